@@ -1,0 +1,131 @@
+"""What the analyses return: plain results that report, dashboard and gate share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypedDict
+
+import pandas as pd
+
+from meshscope.probe.schema.terms import FindingKind, Severity
+
+
+class Where(TypedDict, total=False):
+    """The place a cause or finding is about; only the keys that apply."""
+
+    rank: int
+    ranks: list[int]
+    stage: int
+    axis: str
+    group_id: str
+    link: str
+    host: str
+    steps: list[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """One bar of the waterfall: a class of time, averaged over ranks and steps."""
+
+    name: str
+    """Class: ``useful``, ``compute_overhead``, ``exposed_tp_wait``, ``idle`` …"""
+    frac: float
+    """Share of the step time; all bars sum to 1."""
+    dur_ns: float
+    """The same in nanoseconds per step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
+    """One cause of loss by counterfactual replay."""
+
+    kind: str
+    where: Where
+    share_frac: float
+    """Shapley share of the step time; shares of all causes sum to the loss."""
+    removal_gain_frac: float
+    """Step time that repairing this cause alone would return, as a share of it."""
+    direct_ns: float
+    """Part that makes the ranks themselves busier, per step, averaged over ranks."""
+    induced_wait_ns: float
+    """Part that makes ranks wait, per step, averaged over ranks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing to act on."""
+
+    kind: FindingKind
+    severity: Severity
+    where: Where
+    claim: str
+    """One sentence: what is wrong, where."""
+    cost_frac: float | None
+    """Share of the step time that it costs; None where that cannot be known."""
+    removal_gain_frac: float | None
+    """Share of the step time that fixing it alone returns; None if unknown."""
+    confidence: float
+    """0..1: how sure the rule is that the claim holds."""
+    evidence: tuple[str, ...]
+    """Measured facts with units, one sentence each."""
+    remedy: str
+    """What to do next."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Utilization:
+    """MFU with everything that it depends on."""
+
+    mfu: float | None
+    hfu: float | None
+    flops_per_step: float | None
+    """Model FLOPs of one step over all ranks."""
+    flops_convention: str
+    peak_flops: float | None
+    """Of one device, flop/s."""
+    peak_source: str
+    tokens_per_s: float | None
+    unknown_because: str = ""
+    """Why mfu is None; empty when it is known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bubble:
+    """Pipeline idle time against what the schedule makes unavoidable."""
+
+    measured_frac: float | None
+    """Waiting for other stages, as a share of step time, averaged over ranks."""
+    ideal_frac: float | None
+    """(p-1)/(m+p-1) for GPipe and 1F1B; divided by v for interleaved."""
+    by_stage: pd.DataFrame
+    """stage, wait_ns (per step), wait_frac."""
+    unknown_because: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """The whole account of one run."""
+
+    run: dict[str, object]
+    """Layout, model, schedule, captured ranks, steps; what the header shows."""
+    step_time_ns: float
+    """Mean length of the analysed steps."""
+    utilization: Utilization
+    waterfall: tuple[Bar, ...]
+    causes: tuple[Cause, ...]
+    findings: tuple[Finding, ...]
+    """Most costly first."""
+    limits: tuple[str, ...]
+    ledger: pd.DataFrame
+    """One row a rank and step: rank, step, step_ns and one column per class in ns, which sum to step_ns."""
+    stragglers: pd.DataFrame
+    """One row a rank: rank, pp, dp, tp, slowdown, excess_ns, removal_gain_frac, wait_ns, wait_caused_ns, arrived_last, collectives."""
+    bubble: Bubble
+    memory: pd.DataFrame
+    """One row a stage: stage, ranks, peak_bytes, rss_bytes, capacity_bytes, peak_frac."""
+    groups: pd.DataFrame
+    """One row a group: group_id, axis, ranks, collectives, wire_ns, wait_ns, size_bytes (per step)."""
+    model_error_frac: float | None = None
+    """(measured - replayed) / measured step time; None where there was no replay."""
+    metrics: dict[str, float | None] = field(default_factory=dict)
+    """The numbers that the gate can bound, by name."""

@@ -1,0 +1,1 @@
+"""The one contract between the probe, the analyses and the dashboard."""

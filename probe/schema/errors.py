@@ -1,0 +1,58 @@
+"""The errors that meshscope raises at its edges.
+
+::
+
+    MeshscopeError                 every error says what, where and the remedy
+    ├── ConfigError                a setting or argument is wrong
+    ├── RunDirectoryError          a path is not a readable run directory
+    │   ├── FormatVersionError     it was written by a format we do not know
+    │   └── SegmentError           a file inside it is damaged beyond use
+    ├── TraceFormatError           a file is no trace that we can read
+    └── SchemaError                a table breaks its declared columns
+
+Nothing here is ever raised into a training process: the probe counts its own
+errors and goes on.
+"""
+
+
+class MeshscopeError(Exception):
+    """An error with what happened, where, and what to do about it.
+
+    Attributes:
+        what: One clause without a full stop.
+        where: The path, column or option it is about; may be empty.
+        remedy: What the reader can do now; may be empty.
+    """
+
+    def __init__(self, what: str, *, where: str = "", remedy: str = "") -> None:
+        """Keep the three parts and join them into one line."""
+        self.what = what
+        self.where = where
+        self.remedy = remedy
+        place = f"{where}: " if where else ""
+        advice = f". {remedy}" if remedy else ""
+        super().__init__(f"{place}{what}{advice}")
+
+
+class ConfigError(MeshscopeError):
+    """A setting or a command line argument is wrong."""
+
+
+class RunDirectoryError(MeshscopeError):
+    """A path is not a run directory, or holds nothing that can be read."""
+
+
+class FormatVersionError(RunDirectoryError):
+    """The run directory was written by a format version that we do not know."""
+
+
+class SegmentError(RunDirectoryError):
+    """A segment or ring file is damaged beyond use."""
+
+
+class TraceFormatError(MeshscopeError):
+    """A file is not a trace of any format that we can read."""
+
+
+class SchemaError(MeshscopeError):
+    """A table lacks a declared column or has it with another type."""

@@ -1,0 +1,115 @@
+"""Where a rank sits in the mesh: pure integers, no torch.
+
+>>> layout = ParallelLayout(tp=2, pp=2, dp=2)
+>>> layout.coordinates(5)
+{'pp': 1, 'dp': 0, 'cp': 0, 'tp': 1}
+>>> layout.rank(pp=1, tp=1)
+5
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from math import prod
+
+from .errors import ConfigError
+from .terms import Axis
+
+MESH_AXES = ("pp", "dp", "cp", "tp")
+"""Axes that multiply to the world size; ``ep`` divides dp x cp and is not one of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParallelLayout:
+    """The mesh of a job, and which axis varies fastest over the ranks."""
+
+    tp: int = 1
+    """Ranks that share one layer's matrices."""
+    pp: int = 1
+    """Pipeline stages divided by chunks per rank."""
+    dp: int = 1
+    """Replicas of the model."""
+    cp: int = 1
+    """Ranks that share one sequence."""
+    ep: int = 1
+    """Ranks that share the experts; a divisor of dp x cp."""
+    vpp: int = 1
+    """Chunks (virtual stages) per rank."""
+    order: str = "pp-dp-cp-tp"
+    """Axes from the slowest to the fastest varying over the ranks."""
+
+    def __post_init__(self) -> None:
+        """Validate sizes and order.
+
+        Raises:
+            ConfigError: A size is below one, or order is no permutation of the axes.
+        """
+        for name in (*MESH_AXES, "ep", "vpp"):
+            if getattr(self, name) < 1:
+                raise ConfigError("must be at least 1", where=f"layout.{name}")
+        if sorted(self.order.split("-")) != sorted(MESH_AXES):
+            raise ConfigError(
+                f"{self.order!r} is not an order of {'-'.join(MESH_AXES)}", where="layout.order"
+            )
+
+    @property
+    def world_size(self) -> int:
+        """Return the number of ranks."""
+        return prod(getattr(self, axis) for axis in MESH_AXES)
+
+    def coordinates(self, rank: int) -> dict[str, int]:
+        """Return the position of a rank on each mesh axis.
+
+        Raises:
+            ConfigError: The rank is outside the mesh.
+        """
+        if not 0 <= rank < self.world_size:
+            raise ConfigError(f"rank {rank} is outside 0..{self.world_size - 1}", where="layout")
+        found: dict[str, int] = {}
+        for axis in reversed(self.order.split("-")):
+            rank, found[axis] = divmod(rank, getattr(self, axis))
+        return {axis: found[axis] for axis in MESH_AXES}
+
+    def rank(self, **coordinates: int) -> int:
+        """Return the rank at the given coordinates; axes left out are 0."""
+        rank = 0
+        for axis in self.order.split("-"):
+            rank = rank * getattr(self, axis) + coordinates.get(axis, 0)
+        return rank
+
+    def groups(self, axis: str) -> Iterator[tuple[int, ...]]:
+        """Yield the ranks of every group along one axis, in rank order."""
+        seen: set[int] = set()
+        for rank in range(self.world_size):
+            if rank in seen:
+                continue
+            own = self.coordinates(rank)
+            members = tuple(
+                self.rank(**{**own, axis: position}) for position in range(getattr(self, axis))
+            )
+            seen.update(members)
+            yield members
+
+    def axis_of(self, ranks: tuple[int, ...]) -> Axis:
+        """Return the axis along which these ranks form one group, else ``OTHER``.
+
+        A group of one rank lies along no axis.
+        """
+        if len(ranks) < 2:
+            return Axis.OTHER
+        members = tuple(sorted(ranks))
+        for axis in MESH_AXES:
+            if members in {tuple(sorted(group)) for group in self.groups(axis)}:
+                return Axis(axis)
+        return Axis.OTHER
+
+    def to_json(self) -> dict[str, int | str]:
+        """Return the plain form that the manifest holds."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, int | str]) -> ParallelLayout:
+        """Read the manifest form; unknown keys are ignored."""
+        known = {name: value[name] for name in cls.__slots__ if name in value}
+        return cls(**known)  # type: ignore[arg-type]

@@ -1,0 +1,271 @@
+"""The tables of a capture: the contract between probe, importers and analyses.
+
+Times are integer nanoseconds of the capturing host's monotonic clock unless the
+``clock_sync`` table maps it to another; sizes are bytes. ``-1`` marks an
+identifier that does not apply; null marks a value that is not known.
+``docs/tables.md`` is generated from this file.
+"""
+
+from .columns import Column, TableSpec
+
+FORMAT_VERSION = 1
+"""Version of the run directory and of these tables; a reader refuses any other."""
+
+
+def _id(name: str, meaning: str, dtype: str = "int32") -> Column:
+    return Column(name, dtype, "id", meaning)
+
+
+def _ns(name: str, meaning: str, *, nullable: bool = False) -> Column:
+    return Column(name, "int64", "ns", meaning, nullable)
+
+
+def _bytes(name: str, meaning: str, *, nullable: bool = True) -> Column:
+    return Column(name, "int64", "bytes", meaning, nullable)
+
+
+_RANK = _id("rank", "global rank")
+_STEP = Column("step", "int64", "id", "optimizer step, -1 before the first or when unknown")
+
+_COMMUNICATION_TIMES = (
+    _ns("issue_ns", "the host asked for the operation"),
+    _ns("start_ns", "the operation began on this member: issue on a host clock, kernel start on a device"),
+    _ns("end_ns", "the operation was complete on this member", nullable=True),
+    _ns("wait_start_ns", "the host began to wait for it", nullable=True),
+    _ns("wait_end_ns", "the host stopped waiting", nullable=True),
+    Column("source", "category", "1", "where the times come from (TimeSource)"),
+    Column("event_id", "int64", "id", "unique within the rank; the last row of an id wins"),
+)
+
+RUN = TableSpec(
+    "run",
+    "the job",
+    (
+        Column("run_id", "string", "id", "name of the run directory"),
+        Column("world_size", "int32", "1", "ranks of the job, captured or not"),
+        Column("tp", "int32", "1", "tensor-parallel size", nullable=True),
+        Column("pp", "int32", "1", "pipeline-parallel size", nullable=True),
+        Column("dp", "int32", "1", "data-parallel size", nullable=True),
+        Column("cp", "int32", "1", "context-parallel size", nullable=True),
+        Column("ep", "int32", "1", "expert-parallel size", nullable=True),
+        Column("vpp", "int32", "1", "chunks per pipeline rank", nullable=True),
+        Column("order", "string", "1", "axes from slowest to fastest over the ranks", nullable=True),
+        Column("num_layers", "int32", "1", "transformer layers", nullable=True),
+        Column("hidden_size", "int32", "1", "model width", nullable=True),
+        Column("ffn_size", "int32", "1", "feed-forward width", nullable=True),
+        Column("num_heads", "int32", "1", "attention heads", nullable=True),
+        Column("seq_len", "int32", "tokens", "tokens of one sequence", nullable=True),
+        Column("vocab_size", "int32", "1", "rows of the embedding", nullable=True),
+        Column("parameters", "int64", "1", "model parameters over all ranks", nullable=True),
+        Column("schedule", "category", "1", "pipeline schedule (ScheduleKind)", nullable=True),
+        Column("microbatches", "int32", "1", "microbatches of a step on one replica", nullable=True),
+        Column("tokens_per_step", "int64", "tokens", "tokens of a step over all replicas", nullable=True),
+        Column("peak_flops", "float64", "flop/s", "peak of one device at the training dtype", nullable=True),
+        Column("peak_source", "string", "1", "where that peak comes from", nullable=True),
+        Column("device_name", "string", "1", "device model of the ranks", nullable=True),
+        Column("capture_level", "category", "1", "how much was captured (CaptureLevel)", nullable=True),
+    ),
+)
+
+GROUP = TableSpec(
+    "group",
+    "one process group",
+    (
+        Column("group_id", "category", "id", "name of the group, the same on all its members"),
+        Column("axis", "category", "1", "mesh axis it lies along (Axis)"),
+        Column("ranks", "list<int32>", "id", "members as global ranks, in group order"),
+        Column("description", "string", "1", "what the framework calls it", nullable=True),
+        Column("evidence", "string", "1", "why the axis was chosen", nullable=True),
+    ),
+)
+
+STEP = TableSpec(
+    "step",
+    "one optimizer step of a rank",
+    (
+        _RANK,
+        _STEP,
+        _ns("start_ns", "end of the previous step"),
+        _ns("dur_ns", "length of the step window"),
+        Column("tokens", "int64", "tokens", "tokens this replica trained on", nullable=True),
+    ),
+)
+
+SPAN = TableSpec(
+    "span",
+    "one compute or host interval",
+    (
+        _RANK,
+        _STEP,
+        Column("kind", "category", "1", "what the time was spent on (SpanKind)"),
+        _id("stage", "pipeline stage in model order, -1 if none"),
+        _id("chunk", "virtual stage on this rank, -1 if none"),
+        _id("microbatch", "microbatch, -1 if none"),
+        _ns("start_ns", "start"),
+        _ns("dur_ns", "wall time"),
+        _ns("cpu_ns", "CPU time of the thread in the span", nullable=True),
+    ),
+)
+
+COLLECTIVE = TableSpec(
+    "collective",
+    "one member of one collective",
+    (
+        _RANK,
+        _STEP,
+        Column("group_id", "category", "id", "process group"),
+        Column("axis", "category", "1", "mesh axis of the group (Axis)"),
+        Column("kind", "category", "1", "operation (CollectiveKind)"),
+        Column("seq", "int64", "id", "position among the collectives of its group, equal on all members"),
+        _bytes("size_bytes", "message size: output for all-gather, input otherwise", nullable=False),
+        Column("dtype", "category", "1", "element type", nullable=True),
+        *_COMMUNICATION_TIMES,
+    ),
+)
+
+P2P = TableSpec(
+    "p2p",
+    "one end of one send or receive",
+    (
+        _RANK,
+        _STEP,
+        Column("group_id", "category", "id", "process group"),
+        Column("axis", "category", "1", "mesh axis of the group (Axis)"),
+        _id("peer", "global rank of the other end, -1 if any"),
+        Column("direction", "category", "1", "which end this is (Direction)"),
+        _id("microbatch", "microbatch carried, -1 if unknown"),
+        _id("chunk", "virtual stage on this rank, -1 if unknown"),
+        Column("seq", "int64", "id", "position among the sends (or receives) from one rank to the other in the group"),
+        _bytes("size_bytes", "message size", nullable=False),
+        Column("dtype", "category", "1", "element type", nullable=True),
+        *_COMMUNICATION_TIMES,
+    ),
+)
+
+NAME = TableSpec(
+    "name",
+    "one interned string of a rank",
+    (_RANK, _id("name_id", "key in the other tables of this rank"), Column("name", "string", "1", "the text")),
+)
+
+KERNEL = TableSpec(
+    "kernel",
+    "one device activity",
+    (
+        _RANK,
+        _STEP,
+        _id("device", "device ordinal"),
+        Column("stream", "int64", "id", "stream or queue"),
+        _id("name_id", "name of the kernel"),
+        Column("category", "category", "1", "what it is (KernelCategory)"),
+        _ns("start_ns", "start"),
+        _ns("dur_ns", "duration"),
+        Column("correlation", "int64", "id", "links it to its launch, -1 if none"),
+        Column("op_id", "int64", "id", "row of the operator that launched it, -1 if unlinked"),
+        Column("launch_ns", "int64", "ns", "the host launched it", nullable=True),
+    ),
+)
+
+OP = TableSpec(
+    "op",
+    "one CPU operator",
+    (
+        _RANK,
+        _STEP,
+        Column("op_id", "int64", "id", "unique within the rank"),
+        _id("name_id", "operator name"),
+        Column("thread", "int64", "id", "thread it ran on"),
+        _ns("start_ns", "start"),
+        _ns("dur_ns", "duration"),
+        Column("flops", "float64", "flop", "arithmetic of the operator", nullable=True),
+        Column("shapes", "string", "1", "input shapes", nullable=True),
+    ),
+)
+
+MEMORY = TableSpec(
+    "memory",
+    "the allocator state at one phase border",
+    (
+        _RANK,
+        _STEP,
+        Column("phase", "category", "1", "phase border (MemoryPhase)"),
+        _id("stage", "pipeline stage, -1 if none"),
+        _ns("time_ns", "when it was read"),
+        _bytes("allocated_bytes", "live in the device allocator"),
+        _bytes("reserved_bytes", "held by the device allocator"),
+        _bytes("peak_bytes", "highest allocated since the step began"),
+        _bytes("rss_bytes", "resident set of the process"),
+        _bytes("capacity_bytes", "what the device (or, on CPU, the host per rank) offers"),
+        _bytes("parameters_bytes", "weights"),
+        _bytes("gradients_bytes", "gradients"),
+        _bytes("optimizer_bytes", "optimizer state"),
+        _bytes("activations_bytes", "activations held for the backward pass"),
+        _bytes("other_bytes", "allocated and none of the above"),
+    ),
+)
+
+DEVICE_SAMPLE = TableSpec(
+    "device_sample",
+    "one device at one time",
+    (
+        Column("host", "category", "id", "machine"),
+        Column("uuid", "category", "id", "device"),
+        _ns("time_ns", "when it was read"),
+        _bytes("mem_used_bytes", "device memory in use by all processes"),
+        Column("sm_util_frac", "float64", "1", "share of time with any kernel running", nullable=True),
+        Column("power_w", "float64", "W", "power draw", nullable=True),
+        Column("clock_hz", "float64", "Hz", "SM clock", nullable=True),
+        Column("throttle_mask", "int64", "1", "clock event reasons as NVML gives them", nullable=True),
+        _bytes("nvlink_tx_bytes", "sent over NVLink since start"),
+        _bytes("nvlink_rx_bytes", "received over NVLink since start"),
+        _bytes("pcie_tx_bytes", "sent over PCIe since start"),
+        _bytes("pcie_rx_bytes", "received over PCIe since start"),
+    ),
+)
+
+LINK_SAMPLE = TableSpec(
+    "link_sample",
+    "one NIC port at one time",
+    (
+        Column("host", "category", "id", "machine"),
+        Column("port", "category", "id", "device and port"),
+        _ns("time_ns", "when it was read"),
+        _bytes("tx_bytes", "sent since start"),
+        _bytes("rx_bytes", "received since start"),
+        Column("wait", "int64", "1", "ticks with data to send and no credit, since start", nullable=True),
+        Column("errors", "int64", "1", "errors since start, all counters together", nullable=True),
+    ),
+)
+
+CLOCK_SYNC = TableSpec(
+    "clock_sync",
+    "one offset estimate between hosts",
+    (
+        Column("host", "category", "id", "machine whose clock is described"),
+        Column("reference_host", "category", "id", "machine it is compared with"),
+        _ns("time_ns", "when the estimate holds"),
+        Column("offset_ns", "float64", "ns", "add to this host's time to get the reference's"),
+        Column("drift_ppm", "float64", "1e-6", "growth of the offset", nullable=True),
+        Column("error_ns", "float64", "ns", "bound of the estimate"),
+    ),
+)
+
+TABLES: dict[str, TableSpec] = {
+    spec.name: spec
+    for spec in (
+        RUN,
+        GROUP,
+        STEP,
+        SPAN,
+        COLLECTIVE,
+        P2P,
+        NAME,
+        KERNEL,
+        OP,
+        MEMORY,
+        DEVICE_SAMPLE,
+        LINK_SAMPLE,
+        CLOCK_SYNC,
+    )
+}
+"""Every table by name, in the order of the reference."""

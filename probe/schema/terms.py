@@ -1,0 +1,161 @@
+"""The closed vocabularies of the tables.
+
+The order of the members of an enum is part of the ring format (a member is
+stored as its position): append, never reorder.
+"""
+
+from enum import StrEnum
+
+
+class Axis(StrEnum):
+    """A direction of the mesh of ranks."""
+
+    TP = "tp"
+    PP = "pp"
+    DP = "dp"
+    CP = "cp"
+    EP = "ep"
+    OTHER = "other"
+
+
+class SpanKind(StrEnum):
+    """What a compute or host interval was spent on."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    BACKWARD_INPUT = "backward_input"
+    BACKWARD_WEIGHT = "backward_weight"
+    RECOMPUTE = "recompute"
+    OPTIMIZER = "optimizer"
+    GRAD_CLIP = "grad_clip"
+    DATA_LOAD = "data_load"
+    GC = "gc"
+    CHECKPOINT = "checkpoint"
+    OFFLOAD = "offload"
+    HOST_BLOCKED = "host_blocked"
+    OTHER = "other"
+
+
+COMPUTE_KINDS = frozenset(
+    {
+        SpanKind.FORWARD,
+        SpanKind.BACKWARD,
+        SpanKind.BACKWARD_INPUT,
+        SpanKind.BACKWARD_WEIGHT,
+        SpanKind.RECOMPUTE,
+        SpanKind.OPTIMIZER,
+        SpanKind.GRAD_CLIP,
+    }
+)
+"""Span kinds that are device work of the model; the others are host time."""
+
+
+class CollectiveKind(StrEnum):
+    """An operation in which all ranks of a group take part."""
+
+    ALL_REDUCE = "all_reduce"
+    ALL_GATHER = "all_gather"
+    REDUCE_SCATTER = "reduce_scatter"
+    ALL_TO_ALL = "all_to_all"
+    BROADCAST = "broadcast"
+    REDUCE = "reduce"
+    GATHER = "gather"
+    SCATTER = "scatter"
+    BARRIER = "barrier"
+    OTHER = "other"
+
+
+class Direction(StrEnum):
+    """Which end of a point-to-point operation a row is."""
+
+    SEND = "send"
+    RECV = "recv"
+
+
+class ScheduleKind(StrEnum):
+    """A pipeline schedule."""
+
+    NONE = "none"
+    GPIPE = "gpipe"
+    ONE_F_ONE_B = "1f1b"
+    INTERLEAVED = "interleaved-1f1b"
+    ZB_H1 = "zb-h1"
+    ZB_V = "zb-v"
+    DUALPIPE_V = "dualpipe-v"
+    OTHER = "other"
+
+
+class KernelCategory(StrEnum):
+    """What a device activity is."""
+
+    COMPUTE = "compute"
+    COMMUNICATION = "communication"
+    MEMCPY = "memcpy"
+    MEMSET = "memset"
+    SYNC = "sync"
+    UNKNOWN = "unknown"
+
+
+class MemoryPhase(StrEnum):
+    """The phase border at which an allocator sample was taken."""
+
+    STEP_START = "step_start"
+    AFTER_FORWARD = "after_forward"
+    AFTER_BACKWARD = "after_backward"
+    AFTER_OPTIMIZER = "after_optimizer"
+    OTHER = "other"
+
+
+class CaptureLevel(StrEnum):
+    """How much a capture saw; each level includes those before it."""
+
+    STEPS = "steps"
+    STAGES = "stages"
+    COLLECTIVES = "collectives"
+    KERNELS = "kernels"
+
+
+class TimeSource(StrEnum):
+    """Where the times of a communication row come from."""
+
+    HOST_BLOCKING = "host_blocking"
+    """The host saw the end, because it waited for it."""
+    HOST_ISSUE = "host_issue"
+    """The host saw the issue only; the end is unknown."""
+    DEVICE = "device"
+    """Start and end of the device kernel."""
+    IMPORTED = "imported"
+    """Another tool's interval, taken as it is."""
+
+
+class FindingKind(StrEnum):
+    """What a finding says."""
+
+    STRAGGLER_RANK = "straggler_rank"
+    STAGE_IMBALANCE = "stage_imbalance"
+    EMBEDDING_IMBALANCE = "embedding_imbalance"
+    SEQUENCE_IMBALANCE = "sequence_imbalance"
+    SLOW_LINK = "slow_link"
+    EXPOSED_COMMUNICATION = "exposed_communication"
+    PIPELINE_BUBBLE = "pipeline_bubble"
+    MEMORY_IMBALANCE = "memory_imbalance"
+    MEMORY_HEADROOM = "memory_headroom"
+    HOST_STALL = "host_stall"
+    GC_PAUSE = "gc_pause"
+    DATA_STALL = "data_stall"
+    CHECKPOINT_STALL = "checkpoint_stall"
+    LAUNCH_BOUND = "launch_bound"
+    RECOMPUTE = "recompute"
+    CLOCK_THROTTLE = "clock_throttle"
+    HANG = "hang"
+    TOPOLOGY_VIOLATION = "topology_violation"
+    CLOCK_SKEW = "clock_skew"
+    MISSING_DATA = "missing_data"
+
+
+class Severity(StrEnum):
+    """How much a finding matters, by the share of step time that fixing it returns."""
+
+    CRITICAL = "critical"
+    WARNING = "warning"
+    INFO = "info"
