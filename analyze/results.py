@@ -89,7 +89,7 @@ class Utilization:
     """Why mfu is None; empty when it is known."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Bubble:
     """Pipeline idle time against what the schedule makes unavoidable."""
 
@@ -119,12 +119,12 @@ class Diagnosis:
     ledger: pd.DataFrame
     """One row a rank and step: rank, step, step_ns and one column per class in ns, which sum to step_ns."""
     stragglers: pd.DataFrame
-    """One row a rank: rank, pp, dp, tp, slowdown, excess_ns, removal_gain_frac, wait_ns, wait_caused_ns, arrived_last, collectives."""
+    """One row a rank: rank, pp, dp, tp, slowdown, excess_ns, removal_gain_frac, wait_ns, early_ns, wait_caused_ns, arrived_last, collectives (waits are sums over the analysed steps)."""
     bubble: Bubble
     memory: pd.DataFrame
     """One row a stage: stage, ranks, peak_bytes, rss_bytes, capacity_bytes, peak_frac."""
     groups: pd.DataFrame
-    """One row a group: group_id, axis, ranks, collectives, wire_ns, wait_ns, size_bytes (per step)."""
+    """One row a group: group_id, axis, ranks, operations, wire_ns, wait_ns, size_bytes (per step)."""
     model_error_frac: float | None = None
     """(measured - replayed) / measured step time; None where there was no replay."""
     metrics: dict[str, float | None] = field(default_factory=dict)

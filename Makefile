@@ -1,0 +1,79 @@
+# Everything a developer runs. `make` alone prints this list.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+
+VENV := .venv
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.installed
+EXTRAS := dashboard,trainer,dev
+# PYTHON=python3.12 chooses the interpreter that .venv is made from.
+PYTHON ?=
+# SERVE=0 ends `make demo` after the diagnosis instead of serving the dashboard.
+SERVE ?= 1
+# More arguments for pytest, for example ARGS='-k layout'.
+ARGS ?=
+FORMATTED := probe analyze dashboard reference_trainer src tests bench docs
+PYTEST := $(PY) -m pytest -rs
+PIP := $(PY) -m pip --disable-pip-version-check
+
+.PHONY: help setup demo test test-fast chromium lint fmt types imports docs docs-check bench screenshots check clean
+
+help: ## print this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  \033[1m%-12s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## make .venv and install meshscope with its pinned dependencies
+
+# torch goes first and alone: once it is there at its pinned version, nothing
+# that follows can pull another build of it. setuptools comes with it because
+# the editable build runs inside .venv, where its version is pinned too.
+$(STAMP): pyproject.toml constraints.txt
+	@.ci/make-venv "$(VENV)" "$(PYTHON)"
+	$(PIP) install --quiet --constraint constraints.txt setuptools torch
+	$(PIP) install --quiet --constraint constraints.txt --no-build-isolation --editable '.[$(EXTRAS)]'
+	@touch $@
+
+demo: setup ## run a trainer with a hidden slow rank, diagnose it, serve the dashboard
+	$(VENV)/bin/meshscope demo $(if $(filter 0,$(SERVE)),--no-serve)
+
+test: setup chromium ## run all tests that this machine can run; print what was skipped
+	$(PYTEST) $(ARGS)
+
+test-fast: setup ## run the tests that need no browser, no second process and no patience
+	$(PYTEST) -m "not slow and not distributed and not browser" $(ARGS)
+
+chromium: # a system Chromium for the browser tests, where it may be installed
+	@.ci/install-chromium
+
+lint: setup ## check format and style with ruff
+	$(PY) -m ruff format --check $(FORMATTED)
+	$(PY) -m ruff check $(FORMATTED)
+
+fmt: setup ## rewrite the sources in the project's format
+	$(PY) -m ruff format $(FORMATTED)
+	$(PY) -m ruff check --fix $(FORMATTED)
+
+types: setup ## check types with mypy --strict
+	$(PY) -m mypy
+	$(PY) -m mypy tests/typing/api.py
+
+imports: setup ## check the direction of imports
+	$(VENV)/bin/lint-imports --no-logo
+
+docs: setup ## write the generated pages of docs/
+	$(PY) docs/generate.py
+
+docs-check: setup ## fail if a generated page of docs/ is out of date
+	$(PY) docs/generate.py --check
+
+bench: setup ## measure what the probe costs; prints figures, asserts none
+	$(PY) bench/run.py
+
+screenshots: setup chromium ## take the pictures of docs/images anew
+	$(PY) docs/screenshots.py
+
+check: lint types imports docs-check test ## all that CI runs, in its order
+
+clean: ## remove caches and builds; .venv and recorded runs stay
+	rm -rf build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage
+	find probe analyze dashboard reference_trainer src tests bench docs -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,43 @@
+"""Everything that the rules of the findings look at, computed once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+from .attribution import Attribution
+from .communication import CommunicationEvents
+from .ledger import Ledger
+from .results import Bubble, Utilization
+from .steps import StepWindows
+from .trace import Trace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """One run, measured: the input of every rule."""
+
+    trace: Trace
+    windows: StepWindows
+    events: CommunicationEvents
+    ledger: Ledger
+    attribution: Attribution | None
+    """None where the recorded events do not form a replayable order."""
+    utilization: Utilization
+    bubble: Bubble
+    memory: pd.DataFrame
+    waits: pd.DataFrame
+    stage: dict[int, int]
+    """Pipeline position of each rank; -1 if unknown."""
+
+    def class_frac(self, name: str) -> float:
+        """Return the share of the step time of one ledger class, averaged over ranks and steps."""
+        by_step = self.ledger.by_step
+        return float(by_step[name].sum() / by_step["step_ns"].sum())
+
+    def peers_of(self, rank: int) -> list[int]:
+        """Return the other captured ranks of the same stage."""
+        return [
+            other for other in self.stage if other != rank and self.stage[other] == self.stage[rank]
+        ]

@@ -1,0 +1,251 @@
+"""Causes of loss by counterfactual replay, with Shapley shares that add up.
+
+Each cause owns a part of the recorded work or wire time (``effects``); a
+coalition of causes is replayed with the parts of all others repaired. The share
+of a cause is its Shapley value, its removal gain is what the step gets shorter
+when it alone is repaired. Both are taken on the step time and on the waiting in
+it, which splits a share into direct time and induced wait.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from .communication import CommunicationEvents
+from .effects import Work, excess_by_rank, peer_centre, place_work, stage_centre
+from .ledger import Ledger
+from .program import END, Program
+from .replay import LANE_BLOCK, FloatArray
+from .results import Cause, Where
+from .shapley import coalitions, shapley
+from .trace import Trace
+
+MAX_SUSPECTS = 4
+MIN_Z = 4.0
+"""Robust z from which a rank's excess is more than noise (false alarms ~ 3e-5 a rank)."""
+MIN_EXCESS_FRAC = 0.005
+"""Excess below this share of the step is not worth a suspect."""
+WIRE_REFERENCE = 0.1
+"""Quantile of the wire times of like operations that counts as an undisturbed wire."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Player:
+    """One cause: its name, its place and what it adds to the edges of the graph."""
+
+    kind: str
+    where: Where
+    effect_ns: FloatArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attribution:
+    """Causes, and the per-rank table behind the worker causes."""
+
+    causes: tuple[Cause, ...]
+    ranks: pd.DataFrame
+    """rank, excess_ns, slowdown, z, peers, suspect."""
+    measured_ns: float
+    replayed_ns: float
+    ideal_ns: float
+    """Step time with every cause repaired."""
+    ideal_wait_ns: float
+    """Waiting that is left in it, averaged over ranks: the bubble of the schedule."""
+    limits: tuple[str, ...]
+
+
+def attribute(
+    trace: Trace, program: Program, ledger: Ledger, events: CommunicationEvents
+) -> Attribution:
+    """Return the causes of loss of the analysed steps."""
+    work = place_work(trace, program, ledger)
+    peer_ns = peer_centre(work)
+    ranks = excess_by_rank(work, peer_ns)
+    measured = program.windows.step_time_ns
+    ranks["suspect"] = (ranks["z"] >= MIN_Z) & (ranks["excess_ns"] >= MIN_EXCESS_FRAC * measured)
+    suspects = ranks[ranks["suspect"]].nlargest(MAX_SUSPECTS, "excess_ns")["rank"].tolist()
+    reference = _reference(work, peer_ns, suspects)
+    players = _players(program, work, reference, suspects, events)
+    times, waits = _replay_coalitions(program, players)
+    causes = _causes(players, times, waits, measured)
+    return Attribution(
+        causes=tuple(sorted(causes, key=lambda cause: -cause.share_frac)),
+        ranks=ranks,
+        measured_ns=measured,
+        replayed_ns=float(times[-1]),
+        ideal_ns=float(times[0]),
+        ideal_wait_ns=float(waits[0]),
+        limits=tuple(_limits(work, program)),
+    )
+
+
+def _limits(work: Work, program: Program) -> list[str]:
+    limits = []
+    alone = [rank for rank, count in work.peer_count.items() if count < 2]
+    if alone:
+        limits.append(
+            f"{len(alone)} ranks have no peer that runs the same operations: whether such a rank "
+            "or its stage is slow cannot be told apart"
+        )
+    if work.deviating:
+        limits.append(
+            f"{work.deviating} steps of ranks issue other operations than usual and are not compared"
+        )
+    if program.disorder:
+        limits.append(
+            f"{program.disorder} of {len(program.marks)} program marks are out of order "
+            "(overlapping waits of several threads, or a wrong clock)"
+        )
+    return limits
+
+
+def _players(
+    program: Program,
+    work: Work,
+    reference: FloatArray,
+    suspects: list[int],
+    events: CommunicationEvents,
+) -> list[Player]:
+    recorded = work.cells["work_ns"].to_numpy()
+    rank = work.cells["rank"].to_numpy()
+    players = [
+        Player(
+            kind="straggler_rank",
+            where={"rank": suspect},
+            effect_ns=_on_edges(
+                program, work, np.where(rank == suspect, recorded - reference, 0.0)
+            ),
+        )
+        for suspect in suspects
+    ]
+    stage = _stage_effect(work, reference)
+    if stage is not None:
+        slowest, effect = stage
+        where: Where = {"stage": slowest}
+        players.append(
+            Player(kind="stage_imbalance", where=where, effect_ns=_on_edges(program, work, effect))
+        )
+    jitter = reference - stage_centre(work, reference)
+    players.append(Player(kind="jitter", where={}, effect_ns=_on_edges(program, work, jitter)))
+    return players + _wire_players(program, events)
+
+
+def _reference(work: Work, peer_ns: FloatArray, suspects: list[int]) -> FloatArray:
+    """Return the work of every cell with the suspects replaced by their peers."""
+    recorded = work.cells["work_ns"].to_numpy()
+    replace = work.cells["rank"].isin(suspects).to_numpy() & ~np.isnan(peer_ns)
+    return np.where(replace, peer_ns, recorded)
+
+
+def _on_edges(program: Program, work: Work, cell_effect: FloatArray) -> FloatArray:
+    """Spread an effect of cells over their work edges, in proportion to the recorded work."""
+    total = work.cells["work_ns"].to_numpy()[work.cell]
+    count = np.bincount(work.cell)[work.cell]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        part = np.where(total > 0, work.edge_work_ns / total, 1.0 / count)
+    effect = np.zeros(program.edge_count)
+    effect[: len(work.cell)] = part * cell_effect[work.cell]
+    return effect
+
+
+def _stage_effect(work: Work, reference: FloatArray) -> tuple[int, FloatArray] | None:
+    """Return the slowest stage and what unequal stages add to each cell.
+
+    The centre of a stage is the median over its ranks of their compute per step;
+    equal stages would each have the mean of the centres. None with one stage.
+    """
+    cells = work.cells
+    recorded = cells["work_ns"].to_numpy()
+    with np.errstate(invalid="ignore", divide="ignore"):
+        compute = cells["compute_ns"].to_numpy() * np.where(recorded > 0, reference / recorded, 0.0)
+    frame = cells[["rank", "step"]].assign(compute=compute, stage=cells["rank"].map(work.stage))
+    if frame["stage"].min() < 0 or frame["stage"].nunique() < 2:
+        return None
+    per_step = frame.groupby(["stage", "rank", "step"])["compute"].sum()
+    centre = per_step.groupby(level=[0, 1]).mean().groupby(level=0).median()
+    scale = centre.mean() / centre
+    effect = compute * (1.0 - frame["stage"].map(scale).to_numpy())
+    return int(centre.idxmax()), effect
+
+
+def _wire_players(program: Program, events: CommunicationEvents) -> list[Player]:
+    """Return one player an axis: wire time above that of undisturbed like operations."""
+    frame = events.frame
+    if frame.empty:
+        return []
+    like = frame.groupby(["axis", "kind", "size_bytes"])["wire_ns"]
+    excess = (frame["wire_ns"] - like.transform("quantile", WIRE_REFERENCE)).clip(lower=0).fillna(0)
+    event = program.marks["event"].to_numpy()[program.waits]
+    axis = frame["axis"].to_numpy()[event]
+    players = []
+    for name in np.unique(axis):
+        effect = np.zeros(program.edge_count)
+        effect[-len(event) :] = np.where(axis == name, excess.to_numpy()[event], 0.0)
+        if effect.any():
+            where: Where = {"axis": str(name)}
+            players.append(Player(kind="slow_wire", where=where, effect_ns=effect))
+    return players
+
+
+def _replay_coalitions(program: Program, players: list[Player]) -> tuple[FloatArray, FloatArray]:
+    """Return step time and mean waiting per step, for every coalition of causes."""
+    effects = np.column_stack([player.effect_ns for player in players])
+    base = program.base_ns - effects.sum(axis=1)
+    keep = coalitions(len(players))
+    times, waits = [], []
+    for low in range(0, keep.shape[1], LANE_BLOCK):
+        lanes = keep[:, low : low + LANE_BLOCK]
+        nodes = program.graph.replay(base, effects, lanes)
+        times.append(_step_time(program, nodes))
+        waits.append(_waiting(program, nodes, base, effects, lanes))
+    return np.concatenate(times), np.concatenate(waits)
+
+
+def _step_time(program: Program, nodes: FloatArray) -> FloatArray:
+    """Return the mean step time of every lane, as ``StepWindows.step_time_ns`` defines it."""
+    marks, steps = program.marks, len(program.windows.steps)
+    ends = marks[(marks["mark"] == END) & ~marks["is_root"]]
+    if program.windows.chained:
+        last = ends.groupby("rank").tail(1).index.to_numpy()
+        roots = marks.index[marks["is_root"]].to_numpy()
+        return np.asarray((nodes[last] - nodes[roots]).mean(axis=0) / steps)
+    start = marks[marks["is_root"]].groupby("step")["start_ns"].min().to_numpy(np.float64)
+    by_step = pd.DataFrame(nodes[ends.index.to_numpy()]).groupby(ends["step"].to_numpy()).max()
+    return np.asarray((by_step.to_numpy() - start[:, None]).mean(axis=0))
+
+
+def _waiting(
+    program: Program, nodes: FloatArray, base: FloatArray, effects: FloatArray, keep: FloatArray
+) -> FloatArray:
+    """Return the time that ranks wait for peers, per step, averaged over ranks."""
+    marks = program.marks
+    edge_of_mark = np.full(len(marks), -1)
+    edge_of_mark[program.work_edges] = np.arange(len(program.work_edges))
+    edge = edge_of_mark[program.waits]
+    arrived = (
+        nodes[marks["previous"].to_numpy()[program.waits]] + base[edge, None] + effects[edge] @ keep
+    )
+    issued = nodes[len(marks) + marks["join"].to_numpy()[program.waits]]
+    total = np.clip(issued - arrived, 0, None).sum(axis=0)
+    return np.asarray(total / (len(program.windows.ranks) * len(program.windows.steps)))
+
+
+def _causes(
+    players: list[Player], times: FloatArray, waits: FloatArray, measured: float
+) -> list[Cause]:
+    share, waiting = shapley(times), shapley(waits)
+    everything = len(times) - 1
+    return [
+        Cause(
+            kind=player.kind,
+            where=player.where,
+            share_frac=float(share[j] / measured),
+            removal_gain_frac=float((times[-1] - times[everything ^ (1 << j)]) / measured),
+            direct_ns=float(share[j] - waiting[j]),
+            induced_wait_ns=float(waiting[j]),
+        )
+        for j, player in enumerate(players)
+    ]

@@ -1,0 +1,139 @@
+"""Collectives and point-to-point operations as one table of communication events.
+
+Members of one operation share a ``join`` id. The **wire time** of a collective is
+the least of its members' own durations, which needs no common clock; a member
+waited for its peers until ``split_ns = end - wire`` and was transferring after it.
+A send that the host buffers (gloo) ends on its own, so a receive is split where
+the later of both ends began.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from meshscope.probe.schema.terms import Direction, TimeSource
+
+from .steps import StepWindows
+from .trace import Trace
+
+BLOCKING_NS = 50_000
+"""A host wait longer than this stood still; a shorter one found the operation complete."""
+_HOST = (TimeSource.HOST_BLOCKING.value, TimeSource.HOST_ISSUE.value)
+
+
+class CommunicationEvents(NamedTuple):
+    """Every member of every operation in the analysed steps."""
+
+    frame: pd.DataFrame
+    """rank, step, group_id, axis, kind, is_p2p, is_send, size_bytes, join, host, start_ns,
+    end_ns (float, NaN unknown), wait_start_ns, wait_end_ns (float), wire_ns, split_ns."""
+    limits: tuple[str, ...]
+
+
+def communication_events(trace: Trace, windows: StepWindows) -> CommunicationEvents:
+    """Return the communication of the analysed steps, matched across ranks."""
+    collectives = _rows(trace, windows, "collective")
+    sends = _rows(trace, windows, "p2p")
+    collectives = _match_collectives(collectives)
+    p2p, unmatched = _match_p2p(sends)
+    if len(p2p):
+        p2p["join"] += int(collectives["join"].max()) + 1 if len(collectives) else 0
+    parts = [part for part in (collectives, p2p) if len(part)]
+    frame = pd.concat(parts, ignore_index=True) if parts else collectives
+    frame["wire_ns"] = _without_late_looks(frame)
+    frame["split_ns"] = (frame["end_ns"] - frame["wire_ns"]).fillna(frame["start_ns"])
+    buffered = (frame["is_send"] & frame["host"]).to_numpy(bool)
+    frame.loc[buffered, "split_ns"] = frame.loc[buffered, "start_ns"]
+    limits = []
+    unseen = int(frame["end_ns"].isna().sum())
+    if unseen:
+        limits.append(
+            f"the end of {unseen} of {len(frame)} communication records was not seen "
+            "(waited for inside C++): their waiting is counted in the span around it"
+        )
+    if unmatched:
+        limits.append(f"{unmatched} sends or receives have no other end in the capture")
+    return CommunicationEvents(frame, tuple(limits))
+
+
+def _rows(trace: Trace, windows: StepWindows, name: str) -> pd.DataFrame:
+    frame = trace.frame(name)
+    frame = frame[frame["step"].isin(windows.steps)]
+    frame = frame.drop_duplicates(["rank", "event_id"], keep="last")
+    source = frame["source"].astype(str)
+    is_p2p = name == "p2p"
+    rows = pd.DataFrame(
+        {
+            "rank": frame["rank"].astype(np.int64),
+            "step": frame["step"].astype(np.int64),
+            "group_id": frame["group_id"].astype(str),
+            "axis": frame["axis"].astype(str),
+            "kind": frame["direction" if is_p2p else "kind"].astype(str),
+            "seq": frame["seq"].astype(np.int64),
+            "size_bytes": frame["size_bytes"].astype(np.int64),
+            "is_p2p": is_p2p,
+            "is_send": frame["direction"].astype(str) == Direction.SEND if is_p2p else False,
+            "host": source.isin(_HOST),
+            "start_ns": windows.shifted(frame["step"], frame["start_ns"]),
+        }
+    )
+    if is_p2p:
+        rows["peer"] = frame["peer"].astype(np.int64)
+    shift = windows.shifted(frame["step"], frame["start_ns"]) - frame["start_ns"].to_numpy(np.int64)
+    for column in ("end_ns", "wait_start_ns", "wait_end_ns"):
+        rows[column] = frame[column].astype("Float64").to_numpy(np.float64, na_value=np.nan) + shift
+    return rows.reset_index(drop=True)
+
+
+def _match_collectives(rows: pd.DataFrame) -> pd.DataFrame:
+    rows = rows.copy()
+    rows["join"] = rows.groupby(["group_id", "seq"], sort=False).ngroup().astype(np.int64)
+    own = rows["end_ns"] - rows["start_ns"]
+    rows["wire_ns"] = own.groupby(rows["join"]).transform("min")
+    return rows.drop(columns="seq")
+
+
+def _without_late_looks(frame: pd.DataFrame) -> pd.Series:
+    """Return wire times without the part in which nobody looked.
+
+    A host sees the end of an operation only when it waits. Where no member had to
+    (each came to its wait after the operation was complete) the least duration is
+    only an upper bound; the median of like operations that somebody blocked on
+    replaces it, where that is smaller. NaN where nobody ever blocked on the like.
+    """
+    blocked = (frame["wait_end_ns"] - frame["wait_start_ns"]) > BLOCKING_NS
+    alone = frame["host"] & frame["is_p2p"]
+    sharp = blocked.where(alone, blocked.groupby(frame["join"]).transform("max")) | ~frame["host"]
+    keys = [frame["axis"], frame["kind"], frame["size_bytes"]]
+    usual = frame["wire_ns"].where(sharp).groupby(keys).transform("median")
+    return frame["wire_ns"].where(sharp, np.minimum(frame["wire_ns"], usual))
+
+
+def _match_p2p(rows: pd.DataFrame) -> tuple[pd.DataFrame, int]:
+    """Pair each send with its receive; return the rows and how many have no partner.
+
+    Host rows: the receive is split where the later of both ends began; the send
+    is buffered, and how long it was on the wire is not seen. Device and imported
+    rows: the wire time is the least of the two durations.
+    """
+    if rows.empty:
+        return rows.assign(join=pd.Series(dtype=np.int64), wire_ns=pd.Series(dtype=float)), 0
+    sends = rows["is_send"]
+    rows = rows.assign(
+        source=np.where(sends, rows["rank"], rows["peer"]),
+        target=np.where(sends, rows["peer"], rows["rank"]),
+    )
+    rows["join"] = (
+        rows.groupby(["group_id", "source", "target", "seq"], sort=False).ngroup().astype(np.int64)
+    )
+    partners = rows.groupby("join")["is_send"].transform("nunique")
+    own = rows["end_ns"] - rows["start_ns"]
+    least = own.groupby(rows["join"]).transform("min")
+    both_began = rows.groupby("join")["start_ns"].transform("max")
+    on_wire = (rows["end_ns"] - both_began).clip(lower=0)
+    rows["wire_ns"] = np.where(rows["host"], np.where(sends, np.nan, on_wire), least)
+    unmatched = int((partners < 2).sum())
+    return rows.drop(columns=["seq", "source", "target", "peer"]), unmatched

@@ -1,0 +1,227 @@
+"""Nested effects on the work of ranks: stage, worker, jitter; and on the wire.
+
+Work between two issues of communication is compared position by position with
+that of the rank's *peers*: the ranks of the same pipeline stage that issue the
+same operations in the same order. For a rank, the centre of its peers leaves
+the rank itself out, because a centre that contains the fault understates it.
+
+The recorded work of a segment is the sum::
+
+    centre of the stage + worker effect of the rank + residual (jitter)
+
+and a repair removes one term. Only ranks that are suspected have a worker term;
+what makes the others differ from their peers is residual.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from .intervals import IntArray
+from .ledger import CLASSES, Ledger, compute_code
+from .program import ISSUE, Program
+from .replay import FloatArray
+from .trace import Trace
+
+BoolArray = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """Work of every work edge, placed in its cell (rank, step, issue interval)."""
+
+    cell: IntArray
+    """Cell of each work edge."""
+    cells: pd.DataFrame
+    """rank, step, interval, peer_class (-1: deviates from its peers), work_ns, compute_ns."""
+    edge_work_ns: FloatArray
+    edge_compute_ns: FloatArray
+    peer_count: dict[int, int]
+    """Ranks in the peer class of each rank, itself included."""
+    stage: dict[int, int]
+    """Pipeline stage (pp coordinate) of each rank; -1 if unknown."""
+    deviating: int
+    """Steps of ranks whose operations differ from those of their peers."""
+
+
+def place_work(trace: Trace, program: Program, ledger: Ledger) -> Work:
+    """Return the work of the program by rank, step and position."""
+    marks = program.marks
+    stage = stage_of_ranks(trace, np.unique(marks["rank"]).tolist())
+    interval = _interval(marks)
+    edge = program.work_edges
+    keys = pd.DataFrame(
+        {
+            "rank": marks["rank"].to_numpy()[edge],
+            "step": marks["step"].to_numpy()[edge],
+            "interval": interval[edge],
+        }
+    )
+    work = marks["work_ns"].to_numpy(np.float64)[edge]
+    compute = _compute_inside(marks, edge, ledger)
+    grouped = keys.groupby(["rank", "step", "interval"], sort=True)
+    cell = grouped.ngroup().to_numpy(np.int64)
+    cells = grouped.size().reset_index()[["rank", "step", "interval"]]
+    cells["work_ns"] = np.bincount(cell, weights=work, minlength=len(cells))
+    cells["compute_ns"] = np.bincount(cell, weights=compute, minlength=len(cells))
+    classes, peers, deviating = _peer_classes(program, stage)
+    row = pd.MultiIndex.from_frame(cells[["rank", "step"]])
+    cells["peer_class"] = classes.reindex(row).fillna(-1).to_numpy(np.int64)
+    return Work(
+        cell=cell,
+        cells=cells,
+        edge_work_ns=work,
+        edge_compute_ns=compute,
+        peer_count=peers,
+        stage=stage,
+        deviating=deviating,
+    )
+
+
+def stage_of_ranks(trace: Trace, ranks: list[int]) -> dict[int, int]:
+    """Return the pipeline position of each rank, -1 where the layout is not known."""
+    if trace.layout is None:
+        return dict.fromkeys(ranks, -1)
+    return {rank: trace.layout.coordinates(rank)["pp"] for rank in ranks}
+
+
+def _interval(marks: pd.DataFrame) -> IntArray:
+    """Return how many operations the rank has issued before each mark, in its step."""
+    issued = (marks["mark"] == ISSUE).astype(np.int64)
+    counted = issued.groupby([marks["rank"], marks["step"]]).cumsum()
+    return (counted - issued).to_numpy(np.int64)
+
+
+def _compute_inside(marks: pd.DataFrame, edge: IntArray, ledger: Ledger) -> FloatArray:
+    """Return the compute-class time inside each work edge, by prefix sums per rank."""
+    segments = ledger.segments
+    segments = segments[compute_code(segments["code"].to_numpy())]
+    end = marks["start_ns"].to_numpy(np.float64)[edge]
+    start = end - marks["work_ns"].to_numpy(np.float64)[edge]
+    rank = marks["rank"].to_numpy()[edge]
+    inside = np.zeros(len(edge))
+    for value, own in segments.groupby("rank"):
+        mask = rank == value
+        knots = own[["start_ns", "end_ns"]].to_numpy(np.float64)
+        total = np.cumsum(knots[:, 1] - knots[:, 0])
+        levels = np.column_stack([total - (knots[:, 1] - knots[:, 0]), total]).ravel()
+        at = np.interp(np.concatenate([start[mask], end[mask]]), knots.ravel(), levels)
+        half = int(mask.sum())
+        inside[mask] = at[half:] - at[:half]
+    return inside
+
+
+def _peer_classes(program: Program, stage: dict[int, int]) -> tuple[pd.Series, dict[int, int], int]:
+    """Group ranks whose steps issue the same operations in the same order.
+
+    Returns:
+        The class of each (rank, step), -1 for a step that deviates from what its
+        rank usually issues; the number of ranks in each rank's class; how many
+        steps deviate.
+    """
+    marks = program.marks[program.marks["mark"] == ISSUE]
+    code = program.signature[marks["event"].to_numpy()]
+    position = marks.groupby(["rank", "step"]).cumcount().to_numpy(np.uint64)
+    mixed = (code + np.uint64(1)) * (position * np.uint64(0x9E3779B97F4A7C15) + np.uint64(1))
+    signature = (
+        pd.Series(mixed, index=pd.MultiIndex.from_frame(marks[["rank", "step"]]))
+        .groupby(level=[0, 1])
+        .agg(lambda values: np.bitwise_xor.reduce(values.to_numpy()))
+    )
+    usual = signature.groupby(level=0).agg(lambda values: values.mode().iloc[0])
+    ranks = usual.index.to_numpy()
+    keys = pd.MultiIndex.from_arrays([[stage[rank] for rank in ranks], usual.to_numpy()])
+    class_of_rank = pd.Series(pd.factorize(keys)[0], index=ranks)
+    by_rank = signature.index.get_level_values(0)
+    regular = signature.to_numpy() == usual.reindex(by_rank).to_numpy()
+    classes = pd.Series(
+        np.where(regular, class_of_rank.reindex(by_rank).to_numpy(), -1), index=signature.index
+    )
+    sizes = class_of_rank.map(class_of_rank.value_counts())
+    return classes, {int(rank): int(size) for rank, size in sizes.items()}, int((~regular).sum())
+
+
+def peer_centre(work: Work) -> FloatArray:
+    """Return, per cell, the leave-one-out median over its peers in the same step; NaN without."""
+    cells = work.cells
+    regular = cells["peer_class"].to_numpy() >= 0
+    centre = np.full(len(cells), np.nan)
+    centre[regular] = _leave_one_out_median(cells[regular], ["peer_class", "step", "interval"])
+    return centre
+
+
+def stage_centre(work: Work, reference_ns: FloatArray) -> FloatArray:
+    """Return, per cell, the mean of a reference over the peer class and all steps.
+
+    The mean, because jitter that is evened out leaves the total work as it was.
+    Cells that deviate from their peers keep their own reference.
+    """
+    cells = work.cells.assign(reference=reference_ns)
+    mean = cells.groupby(["peer_class", "interval"])["reference"].transform("mean").to_numpy()
+    return np.where(cells["peer_class"].to_numpy() >= 0, mean, reference_ns)
+
+
+def _leave_one_out_median(cells: pd.DataFrame, keys: list[str]) -> FloatArray:
+    """Return for each row the median of ``work_ns`` over the other rows of its group.
+
+    In the sorted group of n + 1 values, leaving out position i moves the values
+    right of it one place to the left; the middle of the remaining n is then read
+    directly. NaN for a group of one.
+    """
+    group = cells.groupby(keys, sort=False).ngroup().to_numpy(np.int64)
+    value = cells["work_ns"].to_numpy(np.float64)
+    order = np.lexsort((value, group))
+    sorted_value, sorted_group = value[order], group[order]
+    size = np.bincount(group)
+    first = (np.cumsum(size) - size)[sorted_group]
+    place = np.arange(len(value)) - first
+    others = size[sorted_group] - 1
+    low, high = np.maximum(others - 1, 0) // 2, others // 2
+
+    def remaining(position: IntArray) -> FloatArray:
+        index = first + position + (position >= place)
+        return sorted_value[np.minimum(index, len(value) - 1)]
+
+    median = np.where(others > 0, (remaining(low) + remaining(high)) / 2, np.nan)
+    result = np.empty(len(value))
+    result[order] = median
+    return result
+
+
+def excess_by_rank(work: Work, peer_ns: FloatArray) -> pd.DataFrame:
+    """Return how much longer each rank works than its peers, with its significance.
+
+    Returns:
+        One row a rank: rank, excess_ns (mean per step), slowdown (own work over
+        that of the peers), z (mean excess over its robust standard error across
+        steps), peers. NaN without peers.
+    """
+    cells = work.cells.assign(peer_ns=peer_ns)
+    known = cells[cells["peer_ns"].notna()]
+    steps = known.groupby(["rank", "step"])[["work_ns", "peer_ns"]].sum()
+    excess = steps["work_ns"] - steps["peer_ns"]
+    by_rank = excess.groupby(level=0)
+    spread = by_rank.agg(lambda values: 1.4826 * (values - values.median()).abs().median())
+    error = spread / np.sqrt(by_rank.size()) + 1e-3 * steps["peer_ns"].groupby(level=0).mean()
+    sums = steps.groupby(level=0).sum()
+    table = pd.DataFrame(
+        {
+            "excess_ns": by_rank.mean(),
+            "slowdown": sums["work_ns"] / sums["peer_ns"],
+            "z": by_rank.mean() / error,
+        }
+    )
+    ranks = sorted(work.peer_count)
+    table = table.reindex(ranks)
+    table["peers"] = [work.peer_count[rank] - 1 for rank in ranks]
+    return table.rename_axis("rank").reset_index()
+
+
+def excess_by_class(ledger: Ledger, rank: int, peers: list[int]) -> pd.Series:
+    """Return, per ledger class, how much more time the rank spends than its peers' median."""
+    means = ledger.by_step.groupby("rank")[list(CLASSES)].mean()
+    return means.loc[rank] - means.loc[peers].median()

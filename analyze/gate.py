@@ -1,0 +1,119 @@
+"""Absolute budgets on a diagnosis: pass or fail, with the reason of each."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+from meshscope.probe.schema.errors import ConfigError
+
+from .results import Diagnosis
+
+METRICS = ("mfu", "bubble_frac", "exposed_comm_frac", "straggler_slowdown", "peak_memory_frac")
+"""What a budget can bound; each is in ``Diagnosis.metrics``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """The bounds of one metric; at least one is given."""
+
+    metric: str
+    min: float | None = None
+    max: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """One check: its bound, what was measured, and whether it holds."""
+
+    budget: Budget
+    value: float | None
+    passed: bool | None
+    """None where the metric could not be known."""
+
+    def sentence(self) -> str:
+        """Return the check in words."""
+        bounds = [
+            f"{word} {bound:g}"
+            for word, bound in (("at least", self.budget.min), ("at most", self.budget.max))
+            if bound is not None
+        ]
+        wanted = f"must be {' and '.join(bounds)}"
+        if self.value is None:
+            return f"UNKNOWN  {self.budget.metric} {wanted}, but this capture does not tell it"
+        word = "pass" if self.passed else "FAIL"
+        return f"{word:<8} {self.budget.metric} = {self.value:.6g} ({wanted})"
+
+
+def load_budgets(path: Path) -> tuple[Budget, ...]:
+    """Read ``[budget]`` of a TOML file: ``mfu = { min = 0.42 }``.
+
+    Raises:
+        ConfigError: No such file, no TOML, an unknown metric, or no bound.
+    """
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(
+            "cannot read the budget file", where=str(path), remedy=str(error)
+        ) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"is not TOML: {error}", where=str(path)) from error
+    table = content.get("budget")
+    if not isinstance(table, dict) or not table:
+        raise ConfigError(
+            "has no [budget] table", where=str(path), remedy="Add: [budget] mfu = { min = 0.4 }"
+        )
+    return tuple(_budget(path, name, bounds) for name, bounds in table.items())
+
+
+def _budget(path: Path, name: str, bounds: object) -> Budget:
+    where = f"{path}: budget.{name}"
+    if name not in METRICS:
+        raise ConfigError("unknown metric", where=where, remedy=f"Use one of {', '.join(METRICS)}")
+    if not isinstance(bounds, dict) or not bounds or set(bounds) - {"min", "max"}:
+        raise ConfigError(
+            "needs min, max or both", where=where, remedy=f"Write: {name} = {{ max = 0.1 }}"
+        )
+    for key, value in bounds.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+            raise ConfigError(f"{key} is not a number", where=where)
+    low, high = bounds.get("min"), bounds.get("max")
+    if low is not None and high is not None and low > high:
+        raise ConfigError("min is above max: nothing could pass", where=where)
+    return Budget(metric=name, min=low, max=high)
+
+
+def check(result: Diagnosis, budgets: tuple[Budget, ...]) -> tuple[Verdict, ...]:
+    """Return the verdict of every budget, in their order."""
+    return tuple(_check(budget, result.metrics.get(budget.metric)) for budget in budgets)
+
+
+def _check(budget: Budget, value: float | None) -> Verdict:
+    if value is None:
+        return Verdict(budget=budget, value=None, passed=None)
+    below = budget.min is not None and value < budget.min
+    above = budget.max is not None and value > budget.max
+    return Verdict(budget=budget, value=value, passed=not (below or above))
+
+
+def exit_code(verdicts: tuple[Verdict, ...]) -> int:
+    """Return 1 if a budget is broken, else 2 if one could not be checked, else 0."""
+    if any(verdict.passed is False for verdict in verdicts):
+        return 1
+    return 2 if any(verdict.passed is None for verdict in verdicts) else 0
+
+
+def to_rows(verdicts: tuple[Verdict, ...]) -> list[dict[str, object]]:
+    """Return the JSON form: metric, min, max, value, passed (null: unknown)."""
+    return [
+        {
+            "metric": verdict.budget.metric,
+            "min": verdict.budget.min,
+            "max": verdict.budget.max,
+            "value": verdict.value,
+            "passed": verdict.passed,
+        }
+        for verdict in verdicts
+    ]

@@ -1,0 +1,78 @@
+"""What a device activity or a collective is, from the names that profilers give it.
+
+Metadata decides first; these patterns are the second choice. Add a library by
+adding its pattern here.
+"""
+
+from __future__ import annotations
+
+import re
+
+from meshscope.probe.schema.terms import CollectiveKind, KernelCategory
+
+CATEGORY_OF_EVENT = {
+    "kernel": KernelCategory.COMPUTE,
+    "gpu_memcpy": KernelCategory.MEMCPY,
+    "memcpy": KernelCategory.MEMCPY,
+    "gpu_memset": KernelCategory.MEMSET,
+    "memset": KernelCategory.MEMSET,
+    "cuda_sync": KernelCategory.SYNC,
+}
+"""Trace category (lower case) of each device activity; a kernel may turn out to communicate."""
+
+_COMMUNICATION = re.compile(r"nccl|rccl|hccl|oneccl|msccl|cross_device_reduce", re.IGNORECASE)
+_UNSEEN_COMMUNICATION = re.compile(
+    r"nvshmem|deep_?ep|multimem_|symm_?mem|(?:one|two)_shot_all_?reduce", re.IGNORECASE
+)
+"""Kernels that read other devices' memory themselves: communication, perhaps with arithmetic."""
+_KINDS = (
+    ("reducescatter", CollectiveKind.REDUCE_SCATTER),
+    ("allreduce", CollectiveKind.ALL_REDUCE),
+    ("allgather", CollectiveKind.ALL_GATHER),
+    ("alltoall", CollectiveKind.ALL_TO_ALL),
+    ("all2all", CollectiveKind.ALL_TO_ALL),
+    ("broadcast", CollectiveKind.BROADCAST),
+    ("barrier", CollectiveKind.BARRIER),
+    ("scatter", CollectiveKind.SCATTER),
+    ("gather", CollectiveKind.GATHER),
+    ("reduce", CollectiveKind.REDUCE),
+)
+"""First match wins, so a longer word stands before the one it contains."""
+_ITEM_BYTES = {
+    "float": 4, "float32": 4, "int": 4, "int32": 4, "uint32": 4,
+    "double": 8, "float64": 8, "long": 8, "int64": 8, "uint64": 8, "complexfloat": 8,
+    "complexdouble": 16,
+    "half": 2, "float16": 2, "bfloat16": 2, "short": 2, "int16": 2, "uint16": 2,
+    "byte": 1, "char": 1, "bool": 1, "int8": 1, "uint8": 1,
+}  # fmt: skip
+
+
+def kernel_category(kernel_name: str) -> KernelCategory:
+    """Return whether a kernel communicates, by its name.
+
+    ``UNKNOWN`` is a kernel that moves data between devices without a collective
+    library, so that nothing tells which collective it is part of.
+    """
+    if _COMMUNICATION.search(kernel_name):
+        return KernelCategory.COMMUNICATION
+    if _UNSEEN_COMMUNICATION.search(kernel_name):
+        return KernelCategory.UNKNOWN
+    return KernelCategory.COMPUTE
+
+
+def collective_kind(name: str) -> CollectiveKind:
+    """Return the operation that a framework or kernel name says; ``OTHER`` if it says none.
+
+    >>> collective_kind("_reduce_scatter_base").value
+    'reduce_scatter'
+    >>> collective_kind("ncclDevKernel_Generic(ncclDevComm*)").value
+    'other'
+    """
+    letters = re.sub(r"[^a-z0-9]", "", name.lower())
+    return next((kind for word, kind in _KINDS if word in letters), CollectiveKind.OTHER)
+
+
+def item_bytes(dtype: str) -> int:
+    """Return the size of one element of a torch scalar type; 0 where it is not known."""
+    name = dtype.removeprefix("c10::").lower()
+    return 1 if name.startswith("float8") else _ITEM_BYTES.get(name, 0)

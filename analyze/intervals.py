@@ -1,0 +1,222 @@
+"""Interval algebra on integers: union, intersection, difference, gaps, priority sweep.
+
+Intervals are half open, ``[start, end)``, in any one integer unit. A *set* of
+intervals is an int64 array of shape ``(n, 2)`` in any order, possibly
+overlapping; an interval whose end is not after its start is empty and counts
+for nothing. A *merged* set is sorted, disjoint, and has no two intervals that
+touch. Nothing here knows what the intervals stand for.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+IntArray = npt.NDArray[np.int64]
+NO_OWNER = -1
+"""Owner of a segment in which no interval is active."""
+
+
+class Segments(NamedTuple):
+    """Disjoint intervals that tile a window, each with the input that owns it."""
+
+    start: IntArray
+    end: IntArray
+    owner: IntArray
+    """Index of the winning input interval, or ``NO_OWNER``."""
+
+    @property
+    def length(self) -> IntArray:
+        """Return the length of every segment."""
+        return self.end - self.start
+
+
+class GroupedIntervals(NamedTuple):
+    """Merged intervals of several groups, sorted by group, then by start."""
+
+    group: IntArray
+    start: IntArray
+    end: IntArray
+
+
+def pair(start: npt.ArrayLike, end: npt.ArrayLike) -> IntArray:
+    """Return the non-empty intervals of two equally long columns as a set."""
+    intervals = np.stack(
+        [np.asarray(start, dtype=np.int64), np.asarray(end, dtype=np.int64)], axis=-1
+    ).reshape(-1, 2)
+    return intervals[intervals[:, 1] > intervals[:, 0]]
+
+
+def union(intervals: IntArray) -> IntArray:
+    """Return the merged set that covers the same instants.
+
+    >>> union(np.array([[5, 9], [0, 3], [3, 4], [6, 7]])).tolist()
+    [[0, 4], [5, 9]]
+    """
+    intervals = pair(intervals[:, 0], intervals[:, 1])
+    if not len(intervals):
+        return intervals
+    intervals = intervals[np.argsort(intervals[:, 0], kind="stable")]
+    reach = np.maximum.accumulate(intervals[:, 1])
+    opens = np.append(True, intervals[1:, 0] > reach[:-1])
+    closes = np.append(opens[1:], True)
+    return np.column_stack([intervals[opens, 0], reach[closes]])
+
+
+def total_length(intervals: IntArray) -> int:
+    """Return how long at least one of the intervals is active."""
+    merged = union(intervals)
+    return int((merged[:, 1] - merged[:, 0]).sum())
+
+
+def intersect(first: IntArray, second: IntArray) -> IntArray:
+    """Return the merged set of the instants that are in both sets."""
+    first, second = union(first), union(second)
+    bounds = _bounds(first, second)
+    return _select(bounds, _is_covered(first, bounds) & _is_covered(second, bounds))
+
+
+def subtract(first: IntArray, second: IntArray) -> IntArray:
+    """Return the merged set of the instants in ``first`` that are not in ``second``."""
+    first, second = union(first), union(second)
+    bounds = _bounds(first, second)
+    return _select(bounds, _is_covered(first, bounds) & ~_is_covered(second, bounds))
+
+
+def clip(intervals: IntArray, start: int, end: int) -> IntArray:
+    """Return every interval cut to ``[start, end)``, without the empty ones; nothing is merged."""
+    cut = np.clip(intervals, start, max(start, end))
+    return pair(cut[:, 0], cut[:, 1])
+
+
+def gaps(intervals: IntArray, start: int, end: int) -> IntArray:
+    """Return the merged set of the instants of ``[start, end)`` that no interval covers."""
+    return subtract(np.array([[start, end]], dtype=np.int64), intervals)
+
+
+def covered_length(merged: IntArray, start: npt.ArrayLike, end: npt.ArrayLike) -> IntArray:
+    """Return, for each query ``[start, end)``, how much of it a *merged* set covers.
+
+    Both query columns have the same shape; an empty query is covered by 0.
+
+    >>> covered_length(np.array([[0, 4], [5, 9]]), [3, 0], [6, 10]).tolist()
+    [2, 8]
+    """
+    first, last = np.asarray(start, dtype=np.int64), np.asarray(end, dtype=np.int64)
+    return _covered_before(merged, np.maximum(first, last)) - _covered_before(merged, first)
+
+
+def union_by_group(
+    group: npt.ArrayLike, start: npt.ArrayLike, end: npt.ArrayLike
+) -> GroupedIntervals:
+    """Merge the intervals of every group on their own, all groups in one pass.
+
+    The running maximum of the ends must not leak from one group into the next.
+    It is therefore taken over the *positions* of the ends in the order (group,
+    end): every position of a later group is above those of the earlier ones,
+    and no arithmetic on the times can overflow.
+    """
+    groups, starts, ends = (np.asarray(column, dtype=np.int64) for column in (group, start, end))
+    keep = ends > starts
+    groups, starts, ends = groups[keep], starts[keep], ends[keep]
+    if not len(groups):
+        return GroupedIntervals(groups, starts, ends)
+    by_end = np.lexsort((ends, groups))
+    position = np.empty_like(by_end)
+    position[by_end] = np.arange(len(by_end))
+    by_start = np.lexsort((starts, groups))
+    groups, starts = groups[by_start], starts[by_start]
+    reach = ends[by_end][np.maximum.accumulate(position[by_start])]
+    opens = np.append(True, (groups[1:] != groups[:-1]) | (starts[1:] > reach[:-1]))
+    closes = np.append(opens[1:], True)
+    return GroupedIntervals(groups[opens], starts[opens], reach[closes])
+
+
+def sweep_priority(
+    intervals: IntArray, priority: npt.ArrayLike, window: tuple[int, int]
+) -> Segments:
+    """Give every instant of a window to the one active interval that matters most.
+
+    At each instant the interval with the lowest priority number wins; among
+    equals the one that ends last; among these the one that starts first, then
+    the one that comes first in the input. The segments tile the window exactly,
+    neighbours have different owners, and an owner may have several segments.
+
+    Worked example, window ``[0, 10)``:
+
+    ======== ======== =========
+    interval priority owns
+    ======== ======== =========
+    [1, 9)   1        [1,3) [5,6)
+    [3, 5)   0        [3,5)
+    [6, 9)   0        [6,9)
+    -        -        [0,1) [9,10)
+    ======== ======== =========
+
+    Args:
+        intervals: Any set; intervals may reach outside the window.
+        priority: One integer per interval; few distinct values are expected
+            (the cost is one pass over all bounds per distinct value).
+        window: Start and end; an empty window gives no segments.
+    """
+    intervals = np.asarray(intervals, dtype=np.int64).reshape(-1, 2)
+    level = np.asarray(priority, dtype=np.int64)
+    window_start, window_end = window
+    if window_end <= window_start:
+        empty = np.empty(0, dtype=np.int64)
+        return Segments(empty, empty, empty)
+    cut = np.clip(intervals, window_start, window_end)
+    bounds = np.unique(np.append(cut.ravel(), (window_start, window_end)))
+    starts = bounds[:-1]
+    owner = np.full(len(starts), NO_OWNER, dtype=np.int64)
+    candidates = np.flatnonzero(cut[:, 1] > cut[:, 0])
+    for value in np.unique(level[candidates]):
+        members = candidates[level[candidates] == value]
+        owner = np.where(owner == NO_OWNER, _last_to_end(intervals, members, starts), owner)
+    opens = np.append(True, owner[1:] != owner[:-1])
+    return Segments(starts[opens], np.append(starts[opens][1:], window_end), owner[opens])
+
+
+def _last_to_end(intervals: IntArray, members: IntArray, instants: IntArray) -> IntArray:
+    """Return which member is active and ends last at each instant, ``NO_OWNER`` if none is.
+
+    Of all members that have begun, the one with the latest end decides: if even
+    that one is over, none is active.
+    """
+    start, end = intervals[members, 0], intervals[members, 1]
+    order = np.lexsort((-end, start))
+    start, end = start[order], end[order]
+    reach = np.maximum.accumulate(end)
+    is_record = np.append(True, end[1:] > reach[:-1])
+    start, end, holders = start[is_record], end[is_record], members[order][is_record]
+    place = np.searchsorted(start, instants, side="right") - 1
+    is_active = (place >= 0) & (end[place] > instants)
+    return np.where(is_active, holders[place], NO_OWNER)
+
+
+def _bounds(first: IntArray, second: IntArray) -> IntArray:
+    return np.unique(np.concatenate([first.ravel(), second.ravel()]))
+
+
+def _is_covered(merged: IntArray, instants: IntArray) -> npt.NDArray[np.bool_]:
+    begun = np.searchsorted(merged[:, 0], instants, side="right")
+    over = np.searchsorted(merged[:, 1], instants, side="right")
+    return begun > over
+
+
+def _select(bounds: IntArray, is_in: npt.NDArray[np.bool_]) -> IntArray:
+    """Merge the elementary intervals that begin at the selected bounds."""
+    return union(np.column_stack([bounds[:-1][is_in[:-1]], bounds[1:][is_in[:-1]]]))
+
+
+def _covered_before(merged: IntArray, instants: IntArray) -> IntArray:
+    """Return the covered length left of each instant."""
+    if not len(merged):
+        return np.zeros_like(instants)
+    start, end = merged[:, 0], merged[:, 1]
+    before = np.append(0, np.cumsum(end - start))
+    place = np.searchsorted(start, instants, side="right")
+    inside = np.where(place > 0, np.maximum(end[place - 1] - instants, 0), 0)
+    return before[place] - inside

@@ -1,0 +1,68 @@
+"""Open whatever the user points at: our run directories or other tools' traces."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pyarrow as pa
+
+from meshscope.probe.schema.errors import ConfigError, RunDirectoryError
+from meshscope.probe.schema.layout import ParallelLayout
+from meshscope.probe.schema.rundir import RunCapture, is_run_directory, read_run
+
+from .importers import import_trace
+from .topology import with_axes
+from .trace import Trace
+
+
+def load_trace(path: str | Path) -> Trace:
+    """Return the capture at ``path`` with the axis of every group inferred.
+
+    Args:
+        path: A run directory of ours, or a file or folder of another tool.
+
+    Raises:
+        RunDirectoryError: Nothing is there, or nothing in it can be read.
+        FormatVersionError: It was written by a format that we do not know.
+        TraceFormatError: It is no trace of a known format.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise RunDirectoryError(
+            "no such file or directory", where=str(path), remedy="Check the path"
+        )
+    trace = _from_capture(path, read_run(path)) if is_run_directory(path) else import_trace(path)
+    return with_axes(trace)
+
+
+def _from_capture(path: Path, capture: RunCapture) -> Trace:
+    run: Mapping[str, object] = capture.tables["run"].to_pylist()[0]
+    layout, limits = _layout(capture.manifest, capture.tables["group"])
+    return Trace(
+        path=path,
+        run=run,
+        layout=layout,
+        ranks=capture.ranks,
+        tables=capture.tables,
+        limits=(*capture.limits, *limits),
+    )
+
+
+def _layout(
+    manifest: Mapping[str, object], groups: pa.Table
+) -> tuple[ParallelLayout | None, tuple[str, ...]]:
+    stated = manifest.get("layout")
+    if not isinstance(stated, dict):
+        return None, ()
+    try:
+        layout = ParallelLayout.from_json(stated)
+    except (ConfigError, TypeError) as error:
+        return None, (f"the layout in the manifest is not usable: {error}",)
+    members = [rank for ranks in groups["ranks"].to_pylist() for rank in ranks]
+    if members and max(members) >= layout.world_size:
+        return None, (
+            f"the layout in the manifest has {layout.world_size} ranks, but a process group "
+            f"names rank {max(members)}: the layout is not used",
+        )
+    return layout, ()

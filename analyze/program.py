@@ -1,0 +1,321 @@
+"""From recorded events to the replay graph, for any trainer.
+
+Each rank's time line is cut at *marks*, in program order:
+
+* **issue**: a communication operation began on this rank;
+* **wait**: the rank stood still until one was complete (its exposed part);
+* **end**: the step was over.
+
+Between two marks lies *work* (computing, launching, loading data, idling for a
+reason of the rank's own). An operation is complete ``wire`` after the last of
+its members has issued it, so a wait ends at the later of own arrival and that.
+What a recorded wait lasted longer or shorter than this model says is kept as
+its offset: with nothing changed, the replay gives the recorded times exactly.
+No schedule is known here, and none is needed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from .communication import CommunicationEvents
+from .intervals import IntArray
+from .ledger import NO_EVENT, UNATTRIBUTED, Ledger, class_code, compute_code
+from .replay import FloatArray, Graph, build_graph
+from .steps import StepWindows
+
+END, ISSUE, WAIT = 0, 1, 2
+"""Kinds of marks; at one instant a step ends before the next one issues anything."""
+
+
+RELEASE_TOLERANCE_NS = 20_000
+"""How far the end of an operation and the computing that it releases may lie apart."""
+
+
+class Members(NamedTuple):
+    """Edges from an issue mark to the operation that it belongs to."""
+
+    mark: IntArray
+    join: IntArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """Marks of all ranks in program order, and the graph over them.
+
+    Nodes of the graph are the marks, then one per operation. Edges are, in this
+    order: work (previous mark to mark), member (issue to operation), completion
+    (operation to wait).
+    """
+
+    marks: pd.DataFrame
+    """rank, step, mark, event, start_ns, end_ns, previous (-1 at a root), work_ns, join (-1)."""
+    graph: Graph
+    work_edges: IntArray
+    """Mark index of each work edge."""
+    waits: IntArray
+    """Mark index of each completion edge."""
+    wire_ns: FloatArray
+    """Weight of each completion edge."""
+    base_ns: FloatArray
+    """Recorded weight of every edge."""
+    signature: npt.NDArray[np.uint64]
+    """What each event is (axis and operation) as one number, equal for equal operations."""
+    windows: StepWindows
+    disorder: int
+    """Work that came out negative (overlapping waits or a wrong clock) and was set to 0."""
+
+    @property
+    def edge_count(self) -> int:
+        """Return the number of edges."""
+        return len(self.base_ns)
+
+
+def build_program(windows: StepWindows, events: CommunicationEvents, ledger: Ledger) -> Program:
+    """Return the program of the analysed steps."""
+    frame = events.frame
+    own_join = _buffered_sends_alone(frame)
+    marks = _marks(windows, frame, own_join, ledger.segments)
+    joins = int(own_join.max()) + 1 if len(frame) else 0
+    count = len(marks)
+    previous = marks["previous"].to_numpy()
+    work_edges = np.flatnonzero(previous >= 0)
+    members = _members(marks, frame)
+    waits = np.flatnonzero((marks["mark"] == WAIT).to_numpy())
+    wire_of_event = np.nan_to_num(frame["wire_ns"].to_numpy(np.float64))
+    wire = wire_of_event[marks["event"].to_numpy()[waits]]
+    work = marks["work_ns"].to_numpy(np.float64)
+    offset = np.zeros(count + joins)
+    offset[waits] = _wait_offsets(marks, members, waits, wire, joins)
+    root = np.zeros(count + joins)
+    root[:count] = marks["end_ns"].to_numpy(np.float64)
+    source = np.concatenate(
+        [previous[work_edges], members.mark, count + marks["join"].to_numpy()[waits]]
+    )
+    target = np.concatenate([work_edges, count + members.join, waits])
+    return Program(
+        marks=marks,
+        graph=build_graph(source, target, root, offset),
+        work_edges=work_edges,
+        waits=waits,
+        wire_ns=wire,
+        base_ns=np.concatenate([work[work_edges], np.zeros(len(members.mark)), wire]),
+        signature=_signature(frame),
+        windows=windows,
+        disorder=int((marks["raw_work_ns"] < 0).sum()),
+    )
+
+
+def _signature(frame: pd.DataFrame) -> npt.NDArray[np.uint64]:
+    if frame.empty:
+        return np.empty(0, np.uint64)
+    what = frame[["axis", "kind"]]
+    return pd.util.hash_pandas_object(what, index=False).to_numpy(np.uint64)
+
+
+def _buffered_sends_alone(frame: pd.DataFrame) -> IntArray:
+    """Return the operation of each event; a buffered send completes on its own."""
+    join = frame["join"].to_numpy(np.int64).copy()
+    alone = (frame["is_send"] & frame["host"]).to_numpy(bool)
+    if len(join):
+        join[alone] = join.max() + 1 + np.arange(alone.sum())
+    return join
+
+
+def _marks(
+    windows: StepWindows, frame: pd.DataFrame, own_join: IntArray, segments: pd.DataFrame
+) -> pd.DataFrame:
+    event = np.arange(len(frame))
+    issues = pd.DataFrame(
+        {
+            "rank": frame["rank"],
+            "step": frame["step"],
+            "mark": ISSUE,
+            "event": event,
+            "start_ns": frame["start_ns"].astype(np.int64),
+            "end_ns": frame["start_ns"].astype(np.int64),
+        }
+    )
+    ends = _end_marks(windows, segments)
+    marks = pd.concat([issues, _wait_marks(frame, segments), ends], ignore_index=True)
+    marks = marks.sort_values(["rank", "start_ns", "mark", "end_ns"], ignore_index=True)
+    marks["join"] = np.where(
+        marks["mark"] == END, -1, own_join[marks["event"]] if len(frame) else -1
+    )
+    same = marks["rank"].to_numpy()[1:] == marks["rank"].to_numpy()[:-1]
+    if not windows.chained:
+        same &= marks["step"].to_numpy()[1:] == marks["step"].to_numpy()[:-1]
+    previous = np.append(False, same)
+    marks["previous"] = np.where(previous, np.arange(len(marks)) - 1, -1)
+    raw = marks["start_ns"].to_numpy() - np.append(0, marks["end_ns"].to_numpy()[:-1])
+    first = _window_start(windows, marks)
+    marks["raw_work_ns"] = np.where(previous, raw, marks["start_ns"] - first)
+    marks["work_ns"] = marks["raw_work_ns"].clip(lower=0)
+    return _with_roots(marks, first)
+
+
+def _with_roots(marks: pd.DataFrame, first: IntArray) -> pd.DataFrame:
+    """Put a zero-length mark at the start of every chain, so that its first work is an edge."""
+    heads = marks[marks["previous"] < 0]
+    roots = heads.assign(
+        mark=END,
+        event=NO_EVENT,
+        join=-1,
+        start_ns=first[heads.index],
+        end_ns=first[heads.index],
+        work_ns=0,
+        raw_work_ns=0,
+        is_root=True,
+    )
+    marks = pd.concat([roots, marks.assign(is_root=False)], ignore_index=True)
+    marks = marks.sort_values(
+        ["rank", "start_ns", "is_root", "mark", "end_ns"],
+        ascending=[True, True, False, True, True],
+        ignore_index=True,
+        kind="stable",
+    )
+    marks["previous"] = np.where(marks["is_root"], -1, np.arange(len(marks)) - 1)
+    return marks
+
+
+def _window_start(windows: StepWindows, marks: pd.DataFrame) -> IntArray:
+    frame = windows.frame
+    row = pd.MultiIndex.from_frame(frame[["rank", "step"]])
+    place = row.get_indexer(pd.MultiIndex.from_frame(marks[["rank", "step"]]))
+    return frame["start_ns"].to_numpy(np.int64)[place]
+
+
+def _wait_marks(frame: pd.DataFrame, segments: pd.DataFrame) -> pd.DataFrame:
+    """Return the waits: all that a host recorded, and the inferred ones of the others.
+
+    A host wait that did not block is kept: it is a dependency with slack.
+    """
+    event = np.flatnonzero((frame["host"] & frame["wait_end_ns"].notna()).to_numpy(bool))
+    recorded = frame.iloc[event]
+    host = pd.DataFrame(
+        {
+            "rank": recorded["rank"],
+            "step": recorded["step"],
+            "mark": WAIT,
+            "event": event,
+            "start_ns": recorded["wait_start_ns"].astype(np.int64),
+            "end_ns": recorded["wait_end_ns"].astype(np.int64),
+        }
+    )
+    others = np.flatnonzero((~frame["host"] & frame["end_ns"].notna()).to_numpy(bool))
+    if not len(others):
+        return host
+    return pd.concat([host, _inferred_waits(frame, others, _stalls(segments))], ignore_index=True)
+
+
+def _stalls(segments: pd.DataFrame) -> pd.DataFrame:
+    """Return the stretches in which a rank computes nothing: rank, start_ns, end_ns."""
+    idle = segments[~compute_code(segments["code"].to_numpy())].sort_values(["rank", "start_ns"])
+    opens = (idle["rank"] != idle["rank"].shift()) | (idle["start_ns"] != idle["end_ns"].shift())
+    return (
+        idle.groupby(opens.cumsum().rename("stall"))
+        .agg(rank=("rank", "first"), start_ns=("start_ns", "min"), end_ns=("end_ns", "max"))
+        .reset_index(drop=True)
+    )
+
+
+def _inferred_waits(frame: pd.DataFrame, event: IntArray, stalls: pd.DataFrame) -> pd.DataFrame:
+    """Infer waits where only the interval of an operation is known.
+
+    A rank that computes nothing when an operation ends may have waited for it: it
+    becomes a dependency of what comes next. It began with the stall, with the
+    operation, with the end of the previous one in the stall, or with the rank's
+    last issue, whichever was latest. A send releases nothing, unless it is the
+    last to end in its stall. Computing may begin just before the recorded end,
+    by the resolution of the stamps.
+    """
+    chosen = frame.iloc[event]
+    ended = chosen["end_ns"].to_numpy(np.int64)
+    span = 1 + int(max(ended.max(), stalls["end_ns"].max()))
+    rank = chosen["rank"].to_numpy(np.int64)
+    near = ended - RELEASE_TOLERANCE_NS
+    place = (
+        np.searchsorted((stalls["rank"] * span + stalls["start_ns"]).to_numpy(), rank * span + near)
+        - 1
+    )
+    held = stalls.iloc[np.maximum(place, 0)]
+    end = np.minimum(ended, held["end_ns"].to_numpy())
+    inside = (place >= 0) & (held["rank"].to_numpy() == rank) & (end >= near)
+    issue_keys = np.sort((frame["rank"] * span + frame["start_ns"]).to_numpy(np.int64))
+    last_issue = issue_keys[np.searchsorted(issue_keys, rank * span + end) - 1] - rank * span
+    waits = pd.DataFrame(
+        {
+            "rank": rank,
+            "step": chosen["step"].to_numpy(),
+            "mark": WAIT,
+            "event": event,
+            "end_ns": end,
+            "stall": place,
+            "begin": np.maximum(held["start_ns"].to_numpy(), last_issue),
+            "is_send": chosen["is_send"].to_numpy(bool),
+        }
+    )[inside].sort_values(["stall", "end_ns"])
+    is_last = waits["stall"] != waits["stall"].shift(-1)
+    waits = waits[~waits["is_send"] | is_last]
+    before = waits["end_ns"].shift().where(waits["stall"] == waits["stall"].shift(), -1)
+    waits["start_ns"] = np.minimum(np.maximum(waits["begin"], before), waits["end_ns"]).astype(
+        np.int64
+    )
+    return waits[["rank", "step", "mark", "event", "start_ns", "end_ns"]]
+
+
+def _end_marks(windows: StepWindows, segments: pd.DataFrame) -> pd.DataFrame:
+    """Return the end of each step; without a chain, the end of the rank's own last activity."""
+    frame = windows.frame
+    end = frame["end_ns"].to_numpy(np.int64)
+    if not windows.chained:
+        busy = segments[segments["code"] != class_code(UNATTRIBUTED)]
+        last = busy.groupby(["rank", "step"])["end_ns"].max()
+        row = pd.MultiIndex.from_frame(frame[["rank", "step"]])
+        end = (
+            last.reindex(row)
+            .fillna(pd.Series(frame["end_ns"].to_numpy(), index=row))
+            .to_numpy(np.int64)
+        )
+    return pd.DataFrame(
+        {
+            "rank": frame["rank"],
+            "step": frame["step"],
+            "mark": END,
+            "event": NO_EVENT,
+            "start_ns": end,
+            "end_ns": end,
+        }
+    )
+
+
+def _members(marks: pd.DataFrame, frame: pd.DataFrame) -> Members:
+    """Return who must have issued an operation before it can be complete.
+
+    The members of a collective, both ends of a rendezvous, the send and the
+    receive of a buffered pair (where the send itself completes alone).
+    """
+    is_issue = (marks["mark"] == ISSUE).to_numpy()
+    mark = np.flatnonzero(is_issue)
+    event = marks["event"].to_numpy()[mark]
+    own = marks["join"].to_numpy()[mark]
+    shared = frame["join"].to_numpy(np.int64)[event] if len(frame) else own
+    buffered = own != shared
+    return Members(np.concatenate([mark, mark[buffered]]), np.concatenate([own, shared[buffered]]))
+
+
+def _wait_offsets(
+    marks: pd.DataFrame, members: Members, waits: IntArray, wire: FloatArray, joins: int
+) -> FloatArray:
+    """Return how much longer each wait lasted than the model says (signed)."""
+    complete = np.full(joins, -np.inf)
+    issued = marks["start_ns"].to_numpy(np.float64)
+    np.maximum.at(complete, members.join, issued[members.mark])
+    arrived = marks["start_ns"].to_numpy(np.float64)[waits]
+    modelled = np.maximum(arrived, complete[marks["join"].to_numpy()[waits]] + wire)
+    return marks["end_ns"].to_numpy(np.float64)[waits] - modelled

@@ -1,0 +1,154 @@
+"""Which steps are analysed, and each rank's window of each of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from .intervals import IntArray
+from .trace import Trace
+
+WHOLE_CAPTURE = -1
+"""Step id of the one window of a capture that has no step boundaries."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepWindows:
+    """The analysed steps and their windows.
+
+    ``shift_ns`` moves the events of a step onto one common time line: it is zero
+    unless every step of the trace has its own time origin.
+    """
+
+    frame: pd.DataFrame
+    """rank, step, start_ns, end_ns (shifted), tokens; one row a rank and step, sorted."""
+    steps: npt.NDArray[np.int64]
+    ranks: npt.NDArray[np.int64]
+    shift_ns: dict[int, int]
+    chained: bool
+    """True where a step of a rank begins when its previous one ends."""
+    limits: tuple[str, ...] = ()
+
+    @property
+    def step_time_ns(self) -> float:
+        """Return the mean step time of the job.
+
+        Chained steps: mean over ranks of last end less first start, per step;
+        else the mean over steps of the longest window.
+        """
+        if self.chained:
+            spans = self.frame.groupby("rank").agg(
+                first=("start_ns", "min"), last=("end_ns", "max")
+            )
+            return float((spans["last"] - spans["first"]).mean() / len(self.steps))
+        longest = (self.frame["end_ns"] - self.frame["start_ns"]).groupby(self.frame["step"]).max()
+        return float(longest.mean())
+
+    def shifted(self, step: pd.Series, time_ns: pd.Series) -> IntArray:
+        """Return times of events of the given steps on the common time line."""
+        times = time_ns.to_numpy(np.int64)
+        if not any(self.shift_ns.values()):
+            return times
+        return times + step.map(self.shift_ns).fillna(0).to_numpy(np.int64)
+
+
+def step_windows(trace: Trace) -> StepWindows:
+    """Return the windows of the steps that every captured rank finished.
+
+    The first step of a capture of ours is left out when there are at least
+    three, because it holds one-time work (allocator, communicators, caches).
+    """
+    frame = trace.frame("step")
+    limits: list[str] = []
+    if frame.empty:
+        frame = _whole_capture(trace)
+        limits.append("no step boundaries were recorded: the whole capture is one window")
+    frame = frame.sort_values(["rank", "step"], ignore_index=True)
+    counts = frame.groupby("step")["rank"].nunique()
+    common = counts.index[counts == frame["rank"].nunique()].to_numpy(np.int64)
+    if len(common) < len(counts):
+        limits.append(
+            f"{len(counts) - len(common)} of {len(counts)} steps are not on every captured rank "
+            "and are left out"
+        )
+    if trace.origin == "meshscope" and len(common) >= 3:
+        limits.append(f"step {common[0]} is left out as warm-up")
+        common = common[1:]
+    frame = frame[frame["step"].isin(common)].reset_index(drop=True)
+    return _windows(trace, frame, common, limits)
+
+
+def _windows(
+    trace: Trace, frame: pd.DataFrame, steps: npt.NDArray[np.int64], limits: list[str]
+) -> StepWindows:
+    start = frame["start_ns"].to_numpy(np.int64)
+    end = start + frame["dur_ns"].to_numpy(np.int64)
+    shift: dict[int, int] = dict.fromkeys(steps.tolist(), 0)
+    if trace.per_step_clock:
+        stride = int((end - start.min()).max()) + 1_000_000_000
+        shift = {int(step): position * stride for position, step in enumerate(steps)}
+    moved = frame["step"].map(shift).to_numpy(np.int64)
+    windows = pd.DataFrame(
+        {
+            "rank": frame["rank"].astype(np.int64),
+            "step": frame["step"].astype(np.int64),
+            "start_ns": start + moved,
+            "end_ns": end + moved,
+            "tokens": frame["tokens"],
+        }
+    )
+    return StepWindows(
+        frame=windows,
+        steps=steps,
+        ranks=np.unique(windows["rank"].to_numpy()),
+        shift_ns=shift,
+        chained=not trace.per_step_clock and _is_contiguous(windows, steps),
+        limits=tuple(limits),
+    )
+
+
+def _is_contiguous(windows: pd.DataFrame, steps: npt.NDArray[np.int64]) -> bool:
+    """Return whether each window of a rank begins where its previous one ends."""
+    if len(steps) < 2 or not (np.diff(steps) == 1).all():
+        return False
+    same = windows["rank"].to_numpy()[1:] == windows["rank"].to_numpy()[:-1]
+    gap = windows["start_ns"].to_numpy()[1:] - windows["end_ns"].to_numpy()[:-1]
+    typical = float((windows["end_ns"] - windows["start_ns"]).median())
+    return bool((np.abs(gap[same]) <= 0.01 * typical).all())
+
+
+def _whole_capture(trace: Trace) -> pd.DataFrame:
+    """Return one window a rank, from its first to its last event."""
+    bounds = []
+    for name, end in (
+        ("span", "dur_ns"),
+        ("kernel", "dur_ns"),
+        ("collective", "end_ns"),
+        ("p2p", "end_ns"),
+    ):
+        frame = trace.frame(name)
+        if frame.empty:
+            continue
+        last = (
+            frame["start_ns"] + frame["dur_ns"]
+            if end == "dur_ns"
+            else frame[end].fillna(frame["start_ns"])
+        )
+        bounds.append(
+            pd.DataFrame({"rank": frame["rank"], "first": frame["start_ns"], "last": last})
+        )
+    columns = ["rank", "step", "start_ns", "dur_ns", "tokens"]
+    if not bounds:
+        return pd.DataFrame(columns=columns)
+    span = (
+        pd.concat(bounds)
+        .groupby("rank", as_index=False)
+        .agg(first=("first", "min"), last=("last", "max"))
+    )
+    span = span.assign(
+        step=WHOLE_CAPTURE, start_ns=span["first"], dur_ns=span["last"] - span["first"], tokens=None
+    )
+    return span[columns]

@@ -1,0 +1,92 @@
+"""Which mesh axis a process group lies along, with the evidence.
+
+Known layout first, then what the framework calls the group, then its traffic.
+An axis that none of these gives stays ``other``; nothing is guessed from sizes.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pandas as pd
+import pyarrow as pa
+
+from meshscope.probe.schema.layout import ParallelLayout
+from meshscope.probe.schema.tables import TABLES
+from meshscope.probe.schema.terms import Axis
+
+from .trace import Trace
+
+_WORDS: tuple[tuple[str, Axis], ...] = (
+    (r"\bexpert|(^|[_\W])ep(\d|[_\W]|$)", Axis.EP),
+    (r"pipeline|(^|[_\W])pp(\d|[_\W]|$)", Axis.PP),
+    (r"context|(^|[_\W])cp(\d|[_\W]|$)", Axis.CP),
+    (r"tensor|(^|[_\W])tp(\d|[_\W]|$)", Axis.TP),
+    (r"data|shard|replicate|fsdp|(^|[_\W])dp(\d|[_\W]|$)", Axis.DP),
+)
+"""What frameworks call a group, the more specific word first."""
+
+
+def with_axes(trace: Trace) -> Trace:
+    """Return the trace with ``axis`` filled in group, collective and p2p."""
+    groups = trace.frame("group")
+    if groups.empty:
+        return trace
+    traffic = _traffic(trace)
+    axes, evidence = [], []
+    for row in groups.itertuples():
+        axis, why = _axis(
+            tuple(row.ranks), str(row.description or ""), trace.layout, traffic.get(row.group_id)
+        )
+        if axis is Axis.OTHER and row.axis != Axis.OTHER:
+            axis, why = Axis(row.axis), "recorded by the probe"
+        axes.append(axis.value)
+        evidence.append(why)
+    tables = dict(trace.tables)
+    tables["group"] = TABLES["group"].conform(
+        pa.Table.from_pandas(groups.assign(axis=axes, evidence=evidence), preserve_index=False)
+    )
+    by_group = dict(zip(groups["group_id"].astype(str), axes, strict=True))
+    for name in ("collective", "p2p"):
+        tables[name] = _relabel(tables.get(name, TABLES[name].empty()), by_group, name)
+    return replace(trace, tables=tables, _frames={})
+
+
+def _axis(
+    ranks: tuple[int, ...], description: str, layout: ParallelLayout | None, traffic: str | None
+) -> tuple[Axis, str]:
+    if layout is not None and len(ranks) > 1:
+        axis = layout.axis_of(ranks)
+        if axis is not Axis.OTHER:
+            return axis, "its members lie along this axis of the stated layout"
+    for pattern, axis in _WORDS:
+        if re.search(pattern, description, re.IGNORECASE):
+            return axis, f"the framework calls it {description!r}"
+    if traffic == "p2p":
+        return Axis.PP, "it carries sends and receives only"
+    if traffic == "only":
+        return Axis.DP, "it is the only group, and it has no sends or receives"
+    return Axis.OTHER, "neither layout, name nor traffic tells"
+
+
+def _traffic(trace: Trace) -> dict[str, str]:
+    """Return ``p2p`` or ``only`` for the groups whose traffic tells their axis."""
+    collectives = set(trace.frame("collective")["group_id"].astype(str))
+    sends = set(trace.frame("p2p")["group_id"].astype(str))
+    told = dict.fromkeys(sends - collectives, "p2p")
+    if not sends and len(collectives) == 1:
+        told[collectives.pop()] = "only"
+    return told
+
+
+def _relabel(table: pa.Table, by_group: dict[str, str], name: str) -> pa.Table:
+    if table.num_rows == 0:
+        return table
+    group_id = table["group_id"].combine_chunks()
+    labels = pd.Series(group_id.dictionary.to_pandas().astype(str))
+    known = labels.map(by_group).fillna(Axis.OTHER.value)
+    axis = pa.DictionaryArray.from_arrays(group_id.indices, pa.array(known, pa.string()))
+    column = table.column_names.index("axis")
+    relabelled = table.set_column(column, "axis", axis.cast(pa.string()))
+    return TABLES[name].conform(relabelled)

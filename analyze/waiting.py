@@ -1,0 +1,104 @@
+"""Who waited and who was waited for, from matched collectives.
+
+Only collectives that nobody can leave before the last member has come are
+counted (all-reduce, all-gather, reduce-scatter, all-to-all, barrier): a broadcast
+lets its root go at once, and says nothing about arrivals.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from meshscope.probe.schema.terms import CollectiveKind
+
+from .communication import CommunicationEvents
+
+SYNCHRONISING = (
+    CollectiveKind.ALL_REDUCE,
+    CollectiveKind.ALL_GATHER,
+    CollectiveKind.REDUCE_SCATTER,
+    CollectiveKind.ALL_TO_ALL,
+    CollectiveKind.BARRIER,
+)
+
+
+def waits_by_rank(events: CommunicationEvents, ranks: list[int]) -> pd.DataFrame:
+    """Return one row a rank over all analysed steps.
+
+    Returns:
+        rank, wait_ns (own duration less wire, summed), early_ns (last arrival less
+        own, summed: the same wait on a common clock), wait_caused_ns (what the
+        other members of the collectives that it arrived last at waited),
+        arrived_last, collectives (that it took part in with at least one peer).
+    """
+    frame = events.frame
+    if frame.empty:
+        return _no_waits(ranks)
+    frame = frame[
+        frame["kind"].isin([kind.value for kind in SYNCHRONISING]) & frame["end_ns"].notna()
+    ]
+    frame = frame[frame.groupby("join")["rank"].transform("nunique") > 1]
+    if frame.empty:
+        return _no_waits(ranks)
+    wait = frame["end_ns"] - frame["start_ns"] - frame["wire_ns"]
+    last = _last_arrivals(frame)
+    caused = wait.groupby(frame["join"]).sum().reindex(last.index)
+    by_rank = wait.groupby(frame["rank"]).agg(["sum", "size"])
+    early = frame.groupby("join")["start_ns"].transform("max") - frame["start_ns"]
+    table = pd.DataFrame({"rank": ranks})
+    table["wait_ns"] = table["rank"].map(by_rank["sum"]).fillna(0.0)
+    table["early_ns"] = table["rank"].map(early.groupby(frame["rank"]).sum()).fillna(0.0)
+    blamed = pd.Series(caused.to_numpy(), index=last.to_numpy()).groupby(level=0).sum()
+    table["wait_caused_ns"] = table["rank"].map(blamed).fillna(0.0)
+    table["arrived_last"] = table["rank"].map(last.value_counts()).fillna(0).astype(np.int64)
+    table["collectives"] = table["rank"].map(by_rank["size"]).fillna(0).astype(np.int64)
+    return table
+
+
+def _last_arrivals(frame: pd.DataFrame) -> pd.Series:
+    """Return who arrived last at each operation, without those where two came together."""
+    latest = frame.groupby("join")["start_ns"].transform("max")
+    last = frame[frame["start_ns"] == latest]
+    alone = last.groupby("join")["rank"].transform("size") == 1
+    return last[alone].set_index("join")["rank"]
+
+
+def _no_waits(ranks: list[int]) -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "rank": ranks,
+            "wait_ns": 0.0,
+            "early_ns": 0.0,
+            "wait_caused_ns": 0.0,
+            "arrived_last": 0,
+            "collectives": 0,
+        }
+    )
+
+
+def traffic_by_group(
+    events: CommunicationEvents, trace_groups: pd.DataFrame, steps: int
+) -> pd.DataFrame:
+    """Return one row a process group: operations, wire and wait per step, bytes per step.
+
+    ``wire_ns`` sums the wire time of the operations, ``wait_ns`` the waiting of
+    all members (rank-seconds: it is not a share of the step).
+    """
+    frame = events.frame
+    columns = ["group_id", "axis", "ranks", "operations", "wire_ns", "wait_ns", "size_bytes"]
+    if frame.empty:
+        return pd.DataFrame(columns=columns)
+    members = dict(zip(trace_groups["group_id"].astype(str), trace_groups["ranks"], strict=True))
+    per_join = frame.groupby(["group_id", "axis", "join"], as_index=False).agg(
+        wire_ns=("wire_ns", "max"), size_bytes=("size_bytes", "max")
+    )
+    wait = (frame["split_ns"] - frame["start_ns"]).clip(lower=0).groupby(frame["group_id"]).sum()
+    table = per_join.groupby(["group_id", "axis"], as_index=False).agg(
+        operations=("join", "size"), wire_ns=("wire_ns", "sum"), size_bytes=("size_bytes", "sum")
+    )
+    table["wait_ns"] = table["group_id"].map(wait).fillna(0.0)
+    table["ranks"] = [list(members.get(group, [])) for group in table["group_id"]]
+    for column in ("operations", "wire_ns", "wait_ns", "size_bytes"):
+        table[column] = table[column] / steps
+    return table[columns]

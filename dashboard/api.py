@@ -1,0 +1,82 @@
+"""The JSON twin of every page and the tiles of the timeline, under ``/api/v1``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from flask import Blueprint, Flask, Response, request
+
+from meshscope.probe.schema.errors import MeshscopeError
+
+from . import views
+from .categories import palette
+from .png import encode_png
+from .raster import MAX_WIDTH, rasterize, separated
+from .state import ViewState, parse_query
+from .store import LoadedRun, RunStore
+
+DEFAULT_TILE_WIDTH = 1200
+LIST_MAX_NEW = 4
+"""Runs that one request for the list may analyse."""
+
+_TWINS: dict[str, Callable[[LoadedRun, ViewState], dict[str, Any]]] = {
+    "overview": lambda run, _: views.overview(run),
+    "findings": lambda run, _: views.findings(run),
+    "timeline": views.timeline_json,
+    "mesh": views.mesh_json,
+}
+
+
+def register(server: Flask, store: RunStore) -> None:
+    """Add the routes of the API."""
+    api = Blueprint("api", __name__, url_prefix="/api/v1")
+
+    @api.get("/runs")
+    def runs() -> Response:
+        return _json(views.run_list(store.entries(LIST_MAX_NEW)))
+
+    @api.get("/runs/<run_id>/<page>.json")
+    def twin(run_id: str, page: str) -> Response:
+        view = _TWINS.get(page)
+        if view is None:
+            return _error(404, f"there is no page {page[:64]}; known: {', '.join(_TWINS)}")
+        return _json(view(store.get(run_id), _state()))
+
+    @api.get("/runs/<run_id>/tile.png")
+    def tile(run_id: str) -> Response:
+        step, window = views.timeline(store.get(run_id), _state())
+        width = request.args.get("w", default=DEFAULT_TILE_WIDTH, type=int)
+        if not 0 < width <= MAX_WIDTH:
+            return _error(400, f"w: the width is 1..{MAX_WIDTH} pixels")
+        pixels = rasterize(step.slices, rows=max(len(step.ranks), 1), window_ns=window, width=width)
+        answer = Response(encode_png(separated(pixels), palette()), mimetype="image/png")
+        answer.headers["Cache-Control"] = "private, max-age=60"
+        return answer
+
+    @api.errorhandler(MeshscopeError)
+    def missing(error: MeshscopeError) -> Response:
+        return _error(404, str(error))
+
+    server.register_blueprint(api)
+
+
+def tile_url(run_id: str, state: ViewState, version: int) -> str:
+    """Return the address of the tile of a view; the version changes with the run's files."""
+    query = state.query()
+    return f"/api/v1/runs/{run_id}/tile.png{query}{'&' if query else '?'}v={version}"
+
+
+def _state() -> ViewState:
+    return parse_query(request.query_string.decode("latin-1"))
+
+
+def _json(value: dict[str, Any]) -> Response:
+    return Response(
+        json.dumps(views.plain_json(value), allow_nan=False), mimetype="application/json"
+    )
+
+
+def _error(status: int, message: str) -> Response:
+    return Response(json.dumps({"error": message}), status=status, mimetype="application/json")

@@ -1,0 +1,73 @@
+"""The application: one store, the pages, the API and the guard around them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import dash_mantine_components as dmc
+from dash import Dash, dcc, html
+from flask import Flask, Response, request
+
+from . import api, callbacks
+from .security import Access, guard
+from .store import RunStore
+from .theme import FONT
+
+_INDEX = """<!DOCTYPE html>
+<html lang="en">
+<head>{%metas%}<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{%title%}</title>{%favicon%}{%css%}</head>
+<body>{%app_entry%}<footer>{%config%}{%scripts%}{%renderer%}</footer></body>
+</html>"""
+
+_THEME = {
+    "fontFamily": FONT,
+    "primaryColor": "blue",
+    "defaultRadius": "sm",
+}
+
+
+def create_app(runs_dir: Path, *, access: Access | None = None) -> Dash:
+    """Return the dashboard of one folder of runs.
+
+    Args:
+        runs_dir: Folder whose entries are runs, or traces of other tools.
+        access: Who may ask; by default, callers on this machine.
+
+    Raises:
+        ConfigError: ``runs_dir`` is no folder.
+    """
+    store = RunStore(runs_dir)
+    app = Dash(
+        __name__,
+        assets_folder=str(Path(__file__).resolve().parent / "assets"),
+        serve_locally=True,
+        suppress_callback_exceptions=True,
+        index_string=_INDEX,
+        title="meshscope",
+        update_title=None,  # type: ignore[arg-type]
+        # Dash can be told by an environment variable to serve tools to language
+        # models; what a run contains is not for that.
+        enable_mcp=False,
+    )
+    app.layout = dmc.MantineProvider(
+        [dcc.Location(id="url", refresh=False), html.Div(id="page")],
+        theme=_THEME,
+        forceColorScheme="light",
+    )
+    callbacks.register(app, store)
+    api.register(app.server, store)
+    _mark_missing_pages(app.server, store)
+    guard(app.server, access or Access(), list(app.csp_hashes()))
+    return app
+
+
+def _mark_missing_pages(server: Flask, store: RunStore) -> None:
+    """Answer 404 for a page that is not there; Dash serves its shell, which says so, as 200."""
+
+    @server.after_request
+    def mark(response: Response) -> Response:
+        is_page = response.status_code == 200 and response.mimetype == "text/html"
+        if is_page and not callbacks.exists(store, request.path):
+            response.status_code = 404
+        return response

@@ -1,0 +1,114 @@
+"""One step as rows of ranks: real bars while they are few, else a picture of the server."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from .. import units
+from ..categories import COLOURS, LABELS, Category
+from ..slices import StepSlices, in_window
+from ..theme import PAPER, plain, styled
+
+MAX_BARS = 2500
+"""Visible slices above which SVG bars become too slow to zoom."""
+
+_ROW_PX = 30
+_BORDER_PX = 110
+_MIN_PX, _MAX_PX = 240, 760
+_NS_PER_MS = 1e6
+
+
+def uses_tile(step: StepSlices, window_ns: tuple[int, int]) -> bool:
+    """Return whether a window holds too many slices to draw them one by one."""
+    return len(in_window(step.slices, window_ns)) > MAX_BARS
+
+
+def timeline(step: StepSlices, window_ns: tuple[int, int], tile_url: str) -> go.Figure:
+    """Return the timeline of a window of one step.
+
+    Args:
+        step: What to draw.
+        window_ns: Shown part, from the start of the step.
+        tile_url: Where the picture of this window is served; used where the
+            window holds more than ``MAX_BARS`` slices.
+    """
+    figure = go.Figure()
+    seen = in_window(step.slices, window_ns)
+    if len(seen) > MAX_BARS:
+        _add_tile(figure, step, window_ns, tile_url)
+    else:
+        for category, part in seen.groupby("category", sort=True):
+            figure.add_trace(_bars(part, Category(int(category))))  # type: ignore[arg-type]
+    rows = len(step.ranks)
+    figure.update_xaxes(
+        range=[window_ns[0] / _NS_PER_MS, window_ns[1] / _NS_PER_MS],
+        title="time in the step, ms",
+    )
+    every = max(1, rows // 32)
+    figure.update_yaxes(
+        range=[rows - 0.5, -0.5],
+        fixedrange=True,
+        tickmode="array",
+        tickvals=[*range(0, rows, every)],
+        ticktext=[plain(label) for label in step.labels[::every]],
+        showgrid=False,
+    )
+    # The grid would be drawn over a picture.
+    figure.update_xaxes(showgrid=len(seen) <= MAX_BARS)
+    height = int(np.clip(_BORDER_PX + _ROW_PX * rows, _MIN_PX, _MAX_PX))
+    styled(figure, height)
+    figure.update_layout(barmode="overlay", bargap=0, dragmode="zoom", hovermode="closest")
+    return figure
+
+
+def shown_categories(step: StepSlices, window_ns: tuple[int, int]) -> tuple[Category, ...]:
+    """Return the categories that a window holds, for its legend."""
+    present = in_window(step.slices, window_ns)["category"].unique()
+    return tuple(Category(int(value)) for value in np.sort(present))
+
+
+def _bars(part: pd.DataFrame, category: Category) -> go.Bar:
+    length = part["end_ns"] - part["start_ns"]
+    return go.Bar(
+        orientation="h",
+        name=LABELS[category],
+        y=part["row"],
+        base=part["start_ns"] / _NS_PER_MS,
+        x=length / _NS_PER_MS,
+        width=0.82,
+        marker={"color": COLOURS[category], "line": {"width": 0.5, "color": PAPER}},
+        hovertext=[
+            f"rank {rank}<br>{plain(text)}<br>{units.duration(ns)} from {units.duration(start)}"
+            for rank, text, ns, start in zip(
+                part["rank"], part["text"], length, part["start_ns"], strict=True
+            )
+        ],
+        hoverinfo="text",
+        textposition="none",
+    )
+
+
+def _add_tile(
+    figure: go.Figure, step: StepSlices, window_ns: tuple[int, int], tile_url: str
+) -> None:
+    t0, t1 = (border / _NS_PER_MS for border in window_ns)
+    rows = len(step.ranks)
+    figure.add_layout_image(
+        source=tile_url,
+        xref="x",
+        yref="y",
+        x=t0,
+        y=-0.5,
+        sizex=t1 - t0,
+        sizey=rows,
+        sizing="stretch",
+        layer="below",
+    )
+    # An axis without a trace has no zoom: two invisible points give it its range.
+    figure.add_trace(
+        go.Scatter(
+            x=[t0, t1], y=[0, rows - 1], mode="markers", marker={"opacity": 0}, hoverinfo="skip"
+        )
+    )

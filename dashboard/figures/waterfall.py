@@ -1,0 +1,150 @@
+"""The account of the step time as a waterfall whose bars sum to 100 %."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import plotly.graph_objects as go
+
+from meshscope.analyze import Bar
+
+from .. import units
+from ..theme import INK, MUTED, plain, styled
+
+_ROW_PX = 34
+_BORDER_PX = 56
+
+_USEFUL, _OVERHEAD, _LOST, _WAITED, _OPEN = "#0072B2", "#56B4E9", "#E69F00", "#D55E00", "#8A94A0"
+_TOTAL = "#CBD2D9"
+_MEANINGS = {
+    _USEFUL: "compute",
+    _OVERHEAD: "compute above the peak",
+    _LOST: "transfers and host work",
+    _WAITED: "waiting for other ranks",
+    _OPEN: "not attributed",
+}
+_COMPUTE = ("useful", "forward", "backward", "recompute", "optimizer", "compute")
+
+_NAMES = {
+    "useful": "useful compute (model FLOPs at peak)",
+    "compute_overhead": "compute above the peak",
+    "compute": "device compute",
+    "data_load": "data loading",
+    "gc": "garbage collection",
+    "host_blocked": "host blocked",
+    "exposed_memcpy": "exposed memory copies",
+    "other": "other host time",
+    "unattributed": "not attributed",
+}
+
+
+def shown_bars(bars: Sequence[Bar]) -> tuple[Bar, ...]:
+    """Return the bars that hold any time; those left out are exactly zero."""
+    return tuple(bar for bar in bars if bar.frac != 0.0)
+
+
+def bar_label(name: str) -> str:
+    """Return the words for a class of time.
+
+    >>> bar_label("exposed_tp_wait")
+    'TP communication: waiting'
+    """
+    parts = name.split("_")
+    if len(parts) == 3 and parts[0] == "exposed" and parts[2] in ("wait", "wire"):
+        axis = "other" if parts[1] == "other" else parts[1].upper()
+        return f"{axis} communication: {'waiting' if parts[2] == 'wait' else 'on the wire'}"
+    return _NAMES.get(name, name.replace("_", " "))
+
+
+def meanings(bars: Sequence[Bar]) -> dict[str, str]:
+    """Return what each colour of a waterfall stands for, by colour."""
+    present = {_colour(bar.name) for bar in shown_bars(bars)}
+    return {colour: words for colour, words in _MEANINGS.items() if colour in present}
+
+
+def waterfall(bars: Sequence[Bar]) -> go.Figure:
+    """Return the waterfall: each bar begins where the one above it ends.
+
+    Args:
+        bars: Shares of the step time that sum to 1.
+    """
+    rows = _rows(shown_bars(bars))
+    figure = go.Figure(
+        go.Bar(
+            orientation="h",
+            y=[*range(len(rows))],
+            base=[100 * row.begin for row in rows],
+            x=[100 * row.frac for row in rows],
+            width=0.68,
+            marker={"color": [row.colour for row in rows]},
+            hovertext=[f"{row.label}<br>{row.value} of the step, {row.time}" for row in rows],
+            hoverinfo="text",
+        )
+    )
+    for at, row in enumerate(rows):
+        _annotate(figure, at, row, is_last=at == len(rows) - 1)
+    figure.update_yaxes(
+        autorange="reversed",
+        tickmode="array",
+        tickvals=[*range(len(rows))],
+        ticktext=[row.label for row in rows],
+        showgrid=False,
+    )
+    figure.update_xaxes(
+        range=[0, 116], tickvals=[0, 20, 40, 60, 80, 100], title="share of the step time, %"
+    )
+    return styled(figure, _BORDER_PX + _ROW_PX * len(rows))
+
+
+class _Row(NamedTuple):
+    """One line of the figure; ``begin`` and ``frac`` are shares of the step time."""
+
+    label: str
+    begin: float
+    frac: float
+    value: str
+    time: str
+    colour: str
+
+
+def _rows(bars: Sequence[Bar]) -> list[_Row]:
+    """Return one line a bar, and the total below them."""
+    rows, end = [], 0.0
+    for bar in bars:
+        label, value = plain(bar_label(bar.name)), units.percent(bar.frac)
+        rows.append(
+            _Row(label, end, bar.frac, value, units.duration(bar.dur_ns), _colour(bar.name))
+        )
+        end += bar.frac
+    value, time = f"<b>{units.percent(end)}</b>", units.duration(sum(bar.dur_ns for bar in bars))
+    return [*rows, _Row("<b>step time</b>", 0.0, end, value, time, _TOTAL)]
+
+
+def _annotate(figure: go.Figure, at: int, row: _Row, *, is_last: bool) -> None:
+    """Write the value after the bar, and lead a thin line to the next one."""
+    end = row.begin + row.frac
+    figure.add_annotation(
+        x=100 * max(row.begin, end),
+        y=at,
+        text=row.value,
+        showarrow=False,
+        xanchor="left",
+        xshift=6,
+        font={"color": INK},
+    )
+    if not is_last:
+        line = {"color": MUTED, "width": 1, "dash": "dot"}
+        figure.add_shape(
+            type="line", x0=100 * end, x1=100 * end, y0=at, y1=at + 1, line=line, layer="below"
+        )
+
+
+def _colour(name: str) -> str:
+    if name in _COMPUTE:
+        return _USEFUL
+    if name == "compute_overhead":
+        return _OVERHEAD
+    if name.endswith("_wait"):
+        return _WAITED
+    return _OPEN if name == "unattributed" else _LOST

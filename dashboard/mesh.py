@@ -1,0 +1,136 @@
+"""Who is slow, and where in the mesh: matrices over ranks, ready to be coloured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from meshscope.analyze import Diagnosis
+
+_COMPUTE = ("forward", "backward", "recompute", "optimizer", "compute")
+FloatMatrix = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankStepMatrix:
+    """One number for each rank and step."""
+
+    ranks: tuple[int, ...]
+    steps: tuple[int, ...]
+    values: FloatMatrix
+    """ranks x steps; NaN where the rank has no such step."""
+    middle: float | None
+    """The value that means *nothing special*; None for a one-sided scale."""
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeshFacet:
+    """The DP x PP grid of one tensor rank."""
+
+    tp: int
+    slowdown: FloatMatrix
+    """dp x pp; NaN where the rank was not captured."""
+    rank: npt.NDArray[np.int64]
+    """Global rank of each cell, -1 where there is none."""
+
+
+def rank_step_matrix(diagnosis: Diagnosis, metric: str) -> RankStepMatrix:
+    """Return one metric of the ledger by rank and step.
+
+    Args:
+        diagnosis: Its ledger and the stages in its straggler table are used.
+        metric: ``slowdown`` is compute time over the median of the same stage's
+            other ranks in the same step (over the rank's own median where the
+            stage has no other rank); ``compute`` is compute time over the median
+            of all ranks in the step; ``wait`` is waiting as a share of the step.
+    """
+    ledger = diagnosis.ledger
+    if metric == "wait":
+        waiting = [name for name in ledger.columns if str(name).endswith("_wait")]
+        frac = ledger[waiting].sum(axis=1) / ledger["step_ns"]
+        return _matrix(ledger, frac, None, "waiting for other ranks, share of the step")
+    compute = ledger[[name for name in _COMPUTE if name in ledger.columns]].sum(axis=1)
+    if metric == "compute":
+        median = compute.groupby(ledger["step"]).transform("median")
+        return _matrix(ledger, compute / median, 1.0, "compute time, median rank of the step = 1")
+    stage = ledger["rank"].map(diagnosis.stragglers.set_index("rank")["pp"])
+    ratio = compute / _peer_median(ledger, compute, stage)
+    return _matrix(ledger, ratio, 1.0, "compute time, median of the same stage's other ranks = 1")
+
+
+def mesh_facets(diagnosis: Diagnosis) -> tuple[MeshFacet, ...]:
+    """Return one DP x PP grid of slowdowns for each tensor rank.
+
+    Ranks that share a cell (a context-parallel group) show their largest slowdown.
+    """
+    table = diagnosis.stragglers.sort_values("slowdown", na_position="first")
+    if table.empty or (table[["pp", "dp", "tp"]] < 0).any(axis=None):
+        return ()
+    shape = (int(table["dp"].max()) + 1, int(table["pp"].max()) + 1)
+    facets = []
+    for tp, part in table.groupby("tp"):
+        slowdown, rank = np.full(shape, np.nan), np.full(shape, -1, dtype=np.int64)
+        at = (part["dp"].to_numpy(np.int64), part["pp"].to_numpy(np.int64))
+        slowdown[at] = part["slowdown"].to_numpy(np.float64)
+        rank[at] = part["rank"].to_numpy(np.int64)
+        facets.append(MeshFacet(tp=int(tp), slowdown=slowdown, rank=rank))  # type: ignore[arg-type]
+    return tuple(facets)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowestRank:
+    """The rank with the largest slowdown, and where it sits (-1 where not known)."""
+
+    rank: int
+    slowdown: float
+    pp: int
+    dp: int
+    tp: int
+
+
+def slowest_rank(diagnosis: Diagnosis) -> SlowestRank | None:
+    """Return the slowest rank; None where no rank could be compared with another."""
+    known = diagnosis.stragglers.dropna(subset=["slowdown"])
+    if known.empty:
+        return None
+    row = known.sort_values("slowdown").iloc[-1]
+    place = {axis: int(row[axis]) for axis in ("rank", "pp", "dp", "tp")}
+    return SlowestRank(slowdown=float(row["slowdown"]), **place)
+
+
+def _peer_median(
+    ledger: pd.DataFrame, compute: pd.Series[float], stage: pd.Series[int]
+) -> pd.Series[float]:
+    """Return the median of the other ranks of the stage; the own median without any.
+
+    The rank itself is left out, because with few replicas its own slowness would
+    move the median that it is compared with.
+    """
+    wide = pd.DataFrame(
+        {"rank": ledger["rank"], "step": ledger["step"], "compute": compute}
+    ).pivot_table(index="rank", columns="step", values="compute")
+    stage_of = stage.groupby(ledger["rank"]).first()
+    reference = wide * np.nan
+    for rank in wide.index:
+        peers = stage_of.index[(stage_of == stage_of.get(rank)) & (stage_of.index != rank)]
+        own = pd.Series(wide.loc[rank].median(), index=wide.columns)
+        reference.loc[rank] = wide.loc[peers].median() if len(peers) else own
+    cells = pd.MultiIndex.from_frame(ledger[["rank", "step"]])
+    return pd.Series(reference.stack().reindex(cells).to_numpy(), index=ledger.index)
+
+
+def _matrix(
+    ledger: pd.DataFrame, value: pd.Series[float], middle: float | None, meaning: str
+) -> RankStepMatrix:
+    wide = ledger.assign(value=value).pivot_table(index="rank", columns="step", values="value")
+    return RankStepMatrix(
+        ranks=tuple(int(rank) for rank in wide.index),
+        steps=tuple(int(step) for step in wide.columns),
+        values=wide.to_numpy(np.float64),
+        middle=middle,
+        meaning=meaning,
+    )

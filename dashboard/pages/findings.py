@@ -1,0 +1,101 @@
+"""The findings of a run: what to fix first, why, and what it returns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import dash_mantine_components as dmc
+from dash import dcc, html
+from dash.development.base_component import Component
+
+from meshscope.analyze import Finding
+
+from .. import units
+from ..store import LoadedRun
+from ..theme import SEVERITY_COLOUR
+from .shell import card, empty, paper, run_page
+
+
+def layout(run: LoadedRun) -> Component:
+    """Return the page of findings, most costly first."""
+    findings = run.diagnosis.findings
+    content: list[Component] = [html.H1("What to fix first", className="ms-title")]
+    if findings:
+        content += [_card(run.run_id, finding) for finding in findings]
+    else:
+        content.append(
+            empty("No findings", "Nothing in this run crossed the threshold of a finding.")
+        )
+    if run.diagnosis.limits:
+        limits = html.Ul([html.Li(limit) for limit in run.diagnosis.limits], className="ms-limits")
+        content.append(card("What these findings could not see", [limits]))
+    return run_page(run, "findings", content)
+
+
+def severity_badge(severity: str) -> Component:
+    """Return the word and the colour of a severity."""
+    colour = SEVERITY_COLOUR.get(severity, "gray")
+    badge: Component = dmc.Badge(str(severity), color=colour, variant="light", radius="sm")
+    return badge
+
+
+def place_words(where: Mapping[str, Any]) -> str:
+    """Return a place in words, e.g. ``rank 5, stage 1``."""
+    parts = []
+    for key, value in where.items():
+        if isinstance(value, list):
+            shown = ", ".join(str(item) for item in value[:8])
+            more = f" and {len(value) - 8} more" if len(value) > 8 else ""
+            parts.append(f"{key} {shown}{more}" if value else "")
+        elif value is not None:
+            parts.append(f"{key.replace('_id', '')} {value}")
+    return ", ".join(part for part in parts if part)
+
+
+def _card(run_id: str, finding: Finding) -> Component:
+    head = html.Div(
+        [
+            severity_badge(finding.severity),
+            html.Span(str(finding.kind).replace("_", " "), className="ms-kind"),
+            html.Span(place_words(finding.where), className="ms-place"),
+        ],
+        className="ms-finding-head",
+    )
+    evidence = html.Ul([html.Li(fact) for fact in finding.evidence], className="ms-evidence")
+    body = html.Div(
+        [
+            html.Div([html.H3("Evidence"), evidence]),
+            html.Div([html.H3("Remedy"), html.P(finding.remedy), _links(run_id, finding)]),
+        ],
+        className="ms-finding-body",
+    )
+    numbers = html.Dl(_numbers(finding), className="ms-finding-numbers")
+    claim = html.H2(finding.claim, className="ms-claim")
+    return paper([head, claim, numbers, body], f"ms-finding ms-{finding.severity}")
+
+
+def _numbers(finding: Finding) -> list[Component]:
+    numbers = [
+        ("Costs", units.percent(finding.cost_frac), "of the step time"),
+        ("Fixing it returns", units.percent(finding.removal_gain_frac), "of the step time"),
+        ("Confidence", units.percent(finding.confidence, places=0), "that the claim holds"),
+    ]
+    return [
+        html.Div([html.Dt(name), html.Dd([html.Strong(value), html.Span(note)])])
+        for name, value, note in numbers
+    ]
+
+
+def _links(run_id: str, finding: Finding) -> Component:
+    steps = finding.where.get("steps")
+    query = f"?step={steps[0]}" if steps else ""
+    return html.Div(
+        [
+            dcc.Link(
+                "See the timeline", href=f"/run/{run_id}/timeline{query}", className="ms-link"
+            ),
+            dcc.Link("See the mesh", href=f"/run/{run_id}/mesh", className="ms-link"),
+        ],
+        className="ms-links",
+    )

@@ -1,0 +1,144 @@
+"""The mesh of a run: who is slow, who waits, and where do they sit?"""
+
+from __future__ import annotations
+
+import dash_mantine_components as dmc
+import numpy as np
+from dash import dcc, html
+from dash.development.base_component import Component
+
+from .. import units
+from ..figures.heatmap import mesh_heatmap, rank_step_heatmap
+from ..mesh import RankStepMatrix, mesh_facets, rank_step_matrix, slowest_rank
+from ..state import METRICS, ViewState
+from ..store import LoadedRun
+from .shell import card, chart, empty, run_page, table
+
+_METRIC_WORDS = {"slowdown": "Slower than peers", "compute": "Compute time", "wait": "Waiting"}
+_TABLE_ROWS = 64
+
+
+def layout(run: LoadedRun, state: ViewState) -> Component:
+    """Return the mesh page."""
+    controls = html.Div(
+        [
+            html.H1("Ranks and mesh", className="ms-title"),
+            html.Span(className="ms-spring"),
+            dmc.SegmentedControl(
+                id="mesh-metric",
+                data=[{"value": name, "label": _METRIC_WORDS[name]} for name in METRICS],
+                value=state.metric,
+                size="xs",
+            ),
+        ],
+        className="ms-title-row ms-controls",
+    )
+    return run_page(
+        run,
+        "mesh",
+        [
+            dcc.Location(id="mesh-url", refresh=False),
+            controls,
+            html.Div(rank_step(run, state), id="mesh-content"),
+            _grid(run),
+            _table(run),
+        ],
+    )
+
+
+def rank_step(run: LoadedRun, state: ViewState) -> list[Component]:
+    """Return the rank x step heatmap of the metric in the query."""
+    matrix = rank_step_matrix(run.diagnosis, state.metric)
+    title = "Every rank in every step"
+    if not np.isfinite(matrix.values).any():
+        return [
+            card(
+                title, [empty("Nothing to compare", f"No rank has a value for: {matrix.meaning}.")]
+            )
+        ]
+    note = f"Colour: {matrix.meaning}."
+    return [
+        card(
+            title,
+            [chart(rank_step_heatmap(matrix), _caption(matrix), "rank-step-graph")],
+            note=note,
+        )
+    ]
+
+
+def _caption(matrix: RankStepMatrix) -> str:
+    row, column = np.unravel_index(int(np.nanargmax(matrix.values)), matrix.values.shape)
+    peak = float(matrix.values[row, column])
+    worst = np.nanmedian(matrix.values, axis=1)
+    rank = matrix.ranks[int(np.nanargmax(worst))]
+    value, typical = (
+        (units.percent(peak), units.percent(float(np.nanmax(worst))))
+        if matrix.middle is None
+        else (f"{peak:.2f} x", f"{float(np.nanmax(worst)):.2f} x")
+    )
+    return (
+        f"Highest: {value} on rank {matrix.ranks[int(row)]} in step {matrix.steps[int(column)]}. "
+        f"Highest median over steps: {typical} on rank {rank}."
+    )
+
+
+def _grid(run: LoadedRun) -> Component:
+    facets = mesh_facets(run.diagnosis)
+    title = "Slowdown by place in the mesh"
+    if not facets:
+        why = "The layout of the job is not in the capture, so ranks have no place to be drawn at."
+        return card(title, [empty("The mesh is not known", why)])
+    slowest = slowest_rank(run.diagnosis)
+    if slowest is None:
+        return card(
+            title, [empty("No slowdown is known", "No rank could be compared with a peer.")]
+        )
+    caption = (
+        f"Slowest is rank {slowest.rank} (pp{slowest.pp}, dp{slowest.dp}, tp{slowest.tp}): "
+        f"{slowest.slowdown:.2f} x its peers."
+    )
+    note = "Rows are data ranks, columns pipeline ranks, one panel for each tensor rank."
+    return card(title, [chart(mesh_heatmap(facets), caption, "mesh-graph")], note=note)
+
+
+def _table(run: LoadedRun) -> Component:
+    stragglers = run.diagnosis.stragglers
+    rows = [
+        [
+            f"rank {int(row['rank'])}",
+            _ratio(row["slowdown"]),
+            units.percent(_known(row["removal_gain_frac"])),
+            units.duration(_known(row["excess_ns"])),
+            units.duration(_known(row["wait_ns"])),
+            units.duration(_known(row["wait_caused_ns"])),
+            f"{int(row['arrived_last'])} of {int(row['collectives'])}",
+        ]
+        for row in stragglers.head(_TABLE_ROWS).to_dict("records")
+    ]
+    if not rows:
+        return card(
+            "Ranks", [empty("No ranks", "The capture holds no rank that could be analysed.")]
+        )
+    steps = run.diagnosis.ledger["step"].nunique()
+    columns = [
+        "Rank",
+        "Slowdown",
+        "Removal gain",
+        "Excess a step",
+        "Waited",
+        "Made others wait",
+        "Was last",
+    ]
+    note = f"Waits and arrivals are sums over {steps} steps, in collectives that hold every member until the last has come."
+    if len(stragglers) > _TABLE_ROWS:
+        note += f" The first {_TABLE_ROWS} of {len(stragglers)} ranks; the JSON has all."
+    return card("Ranks", [table(columns, rows)], note=note)
+
+
+def _known(value: object) -> float | None:
+    return float(value) if isinstance(value, (int, float)) else None
+
+
+def _ratio(value: object) -> str:
+    number = _known(value)
+    return units.UNKNOWN if number is None or not np.isfinite(number) else f"{number:.2f} x"

@@ -1,0 +1,196 @@
+"""The overview of a run: where did the step time go, and can it be believed?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import dash_mantine_components as dmc
+from dash import dcc, html
+from dash.development.base_component import Component
+
+from meshscope.analyze import Bar
+
+from .. import units
+from ..figures.waterfall import bar_label, meanings, shown_bars, waterfall
+from ..mesh import slowest_rank
+from ..store import LoadedRun
+from ..views import trust
+from .findings import place_words, severity_badge
+from .shell import card, chart, run_page, table
+
+
+def layout(run: LoadedRun) -> Component:
+    """Return the overview page."""
+    return run_page(
+        run,
+        "overview",
+        [
+            html.Div([_key_number(*number) for number in _key_numbers(run)], className="ms-keys"),
+            dmc.Grid(
+                [
+                    dmc.GridCol(
+                        [_account(run), *_causes(run), *_memory(run)], span={"base": 12, "lg": 8}
+                    ),
+                    dmc.GridCol(
+                        [*_top_finding(run), trust_panel(trust(run))], span={"base": 12, "lg": 4}
+                    ),
+                ],
+                gutter="lg",
+            ),
+        ],
+    )
+
+
+def trust_panel(facts: dict[str, Any]) -> Component:
+    """Return what was captured, on which assumptions, and every stated limit."""
+    world = facts["world_size"]
+    captured = facts["ranks_captured"]
+    lines = [
+        ("Written by", facts["origin"]),
+        ("Capture level", facts["capture_level"] or units.UNKNOWN),
+        ("Ranks", f"{captured} of {world}" if world else str(captured)),
+        ("Steps recorded", str(facts["steps_recorded"])),
+        ("Peak FLOP/s from", facts["peak_source"] or units.UNKNOWN),
+        ("FLOPs convention", facts["flops_convention"] or units.UNKNOWN),
+        ("Replay error", units.percent(facts["model_error_frac"], places=2)),
+    ]
+    limits = facts["limits"]
+    listed = (
+        html.Ul([html.Li(limit) for limit in limits], className="ms-limits")
+        if limits
+        else html.P(
+            "No limit was found: everything that was asked for was captured.", className="ms-note"
+        )
+    )
+    pairs = [item for name, value in lines for item in (html.Dt(name), html.Dd(str(value)))]
+    return card("Trust", [html.Dl(pairs, className="ms-facts"), html.H3("Limits"), listed])
+
+
+def _key_numbers(run: LoadedRun) -> list[tuple[str, str, str]]:
+    diagnosis, use = run.diagnosis, run.diagnosis.utilization
+    metrics, bubble = diagnosis.metrics, run.diagnosis.bubble
+    return [
+        ("Step time", units.duration(diagnosis.step_time_ns), "mean of the analysed steps"),
+        ("MFU", units.percent(use.mfu), use.unknown_because or f"peak: {use.peak_source}"),
+        ("Throughput", units.rate(use.tokens_per_s, "tok/s"), "tokens of all replicas"),
+        (
+            "Pipeline bubble",
+            units.percent(bubble.measured_frac),
+            bubble.unknown_because or f"ideal for the schedule: {units.percent(bubble.ideal_frac)}",
+        ),
+        (
+            "Exposed communication",
+            units.percent(metrics.get("exposed_comm_frac")),
+            "transfers with no compute beside them",
+        ),
+        _slowest(run),
+    ]
+
+
+def _slowest(run: LoadedRun) -> tuple[str, str, str]:
+    slowest = slowest_rank(run.diagnosis)
+    if slowest is None:
+        return "Slowest rank", units.UNKNOWN, "no rank could be compared with another"
+    return "Slowest rank", f"{slowest.slowdown:.2f} x", f"rank {slowest.rank}, against its peers"
+
+
+def _key_number(name: str, value: str, note: str) -> Component:
+    unknown = " ms-key-unknown" if value == units.UNKNOWN else ""
+    return html.Div(
+        [
+            html.Div(name, className="ms-key-name"),
+            html.Div(value, className="ms-key-value" + unknown),
+            html.Div(note, className="ms-key-note", title=note),
+        ],
+        className="ms-key",
+    )
+
+
+def _account(run: LoadedRun) -> Component:
+    bars = run.diagnosis.waterfall
+    largest = max(shown_bars(bars), key=lambda bar: bar.frac, default=None)
+    caption = (
+        f"The bars sum to {100 * sum(bar.frac for bar in bars):.1f} % of "
+        f"{units.duration(run.diagnosis.step_time_ns)}, averaged over ranks and steps."
+    )
+    if largest is not None:
+        caption += f" The largest is {bar_label(largest.name)} with {units.percent(largest.frac)}."
+    return card(
+        "Where the step time went", [_key(bars), chart(waterfall(bars), caption, "waterfall-graph")]
+    )
+
+
+def _key(bars: Sequence[Bar]) -> Component:
+    """Return what the colours of the waterfall mean."""
+    return html.Ul(
+        [
+            html.Li([html.Span(className="ms-swatch", style={"background": colour}), meaning])
+            for colour, meaning in meanings(bars).items()
+        ],
+        className="ms-legend",
+    )
+
+
+def _top_finding(run: LoadedRun) -> list[Component]:
+    if not run.diagnosis.findings:
+        return []
+    top = run.diagnosis.findings[0]
+    return [
+        card(
+            "Top finding",
+            [
+                severity_badge(top.severity),
+                html.P(top.claim, className="ms-claim"),
+                html.P(f"Next: {top.remedy}", className="ms-note"),
+                dcc.Link("All findings", href=f"/run/{run.run_id}/findings", className="ms-link"),
+            ],
+        )
+    ]
+
+
+def _causes(run: LoadedRun) -> list[Component]:
+    rows = [
+        [
+            cause.kind.replace("_", " "),
+            place_words(cause.where) or "whole job",
+            units.percent(cause.share_frac),
+            units.percent(cause.removal_gain_frac),
+            units.duration(cause.direct_ns),
+            units.duration(cause.induced_wait_ns),
+        ]
+        for cause in run.diagnosis.causes
+    ]
+    if not rows:
+        return []
+    columns = ["Cause", "Where", "Share", "Removal gain", "Direct", "Induced wait"]
+    note = "Shares sum to the loss. Removal gain is what repairing this cause alone returns."
+    return [
+        card("Causes, by replay without them", [table(columns, rows, numeric_from=2)], note=note)
+    ]
+
+
+def _memory(run: LoadedRun) -> list[Component]:
+    rows = [
+        [
+            f"stage {int(row['stage'])}",
+            *(
+                units.size(_number(row[name]))
+                for name in ("peak_bytes", "rss_bytes", "capacity_bytes")
+            ),
+            units.percent(_number(row["peak_frac"])),
+        ]
+        for row in run.diagnosis.memory.to_dict("records")
+    ]
+    if not rows:
+        return []
+    columns = ["Stage", "Peak allocated", "Resident set", "Capacity", "Peak of capacity"]
+    return [card("Memory by stage", [table(columns, rows)])]
+
+
+def _number(value: Any) -> float | None:
+    """Return a cell of a frame as a float; pandas' missing values become None."""
+    try:
+        return float(value)
+    except TypeError:
+        return None

@@ -1,0 +1,167 @@
+"""The run list: which run?"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import dash_ag_grid as dag
+import dash_mantine_components as dmc
+from dash import dcc, html
+from dash.development.base_component import Component
+
+from .. import units
+from ..store import RunEntry
+from .shell import empty, plain_page
+
+POLL_MS = 1500
+"""How often the list asks for the runs that were not analysed yet."""
+
+_SEVERITY_CLASSES = {
+    "ms-cell-critical": "params.value === 'critical'",
+    "ms-cell-warning": "params.value === 'warning'",
+    "ms-cell-quiet": "params.value === 'none' || params.value === 'info'",
+}
+_UNKNOWN_CLASS = {"ms-cell-quiet": f"params.value === '{units.UNKNOWN}'"}
+
+_COLUMNS = [
+    {"field": "run", "headerName": "Run", "cellRenderer": "markdown", "flex": 2, "minWidth": 170},
+    {"field": "when", "headerName": "Last written (UTC)", "width": 175, "sort": "desc"},
+    {"field": "layout", "headerName": "Layout", "width": 160},
+    {"field": "step_time", "headerName": "Step time", "width": 110, "type": "rightAligned"},
+    {
+        "field": "mfu",
+        "headerName": "MFU",
+        "width": 110,
+        "type": "rightAligned",
+        "tooltipField": "mfu_note",
+        "cellClassRules": _UNKNOWN_CLASS,
+    },
+    {
+        "field": "severity",
+        "headerName": "Severity",
+        "width": 115,
+        "cellClassRules": _SEVERITY_CLASSES,
+    },
+    {
+        "field": "finding",
+        "headerName": "Top finding",
+        "flex": 4,
+        "minWidth": 300,
+        "wrapText": True,
+        "autoHeight": True,
+        "cellClass": "ms-cell-words",
+    },
+]
+
+_GRID_THEME = """themeQuartz.withParams({
+    accentColor: '#0072B2', fontSize: 13, headerHeight: 38, rowHeight: 42, fontFamily: 'inherit'
+})"""
+
+_GRID_OPTIONS = {
+    "theme": {"function": _GRID_THEME},
+    "domLayout": "autoHeight",
+    "tooltipShowDelay": 300,
+    "enableCellTextSelection": True,
+}
+
+_ROW_CLASSES = {
+    "ms-row-unreadable": "params.data.severity === 'unreadable'",
+    "ms-row-pending": "params.data.severity === 'analysing'",
+}
+
+
+def layout(entries: list[RunEntry], folder: str) -> Component:
+    """Return the page of all runs."""
+    if not entries:
+        return plain_page(
+            [
+                html.H1("Runs", className="ms-title"),
+                empty(
+                    "This folder has no runs yet",
+                    f"Record one into {folder} with: meshscope run -- torchrun … train.py",
+                ),
+            ]
+        )
+    return plain_page(
+        [
+            html.Div(
+                [
+                    html.H1("Runs", className="ms-title"),
+                    html.P(summary(entries), id="runs-summary", className="ms-lead"),
+                ],
+                className="ms-title-row",
+            ),
+            dmc.TextInput(
+                id="runs-filter",
+                placeholder="Filter by any word",
+                size="xs",
+                className="ms-filter",
+                **{"aria-label": "filter the runs"},
+            ),
+            dag.AgGrid(
+                id="runs-grid",
+                rowData=rows(entries),
+                columnDefs=_COLUMNS,
+                defaultColDef={"sortable": True, "resizable": True},
+                dashGridOptions=_GRID_OPTIONS,
+                rowClassRules=_ROW_CLASSES,
+                getRowId="params.data.id",
+                className="ms-grid",
+                style={"height": None},
+            ),
+            dcc.Interval(id="runs-poll", interval=POLL_MS, disabled=not any_pending(entries)),
+        ]
+    )
+
+
+def any_pending(entries: list[RunEntry]) -> bool:
+    """Return whether a run still waits to be analysed."""
+    return any(entry.state == "pending" for entry in entries)
+
+
+def summary(entries: list[RunEntry]) -> str:
+    """Return how many runs there are, and how many cannot be read."""
+    unreadable = sum(entry.state == "unreadable" for entry in entries)
+    text = "1 run" if len(entries) == 1 else f"{len(entries)} runs"
+    return text + (f", {unreadable} of them unreadable" if unreadable else "")
+
+
+def rows(entries: list[RunEntry]) -> list[dict[str, Any]]:
+    """Return the grid rows, as text; a run that cannot be read shows its error."""
+    return [_row(entry) for entry in entries]
+
+
+def _row(entry: RunEntry) -> dict[str, Any]:
+    when = datetime.fromtimestamp(entry.modified_ns / 1e9, tz=UTC)
+    shared = {"id": entry.run_id, "when": when.strftime("%Y-%m-%d %H:%M:%S")}
+    if entry.state == "unreadable":
+        return {
+            **shared,
+            "run": _literal(entry.run_id),
+            "severity": "unreadable",
+            "finding": entry.error,
+        }
+    link = f"[{entry.run_id}](/run/{entry.run_id}/overview)"
+    if entry.state == "pending":
+        return {
+            **shared,
+            "run": link,
+            "severity": "analysing",
+            "finding": "waits for its first analysis",
+        }
+    return {
+        **shared,
+        "run": link,
+        "layout": entry.layout,
+        "step_time": units.duration(entry.step_time_ns),
+        "mfu": units.percent(entry.mfu),
+        "mfu_note": entry.mfu_unknown_because,
+        "severity": entry.severity or "none",
+        "finding": entry.top_finding or "nothing to report",
+    }
+
+
+def _literal(name: str) -> str:
+    """Return a file name that Markdown shows as it is."""
+    return "".join(letter if letter.isalnum() else f"&#{ord(letter)};" for letter in name)

@@ -1,0 +1,146 @@
+"""What all pages share: header, tabs, cards, captions, empty states."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import dash_mantine_components as dmc
+import plotly.graph_objects as go
+from dash import dcc, html
+from dash.development.base_component import Component
+
+from ..store import LoadedRun, layout_words
+from ..theme import GRAPH_CONFIG
+
+TABS = ("overview", "findings", "timeline", "mesh")
+"""Pages of a run, in the order of the tabs."""
+
+
+def header(run_id: str | None = None) -> Component:
+    """Return the bar at the top of every page."""
+    crumbs: list[Component] = [dcc.Link("meshscope", href="/", className="ms-brand")]
+    if run_id is not None:
+        crumbs += [html.Span("/", className="ms-slash"), html.Span(run_id, className="ms-crumb")]
+    return html.Header(html.Div(crumbs, className="ms-header-inner"), className="ms-header")
+
+
+def run_page(run: LoadedRun, active: str, children: Sequence[Component]) -> Component:
+    """Return the frame of a page of one run, with its tabs."""
+    tabs = [
+        dcc.Link(
+            name.capitalize(),
+            href=f"/run/{run.run_id}/{name}",
+            className="ms-tab ms-tab-active" if name == active else "ms-tab",
+        )
+        for name in TABS
+    ]
+    count = len(run.diagnosis.findings)
+    if count:
+        tabs[1].children = ["Findings ", html.Span(str(count), className="ms-count")]
+    facts = _facts(run)
+    return html.Div(
+        [
+            header(run.run_id),
+            html.Nav(
+                html.Div(
+                    [
+                        *tabs,
+                        html.Span(className="ms-spring"),
+                        *facts,
+                        _json_link(run.run_id, active),
+                    ],
+                    className="ms-nav-inner",
+                ),
+                className="ms-nav",
+            ),
+            html.Main(list(children), className="ms-main"),
+        ]
+    )
+
+
+def plain_page(children: Sequence[Component]) -> Component:
+    """Return the frame of a page that belongs to no run."""
+    return html.Div([header(), html.Main(list(children), className="ms-main")])
+
+
+def card(title: str, children: Sequence[Component], *, note: str = "") -> Component:
+    """Return a titled white card."""
+    head: list[Component] = [html.H2(title, className="ms-card-title")]
+    if note:
+        head.append(html.P(note, className="ms-note"))
+    return paper([html.Div(head, className="ms-card-head"), *children])
+
+
+def paper(children: Sequence[Component], style: str = "") -> Component:
+    """Return a white box without a title.
+
+    Args:
+        children: What it holds.
+        style: Further CSS classes.
+    """
+    box: Component = dmc.Paper(
+        list(children), withBorder=True, className=f"ms-card {style}".strip()
+    )
+    return box
+
+
+def chart(figure: go.Figure, caption: str, graph_id: str) -> Component:
+    """Return a figure with the caption that says its key number."""
+    graph = dcc.Graph(id=graph_id, figure=figure, config=GRAPH_CONFIG, className="ms-graph")
+    return html.Figure([graph, html.Figcaption(caption)], className="ms-figure")
+
+
+def empty(title: str, text: str) -> Component:
+    """Return what stands where there is nothing to show."""
+    return html.Div([html.P(title, className="ms-empty-title"), html.P(text)], className="ms-empty")
+
+
+def table(
+    columns: Sequence[str], rows: Sequence[Sequence[Any]], *, numeric_from: int = 1
+) -> Component:
+    """Return a plain table; columns from ``numeric_from`` on are right-aligned."""
+
+    def row(cells: Sequence[Any], cell: Callable[..., Component]) -> Component:
+        return html.Tr(
+            [
+                cell(value, className="ms-number" if at >= numeric_from else "")
+                for at, value in enumerate(cells)
+            ]
+        )
+
+    return html.Div(
+        html.Table(
+            [
+                html.Thead(row(columns, html.Th)),
+                html.Tbody([row(cells, html.Td) for cells in rows]),
+            ],
+            className="ms-table",
+        ),
+        className="ms-table-wrap",
+    )
+
+
+def not_found(message: str) -> Component:
+    """Return the page for an address that leads nowhere."""
+    return plain_page(
+        [
+            html.H1("Nothing to show here", className="ms-title"),
+            html.P(message, className="ms-lead"),
+            dcc.Link("All runs", href="/", className="ms-button"),
+        ]
+    )
+
+
+def _facts(run: LoadedRun) -> list[Component]:
+    facts = [layout_words(run.trace)]
+    schedule = run.trace.run.get("schedule")
+    if schedule:
+        facts.append(str(schedule))
+    if run.trace.origin != "meshscope":
+        facts.append(f"from {run.trace.origin}")
+    return [html.Span(fact, className="ms-fact") for fact in facts]
+
+
+def _json_link(run_id: str, page: str) -> Component:
+    return html.A("JSON", href=f"/api/v1/runs/{run_id}/{page}.json", className="ms-json")

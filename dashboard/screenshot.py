@@ -1,0 +1,108 @@
+"""Pictures of the pages of one run, for the documentation.
+
+``python -m meshscope.dashboard.screenshot RUNS_DIR OUT_DIR [RUN_ID]`` writes
+runs, overview, findings, timeline and mesh as PNG files. Without a run id the
+newest readable run is shown. Needs Playwright and a Chromium of the system.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from werkzeug.serving import make_server
+
+from meshscope.probe.schema.errors import ConfigError, MeshscopeError
+
+from .app import create_app
+from .browser import launch
+from .store import RunStore
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+WIDTH_PX, HEIGHT_PX = 1360, 860
+# What must be on a page before its picture is taken.
+_READY = {
+    "overview": "#waterfall-graph .plot-container",
+    "findings": ".ms-main .ms-card, .ms-main .ms-empty",
+    "timeline": "#timeline-graph .plot-container",
+    "mesh": "#rank-step-graph .plot-container",
+}
+_SETTLE_MS = 400
+
+
+@contextmanager
+def served(runs_dir: Path) -> Iterator[str]:
+    """Serve a folder of runs on a free port of this machine; yield its address."""
+    server = make_server("127.0.0.1", 0, create_app(runs_dir).server, threaded=True)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def take(runs_dir: Path, out_dir: Path, run_id: str | None = None) -> list[Path]:
+    """Write one picture per page and return their paths.
+
+    Raises:
+        ConfigError: There is no readable run, or no browser.
+    """
+    from playwright.sync_api import sync_playwright
+
+    shown = run_id or _newest(runs_dir)
+    out_dir.mkdir(parents=True, exist_ok=True)
+    with served(runs_dir) as address, sync_playwright() as playwright:
+        browser = launch(playwright)
+        page = browser.new_page(viewport={"width": WIDTH_PX, "height": HEIGHT_PX})
+        paths = [_picture(page, f"{address}/", "#runs-grid .ag-row", out_dir / "runs.png")]
+        for name, ready in _READY.items():
+            path = out_dir / f"{name}.png"
+            paths.append(_picture(page, f"{address}/run/{shown}/{name}", ready, path))
+        browser.close()
+    return paths
+
+
+def _picture(page: Page, address: str, ready: str, path: Path) -> Path:
+    page.goto(address)
+    page.locator(ready).first.wait_for()
+    page.wait_for_timeout(_SETTLE_MS)
+    page.screenshot(path=path, full_page=True)
+    return path
+
+
+def _newest(runs_dir: Path) -> str:
+    entries = RunStore(runs_dir).entries(max_new=sys.maxsize)
+    ready = [entry.run_id for entry in entries if entry.state == "ready"]
+    if not ready:
+        raise ConfigError("holds no readable run", where=str(runs_dir))
+    return ready[0]
+
+
+def main(arguments: list[str]) -> int:
+    """Take the pictures; return the exit status."""
+    if len(arguments) not in (2, 3):
+        sys.stderr.write(
+            "usage: python -m meshscope.dashboard.screenshot RUNS_DIR OUT_DIR [RUN_ID]\n"
+        )
+        return 2
+    runs_dir, out_dir, *run_id = arguments
+    try:
+        paths = take(Path(runs_dir), Path(out_dir), run_id[0] if run_id else None)
+    except MeshscopeError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    sys.stdout.write("".join(f"{path}\n" for path in paths))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,125 @@
+"""Who may ask, and what an answer may do: host allow-list, token, response headers.
+
+The dashboard is read-only. It still shows names from a training job to a
+browser that has other sites open, so a request must carry a host name that we
+serve (a rebound DNS name does not), and an answer may load nothing from
+elsewhere.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+from dataclasses import dataclass
+
+from flask import Flask, Response, abort, redirect, request
+
+LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+_COOKIE = "meshscope_token"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """Who may ask."""
+
+    hosts: frozenset[str] = LOOPBACK_NAMES
+    """Host names, without port, under which the dashboard answers."""
+    any_address: bool = False
+    """Also answer under every literal IP address; a rebound name is never one."""
+    token: str | None = None
+    """Secret that every request must carry, or None on a loopback address."""
+
+    def admits(self, host: str) -> bool:
+        """Return whether a host name, without port, is one of ours."""
+        return host.lower() in self.hosts or (self.any_address and is_address(host))
+
+
+def is_address(host: str) -> bool:
+    """Return whether a name is a literal IP address."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine can reach an address."""
+    return host == "localhost" or (is_address(host) and ipaddress.ip_address(host).is_loopback)
+
+
+def host_name(header: str) -> str:
+    """Return the name of a Host header without its port or brackets.
+
+    >>> host_name("[::1]:8050")
+    '::1'
+    """
+    if header.startswith("["):
+        return header[1:].partition("]")[0]
+    return header.partition(":")[0]
+
+
+def guard(server: Flask, access: Access, script_hashes: list[str]) -> None:
+    """Check every request, and limit what the browser may do with every answer.
+
+    Args:
+        server: The application to guard.
+        access: Who may ask.
+        script_hashes: Content-security-policy hashes of the inline scripts.
+    """
+    policy = content_policy(script_hashes)
+
+    @server.before_request
+    def check() -> Response | None:
+        if not access.admits(host_name(request.host)):
+            abort(421, "This host name is not served; open the address that the command printed.")
+        return None if access.token is None else _check_token(access.token)
+
+    @server.after_request
+    def limit(response: Response) -> Response:
+        response.headers["Content-Security-Policy"] = policy
+        response.headers["X-Content-Type-Options"] = "nosniff"
+        response.headers["Referrer-Policy"] = "no-referrer"
+        return response
+
+
+def content_policy(script_hashes: list[str]) -> str:
+    """Return the policy: everything from here, and only the known inline scripts."""
+    scripts = " ".join(["'self'", *script_hashes])
+    return "; ".join(
+        [
+            "default-src 'self'",
+            f"script-src {scripts}",
+            # Dash components and plotly set style attributes.
+            "style-src 'self' 'unsafe-inline'",
+            "img-src 'self' data: blob:",
+            "font-src 'self' data:",
+            "object-src 'none'",
+            "base-uri 'none'",
+            "form-action 'self'",
+            "frame-ancestors 'none'",
+        ]
+    )
+
+
+def _check_token(token: str) -> Response | None:
+    """Let a request with the token pass; move a token in the URL into a cookie."""
+    given = request.args.get("token")
+    if given is not None and _equal(given, token):
+        kept = "&".join(
+            part
+            for part in request.query_string.decode("latin-1").split("&")
+            if not part.startswith("token=")
+        )
+        # One slash: a path that begins with two would name another host.
+        answer = redirect("/" + request.path.lstrip("/") + (f"?{kept}" if kept else ""))
+        answer.set_cookie(_COOKIE, token, httponly=True, samesite="Strict")
+        return answer  # type: ignore[return-value]
+    header = request.headers.get("Authorization", "").removeprefix("Bearer ")
+    if not (_equal(request.cookies.get(_COOKIE, ""), token) or _equal(header, token)):
+        abort(401, "Open the address with the token that the command printed.")
+    return None
+
+
+def _equal(given: str, token: str) -> bool:
+    return hmac.compare_digest(given.encode(), token.encode())

@@ -1,0 +1,91 @@
+"""Serve the dashboard: where it listens, and that it never listens widely without a token."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from meshscope.probe.schema.errors import ConfigError
+
+from .app import create_app
+from .security import LOOPBACK_NAMES, Access, is_loopback
+
+_THREADS = 8
+_TOKEN_BYTES = 24
+
+
+def serve(
+    runs_dir: Path,
+    host: str = "127.0.0.1",
+    port: int = 8050,
+    token: str | None = None,
+    *,
+    announce: Callable[[str], None] | None = None,
+) -> None:
+    """Serve the runs of a folder until interrupted.
+
+    Args:
+        runs_dir: Folder whose entries are runs, or traces of other tools.
+        host: Address to listen on.
+        port: TCP port; 0 takes a free one.
+        token: Secret that requests must carry. On an address that other
+            machines can reach there is always one: it is made up if not given.
+        announce: Called once with the address to open, as soon as it can be
+            opened; by default it is written to standard error.
+
+    Raises:
+        ConfigError: ``runs_dir`` is no folder, or the address cannot be
+            listened on.
+    """
+    from waitress.server import create_server
+
+    access = access_for(host, token)
+    app = create_app(runs_dir, access=access)
+    try:
+        server = create_server(
+            app.server, host=host, port=port, threads=_THREADS, ident="meshscope"
+        )
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"cannot listen here: {error}",
+            where=f"{host}:{port}",
+            remedy="Give another --host or --port",
+        ) from error
+    (announce or _to_stderr)(address(host, _bound_port(server, port), access.token))
+    try:
+        server.run()
+    finally:
+        server.close()
+
+
+def access_for(host: str, token: str | None) -> Access:
+    """Return who may ask a dashboard that listens on an address."""
+    if is_loopback(host):
+        return Access(hosts=LOOPBACK_NAMES | {host}, token=token or None)
+    names = {host, socket.gethostname(), socket.getfqdn()}
+    return Access(
+        hosts=LOOPBACK_NAMES | {name.lower() for name in names},
+        any_address=True,
+        token=token or secrets.token_urlsafe(_TOKEN_BYTES),
+    )
+
+
+def address(host: str, port: int, token: str | None) -> str:
+    """Return the address to open in a browser, with the token where there is one."""
+    shown = f"[{host}]" if ":" in host else host
+    if host in ("0.0.0.0", "::"):
+        shown = socket.gethostname()
+    return f"http://{shown}:{port}/" + (f"?token={token}" if token else "")
+
+
+def _bound_port(server: object, asked: int) -> int:
+    """Return the port that was taken; a server of several sockets keeps the one asked for."""
+    return int(getattr(server, "effective_port", asked))
+
+
+def _to_stderr(url: str) -> None:
+    sys.stderr.write(f"Dashboard: {url} (Ctrl-C ends it)\n")
+    sys.stderr.flush()

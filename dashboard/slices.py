@@ -1,0 +1,237 @@
+"""The slices of one step: what each rank shows at each instant, without overlap.
+
+The rules are those of the ledger, so that the picture and the account agree: on
+a host clock a wait covers the span around it, because the thread that waits
+does not compute; on a device, compute covers communication, which is then not
+exposed. Worked example, one rank with a host clock, forward 0..10, waiting for
+an all-reduce 4..6::
+
+    forward 0..4 | waiting 4..6 | forward 6..10
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from meshscope.analyze import Trace
+from meshscope.analyze.intervals import NO_OWNER, sweep_priority
+from meshscope.probe.schema.terms import COMPUTE_KINDS, KernelCategory, SpanKind, TimeSource
+
+from .categories import OF_AXIS, OF_SPAN, Category
+
+WHOLE_CAPTURE = -1
+"""Step id of the one window of a capture that has no step boundaries."""
+
+# Lower covers higher, as in the ledger.
+_GC, _DEVICE_COMPUTE, _COMMUNICATION, _MEMCPY, _HOST, _RECOMPUTE, _COMPUTE = -1, 0, 1, 2, 3, 4, 5
+_HOST_CLOCKS = (TimeSource.HOST_BLOCKING.value, TimeSource.HOST_ISSUE.value)
+_KERNELS = {
+    KernelCategory.COMPUTE.value: (Category.COMPUTE, _DEVICE_COMPUTE),
+    KernelCategory.UNKNOWN.value: (Category.COMPUTE, _DEVICE_COMPUTE),
+    KernelCategory.MEMCPY.value: (Category.HOST, _MEMCPY),
+    KernelCategory.MEMSET.value: (Category.HOST, _MEMCPY),
+}
+_CLAIM = ["rank", "category", "priority", "start_ns", "end_ns", "text"]
+_SLICE = ["row", "rank", "category", "start_ns", "end_ns", "text"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSlices:
+    """The drawable content of one step."""
+
+    step: int
+    ranks: tuple[int, ...]
+    """Row order from top to bottom: by pipeline, data, then tensor rank where known."""
+    labels: tuple[str, ...]
+    """Row label of each rank, with its place in the mesh."""
+    length_ns: int
+    """From the earliest start of the step on any rank to its latest end."""
+    slices: pd.DataFrame
+    """row, rank, category, start_ns, end_ns (after the earliest start), text."""
+    undrawn: int
+    """Communications whose waiting or end was not captured; they cannot be drawn."""
+
+
+def steps_of(trace: Trace) -> tuple[int, ...]:
+    """Return the steps that can be drawn, ascending."""
+    steps = trace.frame("step")["step"].unique()
+    return tuple(int(step) for step in np.sort(steps)) or (WHOLE_CAPTURE,)
+
+
+def step_slices(trace: Trace, step: int) -> StepSlices:
+    """Return what happened in one step on every rank that has it."""
+    claims, undrawn = _claims(trace, step)
+    windows = _windows(trace, step, claims)
+    ranks = _row_order(trace)
+    origin = min((start for start, _ in windows.values()), default=0)
+    parts = [
+        _visible(claims[claims["rank"] == rank], windows[rank]).assign(rank=rank, row=row)
+        for row, rank in enumerate(ranks)
+        if rank in windows
+    ]
+    parts = [part for part in parts if len(part)]
+    slices = pd.concat(parts, ignore_index=True)[_SLICE] if parts else pd.DataFrame(columns=_SLICE)
+    slices[["start_ns", "end_ns"]] -= origin
+    return StepSlices(
+        step=step,
+        ranks=ranks,
+        labels=tuple(_row_label(trace, rank) for rank in ranks),
+        length_ns=max((end for _, end in windows.values()), default=origin) - origin,
+        slices=slices,
+        undrawn=undrawn,
+    )
+
+
+def in_window(slices: pd.DataFrame, window_ns: tuple[int, int]) -> pd.DataFrame:
+    """Return the slices that touch a time window."""
+    return slices[(slices["end_ns"] > window_ns[0]) & (slices["start_ns"] < window_ns[1])]
+
+
+def _visible(claims: pd.DataFrame, window: tuple[int, int]) -> pd.DataFrame:
+    """Return the pieces of one rank's overlapping claims that nothing covers."""
+    bounds = claims[["start_ns", "end_ns"]].to_numpy(np.int64)
+    swept = sweep_priority(bounds, claims["priority"].to_numpy(np.int64), window)
+    shown = swept.owner != NO_OWNER
+    owners = claims.iloc[swept.owner[shown]]
+    return pd.DataFrame(
+        {
+            "category": owners["category"].to_numpy(np.int64),
+            "start_ns": swept.start[shown],
+            "end_ns": swept.end[shown],
+            "text": owners["text"].to_numpy(object),
+        }
+    )
+
+
+def _windows(trace: Trace, step: int, claims: pd.DataFrame) -> dict[int, tuple[int, int]]:
+    """Return the window of the step on each rank; without steps, the span of its claims."""
+    frame = _of_step(trace, "step", step)
+    if step == WHOLE_CAPTURE:
+        bounds = claims.groupby("rank").agg(first=("start_ns", "min"), last=("end_ns", "max"))
+        return {int(r): (int(a), int(b)) for r, a, b in bounds.itertuples()}
+    ends = frame["start_ns"] + frame["dur_ns"]
+    return {
+        int(rank): (int(start), int(end))
+        for rank, start, end in zip(frame["rank"], frame["start_ns"], ends, strict=True)
+    }
+
+
+def _of_step(trace: Trace, table: str, step: int) -> pd.DataFrame:
+    """Return the rows that may be seen in a step: its own and those that reach into it."""
+    frame = trace.frame(table)
+    if step == WHOLE_CAPTURE:
+        return frame
+    if trace.per_step_clock or table == "step":
+        return frame[frame["step"] == step]
+    return frame[frame["step"].between(step - 1, step + 1)]
+
+
+def _claims(trace: Trace, step: int) -> tuple[pd.DataFrame, int]:
+    """Return every interval that asks for a place in the step, and how many have no interval."""
+    has_kernels = len(trace.frame("kernel")) > 0
+    parts = [_span_claims(_of_step(trace, "span", step), has_kernels=has_kernels)]
+    if has_kernels:
+        parts.append(_kernel_claims(trace, step))
+    undrawn = 0
+    for table in ("collective", "p2p"):
+        rows = _of_step(trace, table, step).drop_duplicates(["rank", "event_id"], keep="last")
+        claims = _communication_claims(rows, table)
+        known = claims["start_ns"].notna() & claims["end_ns"].notna()
+        undrawn += int((~known & (rows["step"] == step).to_numpy()).sum())
+        parts.append(claims[known])
+    if trace.per_step_clock:
+        parts[0].loc[parts[0]["priority"] >= _RECOMPUTE, "priority"] = _DEVICE_COMPUTE
+    filled = [part for part in parts if len(part)]
+    claims = pd.concat(filled, ignore_index=True) if filled else pd.DataFrame(columns=_CLAIM)
+    return claims.astype({"start_ns": np.int64, "end_ns": np.int64}), undrawn
+
+
+def _span_claims(spans: pd.DataFrame, *, has_kernels: bool) -> pd.DataFrame:
+    """Return the claims of spans; beside kernels only host spans claim time."""
+    kind = spans["kind"].astype(str)
+    if has_kernels:
+        spans = spans[~kind.isin(COMPUTE_KINDS)]
+        kind = kind[~kind.isin(COMPUTE_KINDS)]
+    is_compute = kind.isin(COMPUTE_KINDS)
+    choices = [kind == SpanKind.GC, kind == SpanKind.RECOMPUTE, is_compute]
+    text = kind.str.replace("_", " ")
+    text = (
+        text + _suffix(", stage ", spans["stage"]) + _suffix(", microbatch ", spans["microbatch"])
+    )
+    return pd.DataFrame(
+        {
+            "rank": spans["rank"],
+            "category": kind.map(lambda name: int(OF_SPAN.get(name, Category.HOST))),
+            "priority": np.select(choices, [_GC, _RECOMPUTE, _COMPUTE], default=_HOST),
+            "start_ns": spans["start_ns"],
+            "end_ns": spans["start_ns"] + spans["dur_ns"],
+            "text": text,
+        }
+    )
+
+
+def _suffix(words: str, number: pd.Series[int]) -> pd.Series[str]:
+    return (words + number.astype(str)).where(number >= 0, "")
+
+
+def _kernel_claims(trace: Trace, step: int) -> pd.DataFrame:
+    kernels = _of_step(trace, "kernel", step)
+    kernels = kernels[kernels["category"].astype(str).isin(_KERNELS)]
+    place = kernels["category"].astype(str).map(_KERNELS)
+    names = trace.frame("name").set_index(["rank", "name_id"])["name"]
+    keys = pd.MultiIndex.from_frame(kernels[["rank", "name_id"]])
+    return pd.DataFrame(
+        {
+            "rank": kernels["rank"],
+            "category": place.map(lambda pair: int(pair[0])),
+            "priority": place.map(lambda pair: int(pair[1])),
+            "start_ns": kernels["start_ns"],
+            "end_ns": kernels["start_ns"] + kernels["dur_ns"],
+            "text": names.reindex(keys).fillna("unnamed kernel").to_numpy(),
+        }
+    )
+
+
+def _communication_claims(rows: pd.DataFrame, table: str) -> pd.DataFrame:
+    """Return the wait on a host clock, else the operation from start to end."""
+    on_host = rows["source"].astype(str).isin(_HOST_CLOCKS)
+    axis = rows["axis"].astype(str)
+    return pd.DataFrame(
+        {
+            "rank": rows["rank"],
+            "category": axis.map(lambda name: int(OF_AXIS.get(name, Category.COMM_OTHER))),
+            "priority": _COMMUNICATION,
+            "start_ns": rows["wait_start_ns"].where(on_host, rows["start_ns"]),
+            "end_ns": rows["wait_end_ns"].where(on_host, rows["end_ns"]),
+            "text": on_host.map({True: "waiting for ", False: ""}) + _operation(rows, table),
+        }
+    )
+
+
+def _operation(rows: pd.DataFrame, table: str) -> pd.Series[str]:
+    size = ", " + rows["size_bytes"].astype(str) + " bytes"
+    if table == "collective":
+        kind = rows["kind"].astype(str).str.replace("_", "-")
+        return kind + " over " + rows["axis"].astype(str).str.upper() + size
+    words = rows["direction"].astype(str).map({"send": "send to", "recv": "receive from"})
+    return words + " rank " + rows["peer"].astype(str) + size
+
+
+def _row_order(trace: Trace) -> tuple[int, ...]:
+    """Return the ranks with pipeline stages together, so that a bubble reads as a diagonal."""
+    layout = trace.layout
+    if layout is None or any(rank >= layout.world_size for rank in trace.ranks):
+        return tuple(sorted(trace.ranks))
+    return tuple(sorted(trace.ranks, key=lambda rank: tuple(layout.coordinates(rank).values())))
+
+
+def _row_label(trace: Trace, rank: int) -> str:
+    layout = trace.layout
+    if layout is None or rank >= layout.world_size:
+        return f"rank {rank}"
+    at = layout.coordinates(rank)
+    place = " ".join(f"{axis}{at[axis]}" for axis in at if getattr(layout, axis) > 1)
+    return f"rank {rank} · {place}" if place else f"rank {rank}"

@@ -1,0 +1,90 @@
+"""What a page shows, as the query of its URL: step, time window, metric.
+
+The URL is the only state. It comes from outside, so every field is checked, and
+a field that makes no sense is left out and named, never passed on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from urllib.parse import parse_qsl, urlencode
+
+METRICS = ("slowdown", "compute", "wait")
+"""What the rank x step heatmap can show; the first is the default."""
+
+_MAX_DIGITS = 19
+_MAX_FIELDS = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewState:
+    """One view; ``None`` stands for the default of the page."""
+
+    step: int | None = None
+    t0: int | None = None
+    """Start of the time window, ns from the start of the step."""
+    t1: int | None = None
+    """End of the time window, ns."""
+    metric: str = METRICS[0]
+    rejected: tuple[str, ...] = ()
+    """Fields of the query that were not understood."""
+
+    def window(self, length_ns: int) -> tuple[int, int]:
+        """Return the time window inside a step of the given length."""
+        t0 = min(max(self.t0 or 0, 0), max(length_ns - 1, 0))
+        t1 = length_ns if self.t1 is None else min(self.t1, length_ns)
+        return (t0, t1) if t1 > t0 else (0, max(length_ns, 1))
+
+    def query(self) -> str:
+        """Return the query with its question mark, empty for the default view."""
+        fields = {"step": self.step, "t0": self.t0, "t1": self.t1}
+        pairs = [(name, str(value)) for name, value in fields.items() if value is not None]
+        if self.metric != METRICS[0]:
+            pairs.append(("metric", self.metric))
+        return f"?{urlencode(pairs)}" if pairs else ""
+
+    def at_step(self, step: int) -> ViewState:
+        """Return the whole of another step."""
+        return replace(self, step=step, t0=None, t1=None, rejected=())
+
+    def zoomed(self, window_ns: tuple[int, int] | None) -> ViewState:
+        """Return the same view with another time window; None shows the whole step."""
+        t0, t1 = window_ns or (None, None)
+        return replace(self, t0=t0, t1=t1, rejected=())
+
+
+def view_at(step: int, window_ns: tuple[int, int]) -> ViewState:
+    """Return the view of exactly this window; a negative step stands for the whole capture."""
+    return ViewState(step=step if step >= 0 else None, t0=window_ns[0], t1=window_ns[1])
+
+
+def parse_query(query: str | None) -> ViewState:
+    """Return the view that a query asks for."""
+    numbers: dict[str, int] = {}
+    metric, rejected = METRICS[0], []
+    for name, value in _fields(query or ""):
+        if name in ("step", "t0", "t1") and value.isdecimal() and len(value) < _MAX_DIGITS:
+            numbers[name] = int(value)
+        elif name == "metric" and value in METRICS:
+            metric = value
+        elif name in ("step", "t0", "t1", "metric"):
+            rejected.append(name)
+    if "t0" in numbers and "t1" in numbers and numbers["t0"] >= numbers["t1"]:
+        del numbers["t0"], numbers["t1"]
+        rejected.append("t0, t1")
+    return ViewState(**numbers, metric=metric, rejected=tuple(rejected))
+
+
+def _fields(query: str) -> list[tuple[str, str]]:
+    try:
+        return parse_qsl(query.lstrip("?"), max_num_fields=_MAX_FIELDS)
+    except ValueError:
+        return []
+
+
+def parse_path(path: str | None) -> tuple[str, str] | None:
+    """Return run id and page of ``/run/<id>/<page>``; None for any other path."""
+    parts = (path or "").strip("/").split("/")
+    if len(parts) == 2 and parts[0] == "run":
+        return parts[1], "overview"
+    return (parts[1], parts[2]) if len(parts) == 3 and parts[0] == "run" else None

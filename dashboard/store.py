@@ -1,0 +1,241 @@
+"""The runs of one folder, loaded and analysed on demand; the only caller of the analyses.
+
+A run is analysed once for each state of its files. What was analysed is kept up
+to a byte budget, the least recently used goes first; the few numbers that the
+run list needs are kept for every run.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+from pathlib import Path
+
+from meshscope.analyze import Diagnosis, Trace, diagnose, load_trace
+from meshscope.probe.schema.errors import ConfigError, MeshscopeError, RunDirectoryError
+
+RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+DEFAULT_BUDGET_BYTES = 1 << 30
+# Tables, their pandas copies and the results derived from them.
+_BYTES_PER_TABLE_BYTE = 4
+_FIXED_BYTES = 1 << 20
+
+_LOG = logging.getLogger(__name__)
+
+ContentKey = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedRun:
+    """One run with its analysis."""
+
+    run_id: str
+    version: int
+    """Changes when the files of the run change; part of addresses that browsers keep."""
+    trace: Trace
+    diagnosis: Diagnosis
+
+    def nbytes(self) -> int:
+        """Return about how much memory the run holds."""
+        tables = sum(table.nbytes for table in self.trace.tables.values())
+        return _FIXED_BYTES + _BYTES_PER_TABLE_BYTE * int(tables)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEntry:
+    """One line of the run list."""
+
+    run_id: str
+    modified_ns: int
+    """Newest modification of its files, ns since the epoch."""
+    state: str
+    """``ready``, ``pending`` (not analysed yet) or ``unreadable``."""
+    error: str = ""
+    layout: str = ""
+    step_time_ns: float | None = None
+    mfu: float | None = None
+    mfu_unknown_because: str = ""
+    top_finding: str = ""
+    severity: str = ""
+
+
+class RunStore:
+    """Reads the runs below one folder, and nothing outside it."""
+
+    def __init__(self, runs_dir: Path, *, budget_bytes: int = DEFAULT_BUDGET_BYTES) -> None:
+        """Open the folder.
+
+        Raises:
+            ConfigError: The path is no folder.
+        """
+        if not runs_dir.is_dir():
+            raise ConfigError(
+                "is not a folder of runs",
+                where=str(runs_dir),
+                remedy="Give the folder that holds the runs",
+            )
+        self.root = runs_dir.resolve()
+        self._budget_bytes = budget_bytes
+        self._lock = threading.Lock()
+        self._loading: dict[str, threading.Lock] = {}
+        self._loaded: OrderedDict[str, tuple[ContentKey, LoadedRun]] = OrderedDict()
+        self._entries: dict[str, tuple[ContentKey, RunEntry]] = {}
+
+    def path_of(self, run_id: str) -> Path | None:
+        """Return the path of a run, or None where the id is not one of this folder."""
+        if not RUN_ID.fullmatch(run_id):
+            return None
+        path = self.root / run_id
+        inside = path.exists() and path.resolve().parent == self.root
+        return path if inside else None
+
+    def get(self, run_id: str) -> LoadedRun:
+        """Return a run with its analysis.
+
+        Raises:
+            MeshscopeError: There is no such run, or it cannot be read.
+        """
+        path = self.path_of(run_id)
+        if path is None:
+            raise RunDirectoryError("there is no such run", where=run_id[:128])
+        key = _content_key(path)
+        with self._lock:
+            loading = self._loading.setdefault(run_id, threading.Lock())
+        with loading:
+            found = self._recall(run_id, key)
+            if found is None:
+                found = self._analyse(run_id, path, key)
+        return found
+
+    def entries(self, max_new: int) -> list[RunEntry]:
+        """Return one line for everything in the folder, newest first.
+
+        Args:
+            max_new: How many runs may be analysed in this call; the others that
+                were never analysed are ``pending``, so that a folder of many
+                runs opens at once and fills up over the next calls.
+        """
+        entries = []
+        for path in sorted(self.root.iterdir()):
+            if path.name.startswith("."):
+                continue
+            entry = self._known_entry(path)
+            if entry.state == "pending" and max_new > 0:
+                max_new -= 1
+                entry = self._new_entry(path.name, entry.modified_ns)
+            entries.append(entry)
+        return sorted(entries, key=lambda entry: -entry.modified_ns)
+
+    def _known_entry(self, path: Path) -> RunEntry:
+        if self.path_of(path.name) is None:
+            modified_ns = path.lstat().st_mtime_ns
+            reason = (
+                "is a link to outside the folder"
+                if path.is_symlink()
+                else "has a name that is no run id (letters, digits, dot, dash, underscore)"
+            )
+            return RunEntry(
+                run_id=path.name, modified_ns=modified_ns, state="unreadable", error=reason
+            )
+        key = _content_key(path)
+        with self._lock:
+            known = self._entries.get(path.name)
+        if known is not None and known[0] == key:
+            return known[1]
+        return RunEntry(run_id=path.name, modified_ns=key[0], state="pending")
+
+    def _new_entry(self, run_id: str, modified_ns: int) -> RunEntry:
+        try:
+            self.get(run_id)
+        except MeshscopeError as error:
+            return RunEntry(
+                run_id=run_id, modified_ns=modified_ns, state="unreadable", error=str(error)
+            )
+        with self._lock:
+            return self._entries[run_id][1]
+
+    def _recall(self, run_id: str, key: ContentKey) -> LoadedRun | None:
+        """Return the kept analysis of these very files; raise the kept error."""
+        with self._lock:
+            kept = self._loaded.get(run_id)
+            if kept is not None and kept[0] == key:
+                self._loaded.move_to_end(run_id)
+                return kept[1]
+            known = self._entries.get(run_id)
+        if known is not None and known[0] == key and known[1].state == "unreadable":
+            raise RunDirectoryError(known[1].error)
+        return None
+
+    def _analyse(self, run_id: str, path: Path, key: ContentKey) -> LoadedRun:
+        try:
+            trace = load_trace(path)
+            run = LoadedRun(run_id=run_id, version=key[0], trace=trace, diagnosis=diagnose(trace))
+        except MeshscopeError as error:
+            self._remember_error(run_id, key, error)
+            raise
+        except Exception as error:
+            _LOG.exception("the analysis of %s failed", path)
+            failure = RunDirectoryError(
+                f"the analysis failed with {type(error).__name__}",
+                where=str(path),
+                remedy="This is a defect of meshscope; the log of the dashboard has the details",
+            )
+            self._remember_error(run_id, key, failure)
+            raise failure from error
+        with self._lock:
+            self._entries[run_id] = (key, _entry(run, key[0]))
+            self._loaded[run_id] = (key, run)
+            self._loaded.move_to_end(run_id)
+            self._evict()
+        return run
+
+    def _remember_error(self, run_id: str, key: ContentKey, error: MeshscopeError) -> None:
+        entry = RunEntry(run_id=run_id, modified_ns=key[0], state="unreadable", error=str(error))
+        with self._lock:
+            self._entries[run_id] = (key, entry)
+
+    def _evict(self) -> None:
+        held = {run_id: run.nbytes() for run_id, (_, run) in self._loaded.items()}
+        while len(self._loaded) > 1 and sum(held.values()) > self._budget_bytes:
+            oldest, _ = self._loaded.popitem(last=False)
+            del held[oldest]
+
+
+def _content_key(path: Path) -> ContentKey:
+    """Return newest modification, total size and number of files: what a change alters."""
+    files = [path, *path.rglob("*")] if path.is_dir() else [path]
+    stats = [file.lstat() for file in files]
+    return max(stat.st_mtime_ns for stat in stats), sum(stat.st_size for stat in stats), len(stats)
+
+
+def _entry(run: LoadedRun, modified_ns: int) -> RunEntry:
+    diagnosis = run.diagnosis
+    top = diagnosis.findings[0] if diagnosis.findings else None
+    return RunEntry(
+        run_id=run.run_id,
+        modified_ns=modified_ns,
+        state="ready",
+        layout=layout_words(run.trace),
+        step_time_ns=diagnosis.step_time_ns,
+        mfu=diagnosis.utilization.mfu,
+        mfu_unknown_because=diagnosis.utilization.unknown_because,
+        top_finding=top.claim if top else "",
+        severity=str(top.severity) if top else "",
+    )
+
+
+def layout_words(trace: Trace) -> str:
+    """Return the mesh as people write it, e.g. ``TP2 PP2 DP2``."""
+    layout = trace.layout
+    if layout is None:
+        return f"{len(trace.ranks)} ranks, mesh not known"
+    axes = [f"{axis.upper()}{getattr(layout, axis)}" for axis in ("tp", "pp", "dp")]
+    axes += [
+        f"{axis.upper()}{getattr(layout, axis)}"
+        for axis in ("cp", "ep", "vpp")
+        if getattr(layout, axis) > 1
+    ]
+    return " ".join(axes)

@@ -1,0 +1,70 @@
+"""Numbers for readers: the only place that turns ns, bytes and fractions into words."""
+
+from __future__ import annotations
+
+import math
+
+UNKNOWN = "not known"
+
+# Below a tenth of a per cent one decimal would read as nothing.
+_SMALL_FRAC = 0.001
+
+_TIME_UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
+_BYTE_UNITS = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
+_COUNT_UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
+
+
+def duration(ns: float | None) -> str:
+    """Return a duration in the unit that leaves one to three digits before the point.
+
+    >>> duration(2_214_448_000)
+    '2.21 s'
+    """
+    if ns is None or not math.isfinite(ns):
+        return UNKNOWN
+    for size, unit in _TIME_UNITS:
+        if abs(ns) >= size:
+            return f"{_digits(ns / size)} {unit}"
+    return f"{_digits(ns)} ns"
+
+
+def percent(frac: float | None, places: int = 1) -> str:
+    """Return a fraction as a percentage.
+
+    >>> percent(0.1234), percent(0.0002)
+    ('12.3 %', '0.02 %')
+    """
+    if frac is None or not math.isfinite(frac):
+        return UNKNOWN
+    if 0 < abs(frac) < _SMALL_FRAC:
+        places = max(places, 2)
+    # Adding zero turns the negative zero of a rounded small loss into zero.
+    return f"{round(100 * frac, places) + 0.0:.{places}f} %"
+
+
+def size(count: float | None) -> str:
+    """Return bytes in binary units."""
+    if count is None or not math.isfinite(count):
+        return UNKNOWN
+    for unit_size, unit in _BYTE_UNITS:
+        if abs(count) >= unit_size:
+            return f"{_digits(count / unit_size)} {unit}"
+    return "0 B"
+
+
+def rate(value: float | None, unit: str) -> str:
+    """Return a count, or a count per second, with a decimal prefix."""
+    if value is None or not math.isfinite(value):
+        return UNKNOWN
+    for unit_size, prefix in _COUNT_UNITS:
+        if abs(value) >= unit_size:
+            return f"{_digits(value / unit_size)} {prefix}{unit}"
+    return f"{_digits(value)} {unit}"
+
+
+def _digits(value: float) -> str:
+    """Return three significant digits, never in exponent form."""
+    magnitude = abs(value)
+    places = 2 if magnitude < 10 else 1 if magnitude < 100 else 0
+    text = f"{value:.{places}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text

@@ -1,0 +1,156 @@
+"""What each page says, as plain values: pages draw these, the JSON twins send them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from meshscope.analyze import Diagnosis
+
+from .categories import LABELS, Category
+from .mesh import mesh_facets, rank_step_matrix
+from .slices import WHOLE_CAPTURE, StepSlices, in_window, step_slices, steps_of
+from .state import ViewState
+from .store import LoadedRun, RunEntry, layout_words
+
+MAX_JSON_SLICES = 20_000
+"""Slices in one answer; a narrower window gives the rest."""
+
+
+def run_list(entries: list[RunEntry]) -> dict[str, Any]:
+    """Return the run list."""
+    return {"runs": [asdict(entry) for entry in entries]}
+
+
+def overview(run: LoadedRun) -> dict[str, Any]:
+    """Return the account of the step time, the key numbers and the limits."""
+    diagnosis = run.diagnosis
+    return {
+        "run_id": run.run_id,
+        "origin": run.trace.origin,
+        "layout": layout_words(run.trace),
+        "run": dict(diagnosis.run),
+        "step_time_ns": diagnosis.step_time_ns,
+        "utilization": asdict(diagnosis.utilization),
+        "waterfall": [
+            {"class": bar.name, "frac": bar.frac, "dur_ns": bar.dur_ns}
+            for bar in diagnosis.waterfall
+        ],
+        "bubble": {
+            "measured_frac": diagnosis.bubble.measured_frac,
+            "ideal_frac": diagnosis.bubble.ideal_frac,
+            "unknown_because": diagnosis.bubble.unknown_because,
+        },
+        "causes": [asdict(cause) for cause in diagnosis.causes],
+        "memory": diagnosis.memory.to_dict("records"),
+        "metrics": dict(diagnosis.metrics),
+        "model_error_frac": diagnosis.model_error_frac,
+        "top_finding": asdict(diagnosis.findings[0]) if diagnosis.findings else None,
+        "trust": trust(run),
+    }
+
+
+def trust(run: LoadedRun) -> dict[str, Any]:
+    """Return what a reader needs to know before believing the numbers."""
+    world_size = run.trace.run.get("world_size")
+    return {
+        "origin": run.trace.origin,
+        "capture_level": run.trace.run.get("capture_level"),
+        "ranks_captured": len(run.trace.ranks),
+        "world_size": world_size,
+        "steps_recorded": len(steps_of(run.trace)),
+        "peak_source": run.diagnosis.utilization.peak_source,
+        "flops_convention": run.diagnosis.utilization.flops_convention,
+        "model_error_frac": run.diagnosis.model_error_frac,
+        "limits": list(run.diagnosis.limits),
+    }
+
+
+def findings(run: LoadedRun) -> dict[str, Any]:
+    """Return the findings, most costly first."""
+    return {
+        "run_id": run.run_id,
+        "findings": [asdict(finding) for finding in run.diagnosis.findings],
+        "limits": list(run.diagnosis.limits),
+    }
+
+
+def shown_step(run: LoadedRun, state: ViewState) -> int:
+    """Return the step that a view shows: the one asked for, else a typical one."""
+    steps = steps_of(run.trace)
+    return state.step if state.step in steps else typical_step(run.diagnosis, steps)
+
+
+def typical_step(diagnosis: Diagnosis, steps: tuple[int, ...]) -> int:
+    """Return the analysed step whose length is nearest to the median one."""
+    if diagnosis.ledger.empty:
+        return steps[len(steps) // 2]
+    length = diagnosis.ledger.groupby("step")["step_ns"].max()
+    nearest = (length - length.median()).abs().idxmin()
+    return int(nearest) if int(nearest) in steps else steps[len(steps) // 2]  # type: ignore[call-overload]
+
+
+def timeline(run: LoadedRun, state: ViewState) -> tuple[StepSlices, tuple[int, int]]:
+    """Return the step that a view shows and the window of it."""
+    step = step_slices(run.trace, shown_step(run, state))
+    return step, state.window(step.length_ns)
+
+
+def timeline_json(run: LoadedRun, state: ViewState) -> dict[str, Any]:
+    """Return the slices of the window that a view shows."""
+    step, window = timeline(run, state)
+    seen = in_window(step.slices, window)
+    sent = seen.head(MAX_JSON_SLICES)
+    names = sent["category"].map(lambda value: LABELS[Category(value)])
+    return {
+        "run_id": run.run_id,
+        "step": None if step.step == WHOLE_CAPTURE else step.step,
+        "steps": [number for number in steps_of(run.trace) if number != WHOLE_CAPTURE],
+        "length_ns": step.length_ns,
+        "window_ns": list(window),
+        "ranks": list(step.ranks),
+        "undrawn_communications": step.undrawn,
+        "slices_in_window": len(seen),
+        "slices": sent.drop(columns=["row", "category"]).assign(category=names).to_dict("records"),
+        "rejected": list(state.rejected),
+    }
+
+
+def mesh_json(run: LoadedRun, state: ViewState) -> dict[str, Any]:
+    """Return the rank x step matrix of a metric and the slowdown of each rank."""
+    matrix = rank_step_matrix(run.diagnosis, state.metric)
+    return {
+        "run_id": run.run_id,
+        "metric": state.metric,
+        "meaning": matrix.meaning,
+        "ranks": list(matrix.ranks),
+        "steps": list(matrix.steps),
+        "values": matrix.values,
+        "facets": [
+            {"tp": facet.tp, "slowdown": facet.slowdown, "rank": facet.rank}
+            for facet in mesh_facets(run.diagnosis)
+        ],
+        "stragglers": run.diagnosis.stragglers.to_dict("records"),
+    }
+
+
+def plain_json(value: Any) -> Any:
+    """Return a value of JSON types only; what is no number becomes null."""
+    if isinstance(value, Mapping):
+        return {str(key): plain_json(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain_json(item) for item in value]
+    if isinstance(value, np.ndarray):
+        return plain_json(value.tolist())
+    if isinstance(value, np.generic):
+        return plain_json(value.item())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is pd.NA or value is pd.NaT:
+        return None
+    return value if value is None or isinstance(value, (bool, int, str)) else str(value)

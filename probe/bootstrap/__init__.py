@@ -1,0 +1,1 @@
+"""What ``meshscope run`` puts in front of the ranks' import path."""

@@ -1,0 +1,41 @@
+"""Found by Python at start under ``meshscope run``: attaches the probe to ranks.
+
+It must not be noticed by anything else: a ``sitecustomize`` that this one
+hides is run first, and processes that are no rank are left alone.
+"""
+
+import importlib.machinery
+import importlib.util
+import os
+import sys
+
+
+def _run_hidden_sitecustomize() -> None:
+    """Run the module that would have been imported if this folder were not on the path."""
+    own = os.path.dirname(os.path.abspath(__file__))
+    path = [entry for entry in sys.path if os.path.abspath(entry or ".") != own]
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", path)
+    if spec is None or spec.loader is None:
+        return
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["sitecustomize"] = module
+    spec.loader.exec_module(module)
+
+
+def _attach_if_rank() -> None:
+    if "RANK" not in os.environ or os.environ.get("MESHSCOPE_DISABLE", "") not in ("", "0"):
+        return
+    try:
+        from meshscope.probe.rank_start import when_torch_is_imported
+    except Exception as error:  # noqa: BLE001 - the interpreter must start whatever happens
+        sys.stderr.write(
+            f"meshscope: not attached: this Python cannot import meshscope ({error})\n"
+        )
+        return
+    when_torch_is_imported()
+
+
+try:
+    _run_hidden_sitecustomize()
+finally:
+    _attach_if_rank()

@@ -1,0 +1,43 @@
+"""The clocks of the probe; nothing else in meshscope's capture reads a clock.
+
+All times of a capture are nanoseconds of the host's monotonic clock, which all
+processes of one boot share and no time daemon steps. Clock pairs tie it to the
+wall clock, so that captures of several hosts and other tools' files can be
+laid side by side.
+"""
+
+import time
+from typing import NamedTuple
+
+now_ns = time.monotonic_ns
+"""Monotonic time of this boot in ns."""
+
+thread_cpu_ns = time.thread_time_ns
+"""CPU time that the calling thread has used, in ns."""
+
+unix_ns = time.time_ns
+"""Wall clock in ns since 1970; may be stepped, so never used for a duration."""
+
+_PAIR_ATTEMPTS = 5
+
+
+class ClockPair(NamedTuple):
+    """One reading of both clocks at the same moment, within an error."""
+
+    monotonic_ns: int
+    unix_ns: int
+    error_ns: int
+    """Half the time that the reading took: the bound of its error."""
+
+
+def clock_pair() -> ClockPair:
+    """Read both clocks together; of a few attempts the one least disturbed."""
+    return min((_read_pair() for _ in range(_PAIR_ATTEMPTS)), key=lambda pair: pair.error_ns)
+
+
+def _read_pair() -> ClockPair:
+    before_ns = now_ns()
+    wall_ns = unix_ns()
+    after_ns = now_ns()
+    error_ns = (after_ns - before_ns + 1) // 2
+    return ClockPair(before_ns + (after_ns - before_ns) // 2, wall_ns, error_ns)

@@ -1,0 +1,60 @@
+"""Records from before the rank is known."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from .recorder import NullRecorder, Recorder
+
+_MOST = 4096
+
+
+class EarlyRecorder(NullRecorder):
+    """Holds spans, samples and facts back until there is a recorder to take them.
+
+    Operations of process groups cannot come before the rank is known, and the
+    end of a step opens the recorder first; neither is held back here.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(reason="the rank is not known yet")
+        self.step = 0
+        self._held: deque[Callable[[Recorder], None]] = deque(maxlen=_MOST)
+        self._pushed_out = 0
+
+    def record_span(  # noqa: PLR0913 - the recorder's own signature
+        self,
+        kind: int,
+        start_ns: int,
+        dur_ns: int,
+        cpu_ns: int,
+        stage: int = -1,
+        chunk: int = -1,
+        microbatch: int = -1,
+    ) -> None:
+        """Hold a span back."""
+        values = (kind, start_ns, dur_ns, cpu_ns, stage, chunk, microbatch)
+        self._hold(lambda recorder: recorder.record_span(*values))
+
+    def count(self, name: str, amount: int = 1) -> None:
+        """Hold a count back."""
+        self._hold(lambda recorder: recorder.count(name, amount))
+
+    def annotate(self, key: str, value: Any) -> None:
+        """Hold a fact back."""
+        self._hold(lambda recorder: recorder.annotate(key, value))
+
+    def release(self, recorder: Recorder) -> None:
+        """Hand everything to the recorder, oldest first."""
+        recorder.step = self.step
+        while self._held:
+            self._held.popleft()(recorder)
+        if self._pushed_out:
+            recorder.count("early_records_dropped", self._pushed_out)
+
+    def _hold(self, record: Callable[[Recorder], None]) -> None:
+        if len(self._held) == _MOST:
+            self._pushed_out += 1
+        self._held.append(record)

@@ -1,0 +1,1 @@
+"""The places where the probe listens, one module each."""

@@ -1,0 +1,235 @@
+"""What all hooks share: the capture they write to, error counting, patching.
+
+A hook never lets an error of its own out into the training code. It counts the
+error under its source, and a source with too many of them is switched off; the
+wrappers then only call on. Removing a hook puts the very objects back that it
+found.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, NamedTuple, Protocol
+
+from ..clock import now_ns, thread_cpu_ns
+from ..config import ProbeConfig
+from ..recorder import Recorder
+from ..schema.records import SPAN_CODES
+from ..schema.terms import SpanKind
+
+
+class Hook(Protocol):
+    """One place where the probe listens."""
+
+    source: Source
+
+    def install(self) -> None:
+        """Start to listen.
+
+        Raises:
+            UnsupportedError: This torch lacks what the hook needs.
+        """
+
+    def remove(self) -> None:
+        """Stop, and restore exactly what was there before."""
+
+
+class Capture:
+    """What the hooks of one session write to.
+
+    Attributes:
+        recorder: Takes the records. It holds them back until the rank is known
+            and drops them once the session is over.
+        config: The settings of the session.
+        activity: What the training thread is computing now.
+        open: Makes sure that the rank is known and its recorder open. Called
+            where a rank must exist: at the first operation of a process group
+            and at the end of a step.
+    """
+
+    def __init__(
+        self, recorder: Recorder, config: ProbeConfig, open_recorder: Callable[[], None]
+    ) -> None:
+        self.recorder = recorder
+        self.config = config
+        self.activity = Activity()
+        self.open = open_recorder
+        self._told: set[str] = set()
+
+    def source(self, name: str) -> Source:
+        """Return a new source of records that is on."""
+        return Source(name, self)
+
+    def tell_once(self, message: str) -> None:
+        """Print one line to stderr, the first time that it is said."""
+        if message not in self._told:
+            self._told.add(message)
+            sys.stderr.write(f"meshscope: {message}\n")
+
+
+class Source:
+    """One kind of hook as the capture sees it: on or off, and its errors.
+
+    Attributes:
+        on: False once it failed too often or was removed; wrappers then only
+            call on to what they wrap.
+    """
+
+    __slots__ = ("_errors", "capture", "name", "on")
+
+    def __init__(self, name: str, capture: Capture) -> None:
+        self.name = name
+        self.capture = capture
+        self.on = True
+        self._errors = 0
+
+    def failed(self, error: BaseException) -> None:
+        """Count an error of the probe; switch this source off when there are many."""
+        try:
+            self._errors += 1
+            kind = type(error).__name__
+            self.capture.tell_once(f"{self.name}: {kind}: {error} (counted; training goes on)")
+            if self._errors >= self.capture.config.max_source_errors:
+                self.on = False
+                self.capture.tell_once(f"{self.name}: off after {self._errors} errors")
+                self.capture.recorder.annotate(f"{self.name}.off", f"{kind}: {error}")
+            self.capture.recorder.count(f"{self.name}_errors")
+        except Exception:  # noqa: BLE001 - a broken recorder or stderr must not reach training
+            self.on = False
+
+    def record_span(self, place: Place, start_ns: int, start_cpu_ns: int) -> None:
+        """Record a span of this thread that ends now."""
+        try:
+            kind, stage, chunk, microbatch = place
+            self.capture.recorder.record_span(
+                SPAN_CODES[kind],
+                start_ns,
+                now_ns() - start_ns,
+                thread_cpu_ns() - start_cpu_ns,
+                stage,
+                chunk,
+                microbatch,
+            )
+        except Exception as error:  # noqa: BLE001 - counted; training goes on
+            self.failed(error)
+
+
+class Place(NamedTuple):
+    """What a compute span is, and where in the pipeline."""
+
+    kind: SpanKind
+    stage: int = -1
+    chunk: int = -1
+    microbatch: int = -1
+
+
+_BACKWARD_KINDS = (SpanKind.BACKWARD, SpanKind.BACKWARD_INPUT, SpanKind.BACKWARD_WEIGHT)
+
+
+class Activity:
+    """What the training thread is computing now, so that nested calls are told apart.
+
+    Attributes:
+        place: The compute span in progress, None between spans.
+        listen: True where a module call starts a span of its own: outside any
+            span, and inside a backward span (recomputation).
+        microbatch: Backward passes that this step has finished, outside a pipeline.
+        stages: Pipeline stages that ran on this rank.
+    """
+
+    __slots__ = ("listen", "microbatch", "place", "stages")
+
+    def __init__(self) -> None:
+        self.place: Place | None = None
+        self.listen = True
+        self.microbatch = 0
+        self.stages: set[int] = set()
+
+    def enter(self, place: Place | None) -> Place | None:
+        """Make this the span in progress and return the one before."""
+        before = self.place
+        self.place = place
+        self.listen = place is None or place.kind in _BACKWARD_KINDS
+        return before
+
+    def stage_of_rank(self) -> int:
+        """Return the stage of this rank, -1 when it has none or several."""
+        return next(iter(self.stages)) if len(self.stages) == 1 else -1
+
+
+def compute_span(
+    source: Source, place: Place, call: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Call something and record it as a compute span; what it calls belongs to it."""
+    activity = source.capture.activity
+    before = activity.enter(place)
+    start_ns = now_ns()
+    start_cpu_ns = thread_cpu_ns()
+    try:
+        return call(*args, **kwargs)
+    finally:
+        source.record_span(place, start_ns, start_cpu_ns)
+        activity.enter(before)
+
+
+class Patches:
+    """Attributes replaced on classes and modules, to be put back exactly."""
+
+    def __init__(self) -> None:
+        self._done: list[tuple[Any, str, Any, Any]] = []
+
+    def replace(self, owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
+        """Replace an attribute that ``owner`` itself holds by ``wrap`` of it.
+
+        Raises:
+            KeyError: The owner holds no such attribute.
+        """
+        original = vars(owner)[name]
+        replacement = wrap(original)
+        setattr(owner, name, replacement)
+        self._done.append((owner, name, original, replacement))
+
+    def restore(self) -> list[str]:
+        """Put the originals back; return the names that others patched over since.
+
+        Those are left alone: putting the original back would silently remove
+        the other tool's patch.
+        """
+        left = []
+        for owner, name, original, replacement in reversed(self._done):
+            if vars(owner).get(name) is replacement:
+                setattr(owner, name, original)
+            else:
+                left.append(f"{getattr(owner, '__name__', owner)}.{name}")
+        self._done.clear()
+        return left
+
+
+def timed(source: Source, kind: SpanKind) -> Callable[[Any], Any]:
+    """Return a decorator that records each outermost call as a host span of a kind.
+
+    A call inside another one under the same decorator is part of it.
+    """
+    place = Place(kind)
+    inside = False
+
+    def decorate(original: Any) -> Any:
+        @wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            nonlocal inside
+            if inside or not source.on:
+                return original(*args, **kwargs)
+            inside = True
+            start_ns = now_ns()
+            start_cpu_ns = thread_cpu_ns()
+            try:
+                return original(*args, **kwargs)
+            finally:
+                inside = False
+                source.record_span(place, start_ns, start_cpu_ns)
+
+        return call
+
+    return decorate

@@ -1,0 +1,87 @@
+"""Forward, backward and recomputation of training without a pipeline.
+
+A forward is an outermost call of a module, a backward one call of
+``torch.autograd.backward``, a recomputation an outermost module call inside a
+backward (activation checkpointing). Module calls are seen by wrapping
+``Module.__call__``, which costs a call with nothing to record one attribute
+test and one Python frame; torch's global module hooks would push every module
+of the model onto the slow call path. Losses that are plain functions and ops
+between modules are not seen. Gradient clipping is recorded where the training
+code calls it through its module.
+"""
+
+from __future__ import annotations
+
+from functools import wraps
+from typing import Any
+
+from ..compat import is_compiling
+from ..schema.terms import SpanKind
+from .base import Capture, Patches, Place, compute_span
+
+
+class ComputeHook:
+    """Records module calls, backward calls and gradient clipping."""
+
+    def __init__(self, capture: Capture) -> None:
+        self.source = capture.source("compute")
+        self._activity = capture.activity
+        self._patches = Patches()
+
+    def install(self) -> None:
+        """Wrap module calls, the backward call and gradient clipping."""
+        import torch
+        from torch.nn.utils import clip_grad
+
+        self._patches.replace(torch.nn.Module, "__call__", self._wrap_module_call)
+        self._patches.replace(torch.autograd, "backward", self._wrap_backward)
+        for module in (torch.nn.utils, clip_grad):
+            self._patches.replace(module, "clip_grad_norm_", self._wrap_clipping)
+
+    def remove(self) -> None:
+        """Restore everything."""
+        self.source.on = False
+        self._activity.listen = False
+        self._patches.restore()
+
+    def _wrap_module_call(self, original: Any) -> Any:
+        source, activity, compiling = self.source, self._activity, is_compiling()
+
+        def module_call(module: Any, /, *args: Any, **kwargs: Any) -> Any:
+            # The tracer of torch.compile must see the original only.
+            if not activity.listen or compiling() or not source.on:
+                return original(module, *args, **kwargs)
+            around = activity.place
+            if around is None:
+                place = Place(SpanKind.FORWARD, microbatch=activity.microbatch)
+            else:
+                place = around._replace(kind=SpanKind.RECOMPUTE)
+            return compute_span(source, place, original, (module, *args), kwargs)
+
+        return wraps(original)(module_call)
+
+    def _wrap_backward(self, original: Any) -> Any:
+        source, activity, compiling = self.source, self._activity, is_compiling()
+
+        @wraps(original)
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            if activity.place is not None or compiling() or not source.on:
+                return original(*args, **kwargs)
+            place = Place(SpanKind.BACKWARD, microbatch=activity.microbatch)
+            try:
+                return compute_span(source, place, original, args, kwargs)
+            finally:
+                activity.microbatch += 1
+
+        return backward
+
+    def _wrap_clipping(self, original: Any) -> Any:
+        source, activity = self.source, self._activity
+
+        @wraps(original)
+        def clip_grad_norm_(*args: Any, **kwargs: Any) -> Any:
+            if activity.place is not None or not source.on:
+                return original(*args, **kwargs)
+            return compute_span(source, Place(SpanKind.GRAD_CLIP), original, args, kwargs)
+
+        return clip_grad_norm_

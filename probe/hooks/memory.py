@@ -1,0 +1,99 @@
+"""Memory at phase borders: device allocator, resident set, capacity.
+
+The peak is the allocator's own: highest since the process started, or since
+the training code last reset it. The probe never resets it, because the
+training code may print it.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable
+
+from ..compat import cuda_device, cuda_memory_reader
+from ..run_facts import RunFacts
+from ..schema.records import MEMORY_PHASE_CODES
+from ..schema.terms import MemoryPhase
+from .base import Capture
+
+_STATM = "/proc/self/statm"
+_MEMINFO = "/proc/meminfo"
+
+
+class MemoryHook:
+    """Samples memory when the step hook passes a phase border."""
+
+    def __init__(self, capture: Capture, facts: RunFacts) -> None:
+        self.source = capture.source("memory")
+        self._capture = capture
+        self._facts = facts
+        self._page_bytes = os.sysconf("SC_PAGE_SIZE")
+        self._statm = -1
+        self._capacity: dict[str, int] = {}
+        self._read_device: Callable[[], tuple[int, int, int]] | None = None
+
+    def install(self) -> None:
+        """Open the counters of this process."""
+        try:
+            self._statm = os.open(_STATM, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            self._capture.recorder.annotate("memory.rss", f"unknown: {error}")
+        self._capture.recorder.annotate(
+            "memory.peak", "allocator's highest since start or the training code's last reset"
+        )
+
+    def remove(self) -> None:
+        """Close the counters."""
+        self.source.on = False
+        if self._statm >= 0:
+            os.close(self._statm)
+            self._statm = -1
+
+    def sample(self, *phases: MemoryPhase) -> None:
+        """Read memory once and record it for the phase borders that meet here."""
+        recorder = self._capture.recorder
+        if not self.source.on or recorder.step % self._capture.config.memory_every_steps:
+            return
+        try:
+            values = self._read()
+            stage = self._capture.activity.stage_of_rank()
+            for phase in phases:
+                recorder.record_memory(MEMORY_PHASE_CODES[phase], stage, **values)
+        except Exception as error:  # noqa: BLE001 - counted; training goes on
+            self.source.failed(error)
+
+    def _read(self) -> dict[str, int]:
+        values: dict[str, int] = {}
+        if self._statm >= 0:
+            resident_pages = int(os.pread(self._statm, 128, 0).split()[1])
+            values["rss_bytes"] = resident_pages * self._page_bytes
+        if self._read_device is None:
+            self._find_device()
+        if self._read_device is not None:
+            allocated, reserved, peak = self._read_device()
+            values["allocated_bytes"] = allocated
+            values["reserved_bytes"] = reserved
+            values["peak_bytes"] = peak
+        return values | self._capacity
+
+    def _find_device(self) -> None:
+        """Look for a device, which the training code initialises at a time of its choosing."""
+        self._read_device = cuda_memory_reader()
+        if self._read_device is not None:
+            device = cuda_device()
+            self._capacity = {"capacity_bytes": device.memory_bytes}
+            self._facts.learn({"device_name": device.name})
+        elif not self._capacity:
+            self._capacity = {"capacity_bytes": _host_share_bytes()}
+            self._facts.learn({"device_name": f"CPU {platform.processor() or platform.machine()}"})
+
+
+def _host_share_bytes() -> int:
+    """Return the memory of this host that is one rank's share; -1 when not known."""
+    try:
+        with open(_MEMINFO, encoding="ascii") as file:
+            total_bytes = int(file.readline().split()[1]) * 1024
+        return total_bytes // max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    except (OSError, ValueError, IndexError):
+        return -1

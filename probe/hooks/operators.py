@@ -1,0 +1,89 @@
+"""What each ``c10d`` operator is: its kind, and where its arguments are.
+
+Positions are those of the operator schemas. The size of a message follows the
+convention of the tables: output for all-gather, input otherwise. A scatter has
+its input on one rank only, so the output of one member times the group size
+stands for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ..schema.terms import CollectiveKind, Direction
+
+Args = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One operator of the ``c10d`` namespace."""
+
+    name: str
+    group_at: int
+    """Position of the process group."""
+    message: Callable[[Args], list[Any]]
+    """The tensors whose bytes are the message."""
+    kind: CollectiveKind | None = None
+    """The collective, or None for a point-to-point operation."""
+    direction: Direction | None = None
+    """Which end of a point-to-point operation."""
+    peer_at: int | None = None
+    """Position of the other end's group rank; None where any may send."""
+    times_group_size: bool = False
+    blocks: bool = False
+    """True where the call itself waits for the end and gives no handle."""
+    outputs: Callable[[Args], list[Any]] | None = None
+    """The tensors that a functional collective waits for; None where it has no such form."""
+
+
+def _list(position: int) -> Callable[[Args], list[Any]]:
+    def tensors(args: Args) -> list[Any]:
+        found: list[Any] = args[position]
+        return found
+
+    return tensors
+
+
+def _one(position: int) -> Callable[[Args], list[Any]]:
+    return lambda args: [args[position]]
+
+
+def _nested(position: int) -> Callable[[Args], list[Any]]:
+    return lambda args: [tensor for inner in args[position] for tensor in inner]
+
+
+def _nothing(_args: Args) -> list[Any]:
+    return []
+
+
+_K = CollectiveKind
+
+OPERATORS = (
+    Operator("allreduce_", 1, _list(0), _K.ALL_REDUCE, outputs=_list(0)),
+    Operator("allreduce_coalesced_", 1, _list(0), _K.ALL_REDUCE, outputs=_list(0)),
+    Operator("allgather_", 2, _nested(0), _K.ALL_GATHER),
+    Operator("_allgather_base_", 2, _one(0), _K.ALL_GATHER, outputs=_one(0)),
+    Operator("allgather_coalesced_", 2, _nested(0), _K.ALL_GATHER),
+    Operator("allgather_into_tensor_coalesced_", 2, _list(0), _K.ALL_GATHER, outputs=_list(0)),
+    Operator("reduce_scatter_", 2, _nested(1), _K.REDUCE_SCATTER),
+    Operator("_reduce_scatter_base_", 2, _one(1), _K.REDUCE_SCATTER, outputs=_one(0)),
+    Operator("reduce_scatter_tensor_coalesced_", 2, _list(1), _K.REDUCE_SCATTER, outputs=_list(0)),
+    Operator("alltoall_", 2, _list(1), _K.ALL_TO_ALL),
+    Operator("alltoall_base_", 2, _one(1), _K.ALL_TO_ALL, outputs=_one(0)),
+    Operator("broadcast_", 1, _list(0), _K.BROADCAST, outputs=_list(0)),
+    Operator("reduce_", 1, _list(0), _K.REDUCE),
+    Operator("gather_", 2, _list(1), _K.GATHER),
+    Operator("scatter_", 2, _list(0), _K.SCATTER, times_group_size=True),
+    Operator("barrier", 1, _nothing, _K.BARRIER),
+    Operator("monitored_barrier_", 1, _nothing, _K.BARRIER, blocks=True),
+    Operator("send", 1, _list(0), direction=Direction.SEND, peer_at=2, outputs=_list(0)),
+    Operator("recv_", 1, _list(0), direction=Direction.RECV, peer_at=2, outputs=_list(0)),
+    Operator("recv_any_source_", 1, _list(0), direction=Direction.RECV),
+)
+"""Every operator that communicates, in the order of the collective kinds."""
+
+NOT_COMMUNICATION = frozenset({"check_for_nan"})
+"""Operators of the namespace that do not communicate."""

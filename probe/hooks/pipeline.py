@@ -1,0 +1,201 @@
+"""Forward and backward of pipeline stages, by microbatch.
+
+The stage methods are wrapped, not the schedule's actions: an action includes
+the wait for its input, which would spread one slow stage over all others. The
+methods are wrapped on the base class, so every schedule of
+``torch.distributed.pipelining`` is covered, whenever it was built.
+"""
+
+from __future__ import annotations
+
+from functools import wraps
+from typing import Any
+
+from ..compat import pipeline_schedule_classes, pipeline_stage_class
+from ..imports import ImportWatch
+from ..run_facts import RunFacts
+from ..schema.terms import Direction, ScheduleKind, SpanKind
+from .base import Capture, Patches, Place, compute_span
+from .tags import MessageTags
+
+_STAGE_MODULE = "torch.distributed.pipelining.stage"
+_SCHEDULE_MODULE = "torch.distributed.pipelining.schedules"
+
+SCHEDULES = {
+    "ScheduleGPipe": ScheduleKind.GPIPE,
+    "Schedule1F1B": ScheduleKind.ONE_F_ONE_B,
+    "ScheduleInterleaved1F1B": ScheduleKind.INTERLEAVED,
+    "ScheduleInterleavedZeroBubble": ScheduleKind.ZB_H1,
+    "ScheduleZBVZeroBubble": ScheduleKind.ZB_V,
+    "ScheduleDualPipeV": ScheduleKind.DUALPIPE_V,
+}
+"""Schedule classes of torch by name; a subclass counts as its nearest base."""
+
+_MESSAGES = {
+    "get_fwd_recv_ops": Direction.RECV,
+    "get_bwd_recv_ops": Direction.RECV,
+    "get_fwd_send_ops": Direction.SEND,
+    "get_bwd_send_ops": Direction.SEND,
+}
+
+
+class PipelineHook:
+    """Records the spans of pipeline stages and the facts of their schedule."""
+
+    def __init__(
+        self, capture: Capture, tags: MessageTags, watch: ImportWatch, facts: RunFacts
+    ) -> None:
+        self.source = capture.source("pipeline")
+        self._capture = capture
+        self._tags = tags
+        self._watch = watch
+        self._facts = facts
+        self._patches = Patches()
+        self._described: set[int] = set()
+
+    def install(self) -> None:
+        """Wrap the stage and schedule classes, now or when they are imported."""
+        self._watch.when_imported(_STAGE_MODULE, self._wrap_stages, self.source)
+        self._watch.when_imported(_SCHEDULE_MODULE, self._wrap_schedules, self.source)
+
+    def remove(self) -> None:
+        """Restore the stage and schedule classes."""
+        self.source.on = False
+        self._patches.restore()
+
+    def _wrap_stages(self) -> None:
+        stage = pipeline_stage_class()
+        for method in ("forward_one_chunk", "backward_one_chunk", "backward_weight_one_chunk"):
+            self._patches.replace(stage, method, self._wrap_method)
+        for method in _MESSAGES.keys() & vars(stage).keys():
+            self._patches.replace(stage, method, self._wrap_messages)
+
+    def _wrap_schedules(self) -> None:
+        base, single, multi = pipeline_schedule_classes()
+        self._patches.replace(base, "_maybe_compute_loss", self._wrap_loss)
+        self._patches.replace(single, "step", self._wrap_step)
+        self._patches.replace(multi, "step", self._wrap_step)
+
+    def _wrap_method(self, original: Any) -> Any:
+        source, name = self.source, original.__name__
+
+        @wraps(original)
+        def method(stage: Any, *args: Any, **kwargs: Any) -> Any:
+            place = self._place(name, stage, args, kwargs) if source.on else None
+            if place is None:
+                return original(stage, *args, **kwargs)
+            return compute_span(source, place, original, (stage, *args), kwargs)
+
+        return method
+
+    def _wrap_loss(self, original: Any) -> Any:
+        """Count the loss as forward of the last stage: it is part of its imbalance."""
+        source = self.source
+
+        @wraps(original)
+        def loss(schedule: Any, stage: Any, *args: Any, **kwargs: Any) -> Any:
+            place = None
+            if source.on and stage.is_last and schedule._loss_fn is not None:
+                place = self._place("loss", stage, args[2:], kwargs)
+            if place is None:
+                return original(schedule, stage, *args, **kwargs)
+            return compute_span(source, place, original, (schedule, stage, *args), kwargs)
+
+        return loss
+
+    def _place(self, method: str, stage: Any, args: Any, kwargs: Any) -> Place | None:
+        try:
+            index = int(stage.stage_index)
+            self._capture.activity.stages.add(index)
+            return Place(
+                _kind(method, args, kwargs), index, _chunk(stage), _microbatch(args, kwargs)
+            )
+        except Exception as error:  # noqa: BLE001 - counted; training goes on
+            self.source.failed(error)
+            return None
+
+    def _wrap_messages(self, original: Any) -> Any:
+        source, tags = self.source, self._tags
+        direction = _MESSAGES[original.__name__]
+
+        @wraps(original)
+        def operations(stage: Any, *args: Any, **kwargs: Any) -> Any:
+            found = original(stage, *args, **kwargs)
+            if source.on:
+                try:
+                    microbatch, chunk = _microbatch(args, kwargs), _chunk(stage)
+                    for operation in found:
+                        tags.put(direction, operation.tensor, microbatch, chunk)
+                except Exception as error:  # noqa: BLE001 - counted; training goes on
+                    source.failed(error)
+            return found
+
+        return operations
+
+    def _wrap_step(self, original: Any) -> Any:
+        source = self.source
+
+        @wraps(original)
+        def step(schedule: Any, *args: Any, **kwargs: Any) -> Any:
+            if source.on and id(schedule) not in self._described:
+                try:
+                    self._described.add(id(schedule))
+                    self._describe(schedule)
+                except Exception as error:  # noqa: BLE001 - counted; training goes on
+                    source.failed(error)
+            return original(schedule, *args, **kwargs)
+
+        return step
+
+    def _describe(self, schedule: Any) -> None:
+        stages = getattr(schedule, "_stages", None) or [schedule._stage]
+        ranks = getattr(stages[0], "stage_index_to_group_rank", None) or {}
+        kind, microbatches = schedule_kind(type(schedule)), int(schedule._n_microbatches)
+        self._facts.learn({"schedule": kind.value, "microbatches": microbatches})
+        self._capture.recorder.annotate(
+            "pipeline",
+            {
+                "schedule": kind.value,
+                "schedule_class": type(schedule).__name__,
+                "microbatches": microbatches,
+                "stages": int(stages[0].num_stages),
+                "own_stages": [int(stage.stage_index) for stage in stages],
+                "group_rank_of_stage": {str(stage): int(rank) for stage, rank in ranks.items()},
+            },
+        )
+
+
+def schedule_kind(schedule_class: type) -> ScheduleKind:
+    """Return the kind of a schedule class, ``OTHER`` for one that torch does not define."""
+    for base in schedule_class.__mro__:
+        if base.__name__ in SCHEDULES:
+            return SCHEDULES[base.__name__]
+    return ScheduleKind.OTHER
+
+
+def _kind(method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> SpanKind:
+    if method in ("forward_one_chunk", "loss"):
+        return SpanKind.FORWARD
+    if method == "backward_weight_one_chunk":
+        return SpanKind.BACKWARD_WEIGHT
+    full = kwargs.get("full_backward", args[2] if len(args) > 2 else True)
+    return SpanKind.BACKWARD if full else SpanKind.BACKWARD_INPUT
+
+
+def _microbatch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    """Return the microbatch of a stage call, which torch passes first or by name."""
+    if args:
+        return int(args[0])
+    for name in ("fwd_chunk_id", "bwd_chunk_id", "mb_index"):
+        if name in kwargs:
+            return int(kwargs[name])
+    raise TypeError("a stage method was called without its microbatch")
+
+
+def _chunk(stage: Any) -> int:
+    """Return which of this rank's stages it is.
+
+    Both the looped and the V-shaped placement give each rank one stage out of
+    every ``group_size`` consecutive ones.
+    """
+    return int(stage.stage_index) // int(stage.group_size)

@@ -1,0 +1,125 @@
+"""Optimizer steps: their boundaries, their span, and memory around them.
+
+A step ends when the first optimizer that was seen finishes its ``step()``.
+Others of the same step (one per parameter group, or an inner one under a
+wrapper) do not end it again. Once the training code marks its own boundary,
+only that one counts.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..clock import now_ns, thread_cpu_ns
+from ..compat import UnsupportedError
+from ..schema.terms import MemoryPhase, SpanKind
+from .base import Capture, Place
+from .memory import MemoryHook
+
+_OPTIMIZER = Place(SpanKind.OPTIMIZER)
+
+
+class StepHook:
+    """Ends steps, and tells the other hooks about it."""
+
+    def __init__(
+        self,
+        capture: Capture,
+        memory: MemoryHook | None,
+        at_end: Sequence[Callable[[], None]],
+    ) -> None:
+        self.source = capture.source("steps")
+        self._capture = capture
+        self._memory = memory
+        self._at_end = at_end
+        self._handles: list[Any] = []
+        self._leader: weakref.ref[Any] | None = None
+        self._running: tuple[Any, int, int] | None = None
+        self._explicit = False
+        self._start_ns = now_ns()
+
+    def install(self) -> None:
+        """Register the hooks that torch offers for all optimizers.
+
+        Raises:
+            UnsupportedError: This torch has none.
+        """
+        from torch.optim import optimizer
+
+        if not hasattr(optimizer, "register_optimizer_step_post_hook"):
+            raise UnsupportedError(
+                "torch.optim.optimizer.register_optimizer_step_post_hook is missing"
+            )
+        self._handles = [
+            optimizer.register_optimizer_step_pre_hook(self._before),
+            optimizer.register_optimizer_step_post_hook(self._after),
+        ]
+
+    def remove(self) -> None:
+        """Unregister the hooks."""
+        self.source.on = False
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    def end_step(self, tokens: int | None) -> None:
+        """End the step where the training code says so; from now on only there."""
+        first = not self._explicit
+        self._explicit = True
+        if first and self._leader is not None and self._capture.recorder.step > 0:
+            # An optimizer has just ended this very step.
+            return
+        self._end(tokens)
+
+    def _before(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        """Start the span of an outermost ``optimizer.step()``.
+
+        One that raised left its mark behind; it is recognised by coming again.
+        """
+        if not self.source.on:
+            return
+        try:
+            if self._running is not None and self._running[0] is not optimizer:
+                return
+            if self._memory is not None:
+                self._memory.sample(MemoryPhase.AFTER_BACKWARD)
+            self._running = (optimizer, now_ns(), thread_cpu_ns())
+        except Exception as error:  # noqa: BLE001 - counted; training goes on
+            self.source.failed(error)
+
+    def _after(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        """Record the span; end the step if this optimizer leads."""
+        if not self.source.on or self._running is None or self._running[0] is not optimizer:
+            return
+        try:
+            _, start_ns, start_cpu_ns = self._running
+            self._running = None
+            self.source.record_span(_OPTIMIZER, start_ns, start_cpu_ns)
+            leader = None if self._leader is None else self._leader()
+            if leader is None:
+                self._leader = weakref.ref(optimizer)
+                leader = optimizer
+            if leader is optimizer and not self._explicit:
+                self._end(None)
+        except Exception as error:  # noqa: BLE001 - counted; training goes on
+            self.source.failed(error)
+
+    def _end(self, tokens: int | None) -> None:
+        capture = self._capture
+        capture.open()
+        if self._memory is not None:
+            self._memory.sample(MemoryPhase.AFTER_OPTIMIZER)
+        end_ns = now_ns()
+        recorder = capture.recorder
+        recorder.record_step(
+            recorder.step, self._start_ns, end_ns - self._start_ns, -1 if tokens is None else tokens
+        )
+        self._start_ns = end_ns
+        recorder.step += 1
+        capture.activity.microbatch = 0
+        for act in self._at_end:
+            act()
+        if self._memory is not None:
+            self._memory.sample(MemoryPhase.STEP_START)

@@ -1,0 +1,196 @@
+"""Where the host sees that a communication is over.
+
+The handle of an operation (``Work``) is kept from its issue to its ``wait``,
+because the binding layer hands out the same Python object only as long as one
+reference to it lives, and that object is the only link between both. A handle
+keeps the tensors of its operation alive. So handles are kept only where a
+wait tells the end (on a CPU backend, and for barriers), in bounded number and
+bytes, and never beyond the step after the one that issued them. What is given
+up keeps an unknown end; so do operations that C++ code waits for (the reducer
+of DistributedDataParallel).
+
+No completion callback and no future is used: they run on backend threads,
+which must not have to wait for the interpreter lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from ..clock import now_ns
+from ..compat import Dispatcher, work_class
+from .base import Capture, Patches
+
+_NAMESPACE = "_c10d_functional"
+
+
+class _Pending(NamedTuple):
+    work: Any
+    event_id: int
+    size_bytes: int
+    addresses: tuple[int, ...]
+    step: int
+    at_end: Callable[[Any], None] | None
+
+
+class PendingWorks:
+    """Operations whose end is still looked for, oldest first."""
+
+    def __init__(self, capture: Capture) -> None:
+        self._capture = capture
+        self._by_work: dict[int, _Pending] = {}
+        self._by_address: dict[int, int] = {}
+        self._held_bytes = 0
+
+    def __len__(self) -> int:
+        """Return how many handles are held."""
+        return len(self._by_work)
+
+    def add(
+        self,
+        work: Any,
+        event_id: int,
+        size_bytes: int,
+        outputs: list[Any],
+        at_end: Callable[[Any], None] | None = None,
+    ) -> None:
+        """Look for the end of an operation.
+
+        Args:
+            work: Its handle.
+            event_id: Its record.
+            size_bytes: What the handle may keep alive.
+            outputs: Tensors whose wait is the end too.
+            at_end: Called with the handle when the end was seen.
+        """
+        config = self._capture.config
+        key = id(work)
+        addresses = tuple(tensor.data_ptr() for tensor in outputs)
+        self._by_work[key] = _Pending(
+            work, event_id, size_bytes, addresses, self._capture.recorder.step, at_end
+        )
+        for address in addresses:
+            self._by_address[address] = key
+        self._held_bytes += size_bytes
+        while len(self._by_work) > config.max_pending_works or (
+            self._held_bytes > config.max_pending_bytes
+        ):
+            self._give_up(next(iter(self._by_work)))
+
+    def take(self, work: Any) -> _Pending | None:
+        """Return the operation of a handle and forget it; None for an unknown one."""
+        return self._forget(id(work))
+
+    def take_output(self, tensor: Any) -> _Pending | None:
+        """Return the operation whose output a tensor is and forget it, or None."""
+        key = self._by_address.get(tensor.data_ptr())
+        return None if key is None else self._forget(key)
+
+    def step_ended(self) -> None:
+        """Give up what was issued before the step that has just ended."""
+        oldest = self._capture.recorder.step - 1
+        for key in [key for key, pending in self._by_work.items() if pending.step < oldest]:
+            self._give_up(key)
+
+    def clear(self) -> None:
+        """Give up everything."""
+        if self._by_work:
+            self._capture.recorder.count("communication_end_unseen", len(self._by_work))
+        self._by_work.clear()
+        self._by_address.clear()
+        self._held_bytes = 0
+
+    def _give_up(self, key: int) -> None:
+        if self._forget(key) is not None:
+            self._capture.recorder.count("communication_end_unseen")
+
+    def _forget(self, key: int) -> _Pending | None:
+        pending = self._by_work.pop(key, None)
+        if pending is None:
+            return None
+        self._held_bytes -= pending.size_bytes
+        for address in pending.addresses:
+            if self._by_address.get(address) == key:
+                del self._by_address[address]
+        return pending
+
+
+class WaitHook:
+    """Times ``Work.wait`` and the ``wait_tensor`` of functional collectives."""
+
+    def __init__(self, capture: Capture, pending: PendingWorks, access: Dispatcher) -> None:
+        self.source = capture.source("waits")
+        self._capture = capture
+        self._pending = pending
+        self._access = access
+        self._patches = Patches()
+        self._library: Any = None
+
+    def install(self) -> None:
+        """Wrap both waits.
+
+        Raises:
+            UnsupportedError: The handle class is missing.
+        """
+        self._patches.replace(work_class(), "wait", self._wrap_wait)
+        if "wait_tensor" in self._access.operators(_NAMESPACE):
+            self._library = self._access.library(_NAMESPACE)
+            self._library.impl(
+                "wait_tensor", self._wait_tensor_kernel(), "BackendSelect", with_keyset=True
+            )
+
+    def remove(self) -> None:
+        """Restore both waits and let go of all handles."""
+        self.source.on = False
+        if self._library is not None:
+            self._library._destroy()
+            self._library = None
+        self._patches.restore()
+        self._pending.clear()
+
+    def _wrap_wait(self, original: Any) -> Any:
+        source, take, completed = self.source, self._pending.take, self._completed
+
+        def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
+            pending = take(work) if source.on else None
+            if pending is None:
+                return original(work, *args, **kwargs)
+            start_ns = now_ns()
+            result = original(work, *args, **kwargs)
+            completed(pending, start_ns)
+            return result
+
+        return wait
+
+    def _wait_tensor_kernel(self) -> Any:
+        redispatch = self._access.redispatch(_NAMESPACE, "wait_tensor")
+        keys_after = self._access.keys_after
+        source, pending_of, completed = self.source, self._pending_of_output, self._completed
+
+        def wait_tensor(keyset: Any, tensor: Any) -> Any:
+            pending = pending_of(tensor) if source.on else None
+            if pending is None:
+                return redispatch(keyset & keys_after, tensor)
+            start_ns = now_ns()
+            result = redispatch(keyset & keys_after, tensor)
+            completed(pending, start_ns)
+            return result
+
+        return wait_tensor
+
+    def _pending_of_output(self, tensor: Any) -> _Pending | None:
+        try:
+            return self._pending.take_output(tensor)
+        except Exception as error:  # noqa: BLE001 - counted; training goes on
+            self.source.failed(error)
+            return None
+
+    def _completed(self, pending: _Pending, start_ns: int) -> None:
+        try:
+            end_ns = now_ns()
+            self._capture.recorder.complete(pending.event_id, end_ns, start_ns, end_ns)
+            if pending.at_end is not None:
+                pending.at_end(pending.work)
+        except Exception as error:  # noqa: BLE001 - counted; training goes on
+            self.source.failed(error)

@@ -1,0 +1,142 @@
+"""The manifest of one rank: who it is, its names, counters and clock pairs."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from .clock import clock_pair, unix_ns
+from .schema.manifest import MANIFEST_NAME, write_json
+from .schema.tables import FORMAT_VERSION
+from .schema.terms import Axis
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_CLOCK_PAIRS_KEPT = 1024
+
+
+class RankManifest:
+    """Facts about a rank that do not fit fixed-size records.
+
+    The names of groups and dtypes are on disk before a record can refer to
+    them, so that the ring of a killed process can be read. The lock is
+    reentrant because a garbage collection callback may count something while
+    its own thread is in here.
+
+    Attributes:
+        rank: Global rank.
+    """
+
+    def __init__(self, directory: Path, *, rank: int, device_uuid: str | None) -> None:
+        """Start the manifest and write it.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        self.rank = rank
+        self._path = directory / MANIFEST_NAME
+        self._lock = threading.RLock()
+        self._written = ""
+        self._counters: Counter[str] = Counter()
+        self._groups: dict[str, dict[str, Any]] = {}
+        self._dtypes: dict[str, int] = {}
+        self._clock_pairs: list[list[int]] = []
+        self._annotations: dict[str, Any] = {}
+        self._closed_unix_ns: int | None = None
+        self._identity: dict[str, Any] = {
+            "format_version": FORMAT_VERSION,
+            "rank": rank,
+            "pid": os.getpid(),
+            "host": os.uname().nodename,
+            # Equal on all containers of a machine: they share the monotonic clock.
+            "boot_id": _boot_id(),
+            "device_uuid": device_uuid,
+            "started_unix_ns": unix_ns(),
+        }
+        self.sample_clocks()
+        self._replace()
+
+    def add_group(
+        self, group_id: str, ranks: Sequence[int], description: str, axis: Axis | None
+    ) -> int:
+        """Return the index of a group, which is new or was added before."""
+        with self._lock:
+            if group_id not in self._groups:
+                self._groups[group_id] = {
+                    "index": len(self._groups),
+                    "ranks": [int(rank) for rank in ranks],
+                    "description": description,
+                    "axis": None if axis is None else Axis(axis).value,
+                }
+                self.write()
+            return int(self._groups[group_id]["index"])
+
+    def add_dtype(self, name: str) -> int:
+        """Return the index of an element type, which is new or was added before."""
+        with self._lock:
+            if name not in self._dtypes:
+                self._dtypes[name] = len(self._dtypes)
+                self.write()
+            return self._dtypes[name]
+
+    def count(self, name: str, amount: int) -> None:
+        """Add to a counter."""
+        with self._lock:
+            self._counters[name] += amount
+
+    def annotate(self, key: str, value: Any) -> None:
+        """Set a fact; a value without JSON form is counted and left out."""
+        try:
+            json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError, RecursionError):
+            self.count("annotation_errors", 1)
+            return
+        with self._lock:
+            self._annotations[key] = value
+
+    def sample_clocks(self) -> None:
+        """Add a clock pair; of very many the first half stays, the rest is the newest."""
+        with self._lock:
+            if len(self._clock_pairs) >= _CLOCK_PAIRS_KEPT:
+                del self._clock_pairs[_CLOCK_PAIRS_KEPT // 2]
+            self._clock_pairs.append(list(clock_pair()))
+
+    def write(self) -> None:
+        """Replace the file if anything changed; a failure is counted, not raised."""
+        try:
+            self._replace()
+        except (OSError, TypeError, ValueError):
+            self.count("manifest_write_errors", 1)
+
+    def write_closed(self) -> None:
+        """Write the file a last time, with the mark of an orderly end."""
+        self._closed_unix_ns = unix_ns()
+        self.sample_clocks()
+        self.write()
+
+    def _replace(self) -> None:
+        with self._lock:
+            content = {
+                **self._identity,
+                "closed_unix_ns": self._closed_unix_ns,
+                "groups": [{"group_id": name, **self._groups[name]} for name in self._groups],
+                "dtypes": list(self._dtypes),
+                "clock_pairs": list(self._clock_pairs),
+                "counters": dict(self._counters),
+                "annotations": dict(self._annotations),
+            }
+            text = repr(content)
+            if text != self._written:
+                write_json(self._path, content)
+                self._written = text
+
+
+def _boot_id() -> str | None:
+    try:
+        return _BOOT_ID.read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return None

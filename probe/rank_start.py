@@ -1,0 +1,39 @@
+"""Attach the probe in a rank that was started under ``meshscope run``.
+
+A rank is recorded by one process: the first one that has the rank's variables
+and imports torch. Processes that it spawns (data loader workers, compile
+workers) inherit the variables and must leave its capture alone.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from .identity import OWNER_VARIABLE
+from .imports import ImportWatch
+
+
+class _Stderr:
+    """Where an error of the attachment is told."""
+
+    def failed(self, error: BaseException) -> None:
+        """Say it in one line."""
+        sys.stderr.write(f"meshscope: not attached: {type(error).__name__}: {error}\n")
+
+
+def when_torch_is_imported() -> None:
+    """Attach as soon as torch is imported, unless this rank has an owner."""
+    if os.environ.get(OWNER_VARIABLE, str(os.getpid())) != str(os.getpid()):
+        return
+    watch = ImportWatch()
+
+    def attach() -> None:
+        watch.stop()
+        os.environ[OWNER_VARIABLE] = str(os.getpid())
+        from . import api
+
+        api.attach()
+
+    watch.start()
+    watch.when_imported("torch", attach, _Stderr())

@@ -1,0 +1,358 @@
+"""The recorder: what hooks call to store an event. This is the hot path.
+
+Every call packs one record and stores it in the ring (``probe.ring``) in well
+under a microsecond; a background thread moves records to disk. Calls may come
+from any thread at once, from signal handlers and from garbage collection
+callbacks: a record owns its slot from an atomic counter, so no lock is taken.
+Nothing is ever raised: what cannot be recorded is counted in the manifest.
+
+In a forked child (a DataLoader worker) a recorder records nothing, so that
+the parent's ring stays the parent's. Recorders are for the process that made
+them; a child that trains makes its own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from weakref import WeakSet
+
+from .clock import now_ns
+from .rank_manifest import RankManifest
+from .ring import RingWriter
+from .schema.manifest import create_directory, rank_directory
+from .schema.records import (
+    COLLECTIVE_CODES,
+    COLLECTIVE_RECORD,
+    COMPLETION_RECORD,
+    DIRECTION_CODES,
+    MEMORY_PHASE_CODES,
+    MEMORY_RECORD,
+    MEMORY_VALUES,
+    P2P_RECORD,
+    SPAN_CODES,
+    SPAN_RECORD,
+    STEP_RECORD,
+    UNKNOWN,
+    RecordType,
+)
+from .schema.terms import Axis
+from .writer import SegmentWriter, StorageSettings
+
+__all__ = [
+    "COLLECTIVE_CODES",
+    "DIRECTION_CODES",
+    "MEMORY_PHASE_CODES",
+    "SPAN_CODES",
+    "NullRecorder",
+    "Recorder",
+    "StorageSettings",
+    "open_recorder",
+]
+
+_CLOSE_TIMEOUT_S = 10.0
+
+# Out of range or not an integer; or the ring was detached in the middle.
+_UNRECORDABLE = (struct.error, TypeError, ValueError)
+
+
+def _packer(record: RecordType) -> tuple[int, Any]:
+    return record.code, struct.Struct(record.struct_format).pack
+
+
+_STEP, _pack_step = _packer(STEP_RECORD)
+_SPAN, _pack_span = _packer(SPAN_RECORD)
+_COLLECTIVE, _pack_collective = _packer(COLLECTIVE_RECORD)
+_P2P, _pack_p2p = _packer(P2P_RECORD)
+_COMPLETION, _pack_completion = _packer(COMPLETION_RECORD)
+_MEMORY, _pack_memory = _packer(MEMORY_RECORD)
+
+
+class Recorder:
+    """Stores the events of one rank under a run directory.
+
+    Kinds, phases and directions are positions in their enums (``SPAN_CODES``
+    and its siblings). The hot methods take positional arguments, more than the
+    house style allows: keywords would cost a fifth of a call.
+
+    Attributes:
+        rank: Global rank.
+        step: Current optimizer step, set by the hooks; -1 before the first.
+    """
+
+    rank: int
+    step: int
+
+    def __init__(
+        self,
+        run_path: Path,
+        rank: int,
+        *,
+        device_uuid: str | None = None,
+        settings: StorageSettings | None = None,
+    ) -> None:
+        """Create the rank's directory, ring and manifest; start the writer.
+
+        Raises:
+            OSError: They exist already (each rank and run records once), or
+                cannot be created.
+        """
+        settings = settings or StorageSettings()
+        directory = rank_directory(run_path, rank)
+        create_directory(run_path)
+        create_directory(directory)
+        self.rank = rank
+        self.step = -1
+        self._ring = RingWriter(directory, rank=rank, slot_count=settings.slot_count)
+        self._take = self._ring.take
+        self._commit = self._ring.commit
+        self._manifest = RankManifest(directory, rank=rank, device_uuid=device_uuid)
+        self._writer = SegmentWriter(directory, self._ring, self._manifest, settings)
+        self._open = True
+        _OPEN.add(self)
+        atexit.register(self.close)
+        self._writer.start()
+
+    def register_group(
+        self, group_id: str, ranks: Sequence[int], description: str, axis: Axis | None = None
+    ) -> int:
+        """Return the index of a process group for issue calls; the same for the same id.
+
+        The group is on disk when this returns; call it once per group, not per event.
+        """
+        return self._manifest.add_group(group_id, ranks, description, axis) if self._open else -1
+
+    def register_dtype(self, name: str) -> int:
+        """Return the index of an element type for issue calls; the same for the same name."""
+        return self._manifest.add_dtype(name) if self._open else -1
+
+    def record_step(self, step: int, start_ns: int, dur_ns: int, tokens: int = UNKNOWN) -> None:
+        """Store an optimizer step: from the end of the previous one to its own end."""
+        seq = self._take()
+        try:
+            self._commit(seq, _pack_step(_STEP, seq, step, start_ns, dur_ns, tokens))
+        except _UNRECORDABLE:
+            self.count("record_errors")
+
+    def record_span(  # noqa: PLR0913
+        self,
+        kind: int,
+        start_ns: int,
+        dur_ns: int,
+        cpu_ns: int,
+        stage: int = -1,
+        chunk: int = -1,
+        microbatch: int = -1,
+    ) -> None:
+        """Store a compute or host interval; ``cpu_ns`` -1 is unknown, other -1 are none."""
+        seq = self._take()
+        try:
+            self._commit(
+                seq,
+                _pack_span(
+                    _SPAN, seq, self.step, start_ns, dur_ns, cpu_ns, stage, chunk, microbatch, kind
+                ),
+            )
+        except _UNRECORDABLE:
+            self.count("record_errors")
+
+    def issue_collective(
+        self, group: int, kind: int, seq: int, size_bytes: int, dtype: int, issue_ns: int
+    ) -> int:
+        """Store that a collective was asked for; return its event id, -1 if not stored.
+
+        Args:
+            group: Index from ``register_group``.
+            kind: Position in CollectiveKind.
+            seq: Position among the collectives of the group.
+            size_bytes: Message size: output for all-gather, input otherwise.
+            dtype: Index from ``register_dtype``, -1 if unknown.
+            issue_ns: Monotonic time of the call.
+        """
+        slot_seq = self._take()
+        try:
+            self._commit(
+                slot_seq,
+                _pack_collective(
+                    _COLLECTIVE, slot_seq, self.step, seq, size_bytes, issue_ns, group, dtype, kind
+                ),
+            )
+        except _UNRECORDABLE:
+            self.count("record_errors")
+            return -1
+        return slot_seq
+
+    def issue_p2p(  # noqa: PLR0913
+        self,
+        group: int,
+        direction: int,
+        peer: int,
+        seq: int,
+        size_bytes: int,
+        dtype: int,
+        issue_ns: int,
+        microbatch: int = -1,
+        chunk: int = -1,
+    ) -> int:
+        """Store that a send or receive was asked for; return its event id, -1 if not stored.
+
+        Args:
+            group: Index from ``register_group``.
+            direction: Position in Direction.
+            peer: Global rank of the other end, -1 if any.
+            seq: Position among the sends (or receives) with that peer in the group.
+            size_bytes: Message size.
+            dtype: Index from ``register_dtype``, -1 if unknown.
+            issue_ns: Monotonic time of the call.
+            microbatch: Microbatch carried, -1 if unknown.
+            chunk: Virtual stage on this rank, -1 if unknown.
+        """
+        slot_seq = self._take()
+        try:
+            self._commit(
+                slot_seq,
+                _pack_p2p(
+                    _P2P, slot_seq, self.step, seq, size_bytes, issue_ns,
+                    group, peer, microbatch, chunk, dtype, direction,
+                ),
+            )  # fmt: skip
+        except _UNRECORDABLE:
+            self.count("record_errors")
+            return -1
+        return slot_seq
+
+    def complete(self, event_id: int, end_ns: int, wait_start_ns: int, wait_end_ns: int) -> None:
+        """Store the end of an issued operation; times of 0 or -1 are unknown.
+
+        It may be called again for the same event: each known time replaces the
+        one that was given before.
+        """
+        if event_id == -1:
+            return
+        seq = self._take()
+        try:
+            self._commit(
+                seq,
+                _pack_completion(_COMPLETION, seq, event_id, end_ns, wait_start_ns, wait_end_ns),
+            )
+        except _UNRECORDABLE:
+            self.count("record_errors")
+
+    def record_memory(self, phase: int, stage: int = -1, **values: int | None) -> None:
+        """Store the allocator state now, at a phase border (position in MemoryPhase).
+
+        Args:
+            phase: Position in MemoryPhase.
+            stage: Pipeline stage, -1 if none.
+            **values: Byte columns of the ``memory`` table; None or left out is unknown.
+        """
+        seq = self._take()
+        given = (values.pop(name, None) for name in MEMORY_VALUES)
+        columns = [UNKNOWN if value is None else value for value in given]
+        if values:
+            self.count("record_errors")
+        try:
+            packed = _pack_memory(_MEMORY, seq, self.step, now_ns(), *columns, stage, phase)
+            self._commit(seq, packed)
+        except _UNRECORDABLE:
+            self.count("record_errors")
+
+    def count(self, name: str, amount: int = 1) -> None:
+        """Add to a counter in the manifest.
+
+        A counter whose name ends in ``_dropped``, ``_errors`` or ``_unseen`` is
+        stated as a limit when the capture is read.
+        """
+        if self._open:
+            self._manifest.count(name, amount)
+
+    def annotate(self, key: str, value: Any) -> None:
+        """Set a fact about the rank in the manifest; it must have a JSON form."""
+        if self._open:
+            self._manifest.annotate(key, value)
+
+    def flush(self) -> None:
+        """Write what was recorded so far into segments now. Not for the hot path."""
+        if self._open:
+            self._writer.flush()
+
+    def close(self) -> None:
+        """Write the rest, mark the capture as complete, record nothing from now on."""
+        if not self._open:
+            return
+        self._open = False
+        _OPEN.discard(self)
+        atexit.unregister(self.close)
+        if not self._writer.finish(_CLOSE_TIMEOUT_S):
+            return
+        self._ring.detach()
+        self._manifest.write_closed()
+
+    def _disarm(self) -> None:
+        """Let go of everything that belongs to the parent of a forked process."""
+        self._open = False
+        self._ring.detach()
+
+
+class NullRecorder(Recorder):
+    """A recorder that records nothing: hooks need not ask whether there is one.
+
+    Attributes:
+        reason: Why nothing is recorded; empty if that was asked for.
+    """
+
+    def __init__(self, rank: int = -1, *, reason: str = "") -> None:
+        """Touch neither disk nor threads."""
+        self.rank = rank
+        self.step = -1
+        self.reason = reason
+
+    def _nothing(self, *_: Any, **__: Any) -> None:
+        """Store nothing."""
+
+    def _no_index(self, *_: Any, **__: Any) -> int:
+        """Store nothing; return an index or event id that stands for none."""
+        return -1
+
+    register_group = _no_index
+    register_dtype = _no_index
+    issue_collective = _no_index
+    issue_p2p = _no_index
+    record_step = _nothing
+    record_span = _nothing
+    complete = _nothing
+    record_memory = _nothing
+    count = _nothing
+    annotate = _nothing
+    flush = _nothing
+    close = _nothing
+
+
+def open_recorder(
+    run_path: Path,
+    rank: int,
+    *,
+    device_uuid: str | None = None,
+    settings: StorageSettings | None = None,
+) -> Recorder:
+    """Return a recorder for a rank, or a NullRecorder with the reason; never raise OSError."""
+    try:
+        return Recorder(run_path, rank, device_uuid=device_uuid, settings=settings)
+    except OSError as error:
+        return NullRecorder(rank, reason=f"{error.filename or run_path}: {error.strerror}")
+
+
+_OPEN: WeakSet[Recorder] = WeakSet()
+
+
+def _disarm_all() -> None:
+    for recorder in list(_OPEN):
+        recorder._disarm()
+    _OPEN.clear()
+
+
+os.register_at_fork(after_in_child=_disarm_all)

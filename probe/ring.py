@@ -1,0 +1,90 @@
+"""The writing half of the ring: where every record goes first.
+
+The sequence number comes from an ``itertools.count``, whose step is atomic
+under the interpreter lock, so each record owns its slot and no lock is needed:
+a record made by a garbage collection callback or a signal in the middle of
+another one takes the next slot, where a lock would deadlock.
+"""
+
+from __future__ import annotations
+
+import itertools
+import mmap
+import os
+import zlib
+from pathlib import Path
+
+from .schema.manifest import create_file
+from .schema.ring import (
+    BODY_OFFSET,
+    HEADER_BYTES,
+    RING_NAME,
+    SLOT_BYTES,
+    SLOT_HEAD,
+    new_header,
+)
+
+_SLOT_SHIFT = SLOT_BYTES.bit_length() - 1
+_crc32 = zlib.crc32
+_pack_head = SLOT_HEAD.pack_into
+
+
+class RingWriter:
+    """A shared file mapping that records are stored into.
+
+    Attributes:
+        slots: The mapped slots, for readers in this process.
+        slot_count: Slots, a power of two.
+        take: Return the next slot sequence number.
+    """
+
+    def __init__(self, directory: Path, *, rank: int, slot_count: int) -> None:
+        """Create the ring file in a rank directory and map it.
+
+        Its blocks are reserved on disk: storing into a mapped hole of a full
+        file system would kill the process with SIGBUS.
+
+        Raises:
+            OSError: It exists, or there is no room for it.
+        """
+        size_bytes = HEADER_BYTES + slot_count * SLOT_BYTES
+        descriptor = create_file(directory / RING_NAME, writable=os.O_RDWR)
+        try:
+            os.posix_fallocate(descriptor, 0, size_bytes)
+            self._mapping = mmap.mmap(descriptor, size_bytes)
+        except OSError:
+            (directory / RING_NAME).unlink(missing_ok=True)
+            raise
+        finally:
+            os.close(descriptor)
+        header = new_header(rank, os.getpid(), slot_count).pack()
+        self._mapping[: len(header)] = header
+        self.slot_count = slot_count
+        self.slots = memoryview(self._mapping)[HEADER_BYTES:]
+        self._mask = slot_count - 1
+        self.take = itertools.count().__next__
+
+    def commit(self, seq: int, body: bytes) -> None:
+        """Store a packed record in the slot of its sequence number.
+
+        The commit word goes last (see ``schema.ring``).
+
+        Raises:
+            ValueError: The ring was detached in the middle of this call.
+        """
+        start = (seq & self._mask) << _SLOT_SHIFT
+        body_start = start + BODY_OFFSET
+        slots = self.slots
+        slots[body_start : body_start + len(body)] = body
+        _pack_head(slots, start, _crc32(body), seq + 1)
+
+    def detach(self) -> None:
+        """Store all further records into a private scratch slot.
+
+        Hooks may keep calling through references that they took before, so the
+        ring must stay usable after it was closed and in forked children.
+        """
+        # In this order: a record that another thread is storing meanwhile fails
+        # to fit the scratch slot, but never lands in a wrong slot of the file.
+        self.slots = memoryview(bytearray(SLOT_BYTES))
+        self._mask = 0

@@ -1,0 +1,130 @@
+"""Facts about the whole job, which rank 0 puts into the run's manifest."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from meshscope import __version__
+
+from .clock import unix_ns
+from .identity import Identity
+from .schema.errors import ConfigError
+from .schema.layout import ParallelLayout
+from .schema.manifest import MANIFEST_NAME, create_directory, read_json
+from .schema.rundir import update_run_manifest, write_run_manifest
+from .schema.terms import ScheduleKind
+
+_FACTS = frozenset(
+    {
+        "layout",
+        "model",
+        "schedule",
+        "microbatches",
+        "tokens_per_step",
+        "peak_flops",
+        "peak_source",
+        "device_name",
+    }
+)
+
+
+class RunFacts:
+    """What is known of the job; kept until there is a run directory to write to."""
+
+    def __init__(self) -> None:
+        self._path: Path | None = None
+        self._writes = True
+        self._said: dict[str, Any] = {}
+        self._learned: dict[str, Any] = {}
+
+    def open(self, path: Path, identity: Identity) -> None:
+        """Make sure that the run directory exists; on rank 0 write what is known.
+
+        Raises:
+            OSError: The directory or its manifest cannot be written.
+            MeshscopeError: An existing manifest is damaged or of another version.
+        """
+        create_directory(path)
+        self._path = path
+        self._writes = identity.rank == 0
+        if not self._writes:
+            return
+        if not (path / MANIFEST_NAME).exists():
+            write_run_manifest(path, {"created_unix_ns": unix_ns(), "command": sys.argv})
+        self._learned["world_size"] = identity.world_size
+        self._learned["software"] = _software()
+        self._write()
+
+    def add(self, facts: Mapping[str, Any]) -> None:
+        """State facts; they replace what was stated or learned before.
+
+        Raises:
+            ConfigError: A name is no fact, or a value does not fit it.
+            MeshscopeError: The run's manifest is damaged.
+            OSError: It cannot be written.
+        """
+        self._said |= _checked(facts)
+        self._write()
+
+    def learn(self, facts: Mapping[str, Any]) -> None:
+        """Fill in facts that nobody stated.
+
+        Raises:
+            MeshscopeError: The run's manifest is damaged.
+            OSError: It cannot be written.
+        """
+        self._learned |= facts
+        self._write()
+
+    def _write(self) -> None:
+        if self._path is None or not self._writes:
+            return
+        present = read_json(self._path / MANIFEST_NAME)
+        unknown = {
+            name: value for name, value in self._learned.items() if present.get(name) in (None, {})
+        }
+        if self._said or unknown:
+            update_run_manifest(self._path, {**unknown, **self._said})
+        self._said = {}
+        self._learned = {}
+
+
+def _checked(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return facts in the form of the manifest, without those that are None."""
+    unknown = sorted(facts.keys() - _FACTS)
+    if unknown:
+        raise ConfigError(
+            f"unknown fact {unknown[0]!r}",
+            where="describe",
+            remedy=f"Choose from {', '.join(sorted(_FACTS))}",
+        )
+    known = {name: value for name, value in facts.items() if value is not None}
+    if "layout" in known:
+        layout = known["layout"]
+        if not isinstance(layout, ParallelLayout):
+            layout = ParallelLayout.from_json(layout)
+        known["layout"] = layout.to_json()
+    if "schedule" in known:
+        try:
+            known["schedule"] = ScheduleKind(known["schedule"]).value
+        except ValueError:
+            raise ConfigError(
+                f"{known['schedule']!r} is no schedule",
+                where="describe.schedule",
+                remedy=f"Choose from {', '.join(ScheduleKind)}",
+            ) from None
+    if "model" in known:
+        known["model"] = dict(known["model"])
+    return known
+
+
+def _software() -> dict[str, str]:
+    """Return the versions of what is loaded; nothing is imported for it."""
+    versions = {"python": platform.python_version(), "meshscope": __version__}
+    torch = sys.modules.get("torch")
+    version = getattr(torch, "__version__", None)
+    return versions if version is None else {**versions, "torch": str(version)}

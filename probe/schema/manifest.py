@@ -1,0 +1,129 @@
+"""Names and JSON files of a run directory: ids, versions, atomic replacement.
+
+Light on purpose: a training process imports this, so there is no numpy and no
+pyarrow here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from .errors import ConfigError, FormatVersionError, RunDirectoryError
+from .tables import FORMAT_VERSION
+
+MANIFEST_NAME = "manifest.json"
+DIRECTORY_MODE = 0o700
+FILE_MODE = 0o600
+
+_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_RANK_DIRECTORY = re.compile(r"rank(\d{5,9})")
+_NEW_FILE_FLAGS = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def check_run_id(run_id: str) -> str:
+    """Return the id of a run if it is safe to use as a directory name.
+
+    Raises:
+        ConfigError: It is empty, too long, or has characters other than
+            letters, digits, dot, underscore and hyphen.
+    """
+    if not _RUN_ID.fullmatch(run_id):
+        raise ConfigError(
+            f"{run_id!r} cannot name a run",
+            where="run id",
+            remedy="Use up to 128 letters, digits, dots, underscores and hyphens, "
+            "starting with a letter or digit",
+        )
+    return run_id
+
+
+def rank_directory(run_path: Path, rank: int) -> Path:
+    """Return the directory of a rank, which need not exist."""
+    return run_path / f"rank{rank:05d}"
+
+
+def rank_directories(run_path: Path) -> dict[int, Path]:
+    """Return the existing rank directories by rank, in rank order."""
+    found = {}
+    for path in run_path.iterdir():
+        match = _RANK_DIRECTORY.fullmatch(path.name)
+        if match and path.is_dir():
+            found[int(match[1])] = path
+    return dict(sorted(found.items()))
+
+
+def check_format_version(found: object, where: str) -> None:
+    """Accept the format version that this program reads.
+
+    Raises:
+        FormatVersionError: It is another one, or none.
+    """
+    if found != FORMAT_VERSION or isinstance(found, bool):
+        raise FormatVersionError(
+            f"has format version {found!r}; this program reads version {FORMAT_VERSION}",
+            where=where,
+            remedy="Open it with the meshscope release that wrote it, or install the newest one",
+        )
+
+
+def create_file(path: Path, *, writable: int = os.O_WRONLY) -> int:
+    """Create a private file that does not exist yet; return its descriptor.
+
+    Neither an existing file nor a symbolic link planted at its place is used.
+
+    Raises:
+        OSError: It exists, or cannot be created.
+    """
+    return os.open(path, _NEW_FILE_FLAGS | writable, FILE_MODE)
+
+
+def create_directory(path: Path) -> None:
+    """Create a private directory and, with default modes, what leads to it.
+
+    Raises:
+        OSError: It cannot be created, or its place is taken by a file.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Replace a JSON file in one step: a reader sees the old or the new one.
+
+    Raises:
+        OSError: It cannot be written; the old one stays.
+        TypeError: A value has no JSON form.
+    """
+    text = json.dumps(value, indent=1, allow_nan=False)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.unlink(missing_ok=True)
+    descriptor = create_file(draft)
+    try:
+        with open(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+        draft.replace(path)
+    except OSError:
+        draft.unlink(missing_ok=True)
+        raise
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object.
+
+    Raises:
+        RunDirectoryError: It is missing, unreadable, torn, or no object.
+    """
+    try:
+        value = json.loads(path.read_bytes())
+    except OSError as error:
+        raise RunDirectoryError(f"cannot be read: {error.strerror}", where=str(path)) from error
+    except (ValueError, RecursionError) as error:
+        raise RunDirectoryError(f"is not valid JSON: {error}", where=str(path)) from error
+    if not isinstance(value, dict):
+        raise RunDirectoryError("is not a JSON object", where=str(path))
+    return value

@@ -1,0 +1,185 @@
+"""The records of a capture: fixed binary forms, each of which fits one ring slot.
+
+A record is packed little-endian without padding. It starts with the code of
+its type and its slot sequence number, which is unique within the rank and
+serves as event id. Words of a closed vocabulary are stored as their position
+in the enum (``probe.schema.terms``), names as indices into the rank manifest,
+and ``-1`` stands for a value that is not known.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, TypeVar
+
+from .terms import CollectiveKind, Direction, MemoryPhase, SpanKind
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+
+UNKNOWN = -1
+"""A time, size or count that the writer did not know."""
+
+BODY_BYTES = 112
+"""Room for a record in a slot of the ring."""
+
+_Word = TypeVar("_Word", bound=StrEnum)
+
+_ARROW_TYPES = {"B": "uint8", "h": "int16", "i": "int32", "q": "int64"}
+
+
+@dataclass(frozen=True, slots=True)
+class RecordType:
+    """One kind of record and its binary form."""
+
+    code: int
+    """First byte of the record."""
+    name: str
+    fields: tuple[tuple[str, str], ...]
+    """Name and struct format character of what follows the code."""
+
+    @property
+    def struct_format(self) -> str:
+        """Return the format string for the struct module."""
+        return "<B" + "".join(form for _, form in self.fields)
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the length of a packed record."""
+        return struct.calcsize(self.struct_format)
+
+    def numpy_dtype(self) -> np.dtype[np.void]:
+        """Return the same form for numpy."""
+        import numpy as np
+
+        forms = {"B": "u1", "h": "<i2", "i": "<i4", "q": "<i8"}
+        return np.dtype([("code", "u1"), *((name, forms[form]) for name, form in self.fields)])
+
+    def arrow_schema(self) -> pa.Schema:
+        """Return the columns of this record in a segment, with its name as metadata."""
+        import pyarrow as pa
+
+        fields = [(name, pa.type_for_alias(_ARROW_TYPES[form])) for name, form in self.fields]
+        return pa.schema(fields, metadata={b"meshscope.record": self.name.encode()})
+
+
+MEMORY_VALUES = (
+    "allocated_bytes",
+    "reserved_bytes",
+    "peak_bytes",
+    "rss_bytes",
+    "capacity_bytes",
+    "parameters_bytes",
+    "gradients_bytes",
+    "optimizer_bytes",
+    "activations_bytes",
+    "other_bytes",
+)
+"""The byte columns of a memory record, in their binary order."""
+
+STEP_RECORD = RecordType(
+    1,
+    "step",
+    (("slot_seq", "q"), ("step", "q"), ("start_ns", "q"), ("dur_ns", "q"), ("tokens", "q")),
+)
+
+SPAN_RECORD = RecordType(
+    2,
+    "span",
+    (
+        ("slot_seq", "q"),
+        ("step", "q"),
+        ("start_ns", "q"),
+        ("dur_ns", "q"),
+        ("cpu_ns", "q"),
+        ("stage", "i"),
+        ("chunk", "i"),
+        ("microbatch", "i"),
+        ("kind", "B"),
+    ),
+)
+
+COLLECTIVE_RECORD = RecordType(
+    3,
+    "collective",
+    (
+        ("slot_seq", "q"),
+        ("step", "q"),
+        ("seq", "q"),
+        ("size_bytes", "q"),
+        ("issue_ns", "q"),
+        ("group", "i"),
+        ("dtype", "h"),
+        ("kind", "B"),
+    ),
+)
+
+P2P_RECORD = RecordType(
+    4,
+    "p2p",
+    (
+        ("slot_seq", "q"),
+        ("step", "q"),
+        ("seq", "q"),
+        ("size_bytes", "q"),
+        ("issue_ns", "q"),
+        ("group", "i"),
+        ("peer", "i"),
+        ("microbatch", "i"),
+        ("chunk", "i"),
+        ("dtype", "h"),
+        ("direction", "B"),
+    ),
+)
+
+COMPLETION_RECORD = RecordType(
+    5,
+    "completion",
+    (
+        ("slot_seq", "q"),
+        ("event_id", "q"),
+        ("end_ns", "q"),
+        ("wait_start_ns", "q"),
+        ("wait_end_ns", "q"),
+    ),
+)
+
+MEMORY_RECORD = RecordType(
+    6,
+    "memory",
+    (
+        ("slot_seq", "q"),
+        ("step", "q"),
+        ("time_ns", "q"),
+        *((name, "q") for name in MEMORY_VALUES),
+        ("stage", "i"),
+        ("phase", "B"),
+    ),
+)
+
+RECORD_TYPES: Mapping[int, RecordType] = {
+    record.code: record
+    for record in (
+        STEP_RECORD,
+        SPAN_RECORD,
+        COLLECTIVE_RECORD,
+        P2P_RECORD,
+        COMPLETION_RECORD,
+        MEMORY_RECORD,
+    )
+}
+"""Every record type by its code."""
+
+
+def _positions(words: type[_Word]) -> dict[_Word, int]:
+    return {word: position for position, word in enumerate(words)}
+
+
+SPAN_CODES = _positions(SpanKind)
+COLLECTIVE_CODES = _positions(CollectiveKind)
+DIRECTION_CODES = _positions(Direction)
+MEMORY_PHASE_CODES = _positions(MemoryPhase)

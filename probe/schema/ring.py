@@ -1,0 +1,206 @@
+"""The ring file: the newest records of a rank, readable after SIGKILL.
+
+The file is one header page and a power-of-two number of slots. The record with
+slot sequence number *s* lies in slot *s* modulo the number of slots::
+
+    byte 0    crc32 of the record              byte 8    commit word, s + 1
+    byte 4    zero                             byte 16   the record (``records``)
+
+A writer stores the record first and the commit word last, so a slot whose
+writer was killed still shows the commit word of the record it overwrites (or
+zero). The checksum tells damage that came later. The first 32 bytes of the
+header have this meaning in every format version.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .checksum import crc32_rows
+from .errors import SegmentError
+from .manifest import check_format_version
+from .records import BODY_BYTES, RECORD_TYPES
+from .tables import FORMAT_VERSION
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Slots = NDArray[np.void]
+    Places = NDArray[np.int64]
+
+RING_NAME = "ring.bin"
+HEADER_BYTES = 4096
+SLOT_BYTES = 128
+BODY_OFFSET = 16
+MAGIC = b"MSHRING\n"
+
+SLOT_HEAD = struct.Struct("<I4xQ")
+"""Checksum and commit word, packed in this order: the commit word is stored last."""
+
+_HEADER = struct.Struct("<8sIIIIII")
+_READ_ATTEMPTS = 3
+_WRITERS_AT_ONCE = 8
+"""Records that threads of one process may have in the making at the same time."""
+
+
+@dataclass(frozen=True, slots=True)
+class RingHeader:
+    """What the header page of a ring says."""
+
+    version: int
+    slot_bytes: int
+    slot_count: int
+    rank: int
+    pid: int
+
+    def pack(self) -> bytes:
+        """Return the header page's used bytes, closed by their checksum."""
+        fields = (self.version, self.slot_bytes, self.slot_count, self.rank, self.pid)
+        unchecked = _HEADER.pack(MAGIC, *fields, 0)[:-4]
+        return unchecked + zlib.crc32(unchecked).to_bytes(4, "little")
+
+    @classmethod
+    def unpack(cls, page: bytes, where: str) -> RingHeader:
+        """Read a header page.
+
+        Raises:
+            SegmentError: It is no ring, or its header is damaged.
+            FormatVersionError: It was written by another format version.
+        """
+        if page[: len(MAGIC)] != MAGIC or len(page) < _HEADER.size:
+            raise SegmentError("is not a ring file", where=where)
+        _, version, slot_bytes, slot_count, rank, pid, crc = _HEADER.unpack_from(page)
+        if zlib.crc32(page[: _HEADER.size - 4]) != crc:
+            raise SegmentError("the ring header is damaged", where=where)
+        check_format_version(version, where)
+        return cls(version, slot_bytes, slot_count, rank, pid)
+
+
+@dataclass(frozen=True, slots=True)
+class RingContents:
+    """The records of a ring, and what could not be read of it."""
+
+    header: RingHeader
+    records: dict[str, NDArray[np.void]]
+    """Structured arrays by record name."""
+    damaged: tuple[int, ...]
+    """Slots whose checksum does not hold."""
+    uncommitted: int
+    """Records that were being written when the file was read or its writer died."""
+    missing_slots: int
+    """Slots that the file is too short to hold."""
+
+
+def slot_dtype() -> np.dtype[np.void]:
+    """Return the numpy form of a slot."""
+    import numpy as np
+
+    return np.dtype(
+        {
+            "names": ["crc", "commit", "code", "slot_seq", "body"],
+            "formats": ["<u4", "<i8", "u1", "<i8", f"V{BODY_BYTES}"],
+            # Code and sequence number are the first fields of every record.
+            "offsets": [0, 8, BODY_OFFSET, BODY_OFFSET + 1, BODY_OFFSET],
+            "itemsize": SLOT_BYTES,
+        }
+    )
+
+
+def new_header(rank: int, pid: int, slot_count: int) -> RingHeader:
+    """Return the header of a ring of this format version."""
+    return RingHeader(FORMAT_VERSION, SLOT_BYTES, slot_count, rank, pid)
+
+
+def split_records(slots: NDArray[np.void]) -> dict[str, NDArray[np.void]]:
+    """Return the records of committed slots by record name, in slot order."""
+    import numpy as np
+
+    bodies = np.ascontiguousarray(slots).view(np.uint8).reshape(-1, SLOT_BYTES)
+    found = {}
+    for code, record in RECORD_TYPES.items():
+        rows = np.flatnonzero(slots["code"] == code)
+        if len(rows):
+            end = BODY_OFFSET + record.size_bytes
+            packed = np.ascontiguousarray(bodies[rows, BODY_OFFSET:end])
+            found[record.name] = packed.view(record.numpy_dtype()).reshape(-1)
+    return found
+
+
+def read_ring(path: Path) -> RingContents:
+    """Read every intact record of a ring, also while its owner writes on.
+
+    Raises:
+        SegmentError: It is no ring, or its header is damaged.
+        FormatVersionError: It was written by another format version.
+        OSError: It cannot be read.
+    """
+    import numpy as np
+
+    with path.open("rb") as file:
+        header = RingHeader.unpack(file.read(HEADER_BYTES), str(path))
+        raw = bytearray(file.read(header.slot_count * SLOT_BYTES))
+        slots = np.frombuffer(raw, dtype=slot_dtype(), count=len(raw) // SLOT_BYTES)
+        places = np.arange(len(slots))
+        used = (slots["commit"] != 0) | (slots["code"] != 0)
+        suspects = places[used & ~_intact(slots, places, header)]
+        for _ in range(_READ_ATTEMPTS):
+            suspects = _read_again(file.fileno(), slots, suspects, header)
+    good = (slots["commit"] != 0) | (slots["code"] != 0)
+    good[suspects] = False
+    newest = int(slots["slot_seq"][good].max()) if good.any() else -1
+    torn = _torn(slots[suspects], suspects, header, newest)
+    return RingContents(
+        header,
+        split_records(slots[good]),
+        damaged=tuple(suspects[~torn].tolist()),
+        uncommitted=int(torn.sum()),
+        missing_slots=header.slot_count - len(slots),
+    )
+
+
+def _intact(slots: Slots, places: Places, header: RingHeader) -> NDArray[np.bool_]:
+    """Tell which slots hold a committed record that passes its checksum."""
+    import numpy as np
+
+    bodies = slots.view(np.uint8).reshape(-1, SLOT_BYTES)
+    sound: NDArray[np.bool_] = np.zeros(len(slots), dtype=bool)
+    for code, record in RECORD_TYPES.items():
+        rows = np.flatnonzero(slots["code"] == code)
+        body = bodies[rows, BODY_OFFSET : BODY_OFFSET + record.size_bytes]
+        sound[rows] = crc32_rows(body) == slots["crc"][rows]
+    seqs = slots["slot_seq"]
+    sound &= (slots["commit"] == seqs + 1) & (seqs % header.slot_count == places)
+    return sound
+
+
+def _read_again(descriptor: int, slots: Slots, suspects: Places, header: RingHeader) -> Places:
+    """Read suspect slots again, in case a live writer was in the middle of them.
+
+    Returns:
+        Those that are still not intact.
+    """
+    import numpy as np
+
+    for place in suspects:
+        again = os.pread(descriptor, SLOT_BYTES, HEADER_BYTES + int(place) * SLOT_BYTES)
+        if len(again) == SLOT_BYTES:
+            slots[place] = np.frombuffer(again, dtype=slots.dtype)[0]
+    return suspects[~_intact(slots[suspects], suspects, header)]
+
+
+def _torn(slots: Slots, places: Places, header: RingHeader, newest: int) -> NDArray[np.bool_]:
+    """Tell slots that were being written from those that were damaged later.
+
+    The former still show the commit word of a whole lap before, or none.
+    """
+    claimed = slots["commit"] - 1
+    last_lap = newest - header.slot_count + _WRITERS_AT_ONCE
+    torn: NDArray[np.bool_] = claimed % header.slot_count == places
+    torn &= (claimed <= last_lap) & (claimed > last_lap - header.slot_count)
+    return torn | (claimed == -1)

@@ -1,0 +1,174 @@
+"""Puts the ranks of a run together into one set of tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from .assemble import manifest_groups, rank_tables
+from .manifest import rank_directories
+from .rank_records import read_rank
+from .tables import RUN, TABLES
+from .terms import Axis
+
+_RANK_TABLES = ("step", "span", "collective", "p2p", "memory")
+_LISTED = 16
+"""Missing ranks that a limit names one by one."""
+
+
+class RunTables(NamedTuple):
+    """The tables of a run and whom they come from."""
+
+    tables: dict[str, pa.Table]
+    ranks: tuple[int, ...]
+    rank_manifests: dict[int, dict[str, Any]]
+
+
+def read_run_tables(path: Path, manifest: Mapping[str, Any], limits: list[str]) -> RunTables:
+    """Read all ranks of a run; what is missing is added to the limits.
+
+    Args:
+        path: The run directory.
+        manifest: Its manifest, empty if unknown.
+        limits: Limits so far, extended in place.
+
+    Raises:
+        FormatVersionError: A rank was written by another format version.
+    """
+    ranks = [read_rank(directory, rank) for rank, directory in rank_directories(path).items()]
+    captured = tuple(rank.rank for rank in ranks if not rank.is_empty)
+    manifests = {rank.rank: rank.manifest for rank in ranks if rank.manifest is not None}
+    groups = merge_groups(manifests, limits)
+    axes = {group["group_id"]: Axis(group["axis"]) for group in groups}
+    pieces = [rank_tables(rank, axes) for rank in ranks]
+    tables = {
+        "run": _run_table(path, manifest, captured, limits),
+        "group": TABLES["group"].conform(_group_table(groups)),
+        **{name: _concatenate(name, pieces) for name in _RANK_TABLES},
+    }
+    limits += _missing_ranks(tables["run"]["world_size"][0].as_py(), captured)
+    limits += [limit for rank in ranks for limit in rank.limits]
+    return RunTables(tables, captured, manifests)
+
+
+def merge_groups(
+    manifests: Mapping[int, Mapping[str, Any]], limits: list[str]
+) -> list[dict[str, Any]]:
+    """Return one row a process group from what its members registered.
+
+    The first member that knows the axis or description decides; members that
+    disagree about the ranks are noted.
+    """
+    merged: dict[str, dict[str, Any]] = {}
+    for rank, manifest in sorted(manifests.items()):
+        for group in manifest_groups(manifest):
+            row = merged.setdefault(group["group_id"], _group_row(group))
+            if row["ranks"] != group["ranks"]:
+                limits.append(
+                    f"rank {rank}: group {group['group_id']} has other ranks here than "
+                    "on the members before it"
+                )
+            if row["evidence"] is None:
+                row["axis"], row["evidence"] = _axis_of(group)
+            row["description"] = row["description"] or _text(group.get("description"))
+    return list(merged.values())
+
+
+def _group_row(group: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "group_id": group["group_id"],
+        "axis": Axis.OTHER.value,
+        "ranks": group["ranks"],
+        "description": None,
+        "evidence": None,
+    }
+
+
+def _axis_of(group: Mapping[str, Any]) -> tuple[str, str | None]:
+    if group.get("axis") not in {axis.value for axis in Axis}:
+        return Axis.OTHER.value, None
+    return group["axis"], "named when the group was registered"
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _group_table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    types = {
+        "group_id": pa.string(),
+        "axis": pa.string(),
+        "ranks": pa.list_(pa.int32()),
+        "description": pa.string(),
+        "evidence": pa.string(),
+    }
+    columns = {name: pa.array([row[name] for row in rows], kind) for name, kind in types.items()}
+    return pa.table(columns)
+
+
+def _run_table(
+    path: Path, manifest: Mapping[str, Any], captured: Sequence[int], limits: list[str]
+) -> pa.Table:
+    """Return the one row of the run; a value of the wrong kind becomes null and is noted."""
+    known = dict(manifest)
+    for key in ("layout", "model"):
+        part = manifest.get(key) or {}
+        if isinstance(part, dict):
+            known = {**part, **known}
+        else:
+            limits.append(_ignored(key, part))
+    values: dict[str, Any] = {}
+    for column in RUN.columns:
+        value = known.get(column.name)
+        if value is not None and not _fits(value, column.dtype):
+            limits.append(_ignored(column.name, value))
+            value = None
+        values[column.name] = value
+    values["run_id"] = values["run_id"] or path.name
+    if values["world_size"] is None:
+        values["world_size"] = max(captured, default=-1) + 1
+        limits.append("the number of ranks is unknown; the highest captured one is taken as last")
+    schema = RUN.arrow_schema()
+    plain = [
+        pa.array([values[name]], pa.string() if pa.types.is_dictionary(kind) else kind)
+        for name, kind in zip(schema.names, schema.types, strict=True)
+    ]
+    return RUN.conform(pa.Table.from_arrays(plain, names=schema.names))
+
+
+def _ignored(key: str, value: object) -> str:
+    return f"the run's manifest has {key} = {value!r:.60}: ignored"
+
+
+def _fits(value: object, dtype: str) -> bool:
+    if isinstance(value, bool):
+        return dtype == "bool"
+    if dtype in ("int32", "int64"):
+        bits = int(dtype[3:]) - 1
+        return isinstance(value, int) and -(1 << bits) <= value < 1 << bits
+    if dtype == "float64":
+        return isinstance(value, int | float)
+    return isinstance(value, str)
+
+
+def _concatenate(name: str, pieces: Sequence[Mapping[str, pa.Table]]) -> pa.Table:
+    found = [tables[name] for tables in pieces if name in tables]
+    if not found:
+        return TABLES[name].empty()
+    return pa.concat_tables(found).unify_dictionaries().combine_chunks()
+
+
+def _missing_ranks(world_size: int, captured: Sequence[int]) -> list[str]:
+    missing = sorted(set(range(world_size)) - set(captured))
+    limits = []
+    if missing:
+        listed = ", ".join(str(rank) for rank in missing[:_LISTED])
+        more = "" if len(missing) <= _LISTED else f" and {len(missing) - _LISTED} more"
+        limits.append(f"{len(missing)} of {world_size} ranks are missing: {listed}{more}")
+    strangers = [rank for rank in captured if rank >= world_size]
+    if strangers:
+        limits.append(f"ranks {strangers} are beyond the world size {world_size}")
+    return limits

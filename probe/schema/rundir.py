@@ -1,0 +1,222 @@
+"""The run directory: how a run is created, found and read.
+
+::
+
+    <runs>/<run_id>/manifest.json            the job
+      rank00000/manifest.json                the rank: groups, clocks, counters
+      rank00000/ring.bin                     newest records (``ring``)
+      rank00000/seg-000001.arrows            older records (``segment``)
+
+Reading takes what is good and states what is not as a *limit*; only a path
+that is no run at all, or a format version that we do not know, is an error.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .errors import ConfigError, RunDirectoryError
+from .manifest import (
+    DIRECTORY_MODE,
+    MANIFEST_NAME,
+    check_format_version,
+    check_run_id,
+    rank_directories,
+    read_json,
+    write_json,
+)
+from .tables import FORMAT_VERSION
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_EMPTY_MANIFEST: dict[str, Any] = {
+    "format_version": FORMAT_VERSION,
+    "run_id": None,
+    "created_unix_ns": None,
+    "world_size": None,
+    "layout": None,
+    "model": {},
+    "schedule": None,
+    "microbatches": None,
+    "tokens_per_step": None,
+    "peak_flops": None,
+    "peak_source": None,
+    "device_name": None,
+    "capture_level": None,
+    "software": {},
+    "command": [],
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunCapture:
+    """A run as far as it could be read."""
+
+    path: Path
+    manifest: dict[str, Any]
+    """The run's manifest; ``{}`` if it is missing or damaged."""
+    tables: dict[str, pa.Table]
+    """run, group, step, span, collective, p2p and memory, all ranks together."""
+    ranks: tuple[int, ...]
+    """Ranks of which anything could be read."""
+    rank_manifests: dict[int, dict[str, Any]]
+    """The readable manifests of those ranks."""
+    limits: tuple[str, ...]
+    """What is missing or damaged, one sentence each."""
+
+
+def create_run(root: Path, run_id: str, manifest: Mapping[str, Any]) -> Path:
+    """Create the directory of a new run with its manifest; return its path.
+
+    Args:
+        root: Directory of all runs; made if it does not exist.
+        run_id: Name of the run.
+        manifest: Known facts (see ``write_run_manifest``); the rest stays null.
+
+    Raises:
+        ConfigError: The id cannot name a run, or the run exists.
+        OSError: The directory cannot be created.
+    """
+    path = root / check_run_id(run_id)
+    root.mkdir(parents=True, exist_ok=True)
+    try:
+        path.mkdir(mode=DIRECTORY_MODE)
+    except FileExistsError:
+        raise ConfigError(
+            "the run exists already", where=str(path), remedy="Choose another run id"
+        ) from None
+    write_run_manifest(path, {"run_id": run_id, **manifest})
+    return path
+
+
+def write_run_manifest(path: Path, manifest: Mapping[str, Any]) -> None:
+    """Write the manifest of a run in one step.
+
+    Keys: created_unix_ns, world_size, layout (``ParallelLayout.to_json``),
+    model (num_layers, hidden_size, ffn_size, num_heads, seq_len, vocab_size,
+    parameters), schedule, microbatches, tokens_per_step, peak_flops,
+    peak_source, device_name, capture_level, software, command. Those left out
+    are written as unknown; others are kept as they are.
+
+    Raises:
+        OSError: It cannot be written; an older one stays.
+        TypeError: A value has no JSON form.
+    """
+    content = {**_EMPTY_MANIFEST, "run_id": path.name, **manifest}
+    write_json(path / MANIFEST_NAME, {**content, "format_version": FORMAT_VERSION})
+
+
+def update_run_manifest(path: Path, changes: Mapping[str, Any]) -> None:
+    """Change some keys of a run's manifest; objects such as ``model`` are merged.
+
+    Safe to call from several processes of a host at once.
+
+    Raises:
+        RunDirectoryError: The manifest is missing or damaged.
+        FormatVersionError: It was written by another format version.
+        OSError: It cannot be written.
+    """
+    with _locked(path):
+        manifest = read_json(path / MANIFEST_NAME)
+        check_format_version(manifest.get("format_version"), str(path / MANIFEST_NAME))
+        for key, value in changes.items():
+            old = manifest.get(key)
+            if isinstance(old, dict) and isinstance(value, Mapping):
+                value = {**old, **value}
+            manifest[key] = value
+        write_run_manifest(path, manifest)
+
+
+def is_run_directory(path: Path) -> bool:
+    """Tell whether a path looks like a run: it has ranks, or a manifest with a format version."""
+    try:
+        if not path.is_dir():
+            return False
+        if rank_directories(path):
+            return True
+        return "format_version" in read_json(path / MANIFEST_NAME)
+    except (OSError, RunDirectoryError):
+        return False
+
+
+def list_runs(root: Path) -> list[Path]:
+    """Return the runs in a directory, by name; an unreadable one has none.
+
+    Raises:
+        RunDirectoryError: The directory does not exist or cannot be listed.
+    """
+    try:
+        return sorted(path for path in root.iterdir() if is_run_directory(path))
+    except OSError as error:
+        raise RunDirectoryError(
+            f"cannot be listed: {error.strerror}",
+            where=str(root),
+            remedy="Name the directory that holds the runs",
+        ) from error
+
+
+def read_run(path: Path) -> RunCapture:
+    """Read a run, also one that was killed or is still being written.
+
+    Raises:
+        RunDirectoryError: The path does not exist, is empty, or is no run.
+        FormatVersionError: A part of it was written by another format version.
+    """
+    # Only readers pay for Arrow; a training process imports this module too.
+    from .run_tables import read_run_tables
+
+    path = Path(path)
+    _require_run(path)
+    limits: list[str] = []
+    manifest = _read_manifest(path, limits)
+    found = read_run_tables(path, manifest, limits)
+    return RunCapture(
+        path=path,
+        manifest=manifest,
+        tables=found.tables,
+        ranks=found.ranks,
+        rank_manifests=found.rank_manifests,
+        limits=tuple(limits),
+    )
+
+
+def _require_run(path: Path) -> None:
+    remedy = "Name a run directory: it holds manifest.json and rank00000, rank00001 …"
+    if not path.exists():
+        raise RunDirectoryError("does not exist", where=str(path), remedy=remedy)
+    if not path.is_dir():
+        raise RunDirectoryError("is not a directory", where=str(path), remedy=remedy)
+    if not os.access(path, os.R_OK | os.X_OK):
+        raise RunDirectoryError("may not be read by this user", where=str(path))
+    if not any(path.iterdir()):
+        raise RunDirectoryError("the directory is empty", where=str(path), remedy=remedy)
+    if not is_run_directory(path):
+        raise RunDirectoryError("is not a run directory", where=str(path), remedy=remedy)
+
+
+def _read_manifest(path: Path, limits: list[str]) -> dict[str, Any]:
+    try:
+        manifest = read_json(path / MANIFEST_NAME)
+    except RunDirectoryError as error:
+        limits.append(f"the run's {MANIFEST_NAME} {error.what}; layout and model are unknown")
+        return {}
+    check_format_version(manifest.get("format_version"), str(path / MANIFEST_NAME))
+    return manifest
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold an advisory lock on a directory."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,224 @@
+"""The background writer: moves records from the ring into segment files.
+
+It wakes twice a second and drains what is new; numpy and Arrow work on whole
+batches, mostly without the interpreter lock. The ring already keeps the newest
+records safe, so a small batch may wait a few seconds for company. Nothing here
+is raised into training: failures are counted in the rank manifest.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from .clock import now_ns
+from .drain import RingDrain
+from .rank_manifest import RankManifest
+from .ring import RingWriter
+from .schema.errors import ConfigError
+from .schema.records import RECORD_TYPES
+from .schema.ring import SLOT_BYTES, split_records
+from .schema.segment import SegmentFile, encode_records
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+_NS_PER_S = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageSettings:
+    """How much a rank stores, and how often."""
+
+    slot_count: int = 65536
+    """Slots of the ring, a power of two; 128 bytes each."""
+    wake_s: float = 0.5
+    """Time between two looks at the ring."""
+    batch_records: int = 4096
+    """Records that are worth a block of their own."""
+    batch_s: float = 5.0
+    """Longest time for which fewer records wait."""
+    segment_bytes: int = 16 << 20
+    """A segment is closed at this size …"""
+    segment_s: float = 60.0
+    """… or at this age."""
+    max_bytes: int = 256 << 20
+    """Bound of the rank's ring and segments; the oldest but the first are dropped."""
+    free_floor_frac: float = 0.05
+    """No segment is written while the file system has less free space than this share."""
+
+    def __post_init__(self) -> None:
+        """Validate.
+
+        Raises:
+            ConfigError: The number of slots is no power of two, or a bound cannot hold.
+        """
+        if self.slot_count < 64 or self.slot_count & (self.slot_count - 1):
+            raise ConfigError(
+                f"{self.slot_count} is not a power of two from 64", where="storage.slot_count"
+            )
+        if self.max_bytes < self.slot_count * SLOT_BYTES + 2 * self.segment_bytes:
+            raise ConfigError(
+                "must hold the ring and two segments",
+                where="storage.max_bytes",
+                remedy="Raise it, or lower slot_count or segment_bytes",
+            )
+        if not 0 <= self.free_floor_frac < 1:
+            raise ConfigError("must be from 0 to below 1", where="storage.free_floor_frac")
+
+
+class _StoredSegment(NamedTuple):
+    path: Path
+    size_bytes: int
+    records: int
+
+
+class SegmentWriter(threading.Thread):
+    """The daemon thread of one rank, and the segments that it wrote."""
+
+    def __init__(
+        self, directory: Path, ring: RingWriter, manifest: RankManifest, settings: StorageSettings
+    ) -> None:
+        """Prepare; ``start`` begins the work."""
+        super().__init__(name="meshscope-writer", daemon=True)
+        self._directory = directory
+        self._manifest = manifest
+        self._settings = settings
+        self._drain = RingDrain(ring)
+        self._batch_records = min(settings.batch_records, settings.slot_count // 4)
+        self._ended = threading.Event()
+        self._drain_lock = threading.Lock()
+        self._segment: SegmentFile | None = None
+        self._segment_number = 0
+        self._segment_records = 0
+        self._segment_opened_ns = 0
+        self._stored: deque[_StoredSegment] = deque()
+        self._drained_ns = now_ns()
+
+    def run(self) -> None:
+        """Drain the ring until ``finish``."""
+        # Now, while the job still starts up, and not in the middle of a later step.
+        import pyarrow as _  # noqa: F401
+
+        while not self._ended.wait(self._settings.wake_s):
+            waited_ns = now_ns() - self._drained_ns
+            due = waited_ns >= self._settings.batch_s * _NS_PER_S
+            if due or self._drain.has(self._batch_records):
+                self.flush()
+
+    def flush(self, *, final: bool = False) -> None:
+        """Write all records that are in the ring now, from any thread.
+
+        Args:
+            final: No more records follow: do not wait for unfinished ones, and
+                close the segment.
+        """
+        try:
+            with self._drain_lock:
+                self._drain_ring(final=final)
+        except Exception:  # noqa: BLE001 - whatever it is, training goes on without it
+            self._manifest.count("writer_errors", 1)
+        self._manifest.write()
+
+    def finish(self, timeout_s: float) -> bool:
+        """Stop the thread, write the rest, close the last segment.
+
+        Returns:
+            False if the thread did not stop in time (a file system hangs); the
+            rest is then left in the ring.
+        """
+        self._ended.set()
+        if self.is_alive():
+            self.join(timeout_s)
+            if self.is_alive():
+                return False
+        self.flush(final=True)
+        return True
+
+    def _drain_ring(self, *, final: bool) -> None:
+        self._drained_ns = now_ns()
+        while (slots := self._drain.collect(final=final)) is not None:
+            self._store(slots)
+        for name, amount in self._drain.take_losses().items():
+            self._manifest.count(name, amount)
+        self._rotate(final=final)
+
+    def _store(self, slots: NDArray[np.void]) -> None:
+        if not self._has_free_space():
+            self._manifest.count("disk_floor_dropped", len(slots))
+            return
+        try:
+            segment = self._open_segment()
+            for name, rows in split_records(slots).items():
+                segment.append(encode_records(_RECORDS_BY_NAME[name], rows))
+            self._segment_records += len(slots)
+        except OSError:
+            # The file may end in a torn block, so the next batch starts a new one.
+            self._manifest.count("segment_write_errors", 1)
+            self._manifest.count("segment_write_dropped", len(slots))
+            if self._segment is not None:
+                self._segment.abandon()
+                self._put_away(self._segment)
+
+    def _has_free_space(self) -> bool:
+        try:
+            disk = os.statvfs(self._directory)
+        except OSError:
+            return False
+        return disk.f_bavail >= disk.f_blocks * self._settings.free_floor_frac
+
+    def _open_segment(self) -> SegmentFile:
+        if self._segment is None:
+            self._segment_number += 1
+            rank = self._manifest.rank
+            self._segment = SegmentFile(self._directory, rank=rank, number=self._segment_number)
+            self._segment_opened_ns = now_ns()
+            self._segment_records = 0
+            self._manifest.sample_clocks()
+        return self._segment
+
+    def _rotate(self, *, final: bool) -> None:
+        """Close a segment that is full or old, then keep the rank within its bound."""
+        segment = self._segment
+        if segment is None:
+            return
+        age_ns = now_ns() - self._segment_opened_ns
+        full = segment.size_bytes >= self._settings.segment_bytes
+        if final or full or age_ns >= self._settings.segment_s * _NS_PER_S:
+            try:
+                segment.close()
+            except OSError:
+                self._manifest.count("segment_write_errors", 1)
+            self._put_away(segment)
+            self._drop_oldest()
+
+    def _put_away(self, segment: SegmentFile) -> None:
+        stored = _StoredSegment(segment.path, segment.size_bytes, self._segment_records)
+        self._stored.append(stored)
+        self._segment = None
+
+    def _drop_oldest(self) -> None:
+        """Delete the oldest segments but the first, which tells how the run began.
+
+        Room is kept for the segment that comes next.
+        """
+        room = self._settings.max_bytes - self._settings.slot_count * SLOT_BYTES
+        room -= self._settings.segment_bytes
+        while len(self._stored) > 1 and sum(kept.size_bytes for kept in self._stored) > room:
+            oldest = self._stored[1]
+            del self._stored[1]
+            try:
+                oldest.path.unlink(missing_ok=True)
+            except OSError:
+                self._manifest.count("segment_delete_errors", 1)
+                continue
+            self._manifest.count("segments_dropped", 1)
+            self._manifest.count("segment_records_dropped", oldest.records)
+
+
+_RECORDS_BY_NAME = {record.name: record for record in RECORD_TYPES.values()}

@@ -1,0 +1,278 @@
+"""What a training run is: frozen dataclasses, validated where they are built."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from meshscope.probe.schema.errors import ConfigError
+from meshscope.probe.schema.layout import ParallelLayout
+
+from .fault_plan import FaultSpec
+
+
+def _require(holds: bool, what: str, *, where: str, remedy: str = "") -> None:  # noqa: FBT001
+    """Raise ConfigError with the field and the remedy unless the condition holds."""
+    if not holds:
+        raise ConfigError(what, where=where, remedy=remedy)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """The decoder transformer."""
+
+    layers: int = 4
+    """Transformer blocks in the whole model."""
+    hidden: int = 64
+    """Width of the residual stream."""
+    ffn: int = 256
+    """Width inside the MLP."""
+    heads: int = 4
+    """Attention heads; each has hidden / heads channels."""
+    vocab: int = 256
+    """Rows of the embedding and of the output head, which are not tied."""
+    seq_len: int = 32
+    """Tokens per sequence."""
+
+    def __post_init__(self) -> None:
+        """Validate sizes.
+
+        Raises:
+            ConfigError: A size is below one, or heads do not divide the width.
+        """
+        for name in self.__slots__:
+            _require(getattr(self, name) >= 1, "must be at least 1", where=f"model.{name}")
+        _require(
+            self.hidden % self.heads == 0,
+            f"{self.hidden} is not a multiple of model.heads = {self.heads}",
+            where="model.hidden",
+            remedy="Choose a width that the heads divide",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleConfig:
+    """How microbatches move through the pipeline stages."""
+
+    kind: Literal["gpipe", "1f1b"] = "1f1b"
+    """``gpipe``: all forwards, then all backwards; ``1f1b``: alternating after a warm-up."""
+    microbatches: int = 4
+    """Microbatches per step and data-parallel rank."""
+    layers_per_stage: tuple[int, ...] = ()
+    """Blocks of each stage in model order; empty: as even as possible, the first stages get the
+    rest. Set it to build an imbalanced pipeline on purpose."""
+
+    def __post_init__(self) -> None:
+        """Validate the counts.
+
+        Raises:
+            ConfigError: No microbatch, or a stage without a block.
+        """
+        _require(self.microbatches >= 1, "must be at least 1", where="schedule.microbatches")
+        _require(
+            all(count >= 1 for count in self.layers_per_stage),
+            "every stage needs at least one block",
+            where="schedule.layers_per_stage",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainConfig:
+    """The optimisation."""
+
+    steps: int = 8
+    """Optimizer steps."""
+    global_batch: int = 8
+    """Sequences per step over all data-parallel ranks and microbatches."""
+    learning_rate: float = 0.1
+    """Constant learning rate."""
+    optimizer: Literal["sgd", "adamw"] = "sgd"
+    """Plain SGD, or AdamW without weight decay."""
+    seed: int = 1
+    """Seed of the weights and of the data."""
+    bucket_bytes: int = 1 << 20
+    """Gradient bucket of the data-parallel reducer, in bytes; a larger single gradient gets a
+    bucket of its own."""
+
+    def __post_init__(self) -> None:
+        """Validate the counts.
+
+        Raises:
+            ConfigError: A count is below one or the learning rate is negative.
+        """
+        for name in ("steps", "global_batch", "bucket_bytes"):
+            _require(getattr(self, name) >= 1, "must be at least 1", where=f"train.{name}")
+        _require(self.learning_rate >= 0, "must not be negative", where="train.learning_rate")
+        _require(self.seed >= 0, "must not be negative", where="train.seed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceConfig:
+    """Where the run executes."""
+
+    kind: Literal["cpu", "cuda"] = "cpu"
+    """Device of parameters and activations; ``cuda`` takes the device of the local rank."""
+    backend: Literal["gloo", "nccl"] = "gloo"
+    """torch.distributed backend of every process group."""
+    timeout_s: float = 300.0
+    """Time after which a collective that does not complete ends the run, in seconds."""
+
+    def __post_init__(self) -> None:
+        """Validate the combination.
+
+        Raises:
+            ConfigError: nccl was asked for without cuda, or the timeout is not positive.
+        """
+        _require(
+            self.backend == "gloo" or self.kind == "cuda",
+            "nccl moves device memory only",
+            where="device.backend",
+            remedy="Set device.kind to cuda, or device.backend to gloo",
+        )
+        _require(self.timeout_s > 0, "must be positive", where="device.timeout_s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaceConfig:
+    """Least wall time of each part of the model: a device per rank, emulated.
+
+    Eight ranks on two cores take turns on the cores, so the wall time of their
+    compute says more about the operating system than about the model. With a
+    pace, each part runs at its real speed and then sleeps until the given time
+    has gone by; sleeping ranks need no core, so they behave as if each had a
+    device of its own. It is an emulation: durations are set here, not measured,
+    and only what happens between the ranks (order, waits, bubbles, faults) is
+    real. Time spent waiting for communication does not count towards the pace.
+    The backward of a part gets twice its time. 0 switches the pace of a part off.
+    """
+
+    layer_ms: float = 0.0
+    """One block's forward, in milliseconds."""
+    embed_ms: float = 0.0
+    """The embedding's forward, in milliseconds."""
+    head_ms: float = 0.0
+    """The final norm and output head's forward, in milliseconds."""
+
+    def __post_init__(self) -> None:
+        """Validate the times.
+
+        Raises:
+            ConfigError: A time is negative.
+        """
+        for name in self.__slots__:
+            _require(getattr(self, name) >= 0, "must not be negative", where=f"pace.{name}")
+
+    @property
+    def enabled(self) -> bool:
+        """Return whether any part has a pace."""
+        return any(getattr(self, name) > 0 for name in self.__slots__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataConfig:
+    """The input pipeline."""
+
+    num_workers: int = 0
+    """Worker processes of the DataLoader; 0 makes the data in the training process."""
+
+    def __post_init__(self) -> None:
+        """Validate the count.
+
+        Raises:
+            ConfigError: The number of workers is negative.
+        """
+        _require(self.num_workers >= 0, "must not be negative", where="data.num_workers")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerConfig:
+    """A whole run."""
+
+    layout: ParallelLayout = field(default_factory=ParallelLayout)
+    """The mesh; axes cp, ep and vpp must be 1."""
+    model: ModelConfig = field(default_factory=ModelConfig)
+    """The transformer."""
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    """The pipeline schedule."""
+    train: TrainConfig = field(default_factory=TrainConfig)
+    """Steps, batch and optimizer."""
+    device: DeviceConfig = field(default_factory=DeviceConfig)
+    """Device and backend."""
+    pace: PaceConfig = field(default_factory=PaceConfig)
+    """Emulated device times."""
+    data: DataConfig = field(default_factory=DataConfig)
+    """Input pipeline."""
+    faults: tuple[FaultSpec, ...] = ()
+    """Faults to inject, with their step windows."""
+
+    def __post_init__(self) -> None:
+        """Validate what several sections decide together.
+
+        Raises:
+            ConfigError: The mesh does not divide the model or the batch, or a
+                setting needs another device.
+        """
+        self._check_mesh()
+        self._check_layers()
+        self._check_device()
+        for fault in self.faults:
+            fault.check_mesh(self.layout)
+
+    @property
+    def microbatch_size(self) -> int:
+        """Return the sequences of one microbatch."""
+        return self.train.global_batch // (self.layout.dp * self.schedule.microbatches)
+
+    def _check_mesh(self) -> None:
+        for name in ("cp", "ep", "vpp"):
+            _require(
+                getattr(self.layout, name) == 1,
+                "this trainer splits along tp, pp and dp only",
+                where=f"layout.{name}",
+                remedy="Set it to 1",
+            )
+        for name in ("heads", "ffn"):
+            _require(
+                getattr(self.model, name) % self.layout.tp == 0,
+                f"{getattr(self.model, name)} is not a multiple of layout.tp = {self.layout.tp}",
+                where=f"model.{name}",
+                remedy="Change one of the two",
+            )
+        parts = self.layout.dp * self.schedule.microbatches
+        _require(
+            self.train.global_batch % parts == 0,
+            f"{self.train.global_batch} sequences do not divide into "
+            f"layout.dp x schedule.microbatches = {parts}",
+            where="train.global_batch",
+            remedy=f"Use a multiple of {parts}",
+        )
+
+    def _check_layers(self) -> None:
+        stages, split = self.layout.pp, self.schedule.layers_per_stage
+        _require(
+            self.model.layers >= stages,
+            f"{self.model.layers} blocks do not fill layout.pp = {stages} stages",
+            where="model.layers",
+            remedy="Give every stage at least one block",
+        )
+        _require(
+            not split or (len(split) == stages and sum(split) == self.model.layers),
+            f"{list(split)} is not a split of {self.model.layers} blocks over {stages} stages",
+            where="schedule.layers_per_stage",
+            remedy="Give one count per stage that sum to model.layers",
+        )
+
+    def _check_device(self) -> None:
+        on_cpu = self.device.kind == "cpu"
+        _require(
+            on_cpu or not self.pace.enabled,
+            "emulates devices on a CPU and would only delay a real one",
+            where="pace",
+            remedy="Set every pace to 0 with device.kind = cuda",
+        )
+        _require(
+            on_cpu or all(fault.works_on_cuda for fault in self.faults),
+            "slow_link and slow_rank:mode=compute act on the host and would not slow a GPU",
+            where="faults",
+            remedy="Use slow_rank:mode=sleep with device.kind = cuda",
+        )

@@ -1,0 +1,71 @@
+"""The log of what was really injected: one JSON line per event, one file per rank.
+
+::
+
+    {"record": "plan", "rank": 0, "clock": "monotonic_ns", "faults": [...]}
+    {"record": "fault", "kind": "slow_rank", "step": 3, "start_ns": …, "end_ns": …, …}
+    {"record": "step", "step": 3, "start_ns": …, "end_ns": …, "fault_active": true}
+
+Times are those of the probe's clock. ``fault_active`` says whether any fault of
+the job was on in the step, on this rank or another, so the steps of one rank's
+file are enough for a paired comparison. Lines are held in memory during a step
+and appended at its end: a killed run keeps all steps before the last.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from .fault_plan import ResolvedFault
+
+
+def truth_path(out: Path, rank: int) -> Path:
+    """Return the file of one rank."""
+    return out / f"ground_truth.rank{rank:05d}.jsonl"
+
+
+class GroundTruth:
+    """Writes the log of one rank.
+
+    Args:
+        out: Folder of the run's output; None writes nothing.
+        rank: Global rank.
+        faults: What was asked for, with the ranks and seeds that were drawn.
+    """
+
+    def __init__(self, out: Path | None, rank: int, faults: Sequence[ResolvedFault]) -> None:
+        self._path = None if out is None else truth_path(out, rank)
+        self._lines: list[str] = []
+        if self._path is not None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._path.write_text("", encoding="utf-8")
+        plan = [asdict(fault.spec) | {"rank": fault.rank, "seed": fault.seed} for fault in faults]
+        self._add(record="plan", rank=rank, clock="monotonic_ns", faults=plan)
+        self._flush()
+
+    def fault(self, kind: str, step: int, span_ns: tuple[int, int], **details: int | str) -> None:
+        """Note one applied fault with its real start and end, in nanoseconds."""
+        start_ns, end_ns = span_ns
+        self._add(record="fault", kind=kind, step=step, start_ns=start_ns, end_ns=end_ns, **details)
+
+    def step(self, step: int, span_ns: tuple[int, int], *, fault_active: bool) -> None:
+        """Note a finished step and write what it collected."""
+        start_ns, end_ns = span_ns
+        self._add(
+            record="step", step=step, start_ns=start_ns, end_ns=end_ns, fault_active=fault_active
+        )
+        self._flush()
+
+    def _add(self, **record: object) -> None:
+        if self._path is not None:
+            self._lines.append(json.dumps(record))
+
+    def _flush(self) -> None:
+        if self._path is None:
+            return
+        with self._path.open("a", encoding="utf-8") as file:
+            file.writelines(f"{line}\n" for line in self._lines)
+        self._lines.clear()

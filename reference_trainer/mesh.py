@@ -1,0 +1,165 @@
+"""The process groups of one rank, made from a ParallelLayout.
+
+Groups are values that are handed to whoever communicates in them; nothing here
+is global. Every group carries its axis as ``group_desc``, by which profilers
+and the probe recognise it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from meshscope.probe.schema.errors import ConfigError
+from meshscope.probe.schema.layout import ParallelLayout
+from meshscope.probe.schema.terms import Axis
+
+from .config import DeviceConfig
+
+_ALONE = "tcp://127.0.0.1:0"
+"""A free port: a job of one process meets nobody."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where this process stands in the job."""
+
+    rank: int = 0
+    """Global rank."""
+    world_size: int = 1
+    """Ranks of the job."""
+    local_rank: int = 0
+    """Rank on this host, which selects the GPU."""
+    rendezvous: str = _ALONE
+    """Where the ranks meet, as an ``init_method`` of torch.distributed."""
+
+    @classmethod
+    def from_environment(cls) -> Place:
+        """Read what torchrun sets; without it the job is this one process."""
+        if "RANK" not in os.environ:
+            return cls()
+        return cls(
+            rank=int(os.environ["RANK"]),
+            world_size=int(os.environ["WORLD_SIZE"]),
+            local_rank=int(os.environ.get("LOCAL_RANK", "0")),
+            rendezvous="env://",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeshGroup:
+    """The ranks that share one axis with this rank."""
+
+    axis: Axis
+    """Direction of the mesh."""
+    ranks: tuple[int, ...]
+    """Global ranks, in order of their position on the axis."""
+    position: int
+    """This rank's place in ``ranks``."""
+    handle: dist.ProcessGroup
+    """The torch process group."""
+
+    @property
+    def size(self) -> int:
+        """Return the number of members."""
+        return len(self.ranks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mesh:
+    """One rank's view of the mesh."""
+
+    layout: ParallelLayout
+    """Sizes of the axes."""
+    rank: int
+    """Global rank."""
+    device: torch.device
+    """Where this rank computes."""
+    tp: MeshGroup
+    """Ranks that share this rank's layers."""
+    pp: MeshGroup
+    """The pipeline that this rank is a stage of."""
+    dp: MeshGroup
+    """Ranks with the same weights and other data."""
+
+    @property
+    def is_reporter(self) -> bool:
+        """Return whether this rank prints and writes the losses: one on the last stage."""
+        last = self.pp.position == self.pp.size - 1
+        return last and self.tp.position == 0 and self.dp.position == 0
+
+
+@contextmanager
+def open_mesh(layout: ParallelLayout, device: DeviceConfig, place: Place) -> Iterator[Mesh]:
+    """Join the job, yield this rank's mesh, and leave together with all ranks.
+
+    The barrier at the end keeps a fast rank from closing connections that a
+    slower one still uses, which a launcher would count as a crash. It is left
+    out after an error, when the other ranks may never come.
+
+    Raises:
+        ConfigError: The job has another number of ranks than the layout.
+    """
+    if place.world_size != layout.world_size:
+        raise ConfigError(
+            f"tp x pp x dp = {layout.world_size} ranks, but the job has {place.world_size}",
+            where="layout",
+            remedy=f"Start it with torchrun --nproc_per_node {layout.world_size}",
+        )
+    torch_device = _torch_device(device, place)
+    dist.init_process_group(
+        device.backend,
+        init_method=place.rendezvous,
+        rank=place.rank,
+        world_size=place.world_size,
+        timeout=timedelta(seconds=device.timeout_s),
+        device_id=torch_device if torch_device.type == "cuda" else None,
+    )
+    try:
+        yield _build_mesh(layout, place.rank, torch_device)
+        dist.barrier()
+    finally:
+        dist.destroy_process_group()
+
+
+def _torch_device(device: DeviceConfig, place: Place) -> torch.device:
+    """Return the device of this rank, and make it the current one."""
+    if device.kind == "cpu":
+        # One thread per rank: a rank stands for one device.
+        torch.set_num_threads(1)
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise ConfigError(
+            "this torch sees no GPU", where="device.kind", remedy="Set device.kind to cpu"
+        )
+    torch.cuda.set_device(place.local_rank)
+    return torch.device("cuda", place.local_rank)
+
+
+def _build_mesh(layout: ParallelLayout, rank: int, device: torch.device) -> Mesh:
+    return Mesh(
+        layout=layout,
+        rank=rank,
+        device=device,
+        tp=_own_group(layout, rank, Axis.TP),
+        pp=_own_group(layout, rank, Axis.PP),
+        dp=_own_group(layout, rank, Axis.DP),
+    )
+
+
+def _own_group(layout: ParallelLayout, rank: int, axis: Axis) -> MeshGroup:
+    """Create all groups of an axis, as every rank must, and return this rank's."""
+    own: MeshGroup | None = None
+    for ranks in layout.groups(axis):
+        handle = dist.new_group(list(ranks), group_desc=axis.value)
+        if rank in ranks:
+            own = MeshGroup(axis=axis, ranks=ranks, position=ranks.index(rank), handle=handle)
+    if own is None:
+        raise ConfigError(f"rank {rank} is outside the mesh", where="layout")
+    return own

@@ -1,0 +1,148 @@
+"""Least wall times for parts of the model, so that ranks share cores without taking turns.
+
+A part is put between two identity functions of autograd. In the forward the
+first one notes the time and the second one sleeps until the part's time is
+over; in the backward they change roles and the time is doubled::
+
+    forward    note | part | sleep until note + t
+    backward   sleep until note + 2 t | part's backward | note
+
+What the part spent waiting for communication is taken off, as a device does not
+compute meanwhile: a rank that waited 30 ms for its peer still takes t of its own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from meshscope.probe.clock import now_ns
+
+from .config import PaceConfig
+
+_BACKWARD_FACTOR = 2
+"""Backward work over forward work: two matrix products (input, weight) for one."""
+
+
+class PartRunner(Protocol):
+    """Runs the parts of a stage; ``Pace`` and ``NoPace`` are the two of them."""
+
+    def embed(self, part: nn.Module, ids: Tensor) -> Tensor:
+        """Run the embedding."""
+
+    def layer(self, part: nn.Module, hidden: Tensor) -> Tensor:
+        """Run one transformer block."""
+
+    def head(self, part: nn.Module, hidden: Tensor) -> Tensor:
+        """Run the final norm and the output head."""
+
+
+class NoPace:
+    """Runs every part at its own speed."""
+
+    def embed(self, part: nn.Module, ids: Tensor) -> Tensor:
+        """Run the embedding."""
+        return _run(part, ids)
+
+    def layer(self, part: nn.Module, hidden: Tensor) -> Tensor:
+        """Run one transformer block."""
+        return _run(part, hidden)
+
+    def head(self, part: nn.Module, hidden: Tensor) -> Tensor:
+        """Run the final norm and the output head."""
+        return _run(part, hidden)
+
+
+class Pace:
+    """Runs every part for at least its configured time.
+
+    Args:
+        config: The times.
+        waited_ns: Returns how long this rank has waited for communication so
+            far, in nanoseconds.
+    """
+
+    def __init__(self, config: PaceConfig, waited_ns: Callable[[], int]) -> None:
+        self._embed_ns = round(config.embed_ms * 1e6)
+        self._layer_ns = round(config.layer_ms * 1e6)
+        self._head_ns = round(config.head_ms * 1e6)
+        self._waited_ns = waited_ns
+
+    def embed(self, part: nn.Module, ids: Tensor) -> Tensor:
+        """Run the embedding; token ids have no gradient, so its backward is one sleep."""
+        timer = _Timer(self._embed_ns, self._waited_ns)
+        timer.start()
+        hidden = _run(part, ids)
+        return _Border.apply(hidden, timer.finish_forward, timer.sleep_backward)  # type: ignore[no-any-return, no-untyped-call]
+
+    def layer(self, part: nn.Module, hidden: Tensor) -> Tensor:
+        """Run one transformer block."""
+        return self._between_borders(part, hidden, self._layer_ns)
+
+    def head(self, part: nn.Module, hidden: Tensor) -> Tensor:
+        """Run the final norm and the output head."""
+        return self._between_borders(part, hidden, self._head_ns)
+
+    def _between_borders(self, part: nn.Module, hidden: Tensor, least_ns: int) -> Tensor:
+        timer = _Timer(least_ns, self._waited_ns)
+        hidden = _Border.apply(hidden, timer.start, timer.finish_backward)  # type: ignore[no-untyped-call]
+        hidden = _run(part, hidden)
+        return _Border.apply(hidden, timer.finish_forward, timer.start)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _Timer:
+    """The running time of one part for one microbatch, communication waits left out."""
+
+    def __init__(self, least_ns: int, waited_ns: Callable[[], int]) -> None:
+        self._least_ns = least_ns
+        self._waited_ns = waited_ns
+        self._start_ns = 0
+
+    def start(self) -> None:
+        """Note the time."""
+        self._start_ns = now_ns() - self._waited_ns()
+
+    def finish_forward(self) -> None:
+        """Sleep for what is left of the part's time."""
+        self._sleep_until(self._least_ns)
+
+    def finish_backward(self) -> None:
+        """Sleep for what is left of the backward's time."""
+        self._sleep_until(self._least_ns * _BACKWARD_FACTOR)
+
+    def sleep_backward(self) -> None:
+        """Sleep for the backward's whole time."""
+        self.start()
+        self.finish_backward()
+
+    def _sleep_until(self, least_ns: int) -> None:
+        left_ns = least_ns - (now_ns() - self._waited_ns() - self._start_ns)
+        if left_ns > 0:
+            time.sleep(left_ns / 1e9)
+
+
+class _Border(torch.autograd.Function):
+    """An identity that calls one function on the way forward and one on the way back."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, tensor: Tensor, on_forward: Callable[[], None], on_backward: Callable[[], None]
+    ) -> Tensor:
+        ctx.on_backward = on_backward
+        on_forward()
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        ctx.on_backward()
+        return grads[0], None, None
+
+
+def _run(part: nn.Module, tensor: Tensor) -> Tensor:
+    """Call a module whose output is one tensor."""
+    output: Tensor = part(tensor)
+    return output

@@ -1,0 +1,129 @@
+"""From TOML text and ``section.field=value`` overrides to a TrainerConfig."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import msgspec
+
+from meshscope.probe.schema.errors import ConfigError
+
+from .config import TrainerConfig
+from .fault_plan import parse_fault
+
+_CONFIGS = files("meshscope.reference_trainer") / "configs"
+
+
+def preset_names() -> list[str]:
+    """Return the names of the presets that ship with the trainer, sorted."""
+    return sorted(
+        entry.name.removesuffix(".toml")
+        for entry in _CONFIGS.iterdir()
+        if entry.name.endswith(".toml")
+    )
+
+
+def preset_text(name: str) -> str:
+    """Return the TOML text of a preset.
+
+    Raises:
+        ConfigError: There is no such preset.
+    """
+    if name not in preset_names():
+        raise ConfigError(
+            f"there is no preset {name!r}",
+            where="--preset",
+            remedy=f"Choose one of {', '.join(preset_names())}",
+        )
+    return (_CONFIGS / f"{name}.toml").read_text(encoding="utf-8")
+
+
+def file_text(path: Path) -> str:
+    """Return the text of a configuration file.
+
+    Raises:
+        ConfigError: The file cannot be read.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot be read ({error})", where=str(path)) from error
+
+
+def load_config(
+    text: str, *, overrides: Iterable[str] = (), faults: Iterable[str] = (), where: str = "config"
+) -> TrainerConfig:
+    """Build a configuration.
+
+    Args:
+        text: TOML with one table per section of TrainerConfig.
+        overrides: ``section.field=value``, later ones win.
+        faults: Faults in command line form, added to those of the text.
+        where: What messages call the text.
+
+    Raises:
+        ConfigError: A name is unknown or a value does not fit.
+    """
+    try:
+        raw: dict[str, Any] = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"is not TOML ({error})", where=where) from error
+    for override in overrides:
+        _apply_override(raw, override)
+    config = _convert(raw, where)
+    added = tuple(parse_fault(fault) for fault in faults)
+    return _convert(raw | {"faults": [*config.faults, *added]}, where) if added else config
+
+
+def _apply_override(raw: dict[str, Any], override: str) -> None:
+    """Set one field of the raw mapping."""
+    path, equals, value = override.partition("=")
+    section, dot, name = path.strip().partition(".")
+    if not equals or not dot:
+        raise ConfigError(
+            f"{override!r} is not of the form section.field=value",
+            where="--set",
+            remedy="Write for example --set model.layers=8",
+        )
+    raw.setdefault(section, {})[name] = _toml_value(value.strip())
+
+
+def _toml_value(text: str) -> Any:
+    """Return the TOML meaning of a text, which is itself where it has none."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _convert(raw: Mapping[str, Any], where: str) -> TrainerConfig:
+    """Check the names, then let msgspec check types and build the dataclasses."""
+    _check_names(raw, TrainerConfig, where)
+    try:
+        return msgspec.convert(raw, TrainerConfig)
+    except msgspec.ValidationError as error:
+        what, _, path = str(error).partition(" - at ")
+        field = path.strip("`").removeprefix("$.")
+        raise ConfigError(what.lower(), where=field or where) from error
+
+
+def _check_names(raw: Mapping[str, Any], target: type, where: str) -> None:
+    """Refuse names that are no field of the dataclass, down through the sections."""
+    hints = get_type_hints(target)
+    known = [field.name for field in fields(target)]
+    for name, value in raw.items():
+        if name not in known:
+            raise ConfigError(
+                f"unknown setting {name!r}", where=where, remedy=f"Known: {', '.join(known)}"
+            )
+        inner = next((t for t in (hints[name], *get_args(hints[name])) if is_dataclass(t)), None)
+        if inner is None:
+            continue
+        for part in value if isinstance(value, list) else [value]:
+            if isinstance(part, Mapping) and isinstance(inner, type):
+                _check_names(part, inner, f"{where}.{name}" if where != "config" else name)

@@ -1,0 +1,77 @@
+"""Reads losses without stopping the device, prints them and keeps them.
+
+A loss on a GPU is copied in the background and read once the copy has
+arrived, one or two steps later; reading it at once would make the host wait
+for the whole step and change what is measured.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class _Entry(NamedTuple):
+    """A loss on its way to the host."""
+
+    step: int
+    loss: Tensor
+    arrived: torch.cuda.Event | None
+    dur_ns: int
+
+
+class LossReport:
+    """Losses of the run, in step order.
+
+    Args:
+        emit: Takes one line of text per step; None prints nothing.
+
+    Attributes:
+        losses: Losses that have been read so far.
+    """
+
+    def __init__(self, emit: Callable[[str], None] | None) -> None:
+        self.losses: list[float] = []
+        self._emit = emit
+        self._entries: deque[_Entry] = deque()
+
+    def add(self, step: int, loss: Tensor, dur_ns: int) -> None:
+        """Take the loss of a step that took ``dur_ns``, and report what has arrived."""
+        arrived = None
+        if loss.is_cuda:
+            loss = loss.to("cpu", non_blocking=True)
+            arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            arrived.record()
+        self._entries.append(_Entry(step, loss, arrived, dur_ns))
+        while self._entries and _is_there(self._entries[0]):
+            self._read(self._entries.popleft())
+
+    def finish(self) -> None:
+        """Report the rest, waiting for it."""
+        while self._entries:
+            entry = self._entries.popleft()
+            if entry.arrived is not None:
+                entry.arrived.synchronize()
+            self._read(entry)
+
+    def write(self, path: Path) -> None:
+        """Write the losses as JSON."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({"loss": self.losses}) + "\n", encoding="utf-8")
+
+    def _read(self, entry: _Entry) -> None:
+        self.losses.append(float(entry.loss))
+        if self._emit is not None:
+            self._emit(
+                f"step {entry.step:4d}  loss {self.losses[-1]:.6f}  {entry.dur_ns / 1e6:8.1f} ms"
+            )
+
+
+def _is_there(entry: _Entry) -> bool:
+    return entry.arrived is None or bool(entry.arrived.query())  # type: ignore[no-untyped-call]

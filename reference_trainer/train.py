@@ -1,0 +1,175 @@
+"""The training run of one rank, from joining the job to leaving it."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from meshscope import probe
+from meshscope.probe.clock import now_ns
+
+from .comm import Communicator, PerfectLinks
+from .config import TrainerConfig
+from .data import batches
+from .data_parallel import GradientReducer
+from .fault_plan import ResolvedFault, resolve
+from .faults import FaultInjector
+from .ground_truth import GroundTruth
+from .hardware import find_hardware
+from .mesh import Mesh, Place, open_mesh
+from .model import Stage, parameter_count
+from .pace import NoPace, Pace
+from .pipeline_parallel import Pipeline, stage_part
+from .report import LossReport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What one rank trains with."""
+
+    pipeline: Pipeline
+    """Forward and backward of a step."""
+    reducer: GradientReducer
+    """Sums the gradients over the replicas."""
+    optimizer: torch.optim.Optimizer
+    """Updates this rank's parameters."""
+
+
+def train(
+    config: TrainerConfig,
+    place: Place,
+    *,
+    out: Path | None = None,
+    emit: Callable[[str], None] | None = None,
+) -> list[float]:
+    """Train, and return the loss of every step on the reporting rank.
+
+    Args:
+        config: The run; the same on every rank.
+        place: Where this process stands in the job.
+        out: Folder for the ground truth and ``losses.json``; None writes nothing.
+        emit: Takes one line per step, on the reporting rank only.
+
+    Returns:
+        The global mean loss of each step; empty on all ranks but one.
+
+    Raises:
+        ConfigError: The job or the machine does not fit the configuration.
+    """
+    with open_mesh(config.layout, config.device, place) as mesh:
+        comm = Communicator(PerfectLinks())
+        _describe_run(config, mesh, comm)
+        faults = _agree_on_faults(config, mesh, comm)
+        truth = GroundTruth(out, mesh.rank, faults)
+        injector = FaultInjector(faults, mesh.layout, mesh.rank, truth)
+        comm.links = injector
+        parts = _build_parts(config, mesh, comm, injector)
+        report = LossReport(emit if mesh.is_reporter else None)
+
+        data = batches(config, mesh.dp.position)
+        for step in range(config.train.steps):
+            start_ns = now_ns()
+            injector.begin_step(step)
+            with probe.span("data_load"):
+                ids, labels = (tensor.to(mesh.device) for tensor in next(data))
+            loss = _train_step(parts, mesh, comm, ids, labels)
+            probe.step(tokens=ids.numel())
+            end_ns = now_ns()
+            truth.step(step, (start_ns, end_ns), fault_active=injector.any_active())
+            if loss is not None and mesh.is_reporter:
+                report.add(step, loss, end_ns - start_ns)
+
+        report.finish()
+        if out is not None and mesh.is_reporter:
+            report.write(out / "losses.json")
+        return report.losses
+
+
+def _train_step(
+    parts: Parts, mesh: Mesh, comm: Communicator, ids: Tensor, labels: Tensor
+) -> Tensor | None:
+    """Run one optimizer step; return the global mean loss on the last stage."""
+    parts.reducer.start_step()
+    loss = parts.pipeline.step(ids, labels)
+    summing = None if loss is None else comm.all_reduce(loss, mesh.dp)
+    parts.reducer.finish()
+    parts.optimizer.step()
+    if summing is not None:
+        summing.wait()
+    return loss
+
+
+def _build_parts(
+    config: TrainerConfig, mesh: Mesh, comm: Communicator, injector: FaultInjector
+) -> Parts:
+    """Build the stage of this rank and what trains it."""
+    stage = Stage(
+        config.model,
+        stage_part(config, mesh.pp.position),
+        seed=config.train.seed,
+        tp=mesh.tp,
+        comm=comm,
+        runner=Pace(config.pace, lambda: comm.waited_ns) if config.pace.enabled else NoPace(),
+    ).to(mesh.device)
+    injector.attach(stage)
+    reducer = GradientReducer(
+        stage.parameters(),
+        mesh.dp,
+        comm,
+        backwards=config.schedule.microbatches,
+        bucket_bytes=config.train.bucket_bytes,
+    )
+    return Parts(
+        pipeline=Pipeline(config, mesh, stage),
+        reducer=reducer,
+        optimizer=_build_optimizer(config, stage),
+    )
+
+
+def _build_optimizer(config: TrainerConfig, stage: Stage) -> torch.optim.Optimizer:
+    rate = config.train.learning_rate
+    if config.train.optimizer == "sgd":
+        return torch.optim.SGD(stage.parameters(), lr=rate)
+    return torch.optim.AdamW(stage.parameters(), lr=rate, weight_decay=0.0)
+
+
+def _agree_on_faults(
+    config: TrainerConfig, mesh: Mesh, comm: Communicator
+) -> tuple[ResolvedFault, ...]:
+    """Draw ranks and seeds; where no seed is given, rank 0 takes one from the system."""
+    resolved = []
+    for spec in config.faults:
+        seed = spec.seed
+        if seed is None:
+            seed = comm.share_from_rank_zero(secrets.randbits(31), mesh.device)
+        resolved.append(resolve(spec, mesh.layout.world_size, seed))
+    return tuple(resolved)
+
+
+def _describe_run(config: TrainerConfig, mesh: Mesh, comm: Communicator) -> None:
+    """Tell the probe, where one is attached, what it cannot see by watching."""
+    hardware = find_hardware(mesh, comm)
+    model = config.model
+    probe.describe(
+        layout=config.layout,
+        model={
+            "num_layers": model.layers,
+            "hidden_size": model.hidden,
+            "ffn_size": model.ffn,
+            "num_heads": model.heads,
+            "seq_len": model.seq_len,
+            "vocab_size": model.vocab,
+            "parameters": parameter_count(model),
+        },
+        schedule=config.schedule.kind,
+        microbatches=config.schedule.microbatches,
+        tokens_per_step=config.train.global_batch * model.seq_len,
+        peak_flops=hardware.peak_flops,
+        peak_source=hardware.peak_source,
+        device_name=hardware.name,
+    )

@@ -1,0 +1,160 @@
+"""The main job from end to end: train, record, diagnose, and compare with the truth.
+
+Eight processes train on this machine (tensor x pipeline x data = 2 x 2 x 2).
+One rank, drawn at random, is slowed down in half of the steps. The trainer
+writes which one, and when, to a file that the analysis never opens; only after
+the diagnosis is printed is it compared with that file.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+import typer
+
+from meshscope.analyze import Diagnosis, diagnose, load_trace
+from meshscope.analyze.report import to_text
+from meshscope.probe.launch import run
+from meshscope.probe.schema.errors import MeshscopeError
+from meshscope.probe.schema.terms import FindingKind
+
+RANKS = 8
+STEPS = 33
+WINDOW = 4
+DELAY_MS = 25
+RUN_ID = "demo"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Truth:
+    """What was really injected, and what it cost."""
+
+    rank: int
+    paired_ns: float
+    """Mean step time with the fault less without, over the paired blocks."""
+    cost_frac: float
+    """The same, averaged over all analysed steps, as a share of the mean step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoResult:
+    """Where the demo left its run, and how the diagnosis compares with the truth."""
+
+    runs_dir: Path
+    diagnosis: Diagnosis
+    truth: Truth
+    suspect: int | None
+    """Rank of the first straggler finding."""
+    cost_frac: float | None
+    """What the diagnosis says that repairing it returns."""
+
+    @property
+    def relative_error(self) -> float | None:
+        """Return how far the diagnosed cost is from the truth, as a share of the truth."""
+        if self.cost_frac is None:
+            return None
+        return abs(self.cost_frac - self.truth.cost_frac) / self.truth.cost_frac
+
+
+def run_demo(folder: Path | None = None) -> DemoResult:
+    """Run the demo and print its report.
+
+    Args:
+        folder: Gets ``runs/`` and ``truth/``; a new temporary folder if not given.
+
+    Raises:
+        MeshscopeError: The training run failed.
+    """
+    base = folder or Path(tempfile.mkdtemp(prefix="meshscope-demo-"))
+    runs_dir, truth_dir = base / "runs", base / "truth"
+    typer.echo(
+        f"Training {RANKS} ranks (TP2 x PP2 x DP2, gloo) for {STEPS} steps; "
+        "one of them is slowed down, and the analysis is not told which.",
+        err=True,
+    )
+    code = run(_command(truth_dir), runs_dir, run_id=RUN_ID)
+    if code != 0:
+        raise MeshscopeError(
+            f"the training run ended with exit code {code}",
+            where=str(runs_dir / RUN_ID),
+            remedy="Its own messages are above",
+        )
+    result = diagnose(load_trace(runs_dir / RUN_ID))
+    typer.echo(to_text(result))
+    compared = _compare(runs_dir, result, read_truth(truth_dir, result))
+    typer.echo(f"\n{comparison(compared)}")
+    typer.echo(f"\nNext: meshscope dashboard {runs_dir}")
+    return compared
+
+
+def _command(truth_dir: Path) -> list[str]:
+    fault = f"slow_rank:rank=random,mode=sleep,delay_ms={DELAY_MS},start=1,window={WINDOW}"
+    return [
+        *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
+        *("--nproc_per_node", str(RANKS), "-m", "meshscope.reference_trainer"),
+        *("--preset", "demo", "--set", f"train.steps={STEPS}", "--fault", fault),
+        *("--out", str(truth_dir)),
+    ]
+
+
+def read_truth(truth_dir: Path, result: Diagnosis) -> Truth:
+    """Return the injected rank and its paired cost from the trainer's own log.
+
+    Every block of steps with the fault has a block without it beside it, so the
+    difference of the two means is the cost per affected step.
+    """
+    records = [
+        json.loads(line)
+        for line in (truth_dir / "ground_truth.rank00000.jsonl").read_text("utf-8").splitlines()
+    ]
+    rank = next(record for record in records if record["record"] == "plan")["faults"][0]["rank"]
+    steps = [record for record in records if record["record"] == "step" and record["step"] >= 1]
+    length = {
+        active: [_length(s) for s in steps if s["fault_active"] is active]
+        for active in (True, False)
+    }
+    paired_ns = fmean(length[True]) - fmean(length[False])
+    affected = len(length[True]) / len(steps)
+    return Truth(
+        rank=rank, paired_ns=paired_ns, cost_frac=paired_ns * affected / result.step_time_ns
+    )
+
+
+def _length(step: dict[str, int]) -> int:
+    return step["end_ns"] - step["start_ns"]
+
+
+def _compare(runs_dir: Path, result: Diagnosis, truth: Truth) -> DemoResult:
+    found = [finding for finding in result.findings if finding.kind is FindingKind.STRAGGLER_RANK]
+    return DemoResult(
+        runs_dir=runs_dir,
+        diagnosis=result,
+        truth=truth,
+        suspect=found[0].where["rank"] if found else None,
+        cost_frac=found[0].removal_gain_frac if found else None,
+    )
+
+
+def comparison(result: DemoResult) -> str:
+    """Return the truth beside the diagnosis, in words."""
+    truth = result.truth
+    lines = [
+        "Compared with the truth (read only now):",
+        f"  injected:  rank {truth.rank}, +{truth.paired_ns / 1e6:.1f} ms per affected step by "
+        f"paired A/B steps = {truth.cost_frac:.1%} of the mean step",
+    ]
+    if result.suspect is None or result.relative_error is None:
+        return "\n".join([*lines, "  diagnosed: no straggler. The diagnosis missed it."])
+    verdict = "right rank" if result.suspect == truth.rank else "WRONG RANK"
+    return "\n".join(
+        [
+            *lines,
+            f"  diagnosed: rank {result.suspect}, repairing it returns {result.cost_frac:.1%} of the "
+            f"mean step ({verdict}; cost off by {result.relative_error:.0%})",
+        ]
+    )

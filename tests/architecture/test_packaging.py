@@ -1,0 +1,101 @@
+"""What a user installs."""
+
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+
+import pytest
+
+BUILT_FROM = (
+    "pyproject.toml",
+    "README.md",
+    "LICENSE",
+    "src",
+    "probe",
+    "analyze",
+    "dashboard",
+    "reference_trainer",
+)
+
+
+@pytest.fixture(scope="module")
+def wheel_names(project_dir, tmp_path_factory):
+    """Return the names in a wheel that is built from a copy of the sources."""
+    copy = tmp_path_factory.mktemp("source")
+    for name in BUILT_FROM:
+        source = project_dir / name
+        if source.is_dir():
+            shutil.copytree(
+                source,
+                copy / name,
+                symlinks=True,
+                ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"),
+            )
+        else:
+            shutil.copy(source, copy / name)
+    built = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "build",
+            "--wheel",
+            "--no-isolation",
+            "--outdir",
+            copy / "dist",
+            copy,
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert built.returncode == 0, built.stdout + built.stderr
+    (wheel,) = (copy / "dist").glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        return set(archive.namelist())
+
+
+def test_wheel_holds_one_package(wheel_names):
+    """Fails when the wheel puts a second top-level name into a user's environment."""
+    tops = {name.split("/")[0] for name in wheel_names}
+    assert "meshscope" in tops
+    assert not [top for top in tops - {"meshscope"} if not top.endswith(".dist-info")]
+
+
+def test_wheel_holds_every_source(wheel_names, sources, project_dir):
+    """Fails when a module or data file of the sources is missing from the wheel."""
+    wanted = {
+        f"meshscope/{source.name}".replace("meshscope/src/meshscope", "meshscope")
+        for source in sources
+    }
+    for folder, pattern in (("dashboard/assets", "*"), ("reference_trainer/configs", "*.toml")):
+        files = [path for path in (project_dir / folder).glob(pattern) if path.is_file()]
+        wanted |= {f"meshscope/{path.relative_to(project_dir).as_posix()}" for path in files}
+    assert not wanted - wheel_names
+    assert "meshscope/py.typed" in wheel_names
+
+
+def test_wheel_brings_its_licence(wheel_names):
+    """Fails when the licence text does not travel with the package."""
+    assert any(name.endswith("/licenses/LICENSE") for name in wheel_names)
+
+
+def test_constraints_pin_every_requirement(project_dir):
+    """Fails when a package that CI installs is not pinned to one version."""
+    project = tomllib.loads((project_dir / "pyproject.toml").read_text())["project"]
+    asked = set(project["dependencies"])
+    for extra, requirements in project["optional-dependencies"].items():
+        asked |= set(requirements) if extra != "all" else set()
+    lines = (project_dir / "constraints.txt").read_text().splitlines()
+    pins = [line for line in lines if line and not line.startswith("#")]
+    assert all("==" in pin for pin in pins)
+    pinned = {_plain_name(pin) for pin in pins}
+    assert not {_plain_name(requirement) for requirement in asked} - pinned
+
+
+def _plain_name(requirement: str) -> str:
+    name = requirement
+    for end in "[<>=!~; ":
+        name = name.split(end)[0]
+    return name.lower().replace("_", "-")

@@ -1,0 +1,114 @@
+"""What a rank shows at each instant of a step."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from meshscope.analyze import Trace
+from meshscope.dashboard.categories import Category
+from meshscope.dashboard.slices import WHOLE_CAPTURE, in_window, step_slices, steps_of
+from meshscope.probe.schema.layout import ParallelLayout
+from meshscope.probe.schema.tables import TABLES
+
+STEP = {"step": 4, "start_ns": 1000, "dur_ns": 20, "tokens": None}
+PLACE = {"step": 4, "stage": 0, "chunk": 0, "microbatch": 1, "cpu_ns": None}
+FORWARD = {**PLACE, "kind": "forward", "start_ns": 1000, "dur_ns": 10}
+REDUCE = {
+    **{"step": 4, "group_id": "g", "axis": "tp", "kind": "all_reduce", "seq": 0},
+    **{"size_bytes": 64, "dtype": None, "issue_ns": 1004, "start_ns": 1004, "end_ns": 1014},
+    **{"wait_start_ns": 1004, "wait_end_ns": 1006, "source": "host_blocking", "event_id": 1},
+}
+
+
+def _trace(*, layout=None, ranks=(0,), per_step_clock=False, **rows) -> Trace:
+    tables = {
+        name: TABLES[name].conform(pa.Table.from_pylist([{"rank": 0, **row} for row in given]))
+        for name, given in rows.items()
+    }
+    return Trace(
+        path=Path("run"),
+        run={},
+        layout=layout,
+        ranks=ranks,
+        tables=tables,
+        per_step_clock=per_step_clock,
+    )
+
+
+def _pieces(step) -> list[tuple[Category, int, int]]:
+    columns = step.slices[["category", "start_ns", "end_ns"]]
+    return [(Category(row[0]), row[1], row[2]) for row in columns.itertuples(index=False)]
+
+
+def test_a_host_wait_covers_the_span_around_it():
+    """Fails when a rank that waits inside a forward pass is drawn as computing."""
+    step = step_slices(_trace(step=[STEP], span=[FORWARD], collective=[REDUCE]), 4)
+    assert _pieces(step) == [
+        (Category.FORWARD, 0, 4),
+        (Category.COMM_TP, 4, 6),
+        (Category.FORWARD, 6, 10),
+    ]
+    assert step.slices["text"].tolist()[:2] == [
+        "forward, stage 0, microbatch 1",
+        "waiting for all-reduce over TP, 64 bytes",
+    ]
+    assert (step.length_ns, step.undrawn) == (20, 0)
+
+
+def test_device_compute_covers_communication():
+    """Fails when overlapped communication is drawn as exposed."""
+    kernel = {"step": 4, "device": 0, "stream": 7, "name_id": 3, "category": "compute"}
+    kernel |= {"start_ns": 1000, "dur_ns": 10, "correlation": -1, "op_id": -1, "launch_ns": None}
+    device = {**REDUCE, "source": "device"}
+    name = {"name_id": 3, "name": "gemm<float>"}
+    step = step_slices(_trace(step=[STEP], kernel=[kernel], collective=[device], name=[name]), 4)
+    assert _pieces(step) == [(Category.COMPUTE, 0, 10), (Category.COMM_TP, 10, 14)]
+    assert step.slices["text"].tolist()[0] == "gemm<float>"
+
+
+def test_the_last_record_of_an_event_counts():
+    """Fails when an event that was written twice, before and after its end, is drawn twice."""
+    unfinished = {**REDUCE, "end_ns": None, "wait_end_ns": None}
+    step = step_slices(_trace(step=[STEP], collective=[unfinished, REDUCE]), 4)
+    assert _pieces(step) == [(Category.COMM_TP, 4, 6)]
+    assert step.undrawn == 0
+
+
+def test_communication_without_an_end_is_counted():
+    """Fails when communication that cannot be drawn disappears without a word."""
+    unfinished = {**REDUCE, "end_ns": None, "wait_start_ns": None, "wait_end_ns": None}
+    step = step_slices(_trace(step=[STEP], span=[FORWARD], collective=[unfinished]), 4)
+    assert step.undrawn == 1
+    assert _pieces(step) == [(Category.FORWARD, 0, 10)]
+
+
+def test_a_slice_is_cut_at_the_border_of_the_step():
+    """Fails when a span that crosses into a step is missing there, or runs out of it."""
+    early = {**FORWARD, "step": 3, "start_ns": 995, "dur_ns": 8}
+    late = {**FORWARD, "start_ns": 1018, "dur_ns": 9}
+    step = step_slices(_trace(step=[STEP], span=[early, late]), 4)
+    assert _pieces(step) == [(Category.FORWARD, 0, 3), (Category.FORWARD, 18, 20)]
+
+
+def test_a_capture_without_steps_is_one_window():
+    """Fails when a trace without step boundaries cannot be looked at."""
+    trace = _trace(span=[FORWARD])
+    assert steps_of(trace) == (WHOLE_CAPTURE,)
+    assert _pieces(step_slices(trace, WHOLE_CAPTURE)) == [(Category.FORWARD, 0, 10)]
+
+
+def test_rows_follow_the_mesh():
+    """Fails when ranks of a stage are not drawn together under their place in the mesh."""
+    layout = ParallelLayout(pp=2, dp=2, order="dp-pp-cp-tp")
+    step = step_slices(_trace(layout=layout, ranks=(0, 1, 2, 3), step=[STEP]), 4)
+    assert step.ranks == (0, 2, 1, 3)
+    assert step.labels[1] == "rank 2 · pp0 dp1"
+    assert step.slices.empty
+
+
+@pytest.mark.parametrize(("window", "count"), [((0, 4), 1), ((4, 6), 1), ((3, 7), 3), ((11, 20), 0)])
+def test_window(window, count):
+    """Fails when zooming shows slices outside the window, or loses one inside."""
+    step = step_slices(_trace(step=[STEP], span=[FORWARD], collective=[REDUCE]), 4)
+    assert len(in_window(step.slices, window)) == count

@@ -1,0 +1,63 @@
+"""The query of an address and the view that it stands for."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meshscope.dashboard.state import METRICS, ViewState, parse_path, parse_query, view_at
+
+numbers = st.none() | st.integers(min_value=0, max_value=10**17)
+
+
+@given(step=numbers, t0=numbers, t1=numbers, metric=st.sampled_from(METRICS))
+def test_round_trip(step, t0, t1, metric):
+    """Fails when a shared link opens another view than the one that it was made from."""
+    if t0 is not None and t1 is not None and t0 >= t1:
+        t0, t1 = None, None
+    state = ViewState(step=step, t0=t0, t1=t1, metric=metric)
+    assert parse_query(state.query()) == state
+
+
+@pytest.mark.parametrize(
+    ("query", "rejected"),
+    [
+        ("?step=-1", ("step",)),
+        ("?step=1e9&t0=x", ("step", "t0")),
+        ("?t0=9&t1=3", ("t0, t1",)),
+        ("?metric=<script>", ("metric",)),
+        ("?step=" + "9" * 40, ("step",)),
+        ("?" + "&".join(["step=1"] * 99), ()),
+        (None, ()),
+    ],
+)
+def test_nonsense_is_named_and_left_out(query, rejected):
+    """Fails when a hostile query changes the view, raises, or is dropped silently."""
+    assert parse_query(query) == ViewState(rejected=rejected)
+
+
+@given(numbers, numbers, st.integers(min_value=0, max_value=10**12))
+def test_the_window_lies_in_the_step(t0, t1, length):
+    """Fails when a window of the address reaches out of the step or is empty."""
+    start, end = ViewState(t0=t0, t1=t1).window(length)
+    assert 0 <= start < end <= max(length, 1)
+
+
+def test_another_step_is_shown_whole():
+    """Fails when the zoom of one step is carried into another."""
+    assert ViewState(step=1, t0=5, t1=9).at_step(2) == ViewState(step=2)
+    assert view_at(-1, (0, 9)) == ViewState(t0=0, t1=9)
+
+
+@pytest.mark.parametrize(
+    ("path", "place"),
+    [
+        ("/run/a/mesh", ("a", "mesh")),
+        ("/run/a", ("a", "overview")),
+        ("/", None),
+        ("/run/a/b/c", None),
+        (None, None),
+    ],
+)
+def test_paths(path, place):
+    """Fails when an address leads to another page than it names."""
+    assert parse_path(path) == place

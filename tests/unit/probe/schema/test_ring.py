@@ -1,0 +1,104 @@
+"""Reading a ring: what is good stays readable, what is not is told."""
+
+import struct
+import zlib
+from pathlib import Path
+
+import pytest
+
+from meshscope.probe.schema.errors import FormatVersionError, SegmentError
+from meshscope.probe.schema.ring import (
+    BODY_OFFSET,
+    HEADER_BYTES,
+    MAGIC,
+    SLOT_BYTES,
+    RingHeader,
+    read_ring,
+)
+
+
+@pytest.fixture
+def ring_path(make_recorder, run_path) -> Path:
+    """Return the ring of a finished recorder with 300 steps in 256 slots."""
+    recorder = make_recorder()
+    for step in range(300):
+        recorder.record_step(step, 1, 2)
+    recorder.close()
+    return run_path / "rank00000" / "ring.bin"
+
+
+@pytest.mark.parametrize("byte", [0, 8, 15, BODY_OFFSET, BODY_OFFSET + 1, BODY_OFFSET + 20])
+def test_flipped_byte_is_found_in_every_part_of_a_slot(ring_path, flip_byte, byte):
+    """Fails when a damaged checksum, commit word, code or value is used as if it were good."""
+    slot = 100
+    flip_byte(ring_path, HEADER_BYTES + slot * SLOT_BYTES + byte)
+    found = read_ring(ring_path)
+    assert found.damaged == (slot,)
+    assert sorted(found.records["step"]["step"].tolist()) == sorted({*range(44, 300)} - {100})
+
+
+def test_damage_in_the_newest_slot_is_no_torn_record(ring_path, flip_byte):
+    """Fails when corruption of the last record passes for a record that was being written."""
+    flip_byte(ring_path, HEADER_BYTES + 299 % 256 * SLOT_BYTES + BODY_OFFSET + 9)
+    found = read_ring(ring_path)
+    assert (found.damaged, found.uncommitted) == ((299 % 256,), 0)
+
+
+def test_cut_ring_gives_what_is_left(ring_path):
+    """Fails when a partly copied ring is refused, or read beyond its end."""
+    content = ring_path.read_bytes()
+    ring_path.write_bytes(content[: HEADER_BYTES + 100 * SLOT_BYTES + 7])
+    found = read_ring(ring_path)
+    assert len(found.records["step"]) == 100
+    assert found.missing_slots == 156
+
+
+def test_unused_ring_is_empty(make_recorder, run_path):
+    """Fails when a rank that recorded nothing yet cannot be read."""
+    make_recorder()
+    found = read_ring(run_path / "rank00000" / "ring.bin")
+    assert (found.records, found.damaged, found.uncommitted) == ({}, (), 0)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is not a ring file"),
+        (b"PAR1" * 2000, "is not a ring file"),
+        (MAGIC, "is not a ring file"),
+        (MAGIC + b"\0" * 4088, "the ring header is damaged"),
+    ],
+    ids=["empty", "foreign", "short", "no-header"],
+)
+def test_other_files_are_refused(tmp_path, content, message):
+    """Fails when something that is no ring is read as one."""
+    path = tmp_path / "ring.bin"
+    path.write_bytes(content)
+    with pytest.raises(SegmentError, match=message):
+        read_ring(path)
+
+
+def test_flipped_header_is_damage_and_not_another_version(ring_path, flip_byte):
+    """Fails when a damaged header sends the user looking for another release."""
+    flip_byte(ring_path, len(MAGIC))
+    with pytest.raises(SegmentError, match="the ring header is damaged"):
+        read_ring(ring_path)
+
+
+def test_unknown_version_is_named(tmp_path):
+    """Fails when a ring of a newer format is misread instead of refused."""
+    path = tmp_path / "ring.bin"
+    path.write_bytes(RingHeader(77, SLOT_BYTES, 64, 0, 1).pack() + b"\0" * 8192)
+    with pytest.raises(FormatVersionError) as caught:
+        read_ring(path)
+    assert "77" in caught.value.what
+    assert "version 1" in caught.value.what
+    assert caught.value.remedy
+
+
+def test_header_layout_is_fixed(ring_path):
+    """Fails when the part of the header that every version shares moves."""
+    head = ring_path.read_bytes()[:32]
+    magic, version, slot_bytes, slots, rank, _, crc = struct.unpack("<8sIIIIII", head)
+    assert (magic, version, slot_bytes, slots, rank) == (b"MSHRING\n", 1, 128, 256, 0)
+    assert crc == zlib.crc32(head[:28])

@@ -1,0 +1,44 @@
+"""Pieces of a mesh that need no second process."""
+
+from __future__ import annotations
+
+import pytest
+import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from meshscope.probe.schema.terms import Axis
+from meshscope.reference_trainer.comm import Communicator, PerfectLinks
+from meshscope.reference_trainer.mesh import MeshGroup
+
+
+class CountingCommunicator(Communicator):
+    """Counts the collectives that it issues."""
+
+    def __init__(self):
+        super().__init__(PerfectLinks())
+        self.issued = 0
+
+    def all_reduce(self, tensor, group):
+        """Issue and count."""
+        self.issued += 1
+        return super().all_reduce(tensor, group)
+
+
+@pytest.fixture
+def comm():
+    """Return a communicator that counts."""
+    return CountingCommunicator()
+
+
+@pytest.fixture
+def alone():
+    """Return a group of this process only, in which nothing is communicated."""
+    return MeshGroup(axis=Axis.TP, ranks=(0,), position=0, handle=None)
+
+
+@pytest.fixture
+def group_of_two():
+    """Return a group whose other member is not there: collectives return what they got."""
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    yield MeshGroup(axis=Axis.TP, ranks=(0, 1), position=0, handle=dist.group.WORLD)
+    dist.destroy_process_group()

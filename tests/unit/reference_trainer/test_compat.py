@@ -1,0 +1,21 @@
+"""The private torch names that the trainer leans on."""
+
+from __future__ import annotations
+
+import inspect
+
+from meshscope.reference_trainer import compat
+
+
+def test_the_private_names_are_there_and_take_our_arguments():
+    """Fails if a torch version moves or changes what the pipeline is built on."""
+    action = compat.Action(1, compat.FORWARD, 2)
+    assert (action.stage_index, action.microbatch_index) == (1, 2)
+    assert str(action) == "1F2"
+    assert str(compat.Action(0, compat.FULL_BACKWARD, 3)) == "0B3"
+    prepare = inspect.signature(compat.ScheduleRuntime._prepare_schedule_with_comms)
+    assert list(prepare.parameters)[:2] == ["self", "actions"]
+    step = inspect.signature(compat.ScheduleRuntime.step)
+    assert {"target", "losses", "return_outputs"} <= set(step.parameters)
+    build = inspect.signature(compat.ScheduleRuntime.__mro__[1].__init__)
+    assert {"stages", "n_microbatches", "loss_fn", "scale_grads"} <= set(build.parameters)

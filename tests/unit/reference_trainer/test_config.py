@@ -1,0 +1,87 @@
+"""Configuration: what fits together, and what the messages say."""
+
+from __future__ import annotations
+
+import pytest
+
+from meshscope.probe.schema.errors import ConfigError
+from meshscope.probe.schema.layout import ParallelLayout
+from meshscope.reference_trainer.config import (
+    DeviceConfig,
+    ModelConfig,
+    PaceConfig,
+    ScheduleConfig,
+    TrainConfig,
+    TrainerConfig,
+)
+from meshscope.reference_trainer.fault_plan import parse_fault
+
+
+@pytest.mark.parametrize(
+    ("build", "field", "remedy"),
+    [
+        (lambda: ModelConfig(hidden=30), "model.hidden", "Choose a width"),
+        (lambda: ModelConfig(layers=0), "model.layers", "at least 1"),
+        (lambda: ScheduleConfig(microbatches=0), "schedule.microbatches", "at least 1"),
+        (lambda: TrainConfig(learning_rate=-1.0), "train.learning_rate", "negative"),
+        (lambda: DeviceConfig(backend="nccl"), "device.backend", "Set device.kind to cuda"),
+        (lambda: PaceConfig(head_ms=-1.0), "pace.head_ms", "negative"),
+    ],
+)
+def test_a_wrong_section_names_the_field(build, field, remedy):
+    """Fails if a bad value is accepted, or the message does not say where and what to do."""
+    with pytest.raises(ConfigError, match=f"^{field}: .*{remedy}"):
+        build()
+
+
+@pytest.mark.parametrize(
+    ("settings", "field", "remedy"),
+    [
+        ({"layout": ParallelLayout(cp=2)}, "layout.cp", "Set it to 1"),
+        ({"layout": ParallelLayout(tp=3)}, "model.heads", "layout.tp = 3"),
+        ({"layout": ParallelLayout(pp=8)}, "model.layers", "at least one block"),
+        ({"layout": ParallelLayout(dp=3)}, "train.global_batch", "Use a multiple of 12"),
+        (
+            {"layout": ParallelLayout(pp=2), "schedule": ScheduleConfig(layers_per_stage=(3, 2))},
+            "schedule.layers_per_stage",
+            "one count per stage",
+        ),
+        (
+            {"device": DeviceConfig(kind="cuda"), "pace": PaceConfig(layer_ms=1.0)},
+            "pace",
+            "Set every pace to 0",
+        ),
+        (
+            {
+                "device": DeviceConfig(kind="cuda"),
+                "faults": (parse_fault("slow_rank:rank=0,mode=compute,delay_ms=1"),),
+            },
+            "faults",
+            "mode=sleep",
+        ),
+        (
+            {"faults": (parse_fault("slow_rank:rank=1,delay_ms=1"),)},
+            "fault slow_rank",
+            "rank=random",
+        ),
+        (
+            {"faults": (parse_fault("slow_link:rank=0,axis=tp,delay_ms=1"),)},
+            "fault slow_link",
+            "layout.tp",
+        ),
+    ],
+)
+def test_sections_that_do_not_fit_together_are_refused(settings, field, remedy):
+    """Fails if a run starts that would crash in its mesh, or the message has no remedy."""
+    with pytest.raises(ConfigError, match=f"^{field}: .*{remedy}"):
+        TrainerConfig(**settings)
+
+
+def test_a_microbatch_is_what_replicas_and_microbatches_leave_of_the_batch():
+    """Fails if ranks would train on another number of sequences than the global batch."""
+    config = TrainerConfig(
+        layout=ParallelLayout(dp=2),
+        schedule=ScheduleConfig(microbatches=4),
+        train=TrainConfig(global_batch=24),
+    )
+    assert config.microbatch_size == 3

@@ -1,0 +1,84 @@
+"""TOML presets and command line overrides."""
+
+from __future__ import annotations
+
+import pytest
+
+from meshscope.probe.schema.errors import ConfigError
+from meshscope.reference_trainer.presets import (
+    file_text,
+    load_config,
+    preset_names,
+    preset_text,
+)
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_every_preset_is_a_valid_run(name):
+    """Fails if a shipped preset cannot be started."""
+    assert load_config(preset_text(name), where=name).train.steps >= 1
+
+
+def test_the_demo_is_a_mesh_of_eight_with_a_pace():
+    """Fails if the demo stops being TP2 x PP2 x DP2, or loses the emulated devices."""
+    config = load_config(preset_text("demo"))
+    assert (config.layout.tp, config.layout.pp, config.layout.dp) == (2, 2, 2)
+    assert config.pace.enabled
+
+
+def test_overrides_win_over_the_text_and_later_ones_over_earlier():
+    """Fails if --set is ignored, typed wrongly, or applied in another order."""
+    config = load_config(
+        preset_text("tiny"),
+        overrides=[
+            "model.layers=3",
+            "model.layers=4",
+            "schedule.kind=gpipe",
+            "schedule.layers_per_stage=[3, 1]",
+            "train.learning_rate=1",
+        ],
+    )
+    assert config.model.layers == 4
+    assert config.schedule.kind == "gpipe"
+    assert config.schedule.layers_per_stage == (3, 1)
+    assert config.train.learning_rate == 1.0
+
+
+def test_faults_of_the_command_line_join_those_of_the_text():
+    """Fails if a fault gets lost between the file and the command line."""
+    text = '[[faults]]\nkind = "slow_rank"\nrank = 0\ndelay_ms = 1.0\n'
+    config = load_config(text, faults=["slow_rank:rank=0,delay_ms=2"])
+    assert [fault.delay_ms for fault in config.faults] == [1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"overrides": ["model.layer=3"]}, "unknown setting 'layer'.*Known: layers"),
+        ({"overrides": ["layers=3"]}, "--set: 'layers=3' is not of the form"),
+        ({"overrides": ["modle.layers=3"]}, "unknown setting 'modle'"),
+        ({"overrides": ["model.layers=many"]}, "^model.layers: expected `int`"),
+        ({"overrides": ["layout.tp=0"]}, "^layout.tp: must be at least 1"),
+        ({"overrides": ["schedule.kind=zigzag"]}, "^schedule.kind: .*zigzag"),
+        ({"overrides": ["faults.rank=1"]}, "^faults: "),
+        ({"faults": ["slow_rank:rank"]}, "not of the form key=value"),
+    ],
+)
+def test_a_wrong_override_is_refused_with_its_name(arguments, message):
+    """Fails if a typing error is ignored, ends in a traceback, or is not named."""
+    with pytest.raises(ConfigError, match=message):
+        load_config(preset_text("tiny"), **arguments)
+
+
+def test_text_that_is_no_toml_is_refused_with_its_source():
+    """Fails if a broken file ends in a traceback or is not named."""
+    with pytest.raises(ConfigError, match=r"^my\.toml: is not TOML"):
+        load_config("layers: 3", where="my.toml")
+
+
+def test_unknown_presets_and_missing_files_are_named(tmp_path):
+    """Fails if a wrong name ends in a traceback."""
+    with pytest.raises(ConfigError, match=r"there is no preset 'huge'.*demo"):
+        preset_text("huge")
+    with pytest.raises(ConfigError, match=r"none\.toml: cannot be read"):
+        file_text(tmp_path / "none.toml")
