@@ -9,7 +9,7 @@ import pandas as pd
 from .attribution import Attribution
 from .communication import CommunicationEvents
 from .ledger import Ledger
-from .results import Bubble, Utilization
+from .results import Bubble, Cause, Utilization
 from .steps import StepWindows
 from .trace import Trace
 
@@ -35,6 +35,11 @@ class Account:
         """Return the share of the step time of one ledger class, averaged over ranks and steps."""
         by_step = self.ledger.by_step
         return float(by_step[name].sum() / by_step["step_ns"].sum())
+
+    def causes(self, kind: str) -> list[Cause]:
+        """Return the causes of one kind, the largest share first."""
+        attribution = self.attribution
+        return [] if attribution is None else [c for c in attribution.causes if c.kind == kind]
 
     def peers_of(self, rank: int) -> list[int]:
         """Return the other captured ranks of the same stage."""

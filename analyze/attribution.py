@@ -22,6 +22,7 @@ from .replay import LANE_BLOCK, FloatArray
 from .results import Cause, Where
 from .shapley import coalitions, shapley
 from .trace import Trace
+from .words import counted
 
 MAX_SUSPECTS = 4
 MIN_Z = 4.0
@@ -87,12 +88,13 @@ def _limits(work: Work, program: Program) -> list[str]:
     alone = [rank for rank, count in work.peer_count.items() if count < 2]
     if alone:
         limits.append(
-            f"{len(alone)} ranks have no peer that runs the same operations: whether such a rank "
-            "or its stage is slow cannot be told apart"
+            f"{counted(len(alone), 'rank')} without a peer that runs the same operations: whether "
+            "such a rank or its stage is slow cannot be told apart"
         )
     if work.deviating:
         limits.append(
-            f"{work.deviating} steps of ranks issue other operations than usual and are not compared"
+            f"{counted(work.deviating, 'step')} of ranks with other operations than usual: "
+            "not compared with their peers"
         )
     if program.disorder:
         limits.append(

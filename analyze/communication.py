@@ -84,7 +84,8 @@ def _rows(trace: Trace, windows: StepWindows, name: str) -> pd.DataFrame:
         rows["peer"] = frame["peer"].astype(np.int64)
     shift = windows.shifted(frame["step"], frame["start_ns"]) - frame["start_ns"].to_numpy(np.int64)
     for column in ("end_ns", "wait_start_ns", "wait_end_ns"):
-        rows[column] = frame[column].astype("Float64").to_numpy(np.float64, na_value=np.nan) + shift
+        exact = frame[column].fillna(0).to_numpy(np.int64) + shift
+        rows[column] = np.where(frame[column].isna(), np.nan, exact)
     return rows.reset_index(drop=True)
 
 
@@ -109,7 +110,7 @@ def _without_late_looks(frame: pd.DataFrame) -> pd.Series:
     sharp = blocked.where(alone, blocked.groupby(frame["join"]).transform("max")) | ~frame["host"]
     keys = [frame["axis"], frame["kind"], frame["size_bytes"]]
     usual = frame["wire_ns"].where(sharp).groupby(keys).transform("median")
-    return frame["wire_ns"].where(sharp, np.minimum(frame["wire_ns"], usual))
+    return frame["wire_ns"].where(sharp | (frame["wire_ns"] <= usual), usual)
 
 
 def _match_p2p(rows: pd.DataFrame) -> tuple[pd.DataFrame, int]:

@@ -84,6 +84,8 @@ def _measure(trace: Trace) -> tuple[Account, tuple[str, ...]]:
 def _replay(
     trace: Trace, ledger: Ledger, windows: StepWindows, events: CommunicationEvents
 ) -> tuple[Attribution | None, tuple[str, ...]]:
+    if events.frame.empty:
+        return None, ("no communication was recorded: who makes others wait cannot be known",)
     try:
         program = build_program(windows, events, ledger)
     except ValueError as error:

@@ -64,7 +64,7 @@ def place_work(trace: Trace, program: Program, ledger: Ledger) -> Work:
     work = marks["work_ns"].to_numpy(np.float64)[edge]
     compute = _compute_inside(marks, edge, ledger)
     grouped = keys.groupby(["rank", "step", "interval"], sort=True)
-    cell = grouped.ngroup().to_numpy(np.int64)
+    cell = np.asarray(grouped.ngroup(), dtype=np.int64)
     cells = grouped.size().reset_index()[["rank", "step", "interval"]]
     cells["work_ns"] = np.bincount(cell, weights=work, minlength=len(cells))
     cells["compute_ns"] = np.bincount(cell, weights=compute, minlength=len(cells))
@@ -93,7 +93,7 @@ def _interval(marks: pd.DataFrame) -> IntArray:
     """Return how many operations the rank has issued before each mark, in its step."""
     issued = (marks["mark"] == ISSUE).astype(np.int64)
     counted = issued.groupby([marks["rank"], marks["step"]]).cumsum()
-    return (counted - issued).to_numpy(np.int64)
+    return np.asarray(counted - issued, dtype=np.int64)
 
 
 def _compute_inside(marks: pd.DataFrame, edge: IntArray, ledger: Ledger) -> FloatArray:
@@ -142,7 +142,8 @@ def _peer_classes(program: Program, stage: dict[int, int]) -> tuple[pd.Series, d
         np.where(regular, class_of_rank.reindex(by_rank).to_numpy(), -1), index=signature.index
     )
     sizes = class_of_rank.map(class_of_rank.value_counts())
-    return classes, {int(rank): int(size) for rank, size in sizes.items()}, int((~regular).sum())
+    peers = dict(zip(ranks.tolist(), sizes.tolist(), strict=True))
+    return classes, peers, int((~regular).sum())
 
 
 def peer_centre(work: Work) -> FloatArray:
@@ -184,7 +185,7 @@ def _leave_one_out_median(cells: pd.DataFrame, keys: list[str]) -> FloatArray:
 
     def remaining(position: IntArray) -> FloatArray:
         index = first + position + (position >= place)
-        return sorted_value[np.minimum(index, len(value) - 1)]
+        return np.asarray(sorted_value[np.minimum(index, len(value) - 1)])
 
     median = np.where(others > 0, (remaining(low) + remaining(high)) / 2, np.nan)
     result = np.empty(len(value))
@@ -192,21 +193,29 @@ def _leave_one_out_median(cells: pd.DataFrame, keys: list[str]) -> FloatArray:
     return result
 
 
+NOISE_FLOOR = 1e-3
+"""Least noise of a step's work, as a share of it: clocks and integer stamps are not exact."""
+
+
 def excess_by_rank(work: Work, peer_ns: FloatArray) -> pd.DataFrame:
     """Return how much longer each rank works than its peers, with its significance.
 
     Returns:
         One row a rank: rank, excess_ns (mean per step), slowdown (own work over
-        that of the peers), z (mean excess over its robust standard error across
-        steps), peers. NaN without peers.
+        that of the peers), z (mean excess over its standard error), peers. NaN
+        without peers. The noise behind the standard error is the median over all
+        ranks of their robust spread across steps: the spread of a rank that is slow
+        in some of its steps only would hide it.
     """
     cells = work.cells.assign(peer_ns=peer_ns)
     known = cells[cells["peer_ns"].notna()]
     steps = known.groupby(["rank", "step"])[["work_ns", "peer_ns"]].sum()
     excess = steps["work_ns"] - steps["peer_ns"]
     by_rank = excess.groupby(level=0)
+    peer_mean = steps["peer_ns"].groupby(level=0).mean()
     spread = by_rank.agg(lambda values: 1.4826 * (values - values.median()).abs().median())
-    error = spread / np.sqrt(by_rank.size()) + 1e-3 * steps["peer_ns"].groupby(level=0).mean()
+    usual_noise = float((spread / peer_mean).median()) + NOISE_FLOOR
+    error: pd.Series[float] = usual_noise * peer_mean / np.sqrt(by_rank.size().to_numpy())
     sums = steps.groupby(level=0).sum()
     table = pd.DataFrame(
         {
@@ -224,4 +233,5 @@ def excess_by_rank(work: Work, peer_ns: FloatArray) -> pd.DataFrame:
 def excess_by_class(ledger: Ledger, rank: int, peers: list[int]) -> pd.Series:
     """Return, per ledger class, how much more time the rank spends than its peers' median."""
     means = ledger.by_step.groupby("rank")[list(CLASSES)].mean()
-    return means.loc[rank] - means.loc[peers].median()
+    own = means.loc[[rank]].iloc[0]
+    return own - means.loc[peers].median()

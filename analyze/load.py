@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,8 +11,10 @@ import pyarrow as pa
 from meshscope.probe.schema.errors import ConfigError, RunDirectoryError
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.rundir import RunCapture, is_run_directory, read_run
+from meshscope.probe.schema.tables import TABLES
 
 from .importers import import_trace
+from .realignment import realign
 from .topology import with_axes
 from .trace import Trace
 
@@ -33,7 +36,26 @@ def load_trace(path: str | Path) -> Trace:
             "no such file or directory", where=str(path), remedy="Check the path"
         )
     trace = _from_capture(path, read_run(path)) if is_run_directory(path) else import_trace(path)
-    return with_axes(trace)
+    return with_axes(_realigned(trace))
+
+
+def _realigned(trace: Trace) -> Trace:
+    """Return the trace with the positions of collectives made to agree between ranks.
+
+    Positions that were counted from the start of each rank's capture shift when a
+    rank saw one more.
+    """
+    table = trace.tables.get("collective")
+    if trace.origin != "kineto" or table is None or table.num_rows == 0:
+        return trace
+    frame = trace.frame("collective")
+    named = {name: frame[name].astype(str) for name in ("group_id", "kind")}
+    rows, limits = realign(frame.assign(**named))
+    if not limits:
+        return trace
+    moved = TABLES["collective"].conform(pa.Table.from_pandas(rows, preserve_index=False))
+    tables = {**trace.tables, "collective": moved}
+    return replace(trace, tables=tables, limits=(*trace.limits, *limits), _frames={})
 
 
 def _from_capture(path: Path, capture: RunCapture) -> Trace:

@@ -115,7 +115,7 @@ def _signature(frame: pd.DataFrame) -> npt.NDArray[np.uint64]:
     if frame.empty:
         return np.empty(0, np.uint64)
     what = frame[["axis", "kind"]]
-    return pd.util.hash_pandas_object(what, index=False).to_numpy(np.uint64)
+    return np.asarray(pd.util.hash_pandas_object(what, index=False), dtype=np.uint64)
 
 
 def _buffered_sends_alone(frame: pd.DataFrame) -> IntArray:
@@ -238,7 +238,8 @@ def _inferred_waits(frame: pd.DataFrame, event: IntArray, stalls: pd.DataFrame) 
     ended = chosen["end_ns"].to_numpy(np.int64)
     span = 1 + int(max(ended.max(), stalls["end_ns"].max()))
     rank = chosen["rank"].to_numpy(np.int64)
-    near = ended - RELEASE_TOLERANCE_NS
+    started = chosen["start_ns"].to_numpy(np.int64)
+    near = np.maximum(ended - RELEASE_TOLERANCE_NS, started)
     place = (
         np.searchsorted((stalls["rank"] * span + stalls["start_ns"]).to_numpy(), rank * span + near)
         - 1
@@ -256,17 +257,17 @@ def _inferred_waits(frame: pd.DataFrame, event: IntArray, stalls: pd.DataFrame) 
             "event": event,
             "end_ns": end,
             "stall": place,
-            "begin": np.maximum(held["start_ns"].to_numpy(), last_issue),
+            "begin": np.maximum.reduce([held["start_ns"].to_numpy(), last_issue, started]),
             "is_send": chosen["is_send"].to_numpy(bool),
         }
     )[inside].sort_values(["stall", "end_ns"])
     is_last = waits["stall"] != waits["stall"].shift(-1)
     waits = waits[~waits["is_send"] | is_last]
     before = waits["end_ns"].shift().where(waits["stall"] == waits["stall"].shift(), -1)
-    waits["start_ns"] = np.minimum(np.maximum(waits["begin"], before), waits["end_ns"]).astype(
-        np.int64
-    )
-    return waits[["rank", "step", "mark", "event", "start_ns", "end_ns"]]
+    begin = np.minimum(np.maximum(waits["begin"], before), waits["end_ns"])
+    waits["start_ns"] = begin.astype(np.int64)
+    marks: pd.DataFrame = waits[["rank", "step", "mark", "event", "start_ns", "end_ns"]]
+    return marks
 
 
 def _end_marks(windows: StepWindows, segments: pd.DataFrame) -> pd.DataFrame:
@@ -318,4 +319,5 @@ def _wait_offsets(
     np.maximum.at(complete, members.join, issued[members.mark])
     arrived = marks["start_ns"].to_numpy(np.float64)[waits]
     modelled = np.maximum(arrived, complete[marks["join"].to_numpy()[waits]] + wire)
-    return marks["end_ns"].to_numpy(np.float64)[waits] - modelled
+    recorded = marks["end_ns"].to_numpy(np.float64)[waits]
+    return np.asarray(recorded - modelled)

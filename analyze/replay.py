@@ -61,7 +61,7 @@ class Graph:
         times = np.zeros((self.node_count, keep.shape[1]))
         times[self.roots] = self.root_ns[:, None]
         base, effects = base_ns[self.edge], effects[self.edge]
-        touched = effects.any(axis=1)
+        touched = np.asarray(effects.any(axis=1))
         for low, high in zip(self.level_bounds[:-1], self.level_bounds[1:], strict=True):
             target = self.target[low:high]
             reached = times[self.source[low:high]] + base[low:high, None]

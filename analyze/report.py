@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import isnan
 from typing import Any
 
 from .results import Bar, Cause, Diagnosis, Finding
@@ -218,20 +219,20 @@ def _ranks(result: Diagnosis, *, markdown: bool, most: int = 8) -> Iterator[str]
         yield "|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|"
     else:
         yield f"  {'rank':>5} {'pp':>3} {'dp':>3} {'tp':>3} {'vs peers':>9} {'excess/step':>13} {'waited':>12} {'came early':>12} {'made wait':>12} {'arrived last':>13}"
-    for row in frame.itertuples():
-        slowdown = "unknown" if row.slowdown != row.slowdown else f"{row.slowdown:.3f} x"
-        excess = "unknown" if row.excess_ns != row.excess_ns else f"{row.excess_ns / 1e6:+.3f} ms"
-        place = ["-" if value < 0 else str(value) for value in (row.pp, row.dp, row.tp)]
+    for row in frame.to_dict("records"):
+        slowdown = "unknown" if isnan(row["slowdown"]) else f"{row['slowdown']:.3f} x"
+        excess = "unknown" if isnan(row["excess_ns"]) else f"{row['excess_ns'] / 1e6:+.3f} ms"
+        place = ["-" if row[axis] < 0 else str(row[axis]) for axis in ("pp", "dp", "tp")]
         cells = (
-            row.rank,
+            row["rank"],
             *place,
             slowdown,
             excess,
-            row.wait_ns / 1e6,
-            row.early_ns / 1e6,
-            row.wait_caused_ns / 1e6,
+            row["wait_ns"] / 1e6,
+            row["early_ns"] / 1e6,
+            row["wait_caused_ns"] / 1e6,
         )
-        last = f"{row.arrived_last}/{row.collectives}"
+        last = f"{row['arrived_last']}/{row['collectives']}"
         if markdown:
             yield "| {} | {} | {} | {} | {} | {} | {:.3f} | {:.3f} | {:.3f} | {} |".format(
                 *cells, last

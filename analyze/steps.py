@@ -19,8 +19,9 @@ WHOLE_CAPTURE = -1
 class StepWindows:
     """The analysed steps and their windows.
 
-    ``shift_ns`` moves the events of a step onto one common time line: it is zero
-    unless every step of the trace has its own time origin.
+    ``shift_ns`` moves the events of a step onto one common time line that begins
+    at 0 with the first window: all times then fit a float exactly, and steps that
+    have a time origin each do not overlap.
     """
 
     frame: pd.DataFrame
@@ -28,6 +29,8 @@ class StepWindows:
     steps: npt.NDArray[np.int64]
     ranks: npt.NDArray[np.int64]
     shift_ns: dict[int, int]
+    default_shift_ns: int
+    """Shift of events outside the analysed steps."""
     chained: bool
     """True where a step of a rank begins when its previous one ends."""
     limits: tuple[str, ...] = ()
@@ -49,10 +52,10 @@ class StepWindows:
 
     def shifted(self, step: pd.Series, time_ns: pd.Series) -> IntArray:
         """Return times of events of the given steps on the common time line."""
-        times = time_ns.to_numpy(np.int64)
-        if not any(self.shift_ns.values()):
-            return times
-        return times + step.map(self.shift_ns).fillna(0).to_numpy(np.int64)
+        times = np.asarray(time_ns, dtype=np.int64)
+        return times + np.asarray(
+            step.map(self.shift_ns).fillna(self.default_shift_ns), dtype=np.int64
+        )
 
 
 def step_windows(trace: Trace) -> StepWindows:
@@ -86,10 +89,11 @@ def _windows(
 ) -> StepWindows:
     start = frame["start_ns"].to_numpy(np.int64)
     end = start + frame["dur_ns"].to_numpy(np.int64)
-    shift: dict[int, int] = dict.fromkeys(steps.tolist(), 0)
+    origin = int(start.min()) if len(start) else 0
+    shift: dict[int, int] = dict.fromkeys(steps.tolist(), -origin)
     if trace.per_step_clock:
         stride = int((end - start.min()).max()) + 1_000_000_000
-        shift = {int(step): position * stride for position, step in enumerate(steps)}
+        shift = {int(step): position * stride - origin for position, step in enumerate(steps)}
     moved = frame["step"].map(shift).to_numpy(np.int64)
     windows = pd.DataFrame(
         {
@@ -105,6 +109,7 @@ def _windows(
         steps=steps,
         ranks=np.unique(windows["rank"].to_numpy()),
         shift_ns=shift,
+        default_shift_ns=-origin,
         chained=not trace.per_step_clock and _is_contiguous(windows, steps),
         limits=tuple(limits),
     )

@@ -35,12 +35,15 @@ def with_axes(trace: Trace) -> Trace:
         return trace
     traffic = _traffic(trace)
     axes, evidence = [], []
-    for row in groups.itertuples():
+    for row in groups.to_dict("records"):
         axis, why = _axis(
-            tuple(row.ranks), str(row.description or ""), trace.layout, traffic.get(row.group_id)
+            tuple(row["ranks"]),
+            str(row["description"] or ""),
+            trace.layout,
+            traffic.get(row["group_id"]),
         )
-        if axis is Axis.OTHER and row.axis != Axis.OTHER:
-            axis, why = Axis(row.axis), "recorded by the probe"
+        if axis is Axis.OTHER and row["axis"] != Axis.OTHER:
+            axis, why = Axis(row["axis"]), "recorded by the probe"
         axes.append(axis.value)
         evidence.append(why)
     tables = dict(trace.tables)

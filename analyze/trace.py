@@ -42,9 +42,19 @@ class Trace:
     def frame(self, name: str) -> pd.DataFrame:
         """Return one table as a DataFrame; categories stay categories.
 
-        The frame is made once and shared: copy it before changing it.
+        Nullable integers become ``Int64``, because a time of unix size does not
+        survive a float. The frame is made once and shared: copy it before changing it.
         """
         if name not in self._frames:
             table = self.tables.get(name)
-            self._frames[name] = (TABLES[name].empty() if table is None else table).to_pandas()
+            self._frames[name] = _to_frame(TABLES[name].empty() if table is None else table)
         return self._frames[name]
+
+
+def _to_frame(table: pa.Table) -> pd.DataFrame:
+    frame: pd.DataFrame = table.to_pandas()
+    for column in table.schema:
+        if column.nullable and pa.types.is_integer(column.type):
+            exact = table[column.name].to_pandas(types_mapper=lambda _: pd.Int64Dtype())
+            frame[column.name] = exact
+    return frame

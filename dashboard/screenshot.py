@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from werkzeug.serving import make_server
+from werkzeug.serving import WSGIRequestHandler, make_server
 
 from meshscope.probe.schema.errors import ConfigError, MeshscopeError
 
@@ -36,10 +36,18 @@ _READY = {
 _SETTLE_MS = 400
 
 
+class _Silent(WSGIRequestHandler):
+    """Answers without a log line for every request."""
+
+    def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
+        """Leave requests out of the log; errors stay in it."""
+
+
 @contextmanager
 def served(runs_dir: Path) -> Iterator[str]:
     """Serve a folder of runs on a free port of this machine; yield its address."""
-    server = make_server("127.0.0.1", 0, create_app(runs_dir).server, threaded=True)
+    app = create_app(runs_dir).server
+    server = make_server("127.0.0.1", 0, app, threaded=True, request_handler=_Silent)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:

@@ -11,6 +11,7 @@ import logging
 import re
 import threading
 from collections import OrderedDict
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -137,9 +138,7 @@ class RunStore:
                 if path.is_symlink()
                 else "has a name that is no run id (letters, digits, dot, dash, underscore)"
             )
-            return RunEntry(
-                run_id=path.name, modified_ns=modified_ns, state="unreadable", error=reason
-            )
+            return _unreadable(path.name, modified_ns, reason)
         key = _content_key(path)
         with self._lock:
             known = self._entries.get(path.name)
@@ -151,9 +150,7 @@ class RunStore:
         try:
             self.get(run_id)
         except MeshscopeError as error:
-            return RunEntry(
-                run_id=run_id, modified_ns=modified_ns, state="unreadable", error=str(error)
-            )
+            return _unreadable(run_id, modified_ns, str(error))
         with self._lock:
             return self._entries[run_id][1]
 
@@ -174,41 +171,47 @@ class RunStore:
             trace = load_trace(path)
             run = LoadedRun(run_id=run_id, version=key[0], trace=trace, diagnosis=diagnose(trace))
         except MeshscopeError as error:
-            self._remember_error(run_id, key, error)
-            raise
+            # Paths are shown from the folder on: the reader knows which folder it is.
+            failure = RunDirectoryError(str(error).replace(f"{self.root}/", ""))
         except Exception as error:
+            # One run must not take the list of all the others down.
             _LOG.exception("the analysis of %s failed", path)
             failure = RunDirectoryError(
                 f"the analysis failed with {type(error).__name__}",
-                where=str(path),
+                where=run_id,
                 remedy="This is a defect of meshscope; the log of the dashboard has the details",
             )
-            self._remember_error(run_id, key, failure)
-            raise failure from error
+        else:
+            self._keep(run, key)
+            return run
         with self._lock:
-            self._entries[run_id] = (key, _entry(run, key[0]))
-            self._loaded[run_id] = (key, run)
-            self._loaded.move_to_end(run_id)
-            self._evict()
-        return run
+            self._entries[run_id] = (key, _unreadable(run_id, key[0], str(failure)))
+        raise failure
 
-    def _remember_error(self, run_id: str, key: ContentKey, error: MeshscopeError) -> None:
-        entry = RunEntry(run_id=run_id, modified_ns=key[0], state="unreadable", error=str(error))
+    def _keep(self, run: LoadedRun, key: ContentKey) -> None:
         with self._lock:
-            self._entries[run_id] = (key, entry)
-
-    def _evict(self) -> None:
-        held = {run_id: run.nbytes() for run_id, (_, run) in self._loaded.items()}
-        while len(self._loaded) > 1 and sum(held.values()) > self._budget_bytes:
-            oldest, _ = self._loaded.popitem(last=False)
-            del held[oldest]
+            self._entries[run.run_id] = (key, _entry(run, key[0]))
+            self._loaded[run.run_id] = (key, run)
+            self._loaded.move_to_end(run.run_id)
+            held = {run_id: kept.nbytes() for run_id, (_, kept) in self._loaded.items()}
+            while len(self._loaded) > 1 and sum(held.values()) > self._budget_bytes:
+                oldest, _ = self._loaded.popitem(last=False)
+                del held[oldest]
 
 
 def _content_key(path: Path) -> ContentKey:
     """Return newest modification, total size and number of files: what a change alters."""
-    files = [path, *path.rglob("*")] if path.is_dir() else [path]
-    stats = [file.lstat() for file in files]
-    return max(stat.st_mtime_ns for stat in stats), sum(stat.st_size for stat in stats), len(stats)
+    stats = []
+    for file in [path, *path.rglob("*")] if path.is_dir() else [path]:
+        # A run that is being written replaces files while we look.
+        with suppress(FileNotFoundError):
+            stats.append(file.lstat())
+    newest_ns = max((stat.st_mtime_ns for stat in stats), default=0)
+    return newest_ns, sum(stat.st_size for stat in stats), len(stats)
+
+
+def _unreadable(run_id: str, modified_ns: int, error: str) -> RunEntry:
+    return RunEntry(run_id=run_id, modified_ns=modified_ns, state="unreadable", error=error)
 
 
 def _entry(run: LoadedRun, modified_ns: int) -> RunEntry:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _NS_PER_S = 1_000_000_000
+_LOCK_TIMEOUT_S = 5.0
+_RECORDS_BY_NAME = {record.name: record for record in RECORD_TYPES.values()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,14 +105,9 @@ class SegmentWriter(threading.Thread):
 
     def run(self) -> None:
         """Drain the ring until ``finish``."""
-        # Now, while the job still starts up, and not in the middle of a later step.
-        import pyarrow as _  # noqa: F401
-
+        self._attempt(_load_arrow)
         while not self._ended.wait(self._settings.wake_s):
-            waited_ns = now_ns() - self._drained_ns
-            due = waited_ns >= self._settings.batch_s * _NS_PER_S
-            if due or self._drain.has(self._batch_records):
-                self.flush()
+            self._attempt(self._wake)
 
     def flush(self, *, final: bool = False) -> None:
         """Write all records that are in the ring now, from any thread.
@@ -118,11 +116,7 @@ class SegmentWriter(threading.Thread):
             final: No more records follow: do not wait for unfinished ones, and
                 close the segment.
         """
-        try:
-            with self._drain_lock:
-                self._drain_ring(final=final)
-        except Exception:  # noqa: BLE001 - whatever it is, training goes on without it
-            self._manifest.count("writer_errors", 1)
+        self._attempt(lambda: self._drain_ring(final=final))
         self._manifest.write()
 
     def finish(self, timeout_s: float) -> bool:
@@ -140,13 +134,32 @@ class SegmentWriter(threading.Thread):
         self.flush(final=True)
         return True
 
+    def _attempt(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception:  # noqa: BLE001 - whatever it is, training goes on without it
+            self._manifest.count("writer_errors", 1)
+
+    def _wake(self) -> None:
+        waited_ns = now_ns() - self._drained_ns
+        due = waited_ns >= self._settings.batch_s * _NS_PER_S
+        if due or self._drain.has(self._batch_records):
+            self.flush()
+
     def _drain_ring(self, *, final: bool) -> None:
-        self._drained_ns = now_ns()
-        while (slots := self._drain.collect(final=final)) is not None:
-            self._store(slots)
-        for name, amount in self._drain.take_losses().items():
-            self._manifest.count(name, amount)
-        self._rotate(final=final)
+        # Bounded, as a signal handler may flush in the middle of a flush.
+        if not self._drain_lock.acquire(timeout=_LOCK_TIMEOUT_S):
+            self._manifest.count("writer_errors", 1)
+            return
+        try:
+            self._drained_ns = now_ns()
+            while (slots := self._drain.collect(final=final)) is not None:
+                self._store(slots)
+            for name, amount in self._drain.take_losses().items():
+                self._manifest.count(name, amount)
+            self._rotate(final=final)
+        finally:
+            self._drain_lock.release()
 
     def _store(self, slots: NDArray[np.void]) -> None:
         if not self._has_free_space():
@@ -221,4 +234,6 @@ class SegmentWriter(threading.Thread):
             self._manifest.count("segment_records_dropped", oldest.records)
 
 
-_RECORDS_BY_NAME = {record.name: record for record in RECORD_TYPES.values()}
+def _load_arrow() -> None:
+    """Import Arrow while the job starts up, not in the middle of a later step."""
+    import pyarrow as _  # noqa: F401

@@ -1,1 +1,1 @@
-"""Part of meshscope."""
+"""A small tensor x pipeline x data parallel trainer whose faults are known."""

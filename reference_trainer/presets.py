@@ -90,7 +90,12 @@ def _apply_override(raw: dict[str, Any], override: str) -> None:
             where="--set",
             remedy="Write for example --set model.layers=8",
         )
-    raw.setdefault(section, {})[name] = _toml_value(value.strip())
+    fields_of_section = raw.setdefault(section, {})
+    if not isinstance(fields_of_section, dict):
+        raise ConfigError(
+            f"{section} is no table with fields", where="--set", remedy="Change the file instead"
+        )
+    fields_of_section[name] = _toml_value(value.strip())
 
 
 def _toml_value(text: str) -> Any:

@@ -100,7 +100,7 @@ def split_roles(events: Sequence[Event]) -> RoledEvents:
     for event in events:
         if event.ph != "X":
             continue
-        if bytes(event.ts):
+        if event.start_text():
             by_category[event.cat].append(event)
         else:
             timeless += 1
@@ -125,8 +125,8 @@ def times(events: Sequence[Event], base_ns: int, where: str) -> Intervals:
     Raises:
         TraceFormatError: A stamp is no number.
     """
-    start = microseconds_to_ns([bytes(event.ts) for event in events], where)
-    dur = microseconds_to_ns([bytes(event.dur) or b"0" for event in events], where)
+    start = microseconds_to_ns([event.start_text() for event in events], where)
+    dur = microseconds_to_ns([event.dur_text() or b"0" for event in events], where)
     return Intervals(start + base_ns, np.maximum(dur, 0))
 
 

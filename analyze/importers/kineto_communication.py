@@ -59,7 +59,7 @@ def rank_communication(
 ) -> RankCommunication:
     """Return one row per communication kernel of a rank, and its groups."""
     found = RankCommunication(rank)
-    for config in info.pg_config:
+    for config in info.pg_config or ():
         group = NamedGroup(parse_ranks(config.ranks), str(config.pg_desc or ""))
         found.groups[str(config.pg_name)] = group
     order = np.argsort(columns.time.start, kind="stable")

@@ -56,6 +56,14 @@ class Event(msgspec.Struct, gc=False):
     dur: msgspec.Raw = _NO_VALUE
     args: EventArgs | None = None
 
+    def start_text(self) -> bytes:
+        """Return the start as decimal text, empty where the event has none."""
+        return _decimal_text(self.ts)
+
+    def dur_text(self) -> bytes:
+        """Return the duration as decimal text, empty where the event has none."""
+        return _decimal_text(self.dur)
+
 
 class GroupConfig(msgspec.Struct):
     """One entry of ``distributedInfo.pg_config``."""
@@ -72,7 +80,7 @@ class DistributedInfo(msgspec.Struct):
     rank: Any = None
     world_size: Any = None
     pg_count: Any = None
-    pg_config: list[GroupConfig] = []
+    pg_config: list[GroupConfig] | None = None
 
 
 class DeviceProperties(msgspec.Struct):
@@ -87,8 +95,8 @@ class KinetoFile(msgspec.Struct, rename="camel"):
 
     trace_events: list[Event]
     distributed_info: DistributedInfo | None = None
-    device_properties: list[DeviceProperties] = []
-    base_time_nanoseconds: int = 0
+    device_properties: list[DeviceProperties] | None = None
+    base_time_nanoseconds: int | None = None
 
 
 _DECODER = msgspec.json.Decoder(KinetoFile)
@@ -140,6 +148,12 @@ def microseconds_to_ns(texts: Sequence[bytes], where: str) -> npt.NDArray[np.int
     # as two little-endian words, of which the lower holds any 64-bit value whole.
     words = np.frombuffer(thousandths.buffers()[1], dtype="<i8").reshape(-1, 2)[:, 0]
     return words[thousandths.offset : thousandths.offset + len(thousandths)].copy()
+
+
+def _decimal_text(value: msgspec.Raw) -> bytes:
+    """Return a JSON number as text; some writers put it between quotes, or write null."""
+    text = bytes(value).strip(b'"')
+    return b"" if text == b"null" else text
 
 
 def to_int(value: object, default: int = -1) -> int:

@@ -82,7 +82,10 @@ def read_rank_file(file: InputFile, *, default_rank: int | None) -> RankFile:
 def _read_events(
     label: str, rank: int, roles: RoledEvents, content: KinetoFile, notes: list[str]
 ) -> RankFile:
-    info, base_ns = content.distributed_info or DistributedInfo(), content.base_time_nanoseconds
+    info, base_ns = (
+        content.distributed_info or DistributedInfo(),
+        content.base_time_nanoseconds or 0,
+    )
     operators = times(roles.operator, base_ns, label)
     device = device_columns(roles, operators, base_ns, label)
     steps = step_windows(roles, base_ns, label)
@@ -145,14 +148,16 @@ def _world_size(info: DistributedInfo) -> int | None:
     size = to_int(info.world_size, 0)
     if size > 0:
         return size
-    listed = [len(group.ranks) for group in info.pg_config if isinstance(group.ranks, list)]
+    listed = [len(group.ranks) for group in info.pg_config or () if isinstance(group.ranks, list)]
     return max(listed, default=None)
 
 
 def _device_name(content: KinetoFile, device: DeviceColumns) -> str | None:
     """Return the model of the device that the rank used most."""
     used = Counter(device.device.tolist()).most_common(1)
-    by_id = {to_int(p.id): str(p.name) for p in content.device_properties if p.name is not None}
+    by_id = {
+        to_int(p.id): str(p.name) for p in content.device_properties or () if p.name is not None
+    }
     if used and used[0][0] in by_id:
         return by_id[used[0][0]]
     return next(iter(by_id.values()), None)

@@ -146,25 +146,32 @@ def read_ring(path: Path) -> RingContents:
         header = RingHeader.unpack(file.read(HEADER_BYTES), str(path))
         raw = bytearray(file.read(header.slot_count * SLOT_BYTES))
         slots = np.frombuffer(raw, dtype=slot_dtype(), count=len(raw) // SLOT_BYTES)
-        places = np.arange(len(slots))
-        used = (slots["commit"] != 0) | (slots["code"] != 0)
-        suspects = places[used & ~_intact(slots, places, header)]
+        good = _intact(slots, header)
         for _ in range(_READ_ATTEMPTS):
-            suspects = _read_again(file.fileno(), slots, suspects, header)
-    good = (slots["commit"] != 0) | (slots["code"] != 0)
-    good[suspects] = False
-    newest = int(slots["slot_seq"][good].max()) if good.any() else -1
-    torn = _torn(slots[suspects], suspects, header, newest)
+            doubtful = _doubtful(slots, good, header)
+            _read_again(file.fileno(), slots, doubtful)
+            good = _intact(slots, header) if len(doubtful) else good
+    bad = np.flatnonzero(_used(slots) & ~good)
+    torn = _torn(slots[bad], bad, header, newest=_newest(slots, good))
     return RingContents(
         header,
         split_records(slots[good]),
-        damaged=tuple(suspects[~torn].tolist()),
+        damaged=tuple(bad[~torn].tolist()),
         uncommitted=int(torn.sum()),
         missing_slots=header.slot_count - len(slots),
     )
 
 
-def _intact(slots: Slots, places: Places, header: RingHeader) -> NDArray[np.bool_]:
+def _used(slots: Slots) -> NDArray[np.bool_]:
+    used: NDArray[np.bool_] = (slots["commit"] != 0) | (slots["code"] != 0)
+    return used
+
+
+def _newest(slots: Slots, good: NDArray[np.bool_]) -> int:
+    return int(slots["slot_seq"][good].max(initial=-1))
+
+
+def _intact(slots: Slots, header: RingHeader) -> NDArray[np.bool_]:
     """Tell which slots hold a committed record that passes its checksum."""
     import numpy as np
 
@@ -175,26 +182,41 @@ def _intact(slots: Slots, places: Places, header: RingHeader) -> NDArray[np.bool
         body = bodies[rows, BODY_OFFSET : BODY_OFFSET + record.size_bytes]
         sound[rows] = crc32_rows(body) == slots["crc"][rows]
     seqs = slots["slot_seq"]
-    sound &= (slots["commit"] == seqs + 1) & (seqs % header.slot_count == places)
+    sound &= seqs % header.slot_count == np.arange(len(slots))
+    sound &= slots["commit"] == seqs + 1
     return sound
 
 
-def _read_again(descriptor: int, slots: Slots, suspects: Places, header: RingHeader) -> Places:
-    """Read suspect slots again, in case a live writer was in the middle of them.
+def _doubtful(slots: Slots, good: NDArray[np.bool_], header: RingHeader) -> Places:
+    """Return the slots that a live writer may have changed since they were read.
 
-    Returns:
-        Those that are still not intact.
+    These are the ones that are not intact, and those that hold an older record
+    than the newest one elsewhere says they should.
     """
     import numpy as np
 
-    for place in suspects:
-        again = os.pread(descriptor, SLOT_BYTES, HEADER_BYTES + int(place) * SLOT_BYTES)
-        if len(again) == SLOT_BYTES:
-            slots[place] = np.frombuffer(again, dtype=slots.dtype)[0]
-    return suspects[~_intact(slots[suspects], suspects, header)]
+    places = np.arange(len(slots))
+    newest = _newest(slots, good)
+    due = newest - (newest - places) % header.slot_count
+    held = np.where(good, slots["slot_seq"], -1)
+    return np.flatnonzero((_used(slots) & ~good) | (held < due))
 
 
-def _torn(slots: Slots, places: Places, header: RingHeader, newest: int) -> NDArray[np.bool_]:
+def _read_again(descriptor: int, slots: Slots, places: Places) -> None:
+    """Read some slots again, all at the same time, where the file still has them."""
+    import numpy as np
+
+    if not len(places):
+        return
+    first = int(places[0])
+    wanted = (int(places[-1]) + 1 - first) * SLOT_BYTES
+    again = os.pread(descriptor, wanted, HEADER_BYTES + first * SLOT_BYTES)
+    fresh = np.frombuffer(again, dtype=slots.dtype, count=len(again) // SLOT_BYTES)
+    places = places[places < first + len(fresh)]
+    slots[places] = fresh[places - first]
+
+
+def _torn(slots: Slots, places: Places, header: RingHeader, *, newest: int) -> NDArray[np.bool_]:
     """Tell slots that were being written from those that were damaged later.
 
     The former still show the commit word of a whole lap before, or none.
@@ -203,4 +225,5 @@ def _torn(slots: Slots, places: Places, header: RingHeader, newest: int) -> NDAr
     last_lap = newest - header.slot_count + _WRITERS_AT_ONCE
     torn: NDArray[np.bool_] = claimed % header.slot_count == places
     torn &= (claimed <= last_lap) & (claimed > last_lap - header.slot_count)
-    return torn | (claimed == -1)
+    torn |= claimed == -1
+    return torn

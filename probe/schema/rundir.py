@@ -198,6 +198,8 @@ def _require_run(path: Path) -> None:
     if not any(path.iterdir()):
         raise RunDirectoryError("the directory is empty", where=str(path), remedy=remedy)
     if not is_run_directory(path):
+        if runs := list_runs(path):
+            remedy = f"It holds {len(runs)} runs; name one of them, such as {runs[-1]}"
         raise RunDirectoryError("is not a run directory", where=str(path), remedy=remedy)
 
 

@@ -151,7 +151,6 @@ def ring_bytes(tmp_path_factory) -> bytes:
     return (folder / "rank00000" / "ring.bin").read_bytes()
 
 
-@settings(max_examples=200)
 @given(
     slot=st.integers(0, SLOTS - 1),
     byte=st.sampled_from([*range(4), *range(8, BODY_OFFSET + STEP_RECORD.size_bytes)]),

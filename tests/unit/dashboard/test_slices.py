@@ -15,9 +15,20 @@ STEP = {"step": 4, "start_ns": 1000, "dur_ns": 20, "tokens": None}
 PLACE = {"step": 4, "stage": 0, "chunk": 0, "microbatch": 1, "cpu_ns": None}
 FORWARD = {**PLACE, "kind": "forward", "start_ns": 1000, "dur_ns": 10}
 REDUCE = {
-    **{"step": 4, "group_id": "g", "axis": "tp", "kind": "all_reduce", "seq": 0},
-    **{"size_bytes": 64, "dtype": None, "issue_ns": 1004, "start_ns": 1004, "end_ns": 1014},
-    **{"wait_start_ns": 1004, "wait_end_ns": 1006, "source": "host_blocking", "event_id": 1},
+    "step": 4,
+    "group_id": "g",
+    "axis": "tp",
+    "kind": "all_reduce",
+    "seq": 0,
+    "size_bytes": 64,
+    "dtype": None,
+    "issue_ns": 1004,
+    "start_ns": 1004,
+    "end_ns": 1014,
+    "wait_start_ns": 1004,
+    "wait_end_ns": 1006,
+    "source": "host_blocking",
+    "event_id": 1,
 }
 
 
@@ -107,7 +118,9 @@ def test_rows_follow_the_mesh():
     assert step.slices.empty
 
 
-@pytest.mark.parametrize(("window", "count"), [((0, 4), 1), ((4, 6), 1), ((3, 7), 3), ((11, 20), 0)])
+@pytest.mark.parametrize(
+    ("window", "count"), [((0, 4), 1), ((4, 6), 1), ((3, 7), 3), ((11, 20), 0)]
+)
 def test_window(window, count):
     """Fails when zooming shows slices outside the window, or loses one inside."""
     step = step_slices(_trace(step=[STEP], span=[FORWARD], collective=[REDUCE]), 4)

@@ -1,8 +1,12 @@
 """The background writer: segments, bounds, failures."""
 
+import resource
+import signal
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
+from meshscope.probe.recorder import NullRecorder, open_recorder
 from meshscope.probe.schema.rundir import read_run
 from meshscope.probe.schema.segment import read_segment
 
@@ -109,6 +113,41 @@ def test_unwritable_segment_is_counted_and_survived(make_recorder, run_path):
     assert any("seg-000001.arrows" in limit for limit in capture.limits)
 
 
+@contextmanager
+def files_limited_to(size_bytes: int):
+    """Let the system refuse to write files beyond a size, as a full disk does."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_block_that_was_cut_off_costs_only_itself(make_recorder, run_path):
+    """Fails when a disk that fills in the middle of a block costs more than that block."""
+    recorder = make_recorder()
+    with files_limited_to(4000):
+        record(recorder, 300)
+    record(recorder, 300, first=300)
+    recorder.close()
+    capture = read_run(run_path)
+    counters = capture.rank_manifests[0]["counters"]
+    lost = counters["segment_write_dropped"]
+    assert (counters["segment_write_errors"], lost) == (1, 100)
+    assert capture.tables["step"].num_rows == 500
+    assert any("seg-000001.arrows: block" in limit and "torn" in limit for limit in capture.limits)
+
+
+def test_ring_that_does_not_fit_leaves_the_job_alone(tmp_path):
+    """Fails when a full disk at the start kills the job, or leaves a ring that could."""
+    with files_limited_to(1 << 20):
+        recorder = open_recorder(tmp_path, 0)
+    assert isinstance(recorder, NullRecorder)
+    assert "File too large" in recorder.reason
+    assert not list(tmp_path.rglob("ring.bin"))
+
+
 def test_vanished_directory_is_survived(make_recorder, run_path):
     """Fails when deleting a run under a live job breaks the job."""
     recorder = make_recorder()
@@ -127,3 +166,21 @@ def test_files_are_private(make_recorder, run_path):
     assert modes.pop("rank00000") == 0o700
     assert set(modes.values()) == {0o600}
     assert run_path.stat().st_mode & 0o777 == 0o700
+
+
+def test_flush_within_a_flush_gives_up(make_recorder, run_path, monkeypatch):
+    """Fails when a signal handler that flushes in the middle of a flush hangs the job."""
+    monkeypatch.setattr("meshscope.probe.writer._LOCK_TIMEOUT_S", 0.05)
+    recorder = make_recorder()
+
+    def handler(*_) -> None:
+        recorder.flush()
+
+    previous = signal.signal(signal.SIGALRM, handler)
+    try:
+        with recorder._writer._drain_lock:
+            signal.raise_signal(signal.SIGALRM)
+    finally:
+        signal.signal(signal.SIGALRM, previous)
+    recorder.close()
+    assert read_run(run_path).rank_manifests[0]["counters"] == {"writer_errors": 1}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import pytest
 
 from meshscope.probe.schema.errors import ConfigError
@@ -14,7 +16,7 @@ from meshscope.reference_trainer.config import (
     TrainConfig,
     TrainerConfig,
 )
-from meshscope.reference_trainer.fault_plan import parse_fault
+from meshscope.reference_trainer.fault_plan import FaultSpec, parse_fault
 
 
 @pytest.mark.parametrize(
@@ -85,3 +87,16 @@ def test_a_microbatch_is_what_replicas_and_microbatches_leave_of_the_batch():
         train=TrainConfig(global_batch=24),
     )
     assert config.microbatch_size == 3
+
+
+def test_every_setting_is_documented(project_dir):
+    """Fails if a field or a fault key is missing from the trainer's page."""
+    page = (project_dir / "docs" / "trainer.md").read_text(encoding="utf-8")
+    settings = [
+        f"{section.name}.{setting.name}"
+        for section in fields(TrainerConfig)
+        if section.name != "faults"
+        for setting in fields(section.default_factory)
+    ]
+    keys = [key.name for key in fields(FaultSpec) if key.name != "kind"]
+    assert [name for name in [*settings, *keys] if f"`{name}`" not in page] == []

@@ -70,6 +70,13 @@ def test_a_wrong_override_is_refused_with_its_name(arguments, message):
         load_config(preset_text("tiny"), **arguments)
 
 
+def test_an_override_of_a_list_is_refused():
+    """Fails if overriding one entry of a list ends in a traceback."""
+    text = '[[faults]]\nkind = "slow_rank"\ndelay_ms = 1.0\n'
+    with pytest.raises(ConfigError, match=r"^--set: faults is no table"):
+        load_config(text, overrides=["faults.rank=1"])
+
+
 def test_text_that_is_no_toml_is_refused_with_its_source():
     """Fails if a broken file ends in a traceback or is not named."""
     with pytest.raises(ConfigError, match=r"^my\.toml: is not TOML"):

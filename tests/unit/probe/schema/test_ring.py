@@ -1,12 +1,17 @@
 """Reading a ring: what is good stays readable, what is not is told."""
 
 import struct
+import threading
+import time
 import zlib
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from meshscope.probe.ring import RingWriter
 from meshscope.probe.schema.errors import FormatVersionError, SegmentError
+from meshscope.probe.schema.records import STEP_RECORD
 from meshscope.probe.schema.ring import (
     BODY_OFFSET,
     HEADER_BYTES,
@@ -102,3 +107,28 @@ def test_header_layout_is_fixed(ring_path):
     magic, version, slot_bytes, slots, rank, _, crc = struct.unpack("<8sIIIIII", head)
     assert (magic, version, slot_bytes, slots, rank) == (b"MSHRING\n", 1, 128, 256, 0)
     assert crc == zlib.crc32(head[:28])
+
+
+def test_live_ring_is_read_without_gaps(tmp_path):
+    """Fails when a reader misses records that were written while it read."""
+    ring = RingWriter(tmp_path, rank=0, slot_count=65536)
+    pack = struct.Struct(STEP_RECORD.struct_format).pack
+    stop = threading.Event()
+
+    def write() -> None:
+        while not stop.is_set():
+            for seq in (ring.take() for _ in range(300)):
+                ring.commit(seq, pack(STEP_RECORD.code, seq, seq, 1, 2, 3))
+            time.sleep(0)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for _ in range(12):
+            found = read_ring(tmp_path / "ring.bin")
+            seqs = sorted(found.records.get("step", {"slot_seq": np.zeros(0)})["slot_seq"])
+            assert found.damaged == ()
+            assert np.all(np.diff(seqs) == 1)
+    finally:
+        stop.set()
+        writer.join()

@@ -289,6 +289,13 @@ def test_paths_that_are_no_run_say_so(tmp_path):
         assert caught.value.remedy
 
 
+def test_directory_of_runs_names_one(run_path):
+    """Fails when a user who names the directory of runs is not told what to name instead."""
+    with pytest.raises(RunDirectoryError, match="It holds 1 runs; name one of them") as caught:
+        read_run(run_path.parent)
+    assert str(run_path) in caught.value.remedy
+
+
 def test_empty_rank_directory_counts_as_missing(two_ranks):
     """Fails when a rank that wrote nothing is listed as captured."""
     update_run_manifest(two_ranks, {"world_size": 3})

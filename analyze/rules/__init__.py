@@ -1,0 +1,31 @@
+"""The rules: from the account of a run to things to act on.
+
+Each rule is a function from the account to findings; ``RULES`` is the whole
+list. A rule states its thresholds, its evidence in measured figures, and a
+remedy; it never invents a cost that the replay did not give.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from ..account import Account
+from ..results import Finding
+from .capture import missing
+from .host import host_stalls, launch_bound
+from .links import exposed_communication, slow_wires
+from .memory import memory
+from .stages import bubble, stage_imbalances
+from .stragglers import straggler_ranks
+
+RULES: tuple[Callable[[Account], Iterator[Finding]], ...] = (
+    straggler_ranks,
+    stage_imbalances,
+    bubble,
+    exposed_communication,
+    slow_wires,
+    host_stalls,
+    launch_bound,
+    memory,
+    missing,
+)

@@ -1,0 +1,30 @@
+"""What is not in the capture."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from meshscope.probe.schema.terms import FindingKind, Severity
+
+from ..account import Account
+from ..results import Finding
+
+
+def missing(account: Account) -> Iterator[Finding]:
+    """Ranks of the job that are not in the capture."""
+    world = account.trace.run.get("world_size")
+    captured = len(account.trace.ranks)
+    if not isinstance(world, int) or captured >= world:
+        return
+    absent = sorted(set(range(world)) - set(account.trace.ranks))
+    yield Finding(
+        kind=FindingKind.MISSING_DATA,
+        severity=Severity.WARNING,
+        where={"ranks": absent[:32]},
+        claim=f"{world - captured} of {world} ranks are not in the capture",
+        cost_frac=None,
+        removal_gain_frac=None,
+        confidence=1.0,
+        evidence=(f"first missing: rank {absent[0]}",),
+        remedy="A straggler among them would be seen only as waiting: capture all ranks",
+    )

@@ -1,0 +1,82 @@
+"""Hosts that stall their devices: data, garbage collection, checkpoints, launches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from meshscope.probe.schema.terms import FindingKind
+
+from ..account import Account
+from ..results import Finding
+from .grading import severity
+
+MIN_STALL = 0.02
+MIN_IDLE = 0.25
+"""Shares of the step from which host time, and an idle device, are worth a finding."""
+
+_HOST_RULES = {
+    "data_load": (
+        FindingKind.DATA_STALL,
+        "waiting for data",
+        "More loader workers, prefetch, faster storage",
+    ),
+    "gc": (
+        FindingKind.GC_PAUSE,
+        "Python garbage collection",
+        "Collect at a fixed step on all ranks",
+    ),
+    "checkpoint": (
+        FindingKind.CHECKPOINT_STALL,
+        "saving checkpoints",
+        "Save asynchronously, or less often",
+    ),
+    "host_blocked": (
+        FindingKind.HOST_STALL,
+        "a blocked host",
+        "Remove synchronising calls from the step",
+    ),
+}
+
+
+def host_stalls(account: Account) -> Iterator[Finding]:
+    """Host time that takes more than 2 % of the step."""
+    for name, (kind, what, remedy) in _HOST_RULES.items():
+        cost = account.class_frac(name)
+        if cost < MIN_STALL:
+            continue
+        by_rank = account.ledger.by_step.groupby("rank")[name].mean()
+        worst = int(account.windows.ranks[by_rank.to_numpy().argmax()])
+        yield Finding(
+            kind=kind,
+            severity=severity(cost),
+            where={"rank": worst},
+            claim=f"The ranks spend {cost:.1%} of the step on {what}",
+            cost_frac=cost,
+            removal_gain_frac=None,
+            confidence=0.8,
+            evidence=(
+                f"{name}: mean {by_rank.mean() / 1e6:.2f} ms per step, "
+                f"most on rank {worst} with {by_rank.max() / 1e6:.2f} ms",
+            ),
+            remedy=remedy,
+        )
+
+
+def launch_bound(account: Account) -> Iterator[Finding]:
+    """A device that idles most of the time although nobody makes it wait."""
+    if account.trace.frame("kernel").empty:
+        return
+    cost = account.class_frac("unattributed")
+    if cost < MIN_IDLE:
+        return
+    yield Finding(
+        kind=FindingKind.LAUNCH_BOUND,
+        severity=severity(cost),
+        where={},
+        claim=f"The devices are idle {cost:.0%} of the step without waiting for a peer",
+        cost_frac=cost,
+        removal_gain_frac=None,
+        confidence=0.6,
+        evidence=("no kernel, copy or collective was on the device in that time",),
+        remedy="Fuse or capture small kernels (CUDA graphs, torch.compile), or give each step more work",
+    )

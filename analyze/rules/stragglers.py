@@ -1,0 +1,118 @@
+"""Ranks that make the others wait."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from typing import Any
+
+from meshscope.probe.schema.terms import FindingKind
+
+from ..account import Account
+from ..effects import excess_by_class
+from ..results import Finding, Where
+from ..words import counted
+from .grading import MIN_COST, severity
+
+MIN_HIDDEN_EXCESS = 0.05
+"""A rank whose repair returns nothing is named from this excess, as a share of the step."""
+
+
+def straggler_ranks(account: Account) -> Iterator[Finding]:
+    """A rank whose own work is longer than that of its peers, by what repairing it returns."""
+    attribution = account.attribution
+    if attribution is None:
+        return
+    table = {int(row["rank"]): row for row in attribution.ranks.to_dict("records")}
+    step = account.windows.step_time_ns
+    for cause in account.causes("straggler_rank"):
+        rank = cause.where["rank"]
+        own = table[rank]
+        if cause.removal_gain_frac < MIN_COST and own["excess_ns"] / step < MIN_HIDDEN_EXCESS:
+            continue
+        where: Where = {"rank": rank}
+        if account.stage[rank] >= 0:
+            where["stage"] = account.stage[rank]
+        where["steps"] = [int(account.windows.steps[0]), int(account.windows.steps[-1])]
+        hidden = cause.removal_gain_frac < MIN_COST
+        note = (
+            "; repairing it alone returns nothing, because another cause hides it" if hidden else ""
+        )
+        yield Finding(
+            kind=FindingKind.STRAGGLER_RANK,
+            severity=severity(cause.removal_gain_frac),
+            where=where,
+            claim=f"Rank {rank} works {own['slowdown'] - 1:.0%} longer than its {counted(own['peers'], 'peer')} "
+            f"and makes the others wait{note}",
+            cost_frac=cause.share_frac,
+            removal_gain_frac=cause.removal_gain_frac,
+            confidence=min(0.99, 1.0 - 2.0 / float(own["z"]) ** 2),
+            evidence=tuple(_straggler_evidence(account, rank, own)),
+            remedy=_straggler_remedy(account, rank),
+        )
+
+
+def _straggler_evidence(account: Account, rank: int, own: dict[Hashable, Any]) -> Iterator[str]:
+    step = account.windows.step_time_ns
+    yield (
+        f"its own work exceeds that of its peers by {own['excess_ns'] / 1e6:.2f} ms per step "
+        f"({own['excess_ns'] / step:.1%} of the step; {own['z']:.0f} standard errors)"
+    )
+    excess = _class_excess(account, rank)
+    if len(excess):
+        yield "the excess is in " + ", ".join(f"{name} ({ns / 1e6:+.2f} ms)" for name, ns in excess)
+    row = account.waits[account.waits["rank"] == rank].iloc[0]
+    if row["collectives"]:
+        yield (
+            f"it arrived last in {row['arrived_last']:.0f} of its {row['collectives']:.0f} collectives; "
+            f"the others waited {row['wait_caused_ns'] / 1e6:.1f} ms for it, "
+            f"it waited {row['wait_ns'] / 1e6:.1f} ms"
+        )
+    cpu = _cpu_per_step(account, rank)
+    if cpu is not None:
+        yield (
+            f"CPU time of its forward and backward: {cpu[0] / 1e6:.2f} ms per step, "
+            f"{cpu[1] / 1e6:.2f} ms on its peers"
+        )
+
+
+def _class_excess(account: Account, rank: int) -> list[tuple[str, float]]:
+    """Return the non-waiting classes in which the rank exceeds its peers, largest first."""
+    peers = account.peers_of(rank)
+    if not peers:
+        return []
+    excess = excess_by_class(account.ledger, rank, peers)
+    own_time = excess[[name for name in excess.index if not name.startswith("exposed_")]]
+    large = own_time[own_time > 0.1 * max(own_time.max(), 1.0)].nlargest(3)
+    return [(str(name), float(ns)) for name, ns in large.items()]
+
+
+def _cpu_per_step(account: Account, rank: int) -> tuple[float, float] | None:
+    """Return thread CPU time in compute spans per step: of the rank, and its peers' median.
+
+    Time that a rank is slow without using the CPU is sleep, I/O or descheduling.
+    """
+    spans = account.trace.frame("span")
+    spans = spans[spans["kind"].isin(["forward", "backward"]) & spans["cpu_ns"].notna()]
+    total = spans.groupby("rank")["cpu_ns"].sum() / max(spans["step"].nunique(), 1)
+    peers = [peer for peer in account.peers_of(rank) if peer in total.index]
+    if rank not in total.index or not peers:
+        return None
+    return float(total[rank]), float(total[peers].median())
+
+
+def _straggler_remedy(account: Account, rank: int) -> str:
+    excess = _class_excess(account, rank)
+    main = excess[0][0] if excess else ""
+    if main == "data_load":
+        return f"Look at the data pipeline of rank {rank}: more workers, prefetch, local storage"
+    if main == "gc":
+        return "Disable automatic garbage collection and collect on all ranks at the same step"
+    if main in ("unattributed", "other", "host_blocked"):
+        return (
+            f"Rank {rank} is late without computing: look at its host (CPU contention, launch delays, "
+            "a blocking call) before its GPU"
+        )
+    return (
+        f"Check the clocks, temperature and neighbours of rank {rank}'s device and host; "
+        "swap it against a spare if it stays slow"
+    )

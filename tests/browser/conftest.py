@@ -1,0 +1,124 @@
+"""One browser, one server and real runs for all browser tests; nothing may go wrong unseen."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from meshscope.probe.schema.errors import ConfigError
+
+SLOW_RANK = 3
+TRAINED = "tiny"
+IMPORTED = "ST"
+_TRAINING_S = 120
+
+
+@pytest.fixture(scope="session")
+def recorded_run(tmp_path_factory):
+    """Return a run of four ranks, PP2 x DP2, one of them slow, recorded by the probe."""
+    runs = tmp_path_factory.mktemp("recorded")
+    launch = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc_per_node",
+        "4",
+    ]
+    train = ["-m", "meshscope.reference_trainer", "--preset", "tiny", "--set", "layout.dp=2"]
+    fault = ["--fault", f"slow_rank:rank={SLOW_RANK},mode=sleep,delay_ms=20"]
+    command = str(Path(sys.executable).with_name("meshscope"))
+    watch = [command, "run", "--runs", str(runs), "--run-id", TRAINED]
+    done = subprocess.run(
+        [*watch, "--", *launch, *train, *fault],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=_TRAINING_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return runs / TRAINED
+
+
+@pytest.fixture(scope="session")
+def runs_dir(tmp_path_factory, recorded_run):
+    """Return a folder with the recorded run and a file that is no trace."""
+    folder = tmp_path_factory.mktemp("runs")
+    shutil.copytree(recorded_run, folder / TRAINED)
+    (folder / "notes.txt").write_text("not a trace\n")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def imported_run(runs_dir, traces_dir):
+    """Add a production job of another tool to the folder; return its run id."""
+    shutil.copytree(traces_dir / "straggler_analysis", runs_dir / IMPORTED)
+    for path in [runs_dir / IMPORTED, *(runs_dir / IMPORTED).iterdir()]:
+        path.chmod(0o700)
+    return IMPORTED
+
+
+@pytest.fixture(scope="session")
+def address(runs_dir):
+    """Return the address of a dashboard of that folder, served in this process."""
+    from meshscope.dashboard.screenshot import served
+
+    with served(runs_dir) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """Return the system Chromium, started once."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason="needs the package playwright")
+    from meshscope.dashboard.browser import launch
+
+    with sync_api.sync_playwright() as playwright:
+        try:
+            chromium = launch(playwright)
+        except ConfigError as error:
+            pytest.skip(f"needs a browser: {error}")
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def page(browser, address):
+    """Return a fresh page that fails its test on any error or request to another origin."""
+    context = browser.new_context(viewport={"width": 1360, "height": 900}, base_url=address)
+    context.set_default_timeout(15_000)
+    opened, wrong = context.new_page(), []
+
+    def note_request(request) -> None:
+        target = urlsplit(request.url)
+        if (
+            target.scheme in ("http", "https", "ws", "wss")
+            and target.netloc != urlsplit(address).netloc
+        ):
+            wrong.append(f"request to another origin: {request.url}")
+
+    def note_console(message) -> None:
+        if message.type == "error":
+            wrong.append(f"console: {message.text}")
+
+    opened.on("request", note_request)
+    opened.on("console", note_console)
+    opened.on("pageerror", lambda error: wrong.append(f"page error: {error}"))
+    yield opened
+    context.close()
+    assert not wrong, wrong
+
+
+def figure_data(page, graph_id: str) -> list[dict]:
+    """Return what plotly drew: type, length of x, base and texts of each trace."""
+    return page.evaluate(
+        """id => document.querySelector(`#${id} .js-plotly-plot`)._fullData.map(
+            t => ({type: t.type, x: Array.from(t.x || []), base: Array.from(t.base || []),
+                   cells: (t.z || []).reduce((n, row) => n + row.length, 0)}))""",
+        graph_id,
+    )

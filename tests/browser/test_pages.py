@@ -1,0 +1,159 @@
+"""What a visitor sees and can do, on real runs in a real browser."""
+
+import re
+
+import pytest
+from playwright.sync_api import expect
+
+from .conftest import SLOW_RANK, TRAINED, figure_data
+
+pytestmark = pytest.mark.browser
+
+
+def _open_timeline(page, query: str = "") -> None:
+    page.goto(f"/run/{TRAINED}/timeline{query}")
+    expect(page.locator("#timeline-graph .bars .point").first).to_be_attached()
+
+
+def test_the_run_list_shows_every_entry(page):
+    """Fails when a run, its layout or top finding, or an unreadable file is not in the list."""
+    page.goto("/")
+    rows = page.locator("#runs-grid .ag-center-cols-container .ag-row")
+    trained = rows.filter(has_text=TRAINED)
+    expect(trained).to_contain_text("PP2 DP2")
+    expect(trained).to_contain_text(f"Rank {SLOW_RANK}")
+    expect(rows.filter(has_text="notes.txt")).to_contain_text("unreadable")
+    page.locator("#runs-filter").fill("unreadable")
+    expect(rows).to_have_count(1)
+    page.locator("#runs-filter").fill("")
+    trained.get_by_role("link").click()
+    expect(page.get_by_role("heading", name="Where the step time went")).to_be_visible()
+    assert page.url.endswith(f"/run/{TRAINED}/overview")
+
+
+def test_the_waterfall_sums_to_the_step(page):
+    """Fails when the drawn bars do not chain up to 100 %, or lose their labels."""
+    page.goto(f"/run/{TRAINED}/overview")
+    labels = page.locator("#waterfall-graph .ytick")
+    expect(labels.last).to_have_text("step time")
+    assert "PP communication: waiting" in labels.all_text_contents()
+    (bars,) = figure_data(page, "waterfall-graph")
+    assert sum(bars["x"][:-1]) == pytest.approx(100, abs=1e-6)
+    assert bars["x"][-1] == pytest.approx(100, abs=1e-6)
+    expect(page.locator("figcaption")).to_contain_text("The bars sum to 100.0 %")
+    expect(page.locator(".ms-key", has_text="Slowest rank")).to_contain_text(f"rank {SLOW_RANK}")
+
+
+def test_the_first_finding_names_the_slow_rank(page):
+    """Fails when the injected fault is not the first thing to fix, with evidence and remedy."""
+    page.goto(f"/run/{TRAINED}/findings")
+    first = page.locator(".ms-finding").first
+    expect(first).to_contain_text("straggler rank")
+    expect(first.get_by_role("heading", level=2)).to_contain_text(f"Rank {SLOW_RANK} ")
+    expect(first.locator(".ms-evidence li").first).to_be_visible()
+    first.get_by_role("link", name="See the timeline").click()
+    expect(page.get_by_role("heading", name="Pipeline timeline")).to_be_visible()
+
+
+def test_the_timeline_follows_the_step_selector(page):
+    """Fails when another step shows the same bars, or the address does not say which step."""
+    _open_timeline(page, "?step=1")
+    before = figure_data(page, "timeline-graph")
+    assert {trace["type"] for trace in before} == {"bar"}
+    assert sum(len(trace["x"]) for trace in before) >= 4 * 2 * 2
+    page.get_by_role("button", name="Next").click()
+    expect(page.get_by_role("heading", name="Step 2")).to_be_visible()
+    assert page.url.endswith("?step=2")
+    assert figure_data(page, "timeline-graph") != before
+    page.locator("#timeline-step").click()
+    page.get_by_role("option", name="step 1").click()
+    expect(page.get_by_role("heading", name="Step 1")).to_be_visible()
+    assert figure_data(page, "timeline-graph") == before
+
+
+def test_a_zoom_is_an_address(page):
+    """Fails when a zoomed view is lost by a reload, by a shared link or by the back button."""
+    _open_timeline(page, "?step=1")
+    whole = page.locator("figcaption").inner_text()
+    box = page.locator("#timeline-graph .nsewdrag").first.bounding_box()
+    page.mouse.move(box["x"] + 200, box["y"] + 40)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 500, box["y"] + 60, steps=4)
+    page.mouse.up()
+    page.wait_for_url(re.compile(r"\?step=1&t0=\d+&t1=\d+$"))
+    expect(page.locator("figcaption")).not_to_have_text(whole)
+    zoomed, address = page.locator("figcaption").inner_text(), page.url
+    page.reload()
+    expect(page.locator("figcaption")).to_have_text(zoomed)
+    assert page.url == address
+    page.go_back()
+    expect(page.locator("figcaption")).to_have_text(whole)
+    assert page.url.endswith("?step=1")
+
+
+def test_the_mesh_has_a_cell_for_every_rank_and_step(page):
+    """Fails when ranks or steps are missing in the heatmap, or the metric cannot be changed."""
+    page.goto(f"/run/{TRAINED}/mesh")
+    expect(page.locator("#rank-step-graph .hm image")).to_have_count(1)
+    (matrix,) = figure_data(page, "rank-step-graph")
+    assert matrix["cells"] == 4 * 3
+    assert [trace["cells"] for trace in figure_data(page, "mesh-graph")] == [4]
+    expect(page.locator("figcaption").last).to_contain_text(f"Slowest is rank {SLOW_RANK}")
+    page.get_by_text("Waiting", exact=True).click()
+    expect(page.get_by_text("waiting for other ranks, share of the step")).to_be_visible()
+    assert page.url.endswith("?metric=wait")
+
+
+def test_nothing_offers_to_leave_this_machine(page):
+    """Fails when a chart offers to send itself to a cloud, or links to its vendor."""
+    _open_timeline(page)
+    page.locator("#timeline-graph .nsewdrag").first.hover(force=True)
+    titles = page.locator("#timeline-graph .modebar-btn").evaluate_all(
+        "buttons => buttons.map(b => (b.dataset.title || b.title || '').toLowerCase())"
+    )
+    assert any("zoom" in title for title in titles)
+    assert not [
+        t for t in titles if any(word in t for word in ("share", "cloud", "plotly", "edit"))
+    ]
+
+
+def test_hostile_addresses_find_nothing(page):
+    """Fails when a crafted run id reaches a file, or an absent run is not explained."""
+    for run_id in ("..%2f..%2fetc%2fpasswd", "%2e%2e", "nope", "a%00"):
+        assert page.request.get(f"/run/{run_id}/overview").status == 404
+        assert page.request.get(f"/api/v1/runs/{run_id}/overview.json").status == 404
+    page.goto("/")
+    page.evaluate("history.pushState({}, '', '/run/nope/overview')")
+    page.evaluate("window.dispatchEvent(new PopStateEvent('popstate'))")
+    expect(page.get_by_text("there is no such run")).to_be_visible()
+
+
+def test_a_job_of_another_tool(page, imported_run):
+    """Fails when an imported production job cannot be browsed like a run of our own."""
+    page.goto(f"/run/{imported_run}/overview")
+    expect(page.locator(".ms-fact").first).to_have_text("TP1 PP4 DP2")
+    expect(page.get_by_text("from ndtimeline")).to_be_visible()
+    page.locator(".ms-tab", has_text="Findings").click()
+    expect(page.locator(".ms-finding").first).to_contain_text("tage 3")
+    page.get_by_role("link", name="Timeline", exact=True).click()
+    expect(page.locator("#timeline-graph .ytick")).to_have_count(8)
+    page.get_by_role("link", name="Mesh", exact=True).click()
+    expect(page.locator("#rank-step-graph .hm image")).to_have_count(1)
+    (matrix,) = figure_data(page, "rank-step-graph")
+    assert matrix["cells"] == 8 * 32
+
+
+def test_many_slices_come_as_a_picture(page, imported_run):
+    """Fails when the tile of a window is not an image that the browser can show."""
+    source = f"/api/v1/runs/{imported_run}/tile.png?w=640"
+    page.goto("/")
+    size = page.evaluate(
+        """async url => {
+            const image = new Image();
+            image.src = url;
+            await image.decode();
+            return [image.naturalWidth, image.naturalHeight];
+        }""",
+        source,
+    )
+    assert size == [640, 8 * 8]

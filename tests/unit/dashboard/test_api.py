@@ -1,0 +1,103 @@
+"""The JSON twins, in process: no port, no browser."""
+
+import struct
+
+import pytest
+
+from meshscope.dashboard import create_app
+
+HOSTILE = ["..%2f..%2fetc", "%2e%2e", ".", "a%00b", "nope", "x" * 300, "job%2f..%2f"]
+
+
+@pytest.fixture
+def client(runs_dir):
+    """Return a client of a dashboard with one readable run."""
+    return create_app(runs_dir).server.test_client()
+
+
+def test_runs(client):
+    """Fails when a program cannot list the runs, or does not see the unreadable one."""
+    runs = {run["run_id"]: run for run in client.get("/api/v1/runs").json["runs"]}
+    assert runs["job"]["state"] == "ready"
+    assert runs["notes.txt"]["state"] == "unreadable"
+
+
+def test_overview(client):
+    """Fails when the account does not sum to the whole, or an unknown number is no null."""
+    overview = client.get("/api/v1/runs/job/overview.json").json
+    assert sum(bar["frac"] for bar in overview["waterfall"]) == pytest.approx(1.0)
+    assert overview["utilization"]["mfu"] is None
+    assert overview["utilization"]["unknown_because"]
+    assert overview["trust"]["ranks_captured"] == 4
+
+
+def test_findings(client):
+    """Fails when the findings of the program differ from those of the page."""
+    findings = client.get("/api/v1/runs/job/findings.json").json["findings"]
+    straggler = next(item for item in findings if item["kind"] == "straggler_rank")
+    assert straggler["where"]["rank"] == 3
+    assert straggler["evidence"]
+
+
+def test_timeline(client):
+    """Fails when the slices of a step or of a window are not the recorded ones."""
+    whole = client.get("/api/v1/runs/job/timeline.json?step=1").json
+    assert (whole["step"], whole["steps"]) == (1, [0, 1, 2])
+    assert {piece["category"] for piece in whole["slices"]} == {
+        "forward",
+        "backward",
+        "optimizer",
+        "exposed DP communication",
+    }
+    part = client.get("/api/v1/runs/job/timeline.json?step=1&t0=0&t1=5000000").json
+    assert part["window_ns"] == [0, 5_000_000]
+    assert part["slices_in_window"] == 4
+    assert client.get("/api/v1/runs/job/timeline.json?step=x").json["rejected"] == ["step"]
+
+
+def test_mesh(client):
+    """Fails when the slow rank does not stand out against its peer."""
+    mesh = client.get("/api/v1/runs/job/mesh.json").json
+    assert (mesh["ranks"], mesh["steps"]) == ([0, 1, 2, 3], [0, 1, 2])
+    assert mesh["values"][3] == pytest.approx([2 * 30 / 34 + 4 / 34] * 3)
+    assert mesh["facets"][0]["rank"] == [[0, 2], [1, 3]]
+    waits = client.get("/api/v1/runs/job/mesh.json?metric=wait").json["values"]
+    assert waits[2][0] == pytest.approx(30 / 66)
+
+
+def test_tile(client):
+    """Fails when the picture of a window is no PNG of the asked width."""
+    answer = client.get("/api/v1/runs/job/tile.png?step=1&w=300")
+    assert answer.mimetype == "image/png"
+    assert struct.unpack_from(">I", answer.data, 16) == (300,)
+    assert client.get("/api/v1/runs/job/tile.png?w=999999").status_code == 400
+
+
+@pytest.mark.parametrize("run_id", HOSTILE)
+@pytest.mark.parametrize("page", ["overview.json", "tile.png"])
+def test_hostile_ids_find_nothing(client, run_id, page):
+    """Fails when a crafted run id gives anything but 404."""
+    assert client.get(f"/api/v1/runs/{run_id}/{page}").status_code == 404
+
+
+def test_errors_say_what_is_wrong(client):
+    """Fails when a program gets an error without words."""
+    assert "notes.txt" in client.get("/api/v1/runs/notes.txt/mesh.json").json["error"]
+    assert "known: overview" in client.get("/api/v1/runs/job/nope.json").json["error"]
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/", 200),
+        ("/run/job", 200),
+        ("/run/job/mesh", 200),
+        ("/run/nope/mesh", 404),
+        ("/run/job/nope", 404),
+        ("/run/%2e%2e/mesh", 404),
+        ("/other", 404),
+    ],
+)
+def test_pages_answer_with_their_status(client, path, status):
+    """Fails when a page that is not there pretends to be."""
+    assert client.get(path).status_code == status

@@ -1,0 +1,106 @@
+"""What stands on the pages of a small job, and what a control changes."""
+
+import json
+
+import pytest
+from dash.development.base_component import Component
+from plotly.utils import PlotlyJSONEncoder
+
+from meshscope.dashboard.callbacks import chosen_view, page_of, zoomed_view
+from meshscope.dashboard.pages import runs
+from meshscope.dashboard.pages.findings import place_words
+from meshscope.dashboard.state import ViewState
+from meshscope.dashboard.store import RunEntry, RunStore
+
+
+@pytest.fixture
+def store(runs_dir):
+    """Return a store with one readable run."""
+    return RunStore(runs_dir)
+
+
+def _text(page: Component) -> str:
+    """Return everything that is sent to the browser for a page."""
+    return json.dumps(page, cls=PlotlyJSONEncoder)
+
+
+@pytest.mark.parametrize(
+    ("page", "shown"),
+    [
+        ("overview", ["The bars sum to 100.0 %", "Where the step time went", "4 of 4", "1.88 x"]),
+        ("findings", ["straggler rank", "Remedy", "Fixing it returns"]),
+        ("timeline", ["exposed DP communication", "4 ranks, 66 ms of 66 ms", "rank 3"]),
+        ("mesh", ["Slowest is rank 3", "Highest: 1.88 x on rank 3"]),
+    ],
+)
+def test_a_page_says_what_was_found(store, page, shown):
+    """Fails when a page lost the content that it is there for."""
+    text = _text(page_of(store, f"/run/job/{page}", ""))
+    assert not [words for words in shown if words not in text]
+
+
+def test_every_page_has_a_main_landmark(store):
+    """Fails when a screen reader cannot jump to the content of a page."""
+    paths = ["/", "/nope", *(f"/run/job/{page}" for page in ("overview", "findings", "mesh"))]
+    assert all('"type": "Main"' in _text(page_of(store, path, "")) for path in paths)
+
+
+@pytest.mark.parametrize("path", ["/run/notes.txt/overview", "/run/../x", "/run/nope/mesh", "/x"])
+def test_a_wrong_address_is_explained(store, path):
+    """Fails when a run that is absent or unreadable ends in a blank page."""
+    assert "Nothing to show here" in _text(page_of(store, path, ""))
+
+
+def test_a_wrong_query_is_explained(store):
+    """Fails when an address that asks for what is not there shows something else silently."""
+    text = _text(page_of(store, "/run/job/timeline", "?step=99&t0=x"))
+    assert "Step 99 is not in this run" in text
+    assert "left out: t0" in text
+
+
+def test_unreadable_runs_are_rows(store):
+    """Fails when a bad entry is not in the list with its error, or is a link to nowhere."""
+    rows = {row["id"]: row for row in runs.rows(store.entries(max_new=9))}
+    assert rows["job"]["run"] == "[job](/run/job/overview)"
+    assert "notes.txt" in rows["notes.txt"]["finding"]
+    assert "](" not in rows["notes.txt"]["run"]
+
+
+def test_a_name_cannot_be_markdown():
+    """Fails when a file name draws a link or markup into the run list."""
+    entry = RunEntry(run_id="[x](javascript:1)<b>", modified_ns=0, state="unreadable", error="e")
+    assert not set("[]()<>:") & set(runs.rows([entry])[0]["run"])
+
+
+def test_an_empty_folder_says_what_to_do(tmp_path):
+    """Fails when a newcomer sees an empty table and no next step."""
+    assert "meshscope run" in _text(page_of(RunStore(tmp_path), "/", ""))
+
+
+def test_zoom():
+    """Fails when dragging over the figure does not become a window in the address."""
+    state = ViewState(step=1)
+    zoomed = {"xaxis.range[0]": 1.5, "xaxis.range[1]": 3.25}
+    assert zoomed_view(state, zoomed) == ViewState(step=1, t0=1_500_000, t1=3_250_000)
+    assert zoomed_view(zoomed_view(state, zoomed), zoomed) is None
+    assert zoomed_view(ViewState(t0=1, t1=2), {"xaxis.autorange": True}) == ViewState()
+    assert zoomed_view(state, {"autosize": True}) is None
+    assert zoomed_view(state, {"xaxis.range[0]": "x", "xaxis.range[1]": 1}) is None
+
+
+def test_controls(store):
+    """Fails when a control of the timeline leads to another step than it says."""
+    run, state = store.get("job"), ViewState(step=1, t0=3, t1=9)
+    assert chosen_view(run, state, "timeline-next", "1") == ViewState(step=2)
+    assert chosen_view(run, ViewState(step=2), "timeline-next", "2") == ViewState(step=2)
+    assert chosen_view(run, state, "timeline-previous", "1") == ViewState(step=0)
+    assert chosen_view(run, state, "timeline-fit", "1") == ViewState(step=1)
+    assert chosen_view(run, state, "timeline-step", "1") is None
+    assert chosen_view(run, state, "timeline-step", "0") == ViewState(step=0)
+
+
+def test_places_in_words():
+    """Fails when a finding about many ranks floods its card, or names no place."""
+    assert place_words({"rank": 5, "stage": 1, "group_id": "g"}) == "rank 5, stage 1, group g"
+    assert place_words({"ranks": list(range(12))}).endswith("7 and 4 more")
+    assert place_words({"steps": []}) == ""

@@ -1,0 +1,126 @@
+"""The store: what is listed, what is read, what is kept."""
+
+import os
+import shutil
+import threading
+
+import pytest
+
+from meshscope.dashboard.store import RunStore
+from meshscope.probe.schema.errors import ConfigError, MeshscopeError, RunDirectoryError
+
+from .conftest import write_job
+
+HOSTILE = [
+    "..",
+    ".",
+    "",
+    "/etc",
+    "../secret",
+    "job/..",
+    "a\0b",
+    "-rf",
+    ".hidden",
+    "x" * 200,
+    "nope",
+]
+
+
+@pytest.mark.parametrize("run_id", HOSTILE)
+def test_a_run_id_cannot_leave_the_folder(runs_dir, run_id):
+    """Fails when an address can name a path outside the folder of runs."""
+    store = RunStore(runs_dir)
+    assert store.path_of(run_id) is None
+    with pytest.raises(RunDirectoryError, match="no such run"):
+        store.get(run_id)
+
+
+def test_a_link_out_of_the_folder_is_not_followed(runs_dir, tmp_path):
+    """Fails when a symbolic link makes a foreign folder readable."""
+    outside = write_job(tmp_path / "outside")
+    (runs_dir / "link").symlink_to(outside)
+    store = RunStore(runs_dir)
+    assert store.path_of("link") is None
+    entry = next(entry for entry in store.entries(max_new=9) if entry.run_id == "link")
+    assert (entry.state, entry.error) == ("unreadable", "is a link to outside the folder")
+
+
+def test_everything_in_the_folder_is_listed(runs_dir):
+    """Fails when an unreadable entry is hidden, or takes the readable ones down."""
+    (runs_dir / "bad name").mkdir()
+    entries = {entry.run_id: entry for entry in RunStore(runs_dir).entries(max_new=9)}
+    assert set(entries) == {"job", "notes.txt", "bad name"}
+    assert entries["job"].state == "ready"
+    assert entries["job"].layout == "TP1 PP2 DP2"
+    assert entries["job"].step_time_ns == pytest.approx(66_000_000)
+    assert entries["job"].top_finding
+    assert entries["notes.txt"].state == "unreadable"
+    assert "notes.txt" in entries["notes.txt"].error
+    assert "no run id" in entries["bad name"].error
+
+
+def test_the_list_opens_before_everything_is_analysed(runs_dir):
+    """Fails when a folder of many runs is analysed within one request."""
+    write_job(runs_dir / "second")
+    store = RunStore(runs_dir)
+    states = [sorted(e.state for e in store.entries(max_new=1)) for _ in range(3)]
+    assert [state.count("pending") for state in states] == [2, 1, 0]
+
+
+def test_a_run_is_analysed_once_until_it_changes(runs_dir):
+    """Fails when a page view repeats the analysis, or shows an old one of a changed run."""
+    store = RunStore(runs_dir)
+    first = store.get("job")
+    assert store.get("job") is first
+    shutil.rmtree(runs_dir / "job")
+    write_job(runs_dir / "job", steps=5)
+    assert len(store.get("job").diagnosis.ledger["step"].unique()) == 5
+
+
+def test_an_error_is_remembered_until_the_file_changes(runs_dir):
+    """Fails when a bad file is read again for every request, or stays bad after its repair."""
+    store = RunStore(runs_dir)
+    with pytest.raises(MeshscopeError) as first:
+        store.get("notes.txt")
+    with pytest.raises(MeshscopeError) as second:
+        store.get("notes.txt")
+    assert str(second.value) == str(first.value)
+    (runs_dir / "notes.txt").unlink()
+    write_job(runs_dir / "notes.txt")
+    assert store.get("notes.txt").diagnosis.findings
+
+
+def test_the_least_recently_used_run_is_dropped(runs_dir):
+    """Fails when the memory of a long-lived dashboard grows with every run looked at."""
+    write_job(runs_dir / "second")
+    store = RunStore(runs_dir, budget_bytes=1)
+    first = store.get("job")
+    store.get("second")
+    assert store.get("second") is store.get("second")
+    assert store.get("job") is not first
+    assert [entry.state for entry in store.entries(max_new=0)].count("ready") == 2
+
+
+def test_two_requests_share_one_analysis(runs_dir):
+    """Fails when two tabs that open a run at once analyse it twice."""
+    store, found = RunStore(runs_dir), []
+    threads = [threading.Thread(target=lambda: found.append(store.get("job"))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({id(run) for run in found}) == 1
+
+
+def test_the_folder_must_exist(runs_dir):
+    """Fails when a wrong path gives an empty dashboard in place of an error."""
+    with pytest.raises(ConfigError, match="is not a folder of runs"):
+        RunStore(runs_dir / "notes.txt")
+
+
+def test_newest_first(runs_dir):
+    """Fails when the run that was just recorded is not on top."""
+    write_job(runs_dir / "old")
+    for path in [runs_dir / "old", *(runs_dir / "old").iterdir()]:
+        os.utime(path, (1_000_000_000, 1_000_000_000))
+    assert RunStore(runs_dir).entries(max_new=0)[-1].run_id == "old"
