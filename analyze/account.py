@@ -42,7 +42,10 @@ class Account:
         return [] if attribution is None else [c for c in attribution.causes if c.kind == kind]
 
     def peers_of(self, rank: int) -> list[int]:
-        """Return the other captured ranks of the same stage."""
-        return [
-            other for other in self.stage if other != rank and self.stage[other] == self.stage[rank]
-        ]
+        """Return the other ranks that run the same operations in the same stage."""
+        if self.attribution is None:
+            return []
+        ranks = self.attribution.ranks
+        own = ranks.loc[ranks["rank"] == rank, "peer_class"]
+        alike = ranks[ranks["peer_class"].isin(own) & (ranks["rank"] != rank)]
+        return [int(peer) for peer in alike["rank"]]

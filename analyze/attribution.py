@@ -9,6 +9,7 @@ it, which splits a share into direct time and induced wait.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,7 +49,7 @@ class Attribution:
 
     causes: tuple[Cause, ...]
     ranks: pd.DataFrame
-    """rank, excess_ns, slowdown, z, peers, suspect."""
+    """rank, peer_class, peers, excess_ns, slowdown, z, suspect."""
     measured_ns: float
     replayed_ns: float
     ideal_ns: float
@@ -85,7 +86,8 @@ def attribute(
 
 def _limits(work: Work, program: Program) -> list[str]:
     limits = []
-    alone = [rank for rank, count in work.peer_count.items() if count < 2]
+    sizes = Counter(work.peer_class.values())
+    alone = [rank for rank, own in work.peer_class.items() if sizes[own] < 2]
     if alone:
         limits.append(
             f"{counted(len(alone), 'rank')} without a peer that runs the same operations: whether "
@@ -170,7 +172,8 @@ def _stage_effect(work: Work, reference: FloatArray) -> tuple[int, FloatArray] |
     centre = per_step.groupby(level=[0, 1]).mean().groupby(level=0).median()
     scale = centre.mean() / centre
     effect = compute * (1.0 - frame["stage"].map(scale).to_numpy())
-    return int(centre.idxmax()), effect
+    slowest = int(centre.index.to_numpy()[centre.to_numpy().argmax()])
+    return slowest, effect
 
 
 def _wire_players(program: Program, events: CommunicationEvents) -> list[Player]:

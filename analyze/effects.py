@@ -40,8 +40,8 @@ class Work:
     """rank, step, interval, peer_class (-1: deviates from its peers), work_ns, compute_ns."""
     edge_work_ns: FloatArray
     edge_compute_ns: FloatArray
-    peer_count: dict[int, int]
-    """Ranks in the peer class of each rank, itself included."""
+    peer_class: dict[int, int]
+    """Class of each rank; the members of a class are each other's peers."""
     stage: dict[int, int]
     """Pipeline stage (pp coordinate) of each rank; -1 if unknown."""
     deviating: int
@@ -68,7 +68,7 @@ def place_work(trace: Trace, program: Program, ledger: Ledger) -> Work:
     cells = grouped.size().reset_index()[["rank", "step", "interval"]]
     cells["work_ns"] = np.bincount(cell, weights=work, minlength=len(cells))
     cells["compute_ns"] = np.bincount(cell, weights=compute, minlength=len(cells))
-    classes, peers, deviating = _peer_classes(program, stage)
+    classes, class_of_rank, deviating = _peer_classes(program, stage)
     row = pd.MultiIndex.from_frame(cells[["rank", "step"]])
     cells["peer_class"] = classes.reindex(row).fillna(-1).to_numpy(np.int64)
     return Work(
@@ -76,7 +76,7 @@ def place_work(trace: Trace, program: Program, ledger: Ledger) -> Work:
         cells=cells,
         edge_work_ns=work,
         edge_compute_ns=compute,
-        peer_count=peers,
+        peer_class=class_of_rank,
         stage=stage,
         deviating=deviating,
     )
@@ -120,8 +120,7 @@ def _peer_classes(program: Program, stage: dict[int, int]) -> tuple[pd.Series, d
 
     Returns:
         The class of each (rank, step), -1 for a step that deviates from what its
-        rank usually issues; the number of ranks in each rank's class; how many
-        steps deviate.
+        rank usually issues; the class of each rank; how many steps deviate.
     """
     marks = program.marks[program.marks["mark"] == ISSUE]
     code = program.signature[marks["event"].to_numpy()]
@@ -141,17 +140,25 @@ def _peer_classes(program: Program, stage: dict[int, int]) -> tuple[pd.Series, d
     classes = pd.Series(
         np.where(regular, class_of_rank.reindex(by_rank).to_numpy(), -1), index=signature.index
     )
-    sizes = class_of_rank.map(class_of_rank.value_counts())
-    peers = dict(zip(ranks.tolist(), sizes.tolist(), strict=True))
-    return classes, peers, int((~regular).sum())
+    by_number = dict(zip(ranks.tolist(), class_of_rank.tolist(), strict=True))
+    return classes, by_number, int((~regular).sum())
 
 
 def peer_centre(work: Work) -> FloatArray:
-    """Return, per cell, the leave-one-out median over its peers in the same step; NaN without."""
-    cells = work.cells
-    regular = cells["peer_class"].to_numpy() >= 0
-    centre = np.full(len(cells), np.nan)
-    centre[regular] = _leave_one_out_median(cells[regular], ["peer_class", "step", "interval"])
+    """Return, per cell, what the peers of its rank worked in the same step; NaN without peers.
+
+    The leave-one-out median over the peers, position by position, scaled so that
+    a step's sum is the median of the peers' sums: noise of single positions is
+    skewed (a rank can only be late), and the sum of medians would be too small.
+    """
+    cells = work.cells[work.cells["peer_class"] >= 0]
+    cells = cells.assign(centre=_leave_one_out_median(cells, ["peer_class", "step", "interval"]))
+    keys = ["peer_class", "step", "rank"]
+    steps = cells.groupby(keys, as_index=False)[["work_ns", "centre"]].sum(min_count=1)
+    steps["scale"] = _leave_one_out_median(steps, ["peer_class", "step"]) / steps["centre"]
+    scale = cells[keys].merge(steps, on=keys, how="left")["scale"].to_numpy()
+    centre = np.full(len(work.cells), np.nan)
+    centre[cells.index] = cells["centre"].to_numpy() * np.where(np.isfinite(scale), scale, 1.0)
     return centre
 
 
@@ -201,9 +208,9 @@ def excess_by_rank(work: Work, peer_ns: FloatArray) -> pd.DataFrame:
     """Return how much longer each rank works than its peers, with its significance.
 
     Returns:
-        One row a rank: rank, excess_ns (mean per step), slowdown (own work over
-        that of the peers), z (mean excess over its standard error), peers. NaN
-        without peers. The noise behind the standard error is the median over all
+        One row a rank: rank, peer_class, peers, excess_ns (mean per step), slowdown (own work over
+        that of the peers), z (mean excess over its standard error). NaN without
+        peers. The noise behind the standard error is the median over all
         ranks of their robust spread across steps: the spread of a rank that is slow
         in some of its steps only would hide it.
     """
@@ -224,9 +231,10 @@ def excess_by_rank(work: Work, peer_ns: FloatArray) -> pd.DataFrame:
             "z": by_rank.mean() / error,
         }
     )
-    ranks = sorted(work.peer_count)
+    ranks = sorted(work.peer_class)
     table = table.reindex(ranks)
-    table["peers"] = [work.peer_count[rank] - 1 for rank in ranks]
+    table["peer_class"] = [work.peer_class[rank] for rank in ranks]
+    table["peers"] = table.groupby("peer_class")["peer_class"].transform("size") - 1
     return table.rename_axis("rank").reset_index()
 
 

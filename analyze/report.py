@@ -7,6 +7,7 @@ from math import isnan
 from typing import Any
 
 from .results import Bar, Cause, Diagnosis, Finding
+from .words import counted
 
 BAR_WIDTH = 32
 _LABELS = {
@@ -253,8 +254,8 @@ def _memory(result: Diagnosis, *, markdown: bool) -> Iterator[str]:
         yield "|---:|---:|---:|---:|---:|"
     for row in result.memory.to_dict("records"):
         cells = (
-            row["stage"],
-            row["ranks"],
+            "all stages" if row["stage"] < 0 else f"stage {row['stage']}",
+            counted(row["ranks"], "rank"),
             _size(row["peak_bytes"]),
             _size(row["rss_bytes"]),
             "unknown"
@@ -264,9 +265,7 @@ def _memory(result: Diagnosis, *, markdown: bool) -> Iterator[str]:
         if markdown:
             yield "| {} | {} | {} | {} | {} |".format(*cells)
         else:
-            yield "  stage {:>3} ({} ranks): allocator peak {}, resident set {}, {} of its capacity".format(
-                *cells
-            )
+            yield "  {} ({}): allocator peak {}, resident set {}, {} of capacity".format(*cells)
 
 
 def _size(value: Any) -> str:

@@ -25,7 +25,8 @@ from .store import RunStore
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-WIDTH_PX, HEIGHT_PX = 1360, 860
+# Pages grow to their content; a low window leaves no empty space below a short one.
+WIDTH_PX, HEIGHT_PX = 1360, 480
 # What must be on a page before its picture is taken.
 _READY = {
     "overview": "#waterfall-graph .plot-container",

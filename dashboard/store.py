@@ -12,17 +12,20 @@ import re
 import threading
 from collections import OrderedDict
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from meshscope.analyze import Diagnosis, Trace, diagnose, load_trace
 from meshscope.probe.schema.errors import ConfigError, MeshscopeError, RunDirectoryError
+
+from .slices import StepSlices, step_slices
 
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 DEFAULT_BUDGET_BYTES = 1 << 30
 # Tables, their pandas copies and the results derived from them.
 _BYTES_PER_TABLE_BYTE = 4
 _FIXED_BYTES = 1 << 20
+_KEPT_STEPS = 4
 
 _LOG = logging.getLogger(__name__)
 
@@ -38,6 +41,17 @@ class LoadedRun:
     """Changes when the files of the run change; part of addresses that browsers keep."""
     trace: Trace
     diagnosis: Diagnosis
+    _drawn: dict[int, StepSlices] = field(default_factory=dict, repr=False, compare=False)
+
+    def step(self, step: int) -> StepSlices:
+        """Return the drawable content of a step; the last few are kept, because zooms repeat it."""
+        found = self._drawn.get(step)
+        if found is None:
+            found = step_slices(self.trace, step)
+            for oldest in list(self._drawn)[: 1 - _KEPT_STEPS]:
+                self._drawn.pop(oldest, None)
+            self._drawn[step] = found
+        return found
 
     def nbytes(self) -> int:
         """Return about how much memory the run holds."""
@@ -173,7 +187,7 @@ class RunStore:
         except MeshscopeError as error:
             # Paths are shown from the folder on: the reader knows which folder it is.
             failure = RunDirectoryError(str(error).replace(f"{self.root}/", ""))
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - the log has it, the reader a sentence
             # One run must not take the list of all the others down.
             _LOG.exception("the analysis of %s failed", path)
             failure = RunDirectoryError(

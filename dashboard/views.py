@@ -14,7 +14,7 @@ from meshscope.analyze import Diagnosis
 
 from .categories import LABELS, Category
 from .mesh import mesh_facets, rank_step_matrix
-from .slices import WHOLE_CAPTURE, StepSlices, in_window, step_slices, steps_of
+from .slices import WHOLE_CAPTURE, StepSlices, in_window, steps_of
 from .state import ViewState
 from .store import LoadedRun, RunEntry, layout_words
 
@@ -90,14 +90,15 @@ def typical_step(diagnosis: Diagnosis, steps: tuple[int, ...]) -> int:
     """Return the analysed step whose length is nearest to the median one."""
     if diagnosis.ledger.empty:
         return steps[len(steps) // 2]
-    length = diagnosis.ledger.groupby("step")["step_ns"].max()
-    nearest = (length - length.median()).abs().idxmin()
-    return int(nearest) if int(nearest) in steps else steps[len(steps) // 2]  # type: ignore[call-overload]
+    length = diagnosis.ledger.groupby("step")["step_ns"].max().sort_index()
+    distance = (length - length.median()).abs().to_numpy()
+    nearest = int(length.index.to_numpy()[distance.argmin()])
+    return nearest if nearest in steps else steps[len(steps) // 2]
 
 
 def timeline(run: LoadedRun, state: ViewState) -> tuple[StepSlices, tuple[int, int]]:
     """Return the step that a view shows and the window of it."""
-    step = step_slices(run.trace, shown_step(run, state))
+    step = run.step(shown_step(run, state))
     return step, state.window(step.length_ns)
 
 

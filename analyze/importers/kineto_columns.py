@@ -159,7 +159,7 @@ def device_columns(
         names=[event.name for event in roles.device],
         category=_categories(roles.device),
         time=time,
-        device=_integers(e.pid if a.device is None else a.device for e, a in rows),
+        device=_integers((e.pid if a.device is None else a.device for e, a in rows), bits=32),
         stream=_integers(e.tid if a.stream is None else a.stream for e, a in rows),
         correlation=correlation,
         launch=launch,
@@ -233,8 +233,8 @@ def _matching(events: list[Event], pattern: re.Pattern[str]) -> list[tuple[Event
     return [(event, match) for event, match in pairs if match]
 
 
-def _integers(values: Iterable[object]) -> IntArray:
-    return np.array([to_int(value) for value in values], dtype=np.int64)
+def _integers(values: Iterable[object], *, bits: int = 64) -> IntArray:
+    return np.array([to_int(value, bits=bits) for value in values], dtype=np.int64)
 
 
 def _categories(events: list[Event]) -> list[KernelCategory]:

@@ -150,9 +150,9 @@ def _operation(name: str, kernel_name: str, args: EventArgs) -> tuple[str, int, 
     """Return direction and peer of a send or receive, or the kind of a collective."""
     word = name.lower().partition(" ")[0]
     if word in _SENDS:
-        return Direction.SEND.value, to_int(args.destination_rank), CollectiveKind.OTHER
+        return Direction.SEND.value, to_int(args.destination_rank, bits=32), CollectiveKind.OTHER
     if word in _RECEIVES:
-        return Direction.RECV.value, to_int(args.source_rank), CollectiveKind.OTHER
+        return Direction.RECV.value, to_int(args.source_rank, bits=32), CollectiveKind.OTHER
     kind = collective_kind(name)
     return "", -1, collective_kind(kernel_name) if kind == CollectiveKind.OTHER else kind
 
@@ -176,7 +176,7 @@ def _size_bytes(found: RankCommunication, args: EventArgs, kind: CollectiveKind)
     if elements is None or not item:
         found.counts[_NO_SIZE] += 1
         return 0
-    return max(to_int(elements, 0), 0) * item
+    return max(to_int(elements, 0, bits=56), 0) * item
 
 
 @dataclass(frozen=True, slots=True)

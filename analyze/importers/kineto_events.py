@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -21,6 +21,8 @@ import pyarrow.compute as pc
 from meshscope.probe.schema.errors import TraceFormatError
 
 _NO_VALUE = msgspec.Raw(b"")
+_LATEST_US = 4_600_000_000_000_000
+"""Year 2115. A stamp and a time base below it add up within 64 bits of nanoseconds."""
 _EXPORT_AGAIN = "Export the trace again"
 
 
@@ -90,13 +92,16 @@ class DeviceProperties(msgspec.Struct):
     name: Any = None
 
 
+_Base = Annotated[int, msgspec.Meta(ge=0, lt=_LATEST_US * 1000)]
+
+
 class KinetoFile(msgspec.Struct, rename="camel"):
     """The parts of a file that we use; all others are skipped while decoding."""
 
     trace_events: list[Event]
     distributed_info: DistributedInfo | None = None
     device_properties: list[DeviceProperties] | None = None
-    base_time_nanoseconds: int | None = None
+    base_time_nanoseconds: _Base | None = None
 
 
 _DECODER = msgspec.json.Decoder(KinetoFile)
@@ -143,6 +148,8 @@ def microseconds_to_ns(texts: Sequence[bytes], where: str) -> npt.NDArray[np.int
         raise TraceFormatError(
             f"a time stamp cannot be read ({error})", where=where, remedy=_EXPORT_AGAIN
         ) from error
+    if pc.max(pc.abs(exact)).as_py() >= _LATEST_US:
+        raise TraceFormatError("a time stamp is centuries away", where=where, remedy=_EXPORT_AGAIN)
     thousandths = pc.round(exact, 3, round_mode="half_to_even").cast(pa.decimal128(38, 3))
     # The unscaled value of a decimal of scale 3 counts nanoseconds. It is stored
     # as two little-endian words, of which the lower holds any 64-bit value whole.
@@ -156,11 +163,15 @@ def _decimal_text(value: msgspec.Raw) -> bytes:
     return b"" if text == b"null" else text
 
 
-def to_int(value: object, default: int = -1) -> int:
-    """Return an argument as an integer; some versions write numbers as text."""
-    if type(value) is int:
-        return value
-    try:
-        return int(str(value), 0)
-    except ValueError:
-        return default
+def to_int(value: object, default: int = -1, *, bits: int = 64) -> int:
+    """Return an argument as a signed integer.
+
+    Some versions write numbers as text; some write -1 as an unsigned number, which
+    does not fit and becomes the default like anything else that is no integer.
+    """
+    if type(value) is not int:
+        try:
+            value = int(str(value), 0)
+        except ValueError:
+            return default
+    return value if -(1 << bits - 1) <= value < 1 << bits - 1 else default

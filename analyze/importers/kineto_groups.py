@@ -28,7 +28,7 @@ def parse_ranks(value: object) -> tuple[int, ...]:
         value = value.strip("[]() ").split(",") if "..." not in value else []
     if not isinstance(value, list):
         return ()
-    members = tuple(to_int(str(rank).strip()) for rank in value)
+    members = tuple(to_int(str(rank).strip(), bits=32) for rank in value)
     return members if all(rank >= 0 for rank in members) else ()
 
 

@@ -32,7 +32,7 @@ from .kineto_columns import (
 from .kineto_communication import IssueContext, RankCommunication, rank_communication
 from .kineto_events import DistributedInfo, Event, KinetoFile, decode, to_int
 
-_RANK_IN_NAME = re.compile(r"(?:rank|worker)[-_. ]?(\d+)", re.IGNORECASE)
+_RANK_IN_NAME = re.compile(r"(?:rank|worker)[-_. ]?(\d{1,9})(?!\d)", re.IGNORECASE)
 _HOST_COLLECTIVE = re.compile(r"(?:gloo|mpi):")
 
 
@@ -132,7 +132,7 @@ def _rank(info: DistributedInfo, name: str, default: int | None, notes: list[str
     """Return the rank by the header, else by ``rank`` or ``worker`` and a number in the name."""
     in_name = _RANK_IN_NAME.search(name)
     by_name = int(in_name[1]) if in_name else None
-    by_header = None if info.rank is None else to_int(info.rank)
+    by_header = None if info.rank is None else to_int(info.rank, bits=32)
     if by_header is not None and by_header >= 0:
         if by_name is not None and by_name != by_header:
             notes.append(f"the file is named for rank {by_name}, its header decides")
@@ -145,7 +145,7 @@ def _rank(info: DistributedInfo, name: str, default: int | None, notes: list[str
 
 
 def _world_size(info: DistributedInfo) -> int | None:
-    size = to_int(info.world_size, 0)
+    size = to_int(info.world_size, 0, bits=32)
     if size > 0:
         return size
     listed = [len(group.ranks) for group in info.pg_config or () if isinstance(group.ranks, list)]

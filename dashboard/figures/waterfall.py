@@ -19,7 +19,7 @@ _USEFUL, _OVERHEAD, _LOST, _WAITED, _OPEN = "#0072B2", "#56B4E9", "#E69F00", "#D
 _TOTAL = "#CBD2D9"
 _MEANINGS = {
     _USEFUL: "compute",
-    _OVERHEAD: "compute above the peak",
+    _OVERHEAD: "compute, slower than peak",
     _LOST: "transfers and host work",
     _WAITED: "waiting for other ranks",
     _OPEN: "not attributed",
@@ -27,8 +27,8 @@ _MEANINGS = {
 _COMPUTE = ("useful", "forward", "backward", "recompute", "optimizer", "compute")
 
 _NAMES = {
-    "useful": "useful compute (model FLOPs at peak)",
-    "compute_overhead": "compute above the peak",
+    "useful": "useful model FLOPs at peak",
+    "compute_overhead": "compute, slower than peak",
     "compute": "device compute",
     "data_load": "data loading",
     "gc": "garbage collection",

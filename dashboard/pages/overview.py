@@ -26,6 +26,7 @@ def layout(run: LoadedRun) -> Component:
         run,
         "overview",
         [
+            html.H1("Overview", className="ms-unseen"),
             html.Div([_key_number(*number) for number in _key_numbers(run)], className="ms-keys"),
             dmc.Grid(
                 [

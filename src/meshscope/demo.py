@@ -9,11 +9,12 @@ the diagnosis is printed is it compared with that file.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
+from statistics import median
 
 import typer
 
@@ -36,7 +37,7 @@ class Truth:
 
     rank: int
     paired_ns: float
-    """Mean step time with the fault less without, over the paired blocks."""
+    """Median step time with the fault less without, over the paired blocks."""
     cost_frac: float
     """The same, averaged over all analysed steps, as a share of the mean step."""
 
@@ -77,7 +78,9 @@ def run_demo(folder: Path | None = None) -> DemoResult:
         "one of them is slowed down, and the analysis is not told which.",
         err=True,
     )
-    code = run(_command(truth_dir), runs_dir, run_id=RUN_ID)
+    # One thread per rank, which is what torchrun would set with a warning.
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    code = run(_command(truth_dir), runs_dir, run_id=RUN_ID, environment=environment)
     if code != 0:
         raise MeshscopeError(
             f"the training run ended with exit code {code}",
@@ -106,7 +109,8 @@ def read_truth(truth_dir: Path, result: Diagnosis) -> Truth:
     """Return the injected rank and its paired cost from the trainer's own log.
 
     Every block of steps with the fault has a block without it beside it, so the
-    difference of the two means is the cost per affected step.
+    difference of the two medians is the cost per affected step, whatever else the
+    machine did meanwhile.
     """
     records = [
         json.loads(line)
@@ -118,7 +122,7 @@ def read_truth(truth_dir: Path, result: Diagnosis) -> Truth:
         active: [_length(s) for s in steps if s["fault_active"] is active]
         for active in (True, False)
     }
-    paired_ns = fmean(length[True]) - fmean(length[False])
+    paired_ns = median(length[True]) - median(length[False])
     affected = len(length[True]) / len(steps)
     return Truth(
         rank=rank, paired_ns=paired_ns, cost_frac=paired_ns * affected / result.step_time_ns

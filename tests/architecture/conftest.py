@@ -4,6 +4,7 @@ import ast
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -54,7 +55,8 @@ def tracked_files(project_dir: Path) -> list[Path]:
 def modules_after():
     """Return a function that runs code in a fresh interpreter and returns its modules."""
 
-    def run(code: str) -> set[str]:
+    @cache
+    def run(code: str) -> frozenset[str]:
         probe = f"{code}\nimport sys\nprint('\\n' + ' '.join(sys.modules))"
         done = subprocess.run(
             [sys.executable, "-W", "ignore", "-c", probe],
@@ -63,7 +65,7 @@ def modules_after():
             check=False,
         )
         assert done.returncode == 0, done.stderr
-        return set(done.stdout.splitlines()[-1].split())
+        return frozenset(done.stdout.splitlines()[-1].split())
 
     return run
 

@@ -10,6 +10,7 @@ is attached before or after ``init_process_group``.
 
 import json
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -221,6 +222,9 @@ def main(run_dir, counts_dir, when):
         step += 2
     probe.detach()
     (Path(counts_dir) / f"{rank}.json").write_text(json.dumps(counts))
+    # Torch joins gloo's worker with the interpreter lock held, while that worker
+    # may need the lock to drop its last operation. Idle, it has none.
+    time.sleep(0.5)
     dist.destroy_process_group()
 
 

@@ -28,7 +28,8 @@ def event(cat, name, ts, dur, **args):
 
 def kernel(name, ts, dur, correlation=0, **args):
     """Return one device kernel."""
-    return event("kernel", name, ts, dur, device=0, stream=7, correlation=correlation, **args)
+    place = {"device": 0, "stream": 7, "correlation": correlation}
+    return event("kernel", name, ts, dur, **place | args)
 
 
 def launch(ts, correlation):
@@ -375,6 +376,23 @@ def test_a_trace_of_another_tool_is_refused(tmp_path):
     """A browser trace would be reported as a training run that did nothing."""
     path = write_rank(tmp_path / "x.json", [event("blink", "paint", 1, 2)])
     with pytest.raises(TraceFormatError, match="no events of the PyTorch profiler"):
+        import_trace(path)
+
+
+def test_unsigned_and_quoted_numbers_are_understood(tmp_path):
+    """Profilers write -1 as 4294967295 or 18446744073709551615: the whole file would be refused."""
+    rows = [kernel("k", "5.25", "1", correlation=2**64 - 1, stream=2**64 - 1, device=2**32 - 1)]
+    header = {"deviceProperties": None, "baseTimeNanoseconds": None}
+    found = import_trace(write_rank(tmp_path / "rank0.json", rows, **header)).frame("kernel")
+    columns = ["start_ns", "dur_ns", "device", "stream", "correlation"]
+    assert found[columns].to_numpy().tolist() == [[5_250, 1_000, -1, -1, -1]]
+
+
+@pytest.mark.parametrize("stamp", ["soon", 1e30, 5e15])
+def test_a_stamp_that_cannot_be_is_refused(tmp_path, stamp):
+    """A wrapped 64-bit time would put the event before all others."""
+    path = write_rank(tmp_path / "rank0.json", [kernel("k", stamp, 1)])
+    with pytest.raises(TraceFormatError, match="time stamp"):
         import_trace(path)
 
 

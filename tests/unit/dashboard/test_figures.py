@@ -55,7 +55,7 @@ def test_waterfall_words():
     assert bar_label("host_blocked") == "host blocked"
     assert list(meanings(BARS).values()) == [
         "compute",
-        "compute above the peak",
+        "compute, slower than peak",
         "waiting for other ranks",
     ]
 

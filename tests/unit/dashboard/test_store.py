@@ -124,3 +124,15 @@ def test_newest_first(runs_dir):
     for path in [runs_dir / "old", *(runs_dir / "old").iterdir()]:
         os.utime(path, (1_000_000_000, 1_000_000_000))
     assert RunStore(runs_dir).entries(max_new=0)[-1].run_id == "old"
+
+
+def test_zooming_does_not_rebuild_the_step(runs_dir):
+    """Fails when every zoom sweeps the whole step again, or all steps are kept for ever."""
+    write_job(runs_dir / "long", steps=9)
+    run = RunStore(runs_dir).get("long")
+    first = run.step(0)
+    assert run.step(0) is first
+    for step in range(1, 9):
+        run.step(step)
+    assert run.step(8) is run.step(8)
+    assert run.step(0) is not first

@@ -3,6 +3,8 @@
 import gc
 import json
 import os
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -310,3 +312,13 @@ def test_impossible_settings_name_the_field(settings, where):
     with pytest.raises(ConfigError) as caught:
         StorageSettings(**settings)
     assert caught.value.where == where
+
+
+def test_importing_the_recorder_is_light():
+    """Fails when a training process pays for Arrow or numpy before anything is recorded."""
+    code = (
+        "import sys, meshscope.probe.recorder, meshscope.probe.schema.rundir\n"
+        "print(sorted({'numpy', 'pyarrow', 'pandas', 'torch'} & set(sys.modules)))"
+    )
+    command = [sys.executable, "-c", code]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -128,14 +128,15 @@ def test_block_that_was_cut_off_costs_only_itself(make_recorder, run_path):
     """Fails when a disk that fills in the middle of a block costs more than that block."""
     recorder = make_recorder()
     with files_limited_to(4000):
-        record(recorder, 300)
-    record(recorder, 300, first=300)
+        record(recorder, 600)
+    record(recorder, 300, first=600)
     recorder.close()
     capture = read_run(run_path)
     counters = capture.rank_manifests[0]["counters"]
-    lost = counters["segment_write_dropped"]
-    assert (counters["segment_write_errors"], lost) == (1, 100)
-    assert capture.tables["step"].num_rows == 500
+    cut = counters["segment_write_errors"]
+    assert cut >= 1
+    assert counters["segment_write_dropped"] == cut * 100
+    assert capture.tables["step"].num_rows == 900 - cut * 100
     assert any("seg-000001.arrows: block" in limit and "torn" in limit for limit in capture.limits)
 
 

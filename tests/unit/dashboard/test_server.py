@@ -1,0 +1,39 @@
+"""The server process: it prints where it is, answers, and ends on Ctrl-C."""
+
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+
+import pytest
+
+from meshscope.dashboard import serve
+from meshscope.probe.schema.errors import ConfigError
+
+_PROGRAM = "import pathlib, sys; from meshscope.dashboard import serve; serve(pathlib.Path(sys.argv[1]), port=0)"
+_ENDING_S = 20
+
+
+def test_serve_and_interrupt(runs_dir):
+    """Fails when the printed address does not answer, or Ctrl-C ends in a traceback."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", _PROGRAM, str(runs_dir)], stderr=subprocess.PIPE, text=True
+    )
+    with process:
+        try:
+            url = re.search(r"http://127\.0\.0\.1:[1-9]\d*/", process.stderr.readline()).group()
+            with urllib.request.urlopen(f"{url}api/v1/runs") as answer:
+                assert b'"job"' in answer.read()
+            process.send_signal(signal.SIGINT)
+            _, rest = process.communicate(timeout=_ENDING_S)
+        finally:
+            process.kill()
+    assert "Traceback" not in rest
+
+
+@pytest.mark.parametrize(("host", "port"), [("192.0.2.1", 0), ("127.0.0.1", 70000)])
+def test_an_impossible_address_is_one_error(runs_dir, host, port):
+    """Fails when a wrong address ends in a traceback of the web server."""
+    with pytest.raises(ConfigError, match="cannot listen here"):
+        serve(runs_dir, host=host, port=port)
