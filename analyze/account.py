@@ -28,6 +28,8 @@ class Account:
     bubble: Bubble
     memory: pd.DataFrame
     waits: pd.DataFrame
+    clock_offsets: pd.Series
+    """ns by rank, of the ranks whose clock is wrong."""
     stage: dict[int, int]
     """Pipeline position of each rank; -1 if unknown."""
 

@@ -13,6 +13,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from .communication import CommunicationEvents
@@ -28,8 +29,13 @@ from .words import counted
 MAX_SUSPECTS = 4
 MIN_Z = 4.0
 """Robust z from which a rank's excess is more than noise (false alarms ~ 3e-5 a rank)."""
+MIN_Z_IF_LAST = 2.0
+MAX_CHANCE = 1e-4
+"""With this little a chance of arriving last so often, a smaller z is enough."""
 MIN_EXCESS_FRAC = 0.005
 """Excess below this share of the step is not worth a suspect."""
+MAX_UNSEEN = 0.2
+"""Share of operations without an end above which waiting hides in the work."""
 WIRE_REFERENCE = 0.1
 """Quantile of the wire times of like operations that counts as an undisturbed wire."""
 
@@ -60,32 +66,56 @@ class Attribution:
 
 
 def attribute(
-    trace: Trace, program: Program, ledger: Ledger, events: CommunicationEvents
+    trace: Trace,
+    program: Program,
+    ledger: Ledger,
+    events: CommunicationEvents,
+    waits: pd.DataFrame,
 ) -> Attribution:
-    """Return the causes of loss of the analysed steps."""
+    """Return the causes of loss of the analysed steps.
+
+    A rank is suspected when its work exceeds that of its peers by more than noise;
+    over few steps that is hard to tell, and arriving last far more often than by
+    chance counts as the second witness.
+    """
     work = place_work(trace, program, ledger)
     peer_ns = peer_centre(work)
     ranks = excess_by_rank(work, peer_ns)
     measured = program.windows.step_time_ns
-    ranks["suspect"] = (ranks["z"] >= MIN_Z) & (ranks["excess_ns"] >= MIN_EXCESS_FRAC * measured)
+    unseen = float(events.frame["end_ns"].isna().mean())
+    ranks["suspect"] = _is_suspect(ranks, waits, measured) & (unseen <= MAX_UNSEEN)
     suspects = ranks[ranks["suspect"]].nlargest(MAX_SUSPECTS, "excess_ns")["rank"].tolist()
     reference = _reference(work, peer_ns, suspects)
     players = _players(program, work, reference, suspects, events)
-    times, waits = _replay_coalitions(program, players)
-    causes = _causes(players, times, waits, measured)
+    times, waiting = _replay_coalitions(program, players)
+    causes = _causes(players, times, waiting, measured)
     return Attribution(
         causes=tuple(sorted(causes, key=lambda cause: -cause.share_frac)),
         ranks=ranks,
         measured_ns=measured,
         replayed_ns=float(times[-1]),
         ideal_ns=float(times[0]),
-        ideal_wait_ns=float(waits[0]),
-        limits=tuple(_limits(work, program)),
+        ideal_wait_ns=float(waiting[0]),
+        limits=tuple(_limits(work, program, unseen)),
     )
 
 
-def _limits(work: Work, program: Program) -> list[str]:
+def _is_suspect(ranks: pd.DataFrame, waits: pd.DataFrame, measured: float) -> npt.NDArray[np.bool_]:
+    """Return which ranks work longer than their peers by more than noise."""
+    by_rank = dict(zip(waits["rank"].tolist(), waits["chance"].tolist(), strict=True))
+    chance = np.array([by_rank[rank] for rank in ranks["rank"].tolist()])
+    z, excess = ranks["z"].to_numpy(np.float64), ranks["excess_ns"].to_numpy(np.float64)
+    unlikely = (z >= MIN_Z) | ((z >= MIN_Z_IF_LAST) & (chance <= MAX_CHANCE))
+    return np.asarray(unlikely & (excess >= MIN_EXCESS_FRAC * measured))
+
+
+def _limits(work: Work, program: Program, unseen: float) -> list[str]:
     limits = []
+    if unseen > MAX_UNSEEN:
+        limits.append(
+            "waiting cannot be told from working where the ends of operations are not seen: "
+            "no rank is suspected"
+        )
     sizes = Counter(work.peer_class.values())
     alone = [rank for rank, own in work.peer_class.items() if sizes[own] < 2]
     if alone:
@@ -159,7 +189,8 @@ def _stage_effect(work: Work, reference: FloatArray) -> tuple[int, FloatArray] |
     """Return the slowest stage and what unequal stages add to each cell.
 
     The centre of a stage is the median over its ranks of their compute per step;
-    equal stages would each have the mean of the centres. None with one stage.
+    equal stages would each have the mean of the centres. None with one stage, or
+    where a stage has no compute on record.
     """
     cells = work.cells
     recorded = cells["work_ns"].to_numpy()
@@ -170,6 +201,8 @@ def _stage_effect(work: Work, reference: FloatArray) -> tuple[int, FloatArray] |
         return None
     per_step = frame.groupby(["stage", "rank", "step"])["compute"].sum()
     centre = per_step.groupby(level=[0, 1]).mean().groupby(level=0).median()
+    if not (centre > 0).all():
+        return None
     scale = centre.mean() / centre
     effect = compute * (1.0 - frame["stage"].map(scale).to_numpy())
     slowest = int(centre.index.to_numpy()[centre.to_numpy().argmax()])
@@ -196,7 +229,12 @@ def _wire_players(program: Program, events: CommunicationEvents) -> list[Player]
 
 
 def _replay_coalitions(program: Program, players: list[Player]) -> tuple[FloatArray, FloatArray]:
-    """Return step time and mean waiting per step, for every coalition of causes."""
+    """Return step time and mean waiting per step, for every coalition of causes.
+
+    Both are scaled from the steps that the replay counts to all measured ones.
+    """
+    recorded = _step_time(program, program.recorded_ns[:, None])[0]
+    scale = program.windows.step_time_ns / recorded
     effects = np.column_stack([player.effect_ns for player in players])
     base = program.base_ns - effects.sum(axis=1)
     keep = coalitions(len(players))
@@ -206,17 +244,21 @@ def _replay_coalitions(program: Program, players: list[Player]) -> tuple[FloatAr
         nodes = program.graph.replay(base, effects, lanes)
         times.append(_step_time(program, nodes))
         waits.append(_waiting(program, nodes, base, effects, lanes))
-    return np.concatenate(times), np.concatenate(waits)
+    return np.concatenate(times) * scale, np.concatenate(waits)
 
 
 def _step_time(program: Program, nodes: FloatArray) -> FloatArray:
-    """Return the mean step time of every lane, as ``StepWindows.step_time_ns`` defines it."""
+    """Return the mean step time of every lane.
+
+    Chained steps are counted from the end of the first one: all lanes start with
+    the recorded skew between ranks, and have their own only after a step.
+    """
     marks, steps = program.marks, len(program.windows.steps)
     ends = marks[(marks["mark"] == END) & ~marks["is_root"]]
     if program.windows.chained:
+        first = ends.groupby("rank").head(1).index.to_numpy()
         last = ends.groupby("rank").tail(1).index.to_numpy()
-        roots = marks.index[marks["is_root"]].to_numpy()
-        return np.asarray((nodes[last] - nodes[roots]).mean(axis=0) / steps)
+        return np.asarray((nodes[last] - nodes[first]).mean(axis=0) / (steps - 1))
     start = marks[marks["is_root"]].groupby("step")["start_ns"].min().to_numpy(np.float64)
     by_step = pd.DataFrame(nodes[ends.index.to_numpy()]).groupby(ends["step"].to_numpy()).max()
     return np.asarray((by_step.to_numpy() - start[:, None]).mean(axis=0))

@@ -18,6 +18,7 @@ from meshscope.probe.schema.terms import Direction, TimeSource
 
 from .steps import StepWindows
 from .trace import Trace
+from .words import counted
 
 BLOCKING_NS = 50_000
 """A host wait longer than this stood still; a shorter one found the operation complete."""
@@ -28,7 +29,8 @@ class CommunicationEvents(NamedTuple):
     """Every member of every operation in the analysed steps."""
 
     frame: pd.DataFrame
-    """rank, step, group_id, axis, kind, is_p2p, is_send, size_bytes, join, host, start_ns,
+    """rank, step, group_id, axis, kind, is_p2p, is_send, link ("0->4", empty for
+    collectives), size_bytes, join, host, start_ns,
     end_ns (float, NaN unknown), wait_start_ns, wait_end_ns (float), wire_ns, split_ns."""
     limits: tuple[str, ...]
 
@@ -43,7 +45,8 @@ def communication_events(trace: Trace, windows: StepWindows) -> CommunicationEve
         p2p["join"] += int(collectives["join"].max()) + 1 if len(collectives) else 0
     parts = [part for part in (collectives, p2p) if len(part)]
     frame = pd.concat(parts, ignore_index=True) if parts else collectives
-    frame["wire_ns"] = _without_late_looks(frame)
+    incomplete = _incomplete(frame, trace)
+    frame["wire_ns"] = _without_late_looks(frame, incomplete)
     frame["split_ns"] = (frame["end_ns"] - frame["wire_ns"]).fillna(frame["start_ns"])
     buffered = (frame["is_send"] & frame["host"]).to_numpy(bool)
     frame.loc[buffered, "split_ns"] = frame.loc[buffered, "start_ns"]
@@ -54,6 +57,12 @@ def communication_events(trace: Trace, windows: StepWindows) -> CommunicationEve
             f"the end of {unseen} of {len(frame)} communication records was not seen "
             "(waited for inside C++): their waiting is counted in the span around it"
         )
+    if incomplete.any():
+        missing = frame.loc[incomplete, "join"].nunique()
+        limits.append(
+            f"{counted(missing, 'collective')} without some members of the group: "
+            "how long these were on the wire is not known"
+        )
     if unmatched:
         limits.append(f"{unmatched} sends or receives have no other end in the capture")
     return CommunicationEvents(frame, tuple(limits))
@@ -61,8 +70,7 @@ def communication_events(trace: Trace, windows: StepWindows) -> CommunicationEve
 
 def _rows(trace: Trace, windows: StepWindows, name: str) -> pd.DataFrame:
     frame = trace.frame(name)
-    frame = frame[frame["step"].isin(windows.steps)]
-    frame = frame.drop_duplicates(["rank", "event_id"], keep="last")
+    frame = windows.select(frame).drop_duplicates(["rank", "event_id"], keep="last")
     source = frame["source"].astype(str)
     is_p2p = name == "p2p"
     rows = pd.DataFrame(
@@ -86,6 +94,10 @@ def _rows(trace: Trace, windows: StepWindows, name: str) -> pd.DataFrame:
     for column in ("end_ns", "wait_start_ns", "wait_end_ns"):
         exact = frame[column].fillna(0).to_numpy(np.int64) + shift
         rows[column] = np.where(frame[column].isna(), np.nan, exact)
+    # A blocking call whose wait was not seen apart stood still from start to end.
+    unseen = ((source == TimeSource.HOST_BLOCKING) & frame["wait_end_ns"].isna()).to_numpy(bool)
+    rows.loc[unseen, "wait_start_ns"] = rows.loc[unseen, "start_ns"]
+    rows.loc[unseen, "wait_end_ns"] = rows.loc[unseen, "end_ns"]
     return rows.reset_index(drop=True)
 
 
@@ -94,20 +106,30 @@ def _match_collectives(rows: pd.DataFrame) -> pd.DataFrame:
     rows["join"] = rows.groupby(["group_id", "seq"], sort=False).ngroup().astype(np.int64)
     own = rows["end_ns"] - rows["start_ns"]
     rows["wire_ns"] = own.groupby(rows["join"]).transform("min")
-    return rows.drop(columns="seq")
+    return rows.drop(columns="seq").assign(link="")
 
 
-def _without_late_looks(frame: pd.DataFrame) -> pd.Series:
-    """Return wire times without the part in which nobody looked.
+def _incomplete(frame: pd.DataFrame, trace: Trace) -> pd.Series:
+    """Return which rows belong to a collective that lacks a member of its group."""
+    groups = trace.frame("group")
+    size = dict(zip(groups["group_id"].astype(str), groups["ranks"].map(len), strict=True))
+    members = frame.groupby("join")["rank"].transform("nunique")
+    return ~frame["is_p2p"] & (members < frame["group_id"].map(size).fillna(0))
+
+
+def _without_late_looks(frame: pd.DataFrame, incomplete: pd.Series) -> pd.Series:
+    """Return wire times without the part in which nobody looked, or a member is missing.
 
     A host sees the end of an operation only when it waits. Where no member had to
     (each came to its wait after the operation was complete) the least duration is
     only an upper bound; the median of like operations that somebody blocked on
     replaces it, where that is smaller. NaN where nobody ever blocked on the like.
+    The same holds where the member that came last may be missing.
     """
     blocked = (frame["wait_end_ns"] - frame["wait_start_ns"]) > BLOCKING_NS
     alone = frame["host"] & frame["is_p2p"]
     sharp = blocked.where(alone, blocked.groupby(frame["join"]).transform("max")) | ~frame["host"]
+    sharp &= ~incomplete
     keys = [frame["axis"], frame["kind"], frame["size_bytes"]]
     usual = frame["wire_ns"].where(sharp).groupby(keys).transform("median")
     return frame["wire_ns"].where(sharp | (frame["wire_ns"] <= usual), usual)
@@ -121,7 +143,7 @@ def _match_p2p(rows: pd.DataFrame) -> tuple[pd.DataFrame, int]:
     rows: the wire time is the least of the two durations.
     """
     if rows.empty:
-        return rows.assign(join=pd.Series(dtype=np.int64), wire_ns=pd.Series(dtype=float)), 0
+        return rows.assign(join=0, wire_ns=0.0, link=""), 0
     sends = rows["is_send"]
     rows = rows.assign(
         source=np.where(sends, rows["rank"], rows["peer"]),
@@ -137,4 +159,5 @@ def _match_p2p(rows: pd.DataFrame) -> tuple[pd.DataFrame, int]:
     on_wire = (rows["end_ns"] - both_began).clip(lower=0)
     rows["wire_ns"] = np.where(rows["host"], np.where(sends, np.nan, on_wire), least)
     unmatched = int((partners < 2).sum())
+    rows["link"] = rows["source"].astype(str) + "->" + rows["target"].astype(str)
     return rows.drop(columns=["seq", "source", "target", "peer"]), unmatched

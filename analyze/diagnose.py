@@ -11,6 +11,7 @@ from meshscope.probe.schema.terms import Axis
 from .account import Account
 from .attribution import Attribution, attribute
 from .bubble import microbatches_of, pipeline_bubble, schedule_of
+from .clocks import clock_offsets
 from .communication import CommunicationEvents, communication_events
 from .effects import stage_of_ranks
 from .findings import find
@@ -22,6 +23,9 @@ from .steps import StepWindows, step_windows
 from .trace import Trace
 from .utilization import utilization
 from .waiting import traffic_by_group, waits_by_rank
+from .words import sentence
+
+_WRONG_CLOCKS = "no replay: the clocks of some ranks are wrong (see the finding clock_skew)"
 
 
 def diagnose(trace: Trace) -> Diagnosis:
@@ -55,17 +59,16 @@ def diagnose(trace: Trace) -> Diagnosis:
 
 
 def _measure(trace: Trace) -> tuple[Account, tuple[str, ...]]:
-    windows = step_windows(trace)
-    if windows.frame.empty:
-        raise TraceFormatError(
-            "no step and no event was recorded",
-            where=str(trace.path),
-            remedy="Record at least one whole step, then diagnose again",
-        )
+    windows = _windows(trace)
     events = communication_events(trace, windows)
     ledger = build_ledger(trace, windows, events)
-    attribution, replay_limits = _replay(trace, ledger, windows, events)
     ranks = windows.ranks.tolist()
+    waits = waits_by_rank(events, ranks)
+    offsets = clock_offsets(events)
+    attribution: Attribution | None = None
+    replay_limits: tuple[str, ...] = (_WRONG_CLOCKS,)
+    if offsets.empty:
+        attribution, replay_limits = _replay(trace, ledger, windows, events, waits)
     account = Account(
         trace=trace,
         windows=windows,
@@ -75,14 +78,34 @@ def _measure(trace: Trace) -> tuple[Account, tuple[str, ...]]:
         utilization=utilization(trace, windows.step_time_ns),
         bubble=pipeline_bubble(trace, ledger),
         memory=memory_by_stage(trace),
-        waits=waits_by_rank(events, ranks),
+        waits=waits,
+        clock_offsets=offsets,
         stage=stage_of_ranks(trace, ranks),
     )
-    return account, (*trace.limits, *windows.limits, *events.limits, *replay_limits)
+    limits = (*trace.limits, *windows.limits, *events.limits, *replay_limits)
+    return account, tuple(map(sentence, limits))
+
+
+def _windows(trace: Trace) -> StepWindows:
+    windows = step_windows(trace)
+    if not windows.frame.empty and windows.step_time_ns > 0:
+        return windows
+    what = "no step and no event was recorded"
+    if len(trace.frame("step")):
+        what = "no step was finished on every captured rank"
+    if not windows.frame.empty:
+        what = "the recorded steps have no length"
+    raise TraceFormatError(
+        what, where=str(trace.path), remedy="Record at least one whole step, then diagnose again"
+    )
 
 
 def _replay(
-    trace: Trace, ledger: Ledger, windows: StepWindows, events: CommunicationEvents
+    trace: Trace,
+    ledger: Ledger,
+    windows: StepWindows,
+    events: CommunicationEvents,
+    waits: pd.DataFrame,
 ) -> tuple[Attribution | None, tuple[str, ...]]:
     if events.frame.empty:
         return None, ("no communication was recorded: who makes others wait cannot be known",)
@@ -90,7 +113,7 @@ def _replay(
         program = build_program(windows, events, ledger)
     except ValueError as error:
         return None, (f"no replay: {error} (clocks of different hosts?)",)
-    attribution = attribute(trace, program, ledger, events)
+    attribution = attribute(trace, program, ledger, events, waits)
     return attribution, attribution.limits
 
 

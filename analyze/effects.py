@@ -200,6 +200,7 @@ def _leave_one_out_median(cells: pd.DataFrame, keys: list[str]) -> FloatArray:
     return result
 
 
+MIN_STEPS_FOR_SPREAD = 3
 NOISE_FLOOR = 1e-3
 """Least noise of a step's work, as a share of it: clocks and integer stamps are not exact."""
 
@@ -220,7 +221,9 @@ def excess_by_rank(work: Work, peer_ns: FloatArray) -> pd.DataFrame:
     excess = steps["work_ns"] - steps["peer_ns"]
     by_rank = excess.groupby(level=0)
     peer_mean = steps["peer_ns"].groupby(level=0).mean()
-    spread = by_rank.agg(lambda values: 1.4826 * (values - values.median()).abs().median())
+    spread = by_rank.agg(_robust_spread)
+    if known["step"].nunique() < MIN_STEPS_FOR_SPREAD:
+        spread = _spread_of_cells(known)
     usual_noise = float((spread / peer_mean).median()) + NOISE_FLOOR
     error: pd.Series[float] = usual_noise * peer_mean / np.sqrt(by_rank.size().to_numpy())
     sums = steps.groupby(level=0).sum()
@@ -236,6 +239,23 @@ def excess_by_rank(work: Work, peer_ns: FloatArray) -> pd.DataFrame:
     table["peer_class"] = [work.peer_class[rank] for rank in ranks]
     table["peers"] = table.groupby("peer_class")["peer_class"].transform("size") - 1
     return table.rename_axis("rank").reset_index()
+
+
+def _robust_spread(values: pd.Series) -> float:
+    """Return the standard deviation that a normal sample with this median deviation has."""
+    return 1.4826 * float((values - values.median()).abs().median())
+
+
+def _spread_of_cells(cells: pd.DataFrame) -> pd.Series:
+    """Return the spread of a step's sum by rank, from that of its cells.
+
+    With too few steps to see them differ, the pieces of a step are taken as
+    independent: their variances add up.
+    """
+    excess = (cells["work_ns"] - cells["peer_ns"]).groupby(cells["rank"])
+    per_step = cells.groupby("rank").size() / cells["step"].nunique()
+    spread: pd.Series = excess.std() * np.sqrt(per_step)
+    return spread
 
 
 def excess_by_class(ledger: Ledger, rank: int, peers: list[int]) -> pd.Series:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from dataclasses import dataclass
+from math import isnan
 from pathlib import Path
 
 from meshscope.probe.schema.errors import ConfigError
@@ -91,7 +92,7 @@ def check(result: Diagnosis, budgets: tuple[Budget, ...]) -> tuple[Verdict, ...]
 
 
 def _check(budget: Budget, value: float | None) -> Verdict:
-    if value is None:
+    if value is None or isnan(value):
         return Verdict(budget=budget, value=None, passed=None)
     below = budget.min is not None and value < budget.min
     above = budget.max is not None and value > budget.max

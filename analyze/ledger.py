@@ -101,6 +101,7 @@ def _claims_by_rank(
     has_kernels = len(kernels) > 0
     spans = _span_claims(trace, windows, above_compute=has_kernels)
     waits = _event_claims(events)
+    kernels = _in_steps(kernels, trace, windows)
     device = _kernel_claims(kernels, windows) if has_kernels else None
     for rank in windows.ranks.tolist():
         own = [
@@ -124,7 +125,7 @@ def _span_claims(trace: Trace, windows: StepWindows, *, above_compute: bool) -> 
     With kernels in the capture a span is host time only: the device decides what
     was computed, and a compute span does not claim the idle device.
     """
-    frame = trace.frame("span")
+    frame = _in_steps(trace.frame("span"), trace, windows)
     kind = frame["kind"].astype(str).replace(_SPAN_CLASS)
     is_compute = kind.isin(COMPUTE_CLASSES)
     if above_compute:
@@ -145,6 +146,14 @@ def _span_claims(trace: Trace, windows: StepWindows, *, above_compute: bool) -> 
             "event": NO_EVENT,
         }
     )
+
+
+def _in_steps(frame: pd.DataFrame, trace: Trace, windows: StepWindows) -> pd.DataFrame:
+    """Leave out the rows of other steps where each step has its own time origin.
+
+    On one clock the time decides, so that what lies on a border is cut there.
+    """
+    return windows.select(frame) if trace.per_step_clock else frame
 
 
 def _event_claims(events: pd.DataFrame) -> pd.DataFrame:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from glob import has_magic
 from pathlib import Path
 
 import pyarrow as pa
@@ -23,7 +24,7 @@ def load_trace(path: str | Path) -> Trace:
     """Return the capture at ``path`` with the axis of every group inferred.
 
     Args:
-        path: A run directory of ours, or a file or folder of another tool.
+        path: A run directory of ours, or a file, folder or glob of another tool.
 
     Raises:
         RunDirectoryError: Nothing is there, or nothing in it can be read.
@@ -31,7 +32,7 @@ def load_trace(path: str | Path) -> Trace:
         TraceFormatError: It is no trace of a known format.
     """
     path = Path(path)
-    if not path.exists():
+    if not path.exists() and not has_magic(str(path)):
         raise RunDirectoryError(
             "no such file or directory", where=str(path), remedy="Check the path"
         )
@@ -60,7 +61,7 @@ def _realigned(trace: Trace) -> Trace:
 
 def _from_capture(path: Path, capture: RunCapture) -> Trace:
     run: Mapping[str, object] = capture.tables["run"].to_pylist()[0]
-    layout, limits = _layout(capture.manifest, capture.tables["group"])
+    layout, limits = _layout(capture.manifest, capture.tables["group"], capture.ranks)
     return Trace(
         path=path,
         run=run,
@@ -72,7 +73,7 @@ def _from_capture(path: Path, capture: RunCapture) -> Trace:
 
 
 def _layout(
-    manifest: Mapping[str, object], groups: pa.Table
+    manifest: Mapping[str, object], groups: pa.Table, ranks: tuple[int, ...]
 ) -> tuple[ParallelLayout | None, tuple[str, ...]]:
     stated = manifest.get("layout")
     if not isinstance(stated, dict):
@@ -81,10 +82,10 @@ def _layout(
         layout = ParallelLayout.from_json(stated)
     except (ConfigError, TypeError) as error:
         return None, (f"the layout in the manifest is not usable: {error}",)
-    members = [rank for ranks in groups["ranks"].to_pylist() for rank in ranks]
-    if members and max(members) >= layout.world_size:
+    seen = {rank for members in groups["ranks"].to_pylist() for rank in members} | set(ranks)
+    if seen and max(seen) >= layout.world_size:
         return None, (
-            f"the layout in the manifest has {layout.world_size} ranks, but a process group "
-            f"names rank {max(members)}: the layout is not used",
+            f"the layout in the manifest has {layout.world_size} ranks, but there is a rank "
+            f"{max(seen)}: the layout is not used",
         )
     return layout, ()

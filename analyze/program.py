@@ -71,6 +71,13 @@ class Program:
     """Work that came out negative (overlapping waits or a wrong clock) and was set to 0."""
 
     @property
+    def recorded_ns(self) -> FloatArray:
+        """Return the recorded time of every node; 0 for operations, which have none."""
+        times = np.zeros(self.graph.node_count)
+        times[: len(self.marks)] = self.marks["end_ns"].to_numpy(np.float64)
+        return times
+
+    @property
     def edge_count(self) -> int:
         """Return the number of edges."""
         return len(self.base_ns)
@@ -143,7 +150,9 @@ def _marks(
     )
     ends = _end_marks(windows, segments)
     marks = pd.concat([issues, _wait_marks(frame, segments), ends], ignore_index=True)
-    marks = marks.sort_values(["rank", "start_ns", "mark", "end_ns"], ignore_index=True)
+    # Steps without a chain may touch: the end of one is before the root of the next.
+    steps = [] if windows.chained else ["step"]
+    marks = marks.sort_values(["rank", *steps, "start_ns", "mark", "end_ns"], ignore_index=True)
     marks["join"] = np.where(
         marks["mark"] == END, -1, own_join[marks["event"]] if len(frame) else -1
     )
@@ -156,10 +165,10 @@ def _marks(
     first = _window_start(windows, marks)
     marks["raw_work_ns"] = np.where(previous, raw, marks["start_ns"] - first)
     marks["work_ns"] = marks["raw_work_ns"].clip(lower=0)
-    return _with_roots(marks, first)
+    return _with_roots(marks, first, steps)
 
 
-def _with_roots(marks: pd.DataFrame, first: IntArray) -> pd.DataFrame:
+def _with_roots(marks: pd.DataFrame, first: IntArray, steps: list[str]) -> pd.DataFrame:
     """Put a zero-length mark at the start of every chain, so that its first work is an edge."""
     heads = marks[marks["previous"] < 0]
     roots = heads.assign(
@@ -174,8 +183,8 @@ def _with_roots(marks: pd.DataFrame, first: IntArray) -> pd.DataFrame:
     )
     marks = pd.concat([roots, marks.assign(is_root=False)], ignore_index=True)
     marks = marks.sort_values(
-        ["rank", "start_ns", "is_root", "mark", "end_ns"],
-        ascending=[True, True, False, True, True],
+        ["rank", *steps, "start_ns", "is_root", "mark", "end_ns"],
+        ascending=[True] * len(steps) + [True, True, False, True, True],
         ignore_index=True,
         kind="stable",
     )

@@ -10,6 +10,7 @@ import pandas as pd
 
 from .intervals import IntArray
 from .trace import Trace
+from .words import counted
 
 WHOLE_CAPTURE = -1
 """Step id of the one window of a capture that has no step boundaries."""
@@ -50,6 +51,16 @@ class StepWindows:
         longest = (self.frame["end_ns"] - self.frame["start_ns"]).groupby(self.frame["step"]).max()
         return float(longest.mean())
 
+    def select(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Return the rows of the analysed steps and ranks.
+
+        In a capture without step boundaries every row is in the one window.
+        """
+        frame = frame[frame["rank"].isin(self.ranks)]
+        if len(self.steps) == 1 and self.steps[0] == WHOLE_CAPTURE:
+            return frame.assign(step=WHOLE_CAPTURE)
+        return frame[frame["step"].isin(self.steps)]
+
     def shifted(self, step: pd.Series, time_ns: pd.Series) -> IntArray:
         """Return times of events of the given steps on the common time line."""
         times = np.asarray(time_ns, dtype=np.int64)
@@ -69,7 +80,17 @@ def step_windows(trace: Trace) -> StepWindows:
     if frame.empty:
         frame = _whole_capture(trace)
         limits.append("no step boundaries were recorded: the whole capture is one window")
+    repeated = int(frame.duplicated(["rank", "step"]).sum())
+    if repeated:
+        limits.append(f"{counted(repeated, 'step')} of ranks recorded twice: the later one counts")
+    frame = frame.drop_duplicates(["rank", "step"], keep="last")
     frame = frame.sort_values(["rank", "step"], ignore_index=True)
+    absent = sorted(set(trace.ranks) - set(frame["rank"].tolist()))
+    if absent and len(frame):
+        limits.append(
+            f"{counted(len(absent), 'rank')} without a finished step left out: "
+            + ", ".join(map(str, absent[:16]))
+        )
     counts = frame.groupby("step")["rank"].nunique()
     common = counts.index[counts == frame["rank"].nunique()].to_numpy(np.int64)
     if len(common) < len(counts):

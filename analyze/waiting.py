@@ -13,6 +13,8 @@ import pandas as pd
 from meshscope.probe.schema.terms import CollectiveKind
 
 from .communication import CommunicationEvents
+from .intervals import IntArray
+from .replay import FloatArray
 
 SYNCHRONISING = (
     CollectiveKind.ALL_REDUCE,
@@ -30,7 +32,8 @@ def waits_by_rank(events: CommunicationEvents, ranks: list[int]) -> pd.DataFrame
         rank, wait_ns (own duration less wire, summed), early_ns (last arrival less
         own, summed: the same wait on a common clock), wait_caused_ns (what the
         other members of the collectives that it arrived last at waited),
-        arrived_last, collectives (that it took part in with at least one peer).
+        arrived_last, collectives (that it took part in with at least one peer),
+        chance (bound on the probability that a rank like the others is last so often).
     """
     frame = events.frame
     if frame.empty:
@@ -53,7 +56,25 @@ def waits_by_rank(events: CommunicationEvents, ranks: list[int]) -> pd.DataFrame
     table["wait_caused_ns"] = table["rank"].map(blamed).fillna(0.0)
     table["arrived_last"] = table["rank"].map(last.value_counts()).fillna(0).astype(np.int64)
     table["collectives"] = table["rank"].map(by_rank["size"]).fillna(0).astype(np.int64)
+    fair = (1.0 / frame.groupby("join")["rank"].transform("size")).groupby(frame["rank"]).sum()
+    expected = table["rank"].map(fair).fillna(0.0)
+    table["chance"] = _chance(
+        table["arrived_last"].to_numpy(), table["collectives"].to_numpy(), expected.to_numpy()
+    )
     return table
+
+
+def _chance(last: IntArray, count: IntArray, expected: FloatArray) -> FloatArray:
+    """Return a bound on the probability of arriving last at least that often by chance.
+
+    Chernoff's bound of the binomial tail, exp(-n KL(k/n || p)) for k/n > p, with p
+    the mean of 1 / members; 1 where the rank is not last more often than that.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share, fair = last / count, expected / count
+        hit = np.where(share > 0, share * np.log(share / fair), 0.0)
+        miss = np.where(share < 1, (1 - share) * np.log((1 - share) / (1 - fair)), 0.0)
+        return np.asarray(np.where(share > fair, np.exp(-count * (hit + miss)), 1.0))
 
 
 def _last_arrivals(frame: pd.DataFrame) -> pd.Series:
@@ -73,6 +94,7 @@ def _no_waits(ranks: list[int]) -> pd.DataFrame:
             "wait_caused_ns": 0.0,
             "arrived_last": 0,
             "collectives": 0,
+            "chance": 1.0,
         }
     )
 

@@ -1,6 +1,11 @@
-"""Small grammar for sentences about counts."""
+"""Small grammar for limits and findings."""
 
 
 def counted(number: int, noun: str) -> str:
     """Return a number with its noun: ``1 rank``, ``2 ranks``."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def sentence(clause: str) -> str:
+    """Return a clause as a sentence: first letter large, a full stop at the end."""
+    return f"{clause[:1].upper()}{clause[1:]}" + ("" if clause.endswith((".", "?", "!")) else ".")

@@ -26,6 +26,15 @@ before = rss()
 print(f'{{rss() - before:.1f}}')
 """
 
+_FULL_RING = """
+import pathlib, sys
+from meshscope.probe.recorder import Recorder
+recorder = Recorder(pathlib.Path(sys.argv[1]), 0)
+for step in range(65536):
+    recorder.record_step(step, 1, 2)
+recorder.flush()
+"""
+
 
 def main() -> None:
     """Print the figures."""
@@ -119,12 +128,14 @@ def _print_memory() -> None:
     statements = {
         "import of the recorder": "import meshscope.probe.recorder",
         "… and numpy": "import meshscope.probe.recorder, numpy",
-        "… and pyarrow (writer thread)": "import meshscope.probe.recorder, pyarrow",
+        "… and pyarrow (writer thread)": "import meshscope.probe.recorder, numpy, pyarrow",
+        "… and a ring that was full": _FULL_RING,
     }
     for name, statement in statements.items():
-        command = [sys.executable, "-c", _RSS.format(statement=statement)]
-        grown = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-        print(f"{name:32} {grown:>6} MB resident")
+        with tempfile.TemporaryDirectory() as folder:
+            command = [sys.executable, "-c", _RSS.format(statement=statement), folder]
+            done = subprocess.run(command, capture_output=True, text=True, check=True)
+        print(f"{name:32} {done.stdout.strip():>6} MB resident")
 
 
 if __name__ == "__main__":

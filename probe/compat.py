@@ -45,6 +45,8 @@ def dispatcher() -> Dispatcher:
 
     if not hasattr(torch._ops.OpOverload, "redispatch"):
         raise UnsupportedError("torch._ops.OpOverload.redispatch is missing")
+    if not hasattr(torch.ops.c10d.allreduce_.default._handle, "redispatch_boxed"):
+        raise UnsupportedError("redispatch_boxed is missing from operator handles")
     if not hasattr(torch._C, "_dispatch_keyset_full_after"):
         raise UnsupportedError("torch._C._dispatch_keyset_full_after is missing")
     if not hasattr(torch.library.Library, "_destroy"):

@@ -16,6 +16,9 @@ class EarlyRecorder(NullRecorder):
 
     Operations of process groups cannot come before the rank is known, and the
     end of a step opens the recorder first; neither is held back here.
+
+    Attributes:
+        has_spans: True once there is something worth a capture of its own.
     """
 
     def __init__(self) -> None:
@@ -23,6 +26,7 @@ class EarlyRecorder(NullRecorder):
         self.step = 0
         self._held: deque[Callable[[Recorder], None]] = deque(maxlen=_MOST)
         self._pushed_out = 0
+        self.has_spans = False
 
     def record_span(  # noqa: PLR0913 - the recorder's own signature
         self,
@@ -35,6 +39,7 @@ class EarlyRecorder(NullRecorder):
         microbatch: int = -1,
     ) -> None:
         """Hold a span back."""
+        self.has_spans = True
         values = (kind, start_ns, dur_ns, cpu_ns, stage, chunk, microbatch)
         self._hold(lambda recorder: recorder.record_span(*values))
 

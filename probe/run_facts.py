@@ -41,6 +41,11 @@ class RunFacts:
         self._said: dict[str, Any] = {}
         self._learned: dict[str, Any] = {}
 
+    @property
+    def waiting(self) -> bool:
+        """Tell whether facts were stated and there is nowhere to write them yet."""
+        return self._path is None and bool(self._said)
+
     def open(self, path: Path, identity: Identity) -> None:
         """Make sure that the run directory exists; on rank 0 write what is known.
 
@@ -67,7 +72,10 @@ class RunFacts:
             MeshscopeError: The run's manifest is damaged.
             OSError: It cannot be written.
         """
-        self._said |= _checked(facts)
+        known = _checked(facts)
+        if "model" in known:
+            known["model"] = {**self._said.get("model", {}), **known["model"]}
+        self._said |= known
         self._write()
 
     def learn(self, facts: Mapping[str, Any]) -> None:

@@ -69,6 +69,9 @@ class Session:
         self._closed = True
         atexit.unregister(self.close)
         self._watch.stop()
+        if self._early.has_spans or self._facts.waiting:
+            # Nobody ever said who we are, so this is a job of one process.
+            self._open()
         for hook in reversed(self._installed):
             try:
                 hook.remove()

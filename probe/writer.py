@@ -21,7 +21,6 @@ from .drain import RingDrain
 from .rank_manifest import RankManifest
 from .ring import RingWriter
 from .schema.errors import ConfigError
-from .schema.records import RECORD_TYPES
 from .schema.ring import SLOT_BYTES, split_records
 from .schema.segment import SegmentFile, encode_records
 
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 
 _NS_PER_S = 1_000_000_000
 _LOCK_TIMEOUT_S = 5.0
-_RECORDS_BY_NAME = {record.name: record for record in RECORD_TYPES.values()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,9 +164,7 @@ class SegmentWriter(threading.Thread):
             self._manifest.count("disk_floor_dropped", len(slots))
             return
         try:
-            segment = self._open_segment()
-            for name, rows in split_records(slots).items():
-                segment.append(encode_records(_RECORDS_BY_NAME[name], rows))
+            self._open_segment().append(encode_records(split_records(slots)))
             self._segment_records += len(slots)
         except OSError:
             # The file may end in a torn block, so the next batch starts a new one.

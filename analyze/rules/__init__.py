@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from ..account import Account
 from ..results import Finding
 from .capture import missing
+from .clocks import clock_skew
 from .host import host_stalls, launch_bound
 from .links import exposed_communication, slow_wires
 from .memory import memory
@@ -19,6 +20,7 @@ from .stages import bubble, stage_imbalances
 from .stragglers import straggler_ranks
 
 RULES: tuple[Callable[[Account], Iterator[Finding]], ...] = (
+    clock_skew,
     straggler_ranks,
     stage_imbalances,
     bubble,

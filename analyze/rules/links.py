@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from meshscope.probe.schema.terms import Axis, FindingKind
 
 from ..account import Account
 from ..ledger import WIRE_CLASSES
-from ..results import Finding
+from ..results import Finding, Where
 from .grading import severity
 
 MIN_EXPOSED = 0.03
@@ -49,30 +51,37 @@ def slow_wires(account: Account) -> Iterator[Finding]:
         if cause.removal_gain_frac < MIN_LINK_GAIN:
             continue
         axis = cause.where["axis"]
-        group, ratio = _slowest_group(account, axis)
+        where, ratio = _slowest(account, axis)
         if ratio < MIN_LINK_RATIO:
             continue
+        place = f"link {where['link']}" if "link" in where else f"group {where['group_id']}"
         yield Finding(
             kind=FindingKind.SLOW_LINK,
             severity=severity(cause.removal_gain_frac),
-            where={"axis": axis, "group_id": group},
-            claim=f"Transfers in group {group} of the {axis} axis take {ratio:.1f} x as long as in the others",
+            where=where,
+            claim=f"Transfers on {place} of the {axis} axis take {ratio:.1f} x as long as on the others",
             cost_frac=cause.share_frac,
             removal_gain_frac=cause.removal_gain_frac,
             confidence=0.7,
-            evidence=(
-                f"median wire time of group {group} is {ratio:.2f} x that of the other groups",
-            ),
-            remedy=f"Check the links between the ranks of group {group}: errors, congestion, placement",
+            evidence=(f"median wire time of {place} is {ratio:.2f} x that of its like",),
+            remedy=f"Check the hardware path of {place}: errors, congestion, placement",
         )
 
 
-def _slowest_group(account: Account, axis: str) -> tuple[str, float]:
-    """Return the group with the largest wire time against its like, and the ratio to the others."""
+def _slowest(account: Account, axis: str) -> tuple[Where, float]:
+    """Return the group or link with the largest wire time against its like, and the ratio.
+
+    Sends and receives are compared by their two ends, since many links share a group.
+    """
     frame = account.events.frame
     frame = frame[(frame["axis"] == axis) & frame["wire_ns"].notna()]
     like = frame.groupby(["kind", "size_bytes"])["wire_ns"].transform("median")
-    relative = (frame["wire_ns"] / like).groupby(frame["group_id"]).median()
-    top = str(relative.idxmax())
-    others = relative.drop(top)
-    return top, float(relative[top] / others.median()) if len(others) else 1.0
+    place = frame["link"].where(frame["is_p2p"], frame["group_id"])
+    relative = (frame["wire_ns"] / like).groupby([frame["is_p2p"], place]).median()
+    top = int(relative.to_numpy().argmax())
+    is_link, name = relative.index[top]
+    others = np.delete(relative.to_numpy(), top)
+    ratio = float(relative.iloc[top] / np.median(others)) if len(others) else 1.0
+    where: Where = {"axis": axis}
+    where["link" if is_link else "group_id"] = str(name)
+    return where, ratio

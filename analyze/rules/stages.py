@@ -17,7 +17,8 @@ from .grading import MIN_COST, severity
 def stage_imbalances(account: Account) -> Iterator[Finding]:
     """A pipeline stage that computes longer than the others."""
     for cause in account.causes("stage_imbalance"):
-        if max(cause.share_frac, cause.removal_gain_frac) < MIN_COST:
+        hidden = cause.removal_gain_frac < 0
+        if hidden or max(cause.share_frac, cause.removal_gain_frac) < MIN_COST:
             continue
         stage = cause.where["stage"]
         centre = _compute_by_stage(account)

@@ -25,6 +25,8 @@ def straggler_ranks(account: Account) -> Iterator[Finding]:
     table = {int(row["rank"]): row for row in attribution.ranks.to_dict("records")}
     step = account.windows.step_time_ns
     for cause in account.causes("straggler_rank"):
+        if cause.share_frac <= 0:
+            continue
         rank = cause.where["rank"]
         own = table[rank]
         if cause.removal_gain_frac < MIN_COST and own["excess_ns"] / step < MIN_HIDDEN_EXCESS:
@@ -39,7 +41,7 @@ def straggler_ranks(account: Account) -> Iterator[Finding]:
         )
         yield Finding(
             kind=FindingKind.STRAGGLER_RANK,
-            severity=severity(cause.removal_gain_frac),
+            severity=severity(max(cause.share_frac, cause.removal_gain_frac)),
             where=where,
             claim=f"Rank {rank} works {own['slowdown'] - 1:.0%} longer than its {counted(own['peers'], 'peer')} "
             f"and makes the others wait{note}",

@@ -40,7 +40,8 @@ class Group:
     Attributes:
         code: Its index in the capture.
         ranks: Members as global ranks in group order; empty when not known.
-        seq: Number of collectives on it before the next one.
+        size: Number of members.
+        seq: Position of the next collective on it.
     """
 
     __slots__ = ("_messages", "code", "ranks", "seq", "size")
@@ -51,12 +52,6 @@ class Group:
         self.size = size
         self.seq = seq
         self._messages: dict[tuple[Direction, int], int] = {}
-
-    def next_seq(self) -> int:
-        """Return the position of the next collective on this group."""
-        seq = self.seq
-        self.seq = seq + 1
-        return seq
 
     def next_message(self, direction: Direction, peer: int) -> int:
         """Return the position of the next message to or from a peer."""
@@ -76,14 +71,14 @@ class GroupTable:
     def __init__(self, capture: Capture, unbox: Callable[[Any], Any]) -> None:
         self._capture = capture
         self._unbox = unbox
-        self._by_object: dict[int, tuple[Group, weakref.ref[Any]]] = {}
+        self._by_object: dict[int, Group] = {}
+        self._references: dict[int, weakref.ref[Any]] = {}
         self._by_id: dict[str, Group] = {}
 
     def of(self, boxed: Any) -> Group:
         """Return the group of an operator's script object."""
         process_group = self._unbox(boxed)
-        known = self._by_object.get(id(process_group))
-        return known[0] if known is not None else self._meet(process_group)
+        return self._by_object.get(id(process_group)) or self._meet(process_group)
 
     def _meet(self, process_group: Any) -> Group:
         self._capture.open()
@@ -99,9 +94,14 @@ class GroupTable:
             if not ranks:
                 self._capture.recorder.count("group_members_unseen")
         key = id(process_group)
-        forget = weakref.ref(process_group, lambda _: self._by_object.pop(key, None))
-        self._by_object[key] = (group, forget)
+        self._by_object[key] = group
+        self._references[key] = weakref.ref(process_group, lambda _: self._forget(key))
         return group
+
+    def _forget(self, key: int) -> None:
+        """Drop an object that is gone: another one may get its identity."""
+        self._by_object.pop(key, None)
+        self._references.pop(key, None)
 
 
 def _members(process_group: Any) -> tuple[int, ...]:

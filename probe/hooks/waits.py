@@ -15,8 +15,8 @@ which must not have to wait for the interpreter lock.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from ..clock import now_ns
 from ..compat import Dispatcher, work_class
@@ -25,13 +25,9 @@ from .base import Capture, Patches
 _NAMESPACE = "_c10d_functional"
 
 
-class _Pending(NamedTuple):
-    work: Any
-    event_id: int
-    size_bytes: int
-    addresses: tuple[int, ...]
-    step: int
-    at_end: Callable[[Any], None] | None
+_Pending = tuple[Any, int, int, tuple[int, ...], int, Callable[[Any], None] | None]
+"""Handle, event id, size in bytes, addresses of the outputs, step of the issue,
+and what to call at the end. A plain tuple, because one is made for each call."""
 
 
 class PendingWorks:
@@ -39,6 +35,8 @@ class PendingWorks:
 
     def __init__(self, capture: Capture) -> None:
         self._capture = capture
+        self._most = capture.config.max_pending_works
+        self._most_bytes = capture.config.max_pending_bytes
         self._by_work: dict[int, _Pending] = {}
         self._by_address: dict[int, int] = {}
         self._held_bytes = 0
@@ -52,7 +50,7 @@ class PendingWorks:
         work: Any,
         event_id: int,
         size_bytes: int,
-        outputs: list[Any],
+        outputs: Sequence[Any],
         at_end: Callable[[Any], None] | None = None,
     ) -> None:
         """Look for the end of an operation.
@@ -64,18 +62,14 @@ class PendingWorks:
             outputs: Tensors whose wait is the end too.
             at_end: Called with the handle when the end was seen.
         """
-        config = self._capture.config
         key = id(work)
-        addresses = tuple(tensor.data_ptr() for tensor in outputs)
-        self._by_work[key] = _Pending(
-            work, event_id, size_bytes, addresses, self._capture.recorder.step, at_end
-        )
+        addresses = tuple([tensor.data_ptr() for tensor in outputs])
+        step = self._capture.recorder.step
+        self._by_work[key] = (work, event_id, size_bytes, addresses, step, at_end)
         for address in addresses:
             self._by_address[address] = key
         self._held_bytes += size_bytes
-        while len(self._by_work) > config.max_pending_works or (
-            self._held_bytes > config.max_pending_bytes
-        ):
+        while self._held_bytes > self._most_bytes or len(self._by_work) > self._most:
             self._give_up(next(iter(self._by_work)))
 
     def take(self, work: Any) -> _Pending | None:
@@ -90,7 +84,7 @@ class PendingWorks:
     def step_ended(self) -> None:
         """Give up what was issued before the step that has just ended."""
         oldest = self._capture.recorder.step - 1
-        for key in [key for key, pending in self._by_work.items() if pending.step < oldest]:
+        for key in [key for key, pending in self._by_work.items() if pending[4] < oldest]:
             self._give_up(key)
 
     def clear(self) -> None:
@@ -109,8 +103,8 @@ class PendingWorks:
         pending = self._by_work.pop(key, None)
         if pending is None:
             return None
-        self._held_bytes -= pending.size_bytes
-        for address in pending.addresses:
+        self._held_bytes -= pending[2]
+        for address in pending[3]:
             if self._by_address.get(address) == key:
                 del self._by_address[address]
         return pending
@@ -133,7 +127,10 @@ class WaitHook:
         Raises:
             UnsupportedError: The handle class is missing.
         """
-        self._patches.replace(work_class(), "wait", self._wrap_wait)
+        base = work_class()
+        for handle in (base, *base.__subclasses__()):
+            if "wait" in vars(handle):
+                self._patches.replace(handle, "wait", self._wrap_wait)
         if "wait_tensor" in self._access.operators(_NAMESPACE):
             self._library = self._access.library(_NAMESPACE)
             self._library.impl(
@@ -189,8 +186,9 @@ class WaitHook:
     def _completed(self, pending: _Pending, start_ns: int) -> None:
         try:
             end_ns = now_ns()
-            self._capture.recorder.complete(pending.event_id, end_ns, start_ns, end_ns)
-            if pending.at_end is not None:
-                pending.at_end(pending.work)
+            work, event_id, _, _, _, at_end = pending
+            self._capture.recorder.complete(event_id, end_ns, start_ns, end_ns)
+            if at_end is not None:
+                at_end(work)
         except Exception as error:  # noqa: BLE001 - counted; training goes on
             self.source.failed(error)

@@ -13,7 +13,7 @@ from .errors import FormatVersionError, RunDirectoryError, SegmentError
 from .manifest import MANIFEST_NAME, check_format_version, read_json
 from .records import RECORD_TYPES, RecordType
 from .ring import RING_NAME, RingContents, read_ring
-from .segment import decode_records, read_segment, records_to_table, segment_paths
+from .segment import decode_records, read_segment, records_to_batch, segment_paths
 
 _REPORTED_COUNTERS = ("_dropped", "_errors", "_unseen")
 _LISTED = 8
@@ -88,11 +88,10 @@ def _read_segment(
         found.note(f"{path.name}: the end mark is missing, blocks may be lost")
     for payload in contents.payloads:
         try:
-            record, table = decode_records(payload)
+            for record, table in decode_records(payload):
+                pieces.setdefault(record.name, []).append(table)
         except (ValueError, OSError, pa.ArrowException) as error:
-            found.note(f"{path.name}: a block is skipped: {error}")
-            continue
-        pieces.setdefault(record.name, []).append(table)
+            found.note(f"{path.name}: the rest of a block is skipped: {error}")
 
 
 def _read_ring(directory: Path, pieces: dict[str, list[pa.Table]], found: RankRecords) -> None:
@@ -110,8 +109,8 @@ def _read_ring(directory: Path, pieces: dict[str, list[pa.Table]], found: RankRe
     _note_ring(ring, found)
     for record in RECORD_TYPES.values():
         if record.name in ring.records:
-            table = records_to_table(record, ring.records[record.name])
-            pieces.setdefault(record.name, []).append(table)
+            batch = records_to_batch(record, ring.records[record.name])
+            pieces.setdefault(record.name, []).append(pa.Table.from_batches([batch]))
 
 
 def _note_ring(ring: RingContents, found: RankRecords) -> None:

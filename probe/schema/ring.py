@@ -147,10 +147,12 @@ def read_ring(path: Path) -> RingContents:
         raw = bytearray(file.read(header.slot_count * SLOT_BYTES))
         slots = np.frombuffer(raw, dtype=slot_dtype(), count=len(raw) // SLOT_BYTES)
         good = _intact(slots, header)
-        for _ in range(_READ_ATTEMPTS):
-            doubtful = _doubtful(slots, good, header)
-            _read_again(file.fileno(), slots, doubtful)
-            good = _intact(slots, header) if len(doubtful) else good
+        attempts = _READ_ATTEMPTS
+        while attempts and _read_again(file.fileno(), slots, _doubtful(slots, good, header)):
+            good = _intact(slots, header)
+            attempts -= 1
+    if not attempts:
+        good &= slots["slot_seq"] < _overtaken_from(slots, header)
     bad = np.flatnonzero(_used(slots) & ~good)
     torn = _torn(slots[bad], bad, header, newest=_newest(slots, good))
     return RingContents(
@@ -202,18 +204,36 @@ def _doubtful(slots: Slots, good: NDArray[np.bool_], header: RingHeader) -> Plac
     return np.flatnonzero((_used(slots) & ~good) | (held < due))
 
 
-def _read_again(descriptor: int, slots: Slots, places: Places) -> None:
-    """Read some slots again, all at the same time, where the file still has them."""
+def _read_again(descriptor: int, slots: Slots, places: Places) -> bool:
+    """Read some slots again, all at the same time; tell whether any has changed."""
     import numpy as np
 
     if not len(places):
-        return
+        return False
     first = int(places[0])
     wanted = (int(places[-1]) + 1 - first) * SLOT_BYTES
     again = os.pread(descriptor, wanted, HEADER_BYTES + first * SLOT_BYTES)
     fresh = np.frombuffer(again, dtype=slots.dtype, count=len(again) // SLOT_BYTES)
     places = places[places < first + len(fresh)]
+    before = slots[places].tobytes()
     slots[places] = fresh[places - first]
+    return slots[places].tobytes() != before
+
+
+def _overtaken_from(slots: Slots, header: RingHeader) -> int:
+    """Return the sequence number from which a snapshot of a racing writer has gaps.
+
+    A place that still showed record *s* when it was read was not yet given
+    *s* + the number of slots; what is newer than that was seen by chance.
+    """
+    import numpy as np
+
+    places = np.arange(len(slots))
+    held = np.where(_used(slots), slots["commit"] - 1, places - header.slot_count)
+    plausible = held % header.slot_count == places
+    return int(held[plausible].min(initial=np.iinfo(np.int64).max - header.slot_count)) + (
+        header.slot_count
+    )
 
 
 def _torn(slots: Slots, places: Places, header: RingHeader, *, newest: int) -> NDArray[np.bool_]:

@@ -29,7 +29,10 @@ _STEP = Column("step", "int64", "id", "optimizer step, -1 before the first or wh
 
 _COMMUNICATION_TIMES = (
     _ns("issue_ns", "the host asked for the operation"),
-    _ns("start_ns", "the operation began on this member: issue on a host clock, kernel start on a device"),
+    _ns(
+        "start_ns",
+        "the operation began on this member: issue on a host clock, kernel start on a device",
+    ),
     _ns("end_ns", "the operation was complete on this member", nullable=True),
     _ns("wait_start_ns", "the host began to wait for it", nullable=True),
     _ns("wait_end_ns", "the host stopped waiting", nullable=True),
@@ -49,7 +52,9 @@ RUN = TableSpec(
         Column("cp", "int32", "1", "context-parallel size", nullable=True),
         Column("ep", "int32", "1", "expert-parallel size", nullable=True),
         Column("vpp", "int32", "1", "chunks per pipeline rank", nullable=True),
-        Column("order", "string", "1", "axes from slowest to fastest over the ranks", nullable=True),
+        Column(
+            "order", "string", "1", "axes from slowest to fastest over the ranks", nullable=True
+        ),
         Column("num_layers", "int32", "1", "transformer layers", nullable=True),
         Column("hidden_size", "int32", "1", "model width", nullable=True),
         Column("ffn_size", "int32", "1", "feed-forward width", nullable=True),
@@ -58,12 +63,28 @@ RUN = TableSpec(
         Column("vocab_size", "int32", "1", "rows of the embedding", nullable=True),
         Column("parameters", "int64", "1", "model parameters over all ranks", nullable=True),
         Column("schedule", "category", "1", "pipeline schedule (ScheduleKind)", nullable=True),
-        Column("microbatches", "int32", "1", "microbatches of a step on one replica", nullable=True),
-        Column("tokens_per_step", "int64", "tokens", "tokens of a step over all replicas", nullable=True),
-        Column("peak_flops", "float64", "flop/s", "peak of one device at the training dtype", nullable=True),
+        Column(
+            "microbatches", "int32", "1", "microbatches of a step on one replica", nullable=True
+        ),
+        Column(
+            "tokens_per_step",
+            "int64",
+            "tokens",
+            "tokens of a step over all replicas",
+            nullable=True,
+        ),
+        Column(
+            "peak_flops",
+            "float64",
+            "flop/s",
+            "peak of one device at the training dtype",
+            nullable=True,
+        ),
         Column("peak_source", "string", "1", "where that peak comes from", nullable=True),
         Column("device_name", "string", "1", "device model of the ranks", nullable=True),
-        Column("capture_level", "category", "1", "how much was captured (CaptureLevel)", nullable=True),
+        Column(
+            "capture_level", "category", "1", "how much was captured (CaptureLevel)", nullable=True
+        ),
     ),
 )
 
@@ -116,8 +137,15 @@ COLLECTIVE = TableSpec(
         Column("group_id", "category", "id", "process group"),
         Column("axis", "category", "1", "mesh axis of the group (Axis)"),
         Column("kind", "category", "1", "operation (CollectiveKind)"),
-        Column("seq", "int64", "id", "position among the collectives of its group, equal on all members"),
-        _bytes("size_bytes", "message size: output for all-gather, input otherwise", nullable=False),
+        Column(
+            "seq",
+            "int64",
+            "id",
+            "position among the collectives of its group, equal on all members",
+        ),
+        _bytes(
+            "size_bytes", "message size: output for all-gather, input otherwise", nullable=False
+        ),
         Column("dtype", "category", "1", "element type", nullable=True),
         *_COMMUNICATION_TIMES,
     ),
@@ -135,7 +163,12 @@ P2P = TableSpec(
         Column("direction", "category", "1", "which end this is (Direction)"),
         _id("microbatch", "microbatch carried, -1 if unknown"),
         _id("chunk", "virtual stage on this rank, -1 if unknown"),
-        Column("seq", "int64", "id", "position among the sends (or receives) from one rank to the other in the group"),
+        Column(
+            "seq",
+            "int64",
+            "id",
+            "position among the sends (or receives) from one rank to the other in the group",
+        ),
         _bytes("size_bytes", "message size", nullable=False),
         Column("dtype", "category", "1", "element type", nullable=True),
         *_COMMUNICATION_TIMES,
@@ -145,7 +178,11 @@ P2P = TableSpec(
 NAME = TableSpec(
     "name",
     "one interned string of a rank",
-    (_RANK, _id("name_id", "key in the other tables of this rank"), Column("name", "string", "1", "the text")),
+    (
+        _RANK,
+        _id("name_id", "key in the other tables of this rank"),
+        Column("name", "string", "1", "the text"),
+    ),
 )
 
 KERNEL = TableSpec(
@@ -212,10 +249,14 @@ DEVICE_SAMPLE = TableSpec(
         Column("uuid", "category", "id", "device"),
         _ns("time_ns", "when it was read"),
         _bytes("mem_used_bytes", "device memory in use by all processes"),
-        Column("sm_util_frac", "float64", "1", "share of time with any kernel running", nullable=True),
+        Column(
+            "sm_util_frac", "float64", "1", "share of time with any kernel running", nullable=True
+        ),
         Column("power_w", "float64", "W", "power draw", nullable=True),
         Column("clock_hz", "float64", "Hz", "SM clock", nullable=True),
-        Column("throttle_mask", "int64", "1", "clock event reasons as NVML gives them", nullable=True),
+        Column(
+            "throttle_mask", "int64", "1", "clock event reasons as NVML gives them", nullable=True
+        ),
         _bytes("nvlink_tx_bytes", "sent over NVLink since start"),
         _bytes("nvlink_rx_bytes", "received over NVLink since start"),
         _bytes("pcie_tx_bytes", "sent over PCIe since start"),
@@ -232,7 +273,13 @@ LINK_SAMPLE = TableSpec(
         _ns("time_ns", "when it was read"),
         _bytes("tx_bytes", "sent since start"),
         _bytes("rx_bytes", "received since start"),
-        Column("wait", "int64", "1", "ticks with data to send and no credit, since start", nullable=True),
+        Column(
+            "wait",
+            "int64",
+            "1",
+            "ticks with data to send and no credit, since start",
+            nullable=True,
+        ),
         Column("errors", "int64", "1", "errors since start, all counters together", nullable=True),
     ),
 )

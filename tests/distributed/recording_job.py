@@ -12,7 +12,8 @@ import os
 import sys
 from pathlib import Path
 
-import pyarrow  # noqa: F401 - imported once here, not in every child
+import numpy  # noqa: F401 - what the writer thread needs is imported once here, not in every child
+import pyarrow  # noqa: F401
 
 from meshscope.probe.recorder import Recorder, StorageSettings
 

@@ -314,11 +314,23 @@ def test_impossible_settings_name_the_field(settings, where):
     assert caught.value.where == where
 
 
-def test_importing_the_recorder_is_light():
-    """Fails when a training process pays for Arrow or numpy before anything is recorded."""
-    code = (
-        "import sys, meshscope.probe.recorder, meshscope.probe.schema.rundir\n"
-        "print(sorted({'numpy', 'pyarrow', 'pandas', 'torch'} & set(sys.modules)))"
-    )
-    command = [sys.executable, "-c", code]
-    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "[]\n"
+@pytest.mark.parametrize(
+    ("work", "loaded"),
+    [
+        ("import meshscope.probe.schema.rundir", "set()"),
+        ("r = Recorder(Path(sys.argv[1]), 0); r.record_step(0, 1, 2); r.close()", "{'pyarrow'}"),
+    ],
+    ids=["import", "record"],
+)
+def test_training_process_pays_for_no_library_it_does_not_need(tmp_path, work, loaded):
+    """Fails when importing the recorder loads Arrow, or recording loads pandas (58 MB)."""
+    code = f"""
+import sys
+from pathlib import Path
+from meshscope.probe.recorder import Recorder
+{work}
+print({{'pyarrow', 'pandas', 'torch'}} & set(sys.modules))
+"""
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == loaded

@@ -1,0 +1,80 @@
+"""Captures written row by row: literal tables for tests with answers worked out by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+
+from meshscope.analyze.trace import Trace
+from meshscope.probe.schema.layout import ParallelLayout
+from meshscope.probe.schema.tables import TABLES
+
+_COMMUNICATION = {
+    "rank": 0,
+    "step": 0,
+    "group_id": "g",
+    "axis": "dp",
+    "seq": 0,
+    "size_bytes": 1024,
+    "dtype": "float32",
+    "source": "device",
+    "wait_start_ns": None,
+    "wait_end_ns": None,
+}
+_DEFAULTS: dict[str, dict] = {
+    "step": {"rank": 0, "step": 0, "start_ns": 0, "tokens": None},
+    "span": {"rank": 0, "step": 0, "stage": 0, "chunk": 0, "microbatch": 0, "cpu_ns": None},
+    "collective": {**_COMMUNICATION, "kind": "all_reduce"},
+    "p2p": {**_COMMUNICATION, "axis": "pp", "microbatch": -1, "chunk": -1},
+    "kernel": {
+        **{"rank": 0, "step": 0, "device": 0, "stream": 7, "name_id": 0, "category": "compute"},
+        **{"correlation": -1, "op_id": -1, "launch_ns": None},
+    },
+    "memory": {"rank": 0, "step": 0, "phase": "after_backward", "stage": -1, "time_ns": 0},
+    "group": {"group_id": "g", "axis": "other", "ranks": [0, 1]},
+}
+
+
+def trace_of(
+    *,
+    layout: ParallelLayout | None = None,
+    run: dict | None = None,
+    origin: str = "test",
+    per_step_clock: bool = False,
+    ranks: tuple[int, ...] | None = None,
+    **rows: list[dict],
+) -> Trace:
+    """Return a capture that holds the given rows; columns left out have plain defaults.
+
+    Communication rows give ``start_ns`` and ``end_ns``; ``issue_ns`` is the start and
+    ``event_id`` the position of the row. The ranks are those of the ``step`` rows.
+    """
+    tables = {name: _table(name, given) for name, given in rows.items() if given}
+    seen = {row.get("rank", 0) for row in rows.get("step", [])} or {0}
+    row = dict.fromkeys(TABLES["run"].column_names()) | {"run_id": "literal"} | (run or {})
+    return Trace(
+        path=Path("literal"),
+        run=row,
+        layout=layout,
+        ranks=ranks if ranks is not None else tuple(sorted(seen)),
+        tables=tables,
+        origin=origin,
+        per_step_clock=per_step_clock,
+    )
+
+
+def _table(name: str, given: list[dict]) -> pa.Table:
+    rows = [{**_DEFAULTS[name], **row} for row in given]
+    if name in ("collective", "p2p"):
+        rows = [{"issue_ns": row["start_ns"], "event_id": at, **row} for at, row in enumerate(rows)]
+    columns = {key: [row.get(key) for row in rows] for key in {key for row in rows for key in row}}
+    return TABLES[name].conform(pa.table(columns))
+
+
+def host_row(start_ns: int, end_ns: int, **row: object) -> dict:
+    """Return a communication row that the host blocked on from issue to end."""
+    return {
+        **{"start_ns": start_ns, "end_ns": end_ns, "source": "host_blocking"},
+        **{"wait_start_ns": start_ns, "wait_end_ns": end_ns, **row},
+    }

@@ -1,0 +1,58 @@
+"""Work of ranks against their peers, on a job with known work."""
+
+import pytest
+
+from meshscope.analyze.communication import communication_events
+from meshscope.analyze.effects import excess_by_rank, peer_centre, place_work, stage_of_ranks
+from meshscope.analyze.ledger import build_ledger
+from meshscope.analyze.program import build_program
+from meshscope.analyze.steps import step_windows
+from meshscope.probe.schema.layout import ParallelLayout
+from tests.synthetic import MS, Job, capture
+from tests.tables import trace_of
+
+LAYOUT = ParallelLayout(pp=2, dp=4)
+
+
+def table_of(work):
+    """Return the excess of every rank of a job of 3 analysed steps of 2 microbatches."""
+    trace = capture(Job(layout=LAYOUT, microbatches=2, steps=4), work)
+    windows = step_windows(trace)
+    events = communication_events(trace, windows)
+    ledger = build_ledger(trace, windows, events)
+    placed = place_work(trace, build_program(windows, events, ledger), ledger)
+    return excess_by_rank(placed, peer_centre(placed)).set_index("rank")
+
+
+def test_excess_is_the_extra_work_per_step():
+    """The cost of a slow rank would be off by the number of steps or microbatches."""
+    table = table_of(lambda kind, rank, step, microbatch: (14 if rank == 5 else 10) * MS)
+    assert table["excess_ns"].tolist() == pytest.approx([0, 0, 0, 0, 0, 16 * MS, 0, 0])
+    assert table["slowdown"][5] == pytest.approx((4 * 14 + 2) / (4 * 10 + 2))
+    assert table["z"].idxmax() == 5
+
+
+def test_peers_are_the_ranks_of_the_same_stage():
+    """A heavy stage would make all its ranks stragglers."""
+    table = table_of(lambda kind, rank, step, microbatch: (30 if rank >= 4 else 10) * MS)
+    assert table["peers"].tolist() == [3] * 8
+    assert table["excess_ns"].abs().max() == pytest.approx(0)
+
+
+def test_a_slow_rank_is_not_in_its_own_centre():
+    """A centre that contains the fault understates it."""
+    two = ParallelLayout(dp=2)
+    trace = capture(Job(layout=two, steps=4), lambda k, rank, s, m: (20 + 10 * rank) * MS)
+    windows = step_windows(trace)
+    events = communication_events(trace, windows)
+    ledger = build_ledger(trace, windows, events)
+    placed = place_work(trace, build_program(windows, events, ledger), ledger)
+    table = excess_by_rank(placed, peer_centre(placed)).set_index("rank")
+    assert table["excess_ns"].tolist() == pytest.approx([-80 * MS, 80 * MS])
+
+
+def test_stage_is_the_pipeline_coordinate():
+    """Ranks would be compared across stages where data parallelism varies slowest."""
+    layout = ParallelLayout(pp=2, dp=2, order="dp-pp-cp-tp")
+    assert stage_of_ranks(trace_of(layout=layout), [0, 1, 2, 3]) == {0: 0, 1: 1, 2: 0, 3: 1}
+    assert stage_of_ranks(trace_of(), [0, 5]) == {0: -1, 5: -1}

@@ -1,0 +1,72 @@
+"""Which steps are analysed, and their windows, on tables of a few rows."""
+
+import pytest
+
+from meshscope.analyze.steps import WHOLE_CAPTURE, step_windows
+from tests.tables import trace_of
+
+
+def steps(*rows):
+    """Return step rows from (rank, step, start, dur)."""
+    return [dict(zip(("rank", "step", "start_ns", "dur_ns"), row, strict=True)) for row in rows]
+
+
+def test_contiguous_steps_are_chained_and_timed_end_to_end():
+    """The step time would leave out the time between steps."""
+    windows = step_windows(
+        trace_of(step=steps((0, 4, 100, 10), (0, 5, 110, 30), (1, 4, 100, 20), (1, 5, 120, 20)))
+    )
+    assert windows.chained
+    assert windows.step_time_ns == 20.0
+    assert windows.steps.tolist() == [4, 5]
+
+
+def test_steps_with_a_hole_between_them_are_not_chained():
+    """Time between two sampled bursts of steps would count as step time."""
+    windows = step_windows(
+        trace_of(step=steps((0, 4, 0, 10), (0, 9, 500, 30), (1, 4, 0, 20), (1, 9, 500, 20)))
+    )
+    assert not windows.chained
+    assert windows.step_time_ns == (20 + 30) / 2
+
+
+def test_first_step_of_our_own_capture_is_warm_up_and_said_so():
+    """One-time work of the first step would be billed to every step."""
+    rows = steps(*((0, step, 10 * step, 10) for step in range(3)))
+    windows = step_windows(trace_of(origin="meshscope", step=rows))
+    assert windows.steps.tolist() == [1, 2]
+    assert any("step 0" in limit and "warm-up" in limit for limit in windows.limits)
+    assert step_windows(trace_of(origin="kineto", step=rows)).steps.tolist() == [0, 1, 2]
+    assert step_windows(trace_of(origin="meshscope", step=rows[:2])).steps.tolist() == [0, 1]
+
+
+def test_a_step_that_one_rank_lacks_is_left_out_and_counted():
+    """Ranks would be compared over different steps."""
+    rows = steps((0, 0, 0, 10), (0, 1, 10, 10), (1, 0, 0, 10), (1, 1, 10, 10), (0, 2, 20, 10))
+    windows = step_windows(trace_of(step=rows))
+    assert windows.steps.tolist() == [0, 1]
+    assert any(limit.startswith("1 of 3 steps") for limit in windows.limits)
+
+
+def test_a_capture_without_step_borders_is_one_window_per_rank():
+    """A trace from a profiler without step marks could not be analysed at all."""
+    windows = step_windows(
+        trace_of(
+            span=[{"kind": "forward", "start_ns": 50, "dur_ns": 10, "step": -1}],
+            collective=[{"start_ns": 70, "end_ns": 90, "step": -1}],
+        )
+    )
+    assert windows.steps.tolist() == [WHOLE_CAPTURE]
+    assert windows.step_time_ns == 40.0
+    assert any("no step boundaries" in limit for limit in windows.limits)
+
+
+def test_steps_with_their_own_clocks_do_not_overlap_on_the_common_line():
+    """Events of two steps that both begin at zero would be added up as one."""
+    windows = step_windows(
+        trace_of(per_step_clock=True, step=steps((0, 7, 0, 10), (0, 8, 0, 30), (0, 9, 0, 5)))
+    )
+    start, end = windows.frame["start_ns"].tolist(), windows.frame["end_ns"].tolist()
+    assert all(border <= begin for border, begin in zip(end[:-1], start[1:], strict=True))
+    assert [e - s for s, e in zip(start, end, strict=True)] == [10, 30, 5]
+    assert windows.step_time_ns == pytest.approx(15.0)

@@ -1,0 +1,97 @@
+"""Handles are held in bounded number and bytes, and are let go of."""
+
+import weakref
+
+import pytest
+import torch
+
+from meshscope.probe.config import ProbeConfig
+from meshscope.probe.hooks.base import Capture
+from meshscope.probe.hooks.waits import PendingWorks
+from meshscope.probe.schema.rundir import read_run
+
+
+class Handle:
+    """Something with an identity that can be referred to weakly."""
+
+
+@pytest.fixture
+def pending(make_recorder):
+    """Return a function that makes a table of pending works with given bounds."""
+
+    def make(**bounds):
+        recorder = make_recorder()
+        recorder.step = 0
+        return PendingWorks(Capture(recorder, ProbeConfig(**bounds), lambda: None))
+
+    return make
+
+
+def test_a_handle_gives_its_event_once(pending):
+    """Fails when a wait is credited to another operation, or twice."""
+    works, (first, second) = pending(), (Handle(), Handle())
+    works.add(first, 7, 100, ())
+    works.add(second, 8, 100, ())
+    assert works.take(second)[1] == 8
+    assert works.take(second) is None
+    assert works.take(first)[1] == 7
+    assert works.take(Handle()) is None
+
+
+def test_an_output_gives_its_event(pending):
+    """Fails when the wait of a functional collective is not matched."""
+    works, tensor = pending(), torch.ones(3)
+    works.add(Handle(), 5, 12, [tensor])
+    assert works.take_output(torch.ones(3)) is None
+    assert works.take_output(tensor.view(3, 1))[1] == 5
+    assert len(works) == 0
+    assert works.take_output(tensor) is None
+
+
+def test_a_reused_buffer_belongs_to_its_last_operation(pending):
+    """Fails when the end of an operation is credited to an earlier one on the same memory."""
+    works, tensor, first = pending(), torch.ones(3), Handle()
+    works.add(first, 1, 12, [tensor])
+    works.add(Handle(), 2, 12, [tensor])
+    assert works.take(first)[1] == 1
+    assert works.take_output(tensor)[1] == 2
+
+
+def test_number_and_bytes_are_bounded(pending):
+    """Fails when the probe keeps tensors of the training code alive without bound."""
+    works = pending(max_pending_works=3)
+    handles = [Handle() for _ in range(5)]
+    for event_id, handle in enumerate(handles):
+        works.add(handle, event_id, 1, ())
+    assert [works.take(handle) is not None for handle in handles] == [
+        False,
+        False,
+        True,
+        True,
+        True,
+    ]
+
+    works = pending(max_pending_bytes=250)
+    kept = [Handle() for _ in range(3)]
+    for event_id, handle in enumerate(kept):
+        works.add(handle, event_id, 100, ())
+    assert len(works) == 2
+
+
+def test_old_handles_are_let_go_of(pending, run_path):
+    """Fails when the handle of an operation that nobody waits for outlives the next step."""
+    works = pending()
+    recorder = works._capture.recorder
+    handle = Handle()
+    gone = weakref.ref(handle)
+    works.add(handle, 1, 1, ())
+    del handle
+    recorder.step = 1
+    works.step_ended()
+    assert gone() is not None
+    recorder.step = 2
+    works.step_ended()
+    assert gone() is None
+    recorder.close()
+    counters = read_run(run_path).rank_manifests[0]["counters"]
+    assert counters == {"communication_end_unseen": 1}

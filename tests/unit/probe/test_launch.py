@@ -1,0 +1,139 @@
+"""``meshscope run``: environment, exit codes, signals, and a sitecustomize of the user."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+
+import pytest
+
+from meshscope.probe.launch import BOOTSTRAP, run
+from meshscope.probe.schema.errors import ConfigError
+from meshscope.probe.schema.rundir import read_run
+
+RANK = {**os.environ, "RANK": "0", "WORLD_SIZE": "1", "OMP_NUM_THREADS": "1"}
+TRAIN = textwrap.dedent(
+    """
+    import torch
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+    """
+)
+
+
+def python(code):
+    """Return the command that runs code in a fresh interpreter."""
+    return [sys.executable, "-c", code]
+
+
+def test_a_rank_records_itself(tmp_path, capfd):
+    """Fails when training code that knows nothing of the probe is not recorded."""
+    assert run(python(TRAIN), tmp_path, "a", environment=RANK) == 0
+    capture = read_run(tmp_path / "a")
+    assert capture.tables["step"].num_rows == 3
+    assert capture.rank_manifests[0]["closed_unix_ns"]
+    assert capture.manifest["command"][0] == sys.executable
+    assert "1 ranks recorded" in capfd.readouterr().err
+
+
+def test_a_process_without_rank_is_left_alone(tmp_path, capfd):
+    """Fails when launchers and tools that import torch are recorded as ranks."""
+    variables = {name: value for name, value in RANK.items() if name != "RANK"}
+    code = "import sys; sys.exit('meshscope.probe' in sys.modules)"
+    assert run(python(code), tmp_path, "a", environment=variables) == 0
+    assert "no process had RANK set" in capfd.readouterr().err
+
+
+def test_a_spawned_child_leaves_the_capture_alone(tmp_path):
+    """Fails when a data loader worker, which inherits RANK, records over its parent."""
+    code = TRAIN + textwrap.dedent(
+        """
+        import subprocess, sys
+        child = "import sys, torch; sys.exit(bool(sys.modules.get('meshscope.probe.session')))"
+        sys.exit(subprocess.run([sys.executable, "-c", child]).returncode)
+        """
+    )
+    assert run(python(code), tmp_path, "a", environment=RANK) == 0
+    assert read_run(tmp_path / "a").tables["step"].num_rows == 3
+
+
+def test_a_sitecustomize_of_the_user_still_runs(tmp_path, capfd):
+    """Fails when ours hides the one that a site or a user relies on."""
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "sitecustomize.py").write_text("import sys\nsys.theirs = 42\n")
+    code = "import sitecustomize, sys; print(sys.theirs, sitecustomize.__file__)"
+    variables = {**RANK, "PYTHONPATH": str(theirs)}
+    assert run(python(code), tmp_path, "a", environment=variables) == 0
+    assert capfd.readouterr().out.split() == ["42", str(theirs / "sitecustomize.py")]
+
+
+def test_the_folder_on_the_path_holds_nothing_else():
+    """Fails when a file beside sitecustomize.py hides a module of the training code."""
+    names = {path.name for path in BOOTSTRAP.iterdir()} - {"__pycache__"}
+    assert names == {"sitecustomize.py", "__init__.py"}
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("import sys; sys.exit(7)", 7),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", 128 + signal.SIGKILL),
+    ],
+)
+def test_the_exit_code_passes_through(tmp_path, code, expected):
+    """Fails when a scheduler cannot see that the job failed, or how."""
+    assert run(python(code), tmp_path, "a", environment=RANK) == expected
+
+
+def test_a_command_that_does_not_exist(tmp_path, capfd):
+    """Fails when a typing error shows as a traceback."""
+    assert run(["no-such-program-of-a-test"], tmp_path, "a") == 127
+    assert "cannot start 'no-such-program-of-a-test'" in capfd.readouterr().err
+
+
+def test_no_command_is_refused(tmp_path):
+    """Fails when ``meshscope run`` alone makes an empty run."""
+    with pytest.raises(ConfigError, match="no command"):
+        run([], tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_signals_reach_the_command(tmp_path):
+    """Fails when a scheduler's SIGTERM ends the launcher and leaves the job behind."""
+    code = "import signal, sys\nsignal.signal(15, lambda *_: sys.exit(5))\nopen(sys.argv[1], 'w').close()\nsignal.pause()"
+    ready = tmp_path / "ready"
+    launcher = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import sys; from pathlib import Path; from meshscope.probe.launch import run; "
+            "sys.exit(run(sys.argv[2:], Path(sys.argv[1]), 'a'))",
+            str(tmp_path),
+            *python(code),
+            str(ready),
+        ],
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        while not ready.exists():
+            assert launcher.poll() is None
+            threading.Event().wait(0.02)
+        launcher.send_signal(signal.SIGTERM)
+        assert launcher.wait(timeout=30) == 5
+    finally:
+        launcher.kill()
+        launcher.wait()
+
+
+def test_the_signal_mask_is_restored(tmp_path):
+    """Fails when the caller cannot be interrupted any more."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    code = "import signal, sys; sys.exit(len(signal.pthread_sigmask(signal.SIG_BLOCK, [])))"
+    assert run(python(code), tmp_path, "a") == len(before)
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
