@@ -97,6 +97,9 @@ def main():
         modules = nn.Sequential(*(Nothing() for _ in range(100)))
         pairs = measure(lambda: modules(x), 200, arguments.alternations, folder / "modules")
         report("module call (of 101)", *([t / 101 for t in times] for times in pairs))
+        optimizer = torch.optim.SGD([nn.Parameter(x)], lr=0.1, foreach=False)
+        pairs = measure(optimizer.step, 100, arguments.alternations, folder / "steps")
+        report("step boundary", *pairs)
     verdict = "within" if max(hooks) <= BUDGET_US else "over"
     print(f"hook budget {BUDGET_US} us a communication call: {verdict} ({max(hooks):.2f} us)")
     dist.destroy_process_group()

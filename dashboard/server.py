@@ -44,17 +44,10 @@ def serve(
 
     access = access_for(host, token)
     app = create_app(runs_dir, access=access)
-    try:
-        server = create_server(
-            app.server, host=host, port=port, threads=_THREADS, ident="meshscope"
-        )
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"cannot listen here: {error}",
-            where=f"{host}:{port}",
-            remedy="Give another --host or --port",
-        ) from error
-    (announce or _to_stderr)(address(host, _bound_port(server, port), access.token))
+    listening = _listen(host, port)
+    server = create_server(app.server, sockets=[listening], threads=_THREADS, ident="meshscope")
+    url = address(host, listening.getsockname()[1], access.token)
+    (announce or _to_stderr)(url)
     try:
         server.run()
     finally:
@@ -81,9 +74,21 @@ def address(host: str, port: int, token: str | None) -> str:
     return f"http://{shown}:{port}/" + (f"?token={token}" if token else "")
 
 
-def _bound_port(server: object, asked: int) -> int:
-    """Return the port that was taken; a server of several sockets keeps the one asked for."""
-    return int(getattr(server, "effective_port", asked))
+def _listen(host: str, port: int) -> socket.socket:
+    """Return a listening socket.
+
+    Raises:
+        ConfigError: The address is not ours, is taken, or is no address.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except (OSError, OverflowError) as error:
+        raise ConfigError(
+            f"cannot listen here: {error}",
+            where=f"{host}:{port}",
+            remedy="Give another --host or --port",
+        ) from error
 
 
 def _to_stderr(url: str) -> None:

@@ -12,10 +12,11 @@ _MOST = 4096
 
 
 class EarlyRecorder(NullRecorder):
-    """Holds spans, samples and facts back until there is a recorder to take them.
+    """Holds spans, counts and facts back until there is a recorder to take them.
 
-    Operations of process groups cannot come before the rank is known, and the
-    end of a step opens the recorder first; neither is held back here.
+    Operations of process groups cannot come before the rank is known, and an
+    optimizer opens the recorder before its memory samples and step are
+    recorded; none of these is held back here.
 
     Attributes:
         has_spans: True once there is something worth a capture of its own.

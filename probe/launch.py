@@ -124,7 +124,8 @@ def _report(run_path: Path) -> None:
         for rank, path in ranks.items()
         if read_json(path / "manifest.json").get("closed_unix_ns") is None
     ]
-    sys.stderr.write(f"meshscope: {len(ranks)} ranks recorded in {run_path}\n")
+    plural = "" if len(ranks) == 1 else "s"
+    sys.stderr.write(f"meshscope: {len(ranks)} rank{plural} recorded in {run_path}\n")
     if not ranks:
         sys.stderr.write(
             "meshscope: no process had RANK set and imported torch; "

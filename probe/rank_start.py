@@ -1,8 +1,9 @@
 """Attach the probe in a rank that was started under ``meshscope run``.
 
 A rank is recorded by one process: the first one that has the rank's variables
-and imports torch. Processes that it spawns (data loader workers, compile
-workers) inherit the variables and must leave its capture alone.
+and imports torch. It leaves its pid in the environment, by which ``bootstrap``
+knows the processes that it spawns (data loader workers, compile workers): they
+inherit the rank's variables and must leave its capture alone.
 """
 
 from __future__ import annotations
@@ -23,9 +24,7 @@ class _Stderr:
 
 
 def when_torch_is_imported() -> None:
-    """Attach as soon as torch is imported, unless this rank has an owner."""
-    if os.environ.get(OWNER_VARIABLE, str(os.getpid())) != str(os.getpid()):
-        return
+    """Attach as soon as torch is imported."""
     watch = ImportWatch()
 
     def attach() -> None:

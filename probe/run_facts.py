@@ -61,7 +61,6 @@ class RunFacts:
         if not (path / MANIFEST_NAME).exists():
             write_run_manifest(path, {"created_unix_ns": unix_ns(), "command": sys.argv})
         self._learned["world_size"] = identity.world_size
-        self._learned["software"] = _software()
         self._write()
 
     def add(self, facts: Mapping[str, Any]) -> None:
@@ -130,7 +129,7 @@ def _checked(facts: Mapping[str, Any]) -> dict[str, Any]:
     return known
 
 
-def _software() -> dict[str, str]:
+def software() -> dict[str, str]:
     """Return the versions of what is loaded; nothing is imported for it."""
     versions = {"python": platform.python_version(), "meshscope": __version__}
     torch = sys.modules.get("torch")

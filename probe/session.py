@@ -22,7 +22,7 @@ from .hooks.tags import MessageTags
 from .identity import Identity, default_run_path, identify
 from .imports import ImportWatch
 from .recorder import NullRecorder, open_recorder
-from .run_facts import RunFacts
+from .run_facts import RunFacts, software
 from .schema.errors import MeshscopeError
 from .schema.terms import CaptureLevel, SpanKind
 
@@ -141,7 +141,7 @@ class Session:
             self._open()
         collectives = "collectives" not in self.coverage
         level = CaptureLevel.COLLECTIVES if collectives else CaptureLevel.STAGES
-        self._learn({"capture_level": level.value})
+        self._learn({"capture_level": level.value, "software": software()})
 
     def _hooks(self) -> list[tuple[str, Hook]]:
         """Return the hooks of the wanted sources, in the order of installation."""

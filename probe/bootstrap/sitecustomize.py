@@ -23,7 +23,11 @@ def _run_hidden_sitecustomize() -> None:
 
 
 def _attach_if_rank() -> None:
-    if "RANK" not in os.environ or os.environ.get("MESHSCOPE_DISABLE", "") not in ("", "0"):
+    """Attach where RANK is set and no parent process records this rank already."""
+    own_pid = str(os.getpid())
+    if "RANK" not in os.environ or os.environ.get("MESHSCOPE_OWNER_PID", own_pid) != own_pid:
+        return
+    if os.environ.get("MESHSCOPE_DISABLE", "") not in ("", "0"):
         return
     try:
         from meshscope.probe.rank_start import when_torch_is_imported

@@ -175,9 +175,10 @@ def compute_span(
 
 
 class Patches:
-    """Attributes replaced on classes and modules, to be put back exactly."""
+    """Attributes replaced on classes and modules for one source, to be put back exactly."""
 
-    def __init__(self) -> None:
+    def __init__(self, source: Source) -> None:
+        self._source = source
         self._done: list[tuple[Any, str, Any, Any]] = []
 
     def replace(self, owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
@@ -191,11 +192,12 @@ class Patches:
         setattr(owner, name, replacement)
         self._done.append((owner, name, original, replacement))
 
-    def restore(self) -> list[str]:
-        """Put the originals back; return the names that others patched over since.
+    def restore(self) -> None:
+        """Put the originals back.
 
-        Those are left alone: putting the original back would silently remove
-        the other tool's patch.
+        What another tool has patched over since is left alone and noted:
+        putting the original back would silently remove the other patch. Our
+        wrapper below it only calls on, because its source is off.
         """
         left = []
         for owner, name, original, replacement in reversed(self._done):
@@ -204,7 +206,8 @@ class Patches:
             else:
                 left.append(f"{getattr(owner, '__name__', owner)}.{name}")
         self._done.clear()
-        return left
+        if left:
+            self._source.capture.recorder.annotate(f"{self._source.name}.patched_over", left)
 
 
 def timed(source: Source, kind: SpanKind) -> Callable[[Any], Any]:

@@ -26,7 +26,7 @@ class ComputeHook:
     def __init__(self, capture: Capture) -> None:
         self.source = capture.source("compute")
         self._activity = capture.activity
-        self._patches = Patches()
+        self._patches = Patches(self.source)
 
     def install(self) -> None:
         """Wrap module calls, the backward call and gradient clipping."""

@@ -21,7 +21,7 @@ class DataLoadHook:
 
     def __init__(self, capture: Capture) -> None:
         self.source = capture.source("data_load")
-        self._patches = Patches()
+        self._patches = Patches(self.source)
 
     def install(self) -> None:
         """Wrap the iterators of all data loaders.
@@ -48,7 +48,7 @@ class CheckpointHook:
     def __init__(self, capture: Capture, watch: ImportWatch) -> None:
         self.source = capture.source("checkpoint")
         self._watch = watch
-        self._patches = Patches()
+        self._patches = Patches(self.source)
         self._timed = timed(self.source, SpanKind.CHECKPOINT)
 
     def install(self) -> None:

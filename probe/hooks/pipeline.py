@@ -50,7 +50,7 @@ class PipelineHook:
         self._tags = tags
         self._watch = watch
         self._facts = facts
-        self._patches = Patches()
+        self._patches = Patches(self.source)
         self._described: set[int] = set()
 
     def install(self) -> None:

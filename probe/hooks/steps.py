@@ -83,6 +83,7 @@ class StepHook:
         try:
             if self._running is not None and self._running[0] is not optimizer:
                 return
+            self._capture.open()
             if self._memory is not None:
                 self._memory.sample(MemoryPhase.AFTER_BACKWARD)
             self._running = (optimizer, now_ns(), thread_cpu_ns())

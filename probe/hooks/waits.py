@@ -118,7 +118,7 @@ class WaitHook:
         self._capture = capture
         self._pending = pending
         self._access = access
-        self._patches = Patches()
+        self._patches = Patches(self.source)
         self._library: Any = None
 
     def install(self) -> None:

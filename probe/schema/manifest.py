@@ -98,10 +98,11 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
     Raises:
         OSError: It cannot be written; the old one stays.
         TypeError: A value has no JSON form.
+        ValueError: A number is not finite.
     """
     text = json.dumps(value, indent=1, allow_nan=False)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.unlink(missing_ok=True)
+    # Random, because hosts that share a file system may have equal process ids.
+    draft = path.with_name(f".{path.name}.{os.urandom(8).hex()}")
     descriptor = create_file(draft)
     try:
         with open(descriptor, "w", encoding="utf-8") as file:

@@ -108,6 +108,7 @@ def write_run_manifest(path: Path, manifest: Mapping[str, Any]) -> None:
     Raises:
         OSError: It cannot be written; an older one stays.
         TypeError: A value has no JSON form.
+        ValueError: A number is not finite.
     """
     content = {**_EMPTY_MANIFEST, "run_id": path.name, **manifest}
     write_json(path / MANIFEST_NAME, {**content, "format_version": FORMAT_VERSION})

@@ -13,6 +13,7 @@ import os
 import sys
 import tempfile
 from dataclasses import dataclass
+from math import hypot, pi, sqrt
 from pathlib import Path
 from statistics import median
 
@@ -27,7 +28,7 @@ from meshscope.probe.schema.terms import FindingKind
 RANKS = 8
 STEPS = 33
 WINDOW = 4
-DELAY_MS = 25
+DELAY_MS = 40
 RUN_ID = "demo"
 
 
@@ -38,8 +39,15 @@ class Truth:
     rank: int
     paired_ns: float
     """Median step time with the fault less without, over the paired blocks."""
+    error_ns: float
+    """Its standard error."""
     cost_frac: float
-    """The same, averaged over all analysed steps, as a share of the mean step."""
+    """The cost averaged over all analysed steps, as a share of the mean step."""
+
+    @property
+    def error_frac(self) -> float:
+        """Return the standard error of ``cost_frac``."""
+        return self.cost_frac * self.error_ns / abs(self.paired_ns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,8 +133,21 @@ def read_truth(truth_dir: Path, result: Diagnosis) -> Truth:
     paired_ns = median(length[True]) - median(length[False])
     affected = len(length[True]) / len(steps)
     return Truth(
-        rank=rank, paired_ns=paired_ns, cost_frac=paired_ns * affected / result.step_time_ns
+        rank=rank,
+        paired_ns=paired_ns,
+        error_ns=hypot(*map(_error_of_median, length.values())),
+        cost_frac=paired_ns * affected / result.step_time_ns,
     )
+
+
+def _error_of_median(sample: list[int]) -> float:
+    """Return the standard error of a sample's median, from its median deviation.
+
+    For normal noise the median scatters by sqrt(pi / 2) times as much as the mean.
+    """
+    centre = median(sample)
+    deviation = 1.4826 * median(abs(value - centre) for value in sample)
+    return sqrt(pi / 2) * deviation / sqrt(len(sample))
 
 
 def _length(step: dict[str, int]) -> int:
@@ -149,7 +170,8 @@ def comparison(result: DemoResult) -> str:
     truth = result.truth
     lines = [
         "Compared with the truth (read only now):",
-        f"  injected:  rank {truth.rank}, +{truth.paired_ns / 1e6:.1f} ms per affected step by "
+        f"  injected:  rank {truth.rank}, +{truth.paired_ns / 1e6:.1f} ms (standard error "
+        f"{truth.error_ns / 1e6:.1f}) per affected step by "
         f"paired A/B steps = {truth.cost_frac:.1%} of the mean step",
     ]
     if result.suspect is None or result.relative_error is None:

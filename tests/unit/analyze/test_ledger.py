@@ -24,18 +24,18 @@ def ledger_of(**rows):
 def test_a_wait_inside_a_span_is_not_compute():
     """A rank that waits for its tensor-parallel peers would seem to compute."""
     found = ledger_of(
-        step=[{"dur_ns": 100 * US}],
-        span=[{"kind": "forward", "start_ns": 10 * US, "dur_ns": 260 * US}],
+        step=[{"dur_ns": 100 * US}, {"rank": 1, "dur_ns": 100 * US}],
+        span=[{"kind": "forward", "start_ns": 10 * US, "dur_ns": 80 * US}],
         collective=[
             host_row(30 * US, 90 * US, axis="tp"),
             host_row(45 * US, 90 * US, axis="tp", rank=1),
         ],
     )
     assert found == {
-        "forward": 30 * US,
+        "forward": 20 * US,
         "exposed_tp_wait": 15 * US,
         "exposed_tp_wire": 45 * US,
-        "unattributed": 10 * US,
+        "unattributed": 20 * US,
     }
 
 

@@ -32,8 +32,10 @@ def test_serve_and_interrupt(runs_dir):
     assert "Traceback" not in rest
 
 
-@pytest.mark.parametrize(("host", "port"), [("192.0.2.1", 0), ("127.0.0.1", 70000)])
+@pytest.mark.parametrize(
+    ("host", "port"), [("192.0.2.1", 0), ("127.0.0.1", 70000), ("no such host", 0)]
+)
 def test_an_impossible_address_is_one_error(runs_dir, host, port):
-    """Fails when a wrong address ends in a traceback of the web server."""
+    """Fails when a wrong address ends in a traceback, or another one is listened on."""
     with pytest.raises(ConfigError, match="cannot listen here"):
         serve(runs_dir, host=host, port=port)

@@ -1,7 +1,9 @@
 """What training code sees of the probe: it records, never raises, and leaves no trace."""
 
+import copy
 import gc
 import os
+import pickle
 
 import pytest
 import torch
@@ -265,6 +267,39 @@ def test_a_forked_child_records_nothing(tmp_path):
     train(1)
     probe.detach()
     assert len(recorded(tmp_path / "run")["step"]) == 2
+
+
+def test_a_patch_of_another_tool_stays(tmp_path):
+    """Fails when detaching removes what another tool put over our wrapper."""
+    original = vars(nn.Module)["__call__"]
+    probe.attach(tmp_path / "run")
+    ours = vars(nn.Module)["__call__"]
+
+    def theirs(module, *args, **kwargs):
+        return ours(module, *args, **kwargs)
+
+    nn.Module.__call__ = theirs
+    try:
+        probe.detach()
+        assert vars(nn.Module)["__call__"] is theirs
+        assert train(1)
+    finally:
+        nn.Module.__call__ = original
+
+
+def test_models_can_still_be_copied_pickled_and_exported(tmp_path):
+    """Fails when a wrapper gets in the way of other tools that take modules apart."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    x = torch.ones(1, 4)
+    expected = model(x)
+    probe.attach(tmp_path / "run")
+    for again in (
+        copy.deepcopy(model),
+        pickle.loads(pickle.dumps(model)),
+        torch.fx.symbolic_trace(model),
+        torch.export.export(model, (x,)).module(),
+    ):
+        assert torch.equal(again(x), expected)
 
 
 def test_sources_can_be_left_out(tmp_path):

@@ -34,5 +34,5 @@ def test_ranks_of_a_job_agree():
 
 def test_several_hosts_need_a_common_name():
     """Fails when hosts silently record one job as several runs."""
-    with pytest.raises(ConfigError, match="MESHSCOPE_RUN_DIR: .*several hosts.*meshscope run"):
+    with pytest.raises(ConfigError, match=r"MESHSCOPE_RUN_DIR: .*several hosts.*meshscope run"):
         default_run_path({"LOCAL_WORLD_SIZE": "4"}, 8)

@@ -57,7 +57,7 @@ def test_a_reused_buffer_belongs_to_its_last_operation(pending):
     assert works.take_output(tensor)[1] == 2
 
 
-def test_number_and_bytes_are_bounded(pending):
+def test_the_number_is_bounded(pending):
     """Fails when the probe keeps tensors of the training code alive without bound."""
     works = pending(max_pending_works=3)
     handles = [Handle() for _ in range(5)]
@@ -71,6 +71,9 @@ def test_number_and_bytes_are_bounded(pending):
         True,
     ]
 
+
+def test_bytes_are_bounded(pending):
+    """Fails when a few large tensors are kept alive instead of many small ones."""
     works = pending(max_pending_bytes=250)
     kept = [Handle() for _ in range(3)]
     for event_id, handle in enumerate(kept):

@@ -1,0 +1,76 @@
+"""Causes by replay, against two simulated runs that differ in one cause."""
+
+import pytest
+
+from meshscope.analyze.diagnose import diagnose
+from meshscope.probe.schema.layout import ParallelLayout
+from tests.synthetic import MS, Job, capture, uniform
+
+EVEN = uniform(10 * MS, 20 * MS)
+
+
+def causes_of(job, work):
+    """Return the causes of a job by kind and place."""
+    result = diagnose(capture(job, work))
+    return {
+        (cause.kind, *(str(value) for value in cause.where.values())): cause
+        for cause in result.causes
+    }, result
+
+
+def test_a_healthy_job_has_no_cause():
+    """Rounding would be blamed on somebody."""
+    causes, result = causes_of(Job(layout=ParallelLayout(tp=2, pp=2), steps=3), EVEN)
+    assert all(abs(cause.share_frac) < 1e-9 for cause in causes.values())
+    assert not any(kind == "straggler_rank" for kind, *_ in causes)
+    assert {str(f.kind) for f in result.findings} <= {"pipeline_bubble", "exposed_communication"}
+
+
+def test_direct_part_of_a_slow_rank_is_its_own_share_of_the_mean():
+    """The slow rank's own time would be billed to all ranks."""
+    job = Job(layout=ParallelLayout(dp=4), steps=3)
+    causes, result = causes_of(
+        job, lambda kind, rank, step, microbatch: (30 if rank == 2 else 20) * MS
+    )
+    cause = causes["straggler_rank", "2"]
+    extra = 10 * MS * 2 * job.microbatches
+    assert cause.share_frac * result.step_time_ns == pytest.approx(extra)
+    assert cause.direct_ns == pytest.approx(extra / 4)
+    assert cause.induced_wait_ns == pytest.approx(extra * 3 / 4)
+
+
+def test_two_slow_ranks_share_what_only_both_can_return():
+    """The sum of the causes would exceed the loss, or a repair would promise too much."""
+    causes, result = causes_of(
+        Job(layout=ParallelLayout(dp=4), steps=5),
+        lambda kind, rank, step, microbatch: {1: 30, 2: 25}.get(rank, 20) * MS,
+    )
+    first, second = causes["straggler_rank", "1"], causes["straggler_rank", "2"]
+    step = result.step_time_ns
+    assert first.removal_gain_frac * step == pytest.approx(8 * 5 * MS)
+    assert second.removal_gain_frac * step == pytest.approx(0, abs=1)
+    assert (first.share_frac + second.share_frac) * step == pytest.approx(8 * 10 * MS)
+    assert second.share_frac * step == pytest.approx(8 * 5 * MS / 2)
+
+
+def test_jitter_is_a_cause_of_its_own():
+    """Noise would be hidden, or blamed on ranks."""
+    causes, _ = causes_of(
+        Job(layout=ParallelLayout(dp=4), steps=6),
+        lambda kind, rank, step, microbatch: 20 * MS + ((step + rank) % 4) * MS,
+    )
+    assert causes[("jitter",)].share_frac > 0.02
+    assert not any(kind == "straggler_rank" for kind, *_ in causes)
+
+
+def test_a_rank_without_peers_is_said_to_be_undecidable():
+    """A slow rank and a heavy stage would be told apart by a guess."""
+    result = diagnose(
+        capture(
+            Job(layout=ParallelLayout(pp=4), steps=3),
+            lambda kind, rank, step, microbatch: (30 if rank == 3 else 20) * MS,
+        )
+    )
+    assert not any(f.kind == "straggler_rank" for f in result.findings)
+    assert any(f.kind == "stage_imbalance" and f.where["stage"] == 3 for f in result.findings)
+    assert any("peer" in limit for limit in result.limits)

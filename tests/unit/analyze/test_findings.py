@@ -1,0 +1,114 @@
+"""Each rule fires on its own fault, with its place and its cost, and stays silent otherwise."""
+
+import pytest
+
+from meshscope.analyze.diagnose import diagnose
+from meshscope.analyze.rules.grading import severity
+from meshscope.probe.schema.layout import ParallelLayout
+from tests.tables import host_row, trace_of
+
+MS = 1_000_000
+
+
+def findings_of(**rows):
+    """Return the findings of a literal capture, by kind."""
+    return {str(finding.kind): finding for finding in diagnose(trace_of(**rows)).findings}
+
+
+def two_ranks(**rows):
+    """Return findings of two ranks that compute 60 ms of 100 and reduce for 5."""
+    base = {
+        "step": [{"rank": rank, "dur_ns": 100 * MS} for rank in (0, 1)],
+        "span": [
+            {"rank": rank, "kind": "forward", "start_ns": 0, "dur_ns": 60 * MS} for rank in (0, 1)
+        ],
+        "collective": [host_row(60 * MS, 61 * MS, rank=rank) for rank in (0, 1)],
+    }
+    return findings_of(**{name: base.get(name, []) + rows.get(name, []) for name in {*base, *rows}})
+
+
+@pytest.mark.parametrize(
+    ("cost", "grade"),
+    [(None, "info"), (0.0199, "info"), (0.02, "warning"), (0.0499, "warning"), (0.05, "critical")],
+)
+def test_severity_thresholds(cost, grade):
+    """The order of the report would change."""
+    assert severity(cost) == grade
+
+
+@pytest.mark.parametrize(
+    ("span", "kind"),
+    [
+        ("data_load", "data_stall"),
+        ("gc", "gc_pause"),
+        ("checkpoint", "checkpoint_stall"),
+        ("host_blocked", "host_stall"),
+    ],
+)
+def test_host_stalls(span, kind):
+    """Time of the host would have no name and no rank."""
+    stall = {"rank": 1, "kind": span, "start_ns": 70 * MS, "dur_ns": 10 * MS}
+    found = two_ranks(span=[stall])[kind]
+    assert found.where == {"rank": 1}
+    assert found.cost_frac == pytest.approx(0.05)
+    assert found.removal_gain_frac is None
+    short = {**stall, "dur_ns": 3 * MS}
+    assert kind not in two_ranks(span=[short])
+
+
+def test_exposed_transfer():
+    """Communication that nothing hides would be free."""
+    slow = [host_row(61 * MS, 71 * MS, rank=rank, seq=1, size_bytes=9) for rank in (0, 1)]
+    found = two_ranks(collective=slow)["exposed_communication"]
+    assert found.where == {"axis": "dp"}
+    assert found.cost_frac == pytest.approx(0.11)
+
+
+def test_an_idle_device_is_launch_bound():
+    """A GPU that waits for its host would look like a short step."""
+    kernels = [{"rank": rank, "start_ns": 0, "dur_ns": 50 * MS} for rank in (0, 1)]
+    step = [{"rank": rank, "dur_ns": 100 * MS} for rank in (0, 1)]
+    collective = [{"rank": rank, "start_ns": 50 * MS, "end_ns": 51 * MS} for rank in (0, 1)]
+    found = findings_of(step=step, kernel=kernels, collective=collective)["launch_bound"]
+    assert found.cost_frac == pytest.approx(0.49)
+    assert "launch_bound" not in two_ranks()
+
+
+def test_memory_of_one_stage():
+    """A stage that is about to run out of memory would be found by the crash."""
+    samples = [
+        {"rank": 0, "peak_bytes": 95, "capacity_bytes": 100},
+        {"rank": 1, "peak_bytes": 50, "capacity_bytes": 100},
+    ]
+    found = two_ranks(memory=samples)
+    assert "memory_headroom" in found
+    layout = ParallelLayout(pp=2)
+    rows = {"step": [{"rank": rank, "dur_ns": 100 * MS} for rank in (0, 1)]}
+    staged = findings_of(layout=layout, memory=samples, **rows)
+    assert staged["memory_imbalance"].where == {"stage": 0}
+    assert "1.90 x" in staged["memory_imbalance"].claim
+
+
+def test_missing_ranks_are_named():
+    """A straggler that is not in the capture would be called a bubble."""
+    found = diagnose(
+        trace_of(
+            run={"world_size": 4},
+            step=[{"rank": rank, "dur_ns": 100} for rank in (0, 2)],
+        )
+    ).findings
+    assert [f.where["ranks"] for f in found if f.kind == "missing_data"] == [[1, 3]]
+
+
+def test_a_healthy_pair_has_no_finding():
+    """Noise in the report would hide what matters."""
+    assert two_ranks() == {}
+
+
+def test_every_finding_can_be_acted_on():
+    """A finding without evidence or remedy tells nobody what to do."""
+    stall = {"rank": 1, "kind": "gc", "start_ns": 70 * MS, "dur_ns": 10 * MS}
+    for finding in two_ranks(span=[stall]).values():
+        assert finding.evidence
+        assert finding.remedy
+        assert 0 < finding.confidence <= 1

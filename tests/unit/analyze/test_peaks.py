@@ -1,0 +1,34 @@
+"""Peaks of device names as drivers report them."""
+
+import pytest
+
+from meshscope.analyze.peaks import datasheet_peak
+
+
+@pytest.mark.parametrize(
+    ("name", "tera"),
+    [
+        ("NVIDIA A100-SXM4-80GB", 312),
+        ("NVIDIA H100 80GB HBM3", 989),
+        ("NVIDIA H100 PCIe", 756),
+        ("NVIDIA H100 NVL", 835),
+        ("NVIDIA H200", 989),
+        ("NVIDIA H20", 148),
+        ("NVIDIA B200", 2250),
+        ("NVIDIA GB200", 2500),
+        ("AMD Instinct MI300X", 1307),
+        ("Tesla V100-SXM2-32GB", 125),
+        ("nvidia l40s", 362),
+    ],
+)
+def test_known_devices(name, tera):
+    """MFU would be off by the ratio of two parts whose names contain each other."""
+    peak, source = datasheet_peak(name)
+    assert peak == tera * 1e12
+    assert "data sheet" in source
+
+
+@pytest.mark.parametrize("name", ["", "cpu", "NVIDIA H2000", "NVIDIA RTX A1000", "NVIDIA Z100"])
+def test_unknown_devices_have_no_peak(name):
+    """A guessed peak would give a wrong MFU instead of none."""
+    assert datasheet_peak(name) is None

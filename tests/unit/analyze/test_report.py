@@ -1,0 +1,98 @@
+"""The report for people and for programs says the same, completely."""
+
+import json
+import re
+
+import msgspec
+import pytest
+
+from meshscope.analyze.diagnose import diagnose
+from meshscope.analyze.report import label_of, to_json, to_text
+from meshscope.probe.schema.layout import ParallelLayout
+from tests.synthetic import MS, Job, capture
+
+
+@pytest.fixture(scope="module")
+def result():
+    """Return the diagnosis of a job whose rank 3 is slow."""
+    layout = ParallelLayout(tp=2, pp=2)
+    return diagnose(
+        capture(
+            Job(layout=layout, steps=3),
+            lambda kind, rank, step, microbatch: (30 if rank == 3 else 20) * MS,
+        )
+    )
+
+
+def as_json(result):
+    """Return the JSON form as another program would read it."""
+    return json.loads(msgspec.json.encode(to_json(result), enc_hook=lambda scalar: scalar.item()))
+
+
+def test_json_has_the_documented_keys(result):
+    """A program that reads the result would break."""
+    value = as_json(result)
+    assert {"run", "step_time_ns", "mfu", "waterfall", "causes", "findings", "limits"} <= set(value)
+    assert set(value["waterfall"][0]) == {"class", "frac", "dur_ns"}
+    cause = {"kind", "where", "share_frac", "removal_gain_frac", "direct_ns", "induced_wait_ns"}
+    assert all(set(row) == cause for row in value["causes"])
+    finding = {"kind", "severity", "where", "cost_frac", "removal_gain_frac", "confidence"}
+    assert all(finding | {"evidence", "remedy"} <= set(row) for row in value["findings"])
+    assert {"tp", "pp", "dp", "order"} <= set(value["run"])
+
+
+def test_json_bars_sum_to_the_step(result):
+    """Time would be lost between the ledger and the reader."""
+    bars = as_json(result)["waterfall"]
+    assert sum(bar["frac"] for bar in bars) == pytest.approx(1, abs=1e-9)
+    assert sum(bar["dur_ns"] for bar in bars) == pytest.approx(result.ledger["step_ns"].mean())
+
+
+def test_markdown_waterfall_sums_to_one_hundred_percent(result):
+    """The table in a pull request would not add up."""
+    text = to_text(result, markdown=True)
+    block = text.split("## Where the step time went")[1].split("##")[0]
+    shares = [float(x) for x in re.findall(r"\| (-?[\d.]+)% \|", block)]
+    assert shares[-1] == 100.0
+    assert sum(shares[:-1]) == pytest.approx(100.0, abs=0.01 * len(shares))
+
+
+def test_markdown_tables_have_as_many_cells_as_headings(result):
+    """A table would not be rendered."""
+    tables = re.findall(r"(?:^\|.*\n?)+", to_text(result, markdown=True), re.MULTILINE)
+    assert len(tables) >= 3
+    for table in tables:
+        rows = table.strip().splitlines()
+        assert len({row.count("|") for row in rows}) == 1, rows[0]
+
+
+def test_text_names_the_slow_rank_and_the_limits(result):
+    """A reader would see figures without what they mean."""
+    text = to_text(result)
+    assert "straggler_rank: Rank 3" in text
+    assert all(limit in text for limit in result.limits)
+    assert "MFU unknown" in text
+    assert "nan" not in text.lower()
+
+
+def test_every_finding_is_in_the_text_with_its_remedy(result):
+    """A finding would be in the JSON only."""
+    text = to_text(result)
+    assert result.findings
+    for finding in result.findings:
+        assert finding.claim in text
+        assert finding.remedy in text
+
+
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [
+        ("exposed_dp_wait", "exposed dp waiting for peers"),
+        ("exposed_pp_wire", "exposed pp transfer"),
+        ("exposed_memcpy", "exposed copies"),
+        ("data_load", "data load"),
+    ],
+)
+def test_labels(name, label):
+    """Classes would be shown by their internal names."""
+    assert label_of(name) == label

@@ -1,0 +1,86 @@
+"""Data loading, checkpoints, collections and memory leave their rows."""
+
+import gc
+import io
+import os
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from meshscope import probe
+from meshscope.probe.schema.rundir import read_run
+
+
+@pytest.fixture
+def tables_of(tmp_path):
+    """Return a function that runs code under the probe and returns the tables."""
+
+    def run(code, **settings):
+        probe.attach(tmp_path / "run", probe.ProbeConfig(**settings))
+        code()
+        probe.step()
+        probe.detach()
+        return {name: t.to_pandas() for name, t in read_run(tmp_path / "run").tables.items()}
+
+    yield run
+    probe.detach()
+
+
+def count(tables, kind):
+    """Return how many spans of a kind there are."""
+    return int((tables["span"]["kind"] == kind).sum())
+
+
+def test_each_batch_is_a_span(tables_of):
+    """Fails when time spent waiting for data is not seen."""
+    loader = DataLoader(list(range(8)), batch_size=2)
+    tables = tables_of(lambda: list(loader))
+    assert count(tables, "data_load") == 4 + 1  # the last call finds the end
+
+
+def test_a_checkpoint_is_a_span(tables_of):
+    """Fails when time spent saving is not seen, or a nested save counts twice."""
+    assert (
+        count(tables_of(lambda: torch.save({"a": torch.ones(3)}, io.BytesIO())), "checkpoint") == 1
+    )
+
+
+def test_a_distributed_checkpoint_is_one_span(tables_of, tmp_path):
+    """Fails when a save through torch.distributed.checkpoint is not seen."""
+    import torch.distributed.checkpoint as dcp
+
+    state = {"a": torch.ones(3)}
+    with pytest.warns(UserWarning, match="single process"):
+        tables = tables_of(lambda: dcp.save(state, checkpoint_id=tmp_path / "saved", no_dist=True))
+    assert count(tables, "checkpoint") == 1
+
+
+def test_long_collections_are_spans(tables_of):
+    """Fails when garbage collection pauses are not seen, or every tiny one is recorded."""
+    gc.disable()
+    try:
+        assert count(tables_of(gc.collect, min_gc_ns=0), "gc") >= 1
+    finally:
+        gc.enable()
+
+
+def test_short_collections_are_left_out(tables_of):
+    """Fails when thousands of microsecond collections flood the capture."""
+    assert count(tables_of(lambda: [gc.collect(0) for _ in range(9)], min_gc_ns=10**12), "gc") == 0
+
+
+def test_memory_is_sampled_in_the_wanted_steps(tables_of):
+    """Fails when the sampling interval is ignored."""
+
+    def steps():
+        for _ in range(6):
+            probe.step()
+
+    memory = tables_of(steps, memory_every_steps=3)["memory"]
+    assert set(memory["step"]) == {0, 3, 6}
+    resident = memory["rss_bytes"]
+    assert resident.between(10 << 20, memory["capacity_bytes"]).all()
+    assert memory["allocated_bytes"].isna().all()  # not known, which is not zero
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert abs(memory["capacity_bytes"][0] - physical) < physical * 0.01
