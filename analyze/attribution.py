@@ -229,10 +229,7 @@ def _wire_players(program: Program, events: CommunicationEvents) -> list[Player]
 
 
 def _replay_coalitions(program: Program, players: list[Player]) -> tuple[FloatArray, FloatArray]:
-    """Return step time and mean waiting per step, for every coalition of causes.
-
-    Both are scaled from the steps that the replay counts to all measured ones.
-    """
+    """Return step time and mean waiting per step, for every coalition of causes."""
     recorded = _step_time(program, program.recorded_ns[:, None])[0]
     scale = program.windows.step_time_ns / recorded
     effects = np.column_stack([player.effect_ns for player in players])
@@ -242,23 +239,37 @@ def _replay_coalitions(program: Program, players: list[Player]) -> tuple[FloatAr
     for low in range(0, keep.shape[1], LANE_BLOCK):
         lanes = keep[:, low : low + LANE_BLOCK]
         nodes = program.graph.replay(base, effects, lanes)
+        if program.windows.chained:
+            shift = _own_skew(program, nodes)
+            nodes = program.graph.replay(base, effects, lanes, shift)
         times.append(_step_time(program, nodes))
         waits.append(_waiting(program, nodes, base, effects, lanes))
     return np.concatenate(times) * scale, np.concatenate(waits)
 
 
-def _step_time(program: Program, nodes: FloatArray) -> FloatArray:
-    """Return the mean step time of every lane.
+def _own_skew(program: Program, nodes: FloatArray) -> FloatArray:
+    """Return how to move the starts of the ranks so that each lane begins with its own skew.
 
-    Chained steps are counted from the end of the first one: all lanes start with
-    the recorded skew between ranks, and have their own only after a step.
+    Ranks start a step at different times, by what the causes did in the step before
+    it. What comes before the first analysed step is not replayed; the skew after it
+    is taken in its place, as the difference to the recorded one.
     """
+    marks = program.marks
+    ends = marks[(marks["mark"] == END) & ~marks["is_root"]]
+    first = ends.groupby("rank").head(1).index.to_numpy()
+    lane, recorded = nodes[first], program.recorded_ns[first]
+    skew = (lane - lane.mean(axis=0)) - (recorded - recorded.mean())[:, None]
+    return np.asarray(skew)
+
+
+def _step_time(program: Program, nodes: FloatArray) -> FloatArray:
+    """Return the mean step time of every lane, as ``StepWindows.step_time_ns`` defines it."""
     marks, steps = program.marks, len(program.windows.steps)
     ends = marks[(marks["mark"] == END) & ~marks["is_root"]]
     if program.windows.chained:
-        first = ends.groupby("rank").head(1).index.to_numpy()
         last = ends.groupby("rank").tail(1).index.to_numpy()
-        return np.asarray((nodes[last] - nodes[first]).mean(axis=0) / (steps - 1))
+        roots = program.graph.roots
+        return np.asarray((nodes[last] - nodes[roots]).mean(axis=0) / steps)
     start = marks[marks["is_root"]].groupby("step")["start_ns"].min().to_numpy(np.float64)
     by_step = pd.DataFrame(nodes[ends.index.to_numpy()]).groupby(ends["step"].to_numpy()).max()
     return np.asarray((by_step.to_numpy() - start[:, None]).mean(axis=0))

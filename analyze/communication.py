@@ -45,6 +45,8 @@ def communication_events(trace: Trace, windows: StepWindows) -> CommunicationEve
         p2p["join"] += int(collectives["join"].max()) + 1 if len(collectives) else 0
     parts = [part for part in (collectives, p2p) if len(part)]
     frame = pd.concat(parts, ignore_index=True) if parts else collectives
+    # Rows in the order of issue, so that equal times keep the order of the program.
+    frame = frame.sort_values(["rank", "event_id"], ignore_index=True)
     incomplete = _incomplete(frame, trace)
     frame["wire_ns"] = _without_late_looks(frame, incomplete)
     frame["split_ns"] = (frame["end_ns"] - frame["wire_ns"]).fillna(frame["start_ns"])
@@ -76,6 +78,7 @@ def _rows(trace: Trace, windows: StepWindows, name: str) -> pd.DataFrame:
     rows = pd.DataFrame(
         {
             "rank": frame["rank"].astype(np.int64),
+            "event_id": frame["event_id"].astype(np.int64),
             "step": frame["step"].astype(np.int64),
             "group_id": frame["group_id"].astype(str),
             "axis": frame["axis"].astype(str),

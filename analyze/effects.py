@@ -249,12 +249,15 @@ def _robust_spread(values: pd.Series) -> float:
 def _spread_of_cells(cells: pd.DataFrame) -> pd.Series:
     """Return the spread of a step's sum by rank, from that of its cells.
 
-    With too few steps to see them differ, the pieces of a step are taken as
-    independent: their variances add up.
+    With too few steps to see their sums differ, the pieces of a step are taken as
+    independent, so that their variances add up. The spread of a piece is that
+    between the steps; in a single step, that between the pieces.
     """
-    excess = (cells["work_ns"] - cells["peer_ns"]).groupby(cells["rank"])
-    per_step = cells.groupby("rank").size() / cells["step"].nunique()
-    spread: pd.Series = excess.std() * np.sqrt(per_step)
+    excess = cells["work_ns"] - cells["peer_ns"]
+    steps = cells["step"].nunique()
+    keys = [cells["rank"], cells["interval"]] if steps > 1 else [cells["rank"]]
+    squares = (excess - excess.groupby(keys).transform("mean")) ** 2
+    spread: pd.Series = np.sqrt(squares.groupby(cells["rank"]).sum() / max(steps - 1, 1))
     return spread
 
 

@@ -47,19 +47,28 @@ class Graph:
     level_bounds: IntArray
     """Slice borders of the levels in the sorted edges."""
 
-    def replay(self, base_ns: FloatArray, effects: FloatArray, keep: FloatArray) -> FloatArray:
+    def replay(
+        self,
+        base_ns: FloatArray,
+        effects: FloatArray,
+        keep: FloatArray,
+        root_shift_ns: FloatArray | None = None,
+    ) -> FloatArray:
         """Return the time of every node in every lane.
 
         Args:
             base_ns: Weight of every edge with no cause present, caller's order, ``(edges,)``.
             effects: What each cause adds to every edge, ``(edges, causes)``.
             keep: Which causes are present in each lane, 0..1, ``(causes, lanes)``.
+            root_shift_ns: What to add to the times of the roots, ``(roots, lanes)``.
 
         Returns:
             ``(nodes, lanes)`` in nanoseconds.
         """
         times = np.zeros((self.node_count, keep.shape[1]))
         times[self.roots] = self.root_ns[:, None]
+        if root_shift_ns is not None:
+            times[self.roots] += root_shift_ns
         base, effects = base_ns[self.edge], effects[self.edge]
         touched = np.asarray(effects.any(axis=1))
         for low, high in zip(self.level_bounds[:-1], self.level_bounds[1:], strict=True):

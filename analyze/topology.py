@@ -25,7 +25,7 @@ _WORDS: tuple[tuple[str, Axis], ...] = (
     (r"tensor|(^|[_\W])tp(\d|[_\W]|$)", Axis.TP),
     (r"data|shard|replicate|fsdp|(^|[_\W])dp(\d|[_\W]|$)", Axis.DP),
 )
-"""What frameworks call a group, the more specific word first."""
+"""What frameworks call a group."""
 
 
 def with_axes(trace: Trace) -> Trace:
@@ -63,14 +63,28 @@ def _axis(
         axis = layout.axis_of(ranks)
         if axis is not Axis.OTHER:
             return axis, "its members lie along this axis of the stated layout"
-    for pattern, axis in _WORDS:
-        if re.search(pattern, description, re.IGNORECASE):
-            return axis, f"the framework calls it {description!r}"
+    named = {axis for pattern, axis in _WORDS if re.search(pattern, description, re.IGNORECASE)}
+    told = _one_of(named)
+    if told is not None:
+        return told, f"the framework calls it {description!r}"
     if traffic == "p2p":
         return Axis.PP, "it carries sends and receives only"
     if traffic == "only":
         return Axis.DP, "it is the only group, and it has no sends or receives"
     return Axis.OTHER, "neither layout, name nor traffic tells"
+
+
+def _one_of(named: set[Axis]) -> Axis | None:
+    """Return the axis that a description with these words means, None if it is not one.
+
+    An expert group with another axis in its name runs along that axis; gradients
+    are reduced over data and context together, which counts as data.
+    """
+    if len(named) > 1:
+        named = named - {Axis.EP}
+    if named == {Axis.DP, Axis.CP}:
+        return Axis.DP
+    return next(iter(named)) if len(named) == 1 else None
 
 
 def _traffic(trace: Trace) -> dict[str, str]:

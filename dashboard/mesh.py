@@ -41,25 +41,32 @@ class MeshFacet:
 def rank_step_matrix(diagnosis: Diagnosis, metric: str) -> RankStepMatrix:
     """Return one metric of the ledger by rank and step.
 
+    A *peer median* is that of the same stage's other ranks in the same step; of
+    the rank's own steps where the stage has no other rank.
+
     Args:
         diagnosis: Its ledger and the stages in its straggler table are used.
-        metric: ``slowdown`` is compute time over the median of the same stage's
-            other ranks in the same step (over the rank's own median where the
-            stage has no other rank); ``compute`` is compute time over the median
-            of all ranks in the step; ``wait`` is waiting as a share of the step.
+        metric: ``slowdown`` is compute time over its peer median; ``own`` the
+            same for all time outside exposed communication, so that a late host
+            shows too; ``compute`` is compute time over the median of all ranks
+            in the step; ``wait`` is waiting as a share of the step.
     """
     ledger = diagnosis.ledger
     if metric == "wait":
-        waiting = [name for name in ledger.columns if str(name).endswith("_wait")]
-        frac = ledger[waiting].sum(axis=1) / ledger["step_ns"]
+        frac = _sum(ledger, _classes(ledger, "_wait")) / ledger["step_ns"]
         return _matrix(ledger, frac, None, "waiting for other ranks, share of the step")
-    compute = ledger[[name for name in _COMPUTE if name in ledger.columns]].sum(axis=1)
+    compute = _sum(ledger, [name for name in _COMPUTE if name in ledger.columns])
     if metric == "compute":
         median = compute.groupby(ledger["step"]).transform("median")
         return _matrix(ledger, compute / median, 1.0, "compute time, median rank of the step = 1")
+    if metric == "own":
+        communication = _classes(ledger, "_wait") + _classes(ledger, "_wire")
+        time, words = ledger["step_ns"] - _sum(ledger, communication), "time outside communication"
+    else:
+        time, words = compute, "compute time"
     stage = ledger["rank"].map(diagnosis.stragglers.set_index("rank")["pp"])
-    ratio = compute / _peer_median(ledger, compute, stage)
-    return _matrix(ledger, ratio, 1.0, "compute time, median of the same stage's other ranks = 1")
+    ratio = time / _peer_median(ledger, time, stage)
+    return _matrix(ledger, ratio, 1.0, f"{words}, median of the same stage's other ranks = 1")
 
 
 def mesh_facets(diagnosis: Diagnosis) -> tuple[MeshFacet, ...]:
@@ -102,17 +109,25 @@ def slowest_rank(diagnosis: Diagnosis) -> SlowestRank | None:
     return SlowestRank(slowdown=float(row["slowdown"]), **place)
 
 
+def _classes(ledger: pd.DataFrame, ending: str) -> list[str]:
+    return [str(name) for name in ledger.columns if str(name).endswith(ending)]
+
+
+def _sum(ledger: pd.DataFrame, classes: list[str]) -> pd.Series[float]:
+    return ledger[classes].sum(axis=1)
+
+
 def _peer_median(
-    ledger: pd.DataFrame, compute: pd.Series[float], stage: pd.Series[int]
+    ledger: pd.DataFrame, time: pd.Series[float], stage: pd.Series[int]
 ) -> pd.Series[float]:
     """Return the median of the other ranks of the stage; the own median without any.
 
     The rank itself is left out, because with few replicas its own slowness would
     move the median that it is compared with.
     """
-    wide = pd.DataFrame(
-        {"rank": ledger["rank"], "step": ledger["step"], "compute": compute}
-    ).pivot_table(index="rank", columns="step", values="compute")
+    wide = pd.DataFrame({"rank": ledger["rank"], "step": ledger["step"], "time": time}).pivot_table(
+        index="rank", columns="step", values="time"
+    )
     stage_of = stage.groupby(ledger["rank"]).first()
     reference = wide * np.nan
     for rank in wide.index:

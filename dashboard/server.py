@@ -15,6 +15,7 @@ from .security import LOOPBACK_NAMES, Access, is_loopback
 
 _THREADS = 8
 _TOKEN_BYTES = 24
+_LAST_PORT = 65535
 
 
 def serve(
@@ -80,10 +81,12 @@ def _listen(host: str, port: int) -> socket.socket:
     Raises:
         ConfigError: The address is not ours, is taken, or is no address.
     """
+    if not 0 <= port <= _LAST_PORT:
+        raise ConfigError(f"cannot listen here: a port is 0..{_LAST_PORT}", where=f"{host}:{port}")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family)
-    except (OSError, OverflowError) as error:
+    except OSError as error:
         raise ConfigError(
             f"cannot listen here: {error}",
             where=f"{host}:{port}",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from urllib.parse import parse_qsl, urlencode
 
-METRICS = ("slowdown", "compute", "wait")
+METRICS = ("slowdown", "own", "compute", "wait")
 """What the rank x step heatmap can show; the first is the default."""
 
 _MAX_DIGITS = 19

@@ -43,9 +43,18 @@ def identify(environment: Mapping[str, str]) -> Identity | None:
 def default_run_path(environment: Mapping[str, str], world_size: int) -> Path:
     """Return a run directory on which all ranks agree without talking.
 
+    A job that its launcher restarts is a new run beside the old one: each rank
+    of a run records once.
+
     Raises:
         ConfigError: The ranks are on several hosts and share no job name.
     """
+    path = _run_path(environment, world_size)
+    restarts = environment.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return path if restarts == "0" else path.with_name(f"{path.name}-restart{restarts}")
+
+
+def _run_path(environment: Mapping[str, str], world_size: int) -> Path:
     given = environment.get(RUN_DIR_VARIABLE)
     if given:
         return Path(given)

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from .clock import unix_ns
 from .identity import DEFAULT_ROOT, OWNER_VARIABLE, RUN_DIR_VARIABLE
-from .schema.errors import ConfigError
-from .schema.manifest import rank_directories, read_json
+from .schema.errors import ConfigError, RunDirectoryError
+from .schema.manifest import MANIFEST_NAME, rank_directories, read_json
 from .schema.rundir import create_run
 
 BOOTSTRAP = Path(__file__).parent / "bootstrap"
@@ -119,11 +119,7 @@ def _run(command: Sequence[str], variables: Mapping[str, str]) -> int:
 def _report(run_path: Path) -> None:
     """Say on stderr how many ranks recorded, and which did not end in order."""
     ranks = rank_directories(run_path)
-    unfinished = [
-        rank
-        for rank, path in ranks.items()
-        if read_json(path / "manifest.json").get("closed_unix_ns") is None
-    ]
+    unfinished = [rank for rank, path in ranks.items() if not _is_closed(path)]
     plural = "" if len(ranks) == 1 else "s"
     sys.stderr.write(f"meshscope: {len(ranks)} rank{plural} recorded in {run_path}\n")
     if not ranks:
@@ -137,3 +133,11 @@ def _report(run_path: Path) -> None:
             f"meshscope: killed before they closed their capture: ranks {listed}; "
             "what they recorded is kept\n"
         )
+
+
+def _is_closed(rank_path: Path) -> bool:
+    """Tell whether a rank ended its capture in order."""
+    try:
+        return read_json(rank_path / MANIFEST_NAME).get("closed_unix_ns") is not None
+    except RunDirectoryError:
+        return False

@@ -267,8 +267,13 @@ def _stage(job: Job, work: WorkOf, rank: int, step: int, kind: str, microbatch: 
 
 def capture(job: Job, work: WorkOf, **run: object) -> Trace:
     """Return the capture of a job as the probe would have recorded it."""
+    return capture_of(job, programs(job, work), **run)
+
+
+def capture_of(job: Job, operations: list[list[tuple]], **run: object) -> Trace:
+    """Return the capture of a job whose ranks do the given operations."""
     machine = Machine(job.layout)
-    machine.run(programs(job, work))
+    machine.run(operations)
     layout = job.layout
     row = dict.fromkeys(TABLES["run"].column_names())
     row |= {

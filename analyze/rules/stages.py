@@ -47,8 +47,15 @@ def stage_imbalances(account: Account) -> Iterator[Finding]:
 
 
 def _compute_by_stage(account: Account) -> pd.Series:
-    """Return the compute per step of each stage: median over its ranks, leaving out suspects."""
+    """Return the compute per step of each stage: median over its ranks.
+
+    A suspected rank does not count, unless a stage has no other.
+    """
     by_step = account.ledger.by_step
+    suspects = {cause.where["rank"] for cause in account.causes("straggler_rank")}
+    healthy = [rank for rank in account.stage if rank not in suspects]
+    if {account.stage[rank] for rank in healthy} == set(account.stage.values()):
+        by_step = by_step[by_step["rank"].isin(healthy)]
     compute = by_step[list(COMPUTE_CLASSES)].sum(axis=1)
     per_rank = compute.groupby(by_step["rank"]).mean()
     stage = per_rank.index.map(account.stage)

@@ -14,7 +14,12 @@ from ..state import METRICS, ViewState
 from ..store import LoadedRun
 from .shell import card, chart, empty, run_page, table
 
-_METRIC_WORDS = {"slowdown": "Slower than peers", "compute": "Compute time", "wait": "Waiting"}
+_METRIC_WORDS = {
+    "slowdown": "Compute against peers",
+    "own": "Own time against peers",
+    "compute": "Compute against all",
+    "wait": "Waiting",
+}
 _TABLE_ROWS = 64
 
 

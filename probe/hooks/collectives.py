@@ -49,9 +49,9 @@ class CollectiveHook:
         Raises:
             UnsupportedError: This torch cannot redispatch; nothing is installed then.
         """
-        access = dispatcher()
         self._groups = GroupTable(self._capture, process_group_class().unbox)
         self._unbox_work = work_class().unbox
+        access = dispatcher()
         present = set(access.operators(_NAMESPACE))
         self._library = access.library(_NAMESPACE)
         for operator in OPERATORS:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from .assemble import manifest_groups, rank_tables
 from .manifest import rank_directories
-from .rank_records import read_rank
+from .rank_records import RankRecords, read_rank
 from .tables import RUN, TABLES
 from .terms import Axis
 
@@ -50,8 +50,26 @@ def read_run_tables(path: Path, manifest: Mapping[str, Any], limits: list[str]) 
         **{name: _concatenate(name, pieces) for name in _RANK_TABLES},
     }
     limits += _missing_ranks(tables["run"]["world_size"][0].as_py(), captured)
-    limits += [limit for rank in ranks for limit in rank.limits]
+    limits += _merged(ranks)
     return RunTables(tables, captured, manifests)
+
+
+def _merged(ranks: Sequence[RankRecords]) -> list[str]:
+    """Return the limits of all ranks, each sentence once with the ranks that it holds for."""
+    holders: dict[str, list[int]] = {}
+    for rank in ranks:
+        for limit in rank.limits:
+            holders.setdefault(limit.removeprefix(f"rank {rank.rank}: "), []).append(rank.rank)
+    return [
+        f"{'rank' if len(found) == 1 else 'ranks'} {_listing(found)}: {text}"
+        for text, found in holders.items()
+    ]
+
+
+def _listing(ranks: Sequence[int]) -> str:
+    """Return rank numbers as text; of many, the first ones and how many more."""
+    listed = ", ".join(map(str, ranks[:_LISTED]))
+    return listed if len(ranks) <= _LISTED else f"{listed} and {len(ranks) - _LISTED} more"
 
 
 def merge_groups(
@@ -165,9 +183,7 @@ def _missing_ranks(world_size: int, captured: Sequence[int]) -> list[str]:
     missing = sorted(set(range(world_size)) - set(captured))
     limits = []
     if missing:
-        listed = ", ".join(str(rank) for rank in missing[:_LISTED])
-        more = "" if len(missing) <= _LISTED else f" and {len(missing) - _LISTED} more"
-        limits.append(f"{len(missing)} of {world_size} ranks are missing: {listed}{more}")
+        limits.append(f"{len(missing)} of {world_size} ranks are missing: {_listing(missing)}")
     strangers = [rank for rank in captured if rank >= world_size]
     if strangers:
         limits.append(f"ranks {strangers} are beyond the world size {world_size}")

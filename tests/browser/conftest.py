@@ -13,7 +13,6 @@ from meshscope.probe.schema.errors import ConfigError
 
 SLOW_RANK = 3
 TRAINED = "tiny"
-IMPORTED = "ST"
 _TRAINING_S = 120
 
 
@@ -54,13 +53,24 @@ def runs_dir(tmp_path_factory, recorded_run):
     return folder
 
 
+def _add(folder: Path, source: Path, run_id: str) -> str:
+    """Copy a read-only folder of traces among the runs; return its run id."""
+    shutil.copytree(source, folder / run_id)
+    for path in [folder / run_id, *(folder / run_id).iterdir()]:
+        path.chmod(0o700)
+    return run_id
+
+
 @pytest.fixture(scope="session")
 def imported_run(runs_dir, traces_dir):
-    """Add a production job of another tool to the folder; return its run id."""
-    shutil.copytree(traces_dir / "straggler_analysis", runs_dir / IMPORTED)
-    for path in [runs_dir / IMPORTED, *(runs_dir / IMPORTED).iterdir()]:
-        path.chmod(0o700)
-    return IMPORTED
+    """Add a production job of another tool, PP4 x DP2, 32 steps."""
+    return _add(runs_dir, traces_dir / "straggler_analysis", "ST")
+
+
+@pytest.fixture(scope="session")
+def profiled_run(runs_dir, traces_dir):
+    """Add kernel traces of four ranks."""
+    return _add(runs_dir, traces_dir / "amd_hpctraining" / "split", "profiled")
 
 
 @pytest.fixture(scope="session")

@@ -143,10 +143,13 @@ def test_a_job_of_another_tool(page, imported_run):
     assert matrix["cells"] == 8 * 32
 
 
-def test_many_slices_come_as_a_picture(page, imported_run):
-    """Fails when the tile of a window is not an image that the browser can show."""
-    source = f"/api/v1/runs/{imported_run}/tile.png?w=640"
-    page.goto("/")
+def test_many_slices_come_as_a_picture(page, profiled_run):
+    """Fails when a step of thousands of kernels is not drawn, or a zoom shows no kernels."""
+    page.goto(f"/run/{profiled_run}/timeline?step=9")
+    expect(
+        page.locator("#timeline-graph .imagelayer-below image, #timeline-graph image")
+    ).to_have_count(1)
+    expect(page.locator("figcaption")).to_contain_text("drawn as a picture")
     size = page.evaluate(
         """async url => {
             const image = new Image();
@@ -154,6 +157,9 @@ def test_many_slices_come_as_a_picture(page, imported_run):
             await image.decode();
             return [image.naturalWidth, image.naturalHeight];
         }""",
-        source,
+        f"/api/v1/runs/{profiled_run}/tile.png?step=9&w=640",
     )
-    assert size == [640, 8 * 8]
+    assert size == [640, 4 * 8]
+    page.goto(f"/run/{profiled_run}/timeline?step=9&t0=0&t1=9000000")
+    expect(page.locator("#timeline-graph .bars .point").first).to_be_attached()
+    expect(page.locator("#timeline-graph image")).to_have_count(0)

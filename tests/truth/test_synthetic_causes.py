@@ -9,8 +9,7 @@ import pytest
 
 from meshscope.analyze.diagnose import diagnose
 from meshscope.probe.schema.layout import ParallelLayout
-from tests import synthetic
-from tests.synthetic import MS, Job, Machine, capture, programs, uniform
+from tests.synthetic import MS, Job, Machine, capture, capture_of, programs, uniform
 
 CUBE = ParallelLayout(tp=2, pp=2, dp=2)
 LAYOUTS = {
@@ -181,27 +180,26 @@ def test_a_slow_rank_behind_a_slower_one_returns_nothing_alone(hidden):
     assert found(result, "straggler_rank")[0].where["rank"] == 5
 
 
-def capture_with_wire(job, wire_of, monkeypatch):
+def capture_with_wire(job, wire_of):
     """Return the capture of a healthy job whose wire times a function changes."""
     changed = [
         [(*op[:-1], wire_of(rank, op)) if op[0] in ("collective", "recv") else op for op in program]
         for rank, program in enumerate(programs(job, slow({})))
     ]
-    monkeypatch.setattr(synthetic, "programs", lambda job, work: changed)
-    return capture(job, slow({}))
+    return capture_of(job, changed)
 
 
 @pytest.mark.parametrize(
     ("group", "factor"), [("tp-0", 20), ("tp-4", 20), ("tp-6", 20), ("dp-4", 200), ("dp-0", 200)]
 )
-def test_a_slow_group_is_named_and_costed(group, factor, monkeypatch):
+def test_a_slow_group_is_named_and_costed(group, factor):
     """A bad link would be called a slow rank, or go unseen."""
     job = Job(layout=CUBE, steps=4)
 
     def wire_of(rank, op):
         return op[-1] * factor if op[0] == "collective" and op[2][0] == group else op[-1]
 
-    result = diagnose(capture_with_wire(job, wire_of, monkeypatch))
+    result = diagnose(capture_with_wire(job, wire_of))
     (link,) = found(result, "slow_link")
     assert (link.where["axis"], link.where["group_id"]) == (group[:2], group)
     truth = paired_gain(result, clean_run(CUBE, 4))
@@ -209,23 +207,23 @@ def test_a_slow_group_is_named_and_costed(group, factor, monkeypatch):
     assert not found(result, "straggler_rank")
 
 
-def test_wires_that_are_slow_everywhere_are_no_slow_link(monkeypatch):
+def test_wires_that_are_slow_everywhere_are_no_slow_link():
     """A slow network would be blamed on one of its links."""
     job = Job(layout=CUBE, steps=4)
-    result = diagnose(capture_with_wire(job, lambda rank, op: 20 * op[-1], monkeypatch))
+    result = diagnose(capture_with_wire(job, lambda rank, op: 20 * op[-1]))
     assert not found(result, "slow_link")
     assert not found(result, "straggler_rank")
     assert found(result, "exposed_communication")
 
 
-def test_a_slow_group_that_the_schedule_hides_costs_nothing(monkeypatch):
+def test_a_slow_group_that_the_schedule_hides_costs_nothing():
     """A link would be repaired that nobody waits for."""
     job = Job(layout=ParallelLayout(pp=2, dp=2), steps=4)
 
     def wire_of(rank, op):
         return 20 * op[-1] if op[0] == "collective" and op[2][0] == "dp-2" else op[-1]
 
-    result = diagnose(capture_with_wire(job, wire_of, monkeypatch))
+    result = diagnose(capture_with_wire(job, wire_of))
     assert not found(result, "slow_link")
 
 

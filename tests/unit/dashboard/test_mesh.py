@@ -72,6 +72,14 @@ def test_waiting_is_a_share_of_the_step():
     assert matrix.middle is None
 
 
+def test_own_time_shows_a_late_host():
+    """Fails when a rank that is late without computing looks like its peers."""
+    diagnosis = _diagnosis([[10], [10]], TWO_STAGES[:2])
+    diagnosis.ledger["exposed_dp_wait"] = [80.0, 10.0]
+    matrix = rank_step_matrix(diagnosis, "own")
+    np.testing.assert_allclose(matrix.values[:, 0], [20 / 90, 90 / 20])
+
+
 def test_a_missing_step_is_a_gap():
     """Fails when a rank that lost a step shifts the others, or shows a made-up value."""
     diagnosis = _diagnosis([[10, 10], [10, 10]], TWO_STAGES[:2])

@@ -32,6 +32,12 @@ def test_ranks_of_a_job_agree():
     assert default_run_path(local, 8) == default_run_path(local, 8)
 
 
+def test_a_restarted_job_is_a_run_of_its_own():
+    """Fails when the ranks of a second attempt find their directories taken and record nothing."""
+    again = {"MESHSCOPE_RUN_DIR": "/runs/a", "TORCHELASTIC_RESTART_COUNT": "2"}
+    assert default_run_path(again, 8) == Path("/runs/a-restart2")
+
+
 def test_several_hosts_need_a_common_name():
     """Fails when hosts silently record one job as several runs."""
     with pytest.raises(ConfigError, match=r"MESHSCOPE_RUN_DIR: .*several hosts.*meshscope run"):

@@ -91,6 +91,14 @@ def test_the_exit_code_passes_through(tmp_path, code, expected):
     assert run(python(code), tmp_path, "a", environment=RANK) == expected
 
 
+def test_a_killed_rank_is_named_and_keeps_its_records(tmp_path, capfd):
+    """Fails when SIGKILL costs the capture, or passes in silence."""
+    code = f"{TRAIN}\nimport os\nos.kill(os.getpid(), 9)"
+    assert run(python(code), tmp_path, "a", environment=RANK) == 128 + signal.SIGKILL
+    assert "killed before they closed their capture: ranks 0" in capfd.readouterr().err
+    assert read_run(tmp_path / "a").tables["step"].num_rows == 3
+
+
 def test_a_command_that_does_not_exist(tmp_path, capfd):
     """Fails when a typing error shows as a traceback."""
     assert run(["no-such-program-of-a-test"], tmp_path, "a") == 127

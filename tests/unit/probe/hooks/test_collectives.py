@@ -84,6 +84,24 @@ def test_a_message_names_its_peer_and_number(world, tmp_path):
     assert set(rows["microbatch"]) == {-1}
 
 
+def test_what_came_before_the_rank_was_known_is_kept(tmp_path):
+    """Fails when attaching before init_process_group, without a launcher, loses records."""
+    session = probe.attach(tmp_path / "run")
+    torch.nn.Linear(2, 2)(torch.ones(1, 2))
+    assert session.rank == -1
+    dist.init_process_group("fake", rank=2, world_size=SIZE, store=FakeStore())
+    try:
+        dist.all_reduce(torch.ones(2))
+        assert session.rank == 2
+    finally:
+        probe.detach()
+        dist.destroy_process_group()
+    tables = read_run(tmp_path / "run").tables
+    spans = tables["span"].to_pandas()
+    assert set(spans["rank"]) == set(tables["collective"].to_pandas()["rank"]) == {2}
+    assert (spans["kind"] == "forward").sum() == 1
+
+
 def test_errors_of_the_operation_pass_through_unchanged(world, tmp_path):
     """Fails when training code that catches an error of a collective meets another type."""
     with pytest.raises(Exception) as alone:  # noqa: PT011 - whatever torch raises
