@@ -1,13 +1,15 @@
-"""The diagnosis as text, Markdown or JSON, for people and for programs."""
+"""Results as text for a terminal and as Markdown."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import isnan
+from statistics import median
 from typing import Any
 
-from .results import Bar, Cause, Diagnosis, Finding
-from .words import counted
+from .results import Bar, Diagnosis, Finding
+from .text_table import text_table
+from .words import is_missing
 
 BAR_WIDTH = 32
 _LABELS = {
@@ -17,74 +19,6 @@ _LABELS = {
     "other": "other host work",
     "exposed_memcpy": "exposed copies",
 }
-
-
-def to_json(result: Diagnosis) -> dict[str, Any]:
-    """Return the versioned JSON form; keys may be added, these stay."""
-    use = result.utilization
-    return {
-        "version": 1,
-        "run": result.run,
-        "step_time_ns": result.step_time_ns,
-        "mfu": use.mfu,
-        "utilization": {
-            "mfu": use.mfu,
-            "hfu": use.hfu,
-            "flops_per_step": use.flops_per_step,
-            "flops_convention": use.flops_convention,
-            "peak_flops": use.peak_flops,
-            "peak_source": use.peak_source,
-            "tokens_per_s": use.tokens_per_s,
-            "unknown_because": use.unknown_because,
-        },
-        "waterfall": [
-            {"class": bar.name, "frac": bar.frac, "dur_ns": bar.dur_ns} for bar in result.waterfall
-        ],
-        "causes": [_cause(cause) for cause in result.causes],
-        "findings": [_finding(finding) for finding in result.findings],
-        "bubble": {
-            "measured_frac": result.bubble.measured_frac,
-            "ideal_frac": result.bubble.ideal_frac,
-            "unknown_because": result.bubble.unknown_because,
-        },
-        "ranks": _records(result.stragglers),
-        "memory": _records(result.memory),
-        "groups": _records(result.groups),
-        "metrics": result.metrics,
-        "model_error_frac": result.model_error_frac,
-        "limits": list(result.limits),
-    }
-
-
-def _cause(cause: Cause) -> dict[str, Any]:
-    return {
-        "kind": cause.kind,
-        "where": dict(cause.where),
-        "share_frac": cause.share_frac,
-        "removal_gain_frac": cause.removal_gain_frac,
-        "direct_ns": cause.direct_ns,
-        "induced_wait_ns": cause.induced_wait_ns,
-    }
-
-
-def _finding(finding: Finding) -> dict[str, Any]:
-    return {
-        "kind": finding.kind.value,
-        "severity": finding.severity.value,
-        "where": dict(finding.where),
-        "claim": finding.claim,
-        "cost_frac": finding.cost_frac,
-        "removal_gain_frac": finding.removal_gain_frac,
-        "confidence": finding.confidence,
-        "evidence": list(finding.evidence),
-        "remedy": finding.remedy,
-    }
-
-
-def _records(frame: Any) -> list[dict[str, Any]]:
-    """Return the rows of a frame with missing values as None."""
-    rows: list[dict[str, Any]] = frame.astype(object).where(frame.notna(), None).to_dict("records")
-    return rows
 
 
 def to_text(result: Diagnosis, *, markdown: bool = False) -> str:
@@ -190,86 +124,136 @@ def _findings(findings: tuple[Finding, ...], *, markdown: bool) -> Iterator[str]
         yield f"   - do: {finding.remedy}"
 
 
-def _causes(result: Diagnosis, *, markdown: bool) -> Iterator[str]:
+def _causes(result: Diagnosis, *, markdown: bool) -> list[str]:
     if not result.causes:
-        return
-    if markdown:
-        yield "| cause | share of step | removal gain | direct ms | induced wait ms |"
-        yield "|---|---:|---:|---:|---:|"
-    else:
-        yield f"  {'cause':<34} {'share':>8} {'gain':>8} {'direct':>12} {'induced wait':>16}"
-    for cause in result.causes:
-        place = " ".join(f"{key} {value}" for key, value in cause.where.items())
-        name = f"{cause.kind.replace('_', ' ')} {place}".strip()
-        cells = (
-            cause.share_frac,
-            cause.removal_gain_frac,
-            cause.direct_ns / 1e6,
-            cause.induced_wait_ns / 1e6,
+        return []
+    rows = [
+        (
+            " ".join(
+                [
+                    cause.kind.replace("_", " "),
+                    *(f"{key} {value}" for key, value in cause.where.items()),
+                ]
+            ),
+            f"{cause.share_frac:.2%}",
+            f"{cause.removal_gain_frac:.2%}",
+            _ms(cause.direct_ns),
+            _ms(cause.induced_wait_ns),
         )
-        if markdown:
-            yield "| {} | {:.2%} | {:.2%} | {:.3f} | {:.3f} |".format(name, *cells)
-        else:
-            yield "  {:<34} {:>8.2%} {:>8.2%} {:>9.3f} ms {:>13.3f} ms".format(name, *cells)
+        for cause in result.causes
+    ]
+    headers = ("cause", "share of step", "removal gain", "direct ms", "induced wait ms")
+    return text_table(headers, rows, markdown=markdown)
 
 
-def _ranks(result: Diagnosis, *, markdown: bool, most: int = 8) -> Iterator[str]:
-    frame = result.stragglers.head(most)
-    if markdown:
-        yield "| rank | pp | dp | tp | own work vs peers | excess ms/step | waited ms | came early ms | made others wait ms | arrived last |"
-        yield "|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|"
-    else:
-        yield f"  {'rank':>5} {'pp':>3} {'dp':>3} {'tp':>3} {'vs peers':>9} {'excess/step':>13} {'waited':>12} {'came early':>12} {'made wait':>12} {'arrived last':>13}"
-    for row in frame.to_dict("records"):
-        slowdown = "unknown" if isnan(row["slowdown"]) else f"{row['slowdown']:.3f} x"
-        excess = "unknown" if isnan(row["excess_ns"]) else f"{row['excess_ns'] / 1e6:+.3f} ms"
-        place = ["-" if row[axis] < 0 else str(row[axis]) for axis in ("pp", "dp", "tp")]
-        cells = (
+def _ranks(result: Diagnosis, *, markdown: bool, most: int = 8) -> list[str]:
+    rows = [
+        (
             row["rank"],
-            *place,
-            slowdown,
-            excess,
-            row["wait_ns"] / 1e6,
-            row["early_ns"] / 1e6,
-            row["wait_caused_ns"] / 1e6,
+            *("-" if row[axis] < 0 else row[axis] for axis in ("pp", "dp", "tp")),
+            "unknown" if isnan(row["slowdown"]) else f"{row['slowdown']:.3f} x",
+            "unknown" if isnan(row["excess_ns"]) else f"{row['excess_ns'] / 1e6:+.3f}",
+            *(_ms(row[name]) for name in ("wait_ns", "early_ns", "wait_caused_ns")),
+            f"{row['arrived_last']}/{row['collectives']}",
         )
-        last = f"{row['arrived_last']}/{row['collectives']}"
-        if markdown:
-            yield "| {} | {} | {} | {} | {} | {} | {:.3f} | {:.3f} | {:.3f} | {} |".format(
-                *cells, last
-            )
-        else:
-            yield "  {:>5} {:>3} {:>3} {:>3} {:>9} {:>13} {:>9.1f} ms {:>9.1f} ms {:>9.1f} ms {:>13}".format(
-                *cells, last
-            )
+        for row in result.stragglers.head(most).to_dict("records")
+    ]
+    headers = ["rank", "pp", "dp", "tp", "work vs peers", "excess ms/step", "waited ms"]
+    headers += ["came early ms", "made others wait ms", "arrived last"]
+    lines = text_table(headers, rows, markdown=markdown)
     if len(result.stragglers) > most:
-        yield f"  … and {len(result.stragglers) - most} more ranks (--format json has all)"
+        lines += ["", f"  … and {len(result.stragglers) - most} more ranks (--format json has all)"]
+    return lines
 
 
-def _memory(result: Diagnosis, *, markdown: bool) -> Iterator[str]:
+def _memory(result: Diagnosis, *, markdown: bool) -> list[str]:
     if result.memory.empty:
-        return
-    if markdown:
-        yield "| stage | ranks | allocator peak | resident set | share of capacity |"
-        yield "|---:|---:|---:|---:|---:|"
-    for row in result.memory.to_dict("records"):
-        cells = (
+        return []
+    rows = [
+        (
             "all stages" if row["stage"] < 0 else f"stage {row['stage']}",
-            counted(row["ranks"], "rank"),
-            _size(row["peak_bytes"]),
-            _size(row["rss_bytes"]),
-            "unknown"
-            if row["peak_frac"] != row["peak_frac"] or row["peak_frac"] is None
-            else f"{row['peak_frac']:.1%}",
+            row["ranks"],
+            *(_size(row[name]) for name in ("peak_bytes", "rss_bytes")),
+            "unknown" if is_missing(row["peak_frac"]) else f"{row['peak_frac']:.1%}",
         )
-        if markdown:
-            yield "| {} | {} | {} | {} | {} |".format(*cells)
-        else:
-            yield "  {} ({}): allocator peak {}, resident set {}, {} of capacity".format(*cells)
+        for row in result.memory.to_dict("records")
+    ]
+    headers = ("stage", "ranks", "allocator peak", "resident set", "of capacity")
+    return text_table(headers, rows, markdown=markdown)
+
+
+def breakdown_to_text(result: dict[str, Any], *, markdown: bool = False) -> str:
+    """Return the breakdown of the device time of each rank, in milliseconds."""
+    names = (
+        "span",
+        "computation",
+        "communication",
+        "exposed_communication",
+        "exposed_memcpy",
+        "idle",
+    )
+    rows = [
+        (
+            rank,
+            *(_ms(row[f"{name}_ns"]) for name in names),
+            row["device_events"],
+            row["unlinked_events"],
+        )
+        for rank, row in result["ranks"].items()
+    ]
+    titles = [f"{name.replace('_', ' ')} ms" for name in names]
+    headers = ["rank", *titles, "device events", "unlinked"]
+    return "\n".join([*text_table(headers, rows, markdown=markdown), *_limits(result["limits"])])
+
+
+def collectives_to_text(result: dict[str, Any], *, markdown: bool = False) -> str:
+    """Return who waited and who came last, by rank, and the groups they belong to."""
+    ranks = [
+        (rank, _ms(row["wait_ns"]), f"{row['arrived_last']}/{row['count']}")
+        for rank, row in result["ranks"].items()
+    ]
+    groups = [
+        (
+            group["group_id"],
+            group["axis"],
+            len(group["ranks"]),
+            *_group_sums(result, group["group_id"]),
+        )
+        for group in result["groups"]
+    ]
+    headers = ("group", "axis", "ranks", "collectives", "wire ms", "GB/s (bus, median)")
+    return "\n".join(
+        [
+            *text_table(("rank", "waited ms", "arrived last"), ranks, markdown=markdown),
+            "",
+            *text_table(headers, groups, markdown=markdown),
+            *_limits(result["limits"]),
+        ]
+    )
+
+
+def _group_sums(result: dict[str, Any], group_id: str) -> tuple[int, str, str]:
+    own = [row for row in result["collectives"] if row["group_id"] == group_id]
+    wire = sum(row["wire_ns"] or 0 for row in own)
+    speeds = [speed for row in own if (speed := row["bus_bandwidth_bytes_per_s"]) is not None]
+    return len(own), _ms(wire), f"{median(speeds) / 1e9:.3f}" if speeds else "unknown"
+
+
+def _limits(limits: Sequence[str]) -> list[str]:
+    return (
+        ["", "What this result could not see", *(f"- {limit}" for limit in limits)]
+        if limits
+        else []
+    )
+
+
+def _ms(time_ns: float) -> str:
+    """Return milliseconds; a wait of NumPy or pandas' own kind of missing is unknown."""
+    return "unknown" if is_missing(time_ns) else f"{time_ns / 1e6:.3f}"
 
 
 def _size(value: Any) -> str:
     """Return bytes in GiB or MiB, or the word unknown."""
-    if value is None or value != value or str(value) == "<NA>":
+    if is_missing(value):
         return "unknown"
     return f"{value / 2**30:.2f} GiB" if value >= 2**30 else f"{value / 2**20:.1f} MiB"

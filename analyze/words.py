@@ -1,5 +1,7 @@
 """Small grammar for limits and findings."""
 
+from __future__ import annotations
+
 
 def counted(number: int, noun: str) -> str:
     """Return a number with its noun: ``1 rank``, ``2 ranks``."""
@@ -9,3 +11,8 @@ def counted(number: int, noun: str) -> str:
 def sentence(clause: str) -> str:
     """Return a clause as a sentence: first letter large, a full stop at the end."""
     return f"{clause[:1].upper()}{clause[1:]}" + ("" if clause.endswith((".", "?", "!")) else ".")
+
+
+def is_missing(value: object) -> bool:
+    """Return whether a value is None, NaN or pandas' NA."""
+    return value is None or str(value) in ("nan", "<NA>")

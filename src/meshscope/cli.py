@@ -85,15 +85,57 @@ def diagnose(
     """Account for the step time of a run: waterfall, findings, stragglers, what was not seen."""
     from meshscope.analyze import diagnose as analyse
     from meshscope.analyze import load_trace
-    from meshscope.analyze.report import to_json, to_text
+    from meshscope.analyze.exchange import diagnosis_to_json
+    from meshscope.analyze.report import to_text
 
     result = analyse(load_trace(path))
     if output is Format.JSON:
-        _print_json(to_json(result))
+        _print_json(diagnosis_to_json(result))
         return
     typer.echo(to_text(result, markdown=output is Format.MARKDOWN))
     if output is Format.TEXT:
         typer.echo(f"\nNext: meshscope dashboard {path.resolve().parent}")
+
+
+@app.command()
+def breakdown(
+    path: RunPath,
+    step: Annotated[
+        int | None, typer.Option(help="One step; all device events if not given.")
+    ] = None,
+    output: FormatOption = Format.TEXT,
+) -> None:
+    """Split each rank's device time: computation, exposed communication and copies, idle."""
+    from meshscope.analyze import load_trace
+    from meshscope.analyze.exchange import breakdown_to_json
+    from meshscope.analyze.report import breakdown_to_text
+
+    result = breakdown_to_json(load_trace(path), step)
+    if output is Format.JSON:
+        _print_json(result)
+        return
+    typer.echo(breakdown_to_text(result, markdown=output is Format.MARKDOWN))
+    if output is Format.TEXT:
+        typer.echo(f"\nNext: meshscope diagnose {path}")
+
+
+@app.command()
+def collectives(
+    path: RunPath,
+    output: FormatOption = Format.TEXT,
+) -> None:
+    """Match collectives across ranks: wire time, waiting, who arrived last, bus bandwidth."""
+    from meshscope.analyze import load_trace
+    from meshscope.analyze.exchange import collectives_to_json
+    from meshscope.analyze.report import collectives_to_text
+
+    result = collectives_to_json(load_trace(path))
+    if output is Format.JSON:
+        _print_json(result)
+        return
+    typer.echo(collectives_to_text(result, markdown=output is Format.MARKDOWN))
+    if output is Format.TEXT:
+        typer.echo(f"\nNext: meshscope diagnose {path}")
 
 
 @app.command()

@@ -24,7 +24,7 @@ def run_ranks() -> Callable[..., list[str]]:
         script: str,
         *arguments: object,
         world_size: int = 2,
-        timeout_s: float = 60,
+        timeout_s: float = 180,
         environment: dict[str, str] | None = None,
     ) -> list[str]:
         base = {

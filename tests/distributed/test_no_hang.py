@@ -19,7 +19,7 @@ COMPARED_STEPS = 60
 )
 def test_a_long_run_ends_and_computes_the_same(run_ranks, tmp_path, kind, steps, per_step):
     """Fails when the probe deadlocks training, loses steps, or changes one bit of the loss."""
-    watched = run_ranks("training_job.py", kind, steps, tmp_path / "run", timeout_s=90)
+    watched = run_ranks("training_job.py", kind, steps, tmp_path / "run", timeout_s=240)
     alone = run_ranks("training_job.py", kind, COMPARED_STEPS)
     for with_probe, without in zip(watched, alone, strict=True):
         losses = [line for line in with_probe.splitlines() if "0x" in line]

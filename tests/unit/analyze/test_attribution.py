@@ -1,10 +1,10 @@
 """Causes by replay, against two simulated runs that differ in one cause."""
 
 import pytest
+from tests.synthetic import MS, Job, capture, uniform
 
 from meshscope.analyze.diagnose import diagnose
 from meshscope.probe.schema.layout import ParallelLayout
-from tests.synthetic import MS, Job, capture, uniform
 
 EVEN = uniform(10 * MS, 20 * MS)
 

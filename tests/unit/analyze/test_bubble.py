@@ -1,6 +1,8 @@
 """Ideal bubbles, and what is read off spans when the run does not say."""
 
 import pytest
+from tests.synthetic import MS, Job, capture, uniform
+from tests.tables import trace_of
 
 from meshscope.analyze.bubble import (
     ideal_bubble_frac,
@@ -12,8 +14,6 @@ from meshscope.analyze.communication import communication_events
 from meshscope.analyze.ledger import build_ledger
 from meshscope.analyze.steps import step_windows
 from meshscope.probe.schema.layout import ParallelLayout
-from tests.synthetic import MS, Job, capture, uniform
-from tests.tables import trace_of
 
 
 @pytest.mark.parametrize(

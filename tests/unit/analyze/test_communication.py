@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+from tests.tables import host_row, trace_of
 
 from meshscope.analyze.communication import communication_events
 from meshscope.analyze.steps import step_windows
-from tests.tables import host_row, trace_of
 
 MS = 1_000_000
 STEPS = [{"rank": rank, "dur_ns": 100 * MS} for rank in range(3)]
@@ -95,7 +95,9 @@ def test_an_end_that_nobody_saw_is_counted_and_claims_no_wire():
 def test_a_late_look_at_a_finished_operation_is_no_long_transfer():
     """Compute between the issue of an operation and a wait that did not block would be wire time."""
     blocked = [
-        host_row(0, 4 * MS, rank=rank, seq=seq, wait_start_ns=MS) for rank in (0, 1) for seq in (0, 1)
+        host_row(0, 4 * MS, rank=rank, seq=seq, wait_start_ns=MS)
+        for rank in (0, 1)
+        for seq in (0, 1)
     ]
     late = [host_row(0, 50 * MS, rank=rank, seq=2, wait_start_ns=50 * MS) for rank in (0, 1)]
     frame = events_of(collective=[*blocked, *late]).frame

@@ -1,6 +1,8 @@
 """Work of ranks against their peers, on a job with known work."""
 
 import pytest
+from tests.synthetic import MS, Job, capture
+from tests.tables import trace_of
 
 from meshscope.analyze.communication import communication_events
 from meshscope.analyze.effects import excess_by_rank, peer_centre, place_work, stage_of_ranks
@@ -8,8 +10,6 @@ from meshscope.analyze.ledger import build_ledger
 from meshscope.analyze.program import build_program
 from meshscope.analyze.steps import step_windows
 from meshscope.probe.schema.layout import ParallelLayout
-from tests.synthetic import MS, Job, capture
-from tests.tables import trace_of
 
 LAYOUT = ParallelLayout(pp=2, dp=4)
 

@@ -1,11 +1,11 @@
 """Each rule fires on its own fault, with its place and its cost, and stays silent otherwise."""
 
 import pytest
+from tests.tables import host_row, trace_of
 
 from meshscope.analyze.diagnose import diagnose
 from meshscope.analyze.rules.grading import severity
 from meshscope.probe.schema.layout import ParallelLayout
-from tests.tables import host_row, trace_of
 
 MS = 1_000_000
 

@@ -1,11 +1,11 @@
 """The ledger on time lines that can be drawn on paper."""
 
 import pytest
+from tests.tables import host_row, trace_of
 
 from meshscope.analyze.communication import communication_events
 from meshscope.analyze.ledger import CLASSES, build_ledger, class_code, compute_code
 from meshscope.analyze.steps import step_windows
-from tests.tables import host_row, trace_of
 
 US = 1_000
 STEP = [{"dur_ns": 100}]
@@ -43,7 +43,10 @@ def test_a_compute_kernel_hides_the_collective_under_it():
     """Overlapped communication would be billed although it costs nothing."""
     found = ledger_of(
         step=STEP,
-        kernel=[{"start_ns": 0, "dur_ns": 50}, {"category": "memcpy", "start_ns": 75, "dur_ns": 10}],
+        kernel=[
+            {"start_ns": 0, "dur_ns": 50},
+            {"category": "memcpy", "start_ns": 75, "dur_ns": 10},
+        ],
         collective=[{"start_ns": 40, "end_ns": 70}],
     )
     assert found == {

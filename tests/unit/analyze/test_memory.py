@@ -1,10 +1,10 @@
 """Memory by stage from a few samples."""
 
 import pytest
+from tests.tables import trace_of
 
 from meshscope.analyze.memory import memory_by_stage, peak_memory_frac, stage_imbalance
 from meshscope.probe.schema.layout import ParallelLayout
-from tests.tables import trace_of
 
 LAYOUT = ParallelLayout(pp=2, dp=2)
 

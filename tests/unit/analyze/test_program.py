@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
+from tests.tables import host_row, trace_of
 
 from meshscope.analyze.communication import communication_events
 from meshscope.analyze.ledger import build_ledger
 from meshscope.analyze.program import END, ISSUE, WAIT, build_program
 from meshscope.analyze.steps import step_windows
-from tests.tables import host_row, trace_of
 
 MS = 1_000_000
 

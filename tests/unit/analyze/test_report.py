@@ -5,11 +5,12 @@ import re
 
 import msgspec
 import pytest
+from tests.synthetic import MS, Job, capture
 
 from meshscope.analyze.diagnose import diagnose
-from meshscope.analyze.report import label_of, to_json, to_text
+from meshscope.analyze.exchange import diagnosis_to_json
+from meshscope.analyze.report import label_of, to_text
 from meshscope.probe.schema.layout import ParallelLayout
-from tests.synthetic import MS, Job, capture
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +27,9 @@ def result():
 
 def as_json(result):
     """Return the JSON form as another program would read it."""
-    return json.loads(msgspec.json.encode(to_json(result), enc_hook=lambda scalar: scalar.item()))
+    return json.loads(
+        msgspec.json.encode(diagnosis_to_json(result), enc_hook=lambda scalar: scalar.item())
+    )
 
 
 def test_json_has_the_documented_keys(result):

@@ -1,9 +1,9 @@
 """Which steps are analysed, and their windows, on tables of a few rows."""
 
 import pytest
+from tests.tables import trace_of
 
 from meshscope.analyze.steps import WHOLE_CAPTURE, step_windows
-from tests.tables import trace_of
 
 
 def steps(*rows):

@@ -1,10 +1,10 @@
 """Axes of process groups: by layout, by name, by traffic, never by size."""
 
 import pytest
+from tests.tables import trace_of
 
 from meshscope.analyze.topology import with_axes
 from meshscope.probe.schema.layout import ParallelLayout
-from tests.tables import trace_of
 
 
 def axis_of(description=None, *, layout=None, ranks=(0, 1), recorded="other", **rows):

@@ -1,9 +1,9 @@
 """MFU with its ingredients, and without each of them."""
 
 import pytest
+from tests.tables import trace_of
 
 from meshscope.analyze.utilization import utilization
-from tests.tables import trace_of
 
 RUN = {
     "num_layers": 2,

@@ -1,11 +1,11 @@
 """Who waited and who was waited for, on three ranks."""
 
 import pytest
+from tests.tables import trace_of
 
 from meshscope.analyze.communication import communication_events
 from meshscope.analyze.steps import step_windows
 from meshscope.analyze.waiting import traffic_by_group, waits_by_rank
-from tests.tables import trace_of
 
 STEPS = [
     {"rank": rank, "step": step, "start_ns": 100 * step, "dur_ns": 100}
