@@ -142,17 +142,22 @@ def collectives_to_json(trace: Trace) -> dict[str, Any]:
 def _by_rank(members: pd.DataFrame) -> dict[str, dict[str, Any]]:
     """Return the sums over the collectives that nobody can leave before all have come.
 
-    The root of a broadcast leaves at once: its duration says nothing about waiting.
+    The root of a broadcast leaves at once, and a group of one waits for nobody.
     """
     kinds = [kind.value for kind in SYNCHRONISING]
-    table = (
-        members[members["kind"].isin(kinds)]
-        .groupby("rank")
-        .agg(
-            wait_ns=("wait_ns", "sum"), arrived_last=("arrived_last", "sum"), count=("seq", "size")
-        )
+    size = members.groupby(["group_id", "seq"])["rank"].transform("size")
+    rows = members[members["kind"].isin(kinds) & (size > 1)].groupby("rank")
+    table = rows.agg(
+        wait_ns=("wait_ns", "sum"), arrived_last=("arrived_last", "sum"), count=("seq", "size")
     )
-    return {str(rank): row for rank, row in table.to_dict("index").items()}
+    return {str(rank): row for rank, row in _rows(table).items()}
+
+
+def _rows(table: pd.DataFrame) -> dict[Any, dict[str, Any]]:
+    """Return the rows of a frame by their index."""
+    rows: Any = table.to_dict("index")
+    found: dict[Any, dict[str, Any]] = rows
+    return found
 
 
 def _known(value: Any) -> Any:
