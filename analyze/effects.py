@@ -210,10 +210,11 @@ def excess_by_rank(work: Work, peer_ns: FloatArray) -> pd.DataFrame:
 
     Returns:
         One row a rank: rank, peer_class, peers, excess_ns (mean per step), slowdown (own work over
-        that of the peers), z (mean excess over its standard error). NaN without
+        that of the peers), z (mean excess over its standard error), t (the same with the own spread), steps. NaN without
         peers. The noise behind the standard error is the median over all
         ranks of their robust spread across steps: the spread of a rank that is slow
-        in some of its steps only would hide it.
+        in some of its steps only would hide it. That own spread in turn tells a few
+        long stalls, which may hit any rank, from a rank that is slow.
     """
     cells = work.cells.assign(peer_ns=peer_ns)
     known = cells[cells["peer_ns"].notna()]
@@ -232,6 +233,8 @@ def excess_by_rank(work: Work, peer_ns: FloatArray) -> pd.DataFrame:
             "excess_ns": by_rank.mean(),
             "slowdown": sums["work_ns"] / sums["peer_ns"],
             "z": by_rank.mean() / error,
+            "t": by_rank.mean() / (by_rank.std() / np.sqrt(by_rank.size())),
+            "steps": by_rank.size(),
         }
     )
     ranks = sorted(work.peer_class)

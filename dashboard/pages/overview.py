@@ -9,7 +9,7 @@ import dash_mantine_components as dmc
 from dash import dcc, html
 from dash.development.base_component import Component
 
-from meshscope.analyze import Bar
+from meshscope.analyze import Bar, Finding
 
 from .. import units
 from ..figures.waterfall import bar_label, meanings, shown_bars, waterfall
@@ -18,6 +18,8 @@ from ..store import LoadedRun
 from ..views import trust
 from .findings import place_words, severity_badge
 from .shell import card, chart, run_page, table
+
+_SHOWN_FINDINGS = 3
 
 
 def layout(run: LoadedRun) -> Component:
@@ -34,7 +36,7 @@ def layout(run: LoadedRun) -> Component:
                         [_account(run), *_causes(run), *_memory(run)], span={"base": 12, "lg": 8}
                     ),
                     dmc.GridCol(
-                        [*_top_finding(run), trust_panel(trust(run))], span={"base": 12, "lg": 4}
+                        [_first_findings(run), trust_panel(trust(run))], span={"base": 12, "lg": 4}
                     ),
                 ],
                 gutter="lg",
@@ -133,21 +135,30 @@ def _key(bars: Sequence[Bar]) -> Component:
     )
 
 
-def _top_finding(run: LoadedRun) -> list[Component]:
-    if not run.diagnosis.findings:
-        return []
-    top = run.diagnosis.findings[0]
-    return [
-        card(
-            "Top finding",
-            [
-                severity_badge(top.severity),
-                html.P(top.claim, className="ms-claim"),
-                html.P(f"Next: {top.remedy}", className="ms-note"),
-                dcc.Link("All findings", href=f"/run/{run.run_id}/findings", className="ms-link"),
-            ],
+def _first_findings(run: LoadedRun) -> Component:
+    """Return the findings to look at first, or that there are none."""
+    findings = run.diagnosis.findings
+    if not findings:
+        return card(
+            "What to fix first", [html.P("No finding crossed its threshold.", className="ms-note")]
         )
-    ]
+    link = f"/run/{run.run_id}/findings"
+    words = (
+        "Evidence and remedies"
+        if len(findings) <= _SHOWN_FINDINGS
+        else f"All {len(findings)} findings"
+    )
+    shown = [_first_finding(finding) for finding in findings[:_SHOWN_FINDINGS]]
+    return card("What to fix first", [*shown, dcc.Link(words, href=link, className="ms-link")])
+
+
+def _first_finding(finding: Finding) -> Component:
+    cost = f"costs {units.percent(finding.cost_frac)} of the step"
+    if finding.removal_gain_frac is not None:
+        cost += f", fixing it returns {units.percent(finding.removal_gain_frac)}"
+    head = [severity_badge(finding.severity), html.Span(cost, className="ms-place")]
+    claim = html.P(finding.claim, className="ms-claim")
+    return html.Div([html.Div(head, className="ms-finding-head"), claim], className="ms-first")
 
 
 def _causes(run: LoadedRun) -> list[Component]:

@@ -14,6 +14,7 @@ from meshscope.probe.schema.errors import ConfigError
 SLOW_RANK = 3
 TRAINED = "tiny"
 _TRAINING_S = 120
+_PATIENCE_MS = 30_000
 
 
 @pytest.fixture(scope="session")
@@ -93,6 +94,8 @@ def browser():
             chromium = launch(playwright)
         except ConfigError as error:
             pytest.skip(f"needs a browser: {error}")
+        # The first view of a run waits for its analysis, which is slow on a busy machine.
+        sync_api.expect.set_options(timeout=_PATIENCE_MS)
         yield chromium
         chromium.close()
 
@@ -101,7 +104,7 @@ def browser():
 def page(browser, address):
     """Return a fresh page that fails its test on any error or request to another origin."""
     context = browser.new_context(viewport={"width": 1360, "height": 900}, base_url=address)
-    context.set_default_timeout(15_000)
+    context.set_default_timeout(_PATIENCE_MS)
     opened, wrong = context.new_page(), []
 
     def note_request(request) -> None:

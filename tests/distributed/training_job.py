@@ -21,7 +21,8 @@ WIDTH = 16
 def make_model(kind):
     """Return a model of several gradient buckets or several shards."""
     torch.manual_seed(0)
-    model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(6)))
+    layers = 6 if kind == "ddp" else 3
+    model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(layers)))
     if kind == "ddp":
         return DistributedDataParallel(model, bucket_cap_mb=0.001)
     for layer in model:

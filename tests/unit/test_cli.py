@@ -1,0 +1,236 @@
+"""The command line as people and programs meet it: output, errors, exit codes."""
+
+import json
+import re
+import subprocess
+import sys
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from meshscope import cli
+
+KEYS = {"run", "step_time_ns", "mfu", "waterfall", "causes", "findings", "limits"}
+
+
+@pytest.fixture(scope="module")
+def timeline(tmp_path_factory):
+    """Return a timeline file of two stages with two replicas, of which rank 3 is slow."""
+    rows = []
+    for dp in (0, 1):
+        for stage in (0, 1):
+            for step in range(4):
+                rows += _step(dp, stage, step)
+    path = tmp_path_factory.mktemp("timeline") / "job.parquet"
+    types = {
+        **{"dp_rank": pa.int8(), "stage": pa.int8(), "rank": pa.int16(), "step": pa.int64()},
+        **{"start_ts": pa.float32(), "duration": pa.float32(), "seq_id": pa.int32()},
+        **{"mc": pa.int8(), "mb_id": pa.int8()},
+    }
+    columns = {name: pa.array([row[name] for row in rows], types.get(name)) for name in rows[0]}
+    pq.write_table(pa.table(columns), path)
+    return path
+
+
+def _step(dp, stage, step):
+    """Return the rows of one worker and step: forward, backward, reduce, optimizer."""
+    late = 0.2 if (dp, stage) == (1, 1) else 0.0
+    shape = [
+        ("forward-compute", 0.0, 0.2 + late),
+        ("backward-compute", 0.2 + late, 0.4),
+        ("grads-reduce-scatter", 0.6 + late, 0.3 - late if stage else 0.1),
+        ("optimizer", 0.9 if stage else 0.7, 0.05),
+    ]
+    return [
+        {
+            **{"dp_rank": dp, "stage": stage, "rank": 2 * stage + dp, "step": step},
+            **{"optype": kind, "start_ts": start, "duration": length, "seq_id": 0},
+            **{"mc": 0, "mb_id": 0 if "compute" in kind else -1},
+        }
+        for kind, start, length in shape
+    ]
+
+
+@pytest.fixture
+def meshscope(monkeypatch, capsys):
+    """Return a function that runs a command line and gives its exit code, output and errors."""
+    monkeypatch.delenv("MESHSCOPE_DEBUG", raising=False)
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["meshscope", *map(str, arguments)])
+        try:
+            cli.main()
+            code = 0
+        except SystemExit as stop:
+            code = stop.code or 0
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return run
+
+
+def bad_inputs(folder):
+    """Make one of each kind of input that is no trace; return them by name."""
+    (folder / "empty").mkdir()
+    (folder / "text.txt").write_text("hello\n", encoding="utf-8")
+    (folder / "binary").write_bytes(bytes(range(256)) * 20)
+    (folder / "torn.json").write_text('{"traceEvents": [', encoding="utf-8")
+    (folder / "texts").mkdir()
+    (folder / "texts" / "a.txt").write_text("hello\n", encoding="utf-8")
+    (folder / "newer").mkdir()
+    (folder / "newer" / "manifest.json").write_text('{"format_version": 99}', encoding="utf-8")
+    (folder / "hollow").mkdir()
+    (folder / "hollow" / "manifest.json").write_text('{"format_version": 1}', encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("absent", "no such file or directory"),
+        ("empty", "the folder is empty"),
+        ("text.txt", "is no trace that we can read"),
+        ("binary", "is no trace that we can read"),
+        ("torn.json", "cannot be read"),
+        ("texts", "is no trace that we can read"),
+        ("newer", "has format version 99"),
+        ("hollow", "no step"),
+    ],
+)
+@pytest.mark.parametrize("command", ["diagnose", "gate"])
+def test_a_bad_path_is_one_line_with_place_and_remedy(meshscope, tmp_path, command, name, what):
+    """A user would get a traceback instead of what to do."""
+    bad_inputs(tmp_path)
+    (tmp_path / "budget.toml").write_text("[budget]\nmfu = { min = 0.4 }", encoding="utf-8")
+    options = ["--budget", tmp_path / "budget.toml"] if command == "gate" else []
+    code, out, err = meshscope(command, tmp_path / name, *options)
+    assert (code, out) == (2, "")
+    (line,) = err.splitlines()
+    assert line.startswith(f"meshscope: {tmp_path / name}")
+    assert what in line
+    remedy = line.split(what)[1]
+    assert re.search(r"\. [A-Z]\w+ ", remedy), "no remedy"
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        (None, "cannot read the budget file"),
+        ("mfu = ", "is not TOML"),
+        ("", "no [budget] table"),
+        ("[budget]\nspeed = { min = 1 }", "unknown metric"),
+    ],
+)
+def test_a_bad_budget_is_one_line(meshscope, timeline, tmp_path, text, what):
+    """A typing error in a budget would look like a passed or a failed gate."""
+    path = tmp_path / "budget.toml"
+    if text is not None:
+        path.write_text(text, encoding="utf-8")
+    code, out, err = meshscope("gate", timeline, "--budget", path)
+    assert (code, out) == (2, "")
+    (line,) = err.splitlines()
+    assert str(path) in line
+    assert what in line
+
+
+@pytest.mark.parametrize(
+    ("bounds", "code"),
+    [
+        ("bubble_frac = { max = 1.0 }", 0),
+        ("exposed_comm_frac = { max = 0.0001 }", 1),
+        ("mfu = { min = 0.4 }", 2),
+        ("mfu = { min = 0.4 }\nexposed_comm_frac = { max = 0.0001 }", 1),
+    ],
+)
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_gate_exit_codes(meshscope, timeline, tmp_path, bounds, code, form):
+    """A change that loses MFU would be merged, or a good one be stopped."""
+    path = tmp_path / "budget.toml"
+    path.write_text(f"[budget]\n{bounds}\n", encoding="utf-8")
+    found, out, err = meshscope("gate", timeline, "--budget", path, "--format", form)
+    assert (found, err) == (code, "")
+    if form == "json":
+        checks = json.loads(out)["checks"]
+        assert len(checks) == bounds.count("=") // 2
+        assert {"metric", "min", "max", "value", "passed"} == set(checks[0])
+    else:
+        assert {0: "pass", 1: "FAIL", 2: "UNKNOWN"}[code] in out
+
+
+def test_diagnose_as_json(meshscope, timeline):
+    """Programs that read the result would break."""
+    code, out, err = meshscope("diagnose", timeline, "--format", "json")
+    assert (code, err) == (0, "")
+    value = json.loads(out, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert set(value) >= KEYS
+    assert sum(bar["frac"] for bar in value["waterfall"]) == pytest.approx(1)
+    slow = [f["where"]["rank"] for f in value["findings"] if f["kind"] == "straggler_rank"]
+    assert slow == [3]
+
+
+def test_diagnose_as_markdown(meshscope, timeline):
+    """The waterfall in a pull request would not add up."""
+    code, out, _ = meshscope("diagnose", timeline, "--format", "markdown")
+    assert code == 0
+    shares = [float(x) for x in re.findall(r"^\| [^|]+ \| (-?[\d.]+)% \| [\d.]+ \|$", out, re.M)]
+    assert shares[-1] == 100.0
+    assert sum(shares[:-1]) == pytest.approx(100, abs=0.01 * len(shares))
+    assert "Next:" not in out
+
+
+def test_diagnose_as_text_ends_with_the_next_command(meshscope, timeline):
+    """A new user would not know how to go on."""
+    code, out, err = meshscope("diagnose", timeline)
+    assert (code, err) == (0, "")
+    assert out.rstrip().splitlines()[-1].startswith("Next: meshscope ")
+
+
+def commands():
+    """Return the names of all commands."""
+    return sorted(cli.app.registered_commands, key=lambda command: command.callback.__name__)
+
+
+@pytest.mark.parametrize("command", [c.callback.__name__ for c in commands()])
+def test_help_of_every_command(meshscope, command):
+    """A command could not be learnt from itself."""
+    code, out, err = meshscope(command, "--help")
+    assert (code, err) == (0, "")
+    assert f"meshscope {command}" in out
+    assert "--help" in out
+
+
+def test_usage_errors_exit_with_2(meshscope, timeline):
+    """A wrong option would look like a failed gate."""
+    for arguments in (["diagnose"], ["diagnose", timeline, "--format", "xml"], ["nonsense"]):
+        code, out, err = meshscope(*arguments)
+        assert (code, out) == (2, "")
+        assert "Error" in err
+        assert "Traceback" not in err
+
+
+def test_debug_shows_where_an_error_came_from(meshscope, tmp_path):
+    """A defect could not be reported with its place."""
+    from meshscope.probe.schema.errors import RunDirectoryError
+
+    try:
+        with pytest.raises(RunDirectoryError):
+            meshscope("--debug", "diagnose", tmp_path / "absent")
+    finally:
+        # The option sets the variable for the process; what set it here must end here.
+        import os
+
+        os.environ.pop("MESHSCOPE_DEBUG", None)
+
+
+def test_the_installed_command_maps_errors_to_exit_code_2(tmp_path):
+    """The entry point would behave differently from the function that the tests call."""
+    done = subprocess.run(
+        [sys.executable, "-c", "from meshscope.cli import main; main()", "diagnose", "absent"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 2
+    assert done.stderr == "meshscope: absent: no such file or directory. Check the path\n"
+    assert done.stdout == ""
