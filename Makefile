@@ -69,8 +69,10 @@ docs-check: setup ## fail if a generated page of docs/ is out of date
 bench: setup ## measure what the probe costs; prints figures, asserts none
 	$(PY) bench/run.py
 
-screenshots: setup chromium ## take the pictures of docs/images anew
-	$(PY) docs/screenshots.py
+screenshots: setup chromium ## run the demo and take the pictures of docs/images from it
+	rm -rf .meshscope/pictures
+	$(VENV)/bin/meshscope demo --no-serve --out .meshscope/pictures
+	$(PY) -m meshscope.dashboard.screenshot .meshscope/pictures/runs docs/images demo
 
 check: lint types imports docs-check test ## all that CI runs, in its order
 

@@ -29,9 +29,6 @@ from .words import counted
 MAX_SUSPECTS = 4
 MIN_Z = 4.0
 """Robust z from which a rank's excess is more than noise (false alarms ~ 3e-5 a rank)."""
-MIN_T = 3.0
-MIN_STEPS_FOR_T = 6
-"""From so many steps on, the excess must also stand out from the rank's own spread."""
 MIN_Z_IF_LAST = 2.0
 MAX_CHANCE = 1e-4
 """With this little a chance of arriving last so often, a smaller z is enough."""
@@ -109,9 +106,7 @@ def _is_suspect(ranks: pd.DataFrame, waits: pd.DataFrame, measured: float) -> np
     chance = np.array([by_rank[rank] for rank in ranks["rank"].tolist()])
     z, excess = ranks["z"].to_numpy(np.float64), ranks["excess_ns"].to_numpy(np.float64)
     unlikely = (z >= MIN_Z) | ((z >= MIN_Z_IF_LAST) & (chance <= MAX_CHANCE))
-    t, steps = ranks["t"].to_numpy(np.float64), ranks["steps"].to_numpy(np.float64)
-    lasting = (steps < MIN_STEPS_FOR_T) | ~(t < MIN_T)
-    return np.asarray(unlikely & lasting & (excess >= MIN_EXCESS_FRAC * measured))
+    return np.asarray(unlikely & (excess >= MIN_EXCESS_FRAC * measured))
 
 
 def _limits(work: Work, program: Program, unseen: float) -> list[str]:

@@ -1,12 +1,14 @@
-"""Whether the ranks' clocks agree, judged from the ends of collectives.
+"""Whether the ranks' clocks agree, judged from what the tables say of the same moments.
 
 Members leave a synchronising collective together, so the differences of their
 recorded ends show the differences of their clocks. Ends are used only where the
-member was seen to stand still until the end (host) or on the device.
+member was seen to stand still until the end (host) or on the device. And nothing
+is received before it is sent.
 """
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 
 from .communication import BLOCKING_NS, CommunicationEvents
@@ -19,13 +21,21 @@ MAX_SPREADS = 5.0
 
 
 def clock_offsets(events: CommunicationEvents) -> pd.Series:
-    """Return the offset of each rank's clock to its groups' median, in ns, by rank.
+    """Return how far clocks are off, in ns, by rank; only ranks beyond the limits.
 
-    Only ranks whose offset is beyond the limits; empty where the clocks agree.
+    From collectives: the offset to the median of the rank's groups. From sends and
+    receives, which may cross hosts where no collective does: how long before the
+    send a receive is recorded to have ended. Empty where the clocks agree.
     """
     frame = events.frame
     if frame.empty:
         return pd.Series(dtype=float)
+    found = pd.concat([_by_common_end(frame), _by_causality(frame)])
+    worst: pd.Series[float] = found.iloc[np.argsort(-found.abs().to_numpy(), kind="stable")]
+    return worst[~worst.index.duplicated()]
+
+
+def _by_common_end(frame: pd.DataFrame) -> pd.Series:
     stood = ~frame["host"] | ((frame["wait_end_ns"] - frame["wait_start_ns"]) > BLOCKING_NS)
     kinds = [kind.value for kind in SYNCHRONISING]
     rows = frame[frame["kind"].isin(kinds) & frame["end_ns"].notna() & stood]
@@ -34,5 +44,14 @@ def clock_offsets(events: CommunicationEvents) -> pd.Series:
     by_rank = early.groupby(rows["rank"])
     offset = by_rank.median()
     scatter = (early - by_rank.transform("median")).abs().groupby(rows["rank"]).median()
-    wrong = (offset.abs() > MAX_SKEW_NS) & (offset.abs() > MAX_SPREADS * scatter)
-    return offset[wrong].sort_values(key=abs, ascending=False)
+    return offset[(offset.abs() > MAX_SKEW_NS) & (offset.abs() > MAX_SPREADS * scatter)]
+
+
+def _by_causality(frame: pd.DataFrame) -> pd.Series:
+    """Return, by receiving rank, the earliest end of a receive before its send began."""
+    p2p = frame[frame["is_p2p"]]
+    receives = p2p[~p2p["is_send"] & p2p["end_ns"].notna()].set_index("join")
+    sends = p2p[p2p["is_send"]].groupby("join")["start_ns"].min()
+    ahead = (receives["end_ns"] - sends.reindex(receives.index)).dropna()
+    earliest = ahead.groupby(receives["rank"].reindex(ahead.index).to_numpy()).min()
+    return earliest[earliest < -MAX_SKEW_NS]

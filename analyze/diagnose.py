@@ -25,6 +25,7 @@ from .utilization import utilization
 from .waiting import traffic_by_group, waits_by_rank
 from .words import sentence
 
+MOST_LIMITS_IN_ERROR = 3
 _WRONG_CLOCKS = "no replay: the clocks of some ranks are wrong (see the finding clock_skew)"
 
 
@@ -95,9 +96,10 @@ def _windows(trace: Trace) -> StepWindows:
         what = "no step was finished on every captured rank"
     if not windows.frame.empty:
         what = "the recorded steps have no length"
-    raise TraceFormatError(
-        what, where=str(trace.path), remedy="Record at least one whole step, then diagnose again"
-    )
+    remedy = "Record at least one whole step, then diagnose again"
+    if trace.limits:
+        remedy = " ".join(["What was read:", *map(sentence, trace.limits[:MOST_LIMITS_IN_ERROR])])
+    raise TraceFormatError(what, where=str(trace.path), remedy=remedy)
 
 
 def _replay(

@@ -209,12 +209,11 @@ def excess_by_rank(work: Work, peer_ns: FloatArray) -> pd.DataFrame:
     """Return how much longer each rank works than its peers, with its significance.
 
     Returns:
-        One row a rank: rank, peer_class, peers, excess_ns (mean per step), slowdown (own work over
-        that of the peers), z (mean excess over its standard error), t (the same with the own spread), steps. NaN without
-        peers. The noise behind the standard error is the median over all
-        ranks of their robust spread across steps: the spread of a rank that is slow
-        in some of its steps only would hide it. That own spread in turn tells a few
-        long stalls, which may hit any rank, from a rank that is slow.
+        One row a rank: rank, peer_class, peers, excess_ns (mean per step), slowdown
+        (own work over that of the peers), z (mean excess over its standard error).
+        NaN without peers. The noise behind the standard error is the median over all
+        ranks of their spread across steps, long stalls included: the spread of a rank
+        that is slow in some of its steps only would hide it.
     """
     cells = work.cells.assign(peer_ns=peer_ns)
     known = cells[cells["peer_ns"].notna()]
@@ -222,7 +221,7 @@ def excess_by_rank(work: Work, peer_ns: FloatArray) -> pd.DataFrame:
     excess = steps["work_ns"] - steps["peer_ns"]
     by_rank = excess.groupby(level=0)
     peer_mean = steps["peer_ns"].groupby(level=0).mean()
-    spread = by_rank.agg(_robust_spread)
+    spread = by_rank.std()
     if known["step"].nunique() < MIN_STEPS_FOR_SPREAD:
         spread = _spread_of_cells(known)
     usual_noise = float((spread / peer_mean).median()) + NOISE_FLOOR
@@ -233,8 +232,6 @@ def excess_by_rank(work: Work, peer_ns: FloatArray) -> pd.DataFrame:
             "excess_ns": by_rank.mean(),
             "slowdown": sums["work_ns"] / sums["peer_ns"],
             "z": by_rank.mean() / error,
-            "t": by_rank.mean() / (by_rank.std() / np.sqrt(by_rank.size())),
-            "steps": by_rank.size(),
         }
     )
     ranks = sorted(work.peer_class)
@@ -242,11 +239,6 @@ def excess_by_rank(work: Work, peer_ns: FloatArray) -> pd.DataFrame:
     table["peer_class"] = [work.peer_class[rank] for rank in ranks]
     table["peers"] = table.groupby("peer_class")["peer_class"].transform("size") - 1
     return table.rename_axis("rank").reset_index()
-
-
-def _robust_spread(values: pd.Series) -> float:
-    """Return the standard deviation that a normal sample with this median deviation has."""
-    return 1.4826 * float((values - values.median()).abs().median())
 
 
 def _spread_of_cells(cells: pd.DataFrame) -> pd.Series:

@@ -217,6 +217,9 @@ def _cut(
     labels: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]],
 ) -> pd.DataFrame:
     """Cut segments that tile a window at the given instants and label the pieces."""
+    if not len(start):
+        columns = ("rank", "step", "start_ns", "end_ns", "code", "event")
+        return pd.DataFrame({name: np.empty(0, np.int64) for name in columns})
     bounds = np.unique(np.concatenate([start, end[-1:], np.clip(cuts, start[0], end[-1])]))
     left, right = bounds[:-1], bounds[1:]
     source = np.searchsorted(start, left, side="right") - 1

@@ -171,12 +171,14 @@ def _marks(
 def _with_roots(marks: pd.DataFrame, first: IntArray, steps: list[str]) -> pd.DataFrame:
     """Put a zero-length mark at the start of every chain, so that its first work is an edge."""
     heads = marks[marks["previous"] < 0]
+    # A mark that carries the label of the step but lies before its window comes first.
+    begin = np.minimum(first[heads.index], heads["start_ns"].to_numpy())
     roots = heads.assign(
         mark=END,
         event=NO_EVENT,
         join=-1,
-        start_ns=first[heads.index],
-        end_ns=first[heads.index],
+        start_ns=begin,
+        end_ns=begin,
         work_ns=0,
         raw_work_ns=0,
         is_root=True,

@@ -7,18 +7,12 @@ from math import isnan
 from statistics import median
 from typing import Any
 
+from .labels import class_label
 from .results import Bar, Diagnosis, Finding
 from .text_table import text_table
 from .words import is_missing
 
 BAR_WIDTH = 32
-_LABELS = {
-    "useful": "useful model FLOPs at peak",
-    "compute_overhead": "compute beyond that",
-    "unattributed": "unattributed",
-    "other": "other host work",
-    "exposed_memcpy": "exposed copies",
-}
 
 
 def to_text(result: Diagnosis, *, markdown: bool = False) -> str:
@@ -84,7 +78,7 @@ def _waterfall(bars: tuple[Bar, ...], *, markdown: bool) -> Iterator[str]:
         yield "| class | share | ms per step |"
         yield "|---|---:|---:|"
     for bar in bars:
-        label = label_of(bar.name)
+        label = class_label(bar.name)
         if markdown:
             yield f"| {label} | {bar.frac:.2%} | {bar.dur_ns / 1e6:.3f} |"
         else:
@@ -95,16 +89,6 @@ def _waterfall(bars: tuple[Bar, ...], *, markdown: bool) -> Iterator[str]:
         yield f"| **total** | {total:.2%} | {time / 1e6:.3f} |"
     else:
         yield f"  {'total':<34} {total:>8.2%} {time / 1e6:>12.3f} ms"
-
-
-def label_of(name: str) -> str:
-    """Return the words for a class of the waterfall."""
-    if name in _LABELS:
-        return _LABELS[name]
-    if name.startswith("exposed_"):
-        _, axis, part = name.split("_")
-        return f"exposed {axis} {'waiting for peers' if part == 'wait' else 'transfer'}"
-    return name.replace("_", " ")
 
 
 def _findings(findings: tuple[Finding, ...], *, markdown: bool) -> Iterator[str]:

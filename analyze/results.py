@@ -11,7 +11,10 @@ from meshscope.probe.schema.terms import FindingKind, Severity
 
 
 class Where(TypedDict, total=False):
-    """The place a cause or finding is about; only the keys that apply."""
+    """The place a cause or finding is about; only the keys that apply.
+
+    ``steps`` is the first and the last step of a range.
+    """
 
     rank: int
     ranks: list[int]

@@ -34,22 +34,10 @@ class StepWindows:
     """Shift of events outside the analysed steps."""
     chained: bool
     """True where a step of a rank begins when its previous one ends."""
+    step_time_ns: float
+    """Mean step time of the job: with chained steps the mean over ranks of last end less first
+    start, per step; else the mean over steps of the longest window. 0 without steps."""
     limits: tuple[str, ...] = ()
-
-    @property
-    def step_time_ns(self) -> float:
-        """Return the mean step time of the job.
-
-        Chained steps: mean over ranks of last end less first start, per step;
-        else the mean over steps of the longest window.
-        """
-        if self.chained:
-            spans = self.frame.groupby("rank").agg(
-                first=("start_ns", "min"), last=("end_ns", "max")
-            )
-            return float((spans["last"] - spans["first"]).mean() / len(self.steps))
-        longest = (self.frame["end_ns"] - self.frame["start_ns"]).groupby(self.frame["step"]).max()
-        return float(longest.mean())
 
     def select(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Return the rows of the analysed steps and ranks.
@@ -125,15 +113,27 @@ def _windows(
             "tokens": frame["tokens"],
         }
     )
+    chained = not trace.per_step_clock and _is_contiguous(windows, steps)
     return StepWindows(
         frame=windows,
         steps=steps,
         ranks=np.unique(windows["rank"].to_numpy()),
         shift_ns=shift,
         default_shift_ns=-origin,
-        chained=not trace.per_step_clock and _is_contiguous(windows, steps),
+        chained=chained,
+        step_time_ns=_step_time(windows, len(steps), chained=chained),
         limits=tuple(limits),
     )
+
+
+def _step_time(windows: pd.DataFrame, steps: int, *, chained: bool) -> float:
+    if not steps:
+        return 0.0
+    if chained:
+        spans = windows.groupby("rank").agg(first=("start_ns", "min"), last=("end_ns", "max"))
+        return float((spans["last"] - spans["first"]).mean() / steps)
+    longest = (windows["end_ns"] - windows["start_ns"]).groupby(windows["step"]).max()
+    return float(longest.mean())
 
 
 def _is_contiguous(windows: pd.DataFrame, steps: npt.NDArray[np.int64]) -> bool:

@@ -25,6 +25,9 @@ from .categories import OF_AXIS, OF_SPAN, Category
 WHOLE_CAPTURE = -1
 """Step id of the one window of a capture that has no step boundaries."""
 
+_NO_STEP = -1
+"""Step of what was recorded outside all steps, or before it was known."""
+
 # Lower covers higher, as in the ledger.
 _GC, _DEVICE_COMPUTE, _COMMUNICATION, _MEMCPY, _HOST, _RECOMPUTE, _COMPUTE = -1, 0, 1, 2, 3, 4, 5
 _HOST_CLOCKS = (TimeSource.HOST_BLOCKING.value, TimeSource.HOST_ISSUE.value)
@@ -126,7 +129,7 @@ def _of_step(trace: Trace, table: str, step: int) -> pd.DataFrame:
         return frame
     if trace.per_step_clock or table == "step":
         return frame[frame["step"] == step]
-    return frame[frame["step"].between(step - 1, step + 1)]
+    return frame[frame["step"].isin([step - 1, step, step + 1, _NO_STEP])]
 
 
 def _claims(trace: Trace, step: int) -> tuple[pd.DataFrame, int]:

@@ -28,8 +28,15 @@ _DEFAULTS: dict[str, dict] = {
     "collective": {**_COMMUNICATION, "kind": "all_reduce"},
     "p2p": {**_COMMUNICATION, "axis": "pp", "microbatch": -1, "chunk": -1},
     "kernel": {
-        **{"rank": 0, "step": 0, "device": 0, "stream": 7, "name_id": 0, "category": "compute"},
-        **{"correlation": -1, "op_id": -1, "launch_ns": None},
+        "rank": 0,
+        "step": 0,
+        "device": 0,
+        "stream": 7,
+        "name_id": 0,
+        "category": "compute",
+        "correlation": -1,
+        "op_id": -1,
+        "launch_ns": None,
     },
     "memory": {"rank": 0, "step": 0, "phase": "after_backward", "stage": -1, "time_ns": 0},
     "group": {"group_id": "g", "axis": "other", "ranks": [0, 1]},
@@ -75,6 +82,10 @@ def _table(name: str, given: list[dict]) -> pa.Table:
 def host_row(start_ns: int, end_ns: int, **row: object) -> dict:
     """Return a communication row that the host blocked on from issue to end."""
     return {
-        **{"start_ns": start_ns, "end_ns": end_ns, "source": "host_blocking"},
-        **{"wait_start_ns": start_ns, "wait_end_ns": end_ns, **row},
+        "start_ns": start_ns,
+        "end_ns": end_ns,
+        "source": "host_blocking",
+        "wait_start_ns": start_ns,
+        "wait_end_ns": end_ns,
+        **row,
     }

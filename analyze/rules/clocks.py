@@ -21,12 +21,12 @@ def clock_skew(account: Account) -> Iterator[Finding]:
         kind=FindingKind.CLOCK_SKEW,
         severity=Severity.CRITICAL,
         where={"ranks": [int(rank) for rank in offsets.index[:32]]},
-        claim=f"The clocks of {counted(len(offsets), 'rank')} disagree with those of their groups",
+        claim=f"The clocks of {counted(len(offsets), 'rank')} disagree with those of the others",
         cost_frac=None,
         removal_gain_frac=None,
         confidence=0.95,
         evidence=(
-            f"rank {worst} records the end of collectives {size / 1e6:+.3f} ms from its group's median",
+            f"rank {worst} records ends {size / 1e6:+.3f} ms from where the other ranks put them",
         ),
         remedy="Synchronise the hosts (PTP, NTP) and record again; waits by arrival, sends and causes "
         "are not told from this capture",

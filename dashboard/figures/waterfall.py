@@ -8,6 +8,7 @@ from typing import NamedTuple
 import plotly.graph_objects as go
 
 from meshscope.analyze import Bar
+from meshscope.analyze.labels import class_label
 
 from .. import units
 from ..theme import INK, MUTED, plain, styled
@@ -26,35 +27,10 @@ _MEANINGS = {
 }
 _COMPUTE = ("useful", "forward", "backward", "recompute", "optimizer", "compute")
 
-_NAMES = {
-    "useful": "useful model FLOPs at peak",
-    "compute_overhead": "compute, slower than peak",
-    "compute": "device compute",
-    "data_load": "data loading",
-    "gc": "garbage collection",
-    "host_blocked": "host blocked",
-    "exposed_memcpy": "exposed memory copies",
-    "other": "other host time",
-    "unattributed": "not attributed",
-}
-
 
 def shown_bars(bars: Sequence[Bar]) -> tuple[Bar, ...]:
     """Return the bars that hold any time; those left out are exactly zero."""
     return tuple(bar for bar in bars if bar.frac != 0.0)
-
-
-def bar_label(name: str) -> str:
-    """Return the words for a class of time.
-
-    >>> bar_label("exposed_tp_wait")
-    'TP communication: waiting'
-    """
-    parts = name.split("_")
-    if len(parts) == 3 and parts[0] == "exposed" and parts[2] in ("wait", "wire"):
-        axis = "other" if parts[1] == "other" else parts[1].upper()
-        return f"{axis} communication: {'waiting' if parts[2] == 'wait' else 'on the wire'}"
-    return _NAMES.get(name, name.replace("_", " "))
 
 
 def meanings(bars: Sequence[Bar]) -> dict[str, str]:
@@ -112,7 +88,7 @@ def _rows(bars: Sequence[Bar]) -> list[_Row]:
     """Return one line a bar, and the total below them."""
     rows, end = [], 0.0
     for bar in bars:
-        label, value = plain(bar_label(bar.name)), units.percent(bar.frac)
+        label, value = plain(class_label(bar.name)), units.percent(bar.frac)
         rows.append(
             _Row(label, end, bar.frac, value, units.duration(bar.dur_ns), _colour(bar.name))
         )

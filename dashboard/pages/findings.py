@@ -44,7 +44,9 @@ def place_words(where: Mapping[str, Any]) -> str:
     """Return a place in words, e.g. ``rank 5, stage 1``."""
     parts = []
     for key, value in where.items():
-        if isinstance(value, list):
+        if key == "steps" and value:
+            parts.append(f"steps {value[0]} to {value[-1]}")
+        elif isinstance(value, list):
             shown = ", ".join(str(item) for item in value[:8])
             more = f" and {len(value) - 8} more" if len(value) > 8 else ""
             parts.append(f"{key} {shown}{more}" if value else "")

@@ -10,9 +10,10 @@ from dash import dcc, html
 from dash.development.base_component import Component
 
 from meshscope.analyze import Bar, Finding
+from meshscope.analyze.labels import class_label
 
 from .. import units
-from ..figures.waterfall import bar_label, meanings, shown_bars, waterfall
+from ..figures.waterfall import meanings, shown_bars, waterfall
 from ..mesh import slowest_rank
 from ..store import LoadedRun
 from ..views import trust
@@ -118,7 +119,9 @@ def _account(run: LoadedRun) -> Component:
         f"{units.duration(run.diagnosis.step_time_ns)}, averaged over ranks and steps."
     )
     if largest is not None:
-        caption += f" The largest is {bar_label(largest.name)} with {units.percent(largest.frac)}."
+        caption += (
+            f" The largest is {class_label(largest.name)} with {units.percent(largest.frac)}."
+        )
     return card(
         "Where the step time went", [_key(bars), chart(waterfall(bars), caption, "waterfall-graph")]
     )

@@ -92,9 +92,9 @@ def diagnose(
     if output is Format.JSON:
         _print_json(diagnosis_to_json(result))
         return
-    typer.echo(to_text(result, markdown=output is Format.MARKDOWN))
+    _emit(to_text(result, markdown=output is Format.MARKDOWN))
     if output is Format.TEXT:
-        typer.echo(f"\nNext: meshscope dashboard {path.resolve().parent}")
+        _emit(f"\nNext: meshscope dashboard {path.resolve().parent}")
 
 
 @app.command()
@@ -114,9 +114,9 @@ def breakdown(
     if output is Format.JSON:
         _print_json(result)
         return
-    typer.echo(breakdown_to_text(result, markdown=output is Format.MARKDOWN))
+    _emit(breakdown_to_text(result, markdown=output is Format.MARKDOWN))
     if output is Format.TEXT:
-        typer.echo(f"\nNext: meshscope diagnose {path}")
+        _emit(f"\nNext: meshscope diagnose {path}")
 
 
 @app.command()
@@ -133,9 +133,9 @@ def collectives(
     if output is Format.JSON:
         _print_json(result)
         return
-    typer.echo(collectives_to_text(result, markdown=output is Format.MARKDOWN))
+    _emit(collectives_to_text(result, markdown=output is Format.MARKDOWN))
     if output is Format.TEXT:
-        typer.echo(f"\nNext: meshscope diagnose {path}")
+        _emit(f"\nNext: meshscope diagnose {path}")
 
 
 @app.command()
@@ -155,9 +155,9 @@ def gate(
         _print_json({"version": 1, "checks": to_rows(verdicts)})
     else:
         for verdict in verdicts:
-            typer.echo(verdict.sentence())
+            _emit(verdict.sentence())
         if output is Format.TEXT:
-            typer.echo(f"\nNext: meshscope diagnose {path}")
+            _emit(f"\nNext: meshscope diagnose {path}")
     raise typer.Exit(exit_code(verdicts))
 
 
@@ -197,7 +197,16 @@ def _print_json(value: dict[str, Any]) -> None:
     import msgspec
 
     encoded = msgspec.json.encode(value, enc_hook=lambda scalar: scalar.item())
-    typer.echo(msgspec.json.format(encoded, indent=1).decode())
+    _emit(msgspec.json.format(encoded, indent=1).decode())
+
+
+def _emit(text: str) -> None:
+    """Write a result to stdout; a reader that has gone (head, less) ends no command."""
+    try:
+        sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def main() -> None:
@@ -213,9 +222,9 @@ def main() -> None:
         if extra is None:
             raise
         _fail(f"{error.name} is not installed. Install it with: pip install 'meshscope[{extra}]'")
-    except BrokenPipeError:
-        # The reader of our output has gone (head, less): nothing left to do.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        _fail(f"{place}{error.strerror or error}")
 
 
 def _extra_of(module: str) -> str | None:

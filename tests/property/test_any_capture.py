@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.synthetic import MS, Job, capture, uniform
 
 from meshscope.analyze.diagnose import diagnose
 from meshscope.analyze.report import to_text
@@ -14,7 +15,6 @@ from meshscope.analyze.trace import Trace
 from meshscope.probe.schema.errors import MeshscopeError
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.tables import TABLES
-from tests.synthetic import MS, Job, capture, uniform
 
 WHOLE = {
     layout: capture(Job(layout=layout, steps=3), uniform(10 * MS, 20 * MS))
@@ -42,7 +42,7 @@ def torn(trace: Trace, seed: int, lost: dict[str, float], unseen: float) -> Trac
 SHARES = st.sampled_from([0.0, 0.0, 0.05, 0.5, 1.0])
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(
     st.sampled_from(list(WHOLE)),
     st.integers(0, 2**32 - 1),
@@ -57,7 +57,11 @@ def test_a_torn_capture_is_an_account_or_one_clear_error(layout, seed, lost, uns
     try:
         result = diagnose(trace)
     except MeshscopeError as error:
-        assert error.remedy
+        refusal = error
+    else:
+        refusal = None
+    if refusal is not None:
+        assert refusal.remedy
         return
     assert sum(bar.frac for bar in result.waterfall) == pytest.approx(1, abs=1e-9)
     assert all(np.isfinite([c.share_frac, c.removal_gain_frac]).all() for c in result.causes)

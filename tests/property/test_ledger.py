@@ -2,12 +2,12 @@
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.tables import trace_of
 
 from meshscope.analyze.communication import communication_events
 from meshscope.analyze.ledger import CLASSES, build_ledger
 from meshscope.analyze.steps import step_windows
 from meshscope.probe.schema.terms import Axis, CollectiveKind, KernelCategory, SpanKind
-from tests.tables import trace_of
 
 LENGTH = 10**6
 RANKS = st.integers(0, 2)
@@ -54,7 +54,7 @@ def ledger_of(spans, collectives, p2p, kernels):
     return build_ledger(trace, windows, communication_events(trace, windows))
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(SPANS, COLLECTIVES, P2P, st.just([]) | KERNELS)
 def test_classes_sum_to_every_step(spans, collectives, p2p, kernels):
     """Some instant would be counted twice or not at all."""
@@ -65,7 +65,7 @@ def test_classes_sum_to_every_step(spans, collectives, p2p, kernels):
     assert (error <= 1e-9 * table["step_ns"]).all()
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(SPANS, COLLECTIVES, P2P, st.just([]) | KERNELS)
 def test_segments_tile_the_time_line_of_each_rank(spans, collectives, p2p, kernels):
     """The timeline would show holes or overlaps that the sums hide."""

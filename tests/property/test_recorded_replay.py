@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.synthetic import MS, Job, capture, uniform
 
 from meshscope.analyze.bubble import ideal_bubble_frac
 from meshscope.analyze.communication import communication_events
@@ -16,7 +17,6 @@ from meshscope.analyze.program import build_program
 from meshscope.analyze.steps import step_windows
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.tables import TABLES
-from tests.synthetic import MS, Job, capture, uniform
 
 SEEDS = st.integers(0, 2**32 - 1)
 LAYOUTS = st.sampled_from(
@@ -72,7 +72,7 @@ def with_source(trace, source):
     return replace(trace, tables=tables, _frames={})
 
 
-@settings(max_examples=15)
+@settings(max_examples=12)
 @given(JOBS, SEEDS, st.sampled_from(["host_blocking", "imported"]))
 def test_nothing_changed_gives_the_recorded_times(job, seed, source):
     """Every gain would be measured from a run that never happened."""
@@ -89,7 +89,7 @@ def test_more_work_anywhere_makes_nothing_earlier(job, seed, edge, extra_ns):
     assert (later >= times(program) - 1e-3).all()
 
 
-@settings(max_examples=5)
+@settings(max_examples=4)
 @given(LAYOUTS, SEEDS, st.integers(1, 50))
 def test_a_job_that_is_twice_as_slow_has_the_same_shares(layout, seed, wire_tenths_ms):
     """Results would depend on the unit of time."""
@@ -105,7 +105,7 @@ def test_a_job_that_is_twice_as_slow_has_the_same_shares(layout, seed, wire_tent
     )
 
 
-@settings(max_examples=6)
+@settings(max_examples=4)
 @given(SEEDS, st.permutations(range(4)))
 def test_names_of_groups_decide_nothing(seed, order):
     """A group would be blamed for its place in the alphabet."""
@@ -124,7 +124,7 @@ def test_names_of_groups_decide_nothing(seed, order):
     )
 
 
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(
     st.integers(2, 5),
     st.integers(1, 8),
@@ -135,8 +135,12 @@ def test_bubble_of_equal_stages_is_the_textbook_one(stages, microbatches, schedu
     """Waiting that the schedule imposes would be blamed on a rank or a stage."""
     layout = ParallelLayout(pp=stages)
     job = Job(
-        **{"layout": layout, "microbatches": microbatches, "steps": 4, "schedule": schedule},
-        **{"wire_ns": 0, "optimizer_ns": 0},
+        layout=layout,
+        microbatches=microbatches,
+        steps=4,
+        schedule=schedule,
+        wire_ns=0,
+        optimizer_ns=0,
     )
     work = tenths_ms * MS // 10
     result = diagnose(capture(job, uniform(work, 2 * work)))

@@ -33,9 +33,7 @@ def test_values_are_linear(first, second, factor):
     """Time and waiting could not be split cause by cause."""
     if len(first) != len(second):
         second = np.resize(second, len(first))
-    assert close(
-        shapley(first + factor * second), shapley(first) + factor * shapley(second)
-    )
+    assert close(shapley(first + factor * second), shapley(first) + factor * shapley(second))
 
 
 @given(games())

@@ -24,9 +24,15 @@ def timeline(tmp_path_factory):
                 rows += _step(dp, stage, step)
     path = tmp_path_factory.mktemp("timeline") / "job.parquet"
     types = {
-        **{"dp_rank": pa.int8(), "stage": pa.int8(), "rank": pa.int16(), "step": pa.int64()},
-        **{"start_ts": pa.float32(), "duration": pa.float32(), "seq_id": pa.int32()},
-        **{"mc": pa.int8(), "mb_id": pa.int8()},
+        "dp_rank": pa.int8(),
+        "stage": pa.int8(),
+        "rank": pa.int16(),
+        "step": pa.int64(),
+        "start_ts": pa.float32(),
+        "duration": pa.float32(),
+        "seq_id": pa.int32(),
+        "mc": pa.int8(),
+        "mb_id": pa.int8(),
     }
     columns = {name: pa.array([row[name] for row in rows], types.get(name)) for name in rows[0]}
     pq.write_table(pa.table(columns), path)
@@ -44,9 +50,16 @@ def _step(dp, stage, step):
     ]
     return [
         {
-            **{"dp_rank": dp, "stage": stage, "rank": 2 * stage + dp, "step": step},
-            **{"optype": kind, "start_ts": start, "duration": length, "seq_id": 0},
-            **{"mc": 0, "mb_id": 0 if "compute" in kind else -1},
+            "dp_rank": dp,
+            "stage": stage,
+            "rank": 2 * stage + dp,
+            "step": step,
+            "optype": kind,
+            "start_ts": start,
+            "duration": length,
+            "seq_id": 0,
+            "mc": 0,
+            "mb_id": 0 if "compute" in kind else -1,
         }
         for kind, start, length in shape
     ]

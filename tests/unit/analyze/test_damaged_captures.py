@@ -5,12 +5,12 @@ from dataclasses import replace
 import pandas as pd
 import pyarrow as pa
 import pytest
+from tests.synthetic import MS, Job, capture, uniform
 
 from meshscope.analyze.diagnose import diagnose
 from meshscope.probe.schema.errors import TraceFormatError
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.tables import TABLES
-from tests.synthetic import MS, Job, capture, uniform
 
 LAYOUT = ParallelLayout(tp=2, pp=2, dp=2)
 TIMES = ("start_ns", "end_ns", "issue_ns", "wait_start_ns", "wait_end_ns")
@@ -21,9 +21,9 @@ def trace():
     """Return a job whose rank 5 is slow by half."""
     return capture(
         Job(layout=LAYOUT, steps=5),
-        lambda kind, rank, step, microbatch: (15 if rank == 5 else 10)
-        * (1 if kind == "forward" else 2)
-        * MS,
+        lambda kind, rank, step, microbatch: (
+            (15 if rank == 5 else 10) * (1 if kind == "forward" else 2) * MS
+        ),
     )
 
 
@@ -87,7 +87,9 @@ def test_a_step_that_was_recorded_twice(trace, gain):
 def test_no_spans_of_a_stage_or_at_all(trace, gain, stage):
     """Shares would become NaN where nothing says what was computed."""
     bare = changed(
-        trace, lambda frame: nothing(frame) if stage is None else frame[frame["stage"] != stage], "span"
+        trace,
+        lambda frame: nothing(frame) if stage is None else frame[frame["stage"] != stage],
+        "span",
     )
     result = diagnose(bare)
     assert stragglers(result) == pytest.approx({5: gain})
@@ -129,9 +131,7 @@ def test_a_step_that_one_rank_lacks(trace):
 
 def test_no_step_that_all_ranks_finished(trace):
     """The message would say that nothing was recorded."""
-    apart = changed(
-        trace, lambda frame: frame[(frame["rank"] == 3) == (frame["step"] < 2)], "step"
-    )
+    apart = changed(trace, lambda frame: frame[(frame["rank"] == 3) == (frame["step"] < 2)], "step")
     with pytest.raises(TraceFormatError, match="no step was finished on every captured rank"):
         diagnose(apart)
 
@@ -188,9 +188,7 @@ def test_a_step_that_is_left_out_takes_its_events_with_it(trace):
     own = {"per_step_clock": True, "origin": "ndtimeline"}
     whole = changed(trace, rebased, "step", "span", "collective", "p2p")
     whole = replace(whole, _frames={}, **own)
-    part = changed(
-        whole, lambda frame: frame[(frame["rank"] != 3) | (frame["step"] != 2)], "step"
-    )
+    part = changed(whole, lambda frame: frame[(frame["rank"] != 3) | (frame["step"] != 2)], "step")
     before = diagnose(whole).ledger.set_index(["rank", "step"])
     after = diagnose(part).ledger.set_index(["rank", "step"])
     assert set(after.index.get_level_values("step")) == {0, 1, 3, 4}

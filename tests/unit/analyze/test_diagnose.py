@@ -81,8 +81,14 @@ def test_header_says_what_was_analysed(result):
 def test_mfu_splits_compute_into_useful_and_the_rest(trace):
     """The waterfall would not start from what the model needs."""
     known = {
-        "num_layers": 2, "hidden_size": 8, "seq_len": 16, "vocab_size": 10, "parameters": 1000,
-        "tokens_per_step": 4096, "peak_flops": 1e8, "peak_source": "stated",
+        "num_layers": 2,
+        "hidden_size": 8,
+        "seq_len": 16,
+        "vocab_size": 10,
+        "parameters": 1000,
+        "tokens_per_step": 4096,
+        "peak_flops": 1e8,
+        "peak_source": "stated",
     }
     result = diagnose(replace(trace, run={**trace.run, **known}, _frames={}))
     bars = {bar.name: bar.frac for bar in result.waterfall}

@@ -9,7 +9,7 @@ from tests.synthetic import MS, Job, capture
 
 from meshscope.analyze.diagnose import diagnose
 from meshscope.analyze.exchange import diagnosis_to_json
-from meshscope.analyze.report import label_of, to_text
+from meshscope.analyze.report import to_text
 from meshscope.probe.schema.layout import ParallelLayout
 
 
@@ -85,17 +85,3 @@ def test_every_finding_is_in_the_text_with_its_remedy(result):
     for finding in result.findings:
         assert finding.claim in text
         assert finding.remedy in text
-
-
-@pytest.mark.parametrize(
-    ("name", "label"),
-    [
-        ("exposed_dp_wait", "exposed dp waiting for peers"),
-        ("exposed_pp_wire", "exposed pp transfer"),
-        ("exposed_memcpy", "exposed copies"),
-        ("data_load", "data load"),
-    ],
-)
-def test_labels(name, label):
-    """Classes would be shown by their internal names."""
-    assert label_of(name) == label

@@ -8,7 +8,7 @@ from meshscope.analyze import Bar
 from meshscope.dashboard.categories import COLOURS, LABELS, Category, palette
 from meshscope.dashboard.figures.heatmap import mesh_heatmap, rank_step_heatmap
 from meshscope.dashboard.figures.timeline import MAX_BARS, timeline, uses_tile
-from meshscope.dashboard.figures.waterfall import bar_label, meanings, waterfall
+from meshscope.dashboard.figures.waterfall import meanings, waterfall
 from meshscope.dashboard.mesh import MeshFacet, RankStepMatrix
 from meshscope.dashboard.slices import StepSlices
 from meshscope.dashboard.theme import GRAPH_CONFIG, plain
@@ -50,9 +50,7 @@ def test_waterfall_keeps_a_negative_bar():
 
 
 def test_waterfall_words():
-    """Fails when a class of the ledger is shown under its internal name."""
-    assert bar_label("exposed_other_wire") == "other communication: on the wire"
-    assert bar_label("host_blocked") == "host blocked"
+    """Fails when a colour of the waterfall is not explained."""
     assert list(meanings(BARS).values()) == [
         "compute",
         "compute, slower than peak",

@@ -1,0 +1,26 @@
+"""Words for the classes of the account."""
+
+import pytest
+
+from meshscope.analyze.labels import class_label
+from meshscope.analyze.ledger import CLASSES
+
+
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [
+        ("exposed_dp_wait", "DP communication: waiting"),
+        ("exposed_other_wire", "other communication: on the wire"),
+        ("exposed_memcpy", "exposed memory copies"),
+        ("data_load", "data loading"),
+    ],
+)
+def test_a_class_has_words(name, label):
+    """If this fails, people read internal names."""
+    assert class_label(name) == label
+
+
+def test_no_two_classes_share_their_words():
+    """If this fails, two bars of one waterfall cannot be told apart."""
+    words = [class_label(name) for name in ("useful", "compute_overhead", *CLASSES)]
+    assert len(set(words)) == len(words)

@@ -1,0 +1,59 @@
+"""Opening a path: what is a run, what is not, and what of its manifest is believed."""
+
+import pytest
+
+from meshscope.analyze import load_trace
+from meshscope.probe.schema.errors import (
+    FormatVersionError,
+    MeshscopeError,
+    RunDirectoryError,
+    TraceFormatError,
+)
+from meshscope.probe.schema.rundir import create_run
+
+
+@pytest.mark.parametrize("form", [str, lambda path: path])
+def test_nothing_there(tmp_path, form):
+    """A typing error in a path would be a traceback."""
+    with pytest.raises(RunDirectoryError, match="no such file or directory"):
+        load_trace(form(tmp_path / "absent"))
+
+
+def test_a_file_that_is_no_trace(tmp_path):
+    """Any file would be taken for a trace, or crash the reader."""
+    path = tmp_path / "notes.txt"
+    path.write_text("hello", encoding="utf-8")
+    with pytest.raises(TraceFormatError) as caught:
+        load_trace(path)
+    assert caught.value.remedy
+
+
+def test_a_newer_format_is_refused(tmp_path):
+    """Columns of another meaning would be read as ours."""
+    (tmp_path / "manifest.json").write_text('{"format_version": 2}', encoding="utf-8")
+    with pytest.raises(FormatVersionError):
+        load_trace(tmp_path)
+
+
+def test_a_run_without_ranks_loads_empty_and_says_so(tmp_path):
+    """A run that died at once could not be looked at."""
+    layout = {"tp": 2, "pp": 2, "dp": 1}
+    path = create_run(tmp_path, "run", {"world_size": 4, "layout": layout})
+    trace = load_trace(path)
+    assert trace.ranks == ()
+    assert trace.layout is not None
+    assert (trace.layout.tp, trace.layout.pp) == (2, 2)
+    assert trace.frame("collective").empty
+    assert any("4 of 4 ranks are missing" in limit for limit in trace.limits)
+
+
+@pytest.mark.parametrize("layout", [{"tp": 0}, {"tp": "two"}, {"order": "tp-pp"}])
+def test_a_layout_that_cannot_be_is_not_used(tmp_path, layout):
+    """A wrong manifest would stop the analysis, or place ranks where they are not."""
+    path = create_run(tmp_path, "run", {"world_size": 4, "layout": layout})
+    try:
+        trace = load_trace(path)
+    except MeshscopeError as error:
+        pytest.fail(f"refused: {error}")
+    assert trace.layout is None
+    assert any("layout" in limit for limit in trace.limits)

@@ -1,0 +1,57 @@
+"""The timeline and the ledger tell the same story about every step."""
+
+import pytest
+
+from meshscope.analyze import diagnose, load_trace
+from meshscope.analyze.ledger import CLASSES, UNATTRIBUTED
+from meshscope.dashboard.categories import Category
+from meshscope.dashboard.slices import step_slices
+
+_OF_CLASS = {
+    "forward": Category.FORWARD,
+    "backward": Category.BACKWARD,
+    "recompute": Category.RECOMPUTE,
+    "optimizer": Category.OPTIMIZER,
+    "compute": Category.COMPUTE,
+    **{
+        f"exposed_{axis}_{part}": category
+        for axis, category in [
+            ("tp", Category.COMM_TP),
+            ("pp", Category.COMM_PP),
+            ("dp", Category.COMM_DP),
+            ("cp", Category.COMM_OTHER),
+            ("ep", Category.COMM_OTHER),
+            ("other", Category.COMM_OTHER),
+        ]
+        for part in ("wire", "wait")
+    },
+}
+"""Category of a ledger class; host classes are ``HOST``, the unattributed rest is not drawn."""
+
+
+def _assert_same_totals(path) -> None:
+    trace = load_trace(path)
+    ledger = diagnose(trace).ledger
+    for step, rows in ledger.groupby("step"):
+        drawn = step_slices(trace, int(step)).slices
+        by_category = (drawn["end_ns"] - drawn["start_ns"]).groupby(drawn["category"]).sum()
+        for category in Category:
+            names = [
+                name
+                for name in CLASSES
+                if name != UNATTRIBUTED and _OF_CLASS.get(name, Category.HOST) == category
+            ]
+            expected = float(rows[names].sum().sum())
+            assert by_category.get(int(category), 0) == pytest.approx(expected, abs=1.0), category
+
+
+def test_a_job_with_a_clock_for_each_step(runs_dir):
+    """Fails when the colours of a step do not sum to the classes of its account."""
+    _assert_same_totals(runs_dir / "job")
+
+
+@pytest.mark.traces
+@pytest.mark.parametrize("folder", ["straggler_analysis", "amd_hpctraining/split"])
+def test_real_traces(traces_dir, folder):
+    """Fails when a production pipeline or kernel trace is drawn by other rules than its account."""
+    _assert_same_totals(traces_dir / folder)
