@@ -108,8 +108,35 @@ def _match_collectives(rows: pd.DataFrame) -> pd.DataFrame:
     rows = rows.copy()
     rows["join"] = rows.groupby(["group_id", "seq"], sort=False).ngroup().astype(np.int64)
     own = rows["end_ns"] - rows["start_ns"]
-    rows["wire_ns"] = own.groupby(rows["join"]).transform("min")
+    least = own.groupby(rows["join"]).transform("min")
+    rows["wire_ns"] = least.where(~_looked_late(rows), _seen_by_others(rows))
     return rows.drop(columns="seq").assign(link="")
+
+
+def _stood_still(rows: pd.DataFrame) -> pd.Series:
+    """Return which host rows waited for the operation, so that their end is its end."""
+    return (rows["wait_end_ns"] - rows["wait_start_ns"]) > BLOCKING_NS
+
+
+def _looked_late(rows: pd.DataFrame) -> pd.Series:
+    """Return the operations that were complete before the last to come looked at them.
+
+    It issued them, went on computing, and so has no short duration to show.
+    """
+    is_last = rows["start_ns"] == rows.groupby("join")["start_ns"].transform("max")
+    sharp = (is_last & _stood_still(rows)).groupby(rows["join"]).transform("max")
+    return rows["host"] & ~sharp & _seen_by_others(rows).notna()
+
+
+def _seen_by_others(rows: pd.DataFrame) -> pd.Series:
+    """Return the time from the last issue to the end that a waiting member saw.
+
+    The ends of members that stood still are compared with the start of another
+    member, so this holds on a common clock only.
+    """
+    complete = rows["end_ns"].where(_stood_still(rows)).groupby(rows["join"]).transform("min")
+    last = rows.groupby("join")["start_ns"].transform("max")
+    return (complete - last).clip(lower=0)
 
 
 def _incomplete(frame: pd.DataFrame, trace: Trace) -> pd.Series:
@@ -129,7 +156,7 @@ def _without_late_looks(frame: pd.DataFrame, incomplete: pd.Series) -> pd.Series
     replaces it, where that is smaller. NaN where nobody ever blocked on the like.
     The same holds where the member that came last may be missing.
     """
-    blocked = (frame["wait_end_ns"] - frame["wait_start_ns"]) > BLOCKING_NS
+    blocked = _stood_still(frame)
     alone = frame["host"] & frame["is_p2p"]
     sharp = blocked.where(alone, blocked.groupby(frame["join"]).transform("max")) | ~frame["host"]
     sharp &= ~incomplete

@@ -98,7 +98,7 @@ def build_program(windows: StepWindows, events: CommunicationEvents, ledger: Led
     wire = wire_of_event[marks["event"].to_numpy()[waits]]
     work = marks["work_ns"].to_numpy(np.float64)
     offset = np.zeros(count + joins)
-    offset[waits] = _wait_offsets(marks, members, waits, wire, joins)
+    wire, offset[waits] = _fit_waits(marks, members, waits, wire, joins)
     root = np.zeros(count + joins)
     root[:count] = marks["end_ns"].to_numpy(np.float64)
     source = np.concatenate(
@@ -321,14 +321,20 @@ def _members(marks: pd.DataFrame, frame: pd.DataFrame) -> Members:
     return Members(np.concatenate([mark, mark[buffered]]), np.concatenate([own, shared[buffered]]))
 
 
-def _wait_offsets(
+def _fit_waits(
     marks: pd.DataFrame, members: Members, waits: IntArray, wire: FloatArray, joins: int
-) -> FloatArray:
-    """Return how much longer each wait lasted than the model says (signed)."""
+) -> tuple[FloatArray, FloatArray]:
+    """Return the wire time and the offset of each wait that give its recorded end.
+
+    A member that left before the model lets it has a shorter wire of its own (it may
+    be negative, for one that need not wait for all): an offset would put the end
+    before its arrival in a scenario. One that left later has the rest as offset.
+    """
     complete = np.full(joins, -np.inf)
     issued = marks["start_ns"].to_numpy(np.float64)
     np.maximum.at(complete, members.join, issued[members.mark])
     arrived = marks["start_ns"].to_numpy(np.float64)[waits]
-    modelled = np.maximum(arrived, complete[marks["join"].to_numpy()[waits]] + wire)
     recorded = marks["end_ns"].to_numpy(np.float64)[waits]
-    return np.asarray(recorded - modelled)
+    issued_by_all = complete[marks["join"].to_numpy()[waits]]
+    fitted = np.minimum(wire, recorded - issued_by_all)
+    return fitted, recorded - np.maximum(arrived, issued_by_all + fitted)

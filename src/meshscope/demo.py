@@ -26,9 +26,9 @@ from meshscope.probe.schema.errors import MeshscopeError
 from meshscope.probe.schema.terms import FindingKind
 
 RANKS = 8
-STEPS = 33
+STEPS = 25
 WINDOW = 4
-DELAY_MS = 40
+DELAY_MS = 100
 RUN_ID = "demo"
 
 
