@@ -43,7 +43,7 @@ def diagnose(trace: Trace) -> Diagnosis:
         run=_run_header(account),
         step_time_ns=measured,
         utilization=account.utilization,
-        waterfall=waterfall(account.ledger, account.utilization),
+        waterfall=waterfall(account.ledger, account.utilization, measured),
         causes=attribution.causes if attribution else (),
         findings=findings,
         limits=limits,
@@ -119,7 +119,7 @@ def _replay(
     return attribution, attribution.limits
 
 
-def waterfall(ledger: Ledger, use: Utilization) -> tuple[Bar, ...]:
+def waterfall(ledger: Ledger, use: Utilization, step_time_ns: float) -> tuple[Bar, ...]:
     """Return the classes of the ledger as shares of the step time, which sum to 1.
 
     Where MFU is known, compute is split into ``useful`` (model FLOPs at peak) and
@@ -127,14 +127,13 @@ def waterfall(ledger: Ledger, use: Utilization) -> tuple[Bar, ...]:
     """
     by_step = ledger.by_step
     total = float(by_step["step_ns"].sum())
-    mean = total / len(by_step)
     shares = {name: float(by_step[name].sum()) / total for name in CLASSES}
     bars: list[tuple[str, float]] = []
     if use.mfu is not None:
         compute = sum(shares.pop(name) for name in COMPUTE_CLASSES if name != "optimizer")
         bars = [("useful", use.mfu), ("compute_overhead", compute - use.mfu)]
     bars += [(name, frac) for name, frac in shares.items() if frac > 0 or name == "unattributed"]
-    return tuple(Bar(name=name, frac=frac, dur_ns=frac * mean) for name, frac in bars)
+    return tuple(Bar(name=name, frac=frac, dur_ns=frac * step_time_ns) for name, frac in bars)
 
 
 def _run_header(account: Account) -> dict[str, object]:

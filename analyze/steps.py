@@ -87,7 +87,7 @@ def step_windows(trace: Trace) -> StepWindows:
             "and are left out"
         )
     if trace.origin == "meshscope" and len(common) >= 3:
-        limits.append(f"step {common[0]} is left out as warm-up")
+        limits.append(f"step {common[0]} is discarded: it holds one-time work")
         common = common[1:]
     frame = frame[frame["step"].isin(common)].reset_index(drop=True)
     return _windows(trace, frame, common, limits)

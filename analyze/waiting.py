@@ -29,7 +29,7 @@ def waits_by_rank(events: CommunicationEvents, ranks: list[int]) -> pd.DataFrame
     """Return one row a rank over all analysed steps.
 
     Returns:
-        rank, wait_ns (own duration less wire, summed), early_ns (last arrival less
+        rank, wait_ns (standing still before the transfer, summed), early_ns (last arrival less
         own, summed: the same wait on a common clock), wait_caused_ns (what the
         other members of the collectives that it arrived last at waited),
         arrived_last, collectives (that it took part in with at least one peer),
@@ -44,7 +44,7 @@ def waits_by_rank(events: CommunicationEvents, ranks: list[int]) -> pd.DataFrame
     frame = frame[frame.groupby("join")["rank"].transform("nunique") > 1]
     if frame.empty:
         return _no_waits(ranks)
-    wait = frame["end_ns"] - frame["start_ns"] - frame["wire_ns"]
+    wait = _stood_waiting(frame)
     last = _last_arrivals(frame)
     caused = wait.groupby(frame["join"]).sum().reindex(last.index)
     by_rank = wait.groupby(frame["rank"]).agg(["sum", "size"])
@@ -75,6 +75,16 @@ def _chance(last: IntArray, count: IntArray, expected: FloatArray) -> FloatArray
         hit = np.where(share > 0, share * np.log(share / fair), 0.0)
         miss = np.where(share < 1, (1 - share) * np.log((1 - share) / (1 - fair)), 0.0)
         return np.asarray(np.where(share > fair, np.exp(-count * (hit + miss)), 1.0))
+
+
+def _stood_waiting(frame: pd.DataFrame) -> pd.Series:
+    """Return how long each member waited for others before the transfer began.
+
+    On a host clock from where it began to wait: what it computed between issue and
+    wait was not waiting.
+    """
+    begin = frame["start_ns"].where(~frame["host"], frame["wait_start_ns"])
+    return (frame["split_ns"] - begin).clip(lower=0).fillna(0.0)
 
 
 def _last_arrivals(frame: pd.DataFrame) -> pd.Series:
@@ -115,7 +125,7 @@ def traffic_by_group(
     per_join = frame.groupby(["group_id", "axis", "join"], as_index=False).agg(
         wire_ns=("wire_ns", "max"), size_bytes=("size_bytes", "max")
     )
-    wait = (frame["split_ns"] - frame["start_ns"]).clip(lower=0).groupby(frame["group_id"]).sum()
+    wait = _stood_waiting(frame).groupby(frame["group_id"]).sum()
     table = per_join.groupby(["group_id", "axis"], as_index=False).agg(
         operations=("join", "size"), wire_ns=("wire_ns", "sum"), size_bytes=("size_bytes", "sum")
     )

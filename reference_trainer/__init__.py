@@ -1,1 +1,1 @@
-"""A small tensor x pipeline x data parallel trainer whose faults are known."""
+"""A small 3D-parallel trainer whose faults are known: what the analyses are checked against."""

@@ -38,7 +38,7 @@ def find_hardware(mesh: Mesh, comm: Communicator) -> Hardware:
         return Hardware(name=name, peak_flops=None, peak_source=None)
     measured = _matmul_flops() if mesh.rank == 0 else 0
     return Hardware(
-        name=platform.processor() or platform.machine(),
+        name=f"CPU {platform.machine()}",
         peak_flops=float(comm.share_from_rank_zero(measured, mesh.device)),
         peak_source="measured fp32 matmul on one CPU thread",
     )

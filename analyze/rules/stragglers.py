@@ -15,6 +15,8 @@ from .grading import MIN_COST, severity
 
 MIN_HIDDEN_EXCESS = 0.05
 """A rank whose repair returns nothing is named from this excess, as a share of the step."""
+MIN_CPU_SHARE = 0.5
+"""Of an excess on a CPU; with less the rank was not computing."""
 
 
 def straggler_ranks(account: Account) -> Iterator[Finding]:
@@ -43,13 +45,13 @@ def straggler_ranks(account: Account) -> Iterator[Finding]:
             kind=FindingKind.STRAGGLER_RANK,
             severity=severity(max(cause.share_frac, cause.removal_gain_frac)),
             where=where,
-            claim=f"Rank {rank} works {own['slowdown'] - 1:.0%} longer than its {counted(own['peers'], 'peer')} "
-            f"and makes the others wait{note}",
+            claim=f"Rank {rank} takes {own['slowdown'] - 1:.0%} longer for its own work than its "
+            f"{counted(own['peers'], 'peer')} and makes the others wait{note}",
             cost_frac=cause.share_frac,
             removal_gain_frac=cause.removal_gain_frac,
             confidence=min(0.99, 1.0 - 2.0 / float(own["z"]) ** 2),
             evidence=tuple(_straggler_evidence(account, rank, own)),
-            remedy=_straggler_remedy(account, rank),
+            remedy=_straggler_remedy(account, rank, float(own["excess_ns"])),
         )
 
 
@@ -91,8 +93,10 @@ def _class_excess(account: Account, rank: int) -> list[tuple[str, float]]:
 def _cpu_per_step(account: Account, rank: int) -> tuple[float, float] | None:
     """Return thread CPU time in compute spans per step: of the rank, and its peers' median.
 
-    Time that a rank is slow without using the CPU is sleep, I/O or descheduling.
+    None on a GPU, where the CPU only launches.
     """
+    if not str(account.trace.run.get("device_name") or "").startswith("CPU"):
+        return None
     spans = account.trace.frame("span")
     spans = spans[spans["kind"].isin(["forward", "backward"]) & spans["cpu_ns"].notna()]
     total = spans.groupby("rank")["cpu_ns"].sum() / max(spans["step"].nunique(), 1)
@@ -102,7 +106,7 @@ def _cpu_per_step(account: Account, rank: int) -> tuple[float, float] | None:
     return float(total[rank]), float(total[peers].median())
 
 
-def _straggler_remedy(account: Account, rank: int) -> str:
+def _straggler_remedy(account: Account, rank: int, excess_ns: float) -> str:
     excess = _class_excess(account, rank)
     main = excess[0][0] if excess else ""
     if main == "data_load":
@@ -113,6 +117,12 @@ def _straggler_remedy(account: Account, rank: int) -> str:
         return (
             f"Rank {rank} is late without computing: look at its host (CPU contention, launch delays, "
             "a blocking call) before its GPU"
+        )
+    cpu = _cpu_per_step(account, rank)
+    if cpu is not None and cpu[0] - cpu[1] < MIN_CPU_SHARE * excess_ns:
+        return (
+            f"Rank {rank} takes longer without using the CPU for it: look for what blocks it "
+            "(a sleep, I/O, a lock, another process on its core)"
         )
     return (
         f"Check the clocks, temperature and neighbours of rank {rank}'s device and host; "

@@ -64,7 +64,7 @@ def demo(
 def run(
     command: Annotated[list[str], typer.Argument(help="The launch command, after --.")],
     runs: Annotated[Path, typer.Option(help="Folder that holds the run directories.")] = Path(
-        "runs"
+        "meshscope_runs"
     ),
     run_id: Annotated[
         str | None, typer.Option(help="Name of the run; a time stamp if not given.")
@@ -178,16 +178,24 @@ def dashboard(
     serve(runs_dir, host=host, port=port, token=token)
 
 
-@app.callback()
-def _options(
-    debug: Annotated[bool, typer.Option(help="Show the traceback of an error.")] = False,
-    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
-) -> None:
-    if version:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         from meshscope import __version__
 
         typer.echo(__version__)
         raise typer.Exit
+
+
+@app.callback()
+def _options(
+    debug: Annotated[bool, typer.Option(help="Show the traceback of an error.")] = False,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
     if debug:
         os.environ["MESHSCOPE_DEBUG"] = "1"
 

@@ -16,9 +16,11 @@ from meshscope.probe.schema.terms import FindingKind
 
 pytestmark = [pytest.mark.slow, pytest.mark.distributed]
 
-MAX_COST_ERROR = 0.20
+MAX_COST_ERROR = 0.30
+"""The demo stays within 20 %; other work on the machine, which hits the two halves of the
+paired steps differently, adds to that."""
 MAX_STANDARD_ERRORS = 3.0
-"""On a busy machine the truth itself is uncertain; it says by how much."""
+"""The truth is a measurement too, and says how uncertain it is."""
 
 
 @pytest.fixture(scope="module")

@@ -35,7 +35,7 @@ def test_first_step_of_our_own_capture_is_warm_up_and_said_so():
     rows = steps(*((0, step, 10 * step, 10) for step in range(3)))
     windows = step_windows(trace_of(origin="meshscope", step=rows))
     assert windows.steps.tolist() == [1, 2]
-    assert any("step 0" in limit and "warm-up" in limit for limit in windows.limits)
+    assert any("step 0" in limit and "discarded" in limit for limit in windows.limits)
     assert step_windows(trace_of(origin="kineto", step=rows)).steps.tolist() == [0, 1, 2]
     assert step_windows(trace_of(origin="meshscope", step=rows[:2])).steps.tolist() == [0, 1]
 
