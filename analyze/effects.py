@@ -23,7 +23,8 @@ import pandas as pd
 
 from .intervals import IntArray
 from .ledger import CLASSES, Ledger, compute_code
-from .program import ISSUE, Program
+from .marks import ISSUE
+from .program import Program
 from .replay import FloatArray
 from .trace import Trace
 

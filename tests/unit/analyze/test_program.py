@@ -6,7 +6,8 @@ from tests.tables import host_row, trace_of
 
 from meshscope.analyze.communication import communication_events
 from meshscope.analyze.ledger import build_ledger
-from meshscope.analyze.program import END, ISSUE, WAIT, build_program
+from meshscope.analyze.marks import END, ISSUE, WAIT
+from meshscope.analyze.program import build_program
 from meshscope.analyze.steps import step_windows
 
 MS = 1_000_000

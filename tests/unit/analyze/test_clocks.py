@@ -1,0 +1,67 @@
+"""Clocks that disagree are told, and nothing is concluded from them."""
+
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+from tests.synthetic import MS, Job, capture, uniform
+
+from meshscope.analyze.diagnose import diagnose
+from meshscope.analyze.trace import Trace
+from meshscope.probe.schema.layout import ParallelLayout
+from meshscope.probe.schema.tables import TABLES
+from meshscope.probe.schema.terms import FindingKind
+
+TIMES = ("start_ns", "issue_ns", "end_ns", "wait_start_ns", "wait_end_ns")
+
+
+def shifted(trace: Trace, ranks: set[int], offset_ns: int) -> Trace:
+    """Return the trace with the clocks of some ranks moved."""
+    tables = {}
+    for name, table in trace.tables.items():
+        frame = table.to_pandas()
+        if "rank" in frame:
+            chosen = frame["rank"].isin(ranks)
+            for column in set(TIMES) & set(frame.columns):
+                frame.loc[chosen, column] += offset_ns
+        tables[name] = TABLES[name].conform(pa.Table.from_pandas(frame, preserve_index=False))
+    return replace(trace, tables=tables, _frames={})
+
+
+@pytest.fixture(scope="module")
+def healthy() -> Trace:
+    """Return a 2x2x2 job without a fault."""
+    job = Job(layout=ParallelLayout(tp=2, pp=2, dp=2), steps=3)
+    return capture(job, uniform(10 * MS, 20 * MS))
+
+
+def skews(trace: Trace):
+    """Return the clock findings of a trace."""
+    found = diagnose(trace).findings
+    return [finding for finding in found if finding.kind is FindingKind.CLOCK_SKEW]
+
+
+def test_agreeing_clocks_are_silent(healthy):
+    """If this fails, every run is called badly synchronised."""
+    assert not skews(healthy)
+
+
+@pytest.mark.parametrize("offset_ms", [-1000, -50, 3, 1000])
+def test_one_wrong_clock_is_named(healthy, offset_ms):
+    """If this fails, a host whose NTP died is diagnosed as a straggler or a slow link."""
+    (finding,) = skews(shifted(healthy, {5}, offset_ms * MS))
+    assert 5 in finding.where["ranks"]
+
+
+@pytest.mark.parametrize("offset_ms", [-50, 50])
+def test_a_host_that_holds_whole_groups_is_seen_by_causality(healthy, offset_ms):
+    """If this fails, a wrong clock that no collective crosses becomes a slow pipeline link."""
+    assert skews(shifted(healthy, {4, 5, 6, 7}, offset_ms * MS))
+
+
+def test_nothing_is_concluded_from_wrong_clocks(healthy):
+    """If this fails, causes and costs are told from times that mean nothing."""
+    result = diagnose(shifted(healthy, {5}, 50 * MS))
+    assert result.causes == ()
+    assert any("clocks" in limit for limit in result.limits)
+    assert sum(bar.frac for bar in result.waterfall) == pytest.approx(1)

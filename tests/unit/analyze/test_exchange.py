@@ -1,0 +1,64 @@
+"""The JSON forms that other programs rely on."""
+
+import msgspec
+import pytest
+from tests.synthetic import MS, Job, capture
+
+from meshscope.analyze import load_trace
+from meshscope.analyze.exchange import breakdown_to_json, collectives_to_json
+from meshscope.probe.schema.errors import MeshscopeError
+from meshscope.probe.schema.layout import ParallelLayout
+
+
+def plain(value):
+    """Return what a reader of the JSON gets."""
+    return msgspec.json.decode(msgspec.json.encode(value, enc_hook=lambda scalar: scalar.item()))
+
+
+def slow_rank_2(kind, rank, step, microbatch):
+    """Return the work of a job in which rank 2 needs half as long again."""
+    return (15 if rank == 2 else 10) * MS
+
+
+def test_collectives_name_who_came_last():
+    """If this fails, a program that reads the JSON blames the wrong rank."""
+    job = Job(layout=ParallelLayout(dp=4), steps=2, microbatches=1)
+    result = plain(collectives_to_json(capture(job, slow_rank_2)))
+    first = result["collectives"][0]
+    assert (first["last_rank"], first["wire_ns"], first["kind"]) == (2, job.wire_ns, "all_reduce")
+    assert first["wait_ns"] == {"0": 10 * MS, "1": 10 * MS, "2": 0, "3": 10 * MS}
+    assert result["ranks"]["2"] == {"wait_ns": 0, "arrived_last": 2, "count": 2}
+    assert result["ranks"]["0"]["wait_ns"] == 20 * MS
+    bus = 2 * 3 / 4 * (1 << 24) / (job.wire_ns * 1e-9)
+    assert first["bus_bandwidth_bytes_per_s"] == pytest.approx(bus)
+
+
+def test_groups_are_listed_with_their_axis():
+    """If this fails, a reader cannot tell tensor from data parallel traffic."""
+    job = Job(layout=ParallelLayout(tp=2, dp=2), steps=2)
+    groups = plain(collectives_to_json(capture(job, slow_rank_2)))["groups"]
+    assert {(group["axis"], tuple(group["ranks"])) for group in groups} == {
+        ("tp", (0, 1)),
+        ("tp", (2, 3)),
+        ("dp", (0, 2)),
+        ("dp", (1, 3)),
+    }
+
+
+def test_a_host_capture_has_no_device_breakdown_and_says_so():
+    """If this fails, zeros of a capture without kernels are read as an idle device."""
+    job = Job(layout=ParallelLayout(dp=2), steps=2)
+    result = plain(breakdown_to_json(capture(job, slow_rank_2)))
+    assert result["ranks"]["0"]["device_events"] == 0
+    assert any("no device events" in limit for limit in result["limits"])
+
+
+@pytest.mark.traces
+def test_breakdown_of_one_step_and_of_a_step_that_is_not_there(traces_dir):
+    """If this fails, one step's figures are those of the file, or an unknown step crashes."""
+    trace = load_trace(traces_dir / "amd_hpctraining" / "split")
+    whole = plain(breakdown_to_json(trace))["ranks"]["3"]
+    step = plain(breakdown_to_json(trace, 10))["ranks"]["3"]
+    assert 0 < step["computation_ns"] < whole["computation_ns"]
+    with pytest.raises(MeshscopeError, match=r"step 99 .* 9\.\.11"):
+        breakdown_to_json(trace, 99)
