@@ -54,22 +54,10 @@ class Machine:
     def _advance(self, rank: int, op: tuple, key: tuple[int, int], entered: set) -> bool:
         return getattr(self, f"_do_{op[0]}")(rank, key, entered, *op[1:])
 
-    def _do_work(self, rank, key, entered, ns, step, kind, stage, microbatch) -> bool:
-        self.rows["span"].append(
-            {
-                "rank": rank,
-                "step": step,
-                "kind": kind,
-                "stage": stage,
-                "chunk": 0,
-                "microbatch": microbatch,
-                "start_ns": self.clock[rank],
-                "dur_ns": ns,
-                "cpu_ns": ns,
-            }
-        )
-        self.clock[rank] += ns
-        return True
+    def _do_work(self, rank, key, entered, ns, *what) -> bool:
+        self._do_open(rank, key, entered, *what)
+        self._do_compute(rank, key, entered, ns)
+        return self._do_close(rank, key, entered)
 
     def _do_open(self, rank, key, entered, step, kind, stage, microbatch) -> bool:
         self.rows["span"].append(
