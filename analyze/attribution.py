@@ -38,22 +38,24 @@ MIN_EXCESS_FRAC = 0.005
 """Excess below this share of the step is not worth a suspect."""
 MAX_UNSEEN = 0.2
 """Share of operations without an end above which waiting hides in the work."""
+MAX_LONELY = 0.02
+"""Share of operations without a member above which a replay would freeze what was waited for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attribution:
     """Causes, and the per-rank table behind the worker causes."""
 
-    causes: tuple[Cause, ...]
     ranks: pd.DataFrame
     """rank, peer_class, peers, excess_ns, slowdown, z, suspect."""
-    measured_ns: float
-    replayed_ns: float
-    ideal_ns: float
-    """Step time with every cause repaired."""
-    ideal_wait_ns: float
-    """Waiting that is left in it, averaged over ranks: the bubble of the schedule."""
     limits: tuple[str, ...]
+    causes: tuple[Cause, ...] = ()
+    """Empty where the capture does not tell whom ranks waited for."""
+    replayed_ns: float | None = None
+    """Step time with nothing repaired."""
+    ideal_wait_ns: float | None = None
+    """Waiting per step that is left with every cause repaired, averaged over ranks: the bubble
+    of the schedule."""
 
 
 def attribute(
@@ -73,21 +75,22 @@ def attribute(
     peer_ns = peer_centre(work)
     ranks = excess_by_rank(work, peer_ns)
     measured = program.windows.step_time_ns
-    unseen = float(events.frame["end_ns"].isna().mean())
-    ranks["suspect"] = _is_suspect(ranks, waits, measured) & (unseen <= MAX_UNSEEN)
+    hidden = events.unseen_frac > MAX_UNSEEN
+    ranks["suspect"] = _is_suspect(ranks, waits, measured) & (not hidden)
+    limits = tuple(_limits(work, program, events))
+    if hidden or events.lonely_frac > MAX_LONELY:
+        return Attribution(ranks=ranks, limits=limits)
     suspects = ranks[ranks["suspect"]].nlargest(MAX_SUSPECTS, "excess_ns")["rank"].tolist()
     reference = repaired_work(work, peer_ns, suspects)
     players = find_players(program, work, reference, suspects, events)
     times, waiting = _replay_coalitions(program, players)
     causes = _causes(players, times, waiting, measured)
     return Attribution(
-        causes=tuple(sorted(causes, key=lambda cause: -cause.share_frac)),
         ranks=ranks,
-        measured_ns=measured,
+        limits=limits,
+        causes=tuple(sorted(causes, key=lambda cause: -cause.share_frac)),
         replayed_ns=float(times[-1]),
-        ideal_ns=float(times[0]),
         ideal_wait_ns=float(waiting[0]),
-        limits=tuple(_limits(work, program, unseen)),
     )
 
 
@@ -100,12 +103,17 @@ def _is_suspect(ranks: pd.DataFrame, waits: pd.DataFrame, measured: float) -> np
     return np.asarray(unlikely & (excess >= MIN_EXCESS_FRAC * measured))
 
 
-def _limits(work: Work, program: Program, unseen: float) -> list[str]:
+def _limits(work: Work, program: Program, events: CommunicationEvents) -> list[str]:
     limits = []
-    if unseen > MAX_UNSEEN:
+    if events.unseen_frac > MAX_UNSEEN:
         limits.append(
             "waiting cannot be told from working where the ends of operations are not seen: "
-            "no rank is suspected"
+            "no rank is suspected, and no causes are told"
+        )
+    if events.lonely_frac > MAX_LONELY:
+        limits.append(
+            "ranks waited for others that are not in the capture: "
+            "what repairing a cause returns is not known"
         )
     sizes = Counter(work.peer_class.values())
     alone = [rank for rank, own in work.peer_class.items() if sizes[own] < 2]

@@ -32,6 +32,10 @@ class CommunicationEvents(NamedTuple):
     """rank, step, group_id, axis, kind, is_p2p, is_send, link ("0->4", empty for
     collectives), size_bytes, join, host, start_ns,
     end_ns (float, NaN unknown), wait_start_ns, wait_end_ns (float), wire_ns, split_ns."""
+    unseen_frac: float
+    """Share of the records whose end nobody saw."""
+    lonely_frac: float
+    """Share of the records whose operation lacks a member, so that whom they waited for is lost."""
     limits: tuple[str, ...]
 
 
@@ -67,7 +71,12 @@ def communication_events(trace: Trace, windows: StepWindows) -> CommunicationEve
         )
     if unmatched:
         limits.append(f"{unmatched} sends or receives have no other end in the capture")
-    return CommunicationEvents(frame, tuple(limits))
+    return CommunicationEvents(
+        frame=frame,
+        unseen_frac=unseen / max(len(frame), 1),
+        lonely_frac=(int(incomplete.sum()) + unmatched) / max(len(frame), 1),
+        limits=tuple(limits),
+    )
 
 
 def _rows(trace: Trace, windows: StepWindows, name: str) -> pd.DataFrame:

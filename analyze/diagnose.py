@@ -53,7 +53,9 @@ def diagnose(trace: Trace) -> Diagnosis:
         memory=account.memory,
         groups=traffic_by_group(account.events, trace.frame("group"), len(account.windows.steps)),
         model_error_frac=(
-            (measured - attribution.replayed_ns) / measured if attribution is not None else None
+            (measured - attribution.replayed_ns) / measured
+            if attribution is not None and attribution.replayed_ns is not None
+            else None
         ),
         metrics=_metrics(account),
     )
@@ -182,7 +184,7 @@ def _metrics(account: Account) -> dict[str, float | None]:
     exposed = sum(account.class_frac(f"exposed_{axis.value}_wire") for axis in Axis)
     attribution: Attribution | None = account.attribution
     slowdown = None
-    if attribution is not None:
+    if attribution is not None and attribution.replayed_ns is not None:
         gain = sum(c.share_frac for c in attribution.causes if c.kind == "straggler_rank")
         slowdown = 1.0 / (1.0 - gain) if gain < 1 else None
     return {

@@ -65,9 +65,10 @@ def _compute_by_stage(account: Account) -> pd.Series:
 def bubble(account: Account) -> Iterator[Finding]:
     """Waiting that the schedule imposes even with equal stages and no jitter."""
     ideal, measured = account.bubble.ideal_frac, account.bubble.measured_frac
-    if measured is None or account.attribution is None:
+    wait = account.attribution.ideal_wait_ns if account.attribution is not None else None
+    if measured is None or wait is None:
         return
-    cost = account.attribution.ideal_wait_ns / account.windows.step_time_ns
+    cost = wait / account.windows.step_time_ns
     if cost < 0.05:
         return
     formula = "" if ideal is None else f"; (p - 1) / (m v + p - 1) = {ideal:.1%} of an ideal step"

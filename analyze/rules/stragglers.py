@@ -8,8 +8,9 @@ from typing import Any
 from meshscope.probe.schema.terms import FindingKind
 
 from ..account import Account
+from ..attribution import MAX_SUSPECTS
 from ..effects import excess_by_class
-from ..results import Finding, Where
+from ..results import Cause, Finding, Where
 from ..words import counted
 from .grading import MIN_COST, severity
 
@@ -24,35 +25,47 @@ def straggler_ranks(account: Account) -> Iterator[Finding]:
     attribution = account.attribution
     if attribution is None:
         return
-    table = {int(row["rank"]): row for row in attribution.ranks.to_dict("records")}
-    step = account.windows.step_time_ns
-    for cause in account.causes("straggler_rank"):
-        if cause.share_frac <= 0:
-            continue
-        rank = cause.where["rank"]
-        own = table[rank]
-        if cause.removal_gain_frac < MIN_COST and own["excess_ns"] / step < MIN_HIDDEN_EXCESS:
-            continue
-        where: Where = {"rank": rank}
-        if account.stage[rank] >= 0:
-            where["stage"] = account.stage[rank]
-        where["steps"] = [int(account.windows.steps[0]), int(account.windows.steps[-1])]
-        hidden = cause.removal_gain_frac < MIN_COST
-        note = (
-            "; repairing it alone returns nothing, because another cause hides it" if hidden else ""
-        )
-        yield Finding(
-            kind=FindingKind.STRAGGLER_RANK,
-            severity=severity(max(cause.share_frac, cause.removal_gain_frac)),
-            where=where,
-            claim=f"Rank {rank} takes {own['slowdown'] - 1:.0%} longer for its own work than its "
-            f"{counted(own['peers'], 'peer')} and makes the others wait{note}",
-            cost_frac=cause.share_frac,
-            removal_gain_frac=cause.removal_gain_frac,
-            confidence=min(0.99, 1.0 - 2.0 / float(own["z"]) ** 2),
-            evidence=tuple(_straggler_evidence(account, rank, own)),
-            remedy=_straggler_remedy(account, rank, float(own["excess_ns"])),
-        )
+    causes = {cause.where["rank"]: cause for cause in account.causes("straggler_rank")}
+    ranks = attribution.ranks
+    suspects = ranks[ranks["suspect"]].nlargest(MAX_SUSPECTS, "excess_ns").to_dict("records")
+    for own in suspects:
+        cause = causes.get(int(own["rank"]))
+        if _is_worth_it(cause, own["excess_ns"] / account.windows.step_time_ns):
+            yield _straggler(account, own, cause)
+
+
+def _is_worth_it(cause: Cause | None, excess_frac: float) -> bool:
+    """Return whether a suspect is named: by its cost, or by its excess if another hides it."""
+    if cause is None:
+        return excess_frac >= MIN_HIDDEN_EXCESS
+    if cause.share_frac <= 0:
+        return False
+    return cause.removal_gain_frac >= MIN_COST or excess_frac >= MIN_HIDDEN_EXCESS
+
+
+def _straggler(account: Account, own: dict[Hashable, Any], cause: Cause | None) -> Finding:
+    rank, excess_ns = int(own["rank"]), float(own["excess_ns"])
+    where: Where = {"rank": rank}
+    if account.stage[rank] >= 0:
+        where["stage"] = account.stage[rank]
+    where["steps"] = [int(account.windows.steps[0]), int(account.windows.steps[-1])]
+    note, cost = "", excess_ns / account.windows.step_time_ns
+    if cause is not None:
+        cost = max(cause.share_frac, cause.removal_gain_frac)
+        if cause.removal_gain_frac < MIN_COST:
+            note = "; repairing it alone returns nothing, because another cause hides it"
+    return Finding(
+        kind=FindingKind.STRAGGLER_RANK,
+        severity=severity(cost),
+        where=where,
+        claim=f"Rank {rank} takes {own['slowdown'] - 1:.0%} longer for its own work than its "
+        f"{counted(own['peers'], 'peer')} and makes the others wait{note}",
+        cost_frac=None if cause is None else cause.share_frac,
+        removal_gain_frac=None if cause is None else cause.removal_gain_frac,
+        confidence=min(0.99, 1.0 - 2.0 / float(own["z"]) ** 2),
+        evidence=tuple(_straggler_evidence(account, rank, own)),
+        remedy=_straggler_remedy(account, rank, excess_ns),
+    )
 
 
 def _straggler_evidence(account: Account, rank: int, own: dict[Hashable, Any]) -> Iterator[str]:
