@@ -17,7 +17,7 @@ FORMATTED := probe analyze dashboard reference_trainer src tests bench docs
 PYTEST := $(PY) -m pytest -rs
 PIP := $(PY) -m pip --disable-pip-version-check
 
-.PHONY: help setup demo test test-fast chromium lint fmt types imports docs docs-check bench screenshots check clean
+.PHONY: help setup demo test test-fast golden chromium lint fmt types imports docs docs-check bench screenshots check clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  \033[1m%-12s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ test-fast: setup ## run the tests that need no browser, no second process and no
 
 chromium: # a system Chromium for the browser tests, where it may be installed
 	@.ci/install-chromium
+
+golden: setup ## write the expected reports of tests/golden anew; review the diff like code
+	MESHSCOPE_GOLDEN=write $(PYTEST) -q tests/golden
 
 lint: setup ## check format and style with ruff
 	$(PY) -m ruff format --check $(FORMATTED)

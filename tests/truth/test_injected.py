@@ -72,6 +72,9 @@ def test_a_missing_rank_is_named_and_the_rest_is_diagnosed(demo: DemoResult, tmp
     missing = [f for f in result.findings if f.kind is FindingKind.MISSING_DATA]
     assert missing[0].where["ranks"] == [lost]
     assert set(result.ledger["rank"]) == set(range(8)) - {lost}
+    stragglers = [f for f in result.findings if f.kind is FindingKind.STRAGGLER_RANK]
+    assert [f.where["rank"] for f in stragglers] == [demo.truth.rank]
+    assert stragglers[0].removal_gain_frac is None
 
 
 def test_a_flipped_byte_is_reported(demo: DemoResult, tmp_path: Path):
