@@ -85,8 +85,22 @@ def _measure(trace: Trace) -> tuple[Account, tuple[str, ...]]:
         clock_offsets=offsets,
         stage=stage_of_ranks(trace, ranks),
     )
-    limits = (*trace.limits, *windows.limits, *events.limits, *replay_limits)
+    seen_limits = (*trace.limits, *_clock_limits(trace))
+    limits = (*seen_limits, *windows.limits, *events.limits, *replay_limits)
     return account, tuple(map(sentence, limits))
+
+
+def _clock_limits(trace: Trace) -> tuple[str, ...]:
+    """Return what a host capture of a run on GPUs cannot tell."""
+    device = str(trace.run.get("device_name") or "")
+    if trace.origin != "meshscope" or not device or device.startswith("CPU"):
+        return ()
+    if len(trace.frame("kernel")):
+        return ()
+    return (
+        f"times are those of the host: on {device} a span says when work was launched, "
+        "not when the device ran it, and communication has no end unless the host waited for it",
+    )
 
 
 def _windows(trace: Trace) -> StepWindows:

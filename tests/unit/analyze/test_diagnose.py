@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
-from tests.synthetic import MS, Job, capture
+from tests.synthetic import MS, Job, capture, uniform
 from tests.tables import trace_of
 
 from meshscope.analyze.diagnose import diagnose
@@ -148,3 +148,14 @@ def test_an_empty_capture_is_refused_with_a_remedy():
     """A capture of nothing would be a traceback."""
     with pytest.raises(TraceFormatError, match="Record at least one whole step"):
         diagnose(trace_of())
+
+
+def test_a_host_capture_of_a_gpu_run_says_what_its_times_are():
+    """If this fails, launch times of a GPU run are read as the times of its kernels."""
+    job = Job(layout=ParallelLayout(dp=2), steps=3)
+    work = uniform(10 * MS, 20 * MS)
+    said = [
+        diagnose(replace(capture(job, work, device_name=name), origin="meshscope")).limits
+        for name in ("NVIDIA H200", "CPU x86_64")
+    ]
+    assert [any("launched" in limit for limit in limits) for limits in said] == [True, False]
