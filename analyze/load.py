@@ -15,6 +15,7 @@ from meshscope.probe.schema.rundir import RunCapture, is_run_directory, read_run
 from meshscope.probe.schema.tables import TABLES
 
 from .importers import import_trace
+from .ingested import is_ingested, read_ingested
 from .realignment import realign
 from .topology import with_axes
 from .trace import Trace
@@ -36,8 +37,11 @@ def load_trace(path: str | Path) -> Trace:
         raise RunDirectoryError(
             "no such file or directory", where=str(path), remedy="Check the path"
         )
-    trace = _from_capture(path, read_run(path)) if is_run_directory(path) else import_trace(path)
-    return with_axes(_realigned(trace))
+    if not is_run_directory(path):
+        return with_axes(_realigned(import_trace(path)))
+    if is_ingested(path):
+        return read_ingested(path)
+    return with_axes(_from_capture(path, read_run(path)))
 
 
 def _realigned(trace: Trace) -> Trace:

@@ -98,6 +98,34 @@ def diagnose(
 
 
 @app.command()
+def ingest(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(metavar="PATH...", help="Traces of other tools: files or folders."),
+    ],
+    runs: Annotated[Path, typer.Option(help="Folder that gets the run directories.")] = Path(
+        "meshscope_runs"
+    ),
+) -> None:
+    """Turn other tools' traces into run directories, and say what was understood."""
+    from meshscope.analyze.ingest import ingest as read
+    from meshscope.analyze.ingest import understood
+    from meshscope.probe.clock import now_ns
+
+    for path in paths:
+        start_ns = now_ns()
+        result = read(path, runs)
+        seconds = (now_ns() - start_ns) / 1e9
+        size = result.source_bytes / 1e6
+        _emit(
+            f"{path}: {size:,.1f} MB in {seconds:.2f} s ({size / seconds:,.0f} MB/s)"
+            + (", known from before" if result.reused else "")
+        )
+        _emit("\n".join(f"  {line}" for line in understood(result.trace)))
+        _emit(f"\nNext: meshscope diagnose {result.path}")
+
+
+@app.command()
 def breakdown(
     path: RunPath,
     step: Annotated[
