@@ -1,0 +1,6 @@
+"""A capture in the forms of other tools."""
+
+from .csv import export_csv
+from .perfetto import export_perfetto
+
+__all__ = ["export_csv", "export_perfetto"]
