@@ -77,8 +77,8 @@ class _Claims(NamedTuple):
 def build_ledger(trace: Trace, windows: StepWindows, events: CommunicationEvents) -> Ledger:
     """Return the ledger of the analysed steps of every captured rank."""
     parts = [
-        _rank_segments(claims, windows.frame[windows.frame["rank"] == rank], events.frame)
-        for rank, claims in _claims_by_rank(trace, windows, events.frame)
+        _rank_segments(claims, own, events.frame)
+        for claims, own in _by_rank(_claims(trace, windows, events.frame), windows)
     ]
     segments = pd.concat(parts, ignore_index=True)
     return Ledger(segments, _sum_by_step(segments, windows))
@@ -94,29 +94,28 @@ def class_code(name: str) -> int:
     return _CODE[name]
 
 
-def _claims_by_rank(
-    trace: Trace, windows: StepWindows, events: pd.DataFrame
-) -> Iterator[tuple[int, _Claims]]:
-    kernels = trace.frame("kernel")
-    has_kernels = len(kernels) > 0
-    spans = _span_claims(trace, windows, above_compute=has_kernels)
-    waits = _event_claims(events)
-    kernels = _in_steps(kernels, trace, windows)
-    device = _kernel_claims(kernels, windows) if has_kernels else None
-    for rank in windows.ranks.tolist():
-        own = [
-            frame[frame["rank"] == rank] for frame in (spans, waits, device) if frame is not None
-        ]
-        claims = pd.concat(own, ignore_index=True)
-        yield (
-            rank,
-            _Claims(
-                claims[["start_ns", "end_ns"]].to_numpy(np.int64),
-                claims["code"].to_numpy(np.int64),
-                claims["priority"].to_numpy(np.int64),
-                claims["event"].to_numpy(np.int64),
-            ),
-        )
+def _claims(trace: Trace, windows: StepWindows, events: pd.DataFrame) -> pd.DataFrame:
+    """Return what claims time on any rank: rank, start_ns, end_ns, code, priority, event."""
+    kernels = _in_steps(trace.frame("kernel"), trace, windows)
+    has_kernels = len(trace.frame("kernel")) > 0
+    claims = [_span_claims(trace, windows, above_compute=has_kernels), _event_claims(events)]
+    if has_kernels:
+        claims.append(_kernel_claims(kernels, windows))
+    return pd.concat([part for part in claims if len(part)] or claims[:1], ignore_index=True)
+
+
+def _by_rank(claims: pd.DataFrame, windows: StepWindows) -> Iterator[tuple[_Claims, pd.DataFrame]]:
+    """Yield each rank's claims and windows: one sort, then slices."""
+    rank = claims["rank"].to_numpy(np.int64)
+    order = np.argsort(rank, kind="stable")
+    low = np.searchsorted(rank[order], windows.ranks, side="left")
+    high = np.searchsorted(rank[order], windows.ranks, side="right")
+    intervals = claims[["start_ns", "end_ns"]].to_numpy(np.int64)[order]
+    labels = claims[["code", "priority", "event"]].to_numpy(np.int64)[order]
+    own_windows = dict(iter(windows.frame.groupby("rank")))
+    for value, first, last in zip(windows.ranks.tolist(), low, high, strict=True):
+        code, priority, event = labels[first:last].T
+        yield _Claims(intervals[first:last], code, priority, event), own_windows[value]
 
 
 def _span_claims(trace: Trace, windows: StepWindows, *, above_compute: bool) -> pd.DataFrame:
