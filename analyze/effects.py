@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from .intervals import IntArray
+from .intervals import IntArray, covered_length, union
 from .ledger import CLASSES, Ledger, compute_code
 from .marks import ISSUE
 from .program import Program
@@ -101,18 +101,16 @@ def _compute_inside(marks: pd.DataFrame, edge: IntArray, ledger: Ledger) -> Floa
     """Return the compute-class time inside each work edge, by prefix sums per rank."""
     segments = ledger.segments
     segments = segments[compute_code(segments["code"].to_numpy())]
-    end = marks["start_ns"].to_numpy(np.float64)[edge]
-    start = end - marks["work_ns"].to_numpy(np.float64)[edge]
+    end = marks["start_ns"].to_numpy(np.int64)[edge]
+    start = end - marks["work_ns"].to_numpy(np.int64)[edge]
     rank = marks["rank"].to_numpy()[edge]
     inside = np.zeros(len(edge))
     for value, own in segments.groupby("rank"):
-        mask = rank == value
-        knots = own[["start_ns", "end_ns"]].to_numpy(np.float64)
-        total = np.cumsum(knots[:, 1] - knots[:, 0])
-        levels = np.column_stack([total - (knots[:, 1] - knots[:, 0]), total]).ravel()
-        at = np.interp(np.concatenate([start[mask], end[mask]]), knots.ravel(), levels)
-        half = int(mask.sum())
-        inside[mask] = at[half:] - at[:half]
+        # Marks are in the order of ranks, so the edges of one are a slice.
+        low = int(np.searchsorted(rank, value, side="left"))
+        high = int(np.searchsorted(rank, value, side="right"))
+        merged = union(own[["start_ns", "end_ns"]].to_numpy(np.int64))
+        inside[low:high] = covered_length(merged, start[low:high], end[low:high])
     return inside
 
 
