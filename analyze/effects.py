@@ -105,12 +105,13 @@ def _compute_inside(marks: pd.DataFrame, edge: IntArray, ledger: Ledger) -> Floa
     start = end - marks["work_ns"].to_numpy(np.int64)[edge]
     rank = marks["rank"].to_numpy()[edge]
     inside = np.zeros(len(edge))
-    for value, own in segments.groupby("rank"):
-        # Marks are in the order of ranks, so the edges of one are a slice.
-        low = int(np.searchsorted(rank, value, side="left"))
-        high = int(np.searchsorted(rank, value, side="right"))
-        merged = union(own[["start_ns", "end_ns"]].to_numpy(np.int64))
-        inside[low:high] = covered_length(merged, start[low:high], end[low:high])
+    by_rank = segments.groupby("rank")[["start_ns", "end_ns"]]
+    # Marks are in the order of ranks, so the edges of one are a slice.
+    values, firsts = np.unique(rank, return_index=True)
+    for value, low, high in zip(values, firsts, [*firsts[1:], len(rank)], strict=True):
+        if value in by_rank.groups:
+            merged = union(by_rank.get_group(value).to_numpy(np.int64))
+            inside[low:high] = covered_length(merged, start[low:high], end[low:high])
     return inside
 
 
