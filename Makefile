@@ -69,7 +69,7 @@ docs: setup ## write the generated pages of docs/
 docs-check: setup ## fail if a generated page of docs/ is out of date
 	$(PY) docs/generate.py --check
 
-bench: setup ## measure what the probe costs; prints figures, asserts none
+bench: setup ## measure what the probe and the readers cost; prints figures, asserts none
 	$(PY) bench/run.py
 
 screenshots: setup chromium ## run the demo and take the pictures of docs/images from it

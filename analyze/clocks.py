@@ -1,7 +1,8 @@
 """Whether the ranks' clocks agree, judged from what the tables say of the same moments.
 
 Members leave a synchronising collective together, so the differences of their
-recorded ends show the differences of their clocks. Ends are used only where the
+recorded ends show the differences of their clocks. What is judged here remains after
+offsets were corrected (``alignment``). Ends are used only where the
 member was seen to stand still until the end (host) or on the device. And nothing
 is received before it is sent.
 """
@@ -18,6 +19,10 @@ MAX_SKEW_NS = 1_000_000
 """Constant offset that is taken as a wrong clock; members leave within far less."""
 MAX_SPREADS = 5.0
 """It must also be that many times the usual scatter of the rank's ends."""
+
+PARTS = 4
+LEAST_IN_PART = 8
+"""Ends of a rank in a part of the capture from which the part is judged by itself."""
 
 
 def clock_offsets(events: CommunicationEvents) -> pd.Series:
@@ -36,15 +41,27 @@ def clock_offsets(events: CommunicationEvents) -> pd.Series:
 
 
 def _by_common_end(frame: pd.DataFrame) -> pd.Series:
+    """Return, by rank, offsets in the whole capture and in parts of it, where beyond the limits."""
     stood = ~frame["host"] | ((frame["wait_end_ns"] - frame["wait_start_ns"]) > BLOCKING_NS)
     kinds = [kind.value for kind in SYNCHRONISING]
     rows = frame[frame["kind"].isin(kinds) & frame["end_ns"].notna() & stood]
     rows = rows[rows.groupby("join")["rank"].transform("nunique") > 1]
     early = rows["end_ns"] - rows.groupby("join")["end_ns"].transform("median")
-    by_rank = early.groupby(rows["rank"])
-    offset = by_rank.median()
-    scatter = (early - by_rank.transform("median")).abs().groupby(rows["rank"]).median()
-    return offset[(offset.abs() > MAX_SKEW_NS) & (offset.abs() > MAX_SPREADS * scatter)]
+    # A clock that is set in mid-capture is wrong in a part of it only.
+    part = rows["step"].rank(method="dense") * PARTS // (rows["step"].nunique() + 1)
+    in_part = early.groupby([rows["rank"], part]).transform("size") >= LEAST_IN_PART
+    of_part = _beyond(early[in_part], [rows.loc[in_part, "rank"], part[in_part]]).droplevel(1)
+    found: pd.Series[float] = pd.concat([_beyond(early, [rows["rank"]]), of_part])
+    return found
+
+
+def _beyond(early: pd.Series, keys: list[pd.Series]) -> pd.Series:
+    """Return the medians of early by key that are beyond the limits."""
+    by_key = early.groupby(keys)
+    offset: pd.Series[float] = by_key.median()
+    scatter = (early - by_key.transform("median")).abs().groupby(keys).median()
+    beyond = offset.abs() > np.maximum(MAX_SKEW_NS, MAX_SPREADS * scatter)
+    return offset[beyond]
 
 
 def _by_causality(frame: pd.DataFrame) -> pd.Series:

@@ -19,8 +19,9 @@ from .ledger import CLASSES, COMPUTE_CLASSES, Ledger, build_ledger
 from .memory import memory_by_stage, peak_memory_frac
 from .program import build_program
 from .results import Bar, Diagnosis, Utilization
+from .stepless import diagnose_without_steps
 from .steps import StepWindows, step_windows
-from .trace import Trace
+from .trace import FLIGHT_RECORDER, Trace
 from .utilization import utilization
 from .waiting import traffic_by_group, waits_by_rank
 from .words import sentence
@@ -32,9 +33,13 @@ _WRONG_CLOCKS = "no replay: the clocks of some ranks are wrong (see the finding 
 def diagnose(trace: Trace) -> Diagnosis:
     """Return where the time of a run went, why, and what to do.
 
+    A dump of a flight recorder has no steps: only who did not arrive is told.
+
     Raises:
         TraceFormatError: The capture holds no event that lies in a step.
     """
+    if trace.origin == FLIGHT_RECORDER:
+        return diagnose_without_steps(trace)
     account, limits = _measure(trace)
     findings = find(account)
     attribution = account.attribution

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from glob import has_magic
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -14,15 +15,18 @@ from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.rundir import RunCapture, is_run_directory, read_run
 from meshscope.probe.schema.tables import TABLES
 
+from .alignment import align
+from .broken_off import progress_at_the_end
 from .importers import import_trace
 from .ingested import is_ingested, read_ingested
+from .layout_inference import with_inferred_layout
 from .realignment import realign
 from .topology import with_axes
 from .trace import Trace
 
 
 def load_trace(path: str | Path) -> Trace:
-    """Return the capture at ``path`` with the axis of every group inferred.
+    """Return the capture at ``path`` on one clock, with the axis of every group inferred.
 
     Args:
         path: A run directory of ours, or a file, folder or glob of another tool.
@@ -38,10 +42,10 @@ def load_trace(path: str | Path) -> Trace:
             "no such file or directory", where=str(path), remedy="Check the path"
         )
     if not is_run_directory(path):
-        return with_axes(_realigned(import_trace(path)))
+        return with_inferred_layout(with_axes(align(_realigned(import_trace(path)))))
     if is_ingested(path):
         return read_ingested(path)
-    return with_axes(_from_capture(path, read_run(path)))
+    return with_inferred_layout(with_axes(align(_from_capture(path, read_run(path)))))
 
 
 def _realigned(trace: Trace) -> Trace:
@@ -66,14 +70,37 @@ def _realigned(trace: Trace) -> Trace:
 def _from_capture(path: Path, capture: RunCapture) -> Trace:
     run: Mapping[str, object] = capture.tables["run"].to_pylist()[0]
     layout, limits = _layout(capture.manifest, capture.tables["group"], capture.ranks)
+    progress = progress_at_the_end(
+        capture.tables["collective"], capture.tables["group"], capture.rank_manifests
+    )
     return Trace(
         path=path,
         run=run,
         layout=layout,
         ranks=capture.ranks,
-        tables=capture.tables,
+        tables=capture.tables | {"progress": progress},
         limits=(*capture.limits, *limits),
+        clocks=_clocks(capture.rank_manifests),
     )
+
+
+def _clocks(manifests: Mapping[int, Mapping[str, Any]]) -> dict[int, str]:
+    """Return the clock of each rank that states its boot or its host.
+
+    All processes of one boot share a monotonic clock, whatever their containers call
+    the host. A clock is named after the host of its first rank.
+    """
+    names: dict[str, str] = {}
+    found: dict[int, str] = {}
+    for rank, manifest in sorted(manifests.items()):
+        host, boot = manifest.get("host"), manifest.get("boot_id") or manifest.get("host")
+        if not isinstance(boot, str) or not boot:
+            continue
+        name = host if isinstance(host, str) and host else boot
+        if boot not in names and name in names.values():
+            name = f"{name} (boot {boot})"
+        found[rank] = names.setdefault(boot, name)
+    return found
 
 
 def _layout(

@@ -51,12 +51,18 @@ def _header(result: Diagnosis) -> Iterator[str]:
         if run.get(axis) not in (None, 1)
     )
     world = run.get("world_size")
+    steps = "no steps"
+    if run["steps"]:
+        steps = (
+            f"{run['steps']} steps ({run['first_step']}..{run['last_step']}) "
+            f"of {result.step_time_ns / 1e6:.2f} ms"
+        )
     yield (
         f"{run['run_id']}: {run['captured_ranks']} of {world or 'an unknown number of'} ranks"
         f"{', ' + mesh if mesh else ''}"
         f"{', ' + str(run['schedule']) if run.get('schedule') not in (None, 'none') else ''}"
         f"{', ' + str(run['microbatches']) + ' microbatches' if run.get('microbatches') else ''}"
-        f"; {run['steps']} steps ({run['first_step']}..{run['last_step']}) of {result.step_time_ns / 1e6:.2f} ms"
+        f"; {steps}"
     )
     if use.mfu is None:
         yield f"MFU unknown: {use.unknown_because}"
@@ -74,6 +80,8 @@ def _header(result: Diagnosis) -> Iterator[str]:
 
 
 def _waterfall(bars: tuple[Bar, ...], *, markdown: bool) -> Iterator[str]:
+    if not bars:
+        return
     if markdown:
         yield "| class | share | ms per step |"
         yield "|---|---:|---:|"
@@ -131,6 +139,8 @@ def _causes(result: Diagnosis, *, markdown: bool) -> list[str]:
 
 
 def _ranks(result: Diagnosis, *, markdown: bool, most: int = 8) -> list[str]:
+    if not result.run["steps"]:
+        return []
     rows = [
         (
             row["rank"],

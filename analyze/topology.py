@@ -12,7 +12,7 @@ from dataclasses import replace
 import pandas as pd
 import pyarrow as pa
 
-from meshscope.probe.schema.layout import ParallelLayout
+from meshscope.probe.schema.layout import MESH_AXES, ParallelLayout
 from meshscope.probe.schema.tables import TABLES
 from meshscope.probe.schema.terms import Axis
 
@@ -62,9 +62,11 @@ def _axis(
     if layout is not None and len(ranks) > 1:
         axis = layout.axis_of(ranks)
         if axis is not Axis.OTHER:
-            return axis, "its members lie along this axis of the stated layout"
-    named = {axis for pattern, axis in _WORDS if re.search(pattern, description, re.IGNORECASE)}
+            return axis, "its members lie along this axis of the layout"
+    named = named_axes(description)
     told = _one_of(named)
+    if told is not None and layout is not None and _leaves(layout, told, ranks):
+        told = Axis.EP if Axis.EP in named else None
     if told is not None:
         return told, f"the framework calls it {description!r}"
     if traffic == "p2p":
@@ -74,7 +76,27 @@ def _axis(
     return Axis.OTHER, "neither layout, name nor traffic tells"
 
 
-def _one_of(named: set[Axis]) -> Axis | None:
+def named_axes(description: str) -> frozenset[Axis]:
+    """Return the axes that the words of a group's name stand for."""
+    return frozenset(
+        axis for pattern, axis in _WORDS if re.search(pattern, description, re.IGNORECASE)
+    )
+
+
+def _leaves(layout: ParallelLayout, axis: Axis, ranks: tuple[int, ...]) -> bool:
+    """Return whether members differ in more than their place on an axis of the mesh.
+
+    Gradients are reduced over data and context together, which counts as data.
+    """
+    if axis not in MESH_AXES or not ranks or max(ranks) >= layout.world_size:
+        return False
+    own = {Axis.DP, Axis.CP} if axis is Axis.DP else {axis}
+    others = [name for name in MESH_AXES if name not in own]
+    places = map(layout.coordinates, ranks)
+    return len({tuple(place[name] for name in others) for place in places}) > 1
+
+
+def _one_of(named: frozenset[Axis]) -> Axis | None:
     """Return the axis that a description with these words means, None if it is not one.
 
     An expert group with another axis in its name runs along that axis; gradients

@@ -12,6 +12,9 @@ import pyarrow as pa
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.tables import TABLES
 
+FLIGHT_RECORDER = "flight_recorder"
+"""Origin of dumps: no steps, and an operation without an end was not complete."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
@@ -37,7 +40,13 @@ class Trace:
     """Which program wrote the input: ``meshscope``, ``kineto``, ``ndtimeline`` …"""
     per_step_clock: bool = False
     """True where each step has its own time origin, so that steps cannot be chained."""
+    clocks: Mapping[int, str] = field(default_factory=dict)
+    """Which clock each rank read, where that is known; see ``clock_of``."""
     _frames: dict[str, pd.DataFrame] = field(default_factory=dict, repr=False)
+
+    def clock_of(self, rank: int) -> str:
+        """Return the id of the clock that a rank read; one of its own where that is not known."""
+        return self.clocks.get(rank, f"rank {rank}")
 
     def frame(self, name: str) -> pd.DataFrame:
         """Return one table as a DataFrame; categories stay categories.

@@ -34,10 +34,11 @@ def waits_by_rank(events: CommunicationEvents, ranks: list[int]) -> pd.DataFrame
         other members of the collectives that it arrived last at waited),
         arrived_last, collectives (that it took part in with at least one peer),
         chance (bound on the probability that a rank like the others is last so often).
+        The waits are NaN where no communication was recorded.
     """
     frame = events.frame
     if frame.empty:
-        return _no_waits(ranks)
+        return _no_waits(ranks).assign(wait_ns=np.nan, early_ns=np.nan, wait_caused_ns=np.nan)
     frame = frame[
         frame["kind"].isin([kind.value for kind in SYNCHRONISING]) & frame["end_ns"].notna()
     ]

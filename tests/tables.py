@@ -39,6 +39,7 @@ _DEFAULTS: dict[str, dict] = {
         "launch_ns": None,
     },
     "memory": {"rank": 0, "step": 0, "phase": "after_backward", "stage": -1, "time_ns": 0},
+    "progress": {"rank": 0, "group_id": "g", "completed_seq": None},
     "group": {"group_id": "g", "axis": "other", "ranks": [0, 1]},
 }
 

@@ -12,11 +12,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from meshscope.probe.schema.errors import TraceFormatError
 
+DAMAGED_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What decoding JSON raises on torn, mistyped and absurdly nested content."""
 HEAD_BYTES = 1 << 18
 """Uncompressed bytes that are looked at to recognise a format."""
 NDTIMELINE_COLUMNS = frozenset(
@@ -30,6 +33,12 @@ _TAR_MAGIC, _TAR_MAGIC_AT = b"ustar", 257
 _KINETO_KEY = re.compile(
     rb'"(?:traceEvents|schemaVersion|distributedInfo|deviceProperties|baseTimeNanoseconds)"\s*:'
 )
+_EVENT_KEY = re.compile(rb'"ph"\s*:\s*"[XBE]"')
+_PIPELINE_KEY = re.compile(rb'"fwd_start"\s*:\s*\[')
+_PIPELINE_CONFIG_KEY = re.compile(rb'"pp_size"\s*:(?s:.*)"(?:num_mbs|micro_batches)"\s*:')
+_INSPECTOR_KEY = re.compile(rb'"dump_timestamp_us"\s*:')
+_DUMP_KEY = re.compile(rb"pg_config|pg_status|profiling_name")
+_PICKLE_MAGIC = b"\x80"
 _DAMAGED_GZIP = (EOFError, zlib.error, gzip.BadGzipFile)
 
 
@@ -38,6 +47,10 @@ class InputFormat(StrEnum):
 
     KINETO = "kineto"
     NDTIMELINE = "ndtimeline"
+    PIPELINE_VISUALISER = "pipeline_visualiser"
+    PIPELINE_CONFIG = "pipeline_config"
+    NCCL_INSPECTOR = "nccl_inspector"
+    FLIGHT_RECORDER = "flight_recorder"
     ARCHIVE = "archive"
     UNKNOWN = "unknown"
 
@@ -115,9 +128,23 @@ def classify(file: InputFile) -> InputFormat:
         return InputFormat.NDTIMELINE if _is_ndtimeline(file.path) else InputFormat.UNKNOWN
     if head[_TAR_MAGIC_AT : _TAR_MAGIC_AT + len(_TAR_MAGIC)] == _TAR_MAGIC:
         return InputFormat.ARCHIVE
-    if head.lstrip()[:1] == b"{" and _KINETO_KEY.search(head):
+    if head.lstrip()[:1] == b"{":
+        return next((kind for key, kind in _JSON_KEYS if key.search(head)), InputFormat.UNKNOWN)
+    if head.lstrip()[:1] == b"[" and _EVENT_KEY.search(head):
         return InputFormat.KINETO
+    if head.startswith(_PICKLE_MAGIC) and _DUMP_KEY.search(head):
+        return InputFormat.FLIGHT_RECORDER
     return InputFormat.UNKNOWN
+
+
+_JSON_KEYS = (
+    (_KINETO_KEY, InputFormat.KINETO),
+    (_PIPELINE_KEY, InputFormat.PIPELINE_VISUALISER),
+    (_PIPELINE_CONFIG_KEY, InputFormat.PIPELINE_CONFIG),
+    (_INSPECTOR_KEY, InputFormat.NCCL_INSPECTOR),
+    (_DUMP_KEY, InputFormat.FLIGHT_RECORDER),
+)
+"""Keys by which the formats that are JSON objects are told apart, in the order of trial."""
 
 
 def unpack(archive: InputFile) -> Iterator[InputFile]:
@@ -146,7 +173,8 @@ def nothing_readable(path: Path, count: int) -> TraceFormatError:
 
 _WHAT_WE_READ = (
     "Give a meshscope run directory, Kineto traces of the PyTorch profiler (.json, .json.gz, tar), "
-    "or an NDTimeline parquet file"
+    "an NDTimeline parquet file, pipeline visualiser dumps, a log of the NCCL Inspector, "
+    "or dumps of the PyTorch flight recorder"
 )
 
 

@@ -11,17 +11,18 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from meshscope.probe.schema.terms import Axis, CollectiveKind, Direction, KernelCategory, TimeSource
+from meshscope.probe.schema.terms import Axis, CollectiveKind, Direction, TimeSource
 
 from .kernel_names import collective_kind, item_bytes
-from .kineto_columns import DeviceColumns, Intervals, StepWindows
-from .kineto_events import DistributedInfo, Event, EventArgs, to_int
+from .kineto_columns import DeviceLinks, StepWindows
+from .kineto_events import DistributedInfo, EventArgs, to_int
 from .kineto_groups import GroupIdentity, NamedGroup, parse_ranks
+from .kineto_roles import IntArray, Intervals, RoledEvents
 
 UNNAMED_GROUP = "unnamed"
 """Group of the collectives for which the trace names none."""
@@ -53,8 +54,7 @@ class RankCommunication:
 def rank_communication(
     rank: int,
     info: DistributedInfo,
-    events: Sequence[Event],
-    columns: DeviceColumns,
+    roles: RoledEvents,
     issued: IssueContext,
 ) -> RankCommunication:
     """Return one row per communication kernel of a rank, and its groups."""
@@ -62,12 +62,13 @@ def rank_communication(
     for config in info.pg_config or ():
         group = NamedGroup(parse_ranks(config.ranks), str(config.pg_desc or ""))
         found.groups[str(config.pg_name)] = group
-    order = np.argsort(columns.time.start, kind="stable")
-    for i in order.tolist():
-        if columns.category[i] == KernelCategory.COMMUNICATION:
-            row = _row(found, events[i], issued.host_name(i), i)
-            if row is not None:
-                found.rows.append(row | issued.times(i))
+    device = roles.device
+    places = np.array(sorted(roles.communication), dtype=np.int64)
+    for i in places[np.argsort(device.start[places], kind="stable")].tolist():
+        named = _Kernel(roles.names[device.name[i]], roles.communication[i])
+        row = _row(found, named, issued.host_name(i), i)
+        if row is not None:
+            found.rows.append(row | issued.times(i))
     return found
 
 
@@ -75,33 +76,33 @@ def rank_communication(
 class IssueContext:
     """When each device activity was issued, in which step, and what the host said around it."""
 
-    columns: DeviceColumns
-    step: npt.NDArray[np.int64]
+    time: Intervals
+    """When the device worked."""
+    links: DeviceLinks
+    step: IntArray
     note_names: list[str]
     notes: Intervals
     """Host annotations of collectives, sorted by start."""
 
     @classmethod
-    def of(
-        cls, columns: DeviceColumns, steps: StepWindows, notes: Sequence[Event], time: Intervals
-    ) -> IssueContext:
+    def of(cls, roles: RoledEvents, links: DeviceLinks, steps: StepWindows) -> IssueContext:
         """Keep the host annotations that name a collective."""
-        matches = [(_HOST_NOTE.match(note.name), i) for i, note in enumerate(notes)]
-        named = [(match[1], i) for match, i in matches if match]
-        chosen = np.array([i for _, i in named], dtype=np.int64)
-        order = np.argsort(time.start[chosen], kind="stable")
+        word_of = {code: match[1] for code, match in roles.names_like(_HOST_NOTE).items()}
+        named = roles.host_note.named(word_of)
+        order = np.argsort(named.start, kind="stable")
         return cls(
-            columns,
-            steps.step_of(columns.launch),
-            [named[i][0] for i in order.tolist()],
-            Intervals(time.start[chosen][order], time.dur[chosen][order]),
+            roles.device.time,
+            links,
+            steps.step_of(links.launch),
+            [word_of[code] for code in named.name[order].tolist()],
+            Intervals(named.start[order], named.dur[order]),
         )
 
     def host_name(self, i: int) -> str:
         """Return the collective that the host announced around the launch, or nothing."""
-        if not self.columns.is_linked[i]:
+        if not self.links.is_linked[i]:
             return ""
-        launch = self.columns.launch[i]
+        launch = self.links.launch[i]
         place = int(np.searchsorted(self.notes.start, launch, side="right")) - 1
         if place < 0 or self.notes.end[place] < launch:
             return ""
@@ -109,25 +110,30 @@ class IssueContext:
 
     def times(self, i: int) -> dict[str, object]:
         """Return the step and times of one row, ns."""
-        time = self.columns.time
+        time = self.time
         return {
             "step": int(self.step[i]),
-            "issue_ns": int(self.columns.launch[i]),
+            "issue_ns": int(self.links.launch[i]),
             "start_ns": int(time.start[i]),
             "end_ns": int(time.start[i] + time.dur[i]),
         }
 
 
+class _Kernel(NamedTuple):
+    name: str
+    args: EventArgs
+
+
 def _row(
-    found: RankCommunication, event: Event, host_name: str, i: int
+    found: RankCommunication, kernel: _Kernel, host_name: str, i: int
 ) -> dict[str, object] | None:
     """Return what one communication kernel is, or None where it is no one operation."""
-    args = event.args or EventArgs()
+    args = kernel.args
     name = str(args.collective_name or host_name)
-    if not name and not _LIBRARY.search(event.name):
+    if not name and not _LIBRARY.search(kernel.name):
         found.counts[_FOREIGN] += 1
         return None
-    direction, peer, kind = _operation(name, event.name, args)
+    direction, peer, kind = _operation(name, kernel.name, args)
     if not direction and kind == CollectiveKind.OTHER and _GROUPED.search(name):
         found.counts[_GROUPED_TRANSFERS] += 1
         return None

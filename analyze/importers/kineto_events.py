@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Annotated, Any
+from types import NoneType
+from typing import Annotated, Any, TypeVar, cast
 
 import msgspec
 import numpy as np
@@ -21,9 +22,10 @@ import pyarrow.compute as pc
 from meshscope.probe.schema.errors import TraceFormatError
 
 _NO_VALUE = msgspec.Raw(b"")
-_LATEST_US = 4_600_000_000_000_000
+_LATEST_NS = 4_600_000_000_000_000_000
 """Year 2115. A stamp and a time base below it add up within 64 bits of nanoseconds."""
-_EXPORT_AGAIN = "Export the trace again"
+EXPORT_AGAIN = "Export the trace again"
+"""Remedy of a file that is not what the profiler writes."""
 
 
 class EventArgs(msgspec.Struct, gc=False):
@@ -58,14 +60,6 @@ class Event(msgspec.Struct, gc=False):
     dur: msgspec.Raw = _NO_VALUE
     args: EventArgs | None = None
 
-    def start_text(self) -> bytes:
-        """Return the start as decimal text, empty where the event has none."""
-        return _decimal_text(self.ts)
-
-    def dur_text(self) -> bytes:
-        """Return the duration as decimal text, empty where the event has none."""
-        return _decimal_text(self.dur)
-
 
 class GroupConfig(msgspec.Struct):
     """One entry of ``distributedInfo.pg_config``."""
@@ -92,42 +86,85 @@ class DeviceProperties(msgspec.Struct):
     name: Any = None
 
 
-_Base = Annotated[int, msgspec.Meta(ge=0, lt=_LATEST_US * 1000)]
+_Base = Annotated[int, msgspec.Meta(ge=0, lt=_LATEST_NS)]
 
 
-class KinetoFile(msgspec.Struct, rename="camel"):
-    """The parts of a file that we use; all others are skipped while decoding."""
+class KinetoHeader(msgspec.Struct, rename="camel"):
+    """What stands around the events; all other keys are skipped while decoding."""
 
-    trace_events: list[Event]
+    trace_events: list[msgspec.Raw] = []
     distributed_info: DistributedInfo | None = None
     device_properties: list[DeviceProperties] | None = None
     base_time_nanoseconds: _Base | None = None
 
 
-_DECODER = msgspec.json.Decoder(KinetoFile)
+_HEADER = msgspec.json.Decoder(KinetoHeader)
 _NOT_FINITE = re.compile(rb"(:\s*)[-+]?(?:nan|inf|infinity)\b", re.IGNORECASE)
+_Decoded = TypeVar("_Decoded")
 
 
-def decode(content: bytes, where: str) -> KinetoFile:
-    """Decode a file; bad UTF-8 and non-finite numbers, which profilers do write, are repaired.
+def decode(decoder: msgspec.json.Decoder[_Decoded], text: bytes, where: str) -> _Decoded:
+    """Decode JSON; bad UTF-8 and non-finite numbers, which profilers do write, are repaired.
 
     Args:
-        content: The uncompressed JSON.
+        decoder: What the text holds.
+        text: One JSON value.
         where: What an error names.
 
     Raises:
         TraceFormatError: It is not JSON, is cut off, or is not laid out as a Kineto trace.
     """
     try:
-        return _DECODER.decode(content)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        repaired = _NOT_FINITE.sub(rb"\1null", content.decode(errors="replace").encode())
-    try:
-        return _DECODER.decode(repaired)
+        return _decode_or_repair(decoder, text)
     except msgspec.DecodeError as error:
-        raise TraceFormatError(
-            f"cannot be read as a Kineto trace ({error})", where=where, remedy=_EXPORT_AGAIN
-        ) from error
+        raise _unreadable(error, where) from error
+
+
+def decode_header(text: bytes, where: str) -> KinetoHeader | None:
+    """Decode a file without its events; return None where the text is cut off.
+
+    Raises:
+        TraceFormatError: It is not laid out as a Kineto trace, or lists events twice.
+    """
+    try:
+        header = _decode_or_repair(_HEADER, text)
+    except msgspec.ValidationError as error:
+        raise _unreadable(error, where) from error
+    except msgspec.DecodeError:
+        return None
+    if header.trace_events:
+        raise TraceFormatError("has traceEvents twice", where=where, remedy=EXPORT_AGAIN)
+    return header
+
+
+def _decode_or_repair(decoder: msgspec.json.Decoder[_Decoded], text: bytes) -> _Decoded:
+    try:
+        try:
+            return decoder.decode(text)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            repaired = _NOT_FINITE.sub(rb"\1null", text.decode(errors="replace").encode())
+            return decoder.decode(repaired)
+    except RecursionError as error:
+        raise msgspec.ValidationError("a value is nested too deeply") from error
+
+
+def _unreadable(error: msgspec.DecodeError, where: str) -> TraceFormatError:
+    return TraceFormatError(
+        f"cannot be read as a Kineto trace ({error})", where=where, remedy=EXPORT_AGAIN
+    )
+
+
+def decimal_texts(values: Sequence[msgspec.Raw]) -> list[bytes]:
+    """Return JSON numbers as text, empty where there is none.
+
+    Some writers put numbers between quotes, or write null.
+    """
+    joined = b",".join(values)
+    texts = joined.split(b",") if values else []
+    if len(texts) != len(values) or b'"' in joined or b"null" in joined:
+        texts = [bytes(value).strip(b'"') for value in values]
+        texts = [b"" if text == b"null" else text for text in texts]
+    return texts
 
 
 def microseconds_to_ns(texts: Sequence[bytes], where: str) -> npt.NDArray[np.int64]:
@@ -143,24 +180,32 @@ def microseconds_to_ns(texts: Sequence[bytes], where: str) -> npt.NDArray[np.int
         return np.empty(0, dtype=np.int64)
     text = pa.array(texts, pa.binary()).cast(pa.string())
     try:
-        exact = text.cast(pa.decimal128(38, 20))
+        thousandths = _thousandths(text)
     except pa.ArrowInvalid as error:
         raise TraceFormatError(
-            f"a time stamp cannot be read ({error})", where=where, remedy=_EXPORT_AGAIN
+            f"a time stamp cannot be read ({error})", where=where, remedy=EXPORT_AGAIN
         ) from error
-    if pc.max(pc.abs(exact)).as_py() >= _LATEST_US:
-        raise TraceFormatError("a time stamp is centuries away", where=where, remedy=_EXPORT_AGAIN)
-    thousandths = pc.round(exact, 3, round_mode="half_to_even").cast(pa.decimal128(38, 3))
-    # The unscaled value of a decimal of scale 3 counts nanoseconds. It is stored
-    # as two little-endian words, of which the lower holds any 64-bit value whole.
-    words = np.frombuffer(thousandths.buffers()[1], dtype="<i8").reshape(-1, 2)[:, 0]
-    return words[thousandths.offset : thousandths.offset + len(thousandths)].copy()
+    # The unscaled value of a decimal of scale 3 counts nanoseconds. It is stored as
+    # two little-endian words: the lower holds a 64-bit value whole, the upper its sign.
+    words = np.frombuffer(thousandths.buffers()[1], dtype="<i8").reshape(-1, 2)
+    words = words[thousandths.offset : thousandths.offset + len(thousandths)]
+    lower = words[:, 0].copy()
+    if (
+        (words[:, 1] != lower >> 63).any()
+        or (lower >= _LATEST_NS).any()
+        or (lower <= -_LATEST_NS).any()
+    ):
+        raise TraceFormatError("a time stamp is centuries away", where=where, remedy=EXPORT_AGAIN)
+    return lower
 
 
-def _decimal_text(value: msgspec.Raw) -> bytes:
-    """Return a JSON number as text; some writers put it between quotes, or write null."""
-    text = bytes(value).strip(b'"')
-    return b"" if text == b"null" else text
+def _thousandths(text: pa.StringArray) -> pa.Decimal128Array:
+    """Return numbers at scale 3; the first way, for those that have no more digits, is faster."""
+    try:
+        return text.cast(pa.decimal128(22, 3))
+    except pa.ArrowInvalid:
+        exact = text.cast(pa.decimal128(38, 20))
+    return pc.round(exact, 3, round_mode="half_to_even").cast(pa.decimal128(38, 3))
 
 
 def to_int(value: object, default: int = -1, *, bits: int = 64) -> int:
@@ -175,3 +220,24 @@ def to_int(value: object, default: int = -1, *, bits: int = 64) -> int:
         except ValueError:
             return default
     return value if -(1 << bits - 1) <= value < 1 << bits - 1 else default
+
+
+def to_integers(values: Sequence[object], *, bits: int = 64) -> npt.NDArray[np.int64]:
+    """Return ``to_int`` of each value, -1 where it is no integer; fast where all are numbers."""
+    kinds = set(map(type, values))
+    if kinds <= {int, NoneType}:
+        known = (
+            [-1 if value is None else value for value in values] if NoneType in kinds else values
+        )
+        try:
+            column = np.fromiter(cast(Sequence[int], known), np.int64, len(known))
+        except OverflowError:
+            pass
+        else:
+            limit = 1 << bits - 1
+            return (
+                column
+                if bits == 64
+                else np.where((column >= -limit) & (column < limit), column, -1)
+            )
+    return np.array([to_int(value, bits=bits) for value in values], dtype=np.int64)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 import pyarrow as pa
 
 from meshscope.probe.schema.errors import TraceFormatError
@@ -16,21 +16,18 @@ from meshscope.probe.schema.terms import KernelCategory
 
 from .detect import InputFile
 from .kineto_columns import (
-    DeviceColumns,
-    Intervals,
-    RoledEvents,
+    DeviceLinks,
     StepWindows,
-    device_columns,
-    external_ids,
+    device_links,
     first_match,
     recognised_spans,
-    split_roles,
     step_windows,
     take_or,
-    times,
 )
 from .kineto_communication import IssueContext, RankCommunication, rank_communication
-from .kineto_events import DistributedInfo, Event, KinetoFile, decode, to_int
+from .kineto_events import DistributedInfo, KinetoHeader, to_int
+from .kineto_roles import CATEGORIES, Events, IntArray, RoleCollector, RoledEvents
+from .kineto_stream import CHUNK_BYTES, EventStream
 
 _RANK_IN_NAME = re.compile(r"(?:rank|worker)[-_. ]?(\d{1,9})(?!\d)", re.IGNORECASE)
 _HOST_COLLECTIVE = re.compile(r"(?:gloo|mpi):")
@@ -52,23 +49,32 @@ class RankFile:
     """What is missing on this rank, one clause each."""
 
 
-def read_rank_file(file: InputFile, *, default_rank: int | None) -> RankFile:
-    """Read one file completely.
+def read_rank_file(
+    file: InputFile, *, default_rank: int | None, chunk_bytes: int = CHUNK_BYTES
+) -> RankFile:
+    """Read one file completely, or up to where it is cut off.
 
     Args:
         file: A file that was recognised as Kineto JSON.
         default_rank: Rank of a file that does not say which one it is.
+        chunk_bytes: Uncompressed text that is held at once; no result depends on it.
 
     Raises:
         TraceFormatError: It cannot be decoded, holds no profiler events, or holds several ranks.
     """
-    content = decode(file.read(), file.label)
-    roles = split_roles(content.trace_events)
-    if not (roles.device or roles.operator or roles.host_note):
-        raise TraceFormatError("holds no events of the PyTorch profiler", where=file.label)
-    _refuse_merged(roles.device, file.label)
-    info = content.distributed_info or DistributedInfo()
-    notes: list[str] = []
+    stream = EventStream(file, chunk_bytes=chunk_bytes)
+    collector = RoleCollector(file.label)
+    for events in stream.batches():
+        collector.add(events)
+    header, notes = stream.header, list(stream.losses)
+    roles = collector.finish(header.base_time_nanoseconds or 0)
+    if not (len(roles.device) or len(roles.operator) or len(roles.host_note)):
+        what = "; ".join(["holds no events of the PyTorch profiler", *notes])
+        raise TraceFormatError(
+            what, where=file.label, remedy="Record it again, and let the profiler finish writing"
+        )
+    _refuse_merged(roles, file.label)
+    info = header.distributed_info or DistributedInfo()
     rank = _rank(info, file.name, default_rank, notes)
     if rank is None:
         raise TraceFormatError(
@@ -76,53 +82,47 @@ def read_rank_file(file: InputFile, *, default_rank: int | None) -> RankFile:
             where=file.label,
             remedy="Put rank<N> into the file name",
         )
-    return _read_events(file.label, rank, roles, content, notes)
+    return _rank_file(file.label, rank, roles, header, notes)
 
 
-def _read_events(
-    label: str, rank: int, roles: RoledEvents, content: KinetoFile, notes: list[str]
+def _rank_file(
+    label: str, rank: int, roles: RoledEvents, header: KinetoHeader, notes: list[str]
 ) -> RankFile:
-    info, base_ns = (
-        content.distributed_info or DistributedInfo(),
-        content.base_time_nanoseconds or 0,
-    )
-    operators = times(roles.operator, base_ns, label)
-    device = device_columns(roles, operators, base_ns, label)
-    steps = step_windows(roles, base_ns, label)
-    announced = times(roles.host_note, base_ns, label)
-    issued = IssueContext.of(device, steps, roles.host_note, announced)
-    names = pa.array([*device.names, *(e.name for e in roles.operator)], pa.string())
-    names = names.dictionary_encode()
-    name_id, count = names.indices.to_numpy(), len(device.names)
+    info = header.distributed_info or DistributedInfo()
+    links = device_links(roles)
+    steps = step_windows(roles)
+    issued = IssueContext.of(roles, links, steps)
+    name_id, used = pd.factorize(np.concatenate([roles.device.name, roles.operator.name]))
+    names = pa.array([roles.names[code] for code in used.tolist()], pa.string())
+    count = len(roles.device)
     return RankFile(
         label=label,
         rank=rank,
         world_size=_world_size(info),
-        device_name=_device_name(content, device),
-        has_base_time=base_ns != 0,
+        device_name=_device_name(header, roles.device),
+        has_base_time=bool(header.base_time_nanoseconds),
         device_events=count,
         tables={
-            "name": _name_table(rank, names.dictionary),
-            "kernel": _kernel_table(rank, device, issued.step, name_id[:count]),
-            "op": _op_table(rank, roles, operators, steps, name_id[count:]),
+            "name": _name_table(rank, names),
+            "kernel": _kernel_table(rank, roles.device, links, issued.step, name_id[:count]),
+            "op": _op_table(rank, roles.operator, steps, name_id[count:]),
             "step": _step_table(rank, steps),
-            "span": _span_table(rank, roles, steps, base_ns, label),
+            "span": _span_table(rank, roles, steps),
         },
-        communication=rank_communication(rank, info, roles.device, device, issued),
-        notes=[*notes, *_notes(roles, device, steps)],
+        communication=rank_communication(rank, info, roles, issued),
+        notes=[*notes, *_notes(roles, links, steps)],
     )
 
 
-def _refuse_merged(device: list[Event], where: str) -> None:
+def _refuse_merged(roles: RoledEvents, where: str) -> None:
     """Refuse a file in which a tool has joined the events of several ranks.
 
     Raises:
         TraceFormatError: It is such a file.
     """
-    ranks = {e.args.merged_rank for e in device if e.args and isinstance(e.args.merged_rank, int)}
-    if len(ranks) > 1:
+    if len(roles.merged_ranks) > 1:
         raise TraceFormatError(
-            f"holds the events of {len(ranks)} ranks merged into one file",
+            f"holds the events of {len(roles.merged_ranks)} ranks merged into one file",
             where=where,
             remedy="Give the file that each rank wrote",
         )
@@ -152,36 +152,36 @@ def _world_size(info: DistributedInfo) -> int | None:
     return max(listed, default=None)
 
 
-def _device_name(content: KinetoFile, device: DeviceColumns) -> str | None:
+def _device_name(header: KinetoHeader, device: Events) -> str | None:
     """Return the model of the device that the rank used most."""
-    used = Counter(device.device.tolist()).most_common(1)
     by_id = {
-        to_int(p.id): str(p.name) for p in content.device_properties or () if p.name is not None
+        to_int(p.id): str(p.name) for p in header.device_properties or () if p.name is not None
     }
-    if used and used[0][0] in by_id:
-        return by_id[used[0][0]]
+    used, count = np.unique(device.device, return_counts=True)
+    if len(used) and (most := int(used[count.argmax()])) in by_id:
+        return by_id[most]
     return next(iter(by_id.values()), None)
 
 
-def _notes(roles: RoledEvents, device: DeviceColumns, steps: StepWindows) -> list[str]:
+def _notes(roles: RoledEvents, links: DeviceLinks, steps: StepWindows) -> list[str]:
     notes = []
     if steps.is_whole_file:
         notes.append("no ProfilerStep is marked, so the whole file is step 0")
-    if not device.names:
+    if not len(roles.device):
         notes.append("there are no device events")
-    unlinked = int((~device.is_linked).sum())
+    unlinked = int((~links.is_linked).sum())
     if unlinked:
         notes.append(
-            f"{unlinked} of {len(device.names)} device events have no launch; they are kept"
+            f"{unlinked} of {len(roles.device)} device events have no launch; they are kept"
         )
     if roles.timeless:
         notes.append(f"{roles.timeless} events without a time stamp are left out")
-    unseen = device.category.count(KernelCategory.UNKNOWN)
+    unseen = int((roles.device.category == CATEGORIES.index(KernelCategory.UNKNOWN)).sum())
     if unseen:
         notes.append(
             f"{unseen} kernels communicate without a collective library and count as computation"
         )
-    on_host = sum(_HOST_COLLECTIVE.match(note.name) is not None for note in roles.host_note)
+    on_host = len(roles.host_note.named(roles.names_like(_HOST_COLLECTIVE)))
     if on_host:
         notes.append(f"{on_host} collectives on the host have no device kernel and are left out")
     return notes
@@ -193,41 +193,36 @@ def _name_table(rank: int, names: pa.Array) -> pa.Table:
 
 
 def _kernel_table(
-    rank: int, device: DeviceColumns, step: npt.NDArray[np.int64], name_id: npt.NDArray[np.int32]
+    rank: int, device: Events, links: DeviceLinks, step: IntArray, name_id: npt.NDArray[np.intp]
 ) -> pa.Table:
-    count = len(device.names)
+    words = pa.array([category.value for category in CATEGORIES], pa.string())
     columns = {
-        "rank": np.full(count, rank),
+        "rank": np.full(len(device), rank),
         "step": step,
         "device": device.device,
         "stream": device.stream,
         "name_id": name_id,
-        "category": pa.array([category.value for category in device.category], pa.string()),
-        "start_ns": device.time.start,
-        "dur_ns": device.time.dur,
+        "category": words.take(pa.array(device.category, pa.int32())),
+        "start_ns": device.start,
+        "dur_ns": device.dur,
         "correlation": device.correlation,
-        "op_id": device.operator,
-        "launch_ns": pa.array(device.launch, mask=~device.is_linked),
+        "op_id": links.operator,
+        "launch_ns": pa.array(links.launch, mask=~links.is_linked),
     }
     return KERNEL.conform(pa.table(columns))
 
 
 def _op_table(
-    rank: int,
-    roles: RoledEvents,
-    time: Intervals,
-    steps: StepWindows,
-    name_id: npt.NDArray[np.int32],
+    rank: int, operator: Events, steps: StepWindows, name_id: npt.NDArray[np.intp]
 ) -> pa.Table:
-    count = len(roles.operator)
     columns = {
-        "rank": np.full(count, rank),
-        "step": steps.step_of(time.start),
-        "op_id": np.arange(count),
+        "rank": np.full(len(operator), rank),
+        "step": steps.step_of(operator.start),
+        "op_id": np.arange(len(operator)),
         "name_id": name_id,
-        "thread": np.array([to_int(event.tid) for event in roles.operator], dtype=np.int64),
-        "start_ns": time.start,
-        "dur_ns": time.dur,
+        "thread": operator.thread,
+        "start_ns": operator.start,
+        "dur_ns": operator.dur,
     }
     return OP.conform(pa.table(columns))
 
@@ -242,23 +237,20 @@ def _step_table(rank: int, steps: StepWindows) -> pa.Table:
     return STEP.conform(pa.table(columns))
 
 
-def _span_table(
-    rank: int, roles: RoledEvents, steps: StepWindows, base_ns: int, where: str
-) -> pa.Table:
+def _span_table(rank: int, roles: RoledEvents, steps: StepWindows) -> pa.Table:
     """Return the recognised annotations; one on the device has the step of its host twin."""
     parts = []
-    announced = times(roles.host_note, base_ns, where)
+    notes = roles.host_note
     for kind, events in recognised_spans(roles):
-        time = times(events, base_ns, where)
-        host = first_match(external_ids(events), external_ids(roles.host_note), announced.start)
-        issued = take_or(announced.start, host, time.start)
+        host = first_match(events.external_id, notes.external_id, notes.start)
+        issued = take_or(notes.start, host, events.start)
         columns = {
             "rank": np.full(len(events), rank),
             "step": steps.step_of(issued),
             "kind": pa.array([kind.value] * len(events), pa.string()),
             **{name: np.full(len(events), -1) for name in ("stage", "chunk", "microbatch")},
-            "start_ns": time.start,
-            "dur_ns": time.dur,
+            "start_ns": events.start,
+            "dur_ns": events.dur,
         }
         parts.append(SPAN.conform(pa.table(columns)))
     return pa.concat_tables(parts).unify_dictionaries().combine_chunks()

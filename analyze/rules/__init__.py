@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator
 from ..account import Account
 from ..results import Finding
 from .capture import missing
-from .clocks import clock_skew
+from .clocks import clock_skew, corrected_clocks
+from .hang import hang
 from .host import host_stalls, launch_bound
 from .links import exposed_communication, slow_wires
 from .memory import memory
@@ -20,7 +21,9 @@ from .stages import bubble, stage_imbalances
 from .stragglers import straggler_ranks
 
 RULES: tuple[Callable[[Account], Iterator[Finding]], ...] = (
+    hang,
     clock_skew,
+    corrected_clocks,
     straggler_ranks,
     stage_imbalances,
     bubble,

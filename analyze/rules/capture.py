@@ -8,15 +8,21 @@ from meshscope.probe.schema.terms import FindingKind, Severity
 
 from ..account import Account
 from ..results import Finding
+from ..trace import Trace
 
 
 def missing(account: Account) -> Iterator[Finding]:
     """Ranks of the job that are not in the capture."""
-    world = account.trace.run.get("world_size")
-    captured = len(account.trace.ranks)
+    yield from missing_ranks(account.trace)
+
+
+def missing_ranks(trace: Trace) -> Iterator[Finding]:
+    """Yield the finding of a capture that lacks ranks of the job."""
+    world = trace.run.get("world_size")
+    captured = len(trace.ranks)
     if not isinstance(world, int) or captured >= world:
         return
-    absent = sorted(set(range(world)) - set(account.trace.ranks))
+    absent = sorted(set(range(world)) - set(trace.ranks))
     yield Finding(
         kind=FindingKind.MISSING_DATA,
         severity=Severity.WARNING,

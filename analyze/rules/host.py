@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from meshscope.probe.schema.terms import FindingKind
+from meshscope.probe.schema.terms import FindingKind, KernelCategory
 
 from ..account import Account
 from ..results import Finding
@@ -63,8 +63,11 @@ def host_stalls(account: Account) -> Iterator[Finding]:
 
 
 def launch_bound(account: Account) -> Iterator[Finding]:
-    """A device that idles most of the time although nobody makes it wait."""
-    if account.trace.frame("kernel").empty:
+    """A device that idles most of the time although nobody makes it wait.
+
+    A trace without a compute kernel (of communication only, say) tells nothing of idling.
+    """
+    if not (account.trace.frame("kernel")["category"] == KernelCategory.COMPUTE).any():
         return
     cost = account.class_frac("unattributed")
     if cost < MIN_IDLE:

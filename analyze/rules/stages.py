@@ -1,4 +1,9 @@
-"""Pipeline stages: unequal work, and the bubble of the schedule."""
+"""Pipeline stages: unequal work, and the bubble of the schedule.
+
+Where there is no replay, because no communication was recorded or its order is
+not known, the same two things are told from the compute of the stages alone, and
+what they cost stays unknown.
+"""
 
 from __future__ import annotations
 
@@ -13,37 +18,87 @@ from ..ledger import COMPUTE_CLASSES
 from ..results import Finding
 from .grading import MIN_COST, severity
 
+MIN_EXCESS = 0.05
+"""Stages differ by less than this through their noise alone, where no replay weighs it."""
+MIN_BUBBLE = 0.05
+"""Share of the step from which on the waiting of the schedule is worth a finding."""
+_NO_REPLAY = "what it costs is not known, because nothing tells who waited for whom"
+_BUBBLE_REMEDY = (
+    "Use more microbatches per step, several chunks per rank, or a zero-bubble schedule"
+)
+
 
 def stage_imbalances(account: Account) -> Iterator[Finding]:
     """A pipeline stage that computes longer than the others."""
+    if account.attribution is None:
+        yield from _heavy_stage(account)
     for cause in account.causes("stage_imbalance"):
         hidden = cause.removal_gain_frac < 0
         if hidden or max(cause.share_frac, cause.removal_gain_frac) < MIN_COST:
             continue
         stage = cause.where["stage"]
         centre = _compute_by_stage(account)
-        last = stage == int(centre.index.max())
-        place = (
-            "last stage, which holds the output head and the loss"
-            if last
-            else ("first stage, which holds the embedding" if stage == 0 else "stage")
-        )
-        others = float(centre.drop(stage).median())
         yield Finding(
             kind=FindingKind.STAGE_IMBALANCE,
             severity=severity(cause.share_frac),
             where={"stage": stage},
-            claim=f"Stage {stage} ({place}) computes {centre[stage] / others - 1:.0%} longer than the others",
+            claim=_imbalance_claim(centre, stage),
             cost_frac=cause.share_frac,
             removal_gain_frac=cause.removal_gain_frac,
             confidence=0.9,
-            evidence=(
-                "compute per step by stage: "
-                + ", ".join(f"{index}: {ns / 1e6:.1f} ms" for index, ns in centre.items()),
-            ),
-            remedy=f"Move layers away from stage {stage}"
-            + (", or split the output head from the last transformer layers" if last else ""),
+            evidence=(_in_ms("compute per step by stage", centre),),
+            remedy=_imbalance_remedy(centre, stage),
         )
+
+
+def _heavy_stage(account: Account) -> Iterator[Finding]:
+    """The stage that computes longest, by ``MIN_EXCESS`` more than the median of the others."""
+    centre = _compute_by_stage(account)
+    if len(centre) < 2 or int(centre.index.min()) < 0:
+        return
+    stage = int(centre.index.to_numpy()[centre.to_numpy().argmax()])
+    others = float(centre.drop(stage).median())
+    if not others or centre[stage] / others - 1 < MIN_EXCESS:
+        return
+    excess = float(centre[stage]) - others
+    yield Finding(
+        kind=FindingKind.STAGE_IMBALANCE,
+        severity=severity(None),
+        where={"stage": stage},
+        claim=_imbalance_claim(centre, stage),
+        cost_frac=None,
+        removal_gain_frac=None,
+        confidence=0.7,
+        evidence=(
+            _in_ms("compute per step by stage", centre),
+            f"that is {excess / 1e6:.1f} ms, or {excess / account.windows.step_time_ns:.1%} of the "
+            f"step, more than the median of the others; {_NO_REPLAY}",
+        ),
+        remedy=_imbalance_remedy(centre, stage),
+    )
+
+
+def _imbalance_claim(centre: pd.Series, stage: int) -> str:
+    place = "stage"
+    if stage == int(centre.index.max()):
+        place = "last stage, which holds the output head and the loss"
+    elif stage == 0:
+        place = "first stage, which holds the embedding"
+    others = float(centre.drop(stage).median())
+    return (
+        f"Stage {stage} ({place}) computes {centre[stage] / others - 1:.0%} longer than the others"
+    )
+
+
+def _imbalance_remedy(centre: pd.Series, stage: int) -> str:
+    is_last = stage == int(centre.index.max())
+    return f"Move layers away from stage {stage}" + (
+        ", or split the output head from the last transformer layers" if is_last else ""
+    )
+
+
+def _in_ms(what: str, by_stage: pd.Series) -> str:
+    return f"{what}: " + ", ".join(f"{index}: {ns / 1e6:.1f} ms" for index, ns in by_stage.items())
 
 
 def _compute_by_stage(account: Account) -> pd.Series:
@@ -65,13 +120,15 @@ def _compute_by_stage(account: Account) -> pd.Series:
 def bubble(account: Account) -> Iterator[Finding]:
     """Waiting that the schedule imposes even with equal stages and no jitter."""
     ideal, measured = account.bubble.ideal_frac, account.bubble.measured_frac
+    if measured is None and account.attribution is None:
+        yield from _idle_stages(account)
     wait = account.attribution.ideal_wait_ns if account.attribution is not None else None
     if measured is None or wait is None:
         return
     cost = wait / account.windows.step_time_ns
-    if cost < 0.05:
+    if cost < MIN_BUBBLE:
         return
-    formula = "" if ideal is None else f"; (p - 1) / (m v + p - 1) = {ideal:.1%} of an ideal step"
+    formula = "" if ideal is None else f"; {_formula(ideal)}"
     yield Finding(
         kind=FindingKind.PIPELINE_BUBBLE,
         severity=severity(cost),
@@ -85,5 +142,35 @@ def bubble(account: Account) -> Iterator[Finding]:
             + formula,
             f"measured waiting on the pipeline axis: {measured:.1%} of the step, averaged over ranks",
         ),
-        remedy="Use more microbatches per step, several chunks per rank, or a zero-bubble schedule",
+        remedy=_BUBBLE_REMEDY,
     )
+
+
+def _idle_stages(account: Account) -> Iterator[Finding]:
+    """Stages that compute nothing for a part of the step, where no waiting was recorded."""
+    centre = _compute_by_stage(account)
+    if len(centre) < 2 or int(centre.index.min()) < 0:
+        return
+    idle = 1 - centre / account.windows.step_time_ns
+    if idle.mean() < MIN_BUBBLE:
+        return
+    ideal = account.bubble.ideal_frac
+    yield Finding(
+        kind=FindingKind.PIPELINE_BUBBLE,
+        severity=severity(None),
+        where={"axis": Axis.PP.value},
+        claim=f"The stages compute nothing for {idle.mean():.1%} of the step",
+        cost_frac=None,
+        removal_gain_frac=None,
+        confidence=0.7,
+        evidence=(
+            "idle share by stage: " + ", ".join(f"{i}: {share:.1%}" for i, share in idle.items()),
+            *((f"with equal stages {_formula(ideal)}",) if ideal is not None else ()),
+            f"idle time is waiting or what was not recorded; {_NO_REPLAY}",
+        ),
+        remedy=_BUBBLE_REMEDY,
+    )
+
+
+def _formula(ideal: float) -> str:
+    return f"(p - 1) / (m v + p - 1) = {ideal:.1%} of an ideal step"

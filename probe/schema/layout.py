@@ -96,12 +96,15 @@ class ParallelLayout:
 
         A group of one rank lies along no axis.
         """
-        if len(ranks) < 2:
+        members = set(ranks)
+        if len(ranks) < 2 or len(members) < len(ranks):
             return Axis.OTHER
-        members = tuple(sorted(ranks))
-        for axis in MESH_AXES:
-            if members in {tuple(sorted(group)) for group in self.groups(axis)}:
-                return Axis(axis)
+        if min(members) < 0 or max(members) >= self.world_size:
+            return Axis.OTHER
+        places = [self.coordinates(rank) for rank in members]
+        varying = [axis for axis in MESH_AXES if len({place[axis] for place in places}) > 1]
+        if len(varying) == 1 and len(members) == getattr(self, varying[0]):
+            return Axis(varying[0])
         return Axis.OTHER
 
     def to_json(self) -> dict[str, int | str]:

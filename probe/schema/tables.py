@@ -175,6 +175,23 @@ P2P = TableSpec(
     ),
 )
 
+PROGRESS = TableSpec(
+    "progress",
+    "one process group on one rank whose capture broke off",
+    (
+        _RANK,
+        Column("group_id", "category", "id", "process group"),
+        Column("issued_seq", "int64", "id", "last collective that the rank issued, 0 if none"),
+        Column(
+            "completed_seq",
+            "int64",
+            "id",
+            "last collective that was complete there, 0 if none",
+            nullable=True,
+        ),
+    ),
+)
+
 NAME = TableSpec(
     "name",
     "one interned string of a rank",
@@ -306,6 +323,7 @@ TABLES: dict[str, TableSpec] = {
         SPAN,
         COLLECTIVE,
         P2P,
+        PROGRESS,
         NAME,
         KERNEL,
         OP,

@@ -104,7 +104,7 @@ def bad_inputs(folder):
         ("empty", "the folder is empty"),
         ("text.txt", "is no trace that we can read"),
         ("binary", "is no trace that we can read"),
-        ("torn.json", "cannot be read"),
+        ("torn.json", "cut off"),
         ("texts", "is no trace that we can read"),
         ("newer", "has format version 99"),
         ("hollow", "no step"),

@@ -82,3 +82,21 @@ def test_one_stage_has_no_bubble_and_says_why():
     found = bubble_of(layout=ParallelLayout(dp=2))
     assert found.measured_frac is None
     assert "one pipeline stage" in found.unknown_because
+
+
+def test_without_communication_waiting_is_unknown():
+    """A pipeline of which only compute was recorded would seem to wait for nobody."""
+    layout = ParallelLayout(pp=2)
+    trace = trace_of(
+        layout=layout,
+        run={"schedule": "1f1b", "microbatches": 2},
+        step=[{"rank": rank, "dur_ns": 100} for rank in (0, 1)],
+        span=[{"rank": rank, "kind": "forward", "start_ns": 0, "dur_ns": 60} for rank in (0, 1)],
+    )
+    windows = step_windows(trace)
+    events = communication_events(trace, windows)
+    found = pipeline_bubble(trace, build_ledger(trace, windows, events))
+    assert found.measured_frac is None
+    assert "no communication" in found.unknown_because
+    assert found.ideal_frac == 1 / 3
+    assert found.by_stage["wait_frac"].isna().all()

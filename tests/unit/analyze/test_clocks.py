@@ -1,31 +1,13 @@
 """Clocks that disagree are told, and nothing is concluded from them."""
 
-from dataclasses import replace
-
-import pyarrow as pa
 import pytest
+from tests.skew import shifted
 from tests.synthetic import MS, Job, capture, uniform
 
 from meshscope.analyze.diagnose import diagnose
 from meshscope.analyze.trace import Trace
 from meshscope.probe.schema.layout import ParallelLayout
-from meshscope.probe.schema.tables import TABLES
 from meshscope.probe.schema.terms import FindingKind
-
-TIMES = ("start_ns", "issue_ns", "end_ns", "wait_start_ns", "wait_end_ns")
-
-
-def shifted(trace: Trace, ranks: set[int], offset_ns: int) -> Trace:
-    """Return the trace with the clocks of some ranks moved."""
-    tables = {}
-    for name, table in trace.tables.items():
-        frame = table.to_pandas()
-        if "rank" in frame:
-            chosen = frame["rank"].isin(ranks)
-            for column in set(TIMES) & set(frame.columns):
-                frame.loc[chosen, column] += offset_ns
-        tables[name] = TABLES[name].conform(pa.Table.from_pandas(frame, preserve_index=False))
-    return replace(trace, tables=tables, _frames={})
 
 
 @pytest.fixture(scope="module")

@@ -112,3 +112,51 @@ def test_every_finding_can_be_acted_on():
         assert finding.evidence
         assert finding.remedy
         assert 0 < finding.confidence <= 1
+
+
+def stages_that_compute(*dur_ms, **job):
+    """Return the findings of stages that compute so long of 100 ms, without communication."""
+    spans = [
+        {"rank": stage, "stage": stage, "kind": "forward", "start_ns": 0, "dur_ns": ms * MS}
+        for stage, ms in enumerate(dur_ms)
+    ]
+    steps = [{"rank": stage, "dur_ns": 100 * MS} for stage in range(len(dur_ms))]
+    layout = ParallelLayout(pp=len(dur_ms))
+    return findings_of(**{"layout": layout, "step": steps, "span": spans} | job)
+
+
+@pytest.mark.parametrize(("dur_ms", "heavy"), [((60, 60, 60, 72), 3), ((66, 60, 58, 60), 0)])
+def test_a_heavy_stage_is_named_without_a_replay(dur_ms, heavy):
+    """A capture of compute alone would say nothing about its stages, or invent a cost."""
+    found = stages_that_compute(*dur_ms)["stage_imbalance"]
+    assert found.where == {"stage": heavy}
+    assert f"{max(dur_ms) / 60 - 1:.0%} longer" in found.claim
+    assert (found.cost_frac, found.removal_gain_frac) == (None, None)
+    assert f"{max(dur_ms) - 60}.0 ms, or {max(dur_ms) - 60}.0% of the step" in found.evidence[1]
+    assert "not known" in found.evidence[1]
+
+
+def test_stages_that_differ_by_noise_are_not_blamed_without_a_replay():
+    """Every pipeline would have a heavy stage."""
+    assert "stage_imbalance" not in stages_that_compute(60, 61, 62, 60)
+    assert "stage_imbalance" not in stages_that_compute(60, 90, layout=None)
+    assert "stage_imbalance" not in stages_that_compute(60)
+
+
+def test_idle_shares_of_stages_without_a_replay():
+    """The idle time of each stage would be lost where nobody recorded the waiting."""
+    run = {"schedule": "1f1b", "microbatches": 2}
+    found = stages_that_compute(60, 80, run=run)["pipeline_bubble"]
+    assert "30.0% of the step" in found.claim
+    assert found.cost_frac is None
+    assert found.evidence[0] == "idle share by stage: 0: 40.0%, 1: 20.0%"
+    assert "= 33.3% of an ideal step" in found.evidence[1]
+    assert "pipeline_bubble" not in stages_that_compute(98, 96)
+    assert "pipeline_bubble" not in stages_that_compute(60)
+
+
+def test_recorded_waiting_is_not_told_twice():
+    """The same imbalance would appear with a cost and without one."""
+    rows = [host_row(ms * MS, 80 * MS, rank=stage) for stage, ms in enumerate((60, 79))]
+    found = stages_that_compute(60, 79, collective=rows)
+    assert "compute nothing" not in str(found)

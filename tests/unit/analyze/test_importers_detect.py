@@ -31,7 +31,17 @@ def test_a_folder_is_read_with_all_below_it_and_the_rest_is_counted(tmp_path):
     (tmp_path / "stdout.log").write_text("hello")
     trace = import_trace(tmp_path)
     assert trace.ranks == (0, 1)
-    assert any("1 files" in limit for limit in trace.limits)
+    assert any("1 file of the input" in limit for limit in trace.limits)
+
+
+def test_files_of_another_format_are_counted(tmp_path):
+    """Logs beside the traces would vanish without a word, or hide them."""
+    (tmp_path / "rank0.json").write_bytes(TRACE)
+    (tmp_path / "pp_rank_0.json").write_text('{"1": {"total": 1, "fwd_start": [0.5]}}')
+    (tmp_path / "a-pid1.log").write_text('{"metadata": {"dump_timestamp_us": 1}}')
+    trace = import_trace(tmp_path)
+    assert trace.origin == "kineto"
+    assert any("2 files" in limit and "another format" in limit for limit in trace.limits)
 
 
 def test_a_glob_chooses_files(tmp_path):

@@ -354,7 +354,7 @@ def test_one_torn_file_does_not_hide_the_other_ranks(tmp_path):
     trace = import_trace(tmp_path)
     assert trace.ranks == (0,)
     assert mentions(trace, "Left out", "rank1.json")
-    assert mentions(trace, "Left out", "rank2.json.gz", "damaged")
+    assert mentions(trace, "Left out", "rank2.json.gz", "cut off")
 
 
 def test_bad_text_and_infinite_numbers_are_repaired(tmp_path):
@@ -365,11 +365,13 @@ def test_bad_text_and_infinite_numbers_are_repaired(tmp_path):
     assert import_trace(path).tables["kernel"].num_rows == 1
 
 
-def test_merged_files_are_refused(tmp_path):
+def test_merged_files_in_an_archive_are_refused(tmp_path):
     """All ranks would be added up as one device that is busy four times over."""
     events = [kernel("k", 1, 1, rank=rank) for rank in (0, 1)]
+    with tarfile.open(tmp_path / "job.tar", "w") as tar:
+        tar.add(write_rank(tmp_path / "merged.json", events), "merged.json")
     with pytest.raises(TraceFormatError, match="2 ranks merged"):
-        import_trace(write_rank(tmp_path / "merged.json", events))
+        import_trace(tmp_path / "job.tar")
 
 
 def test_a_trace_of_another_tool_is_refused(tmp_path):

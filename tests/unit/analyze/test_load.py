@@ -9,6 +9,7 @@ from meshscope.probe.schema.errors import (
     RunDirectoryError,
     TraceFormatError,
 )
+from meshscope.probe.schema.manifest import rank_directory, write_json
 from meshscope.probe.schema.rundir import create_run
 
 
@@ -57,3 +58,17 @@ def test_a_layout_that_cannot_be_is_not_used(tmp_path, layout):
         pytest.fail(f"refused: {error}")
     assert trace.layout is None
     assert any("layout" in limit for limit in trace.limits)
+
+
+def test_ranks_share_a_clock_by_their_boot(tmp_path):
+    """Containers of one machine would get offsets to each other, or two machines one clock."""
+    path = create_run(tmp_path, "run", {"world_size": 6})
+    stated = [("a", "b1"), ("pod", "b1"), ("a", "b2"), ("c", None), (None, "b3"), (None, None)]
+    for rank, (host, boot) in enumerate(stated):
+        directory = rank_directory(path, rank)
+        directory.mkdir()
+        known = {"format_version": 1, "rank": rank, "host": host, "boot_id": boot}
+        write_json(directory / "manifest.json", known)
+    trace = load_trace(path)
+    assert trace.clocks == {0: "a", 1: "a", 2: "a (boot b2)", 3: "c", 4: "b3"}
+    assert trace.clock_of(5) == "rank 5"

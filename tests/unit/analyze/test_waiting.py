@@ -1,6 +1,5 @@
 """Who waited and who was waited for, on three ranks."""
 
-import pytest
 from tests.tables import trace_of
 
 from meshscope.analyze.communication import communication_events
@@ -74,8 +73,14 @@ def test_traffic_of_a_group_is_per_step():
     assert list(row["ranks"]) == [0, 1, 2]
 
 
-@pytest.mark.parametrize("rows", [[], [{"start_ns": 1, "end_ns": None}]])
-def test_no_finished_collective_gives_zeros(rows):
-    """A run without collectives would have no table of ranks."""
-    trace = trace_of(step=STEPS, collective=rows)
+def test_no_finished_collective_gives_zeros():
+    """A run whose collectives never ended would have no table of ranks."""
+    trace = trace_of(step=STEPS, collective=[{"start_ns": 1, "end_ns": None}])
     assert waits_of(trace)[["wait_ns", "collectives"]].to_numpy().sum() == 0
+
+
+def test_waits_are_unknown_where_no_communication_was_recorded():
+    """Ranks of which only compute was recorded would seem to wait for nobody."""
+    table = waits_of(trace_of(step=STEPS))
+    assert table[["wait_ns", "early_ns", "wait_caused_ns"]].isna().all(axis=None)
+    assert table["collectives"].sum() == 0

@@ -1,0 +1,118 @@
+"""The uncompressed bytes of an input file, a piece at a time, however large it is."""
+
+from __future__ import annotations
+
+import io
+from types import TracebackType
+from typing import BinaryIO, Self, cast
+
+from isal import isal_zlib
+
+from meshscope.probe.schema.errors import TraceFormatError
+
+from .detect import InputFile
+
+_GZIP_MAGIC = b"\x1f\x8b"
+_GZIP_FORMAT = 31
+"""``wbits`` of a stream with a gzip header and checksum."""
+_COMPRESSED_BYTES = 1 << 18
+_DAMAGED = cast(type[Exception], isal_zlib.error)  # its stub declares an instance
+
+
+class ByteSource:
+    """Reads a plain or gzip file in pieces; a compressed stream may end early.
+
+    Args:
+        file: A file on disk, or an archive member whose bytes are held.
+    """
+
+    def __init__(self, file: InputFile) -> None:
+        self._stream: BinaryIO = (
+            file.path.open("rb") if file.content is None else io.BytesIO(file.content)
+        )
+        is_compressed = self._stream.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
+        self._stream.seek(0)
+        self._inflater = _Inflater(self._stream, file.label) if is_compressed else None
+        self.offset = 0
+        """Uncompressed bytes that were read."""
+
+    @property
+    def ends_early(self) -> bool:
+        """Return whether the compressed stream turned out to be cut off."""
+        return self._inflater is not None and self._inflater.ends_early
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stream.close()
+
+    def read(self, size: int) -> bytes:
+        """Return the next ``size`` bytes, fewer only at the end.
+
+        Raises:
+            TraceFormatError: The compressed stream is damaged, so that what it
+                holds is not certain. One that is only cut off ends early instead.
+        """
+        source = self._inflater or self._stream
+        pieces: list[bytes] = []
+        missing = size
+        while missing > 0 and (piece := source.read(missing)):
+            pieces.append(piece)
+            missing -= len(piece)
+        self.offset += size - missing
+        return b"".join(pieces)
+
+
+class _Inflater:
+    """Decompresses a gzip stream of one or several members.
+
+    The file classes of gzip and isal lose up to a buffer of good bytes when a
+    stream is cut off; this one gives all that could be decompressed.
+    """
+
+    def __init__(self, stream: BinaryIO, label: str) -> None:
+        self._stream, self._label = stream, label
+        self._member = isal_zlib.decompressobj(_GZIP_FORMAT)
+        self._pending = b""
+        self._is_last = False
+        self.ends_early = False
+
+    def read(self, size: int) -> bytes:
+        """Return up to ``size`` bytes, none only at the end."""
+        while not self._is_last:
+            self._pending = self._pending or self._stream.read(_COMPRESSED_BYTES)
+            if not self._pending:
+                self._is_last = self.ends_early = True
+                break
+            try:
+                piece: bytes = self._member.decompress(self._pending, size)
+            except _DAMAGED as error:
+                raise self._damage(str(error)) from error
+            self._pending = self._member.unconsumed_tail
+            if self._member.eof:
+                self._next_member()
+            if piece:
+                return piece
+        return b""
+
+    def _next_member(self) -> None:
+        """Go on behind the end of a member; zeros, which pad tapes and blocks, end the file."""
+        rest = self._member.unused_data or self._stream.read(_COMPRESSED_BYTES)
+        while rest and not rest.strip(b"\0"):
+            rest = self._stream.read(_COMPRESSED_BYTES)
+        self._pending = rest.lstrip(b"\0")
+        self._is_last = not self._pending
+        if self._pending and not _GZIP_MAGIC.startswith(self._pending[: len(_GZIP_MAGIC)]):
+            raise self._damage("something else follows its end")
+        self._member = isal_zlib.decompressobj(_GZIP_FORMAT)
+
+    def _damage(self, reason: str) -> TraceFormatError:
+        return TraceFormatError(
+            f"the gzip stream is damaged ({reason})", where=self._label, remedy="Copy it again"
+        )

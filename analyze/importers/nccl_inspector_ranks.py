@@ -1,0 +1,63 @@
+"""Global ranks of NCCL Inspector records, which name ranks inside communicators only."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+PROCESS = ["host", "pid"]
+"""What tells processes apart."""
+_SHOWN = 4
+
+
+def number_ranks(rows: pd.DataFrame, notes: list[str]) -> tuple[pd.DataFrame, int]:
+    """Return the rows with the column ``rank``, and the size of the world.
+
+    The numbering is that of the largest communicator in which every process is;
+    where there is none, processes are numbered by host and process id. A process
+    that is several members of one communicator keeps only the records of that one,
+    because nothing says which of its members made another record.
+    """
+    rows = rows.assign(process=rows.groupby(PROCESS, sort=True).ngroup())
+    world = _world(rows)
+    places = rows.groupby(["process", "comm"])["comm_rank"].transform("nunique")
+    is_single = places.groupby(rows["process"]).transform("max") == 1
+    if world is None:
+        notes.append(_by_process(rows))
+        rank, size = rows["process"].where(is_single), int(rows["process"].nunique())
+    else:
+        in_world = rows["comm"] == world
+        own = rows[in_world & is_single].drop_duplicates("process")
+        by_process = rows["process"].map(own.set_index("process")["comm_rank"])
+        rank = rows["comm_rank"].where(in_world, by_process)
+        size = int(rows.loc[in_world, "members"].max())
+        notes.append(
+            f"Ranks are those in communicator {world}, the largest with all processes in it."
+        )
+    lost = int(rank.isna().sum())
+    if lost:
+        notes.append(
+            f"{lost} records are of processes that are several ranks, of which the log does not "
+            "say which one it was, and are left out."
+        )
+    return rows[rank.notna()].assign(rank=rank.dropna().astype("int64")), size
+
+
+def _world(rows: pd.DataFrame) -> str | None:
+    """Return the communicator with the most members that every process is in."""
+    comms = rows.groupby("comm", sort=True).agg(
+        members=("members", "max"), processes=("process", "nunique")
+    )
+    whole = comms[comms["processes"] == rows["process"].nunique()]
+    return None if whole.empty else str(whole["members"].idxmax())
+
+
+def _by_process(rows: pd.DataFrame) -> str:
+    known = rows.drop_duplicates("process").sort_values("process")
+    shown = [
+        f"{row.process} is {row.host} pid {row.pid}" for row in known.head(_SHOWN).itertuples()
+    ]
+    rest = ", …" if len(known) > _SHOWN else ""
+    return (
+        "No communicator joins all processes, so their ranks are not known: they are numbered by "
+        f"host and process id ({', '.join(shown)}{rest})."
+    )

@@ -1,0 +1,103 @@
+"""The JSON files of the pipeline visualiser: one of them is what one stage did."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from meshscope.probe.schema.errors import TraceFormatError
+
+from .detect import DAMAGED_JSON, InputFile
+
+_RANK_IN_NAME = re.compile(r"rank[-_. ]?(\d{1,9})(?!\d)", re.IGNORECASE)
+_LONGEST_MS = 1e11
+"""Three years; longer times are damage, and would not fit 64 bits of nanoseconds."""
+
+_Ms = Annotated[float, msgspec.Meta(gt=-_LONGEST_MS, lt=_LONGEST_MS)]
+_Id = Annotated[int, msgspec.Meta(ge=0, lt=1 << 20)]
+
+
+class Iteration(msgspec.Struct):
+    """One iteration of one stage: lists in the order of execution, times in ms."""
+
+    total: Annotated[float, msgspec.Meta(ge=0, lt=_LONGEST_MS)]
+    fwd_start: list[_Ms]
+    fwd_end: list[_Ms]
+    bwd_start: list[_Ms]
+    bwd_end: list[_Ms]
+    memory: Annotated[float, msgspec.Meta(ge=0, lt=1e9)] | None = None
+    """Peak, GiB."""
+    wgrad_start: list[_Ms] = []
+    wgrad_end: list[_Ms] = []
+    fwd_minibatch: list[_Id] | None = None
+    bwd_minibatch: list[_Id] | None = None
+    wgrad_minibatch: list[_Id] | None = None
+    fwd_chunk: list[_Id] | None = None
+    bwd_chunk: list[_Id] | None = None
+    wgrad_chunk: list[_Id] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StageFile:
+    """One file."""
+
+    label: str
+    stage: int
+    """Pipeline rank, from the file name."""
+    iterations: dict[int, Iteration]
+
+
+_Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 40)]
+_DECODER = msgspec.json.Decoder(dict[_Number, Iteration])
+
+
+def read_stage_files(path: Path, files: Sequence[InputFile]) -> tuple[list[StageFile], list[str]]:
+    """Return the readable files by pipeline rank, and a sentence for each other one.
+
+    Raises:
+        TraceFormatError: Two files claim one pipeline rank, or no file can be read.
+    """
+    found: dict[int, StageFile] = {}
+    errors: list[TraceFormatError] = []
+    for file in files:
+        try:
+            one = _read(file)
+        except TraceFormatError as error:
+            errors.append(error)
+            continue
+        if one.stage in found:
+            raise TraceFormatError(
+                f"is pipeline rank {one.stage}, and so is {found[one.stage].label}",
+                where=one.label,
+                remedy="Give the files of one run, one for each pipeline rank",
+            )
+        found[one.stage] = one
+    if not found:
+        raise errors[0] if errors else TraceFormatError("holds no dump", where=str(path))
+    return [found[stage] for stage in sorted(found)], [f"Left out: {error}." for error in errors]
+
+
+def _read(file: InputFile) -> StageFile:
+    named = _RANK_IN_NAME.search(file.name)
+    if named is None:
+        raise TraceFormatError(
+            "names no pipeline rank in its file name",
+            where=file.label,
+            remedy="Name it pp_rank_<N>.json",
+        )
+    try:
+        iterations = _DECODER.decode(file.read())
+    except DAMAGED_JSON as error:
+        raise TraceFormatError(
+            f"cannot be read as a pipeline visualiser dump ({error})",
+            where=file.label,
+            remedy="Write the dump again",
+        ) from error
+    if not iterations:
+        raise TraceFormatError("holds no iteration", where=file.label)
+    return StageFile(file.label, int(named[1]), iterations)

@@ -1,0 +1,113 @@
+"""The mesh of a run that does not state it, from the names and members of its groups.
+
+A group that is named after mesh axes must lie along just these axes. The sizes come
+from groups named after one axis; which axis varies fastest over the ranks comes
+from the members. A mesh counts only if every named group agrees with it and no
+other mesh would do as well: a wrong mesh blames the wrong stage.
+
+For tensor groups [0, 1], data groups [0, 2] and pipeline groups [0, 4, 8, 12] of 16
+ranks: rank = tp + 2 dp + 4 pp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import permutations, product
+from math import prod
+from typing import NamedTuple
+
+from meshscope.probe.schema.layout import MESH_AXES, ParallelLayout
+from meshscope.probe.schema.terms import Axis
+
+from .topology import named_axes, with_axes
+from .trace import Trace
+
+_MESH = frozenset(map(Axis, MESH_AXES))
+_SIZED = (Axis.TP, Axis.PP, Axis.CP)
+"""Axes whose size a name must give; the rest of the world is data-parallel."""
+
+
+class NamedGroup(NamedTuple):
+    """A group whose name tells along which axes of the mesh it lies."""
+
+    axes: frozenset[Axis]
+    ranks: tuple[int, ...]
+
+
+def with_inferred_layout(trace: Trace) -> Trace:
+    """Return the trace with its mesh, where it states none and the names of groups give one."""
+    groups = trace.frame("group")
+    world_size = trace.run.get("world_size")
+    if trace.layout is not None or groups.empty or not isinstance(world_size, int):
+        return trace
+    named = [
+        NamedGroup(named_axes(str(description or "")), tuple(ranks))
+        for description, ranks in zip(groups["description"], groups["ranks"], strict=True)
+    ]
+    layout, why_not = infer_layout(named, world_size)
+    if layout is None:
+        limits = (*trace.limits, f"the mesh is not known: {why_not}") if why_not else trace.limits
+        return replace(trace, limits=limits)
+    return with_axes(replace(trace, layout=layout))
+
+
+def infer_layout(
+    groups: Sequence[NamedGroup], world_size: int
+) -> tuple[ParallelLayout | None, str]:
+    """Return the only mesh that explains all groups, or None and the reason.
+
+    The reason is empty where no group is named after an axis.
+
+    Args:
+        groups: Groups with the axes that their names give; expert groups give the
+            expert size only, because experts have a mesh of their own.
+        world_size: Ranks of the job.
+    """
+    mesh = [group for group in groups if group.axes and group.axes <= _MESH and group.ranks]
+    if not any(len(group.ranks) > 1 for group in mesh):
+        return None, ""
+    if max(max(group.ranks) for group in mesh) >= world_size:
+        return None, f"a group names a rank beyond the {world_size} of the job"
+    found: list[ParallelLayout] = []
+    tried: set[tuple[tuple[str, int], ...]] = set()
+    for layout in _candidates(mesh, world_size):
+        spread = [(name, getattr(layout, name)) for name in layout.order.split("-")]
+        # Where axes of one rank stand in the order makes no difference.
+        key = tuple((name, size) for name, size in spread if size > 1)
+        if key not in tried and _explains(layout, mesh):
+            found.append(layout)
+        tried.add(key)
+    if not found:
+        return None, f"no mesh of {world_size} ranks agrees with the names of all groups"
+    if len(found) > 1:
+        return None, f"{len(found)} meshes agree with the names of the groups"
+    expert = {len(group.ranks) for group in groups if group.axes == {Axis.EP}}
+    return replace(found[0], ep=expert.pop() if len(expert) == 1 else 1), ""
+
+
+def _candidates(groups: Sequence[NamedGroup], world_size: int) -> Iterator[ParallelLayout]:
+    """Yield the meshes of all sizes that the names give, the usual order of axes first."""
+    sizes = [
+        sorted({len(group.ranks) for group in groups if group.axes == {axis}}) or [1]
+        for axis in _SIZED
+    ]
+    for tp, pp, cp in product(*sizes):
+        dp, rest = divmod(world_size, tp * pp * cp)
+        if rest or not dp:
+            continue
+        for order in permutations(MESH_AXES):
+            yield ParallelLayout(tp=tp, pp=pp, cp=cp, dp=dp, order="-".join(order))
+
+
+def _explains(layout: ParallelLayout, groups: Sequence[NamedGroup]) -> bool:
+    """Return whether all groups lie along their axes, and every axis has a whole group."""
+    places = [layout.coordinates(rank) for rank in range(layout.world_size)]
+    whole: set[Axis] = set()
+    for axes, ranks in groups:
+        others = [axis for axis in MESH_AXES if axis not in axes]
+        if len({tuple(places[rank][axis] for axis in others) for rank in ranks}) > 1:
+            return False
+        if len(ranks) == prod(getattr(layout, axis) for axis in axes):
+            whole |= axes
+    return all(getattr(layout, axis) == 1 or axis in whole for axis in _MESH)

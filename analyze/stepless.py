@@ -1,0 +1,86 @@
+"""The account of a capture without steps: what broke off, and nothing about speed."""
+
+from __future__ import annotations
+
+from math import nan
+
+import pandas as pd
+
+from meshscope.probe.schema.terms import Axis
+
+from .ledger import CLASSES
+from .memory import memory_by_stage
+from .results import Bubble, Diagnosis, Finding, Utilization
+from .rules.capture import missing_ranks
+from .rules.hang import hang_findings
+from .trace import FLIGHT_RECORDER, Trace
+from .words import sentence
+
+_NO_STEPS = "there are no steps"
+_LIMIT = "no steps were recorded: there is no step time, and no account of it"
+_DUMP_LIMIT = (
+    "a dump does not say when it was made: if the job was still running, the ranks that are named "
+    "are those that were last at that moment"
+)
+
+
+def diagnose_without_steps(trace: Trace) -> Diagnosis:
+    """Return the findings of a capture that has no steps; every time and share is unknown."""
+    found: list[Finding] = [*hang_findings(trace), *missing_ranks(trace)]
+    limits = [*trace.limits, _LIMIT]
+    if trace.origin == FLIGHT_RECORDER:
+        limits.append(_DUMP_LIMIT)
+    return Diagnosis(
+        run=_run_header(trace),
+        step_time_ns=nan,
+        utilization=Utilization(
+            mfu=None,
+            hfu=None,
+            flops_per_step=None,
+            flops_convention="",
+            peak_flops=None,
+            peak_source="unknown",
+            tokens_per_s=None,
+            unknown_because=_NO_STEPS,
+        ),
+        waterfall=(),
+        causes=(),
+        findings=tuple(found),
+        limits=tuple(map(sentence, limits)),
+        ledger=pd.DataFrame(columns=["rank", "step", "step_ns", *CLASSES]),
+        stragglers=_ranks(trace),
+        bubble=Bubble(
+            None, None, pd.DataFrame(columns=["stage", "wait_ns", "wait_frac"]), _NO_STEPS
+        ),
+        memory=memory_by_stage(trace),
+        groups=pd.DataFrame(
+            columns=["group_id", "axis", "ranks", "operations", "wire_ns", "wait_ns", "size_bytes"]
+        ),
+    )
+
+
+def _run_header(trace: Trace) -> dict[str, object]:
+    run = dict(trace.run)
+    for axis in ("tp", "pp", "dp", "cp", "ep", "vpp", "order"):
+        run[axis] = getattr(trace.layout, axis, run.get(axis))
+    run |= {"origin": trace.origin, "captured_ranks": len(trace.ranks), "steps": 0}
+    return run | {"first_step": None, "last_step": None}
+
+
+def _ranks(trace: Trace) -> pd.DataFrame:
+    table = pd.DataFrame({"rank": list(trace.ranks)})
+    layout = trace.layout
+    for axis in (Axis.PP, Axis.DP, Axis.TP):
+        table[axis.value] = [
+            layout.coordinates(rank)[axis.value] if layout is not None else -1
+            for rank in trace.ranks
+        ]
+    unknown = (
+        "slowdown",
+        "excess_ns",
+        "removal_gain_frac",
+        "wait_ns",
+        "early_ns",
+        "wait_caused_ns",
+    )
+    return table.assign(**dict.fromkeys(unknown, nan), arrived_last=0, collectives=0, chance=1.0)

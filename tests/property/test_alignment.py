@@ -1,0 +1,78 @@
+"""Whatever the clocks are set to: the same offsets are found and the same diagnosis made."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.skew import shifted
+from tests.synthetic import MS, Job, capture
+
+from meshscope.analyze.alignment import LEAST_CORRECTION_NS, align
+from meshscope.analyze.diagnose import diagnose
+from meshscope.analyze.trace import Trace
+from meshscope.probe.schema.layout import ParallelLayout
+
+SECOND = 1_000_000_000
+
+
+def job(layout: ParallelLayout, steps: int = 3) -> Trace:
+    """Return a job with a slow rank, each rank on a clock of its own."""
+
+    def work(kind: str, rank: int, step: int, microbatch: int) -> int:
+        return (13 if rank == 1 else 10) * (1 if kind == "forward" else 2) * MS
+
+    trace = capture(Job(layout=layout, steps=steps), work)
+    return replace(trace, clocks={rank: f"host{rank}" for rank in trace.ranks})
+
+
+JOBS = {
+    layout: (trace := job(layout), diagnose(trace))
+    for layout in (
+        ParallelLayout(dp=4),
+        ParallelLayout(tp=2, pp=2),
+        ParallelLayout(tp=2, pp=2, dp=2),
+        ParallelLayout(pp=4),
+    )
+}
+LONGER = replace(job(ParallelLayout(dp=4), steps=10), clocks={})
+"""A job of which nobody knows whether its ranks share a clock."""
+OFFSETS = st.lists(
+    st.sampled_from([0, 1_000, 100_000]) | st.integers(-SECOND, SECOND), min_size=8, max_size=8
+)
+
+
+def set_clocks(trace: Trace, offsets: list[int]) -> Trace:
+    """Return the trace with each rank's clock ahead by its offset."""
+    for rank in trace.ranks:
+        trace = shifted(trace, {rank}, offsets[rank])
+    return trace
+
+
+@settings(max_examples=12)
+@given(st.sampled_from(list(JOBS)), OFFSETS)
+def test_random_clocks_change_nothing(layout, offsets):
+    """Who is blamed, and for how much, would depend on how the clocks were set."""
+    trace, truth = JOBS[layout]
+    result = diagnose(align(set_clocks(trace, offsets)))
+    assert [(f.kind, f.where) for f in result.findings] == [
+        (f.kind, f.where) for f in truth.findings
+    ]
+    assert [(c.kind, c.where) for c in result.causes] == [(c.kind, c.where) for c in truth.causes]
+    for found, expected in zip(result.causes, truth.causes, strict=True):
+        assert found.share_frac == pytest.approx(expected.share_frac, abs=1e-6)
+        assert found.removal_gain_frac == pytest.approx(expected.removal_gain_frac, abs=1e-6)
+
+
+@settings(max_examples=12)
+@given(OFFSETS)
+def test_random_offsets_are_found_within_their_error(offsets):
+    """A correction would be further off than it says."""
+    moved = align(set_clocks(LONGER, offsets))
+    starts = moved.frame("step").groupby("rank")["start_ns"].min()
+    # All ranks began at 0, so what is left of the offsets is how far they are apart.
+    assert starts.max() - starts.min() <= 2 * LEAST_CORRECTION_NS
+    for row in moved.frame("clock_sync").to_dict("records"):
+        rank, reference = (int(row[name].split()[1]) for name in ("host", "reference_host"))
+        true = offsets[reference] - offsets[rank]
+        assert abs(row["offset_ns"] - true) <= row["error_ns"]

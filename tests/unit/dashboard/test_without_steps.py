@@ -1,0 +1,55 @@
+"""A dump of a hang has no steps and no ledger: every page says so and shows the finding."""
+
+import json
+import pickle
+
+import pytest
+
+from meshscope.dashboard import create_app
+from meshscope.dashboard.pages import findings, mesh, overview, timeline
+from meshscope.dashboard.state import ViewState
+from meshscope.dashboard.store import RunStore
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Return a folder with the dumps of two ranks, of which the second did not come."""
+    (tmp_path / "hung").mkdir()
+    pending = {
+        "record_id": 4,
+        "pg_id": 0,
+        "process_group": ("0", "default_pg"),
+        "collective_seq_id": 4,
+        "profiling_name": "nccl:all_reduce",
+        "time_created_ns": 1_700_000_000_000_000_000,
+        "input_sizes": [[4]],
+        "input_dtypes": ["Float"],
+    }
+    for rank, (last, entries) in enumerate([(4, [pending]), (3, [])]):
+        status = {"last_enqueued_collective": last, "last_completed_collective": 3}
+        dump = {
+            "entries": entries,
+            "pg_config": {"0": {"desc": "default_pg", "ranks": "[0, 1]"}},
+            "pg_status": {"0": status},
+        }
+        (tmp_path / "hung" / f"_dump_{rank}").write_bytes(pickle.dumps(dump, 2))
+    return tmp_path
+
+
+def test_pages_open_and_name_the_rank(folder):
+    """The page of the run that matters most would be an error."""
+    run = RunStore(folder).get("hung")
+    for page in (overview.layout(run), findings.layout(run)):
+        assert "Rank 1 did not arrive" in str(page)
+    assert mesh.layout(run, ViewState()) is not None
+    assert timeline.layout(run, ViewState()) is not None
+
+
+@pytest.mark.parametrize("page", ["overview", "findings", "timeline", "mesh"])
+def test_twins_are_json_without_a_made_up_step_time(folder, page):
+    """Programs would read a step time of zero, or no JSON at all."""
+    answer = create_app(folder).server.test_client().get(f"/api/v1/runs/hung/{page}.json")
+    assert answer.status_code == 200
+    content = json.loads(answer.data)
+    assert content.get("step_time_ns") is None
+    assert not content.get("waterfall")
