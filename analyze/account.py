@@ -43,6 +43,13 @@ class Account:
         attribution = self.attribution
         return [] if attribution is None else [c for c in attribution.causes if c.kind == kind]
 
+    def suspects(self) -> list[int]:
+        """Return the ranks that work longer than their peers by more than noise."""
+        if self.attribution is None:
+            return []
+        ranks = self.attribution.ranks
+        return [int(rank) for rank in ranks.loc[ranks["suspect"], "rank"]]
+
     def peers_of(self, rank: int) -> list[int]:
         """Return the other ranks that run the same operations in the same stage."""
         if self.attribution is None:
