@@ -153,7 +153,9 @@ def _incomplete(frame: pd.DataFrame, trace: Trace) -> pd.Series:
     groups = trace.frame("group")
     size = dict(zip(groups["group_id"].astype(str), groups["ranks"].map(len), strict=True))
     members = frame.groupby("join")["rank"].transform("nunique")
-    return ~frame["is_p2p"] & (members < frame["group_id"].map(size).fillna(0))
+    code, names = pd.factorize(frame["group_id"])
+    expected = np.array([size.get(name, 0) for name in names], dtype=np.int64)[code]
+    return ~frame["is_p2p"] & (members < expected)
 
 
 def _without_late_looks(frame: pd.DataFrame, incomplete: pd.Series) -> pd.Series:

@@ -22,6 +22,7 @@ from meshscope.probe.schema.terms import Axis
 
 from .topology import named_axes, with_axes
 from .trace import Trace
+from .words import is_missing
 
 _MESH = frozenset(map(Axis, MESH_AXES))
 _SIZED = (Axis.TP, Axis.PP, Axis.CP)
@@ -42,7 +43,7 @@ def with_inferred_layout(trace: Trace) -> Trace:
     if trace.layout is not None or groups.empty or not isinstance(world_size, int):
         return trace
     named = [
-        NamedGroup(named_axes(str(description or "")), tuple(ranks))
+        NamedGroup(named_axes("" if is_missing(description) else str(description)), tuple(ranks))
         for description, ranks in zip(groups["description"], groups["ranks"], strict=True)
     ]
     layout, why_not = infer_layout(named, world_size)

@@ -65,7 +65,7 @@ def match_collectives(trace: Trace) -> CollectiveMatch:
     rows, limits = realign(rows)
     by_key = rows.groupby(_KEY, sort=True)
     # Not by named aggregation: a column cannot be called "axis" there.
-    table = by_key[["step", "axis", "kind", "size_bytes", "rank"]].agg(
+    table = by_key.agg(
         {"step": "min", "axis": "first", "kind": "first", "size_bytes": "max", "rank": "nunique"}
     )
     table = table.rename(columns={"rank": "members"})
@@ -157,7 +157,9 @@ def _last_rank(members: pd.DataFrame, table: pd.DataFrame) -> pd.Series[int]:
 
 def _bus_bandwidth(table: pd.DataFrame) -> pd.Series[float]:
     size = table["expected"].where(table["expected"] > 0, table["members"])
-    moved = table["size_bytes"] * table["kind"].map(_BUS_TURNS) * (size - 1) / size
+    moved = (
+        table["size_bytes"] * table["kind"].map(_BUS_TURNS).astype("Float64") * (size - 1) / size
+    )
     wire_s = table["wire_ns"].astype("Float64") / 1e9
     is_known = (table["size_bytes"] > 0) & (wire_s > 0) & (size > 1)
     return (moved.astype("Float64") / wire_s).where(is_known.fillna(value=False))

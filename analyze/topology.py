@@ -17,6 +17,7 @@ from meshscope.probe.schema.tables import TABLES
 from meshscope.probe.schema.terms import Axis
 
 from .trace import Trace
+from .words import is_missing
 
 _WORDS: tuple[tuple[str, Axis], ...] = (
     (r"\bexpert|(^|[_\W])ep(\d|[_\W]|$)", Axis.EP),
@@ -38,7 +39,7 @@ def with_axes(trace: Trace) -> Trace:
     for row in groups.to_dict("records"):
         axis, why = _axis(
             tuple(row["ranks"]),
-            str(row["description"] or ""),
+            "" if is_missing(row["description"]) else str(row["description"]),
             trace.layout,
             traffic.get(row["group_id"]),
         )

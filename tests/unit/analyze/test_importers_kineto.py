@@ -205,8 +205,9 @@ def test_collectives_get_group_kind_size_and_order(tmp_path):
     ]
     assert (rows["end_ns"] - rows["start_ns"]).tolist() == [5_000] * 3
     assert rows["event_id"].is_unique
+    groups = trace.tables["group"]
     assert dict(
-        zip(*(trace.frame("group")[c] for c in ("group_id", "description")), strict=True)
+        zip(*(groups[c].to_pylist() for c in ("group_id", "description")), strict=True)
     ) == {
         "0": "default_pg",
         "1": None,

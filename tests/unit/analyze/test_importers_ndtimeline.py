@@ -109,7 +109,7 @@ def test_both_ends_of_a_transfer_have_one_key(tmp_path):
     rows = import_trace(write_job(tmp_path, PIPELINE, META)).frame("p2p")
     sends = rows[rows["direction"] == "send"].set_index("rank")
     receives = rows[rows["direction"] == "recv"].set_index("peer")
-    joined = sends.join(receives, rsuffix="_r")
+    joined = sends.join(receives.add_suffix("_r"))
     assert (joined["peer"] == [6, 2]).all()
     for column in ("group_id", "seq", "step"):
         assert (joined[column].astype(str) == joined[f"{column}_r"].astype(str)).all()
