@@ -9,7 +9,7 @@ from meshscope.probe.schema.errors import TraceFormatError
 from meshscope.probe.schema.terms import Axis
 
 from .account import Account
-from .attribution import Attribution, attribute
+from .attribution import MAX_UNSEEN, Attribution, attribute
 from .bubble import microbatches_of, pipeline_bubble, schedule_of
 from .clocks import clock_offsets
 from .communication import CommunicationEvents, communication_events
@@ -198,9 +198,20 @@ def _stragglers(account: Account) -> pd.DataFrame:
     )
 
 
+def _exposed_communication(account: Account) -> float | None:
+    """Return the share of transfers that no compute hides, None where they were not seen.
+
+    Without ends they lie inside the spans around them, and a zero would pass any budget.
+    """
+    events = account.events
+    alone = account.trace.run.get("world_size") == 1
+    if events.unseen_frac > MAX_UNSEEN or (events.frame.empty and not alone):
+        return None
+    return sum(account.class_frac(f"exposed_{axis.value}_wire") for axis in Axis)
+
+
 def _metrics(account: Account) -> dict[str, float | None]:
     """Return the numbers that the gate can bound."""
-    exposed = sum(account.class_frac(f"exposed_{axis.value}_wire") for axis in Axis)
     attribution: Attribution | None = account.attribution
     slowdown = None
     if attribution is not None and attribution.replayed_ns is not None:
@@ -209,7 +220,7 @@ def _metrics(account: Account) -> dict[str, float | None]:
     return {
         "mfu": account.utilization.mfu,
         "bubble_frac": account.bubble.measured_frac,
-        "exposed_comm_frac": exposed,
+        "exposed_comm_frac": _exposed_communication(account),
         "straggler_slowdown": slowdown,
         "peak_memory_frac": peak_memory_frac(account.memory),
         "step_time_ns": account.windows.step_time_ns,

@@ -159,3 +159,15 @@ def test_a_host_capture_of_a_gpu_run_says_what_its_times_are():
         for name in ("NVIDIA H200", "CPU x86_64")
     ]
     assert [any("launched" in limit for limit in limits) for limits in said] == [True, False]
+
+
+def test_exposed_communication_is_unknown_where_its_end_was_not_seen():
+    """If this fails, a gate passes a run whose transfers hide inside the backward pass."""
+    trace = capture(Job(layout=ParallelLayout(dp=2), steps=3), uniform(10 * MS, 20 * MS))
+    rows = trace.tables["collective"].to_pylist()
+    unseen = {"end_ns": None, "wait_start_ns": None, "wait_end_ns": None, "source": "host_issue"}
+    blind = TABLES["collective"].conform(pa.Table.from_pylist([row | unseen for row in rows]))
+    tables = {**trace.tables, "collective": blind}
+    hidden = diagnose(replace(trace, tables=tables, _frames={}))
+    assert hidden.metrics["exposed_comm_frac"] is None
+    assert diagnose(trace).metrics["exposed_comm_frac"] > 0
