@@ -15,6 +15,14 @@ def _open_timeline(page, query: str = "") -> None:
     expect(page.locator("#timeline-graph .bars .point").first).to_be_attached()
 
 
+def _wait_until_listening(page, graph: str) -> None:
+    """Wait until the page hears a zoom: bars are drawn a moment before that."""
+    page.wait_for_function(
+        "id => document.querySelector(`#${id} .js-plotly-plot`)._ev.listenerCount('plotly_relayout')",
+        arg=graph,
+    )
+
+
 def test_the_run_list_shows_every_entry(page):
     """Fails when a run, its layout or top finding, or an unreadable file is not in the list."""
     page.goto("/")
@@ -75,10 +83,11 @@ def test_a_zoom_is_an_address(page):
     """Fails when a zoomed view is lost by a reload, by a shared link or by the back button."""
     _open_timeline(page, "?step=1")
     whole = page.locator("figcaption").inner_text()
-    box = page.locator("#timeline-graph .nsewdrag").first.bounding_box()
-    page.mouse.move(box["x"] + 200, box["y"] + 40)
+    _wait_until_listening(page, "timeline-graph")
+    plot = page.locator("#timeline-graph .nsewdrag").first
+    plot.hover(position={"x": 200, "y": 40}, force=True)
     page.mouse.down()
-    page.mouse.move(box["x"] + 500, box["y"] + 60, steps=4)
+    plot.hover(position={"x": 500, "y": 60}, force=True)
     page.mouse.up()
     page.wait_for_url(re.compile(r"\?step=1&t0=\d+&t1=\d+$"))
     expect(page.locator("figcaption")).not_to_have_text(whole)

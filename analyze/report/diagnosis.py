@@ -1,16 +1,15 @@
-"""Results as text for a terminal and as Markdown."""
+"""The diagnosis as text."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from math import isnan
-from statistics import median
-from typing import Any
 
-from .labels import class_label
-from .results import Bar, Diagnosis, Finding
-from .text_table import text_table
-from .words import is_missing
+from ..labels import class_label
+from ..results import Bar, Diagnosis, Finding
+from ..text_table import text_table
+from ..words import is_missing
+from .amounts import milliseconds, size
 
 BAR_WIDTH = 32
 
@@ -129,8 +128,8 @@ def _causes(result: Diagnosis, *, markdown: bool) -> list[str]:
             ),
             f"{cause.share_frac:.2%}",
             f"{cause.removal_gain_frac:.2%}",
-            _ms(cause.direct_ns),
-            _ms(cause.induced_wait_ns),
+            milliseconds(cause.direct_ns),
+            milliseconds(cause.induced_wait_ns),
         )
         for cause in result.causes
     ]
@@ -147,7 +146,7 @@ def _ranks(result: Diagnosis, *, markdown: bool, most: int = 8) -> list[str]:
             *("-" if row[axis] < 0 else row[axis] for axis in ("pp", "dp", "tp")),
             "unknown" if isnan(row["slowdown"]) else f"{row['slowdown']:.3f} x",
             "unknown" if isnan(row["excess_ns"]) else f"{row['excess_ns'] / 1e6:+.3f}",
-            *(_ms(row[name]) for name in ("wait_ns", "early_ns", "wait_caused_ns")),
+            *(milliseconds(row[name]) for name in ("wait_ns", "early_ns", "wait_caused_ns")),
             f"{row['arrived_last']}/{row['collectives']}",
         )
         for row in result.stragglers.head(most).to_dict("records")
@@ -167,87 +166,10 @@ def _memory(result: Diagnosis, *, markdown: bool) -> list[str]:
         (
             "all stages" if row["stage"] < 0 else f"stage {row['stage']}",
             row["ranks"],
-            *(_size(row[name]) for name in ("peak_bytes", "rss_bytes")),
+            *(size(row[name]) for name in ("peak_bytes", "rss_bytes")),
             "unknown" if is_missing(row["peak_frac"]) else f"{row['peak_frac']:.1%}",
         )
         for row in result.memory.to_dict("records")
     ]
     headers = ("stage", "ranks", "allocator peak", "resident set", "of capacity")
     return text_table(headers, rows, markdown=markdown)
-
-
-def breakdown_to_text(result: dict[str, Any], *, markdown: bool = False) -> str:
-    """Return the breakdown of the device time of each rank, in milliseconds."""
-    names = (
-        "span",
-        "computation",
-        "communication",
-        "exposed_communication",
-        "exposed_memcpy",
-        "idle",
-    )
-    rows = [
-        (
-            rank,
-            *(_ms(row[f"{name}_ns"]) for name in names),
-            row["device_events"],
-            row["unlinked_events"],
-        )
-        for rank, row in result["ranks"].items()
-    ]
-    titles = [f"{name.replace('_', ' ')} ms" for name in names]
-    headers = ["rank", *titles, "device events", "unlinked"]
-    return "\n".join([*text_table(headers, rows, markdown=markdown), *_limits(result["limits"])])
-
-
-def collectives_to_text(result: dict[str, Any], *, markdown: bool = False) -> str:
-    """Return who waited and who came last, by rank, and the groups they belong to."""
-    ranks = [
-        (rank, _ms(row["wait_ns"]), f"{row['arrived_last']}/{row['count']}")
-        for rank, row in result["ranks"].items()
-    ]
-    groups = [
-        (
-            group["group_id"],
-            group["axis"],
-            len(group["ranks"]),
-            *_group_sums(result, group["group_id"]),
-        )
-        for group in result["groups"]
-    ]
-    headers = ("group", "axis", "ranks", "collectives", "wire ms", "GB/s (bus, median)")
-    return "\n".join(
-        [
-            *text_table(("rank", "waited ms", "arrived last"), ranks, markdown=markdown),
-            "",
-            *text_table(headers, groups, markdown=markdown),
-            *_limits(result["limits"]),
-        ]
-    )
-
-
-def _group_sums(result: dict[str, Any], group_id: str) -> tuple[int, str, str]:
-    own = [row for row in result["collectives"] if row["group_id"] == group_id]
-    wire = sum(row["wire_ns"] or 0 for row in own)
-    speeds = [speed for row in own if (speed := row["bus_bandwidth_bytes_per_s"]) is not None]
-    return len(own), _ms(wire), f"{median(speeds) / 1e9:.3f}" if speeds else "unknown"
-
-
-def _limits(limits: Sequence[str]) -> list[str]:
-    return (
-        ["", "What this result could not see", *(f"- {limit}" for limit in limits)]
-        if limits
-        else []
-    )
-
-
-def _ms(time_ns: float) -> str:
-    """Return milliseconds; a wait of NumPy or pandas' own kind of missing is unknown."""
-    return "unknown" if is_missing(time_ns) else f"{time_ns / 1e6:.3f}"
-
-
-def _size(value: Any) -> str:
-    """Return bytes in GiB or MiB, or the word unknown."""
-    if is_missing(value):
-        return "unknown"
-    return f"{value / 2**30:.2f} GiB" if value >= 2**30 else f"{value / 2**20:.1f} MiB"

@@ -1,0 +1,29 @@
+"""Times, sizes and limits as a person reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..words import is_missing
+
+
+def limit_lines(limits: Sequence[str]) -> list[str]:
+    """Return the closing section that says what was not seen; nothing where all was."""
+    return (
+        ["", "What this result could not see", *(f"- {limit}" for limit in limits)]
+        if limits
+        else []
+    )
+
+
+def milliseconds(time_ns: float) -> str:
+    """Return milliseconds; a wait of NumPy or pandas' own kind of missing is unknown."""
+    return "unknown" if is_missing(time_ns) else f"{time_ns / 1e6:.3f}"
+
+
+def size(value: Any) -> str:
+    """Return bytes in GiB or MiB, or the word unknown."""
+    if is_missing(value):
+        return "unknown"
+    return f"{value / 2**30:.2f} GiB" if value >= 2**30 else f"{value / 2**20:.1f} MiB"

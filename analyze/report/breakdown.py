@@ -1,0 +1,34 @@
+"""The split of device time as text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..text_table import text_table
+from .amounts import limit_lines, milliseconds
+
+
+def breakdown_to_text(result: dict[str, Any], *, markdown: bool = False) -> str:
+    """Return the breakdown of the device time of each rank, in milliseconds."""
+    names = (
+        "span",
+        "computation",
+        "communication",
+        "exposed_communication",
+        "exposed_memcpy",
+        "idle",
+    )
+    rows = [
+        (
+            rank,
+            *(milliseconds(row[f"{name}_ns"]) for name in names),
+            row["device_events"],
+            row["unlinked_events"],
+        )
+        for rank, row in result["ranks"].items()
+    ]
+    titles = [f"{name.replace('_', ' ')} ms" for name in names]
+    headers = ["rank", *titles, "device events", "unlinked"]
+    return "\n".join(
+        [*text_table(headers, rows, markdown=markdown), *limit_lines(result["limits"])]
+    )

@@ -1,0 +1,24 @@
+"""The verb that serves the pages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def dashboard(
+    runs_dir: Annotated[
+        Path, typer.Argument(metavar="RUNS_DIR", help="Folder of run directories.")
+    ],
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on.")] = 8050,
+    token: Annotated[
+        str | None, typer.Option(help="Access token; made up and printed for a non-loopback host.")
+    ] = None,
+) -> None:
+    """Browse runs: overview, findings, timeline, mesh."""
+    from meshscope.dashboard import serve
+
+    serve(runs_dir, host=host, port=port, token=token)
