@@ -16,15 +16,16 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from .causes import Player, find_players, suspects_of
 from .communication import CommunicationEvents
 from .effects import Work, excess_by_rank, peer_centre, place_work
-from .ledger import Ledger
+from .intervals import IntArray
+from .ledger import WAIT_CLASSES, Ledger
 from .marks import END
-from .players import Player, find_players, repaired_work
 from .program import Program
 from .replay import LANE_BLOCK, FloatArray
-from .results import Cause
-from .shapley import coalitions, shapley
+from .results import Cause, WaitAccount
+from .shapley import coalitions, membership, shares, unions_of
 from .trace import Trace
 from .words import counted
 
@@ -53,9 +54,8 @@ class Attribution:
     """Empty where the capture does not tell whom ranks waited for."""
     replayed_ns: float | None = None
     """Step time with nothing repaired."""
-    ideal_wait_ns: float | None = None
-    """Waiting per step that is left with every cause repaired, averaged over ranks: the bubble
-    of the schedule."""
+    waiting: WaitAccount | None = None
+    """Where the waiting comes from; None where the causes are not known."""
 
 
 def attribute(
@@ -80,17 +80,35 @@ def attribute(
     limits = tuple(_limits(work, program, events))
     if hidden or events.lonely_frac > MAX_LONELY:
         return Attribution(ranks=ranks, limits=limits)
-    suspects = ranks[ranks["suspect"]].nlargest(MAX_SUSPECTS, "excess_ns")["rank"].tolist()
-    reference = repaired_work(work, peer_ns, suspects)
-    players = find_players(program, work, reference, suspects, events)
-    times, waiting = _replay_coalitions(program, players)
-    causes = _causes(players, times, waiting, measured)
+    slow = ranks[ranks["suspect"]]
+    excess = dict(zip(slow["rank"].tolist(), slow["excess_ns"].tolist(), strict=True))
+    players = find_players(trace, program, work, peer_ns, suspects_of(trace, excess, MAX_SUSPECTS))
+    unions = unions_of([player.union for player in players])
+    masks = coalitions(unions)
+    times, waiting = _replay_coalitions(program, players, masks)
+    causes = [
+        Cause(
+            kind=player.kind,
+            where=player.where,
+            share_frac=share / measured,
+            removal_gain_frac=gain / measured,
+            direct_ns=share - induced,
+            induced_wait_ns=induced,
+        )
+        for player, share, induced, gain in zip(
+            players,
+            shares(unions, masks, times).tolist(),
+            shares(unions, masks, waiting).tolist(),
+            _removal_gains(times, masks, len(players)),
+            strict=True,
+        )
+    ]
     return Attribution(
         ranks=ranks,
         limits=limits,
         causes=tuple(sorted(causes, key=lambda cause: -cause.share_frac)),
         replayed_ns=float(times[-1]),
-        ideal_wait_ns=float(waiting[0]),
+        waiting=_wait_account(ledger, waiting),
     )
 
 
@@ -135,13 +153,15 @@ def _limits(work: Work, program: Program, events: CommunicationEvents) -> list[s
     return limits
 
 
-def _replay_coalitions(program: Program, players: list[Player]) -> tuple[FloatArray, FloatArray]:
+def _replay_coalitions(
+    program: Program, players: list[Player], masks: IntArray
+) -> tuple[FloatArray, FloatArray]:
     """Return step time and mean waiting per step, for every coalition of causes."""
     recorded = _step_time(program, program.recorded_ns[:, None])[0]
     scale = program.windows.step_time_ns / recorded
     effects = np.column_stack([player.effect_ns for player in players])
     base = program.base_ns - effects.sum(axis=1)
-    keep = coalitions(len(players))
+    keep = membership(masks, len(players))
     times, waits = [], []
     for low in range(0, keep.shape[1], LANE_BLOCK):
         lanes = keep[:, low : low + LANE_BLOCK]
@@ -198,19 +218,20 @@ def _waiting(
     return np.asarray(total / (len(program.windows.ranks) * len(program.windows.steps)))
 
 
-def _causes(
-    players: list[Player], times: FloatArray, waits: FloatArray, measured: float
-) -> list[Cause]:
-    share, waiting = shapley(times), shapley(waits)
-    everything = len(times) - 1
-    return [
-        Cause(
-            kind=player.kind,
-            where=player.where,
-            share_frac=float(share[j] / measured),
-            removal_gain_frac=float((times[-1] - times[everything ^ (1 << j)]) / measured),
-            direct_ns=float(share[j] - waiting[j]),
-            induced_wait_ns=float(waiting[j]),
-        )
-        for j, player in enumerate(players)
-    ]
+def _wait_account(ledger: Ledger, waiting: FloatArray) -> WaitAccount:
+    """Return the waiting of the ledger as bubble, what causes induce, and the rest."""
+    measured = float(ledger.by_step[list(WAIT_CLASSES)].sum(axis=1).mean())
+    bubble, replayed = float(waiting[0]), float(waiting[-1])
+    return WaitAccount(
+        measured_ns=measured,
+        bubble_ns=bubble,
+        induced_ns=replayed - bubble,
+        model_error_ns=measured - replayed,
+    )
+
+
+def _removal_gains(times: FloatArray, masks: IntArray, players: int) -> list[float]:
+    """Return how much shorter the step is with each player alone repaired."""
+    without = masks[-1] ^ (1 << np.arange(players))
+    gains: list[float] = (times[-1] - times[np.searchsorted(masks, without)]).tolist()
+    return gains

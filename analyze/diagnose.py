@@ -11,6 +11,7 @@ from meshscope.probe.schema.terms import Axis
 from .account import Account
 from .attribution import MAX_UNSEEN, Attribution, attribute
 from .bubble import microbatches_of, pipeline_bubble, schedule_of
+from .causes import ranks_of
 from .clocks import clock_offsets
 from .communication import CommunicationEvents, communication_events
 from .effects import stage_of_ranks
@@ -57,6 +58,7 @@ def diagnose(trace: Trace) -> Diagnosis:
         bubble=account.bubble,
         memory=account.memory,
         groups=traffic_by_group(account.events, trace.frame("group"), len(account.windows.steps)),
+        waiting=attribution.waiting if attribution is not None else None,
         model_error_frac=(
             (measured - attribution.replayed_ns) / measured
             if attribution is not None and attribution.replayed_ns is not None
@@ -100,7 +102,7 @@ def _clock_limits(trace: Trace) -> tuple[str, ...]:
     device = str(trace.run.get("device_name") or "")
     if trace.origin != "meshscope" or not device or device.startswith("CPU"):
         return ()
-    if len(trace.frame("kernel")):
+    if trace.row_count("kernel"):
         return ()
     return (
         f"times are those of the host: on {device} a span says when work was launched, "
@@ -187,9 +189,10 @@ def _stragglers(account: Account) -> pd.DataFrame:
         excess = attribution.ranks[["rank", "slowdown", "excess_ns"]]
         table = table.merge(excess, on="rank", how="left")
         gains = {
-            cause.where["rank"]: cause.removal_gain_frac
+            rank: cause.removal_gain_frac
             for cause in attribution.causes
             if cause.kind == "straggler_rank"
+            for rank in ranks_of(cause)
         }
         table["removal_gain_frac"] = table["rank"].map(gains)
     table = table.merge(account.waits, on="rank", how="left")

@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from .intervals import IntArray, covered_length, union
-from .ledger import CLASSES, Ledger, compute_code
+from .ledger import CLASSES, COMPUTE_CLASSES, STALLS, Ledger, class_code
 from .marks import ISSUE
 from .program import Program
 from .replay import FloatArray
@@ -38,9 +38,14 @@ class Work:
     cell: IntArray
     """Cell of each work edge."""
     cells: pd.DataFrame
-    """rank, step, interval, peer_class (-1: deviates from its peers), work_ns, compute_ns."""
+    """rank, step, interval, peer_class (-1: deviates from its peers), work_ns (without the
+    stalls of its host), compute_ns."""
     edge_work_ns: FloatArray
-    edge_compute_ns: FloatArray
+    """Work of each edge without the stalls of its host."""
+    edge_span_ns: FloatArray
+    """Work of each edge, stalls included."""
+    edge_host_ns: dict[str, FloatArray]
+    """Time of each edge in the host classes of the ledger that occur at all."""
     peer_class: dict[int, int]
     """Class of each rank; the members of a class are each other's peers."""
     stage: dict[int, int]
@@ -62,8 +67,14 @@ def place_work(trace: Trace, program: Program, ledger: Ledger) -> Work:
             "interval": interval[edge],
         }
     )
-    work = marks["work_ns"].to_numpy(np.float64)[edge]
-    compute = _compute_inside(marks, edge, ledger)
+    span = marks["work_ns"].to_numpy(np.float64)[edge]
+    host = {
+        name: _time_inside(marks, edge, ledger, [class_code(name)])
+        for name in STALLS
+        if ledger.by_step[name].any()
+    }
+    work = span - sum(host.values(), np.zeros(len(edge)))
+    compute = _time_inside(marks, edge, ledger, list(map(class_code, COMPUTE_CLASSES)))
     grouped = keys.groupby(["rank", "step", "interval"], sort=True)
     cell = np.asarray(grouped.ngroup(), dtype=np.int64)
     cells = grouped.size().reset_index()[["rank", "step", "interval"]]
@@ -76,7 +87,8 @@ def place_work(trace: Trace, program: Program, ledger: Ledger) -> Work:
         cell=cell,
         cells=cells,
         edge_work_ns=work,
-        edge_compute_ns=compute,
+        edge_span_ns=span,
+        edge_host_ns=host,
         peer_class=class_of_rank,
         stage=stage,
         deviating=deviating,
@@ -97,10 +109,12 @@ def _interval(marks: pd.DataFrame) -> IntArray:
     return np.asarray(counted - issued, dtype=np.int64)
 
 
-def _compute_inside(marks: pd.DataFrame, edge: IntArray, ledger: Ledger) -> FloatArray:
-    """Return the compute-class time inside each work edge, by prefix sums per rank."""
+def _time_inside(
+    marks: pd.DataFrame, edge: IntArray, ledger: Ledger, codes: list[int]
+) -> FloatArray:
+    """Return the time of some classes inside each work edge, by prefix sums per rank."""
     segments = ledger.segments
-    segments = segments[compute_code(segments["code"].to_numpy())]
+    segments = segments[np.isin(segments["code"].to_numpy(), codes)]
     end = marks["start_ns"].to_numpy(np.int64)[edge]
     start = end - marks["work_ns"].to_numpy(np.int64)[edge]
     rank = marks["rank"].to_numpy()[edge]
@@ -144,6 +158,13 @@ def _peer_classes(program: Program, stage: dict[int, int]) -> tuple[pd.Series, d
     return classes, by_number, int((~regular).sum())
 
 
+def repaired_work(work: Work, peer_ns: FloatArray, suspects: list[int]) -> FloatArray:
+    """Return the work of every cell with the suspects replaced by their peers."""
+    recorded = work.cells["work_ns"].to_numpy()
+    replace = work.cells["rank"].isin(suspects).to_numpy() & ~np.isnan(peer_ns)
+    return np.where(replace, peer_ns, recorded)
+
+
 def peer_centre(work: Work) -> FloatArray:
     """Return, per cell, what the peers of its rank worked in the same step; NaN without peers.
 
@@ -152,10 +173,14 @@ def peer_centre(work: Work) -> FloatArray:
     skewed (a rank can only be late), and the sum of medians would be too small.
     """
     cells = work.cells[work.cells["peer_class"] >= 0]
-    cells = cells.assign(centre=_leave_one_out_median(cells, ["peer_class", "step", "interval"]))
+    cells = cells.assign(
+        centre=leave_one_out_median(cells, ["peer_class", "step", "interval"], "work_ns")
+    )
     keys = ["peer_class", "step", "rank"]
     steps = cells.groupby(keys, as_index=False)[["work_ns", "centre"]].sum(min_count=1)
-    steps["scale"] = _leave_one_out_median(steps, ["peer_class", "step"]) / steps["centre"]
+    steps["scale"] = (
+        leave_one_out_median(steps, ["peer_class", "step"], "work_ns") / steps["centre"]
+    )
     scale = cells[keys].merge(steps, on=keys, how="left")["scale"].to_numpy()
     centre = np.full(len(work.cells), np.nan)
     centre[cells.index] = cells["centre"].to_numpy() * np.where(np.isfinite(scale), scale, 1.0)
@@ -173,15 +198,15 @@ def stage_centre(work: Work, reference_ns: FloatArray) -> FloatArray:
     return np.where(cells["peer_class"].to_numpy() >= 0, mean, reference_ns)
 
 
-def _leave_one_out_median(cells: pd.DataFrame, keys: list[str]) -> FloatArray:
-    """Return for each row the median of ``work_ns`` over the other rows of its group.
+def leave_one_out_median(cells: pd.DataFrame, keys: list[str], name: str) -> FloatArray:
+    """Return for each row the median of a column over the other rows of its group.
 
     In the sorted group of n + 1 values, leaving out position i moves the values
     right of it one place to the left; the middle of the remaining n is then read
     directly. NaN for a group of one.
     """
     group = cells.groupby(keys, sort=False).ngroup().to_numpy(np.int64)
-    value = cells["work_ns"].to_numpy(np.float64)
+    value = cells[name].to_numpy(np.float64)
     order = np.lexsort((value, group))
     sorted_value, sorted_group = value[order], group[order]
     size = np.bincount(group)

@@ -19,7 +19,7 @@ import pandas as pd
 from meshscope.probe.schema.terms import Axis, KernelCategory, SpanKind
 
 from .communication import CommunicationEvents
-from .intervals import NO_OWNER, IntArray, sweep_priority
+from .intervals import NO_OWNER, IntArray, pair, sweep_priority
 from .steps import StepWindows
 from .trace import Trace
 
@@ -27,15 +27,9 @@ COMPUTE_CLASSES = ("forward", "backward", "recompute", "optimizer", "compute")
 """``compute`` is device work that no annotation explains."""
 WAIT_CLASSES = tuple(f"exposed_{axis.value}_wait" for axis in Axis)
 WIRE_CLASSES = tuple(f"exposed_{axis.value}_wire" for axis in Axis)
-HOST_CLASSES = (
-    "exposed_memcpy",
-    "data_load",
-    "gc",
-    "checkpoint",
-    "offload",
-    "host_blocked",
-    "other",
-)
+STALLS = ("data_load", "gc", "checkpoint", "offload", "host_blocked", "other")
+"""Host time that is a cause of its own: no rank is called slow for it."""
+HOST_CLASSES = ("exposed_memcpy", *STALLS)
 UNATTRIBUTED = "unattributed"
 CLASSES = (*COMPUTE_CLASSES, *WIRE_CLASSES, *WAIT_CLASSES, *HOST_CLASSES, UNATTRIBUTED)
 """All classes of the ledger, in the order of the waterfall."""
@@ -53,6 +47,7 @@ _KERNEL_CLASS = {
     KernelCategory.MEMCPY.value: "exposed_memcpy",
     KernelCategory.MEMSET.value: "exposed_memcpy",
 }
+_KERNEL_COLUMNS = ("rank", "step", "category", "start_ns", "dur_ns")
 NO_EVENT = -1
 
 
@@ -73,13 +68,25 @@ class _Claims(NamedTuple):
     priority: npt.NDArray[np.int64]
     event: npt.NDArray[np.int64]
 
+    def and_those(self, more: _Claims) -> _Claims:
+        """Return these claims, then others of the same rank."""
+        return _Claims(*map(np.concatenate, zip(self, more, strict=True)))
+
 
 def build_ledger(trace: Trace, windows: StepWindows, events: CommunicationEvents) -> Ledger:
-    """Return the ledger of the analysed steps of every captured rank."""
-    parts = [
-        _rank_segments(claims, own, events.frame)
-        for claims, own in _by_rank(_claims(trace, windows, events.frame), windows)
-    ]
+    """Return the ledger of the analysed steps of every captured rank.
+
+    Kernels are read and swept rank by rank: those of all ranks may not fit in memory.
+    """
+    has_kernels = trace.row_count("kernel") > 0
+    spans = _span_claims(trace, windows, above_compute=has_kernels)
+    found = [part for part in (spans, _event_claims(events.frame)) if len(part)]
+    shared = pd.concat(found, ignore_index=True) if found else spans
+    parts = []
+    for rank, claims, own in _by_rank(shared, windows):
+        if has_kernels:
+            claims = claims.and_those(_kernel_claims(trace, rank, windows))
+        parts.append(_rank_segments(claims, own, events.frame))
     segments = pd.concat(parts, ignore_index=True)
     return Ledger(segments, _sum_by_step(segments, windows))
 
@@ -94,18 +101,10 @@ def class_code(name: str) -> int:
     return _CODE[name]
 
 
-def _claims(trace: Trace, windows: StepWindows, events: pd.DataFrame) -> pd.DataFrame:
-    """Return what claims time on any rank: rank, start_ns, end_ns, code, priority, event."""
-    kernels = _in_steps(trace.frame("kernel"), trace, windows)
-    has_kernels = len(trace.frame("kernel")) > 0
-    claims = [_span_claims(trace, windows, above_compute=has_kernels), _event_claims(events)]
-    if has_kernels:
-        claims.append(_kernel_claims(kernels, windows))
-    return pd.concat([part for part in claims if len(part)] or claims[:1], ignore_index=True)
-
-
-def _by_rank(claims: pd.DataFrame, windows: StepWindows) -> Iterator[tuple[_Claims, pd.DataFrame]]:
-    """Yield each rank's claims and windows: one sort, then slices."""
+def _by_rank(
+    claims: pd.DataFrame, windows: StepWindows
+) -> Iterator[tuple[int, _Claims, pd.DataFrame]]:
+    """Yield each rank with its claims and windows: one sort, then slices."""
     rank = claims["rank"].to_numpy(np.int64)
     order = np.argsort(rank, kind="stable")
     low = np.searchsorted(rank[order], windows.ranks, side="left")
@@ -115,7 +114,8 @@ def _by_rank(claims: pd.DataFrame, windows: StepWindows) -> Iterator[tuple[_Clai
     own_windows = dict(iter(windows.frame.groupby("rank")))
     for value, first, last in zip(windows.ranks.tolist(), low, high, strict=True):
         code, priority, event = labels[first:last].T
-        yield _Claims(intervals[first:last], code, priority, event), own_windows[value]
+        own = _Claims(intervals[first:last], code, priority, event)
+        yield value, own, own_windows[value]
 
 
 def _span_claims(trace: Trace, windows: StepWindows, *, above_compute: bool) -> pd.DataFrame:
@@ -174,20 +174,17 @@ def _event_claims(events: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _kernel_claims(kernels: pd.DataFrame, windows: StepWindows) -> pd.DataFrame:
+def _kernel_claims(trace: Trace, rank: int, windows: StepWindows) -> _Claims:
+    kernels = _in_steps(trace.rank_frame("kernel", rank, _KERNEL_COLUMNS), trace, windows)
     category = kernels["category"].astype(str)
-    kept = kernels[category.isin(_KERNEL_CLASS)]
-    classes = category[category.isin(_KERNEL_CLASS)].map(_KERNEL_CLASS)
+    is_kept = category.isin(_KERNEL_CLASS)
+    kept, classes = kernels[is_kept], category[is_kept].map(_KERNEL_CLASS)
     start = windows.shifted(kept["step"], kept["start_ns"])
-    return pd.DataFrame(
-        {
-            "rank": kept["rank"].to_numpy(),
-            "start_ns": start,
-            "end_ns": start + kept["dur_ns"].to_numpy(np.int64),
-            "code": classes.map(_CODE).to_numpy(np.int64),
-            "priority": np.where(classes == "compute", 0, 2),
-            "event": NO_EVENT,
-        }
+    return _Claims(
+        pair(start, start + kept["dur_ns"].to_numpy(np.int64)),
+        classes.map(_CODE).to_numpy(np.int64),
+        np.where(classes == "compute", 0, 2).astype(np.int64),
+        np.full(len(kept), NO_EVENT, dtype=np.int64),
     )
 
 

@@ -55,6 +55,8 @@ class Program:
     signature: npt.NDArray[np.uint64]
     """What each event is (axis and operation) as one number, equal for equal operations."""
     windows: StepWindows
+    events: pd.DataFrame
+    """The rows of the communication events that the marks refer to."""
     disorder: int
     """Work that came out negative (overlapping waits or a wrong clock) and was set to 0."""
 
@@ -102,6 +104,7 @@ def build_program(windows: StepWindows, events: CommunicationEvents, ledger: Led
         base_ns=np.concatenate([work[work_edges], np.zeros(len(members.mark)), wire]),
         signature=_signature(frame),
         windows=windows,
+        events=frame,
         disorder=int((marks["raw_work_ns"] < 0).sum()),
     )
 

@@ -55,6 +55,24 @@ class Cause:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WaitAccount:
+    """The waiting for peers per step, averaged over ranks, as a sum of its sources.
+
+    ``measured = bubble + induced + model_error``; ``induced`` is the sum of the induced
+    waits of all causes.
+    """
+
+    measured_ns: float
+    """By the ledger."""
+    bubble_ns: float
+    """Left with every cause repaired: what the schedule imposes."""
+    induced_ns: float
+    """Caused by stragglers, imbalance, stalls, wires and jitter."""
+    model_error_ns: float
+    """What the replay does not explain."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """One thing to act on."""
 
@@ -128,6 +146,8 @@ class Diagnosis:
     """One row a stage: stage, ranks, peak_bytes, rss_bytes, capacity_bytes, peak_frac."""
     groups: pd.DataFrame
     """One row a group: group_id, axis, ranks, operations, wire_ns, wait_ns, size_bytes (per step)."""
+    waiting: WaitAccount | None = None
+    """Where the waiting comes from; None where the causes are not known."""
     model_error_frac: float | None = None
     """(measured - replayed) / measured step time; None where there was no replay."""
     metrics: dict[str, float | None] = field(default_factory=dict)

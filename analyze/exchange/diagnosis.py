@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from ..results import Cause, Diagnosis, Finding
@@ -29,15 +30,16 @@ def diagnosis_to_json(result: Diagnosis) -> dict[str, Any]:
             {"class": bar.name, "frac": bar.frac, "dur_ns": bar.dur_ns} for bar in result.waterfall
         ],
         "causes": [_cause(cause) for cause in result.causes],
-        "findings": [_finding(finding) for finding in result.findings],
+        "findings": [finding_to_json(finding) for finding in result.findings],
         "bubble": {
             "measured_frac": result.bubble.measured_frac,
             "ideal_frac": result.bubble.ideal_frac,
             "unknown_because": result.bubble.unknown_because,
         },
-        "ranks": _records(result.stragglers),
-        "memory": _records(result.memory),
-        "groups": _records(result.groups),
+        "waiting": None if result.waiting is None else asdict(result.waiting),
+        "ranks": records_to_json(result.stragglers),
+        "memory": records_to_json(result.memory),
+        "groups": records_to_json(result.groups),
         "metrics": result.metrics,
         "model_error_frac": result.model_error_frac,
         "limits": list(result.limits),
@@ -55,7 +57,7 @@ def _cause(cause: Cause) -> dict[str, Any]:
     }
 
 
-def _finding(finding: Finding) -> dict[str, Any]:
+def finding_to_json(finding: Finding) -> dict[str, Any]:
     return {
         "kind": finding.kind.value,
         "severity": finding.severity.value,
@@ -69,7 +71,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
     }
 
 
-def _records(frame: Any) -> list[dict[str, Any]]:
+def records_to_json(frame: Any) -> list[dict[str, Any]]:
     """Return the rows of a frame with missing values as None."""
     rows: list[dict[str, Any]] = frame.astype(object).where(frame.notna(), None).to_dict("records")
     return rows

@@ -118,6 +118,20 @@ def _findings(findings: tuple[Finding, ...], *, markdown: bool) -> Iterator[str]
 def _causes(result: Diagnosis, *, markdown: bool) -> list[str]:
     if not result.causes:
         return []
+    table = _cause_table(result, markdown=markdown)
+    waiting = result.waiting
+    if waiting is None:
+        return table
+    step = result.step_time_ns
+    account = (
+        f"Waiting {waiting.measured_ns / step:.2%} of the step = {waiting.bubble_ns / step:.2%} imposed by "
+        f"the schedule, {waiting.induced_ns / step:+.2%} induced by the causes above, "
+        f"{waiting.model_error_ns / step:+.2%} that the replay does not explain"
+    )
+    return [*table, "", account if markdown else f"  {account}"]
+
+
+def _cause_table(result: Diagnosis, *, markdown: bool) -> list[str]:
     rows = [
         (
             " ".join(

@@ -67,7 +67,7 @@ def launch_bound(account: Account) -> Iterator[Finding]:
 
     A trace without a compute kernel (of communication only, say) tells nothing of idling.
     """
-    if not (account.trace.frame("kernel")["category"] == KernelCategory.COMPUTE).any():
+    if not any(_has_compute(account.trace, rank) for rank in account.trace.ranks):
         return
     cost = account.class_frac("unattributed")
     if cost < MIN_IDLE:
@@ -83,3 +83,8 @@ def launch_bound(account: Account) -> Iterator[Finding]:
         evidence=("no kernel, copy or collective was on the device in that time",),
         remedy="Fuse or capture small kernels (CUDA graphs, torch.compile), or give each step more work",
     )
+
+
+def _has_compute(trace: Trace, rank: int) -> bool:
+    category = trace.rank_frame("kernel", rank, ["category"])["category"]
+    return bool((category == KernelCategory.COMPUTE).any())

@@ -122,10 +122,10 @@ def bubble(account: Account) -> Iterator[Finding]:
     ideal, measured = account.bubble.ideal_frac, account.bubble.measured_frac
     if measured is None and account.attribution is None:
         yield from _idle_stages(account)
-    wait = account.attribution.ideal_wait_ns if account.attribution is not None else None
-    if measured is None or wait is None:
+    waiting = account.attribution.waiting if account.attribution is not None else None
+    if measured is None or waiting is None:
         return
-    cost = wait / account.windows.step_time_ns
+    cost = waiting.bubble_ns / account.windows.step_time_ns
     if cost < MIN_BUBBLE:
         return
     formula = "" if ideal is None else f"; {_formula(ideal)}"

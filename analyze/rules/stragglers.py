@@ -9,6 +9,7 @@ from meshscope.probe.schema.terms import FindingKind
 
 from ..account import Account
 from ..attribution import MAX_SUSPECTS
+from ..causes import ranks_of
 from ..effects import excess_by_class
 from ..results import Cause, Finding, Where
 from ..words import counted
@@ -25,11 +26,15 @@ def straggler_ranks(account: Account) -> Iterator[Finding]:
     attribution = account.attribution
     if attribution is None:
         return
-    causes = {cause.where["rank"]: cause for cause in account.causes("straggler_rank")}
+    causes = {rank: c for c in account.causes("straggler_rank") for rank in ranks_of(c)}
     ranks = attribution.ranks
-    suspects = ranks[ranks["suspect"]].nlargest(MAX_SUSPECTS, "excess_ns").to_dict("records")
-    for own in suspects:
+    suspects = ranks[ranks["suspect"]].sort_values("excess_ns", ascending=False)
+    named: set[int] = set()
+    for own in suspects.to_dict("records"):
         cause = causes.get(int(own["rank"]))
+        if own["rank"] in named or (cause is None and len(named) >= MAX_SUSPECTS):
+            continue
+        named.update(ranks_of(cause) if cause is not None else [int(own["rank"])])
         if _is_worth_it(cause, own["excess_ns"] / account.windows.step_time_ns):
             yield _straggler(account, own, cause)
 
@@ -46,6 +51,10 @@ def _is_worth_it(cause: Cause | None, excess_frac: float) -> bool:
 def _straggler(account: Account, own: dict[Hashable, Any], cause: Cause | None) -> Finding:
     rank, excess_ns = int(own["rank"]), float(own["excess_ns"])
     where: Where = {"rank": rank}
+    who = f"Rank {rank} takes"
+    if cause is not None and "ranks" in cause.where:
+        where = {**cause.where}
+        who = f"{_who(cause)} take"
     if account.stage[rank] >= 0:
         where["stage"] = account.stage[rank]
     where["steps"] = [int(account.windows.steps[0]), int(account.windows.steps[-1])]
@@ -58,13 +67,29 @@ def _straggler(account: Account, own: dict[Hashable, Any], cause: Cause | None) 
         kind=FindingKind.STRAGGLER_RANK,
         severity=severity(cost),
         where=where,
-        claim=f"Rank {rank} takes {own['slowdown'] - 1:.0%} longer for its own work than its "
-        f"{counted(own['peers'], 'peer')} and makes the others wait{note}",
+        claim=_claim(who, own, note),
         cost_frac=None if cause is None else cause.share_frac,
         removal_gain_frac=None if cause is None else cause.removal_gain_frac,
         confidence=min(0.99, 1.0 - 2.0 / float(own["z"]) ** 2),
         evidence=tuple(_straggler_evidence(account, rank, own)),
         remedy=_straggler_remedy(account, rank, excess_ns),
+    )
+
+
+def _who(cause: Cause) -> str:
+    """Return how ranks that are slow as one are called: by their host, or as a group."""
+    members = ", ".join(map(str, cause.where["ranks"]))
+    if "host" in cause.where:
+        return f"All ranks of host {cause.where['host']} ({members})"
+    return f"All ranks of the tensor-parallel group {members}"
+
+
+def _claim(who: str, own: dict[Hashable, Any], note: str) -> str:
+    slower, peers = f"{own['slowdown'] - 1:.0%}", counted(own["peers"], "peer")
+    if who.startswith("All"):
+        return f"{who} {slower} longer for their own work than their peers and make the others wait{note}"
+    return (
+        f"{who} {slower} longer for its own work than its {peers} and makes the others wait{note}"
     )
 
 

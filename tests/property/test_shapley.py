@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshscope.analyze.shapley import coalitions, shapley
+from meshscope.analyze.shapley import coalitions, membership, shares
 
 PLAYERS = st.integers(1, 6)
 VALUES = st.floats(-1e9, 1e9)
@@ -15,6 +15,12 @@ def games(draw):
     """Return the values of all coalitions of a few players."""
     players = draw(PLAYERS)
     return np.array(draw(st.lists(VALUES, min_size=2**players, max_size=2**players)))
+
+
+def shapley(values):
+    """Return the value of each player where nobody belongs to a union."""
+    unions = [[player] for player in range(len(values).bit_length() - 1)]
+    return shares(unions, coalitions(unions), values)
 
 
 def close(left, right):
@@ -39,7 +45,8 @@ def test_values_are_linear(first, second, factor):
 @given(games())
 def test_equal_players_get_equal_values(values):
     """The order in which causes are listed would favour one of two that do the same."""
-    members = coalitions(len(values).bit_length() - 1)
+    players = len(values).bit_length() - 1
+    members = membership(np.arange(len(values)), players)
     by_size = values[members.sum(axis=0).astype(int)]
     assert close(shapley(by_size), (by_size[-1] - by_size[0]) / len(members))
 

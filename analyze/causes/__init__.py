@@ -1,0 +1,60 @@
+"""The causes of loss: what each of them adds to the edges of the replay graph.
+
+One module a family: slow ranks, unequal stages, unequal data, stalls of the host,
+degraded wires. Effects are nested, so that none is counted twice::
+
+    recorded work = centre of equal stages + stage + rank + data + jitter + host stalls
+"""
+
+from __future__ import annotations
+
+from ..effects import Work, repaired_work, stage_centre
+from ..program import Program
+from ..replay import FloatArray
+from ..trace import Trace
+from .data import sequence_effect
+from .host import host_players
+from .player import Player, Union, spread
+from .stages import stage_players
+from .wires import degraded_places, wire_players
+from .workers import Suspect, ranks_of, suspects_of, worker_players
+
+__all__ = [
+    "Player",
+    "Suspect",
+    "Union",
+    "degraded_places",
+    "find_players",
+    "ranks_of",
+    "suspects_of",
+]
+
+
+def find_players(
+    trace: Trace, program: Program, work: Work, peer_ns: FloatArray, suspects: list[Suspect]
+) -> list[Player]:
+    """Return all causes that the capture can tell apart, one player each.
+
+    Args:
+        trace: The capture.
+        program: The replay graph.
+        work: The recorded work by cell.
+        peer_ns: What the peers of each cell's rank worked, ns; NaN without peers.
+        suspects: The ranks that are players of their own.
+    """
+    slow = [rank for suspect in suspects for rank in suspect.ranks]
+    reference = repaired_work(work, peer_ns, slow)
+    centre = stage_centre(work, reference)
+    residual = reference - centre
+    sequence = sequence_effect(trace, program, work, residual, centre)
+    players = [
+        *worker_players(program, work, reference, suspects),
+        *stage_players(program, work, reference),
+    ]
+    if sequence is not None:
+        residual = residual - sequence
+        effect = spread(program, work, sequence)
+        players.append(Player("sequence_imbalance", {}, Union.DATA, effect))
+    players.append(Player("jitter", {}, Union.DATA, spread(program, work, residual)))
+    players += host_players(program, work)
+    return players + wire_players(program)

@@ -1,0 +1,89 @@
+"""Slow ranks, alone or as a host or tensor-parallel group that is slow as one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..effects import Work
+from ..program import Program
+from ..replay import FloatArray
+from ..results import Cause, Where
+from ..trace import Trace
+from .player import Player, Union, spread
+
+MIN_ALIKE = 0.7
+"""Least excess over the most, among ranks that are slow as one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """Ranks that work longer than their peers, for one reason as it seems."""
+
+    ranks: tuple[int, ...]
+    where: Where
+    excess_ns: float
+    """Of the worst of them, per step."""
+
+
+def suspects_of(trace: Trace, excess_by_rank: dict[int, float], most: int) -> list[Suspect]:
+    """Group suspected ranks by host, then by tensor-parallel group, and keep the worst.
+
+    All captured ranks of a host that is not the only one, or all members of a
+    tensor-parallel group that is not the only one of its stage, point to what they
+    share if they are slow alike; otherwise each points to itself.
+
+    Args:
+        trace: The capture.
+        excess_by_rank: The suspected ranks with their excess per step, ns.
+        most: How many suspects to keep.
+    """
+    left = dict(excess_by_rank)
+    found = []
+    for where, members in (*_hosts(trace), *_tensor_groups(trace)):
+        own = [left.get(rank, 0.0) for rank in members]
+        if len(members) > 1 and min(own) >= MIN_ALIKE * max(own) > 0:
+            left = {rank: excess for rank, excess in left.items() if rank not in members}
+            found.append(Suspect(tuple(members), {**where, "ranks": list(members)}, max(own)))
+    found += [Suspect((rank,), {"rank": rank}, excess) for rank, excess in left.items()]
+    return sorted(found, key=lambda suspect: -suspect.excess_ns)[:most]
+
+
+def ranks_of(cause: Cause) -> list[int]:
+    """Return the rank of a straggler, or the ranks that are slow as one."""
+    return cause.where["ranks"] if "ranks" in cause.where else [cause.where["rank"]]
+
+
+def worker_players(
+    program: Program, work: Work, reference: FloatArray, suspects: list[Suspect]
+) -> Iterator[Player]:
+    """Yield one player a suspect: what its ranks work beyond their peers."""
+    recorded = work.cells["work_ns"].to_numpy()
+    rank = work.cells["rank"].to_numpy()
+    for suspect in suspects:
+        own = np.isin(rank, suspect.ranks)
+        effect = spread(program, work, np.where(own, recorded - reference, 0.0))
+        yield Player("straggler_rank", suspect.where, Union.WORKERS, effect)
+
+
+def _hosts(trace: Trace) -> list[tuple[Where, list[int]]]:
+    """Return the captured ranks of each named host, nothing where there is only one."""
+    by_host: dict[str, list[int]] = {}
+    for rank in trace.ranks:
+        if rank in trace.clocks:
+            by_host.setdefault(trace.clock_of(rank), []).append(rank)
+    if len(by_host) < 2:
+        return []
+    return [({"host": host}, ranks) for host, ranks in by_host.items()]
+
+
+def _tensor_groups(trace: Trace) -> list[tuple[Where, list[int]]]:
+    """Return the captured members of each tensor-parallel group that has a peer group."""
+    layout = trace.layout
+    if layout is None or layout.tp < 2 or layout.world_size == layout.tp * layout.pp:
+        return []
+    seen = set(trace.ranks)
+    groups = [[rank for rank in group if rank in seen] for group in layout.groups("tp")]
+    return [({"axis": "tp"}, members) for members in groups if members]
