@@ -197,7 +197,7 @@ def _is_group(value: object) -> bool:
     return (
         isinstance(value.get("index"), int)
         and isinstance(ranks, list)
-        and all(isinstance(rank, int) for rank in ranks)
+        and all(type(rank) is int and 0 <= rank < 1 << 31 for rank in ranks)
     )
 
 

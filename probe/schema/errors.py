@@ -14,6 +14,8 @@ Nothing here is ever raised into a training process: the probe counts its own
 errors and goes on.
 """
 
+from .printable import printable
+
 
 class MeshscopeError(Exception):
     """An error with what happened, where, and what to do about it.
@@ -25,13 +27,13 @@ class MeshscopeError(Exception):
     """
 
     def __init__(self, what: str, *, where: str = "", remedy: str = "") -> None:
-        """Keep the three parts and join them into one line."""
+        """Keep the three parts and join them into one line that a terminal can show."""
         self.what = what
         self.where = where
         self.remedy = remedy
         place = f"{where}: " if where else ""
         advice = f". {remedy}" if remedy else ""
-        super().__init__(f"{place}{what}{advice}")
+        super().__init__(printable(f"{place}{what}{advice}"))
 
 
 class ConfigError(MeshscopeError):

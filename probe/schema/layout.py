@@ -113,6 +113,13 @@ class ParallelLayout:
 
     @classmethod
     def from_json(cls, value: Mapping[str, int | str]) -> ParallelLayout:
-        """Read the manifest form; unknown keys are ignored."""
+        """Read the manifest form; unknown keys are ignored.
+
+        Raises:
+            ConfigError: A value is of another kind, or is out of range.
+        """
         known = {name: value[name] for name in cls.__slots__ if name in value}
+        for name, found in known.items():
+            if type(found) is not (str if name == "order" else int):
+                raise ConfigError(f"{found!r:.40} is not a value for it", where=f"layout.{name}")
         return cls(**known)  # type: ignore[arg-type]

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import ConfigError, FormatVersionError, RunDirectoryError
+from .reading import open_file
 from .tables import FORMAT_VERSION
 
 MANIFEST_NAME = "manifest.json"
@@ -21,7 +22,10 @@ DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600
 
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_MOST_BYTES = 64 << 20
+"""A larger JSON file of a run is not read."""
 _RANK_DIRECTORY = re.compile(r"rank(\d{5,9})")
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _NEW_FILE_FLAGS = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -116,11 +120,17 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object.
 
+    Half surrogates, which no text file can hold, become question marks.
+
     Raises:
-        RunDirectoryError: It is missing, unreadable, torn, or no object.
+        RunDirectoryError: It is missing, no regular file, unreadable, torn, or no object.
     """
     try:
-        value = json.loads(path.read_bytes())
+        with open_file(path, most_bytes=_MOST_BYTES) as file:
+            content = file.read()
+        value = json.loads(content)
+        if _SURROGATE.search(content):
+            value = json.loads(json.dumps(value, ensure_ascii=False).encode(errors="replace"))
     except OSError as error:
         raise RunDirectoryError(f"cannot be read: {error.strerror}", where=str(path)) from error
     except (ValueError, RecursionError) as error:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 from .checksum import crc32_rows
 from .errors import SegmentError
 from .manifest import check_format_version
+from .reading import open_file
 from .records import BODY_BYTES, RECORD_TYPES
 from .tables import FORMAT_VERSION
 
@@ -142,9 +143,10 @@ def read_ring(path: Path) -> RingContents:
     """
     import numpy as np
 
-    with path.open("rb") as file:
+    with open_file(path) as file:
         header = RingHeader.unpack(file.read(HEADER_BYTES), str(path))
-        raw = bytearray(file.read(header.slot_count * SLOT_BYTES))
+        held = max(os.fstat(file.fileno()).st_size - HEADER_BYTES, 0)
+        raw = bytearray(file.read(min(header.slot_count * SLOT_BYTES, held)))
         slots = np.frombuffer(raw, dtype=slot_dtype(), count=len(raw) // SLOT_BYTES)
         good = _intact(slots, header)
         attempts = _READ_ATTEMPTS

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +17,7 @@ from .tables import RUN, TABLES
 from .terms import Axis
 
 _RANK_TABLES = ("step", "span", "collective", "p2p", "memory")
+_LARGEST_FLOAT = sys.float_info.max
 _LISTED = 16
 """Missing ranks that a limit names one by one."""
 
@@ -61,15 +64,15 @@ def _merged(ranks: Sequence[RankRecords]) -> list[str]:
         for limit in rank.limits:
             holders.setdefault(limit.removeprefix(f"rank {rank.rank}: "), []).append(rank.rank)
     return [
-        f"{'rank' if len(found) == 1 else 'ranks'} {_listing(found)}: {text}"
+        f"{'rank' if len(found) == 1 else 'ranks'} {_listing(found, len(found))}: {text}"
         for text, found in holders.items()
     ]
 
 
-def _listing(ranks: Sequence[int]) -> str:
+def _listing(ranks: Iterable[int], count: int) -> str:
     """Return rank numbers as text; of many, the first ones and how many more."""
-    listed = ", ".join(map(str, ranks[:_LISTED]))
-    return listed if len(ranks) <= _LISTED else f"{listed} and {len(ranks) - _LISTED} more"
+    listed = ", ".join(map(str, islice(ranks, _LISTED)))
+    return listed if count <= _LISTED else f"{listed} and {count - _LISTED} more"
 
 
 def merge_groups(
@@ -106,9 +109,10 @@ def _group_row(group: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _axis_of(group: Mapping[str, Any]) -> tuple[str, str | None]:
-    if group.get("axis") not in {axis.value for axis in Axis}:
+    axis = group.get("axis")
+    if not isinstance(axis, str) or axis not in {axis.value for axis in Axis}:
         return Axis.OTHER.value, None
-    return group["axis"], "named when the group was registered"
+    return axis, "named when the group was registered"
 
 
 def _text(value: object) -> str | None:
@@ -151,10 +155,17 @@ def _run_table(
         limits.append("the number of ranks is unknown; the highest captured one is taken as last")
     schema = RUN.arrow_schema()
     plain = [
-        pa.array([values[name]], pa.string() if pa.types.is_dictionary(kind) else kind)
+        pa.array(
+            [_plain(values[name], kind)], pa.string() if pa.types.is_dictionary(kind) else kind
+        )
         for name, kind in zip(schema.names, schema.types, strict=True)
     ]
     return RUN.conform(pa.Table.from_arrays(plain, names=schema.names))
+
+
+def _plain(value: Any, kind: pa.DataType) -> Any:
+    """Return a value that fits, as Arrow takes it: integers above 64 bits only as floats."""
+    return float(value) if isinstance(value, int) and kind == pa.float64() else value
 
 
 def _ignored(key: str, value: object) -> str:
@@ -168,7 +179,7 @@ def _fits(value: object, dtype: str) -> bool:
         bits = int(dtype[3:]) - 1
         return isinstance(value, int) and -(1 << bits) <= value < 1 << bits
     if dtype == "float64":
-        return isinstance(value, int | float)
+        return isinstance(value, int | float) and abs(value) <= _LARGEST_FLOAT
     return isinstance(value, str)
 
 
@@ -180,11 +191,15 @@ def _concatenate(name: str, pieces: Sequence[Mapping[str, pa.Table]]) -> pa.Tabl
 
 
 def _missing_ranks(world_size: int, captured: Sequence[int]) -> list[str]:
-    missing = sorted(set(range(world_size)) - set(captured))
+    present = {rank for rank in captured if rank < world_size}
+    count = world_size - len(present)
+    # A world may be said to have more ranks than memory has room for.
+    missing = islice((rank for rank in range(world_size) if rank not in present), _LISTED)
     limits = []
-    if missing:
-        limits.append(f"{len(missing)} of {world_size} ranks are missing: {_listing(missing)}")
+    if count > 0:
+        limits.append(f"{count} of {world_size} ranks are missing: {_listing(missing, count)}")
     strangers = [rank for rank in captured if rank >= world_size]
     if strangers:
-        limits.append(f"ranks {strangers} are beyond the world size {world_size}")
+        listed = _listing(strangers, len(strangers))
+        limits.append(f"ranks beyond the world size {world_size}: {listed}")
     return limits

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from .errors import FormatVersionError
 from .manifest import check_format_version, create_file
+from .reading import open_file
 from .records import RECORD_TYPES, RecordType
 from .tables import FORMAT_VERSION
 
@@ -136,7 +137,8 @@ def read_segment(path: Path) -> SegmentContents:
         FormatVersionError: It was written by another format version.
         OSError: It cannot be read.
     """
-    content = path.read_bytes()
+    with open_file(path) as file:
+        content = file.read()
     found = SegmentContents()
     offset = expected = 0
     while offset < len(content) and not found.closed:
@@ -214,7 +216,7 @@ def _accept(block: _Block, found: SegmentContents, where: str) -> None:
         try:
             facts = json.loads(block.payload)
             version = facts.get("format_version")
-        except (ValueError, AttributeError):
+        except (ValueError, AttributeError, RecursionError):
             raise FormatVersionError("has no format version", where=where) from None
         check_format_version(version, where)
     else:
@@ -284,4 +286,6 @@ def decode_records(payload: bytes) -> Iterator[tuple[RecordType, pa.Table]]:
         record = _RECORDS_BY_NAME[name]
         if table.schema != record.arrow_schema():
             raise ValueError(f"holds {name} records with other columns than declared")
+        if any(column.null_count for column in table.columns):
+            raise ValueError(f"holds {name} records without a value")
         yield record, table

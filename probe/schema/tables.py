@@ -27,6 +27,10 @@ def _bytes(name: str, meaning: str, *, nullable: bool = True) -> Column:
 _RANK = _id("rank", "global rank")
 _STEP = Column("step", "int64", "id", "optimizer step, -1 before the first or when unknown")
 
+_POSITION = Column(
+    "position", "int32", "id", "place among all events of the rank's source", nullable=True
+)
+
 _COMMUNICATION_TIMES = (
     _ns("issue_ns", "the host asked for the operation"),
     _ns(
@@ -217,6 +221,48 @@ KERNEL = TableSpec(
         Column("correlation", "int64", "id", "links it to its launch, -1 if none"),
         Column("op_id", "int64", "id", "row of the operator that launched it, -1 if unlinked"),
         Column("launch_ns", "int64", "ns", "the host launched it", nullable=True),
+        _bytes("size_bytes", "bytes that a copy or a memory set moved"),
+        Column("rate_bytes_per_s", "float64", "bytes/s", "its bandwidth as stated", nullable=True),
+        Column("wait_stream", "int64", "id", "stream that a sync row waited for", nullable=True),
+        Column(
+            "wait_correlation",
+            "int64",
+            "id",
+            "correlation of the call that recorded the event which a sync row waited for",
+            nullable=True,
+        ),
+        _POSITION,
+    ),
+)
+
+RUNTIME_CALL = TableSpec(
+    "runtime_call",
+    "one call of the host into the runtime or driver of its device",
+    (
+        _RANK,
+        _STEP,
+        Column("interface", "category", "1", "what was called (DeviceInterface)"),
+        _id("name_id", "name of the call"),
+        Column("thread", "int64", "id", "thread that called"),
+        _ns("start_ns", "start"),
+        _ns("dur_ns", "duration"),
+        Column("correlation", "int64", "id", "links it to the device activity, -1 if none"),
+        _POSITION,
+    ),
+)
+
+ANNOTATION = TableSpec(
+    "annotation",
+    "one interval that the program or its framework has named",
+    (
+        _RANK,
+        _STEP,
+        _id("device", "device ordinal of one on a device, -1 on the host"),
+        Column("thread", "int64", "id", "thread it ran on; the stream of one on a device"),
+        _id("name_id", "name of the annotation"),
+        _ns("start_ns", "start"),
+        _ns("dur_ns", "duration"),
+        _POSITION,
     ),
 )
 
@@ -233,6 +279,7 @@ OP = TableSpec(
         _ns("dur_ns", "duration"),
         Column("flops", "float64", "flop", "arithmetic of the operator", nullable=True),
         Column("shapes", "string", "1", "input shapes", nullable=True),
+        _POSITION,
     ),
 )
 
@@ -326,7 +373,9 @@ TABLES: dict[str, TableSpec] = {
         PROGRESS,
         NAME,
         KERNEL,
+        RUNTIME_CALL,
         OP,
+        ANNOTATION,
         MEMORY,
         DEVICE_SAMPLE,
         LINK_SAMPLE,

@@ -96,6 +96,13 @@ class KernelCategory(StrEnum):
     UNKNOWN = "unknown"
 
 
+class DeviceInterface(StrEnum):
+    """Through which interface the host called its device."""
+
+    RUNTIME = "runtime"
+    DRIVER = "driver"
+
+
 class MemoryPhase(StrEnum):
     """The phase border at which an allocator sample was taken."""
 
