@@ -2,34 +2,109 @@
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from glob import has_magic
+from os.path import commonpath
 from pathlib import Path
 
-from meshscope.probe.schema.errors import RunDirectoryError
+from meshscope.probe.schema.printable import printable
+from meshscope.probe.schema.rundir import is_run_directory
 
-from .ingested import Ingested, content_key, find_ingested, source_files, write_ingested
-from .load import load_trace
+from .importers.input_paths import look
+from .importers.reading import OnBytes, Reading, ignore_bytes
+from .ingested import (
+    Ingested,
+    find_ingested,
+    ingested_runs,
+    is_ingested,
+    read_ingested,
+    write_ingested,
+)
+from .kept_tables import keep, read_kept
+from .load import load_trace, read_traces
+from .source_files import SourceIndex, content_key, source_files, total_size
+from .table_folder import FOLDER, drafted
 from .trace import Trace
 from .words import counted, sentence
 
+_CANNOT_WRITE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
 
-def ingest(path: Path, runs_dir: Path) -> Ingested:
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keeping:
+    """Where runs are kept, and how their sources are read."""
+
+    runs_dir: Path
+    workers: int = 1
+    """Most processes that read files at the same time."""
+    on_bytes: OnBytes = ignore_bytes
+    """Told how many more bytes of the source were read."""
+
+
+def ingest(source: Path | Sequence[Path], keeping: Keeping) -> Ingested:
     """Read traces and keep their tables; the same content is read only once.
 
+    Args:
+        source: A file, folder or glob of one job, or several files of one.
+        keeping: Where the run goes.
+
     Raises:
-        RunDirectoryError: There is no file at the path.
-        TraceFormatError: It is no trace of a known format.
+        TraceFormatError: There is no file, or no trace of a known format.
         OSError: A file cannot be read or written.
     """
-    files = source_files(path)
-    if not files:
-        raise RunDirectoryError("no file to read", where=str(path), remedy="Check the path")
-    key, size = content_key(files)
-    known = find_ingested(runs_dir, key)
-    if known is not None:
-        return Ingested(path=known, trace=load_trace(known), source_bytes=size, reused=True)
-    trace = load_trace(path)
-    run_path = write_ingested(trace, runs_dir, key)
-    return Ingested(path=run_path, trace=trace, source_bytes=size, reused=False)
+    paths = [source] if isinstance(source, Path) else list(source)
+    files = _files(paths, keeping.runs_dir)
+    index, size = SourceIndex(keeping.runs_dir), total_size(files)
+    known = _find(index.find(files), keeping.runs_dir)
+    if known is None:
+        state = index.state(files)
+        if any(one.get("source_bytes") == size for _, one in ingested_runs(keeping.runs_dir)):
+            key, _ = content_key(files)
+            known = _find(key, keeping.runs_dir)
+        reused = known is not None
+        if known is None:
+            key, known = _read(paths, files, keeping)
+        # The index saves time only: a folder that cannot be written does without.
+        with suppress(OSError):
+            index.remember(files, key, seen=state)
+    else:
+        reused = True
+    return Ingested(path=known, trace=read_ingested(known), source_bytes=size, reused=reused)
+
+
+def open_run(path: Path, keeping: Keeping, tell: Callable[[str], None]) -> Trace:
+    """Open what the user names; traces of other tools are ingested first.
+
+    A run of ours gets its tables kept in it once it is closed. If the folder of runs
+    cannot be written, traces are analysed without being kept.
+
+    Args:
+        path: A run directory, or a file, folder or glob of another tool.
+        keeping: Where traces are kept.
+        tell: Gets a clause on what was kept, or why nothing was.
+
+    Raises:
+        MeshscopeError: Nothing is there, or nothing in it can be read.
+        OSError: A file cannot be read.
+    """
+    if not path.exists() and not has_magic(str(path)):
+        return load_trace(path)
+    if is_run_directory(path):
+        return load_trace(path) if is_ingested(path) else _open_capture(path)
+    try:
+        found = ingest(path, keeping)
+    except OSError as error:
+        if error.errno not in _CANNOT_WRITE or _is_below(error.filename, path):
+            raise
+        tell(f"{keeping.runs_dir}: {error.strerror}: the traces are analysed, but not kept")
+        return read_traces(path, reading=Reading(workers=keeping.workers))
+    if not found.reused:
+        tell(f"kept as {found.path}, which opens at once from now on")
+    return found.trace
 
 
 def understood(trace: Trace) -> list[str]:
@@ -41,11 +116,65 @@ def understood(trace: Trace) -> list[str]:
         f"ranks: {len(trace.ranks)} of {world if world is not None else 'an unknown number'}",
         f"steps: {steps}",
     ]
-    rows = [(name, table.num_rows) for name, table in trace.tables.items() if table.num_rows]
+    rows = [(name, count) for name in trace.tables if (count := trace.row_count(name))]
     lines.append("rows: " + ", ".join(f"{name} {count:,}" for name, count in rows))
     lines += [
         f"group {group['group_id']}: axis {group['axis']}, {counted(len(group['ranks']), 'rank')}"
         f" ({group['evidence'] or 'no evidence'})"
         for group in trace.frame("group").to_dict("records")
     ]
-    return [*lines, *(f"limit: {sentence(limit)}" for limit in trace.limits)]
+    lines += [f"limit: {sentence(limit)}" for limit in trace.limits]
+    return [printable(line) for line in lines]
+
+
+def _open_capture(path: Path) -> Trace:
+    """Return a capture of ours, with its tables kept for the next time where that may be."""
+    kept = read_kept(path)
+    if kept is not None:
+        return kept
+    trace = load_trace(path)
+    keep(trace)
+    return trace
+
+
+def _files(paths: Sequence[Path], runs_dir: Path) -> list[Path]:
+    """Return the files behind the paths, without the runs that lie below one of them."""
+    runs = runs_dir.resolve()
+    if not any(path.is_dir() and runs.is_relative_to(path.resolve()) for path in paths):
+        return source_files(paths)
+    return [file for file in source_files(paths) if not _is_below(file, runs)]
+
+
+def _find(key: str | None, runs_dir: Path) -> Path | None:
+    return None if key is None else find_ingested(runs_dir, key)
+
+
+def _is_below(file: str | Path | None, folder: Path) -> bool:
+    return file is not None and Path(file).resolve().is_relative_to(folder.resolve())
+
+
+def _read(paths: Sequence[Path], files: Sequence[Path], keeping: Keeping) -> tuple[str, Path]:
+    """Read traces and write a run; return the key of the content and the run."""
+    named = paths[0] if len(paths) == 1 else Path(commonpath([f.resolve().parent for f in files]))
+    with drafted(keeping.runs_dir) as draft, ThreadPoolExecutor(1) as background:
+        # Hashing leaves the interpreter free, so it costs no time where there is a second CPU.
+        hashing = background.submit(content_key, files)
+        folder = draft / FOLDER
+        folder.mkdir()
+        reading = Reading(folder=folder, workers=keeping.workers, on_bytes=keeping.on_bytes)
+        trace = read_traces(named, files=files, reading=reading)
+        skipped = [limit for path in paths if path.is_dir() for limit in look(path).limits]
+        trace = replace(trace, limits=(*skipped, *trace.limits))
+        key, size = hashing.result()
+        known = find_ingested(keeping.runs_dir, key)
+        if known is None:
+            name = _name(paths, named)
+            known = write_ingested(trace, draft, key, name=name, source_bytes=size)
+    return key, known
+
+
+def _name(paths: Sequence[Path], named: Path) -> str:
+    """Return what people call a source: a glob is called after its folder."""
+    if len(paths) == 1 and has_magic(str(named)) and not named.exists():
+        named = Path(*[part for part in named.parent.parts if not has_magic(part)])
+    return named.resolve().name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from glob import has_magic
 from pathlib import Path
@@ -18,8 +18,11 @@ from meshscope.probe.schema.tables import TABLES
 from .alignment import align
 from .broken_off import progress_at_the_end
 from .importers import import_trace
+from .importers.reading import Reading
 from .ingested import is_ingested, read_ingested
+from .kept_tables import read_kept
 from .layout_inference import with_inferred_layout
+from .possible_times import with_possible_times
 from .realignment import realign
 from .topology import with_axes
 from .trace import Trace
@@ -29,7 +32,8 @@ def load_trace(path: str | Path) -> Trace:
     """Return the capture at ``path`` on one clock, with the axis of every group inferred.
 
     Args:
-        path: A run directory of ours, or a file, folder or glob of another tool.
+        path: A run directory of ours, or a file, folder or glob of another tool. Nothing is
+            written beside it.
 
     Raises:
         RunDirectoryError: Nothing is there, or nothing in it can be read.
@@ -42,10 +46,35 @@ def load_trace(path: str | Path) -> Trace:
             "no such file or directory", where=str(path), remedy="Check the path"
         )
     if not is_run_directory(path):
-        return with_inferred_layout(with_axes(align(_realigned(import_trace(path)))))
+        return read_traces(path)
     if is_ingested(path):
         return read_ingested(path)
-    return with_inferred_layout(with_axes(align(_from_capture(path, read_run(path)))))
+    kept = read_kept(path)
+    if kept is not None:
+        return kept
+    capture = with_possible_times(_from_capture(path, read_run(path)))
+    return with_inferred_layout(with_axes(align(capture)))
+
+
+def read_traces(
+    path: Path, *, files: Sequence[Path] | None = None, reading: Reading | None = None
+) -> Trace:
+    """Return other tools' traces as ``load_trace`` does.
+
+    Args:
+        path: A file, folder or glob; it becomes the name of the run.
+        files: The files to read, where they are not those that ``path`` stands for.
+        reading: Where large tables go, and in how many processes files are read.
+
+    Raises:
+        TraceFormatError: It is no trace of a known format.
+    """
+    trace = import_trace(path, files=files, reading=reading)
+    return with_inferred_layout(with_axes(align(_realigned(with_possible_times(trace)))))
+
+
+_COUNTED_BY_RANK = ("kineto", "nsight")
+"""Origins of which positions of collectives are counted on each rank by itself."""
 
 
 def _realigned(trace: Trace) -> Trace:
@@ -54,8 +83,7 @@ def _realigned(trace: Trace) -> Trace:
     Positions that were counted from the start of each rank's capture shift when a
     rank saw one more.
     """
-    table = trace.tables.get("collective")
-    if trace.origin != "kineto" or table is None or table.num_rows == 0:
+    if trace.origin not in _COUNTED_BY_RANK or not trace.row_count("collective"):
         return trace
     frame = trace.frame("collective")
     named = {name: frame[name].astype(str) for name in ("group_id", "kind")}
@@ -63,8 +91,8 @@ def _realigned(trace: Trace) -> Trace:
     if not limits:
         return trace
     moved = TABLES["collective"].conform(pa.Table.from_pandas(rows, preserve_index=False))
-    tables = {**trace.tables, "collective": moved}
-    return replace(trace, tables=tables, limits=(*trace.limits, *limits), _frames={})
+    found = trace.with_tables({"collective": moved})
+    return replace(found, limits=(*trace.limits, *limits))
 
 
 def _from_capture(path: Path, capture: RunCapture) -> Trace:

@@ -6,60 +6,148 @@ format gives and what it cannot give.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from meshscope.analyze.trace import Trace
+from meshscope.probe.schema.errors import TraceFormatError
 
 from ..words import counted
-from .chrome_pairs import complete_pairs
-from .detect import InputFile, InputFormat, classify, find_files, nothing_readable
-from .flight_recorder import import_flight_recorder
-from .kineto import import_kineto
-from .kineto_merged import split_merged
-from .nccl_inspector import import_nccl_inspector
-from .ndtimeline import import_ndtimeline
-from .pipeline_visualiser import import_pipeline_visualiser
+from .archives import unpack_archives
+from .detect import InputFile, InputFormat, classify, nothing_readable, why_unknown
+from .flight_recorder.importer import import_flight_recorder
+from .input_paths import Found, input_file, look
+from .kineto.chrome_pairs import complete_pairs
+from .kineto.importer import import_kineto
+from .kineto.merged import split_merged
+from .memory.importer import MEMORY_FORMATS, import_memory
+from .nccl_inspector.importer import import_nccl_inspector
+from .ndtimeline.importer import import_ndtimeline
+from .nsight.importer import import_nsight
+from .pipeline_visualiser.importer import import_pipeline_visualiser
+from .reading import Reading
+from .scratch import Scratch
 
 __all__ = ["import_trace"]
 
+_SETTINGS = re.compile(r"meta-.*\.ya?ml")
+"""Files that belong to an NDTimeline job, and are looked for by the reader of it."""
+_SHOWN = 4
+"""Files that are named where more are left out."""
 
-def import_trace(path: Path) -> Trace:
+
+def import_trace(
+    path: Path, *, files: Sequence[Path] | None = None, reading: Reading | None = None
+) -> Trace:
     """Read a file, a folder (with all below it) or a glob that is no meshscope run directory.
 
     Files of a folder that are no trace are left out and counted in ``limits``.
+
+    Args:
+        path: What the user named; it becomes the name of the run.
+        files: The files to read, where they are not those that ``path`` stands for.
+        reading: Where large tables go, and in how many processes files are read.
 
     Raises:
         TraceFormatError: Nothing is there, nothing there is a trace, or what is
             there cannot be one run.
     """
-    files = find_files(path)
-    by_format: dict[InputFormat, list[InputFile]] = defaultdict(list)
+    found = look(path) if files is None else Found([input_file(one) for one in files])
+    with Scratch() as scratch:
+        unpacked = unpack_archives(found.files, scratch)
+        by_format, unopened = _by_format(unpacked.files)
+        limits = [*found.limits, *unpacked.limits, *(f"Left out: {one}." for one in unopened)]
+        trace = _import_files(path, by_format, scratch, reading)
+        if trace is None:
+            raise unopened[0] if unopened else _unreadable(path, by_format)
+    return replace(trace, limits=(*limits, *trace.limits))
+
+
+def _by_format(
+    files: Sequence[InputFile],
+) -> tuple[dict[InputFormat, list[InputFile]], list[TraceFormatError]]:
+    """Return the files by what they hold, and an error for each that cannot be opened."""
+    found: dict[InputFormat, list[InputFile]] = defaultdict(list)
+    unopened = []
     for file in files:
-        by_format[classify(file)].append(file)
+        try:
+            found[classify(file)].append(file)
+        except OSError as error:
+            what = f"cannot be read ({error.strerror})"
+            unopened.append(
+                TraceFormatError(what, where=file.label, remedy="Check its permissions")
+            )
+    return found, unopened
+
+
+def _import_files(
+    path: Path,
+    by_format: Mapping[InputFormat, list[InputFile]],
+    scratch: Scratch,
+    reading: Reading | None,
+) -> Trace | None:
+    """Read the files of the first format in this order that there is; None if there is none.
+
+    Raises:
+        TraceFormatError: They cannot be read, or cannot be one run.
+    """
+
+    def others(*used: InputFormat) -> list[str]:
+        return _left_out(
+            [
+                file
+                for kind, files in by_format.items()
+                for file in files
+                if kind not in used and not _SETTINGS.fullmatch(file.name)
+            ]
+        )
+
     if timelines := by_format[InputFormat.NDTIMELINE]:
-        return import_ndtimeline(path, timelines)
-    if traces := [f for kind in _PROFILER for f in by_format[kind]]:
-        paired, alone = complete_pairs(traces)
-        parts, merged = split_merged(paired)
-        limits = [*_left_out(len(files) - len(traces)), *alone, *merged]
-        return import_kineto(path, parts, limits=limits)
+        trace = import_ndtimeline(path, timelines)
+        limits = others(InputFormat.NDTIMELINE)
+        return replace(trace, limits=(*limits, *trace.limits))
+    if traces := by_format[InputFormat.KINETO]:
+        paired, alone = complete_pairs(traces, scratch)
+        parts, merged = split_merged(paired, scratch)
+        limits = [*others(InputFormat.KINETO), *alone, *merged]
+        return import_kineto(path, parts, limits=limits, reading=reading)
+    if exports := by_format[InputFormat.NSIGHT]:
+        return import_nsight(path, exports, limits=others(InputFormat.NSIGHT))
     if dumps := by_format[InputFormat.PIPELINE_VISUALISER]:
         configs = by_format[InputFormat.PIPELINE_CONFIG]
-        limits = _left_out(len(files) - len(dumps) - len(configs))
+        limits = others(InputFormat.PIPELINE_VISUALISER, InputFormat.PIPELINE_CONFIG)
         return import_pipeline_visualiser(path, dumps, configs, limits=limits)
     if logs := by_format[InputFormat.NCCL_INSPECTOR]:
-        return import_nccl_inspector(path, logs, limits=_left_out(len(files) - len(logs)))
+        return import_nccl_inspector(path, logs, limits=others(InputFormat.NCCL_INSPECTOR))
     if rings := by_format[InputFormat.FLIGHT_RECORDER]:
-        limits = _left_out(len(files) - len(rings))
-        return import_flight_recorder(path, rings, limits=limits)
-    raise nothing_readable(path, len(files))
+        return import_flight_recorder(path, rings, limits=others(InputFormat.FLIGHT_RECORDER))
+    if records := [(file, kind) for kind in MEMORY_FORMATS for file in by_format[kind]]:
+        return import_memory(path, records, limits=others(*MEMORY_FORMATS))
+    return None
 
 
-_PROFILER = (InputFormat.KINETO, InputFormat.ARCHIVE)
+def _unreadable(path: Path, by_format: Mapping[InputFormat, list[InputFile]]) -> TraceFormatError:
+    pages = by_format.get(InputFormat.MEMORY_PAGE)
+    if pages:
+        return TraceFormatError(
+            "is a page that shows memory, without the numbers",
+            where=pages[0].label,
+            remedy="Export it as raw.json.gz (export_memory_timeline), or give the snapshot pickle",
+        )
+    return nothing_readable(path, sum(map(len, by_format.values())))
 
 
-def _left_out(count: int) -> list[str]:
-    if not count:
+def _left_out(files: Sequence[InputFile]) -> list[str]:
+    """Return what is said of files that are not read."""
+    if not files:
         return []
-    return [f"{counted(count, 'file')} of the input left out: no trace, or of another format."]
+    reasons = [(file.name, why_unknown(file)) for file in files[:_SHOWN]]
+    listed = ", ".join(name + (f" ({why})" if why else "") for name, why in reasons)
+    more = " …" if len(files) > _SHOWN else ""
+    return [
+        f"{counted(len(files), 'file')} of the input left out: no trace, or of another format: "
+        f"{listed}{more}."
+    ]

@@ -10,12 +10,15 @@ from isal import isal_zlib
 
 from meshscope.probe.schema.errors import TraceFormatError
 
-from .detect import InputFile
+from .detect import UTF8_MARK, InputFile
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _GZIP_FORMAT = 31
 """``wbits`` of a stream with a gzip header and checksum."""
 _COMPRESSED_BYTES = 1 << 18
+_MOST_RATIO = 200
+"""Traces are compressed to a twentieth; what unpacks to far more is made to fill memory or time."""
+_HARMLESS_BYTES = 256 << 20
 _DAMAGED = cast(type[Exception], isal_zlib.error)  # its stub declares an instance
 
 
@@ -35,6 +38,11 @@ class ByteSource:
         self._inflater = _Inflater(self._stream, file.label) if is_compressed else None
         self.offset = 0
         """Uncompressed bytes that were read."""
+
+    @property
+    def position(self) -> int:
+        """Return how many bytes of the file were read, compressed if it is."""
+        return self._stream.tell()
 
     @property
     def ends_early(self) -> bool:
@@ -65,8 +73,11 @@ class ByteSource:
         while missing > 0 and (piece := source.read(missing)):
             pieces.append(piece)
             missing -= len(piece)
+        text = b"".join(pieces)
+        if self.offset == 0:
+            text = text.removeprefix(UTF8_MARK)
         self.offset += size - missing
-        return b"".join(pieces)
+        return text
 
 
 class _Inflater:
@@ -81,6 +92,7 @@ class _Inflater:
         self._member = isal_zlib.decompressobj(_GZIP_FORMAT)
         self._pending = b""
         self._is_last = False
+        self._given = 0
         self.ends_early = False
 
     def read(self, size: int) -> bytes:
@@ -98,8 +110,18 @@ class _Inflater:
             if self._member.eof:
                 self._next_member()
             if piece:
+                self._given += len(piece)
+                self._refuse_bomb()
                 return piece
         return b""
+
+    def _refuse_bomb(self) -> None:
+        if self._given > max(_HARMLESS_BYTES, _MOST_RATIO * self._stream.tell()):
+            raise TraceFormatError(
+                f"unpacks to more than {_MOST_RATIO} times its size",
+                where=self._label,
+                remedy="No trace does: unpack it yourself, if you know what it is",
+            )
 
     def _next_member(self) -> None:
         """Go on behind the end of a member; zeros, which pad tapes and blocks, end the file."""

@@ -55,6 +55,19 @@ def find_array(text: bytes, key: str) -> int | None:
     return next((end for end in found if end in at_top), None)
 
 
+def closed_values(text: bytes) -> bytes | None:
+    """Return an object that is cut off with its whole values that are objects; None if it is not.
+
+    >>> closed_values(b'{"1": {"a": 2}, "2": {"a": 3}, "3": {"a"')
+    b'{"1": {"a": 2}, "2": {"a": 3}}'
+    """
+    position, depth = _brackets(text)
+    if not len(depth) or (depth <= 0).any():
+        return None
+    closed = position[1:][(depth[1:] == 1) & (depth[:-1] == 2)]
+    return text[: int(closed[-1]) + 1] + b"}" if len(closed) else None
+
+
 def _openings(text: bytes, quoted: bytes) -> Iterator[int]:
     """Yield where an array begins behind a key, in strings too but for escaped quotes."""
     place = text.find(quoted)

@@ -20,11 +20,21 @@ CATEGORY_OF_EVENT = {
 }
 """Trace category (lower case) of each device activity; a kernel may turn out to communicate."""
 
-_COMMUNICATION = re.compile(r"nccl|rccl|hccl|oneccl|msccl|cross_device_reduce", re.IGNORECASE)
-_UNSEEN_COMMUNICATION = re.compile(
-    r"nvshmem|deep_?ep|multimem_|symm_?mem|(?:one|two)_shot_all_?reduce", re.IGNORECASE
+_COMMUNICATION = re.compile(
+    r"nccl|rccl|hccl|mccl|xccl|oneccl|msccl"
+    r"|cross_device_reduce"
+    r"|deep_?ep|hybrid_?ep|nvshmem|rocshmem"
+    r"|userbuffers"
+    r"|(^|[^a-z])uc[pt]_",
+    re.IGNORECASE,
 )
-"""Kernels that read other devices' memory themselves: communication, perhaps with arithmetic."""
+"""Libraries that move data between devices: collective libraries, custom all-reduce of
+inference engines, expert dispatch, shared memory across devices, overlap buffers, UCX."""
+_FUSED = re.compile(
+    r"multimem_|symm_?mem|(?:one|two)_?shot_?all_?reduce|all_?reduce_?(?:fusion|prototype)",
+    re.IGNORECASE,
+)
+"""Kernels that read other devices' memory themselves: communication fused with arithmetic."""
 _KINDS = (
     ("reducescatter", CollectiveKind.REDUCE_SCATTER),
     ("allreduce", CollectiveKind.ALL_REDUCE),
@@ -50,12 +60,12 @@ _ITEM_BYTES = {
 def kernel_category(kernel_name: str) -> KernelCategory:
     """Return whether a kernel communicates, by its name.
 
-    ``UNKNOWN`` is a kernel that moves data between devices without a collective
-    library, so that nothing tells which collective it is part of.
+    ``UNKNOWN`` is a kernel that reads other devices' memory and computes in one, so
+    that its time is neither of the two alone.
     """
     if _COMMUNICATION.search(kernel_name):
         return KernelCategory.COMMUNICATION
-    if _UNSEEN_COMMUNICATION.search(kernel_name):
+    if _FUSED.search(kernel_name):
         return KernelCategory.UNKNOWN
     return KernelCategory.COMPUTE
 

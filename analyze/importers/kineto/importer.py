@@ -1,0 +1,171 @@
+"""Kineto traces of the PyTorch profiler, one file per rank, as one Trace."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import cast
+
+import pyarrow as pa
+
+from meshscope.analyze.trace import Trace
+from meshscope.probe.schema.errors import TraceFormatError
+from meshscope.probe.schema.tables import COLLECTIVE, GROUP, P2P, RUN, TABLES
+from meshscope.probe.schema.terms import CaptureLevel
+
+from ...stored_tables import STORED, StoredTable, Tables, open_stored
+from ..detect import InputFile
+from ..reading import Reading, TemporaryFolder
+from .communication import CommunicationFrames, assemble
+from .jobs import one_job
+from .pool import pays_processes, read_in_processes
+from .rank import Place, RankFile, read_rank_file
+
+
+def import_kineto(
+    path: Path,
+    files: Sequence[InputFile],
+    *,
+    limits: Sequence[str] = (),
+    reading: Reading | None = None,
+) -> Trace:
+    """Read Kineto files into the tables.
+
+    Ranks keep their numbers: by the header, else by the file name, never by the
+    order of the files. A single file that names no rank is rank 0.
+
+    Args:
+        path: What the user named; it becomes the name of the run.
+        files: Files recognised as Kineto JSON.
+        limits: What is already known to be missing.
+        reading: Where large tables go, and in how many processes files are read.
+
+    Raises:
+        TraceFormatError: Two files claim one rank, files of two jobs are mixed, or no file
+            can be read.
+    """
+    reading = reading or Reading()
+    temporary = TemporaryFolder() if reading.folder is None else None
+    folder = temporary.path if temporary else cast(Path, reading.folder)
+    ranks, damaged = _read_all(path, files, folder, reading)
+    ranks, foreign = one_job(ranks)
+    world_size = max(ranks[-1].rank + 1, *(r.world_size or 0 for r in ranks))
+    communication = assemble([r.communication for r in ranks], range(world_size))
+    return Trace(
+        path=path,
+        run=_run(path, ranks, world_size),
+        layout=None,
+        ranks=tuple(r.rank for r in ranks),
+        tables=Tables(_tables(ranks, communication), _stored(ranks, temporary)),
+        limits=(*limits, *damaged, *foreign, *_limits(ranks, world_size)),
+        origin="kineto",
+    )
+
+
+def _read_all(
+    path: Path, files: Sequence[InputFile], folder: Path, reading: Reading
+) -> tuple[list[RankFile], list[str]]:
+    """Return the readable ranks in rank order, and a sentence for each unreadable file."""
+    by_rank: dict[int, RankFile] = {}
+    errors: list[TraceFormatError] = []
+    for one in _results(files, folder, reading):
+        if isinstance(one, TraceFormatError):
+            errors.append(one)
+            continue
+        if one.rank in by_rank:
+            other = by_rank[one.rank].label
+            raise TraceFormatError(
+                f"is rank {one.rank}, and so is {other}",
+                where=one.label,
+                remedy=_apart(one.label, other),
+            )
+        by_rank[one.rank] = one
+    if not by_rank:
+        raise errors[0] if errors else TraceFormatError("holds no trace", where=str(path))
+    return [by_rank[rank] for rank in sorted(by_rank)], [f"Left out: {e}." for e in errors]
+
+
+def _apart(label: str, other: str) -> str:
+    """Return what to do about two files of one rank."""
+    remedy = "Give the files of one run, one for each rank"
+    folders = sorted({str(Path(one.partition("!")[0]).parent) for one in (label, other)})
+    if len(folders) > 1:
+        remedy += f"; {folders[0]} and {folders[1]} may be two jobs: give one of them at a time"
+    return remedy
+
+
+def _results(
+    files: Sequence[InputFile], folder: Path, reading: Reading
+) -> Iterator[RankFile | TraceFormatError]:
+    """Yield what each file gave, in the order of the files, whoever read it."""
+    default_rank = 0 if len(files) == 1 else None
+    if reading.workers > 1 and pays_processes(files):
+        yield from read_in_processes(files, folder, reading, default_rank)
+        return
+    for at, file in enumerate(files):
+        place = Place(folder, f"file-{at:05d}")
+        try:
+            yield read_rank_file(file, place, default_rank=default_rank, on_bytes=reading.on_bytes)
+        except TraceFormatError as error:
+            yield error
+
+
+def _run(path: Path, ranks: Sequence[RankFile], world_size: int) -> dict[str, object]:
+    names = {r.device_name for r in ranks if r.device_name}
+    has_device = any(r.device_events for r in ranks)
+    known = {
+        "run_id": path.name,
+        "world_size": world_size,
+        "device_name": ", ".join(sorted(names)) or None,
+        "capture_level": (CaptureLevel.KERNELS if has_device else CaptureLevel.STEPS).value,
+    }
+    return dict.fromkeys(RUN.column_names()) | known
+
+
+def _tables(ranks: Sequence[RankFile], communication: CommunicationFrames) -> dict[str, pa.Table]:
+    tables = {name: spec.empty() for name, spec in TABLES.items() if name not in STORED}
+    for name in ranks[0].tables:
+        parts = pa.concat_tables([r.tables[name] for r in ranks])
+        tables[name] = parts.unify_dictionaries().combine_chunks()
+    for spec, frame in (
+        (COLLECTIVE, communication.collective),
+        (P2P, communication.p2p),
+        (GROUP, communication.group),
+    ):
+        if len(frame):
+            tables[spec.name] = spec.conform(pa.Table.from_pandas(frame, preserve_index=False))
+    return tables
+
+
+def _stored(ranks: Sequence[RankFile], temporary: TemporaryFolder | None) -> dict[str, StoredTable]:
+    return {
+        name: open_stored(name, {r.rank: r.stored[name] for r in ranks}, owner=temporary)
+        for name in STORED
+    }
+
+
+def _limits(ranks: Sequence[RankFile], world_size: int) -> Iterator[str]:
+    """Yield what the files do not hold, one sentence for all ranks that share it."""
+    if not any(r.world_size for r in ranks):
+        yield f"No file names the world size; it is taken to be {world_size}."
+    elif len(ranks) < world_size:
+        present = _shorten([r.rank for r in ranks])
+        yield f"The world has {world_size} ranks, of which {len(ranks)} are here: {present}."
+    if len({r.has_base_time for r in ranks}) > 1:
+        yield "Some files have a time base and some have none: times of ranks cannot be compared."
+    clauses: dict[str, list[int]] = defaultdict(list)
+    counts: Counter[str] = Counter()
+    for one in ranks:
+        for note in one.notes:
+            clauses[note].append(one.rank)
+        counts.update(one.communication.counts)
+    for clause, where in clauses.items():
+        yield f"Rank {_shorten(where)}: {clause}."
+    for clause, count in counts.items():
+        yield f"{count} {clause}."
+
+
+def _shorten(ranks: Sequence[int]) -> str:
+    shown = ", ".join(map(str, ranks[:8]))
+    return shown if len(ranks) <= 8 else f"{shown} … ({len(ranks)} ranks)"

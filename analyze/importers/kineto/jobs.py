@@ -1,0 +1,148 @@
+"""Files of several jobs in one place: told apart, so that ranks of one are not read as another's.
+
+Ranks of different jobs fit together without an error as long as their numbers differ,
+and then every wait between them is wrong.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from meshscope.probe.schema.errors import TraceFormatError
+
+from .events import DistributedInfo, to_int
+
+_UNIX_NS = 1_000_000_000_000_000_000
+"""Year 2001: stamps above it count from 1970, those below it from the start of a host."""
+_LEAST_GAP_NS = 600_000_000_000
+"""Ten minutes: clocks of hosts differ by less, and ranks of one window start closer."""
+_GAP_WINDOWS = 10
+"""Windows that must fit into a gap, so that long captures which overlap little stay together."""
+_SHOWN = 8
+
+
+class JobMark(NamedTuple):
+    """What the header of a file says about its job."""
+
+    world_size: int | None
+    backend: str | None
+
+    @classmethod
+    def of(cls, info: DistributedInfo) -> JobMark:
+        """Read the header; what it does not say is None."""
+        size = to_int(info.world_size, 0, bits=32)
+        return cls(size if size > 0 else None, str(info.backend) if info.backend else None)
+
+    def __str__(self) -> str:
+        size = "an unknown number of" if self.world_size is None else str(self.world_size)
+        return f"{size} ranks" + (f" over {self.backend}" if self.backend else "")
+
+
+class JobFile(Protocol):
+    """What is needed of one file."""
+
+    @property
+    def label(self) -> str:
+        """Return the name of the file."""
+
+    @property
+    def rank(self) -> int:
+        """Return its rank."""
+
+    @property
+    def job(self) -> JobMark:
+        """Return what its header says about the job."""
+
+    @property
+    def tables(self) -> dict[str, pa.Table]:
+        """Return its tables, ``step`` among them."""
+
+
+_File = TypeVar("_File", bound=JobFile)
+
+
+def one_job(files: Sequence[_File]) -> tuple[list[_File], list[str]]:
+    """Return the files of the job that has most of them, and a sentence on those left out.
+
+    Files belong to different jobs if their headers state different world sizes or
+    backends, or if they begin at times that are further apart than ten minutes and than
+    ten of their windows. A header that does not say belongs to any job.
+
+    Raises:
+        TraceFormatError: Two jobs have equally many files.
+    """
+    kept, by_header = _most(list(files), _by_header(files), "state")
+    kept, by_time = _most(kept, _by_time(kept), "begin")
+    return kept, [*by_header, *by_time]
+
+
+def _most(
+    files: list[_File], parts: dict[str, list[_File]], verb: str
+) -> tuple[list[_File], list[str]]:
+    """Keep the largest part and those in none."""
+    if len(parts) < 2:
+        return files, []
+    ordered = sorted(parts.items(), key=lambda item: -len(item[1]))
+    (mark, most), *others = ordered
+    if len(most) == len(others[0][1]):
+        raise TraceFormatError(
+            f"files of several jobs: {_named(most)} {verb} {mark}, {_named(others[0][1])} "
+            f"{others[0][0]}",
+            where=most[0].label,
+            remedy="Give the files of one job",
+        )
+    left_out = {id(file) for _, part in others for file in part}
+    sentences = [
+        f"Left out as of another job: {_named(part)}, which {verb} {other}; those that are "
+        f"used {verb} {mark}."
+        for other, part in others
+    ]
+    return [file for file in files if id(file) not in left_out], sentences
+
+
+def _named(files: Sequence[JobFile]) -> str:
+    shown = ", ".join(f"{file.label} (rank {file.rank})" for file in files[:_SHOWN])
+    return shown if len(files) <= _SHOWN else f"{shown} … ({len(files)} files)"
+
+
+def _by_header(files: Sequence[_File]) -> dict[str, list[_File]]:
+    """Return the files by world size and backend, as far as both are needed to tell them apart."""
+    sizes = Counter(file.job.world_size for file in files if file.job.world_size is not None)
+    backends = Counter(file.job.backend for file in files if file.job.backend is not None)
+    parts: dict[str, list[_File]] = {}
+    for file in files:
+        size, backend = file.job
+        if (len(sizes) > 1 and size is not None) or (len(backends) > 1 and backend is not None):
+            parts.setdefault(str(file.job), []).append(file)
+    return parts
+
+
+def _by_time(files: Sequence[_File]) -> dict[str, list[_File]]:
+    """Return the files by the time at which they begin, where gaps tell windows apart."""
+    windows = []
+    for file in files:
+        step = file.tables["step"]
+        if step.num_rows:
+            begin = pc.min(step["start_ns"]).as_py()
+            end = pc.max(pc.add(step["start_ns"], step["dur_ns"])).as_py()
+            windows.append((begin, end, file))
+    windows.sort(key=lambda window: (window[0], window[2].rank))
+    if len(windows) < 2 or windows[0][0] < _UNIX_NS:
+        return {}
+    longest = max(end - begin for begin, end, _ in windows)
+    gap_ns = max(_LEAST_GAP_NS, _GAP_WINDOWS * longest)
+    parts: list[list[tuple[int, _File]]] = []
+    for begin, _, file in windows:
+        if not parts or begin - parts[-1][-1][0] > gap_ns:
+            parts.append([])
+        parts[-1].append((begin, file))
+    first = windows[0][0]
+    return {
+        f"{(part[0][0] - first) / 6e10:.0f} minutes after the first": [file for _, file in part]
+        for part in parts
+    }

@@ -1,0 +1,240 @@
+"""The events of one Kineto file in batches, of which one is held at a time.
+
+A batch is cut at a border that is guessed and then proved: if the text before it,
+between ``[`` and ``]``, is one JSON array, then no string and no object was open
+there, so it lies between two events. Where the guess fails, or an event has to be
+repaired, the brackets of the piece are counted instead.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+import msgspec
+
+from meshscope.probe.schema.errors import TraceFormatError
+
+from ..byte_source import ByteSource
+from ..detect import InputFile
+from ..json_borders import elements, find_array
+from ..reading import OnBytes, ignore_bytes
+from .events import EXPORT_AGAIN, Event, KinetoHeader, decode, decode_header
+
+CHUNK_BYTES = 4 << 20
+"""Text that is decoded at once. Smaller pieces cost more calls, larger ones leave the caches."""
+
+_MOST_BYTES = 16 << 20
+"""An event, or a header, above this size is refused: memory must stay bounded."""
+_HEADER_BYTES = 1 << 18
+"""Text that is read at first: most headers are shorter, so that the first batch is no larger."""
+_MOST_ODD = 100
+"""Events that may be left out before it counts whether they are the most of the file."""
+_GUESS_BYTES = 1 << 16
+_GUESSES = (re.compile(rb'\}\s*,\s*(?=\{\s*"ph")'), re.compile(rb"\}\s*,\s*(?=\{)"))
+_SPACE = b" \t\r\n"
+_NOTHING, _COMMA = re.compile(rb""), re.compile(rb"\s*,\s*")
+_BARE_LIST = b'{"traceEvents":'
+"""What stands before the events where a file is the list of them alone."""
+
+_Item = TypeVar("_Item")
+
+
+class JsonEvents(Generic[_Item]):
+    """Reads one file once, from its start to its end.
+
+    The list form without an object around it is read too; its last bracket may be missing.
+
+    Args:
+        file: A file that was recognised as Kineto JSON.
+        layout: What each event is decoded to.
+        chunk_bytes: Uncompressed text to decode at once.
+        on_bytes: Told after each piece how many more bytes of the file were read.
+    """
+
+    def __init__(
+        self,
+        file: InputFile,
+        layout: type[_Item],
+        *,
+        chunk_bytes: int = CHUNK_BYTES,
+        on_bytes: OnBytes = ignore_bytes,
+    ) -> None:
+        self._file = file
+        self._batch = msgspec.json.Decoder(list[layout])  # type: ignore[valid-type]
+        self._event = msgspec.json.Decoder(layout)
+        self._is_bare = False
+        self._chunk_bytes = chunk_bytes
+        self._on_bytes = on_bytes
+        self._has_before = False
+        self.header = KinetoHeader()
+        """What stands around the events; complete once all batches were taken."""
+        self.losses: list[str] = []
+        """What could not be read, one clause each; complete likewise."""
+        self._count = 0
+        self._odd = 0
+
+    def batches(self) -> Iterator[list[_Item]]:
+        """Yield all whole events in their order.
+
+        Raises:
+            TraceFormatError: The file is not laid out as a Kineto trace, is damaged
+                otherwise than by being cut off, or has an event of absurd size.
+        """
+        with ByteSource(self._file) as source:
+            before, text = self._up_to_events(source)
+            behind: bytes | None = None
+            told = 0
+            while behind is None:
+                more = source.read(max(self._chunk_bytes, len(text)))
+                self._on_bytes(source.position - told)
+                told = source.position
+                events, text, behind = self._take(text + more, is_last=not more)
+                if events:
+                    self._count += len(events)
+                    yield events
+                if not more:
+                    break
+                self._refuse_above_limit(len(text), "one event")
+            self._finish(source, before, text, behind)
+
+    def _up_to_events(self, source: ByteSource) -> tuple[bytes, bytes]:
+        """Return the text up to the bracket that opens the events, and what was read behind it."""
+        text = b""
+        while more := source.read(max(_HEADER_BYTES, len(text))):
+            text += more
+            if text.lstrip(_SPACE).startswith(b"["):
+                self._is_bare = True
+                return _BARE_LIST + b"[", text.lstrip(_SPACE)[1:]
+            begin = find_array(text, "traceEvents")
+            if begin is not None:
+                return text[:begin], text[begin:]
+            self._refuse_above_limit(len(text), "the header")
+        how = "the file is cut off before its events" if source.ends_early else "no traceEvents"
+        raise self._unreadable(how)
+
+    def _take(self, text: bytes, *, is_last: bool) -> tuple[list[_Item], bytes, bytes | None]:
+        """Return whole events, the text behind them, and what stands behind the array if it ends."""
+        comma = _COMMA.match(text) if self._has_before else _NOTHING.match(text)
+        end = None if is_last else _guess_border(text)
+        if comma and end is not None:
+            try:
+                events = self._batch.decode(b"[%b]" % text[comma.end() : end])
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                pass
+            else:
+                self._has_before = True
+                return events, text[end:], None
+        return self._take_exactly(text)
+
+    def _take_exactly(self, text: bytes) -> tuple[list[_Item], bytes, bytes | None]:
+        borders = elements(text)
+        events, begin = [], 0
+        for end in borders.ends:
+            event = self._decode(text[begin:end].strip(_SPACE))
+            if event is not None:
+                events.append(event)
+            begin = end
+        if borders.array_end is None:
+            rest = text[begin:].lstrip(_SPACE)
+            return events, rest[:1] + rest[1:].lstrip(_SPACE), None
+        rest = text[begin : borders.array_end].strip(_SPACE)
+        if rest:
+            raise self._unreadable(f"an event is no object: {rest[:40]!r}")
+        return events, b"", text[borders.array_end + 1 :]
+
+    def _decode(self, text: bytes) -> _Item | None:
+        """Decode one event, with the comma that parts it from the one before.
+
+        One that is JSON but laid out otherwise is left out and counted.
+        """
+        if self._has_before:
+            comma = _COMMA.match(text)
+            if comma is None:
+                raise self._unreadable(f"no comma before an event: {text[:40]!r}")
+            text = text[comma.end() :]
+        self._has_before = True
+        try:
+            return decode(self._event, text, self._file.label)
+        except TraceFormatError as error:
+            # Text that is no JSON is damage, and what follows it could be anything.
+            is_json = isinstance(error.__cause__, msgspec.ValidationError)
+            self._odd += 1
+            if not is_json or (self._odd > _MOST_ODD and self._odd > self._count):
+                raise
+            return None
+
+    def _finish(self, source: ByteSource, before: bytes, torn: bytes, behind: bytes | None) -> None:
+        """Read what follows the events; note what of the file is missing.
+
+        Args:
+            source: Where the file was read from.
+            before: The header before the events, with the bracket that opens them.
+            torn: The start of an event that does not end.
+            behind: What was read behind the events, None where they do not end.
+        """
+        if self._odd:
+            self.losses.append(f"{self._odd} events cannot be read and are left out")
+        if self._is_bare and behind is None and not torn.strip(b", \t\r\n"):
+            return
+        if behind is not None:
+            behind += source.read(_MOST_BYTES)
+            behind += b"}" if self._is_bare else b""
+            self._refuse_above_limit(len(behind), "the header")
+            whole = decode_header(before + b"]" + behind, self._file.label, self.losses)
+            if whole is not None:
+                self.header = whole
+                if source.ends_early:
+                    self.losses.append("its gzip stream lacks the checksum that rules out damage")
+                return
+        self.header = decode_header(before + b"]}", self._file.label, self.losses) or KinetoHeader()
+        how = "the gzip stream ends early" if source.ends_early else "the text ends early"
+        size, kept = (f"{count / 1e6:.3f}" for count in (source.offset, source.offset - len(torn)))
+        self.losses.append(
+            f"the file is cut off: its events are whole up to {kept} of {size} MB of JSON ({how}), "
+            "and what came behind is not known"
+            if behind is None
+            else f"the header behind the events, which end before {size} MB of JSON, is cut off or "
+            "damaged and not used"
+        )
+
+    def _refuse_above_limit(self, size: int, what: str) -> None:
+        if size >= _MOST_BYTES:
+            raise self._unreadable(f"{what} is larger than {_MOST_BYTES >> 20} MiB")
+
+    def _unreadable(self, reason: str) -> TraceFormatError:
+        return TraceFormatError(
+            f"cannot be read as a Kineto trace ({reason})",
+            where=self._file.label,
+            remedy=EXPORT_AGAIN,
+        )
+
+
+class EventStream(JsonEvents[Event]):
+    """Reads the events of one file with what Kineto tells of them.
+
+    Args:
+        file: A file that was recognised as Kineto JSON.
+        chunk_bytes: Uncompressed text to decode at once.
+        on_bytes: Told after each piece how many more bytes of the file were read.
+    """
+
+    def __init__(
+        self,
+        file: InputFile,
+        *,
+        chunk_bytes: int = CHUNK_BYTES,
+        on_bytes: OnBytes = ignore_bytes,
+    ) -> None:
+        super().__init__(file, Event, chunk_bytes=chunk_bytes, on_bytes=on_bytes)
+
+
+def _guess_border(text: bytes) -> int | None:
+    """Return where an event near the end of the text seems to end, so that another follows."""
+    tail = max(len(text) - _GUESS_BYTES, 0)
+    for pattern in _GUESSES:
+        found = [match.start() for match in pattern.finditer(text, tail)]
+        if found:
+            return found[-1] + 1
+    return None

@@ -1,0 +1,149 @@
+"""The rows of an NDTimeline parquet file that can be true, with times in integer ns."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from meshscope.probe.schema.errors import TraceFormatError
+
+from ..detect import NDTIMELINE_COLUMNS
+
+Mask = npt.NDArray[np.bool_]
+
+MOST_ROWS = 1_000_000
+"""Larger files are refused; a job of 8 workers has about 200 rows a step."""
+SEQUENCE_END = 100_000
+"""Larger positions in a step are damage: they would be mistaken for those of another step."""
+_MOST_BYTES = 256 << 20
+_LONGEST_S = 4.6e9
+"""A start and a duration below it add up within 64 bits of nanoseconds."""
+_MOST_RANKS = 1 << 20
+_RANGES = {
+    "rank": (0, _MOST_RANKS), "dp_rank": (0, _MOST_RANKS), "stage": (0, _MOST_RANKS),
+    "step": (-1, 1 << 31), "seq_id": (-1, SEQUENCE_END), "mc": (-1, 1 << 20), "mb_id": (-1, 1 << 20),
+}  # fmt: skip
+"""First value, and the first one behind the last, of what is an integer."""
+_NS_PER_S = 1e9
+_SHOWN = 8
+
+
+def read_ops(parquet: Path, known: Collection[str]) -> tuple[pd.DataFrame, list[str]]:
+    """Return the usable rows by step, rank and start, and what is missing.
+
+    Args:
+        parquet: The file; it has the columns of the format.
+        known: Operation types that can be used.
+
+    Raises:
+        TraceFormatError: The file is damaged or too large, a column is of another kind, no
+            row can be used, or a worker has two places in the mesh.
+    """
+    table = _read(parquet)
+    numbers = {name: _numbers(table, name, parquet) for name in NDTIMELINE_COLUMNS - {"optype"}}
+    types = _types(table, parquet)
+    is_possible = _are_possible(numbers)
+    is_timed = np.isfinite(numbers["start_ts"]) & np.isfinite(numbers["duration"])
+    is_known = np.isin(types, list(known))
+    limits = []
+    for is_lost, why in (
+        (~is_timed, "have no time"),
+        (is_timed & ~is_known, f"are of unknown types ({_names(types[~is_known])})"),
+        (is_timed & is_known & ~is_possible, "have values that cannot be"),
+    ):
+        if is_lost.any():
+            limits.append(
+                f"{int(is_lost.sum())} of {len(types)} operations {why} and are left out."
+            )
+    is_kept = is_timed & is_known & is_possible
+    if not is_kept.any():
+        raise TraceFormatError("holds no operation that we know", where=str(parquet))
+    ops = _frame({name: values[is_kept] for name, values in numbers.items()}, types[is_kept])
+    if ops.groupby("rank")[["dp_rank", "stage"]].nunique().to_numpy().max() > 1:
+        raise TraceFormatError("one rank has several places in the mesh", where=str(parquet))
+    return ops, limits
+
+
+def _read(parquet: Path) -> pa.Table:
+    try:
+        with pq.ParquetFile(parquet, read_dictionary=["optype"]) as file:
+            groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
+            size = sum(group.total_byte_size for group in groups)
+            if file.metadata.num_rows > MOST_ROWS or size > _MOST_BYTES:
+                raise TraceFormatError(
+                    f"has {file.metadata.num_rows:,} rows of {size >> 20:,} MiB; up to "
+                    f"{MOST_ROWS:,} rows of {_MOST_BYTES >> 20:,} MiB are read",
+                    where=str(parquet),
+                    remedy="Give fewer steps",
+                )
+            return file.read(columns=sorted(NDTIMELINE_COLUMNS))
+    except (pa.ArrowException, OSError, KeyError) as error:  # KeyError: optype is nested
+        reason = str(error).partition("\n")[0]
+        raise TraceFormatError(f"cannot be read ({reason})", where=str(parquet)) from error
+
+
+def _numbers(table: pa.Table, name: str, parquet: Path) -> npt.NDArray[np.float64]:
+    """Return a column as floats, NaN where it is null: all integers that can be are exact."""
+    try:
+        values = table[name].cast(pa.float64(), safe=False)
+    except pa.ArrowException as error:
+        raise TraceFormatError(
+            f"the column {name} holds {table[name].type}, no numbers", where=str(parquet)
+        ) from error
+    return np.asarray(values.to_numpy(), dtype=np.float64)
+
+
+def _types(table: pa.Table, parquet: Path) -> npt.NDArray[np.object_]:
+    """Return the operation types; those of unknown rows are empty."""
+    column = table["optype"]
+    try:
+        if not pa.types.is_dictionary(column.type):
+            column = column.cast(pa.string()).dictionary_encode()
+        encoded = column.unify_dictionaries().combine_chunks()
+        texts = encoded.dictionary.cast(pa.binary()).fill_null(b"").to_pylist()
+    except pa.ArrowException as error:
+        raise TraceFormatError(
+            f"the column optype holds {column.type}, no names", where=str(parquet)
+        ) from error
+    words = [text.decode(errors="replace") for text in texts]
+    codes = pc.fill_null(encoded.indices, len(words)).to_numpy()
+    return np.asarray(np.array([*words, ""], dtype=object)[codes])
+
+
+def _are_possible(numbers: dict[str, npt.NDArray[np.float64]]) -> Mask:
+    """Tell which rows hold integers in their ranges and no negative or absurd times."""
+    start, duration = numbers["start_ts"], numbers["duration"]
+    possible = (np.abs(start) < _LONGEST_S) & (duration >= 0) & (duration < _LONGEST_S)
+    for name, (first, end) in _RANGES.items():
+        values = numbers[name]
+        possible &= (values >= first) & (values < end) & (np.floor(values) == values)
+    return np.asarray(possible)
+
+
+def _frame(
+    numbers: dict[str, npt.NDArray[np.float64]], types: npt.NDArray[np.object_]
+) -> pd.DataFrame:
+    ops = pd.DataFrame({name: numbers[name].astype("int64") for name in _RANGES})
+    ops["optype"] = types
+    # Seconds come as float32; the sum start + duration is taken in integers so
+    # that every table sees the same end.
+    ops["start_ns"], ops["dur_ns"] = _to_ns(numbers["start_ts"]), _to_ns(numbers["duration"])
+    ops["end_ns"] = ops["start_ns"] + ops["dur_ns"]
+    return ops.sort_values(["step", "rank", "start_ns"], kind="stable", ignore_index=True)
+
+
+def _to_ns(seconds: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+    return np.round(seconds * _NS_PER_S).astype(np.int64)
+
+
+def _names(types: npt.NDArray[np.object_]) -> str:
+    found = sorted({str(name)[:40] for name in set(types.tolist())})
+    more = "" if len(found) <= _SHOWN else f" and {len(found) - _SHOWN} more"
+    return ", ".join(found[:_SHOWN]) + more

@@ -1,0 +1,130 @@
+"""The JSON files of the pipeline visualiser: one of them is what one stage did."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from meshscope.probe.schema.errors import TraceFormatError
+
+from ..detect import DAMAGED_JSON, InputFile
+from ..json_borders import closed_values
+from ..whole_file import WholeFile, read_whole
+
+_RANK_IN_NAME = re.compile(r"rank[-_. ]?(\d{1,9})(?!\d)", re.IGNORECASE)
+_MOST_BYTES = 32 << 20
+"""Larger files are refused; an iteration of 64 microbatches has about 5 kB."""
+_LONGEST_MS = 1e11
+"""Three years; longer times are damage, and would not fit 64 bits of nanoseconds."""
+
+_Ms = Annotated[float, msgspec.Meta(gt=-_LONGEST_MS, lt=_LONGEST_MS)]
+_Id = Annotated[int, msgspec.Meta(ge=0, lt=1 << 20)]
+
+
+class Iteration(msgspec.Struct):
+    """One iteration of one stage: lists in the order of execution, times in ms."""
+
+    total: Annotated[float, msgspec.Meta(ge=0, lt=_LONGEST_MS)]
+    fwd_start: list[_Ms]
+    fwd_end: list[_Ms]
+    bwd_start: list[_Ms]
+    bwd_end: list[_Ms]
+    memory: Annotated[float, msgspec.Meta(ge=0, lt=1e9)] | None = None
+    """Peak, GiB."""
+    wgrad_start: list[_Ms] = []
+    wgrad_end: list[_Ms] = []
+    fwd_minibatch: list[_Id] | None = None
+    bwd_minibatch: list[_Id] | None = None
+    wgrad_minibatch: list[_Id] | None = None
+    fwd_chunk: list[_Id] | None = None
+    bwd_chunk: list[_Id] | None = None
+    wgrad_chunk: list[_Id] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StageFile:
+    """One file."""
+
+    label: str
+    stage: int
+    """Pipeline rank, from the file name."""
+    iterations: dict[int, Iteration]
+    is_cut: bool
+    """Whether the file ends early; its whole iterations are here."""
+
+
+_Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 40)]
+_DECODER = msgspec.json.Decoder(dict[_Number, Iteration])
+
+
+def read_stage_files(path: Path, files: Sequence[InputFile]) -> tuple[list[StageFile], list[str]]:
+    """Return the readable files by pipeline rank, and a sentence for each other one.
+
+    Raises:
+        TraceFormatError: Two files claim one pipeline rank, or no file can be read.
+    """
+    found: dict[int, StageFile] = {}
+    errors: list[TraceFormatError] = []
+    for file in files:
+        try:
+            one = _read(file)
+        except TraceFormatError as error:
+            errors.append(error)
+            continue
+        if one.stage in found:
+            raise TraceFormatError(
+                f"is pipeline rank {one.stage}, and so is {found[one.stage].label}",
+                where=one.label,
+                remedy="Give the files of one run, one for each pipeline rank",
+            )
+        found[one.stage] = one
+    if not found:
+        raise errors[0] if errors else TraceFormatError("holds no dump", where=str(path))
+    notes = [f"Left out: {error}." for error in errors]
+    notes += [
+        f"{one.label} is cut off: of its iterations, {len(one.iterations)} are whole and are used."
+        for one in found.values()
+        if one.is_cut
+    ]
+    return [found[stage] for stage in sorted(found)], notes
+
+
+def _read(file: InputFile) -> StageFile:
+    named = _RANK_IN_NAME.search(file.name)
+    if named is None:
+        raise TraceFormatError(
+            "names no pipeline rank in its file name",
+            where=file.label,
+            remedy="Name it pp_rank_<N>.json",
+        )
+    whole = read_whole(file, most_bytes=_MOST_BYTES, remedy="Record fewer iterations")
+    iterations, is_cut = _iterations(whole, file.label)
+    if not iterations:
+        raise TraceFormatError("holds no iteration", where=file.label)
+    return StageFile(file.label, int(named[1]), iterations, is_cut)
+
+
+def _iterations(whole: WholeFile, where: str) -> tuple[dict[int, Iteration], bool]:
+    """Return the whole iterations of a file, and whether it ends early.
+
+    Raises:
+        TraceFormatError: It is damaged otherwise than by being cut off.
+    """
+    try:
+        return _DECODER.decode(whole.content), whole.ends_early
+    except DAMAGED_JSON as error:
+        kept = closed_values(whole.content)
+        if kept is not None:
+            with suppress(*DAMAGED_JSON):
+                return _DECODER.decode(kept), True
+        raise TraceFormatError(
+            f"cannot be read as a pipeline visualiser dump ({error})",
+            where=where,
+            remedy="Write the dump again",
+        ) from error

@@ -1,0 +1,36 @@
+"""How files are read: where large tables go, in how many processes, and who is told."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+OnBytes = Callable[[int], None]
+"""Told how many more bytes of the input were read."""
+
+
+def ignore_bytes(_: int) -> None:
+    """Tell nobody."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What the caller decides about reading."""
+
+    folder: Path | None = None
+    """Gets the tables that are too large for memory; a temporary one if not given."""
+    workers: int = 1
+    """Most processes that read files at the same time."""
+    on_bytes: OnBytes = ignore_bytes
+
+
+class TemporaryFolder:
+    """A folder that is removed when nothing refers to this object, or the program ends."""
+
+    def __init__(self) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix="meshscope-"))
+        self._finalizer = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)

@@ -1,0 +1,117 @@
+"""The tables of a capture of ours, kept beside it once it is closed.
+
+Putting a run together from the segments of its ranks takes time that grows with the
+run. ``tables/`` in its directory keeps the result, keyed by the content of every
+manifest, segment and ring: if one differs, the tables are made anew. Nothing is kept
+of a run that may still be recording.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+from meshscope.probe.schema.errors import ConfigError, RunDirectoryError
+from meshscope.probe.schema.layout import ParallelLayout
+from meshscope.probe.schema.manifest import (
+    MANIFEST_NAME,
+    rank_directories,
+    read_json,
+    write_json,
+)
+from meshscope.probe.schema.reading import open_file
+
+from .source_files import TABLES_VERSION
+from .table_folder import FOLDER, drafted, read_folder, write_folder
+from .trace import Trace
+
+_FACTS = "capture.json"
+"""What the tables alone do not say, and the key."""
+
+
+def read_kept(path: Path) -> Trace | None:
+    """Return the capture from its kept tables, None where there are none or they are stale."""
+    folder = path / FOLDER
+    if not (folder / _FACTS).is_file():
+        return None
+    try:
+        facts = read_json(folder / _FACTS)
+        if facts["key"] != capture_key(path):
+            return None
+        layout = facts["layout"]
+        return Trace(
+            path=path,
+            run=facts["run"],
+            layout=ParallelLayout.from_json(layout) if layout else None,
+            ranks=tuple(facts["ranks"]),
+            tables=read_folder(folder),
+            limits=tuple(facts["limits"]),
+            clocks={int(rank): clock for rank, clock in facts["clocks"].items()},
+        )
+    except (OSError, RunDirectoryError, ConfigError, KeyError, TypeError, ValueError):
+        # A damaged cache is no loss: the capture itself is there.
+        return None
+
+
+def keep(trace: Trace) -> bool:
+    """Keep the tables of a capture of ours; return whether they are kept.
+
+    They are not where the run may still be recording, was changed meanwhile, or cannot be
+    written.
+    """
+    path = trace.path
+    if not is_closed(path):
+        return False
+    try:
+        key = capture_key(path)
+        with drafted(path) as draft:
+            write_folder(trace, draft)
+            write_json(draft / _FACTS, _facts(trace, key))
+            if key != capture_key(path):
+                return False
+            # Between these two a reader finds nothing kept, and reads the capture itself.
+            shutil.rmtree(path / FOLDER, ignore_errors=True)
+            draft.rename(path / FOLDER)
+    except OSError:
+        return False
+    return True
+
+
+def is_closed(path: Path) -> bool:
+    """Return whether every rank that is in a run has finished its recording."""
+    try:
+        ranks = rank_directories(path).values()
+        marks = [read_json(rank / MANIFEST_NAME).get("closed_unix_ns") for rank in ranks]
+    except (OSError, RunDirectoryError):
+        return False
+    return bool(marks) and None not in marks
+
+
+def capture_key(path: Path) -> str:
+    """Return the hash of everything that the probe has written into a run.
+
+    Raises:
+        OSError: A file cannot be read.
+    """
+    whole = hashlib.sha256(b"tables %d\0" % TABLES_VERSION)
+    files = [path / MANIFEST_NAME]
+    for directory in rank_directories(path).values():
+        files += sorted(file for file in directory.iterdir() if file.is_file())
+    for file in files:
+        whole.update(f"{file.relative_to(path)}\0".encode("utf-8", "surrogateescape"))
+        with suppress(FileNotFoundError), open_file(file) as stream:
+            whole.update(hashlib.sha256(stream.read()).digest())
+    return whole.hexdigest()
+
+
+def _facts(trace: Trace, key: str) -> dict[str, object]:
+    return {
+        "key": key,
+        "run": dict(trace.run),
+        "layout": trace.layout.to_json() if trace.layout is not None else None,
+        "ranks": list(trace.ranks),
+        "limits": list(trace.limits),
+        "clocks": {str(rank): clock for rank, clock in trace.clocks.items()},
+    }

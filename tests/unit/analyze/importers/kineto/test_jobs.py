@@ -1,0 +1,74 @@
+"""Files of several jobs in one folder are told apart, or refused."""
+
+import json
+
+import pytest
+
+from meshscope.analyze.importers import import_trace
+from meshscope.probe.schema.errors import TraceFormatError
+
+BASE_NS = 1_700_000_000_000_000_000
+HOUR_NS = 3_600_000_000_000
+
+
+def write(folder, rank, *, world_size=None, backend=None, base_ns=None):
+    """Write the file of one rank with one kernel."""
+    info = {"rank": rank, "world_size": world_size, "backend": backend}
+    header = {"distributedInfo": {key: value for key, value in info.items() if value is not None}}
+    if base_ns is not None:
+        header["baseTimeNanoseconds"] = base_ns
+    event = {"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": 2, "args": {"stream": 7}}
+    path = folder / f"rank{rank}.json"
+    path.write_text(json.dumps(header | {"traceEvents": [event]}))
+
+
+def left_out(trace):
+    """Return the sentences on files of another job."""
+    return [limit for limit in trace.limits if "another job" in limit]
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "word"),
+    [
+        ({"world_size": 8}, {"world_size": 16}, "16 ranks"),
+        ({"world_size": 8, "backend": "nccl"}, {"world_size": 8, "backend": "gloo"}, "gloo"),
+        ({"base_ns": BASE_NS}, {"base_ns": BASE_NS + HOUR_NS}, "60 minutes"),
+    ],
+    ids=["world size", "backend", "time"],
+)
+def test_a_file_of_another_job_is_left_out_and_named(tmp_path, ours, theirs, word):
+    """Waits would be told between ranks that never met."""
+    for rank in (0, 1, 2):
+        write(tmp_path, rank, **ours)
+    write(tmp_path, 5, **theirs)
+    trace = import_trace(tmp_path)
+    assert trace.ranks == (0, 1, 2)
+    (limit,) = left_out(trace)
+    assert "rank5.json (rank 5)" in limit
+    assert word in limit
+
+
+def test_two_jobs_of_equal_size_are_refused(tmp_path):
+    """One of the two would be chosen by chance."""
+    write(tmp_path, 0, world_size=8)
+    write(tmp_path, 1, world_size=16)
+    with pytest.raises(TraceFormatError, match=r"several jobs.*8 ranks.*16 ranks") as raised:
+        import_trace(tmp_path)
+    assert raised.value.remedy == "Give the files of one job"
+
+
+def test_headers_that_do_not_say_and_close_starts_are_one_job(tmp_path):
+    """Ranks of one job would be dropped for want of a header."""
+    write(tmp_path, 0, world_size=8, backend="nccl", base_ns=BASE_NS)
+    write(tmp_path, 1, world_size=8, base_ns=BASE_NS + 60_000_000_000)
+    write(tmp_path, 2, base_ns=BASE_NS)
+    trace = import_trace(tmp_path)
+    assert trace.ranks == (0, 1, 2)
+    assert left_out(trace) == []
+
+
+def test_clocks_that_count_from_the_start_of_a_host_tell_nothing(tmp_path):
+    """Hosts that were started on different days would be taken for different jobs."""
+    write(tmp_path, 0, base_ns=HOUR_NS)
+    write(tmp_path, 1, base_ns=100 * HOUR_NS)
+    assert import_trace(tmp_path).ranks == (0, 1)
