@@ -6,18 +6,20 @@ SHELL := /bin/bash
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
-EXTRAS := dashboard,trainer,dev
+EXTRAS := dashboard,trainer,hta,dev
 # PYTHON=python3.12 chooses the interpreter that .venv is made from.
 PYTHON ?=
 # SERVE=0 ends `make demo` after the diagnosis instead of serving the dashboard.
 SERVE ?= 1
+# How long `make fuzz` spends on each format.
+SECONDS ?= 20
 # More arguments for pytest, for example ARGS='-k layout'.
 ARGS ?=
 FORMATTED := probe analyze dashboard reference_trainer src tests bench docs
 PYTEST := $(PY) -m pytest -rs
 PIP := $(PY) -m pip --disable-pip-version-check
 
-.PHONY: help setup demo test test-fast golden chromium lint fmt types imports docs docs-check bench screenshots check clean
+.PHONY: help setup demo truth test test-fast golden chromium lint fmt types imports docs docs-check bench fuzz screenshots check clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  \033[1m%-12s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +47,9 @@ test-fast: setup ## run the tests that need no browser, no second process and no
 chromium: # a system Chromium for the browser tests, where it may be installed
 	@.ci/install-chromium
 
+truth: setup ## diagnose 510 synthetic faults, print hits, errors and misses (some minutes)
+	$(PY) -m tests.truth.matrix --cases 510
+
 golden: setup ## write the expected reports of tests/golden anew; review the diff like code
 	MESHSCOPE_GOLDEN=write $(PYTEST) -q tests/golden
 
@@ -71,6 +76,10 @@ docs-check: setup ## fail if a generated page of docs/ is out of date
 
 bench: setup ## measure what the probe and the readers cost; prints figures, asserts none
 	$(PY) bench/run.py
+
+fuzz: setup ## feed the readers damaged files for SECONDS each (20), guided by coverage (x86-64 Linux)
+	$(PIP) install --quiet --constraint constraints.txt --no-build-isolation --editable '.[fuzz]'
+	$(PY) -m tests.fuzz.run --seconds $(SECONDS)
 
 screenshots: setup chromium ## run the demo and take the pictures of docs/images from it
 	rm -rf .meshscope/pictures

@@ -9,6 +9,7 @@ import pandas as pd
 from .attribution import Attribution
 from .communication import CommunicationEvents
 from .ledger import Ledger
+from .program import Program
 from .results import Bubble, Cause, Utilization
 from .steps import StepWindows
 from .trace import Trace
@@ -22,6 +23,8 @@ class Account:
     windows: StepWindows
     events: CommunicationEvents
     ledger: Ledger
+    program: Program | None
+    """The replay graph; None where the recorded events do not form a replayable order."""
     attribution: Attribution | None
     """None where the recorded events do not form a replayable order."""
     utilization: Utilization
@@ -32,6 +35,8 @@ class Account:
     """ns by rank, of the ranks whose clock is wrong."""
     stage: dict[int, int]
     """Pipeline position of each rank; -1 if unknown."""
+    limits: tuple[str, ...] = ()
+    """What the capture, and so the account, cannot tell."""
 
     def class_frac(self, name: str) -> float:
         """Return the share of the step time of one ledger class, averaged over ranks and steps."""

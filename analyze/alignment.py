@@ -22,6 +22,7 @@ from .clock_evidence import causal_bounds, collective_ends, common_ends
 from .clock_fit import SAME_CLOCK, SOUND, ClockMap, fit_bounds, fit_common_ends, moved
 from .clock_graph import ClockForest, Comparison, to_middles
 from .intervals import IntArray
+from .stored_tables import StoredTable
 from .trace import FLIGHT_RECORDER, Trace
 from .words import counted
 
@@ -53,12 +54,11 @@ def align(trace: Trace) -> Trace:
     if not maps:
         return replace(trace, limits=(*trace.limits, *limits)) if limits else trace
     rows = [_row(clock, applied[clock][0], one) for clock, one in maps.items()]
-    tables = {name: _corrected(table, name, trace, maps) for name, table in trace.tables.items()}
+    by_rank = {rank: maps.get(trace.clock_of(rank), SAME_CLOCK) for rank in trace.ranks}
+    changes = {name: _change(trace, name, by_rank) for name in trace.tables}
     return replace(
-        trace,
-        tables={**tables, CLOCK_SYNC.name: _table(rows)},
+        trace.with_tables({**changes, CLOCK_SYNC.name: _table(rows)}),
         limits=(*trace.limits, *limits, *_corrections(maps, len(clocks))),
-        _frames={},
     )
 
 
@@ -177,7 +177,15 @@ def _to_reference(clock: str, needed: Mapping[str, tuple[str, ClockMap]]) -> tup
     return reference, total
 
 
-def _corrected(table: pa.Table, name: str, trace: Trace, maps: Mapping[str, ClockMap]) -> pa.Table:
+def _change(trace: Trace, name: str, by_rank: Mapping[int, ClockMap]) -> pa.Table | StoredTable:
+    """Return a table with its times moved, one on disk when its ranks are read."""
+    stored = trace.stored(name)
+    if stored is None:
+        return _corrected(trace.tables[name], name, by_rank)
+    return stored.changed(lambda _, rows: _corrected(rows, name, by_rank))
+
+
+def _corrected(table: pa.Table, name: str, maps: Mapping[int, ClockMap]) -> pa.Table:
     """Return a table with the times of its ranks moved."""
     times = [
         column.name
@@ -187,7 +195,7 @@ def _corrected(table: pa.Table, name: str, trace: Trace, maps: Mapping[str, Cloc
     if "rank" not in table.column_names or not times or not table.num_rows:
         return table
     ranks, position = np.unique(table["rank"].to_numpy(), return_inverse=True)
-    by_rank = [maps.get(trace.clock_of(int(rank)), SAME_CLOCK) for rank in ranks]
+    by_rank = [maps.get(int(rank), SAME_CLOCK) for rank in ranks]
     if all(one is SAME_CLOCK for one in by_rank):
         return table
     columns = {column: _moved_column(table[column], position, by_rank) for column in times}

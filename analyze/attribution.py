@@ -16,15 +16,17 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from .causes import Player, find_players, suspects_of
+from .causes import find_players, suspects_of
 from .communication import CommunicationEvents
+from .detection import DetectionResult
+from .detection.suspicion import cleared_ranks, detect_in, expected_work
 from .effects import Work, excess_by_rank, peer_centre, place_work
 from .intervals import IntArray
 from .ledger import WAIT_CLASSES, Ledger
-from .marks import END
 from .program import Program
-from .replay import LANE_BLOCK, FloatArray
+from .replay import FloatArray
 from .results import Cause, WaitAccount
+from .scenarios import replay_scenarios
 from .shapley import coalitions, membership, shares, unions_of
 from .trace import Trace
 from .words import counted
@@ -56,6 +58,8 @@ class Attribution:
     """Step time with nothing repaired."""
     waiting: WaitAccount | None = None
     """Where the waiting comes from; None where the causes are not known."""
+    detection: DetectionResult | None = None
+    """Slow ranks whatever their work is; None where the capture shows no microbatches."""
 
 
 def attribute(
@@ -69,23 +73,30 @@ def attribute(
 
     A rank is suspected when its work exceeds that of its peers by more than noise;
     over few steps that is hard to tell, and arriving last far more often than by
-    chance counts as the second witness.
+    chance counts as the second witness. Where microbatches are recorded, the detection
+    is a third one, and clears ranks that only had more work.
     """
     work = place_work(trace, program, ledger)
-    peer_ns = peer_centre(work)
+    hidden = events.unseen_frac > MAX_UNSEEN
+    detection = None if hidden else detect_in(trace, program.windows, ledger)
+    peer_ns = expected_work(work, peer_centre(work), detection)
     ranks = excess_by_rank(work, peer_ns)
     measured = program.windows.step_time_ns
-    hidden = events.unseen_frac > MAX_UNSEEN
-    ranks["suspect"] = _is_suspect(ranks, waits, measured) & (not hidden)
+    ranks["suspect"] = _is_suspect(ranks, waits, measured, detection) & (not hidden)
     limits = tuple(_limits(work, program, events))
     if hidden or events.lonely_frac > MAX_LONELY:
-        return Attribution(ranks=ranks, limits=limits)
+        return Attribution(ranks=ranks, limits=limits, detection=detection)
     slow = ranks[ranks["suspect"]]
     excess = dict(zip(slow["rank"].tolist(), slow["excess_ns"].tolist(), strict=True))
-    players = find_players(trace, program, work, peer_ns, suspects_of(trace, excess, MAX_SUSPECTS))
+    players = find_players(
+        trace, program, ledger, work, peer_ns, suspects_of(trace, excess, MAX_SUSPECTS)
+    )
+    # Not needed any more, and as large as the replays that follow.
+    del work, peer_ns
     unions = unions_of([player.union for player in players])
     masks = coalitions(unions)
-    times, waiting = _replay_coalitions(program, players, masks)
+    effects = [player.effect_ns for player in players]
+    times, waiting = replay_scenarios(program, effects, membership(masks, len(players)))
     causes = [
         Cause(
             kind=player.kind,
@@ -109,15 +120,21 @@ def attribute(
         causes=tuple(sorted(causes, key=lambda cause: -cause.share_frac)),
         replayed_ns=float(times[-1]),
         waiting=_wait_account(ledger, waiting),
+        detection=detection,
     )
 
 
-def _is_suspect(ranks: pd.DataFrame, waits: pd.DataFrame, measured: float) -> npt.NDArray[np.bool_]:
+def _is_suspect(
+    ranks: pd.DataFrame, waits: pd.DataFrame, measured: float, detection: DetectionResult | None
+) -> npt.NDArray[np.bool_]:
     """Return which ranks work longer than their peers by more than noise."""
     by_rank = dict(zip(waits["rank"].tolist(), waits["chance"].tolist(), strict=True))
     chance = np.array([by_rank[rank] for rank in ranks["rank"].tolist()])
     z, excess = ranks["z"].to_numpy(np.float64), ranks["excess_ns"].to_numpy(np.float64)
     unlikely = (z >= MIN_Z) | ((z >= MIN_Z_IF_LAST) & (chance <= MAX_CHANCE))
+    found = [] if detection is None else [verdict.rank for verdict in detection.suspects]
+    unlikely |= np.isin(ranks["rank"], found)
+    unlikely &= ~np.isin(ranks["rank"], cleared_ranks(ranks, detection))
     return np.asarray(unlikely & (excess >= MIN_EXCESS_FRAC * measured))
 
 
@@ -151,71 +168,6 @@ def _limits(work: Work, program: Program, events: CommunicationEvents) -> list[s
             "(overlapping waits of several threads, or a wrong clock)"
         )
     return limits
-
-
-def _replay_coalitions(
-    program: Program, players: list[Player], masks: IntArray
-) -> tuple[FloatArray, FloatArray]:
-    """Return step time and mean waiting per step, for every coalition of causes."""
-    recorded = _step_time(program, program.recorded_ns[:, None])[0]
-    scale = program.windows.step_time_ns / recorded
-    effects = np.column_stack([player.effect_ns for player in players])
-    base = program.base_ns - effects.sum(axis=1)
-    keep = membership(masks, len(players))
-    times, waits = [], []
-    for low in range(0, keep.shape[1], LANE_BLOCK):
-        lanes = keep[:, low : low + LANE_BLOCK]
-        nodes = program.graph.replay(base, effects, lanes)
-        if program.windows.chained:
-            shift = _own_skew(program, nodes)
-            nodes = program.graph.replay(base, effects, lanes, shift)
-        times.append(_step_time(program, nodes))
-        waits.append(_waiting(program, nodes, base, effects, lanes))
-    return np.concatenate(times) * scale, np.concatenate(waits)
-
-
-def _own_skew(program: Program, nodes: FloatArray) -> FloatArray:
-    """Return how to move the starts of the ranks so that each lane begins with its own skew.
-
-    Ranks start a step at different times, by what the causes did in the step before
-    it. What comes before the first analysed step is not replayed; the skew after it
-    is taken in its place, as the difference to the recorded one.
-    """
-    marks = program.marks
-    ends = marks[(marks["mark"] == END) & ~marks["is_root"]]
-    first = ends.groupby("rank").head(1).index.to_numpy()
-    lane, recorded = nodes[first], program.recorded_ns[first]
-    skew = (lane - lane.mean(axis=0)) - (recorded - recorded.mean())[:, None]
-    return np.asarray(skew)
-
-
-def _step_time(program: Program, nodes: FloatArray) -> FloatArray:
-    """Return the mean step time of every lane, as ``StepWindows.step_time_ns`` defines it."""
-    marks, steps = program.marks, len(program.windows.steps)
-    ends = marks[(marks["mark"] == END) & ~marks["is_root"]]
-    if program.windows.chained:
-        last = ends.groupby("rank").tail(1).index.to_numpy()
-        roots = program.graph.roots
-        return np.asarray((nodes[last] - nodes[roots]).mean(axis=0) / steps)
-    start = marks[marks["is_root"]].groupby("step")["start_ns"].min().to_numpy(np.float64)
-    by_step = pd.DataFrame(nodes[ends.index.to_numpy()]).groupby(ends["step"].to_numpy()).max()
-    return np.asarray((by_step.to_numpy() - start[:, None]).mean(axis=0))
-
-
-def _waiting(
-    program: Program, nodes: FloatArray, base: FloatArray, effects: FloatArray, keep: FloatArray
-) -> FloatArray:
-    """Return the time that ranks wait for peers, per step, averaged over ranks."""
-    marks = program.marks
-    edge_of_mark = np.full(len(marks), -1)
-    edge_of_mark[program.work_edges] = np.arange(len(program.work_edges))
-    edge = edge_of_mark[program.waits]
-    arrived = (
-        nodes[marks["previous"].to_numpy()[program.waits]] + base[edge, None] + effects[edge] @ keep
-    )
-    issued = nodes[len(marks) + marks["join"].to_numpy()[program.waits]]
-    total = np.clip(issued - arrived, 0, None).sum(axis=0)
-    return np.asarray(total / (len(program.windows.ranks) * len(program.windows.steps)))
 
 
 def _wait_account(ledger: Ledger, waiting: FloatArray) -> WaitAccount:

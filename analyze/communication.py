@@ -14,15 +14,14 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from meshscope.probe.schema.terms import Direction, TimeSource
-
+from .communication_rows import communication_rows
+from .intervals import IntArray
 from .steps import StepWindows
 from .trace import Trace
 from .words import counted
 
 BLOCKING_NS = 50_000
 """A host wait longer than this stood still; a shorter one found the operation complete."""
-_HOST = (TimeSource.HOST_BLOCKING.value, TimeSource.HOST_ISSUE.value)
 
 
 class CommunicationEvents(NamedTuple):
@@ -41,16 +40,11 @@ class CommunicationEvents(NamedTuple):
 
 def communication_events(trace: Trace, windows: StepWindows) -> CommunicationEvents:
     """Return the communication of the analysed steps, matched across ranks."""
-    collectives = _rows(trace, windows, "collective")
-    sends = _rows(trace, windows, "p2p")
-    collectives = _match_collectives(collectives)
-    p2p, unmatched = _match_p2p(sends)
+    collectives = _match_collectives(communication_rows(trace, windows, "collective"))
+    p2p, unmatched = _match_p2p(communication_rows(trace, windows, "p2p"))
     if len(p2p):
         p2p["join"] += int(collectives["join"].max()) + 1 if len(collectives) else 0
-    parts = [part for part in (collectives, p2p) if len(part)]
-    frame = pd.concat(parts, ignore_index=True) if parts else collectives
-    # Rows in the order of issue, so that equal times keep the order of the program.
-    frame = frame.sort_values(["rank", "event_id"], ignore_index=True)
+    frame = _in_order_of_issue(collectives, p2p)
     incomplete = _incomplete(frame, trace)
     frame["wire_ns"] = _without_late_looks(frame, incomplete)
     frame["split_ns"] = (frame["end_ns"] - frame["wire_ns"]).fillna(frame["start_ns"])
@@ -79,47 +73,40 @@ def communication_events(trace: Trace, windows: StepWindows) -> CommunicationEve
     )
 
 
-def _rows(trace: Trace, windows: StepWindows, name: str) -> pd.DataFrame:
-    frame = trace.frame(name)
-    frame = windows.select(frame).drop_duplicates(["rank", "event_id"], keep="last")
-    source = frame["source"].astype(str)
-    is_p2p = name == "p2p"
-    rows = pd.DataFrame(
-        {
-            "rank": frame["rank"].astype(np.int64),
-            "event_id": frame["event_id"].astype(np.int64),
-            "step": frame["step"].astype(np.int64),
-            "group_id": frame["group_id"].astype(str),
-            "axis": frame["axis"].astype(str),
-            "kind": frame["direction" if is_p2p else "kind"].astype(str),
-            "seq": frame["seq"].astype(np.int64),
-            "size_bytes": frame["size_bytes"].astype(np.int64),
-            "is_p2p": is_p2p,
-            "is_send": frame["direction"].astype(str) == Direction.SEND if is_p2p else False,
-            "host": source.isin(_HOST),
-            "start_ns": windows.shifted(frame["step"], frame["start_ns"]),
-        }
-    )
-    if is_p2p:
-        rows["peer"] = frame["peer"].astype(np.int64)
-    shift = windows.shifted(frame["step"], frame["start_ns"]) - frame["start_ns"].to_numpy(np.int64)
-    for column in ("end_ns", "wait_start_ns", "wait_end_ns"):
-        exact = frame[column].fillna(0).to_numpy(np.int64) + shift
-        rows[column] = np.where(frame[column].isna(), np.nan, exact)
-    # A blocking call whose wait was not seen apart stood still from start to end.
-    unseen = ((source == TimeSource.HOST_BLOCKING) & frame["wait_end_ns"].isna()).to_numpy(bool)
-    rows.loc[unseen, "wait_start_ns"] = rows.loc[unseen, "start_ns"]
-    rows.loc[unseen, "wait_end_ns"] = rows.loc[unseen, "end_ns"]
-    return rows.reset_index(drop=True)
+def _in_order_of_issue(collectives: pd.DataFrame, p2p: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of both, so that equal times keep the order of the program."""
+    parts = [part for part in (collectives, p2p) if len(part)] or [collectives]
+    keys = [np.concatenate([part[name] for part in parts]) for name in ("event_id", "rank")]
+    order = np.lexsort(keys)
+    columns = {}
+    for name in [str(column) for column in parts[0]]:
+        # Column by column, because all of them twice is what the memory would have to hold.
+        columns[name] = np.concatenate([part.pop(name).to_numpy() for part in parts])[order]
+    return pd.DataFrame(columns, copy=False)
 
 
 def _match_collectives(rows: pd.DataFrame) -> pd.DataFrame:
-    rows = rows.copy()
-    rows["join"] = rows.groupby(["group_id", "seq"], sort=False).ngroup().astype(np.int64)
+    rows["join"] = numbered(rows["group"].to_numpy(), rows["seq"].to_numpy())
     own = rows["end_ns"] - rows["start_ns"]
     least = own.groupby(rows["join"]).transform("min")
     rows["wire_ns"] = least.where(~_looked_late(rows), _seen_by_others(rows))
-    return rows.drop(columns="seq").assign(link="")
+    return rows.drop(columns=["seq", "group"]).assign(link="")
+
+
+def numbered(*keys: IntArray) -> IntArray:
+    """Return one number for each combination of whole numbers, equal for equal ones."""
+    number = np.zeros(len(keys[0]), np.int64)
+    for key in keys:
+        if not len(key):
+            return number
+        lowest = int(key.min())
+        width = int(key.max()) - lowest + 1
+        if (int(number.max()) + 1) * width >= 2**62:
+            number = np.unique(number, return_inverse=True)[1]
+            key, width = np.unique(key, return_inverse=True)[1], len(key)
+            lowest = 0
+        number = number * width + (key - lowest)
+    return np.asarray(pd.factorize(number)[0], dtype=np.int64)
 
 
 def _stood_still(rows: pd.DataFrame) -> pd.Series:
@@ -185,20 +172,21 @@ def _match_p2p(rows: pd.DataFrame) -> tuple[pd.DataFrame, int]:
     """
     if rows.empty:
         return rows.assign(join=0, wire_ns=0.0, link=""), 0
-    sends = rows["is_send"]
-    rows = rows.assign(
-        source=np.where(sends, rows["rank"], rows["peer"]),
-        target=np.where(sends, rows["peer"], rows["rank"]),
-    )
-    rows["join"] = (
-        rows.groupby(["group_id", "source", "target", "seq"], sort=False).ngroup().astype(np.int64)
-    )
-    partners = rows.groupby("join")["is_send"].transform("nunique")
+    sends = rows["is_send"].to_numpy(bool)
+    rank, peer = rows["rank"].to_numpy(), rows["peer"].to_numpy()
+    source, target = np.where(sends, rank, peer), np.where(sends, peer, rank)
+    link = numbered(source, target)
+    join = numbered(rows["group"].to_numpy(), link, rows["seq"].to_numpy())
+    rows["join"] = join
+    has_both = np.bincount(join, sends) * np.bincount(join, ~sends) > 0
     own = rows["end_ns"] - rows["start_ns"]
-    least = own.groupby(rows["join"]).transform("min")
-    both_began = rows.groupby("join")["start_ns"].transform("max")
+    least = own.groupby(join).transform("min")
+    both_began = rows["start_ns"].groupby(join).transform("max")
     on_wire = (rows["end_ns"] - both_began).clip(lower=0)
     rows["wire_ns"] = np.where(rows["host"], np.where(sends, np.nan, on_wire), least)
-    unmatched = int((partners < 2).sum())
-    rows["link"] = rows["source"].astype(str) + "->" + rows["target"].astype(str)
-    return rows.drop(columns=["seq", "source", "target", "peer"]), unmatched
+    unmatched = int((~has_both[join]).sum())
+    first = np.zeros(int(link.max()) + 1, np.int64)
+    first[link] = np.arange(len(link))
+    names = [f"{source[at]}->{target[at]}" for at in first.tolist()]
+    rows["link"] = np.array(names, dtype=object)[link]
+    return rows.drop(columns=["seq", "group", "peer"]), unmatched

@@ -16,6 +16,7 @@ what makes the others differ from their peers is residual.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +29,8 @@ from .program import Program
 from .replay import FloatArray
 from .trace import Trace
 
+LONGEST_LINE_NS = 2**61
+"""Length of a line on which the times of several ranks are compared at once."""
 BoolArray = npt.NDArray[np.bool_]
 
 
@@ -58,14 +61,11 @@ def place_work(trace: Trace, program: Program, ledger: Ledger) -> Work:
     """Return the work of the program by rank, step and position."""
     marks = program.marks
     stage = stage_of_ranks(trace, np.unique(marks["rank"]).tolist())
-    interval = _interval(marks)
     edge = program.work_edges
-    keys = pd.DataFrame(
-        {
-            "rank": marks["rank"].to_numpy()[edge],
-            "step": marks["step"].to_numpy()[edge],
-            "interval": interval[edge],
-        }
+    keys = (
+        marks["rank"].to_numpy()[edge],
+        marks["step"].to_numpy()[edge],
+        _interval(marks)[edge],
     )
     span = marks["work_ns"].to_numpy(np.float64)[edge]
     host = {
@@ -75,9 +75,13 @@ def place_work(trace: Trace, program: Program, ledger: Ledger) -> Work:
     }
     work = span - sum(host.values(), np.zeros(len(edge)))
     compute = _time_inside(marks, edge, ledger, list(map(class_code, COMPUTE_CLASSES)))
-    grouped = keys.groupby(["rank", "step", "interval"], sort=True)
-    cell = np.asarray(grouped.ngroup(), dtype=np.int64)
-    cells = grouped.size().reset_index()[["rank", "step", "interval"]]
+    cell, first = _numbered_runs(*keys)
+    cells = pd.DataFrame(
+        {
+            name: key[first].astype(np.int64)
+            for name, key in zip(("rank", "step", "interval"), keys, strict=True)
+        }
+    )
     cells["work_ns"] = np.bincount(cell, weights=work, minlength=len(cells))
     cells["compute_ns"] = np.bincount(cell, weights=compute, minlength=len(cells))
     classes, class_of_rank, deviating = _peer_classes(program, stage)
@@ -104,28 +108,63 @@ def stage_of_ranks(trace: Trace, ranks: list[int]) -> dict[int, int]:
 
 def _interval(marks: pd.DataFrame) -> IntArray:
     """Return how many operations the rank has issued before each mark, in its step."""
-    issued = (marks["mark"] == ISSUE).astype(np.int64)
-    counted = issued.groupby([marks["rank"], marks["step"]]).cumsum()
-    return np.asarray(counted - issued, dtype=np.int64)
+    issued = (marks["mark"].to_numpy() == ISSUE).astype(np.int32)
+    before = np.cumsum(issued, dtype=np.int32) - issued
+    run, first = _numbered_runs(marks["rank"].to_numpy(), marks["step"].to_numpy())
+    if first.size == 0 or (np.diff(run) >= 0).all():
+        return np.asarray(before - before[first][run])
+    counted = pd.Series(issued).groupby(run).cumsum().to_numpy()
+    return np.asarray(counted - issued)
+
+
+def _numbered_runs(*keys: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Number the combinations of keys in sorted order; return numbers and a row of each.
+
+    Marks are in program order, so equal keys are neighbours and sorted: then this takes
+    one pass. Where a mark carries the label of another step it takes a sort.
+    """
+    differs = np.append(True, np.zeros(max(len(keys[0]) - 1, 0), dtype=bool))[: len(keys[0])]
+    falls = np.zeros(max(len(keys[0]) - 1, 0), dtype=bool)
+    for key in keys:
+        # A later key decides only where the earlier ones are equal.
+        falls |= ~differs[1:] & (key[1:] < key[:-1])
+        differs[1:] |= key[1:] != key[:-1]
+    if not falls.any():
+        return np.cumsum(differs, dtype=np.int32) - 1, np.flatnonzero(differs)
+    order = np.lexsort(keys[::-1])
+    number = np.empty(len(order), np.int32)
+    number[order], first = _numbered_runs(*(key[order] for key in keys))
+    return number, order[first]
 
 
 def _time_inside(
     marks: pd.DataFrame, edge: IntArray, ledger: Ledger, codes: list[int]
 ) -> FloatArray:
-    """Return the time of some classes inside each work edge, by prefix sums per rank."""
-    segments = ledger.segments
-    segments = segments[np.isin(segments["code"].to_numpy(), codes)]
-    end = marks["start_ns"].to_numpy(np.int64)[edge]
-    start = end - marks["work_ns"].to_numpy(np.int64)[edge]
+    """Return the time of some classes inside each work edge.
+
+    The ranks are laid one after the other on one line; as many at a time as fit it.
+    """
+    chosen = np.isin(ledger.segments["code"].to_numpy(), codes)
+    part_rank, low, high = (
+        ledger.segments[name].to_numpy()[chosen] for name in ("rank", "start_ns", "end_ns")
+    )
+    end = marks["start_ns"].to_numpy()[edge]
+    start = end - marks["work_ns"].to_numpy()[edge]
     rank = marks["rank"].to_numpy()[edge]
-    inside = np.zeros(len(edge))
-    by_rank = segments.groupby("rank")[["start_ns", "end_ns"]]
-    # Marks are in the order of ranks, so the edges of one are a slice.
-    values, firsts = np.unique(rank, return_index=True)
-    for value, low, high in zip(values, firsts, [*firsts[1:], len(rank)], strict=True):
-        if value in by_rank.groups:
-            merged = union(by_rank.get_group(value).to_numpy(np.int64))
-            inside[low:high] = covered_length(merged, start[low:high], end[low:high])
+    if not len(part_rank) or not len(rank):
+        return np.zeros(len(edge))
+    origin = min(int(start.min()), int(low.min()))
+    length = max(int(end.max()), int(high.max())) - origin + 1
+    inside = np.empty(len(edge))
+    # Marks and segments are in the order of ranks, so those of some ranks are slices.
+    for first in range(0, int(rank.max()) + 1, max(1, LONGEST_LINE_NS // length)):
+        last = first + max(1, LONGEST_LINE_NS // length)
+        own = slice(*np.searchsorted(rank, (first, last)).tolist())
+        parts = slice(*np.searchsorted(part_rank, (first, last)).tolist())
+        place = (part_rank[parts].astype(np.int64) - first) * length - origin
+        merged = union(np.column_stack([low[parts] + place, high[parts] + place]))
+        moved = (rank[own].astype(np.int64) - first) * length - origin
+        inside[own] = covered_length(merged, start[own] + moved, end[own] + moved)
     return inside
 
 
@@ -136,16 +175,8 @@ def _peer_classes(program: Program, stage: dict[int, int]) -> tuple[pd.Series, d
         The class of each (rank, step), -1 for a step that deviates from what its
         rank usually issues; the class of each rank; how many steps deviate.
     """
-    marks = program.marks[program.marks["mark"] == ISSUE]
-    code = program.signature[marks["event"].to_numpy()]
-    position = marks.groupby(["rank", "step"]).cumcount().to_numpy(np.uint64)
-    mixed = (code + np.uint64(1)) * (position * np.uint64(0x9E3779B97F4A7C15) + np.uint64(1))
-    signature = (
-        pd.Series(mixed, index=pd.MultiIndex.from_frame(marks[["rank", "step"]]))
-        .groupby(level=[0, 1])
-        .agg(lambda values: np.bitwise_xor.reduce(values.to_numpy()))
-    )
-    usual = signature.groupby(level=0).agg(lambda values: values.mode().iloc[0])
+    signature = _step_signatures(program)
+    usual = _most_frequent(signature)
     ranks = usual.index.to_numpy()
     keys = pd.MultiIndex.from_arrays([[stage[rank] for rank in ranks], usual.to_numpy()])
     class_of_rank = pd.Series(pd.factorize(keys)[0], index=ranks)
@@ -156,6 +187,35 @@ def _peer_classes(program: Program, stage: dict[int, int]) -> tuple[pd.Series, d
     )
     by_number = dict(zip(ranks.tolist(), class_of_rank.tolist(), strict=True))
     return classes, by_number, int((~regular).sum())
+
+
+def _step_signatures(program: Program) -> pd.Series:
+    """Return one number for what each (rank, step) issues, equal for equal orders."""
+    row = np.flatnonzero(program.marks["mark"].to_numpy() == ISSUE)
+    rank, step = (program.marks[name].to_numpy()[row] for name in ("rank", "step"))
+    run, _ = _numbered_runs(rank, step)
+    order = np.argsort(run, kind="stable")
+    ordered = run[order]
+    first = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)])
+    code = program.signature[program.marks["event"].to_numpy()[row]][order]
+    position = (np.arange(len(row)) - first[ordered]).astype(np.uint64)
+    mixed = (code + np.uint64(1)) * (position * np.uint64(0x9E3779B97F4A7C15) + np.uint64(1))
+    index = pd.MultiIndex.from_arrays(
+        [rank[order][first].astype(np.int64), step[order][first]], names=["rank", "step"]
+    )
+    whole = np.bitwise_xor.reduceat(mixed, first) if len(first) else mixed
+    return pd.Series(whole, index=index)
+
+
+def _most_frequent(signature: pd.Series) -> pd.Series:
+    """Return the most frequent value of each rank, the smallest of equally frequent ones."""
+    rank, value = signature.index.get_level_values(0).to_numpy(), signature.to_numpy()
+    run, first = _numbered_runs(rank, value)
+    count = np.bincount(run, minlength=len(first))
+    order = np.lexsort((value[first], -count, rank[first]))
+    ranked = rank[first][order]
+    top = order[np.append(True, ranked[1:] != ranked[:-1])[: len(order)]]
+    return pd.Series(value[first][top], index=rank[first][top])
 
 
 def repaired_work(work: Work, peer_ns: FloatArray, suspects: list[int]) -> FloatArray:

@@ -39,6 +39,22 @@ def model_shape(run: Mapping[str, object]) -> ModelShape | None:
     return ModelShape(**values)  # type: ignore[arg-type]
 
 
+def head_in_layers(run: Mapping[str, object]) -> float | None:
+    """Return how many transformer layers the output head is worth, None if the shape is unknown.
+
+    Per token the head multiplies ``2 h V``, a layer ``8 h^2 + 4 h f + 4 h T`` (four attention
+    projections, two feed-forward ones, scores and their use; f is 4 h if not known).
+    """
+    shape = model_shape(run)
+    if shape is None or min(shape.hidden_size, shape.seq_len) < 1:
+        return None
+    width = shape.hidden_size
+    ffn = run.get("ffn_size")
+    ffn_size = ffn if isinstance(ffn, int) and ffn > 0 else 4 * width
+    layer = 8 * width**2 + 4 * width * ffn_size + 4 * width * shape.seq_len
+    return 2 * width * shape.vocab_size / layer
+
+
 def flops_per_token(shape: ModelShape, convention: str = DEFAULT_CONVENTION) -> float:
     """Return the model FLOPs of training on one token.
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 _NAMES = {
     "useful": "useful model FLOPs at peak",
-    "compute_overhead": "compute, slower than peak",
+    "kernel_inefficiency": "compute, slower than peak",
+    "contention": "compute, slowed by communication",
     "compute": "device compute",
     "data_load": "data loading",
     "gc": "garbage collection",
     "host_blocked": "host blocked",
+    "exposed_unknown": "device work of unknown kind",
     "exposed_memcpy": "exposed memory copies",
     "other": "other host time",
     "unattributed": "not attributed",

@@ -20,6 +20,7 @@ from typing import NamedTuple
 from meshscope.probe.schema.layout import MESH_AXES, ParallelLayout
 from meshscope.probe.schema.terms import Axis
 
+from .group_traffic import traffic_axes
 from .topology import named_axes, with_axes
 from .trace import Trace
 from .words import is_missing
@@ -38,19 +39,33 @@ class NamedGroup(NamedTuple):
 
 def with_inferred_layout(trace: Trace) -> Trace:
     """Return the trace with its mesh, where it states none and the names of groups give one."""
-    groups = trace.frame("group")
-    world_size = trace.run.get("world_size")
-    if trace.layout is not None or groups.empty or not isinstance(world_size, int):
+    if trace.layout is not None:
         return trace
-    named = [
-        NamedGroup(named_axes("" if is_missing(description) else str(description)), tuple(ranks))
-        for description, ranks in zip(groups["description"], groups["ranks"], strict=True)
-    ]
-    layout, why_not = infer_layout(named, world_size)
+    layout, why_not = layout_of_names(trace)
     if layout is None:
         limits = (*trace.limits, f"the mesh is not known: {why_not}") if why_not else trace.limits
         return replace(trace, limits=limits)
     return with_axes(replace(trace, layout=layout))
+
+
+def layout_of_names(trace: Trace) -> tuple[ParallelLayout | None, str]:
+    """Return the mesh that names and members of the groups give, or None and the reason.
+
+    A group without a name counts for the axis that its sends show.
+    """
+    groups = trace.frame("group")
+    world_size = trace.run.get("world_size")
+    if groups.empty or not isinstance(world_size, int):
+        return None, ""
+    traffic = traffic_axes(trace)
+    named = []
+    for row in groups.to_dict("records"):
+        axes = named_axes("" if is_missing(row["description"]) else str(row["description"]))
+        told = traffic.get(str(row["group_id"]))
+        if not axes and told is not None and told.axis is Axis.PP:
+            axes = frozenset({Axis.PP})
+        named.append(NamedGroup(axes, tuple(row["ranks"])))
+    return infer_layout(named, world_size)
 
 
 def infer_layout(

@@ -19,7 +19,8 @@ import pandas as pd
 from meshscope.probe.schema.terms import Axis, KernelCategory, SpanKind
 
 from .communication import CommunicationEvents
-from .intervals import NO_OWNER, IntArray, pair, sweep_priority
+from .intervals import NO_OWNER, IntArray, distinct, pair, sweep_priority
+from .replay import FloatArray
 from .steps import StepWindows
 from .trace import Trace
 
@@ -29,7 +30,7 @@ WAIT_CLASSES = tuple(f"exposed_{axis.value}_wait" for axis in Axis)
 WIRE_CLASSES = tuple(f"exposed_{axis.value}_wire" for axis in Axis)
 STALLS = ("data_load", "gc", "checkpoint", "offload", "host_blocked", "other")
 """Host time that is a cause of its own: no rank is called slow for it."""
-HOST_CLASSES = ("exposed_memcpy", *STALLS)
+HOST_CLASSES = ("exposed_unknown", "exposed_memcpy", *STALLS)
 UNATTRIBUTED = "unattributed"
 CLASSES = (*COMPUTE_CLASSES, *WIRE_CLASSES, *WAIT_CLASSES, *HOST_CLASSES, UNATTRIBUTED)
 """All classes of the ledger, in the order of the waterfall."""
@@ -43,12 +44,16 @@ _SPAN_CLASS = {
 }
 _KERNEL_CLASS = {
     KernelCategory.COMPUTE.value: "compute",
-    KernelCategory.UNKNOWN.value: "compute",
+    KernelCategory.UNKNOWN.value: "exposed_unknown",
     KernelCategory.MEMCPY.value: "exposed_memcpy",
     KernelCategory.MEMSET.value: "exposed_memcpy",
 }
-_KERNEL_COLUMNS = ("rank", "step", "category", "start_ns", "dur_ns")
+_KERNEL_COLUMNS = ("rank", "step", "category", "start_ns", "dur_ns", "op_id")
 NO_EVENT = -1
+CLAIMS_AT_ONCE = 200_000
+"""Claims that are swept together: large enough for few passes, small enough for the cache."""
+FAR_NS = 2**61
+"""Later than any time."""
 
 
 class Ledger(NamedTuple):
@@ -61,12 +66,13 @@ class Ledger(NamedTuple):
 
 
 class _Claims(NamedTuple):
-    """Intervals of one rank that claim time, with class, priority and event row."""
+    """Intervals of some ranks that claim time, with class, priority, event row and rank."""
 
     intervals: IntArray
-    code: npt.NDArray[np.int64]
-    priority: npt.NDArray[np.int64]
-    event: npt.NDArray[np.int64]
+    code: IntArray
+    priority: IntArray
+    event: IntArray
+    rank: IntArray
 
     def and_those(self, more: _Claims) -> _Claims:
         """Return these claims, then others of the same rank."""
@@ -81,14 +87,28 @@ def build_ledger(trace: Trace, windows: StepWindows, events: CommunicationEvents
     has_kernels = trace.row_count("kernel") > 0
     spans = _span_claims(trace, windows, above_compute=has_kernels)
     found = [part for part in (spans, _event_claims(events.frame)) if len(part)]
-    shared = pd.concat(found, ignore_index=True) if found else spans
-    parts = []
-    for rank, claims, own in _by_rank(shared, windows):
+    shared = _joined(found or [spans])
+    del found, spans
+    split = events.frame["split_ns"].to_numpy()
+    parts, sums = [], []
+    for claims, own in _blocks(shared, windows, most=1 if has_kernels else CLAIMS_AT_ONCE):
         if has_kernels:
+            rank = int(own["rank"].iloc[0])
             claims = claims.and_those(_kernel_claims(trace, rank, windows))
-        parts.append(_rank_segments(claims, own, events.frame))
-    segments = pd.concat(parts, ignore_index=True)
-    return Ledger(segments, _sum_by_step(segments, windows))
+        segments, by_class = _block_segments(claims, own, split)
+        parts.append(segments)
+        sums.append(by_class)
+    segments = _joined(parts)
+    return Ledger(segments, _by_step(np.concatenate(sums), windows))
+
+
+def _joined(parts: list[pd.DataFrame]) -> pd.DataFrame:
+    """Return the rows of all parts, which are emptied: memory holds one column twice, not all."""
+    names = [str(column) for column in parts[0]]
+    columns = {
+        name: np.concatenate([part.pop(name).to_numpy() for part in parts]) for name in names
+    }
+    return pd.DataFrame(columns, copy=False)
 
 
 def compute_code(code: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
@@ -101,21 +121,33 @@ def class_code(name: str) -> int:
     return _CODE[name]
 
 
-def _by_rank(
-    claims: pd.DataFrame, windows: StepWindows
-) -> Iterator[tuple[int, _Claims, pd.DataFrame]]:
-    """Yield each rank with its claims and windows: one sort, then slices."""
-    rank = claims["rank"].to_numpy(np.int64)
+def _blocks(
+    claims: pd.DataFrame, windows: StepWindows, *, most: int
+) -> Iterator[tuple[_Claims, pd.DataFrame]]:
+    """Yield the claims and windows of some ranks at a time: one sort, then slices.
+
+    Args:
+        claims: Those of all ranks.
+        windows: All windows.
+        most: Claims of a block; one rank alone may have more.
+    """
+    rank = claims["rank"].to_numpy()
     order = np.argsort(rank, kind="stable")
-    low = np.searchsorted(rank[order], windows.ranks, side="left")
-    high = np.searchsorted(rank[order], windows.ranks, side="right")
-    intervals = claims[["start_ns", "end_ns"]].to_numpy(np.int64)[order]
-    labels = claims[["code", "priority", "event"]].to_numpy(np.int64)[order]
-    own_windows = dict(iter(windows.frame.groupby("rank")))
-    for value, first, last in zip(windows.ranks.tolist(), low, high, strict=True):
-        code, priority, event = labels[first:last].T
-        own = _Claims(intervals[first:last], code, priority, event)
-        yield value, own, own_windows[value]
+    order = order[np.isin(rank[order], windows.ranks)]
+    bounds = np.searchsorted(rank[order], windows.ranks, side="left")
+    ends = np.searchsorted(rank[order], windows.ranks, side="right")
+    first_window = np.searchsorted(windows.frame["rank"].to_numpy(), windows.ranks)
+    window_ends = np.append(first_window[1:], len(windows.frame))
+    at = 0
+    while at < len(windows.ranks):
+        last = int(np.searchsorted(ends, bounds[at] + most, side="right"))
+        last = min(max(last, at + 1), len(windows.ranks))
+        rows = order[bounds[at] : ends[last - 1]]
+        own_windows = windows.frame.iloc[first_window[at] : window_ends[last - 1]]
+        own = {str(name): claims[name].to_numpy()[rows].astype(np.int64) for name in claims}
+        intervals = np.column_stack([own.pop("start_ns"), own.pop("end_ns")])
+        yield _Claims(intervals, **own), own_windows
+        at = last
 
 
 def _span_claims(trace: Trace, windows: StepWindows, *, above_compute: bool) -> pd.DataFrame:
@@ -135,16 +167,29 @@ def _span_claims(trace: Trace, windows: StepWindows, *, above_compute: bool) -> 
         priority = np.where(is_compute, 0, 3)
     if above_compute:
         priority = np.full(len(frame), 3)
-    return pd.DataFrame(
-        {
-            "rank": frame["rank"].to_numpy(),
-            "start_ns": start,
-            "end_ns": start + frame["dur_ns"].to_numpy(np.int64),
-            "code": kind.map(_CODE).fillna(_CODE["other"]).astype(np.int64).to_numpy(),
-            "priority": priority,
-            "event": NO_EVENT,
-        }
-    )
+    code = kind.map(_CODE).fillna(_CODE["other"])
+    end = start + frame["dur_ns"].to_numpy(np.int64)
+    return _claim_rows(frame["rank"], start, end, code, priority, NO_EVENT)
+
+
+def _claim_rows(
+    rank: pd.Series,
+    start: IntArray,
+    end: IntArray,
+    code: npt.ArrayLike,
+    priority: npt.ArrayLike,
+    event: npt.ArrayLike,
+) -> pd.DataFrame:
+    """Return claims as narrow columns: there is one for every span and operation."""
+    columns = {
+        "rank": rank.to_numpy(np.int32),
+        "start_ns": start,
+        "end_ns": end,
+        "code": np.asarray(code, dtype=np.int8),
+        "priority": np.broadcast_to(np.asarray(priority, dtype=np.int8), start.shape),
+        "event": np.broadcast_to(np.asarray(event, dtype=np.int32), start.shape),
+    }
+    return pd.DataFrame(columns, copy=False)
 
 
 def _in_steps(frame: pd.DataFrame, trace: Trace, windows: StepWindows) -> pd.DataFrame:
@@ -161,16 +206,15 @@ def _event_claims(events: pd.DataFrame) -> pd.DataFrame:
     start = np.where(host, events["wait_start_ns"], events["start_ns"])
     end = np.where(host, events["wait_end_ns"], events["end_ns"])
     known = ~(np.isnan(start) | np.isnan(end))
-    axis = events["axis"].map(_AXES.index).astype(np.int64).to_numpy()
-    return pd.DataFrame(
-        {
-            "rank": events["rank"].to_numpy()[known],
-            "start_ns": start[known].astype(np.int64),
-            "end_ns": end[known].astype(np.int64),
-            "code": _CODE[WIRE_CLASSES[0]] + axis[known],
-            "priority": 1,
-            "event": np.flatnonzero(known),
-        }
+    codes, names = pd.factorize(events["axis"])
+    axis = np.array([_AXES.index(name) for name in names], dtype=np.int8)[codes]
+    return _claim_rows(
+        events["rank"][known],
+        start[known].astype(np.int64),
+        end[known].astype(np.int64),
+        _CODE[WIRE_CLASSES[0]] + axis[known],
+        1,
+        np.flatnonzero(known),
     )
 
 
@@ -179,19 +223,36 @@ def _kernel_claims(trace: Trace, rank: int, windows: StepWindows) -> _Claims:
     category = kernels["category"].astype(str)
     is_kept = category.isin(_KERNEL_CLASS)
     kept, classes = kernels[is_kept], category[is_kept].map(_KERNEL_CLASS)
+    # What an operator launched is taken for compute, as in the breakdown of device time.
+    classes = classes.mask((classes == "exposed_unknown") & (kept["op_id"] >= 0), "compute")
     start = windows.shifted(kept["step"], kept["start_ns"])
     return _Claims(
         pair(start, start + kept["dur_ns"].to_numpy(np.int64)),
-        classes.map(_CODE).to_numpy(np.int64),
+        np.asarray(classes.map(_CODE), dtype=np.int64),
         np.where(classes == "compute", 0, 2).astype(np.int64),
         np.full(len(kept), NO_EVENT, dtype=np.int64),
+        np.full(len(kept), rank, dtype=np.int64),
     )
 
 
-def _rank_segments(claims: _Claims, windows: pd.DataFrame, events: pd.DataFrame) -> pd.DataFrame:
-    """Sweep one rank, cut at its step borders, split exposed time into wait and wire."""
-    starts, ends = windows["start_ns"].to_numpy(), windows["end_ns"].to_numpy()
-    swept = sweep_priority(claims.intervals, claims.priority, (int(starts.min()), int(ends.max())))
+def _block_segments(
+    claims: _Claims, windows: pd.DataFrame, split_ns: FloatArray
+) -> tuple[pd.DataFrame, FloatArray]:
+    """Sweep some ranks, cut at their step borders, split exposed time into wait and wire.
+
+    The ranks are laid one after the other on one line, and swept together.
+
+    Args:
+        claims: Claims of these ranks.
+        windows: Their windows.
+        split_ns: Where each event is split.
+
+    Returns:
+        The segments, and the time of each class by window, ns.
+    """
+    claims, starts, ends, moved_by = _on_one_line(claims, windows)
+    line = (int(starts.min()), int(ends.max()))
+    swept = sweep_priority(claims.intervals, claims.priority, line)
     owner = swept.owner
     claimed = owner != NO_OWNER
     code = np.full(len(owner), _CODE[UNATTRIBUTED])
@@ -200,50 +261,81 @@ def _rank_segments(claims: _Claims, windows: pd.DataFrame, events: pd.DataFrame)
     event[claimed] = claims.event[owner[claimed]]
     split = np.full(len(owner), swept.start[0] if len(owner) else 0)
     with_event = event != NO_EVENT
-    split[with_event] = events["split_ns"].to_numpy()[event[with_event]].astype(np.int64)
+    rank = claims.rank[owner[with_event]]
+    own_window = np.searchsorted(windows["rank"].to_numpy(), rank)
+    split[with_event] = split_ns[event[with_event]].astype(np.int64) + moved_by[own_window]
     cuts = np.concatenate([starts, ends, np.clip(split, swept.start, swept.end)[with_event]])
-    return _cut(swept.start, swept.end, cuts, windows, (code, event, split))
+    pieces = _cut(swept.start, swept.end, cuts, (code, event, split))
+    place = np.searchsorted(starts, pieces.start, side="right") - 1
+    inside = (place >= 0) & (pieces.start < ends[place])
+    place = place[inside]
+    start, end = (pieces.start[inside] - moved_by[place], pieces.end[inside] - moved_by[place])
+    flat = place * len(CLASSES) + pieces.code[inside]
+    sums = np.bincount(
+        flat, weights=(end - start).astype(np.float64), minlength=len(windows) * len(CLASSES)
+    )
+    segments = {
+        "rank": windows["rank"].to_numpy(np.int32)[place],
+        "step": windows["step"].to_numpy()[place],
+        "start_ns": start,
+        "end_ns": end,
+        "code": pieces.code[inside].astype(np.int8),
+        "event": pieces.event[inside].astype(np.int32),
+    }
+    table = pd.DataFrame(segments, copy=False)
+    return table, np.asarray(sums, dtype=np.float64).reshape(len(windows), len(CLASSES))
+
+
+def _on_one_line(
+    claims: _Claims, windows: pd.DataFrame
+) -> tuple[_Claims, IntArray, IntArray, IntArray]:
+    """Return claims and window borders with the ranks side by side, and how windows were moved.
+
+    Nothing of one rank touches anything of another, claims beyond its windows included.
+    """
+    starts, ends = windows["start_ns"].to_numpy(np.int64), windows["end_ns"].to_numpy(np.int64)
+    rank = windows["rank"].to_numpy(np.int64)
+    ranks, own = np.unique(rank, return_inverse=True)
+    if len(ranks) == 1:
+        return claims, starts, ends, np.zeros(len(starts), np.int64)
+    low, high = np.full(len(ranks), FAR_NS), np.full(len(ranks), -FAR_NS)
+    np.minimum.at(low, own, starts)
+    np.maximum.at(high, own, ends)
+    place = np.searchsorted(ranks, claims.rank)
+    np.minimum.at(low, place, claims.intervals[:, 0])
+    np.maximum.at(high, place, claims.intervals[:, 1])
+    length = high - low
+    moved = np.cumsum(length) - length - low
+    intervals = claims.intervals + moved[place][:, None]
+    return claims._replace(intervals=intervals), starts + moved[own], ends + moved[own], moved[own]
+
+
+class _Pieces(NamedTuple):
+    """Segments cut at given instants."""
+
+    start: IntArray
+    end: IntArray
+    code: IntArray
+    event: IntArray
 
 
 def _cut(
-    start: IntArray,
-    end: IntArray,
-    cuts: IntArray,
-    windows: pd.DataFrame,
-    labels: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]],
-) -> pd.DataFrame:
+    start: IntArray, end: IntArray, cuts: IntArray, labels: tuple[IntArray, IntArray, IntArray]
+) -> _Pieces:
     """Cut segments that tile a window at the given instants and label the pieces."""
     if not len(start):
-        columns = ("rank", "step", "start_ns", "end_ns", "code", "event")
-        return pd.DataFrame({name: np.empty(0, np.int64) for name in columns})
-    bounds = np.unique(np.concatenate([start, end[-1:], np.clip(cuts, start[0], end[-1])]))
+        return _Pieces(*(np.empty(0, np.int64) for _ in range(4)))
+    bounds = distinct(np.concatenate([start, end[-1:], np.clip(cuts, start[0], end[-1])]))
     left, right = bounds[:-1], bounds[1:]
     source = np.searchsorted(start, left, side="right") - 1
     code, event, split = (label[source] for label in labels)
     waiting = (event != NO_EVENT) & (left < split)
-    code = np.where(waiting, code + len(_AXES), code)
-    place = np.searchsorted(windows["start_ns"].to_numpy(), left, side="right") - 1
-    inside = (place >= 0) & (left < windows["end_ns"].to_numpy()[place])
-    return pd.DataFrame(
-        {
-            "rank": windows["rank"].iloc[0],
-            "step": windows["step"].to_numpy()[place],
-            "start_ns": left,
-            "end_ns": right,
-            "code": code,
-            "event": event,
-        }
-    )[inside]
+    return _Pieces(left, right, np.where(waiting, code + len(_AXES), code), event)
 
 
-def _sum_by_step(segments: pd.DataFrame, windows: StepWindows) -> pd.DataFrame:
+def _by_step(sums: FloatArray, windows: StepWindows) -> pd.DataFrame:
     frame = windows.frame
-    row = pd.MultiIndex.from_frame(frame[["rank", "step"]])
-    place = row.get_indexer(pd.MultiIndex.from_frame(segments[["rank", "step"]]))
-    length = (segments["end_ns"] - segments["start_ns"]).to_numpy(np.float64)
-    flat = place * len(CLASSES) + segments["code"].to_numpy()
-    sums = np.bincount(flat, weights=length, minlength=len(row) * len(CLASSES))
-    table = pd.DataFrame(sums.reshape(len(row), len(CLASSES)), columns=list(CLASSES))
+    table = pd.DataFrame(sums, columns=list(CLASSES))
     table.insert(0, "rank", frame["rank"].to_numpy())
     table.insert(1, "step", frame["step"].to_numpy())
     table.insert(2, "step_ns", (frame["end_ns"] - frame["start_ns"]).to_numpy(np.float64))

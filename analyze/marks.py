@@ -7,7 +7,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from .intervals import IntArray
@@ -17,6 +20,8 @@ from .steps import StepWindows
 END, ISSUE, WAIT = 0, 1, 2
 """Kinds of marks; at one instant a step ends before the next one issues anything."""
 
+Marks = dict[str, npt.NDArray[Any]]
+"""Columns of marks: rank, step, mark, event, start_ns, end_ns."""
 RELEASE_TOLERANCE_NS = 20_000
 """How far the end of an operation and the computing that it releases may lie apart."""
 
@@ -34,99 +39,151 @@ def program_marks(
 
     Returns:
         rank, step, mark, event (-1 at an end), start_ns, end_ns, previous (row of the
-        mark before it, -1 at a root), work_ns and raw_work_ns between the two (the
-        raw one is negative where marks overlap), join (-1 at an end), is_root.
+        mark before it, -1 at a root), work_ns between the two (0 where they overlap,
+        which is_disorder says), join (-1 at an end), is_root.
     """
-    event = np.arange(len(frame))
-    issues = pd.DataFrame(
-        {
-            "rank": frame["rank"],
-            "step": frame["step"],
-            "mark": ISSUE,
-            "event": event,
-            "start_ns": frame["start_ns"].astype(np.int64),
-            "end_ns": frame["start_ns"].astype(np.int64),
-        }
-    )
-    ends = _end_marks(windows, segments)
-    marks = pd.concat([issues, _wait_marks(frame, segments), ends], ignore_index=True)
+    event = np.arange(len(frame), dtype=np.int32)
+    started = frame["start_ns"].to_numpy(np.int64)
+    issues = _marks(frame["rank"], frame["step"], ISSUE, event, started, started)
+    marks = [issues, _wait_marks(frame, segments), _end_marks(windows, segments)]
     # Steps without a chain may touch: the end of one is before the root of the next.
-    steps = [] if windows.chained else ["step"]
-    marks = marks.sort_values(["rank", *steps, "start_ns", "mark", "end_ns"], ignore_index=True)
-    marks["join"] = np.where(
-        marks["mark"] == END, -1, own_join[marks["event"]] if len(frame) else -1
-    )
-    same = marks["rank"].to_numpy()[1:] == marks["rank"].to_numpy()[:-1]
+    columns = _in_program_order(marks, by_step=not windows.chained)
+    is_head = _differs(columns["rank"])
     if not windows.chained:
-        same &= marks["step"].to_numpy()[1:] == marks["step"].to_numpy()[:-1]
-    previous = np.append(False, same)
-    marks["previous"] = np.where(previous, np.arange(len(marks)) - 1, -1)
-    raw = marks["start_ns"].to_numpy() - np.append(0, marks["end_ns"].to_numpy()[:-1])
-    first = _window_start(windows, marks)
-    marks["raw_work_ns"] = np.where(previous, raw, marks["start_ns"] - first)
-    marks["work_ns"] = marks["raw_work_ns"].clip(lower=0)
-    return _with_roots(marks, first, steps)
-
-
-def _with_roots(marks: pd.DataFrame, first: IntArray, steps: list[str]) -> pd.DataFrame:
-    """Put a zero-length mark at the start of every chain, so that its first work is an edge."""
-    heads = marks[marks["previous"] < 0]
+        is_head |= _differs(columns["step"])
+    head = np.flatnonzero(is_head)
+    first = _window_start(windows, columns, head)
     # A mark that carries the label of the step but lies before its window comes first.
-    begin = np.minimum(first[heads.index], heads["start_ns"].to_numpy())
-    roots = heads.assign(
-        mark=END,
-        event=NO_EVENT,
-        join=-1,
-        start_ns=begin,
-        end_ns=begin,
-        work_ns=0,
-        raw_work_ns=0,
-        is_root=True,
-    )
-    marks = pd.concat([roots, marks.assign(is_root=False)], ignore_index=True)
-    marks = marks.sort_values(
-        ["rank", *steps, "start_ns", "is_root", "mark", "end_ns"],
-        ascending=[True] * len(steps) + [True, True, False, True, True],
-        ignore_index=True,
-        kind="stable",
-    )
-    marks["previous"] = np.where(marks["is_root"], -1, np.arange(len(marks)) - 1)
-    return marks
+    begin = np.minimum(first, columns["start_ns"][head])
+    before = np.roll(columns["end_ns"], 1)
+    before[head] = first
+    raw = columns["start_ns"] - before
+    columns = _with_roots(columns, head, begin)
+    is_root = np.zeros(len(columns["rank"]), dtype=bool)
+    is_root[head + np.arange(len(head))] = True
+    row = np.arange(len(is_root), dtype=np.int32)
+    work = np.zeros(len(is_root), np.int64)
+    work[~is_root] = raw
+    own = own_join.astype(np.int32)[columns["event"]] if len(frame) else np.int32(-1)
+    columns |= {
+        "join": np.where(columns["mark"] == END, np.int32(-1), own),
+        "is_disorder": work < 0,
+        "work_ns": np.maximum(work, 0),
+        "is_root": is_root,
+        "previous": np.where(is_root, np.int32(-1), row - np.int32(1)),
+    }
+    return pd.DataFrame(columns, copy=False)
 
 
-def _window_start(windows: StepWindows, marks: pd.DataFrame) -> IntArray:
+def _marks(
+    rank: pd.Series,
+    step: pd.Series,
+    mark: int,
+    event: npt.ArrayLike,
+    start: npt.ArrayLike,
+    end: npt.ArrayLike,
+) -> Marks:
+    """Return marks of one kind as narrow columns: there are two for every operation."""
+    return {
+        "rank": rank.to_numpy(np.int32),
+        "step": step.to_numpy(np.int64),
+        "mark": np.full(len(rank), mark, np.int8),
+        "event": np.asarray(event, dtype=np.int32),
+        "start_ns": np.asarray(start, dtype=np.int64),
+        "end_ns": np.asarray(end, dtype=np.int64),
+    }
+
+
+def _in_program_order(parts: list[Marks], *, by_step: bool) -> Marks:
+    """Return all marks sorted by rank (then step), start, kind and end."""
+    # In the order of the kinds, so that a stable sort by time leaves equal times in it.
+    parts = sorted(parts, key=lambda part: int(part["mark"][:1].sum()))
+    whole = {name: np.concatenate([part.pop(name) for part in parts]) for name in list(parts[0])}
+    step = whole["step"] if by_step else np.zeros(1, np.int64)
+    order = _by_time(whole["rank"], step, whole["start_ns"])
+    if order is None or not _ends_rise(whole, order):
+        order = np.lexsort(
+            [whole[name] for name in ("end_ns", "mark", "start_ns")]
+            + [np.broadcast_to(step, whole["rank"].shape), whole["rank"]]
+        )
+    return {name: whole.pop(name)[order] for name in list(whole)}
+
+
+def _by_time(rank: IntArray, step: IntArray, start: IntArray) -> IntArray | None:
+    """Return the stable order by rank, step and start in one sort; None where they do not fit."""
+    if not len(rank):
+        return np.empty(0, np.int64)
+    origin, first_step = int(start.min()), int(step.min())
+    length = int(start.max()) - origin + 1
+    steps = int(step.max()) - first_step + 1
+    if (int(rank.max()) + 1) * steps * length >= 2**62:
+        return None
+    chain = rank.astype(np.int64) * steps + (step - first_step)
+    return np.argsort(chain * length + (start - origin), kind="stable")
+
+
+def _ends_rise(marks: Marks, order: IntArray) -> bool:
+    """Return whether marks of one kind that start together are in the order of their ends."""
+    start, end, mark = (marks[name][order] for name in ("start_ns", "end_ns", "mark"))
+    same = (start[1:] == start[:-1]) & (mark[1:] == mark[:-1])
+    rank = marks["rank"][order]
+    same &= rank[1:] == rank[:-1]
+    return not (same & (end[1:] < end[:-1])).any()
+
+
+def _differs(column: IntArray) -> npt.NDArray[np.bool_]:
+    """Return where a column has another value than the row before."""
+    return np.append(True, column[1:] != column[:-1])[: len(column)]
+
+
+def _with_roots(columns: Marks, head: IntArray, begin: IntArray) -> Marks:
+    """Put a zero-length mark at the start of every chain, so that its first work is an edge."""
+    roots: Marks = {
+        "rank": columns["rank"][head],
+        "step": columns["step"][head],
+        "mark": np.full(len(head), END, np.int8),
+        "event": np.full(len(head), NO_EVENT, np.int32),
+        "start_ns": begin,
+        "end_ns": begin,
+    }
+    return {name: np.insert(columns.pop(name), head, roots[name]) for name in list(columns)}
+
+
+def _window_start(windows: StepWindows, columns: Marks, head: IntArray) -> IntArray:
+    """Return the start of the window that each first mark of a chain lies in."""
     frame = windows.frame
     row = pd.MultiIndex.from_frame(frame[["rank", "step"]])
-    place = row.get_indexer(pd.MultiIndex.from_frame(marks[["rank", "step"]]))
+    keys = [columns["rank"][head].astype(np.int64), columns["step"][head]]
+    place = row.get_indexer(pd.MultiIndex.from_arrays(keys))
     return frame["start_ns"].to_numpy(np.int64)[place]
 
 
-def _wait_marks(frame: pd.DataFrame, segments: pd.DataFrame) -> pd.DataFrame:
+def _wait_marks(frame: pd.DataFrame, segments: pd.DataFrame) -> Marks:
     """Return the waits: all that a host recorded, and the inferred ones of the others.
 
     A host wait that did not block is kept: it is a dependency with slack.
     """
-    event = np.flatnonzero((frame["host"] & frame["wait_end_ns"].notna()).to_numpy(bool))
-    recorded = frame.iloc[event]
-    host = pd.DataFrame(
-        {
-            "rank": recorded["rank"],
-            "step": recorded["step"],
-            "mark": WAIT,
-            "event": event,
-            "start_ns": recorded["wait_start_ns"].astype(np.int64),
-            "end_ns": recorded["wait_end_ns"].astype(np.int64),
-        }
-    )
-    others = np.flatnonzero((~frame["host"] & frame["end_ns"].notna()).to_numpy(bool))
+    is_host, end = frame["host"].to_numpy(bool), frame["wait_end_ns"].to_numpy(np.float64)
+    begin = frame["wait_start_ns"].to_numpy(np.float64)
+    event = np.flatnonzero(is_host & ~np.isnan(end) & ~np.isnan(begin))
+    start = begin[event].astype(np.int64)
+    rank, step = frame["rank"], frame["step"]
+    ended = end[event].astype(np.int64)
+    host = _marks(rank.iloc[event], step.iloc[event], WAIT, event, start, ended)
+    others = np.flatnonzero(~is_host & frame["end_ns"].notna().to_numpy())
     if not len(others):
         return host
-    return pd.concat([host, _inferred_waits(frame, others, _stalls(segments))], ignore_index=True)
+    found = _inferred_waits(frame, others, _stalls(segments))
+    inferred = _marks(
+        found["rank"], found["step"], WAIT, found["event"], found["start_ns"], found["end_ns"]
+    )
+    return {name: np.concatenate([host[name], inferred[name]]) for name in host}
 
 
 def _stalls(segments: pd.DataFrame) -> pd.DataFrame:
     """Return the stretches in which a rank computes nothing: rank, start_ns, end_ns."""
-    idle = segments[~compute_code(segments["code"].to_numpy())].sort_values(["rank", "start_ns"])
+    idle = segments[~compute_code(segments["code"].to_numpy())].astype({"rank": np.int64})
+    idle = idle.sort_values(["rank", "start_ns"])
     opens = (idle["rank"] != idle["rank"].shift()) | (idle["start_ns"] != idle["end_ns"].shift())
     return (
         idle.groupby(opens.cumsum().rename("stall"))
@@ -181,7 +238,7 @@ def _inferred_waits(frame: pd.DataFrame, event: IntArray, stalls: pd.DataFrame) 
     return marks
 
 
-def _end_marks(windows: StepWindows, segments: pd.DataFrame) -> pd.DataFrame:
+def _end_marks(windows: StepWindows, segments: pd.DataFrame) -> Marks:
     """Return the end of each step; without a chain, the end of the rank's own last activity."""
     frame = windows.frame
     end = frame["end_ns"].to_numpy(np.int64)
@@ -194,13 +251,5 @@ def _end_marks(windows: StepWindows, segments: pd.DataFrame) -> pd.DataFrame:
             .fillna(pd.Series(frame["end_ns"].to_numpy(), index=row))
             .to_numpy(np.int64)
         )
-    return pd.DataFrame(
-        {
-            "rank": frame["rank"],
-            "step": frame["step"],
-            "mark": END,
-            "event": NO_EVENT,
-            "start_ns": end,
-            "end_ns": end,
-        }
-    )
+    event = np.full(len(frame), NO_EVENT)
+    return _marks(frame["rank"], frame["step"], END, event, end, end)

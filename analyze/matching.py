@@ -3,9 +3,7 @@
 The **wire time** of a collective is the least of its members' own durations, and a
 member's **wait** is its own duration less that: both need no common clock. Who
 arrived last is the latest start where the clocks agree, else the member that
-waited least. Bus bandwidth follows the NCCL tests (PERFORMANCE.md): message size
-over wire time, times 2(n-1)/n for all-reduce and (n-1)/n for all-gather,
-reduce-scatter and all-to-all, in bytes per second.
+waited least; where two came together, nobody did.
 """
 
 from __future__ import annotations
@@ -15,19 +13,15 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from meshscope.probe.schema.terms import CollectiveKind, Direction
+from meshscope.probe.schema.terms import Direction
 
+from .bandwidth import with_bandwidth
 from .realignment import realign
 from .trace import Trace
 from .waiting import SYNCHRONISING
 
-_BUS_TURNS = {
-    CollectiveKind.ALL_REDUCE.value: 2,
-    CollectiveKind.ALL_GATHER.value: 1,
-    CollectiveKind.REDUCE_SCATTER.value: 1,
-    CollectiveKind.ALL_TO_ALL.value: 1,
-}
 _KEY = ["group_id", "seq"]
+_SYNCHRONISING = [kind.value for kind in SYNCHRONISING]
 _CLOCK_TOLERANCE_NS = 100_000
 """Members leave a collective together; ends further apart than this and than its wire time mean clocks that differ."""
 
@@ -38,7 +32,8 @@ class CollectiveMatch(NamedTuple):
     collectives: pd.DataFrame
     """One row a collective: group_id, seq, step, axis, kind, size_bytes, members (present),
     expected (in the group; 0 unknown), wire_ns, last_rank, start_spread_ns, end_spread_ns,
-    bus_bandwidth_bytes_per_s. Unknown values are NA."""
+    algorithm_bandwidth_bytes_per_s, bus_bandwidth_bytes_per_s, bandwidth_unknown_because.
+    Unknown values are NA."""
     members: pd.DataFrame
     """One row a member: rank, step, group_id, seq, axis, kind, own_ns, wait_ns, arrived_last."""
     limits: tuple[str, ...]
@@ -76,17 +71,18 @@ def match_collectives(trace: Trace) -> CollectiveMatch:
     spread = by_key[["start_ns", "end_ns"]].max() - by_key[["start_ns", "end_ns"]].min()
     table["start_spread_ns"] = spread["start_ns"]
     table["end_spread_ns"] = spread["end_ns"]
+    apart_ns = by_key["start_ns"].max() - by_key["end_ns"].min()
+    is_apart = (apart_ns > _CLOCK_TOLERANCE_NS) & table["kind"].isin(_SYNCHRONISING)
     members = rows.join(table[["wire_ns"]], on=_KEY)
     members["wait_ns"] = members["own_ns"] - members["wire_ns"]
     table["last_rank"] = _last_rank(members, table)
     members = members.join(table[["last_rank"]], on=_KEY)
     members["arrived_last"] = (members["rank"] == members["last_rank"]).fillna(value=False)
-    table["bus_bandwidth_bytes_per_s"] = _bus_bandwidth(table)
     order = ["rank", "step", *_KEY, "axis", "kind", "own_ns", "wait_ns", "arrived_last"]
     return CollectiveMatch(
-        table.reset_index(),
+        with_bandwidth(table.reset_index()),
         members[order].astype({"arrived_last": bool}),
-        (*limits, *_limits(table, rows)),
+        (*limits, *_limits(table, rows, int(is_apart.sum()))),
     )
 
 
@@ -147,26 +143,20 @@ def _last_rank(members: pd.DataFrame, table: pd.DataFrame) -> pd.Series[int]:
     agree = typical["end_spread_ns"] <= typical["wire_ns"].clip(lower=_CLOCK_TOLERANCE_NS)
     is_shared = members["group_id"].map(agree.fillna(value=False).astype(bool))
     lateness = members["start_ns"].where(is_shared, -members["wait_ns"]).astype("Float64")
-    kinds = [kind.value for kind in SYNCHRONISING]
-    lateness = lateness.where(members["kind"].isin(kinds) & members["wait_ns"].notna())
+    lateness = lateness.where(members["kind"].isin(_SYNCHRONISING) & members["wait_ns"].notna())
     latest = lateness.groupby([members[column] for column in _KEY]).transform("max")
     last = members[(lateness == latest).fillna(value=False)]
     alone = last[~last.duplicated(_KEY, keep=False)]
     return alone.set_index(_KEY)["rank"].reindex(table.index).astype("Int64")
 
 
-def _bus_bandwidth(table: pd.DataFrame) -> pd.Series[float]:
-    size = table["expected"].where(table["expected"] > 0, table["members"])
-    moved = (
-        table["size_bytes"] * table["kind"].map(_BUS_TURNS).astype("Float64") * (size - 1) / size
-    )
-    wire_s = table["wire_ns"].astype("Float64") / 1e9
-    is_known = (table["size_bytes"] > 0) & (wire_s > 0) & (size > 1)
-    return (moved.astype("Float64") / wire_s).where(is_known.fillna(value=False))
-
-
-def _limits(table: pd.DataFrame, rows: pd.DataFrame) -> list[str]:
+def _limits(table: pd.DataFrame, rows: pd.DataFrame, apart: int) -> list[str]:
     limits = []
+    if apart:
+        limits.append(
+            f"{apart} of {len(table)} collectives have members that do not overlap in time: the "
+            "clocks of their ranks differ, or these were not the same collective."
+        )
     lacking = int((table["members"] < table["expected"]).sum())
     if lacking:
         limits.append(f"{lacking} of {len(table)} collectives lack members that their group lists.")

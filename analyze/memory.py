@@ -8,14 +8,20 @@ import pandas as pd
 from .effects import stage_of_ranks
 from .trace import Trace
 
-COLUMNS = ("stage", "ranks", "peak_bytes", "rss_bytes", "capacity_bytes", "peak_frac")
+CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "other")
+"""What allocated memory is for; the columns end in ``_bytes``."""
+COLUMNS = (
+    *("stage", "ranks", "peak_bytes", "rss_bytes", "capacity_bytes", "peak_frac"),
+    *(f"{name}_bytes" for name in CATEGORIES),
+)
 
 
 def memory_by_stage(trace: Trace) -> pd.DataFrame:
     """Return the highest memory of each stage.
 
     ``peak_bytes`` is the allocator's peak where there is a device allocator, else
-    null; ``peak_frac`` is that peak (else the resident set) over the capacity.
+    null; ``peak_frac`` is that peak (else the resident set) over the capacity. The bytes
+    by category are those of the sample that has most allocated.
     """
     frame = trace.frame("memory")
     if frame.empty:
@@ -35,7 +41,20 @@ def memory_by_stage(trace: Trace) -> pd.DataFrame:
     )
     used = by_stage["peak_bytes"].astype("Float64").fillna(by_stage["rss_bytes"].astype("Float64"))
     by_stage["peak_frac"] = (used / by_stage["capacity_bytes"].astype("Float64")).astype("Float64")
-    return by_stage[list(COLUMNS)]
+    at_fullest = fullest_samples(frame, "stage")[[f"{name}_bytes" for name in CATEGORIES]]
+    return by_stage.join(at_fullest, on="stage")[list(COLUMNS)]
+
+
+def fullest_samples(frame: pd.DataFrame, by: str) -> pd.DataFrame:
+    """Return the sample with most allocated of each stage or rank, by that as the index.
+
+    Samples that tell what memory is for come first.
+    """
+    known = frame[[f"{name}_bytes" for name in CATEGORIES]].notna().any(axis=1)
+    ordered = frame.assign(known=known).sort_values(
+        [by, "known", "allocated_bytes"], na_position="first", kind="stable"
+    )
+    return ordered.drop_duplicates(by, keep="last").set_index(by)
 
 
 def peak_memory_frac(by_stage: pd.DataFrame) -> float | None:

@@ -11,6 +11,7 @@ No schedule is known here, and none is needed.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from .communication import CommunicationEvents
+from .contraction import Contraction, ProgramEdges, contract
 from .intervals import IntArray
 from .ledger import Ledger
 from .marks import ISSUE, WAIT, program_marks
@@ -32,18 +34,19 @@ class Members(NamedTuple):
     join: IntArray
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Program:
     """Marks of all ranks in program order, and the graph over them.
 
-    Nodes of the graph are the marks, then one per operation. Edges are, in this
+    Nodes of the whole graph are the marks, then one per operation. Edges are, in this
     order: work (previous mark to mark), member (issue to operation), completion
-    (operation to wait).
+    (operation to wait). Replays of many lanes use the contracted graph.
     """
 
     marks: pd.DataFrame
     """rank, step, mark, event, start_ns, end_ns, previous (-1 at a root), work_ns, join (-1)."""
-    graph: Graph
+    members: Members
+    contraction: Contraction
     work_edges: IntArray
     """Mark index of each work edge."""
     waits: IntArray
@@ -52,6 +55,8 @@ class Program:
     """Weight of each completion edge."""
     base_ns: FloatArray
     """Recorded weight of every edge."""
+    joins: int
+    """Number of operations."""
     signature: npt.NDArray[np.uint64]
     """What each event is (axis and operation) as one number, equal for equal operations."""
     windows: StepWindows
@@ -60,10 +65,22 @@ class Program:
     disorder: int
     """Work that came out negative (overlapping waits or a wrong clock) and was set to 0."""
 
+    @cached_property
+    def graph(self) -> Graph:
+        """Return the whole graph, in which every mark and operation is a node."""
+        count, marks = len(self.marks), self.marks
+        offset = np.zeros(count + self.joins)
+        offset[self.waits] = self.contraction.edges.offset_ns
+        waited_for = count + marks["join"].to_numpy()[self.waits]
+        previous = marks["previous"].to_numpy()[self.work_edges]
+        source = np.concatenate([previous, self.members.mark, waited_for])
+        target = np.concatenate([self.work_edges, count + self.members.join, self.waits])
+        return build_graph(source, target, self.recorded_ns, offset)
+
     @property
     def recorded_ns(self) -> FloatArray:
         """Return the recorded time of every node; 0 for operations, which have none."""
-        times = np.zeros(self.graph.node_count)
+        times = np.zeros(len(self.marks) + self.joins)
         times[: len(self.marks)] = self.marks["end_ns"].to_numpy(np.float64)
         return times
 
@@ -74,46 +91,62 @@ class Program:
 
 
 def build_program(windows: StepWindows, events: CommunicationEvents, ledger: Ledger) -> Program:
-    """Return the program of the analysed steps."""
+    """Return the program of the analysed steps.
+
+    Raises:
+        ValueError: Marks depend on each other in a cycle.
+    """
     frame = events.frame
     own_join = _buffered_sends_alone(frame)
     marks = program_marks(windows, frame, own_join, ledger.segments)
     joins = int(own_join.max()) + 1 if len(frame) else 0
-    count = len(marks)
-    previous = marks["previous"].to_numpy()
-    work_edges = np.flatnonzero(previous >= 0)
+    work_edges = np.flatnonzero(marks["previous"].to_numpy() >= 0)
     members = _members(marks, frame)
     waits = np.flatnonzero((marks["mark"] == WAIT).to_numpy())
     wire_of_event = np.nan_to_num(frame["wire_ns"].to_numpy(np.float64))
     wire = wire_of_event[marks["event"].to_numpy()[waits]]
     work = marks["work_ns"].to_numpy(np.float64)
-    offset = np.zeros(count + joins)
-    wire, offset[waits] = _fit_waits(marks, members, waits, wire, joins)
-    root = np.zeros(count + joins)
-    root[:count] = marks["end_ns"].to_numpy(np.float64)
-    source = np.concatenate(
-        [previous[work_edges], members.mark, count + marks["join"].to_numpy()[waits]]
+    wire, offset = _fit_waits(marks, members, waits, wire, joins)
+    event = marks["event"].to_numpy()
+    issued_before = (marks["mark"].to_numpy()[waits - 1] == ISSUE) & (
+        event[waits - 1] == event[waits]
     )
-    target = np.concatenate([work_edges, count + members.join, waits])
+    edges = ProgramEdges(
+        is_root=marks["is_root"].to_numpy(bool),
+        waits=waits,
+        join=marks["join"].to_numpy(),
+        issued_before=issued_before,
+        work_ns=work[waits],
+        wire_ns=wire,
+        offset_ns=offset,
+        member_row=members.mark,
+        member_join=members.join,
+    )
     return Program(
         marks=marks,
-        graph=build_graph(source, target, root, offset),
+        members=members,
+        contraction=contract(edges),
         work_edges=work_edges,
         waits=waits,
         wire_ns=wire,
         base_ns=np.concatenate([work[work_edges], np.zeros(len(members.mark)), wire]),
+        joins=joins,
         signature=_signature(frame),
         windows=windows,
         events=frame,
-        disorder=int((marks["raw_work_ns"] < 0).sum()),
+        disorder=int(marks["is_disorder"].sum()),
     )
 
 
 def _signature(frame: pd.DataFrame) -> npt.NDArray[np.uint64]:
     if frame.empty:
         return np.empty(0, np.uint64)
-    what = frame[["axis", "kind"]]
-    return np.asarray(pd.util.hash_pandas_object(what, index=False), dtype=np.uint64)
+    axis, axes = pd.factorize(frame["axis"])
+    kind, kinds = pd.factorize(frame["kind"])
+    # Few different operations occur: each is hashed once.
+    pairs = pd.DataFrame({"axis": np.repeat(axes, len(kinds)), "kind": np.tile(kinds, len(axes))})
+    hashed = np.asarray(pd.util.hash_pandas_object(pairs, index=False), dtype=np.uint64)
+    return np.asarray(hashed[axis * len(kinds) + kind])
 
 
 def _buffered_sends_alone(frame: pd.DataFrame) -> IntArray:
@@ -132,7 +165,7 @@ def _members(marks: pd.DataFrame, frame: pd.DataFrame) -> Members:
     receive of a buffered pair (where the send itself completes alone).
     """
     is_issue = (marks["mark"] == ISSUE).to_numpy()
-    mark = np.flatnonzero(is_issue)
+    mark = np.flatnonzero(is_issue).astype(np.int32)
     event = marks["event"].to_numpy()[mark]
     own = marks["join"].to_numpy()[mark]
     shared = frame["join"].to_numpy(np.int64)[event] if len(frame) else own

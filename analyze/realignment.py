@@ -1,14 +1,18 @@
-"""Ranks whose capture begins some collectives earlier or later than that of the others.
+"""Ranks whose positions of collectives do not fit those of the others.
 
 Where the trace records no sequence numbers, the position of a collective is
 counted from the start of each rank's capture. If one rank saw one more at its
 head, all its positions are off by one, and its collectives differ from those of
-the others in kind or size.
+the others in kind or size; if it saw one more in between, those behind it do. Recorded
+numbers may start at other values on some ranks: then they share no position at all.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from meshscope.probe.schema.terms import CollectiveKind
@@ -24,18 +28,23 @@ _MOST_SHIFT = 32
 """Positions that a rank is moved by at most."""
 _LEAST_OVERLAP = 3
 """Positions that must agree after the move."""
+_LOOK_AHEAD = 4
+"""Collectives behind a gap that must agree."""
+IntArray = npt.NDArray[np.int64]
 
 
 def realign(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     """Move ranks so that members of one position agree in kind and size.
 
-    Only groups with a disagreement are looked at. A rank is moved if there is a
-    least move after which all positions that it shares with the rank that has
-    the most agree in kind, size and step, and if they share enough of them.
-    Everything else stays where it is and is counted.
+    Only groups with a disagreement, or with ranks that share no position, are looked at.
+    A rank is moved if there is a least move after which all positions that it shares with
+    the rank that has the most agree in kind, size and step, and if they share enough of
+    them. Failing that, collectives that it has more or less in between are stepped over,
+    if what follows them tells how many. Everything else stays where it is and is counted.
 
     Args:
-        rows: Members: rank, step, group_id, seq, kind, size_bytes and any other columns.
+        rows: Members: rank, step, group_id, seq, kind, size_bytes, start_ns, end_ns and any
+            other columns.
 
     Returns:
         The rows, with ``seq`` changed where a rank was moved, and one sentence for
@@ -46,14 +55,13 @@ def realign(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     what = rows.groupby([rows["kind"], size]).ngroup()
     what_when = rows.groupby([what, rows["step"]]).ngroup()
     limits = []
-    for group_id in _disagreeing(rows, what)["group_id"].unique():
+    suspects = _disagreeing(rows, what)["group_id"].unique().tolist()
+    for group_id in dict.fromkeys([*suspects, *_apart(rows)]):
         members = rows[rows["group_id"] == group_id]
-        for rank, shift in _shifts(members, what_when[members.index]).items():
-            rows.loc[members.index[members["rank"] == rank], "seq"] += shift
-            limits.append(
-                f"Rank {rank} saw group {group_id} from another collective on: "
-                f"its positions are moved by {shift}."
-            )
+        for rank, move in _moves(members, what_when[members.index]).items():
+            own = members.index[members["rank"] == rank]
+            rows.loc[own, "seq"] = rows.loc[own, "seq"].map(move.target)
+            limits.append(f"Rank {rank} {move.what(group_id)}.")
     left = len(_disagreeing(rows, what))
     if left:
         limits.append(f"{left} collectives differ in kind or size between their members.")
@@ -67,25 +75,132 @@ def _disagreeing(rows: pd.DataFrame, what: pd.Series[int]) -> pd.DataFrame:
     return differ[differ].index.to_frame(index=False)
 
 
-def _shifts(members: pd.DataFrame, what: pd.Series[int]) -> dict[int, int]:
-    """Return by how much each rank of one group must be moved, where that is plain."""
+def _apart(rows: pd.DataFrame) -> list[str]:
+    """Return the groups of which a rank shares no position with any other, at the same time."""
+    found = []
+    for group_id, members in rows.groupby("group_id"):
+        by_rank = members.groupby("rank")
+        if len(by_rank) < 2:
+            continue
+        alone = members.groupby("seq")["rank"].transform("nunique") == 1
+        lonely = alone.groupby(members["rank"]).all()
+        if not lonely.any():
+            continue
+        begin, end = by_rank["start_ns"].min(), by_rank["end_ns"].max()
+        if begin.max() <= end.min():
+            found.append(str(group_id))
+    return found
+
+
+class _Move(NamedTuple):
+    """The new positions of one rank's collectives, by the old ones."""
+
+    target: dict[int, int]
+    shift: int
+    extra: int
+    lacking: int
+
+    def what(self, group_id: str) -> str:
+        """Return what the rank did, as a clause behind its name."""
+        if not (self.extra or self.lacking):
+            return (
+                f"saw group {group_id} from another collective on: its positions are "
+                f"moved by {self.shift}"
+            )
+        return (
+            f"has {self.extra} collectives of group {group_id} that the others do not have and "
+            f"lacks {self.lacking} in between: the others are matched around them"
+        )
+
+
+def _moves(members: pd.DataFrame, what: pd.Series[int]) -> dict[int, _Move]:
+    """Return how each rank of one group must be moved, where that is plain."""
     frame = pd.DataFrame({"rank": members["rank"], "seq": members["seq"], "what": what})
     table = frame.drop_duplicates(["rank", "seq"]).pivot(index="seq", columns="rank", values="what")
     present = table.notna().sum()
     reference = table[present.idxmax()].dropna()
     found = {}
     for rank in table.columns:
-        shift = _least_shift(reference, table[rank].dropna())
-        if shift:
-            found[int(rank)] = shift
+        other = table[rank].dropna()
+        shift = _least_shift(reference, other)
+        if shift is None:
+            move = _around_gaps(reference, other, int(table.index.max()) + 1)
+        else:
+            move = _Move({int(seq): int(seq) + shift for seq in other.index}, shift, 0, 0)
+        if move is not None and any(old != new for old, new in move.target.items()):
+            found[int(rank)] = move
     return found
+
+
+def _around_gaps(reference: pd.Series[float], other: pd.Series[float], beyond: int) -> _Move | None:
+    """Return positions that step over collectives which only one of the two has.
+
+    At each difference the least number to step over on one side is taken after which the
+    next ones agree. None where either side would do, or nothing does.
+
+    Args:
+        reference: What the reference rank did, by position.
+        other: What the rank did, by position.
+        beyond: First position that is free for collectives which nobody else has.
+    """
+    there, here = np.asarray(reference, dtype=np.int64), np.asarray(other, dtype=np.int64)
+    positions, old = reference.index.to_numpy(), other.index.to_numpy()
+    target: dict[int, int] = {}
+    at_there = at_here = extra = lacking = 0
+    while at_there < len(there) and at_here < len(here):
+        same = _same_from(there[at_there:], here[at_here:])
+        for step in range(same):
+            target[int(old[at_here + step])] = int(positions[at_there + step])
+        at_there, at_here = at_there + same, at_here + same
+        if at_there == len(there) or at_here == len(here):
+            break
+        gap = _gap(there[at_there:], here[at_here:])
+        if gap is None:
+            return None
+        skipped_there, skipped_here = gap
+        for step in range(skipped_here):
+            target[int(old[at_here + step])] = beyond + extra + step
+        at_there, at_here = at_there + skipped_there, at_here + skipped_here
+        extra, lacking = extra + skipped_here, lacking + skipped_there
+    for step, position in enumerate(old[at_here:].tolist()):
+        target[position] = beyond + extra + step
+    shared = len(here) - extra - len(here[at_here:])
+    return _Move(target, 0, extra, lacking) if shared >= _LEAST_OVERLAP else None
+
+
+def _same_from(first: IntArray, second: IntArray) -> int:
+    """Return how many leading elements are equal."""
+    length = min(len(first), len(second))
+    differ = np.flatnonzero(first[:length] != second[:length])
+    return int(differ[0]) if len(differ) else length
+
+
+def _gap(there: IntArray, here: IntArray) -> tuple[int, int] | None:
+    """Return how many to step over on either side (one of them 0), None where that is not plain."""
+    for size in range(1, _MOST_SHIFT + 1):
+        lacking = _fits(there[size:], here)
+        extra = _fits(there, here[size:])
+        if lacking != extra:
+            return (size, 0) if lacking else (0, size)
+        if lacking:
+            return None
+    return None
+
+
+def _fits(there: IntArray, here: IntArray) -> bool:
+    length = min(len(there), len(here), _LOOK_AHEAD)
+    return length >= _LEAST_OVERLAP and np.array_equal(there[:length], here[:length])
 
 
 def _least_shift(reference: pd.Series[float], other: pd.Series[float]) -> int | None:
     """Return the least move of ``other`` after which all positions that both have agree.
 
-    None where no move does, or where one to either side does equally well.
+    None where no move does, or where one to either side does equally well. Ranks that
+    share no position are laid head to head.
     """
+    if not reference.index.intersection(other.index).size:
+        head = int(reference.index[0] - other.index[0])
+        return head if _agrees(reference, other, head) else None
     for distance in range(_MOST_SHIFT + 1):
         fits = [s for s in {distance, -distance} if _agrees(reference, other, s)]
         if fits:

@@ -31,7 +31,7 @@ class Bar:
     """One bar of the waterfall: a class of time, averaged over ranks and steps."""
 
     name: str
-    """Class: ``useful``, ``compute_overhead``, ``exposed_tp_wait``, ``idle`` …"""
+    """Class: ``useful``, ``kernel_inefficiency``, ``exposed_tp_wait``, ``idle`` …"""
     frac: float
     """Share of the step time; all bars sum to 1."""
     dur_ns: float
@@ -143,7 +143,8 @@ class Diagnosis:
     """One row a rank: rank, pp, dp, tp, slowdown, excess_ns, removal_gain_frac, wait_ns, early_ns, wait_caused_ns, arrived_last, collectives (waits are sums over the analysed steps)."""
     bubble: Bubble
     memory: pd.DataFrame
-    """One row a stage: stage, ranks, peak_bytes, rss_bytes, capacity_bytes, peak_frac."""
+    """One row a stage: stage, ranks, peak_bytes, rss_bytes, capacity_bytes, peak_frac, and the bytes
+    by category (``parameters_bytes`` …) when most was allocated."""
     groups: pd.DataFrame
     """One row a group: group_id, axis, ranks, operations, wire_ns, wait_ns, size_bytes (per step)."""
     waiting: WaitAccount | None = None

@@ -1,4 +1,4 @@
-"""The account of a capture without steps: what broke off, and nothing about speed."""
+"""The account of a capture without steps: what broke off, or memory; nothing about speed."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from .memory import memory_by_stage
 from .results import Bubble, Diagnosis, Finding, Utilization
 from .rules.capture import missing_ranks
 from .rules.hang import hang_findings
+from .rules.memory import fullest_rank
 from .trace import FLIGHT_RECORDER, Trace
 from .words import sentence
 
@@ -24,9 +25,24 @@ _DUMP_LIMIT = (
 )
 
 
+_EVENTS = ("step", "span", "kernel", "collective", "p2p")
+"""Tables that a capture with an account of time has, one at least."""
+
+
+def has_no_steps(trace: Trace) -> bool:
+    """Return whether a capture is of a kind that never has steps: a dump, or memory alone."""
+    if trace.origin == FLIGHT_RECORDER:
+        return True
+    return bool(trace.row_count("memory")) and not any(map(trace.row_count, _EVENTS))
+
+
 def diagnose_without_steps(trace: Trace) -> Diagnosis:
     """Return the findings of a capture that has no steps; every time and share is unknown."""
-    found: list[Finding] = [*hang_findings(trace), *missing_ranks(trace)]
+    found: list[Finding] = [
+        *hang_findings(trace),
+        *fullest_rank(trace),
+        *missing_ranks(trace),
+    ]
     limits = [*trace.limits, _LIMIT]
     if trace.origin == FLIGHT_RECORDER:
         limits.append(_DUMP_LIMIT)

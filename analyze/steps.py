@@ -52,6 +52,8 @@ class StepWindows:
     def shifted(self, step: pd.Series, time_ns: pd.Series) -> IntArray:
         """Return times of events of the given steps on the common time line."""
         times = np.asarray(time_ns, dtype=np.int64)
+        if all(shift == self.default_shift_ns for shift in self.shift_ns.values()):
+            return times + self.default_shift_ns
         return times + np.asarray(
             step.map(self.shift_ns).fillna(self.default_shift_ns), dtype=np.int64
         )
@@ -148,24 +150,11 @@ def _is_contiguous(windows: pd.DataFrame, steps: npt.NDArray[np.int64]) -> bool:
 
 def _whole_capture(trace: Trace) -> pd.DataFrame:
     """Return one window a rank, from its first to its last event."""
-    bounds = []
-    for name, end in (
-        ("span", "dur_ns"),
-        ("kernel", "dur_ns"),
-        ("collective", "end_ns"),
-        ("p2p", "end_ns"),
-    ):
-        frame = trace.frame(name)
-        if frame.empty:
-            continue
-        last = (
-            frame["start_ns"] + frame["dur_ns"]
-            if end == "dur_ns"
-            else frame[end].fillna(frame["start_ns"])
-        )
-        bounds.append(
-            pd.DataFrame({"rank": frame["rank"], "first": frame["start_ns"], "last": last})
-        )
+    bounds = [
+        found for name in ("span", "collective", "p2p") if len(found := _bounds(trace.frame(name)))
+    ]
+    if trace.row_count("kernel"):
+        bounds += [_bounds(trace.rank_frame("kernel", rank)) for rank in trace.ranks]
     columns = ["rank", "step", "start_ns", "dur_ns", "tokens"]
     if not bounds:
         return pd.DataFrame(columns=columns)
@@ -178,3 +167,11 @@ def _whole_capture(trace: Trace) -> pd.DataFrame:
         step=WHOLE_CAPTURE, start_ns=span["first"], dur_ns=span["last"] - span["first"], tokens=None
     )
     return span[columns]
+
+
+def _bounds(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return first and last instant of each rank in one table; what has no end counts as its start."""
+    start = frame["start_ns"]
+    last = start + frame["dur_ns"] if "dur_ns" in frame else frame["end_ns"].fillna(start)
+    rows = pd.DataFrame({"rank": frame["rank"], "first": start, "last": last})
+    return rows.groupby("rank", as_index=False).agg(first=("first", "min"), last=("last", "max"))

@@ -1,13 +1,15 @@
 """Which mesh axis a process group lies along, with the evidence.
 
-Known layout first, then what the framework calls the group, then its traffic.
-An axis that none of these gives stays ``other``; nothing is guessed from sizes.
+What the user states first, then the known layout, then what the framework calls the
+group, then its traffic. An axis that none of these gives stays ``other``; nothing is
+guessed from sizes.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from collections.abc import Mapping
+from math import prod
 
 import pandas as pd
 import pyarrow as pa
@@ -16,65 +18,103 @@ from meshscope.probe.schema.layout import MESH_AXES, ParallelLayout
 from meshscope.probe.schema.tables import TABLES
 from meshscope.probe.schema.terms import Axis
 
+from .group_traffic import TrafficAxis, traffic_axes
 from .trace import Trace
 from .words import is_missing
 
 _WORDS: tuple[tuple[str, Axis], ...] = (
     (r"\bexpert|(^|[_\W])ep(\d|[_\W]|$)", Axis.EP),
     (r"pipeline|(^|[_\W])pp(\d|[_\W]|$)", Axis.PP),
-    (r"context|(^|[_\W])cp(\d|[_\W]|$)", Axis.CP),
+    (r"context|ulysses|(^|[_\W])cp(\d|[_\W]|$)", Axis.CP),
     (r"tensor|(^|[_\W])tp(\d|[_\W]|$)", Axis.TP),
     (r"data|shard|replicate|fsdp|(^|[_\W])dp(\d|[_\W]|$)", Axis.DP),
 )
 """What frameworks call a group."""
+_BY_LAYOUT = "its members lie along this axis of the layout"
+_BY_NAME = "the framework calls it"
+_BY_PROBE = "recorded by the probe"
+UNKNOWN = "neither layout, name nor traffic tells"
+"""Evidence of a group of which nothing is known."""
 
 
-def with_axes(trace: Trace) -> Trace:
-    """Return the trace with ``axis`` filled in group, collective and p2p."""
+def with_axes(trace: Trace, *, stated: Mapping[str, Axis] | None = None, source: str = "") -> Trace:
+    """Return the trace with ``axis`` filled in group, collective and p2p.
+
+    Args:
+        trace: The capture, with or without a layout.
+        stated: Axes that the user gives, by group; they win.
+        source: The file in which they are stated.
+    """
     groups = trace.frame("group")
     if groups.empty:
         return trace
-    traffic = _traffic(trace)
+    traffic = traffic_axes(trace)
     axes, evidence = [], []
     for row in groups.to_dict("records"):
-        axis, why = _axis(
-            tuple(row["ranks"]),
-            "" if is_missing(row["description"]) else str(row["description"]),
-            trace.layout,
-            traffic.get(row["group_id"]),
-        )
-        if axis is Axis.OTHER and row["axis"] != Axis.OTHER:
-            axis, why = Axis(row["axis"]), "recorded by the probe"
+        given = (stated or {}).get(str(row["group_id"]))
+        if given is not None:
+            axis, why = given, f"stated in {source}"
+        else:
+            axis, why = _axis(
+                tuple(row["ranks"]),
+                _text(row["description"]),
+                trace.layout,
+                traffic.get(str(row["group_id"])),
+            )
+            if axis is Axis.OTHER and row["axis"] != Axis.OTHER and not _is_ours(row["evidence"]):
+                axis, why = Axis(row["axis"]), _text(row["evidence"]) or _BY_PROBE
         axes.append(axis.value)
         evidence.append(why)
-    tables = dict(trace.tables)
-    tables["group"] = TABLES["group"].conform(
-        pa.Table.from_pandas(groups.assign(axis=axes, evidence=evidence), preserve_index=False)
-    )
+    labelled = groups.assign(axis=axes, evidence=evidence)
     by_group = dict(zip(groups["group_id"].astype(str), axes, strict=True))
-    for name in ("collective", "p2p"):
-        tables[name] = _relabel(tables.get(name, TABLES[name].empty()), by_group, name)
-    return replace(trace, tables=tables, _frames={})
+    changes = {
+        name: _relabel(trace.tables.get(name, TABLES[name].empty()), by_group, name)
+        for name in ("collective", "p2p")
+    }
+    changes["group"] = TABLES["group"].conform(pa.Table.from_pandas(labelled, preserve_index=False))
+    return trace.with_tables(changes)
+
+
+def _text(value: object) -> str:
+    return "" if is_missing(value) else str(value)
+
+
+def _is_ours(evidence: object) -> bool:
+    """Return whether an axis was inferred here from what may be overruled now."""
+    text = _text(evidence)
+    return text != "" and text.startswith((_BY_LAYOUT, _BY_NAME, "it ", "its ", "stated in "))
 
 
 def _axis(
-    ranks: tuple[int, ...], description: str, layout: ParallelLayout | None, traffic: str | None
+    ranks: tuple[int, ...],
+    description: str,
+    layout: ParallelLayout | None,
+    traffic: TrafficAxis | None,
 ) -> tuple[Axis, str]:
     if layout is not None and len(ranks) > 1:
         axis = layout.axis_of(ranks)
         if axis is not Axis.OTHER:
-            return axis, "its members lie along this axis of the layout"
+            return axis, _BY_LAYOUT
     named = named_axes(description)
-    told = _one_of(named)
+    told = one_axis(named)
     if told is not None and layout is not None and _leaves(layout, told, ranks):
         told = Axis.EP if Axis.EP in named else None
     if told is not None:
-        return told, f"the framework calls it {description!r}"
-    if traffic == "p2p":
-        return Axis.PP, "it carries sends and receives only"
-    if traffic == "only":
-        return Axis.DP, "it is the only group, and it has no sends or receives"
-    return Axis.OTHER, "neither layout, name nor traffic tells"
+        return told, f"{_BY_NAME} {description!r}"
+    if traffic is not None and not (layout is not None and _leaves(layout, traffic.axis, ranks)):
+        return traffic.axis, traffic.why
+    return Axis.OTHER, _span(ranks, layout) or UNKNOWN
+
+
+def _span(ranks: tuple[int, ...], layout: ParallelLayout | None) -> str:
+    """Return over which axes of the layout the members are spread, where they are on several."""
+    if layout is None or len(ranks) < 2 or min(ranks) < 0 or max(ranks) >= layout.world_size:
+        return ""
+    places = [layout.coordinates(rank) for rank in ranks]
+    varying = [axis for axis in MESH_AXES if len({place[axis] for place in places}) > 1]
+    is_whole = len(set(ranks)) == prod(getattr(layout, axis) for axis in varying)
+    part = "all" if is_whole else "some"
+    return f"its members are {part} positions of {' x '.join(varying)} of the layout"
 
 
 def named_axes(description: str) -> frozenset[Axis]:
@@ -82,6 +122,19 @@ def named_axes(description: str) -> frozenset[Axis]:
     return frozenset(
         axis for pattern, axis in _WORDS if re.search(pattern, description, re.IGNORECASE)
     )
+
+
+def one_axis(named: frozenset[Axis]) -> Axis | None:
+    """Return the axis that a description with these words means, None if it is not one.
+
+    An expert group with another axis in its name runs along that axis; gradients
+    are reduced over data and context together, which counts as data.
+    """
+    if len(named) > 1:
+        named = named - {Axis.EP}
+    if named == {Axis.DP, Axis.CP}:
+        return Axis.DP
+    return next(iter(named)) if len(named) == 1 else None
 
 
 def _leaves(layout: ParallelLayout, axis: Axis, ranks: tuple[int, ...]) -> bool:
@@ -97,27 +150,50 @@ def _leaves(layout: ParallelLayout, axis: Axis, ranks: tuple[int, ...]) -> bool:
     return len({tuple(place[name] for name in others) for place in places}) > 1
 
 
-def _one_of(named: frozenset[Axis]) -> Axis | None:
-    """Return the axis that a description with these words means, None if it is not one.
+def contradictions(trace: Trace) -> list[str]:
+    """Return where names, stated axes and peers of sends disagree with the mesh, one sentence each."""
+    layout = trace.layout
+    if layout is None:
+        return []
+    found = []
+    for row in trace.frame("group").to_dict("records"):
+        ranks, group_id = tuple(row["ranks"]), row["group_id"]
+        if len(ranks) < 2:
+            continue
+        named, by_layout = named_axes(_text(row["description"])), layout.axis_of(ranks)
+        told, own = one_axis(named), Axis(row["axis"])
+        if told is not None and Axis.EP not in named and _leaves(layout, told, ranks):
+            along = f"along {by_layout}" if by_layout is not Axis.OTHER else "along no one axis"
+            found.append(
+                f"Group {group_id} is called {row['description']!r}, but by the layout its "
+                f"members lie {along}."
+            )
+        is_stated = _text(row["evidence"]).startswith("stated in ")
+        if is_stated and own in MESH_AXES and _leaves(layout, own, ranks):
+            found.append(
+                f"Group {group_id} is stated to lie along {own}, but its members leave that "
+                "axis of the layout."
+            )
+    return [*found, *_crossing_sends(trace, layout)]
 
-    An expert group with another axis in its name runs along that axis; gradients
-    are reduced over data and context together, which counts as data.
-    """
-    if len(named) > 1:
-        named = named - {Axis.EP}
-    if named == {Axis.DP, Axis.CP}:
-        return Axis.DP
-    return next(iter(named)) if len(named) == 1 else None
 
-
-def _traffic(trace: Trace) -> dict[str, str]:
-    """Return ``p2p`` or ``only`` for the groups whose traffic tells their axis."""
-    collectives = set(trace.frame("collective")["group_id"].astype(str))
-    sends = set(trace.frame("p2p")["group_id"].astype(str))
-    told = dict.fromkeys(sends - collectives, "p2p")
-    if not sends and len(collectives) == 1:
-        told[collectives.pop()] = "only"
-    return told
+def _crossing_sends(trace: Trace, layout: ParallelLayout) -> list[str]:
+    """Return a sentence if sends join ranks that differ on several axes of the mesh."""
+    pairs = trace.frame("p2p")[["rank", "peer"]].drop_duplicates()
+    size = layout.world_size
+    inside = pairs[pairs["rank"].between(0, size - 1) & pairs["peer"].between(0, size - 1)]
+    crossing = []
+    for rank, peer in inside.itertuples(index=False):
+        here, there = layout.coordinates(rank), layout.coordinates(peer)
+        if sum(here[axis] != there[axis] for axis in MESH_AXES) > 1:
+            crossing.append((rank, peer))
+    if not crossing:
+        return []
+    rank, peer = min(crossing)
+    return [
+        f"{len(crossing)} of {len(inside)} pairs of ranks that send to each other differ on "
+        f"several axes of the layout, first {rank} and {peer}."
+    ]
 
 
 def _relabel(table: pa.Table, by_group: dict[str, str], name: str) -> pa.Table:

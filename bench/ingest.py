@@ -1,197 +1,182 @@
-"""What reading a Kineto trace costs: CPU time and memory, each figure from a fresh process.
+"""What ingesting Kineto traces costs: CPU time and memory, each figure from a fresh process.
 
-A training trace is replicated in time until the file has the wanted size; ids and
-step numbers stay distinct. It is a real one where the shared folder of traces
-stands beside the project, else a synthetic one. Where HolisticTraceAnalysis is
-installed, it reads the smaller file too, and the ratio is printed.
+Beside each figure stands what it must be. Where HolisticTraceAnalysis is installed, it
+reads the same file, and the ratio is printed; figures of one run can be compared,
+those of different runs of a busy machine cannot.
 """
 
 import gzip
 import importlib.util
-import json
+import os
+import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
-SIZES_MB = (55, 250)
-ROUNDS = 3
-REAL = "shared/traces/hta/nccl_parser_config/nccl_data.json.gz"
-_IDS = ("correlation", "External id")
-_ID_STRIDE = 1_000_000
-_STEP_STRIDE = 1_000
+from inputs.replicated import source_trace, write_ranks, write_replicated
+
+SMALL_MB, LARGE_MB = 55, 500
+RANKS, RANK_MB = 8, 120
+ROUNDS, TURNS = 5, 3
 
 _MEASURE = """
-import os, resource, sys
+import os, resource, shutil, sys, time
+from pathlib import Path
 {imports}
-before = sum(os.times()[:4])
-{statement}
-print(sum(os.times()[:4]) - before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+if __name__ == "__main__":
+    path, runs = (Path(name) for name in sys.argv[1:3])
+    began, before = time.perf_counter(), sum(os.times()[:4])
+    {statement}
+    wall, cpu = time.perf_counter() - began, sum(os.times()[:4]) - before
+    print(wall, cpu, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 """
-_IMPORT = {
-    "imports": "from pathlib import Path; from meshscope.analyze.importers import import_trace",
-    "statement": "import_trace(Path(sys.argv[1]))",
-}
-_HTA = {
-    "imports": "from hta.trace_analysis import TraceAnalysis",
-    "statement": "TraceAnalysis(trace_files={0: sys.argv[1]})",
-}
-_BASE = {"imports": _IMPORT["imports"], "statement": ""}
+_INGEST_IMPORTS = "from meshscope.analyze.ingest import Keeping, ingest"
+_INGEST = "ingest(path, Keeping(runs_dir=runs, workers={workers}))"
+_OPEN_IMPORTS = "from meshscope.analyze import load_trace"
+_OPEN = "load_trace(path)"
+_HTA_IMPORTS = "from hta.trace_analysis import TraceAnalysis"
+_HTA = "TraceAnalysis(trace_files={0: str(path)})"
+_MATCH_IMPORTS = """
+import numpy as np, pyarrow as pa
+from meshscope.analyze.matching import match_collectives
+from meshscope.analyze.trace import Trace
+from meshscope.probe.schema.tables import COLLECTIVE, GROUP
+RANKS, COUNT = 64, 2000
+rank, seq = np.repeat(np.arange(RANKS), COUNT), np.tile(np.arange(COUNT), RANKS)
+start = 1_000_000 * seq + np.random.default_rng(7).integers(0, 10_000, len(seq))
+same = {"step": 0, "group_id": "g", "axis": "dp", "kind": "all_reduce", "size_bytes": 1 << 20}
+same |= {"dtype": "float32", "source": "device"}
+columns = {name: pa.array([value] * len(seq)) for name, value in same.items()}
+columns |= {"rank": rank, "seq": seq, "issue_ns": start, "start_ns": start}
+columns |= {"end_ns": 1_000_000 * seq + 500_000, "event_id": seq}
+group = {"group_id": ["g"], "axis": ["dp"], "ranks": [list(range(RANKS))]}
+tables = {"collective": COLLECTIVE.conform(pa.table(columns)), "group": GROUP.conform(pa.table(group))}
+run = {"run_id": "bench", "world_size": RANKS}
+trace = Trace(path=Path("."), run=run, layout=None, ranks=tuple(range(RANKS)), tables=tables)
+"""
+_MATCH = "assert len(match_collectives(trace).collectives) == COUNT"
+
+
+class Cost(NamedTuple):
+    """What one statement took."""
+
+    wall_s: float
+    cpu_s: float
+    peak_mb: float
 
 
 def main() -> None:
     """Print the figures."""
     header, events = source_trace()
-    print(f"{'memory after the imports':28} {_median(_BASE, Path())[1]:6.0f} MB")
-    with tempfile.TemporaryDirectory() as folder:
-        for size_mb in SIZES_MB:
-            path = Path(folder) / "rank0.json"
-            count = write_replicated(path, header, events, size_mb * 1_000_000)
-            ours = _report(f"{size_mb} MB of JSON", path, count)
-            if size_mb == SIZES_MB[0]:
-                _report_gzip(path, count)
-                _report_hta(path, ours)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        path = folder / "rank0.json"
+        write_replicated(path, header, events, LARGE_MB * 1_000_000)
+        large = _of_ingest(path, rounds=1)
+        _print(f"peak memory, {_megabytes(path):.0f} MB", f"{large.peak_mb:.0f} MB", "<= 350 MB")
+        write_replicated(path, header, events, SMALL_MB * 1_000_000)
+        _one_rank(path, folder)
+        path.unlink()
+        _several_ranks(folder, header, events)
+    match = _best(_MATCH_IMPORTS, _MATCH, Path(), Path())
+    _print("match 64 ranks x 2,000 collectives", f"{match.cpu_s:.2f} CPU s", "<= 3 s")
 
 
-def source_trace() -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return the header and the events of one capture of a few steps."""
-    real = Path(__file__).resolve().parents[2] / REAL
-    if real.exists():
-        content = json.loads(gzip.decompress(real.read_bytes()))
-        return content, content.pop("traceEvents")
-    print("shared traces are absent: the trace is synthetic")
-    return {"distributedInfo": {"rank": 0, "world_size": 1}}, list(_synthetic())
-
-
-def _synthetic() -> Iterator[dict[str, Any]]:
-    """Yield operators, launches, flows and kernels in the proportions of a training step."""
-    place = {"pid": 1, "tid": 1}
-    for n in range(8000):
-        ts = 4458676526266.285 + 60.5 * n
-        ids = {"External id": n + 1, "Record function id": 0, "Sequence number": n, "Ev Idx": n}
-        called = {"External id": n + 1, "cbid": 211, "correlation": n + 1}
-        ran = called | {"device": 0, "stream": 7, "grid": [108, 1, 1], "block": [128, 1, 1]}
-        yield {
-            "ph": "X",
-            "cat": "cpu_op",
-            "name": f"aten::op{n % 90}",
-            **place,
-            "ts": ts,
-            "dur": 40.5,
-            "args": ids,
-        }
-        yield {
-            "ph": "X",
-            "cat": "cpu_op",
-            "name": "aten::empty",
-            **place,
-            "ts": ts + 1,
-            "dur": 2.5,
-            "args": ids,
-        }
-        yield {
-            "ph": "X",
-            "cat": "cuda_runtime",
-            "name": "cudaLaunchKernel",
-            **place,
-            "ts": ts + 9,
-            "dur": 5,
-            "args": called,
-        }
-        yield {"ph": "s", "id": n, "cat": "ac2g", "name": "ac2g", **place, "ts": ts + 9}
-        yield {
-            "ph": "X",
-            "cat": "kernel",
-            "name": f"void kernel{n % 50}<float, 4>(float*)",
-            **place,
-            "ts": ts + 99,
-            "dur": 55.25,
-            "args": ran,
-        }
-    for step in range(4):
-        window = {"ts": 4458676526266.285 + 121_000 * step, "dur": 121_000}
-        yield {
-            "ph": "X",
-            "cat": "user_annotation",
-            "name": f"ProfilerStep#{step}",
-            **place,
-            **window,
-        }
-
-
-def write_replicated(
-    path: Path, header: dict[str, Any], events: list[dict[str, Any]], size: int
-) -> int:
-    """Write copies of the events one after the other in time; return how many events there are."""
-    times = [event["ts"] for event in events if "ts" in event]
-    span = max(times) - min(times) + 1000
-    written = copies = 0
-    with path.open("w") as stream:
-        stream.write(json.dumps(header)[:-1] + ', "traceEvents": [')
-        while written < size:
-            text = ",\n".join(json.dumps(_moved(event, copies, span)) for event in events)
-            written += stream.write((",\n" if copies else "") + text)
-            copies += 1
-        stream.write("]}")
-    return copies * len(events)
-
-
-def _moved(event: dict[str, Any], copy: int, span: float) -> dict[str, Any]:
-    """Return an event of one copy: later, with ids and step numbers of its own."""
-    moved = dict(event)
-    if "ts" in moved:
-        moved["ts"] = round(moved["ts"] + copy * span, 3)
-    word, _, number = str(moved.get("name", "")).partition("#")
-    if word == "ProfilerStep":
-        moved["name"] = f"{word}#{int(number) + copy * _STEP_STRIDE}"
-    args = moved.get("args", {})
-    ids = {key: args[key] + copy * _ID_STRIDE for key in _IDS if args.get(key, 0) > 0}
-    return moved | ({"args": args | ids} if ids else {})
-
-
-def _report(label: str, path: Path, count: int, *, size_mb: float = 0.0) -> float:
-    """Print the figures of one file and return its CPU seconds."""
-    megabytes = size_mb or path.stat().st_size / 1e6
-    cpu_s, peak_mb = _median(_IMPORT, path)
-    print(
-        f"{label:28} {cpu_s / megabytes:6.4f} CPU s/MB {count / cpu_s / 1e6:6.2f} M events/s "
-        f"{peak_mb:6.0f} MB peak"
-    )
-    return cpu_s
-
-
-def _report_gzip(path: Path, count: int) -> None:
+def _one_rank(path: Path, folder: Path) -> None:
+    """Print the figures of one file."""
+    size_mb = _megabytes(path)
+    small = _of_ingest(path)
+    _print(f"peak memory, {size_mb:.0f} MB", f"{small.peak_mb:.0f} MB", "<= 350 MB")
+    _print("cold ingest", f"{small.cpu_s / size_mb:.4f} CPU s/MB of JSON", "<= 0.010")
     packed = path.with_suffix(".json.gz")
     packed.write_bytes(gzip.compress(path.read_bytes(), 6))
-    _report("… compressed", packed, count, size_mb=path.stat().st_size / 1e6)
+    cpu_s = _of_ingest(packed).cpu_s
     packed.unlink()
-
-
-def _report_hta(path: Path, ours_s: float) -> None:
+    _print("… of the gzip file", f"{cpu_s / size_mb:.4f} CPU s/MB of JSON", "")
+    runs = folder / "runs"
+    _run(_INGEST_IMPORTS, _INGEST.format(workers=1), path, runs)
+    (run,) = (one for one in runs.iterdir() if not one.name.startswith("."))
+    opened = _best(_OPEN_IMPORTS, _OPEN, run, runs)
+    shutil.rmtree(runs)
+    _print("open the run again", f"{opened.cpu_s:.3f} CPU s", "<= 0.3 s")
     if importlib.util.find_spec("hta") is None:
-        print("HolisticTraceAnalysis is not installed: no ratio")
+        print(
+            "HolisticTraceAnalysis is not installed, so there is no ratio to it: pip install '.[hta]'"
+        )
         return
-    theirs_s, peak_mb = _median(_HTA, path)
-    megabytes = path.stat().st_size / 1e6
-    print(
-        f"{'… HolisticTraceAnalysis':28} {theirs_s / megabytes:6.4f} CPU s/MB "
-        f"{theirs_s / ours_s:6.1f} times as long {peak_mb:6.0f} MB peak"
-    )
+    theirs = _best(_HTA_IMPORTS, _HTA, path, runs)
+    _print("HolisticTraceAnalysis, load", f"{theirs.cpu_s / size_mb:.4f} CPU s/MB of JSON", "")
+    _print("… over our ingest", f"{theirs.cpu_s / small.cpu_s:.1f}", ">= 6")
+    _print("… over our opening", f"{theirs.cpu_s / opened.cpu_s:.0f}", ">= 20")
+    _print("… peak memory", f"{theirs.peak_mb:.0f} MB", "")
 
 
-def _median(what: dict[str, str], path: Path) -> tuple[float, float]:
-    """Return CPU seconds and peak memory, MB, of one statement: the median of fresh processes."""
-    command = [sys.executable, "-c", _MEASURE.format(**what), str(path)]
-    runs = []
-    for _ in range(ROUNDS):
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise SystemExit(done.stderr)
-        cpu_s, peak_mb = map(float, done.stdout.split()[-2:])
-        runs.append((cpu_s, peak_mb))
-    return sorted(runs)[ROUNDS // 2]
+def _several_ranks(folder: Path, header: dict, events: list) -> None:
+    """Print how much faster two CPUs are than one, by turns; needs a machine at rest."""
+    job = folder / "job"
+    job.mkdir()
+    write_ranks(job, header, events, ranks=RANKS, size=RANK_MB * 1_000_000)
+    cpus = sorted(os.sched_getaffinity(0))[:2]
+    if len(cpus) < 2:
+        print("there is only one CPU, so there is no ratio of two to one")
+        return
+    walls: dict[int, list[float]] = {1: [], 2: []}
+    for _ in range(TURNS):
+        for count in walls:
+            statement = _INGEST.format(workers=count)
+            cost = _run(_INGEST_IMPORTS, statement, job, folder / "runs", cpus=cpus[:count])
+            walls[count].append(cost.wall_s)
+            shutil.rmtree(folder / "runs")
+    shutil.rmtree(job)
+    ratio = min(walls[1]) / min(walls[2])
+    shown = f"{ratio:.2f} ({min(walls[1]):.1f} s, {min(walls[2]):.1f} s)"
+    _print(f"{RANKS} ranks of {RANK_MB} MB, one CPU over two", shown, ">= 1.7")
+
+
+def _of_ingest(path: Path, *, rounds: int = ROUNDS) -> Cost:
+    """Return what ingesting costs, each time into an empty folder."""
+    with tempfile.TemporaryDirectory() as runs:
+        costs = []
+        for number in range(rounds):
+            place = Path(runs) / str(number)
+            costs.append(_run(_INGEST_IMPORTS, _INGEST.format(workers=1), path, place))
+    return min(costs, key=lambda cost: cost.cpu_s)
+
+
+def _best(imports: str, statement: str, path: Path, runs: Path) -> Cost:
+    """Return the cost of the round that was disturbed least."""
+    costs = [_run(imports, statement, path, runs) for _ in range(ROUNDS)]
+    return min(costs, key=lambda cost: cost.cpu_s)
+
+
+def _run(
+    imports: str, statement: str, path: Path, runs: Path, *, cpus: list[int] | None = None
+) -> Cost:
+    """Measure one statement in a process of its own, on some CPUs only if they are named."""
+    program = _MEASURE.format(imports=imports, statement=statement)
+    with tempfile.NamedTemporaryFile("w", suffix=".py") as script:
+        script.write(program)
+        script.flush()
+        done = subprocess.run(
+            [sys.executable, script.name, str(path), str(runs)],
+            capture_output=True,
+            text=True,
+            check=False,
+            preexec_fn=None if cpus is None else lambda: os.sched_setaffinity(0, cpus),
+        )
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    return Cost(*map(float, done.stdout.split()[-3:]))
+
+
+def _megabytes(path: Path) -> float:
+    return path.stat().st_size / 1e6
+
+
+def _print(label: str, figure: str, must: str) -> None:
+    print(f"{label:42} {figure:28} {f'must be {must}' if must else ''}".rstrip())
 
 
 if __name__ == "__main__":

@@ -61,6 +61,14 @@ def project_dir() -> Path:
     return PROJECT
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _runs_of_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Have commands keep what they read in a temporary folder, not in that of the developer."""
+    os.environ["MESHSCOPE_RUNS"] = str(tmp_path_factory.mktemp("runs"))
+    yield
+    del os.environ["MESHSCOPE_RUNS"]
+
+
 @pytest.fixture(autouse=True)
 def _nothing_leaks() -> Iterator[None]:
     """Fail a test that leaves a thread, a job variable, a process group or a directory behind."""

@@ -9,17 +9,30 @@ degraded wires. Effects are nested, so that none is counted twice::
 from __future__ import annotations
 
 from ..effects import Work, repaired_work, stage_centre
+from ..ledger import Ledger
 from ..program import Program
 from ..replay import FloatArray
 from ..trace import Trace
 from .data import sequence_effect
-from .host import host_players
+from .host import HOST_CAUSES, host_players
 from .player import Player, Union, spread
 from .stages import stage_players
 from .wires import degraded_places, wire_players
 from .workers import Suspect, ranks_of, suspects_of, worker_players
 
+CAUSES = (
+    "straggler_rank",
+    "stage_imbalance",
+    "sequence_imbalance",
+    "jitter",
+    *HOST_CAUSES,
+    "slow_link",
+    "slow_wire",
+)
+"""The kinds of all causes."""
+
 __all__ = [
+    "CAUSES",
     "Player",
     "Suspect",
     "Union",
@@ -31,22 +44,27 @@ __all__ = [
 
 
 def find_players(
-    trace: Trace, program: Program, work: Work, peer_ns: FloatArray, suspects: list[Suspect]
+    trace: Trace,
+    program: Program,
+    ledger: Ledger,
+    work: Work,
+    peer_ns: FloatArray,
+    suspects: list[Suspect],
 ) -> list[Player]:
     """Return all causes that the capture can tell apart, one player each.
 
     Args:
         trace: The capture.
         program: The replay graph.
+        ledger: The ledger of the same steps.
         work: The recorded work by cell.
         peer_ns: What the peers of each cell's rank worked, ns; NaN without peers.
         suspects: The ranks that are players of their own.
     """
     slow = [rank for suspect in suspects for rank in suspect.ranks]
     reference = repaired_work(work, peer_ns, slow)
-    centre = stage_centre(work, reference)
-    residual = reference - centre
-    sequence = sequence_effect(trace, program, work, residual, centre)
+    residual = reference - stage_centre(work, reference)
+    sequence = sequence_effect(trace, program, ledger, work, slow)
     players = [
         *worker_players(program, work, reference, suspects),
         *stage_players(program, work, reference),

@@ -1,8 +1,8 @@
 """Unequal data: microbatches whose sequences need more or less work.
 
 All ranks that hold a part of one replica of the model compute the same
-microbatches. What one of them needs beyond its centre, and the others need too
-for the same microbatch, comes with the data; what it alone needs is its own.
+microbatches. What one of them needs beyond its own mean on a microbatch, and the
+others need too, comes with the data; what it alone needs is its own.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from meshscope.probe.schema.terms import SpanKind
-
 from ..effects import Work, leave_one_out_median
 from ..intervals import IntArray
+from ..ledger import COMPUTE_CLASSES, Ledger, class_code
 from ..program import Program
 from ..replay import FloatArray
+from ..time_lookup import last_before, microbatch_spans, overlaps
 from ..trace import Trace
 
 MIN_CORRELATION = 0.5
@@ -23,24 +23,19 @@ MIN_CORRELATION = 0.5
 stays below with as many microbatches as ``MIN_MICROBATCHES``."""
 MIN_MICROBATCHES = 12
 """Least number of microbatches over all steps and replicas that tells a correlation."""
-_KINDS = {
-    SpanKind.FORWARD.value: "forward",
-    SpanKind.BACKWARD.value: "backward",
-    SpanKind.BACKWARD_INPUT.value: "backward",
-    SpanKind.BACKWARD_WEIGHT.value: "backward",
-    SpanKind.RECOMPUTE.value: "backward",
-}
+_MICROBATCH = ["replica", "step", "microbatch"]
 
 
 def sequence_effect(
-    trace: Trace, program: Program, work: Work, residual: FloatArray, centre: FloatArray
+    trace: Trace, program: Program, ledger: Ledger, work: Work, slow: list[int]
 ) -> FloatArray | None:
-    """Return the part of the residual, ns per cell, that a replica shares by microbatch.
+    """Return what each cell works more than with equal microbatches, ns.
 
-    For each microbatch the relative residual of a rank is regressed on the median of
-    the other ranks of its replica; the fitted part is the data's. A rank that has no
-    other in its replica is regressed on its own other direction, with the means of
-    the steps taken out, because a slow rank slows both.
+    A pass is compared with the mean pass of its stage in that direction. This ratio is
+    regressed on the median ratio of the other ranks of the replica for the same
+    microbatch; the fitted part is the data's. A rank that has no other in its replica is
+    regressed on its own other direction, with the means of the steps taken out, because a
+    slow rank slows both.
 
     None where microbatches are not on record, where nobody shares them, or where the
     ranks do not agree.
@@ -48,127 +43,89 @@ def sequence_effect(
     Args:
         trace: The capture.
         program: The replay graph.
+        ledger: Its segments say which part of a pass was computing.
         work: The recorded work by cell.
-        residual: What each cell works beyond its centre, ns.
-        centre: That centre, ns.
+        slow: Ranks that are compared with their own mean, because they are slow anyhow.
     """
-    spans = _microbatch_spans(trace, program)
+    spans = microbatch_spans(trace, program.windows)
     if trace.layout is None or spans.empty:
         return None
     replica = {rank: trace.layout.coordinates(rank)["dp"] for rank in program.windows.ranks}
     spans["replica"] = spans["rank"].map(replica)
-    if len(set(replica.values())) == len(replica):
-        return _alone(program, work, spans)
-    return _shared(program, work, spans, residual, centre)
-
-
-def _shared(
-    program: Program, work: Work, spans: pd.DataFrame, residual: FloatArray, centre: FloatArray
-) -> FloatArray | None:
-    """Return the effect where several ranks hold parts of a replica."""
-    span = _span_of_cells(program, work, spans)
-    cells = spans.iloc[np.maximum(span, 0)][["replica", "microbatch", "kind"]].reset_index(
-        drop=True
+    pieces = _computing(spans, ledger)
+    spans["compute_ns"] = np.bincount(
+        pieces["span"], weights=pieces["dur_ns"], minlength=len(spans)
     )
-    cells = cells.assign(
-        rank=work.cells["rank"],
-        step=work.cells["step"],
-        residual=residual,
-        centre=centre,
-    )[span >= 0]
-    keys = ["replica", "step", "microbatch", "rank"]
-    table = cells.groupby([*keys, "kind"], as_index=False)[["residual", "centre"]].sum()
-    table = table[table["centre"] > 0].reset_index(drop=True)
-    table["own"] = table["residual"] / table["centre"]
-    by_rank = table.groupby(keys)["own"].mean().reset_index()
-    by_rank["others"] = leave_one_out_median(by_rank, keys[:3], "own")
-    table = table.merge(by_rank[[*keys, "others"]], on=keys)
-    slope = _slope(table["own"], table["others"], len(table.drop_duplicates(keys[:3])))
-    if slope is None:
+    mean = _mean_pass(spans, work, slow)
+    spans["own"] = (spans["compute_ns"] / mean.where(mean > 0)).fillna(1.0) - 1.0
+    excess = _excess(spans, alone=len(set(replica.values())) == len(replica))
+    if excess is None:
         return None
-    factor = cells.merge(table, on=[*keys, "kind"], how="left")["others"].fillna(0.0)
-    effect = np.zeros(len(work.cells))
-    effect[span >= 0] = slope * factor.to_numpy() * cells["centre"].to_numpy()
-    return effect
+    share = (excess * mean / spans["compute_ns"].where(spans["compute_ns"] > 0)).fillna(0.0)
+    effect = pieces["dur_ns"].to_numpy() * share.to_numpy()[pieces["span"]]
+    middle = pieces["start_ns"].to_numpy() + pieces["dur_ns"].to_numpy() / 2
+    cell = work.cell[_edge_at(program, pieces["rank"].to_numpy(np.int64), middle)]
+    return np.bincount(cell, weights=effect, minlength=len(work.cells)).astype(np.float64)
 
 
-def _alone(program: Program, work: Work, spans: pd.DataFrame) -> FloatArray | None:
-    """Return the effect where each rank is a replica of its own.
-
-    That data drives the durations is read from the directions of a microbatch, which
-    agree against the mean of their step; how much it does then includes that mean.
-    """
-    centre = spans.groupby(["kind", "microbatch"])["dur_ns"].transform("mean")
-    spans["own"] = spans["dur_ns"] / centre - 1.0
-    keys = ["rank", "step", "microbatch"]
-    total = spans.groupby(keys)["own"].transform("sum")
-    others = ((total - spans["own"]) / (spans.groupby(keys)["own"].transform("size") - 1)).where(
-        lambda value: np.isfinite(value)
+def _mean_pass(spans: pd.DataFrame, work: Work, slow: list[int]) -> pd.Series:
+    """Return, for each pass, the mean computing of its direction: of its stage, or its own rank."""
+    keys = ["kind", "chunk"]
+    is_slow = spans["rank"].isin(slow)
+    own: pd.Series = spans.groupby(["rank", *keys])["compute_ns"].transform("mean")
+    stage = spans.assign(
+        stage=spans["rank"].map(work.peer_class), compute_ns=spans["compute_ns"].mask(is_slow)
     )
-    of_step = [spans["rank"], spans["step"]]
-    slope = _slope(
-        spans["own"] - spans["own"].groupby([*of_step, spans["kind"]]).transform("mean"),
-        others - others.groupby([*of_step, spans["kind"]]).transform("mean"),
-        len(spans.drop_duplicates(keys)),
-    )
-    if slope is None:
-        return None
-    excess = (slope * others * centre).fillna(0.0).to_numpy()
-    middle = spans["start_ns"].to_numpy() + spans["dur_ns"].to_numpy() / 2
-    cell = work.cell[_edge_at(program, spans["rank"].to_numpy(np.int64), middle)]
-    return np.bincount(cell, weights=excess, minlength=len(work.cells)).astype(np.float64)
+    shared = stage.groupby(["stage", *keys])["compute_ns"].transform("mean")
+    return own.where(is_slow | shared.isna(), shared)
 
 
-def _microbatch_spans(trace: Trace, program: Program) -> pd.DataFrame:
-    """Return the forward and backward spans of the analysed steps, in order of time."""
-    spans = program.windows.select(trace.frame("span"))
-    kind = spans["kind"].astype(str).map(_KINDS)
-    known = (kind.notna() & (spans["microbatch"] >= 0)).to_numpy(bool)
-    start = program.windows.shifted(spans["step"], spans["start_ns"])
-    columns = {
-        name: spans[name].to_numpy(np.int64) for name in ("rank", "step", "microbatch", "dur_ns")
-    }
-    rows = pd.DataFrame({**columns, "kind": kind.to_numpy(), "start_ns": start})[known]
-    return rows.sort_values(["rank", "start_ns"], ignore_index=True)
+def _computing(spans: pd.DataFrame, ledger: Ledger) -> pd.DataFrame:
+    """Return the computing inside each pass: span, rank, start_ns, dur_ns."""
+    codes = list(map(class_code, COMPUTE_CLASSES))
+    segments = ledger.segments[np.isin(ledger.segments["code"].to_numpy(), codes)]
+    segments = segments.sort_values(["rank", "start_ns"])
+    outer = spans[["rank", "start_ns"]].assign(end_ns=spans["start_ns"] + spans["dur_ns"])
+    span, _, low, high = overlaps(outer, segments)
+    rank = spans["rank"].to_numpy()[span]
+    return pd.DataFrame({"span": span, "rank": rank, "start_ns": low, "dur_ns": high - low})
 
 
-def _span_of_cells(program: Program, work: Work, spans: pd.DataFrame) -> IntArray:
-    """Return the span that each cell mostly worked on, -1 without one.
+def _excess(spans: pd.DataFrame, *, alone: bool) -> pd.Series | None:
+    """Return by how much the data makes each pass longer than the mean one, as a ratio."""
+    others = _of_other_direction(spans) if alone else _of_other_ranks(spans)
+    own, seen = spans["own"], others
+    if alone:
+        of_step = [spans["rank"], spans["step"], spans["kind"]]
+        own = own - own.groupby(of_step).transform("mean")
+        seen = others - others.groupby(of_step).transform("mean")
+    slope = _slope(own, seen, len(spans.drop_duplicates(_MICROBATCH)))
+    return None if slope is None else (slope * others).fillna(0.0)
 
-    A work edge belongs to the span around its middle, a cell to its longest edge.
-    """
-    marks, edge = program.marks, program.work_edges
-    middle = marks["start_ns"].to_numpy(np.float64)[edge] - work.edge_span_ns / 2
-    rank = marks["rank"].to_numpy(np.int64)[edge]
-    place = _last_before(
-        spans["rank"].to_numpy(), spans["start_ns"].to_numpy(np.float64), rank, middle
-    )
-    end = (spans["start_ns"] + spans["dur_ns"]).to_numpy()
-    inside = (place >= 0) & (spans["rank"].to_numpy()[place] == rank) & (middle < end[place])
-    longest = np.lexsort((work.edge_work_ns, work.cell))
-    is_last = np.append(work.cell[longest][1:] != work.cell[longest][:-1], True)
-    return np.asarray(np.where(inside, place, -1)[longest[is_last]])
+
+def _of_other_ranks(spans: pd.DataFrame) -> pd.Series:
+    """Return, for each pass, the median over the other ranks of its replica."""
+    keys = [*_MICROBATCH, "rank"]
+    by_rank = spans.groupby(keys)["own"].mean().reset_index()
+    by_rank["others"] = leave_one_out_median(by_rank, _MICROBATCH, "own")
+    others: pd.Series = spans[keys].merge(by_rank[[*keys, "others"]], on=keys, how="left")["others"]
+    return others
+
+
+def _of_other_direction(spans: pd.DataFrame) -> pd.Series:
+    """Return, for each pass, the mean over the other passes of its microbatch."""
+    of_microbatch = spans.groupby(_MICROBATCH)["own"]
+    count = of_microbatch.transform("size") - 1
+    total: pd.Series = of_microbatch.transform("sum") - spans["own"]
+    return total / count.where(count > 0)
 
 
 def _edge_at(program: Program, rank: IntArray, time: FloatArray) -> IntArray:
     """Return the work edge of each rank that holds, or is the first to end after, a time."""
     marks, edge = program.marks, program.work_edges
     ends = marks["start_ns"].to_numpy(np.float64)[edge]
-    before = _last_before(marks["rank"].to_numpy(np.int64)[edge], ends, rank, time)
+    before = last_before(marks["rank"].to_numpy(np.int64)[edge], ends, rank, time)
     return np.minimum(before + 1, len(edge) - 1)
-
-
-def _last_before(
-    row_rank: IntArray, row_time: FloatArray, rank: IntArray, time: FloatArray
-) -> IntArray:
-    """Return the last row at or before each (rank, time), in rows sorted by both; -1 for none."""
-    count = len(row_rank)
-    is_query = np.append(np.zeros(count), np.ones(len(rank)))
-    order = np.lexsort((is_query, np.append(row_time, time), np.append(row_rank, rank)))
-    latest = np.maximum.accumulate(np.where(order < count, order, -1))
-    place = np.empty(len(order), np.int64)
-    place[order] = latest
-    return place[count:]
 
 
 def _slope(own: pd.Series, others: pd.Series, microbatches: int) -> float | None:

@@ -82,8 +82,24 @@ def degraded_places(frame: pd.DataFrame) -> list[Degraded]:
             where["link" if is_p2p else "group_id"] = name
             own = (frame["axis"] == axis) & (frame["is_p2p"] == is_p2p) & (place == name)
             found.append(Degraded(where, float(ratio[position]), own.to_numpy(bool)))
+    found = _both_directions(found)
     cost = [float((wire[own.events] - like[own.events]).clip(lower=0).sum()) for own in found]
     return [found[index] for index in np.argsort(cost)[::-1]]
+
+
+def _both_directions(found: list[Degraded]) -> list[Degraded]:
+    """Return a link whose two directions are both degraded as one place, ``a<->b``."""
+    by_link = {own.where["link"]: own for own in found if "link" in own.where}
+    merged = []
+    for own in found:
+        source, _, target = own.where.get("link", "").partition("->")
+        back = by_link.get(f"{target}->{source}")
+        if back is None:
+            merged.append(own)
+        elif int(source) < int(target):
+            where: Where = {**own.where, "link": f"{source}<->{target}"}
+            merged.append(Degraded(where, max(own.ratio, back.ratio), own.events | back.events))
+    return merged
 
 
 def _median_of_others(values: FloatArray) -> FloatArray:

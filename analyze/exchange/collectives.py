@@ -2,45 +2,73 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
 
-from ..matching import match_collectives
+from ..bandwidth import size_buckets, with_bandwidth
+from ..matching import CollectiveMatch, TransferMatch, match_collectives, match_p2p
 from ..trace import Trace
 from ..waiting import SYNCHRONISING
 from ..words import is_missing, sentence
 
+_KEY = ["group_id", "seq"]
+_OF_COLLECTIVE = (
+    "group_id",
+    "seq",
+    "step",
+    "axis",
+    "kind",
+    "size_bytes",
+    "wire_ns",
+    "last_rank",
+    "start_spread_ns",
+    "end_spread_ns",
+    "algorithm_bandwidth_bytes_per_s",
+    "bus_bandwidth_bytes_per_s",
+    "bandwidth_unknown_because",
+)
+
 
 def collectives_to_json(trace: Trace) -> dict[str, Any]:
     """Return every collective matched across ranks, with who waited and who came last."""
-    match = match_collectives(trace)
-    waits: dict[tuple[str, int], dict[str, Any]] = {}
-    members = match.members
-    for group_id, seq, rank, wait in zip(
-        *(members[name].tolist() for name in ("group_id", "seq", "rank", "wait_ns")), strict=True
-    ):
-        waits.setdefault((group_id, seq), {})[str(rank)] = _known(wait)
-    rows = match.collectives.to_dict("records")
+    match, sent = match_collectives(trace), match_p2p(trace)
     return {
         "version": 1,
         "groups": [
-            {"group_id": str(row["group_id"]), "axis": row["axis"], "ranks": list(row["ranks"])}
+            {
+                "group_id": str(row["group_id"]),
+                "axis": row["axis"],
+                "ranks": list(row["ranks"]),
+                "evidence": _known(row["evidence"]),
+            }
             for row in trace.frame("group").to_dict("records")
         ],
-        "collectives": [
-            {
-                **{name: row[name] for name in ("group_id", "seq", "kind", "size_bytes")},
-                "wire_ns": _known(row["wire_ns"]),
-                "wait_ns": waits.get((row["group_id"], row["seq"]), {}),
-                "last_rank": _known(row["last_rank"]),
-                "bus_bandwidth_bytes_per_s": _known(row["bus_bandwidth_bytes_per_s"]),
-            }
-            for row in rows
-        ],
-        "ranks": _by_rank(members),
-        "limits": list(map(sentence, (*trace.limits, *match.limits))),
+        "collectives": list(_collectives(match)),
+        "transfers": _transfers(sent),
+        "sizes": _records(size_buckets(match.collectives, sent.transfers)),
+        "ranks": _by_rank(match.members),
+        "limits": list(map(sentence, (*trace.limits, *match.limits, *sent.limits))),
     }
+
+
+def _collectives(match: CollectiveMatch) -> Iterator[dict[str, Any]]:
+    """Yield one entry a collective; a size of 0 is unknown, and stays 0 beside the reason."""
+    waits: dict[tuple[str, int], dict[str, Any]] = {}
+    members = match.members
+    for group_id, seq, rank, wait in zip(
+        *(members[name].tolist() for name in (*_KEY, "rank", "wait_ns")), strict=True
+    ):
+        waits.setdefault((group_id, seq), {})[str(rank)] = _known(wait)
+    table = match.collectives
+    for row in _records(table[[*_OF_COLLECTIVE, "members", "expected"]]):
+        yield {
+            **{name: row[name] for name in _OF_COLLECTIVE},
+            "wait_ns": waits.get((row["group_id"], row["seq"]), {}),
+            "members_present": row["members"],
+            "members_expected": row["expected"] or None,
+        }
 
 
 def _by_rank(members: pd.DataFrame) -> dict[str, dict[str, Any]]:
@@ -49,19 +77,41 @@ def _by_rank(members: pd.DataFrame) -> dict[str, dict[str, Any]]:
     The root of a broadcast leaves at once, and a group of one waits for nobody.
     """
     kinds = [kind.value for kind in SYNCHRONISING]
-    size = members.groupby(["group_id", "seq"])["rank"].transform("size")
-    rows = members[members["kind"].isin(kinds) & (size > 1)].groupby("rank")
-    table = rows.agg(
-        wait_ns=("wait_ns", "sum"), arrived_last=("arrived_last", "sum"), count=("seq", "size")
+    size = members.groupby(_KEY)["rank"].transform("size")
+    rows = members[members["kind"].isin(kinds) & (size > 1)]
+    nobody_last = ~rows.groupby(_KEY)["arrived_last"].transform("any")
+    table = (
+        rows.assign(undecided=nobody_last)
+        .groupby("rank")
+        .agg(
+            wait_ns=("wait_ns", "sum"),
+            arrived_last=("arrived_last", "sum"),
+            count=("seq", "size"),
+            undecided=("undecided", "sum"),
+        )
     )
-    return {str(rank): row for rank, row in _rows(table).items()}
+    table["arrived_last_frac"] = table["arrived_last"] / table["count"]
+    return {str(rank): row for rank, row in zip(table.index.tolist(), _records(table), strict=True)}
 
 
-def _rows(table: pd.DataFrame) -> dict[Any, dict[str, Any]]:
-    """Return the rows of a frame by their index."""
-    rows: Any = table.to_dict("index")
-    found: dict[Any, dict[str, Any]] = rows
-    return found
+def _transfers(sent: TransferMatch) -> list[dict[str, Any]]:
+    """Return the sends with their receives by group and pair of ranks, source to target."""
+    pairs = with_bandwidth(sent.transfers.assign(kind="send_recv", expected=2))
+    rows = pairs.groupby(["group_id", "axis", "source", "target"], as_index=False).agg(
+        count=("seq", "size"),
+        total_bytes=("size_bytes", "sum"),
+        wire_p50_ns=("wire_ns", "median"),
+        send_wait_ns=("send_wait_ns", "sum"),
+        receive_wait_ns=("receive_wait_ns", "sum"),
+        bus_bandwidth_p50_bytes_per_s=("bus_bandwidth_bytes_per_s", "median"),
+    )
+    return _records(rows)
+
+
+def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the rows of a table with missing values as None, which JSON has."""
+    columns = [[_known(value) for value in table[name].tolist()] for name in table.columns]
+    return [dict(zip(table.columns, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def _known(value: Any) -> Any:

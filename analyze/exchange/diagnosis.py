@@ -58,6 +58,7 @@ def _cause(cause: Cause) -> dict[str, Any]:
 
 
 def finding_to_json(finding: Finding) -> dict[str, Any]:
+    """Return one finding; keys may be added, these stay."""
     return {
         "kind": finding.kind.value,
         "severity": finding.severity.value,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
@@ -22,12 +23,21 @@ def export_csv(trace: Trace, folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     files = []
     for name in trace.tables:
-        frame = trace.frame(name)
-        if frame.empty:
+        if not trace.row_count(name):
             continue
         files.append(folder / f"{name}.csv")
-        _harmless(frame).to_csv(files[-1], index=False)
+        with files[-1].open("w", encoding="utf-8", newline="") as stream:
+            for number, frame in enumerate(_parts(trace, name)):
+                _harmless(frame).to_csv(stream, index=False, header=number == 0)
     return files
+
+
+def _parts(trace: Trace, name: str) -> Iterator[pd.DataFrame]:
+    """Yield the rows of a table; one that is on disk rank by rank."""
+    if trace.stored(name) is None:
+        yield trace.frame(name)
+        return
+    yield from (trace.rank_frame(name, rank) for rank in trace.ranks)
 
 
 def _harmless(frame: pd.DataFrame) -> pd.DataFrame:

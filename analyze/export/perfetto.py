@@ -3,14 +3,15 @@
 Format: "Trace Event Format" (Google, 2016): complete events ``X`` with times in
 microseconds, metadata ``M``, flows ``s`` and ``f``. A rank is a process, named and
 ordered by its place in the mesh (data, pipeline, tensor); its tracks are steps,
-compute, host, communication by axis, and the streams of its device. Flows lead from
-the member that came last to the others, and from a send to its receive.
+compute, host, communication by axis, and, where a profiler ran, the streams of its
+devices and the threads of its host. Flows lead from the member that came last to the
+others, and from a send to its receive.
 """
 
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,22 +19,33 @@ import msgspec
 import numpy as np
 import pandas as pd
 
-from meshscope.probe.schema.terms import COMPUTE_KINDS, Axis
-
 from ..communication import CommunicationEvents, communication_events
 from ..steps import StepWindows, step_windows
 from ..trace import Trace
+from .perfetto_profile import profiled_events
+from .perfetto_rank import (
+    AXES,
+    AXIS_NAMES,
+    NS_PER_US,
+    Record,
+    communication_slices,
+    communication_times,
+    rank_slices,
+    records,
+    track_names,
+)
 
-_STEPS, _COMPUTE, _HOST, _AXES, _STREAMS = 1, 2, 3, 10, 100
-"""Numbers of the tracks of a rank; axes and streams count on from theirs."""
-_AXIS_NAMES = [axis.value for axis in Axis]
-_NS_PER_US = 1000.0
+_MESH = ("dp", "pp", "tp", "cp", "ep")
+"""Axes of the mesh, those that group first in front."""
+_COMPRESSION = 4
 
 
 def export_perfetto(trace: Trace, file: Path) -> int:
-    """Write the analysed steps, gzip-ed if the name ends in ``.gz``; return the number of events.
+    """Write a capture, gzip-ed if the name ends in ``.gz``; return the number of events.
 
-    Events are made and written rank by rank. Times count from the first window.
+    Spans and communication are those of the analysed steps; of what a profiler recorded
+    everything is written, in steps or not. Events are made and written rank by
+    rank. Times count from the first window.
 
     Raises:
         OSError: The file cannot be written.
@@ -53,13 +65,13 @@ def export_perfetto(trace: Trace, file: Path) -> int:
 
 def _open(file: Path, *, compress: bool) -> IO[bytes]:
     if compress:
-        packed: Any = gzip.open(file, "wb", compresslevel=4)  # noqa: SIM115 - the caller closes it
+        packed: Any = gzip.open(file, "wb", compresslevel=_COMPRESSION)  # noqa: SIM115 - the caller closes it
         stream: IO[bytes] = packed
         return stream
     return file.open("wb")
 
 
-def _write(stream: IO[bytes], parts: Iterator[list[dict[str, Any]]]) -> int:
+def _write(stream: IO[bytes], parts: Iterator[list[Record]]) -> int:
     count = 0
     stream.write(b'{"displayTimeUnit":"ns","traceEvents":[')
     for part in parts:
@@ -73,171 +85,82 @@ def _write(stream: IO[bytes], parts: Iterator[list[dict[str, Any]]]) -> int:
 
 def _parts(
     trace: Trace, windows: StepWindows, events: CommunicationEvents
-) -> Iterator[list[dict[str, Any]]]:
-    frame = events.frame
-    for rank in windows.ranks.tolist():
-        yield _names(trace, rank)
-        yield _steps(windows, rank)
-        yield _spans(trace, windows, rank)
-        yield _communication(frame[frame["rank"] == rank])
-        yield _kernels(trace, windows, rank)
-    yield _flows(frame)
+) -> Iterator[list[Record]]:
+    of_rank = dict(iter(events.frame.groupby("rank")))
+    place = _places(trace)
+    for rank in trace.ranks:
+        yield _titles(trace, rank, place[rank])
+        yield rank_slices(trace, windows, rank)
+        if rank in of_rank:
+            yield communication_slices(of_rank[rank])
+        yield from profiled_events(trace, windows, rank)
+    yield _flows(events.frame)
 
 
-def _names(trace: Trace, rank: int) -> list[dict[str, Any]]:
-    place, order = f"rank {rank}", rank
-    if trace.layout is not None:
-        at = trace.layout.coordinates(rank)
-        place = f"dp{at['dp']} pp{at['pp']} tp{at['tp']} · rank {rank}"
-        order = (at["dp"] * trace.layout.pp + at["pp"]) * trace.layout.tp + at["tp"]
-    tracks = {_STEPS: "steps", _COMPUTE: "compute", _HOST: "host"}
-    tracks |= {_AXES + at: f"{axis} communication" for at, axis in enumerate(_AXIS_NAMES)}
-    names = [
-        {"ph": "M", "pid": rank, "name": "process_name", "args": {"name": place}},
-        {"ph": "M", "pid": rank, "name": "process_sort_index", "args": {"sort_index": order}},
+def _places(trace: Trace) -> dict[int, int]:
+    """Return where each rank stands in the order of data, pipeline and tensor coordinates."""
+    return {rank: at for at, rank in enumerate(sorted(trace.ranks, key=lambda r: _place(trace, r)))}
+
+
+def _place(trace: Trace, rank: int) -> tuple[int, ...]:
+    coordinates = _coordinates(trace, rank)
+    return (*(coordinates.get(axis, 0) for axis in _MESH), rank)
+
+
+def _coordinates(trace: Trace, rank: int) -> Mapping[str, int]:
+    if trace.layout is None or rank >= trace.layout.world_size:
+        return {}
+    return trace.layout.coordinates(rank)
+
+
+def _titles(trace: Trace, rank: int, place: int) -> list[Record]:
+    coordinates = _coordinates(trace, rank)
+    shown = [
+        f"{axis}{coordinates[axis]}"
+        for axis in _MESH
+        if axis in coordinates and (axis in _MESH[:3] or getattr(trace.layout, axis) > 1)
     ]
-    return names + [
-        {"ph": "M", "pid": rank, "tid": track, "name": "thread_name", "args": {"name": name}}
-        for track, name in tracks.items()
+    name = f"{' '.join(shown)} · rank {rank}" if shown else f"rank {rank}"
+    return [
+        {"ph": "M", "pid": rank, "name": "process_name", "args": {"name": name}},
+        {"ph": "M", "pid": rank, "name": "process_sort_index", "args": {"sort_index": place}},
+        *track_names(rank),
     ]
 
 
-def _complete(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return events ``X`` from columns pid, tid, name, start_ns, dur_ns and arguments."""
-    table = frame[["pid", "tid", "name"]].assign(
-        ph="X", ts=frame["start_ns"] / _NS_PER_US, dur=frame["dur_ns"] / _NS_PER_US
-    )
-    arguments = frame.drop(columns=["pid", "tid", "name", "start_ns", "dur_ns"])
-    rows = _records(table)
-    # The format has an object for every event, so here there is no way around a loop.
-    for row, given in zip(rows, _records(arguments), strict=False):
-        row["args"] = given
-    return rows
-
-
-def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    rows: Any = frame.to_dict("records")
-    found: list[dict[str, Any]] = rows
-    return found
-
-
-def _steps(windows: StepWindows, rank: int) -> list[dict[str, Any]]:
-    own = windows.frame[windows.frame["rank"] == rank]
-    return _complete(
-        pd.DataFrame(
-            {
-                "pid": rank,
-                "tid": _STEPS,
-                "name": "step " + own["step"].astype(str),
-                "start_ns": own["start_ns"],
-                "dur_ns": own["end_ns"] - own["start_ns"],
-            }
-        )
-    )
-
-
-def _spans(trace: Trace, windows: StepWindows, rank: int) -> list[dict[str, Any]]:
-    spans = trace.frame("span")
-    own = windows.select(spans[spans["rank"] == rank])
-    kind = own["kind"].astype(str)
-    compute = kind.isin([one.value for one in COMPUTE_KINDS])
-    number = own["microbatch"].astype(str).where(own["microbatch"] >= 0, "")
-    return _complete(
-        pd.DataFrame(
-            {
-                "pid": rank,
-                "tid": np.where(compute, _COMPUTE, _HOST),
-                "name": (kind + " " + number).str.strip(),
-                "start_ns": windows.shifted(own["step"], own["start_ns"]),
-                "dur_ns": own["dur_ns"],
-                "stage": own["stage"],
-                "chunk": own["chunk"],
-            }
-        )
-    )
-
-
-def _communication(own: pd.DataFrame) -> list[dict[str, Any]]:
-    begin = own["start_ns"].where(~own["host"], own["wait_start_ns"].fillna(own["start_ns"]))
-    end = own["end_ns"].fillna(own["start_ns"])
-    return _complete(
-        pd.DataFrame(
-            {
-                "pid": own["rank"],
-                "tid": _AXES + own["axis"].map(_AXIS_NAMES.index),
-                "name": own["kind"] + own["link"].where(own["link"] == "", " " + own["link"]),
-                "start_ns": begin,
-                "dur_ns": (end - begin).clip(lower=0),
-                "group": own["group_id"],
-                "size_bytes": own["size_bytes"],
-                "wire_us": own["wire_ns"] / _NS_PER_US,
-            }
-        )
-    )
-
-
-def _kernels(trace: Trace, windows: StepWindows, rank: int) -> list[dict[str, Any]]:
-    kernels = trace.frame("kernel")
-    own = windows.select(kernels[kernels["rank"] == rank])
-    if own.empty:
-        return []
-    names = trace.frame("name")
-    known = names[names["rank"] == rank].set_index("name_id")["name"]
-    streams, tracks = np.unique(own["stream"].to_numpy(), return_inverse=True)
-    titles = [
-        {
-            "ph": "M",
-            "pid": rank,
-            "tid": _STREAMS + at,
-            "name": "thread_name",
-            "args": {"name": f"stream {stream}"},
-        }
-        for at, stream in enumerate(streams.tolist())
-    ]
-    return titles + _complete(
-        pd.DataFrame(
-            {
-                "pid": rank,
-                "tid": _STREAMS + tracks,
-                "name": own["name_id"].map(known).fillna("unknown"),
-                "start_ns": windows.shifted(own["step"], own["start_ns"]),
-                "dur_ns": own["dur_ns"],
-                "category": own["category"].astype(str),
-            }
-        )
-    )
-
-
-def _flows(frame: pd.DataFrame) -> list[dict[str, Any]]:
+def _flows(frame: pd.DataFrame) -> list[Record]:
     """Return an arrow from the last to come, or the sender, to every other member."""
     if frame.empty:
         return []
     shared = frame.groupby("join")["rank"].transform("size") > 1
-    rows = frame[shared].assign(end=frame["end_ns"].fillna(frame["start_ns"]))
+    begin_ns, end_ns = communication_times(frame)
+    # A flow belongs to the slice around it, and one does not reach its own end.
+    inside_ns = np.maximum(end_ns - 1, begin_ns)
+    rows = frame.assign(begin_ns=begin_ns, inside_ns=inside_ns)[shared]
     rows = rows.sort_values(["join", "is_send", "start_ns"])
     is_source = ~rows.duplicated("join", keep="last")
     source, target = rows[is_source].set_index("join"), rows[~is_source]
     begin = source.loc[target["join"]]
     identity = np.arange(len(target))
-    return _arrows("s", begin, begin["start_ns"], identity) + _arrows(
-        "f", target, target["end"], identity
+    return _arrows("s", begin, begin["begin_ns"], identity) + _arrows(
+        "f", target, target["inside_ns"], identity
     )
 
 
 def _arrows(
     phase: str, rows: pd.DataFrame, time_ns: pd.Series, identity: np.ndarray
-) -> list[dict[str, Any]]:
+) -> list[Record]:
     table = pd.DataFrame(
         {
             "ph": phase,
             "id": identity,
             "pid": rows["rank"].to_numpy(),
-            "tid": _AXES + rows["axis"].map(_AXIS_NAMES.index).to_numpy(),
-            "ts": time_ns.to_numpy() / _NS_PER_US,
+            "tid": AXES + rows["axis"].map(AXIS_NAMES.index).to_numpy(),
+            "ts": time_ns.to_numpy() / NS_PER_US,
             "name": rows["kind"].to_numpy(),
             "cat": "communication",
         }
     )
     if phase == "f":
         table["bp"] = "e"
-    return _records(table)
+    return records(table)

@@ -6,6 +6,7 @@ from typing import Any
 
 from ..text_table import text_table
 from .amounts import limit_lines, milliseconds
+from .page import page
 
 
 def breakdown_to_text(result: dict[str, Any], *, markdown: bool = False) -> str:
@@ -15,6 +16,7 @@ def breakdown_to_text(result: dict[str, Any], *, markdown: bool = False) -> str:
         "computation",
         "communication",
         "exposed_communication",
+        "exposed_unknown",
         "exposed_memcpy",
         "idle",
     )
@@ -29,6 +31,5 @@ def breakdown_to_text(result: dict[str, Any], *, markdown: bool = False) -> str:
     ]
     titles = [f"{name.replace('_', ' ')} ms" for name in names]
     headers = ["rank", *titles, "device events", "unlinked"]
-    return "\n".join(
-        [*text_table(headers, rows, markdown=markdown), *limit_lines(result["limits"])]
-    )
+    lines = [*text_table(headers, rows, markdown=markdown), *limit_lines(result["limits"])]
+    return page(lines, markdown=markdown)

@@ -2,41 +2,140 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from statistics import median
 from typing import Any
 
 from ..text_table import text_table
 from .amounts import limit_lines, milliseconds
+from .page import page
+
+_MOST_TRANSFERS = 16
+_UNITS = ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB"))
 
 
 def collectives_to_text(result: dict[str, Any], *, markdown: bool = False) -> str:
-    """Return who waited and who came last, by rank, and the groups they belong to."""
-    ranks = [
-        (rank, milliseconds(row["wait_ns"]), f"{row['arrived_last']}/{row['count']}")
-        for rank, row in result["ranks"].items()
-    ]
-    groups = [
-        (
-            group["group_id"],
-            group["axis"],
-            len(group["ranks"]),
-            *_group_sums(result, group["group_id"]),
-        )
-        for group in result["groups"]
-    ]
-    headers = ("group", "axis", "ranks", "collectives", "wire ms", "GB/s (bus, median)")
-    return "\n".join(
-        [
-            *text_table(("rank", "waited ms", "arrived last"), ranks, markdown=markdown),
-            "",
-            *text_table(headers, groups, markdown=markdown),
-            *limit_lines(result["limits"]),
-        ]
+    """Return who waited and who came last, by rank; then groups, sizes and transfers."""
+    lines = []
+    for title, headers, rows in _sections(result):
+        if rows:
+            lines += [f"### {title}" if markdown else title, *([""] if markdown else [])]
+            lines += [*text_table(headers, rows, markdown=markdown), ""]
+    body = lines[:-1] or ["No collectives."]
+    return page([*body, *limit_lines(result["limits"])], markdown=markdown)
+
+
+_Section = tuple[str, tuple[str, ...], list[tuple[object, ...]]]
+
+
+def _sections(result: dict[str, Any]) -> Iterator[_Section]:
+    yield "Ranks", ("rank", "waited ms", "arrived last", "tied"), _ranks(result)
+    yield (
+        "Groups",
+        ("group", "axis", "ranks", "collectives", "wire ms", "GB/s (bus, median)"),
+        _groups(result),
+    )
+    wire = ("wire us p50", "p95", "GB/s (algorithm)", "GB/s (bus)")
+    yield "Message sizes", ("axis", "operation", "size", "count", "total", *wire), _sizes(result)
+    yield (
+        "Sends and receives",
+        ("group", "axis", "from", "to", "count", "total", "wire us p50", "GB/s (bus)"),
+        _transfers(result),
     )
 
 
-def _group_sums(result: dict[str, Any], group_id: str) -> tuple[int, str, str]:
-    own = [row for row in result["collectives"] if row["group_id"] == group_id]
-    wire = sum(row["wire_ns"] or 0 for row in own)
-    speeds = [speed for row in own if (speed := row["bus_bandwidth_bytes_per_s"]) is not None]
-    return len(own), milliseconds(wire), f"{median(speeds) / 1e9:.3f}" if speeds else "unknown"
+def _ranks(result: dict[str, Any]) -> list[tuple[object, ...]]:
+    return [
+        (
+            rank,
+            milliseconds(row["wait_ns"]),
+            f"{row['arrived_last']}/{row['count']}",
+            row["undecided"],
+        )
+        for rank, row in result["ranks"].items()
+    ]
+
+
+def _groups(result: dict[str, Any]) -> list[tuple[object, ...]]:
+    """Return the groups that have collectives; the others say nothing here."""
+    by_group: dict[str, list[dict[str, Any]]] = {}
+    for row in result["collectives"]:
+        by_group.setdefault(row["group_id"], []).append(row)
+    members = {group["group_id"]: group for group in result["groups"]}
+    rows: list[tuple[object, ...]] = []
+    for group_id, own in by_group.items():
+        ranks = members[group_id]["ranks"] if group_id in members else []
+        wire = sum(row["wire_ns"] or 0 for row in own)
+        speeds = [row["bus_bandwidth_bytes_per_s"] for row in own]
+        known = [speed for speed in speeds if speed is not None]
+        speed = _speed(median(known) if known else None)
+        rows.append(
+            (group_id, own[0]["axis"], len(ranks) or "unknown", len(own), milliseconds(wire), speed)
+        )
+    return rows
+
+
+def _sizes(result: dict[str, Any]) -> list[tuple[object, ...]]:
+    return [
+        (
+            row["axis"],
+            row["kind"],
+            _range(row["size_from_bytes"], row["size_below_bytes"]),
+            row["count"],
+            _total(row["total_bytes"]),
+            _microseconds(row["wire_p50_ns"]),
+            _microseconds(row["wire_p95_ns"]),
+            _speed(row["algorithm_bandwidth_p50_bytes_per_s"]),
+            _speed(row["bus_bandwidth_p50_bytes_per_s"]),
+        )
+        for row in result["sizes"]
+    ]
+
+
+def _transfers(result: dict[str, Any]) -> list[tuple[object, ...]]:
+    """Return the pairs that sent most, as many as a person reads."""
+    most = sorted(result["transfers"], key=lambda row: -row["total_bytes"])[:_MOST_TRANSFERS]
+    return [
+        (
+            row["group_id"],
+            row["axis"],
+            row["source"],
+            row["target"],
+            row["count"],
+            _total(row["total_bytes"] or None),
+            _microseconds(row["wire_p50_ns"]),
+            _speed(row["bus_bandwidth_p50_bytes_per_s"]),
+        )
+        for row in most
+    ]
+
+
+def _range(low: int | None, high: int | None) -> str:
+    if low is None or high is None:
+        return "unknown"
+    return f"{_binary(low)} to {_binary(high)}"
+
+
+def _total(value: int | None) -> str:
+    if value is None:
+        return "unknown"
+    for power, unit in _UNITS:
+        if value >= 1 << power:
+            return f"{value / (1 << power):.1f} {unit}"
+    return f"{value} B"
+
+
+def _binary(value: int) -> str:
+    for power, unit in _UNITS:
+        if value >= 1 << power:
+            return f"{value >> power} {unit}"
+    return f"{value} B"
+
+
+def _microseconds(time_ns: float | None) -> str:
+    return "unknown" if time_ns is None else f"{time_ns / 1e3:.1f}"
+
+
+def _speed(bytes_per_s: float | None) -> str:
+    """Return 10**9 bytes per second."""
+    return "unknown" if bytes_per_s is None else f"{bytes_per_s / 1e9:.3f}"

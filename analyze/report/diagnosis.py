@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from math import isnan
 
 from ..labels import class_label
+from ..memory import CATEGORIES
 from ..results import Bar, Diagnosis, Finding
 from ..text_table import text_table
 from ..words import is_missing
 from .amounts import milliseconds, size
+from .page import page
 
 BAR_WIDTH = 32
 
@@ -39,7 +41,7 @@ def to_text(result: Diagnosis, *, markdown: bool = False) -> str:
         if markdown:
             lines.append("")
         lines += [*body, ""]
-    return "\n".join(lines).rstrip()
+    return page(lines, markdown=markdown).rstrip()
 
 
 def _header(result: Diagnosis) -> Iterator[str]:
@@ -176,14 +178,16 @@ def _ranks(result: Diagnosis, *, markdown: bool, most: int = 8) -> list[str]:
 def _memory(result: Diagnosis, *, markdown: bool) -> list[str]:
     if result.memory.empty:
         return []
+    shown = [name for name in CATEGORIES if result.memory[f"{name}_bytes"].notna().any()]
     rows = [
         (
             "all stages" if row["stage"] < 0 else f"stage {row['stage']}",
             row["ranks"],
             *(size(row[name]) for name in ("peak_bytes", "rss_bytes")),
             "unknown" if is_missing(row["peak_frac"]) else f"{row['peak_frac']:.1%}",
+            *(size(row[f"{name}_bytes"]) for name in shown),
         )
         for row in result.memory.to_dict("records")
     ]
-    headers = ("stage", "ranks", "allocator peak", "resident set", "of capacity")
+    headers = ("stage", "ranks", "allocator peak", "resident set", "of capacity", *shown)
     return text_table(headers, rows, markdown=markdown)

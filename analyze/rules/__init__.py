@@ -13,10 +13,12 @@ from ..account import Account
 from ..results import Finding
 from .capture import missing
 from .clocks import clock_skew, corrected_clocks
+from .data import unequal_data
 from .hang import hang
 from .host import host_stalls, launch_bound
 from .links import exposed_communication, slow_wires
 from .memory import memory
+from .recomputation import recomputation
 from .stages import bubble, stage_imbalances
 from .stragglers import straggler_ranks
 
@@ -26,6 +28,8 @@ RULES: tuple[Callable[[Account], Iterator[Finding]], ...] = (
     corrected_clocks,
     straggler_ranks,
     stage_imbalances,
+    unequal_data,
+    recomputation,
     bubble,
     exposed_communication,
     slow_wires,

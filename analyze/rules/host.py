@@ -8,11 +8,14 @@ from meshscope.probe.schema.terms import FindingKind, KernelCategory
 
 from ..account import Account
 from ..results import Finding
+from ..trace import Trace
 from .grading import severity
 
 MIN_STALL = 0.02
 MIN_IDLE = 0.25
 """Shares of the step from which host time, and an idle device, are worth a finding."""
+OTHERS_WAIT = 1.5
+"""From this ratio of cost to time spent, averaged over ranks, others wait for it."""
 
 _HOST_RULES = {
     "data_load": (
@@ -39,20 +42,27 @@ _HOST_RULES = {
 
 
 def host_stalls(account: Account) -> Iterator[Finding]:
-    """Host time that takes more than 2 % of the step."""
+    """Host time that takes more than 2 % of the step, or costs that much by making others wait."""
     for name, (kind, what, remedy) in _HOST_RULES.items():
-        cost = account.class_frac(name)
-        if cost < MIN_STALL:
+        spent = account.class_frac(name)
+        cause = next(iter(account.causes(kind.value)), None)
+        gain = None if cause is None else cause.removal_gain_frac
+        cost = max(spent, gain or 0.0)
+        if cost < MIN_STALL or spent == 0:
             continue
         by_rank = account.ledger.by_step.groupby("rank")[name].mean()
         worst = int(account.windows.ranks[by_rank.to_numpy().argmax()])
+        alone = cause is not None and "rank" in cause.where and cost > OTHERS_WAIT * spent
         yield Finding(
             kind=kind,
             severity=severity(cost),
-            where={"rank": worst},
-            claim=f"The ranks spend {cost:.1%} of the step on {what}",
+            where={"rank": worst} if cause is None or "rank" in cause.where else {},
+            claim=f"Rank {worst} spends {by_rank.max() / account.windows.step_time_ns:.1%} of the step "
+            f"on {what}, and the others wait for it"
+            if alone
+            else f"The ranks spend {spent:.1%} of the step on {what}",
             cost_frac=cost,
-            removal_gain_frac=None,
+            removal_gain_frac=gain,
             confidence=0.8,
             evidence=(
                 f"{name}: mean {by_rank.mean() / 1e6:.2f} ms per step, "

@@ -14,6 +14,7 @@ import pandas as pd
 from meshscope.probe.schema.terms import Axis, FindingKind
 
 from ..account import Account
+from ..flops import head_in_layers
 from ..ledger import COMPUTE_CLASSES
 from ..results import Finding
 from .grading import MIN_COST, severity
@@ -22,6 +23,8 @@ MIN_EXCESS = 0.05
 """Stages differ by less than this through their noise alone, where no replay weighs it."""
 MIN_BUBBLE = 0.05
 """Share of the step from which on the waiting of the schedule is worth a finding."""
+HEAD_MATCHES = (0.5, 2.0)
+"""How far the excess of the last stage may be from what the head's FLOPs predict."""
 _NO_REPLAY = "what it costs is not known, because nothing tells who waited for whom"
 _BUBBLE_REMEDY = (
     "Use more microbatches per step, several chunks per rank, or a zero-bubble schedule"
@@ -38,17 +41,43 @@ def stage_imbalances(account: Account) -> Iterator[Finding]:
             continue
         stage = cause.where["stage"]
         centre = _compute_by_stage(account)
+        of_head = _of_the_head(account, centre, stage)
         yield Finding(
-            kind=FindingKind.STAGE_IMBALANCE,
+            kind=FindingKind.STAGE_IMBALANCE
+            if of_head is None
+            else FindingKind.EMBEDDING_IMBALANCE,
             severity=severity(cause.share_frac),
             where={"stage": stage},
             claim=_imbalance_claim(centre, stage),
             cost_frac=cause.share_frac,
             removal_gain_frac=cause.removal_gain_frac,
             confidence=0.9,
-            evidence=(_in_ms("compute per step by stage", centre),),
+            evidence=(
+                _in_ms("compute per step by stage", centre),
+                *(() if of_head is None else (of_head,)),
+            ),
             remedy=_imbalance_remedy(centre, stage),
         )
+
+
+def _of_the_head(account: Account, centre: pd.Series, stage: int) -> str | None:
+    """Return why the excess of the last stage is that of the output head, None if it is not.
+
+    With as many layers on every stage, a head that is worth ``k`` layers makes its stage
+    longer by ``k`` of them.
+    """
+    run, stages = account.trace.run, len(centre)
+    head, layers = head_in_layers(run), run.get("num_layers")
+    if stage != int(centre.index.max()) or head is None or not isinstance(layers, int):
+        return None
+    others = float(centre.drop(stage).median())
+    measured = (float(centre[stage]) / others - 1.0) * layers / stages
+    if not HEAD_MATCHES[0] * head <= measured <= HEAD_MATCHES[1] * head:
+        return None
+    return (
+        f"the excess is worth {measured:.1f} layers; the output head of this model is worth {head:.1f} "
+        "by its FLOPs"
+    )
 
 
 def _heavy_stage(account: Account) -> Iterator[Finding]:

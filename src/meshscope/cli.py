@@ -30,9 +30,14 @@ app.command(context_settings={"ignore_unknown_options": True, "allow_intersperse
 )
 for _verb in (
     commands.diagnose,
+    commands.stragglers,
+    commands.critical_path,
+    commands.whatif,
     commands.ingest,
     commands.breakdown,
     commands.collectives,
+    commands.topology,
+    commands.kernels,
     commands.export,
     commands.gate,
     commands.dashboard,

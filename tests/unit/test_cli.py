@@ -8,9 +8,11 @@ import sys
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import typer
 
 from meshscope import cli
 
+NOTES = re.compile(r"meshscope: (?:kept as|read) .*\n")
 KEYS = {"run", "step_time_ns", "mfu", "waterfall", "causes", "findings", "limits"}
 
 
@@ -67,7 +69,10 @@ def _step(dp, stage, step):
 
 @pytest.fixture
 def meshscope(monkeypatch, capsys):
-    """Return a function that runs a command line and gives its exit code, output and errors."""
+    """Return a function that runs a command line and gives its exit code, output and errors.
+
+    Notes on what was read and kept are no errors; they are told once for each content.
+    """
     monkeypatch.delenv("MESHSCOPE_DEBUG", raising=False)
 
     def run(*arguments):
@@ -78,7 +83,7 @@ def meshscope(monkeypatch, capsys):
         except SystemExit as stop:
             code = stop.code or 0
         out, err = capsys.readouterr()
-        return code, out, err
+        return code, out, NOTES.sub("", err)
 
     return run
 
@@ -200,10 +205,10 @@ def test_diagnose_as_text_ends_with_the_next_command(meshscope, timeline):
 
 def commands():
     """Return the names of all commands."""
-    return sorted(cli.app.registered_commands, key=lambda command: command.callback.__name__)
+    return sorted(typer.main.get_command(cli.app).commands)
 
 
-@pytest.mark.parametrize("command", [c.callback.__name__ for c in commands()])
+@pytest.mark.parametrize("command", commands())
 def test_help_of_every_command(meshscope, command):
     """A command could not be learnt from itself."""
     code, out, err = meshscope(command, "--help")
@@ -247,3 +252,19 @@ def test_the_installed_command_maps_errors_to_exit_code_2(tmp_path):
     assert done.returncode == 2
     assert done.stderr == "meshscope: absent: no such file or directory. Check the path\n"
     assert done.stdout == ""
+
+
+def test_traces_are_kept_with_a_note_beside_the_output(timeline, tmp_path, monkeypatch, capsys):
+    """A program that reads the JSON would read notes with it, or nobody would know of the folder."""
+    command = ["meshscope", "diagnose", timeline, "--format", "json", "--runs", tmp_path / "runs"]
+    monkeypatch.setattr(sys, "argv", list(map(str, command)))
+    outputs = []
+    for _ in range(2):
+        cli.main()
+        outputs.append(capsys.readouterr())
+    (run,) = (tmp_path / "runs").glob("job-*")
+    assert str(run) in outputs[0].err
+    assert outputs[1].err == ""
+    first, second = (json.loads(output.out) for output in outputs)
+    assert first == second
+    assert first.keys() >= KEYS

@@ -2,22 +2,32 @@
 
 from .breakdown import breakdown
 from .collectives import collectives
+from .critical_path import critical_path
 from .dashboard import dashboard
 from .demo import demo
 from .diagnose import diagnose
 from .export import export
 from .gate import gate
 from .ingest import ingest
+from .kernels import kernels
 from .run import run
+from .stragglers import stragglers
+from .topology import topology
+from .whatif import whatif
 
 __all__ = [
     "breakdown",
     "collectives",
+    "critical_path",
     "dashboard",
     "demo",
     "diagnose",
     "export",
     "gate",
     "ingest",
+    "kernels",
     "run",
+    "stragglers",
+    "topology",
+    "whatif",
 ]

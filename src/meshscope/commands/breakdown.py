@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from .options import Format, FormatOption, RunPath
+from .opening import next_command, open_trace
+from .options import DEFAULT_RUNS, Format, FormatOption, RunPath, RunsOption, TopologyOption
 from .output import emit, print_json
 
 
@@ -15,17 +16,19 @@ def breakdown(
     step: Annotated[
         int | None, typer.Option(help="One step; all device events if not given.")
     ] = None,
+    topology_file: TopologyOption = None,
+    runs: RunsOption = DEFAULT_RUNS,
     output: FormatOption = Format.TEXT,
 ) -> None:
     """Split each rank's device time: computation, exposed communication and copies, idle."""
-    from meshscope.analyze import load_trace
     from meshscope.analyze.exchange import breakdown_to_json
     from meshscope.analyze.report import breakdown_to_text
 
-    result = breakdown_to_json(load_trace(path), step)
+    trace, _ = open_trace(path, topology_file, runs)
+    result = breakdown_to_json(trace, step)
     if output is Format.JSON:
         print_json(result)
         return
     emit(breakdown_to_text(result, markdown=output is Format.MARKDOWN))
     if output is Format.TEXT:
-        emit(f"\nNext: meshscope diagnose {path}")
+        emit(next_command("diagnose", trace.path))

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from .options import Format, FormatOption, RunPath
+from .opening import next_command, open_trace
+from .options import DEFAULT_RUNS, Format, FormatOption, RunPath, RunsOption, TopologyOption
 from .output import emit, print_json
 
 
 def collectives(
     path: RunPath,
+    topology_file: TopologyOption = None,
+    runs: RunsOption = DEFAULT_RUNS,
     output: FormatOption = Format.TEXT,
 ) -> None:
     """Match collectives across ranks: wire time, waiting, who arrived last, bus bandwidth."""
-    from meshscope.analyze import load_trace
     from meshscope.analyze.exchange import collectives_to_json
     from meshscope.analyze.report import collectives_to_text
 
-    result = collectives_to_json(load_trace(path))
+    trace, _ = open_trace(path, topology_file, runs)
+    result = collectives_to_json(trace)
     if output is Format.JSON:
         print_json(result)
         return
     emit(collectives_to_text(result, markdown=output is Format.MARKDOWN))
     if output is Format.TEXT:
-        emit(f"\nNext: meshscope diagnose {path}")
+        emit(next_command("diagnose", trace.path))

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from .options import RunPath
+from .opening import open_trace
+from .options import DEFAULT_RUNS, RunPath, RunsOption, TopologyOption
 from .output import emit
 
 
@@ -17,21 +18,27 @@ class Target(StrEnum):
 
     PERFETTO = "perfetto"
     CSV = "csv"
+    HTA = "hta"
 
 
 def export(
     path: RunPath,
-    out: Annotated[Path, typer.Option(help="The file (perfetto; .gz compresses) or folder (csv).")],
+    out: Annotated[
+        Path, typer.Option(help="The file (perfetto; .gz compresses) or folder (csv, hta).")
+    ],
     to: Annotated[Target, typer.Option(help="What to write.")] = Target.PERFETTO,
+    topology_file: TopologyOption = None,
+    runs: RunsOption = DEFAULT_RUNS,
 ) -> None:
-    """Write a capture for other tools: a timeline for the Perfetto UI, or tables as CSV."""
-    from meshscope.analyze import load_trace
-    from meshscope.analyze.export import export_csv, export_perfetto
+    """Write a capture for other tools: a Perfetto timeline, tables as CSV, or profiler traces."""
+    from meshscope.analyze.export import export_csv, export_hta, export_perfetto
 
-    trace = load_trace(path)
-    if to is Target.CSV:
-        files = export_csv(trace, out)
-        emit("\n".join(str(file) for file in files))
+    trace, _ = open_trace(path, topology_file, runs)
+    if to is Target.PERFETTO:
+        count = export_perfetto(trace, out)
+        emit(f"{out}: {count:,} events\n\nNext: open it in the Perfetto UI")
         return
-    count = export_perfetto(trace, out)
-    emit(f"{out}: {count:,} events\n\nNext: open it in the Perfetto UI")
+    files = export_csv(trace, out) if to is Target.CSV else export_hta(trace, out)
+    emit("\n".join(str(file) for file in files))
+    if to is Target.HTA:
+        emit(f"\nNext: hta.trace_analysis.TraceAnalysis(trace_dir={str(out)!r})")

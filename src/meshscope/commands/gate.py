@@ -7,27 +7,29 @@ from typing import Annotated
 
 import typer
 
-from .options import Format, FormatOption, RunPath
+from .opening import next_command, open_trace
+from .options import DEFAULT_RUNS, Format, FormatOption, RunPath, RunsOption
 from .output import emit, print_json
 
 
 def gate(
     path: RunPath,
     budget: Annotated[Path, typer.Option(help="TOML file with a [budget] table.")],
+    runs: RunsOption = DEFAULT_RUNS,
     output: FormatOption = Format.TEXT,
 ) -> None:
     """Check a run against absolute budgets: exit 0 if all hold, 1 if one fails, 2 if one is unknown."""
     from meshscope.analyze import diagnose as analyse
-    from meshscope.analyze import load_trace
     from meshscope.analyze.gate import check, exit_code, load_budgets, to_rows
 
     budgets = load_budgets(budget)
-    verdicts = check(analyse(load_trace(path)), budgets)
+    trace, _ = open_trace(path, runs=runs)
+    verdicts = check(analyse(trace), budgets)
     if output is Format.JSON:
         print_json({"version": 1, "checks": to_rows(verdicts)})
     else:
         for verdict in verdicts:
             emit(verdict.sentence())
         if output is Format.TEXT:
-            emit(f"\nNext: meshscope diagnose {path}")
+            emit(next_command("diagnose", trace.path))
     raise typer.Exit(exit_code(verdicts))

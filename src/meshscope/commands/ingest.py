@@ -3,35 +3,72 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .opening import next_command, open_trace, workers
+from .options import DEFAULT_RUNS, RunsOption, TopologyOption
 from .output import emit
+from .progress import reading_progress
+
+if TYPE_CHECKING:
+    from meshscope.analyze.trace import Trace
 
 
 def ingest(
     paths: Annotated[
         list[Path],
-        typer.Argument(metavar="PATH...", help="Traces of other tools: files or folders."),
+        typer.Argument(
+            metavar="PATH...",
+            help="Traces of other tools, or runs. Files given together are one job; each "
+            "folder or quoted glob is a job of its own.",
+        ),
     ],
-    runs: Annotated[Path, typer.Option(help="Folder that gets the run directories.")] = Path(
-        "meshscope_runs"
-    ),
+    runs: RunsOption = DEFAULT_RUNS,
+    topology_file: TopologyOption = None,
 ) -> None:
-    """Turn other tools' traces into run directories, and say what was understood."""
-    from meshscope.analyze.ingest import ingest as read
+    """Turn other tools' traces into run directories, and say what was understood.
+
+    A run of our own keeps its tables in its directory, if it is closed. What a topology file
+    states is kept with the tables of other tools' traces.
+    """
     from meshscope.analyze.ingest import understood
+    from meshscope.analyze.source_files import jobs_of
+    from meshscope.probe.schema.rundir import is_run_directory
+
+    for source in jobs_of(paths):
+        is_run = len(source) == 1 and is_run_directory(source[0])
+        if is_run:
+            trace, _ = open_trace(source[0], topology_file)
+        else:
+            trace = _ingested(source, runs, topology_file)
+        emit("\n".join(f"  {line}" for line in understood(trace)))
+        emit(next_command("diagnose", trace.path))
+
+
+def _ingested(source: list[Path], runs: Path, topology_file: Path | None) -> Trace:
+    """Ingest one job, keep what is stated about it, and say how fast that was."""
+    from meshscope.analyze.ingest import Keeping
+    from meshscope.analyze.ingest import ingest as read
+    from meshscope.analyze.kept_topology import keep_topology
+    from meshscope.analyze.source_files import size_of
+    from meshscope.analyze.topology_file import load_topology
     from meshscope.probe.clock import now_ns
 
-    for path in paths:
-        start_ns = now_ns()
-        result = read(path, runs)
-        seconds = (now_ns() - start_ns) / 1e9
-        size = result.source_bytes / 1e6
-        emit(
-            f"{path}: {size:,.1f} MB in {seconds:.2f} s ({size / seconds:,.0f} MB/s)"
-            + (", known from before" if result.reused else "")
-        )
-        emit("\n".join(f"  {line}" for line in understood(result.trace)))
-        emit(f"\nNext: meshscope diagnose {result.path}")
+    if topology_file is not None:
+        load_topology(topology_file)
+    start_ns = now_ns()
+    with reading_progress(size_of(*source)) as on_bytes:
+        keeping = Keeping(runs_dir=runs, workers=workers(), on_bytes=on_bytes)
+        result = read(source, keeping)
+    seconds = (now_ns() - start_ns) / 1e9
+    size = result.source_bytes / 1e6
+    named = str(source[0]) if len(source) == 1 else f"{len(source)} files"
+    emit(
+        f"{named}: {size:,.1f} MB in {seconds:.2f} s ({size / seconds:,.0f} MB/s)"
+        + (", known from before" if result.reused else "")
+    )
+    if topology_file is None:
+        return result.trace
+    return keep_topology(result.trace, topology_file)

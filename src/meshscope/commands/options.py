@@ -20,4 +20,17 @@ class Format(StrEnum):
 RunPath = Annotated[
     Path, typer.Argument(metavar="PATH", help="A run directory, or another tool's traces.")
 ]
+TopologyOption = Annotated[
+    Path | None,
+    typer.Option("--topology", metavar="FILE", help="TOML file that states mesh, groups, kernels."),
+]
+DEFAULT_RUNS = Path("meshscope_runs")
+RunsOption = Annotated[
+    Path,
+    typer.Option(
+        metavar="RUNS_DIR",
+        envvar="MESHSCOPE_RUNS",
+        help="Folder of runs; it keeps what was read of other tools' traces.",
+    ),
+]
 FormatOption = Annotated[Format, typer.Option("--format", help="How to write the result.")]

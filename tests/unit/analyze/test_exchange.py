@@ -27,7 +27,13 @@ def test_collectives_name_who_came_last():
     first = result["collectives"][0]
     assert (first["last_rank"], first["wire_ns"], first["kind"]) == (2, job.wire_ns, "all_reduce")
     assert first["wait_ns"] == {"0": 10 * MS, "1": 10 * MS, "2": 0, "3": 10 * MS}
-    assert result["ranks"]["2"] == {"wait_ns": 0, "arrived_last": 2, "count": 2}
+    assert result["ranks"]["2"] == {
+        "wait_ns": 0,
+        "arrived_last": 2,
+        "count": 2,
+        "undecided": 0,
+        "arrived_last_frac": 1.0,
+    }
     assert result["ranks"]["0"]["wait_ns"] == 20 * MS
     bus = 2 * 3 / 4 * (1 << 24) / (job.wire_ns * 1e-9)
     assert first["bus_bandwidth_bytes_per_s"] == pytest.approx(bus)

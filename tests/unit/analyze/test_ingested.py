@@ -9,10 +9,11 @@ from tests.synthetic import MS, Job, capture, uniform
 
 from meshscope.analyze import diagnose, load_trace
 from meshscope.analyze.exchange import diagnosis_to_json
-from meshscope.analyze.ingest import ingest, understood
-from meshscope.analyze.ingested import content_key, find_ingested, write_ingested
+from meshscope.analyze.ingested import find_ingested, run_name, write_ingested
+from meshscope.analyze.table_folder import drafted
 from meshscope.probe.schema.errors import MeshscopeError
 from meshscope.probe.schema.layout import ParallelLayout
+from meshscope.probe.schema.rundir import list_runs
 
 
 @pytest.fixture
@@ -23,13 +24,19 @@ def trace():
     return dataclasses.replace(found, origin="kineto", limits=("one thing was missing",))
 
 
+def store(trace, runs_dir, key="a" * 64):
+    """Keep a trace as a run; return its path."""
+    with drafted(runs_dir) as draft:
+        return write_ingested(trace, draft, key, name="job", source_bytes=1)
+
+
 def test_what_was_stored_comes_back(trace, tmp_path: Path):
     """If this fails, a diagnosis of the stored tables differs from that of the source."""
-    again = load_trace(write_ingested(trace, tmp_path, "k" * 64))
+    again = load_trace(store(trace, tmp_path))
     assert (again.origin, again.ranks, again.layout) == (trace.origin, trace.ranks, trace.layout)
     assert again.limits == trace.limits
-    assert {name: again.tables[name].num_rows for name in trace.tables} == {
-        name: table.num_rows for name, table in trace.tables.items()
+    assert {name: again.row_count(name) for name in trace.tables} == {
+        name: trace.row_count(name) for name in trace.tables
     }
     first, second = (diagnosis_to_json(diagnose(one)) for one in (trace, again))
     assert first["causes"] == second["causes"]
@@ -38,26 +45,26 @@ def test_what_was_stored_comes_back(trace, tmp_path: Path):
 
 def test_a_run_is_found_by_its_content(trace, tmp_path: Path):
     """If this fails, the same traces are parsed again, or others are taken for them."""
-    run = write_ingested(trace, tmp_path, "a" * 64)
+    run = store(trace, tmp_path)
+    assert list_runs(tmp_path) == [run]
     assert find_ingested(tmp_path, "a" * 64) == run
     assert find_ingested(tmp_path, "b" * 64) is None
     assert find_ingested(tmp_path / "nowhere", "a" * 64) is None
 
 
-def test_the_key_follows_names_and_contents(tmp_path: Path):
-    """If this fails, a trace that was written anew is answered from the old one."""
-    (tmp_path / "a").write_bytes(b"one")
-    key, size = content_key([tmp_path / "a"])
-    (tmp_path / "b").write_bytes(b"one")
-    assert size == 3
-    assert content_key([tmp_path / "b"])[0] != key
-    (tmp_path / "a").write_bytes(b"two")
-    assert content_key([tmp_path / "a"])[0] != key
+def test_two_that_ingest_the_same_at_once_share_the_run(trace, tmp_path: Path):
+    """If this fails, the slower of two jobs of a batch ends in an error."""
+    with drafted(tmp_path) as slower:
+        first = store(trace, tmp_path)
+        assert slower.is_dir(), "a draft that is in use was removed"
+        second = write_ingested(trace, slower, "a" * 64, name="job", source_bytes=1)
+    assert first == second
+    assert [path for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
 def test_a_damaged_table_is_named(trace, tmp_path: Path):
-    """If this fails, a torn cache ends in a traceback, or in fewer rows."""
-    run = write_ingested(trace, tmp_path, "a" * 64)
+    """If this fails, a torn table ends in a traceback, or in fewer rows."""
+    run = store(trace, tmp_path)
     file = run / "tables" / "collective" / "rank=00002.parquet"
     os.truncate(file, file.stat().st_size // 2)
     with pytest.raises(MeshscopeError, match="table collective is damaged"):
@@ -70,25 +77,30 @@ def test_a_run_that_cannot_be_written_whole_is_removed(trace, tmp_path: Path, mo
     def full(*_args, **_options):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("pyarrow.parquet.write_table", full)
+    monkeypatch.setattr("pyarrow.parquet.ParquetWriter.write_table", full)
     with pytest.raises(OSError, match="No space"):
-        write_ingested(trace, tmp_path, "a" * 64)
+        store(trace, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_nothing_to_read_is_an_error(tmp_path: Path):
-    """If this fails, a wrong path makes an empty run."""
-    with pytest.raises(MeshscopeError, match="no file to read"):
-        ingest(tmp_path / "none*.json", tmp_path / "runs")
+def test_what_a_killed_program_left_is_removed(trace, tmp_path: Path):
+    """If this fails, every interrupted ingest takes its disk space for ever."""
+    left = tmp_path / ".draft-killed"
+    (left / "tables").mkdir(parents=True)
+    store(trace, tmp_path)
+    assert not left.exists()
 
 
-@pytest.mark.traces
-def test_a_real_set_is_parsed_once_and_explained(traces_dir: Path, tmp_path: Path):
-    """If this fails, people cannot see what was understood of their traces."""
-    source = traces_dir / "amd_hpctraining" / "split"
-    first, second = (ingest(source, tmp_path) for _ in range(2))
-    assert (first.reused, second.reused) == (False, True)
-    assert first.path == second.path
-    lines = understood(second.trace)
-    assert "ranks: 4 of 4" in lines
-    assert any("axis dp" in line and "only group" in line for line in lines)
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("rank0.pt.trace.json.gz", "rank0"),
+        ("my job (2)", "my-job-2"),
+        ("...", "trace"),
+        ("\x1b[31mred.json", "31mred"),
+        ("x" * 300, "x" * 80),
+    ],
+)
+def test_runs_have_names_that_people_recognise(source, name):
+    """If this fails, a run is a hash, or its name is none that a folder may have."""
+    assert run_name(source) == name

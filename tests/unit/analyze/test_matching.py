@@ -117,6 +117,14 @@ def test_a_disagreement_that_no_move_explains_is_counted():
     assert any("6 collectives differ in kind or size" in limit for limit in match.limits)
 
 
+def test_members_that_do_not_overlap_are_stated():
+    """Waits between collectives that were not the same one would be taken for true."""
+    late = 1_000_000
+    rows = [member(0, 0, 100), member(1, late, late + 100)]
+    match = match_collectives(trace_of(collective=rows))
+    assert any("1 of 1 collectives" in x and "not overlap" in x for x in match.limits)
+
+
 def test_a_later_row_of_an_event_replaces_the_earlier():
     """A collective whose end was learned later would count twice."""
     rows = [member(0, 0, None), member(0, 0, 50), member(1, 10, 50)]

@@ -1,0 +1,21 @@
+"""Slow ranks: found from what their own work takes, whatever the work is.
+
+``detect`` judges a recorded window; ``OnlineDetector`` follows a running job in bounded
+memory. Neither says what a slow rank costs: that takes a replay (``attribution``).
+"""
+
+from .detect import detect
+from .online import OnlineDetector
+from .results import DetectionResult
+from .settings import DetectionSettings
+from .verdict import Evidence, Persistence, RankVerdict
+
+__all__ = [
+    "DetectionResult",
+    "DetectionSettings",
+    "Evidence",
+    "OnlineDetector",
+    "Persistence",
+    "RankVerdict",
+    "detect",
+]

@@ -1,0 +1,48 @@
+"""What counts as slow, and how often a healthy job may be blamed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from meshscope.probe.schema.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DetectionSettings:
+    """Settings of a detection; the thresholds follow from them by theory."""
+
+    smallest: float = 0.02
+    """Slow-down that is looked for; smaller ones are found later, or not."""
+    large: float = 0.05
+    """Slow-down that is to be found within few steps."""
+    spread: float = 0.005
+    """Standard deviation of the constant differences between healthy ranks (silicon, cooling)
+    where a job is too small to show its own; that of a production trace was 0.6 %."""
+    large_job_spread: float = 0.003
+    """The same for a job of at least four replicas and eight ranks, before it is averaged with
+    what its ranks show; it counts as much as eight ranks."""
+    steps_between_false_alarms: float = 40_000
+    """Mean number of steps of a healthy *job* between two false suspects, for each test."""
+    false_alarms_per_window: float = 5e-4
+    """Chance that the test over a whole window blames a rank of a healthy job."""
+    baseline_steps: int = 20
+    """Steps before the own past of a rank counts as known."""
+    memory_steps: int = 200
+    """Steps after which a rank's past is forgotten, so that slow drift is no change."""
+
+    def __post_init__(self) -> None:
+        """Validate the values.
+
+        Raises:
+            ConfigError: A value is outside its range.
+        """
+        for name in ("smallest", "large", "spread", "large_job_spread", "false_alarms_per_window"):
+            if not 0 < getattr(self, name) < 1:
+                raise ConfigError("must lie between 0 and 1", where=f"detection.{name}")
+        for name in ("steps_between_false_alarms", "baseline_steps"):
+            if getattr(self, name) < 2:
+                raise ConfigError("must be at least 2", where=f"detection.{name}")
+        if self.memory_steps < self.baseline_steps:
+            raise ConfigError(
+                "is shorter than detection.baseline_steps", where="detection.memory_steps"
+            )

@@ -1,0 +1,93 @@
+"""Why a device had nothing to do: nothing was launched yet, or what was launched waited."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from meshscope.probe.schema.terms import KernelCategory
+
+from .intervals import IntArray, gaps, intersect, pair, subtract, total_length, union
+from .trace import Trace
+
+_BLOCKING = re.compile(r"synchroni[sz]e|\bcu(?:da)?Memcpy$", re.IGNORECASE)
+
+
+class DeviceIdle(NamedTuple):
+    """Times of one rank, ns; None where launches are not known."""
+
+    span_ns: int
+    """From the first start to the last end of device work."""
+    busy_ns: int
+    """Union of all device work; synchronisation rows are none."""
+    starved_ns: int | None
+    """Idle while nothing was launched that had not started: the host was late."""
+    launch_bound_ns: int | None
+    """The part of it in which a thread of the host was at work in an operator or a call."""
+
+    @property
+    def idle_ns(self) -> int:
+        """Return the span less what is busy."""
+        return self.span_ns - self.busy_ns
+
+
+def device_idle(trace: Trace, rank: int, kernel: pd.DataFrame) -> DeviceIdle:
+    """Split the idle time of one rank's device, all its streams together.
+
+    With A the instants at which any device work runs, and Q those between the launch of
+    an activity and its start: idle = span - A, starved = idle - Q. Launch-bound is the part of
+    starved in which the CPU is launching: a thread is inside an operator or a runtime
+    call and not in a call that waits for the device. The rest of starved is time in
+    which the host did something else, such as waiting for input.
+
+    HolisticTraceAnalysis asks the same of each stream alone and counts a gap as ``host_wait``
+    from its beginning to the next start if that was launched after the gap began; here the
+    gap ends with the launch, and a stream that waits while another works is not idle.
+
+    Args:
+        trace: The capture.
+        rank: The rank.
+        kernel: Its device activities: category, start_ns, dur_ns, launch_ns.
+    """
+    work = kernel[kernel["category"] != KernelCategory.SYNC.value]
+    if work.empty:
+        return DeviceIdle(0, 0, None, None)
+    start_ns = work["start_ns"].to_numpy(np.int64)
+    busy = union(pair(start_ns, start_ns + work["dur_ns"].to_numpy(np.int64)))
+    begin, end = int(start_ns.min()), int((start_ns + work["dur_ns"].to_numpy(np.int64)).max())
+    launched = work["launch_ns"].notna().to_numpy(bool)
+    if not launched.any():
+        return DeviceIdle(end - begin, total_length(busy), None, None)
+    queued = pair(work["launch_ns"][launched].to_numpy(np.int64), start_ns[launched])
+    starved = subtract(gaps(busy, begin, end), queued)
+    working = _working(trace, rank)
+    return DeviceIdle(
+        span_ns=end - begin,
+        busy_ns=total_length(busy),
+        starved_ns=total_length(starved),
+        launch_bound_ns=total_length(intersect(starved, working)) if len(working) else None,
+    )
+
+
+def _working(trace: Trace, rank: int) -> IntArray:
+    """Return when any thread of the host was inside an operator or call that does not wait."""
+    names = trace.rank_frame("name", rank)
+    waits = names.loc[names["name"].str.contains(_BLOCKING), "name_id"]
+    columns = ["thread", "name_id", "start_ns", "dur_ns"]
+    calls = trace.rank_frame("runtime_call", rank, columns)
+    is_wait = calls["name_id"].isin(waits)
+    inside = pd.concat([trace.rank_frame("op", rank, columns), calls[~is_wait]])
+    waiting = calls[is_wait]
+    by_thread = [
+        subtract(_intervals(rows), _intervals(waiting[waiting["thread"] == thread]))
+        for thread, rows in inside.groupby("thread")
+    ]
+    return union(np.concatenate([np.empty((0, 2), np.int64), *by_thread]))
+
+
+def _intervals(rows: pd.DataFrame) -> IntArray:
+    start_ns = rows["start_ns"].to_numpy(np.int64)
+    return pair(start_ns, start_ns + rows["dur_ns"].to_numpy(np.int64))

@@ -1,0 +1,28 @@
+"""The JSON form of the critical path of a step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..critical_path import CriticalPath
+
+
+def critical_path_to_json(path: CriticalPath, limits: tuple[str, ...]) -> dict[str, Any]:
+    """Return the path in pieces, and its length by class and by rank.
+
+    Args:
+        path: The path of one step.
+        limits: What the account of the run cannot tell.
+    """
+    return {
+        "version": 1,
+        "step": path.step,
+        "step_time_ns": path.end_ns - path.start_ns,
+        "by_class": path.by("class").to_dict("records"),
+        "by_rank": path.by("rank", "stage").to_dict("records"),
+        "pieces": path.pieces.assign(
+            start_ns=path.pieces["start_ns"] - path.start_ns,
+            end_ns=path.pieces["end_ns"] - path.start_ns,
+        ).to_dict("records"),
+        "limits": list(limits),
+    }

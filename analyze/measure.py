@@ -1,0 +1,103 @@
+"""From a capture to the account that findings, causes and paths are read from."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from meshscope.probe.schema.errors import TraceFormatError
+
+from .account import Account
+from .attribution import attribute
+from .bubble import pipeline_bubble
+from .clocks import clock_offsets
+from .communication import CommunicationEvents, communication_events
+from .effects import stage_of_ranks
+from .ledger import Ledger, build_ledger
+from .memory import memory_by_stage
+from .program import Program, build_program
+from .steps import StepWindows, step_windows
+from .trace import Trace
+from .utilization import utilization
+from .waiting import waits_by_rank
+from .words import sentence
+
+MOST_LIMITS_IN_ERROR = 3
+_WRONG_CLOCKS = "no replay: the clocks of some ranks are wrong (see the finding clock_skew)"
+
+
+def measure(trace: Trace) -> Account:
+    """Return the ledger, the replay and all that the findings look at.
+
+    Raises:
+        TraceFormatError: The capture holds no event that lies in a step.
+    """
+    windows = _windows(trace)
+    events = communication_events(trace, windows)
+    ledger = build_ledger(trace, windows, events)
+    ranks = windows.ranks.tolist()
+    waits = waits_by_rank(events, ranks)
+    offsets = clock_offsets(events)
+    program, replay_limits = _program(windows, events, ledger, offsets)
+    attribution = None
+    if program is not None:
+        attribution = attribute(trace, program, ledger, events, waits)
+        replay_limits = attribution.limits
+    seen_limits = (*trace.limits, *_clock_limits(trace))
+    limits = (*seen_limits, *windows.limits, *events.limits, *replay_limits)
+    return Account(
+        trace=trace,
+        windows=windows,
+        events=events,
+        ledger=ledger,
+        program=program,
+        attribution=attribution,
+        utilization=utilization(trace, windows.step_time_ns),
+        bubble=pipeline_bubble(trace, ledger),
+        memory=memory_by_stage(trace),
+        waits=waits,
+        clock_offsets=offsets,
+        stage=stage_of_ranks(trace, ranks),
+        limits=tuple(map(sentence, limits)),
+    )
+
+
+def _clock_limits(trace: Trace) -> tuple[str, ...]:
+    """Return what a host capture of a run on GPUs cannot tell."""
+    device = str(trace.run.get("device_name") or "")
+    if trace.origin != "meshscope" or not device or device.startswith("CPU"):
+        return ()
+    if trace.row_count("kernel"):
+        return ()
+    return (
+        f"times are those of the host: on {device} a span says when work was launched, "
+        "not when the device ran it, and communication has no end unless the host waited for it",
+    )
+
+
+def _windows(trace: Trace) -> StepWindows:
+    windows = step_windows(trace)
+    if not windows.frame.empty and windows.step_time_ns > 0:
+        return windows
+    what = "no step and no event was recorded"
+    if len(trace.frame("step")):
+        what = "no step was finished on every captured rank"
+    if not windows.frame.empty:
+        what = "the recorded steps have no length"
+    remedy = "Record at least one whole step, then diagnose again"
+    if trace.limits:
+        remedy = " ".join(["What was read:", *map(sentence, trace.limits[:MOST_LIMITS_IN_ERROR])])
+    raise TraceFormatError(what, where=str(trace.path), remedy=remedy)
+
+
+def _program(
+    windows: StepWindows, events: CommunicationEvents, ledger: Ledger, offsets: pd.Series
+) -> tuple[Program | None, tuple[str, ...]]:
+    """Return the replay graph, or why there is none."""
+    if not offsets.empty:
+        return None, (_WRONG_CLOCKS,)
+    if events.frame.empty:
+        return None, ("no communication was recorded: who makes others wait cannot be known",)
+    try:
+        return build_program(windows, events, ledger), ()
+    except ValueError as error:
+        return None, (f"no replay: {error} (clocks of different hosts?)",)

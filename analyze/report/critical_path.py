@@ -1,0 +1,53 @@
+"""The critical path as text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..labels import class_label
+from ..text_table import text_table
+from .amounts import limit_lines, milliseconds
+from .page import page
+
+MOST_ROWS = 12
+
+
+def critical_path_to_text(result: dict[str, Any], *, markdown: bool = False) -> str:
+    """Return what the length of a step consists of: by class, by rank, and its longest pieces."""
+    length = milliseconds(result["step_time_ns"])
+    title = f"Critical path of step {result['step']}: {length} ms"
+    by_class = [(class_label(row["class"]), *_amount(row)) for row in result["by_class"]]
+    by_rank = [
+        (row["rank"], "-" if row["stage"] < 0 else row["stage"], *_amount(row))
+        for row in result["by_rank"][:MOST_ROWS]
+    ]
+    pieces = sorted(result["pieces"], key=lambda piece: -piece["dur_ns"])[:MOST_ROWS]
+    longest = [
+        (
+            milliseconds(piece["start_ns"]),
+            milliseconds(piece["dur_ns"]),
+            piece["rank"],
+            class_label(piece["class"]),
+            "-" if piece["microbatch"] < 0 else piece["microbatch"],
+            piece["link"] or piece["group_id"] or "-",
+        )
+        for piece in sorted(pieces, key=lambda piece: piece["start_ns"])
+    ]
+    headers = ("at ms", "ms", "rank", "what", "microbatch", "group or link")
+    lines = [
+        f"# {title}" if markdown else title,
+        "",
+        *text_table(("what", "ms", "of the step"), by_class, markdown=markdown),
+        "",
+        *text_table(("rank", "stage", "ms", "of the step"), by_rank, markdown=markdown),
+        "",
+        f"The {len(longest)} longest of {len(result['pieces'])} pieces, in the order of time",
+        "",
+        *text_table(headers, longest, markdown=markdown),
+        *limit_lines(result["limits"]),
+    ]
+    return page(lines, markdown=markdown)
+
+
+def _amount(row: dict[str, Any]) -> tuple[str, str]:
+    return milliseconds(row["dur_ns"]), f"{row['frac']:.1%}"

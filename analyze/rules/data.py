@@ -1,0 +1,34 @@
+"""Microbatches that differ in their work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from meshscope.probe.schema.terms import FindingKind
+
+from ..account import Account
+from ..results import Finding
+from .grading import MIN_COST, severity
+
+
+def unequal_data(account: Account) -> Iterator[Finding]:
+    """Work that the ranks of a replica share by microbatch, and other replicas do not have."""
+    for cause in account.causes("sequence_imbalance"):
+        if max(cause.share_frac, cause.removal_gain_frac) < MIN_COST:
+            continue
+        yield Finding(
+            kind=FindingKind.SEQUENCE_IMBALANCE,
+            severity=severity(cause.share_frac),
+            where=cause.where,
+            claim="Microbatches differ in how much work they are, and the replicas wait for the "
+            "longest",
+            cost_frac=cause.share_frac,
+            removal_gain_frac=cause.removal_gain_frac,
+            confidence=0.8,
+            evidence=(
+                "what a rank works beyond its mean on a microbatch, the others of its replica (or "
+                "its own backward pass) work too: no rank is slow, the data is uneven",
+            ),
+            remedy="Balance the sum of squared sequence lengths over replicas and microbatches when "
+            "packing, or sort by length within a batch",
+        )

@@ -1,0 +1,145 @@
+"""``python -m meshscope.analyze.synthetic``: write a synthetic run with its truth."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from meshscope.probe.schema.errors import ConfigError, MeshscopeError
+from meshscope.probe.schema.layout import ParallelLayout
+from meshscope.probe.schema.terms import ScheduleKind
+
+from .faults import FaultKind, parse_fault
+from .job import Costs, SyntheticJob
+from .record import record
+from .run_directory import write_run
+from .simulate import make_simulation
+from .truth import truth_of
+
+USAGE_ERROR = 2
+
+
+def parse_layout(text: str) -> ParallelLayout:
+    """Read ``tp8,pp16,dp128`` (axes left out are 1); ``order=dp-pp-cp-tp`` may follow.
+
+    Raises:
+        ConfigError: A part is no axis with a size.
+    """
+    sizes: dict[str, int | str] = {}
+    for part in text.split(","):
+        name = part.rstrip("0123456789")
+        if part.startswith("order="):
+            sizes["order"] = part.removeprefix("order=")
+        elif name in ("tp", "pp", "dp", "cp", "ep", "vpp") and name != part:
+            sizes[name] = int(part.removeprefix(name))
+        else:
+            raise ConfigError(
+                f"{part!r} is no axis with a size",
+                where="layout",
+                remedy="Write it like tp8,pp16,dp128",
+            )
+    return ParallelLayout.from_json(sizes)
+
+
+def parse_costs(texts: list[str]) -> Costs:
+    """Read durations such as ``head=2.5``: the names of ``Costs`` without ``_ns``, in ms.
+
+    Raises:
+        ConfigError: A name is not known, or a value is no number.
+    """
+    known = {field.name.removesuffix("_ns"): field.name for field in fields(Costs)}
+    values: dict[str, int] = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        try:
+            values[known[name]] = round(float(value) * 1e6)
+        except KeyError:
+            raise ConfigError(
+                f"{name!r} is no cost", where="cost", remedy=f"Choose {', '.join(known)}"
+            ) from None
+        except ValueError:
+            raise ConfigError(f"{value!r} is no number of ms", where=f"cost {name}") from None
+    return Costs(**values)
+
+
+def main(  # noqa: PLR0913 - typer reads the options from the signature
+    *,
+    layout: Annotated[str, typer.Option(help="Sizes of the axes: tp8,pp16,dp128.")] = "tp2,pp2,dp2",
+    schedule: Annotated[
+        ScheduleKind | None, typer.Option(help="Pipeline schedule; 1f1b where pp is above 1.")
+    ] = None,
+    microbatches: Annotated[int, typer.Option(help="Microbatches of a step.")] = 8,
+    steps: Annotated[int, typer.Option(help="Steps.")] = 3,
+    layers: Annotated[str, typer.Option(help="Layers of each stage, like 9,8,8,7.")] = "",
+    segments: Annotated[
+        int, typer.Option(help="Collectives of each inner axis (tp, cp, ep) in a pass.")
+    ] = 1,
+    dp_buckets: Annotated[int, typer.Option(help="Gradient buckets.")] = 1,
+    overlap_dp: Annotated[bool, typer.Option(help="Reduce buckets during the backward.")] = False,
+    jitter: Annotated[float, typer.Option(help="Variation of all work, 0.02 is 2 %.")] = 0.0,
+    wire_jitter: Annotated[float, typer.Option(help="Variation of all transfers.")] = 0.0,
+    cost: Annotated[
+        list[str] | None, typer.Option(help="A duration in ms, like head=2.5; repeat it.")
+    ] = None,
+    fault: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="kind:key=value,…; repeat it. Kinds: " + ", ".join(FaultKind) + ".",
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of all variation.")] = 0,
+    ranks_per_host: Annotated[int, typer.Option(help="Ranks of one machine.")] = 8,
+    out: Annotated[Path, typer.Option(help="Folder of runs.")] = Path("runs"),
+    truth: Annotated[bool, typer.Option(help="Also simulate without each fault.")] = True,
+) -> None:
+    """Simulate a training job and write what a capture of it holds, with its truth.
+
+    The path of the run goes to stdout. Nothing in it was measured, and every report says so.
+    """
+    mesh = parse_layout(layout)
+    job = SyntheticJob(
+        layout=mesh,
+        schedule=schedule or (ScheduleKind.ONE_F_ONE_B if mesh.pp > 1 else ScheduleKind.NONE),
+        microbatches=microbatches,
+        steps=steps,
+        layers=_integers(layers),
+        costs=parse_costs(cost or []),
+        segments=segments,
+        dp_buckets=dp_buckets,
+        overlap_dp=overlap_dp,
+        jitter_cv=jitter,
+        wire_cv=wire_jitter,
+        seed=seed,
+        ranks_per_host=ranks_per_host,
+        faults=tuple(map(parse_fault, fault or [])),
+    )
+    trace = record(make_simulation(job))
+    rows = ", ".join(f"{name} {table.num_rows:,}" for name, table in trace.tables.items())
+    typer.echo(f"{mesh.world_size:,} ranks; rows: {rows}", err=True)
+    path = write_run(job, trace, truth_of(job) if truth else None, out)
+    typer.echo(str(path))
+    typer.echo(f"Next: meshscope diagnose {path}", err=True)
+
+
+def _integers(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(",") if part)
+    except ValueError:
+        raise ConfigError(f"{text!r} is no list of layers", where="layers") from None
+
+
+def run() -> None:
+    """Run the command; an error is one line on stderr and exit code 2."""
+    try:
+        typer.run(main)
+    except (MeshscopeError, OSError) as error:
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(USAGE_ERROR)
+
+
+if __name__ == "__main__":
+    run()

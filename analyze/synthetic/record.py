@@ -1,0 +1,166 @@
+"""From simulated times to the tables that a probe on every rank would have written.
+
+Clock faults and lost records are applied here: they change what is recorded, not
+what happened. Times are those of each rank's host clock.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from meshscope.probe.schema.tables import PROGRESS, RUN, TABLES
+from meshscope.probe.schema.terms import CaptureLevel, ScheduleKind
+
+from ..intervals import IntArray
+from ..trace import Trace
+from ..words import counted
+from .columns import Rows, to_table
+from .faults import FaultKind
+from .groups import AXES, GroupNames, group_table
+from .job import SyntheticJob
+from .mesh import Mesh
+from .rows import COLLECTIVE_KINDS, DIRECTIONS, SPAN_KINDS, StepRecorder
+from .simulate import Simulation, is_never
+
+ORIGIN = "synthetic"
+SIMULATED = "the job is synthetic: every time in it is simulated, nothing was measured"
+DEVICE = "none (simulated)"
+
+
+def record(simulation: Simulation) -> Trace:
+    """Simulate a job and return what a capture of it holds."""
+    job, mesh = simulation.job, simulation.mesh
+    names = GroupNames(mesh)
+    source = {"dtype": ["bfloat16"], "source": ["host_blocking"], "axis": list(AXES)}
+    rows = {
+        "step": Rows("step", {}),
+        "span": Rows("span", {"kind": list(SPAN_KINDS)}),
+        "collective": Rows(
+            "collective", {**source, "group_id": names.words, "kind": list(COLLECTIVE_KINDS)}
+        ),
+        "p2p": Rows("p2p", {**source, "group_id": names.words, "direction": list(DIRECTIONS)}),
+    }
+    recorder = StepRecorder(simulation, names, rows)
+    stuck = False
+    for times in simulation.steps():
+        recorder.add(times)
+        stuck = stuck or times.is_stuck
+    clock = _Clock(job, mesh)
+    tables = {}
+    for name, own in rows.items():
+        order = ("rank", "event_id") if "source" in own.words else ("rank", "start_ns")
+        tables[name] = _finished(name, own.columns(order), own.words, clock)
+    lost = sorted({f.rank for f in job.of_kind(FaultKind.MISSING_RANK) if f.rank is not None})
+    run = _run_row(job)
+    tables["run"] = RUN.conform(pa.Table.from_pylist([run]))
+    tables["group"] = group_table(mesh, names)
+    if stuck:
+        tables["progress"] = _progress(tables["collective"], names, lost)
+    ranks = tuple(rank for rank in range(job.layout.world_size) if rank not in lost)
+    return Trace(
+        path=Path(ORIGIN),
+        run=run,
+        layout=job.layout,
+        ranks=ranks,
+        tables=tables,
+        limits=_limits(job),
+        origin=ORIGIN,
+        clocks={rank: f"host{rank // job.ranks_per_host:04d}" for rank in ranks},
+    )
+
+
+class _Clock:
+    """Maps true time to what the clock of a rank's host shows."""
+
+    def __init__(self, job: SyntheticJob, mesh: Mesh) -> None:
+        world = job.layout.world_size
+        host = np.arange(world) // job.ranks_per_host
+        self._ahead_ns, self._gain = np.zeros(world, np.int64), np.zeros(world)
+        self._is_plain = True
+        for fault in job.of_kind(FaultKind.CLOCK_SKEW):
+            self._ahead_ns[host == fault.host] += round((fault.offset_ms or 0.0) * 1e6)
+            self._gain[host == fault.host] += (fault.drift_ppm or 0.0) * 1e-6
+            self._is_plain = False
+
+    def shown(self, rank: IntArray, time_ns: IntArray) -> IntArray:
+        """Return times as the ranks' clocks show them."""
+        if self._is_plain:
+            return time_ns
+        drift = np.rint(time_ns * self._gain[rank]).astype(np.int64)
+        return time_ns + drift + self._ahead_ns[rank]
+
+
+def _finished(
+    name: str, columns: dict[str, IntArray], words: dict[str, list[str]], clock: _Clock
+) -> pa.Table:
+    """Return the table of sorted columns, on the clocks of the ranks."""
+    if not columns:
+        return TABLES[name].empty()
+    rank = columns["rank"]
+    times = {name: columns.pop(name) for name in list(columns) if name.endswith("_ns")}
+    work = {name: times.pop(name) for name in ("cpu_ns",) if name in times}
+    unknown = {name: is_never(values) for name, values in times.items()}
+    shown = {name: clock.shown(rank, values) for name, values in times.items()}
+    columns |= {**work, "start_ns": shown["start_ns"]}
+    if name in ("step", "span"):
+        columns["dur_ns"] = shown["end_ns"] - shown["start_ns"]
+        return to_table(name, columns, words, {})
+    # A blocking operation is waited for from issue to end: the same values, stored once.
+    shown = {"wait_start_ns": shown["start_ns"], "wait_end_ns": shown["end_ns"], **shown}
+    unknown = {"wait_end_ns": unknown["end_ns"], **unknown}
+    columns |= {"issue_ns": shown["start_ns"], **shown}
+    return to_table(name, columns, words, {k: mask for k, mask in unknown.items() if mask.any()})
+
+
+def _progress(collectives: pa.Table, names: GroupNames, lost: list[int]) -> pa.Table:
+    """Return how far each rank came in each group, for a job that hangs; -1 for nowhere."""
+    done = collectives["end_ns"].is_valid().to_numpy(zero_copy_only=False)
+    rank = collectives["rank"].to_numpy()
+    seq = collectives["seq"].to_numpy()
+    group = names.codes(collectives["group_id"])
+    rows: list[dict[str, object]] = []
+    for code, members in names.members():
+        for member in members:
+            own = (rank == member) & (group == code)
+            if member not in lost:
+                rows.append(
+                    {
+                        "rank": member,
+                        "group_id": names.words[code],
+                        "issued_seq": int(seq[own].max(initial=-1)),
+                        "completed_seq": int(seq[own & done].max(initial=-1)),
+                    }
+                )
+    return PROGRESS.conform(pa.Table.from_pylist(rows)) if rows else PROGRESS.empty()
+
+
+def _run_row(job: SyntheticJob) -> dict[str, object]:
+    layout = job.layout
+    tokens = job.tokens_per_microbatch * job.microbatches * layout.dp
+    row: dict[str, object] = dict.fromkeys(TABLES["run"].column_names())
+    axes = {name: getattr(layout, name) for name in ("tp", "pp", "dp", "cp", "ep", "vpp", "order")}
+    return (
+        row
+        | axes
+        | {
+            "run_id": f"synthetic-{job.key()[:12]}",
+            "world_size": layout.world_size,
+            "num_layers": sum(job.layers) if job.layers else 2 * job.stages,
+            "schedule": None if job.schedule is ScheduleKind.NONE else str(job.schedule),
+            "microbatches": job.microbatches,
+            "tokens_per_step": tokens,
+            "device_name": DEVICE,
+            "capture_level": str(CaptureLevel.COLLECTIVES),
+        }
+    )
+
+
+def _limits(job: SyntheticJob) -> tuple[str, ...]:
+    lost = job.of_kind(FaultKind.MISSING_RANK)
+    limits = [SIMULATED]
+    if lost:
+        limits.append(f"{counted(len(lost), 'rank')} of the synthetic job were not captured")
+    return tuple(limits)

@@ -1,0 +1,261 @@
+"""The rows that one simulated step leaves in each table."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from meshscope.probe.schema.terms import CollectiveKind, Direction, SpanKind
+
+from ..intervals import IntArray
+from ..schedules import PASS_KINDS
+from .columns import Block, Rows
+from .durations import Purpose, draws
+from .faults import FaultKind
+from .groups import AXES, GroupNames
+from .program import COLLECTIVE
+from .simulate import Simulation, StepTimes, bucket_operations, is_never
+
+SPAN_KINDS = (
+    *PASS_KINDS,
+    SpanKind.OPTIMIZER,
+    SpanKind.DATA_LOAD,
+    SpanKind.GC,
+    SpanKind.CHECKPOINT,
+)
+COLLECTIVE_KINDS = (
+    CollectiveKind.ALL_REDUCE,
+    CollectiveKind.ALL_GATHER,
+    CollectiveKind.ALL_TO_ALL,
+)
+DIRECTIONS = (Direction.SEND, Direction.RECV)
+_KIND_OF_AXIS = {"tp": 0, "dp": 0, "cp": 1, "ep": 2}
+"""The collective that runs along each axis, as a position in ``COLLECTIVE_KINDS``."""
+MESSAGE_BYTES = 1 << 20
+"""Size of everything sent inside a pass; gradients are ``GRADIENT_BYTES``."""
+GRADIENT_BYTES = 1 << 26
+_SEND = 1
+"""Slot of a send after its operation; an operation itself has slot 0, buckets from 2 on."""
+
+BoolArray = npt.NDArray[np.bool_]
+
+
+class StepRecorder:
+    """Adds the rows of one step after the other."""
+
+    def __init__(self, simulation: Simulation, names: GroupNames, rows: dict[str, Rows]) -> None:
+        self._job, self._mesh = simulation.job, simulation.mesh
+        self._program, self._plan = simulation.program, simulation.program.plan
+        self._names, self._rows = names, rows
+        lost = [f.rank for f in self._job.of_kind(FaultKind.MISSING_RANK)]
+        self._is_seen = np.ones(self._mesh.rank.size, dtype=bool)
+        self._is_seen[np.array(lost, dtype=np.int64)] = False
+        self._seen = self._is_seen[self._mesh.rank]
+        self._pass_rank = self._mesh.rank[self._plan.rank]
+        self._send_seq = self._order_of_sends()
+
+    def add(self, times: StepTimes) -> None:
+        """Append what happened in a step."""
+        self._add_step(times)
+        self._add_passes(times)
+        self._add_whole_spans(times)
+        for at, axis in enumerate(self._program.axes):
+            self._add_inner(times, at, axis)
+        self._add_gradients(times)
+        if self._plan.crosses.any():
+            self._add_messages(times)
+
+    def _add_step(self, times: StepTimes) -> None:
+        self._rows["step"].add(
+            {
+                "rank": self._mesh.rank,
+                "step": times.step,
+                "start_ns": times.begin,
+                "end_ns": times.end,
+                "tokens": self._job.microbatches * self._job.tokens_per_microbatch,
+            },
+            self._seen & ~is_never(times.end),
+        )
+
+    def _spans(self, columns: Block, times: StepTimes, keep: BoolArray) -> None:
+        self._rows["span"].add({**columns, "step": times.step}, keep)
+
+    def _add_passes(self, times: StepTimes) -> None:
+        plan, program, work = self._plan, self._program, times.durations.work
+        start = times.at(program.before[program.first])
+        end = times.at(program.node[program.last])
+        seen = self._seen[plan.rank]
+        place: Block = {
+            "rank": self._pass_rank,
+            "stage": plan.stage[:, None, None],
+            "chunk": plan.chunk[:, None, None],
+            "microbatch": plan.microbatch[:, None, None],
+            "start_ns": start,
+        }
+        own: Block = {"kind": plan.kind[:, None, None], "end_ns": end, "cpu_ns": work}
+        self._spans({**place, **own}, times, seen & ~is_never(end))
+        pause = times.durations.pause
+        if pause is not None:
+            gc: Block = {
+                "kind": SPAN_KINDS.index(SpanKind.GC),
+                "end_ns": start + pause,
+                "cpu_ns": pause,
+            }
+            self._spans({**place, **gc}, times, seen & (pause > 0) & ~is_never(start))
+
+    def _add_whole_spans(self, times: StepTimes) -> None:
+        durations = times.durations
+        for kind, start, length in (
+            (SpanKind.DATA_LOAD, times.begin, durations.data),
+            (SpanKind.OPTIMIZER, times.optimizer, durations.optimizer),
+            (SpanKind.CHECKPOINT, times.checkpoint, durations.checkpoint),
+        ):
+            span: Block = {
+                "rank": self._mesh.rank,
+                "kind": SPAN_KINDS.index(kind),
+                "stage": self._mesh.at["pp"],
+                "chunk": -1,
+                "microbatch": -1,
+                "start_ns": start,
+                "end_ns": start + length,
+                "cpu_ns": length if kind is SpanKind.OPTIMIZER else 0,
+            }
+            self._spans(span, times, self._seen & (length > 0) & ~is_never(start))
+
+    def _add_inner(self, times: StepTimes, at: int, axis: str) -> None:
+        program = self._program
+        operation = np.flatnonzero(program.kind == COLLECTIVE + at)
+        position, count = _position_in(program.rank[operation])
+        per_step = count + (axis == "cp")
+        self._collectives(
+            axis,
+            {
+                "rank": self._mesh.rank[program.rank[operation]],
+                "seq": (position + times.step * per_step)[:, None, None],
+                "event_id": self._event(times.step, operation, 0)[:, None, None],
+                "start_ns": times.at(program.before[operation]),
+                "end_ns": times.at(program.node[operation]),
+            },
+            times.step,
+        )
+
+    def _add_gradients(self, times: StepTimes) -> None:
+        job, program, gradients = self._job, self._program, times.gradients
+        after = len(program.kind)
+        if gradients is not None:
+            operations = bucket_operations(job, program)
+            for bucket in range(job.dp_buckets):
+                at = operations[bucket] if job.overlap_dp else np.full(job.layout.pp, after)
+                self._collectives(
+                    "dp",
+                    {
+                        "rank": self._mesh.rank,
+                        "seq": times.step * job.dp_buckets + bucket,
+                        "event_id": self._event(times.step, at, 2 + bucket)[:, None, None],
+                        "start_ns": gradients.issue[bucket],
+                        "end_ns": gradients.done[bucket],
+                        "wait_start_ns": gradients.wait[bucket],
+                        "wait_end_ns": gradients.resume[bucket],
+                    },
+                    times.step,
+                )
+        if job.layout.cp > 1:
+            inner = np.bincount(program.rank[program.kind == COLLECTIVE])
+            self._collectives(
+                "cp",
+                {
+                    "rank": self._mesh.rank,
+                    "seq": (inner + times.step * (inner + 1))[:, None, None],
+                    "event_id": int(self._event(times.step, np.array(after + 1), 0)),
+                    "start_ns": times.reduced,
+                    "end_ns": times.optimizer,
+                },
+                times.step,
+                kind=0,
+            )
+
+    def _collectives(self, axis: str, columns: Block, step: int, kind: int | None = None) -> None:
+        """Append one member per entry; without its own times a wait is the whole operation."""
+        rank, start = np.asarray(columns["rank"]), np.asarray(columns["start_ns"])
+        is_gradient = axis == "dp" or kind is not None
+        block: Block = {
+            "wait_start_ns": columns["start_ns"],
+            "wait_end_ns": columns["end_ns"],
+            **columns,
+            "step": step,
+            "group_id": self._names.code_of(axis)[rank],
+            "axis": AXES.index(axis),
+            "kind": _KIND_OF_AXIS[axis] if kind is None else kind,
+            "size_bytes": GRADIENT_BYTES if is_gradient else MESSAGE_BYTES,
+            "dtype": 0,
+            "source": 0,
+        }
+        keep = self._is_seen[rank] & ~is_never(start) & ~self._lost(axis, rank, step)
+        self._rows["collective"].add(block, keep)
+
+    def _lost(self, axis: str, rank: IntArray, step: int) -> BoolArray:
+        """Return which records of collectives are lost."""
+        lost = np.zeros(rank.shape, dtype=bool)
+        for fault in self._job.of_kind(FaultKind.MISSING_COLLECTIVES, step=step):
+            if fault.axis in (None, axis):
+                own = rank == fault.rank
+                if fault.chance is not None:
+                    random = draws(self._job, Purpose.LOSS, step, fault)
+                    own &= random.random(rank.shape) < fault.chance
+                lost |= own
+        return lost
+
+    def _add_messages(self, times: StepTimes) -> None:
+        program, mesh, plan = self._program, self._mesh, self._plan
+        receive, needed = program.receives, program.needed
+        seq = self._send_seq + times.step * self._sends_per_step
+        for direction, operation, other, slot in (
+            (Direction.SEND, needed, receive, _SEND),
+            (Direction.RECV, receive, needed, 0),
+        ):
+            here = program.rank[operation]
+            rank, row = mesh.rank[here], program.row[operation]
+            end = times.at(program.node[operation])
+            start = end if direction is Direction.SEND else times.at(program.before[operation])
+            self._rows["p2p"].add(
+                {
+                    "rank": rank,
+                    "step": times.step,
+                    "group_id": self._names.code_of("pp")[rank],
+                    "axis": AXES.index("pp"),
+                    "peer": mesh.rank[program.rank[other]],
+                    "direction": DIRECTIONS.index(direction),
+                    "microbatch": plan.microbatch[row][:, None, None],
+                    "chunk": plan.chunk[row][:, None, None],
+                    "seq": seq[:, None, None],
+                    "size_bytes": MESSAGE_BYTES,
+                    "dtype": 0,
+                    "start_ns": start,
+                    "end_ns": end,
+                    "source": 0,
+                    "event_id": self._event(times.step, operation, slot)[:, None, None],
+                },
+                self._seen[here] & ~is_never(start),
+            )
+
+    def _order_of_sends(self) -> IntArray:
+        """Return, for each receive, the position of its send among those of the two ranks."""
+        program = self._program
+        link = program.rank[program.needed] * self._plan.ranks + program.rank[program.receives]
+        order = np.lexsort((program.needed, link))
+        position = np.empty(len(order), np.int64)
+        position[order], _ = _position_in(link[order])
+        self._sends_per_step = np.bincount(link)[link] if len(link) else link
+        return position
+
+    def _event(self, step: int, operation: IntArray, slot: int) -> IntArray:
+        """Return ids that grow with the order of issue on a rank."""
+        per_step = len(self._program.kind) + 2
+        return (step * per_step + operation) * (2 + self._job.dp_buckets) + slot
+
+
+def _position_in(key: IntArray) -> tuple[IntArray, IntArray]:
+    """Return the position of each item among those of its key, and how many it has; sorted keys."""
+    size = np.bincount(key) if len(key) else np.zeros(0, np.int64)
+    first = np.cumsum(size) - size
+    return np.arange(len(key)) - first[key], size[key]

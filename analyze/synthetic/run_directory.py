@@ -1,0 +1,43 @@
+"""A synthetic job as a run directory, with its truth beside the tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from meshscope.probe.schema.errors import ConfigError
+from meshscope.probe.schema.manifest import write_json
+
+from ..alignment import align
+from ..ingested import find_ingested, write_ingested
+from ..table_folder import drafted
+from ..trace import Trace
+from .faults import FaultKind
+from .job import SyntheticJob
+from .truth import Truth
+
+TRUTH_NAME = "truth.json"
+JOB_NAME = "synthetic.json"
+
+
+def write_run(job: SyntheticJob, trace: Trace, truth: Truth | None, runs_dir: Path) -> Path:
+    """Write the tables, the job and its truth; return the path of the run.
+
+    Clocks that are off are aligned, as in every capture that is read. The manifest names
+    ``synthetic`` as the origin, and the limits say that nothing was measured.
+
+    Raises:
+        ConfigError: The job was written there before.
+        OSError: It cannot be written.
+    """
+    key = job.key()
+    known = find_ingested(runs_dir, key)
+    if known is not None:
+        raise ConfigError(
+            "the job was written before", where=str(known), remedy="Use it, or remove it first"
+        )
+    with drafted(runs_dir) as draft:
+        write_json(draft / JOB_NAME, job.to_json())
+        if truth is not None:
+            write_json(draft / TRUTH_NAME, truth.to_json())
+        seen = align(trace) if job.of_kind(FaultKind.CLOCK_SKEW) else trace
+        return write_ingested(seen, draft, key, name=trace.origin, source_bytes=0)

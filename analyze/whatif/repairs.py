@@ -1,0 +1,143 @@
+"""Changes that keep the program: what they take from the edges of the replay graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from meshscope.probe.schema.errors import ConfigError
+
+from ..account import Account
+from ..causes import Player, Suspect, find_players
+from ..effects import Work, peer_centre, place_work
+from ..program import Program
+from ..replay import FloatArray
+from .changes import Change
+
+
+def repair_effect(account: Account, program: Program, changes: Iterable[Change]) -> FloatArray:
+    """Return what the changes take from every edge, ns, ``(edges,)``.
+
+    Repairs come first; speed-ups scale what these leave.
+
+    Raises:
+        ConfigError: A place is not in the run, or cannot be compared with others.
+    """
+    changes = list(changes)
+    fixes = [change for change in changes if change.is_fix]
+    work = place_work(account.trace, program, account.ledger)
+    peers = peer_centre(work)
+    suspects = _suspects(account, work, peers, fixes)
+    players = find_players(account.trace, program, account.ledger, work, peers, suspects)
+    taken = np.zeros(program.edge_count)
+    for player in _chosen(account, players, fixes):
+        taken += player.effect_ns
+    for change in changes:
+        if not change.is_fix:
+            taken += (program.base_ns - taken) * _sped_up(program, change)
+    return taken
+
+
+def _suspects(
+    account: Account, work: Work, peers: FloatArray, fixes: list[Change]
+) -> list[Suspect]:
+    """Return the ranks that are to be repaired, and those that were suspected anyhow."""
+    wanted = set()
+    for change in fixes:
+        if change.name == "rank":
+            wanted.add(_rank(account, change))
+        elif change.name == "host":
+            wanted.update(_ranks_of_host(account, change))
+    alone = sorted(
+        rank for rank in wanted if np.isnan(peers[(work.cells["rank"] == rank).to_numpy()]).all()
+    )
+    if alone:
+        raise ConfigError(
+            f"rank {alone[0]} has no peer that runs the same operations",
+            where="--fix",
+            remedy="What it would take if it were healthy is not known; try --fix stage=N",
+        )
+    ranks = sorted(wanted | set(account.suspects()))
+    return [Suspect((rank,), {"rank": rank}, 0.0) for rank in ranks]
+
+
+def _rank(account: Account, change: Change) -> int:
+    rank = change.whole()
+    ranks = account.windows.ranks.tolist()
+    if rank not in ranks:
+        raise ConfigError(
+            f"rank {rank} is not in the capture",
+            where="--fix",
+            remedy=f"Captured: {len(ranks)} ranks, {ranks[0]}..{ranks[-1]}",
+        )
+    return rank
+
+
+def _ranks_of_host(account: Account, change: Change) -> list[int]:
+    clocks = account.trace.clocks
+    found = [rank for rank in account.windows.ranks.tolist() if clocks.get(rank) == change.value]
+    if not found:
+        hosts = sorted(set(clocks.values()))[:8]
+        raise ConfigError(
+            f"no rank ran on host {change.value!r}",
+            where="--fix",
+            remedy=f"Hosts: {', '.join(hosts)}" if hosts else "The capture does not name its hosts",
+        )
+    return found
+
+
+def _chosen(account: Account, players: list[Player], fixes: list[Change]) -> list[Player]:
+    """Return the players that the fixes repair, each once."""
+    chosen: dict[int, Player] = {}
+    for change in fixes:
+        found = [n for n, player in enumerate(players) if _is_meant(account, player, change)]
+        if not found and change.name in ("group", "link", "axis"):
+            _check_place(account, change)
+        chosen |= {n: players[n] for n in found}
+    return list(chosen.values())
+
+
+def _is_meant(account: Account, player: Player, change: Change) -> bool:
+    kind, where = player.kind, player.where
+    name, value = change.name, change.value
+    if name == "rank":
+        return kind == "straggler_rank" and where["rank"] == change.whole()
+    if name == "host":
+        hosts = account.trace.clocks
+        return kind == "straggler_rank" and hosts.get(where["rank"]) == value
+    if name == "stragglers":
+        return kind == "straggler_rank" and where["rank"] in account.suspects()
+    if name == "stage":
+        return kind == "stage_imbalance" and where["stage"] == change.whole()
+    if name in ("group", "link"):
+        return where.get("group_id" if name == "group" else "link") == value
+    if name == "axis":
+        return kind in ("slow_wire", "slow_link") and where["axis"] == value
+    return kind == name
+
+
+def _check_place(account: Account, change: Change) -> None:
+    """Refuse a group, link or axis that the run does not have; one that is not slow is fine."""
+    column = {"group": "group_id", "link": "link", "axis": "axis"}[change.name]
+    known = sorted(set(account.events.frame[column].astype(str)) - {""})
+    if change.value not in known:
+        raise ConfigError(
+            f"no {change.name} {change.value!r} in the capture",
+            where="--fix",
+            remedy="Known: " + ", ".join(known[:12]),
+        )
+
+
+def _sped_up(program: Program, change: Change) -> FloatArray:
+    """Return the share of every edge that a speed-up takes away."""
+    share = 1.0 - 1.0 / change.factor()
+    taken = np.zeros(program.edge_count)
+    if change.name == "compute":
+        taken[: len(program.work_edges)] = share
+        return taken
+    axis = change.name.removeprefix("link.")
+    event = program.marks["event"].to_numpy()[program.waits]
+    on_axis = (program.events["axis"] == axis).to_numpy()[event]
+    taken[program.edge_count - len(event) :] = np.where(on_axis, share, 0.0)
+    return taken

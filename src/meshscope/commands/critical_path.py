@@ -1,0 +1,36 @@
+"""The verb that shows what the length of a step consists of."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from .opening import open_trace
+from .options import Format, FormatOption, RunPath, TopologyOption
+from .output import emit, print_json
+
+
+def critical_path(
+    path: RunPath,
+    step: Annotated[
+        int | None, typer.Option(help="Which step; the one of median length if not given.")
+    ] = None,
+    topology_file: TopologyOption = None,
+    output: FormatOption = Format.TEXT,
+) -> None:
+    """Follow one step back through the ranks: the work and transfers that decide its length."""
+    from meshscope.analyze.critical_path import critical_path as find_path
+    from meshscope.analyze.exchange import critical_path_to_json
+    from meshscope.analyze.measure import measure
+    from meshscope.analyze.report import critical_path_to_text
+
+    trace, _ = open_trace(path, topology_file)
+    account = measure(trace)
+    result = critical_path_to_json(find_path(account, step), account.limits)
+    if output is Format.JSON:
+        print_json(result)
+        return
+    emit(critical_path_to_text(result, markdown=output is Format.MARKDOWN))
+    if output is Format.TEXT:
+        emit(f"\nNext: meshscope whatif {path} --fix rank=N")

@@ -1,0 +1,32 @@
+"""The verb that lists the kernels that devices spent their time on."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from .opening import next_command, open_trace
+from .options import DEFAULT_RUNS, Format, FormatOption, RunPath, RunsOption, TopologyOption
+from .output import emit, print_json
+
+
+def kernels(
+    path: RunPath,
+    top: Annotated[int, typer.Option(min=1, help="How many kernels to list, longest first.")] = 20,
+    topology_file: TopologyOption = None,
+    runs: RunsOption = DEFAULT_RUNS,
+    output: FormatOption = Format.TEXT,
+) -> None:
+    """List the kernels that took the devices' time, by phase, axis and stage; what launches cost."""
+    from meshscope.analyze.exchange import kernels_to_json
+    from meshscope.analyze.report import kernels_to_text
+
+    trace, _ = open_trace(path, topology_file, runs)
+    result = kernels_to_json(trace, top)
+    if output is Format.JSON:
+        print_json(result)
+        return
+    emit(kernels_to_text(result, markdown=output is Format.MARKDOWN))
+    if output is Format.TEXT:
+        emit(next_command("breakdown", trace.path))

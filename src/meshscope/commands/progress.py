@@ -1,0 +1,89 @@
+"""How far the reading of traces is, on stderr: stdout belongs to results."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import typer
+
+from meshscope.probe.clock import now_ns
+
+
+def say(clause: str) -> None:
+    """Write one line to stderr."""
+    typer.echo(f"meshscope: {clause}", err=True)
+
+
+@contextmanager
+def reading_progress(total_bytes: int) -> Iterator[Callable[[int], None]]:
+    """Give a function that is told how many more bytes were read.
+
+    A terminal gets a bar with the rate and the time that is left; it appears with the
+    first bytes and vanishes at the end. Elsewhere one line at the end says how long it took.
+
+    Args:
+        total_bytes: Size of the input as it is on disk.
+    """
+    start_ns, bar = now_ns(), _Bar(total_bytes) if sys.stderr.isatty() else None
+    told = 0
+
+    def on_bytes(count: int) -> None:
+        nonlocal told
+        told += count
+        if bar is not None and count:
+            bar.move(count)
+
+    try:
+        yield on_bytes
+    finally:
+        if bar is not None:
+            bar.close()
+    if bar is None and told:
+        seconds = (now_ns() - start_ns) / 1e9
+        rate = total_bytes / 1e6 / seconds
+        say(f"read {total_bytes / 1e6:,.1f} MB in {seconds:.2f} s ({rate:,.0f} MB/s)")
+
+
+class _Bar:
+    """A bar that is drawn from its first move on.
+
+    Args:
+        total_bytes: Where it ends.
+    """
+
+    def __init__(self, total_bytes: int) -> None:
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+            TransferSpeedColumn,
+        )
+
+        columns = (
+            TextColumn("reading"),
+            BarColumn(),
+            DownloadColumn(),
+            TransferSpeedColumn(),
+            TextColumn("time left"),
+            TimeRemainingColumn(),
+        )
+        self._progress = Progress(*columns, console=Console(stderr=True), transient=True)
+        self._task = self._progress.add_task("reading", total=total_bytes)
+        self._is_drawn = False
+
+    def move(self, count: int) -> None:
+        """Add to what was read."""
+        if not self._is_drawn:
+            self._progress.start()
+            self._is_drawn = True
+        self._progress.advance(self._task, count)
+
+    def close(self) -> None:
+        """Take the bar away."""
+        if self._is_drawn:
+            self._progress.stop()

@@ -1,0 +1,59 @@
+"""The verb that tells which ranks make the others wait."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .opening import next_command, open_trace
+from .options import DEFAULT_RUNS, Format, FormatOption, RunPath, RunsOption, TopologyOption
+from .output import emit, print_json
+
+
+def stragglers(
+    path: RunPath,
+    topology_file: TopologyOption = None,
+    runs: RunsOption = DEFAULT_RUNS,
+    compat: Annotated[
+        bool,
+        typer.Option(
+            "--compat", help="The published metrics (S, S_t, S_w, M_W, M_S) of an NDTimeline job."
+        ),
+    ] = False,
+    output: FormatOption = Format.TEXT,
+) -> None:
+    """Tell who makes the others wait: cost, what repairing returns, by rank, stage and step."""
+    if compat:
+        if topology_file is not None:
+            raise typer.BadParameter("--topology has no part in --compat: the file states the mesh")
+        _published(path, output)
+        return
+    from meshscope.analyze import diagnose
+    from meshscope.analyze.exchange.stragglers import stragglers_to_json
+    from meshscope.analyze.report.stragglers import stragglers_to_text
+    from meshscope.analyze.stragglers import find_stragglers
+
+    trace, _ = open_trace(path, topology_file, runs)
+    result = find_stragglers(diagnose(trace))
+    if output is Format.JSON:
+        print_json(stragglers_to_json(result))
+        return
+    emit(stragglers_to_text(result, markdown=output is Format.MARKDOWN))
+    if output is Format.TEXT:
+        emit(next_command("diagnose", path))
+
+
+def _published(path: Path, output: Format) -> None:
+    from meshscope.analyze.exchange.stragglers import published_to_json
+    from meshscope.analyze.published import find_job, published_metrics
+    from meshscope.analyze.report.stragglers import published_to_text
+
+    metrics = published_metrics(find_job(path))
+    if output is Format.JSON:
+        print_json(published_to_json(metrics))
+        return
+    emit(published_to_text(metrics, markdown=output is Format.MARKDOWN))
+    if output is Format.TEXT:
+        emit(next_command("stragglers", path))

@@ -1,0 +1,27 @@
+"""The verb that tells the mesh and the axis of every process group."""
+
+from __future__ import annotations
+
+from .opening import next_command, open_trace
+from .options import DEFAULT_RUNS, Format, FormatOption, RunPath, RunsOption, TopologyOption
+from .output import emit, print_json
+
+
+def topology(
+    path: RunPath,
+    topology_file: TopologyOption = None,
+    runs: RunsOption = DEFAULT_RUNS,
+    output: FormatOption = Format.TEXT,
+) -> None:
+    """Tell the layout of the mesh and the axis of every group, with the evidence."""
+    from meshscope.analyze.exchange import topology_to_json
+    from meshscope.analyze.report import topology_to_text
+
+    trace, stated = open_trace(path, topology_file, runs)
+    result = topology_to_json(trace, stated)
+    if output is Format.JSON:
+        print_json(result)
+        return
+    emit(topology_to_text(result, markdown=output is Format.MARKDOWN))
+    if output is Format.TEXT:
+        emit(next_command("collectives", trace.path))

@@ -1,0 +1,49 @@
+"""The verb that predicts what a change would return."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from .opening import open_trace
+from .options import Format, FormatOption, RunPath, TopologyOption
+from .output import emit, print_json
+
+
+def whatif(
+    path: RunPath,
+    fix: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Repair a place (rank=5, stage=3, host=…, group=…, link=0->4, axis=dp) or a cause "
+            "(stragglers, gc_pause, data_stall …). Can be given several times."
+        ),
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="Change the job: microbatches=64, schedule=zb-h1, chunks=2, layers=9,8,8,7, "
+            "link.dp=2x, compute=1.1x. Can be given several times.",
+        ),
+    ] = None,
+    topology_file: TopologyOption = None,
+    output: FormatOption = Format.TEXT,
+) -> None:
+    """Predict the step time with something repaired or changed, and the error of that."""
+    from meshscope.analyze.exchange import prediction_to_json
+    from meshscope.analyze.measure import measure
+    from meshscope.analyze.report import prediction_to_text
+    from meshscope.analyze.whatif import parse_changes, predict
+
+    changes = parse_changes(fix or [], set_ or [])
+    trace, _ = open_trace(path, topology_file)
+    account = measure(trace)
+    result = prediction_to_json(changes, predict(account, changes), account.limits)
+    if output is Format.JSON:
+        print_json(result)
+        return
+    emit(prediction_to_text(result, markdown=output is Format.MARKDOWN))
+    if output is Format.TEXT:
+        emit(f"\nNext: meshscope diagnose {path}")

@@ -1,0 +1,173 @@
+"""Seeded families of jobs on which the detection is judged, and how often it is right.
+
+Seeds are ``FIRST_SEED + n``; the ones below it were used while the detection was built.
+No threshold comes from these jobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from math import sqrt
+
+import numpy as np
+from tests.slow_ranks import KINDS, Fault, Nuisance, SlowRankJob
+
+from meshscope.analyze.detection import OnlineDetector, detect
+from meshscope.probe.schema.layout import ParallelLayout
+
+FIRST_SEED = 700_000
+LAYOUTS = {
+    "dp8": ParallelLayout(dp=8),
+    "pp4 dp4": ParallelLayout(pp=4, dp=4),
+    "tp2 pp2 dp4": ParallelLayout(tp=2, pp=2, dp=4),
+    "pp4 dp2": ParallelLayout(pp=4, dp=2),
+    "pp2 dp2": ParallelLayout(pp=2, dp=2),
+    "pp4": ParallelLayout(pp=4),
+}
+PAST = 25
+"""Healthy steps before a fault that the own past of a rank must tell."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """Jobs of one kind: one fault, or none."""
+
+    name: str
+    layout: str
+    factors: tuple[float, ...]
+    """Of the slow rank, one after the other; empty: healthy."""
+    start: int
+    steps: int
+    """Steps that are looked at after ``start``."""
+    work_cv: float = 0.0
+    bigger: float = 0.0
+    """Factor of a second, slower rank in another replica and stage; 0: none."""
+
+    def job(self, number: int) -> tuple[SlowRankJob, int | None]:
+        """Return a job and its slow rank."""
+        layout = LAYOUTS[self.layout]
+        ranks = layout.world_size
+        faults: tuple[Fault, ...] = ()
+        slow = None
+        if self.factors:
+            slow = number % ranks
+            factor = self.factors[number // ranks % len(self.factors)]
+            faults = (Fault(rank=slow, factor=factor, start=self.start),)
+        if slow is not None and self.bigger:
+            at = layout.coordinates(slow)
+            at |= {"dp": (at["dp"] + 1) % layout.dp, "pp": (at["pp"] + 1) % layout.pp}
+            faults += (Fault(rank=layout.rank(**at), factor=self.bigger, start=self.start),)
+        job = SlowRankJob(
+            seed=FIRST_SEED + number,
+            layout=layout,
+            steps=self.start + self.steps,
+            faults=faults,
+            nuisance=Nuisance(work_cv=self.work_cv),
+        )
+        return job, slow
+
+
+@dataclass
+class Tally:
+    """How often the detection was right on a family."""
+
+    cases: int = 0
+    hits: int = 0
+    tops: int = 0
+    wrong: int = 0
+    """Jobs in which a healthy rank was blamed."""
+    ambiguous: int = 0
+    """Jobs in which the slow rank was named together with another one, and which is open."""
+    misses: list[int] = field(default_factory=list)
+    """Seeds of the missed ones."""
+    blames: list[int] = field(default_factory=list)
+    """Seeds of those in which a healthy rank was blamed."""
+
+
+Seen = list[tuple[int, tuple[int, ...]]]
+"""Suspects, the surest first, each with the ranks that fit as well."""
+
+
+def offline(job: SlowRankJob) -> Seen:
+    """Return the suspects of the recorded window."""
+    found = detect(job.frame(), job.layout).suspects
+    return [(verdict.rank, verdict.ambiguous_with) for verdict in found]
+
+
+def online(job: SlowRankJob) -> Seen:
+    """Return the suspects of the running job, in the order in which they were found."""
+    detector = OnlineDetector(tuple(range(job.layout.world_size)), job.layout, len(KINDS))
+    found: Seen = []
+    for step, durations in enumerate(job.durations()):
+        found += [(v.rank, v.ambiguous_with) for v in detector.update(step, durations)]
+    return found
+
+
+def judge(family: Family, cases: int, look: Callable[[SlowRankJob], Seen]) -> Tally:
+    """Return how often a detection is right on the first cases of a family."""
+    tally = Tally()
+    for number in range(cases):
+        job, slow = family.job(number)
+        found = look(job)
+        true = {fault.rank for fault in job.faults}
+        named = {rank for rank, _ in found}
+        blamed = {rank for rank, rivals in found if not true & {rank, *rivals}}
+        tally.cases += 1
+        tally.wrong += bool(blamed)
+        if blamed:
+            tally.blames.append(job.seed)
+        if slow is None:
+            continue
+        open_case = any(slow in (rank, *rivals) and rivals for rank, rivals in found)
+        hit = slow in named or open_case
+        tally.hits += hit
+        tally.ambiguous += open_case
+        tally.tops += bool(found) and found[0][0] in true
+        if not hit:
+            tally.misses.append(job.seed)
+    return tally
+
+
+def wilson(successes: int, cases: int) -> tuple[float, float]:
+    """Return the 95 % interval of a rate after Wilson (1927)."""
+    if not cases:
+        return 0.0, 1.0
+    z2, rate = 1.96**2, successes / cases
+    centre = (rate + z2 / (2 * cases)) / (1 + z2 / cases)
+    half = 1.96 * sqrt(rate * (1 - rate) / cases + z2 / (4 * cases**2)) / (1 + z2 / cases)
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def families() -> Iterator[Family]:
+    """Yield all families: what has to be found, and healthy jobs."""
+    for layout in LAYOUTS:
+        for work_cv in (0.0,) if layout == "dp8" else (0.0, 0.35):
+            place = {"layout": layout, "work_cv": work_cv}
+            yield Family(name="5 % in 5", factors=(1.05,), start=PAST, steps=5, **place)
+            yield Family(name="2 % in 20", factors=(1.02,), start=PAST, steps=20, **place)
+            larger = (1.03, 1.05, 1.1, 1.2, 1.5)
+            yield Family(name="3-50 % in 20", factors=larger, start=PAST, steps=20, **place)
+            if LAYOUTS[layout].dp > 1:
+                yield Family(
+                    name="5 % in 5, from the start", factors=(1.05,), start=0, steps=5, **place
+                )
+                yield Family(
+                    name="2 % in 20, from the start", factors=(1.02,), start=0, steps=20, **place
+                )
+            if LAYOUTS[layout].dp > 1 and LAYOUTS[layout].pp > 1:
+                yield Family(
+                    name="5 % in 10 behind 50 %",
+                    factors=(1.05,),
+                    start=PAST,
+                    steps=10,
+                    bigger=1.5,
+                    **place,
+                )
+            yield Family(name="healthy, 45 steps", factors=(), start=0, steps=45, **place)
+
+
+def measured_cv(job: SlowRankJob) -> float:
+    """Return the coefficient of variation within a worker and kind, averaged."""
+    value = job.durations().transpose(1, 2, 0, 3).reshape(job.layout.world_size, len(KINDS), -1)
+    return float(np.mean(value.std(axis=-1) / value.mean(axis=-1)))

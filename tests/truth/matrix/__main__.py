@@ -1,0 +1,26 @@
+"""Run the suite and print its table: ``python -m tests.truth.matrix --cases 510``."""
+
+import argparse
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+from .cases import SEED, cases
+from .judge import judge
+from .table import report
+
+
+def main() -> None:
+    """Diagnose all cases on all cores and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cases", type=int, default=510)
+    parser.add_argument("--seed", type=int, default=SEED)
+    parser.add_argument("--workers", type=int, default=2)
+    options = parser.parse_args()
+    context = get_context("forkserver")
+    with ProcessPoolExecutor(options.workers, mp_context=context) as pool:
+        verdicts = list(pool.map(judge, cases(options.cases, options.seed), chunksize=4))
+    print(report(verdicts))
+
+
+if __name__ == "__main__":
+    main()

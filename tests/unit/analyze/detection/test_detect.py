@@ -1,0 +1,138 @@
+"""Verdicts on recorded windows."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from tests.slow_ranks import Fault, Nuisance, SlowRankJob
+
+from meshscope.analyze.detection import Evidence, Persistence, detect
+from meshscope.probe.schema.errors import TraceFormatError
+from meshscope.probe.schema.layout import ParallelLayout
+
+GRID = ParallelLayout(pp=4, dp=4)
+
+
+def window(*faults, layout=GRID, steps=40, seed=40, **nuisance):
+    """Return the detection on one job."""
+    job = SlowRankJob(
+        seed=seed, layout=layout, steps=steps, faults=faults, nuisance=Nuisance(**nuisance)
+    )
+    return detect(job.frame(), layout)
+
+
+def test_a_rank_that_stays_slow_is_persistent_from_its_first_bad_step():
+    """What changed at that step would be looked for in the wrong place."""
+    (verdict,) = window(Fault(rank=6, factor=1.05, start=24)).suspects
+    assert (verdict.rank, verdict.persistence) == (6, Persistence.PERSISTENT)
+    assert abs(verdict.first_bad_step - 24) <= 1
+    assert verdict.last_bad_step == 39
+    assert verdict.interval[0] - 0.005 < 0.05 < verdict.interval[1] + 0.005
+    assert verdict.confidence > 0.99
+
+
+def test_a_rank_that_recovered_is_transient():
+    """A rank would be swapped that is well again."""
+    (verdict,) = window(Fault(rank=3, factor=1.08, start=10, stop=20)).suspects
+    assert (verdict.rank, verdict.persistence) == (3, Persistence.TRANSIENT)
+    assert abs(verdict.first_bad_step - 10) <= 1
+    assert abs(verdict.last_bad_step - 19) <= 1
+
+
+def test_long_sequences_are_not_slow_ranks():
+    """The replica with the longest sequences would be blamed."""
+    result = window(work_cv=0.4, steps=8)
+    assert not result.suspects
+    assert {verdict.evidence for verdict in result.verdicts} == {Evidence.WORK}
+    assert max(abs(verdict.unequal_work_ns) for verdict in result.verdicts) > 1e6
+
+
+def test_a_slower_rank_does_not_hide_another():
+    """Only the worst of two slow ranks would be repaired."""
+    result = window(
+        Fault(rank=5, factor=1.5, start=25), Fault(rank=9, factor=1.06, start=25), work_cv=0.35
+    )
+    assert [verdict.rank for verdict in result.suspects] == [5, 9]
+
+
+def test_without_replicas_the_own_past_tells():
+    """Jobs without data parallelism would have no detection."""
+    layout = ParallelLayout(pp=4)
+    (verdict,) = window(Fault(rank=2, factor=1.05, start=30), layout=layout).suspects
+    assert (verdict.rank, verdict.evidence) == (2, Evidence.HISTORY)
+
+
+def test_what_cannot_be_known_is_said():
+    """A rank that nothing can be compared with would be called healthy."""
+    result = window(Fault(rank=2, factor=1.5), layout=ParallelLayout(pp=4), steps=10)
+    assert not result.suspects
+    assert {verdict.persistence for verdict in result.verdicts} == {Persistence.UNKNOWN}
+    assert result.minimum_slowdown is None
+    assert any("no healthy replica" in limit for limit in result.limits)
+
+
+def test_two_ranks_that_fit_as_well_are_both_named():
+    """One of two would be blamed by the toss of a coin."""
+    layout = ParallelLayout(pp=2, dp=2)
+    result = window(
+        Fault(rank=0, factor=1.3), layout=layout, steps=12, work_cv=0.4, item_cv=0.005, seed=41
+    )
+    first = result.suspects[0]
+    assert {first.rank, *first.ambiguous_with} == {0, 3}
+    assert first.confidence <= 0.5
+
+
+def test_the_smallest_visible_slow_down_shrinks_with_the_window():
+    """People would take silence for health where the window is too short."""
+    few, many = window(steps=5), window(steps=60)
+    assert 0.02 < few.minimum_slowdown < 0.06
+    assert many.minimum_slowdown < few.minimum_slowdown
+
+
+def test_the_scores_say_how_slow_each_step_was():
+    """The picture of a slow rank over time would be wrong."""
+    scores = window(Fault(rank=6, factor=1.2, start=20)).scores
+    mine = scores[scores["rank"] == 6].set_index("step")["score"]
+    assert mine[mine.index >= 20].mean() == pytest.approx(0.2, abs=0.01)
+    assert mine[mine.index < 20].mean() == pytest.approx(0.0, abs=0.01)
+
+
+def test_missing_ranks_and_items_are_left_out():
+    """A capture with holes could not be judged."""
+    job = SlowRankJob(seed=44, layout=GRID, steps=30, faults=(Fault(rank=6, factor=1.1),))
+    frame = job.frame().sample(frac=0.9, random_state=1)
+    frame = frame[~frame["rank"].isin([1, 11])]
+    result = detect(frame, GRID)
+    assert [verdict.rank for verdict in result.suspects] == [6]
+    assert len(result.verdicts) == 14
+    with pytest.raises(KeyError):
+        result.of(1)
+
+
+def test_without_a_layout_all_ranks_are_peers():
+    """A data-parallel capture without metadata would not be judged."""
+    job = SlowRankJob(
+        seed=45, layout=ParallelLayout(dp=6), steps=15, faults=(Fault(rank=4, factor=1.1),)
+    )
+    assert [verdict.rank for verdict in detect(job.frame()).suspects] == [4]
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        pd.DataFrame({"rank": [0]}),
+        pd.DataFrame({"rank": [0], "step": 0, "kind": "f", "microbatch": 0, "dur_ns": [0]}),
+    ],
+)
+def test_durations_that_say_nothing_are_refused(frame):
+    """An empty table would end in a traceback, or in a clean bill of health."""
+    with pytest.raises(TraceFormatError):
+        detect(frame)
+
+
+def test_interleaved_chunks_are_told_apart():
+    """Microbatches of two chunks would be added up, and the odd one out be lost."""
+    job = SlowRankJob(seed=46, layout=GRID, steps=12, faults=(Fault(rank=7, factor=1.1),))
+    frame = job.frame().assign(chunk=0)
+    second = frame.assign(chunk=1, dur_ns=(frame["dur_ns"] * 1.5).astype(np.int64))
+    both = pd.concat([frame, second])
+    assert [verdict.rank for verdict in detect(both, GRID).suspects] == [7]

@@ -1,0 +1,68 @@
+"""What the detection tells the attribution, on captures of simulated jobs."""
+
+import numpy as np
+import pytest
+from tests.synthetic import MS, Job, capture
+
+from meshscope.analyze.detection import detect
+from meshscope.analyze.detection.durations import durations_of
+from meshscope.analyze.diagnose import diagnose
+from meshscope.probe.schema.layout import ParallelLayout
+
+GRID = ParallelLayout(pp=4, dp=2)
+CUBE = ParallelLayout(tp=2, pp=2, dp=2)
+
+
+def uneven(factors, since=0, cv=0.4, seed=3):
+    """Return work whose microbatches differ by replica, step and microbatch."""
+
+    def work(kind, rank, step, microbatch):
+        replica = GRID.coordinates(rank)["dp"]
+        drawn = np.random.default_rng([seed, replica, step, microbatch]).lognormal(0, cv)
+        jitter = 1 + 0.01 * np.random.default_rng([seed, rank, step, microbatch]).standard_normal()
+        factor = factors.get(rank, 1.0) if step >= since else 1.0
+        return int((10 if kind == "forward" else 20) * MS * drawn * jitter * factor)
+
+    return work
+
+
+def stragglers(result):
+    """Return the ranks that are called stragglers."""
+    return [f.where["rank"] for f in result.findings if f.kind == "straggler_rank"]
+
+
+def test_waiting_inside_a_layer_is_not_own_time():
+    """The tensor-parallel peer of a slow rank would look as slow as it is."""
+
+    def work(kind, rank, step, microbatch):
+        return (30 if rank == 5 else 20) * MS
+
+    frame = durations_of(capture(Job(layout=CUBE, steps=4), work))
+    by_rank = frame.groupby("rank")["dur_ns"].mean() / MS
+    assert by_rank[5] == pytest.approx(30)
+    assert by_rank.drop(5).to_numpy() == pytest.approx([20] * 7)
+    assert [verdict.rank for verdict in detect(frame, CUBE).suspects] == [5]
+
+
+def test_a_replica_with_more_work_is_not_blamed():
+    """Ranks with long sequences would be called stragglers."""
+    work = uneven({})
+
+    def heavier(kind, rank, step, microbatch):
+        more = 1.3 if GRID.coordinates(rank)["dp"] == 1 else 1.0
+        return int(more * work(kind, rank, step, microbatch))
+
+    result = diagnose(capture(Job(layout=GRID, steps=8, microbatches=8), heavier))
+    assert not stragglers(result)
+
+
+def test_a_slow_rank_under_uneven_work_is_named_with_its_steps():
+    """The slow rank would drown in the sequences, or be named without since when."""
+    trace = capture(Job(layout=GRID, steps=34, microbatches=6), uneven({5: 1.4}, since=26))
+    result = diagnose(trace)
+    assert stragglers(result) == [5]
+    finding = next(f for f in result.findings if f.kind == "straggler_rank")
+    first, last = finding.where["steps"]
+    assert abs(first - 26) <= 1
+    assert last == 33
+    assert any("from step" in line for line in finding.evidence)

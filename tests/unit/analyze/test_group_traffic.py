@@ -1,0 +1,67 @@
+"""What traffic says about the axis of a group, and what it does not."""
+
+import pytest
+from tests.tables import trace_of
+
+from meshscope.analyze.group_traffic import traffic_axes
+from meshscope.analyze.topology import contradictions, with_axes
+from meshscope.probe.schema.layout import ParallelLayout
+
+
+def sends(*pairs):
+    """Return the sends between pairs of ranks."""
+    return [
+        {"rank": source, "peer": target, "direction": "send", "start_ns": 0, "end_ns": 1}
+        for source, target in pairs
+    ]
+
+
+def test_sends_there_and_back_are_a_pipeline():
+    """Activations and gradients between stages would lie on no axis."""
+    found = traffic_axes(trace_of(p2p=sends((0, 2), (2, 0), (2, 4), (4, 2))))["g"]
+    assert found.axis == "pp"
+    assert "0-2" in found.why
+
+
+def test_sends_one_way_round_a_ring_are_context_parallel():
+    """Ring attention would be reported as a pipeline."""
+    assert traffic_axes(trace_of(p2p=sends((0, 1), (1, 2), (2, 3), (3, 0))))["g"].axis == "cp"
+
+
+def test_a_chain_one_way_is_a_pipeline():
+    """A forward-only pipeline would be taken for a ring."""
+    assert traffic_axes(trace_of(p2p=sends((0, 1), (1, 2), (2, 3))))["g"].axis == "pp"
+
+
+@pytest.mark.parametrize(
+    ("kind", "ranks", "axis"),
+    [
+        ("all_reduce", [0, 1], "dp"),
+        ("all_to_all", [0, 1], None),
+        ("all_gather", [0, 1], None),
+        ("all_reduce", [0], None),
+    ],
+)
+def test_the_only_group_is_data_parallel_if_it_reduces_over_the_world(kind, ranks, axis):
+    """Expert or tensor traffic would be called data-parallel for want of another group."""
+    rows = [{"start_ns": 0, "end_ns": 1, "kind": kind}]
+    group = [{"ranks": ranks}]
+    found = traffic_axes(trace_of(run={"world_size": 2}, group=group, collective=rows))
+    assert (found["g"].axis if found else None) == axis
+
+
+def test_a_name_against_the_layout_is_a_contradiction():
+    """A wrong layout would be used without a word."""
+    layout = ParallelLayout(tp=2, dp=2)
+    group = [{"ranks": [0, 2], "description": "TENSOR_MODEL_PARALLEL_GROUP"}]
+    (told,) = contradictions(with_axes(trace_of(layout=layout, group=group)))
+    assert "TENSOR_MODEL_PARALLEL_GROUP" in told
+    assert "along dp" in told
+
+
+def test_sends_across_several_axes_are_a_contradiction():
+    """A mesh in the wrong order would pass although stages talk across it."""
+    layout = ParallelLayout(pp=2, dp=2)
+    assert contradictions(trace_of(layout=layout, p2p=sends((0, 2), (2, 0)))) == []
+    (told,) = contradictions(trace_of(layout=layout, p2p=sends((0, 3), (0, 2))))
+    assert "1 of 2 pairs" in told

@@ -1,0 +1,56 @@
+"""Parts of compute, on literal kernels."""
+
+import pytest
+from tests.tables import trace_of
+
+from meshscope.analyze.diagnose import diagnose
+
+MS = 1_000_000
+SHAPE = {"num_layers": 1, "hidden_size": 1, "seq_len": 1, "vocab_size": 0, "parameters": 1}
+
+
+def bars_of(*, beside_ns, shapes="[8,8]", **run):
+    """Return the waterfall of a rank with 4 kernels alone and 2 beside communication."""
+    lengths = [4 * MS] * 4 + [beside_ns] * 2
+    starts = [0, 10 * MS, 20 * MS, 30 * MS, 50 * MS, 70 * MS]
+    kernels = [
+        {"start_ns": start, "dur_ns": dur, "op_id": n, "name_id": 0}
+        for n, (start, dur) in enumerate(zip(starts, lengths, strict=True))
+    ]
+    moving = [
+        {"start_ns": start, "dur_ns": 15 * MS, "category": "communication", "stream": 2}
+        for start in starts[4:]
+    ]
+    ops = [
+        {"op_id": n, "name_id": 0, "shapes": shapes, "start_ns": 0, "dur_ns": 1} for n in range(6)
+    ]
+    known = {**SHAPE, "world_size": 1, "tokens_per_step": 1, "peak_flops": 1e3, **run}
+    trace = trace_of(run=known, step=[{"dur_ns": 100 * MS}], kernel=kernels + moving, op=ops)
+    result = diagnose(trace)
+    return {bar.name: bar.dur_ns for bar in result.waterfall}, result
+
+
+def test_kernels_beside_communication_lose_what_they_take_longer():
+    """Overlap would look free although it slows the kernels that it hides behind."""
+    bars, result = bars_of(beside_ns=7 * MS)
+    assert bars["contention"] == pytest.approx(2 * 3 * MS)
+    compute = bars["useful"] + bars["contention"] + bars["kernel_inefficiency"]
+    assert compute == pytest.approx((4 * 4 + 2 * 7) * MS)
+    assert sum(bar.frac for bar in result.waterfall) == pytest.approx(1, abs=1e-9)
+
+
+def test_what_cannot_be_told_apart_is_said():
+    """A share of zero would be shown for what nobody could see."""
+    bars, result = bars_of(beside_ns=7 * MS, shapes=None)
+    assert "contention" not in bars
+    assert any("contention with communication" in limit for limit in result.limits)
+    _, result = bars_of(beside_ns=7 * MS)
+    assert not any("contention with communication" in limit for limit in result.limits)
+    assert any("memory bandwidth" in limit for limit in result.limits)
+
+
+def test_a_wrong_peak_shows_as_a_negative_rest():
+    """Compute faster than the stated peak would vanish from the account."""
+    bars, result = bars_of(beside_ns=4 * MS, peak_flops=10.0)
+    assert bars["kernel_inefficiency"] < 0
+    assert sum(bar.frac for bar in result.waterfall) == pytest.approx(1, abs=1e-9)
