@@ -7,6 +7,7 @@ from dataclasses import fields
 import pytest
 import typer
 
+from meshscope.analyze.causes import CAUSES
 from meshscope.analyze.gate import METRICS
 from meshscope.analyze.ledger import CLASSES
 from meshscope.probe.config import ProbeConfig
@@ -84,7 +85,9 @@ def test_glossary_explains_every_value(generator, project_dir):
     assert not missing
 
 
-@pytest.mark.parametrize(("heading", "names"), [("Classes of time", CLASSES), ("Metrics", METRICS)])
+@pytest.mark.parametrize(
+    ("heading", "names"), [("Classes of time", CLASSES), ("Metrics", METRICS), ("Causes", CAUSES)]
+)
 def test_glossary_explains_every_figure(heading, names, project_dir):
     """Fails when a class of the ledger or a metric of the gate is not explained."""
     glossary = (project_dir / "docs" / "glossary.md").read_text(encoding="utf-8")
