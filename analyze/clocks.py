@@ -4,10 +4,13 @@ Members leave a synchronising collective together, so the differences of their
 recorded ends show the differences of their clocks. What is judged here remains after
 offsets were corrected (``alignment``). Ends are used only where the
 member was seen to stand still until the end (host) or on the device. And nothing
-is received before it is sent.
+is received before it is sent. Ranks that read one clock cannot disagree: what their
+ends differ by is how busy their machine was.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
@@ -25,19 +28,33 @@ LEAST_IN_PART = 8
 """Ends of a rank in a part of the capture from which the part is judged by itself."""
 
 
-def clock_offsets(events: CommunicationEvents) -> pd.Series:
+def clock_offsets(events: CommunicationEvents, clock_of: Callable[[int], str]) -> pd.Series:
     """Return how far clocks are off, in ns, by rank; only ranks beyond the limits.
 
     From collectives: the offset to the median of the rank's groups. From sends and
     receives, which may cross hosts where no collective does: how long before the
     send a receive is recorded to have ended. Empty where the clocks agree.
+
+    Args:
+        events: The communication of the analysed steps.
+        clock_of: The clock that a rank read; only operations across clocks tell anything.
     """
-    frame = events.frame
+    frame = _across_clocks(events.frame, clock_of)
     if frame.empty:
         return pd.Series(dtype=float)
     found = pd.concat([_by_common_end(frame), _by_causality(frame)])
     worst: pd.Series[float] = found.iloc[np.argsort(-found.abs().to_numpy(), kind="stable")]
     return worst[~worst.index.duplicated()]
+
+
+def _across_clocks(frame: pd.DataFrame, clock_of: Callable[[int], str]) -> pd.DataFrame:
+    """Return the events of operations whose members read different clocks."""
+    clocks = {rank: clock_of(rank) for rank in frame["rank"].unique().tolist()}
+    if len(set(clocks.values())) == len(clocks):
+        return frame
+    number = pd.Series(pd.factorize(frame["rank"].map(clocks))[0], index=frame.index)
+    by_join = number.groupby(frame["join"])
+    return frame[by_join.transform("min") != by_join.transform("max")]
 
 
 def _by_common_end(frame: pd.DataFrame) -> pd.Series:

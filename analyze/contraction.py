@@ -295,6 +295,7 @@ def _levels(contraction: Contraction) -> Iterator[tuple[int, int, IntArray, IntA
     edge = place[contraction.waited]
     order = np.argsort(edge)
     edge, awaited = edge[order], contraction.waited_for[order]
+    del place, order  # Not held while the levels are worked through.
     borders = np.searchsorted(edge, graph.level_bounds)
     for level in range(len(graph.level_bounds) - 1):
         own = slice(borders[level], borders[level + 1])

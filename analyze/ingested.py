@@ -112,8 +112,9 @@ def read_ingested(path: Path) -> Trace:
             limits=tuple(section["limits"]),
             origin=section["origin"],
             per_step_clock=section["per_step_clock"],
+            clocks={int(rank): str(clock) for rank, clock in section["clocks"].items()},
         )
-    except (KeyError, IndexError, TypeError) as error:
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise RunDirectoryError(
             f"its manifest is damaged ({type(error).__name__}: {error})",
             where=str(path),
@@ -140,6 +141,7 @@ def _manifest(trace: Trace, key: str, source_bytes: int) -> dict[str, Any]:
             "source": str(trace.path),
             "source_bytes": source_bytes,
             "per_step_clock": trace.per_step_clock,
+            "clocks": {str(rank): clock for rank, clock in trace.clocks.items()},
             "ranks": list(trace.ranks),
             "limits": list(trace.limits),
         },

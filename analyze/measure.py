@@ -36,7 +36,7 @@ def measure(trace: Trace) -> Account:
     ledger = build_ledger(trace, windows, events)
     ranks = windows.ranks.tolist()
     waits = waits_by_rank(events, ranks)
-    offsets = clock_offsets(events)
+    offsets = clock_offsets(events, trace.clock_of)
     program, replay_limits = _program(windows, events, ledger, offsets)
     attribution = None
     if program is not None:

@@ -59,20 +59,20 @@ def waits_by_rank(events: CommunicationEvents, ranks: list[int]) -> pd.DataFrame
     table["collectives"] = table["rank"].map(by_rank["size"]).fillna(0).astype(np.int64)
     fair = (1.0 / frame.groupby("join")["rank"].transform("size")).groupby(frame["rank"]).sum()
     expected = table["rank"].map(fair).fillna(0.0)
-    table["chance"] = _chance(
+    table["chance"] = chance_of_as_many(
         table["arrived_last"].to_numpy(), table["collectives"].to_numpy(), expected.to_numpy()
     )
     return table
 
 
-def _chance(last: IntArray, count: IntArray, expected: FloatArray) -> FloatArray:
-    """Return a bound on the probability of arriving last at least that often by chance.
+def chance_of_as_many(hits: IntArray, count: IntArray, expected: FloatArray) -> FloatArray:
+    """Return a bound on the probability of at least that many hits by chance.
 
     Chernoff's bound of the binomial tail, exp(-n KL(k/n || p)) for k/n > p, with p
-    the mean of 1 / members; 1 where the rank is not last more often than that.
+    the mean chance of a hit; 1 where there are no more hits than expected.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
-        share, fair = last / count, expected / count
+        share, fair = hits / count, expected / count
         hit = np.where(share > 0, share * np.log(share / fair), 0.0)
         miss = np.where(share < 1, (1 - share) * np.log((1 - share) / (1 - fair)), 0.0)
         return np.asarray(np.where(share > fair, np.exp(-count * (hit + miss)), 1.0))

@@ -30,7 +30,7 @@ def clocked(figures, name):
     figures[name] = {
         "wall_s": time.perf_counter() - wall,
         "cpu_s": time.process_time() - cpu,
-        "peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6,
+        "peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9,
     }
 
 

@@ -14,10 +14,11 @@ from ..program import Program
 from ..replay import FloatArray
 from ..trace import Trace
 from .data import sequence_effect
+from .degraded import Degraded, degraded_places
 from .host import HOST_CAUSES, host_players
 from .player import Player, Union, spread
 from .stages import stage_players
-from .wires import degraded_places, wire_players
+from .wires import wire_players
 from .workers import Suspect, ranks_of, suspects_of, worker_players
 
 CAUSES = (
@@ -33,6 +34,7 @@ CAUSES = (
 
 __all__ = [
     "CAUSES",
+    "Degraded",
     "Player",
     "Suspect",
     "Union",

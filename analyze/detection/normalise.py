@@ -166,6 +166,19 @@ def step_scores(step: FloatArray, expected: FloatArray, line: Line, trusted: Boo
     )
 
 
+def peer_scores(
+    step: FloatArray, expected: FloatArray, mean: FloatArray, line: Line, trusted: BoolArray
+) -> FloatArray:
+    """Return the scores of one step against the replicas; NaN without.
+
+    A place without a replica still tells the work of its step to the others, by its
+    excess over its own mean.
+    """
+    known = np.isfinite(expected)
+    scores = step_scores(step, np.where(known, expected, mean), line, trusted)
+    return np.where(known.any(axis=-1), scores.total, np.nan)
+
+
 def item_mean(step: FloatArray) -> FloatArray:
     """Return the mean duration of an item of each kind in one step."""
     return _mean(step, axis=-1)

@@ -23,6 +23,7 @@ from .normalise import (
     Slopes,
     common_mode,
     item_mean,
+    peer_scores,
     replica_mean,
     replica_sigma,
     step_scores,
@@ -117,7 +118,7 @@ class Window:
             referenced |= scores.referenced
         expected = replica_mean(_mean_over_steps(np.stack(trims)), line, trusted)
         peers = [
-            step_scores(self.durations(position), expected, line, trusted).total - shared[position]
+            peer_scores(self.durations(position), expected, mean, line, trusted) - shared[position]
             for position in positions
         ]
         own_by_rank = np.stack([cube.floats(x) for x in own])

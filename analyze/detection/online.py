@@ -25,6 +25,7 @@ from .normalise import (
     Slopes,
     common_mode,
     item_mean,
+    peer_scores,
     replica_mean,
     replica_sigma,
     step_scores,
@@ -169,8 +170,8 @@ class OnlineDetector:
         self._noise.add(own, self._by_rank(scores.error))
         line = self._slopes.line(self._trusted)
         expected = replica_mean(self._mean, line, self._trusted)
-        against = step_scores(cells, expected, line, self._trusted)
-        peers = self._by_rank(against.total - shared)
+        against = peer_scores(cells, expected, self._mean, line, self._trusted)
+        peers = self._by_rank(against - shared)
         self._level = self._moved_level(peers)
         if self._steps < MIN_STEPS - 1:
             return ()
@@ -182,7 +183,7 @@ class OnlineDetector:
         if self._history is not None:
             self._history.add(step, self._history.excess(own) / sigma, reference, border)
             self._learn_history(own, sigma)
-        told = self._by_rank(against.referenced.astype(np.float64)) > 0
+        told = self._by_rank(scores.referenced.astype(np.float64)) > 0
         return self._new_alarms(step, sigma, told)
 
     def _spread(self, sigma: FloatArray) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from meshscope.probe.schema.terms import Axis, FindingKind
 
 from ..account import Account
-from ..causes import degraded_places
+from ..causes import Degraded, degraded_places
 from ..ledger import WIRE_CLASSES
 from ..results import Cause, Finding
 from .grading import severity
@@ -49,20 +49,32 @@ def slow_wires(account: Account) -> Iterator[Finding]:
     for cause in causes:
         if max(cause.share_frac, cause.removal_gain_frac) < MIN_LINK_GAIN:
             continue
-        ratio = next(own.ratio for own in degraded if own.where == cause.where)
-        place = _place(cause)
+        own = next(own for own in degraded if own.where == cause.where)
+        place, when = (
+            _place(cause),
+            "" if own.step_frac == 1 else f" in {own.step_frac:.0%} of the steps",
+        )
         yield Finding(
             kind=FindingKind.SLOW_LINK,
             severity=severity(cause.removal_gain_frac),
             where=cause.where,
-            claim=f"Transfers on {place} of the {cause.where['axis']} axis take {ratio:.1f} x as long "
-            "as on the others",
+            claim=f"Transfers on {place} of the {cause.where['axis']} axis take "
+            f"{own.ratio:.1f} x as long as on the others{when}",
             cost_frac=cause.share_frac,
             removal_gain_frac=cause.removal_gain_frac,
             confidence=0.7,
-            evidence=(f"median wire time of {place} is {ratio:.2f} x that of its like",),
+            evidence=(_evidence(own, place),),
             remedy=f"Check the hardware path of {place}: errors, congestion, placement",
         )
+
+
+def _evidence(own: Degraded, place: str) -> str:
+    if own.step_frac == 1:
+        return f"median wire time of {place} is {own.ratio:.2f} x that of its like"
+    return (
+        f"in {own.step_frac:.0%} of the steps the wire time of {place} is, on average, "
+        f"{own.ratio:.2f} x the median of its like"
+    )
 
 
 def _place(cause: Cause) -> str:

@@ -1,5 +1,7 @@
 """Synthetic jobs: equal to the independent simulator, and paired with their clean twins."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -69,20 +71,9 @@ def pairs(draw):
         return own * layers[layout.coordinates(rank)["pp"]] * times
 
     if factor > 1:
-        job = SyntheticJob(
-            **{name: getattr(job, name) for name in job.__slots__}
-            | {"costs": _without_optimizer(job.costs)}
-        )
-        other = independent.Job(
-            **{name: getattr(other, name) for name in other.__dataclass_fields__}
-            | {"optimizer_ns": 0}
-        )
+        job = replace(job, costs=replace(job.costs, optimizer_ns=0))
+        other = replace(other, optimizer_ns=0)
     return job, independent.capture(other, work)
-
-
-def _without_optimizer(costs):
-    values = {name: getattr(costs, name) for name in costs.__slots__}
-    return Costs(**values | {"optimizer_ns": 0})
 
 
 def rows(trace, name, columns):
@@ -155,10 +146,7 @@ FAULTS = st.lists(
 @given(JOBS, FAULTS)
 def test_a_step_is_as_long_as_the_truth_says(job, faults):
     """The known answer would belong to another job than the capture."""
-    job = SyntheticJob(
-        **{name: getattr(job, name) for name in job.__slots__}
-        | {"faults": tuple(map(parse_fault, faults)), "ranks_per_host": 4}
-    )
+    job = replace(job, faults=tuple(map(parse_fault, faults)), ranks_per_host=4)
     trace, truth = generate(job)
     ends = trace.frame("step").assign(end=lambda f: f["start_ns"] + f["dur_ns"])
     last = ends[ends["step"] == job.steps - 1]["end"]
@@ -179,8 +167,7 @@ def test_faults_of_the_record_cost_nothing(job, offset_ms):
     """A wrong clock or a lost record would seem to slow the job down."""
     skew = parse_fault(f"clock_skew:host=0,offset_ms={offset_ms}")
     lost = (parse_fault("missing_rank:rank=1"), parse_fault("missing_collectives:rank=2"))
-    faults = {"faults": (skew, *lost), "ranks_per_host": 4}
-    job = SyntheticJob(**{name: getattr(job, name) for name in job.__slots__} | faults)
+    job = replace(job, faults=(skew, *lost), ranks_per_host=4)
     trace, truth = generate(job)
     assert truth.joint_ns == 0
     assert {one.removal_gain_ns for one in truth.faults} == {0}

@@ -260,7 +260,9 @@ def test_traces_are_kept_with_a_note_beside_the_output(timeline, tmp_path, monke
     monkeypatch.setattr(sys, "argv", list(map(str, command)))
     outputs = []
     for _ in range(2):
-        cli.main()
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        assert not ended.value.code
         outputs.append(capsys.readouterr())
     (run,) = (tmp_path / "runs").glob("job-*")
     assert str(run) in outputs[0].err

@@ -1,31 +1,25 @@
-"""Decoding one Kineto JSON file into typed events, and its times to exact nanoseconds.
+"""Decoding one Kineto JSON file into typed events.
 
-Kineto writes stamps as decimal microseconds with up to three digits. A double of
-the size of a Unix time in microseconds resolves 0.25 us only, so ``ts`` and ``dur``
-are kept as text and turned to integers by decimal arithmetic: a stamp is as exact
-as what the file says. ``baseTimeNanoseconds``, when present, is added.
+``ts`` and ``dur`` are kept as text, for a double would not hold them exactly.
 """
 
 from __future__ import annotations
 
 import re
+import string
 from collections.abc import Sequence
 from types import NoneType
-from typing import Annotated, Any, TypeVar, cast
+from typing import Annotated, Any, ClassVar, TypeVar, Union, cast
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from meshscope.probe.schema.errors import TraceFormatError
 
+from .stamps import EXPORT_AGAIN, LATEST_NS
+
 _NO_VALUE = msgspec.Raw(b"")
-_LATEST_NS = 4_600_000_000_000_000_000
-"""Year 2115. A stamp and a time base below it add up within 64 bits of nanoseconds."""
-EXPORT_AGAIN = "Export the trace again"
-"""Remedy of a file that is not what the profiler writes."""
 
 
 class EventArgs(msgspec.Struct, gc=False):
@@ -56,10 +50,7 @@ class EventArgs(msgspec.Struct, gc=False):
     wait_correlation: Any = msgspec.field(default=None, name="wait_on_cuda_event_record_corr_id")
 
 
-class Event(msgspec.Struct, gc=False):
-    """One trace event; ``ts`` and ``dur`` hold their JSON text, in microseconds."""
-
-    ph: str = ""
+class _Content(msgspec.Struct, gc=False):
     cat: str = ""
     name: str = ""
     pid: Any = None
@@ -67,6 +58,32 @@ class Event(msgspec.Struct, gc=False):
     ts: msgspec.Raw = _NO_VALUE
     dur: msgspec.Raw = _NO_VALUE
     args: EventArgs | None = None
+
+
+class Event(_Content, gc=False):
+    """One trace event; ``ts`` and ``dur`` hold their JSON text, in microseconds."""
+
+    ph: str = ""
+
+
+class CompleteEvent(_Content, gc=False, tag_field="ph", tag="X"):
+    """An event of phase X, which has a length; all other phases are skipped while decoding."""
+
+    ph: ClassVar[str] = "X"
+
+
+class _OtherPhase(msgspec.Struct, gc=False):
+    ph: ClassVar[str] = ""
+
+
+_PHASES = set(string.ascii_letters + "(,)") - {"X"}
+QUICK_EVENT = CompleteEvent | Union[  # noqa: UP007 - of a tuple that is made here
+    tuple(
+        msgspec.defstruct("_Other", [], bases=(_OtherPhase,), tag_field="ph", tag=phase, gc=False)
+        for phase in sorted(_PHASES)
+    )
+]
+"""What most files' events can be decoded to, and faster than to ``Event``."""
 
 
 class GroupConfig(msgspec.Struct):
@@ -94,7 +111,7 @@ class DeviceProperties(msgspec.Struct):
     name: Any = None
 
 
-_Base = Annotated[int, msgspec.Meta(ge=0, lt=_LATEST_NS)]
+_Base = Annotated[int, msgspec.Meta(ge=0, lt=LATEST_NS)]
 
 
 class KinetoHeader(msgspec.Struct, rename="camel"):
@@ -218,78 +235,6 @@ def _unreadable(error: msgspec.DecodeError, where: str) -> TraceFormatError:
     return TraceFormatError(
         f"cannot be read as a Kineto trace ({error})", where=where, remedy=EXPORT_AGAIN
     )
-
-
-def decimal_texts(values: Sequence[msgspec.Raw]) -> list[bytes]:
-    """Return JSON numbers as text, empty where there is none.
-
-    Some writers put numbers between quotes, or write null.
-    """
-    joined = b",".join(values)
-    texts = joined.split(b",") if values else []
-    if len(texts) != len(values) or b'"' in joined or b"null" in joined:
-        texts = [bytes(value).strip(b'"') for value in values]
-        texts = [b"" if text == b"null" else text for text in texts]
-    return texts
-
-
-def microseconds_to_ns(texts: Sequence[bytes], where: str) -> npt.NDArray[np.int64]:
-    """Return decimal microseconds as integer nanoseconds, rounded half to even below 1 ns.
-
-    >>> microseconds_to_ns([b"1712195495505543.251"], "").tolist()
-    [1712195495505543251]
-
-    Raises:
-        TraceFormatError: One of them is no number.
-    """
-    if not texts:
-        return np.empty(0, dtype=np.int64)
-    text = pa.array(texts, pa.binary()).cast(pa.string())
-    try:
-        thousandths = _thousandths(text)
-    except pa.ArrowInvalid as error:
-        raise TraceFormatError(
-            f"a time stamp cannot be read ({error})", where=where, remedy=EXPORT_AGAIN
-        ) from error
-    # The unscaled value of a decimal of scale 3 counts nanoseconds. It is stored as
-    # two little-endian words: the lower holds a 64-bit value whole, the upper its sign.
-    words = np.frombuffer(thousandths.buffers()[1], dtype="<i8").reshape(-1, 2)
-    words = words[thousandths.offset : thousandths.offset + len(thousandths)]
-    lower = words[:, 0].copy()
-    if (
-        (words[:, 1] != lower >> 63).any()
-        or (lower >= _LATEST_NS).any()
-        or (lower <= -_LATEST_NS).any()
-    ):
-        raise TraceFormatError("a time stamp is centuries away", where=where, remedy=EXPORT_AGAIN)
-    return lower
-
-
-def readable_stamps(texts: Sequence[bytes]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """Return the stamps that are times, in nanoseconds, and which of the texts they are.
-
-    A number beyond the years that we know, and anything that is no number, is no time.
-    """
-    try:
-        return microseconds_to_ns(texts, ""), np.ones(len(texts), dtype=bool)
-    except TraceFormatError:
-        values, is_time = np.zeros(len(texts), dtype=np.int64), np.zeros(len(texts), dtype=bool)
-    for place, text in enumerate(texts):
-        try:
-            (values[place],) = microseconds_to_ns([text], "")
-        except TraceFormatError:
-            continue
-        is_time[place] = True
-    return values[is_time], is_time
-
-
-def _thousandths(text: pa.StringArray) -> pa.Decimal128Array:
-    """Return numbers at scale 3; the first way, for those that have no more digits, is faster."""
-    try:
-        return text.cast(pa.decimal128(22, 3))
-    except pa.ArrowInvalid:
-        exact = text.cast(pa.decimal128(38, 20))
-    return pc.round(exact, 3, round_mode="half_to_even").cast(pa.decimal128(38, 3))
 
 
 def to_int(value: object, default: int = -1, *, bits: int = 64) -> int:

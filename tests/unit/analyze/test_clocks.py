@@ -1,5 +1,7 @@
 """Clocks that disagree are told, and nothing is concluded from them."""
 
+from dataclasses import replace
+
 import pytest
 from tests.skew import shifted
 from tests.synthetic import MS, Job, capture, uniform
@@ -39,6 +41,14 @@ def test_one_wrong_clock_is_named(healthy, offset_ms):
 def test_a_host_that_holds_whole_groups_is_seen_by_causality(healthy, offset_ms):
     """If this fails, a wrong clock that no collective crosses becomes a slow pipeline link."""
     assert skews(shifted(healthy, {4, 5, 6, 7}, offset_ms * MS))
+
+
+def test_ranks_on_one_clock_are_never_called_skewed(healthy):
+    """If this fails, a busy machine costs its captures all causes."""
+    one = replace(healthy, clocks=dict.fromkeys(healthy.ranks, "host"), _frames={})
+    assert not skews(shifted(one, {5}, 3 * MS))
+    apart = replace(one, clocks={**one.clocks, 5: "other"}, _frames={})
+    assert skews(shifted(apart, {5}, 3 * MS))
 
 
 def test_nothing_is_concluded_from_wrong_clocks(healthy):
