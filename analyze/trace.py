@@ -21,6 +21,8 @@ from meshscope.probe.schema.tables import TABLES
 
 from .stored_tables import RankChange, StoredTable, Tables
 
+SYNTHETIC = "synthetic"
+"""Origin of simulated jobs: nothing in them was measured."""
 FLIGHT_RECORDER = "flight_recorder"
 """Origin of dumps: no steps, and an operation without an end was not complete."""
 

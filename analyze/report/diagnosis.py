@@ -9,6 +9,7 @@ from ..labels import class_label
 from ..memory import CATEGORIES
 from ..results import Bar, Diagnosis, Finding
 from ..text_table import text_table
+from ..trace import SYNTHETIC
 from ..words import is_missing
 from .amounts import milliseconds, size
 from .page import page
@@ -52,6 +53,8 @@ def _header(result: Diagnosis) -> Iterator[str]:
         if run.get(axis) not in (None, 1)
     )
     world = run.get("world_size")
+    if run.get("origin") == SYNTHETIC:
+        yield "SYNTHETIC: all times below are simulated, nothing was measured"
     steps = "no steps"
     if run["steps"]:
         steps = (

@@ -1,15 +1,15 @@
 """Synthetic jobs with known answers: captures of any layout, schedule and faults."""
 
-from ..trace import Trace
+from ..trace import SYNTHETIC, Trace
 from .faults import Fault, FaultKind, parse_fault
 from .job import Costs, SyntheticJob
-from .record import ORIGIN, record
+from .record import record
 from .run_directory import write_run
 from .simulate import Simulation, make_simulation
 from .truth import FaultTruth, Truth, truth_of
 
 __all__ = [
-    "ORIGIN",
+    "SYNTHETIC",
     "Costs",
     "Fault",
     "FaultKind",

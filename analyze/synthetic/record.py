@@ -15,7 +15,7 @@ from meshscope.probe.schema.tables import PROGRESS, RUN, TABLES
 from meshscope.probe.schema.terms import CaptureLevel, ScheduleKind
 
 from ..intervals import IntArray
-from ..trace import Trace
+from ..trace import SYNTHETIC, Trace
 from ..words import counted
 from .columns import Rows, to_table
 from .faults import FaultKind
@@ -25,7 +25,6 @@ from .mesh import Mesh
 from .rows import COLLECTIVE_KINDS, DIRECTIONS, SPAN_KINDS, StepRecorder
 from .simulate import Simulation, is_never
 
-ORIGIN = "synthetic"
 SIMULATED = "the job is synthetic: every time in it is simulated, nothing was measured"
 DEVICE = "none (simulated)"
 
@@ -61,13 +60,13 @@ def record(simulation: Simulation) -> Trace:
         tables["progress"] = _progress(tables["collective"], names, lost)
     ranks = tuple(rank for rank in range(job.layout.world_size) if rank not in lost)
     return Trace(
-        path=Path(ORIGIN),
+        path=Path(SYNTHETIC),
         run=run,
         layout=job.layout,
         ranks=ranks,
         tables=tables,
         limits=_limits(job),
-        origin=ORIGIN,
+        origin=SYNTHETIC,
         clocks={rank: f"host{rank // job.ranks_per_host:04d}" for rank in ranks},
     )
 

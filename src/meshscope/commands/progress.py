@@ -10,6 +10,9 @@ import typer
 
 from meshscope.probe.clock import now_ns
 
+WORTH_A_LINE_BYTES = 10_000_000
+"""Inputs below this size are read before anybody asks how long it takes."""
+
 
 def say(clause: str) -> None:
     """Write one line to stderr."""
@@ -21,7 +24,8 @@ def reading_progress(total_bytes: int) -> Iterator[Callable[[int], None]]:
     """Give a function that is told how many more bytes were read.
 
     A terminal gets a bar with the rate and the time that is left; it appears with the
-    first bytes and vanishes at the end. Elsewhere one line at the end says how long it took.
+    first bytes and vanishes at the end. Elsewhere one line at the end says how long it
+    took, if the input is not small.
 
     Args:
         total_bytes: Size of the input as it is on disk.
@@ -40,7 +44,7 @@ def reading_progress(total_bytes: int) -> Iterator[Callable[[int], None]]:
     finally:
         if bar is not None:
             bar.close()
-    if bar is None and told:
+    if bar is None and told and total_bytes >= WORTH_A_LINE_BYTES:
         seconds = (now_ns() - start_ns) / 1e9
         rate = total_bytes / 1e6 / seconds
         say(f"read {total_bytes / 1e6:,.1f} MB in {seconds:.2f} s ({rate:,.0f} MB/s)")
