@@ -20,7 +20,7 @@ from meshscope.probe.schema.errors import MeshscopeError
 
 from .account import Account
 from .intervals import IntArray
-from .ledger import CLASSES
+from .ledger import CLASSES, UNATTRIBUTED
 from .marks import END
 from .program import Program
 from .replay import FloatArray
@@ -138,8 +138,12 @@ def _links(program: Program, node: int, begin_ns: int) -> _Links:
     while deciding[node] >= 0 and times[node] > begin_ns:
         found.append((int(edge[node]), times[source[node]], times[node]))
         node = int(source[node])
-    table = np.array(found, dtype=np.float64).reshape(-1, 3)
-    return _Links(*(table[:, column].astype(np.int64) for column in range(3)))
+    table = np.array(found, dtype=np.float64).reshape(-1, 3).astype(np.int64)
+    # Who left an operation before its last member came has an edge back in time. The path
+    # never goes forward on its way back: what lies beyond the last border is left out.
+    begin = np.minimum.accumulate(table[:, 1])
+    end = np.append(table[:1, 2], begin[:-1])
+    return _Links(table[:, 0], begin, end)
 
 
 def _recorded_times(program: Program) -> FloatArray:
@@ -228,5 +232,20 @@ def _cut(pieces: pd.DataFrame, start_ns: int, end_ns: int) -> pd.DataFrame:
         end_ns=pieces["end_ns"].clip(start_ns, end_ns),
     )
     pieces["dur_ns"] = pieces["end_ns"] - pieces["start_ns"]
-    kept = pieces[pieces["dur_ns"] > 0]
-    return kept.sort_values(["start_ns", "end_ns"], ignore_index=True)
+    kept = pieces[pieces["dur_ns"] > 0].sort_values(["start_ns", "end_ns"], ignore_index=True)
+    return _without_gaps(kept, start_ns, end_ns)
+
+
+def _without_gaps(pieces: pd.DataFrame, start_ns: int, end_ns: int) -> pd.DataFrame:
+    """Return pieces that tile a window: what the ledger does not hold is not attributed."""
+    if pieces.empty:
+        return pieces
+    ends = np.append(start_ns, pieces["end_ns"].to_numpy(np.int64))
+    starts = np.append(pieces["start_ns"].to_numpy(np.int64), end_ns)
+    at = np.flatnonzero(starts > ends)
+    holes = pieces.iloc[np.minimum(at, len(pieces) - 1)].assign(
+        start_ns=ends[at], end_ns=starts[at], dur_ns=starts[at] - ends[at]
+    )
+    holes[["class", "microbatch", "group_id", "link"]] = [UNATTRIBUTED, NO_PLACE, "", ""]
+    whole: pd.DataFrame = pd.concat([pieces, holes]).sort_values("start_ns", ignore_index=True)
+    return whole

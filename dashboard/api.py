@@ -12,10 +12,11 @@ from meshscope.probe.schema.errors import MeshscopeError
 
 from . import views
 from .categories import palette
+from .loaded_run import LoadedRun
 from .png import encode_png
 from .raster import MAX_WIDTH, rasterize, separated
 from .state import ViewState, parse_query
-from .store import LoadedRun, RunStore
+from .store import RunStore
 
 DEFAULT_TILE_WIDTH = 1200
 LIST_MAX_NEW = 4

@@ -15,9 +15,10 @@ from dash.development.base_component import Component
 from meshscope.probe.schema.errors import MeshscopeError
 
 from .api import LIST_MAX_NEW
+from .loaded_run import LoadedRun
 from .pages import findings, mesh, overview, runs, shell, timeline
 from .state import METRICS, ViewState, parse_path, parse_query
-from .store import LoadedRun, RunStore
+from .store import RunStore
 from .views import shown_step
 
 _NS_PER_MS = 1e6
@@ -55,6 +56,7 @@ def register(app: Dash, store: RunStore) -> None:
     """Add the callbacks of all pages."""
     _register_navigation(app, store)
     _register_timeline(app, store)
+    _register_timeline_view(app)
     _register_mesh(app, store)
 
 
@@ -89,6 +91,11 @@ def _register_timeline(app: Dash, store: RunStore) -> None:
     @app.callback(
         Output("timeline-content", "children"),
         Output("timeline-step", "value"),
+        Output("timeline-path", "checked"),
+        Output("timeline-path", "disabled"),
+        Output("timeline-path-why", "label"),
+        Output("timeline-path-why", "disabled"),
+        Output("timeline-drawn", "data"),
         Input("timeline-url", "search"),
         State("timeline-url", "pathname"),
         prevent_initial_call=True,
@@ -96,33 +103,46 @@ def _register_timeline(app: Dash, store: RunStore) -> None:
     def draw(query: str | None, path: str | None) -> Any:
         run = _run_at(store, path)
         if run is None:
-            return no_update, no_update
+            return (no_update,) * 7
         state = parse_query(query)
-        return timeline.content(run, state), str(shown_step(run, state))
+        step = shown_step(run, state)
+        reason = run.path_unknown_because(step)
+        drawn = timeline.content(run, state)
+        return drawn, str(step), state.path, bool(reason), reason, not reason, state.query()
 
     @app.callback(
         Output("timeline-url", "search"),
-        Input("timeline-step", "value"),
-        Input("timeline-previous", "n_clicks"),
-        Input("timeline-next", "n_clicks"),
-        Input("timeline-fit", "n_clicks"),
-        State("timeline-url", "search"),
-        State("timeline-url", "pathname"),
+        inputs={
+            "step": Input("timeline-step", "value"),
+            "_buttons": [
+                Input(f"timeline-{name}", "n_clicks") for name in ("previous", "next", "fit")
+            ],
+            "query": State("timeline-url", "search"),
+            "drawn": State("timeline-drawn", "data"),
+            "path": State("timeline-url", "pathname"),
+        },
         prevent_initial_call=True,
     )
     def choose(
         step: str | None,
-        _before: object,
-        _after: object,
-        _fit: object,
+        _buttons: list[object],
         query: str | None,
+        drawn: str | None,
         path: str | None,
     ) -> Any:
         run = _run_at(store, path)
         if run is None:
             return no_update
-        chosen = chosen_view(run, parse_query(query), str(ctx.triggered_id), step)
+        control, state = str(ctx.triggered_id), parse_query(query)
+        if control == "timeline-step":
+            chosen = stepped_view(run, state, parse_query(drawn), step)
+        else:
+            chosen = chosen_view(run, state, control)
         return no_update if chosen is None else chosen.query()
+
+
+def _register_timeline_view(app: Dash) -> None:
+    """Add what changes how a step is shown: its window, and its critical path."""
 
     @app.callback(
         Output("timeline-url", "search", allow_duplicate=True),
@@ -133,6 +153,19 @@ def _register_timeline(app: Dash, store: RunStore) -> None:
     def zoom(relayout: dict[str, Any] | None, query: str | None) -> Any:
         changed = zoomed_view(parse_query(query), relayout)
         return no_update if changed is None else changed.query()
+
+    @app.callback(
+        Output("timeline-url", "search", allow_duplicate=True),
+        Input("timeline-path", "checked"),
+        State("timeline-url", "search"),
+        State("timeline-drawn", "data"),
+        prevent_initial_call=True,
+    )
+    def switch_path(checked: object, query: str | None, drawn: str | None) -> Any:
+        shown = bool(checked)
+        if shown == parse_query(drawn).path:
+            return no_update
+        return parse_query(query).with_path(shown=shown).query()
 
 
 def _register_mesh(app: Dash, store: RunStore) -> None:
@@ -153,22 +186,32 @@ def _register_mesh(app: Dash, store: RunStore) -> None:
         return ViewState(metric=metric).query() if metric in METRICS else no_update
 
 
-def chosen_view(
-    run: LoadedRun, state: ViewState, control: str, step: str | None
+def stepped_view(
+    run: LoadedRun, state: ViewState, drawn: ViewState, step: str | None
 ) -> ViewState | None:
-    """Return the view after a control of the timeline was used; None for no change.
+    """Return the view after a step was selected; None where the page itself set the selector.
+
+    Args:
+        run: The shown run.
+        state: The view that the address asks for.
+        drawn: The view for which the selector was set. It is older than the address where the
+            visitor went back meanwhile, whom the selector must not send forth again.
+        step: Value of the selector.
+    """
+    same = step is None or not step.isdecimal() or int(step) == shown_step(run, drawn)
+    return None if same else state.at_step(int(step or 0))
+
+
+def chosen_view(run: LoadedRun, state: ViewState, control: str) -> ViewState:
+    """Return the view after a button of the timeline was used.
 
     Args:
         run: The shown run.
         state: The view before.
-        control: Id of the control.
-        step: Value of the step selector.
+        control: Id of the button.
     """
     if control == "timeline-fit":
         return state.zoomed(None)
-    if control == "timeline-step":
-        same = step is None or not step.isdecimal() or int(step) == shown_step(run, state)
-        return None if same else state.at_step(int(step or 0))
     return state.at_step(
         timeline.neighbour(run, state, -1 if control == "timeline-previous" else 1)
     )

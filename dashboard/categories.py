@@ -19,6 +19,7 @@ class Category(IntEnum):
     COMM_OTHER = 8
     HOST = 9
     COMPUTE = 10
+    UNKNOWN = 11
 
 
 LABELS: dict[Category, str] = {
@@ -33,9 +34,12 @@ LABELS: dict[Category, str] = {
     Category.COMM_OTHER: "exposed other communication",
     Category.HOST: "host and other",
     Category.COMPUTE: "device compute",
+    Category.UNKNOWN: "unknown device work",
 }
 
-# Okabe-Ito: eight colours that stay apart under the common colour blindnesses.
+# Okabe-Ito, whose eight colours stay apart under the common colour blindnesses, greys, and a
+# brown that stays apart from all of them. Device compute may look like forward: spans of compute
+# are not drawn beside kernels.
 COLOURS: dict[Category, str] = {
     Category.IDLE: "#F1F3F5",
     Category.FORWARD: "#0072B2",
@@ -48,6 +52,7 @@ COLOURS: dict[Category, str] = {
     Category.COMM_OTHER: "#4D4D4D",
     Category.HOST: "#ADB5BD",
     Category.COMPUTE: "#3B6FB6",
+    Category.UNKNOWN: "#7F3B08",
 }
 
 OF_SPAN: dict[str, Category] = {

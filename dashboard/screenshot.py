@@ -34,6 +34,8 @@ _READY = {
     "timeline": "#timeline-graph .plot-container",
     "mesh": "#rank-step-graph .plot-container",
 }
+_QUERIES = {"timeline": "?path=1"}
+"""What to show of a page beyond its default."""
 _SETTLE_MS = 400
 
 
@@ -75,7 +77,8 @@ def take(runs_dir: Path, out_dir: Path, run_id: str | None = None) -> list[Path]
         paths = [_picture(page, f"{address}/", "#runs-grid .ag-row", out_dir / "runs.png")]
         for name, ready in _READY.items():
             path = out_dir / f"{name}.png"
-            paths.append(_picture(page, f"{address}/run/{shown}/{name}", ready, path))
+            url = f"{address}/run/{shown}/{name}{_QUERIES.get(name, '')}"
+            paths.append(_picture(page, url, ready, path))
         browser.close()
     return paths
 

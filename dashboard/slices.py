@@ -33,7 +33,7 @@ _GC, _DEVICE_COMPUTE, _COMMUNICATION, _MEMCPY, _HOST, _RECOMPUTE, _COMPUTE = -1,
 _HOST_CLOCKS = (TimeSource.HOST_BLOCKING.value, TimeSource.HOST_ISSUE.value)
 _KERNELS = {
     KernelCategory.COMPUTE.value: (Category.COMPUTE, _DEVICE_COMPUTE),
-    KernelCategory.UNKNOWN.value: (Category.COMPUTE, _DEVICE_COMPUTE),
+    KernelCategory.UNKNOWN.value: (Category.UNKNOWN, _MEMCPY),
     KernelCategory.MEMCPY.value: (Category.HOST, _MEMCPY),
     KernelCategory.MEMSET.value: (Category.HOST, _MEMCPY),
 }
@@ -50,6 +50,8 @@ class StepSlices:
     """Row order from top to bottom: by pipeline, data, then tensor rank where known."""
     labels: tuple[str, ...]
     """Row label of each rank, with its place in the mesh."""
+    origin_ns: int
+    """Earliest start of the step on any rank, on the clock of the trace."""
     length_ns: int
     """From the earliest start of the step on any rank to its latest end."""
     slices: pd.DataFrame
@@ -82,6 +84,7 @@ def step_slices(trace: Trace, step: int) -> StepSlices:
         step=step,
         ranks=ranks,
         labels=tuple(_row_label(trace, rank) for rank in ranks),
+        origin_ns=origin,
         length_ns=max((end for _, end in windows.values()), default=origin) - origin,
         slices=slices,
         undrawn=undrawn,
@@ -124,7 +127,14 @@ def _windows(trace: Trace, step: int, claims: pd.DataFrame) -> dict[int, tuple[i
 
 def _of_step(trace: Trace, table: str, step: int) -> pd.DataFrame:
     """Return the rows that may be seen in a step: its own and those that reach into it."""
-    frame = trace.frame(table)
+    if trace.stored(table) is None:
+        return _near(trace.frame(table), trace, table, step)
+    # Rank by rank, so that only the rows of this step are held for all ranks.
+    parts = [_near(trace.rank_frame(table, rank), trace, table, step) for rank in trace.ranks]
+    return pd.concat(parts, ignore_index=True) if parts else trace.frame(table)
+
+
+def _near(frame: pd.DataFrame, trace: Trace, table: str, step: int) -> pd.DataFrame:
     if step == WHOLE_CAPTURE:
         return frame
     if trace.per_step_clock or table == "step":
@@ -134,7 +144,7 @@ def _of_step(trace: Trace, table: str, step: int) -> pd.DataFrame:
 
 def _claims(trace: Trace, step: int) -> tuple[pd.DataFrame, int]:
     """Return every interval that asks for a place in the step, and how many have no interval."""
-    has_kernels = len(trace.frame("kernel")) > 0
+    has_kernels = trace.row_count("kernel") > 0
     parts = [_span_claims(_of_step(trace, "span", step), has_kernels=has_kernels)]
     if has_kernels:
         parts.append(_kernel_claims(trace, step))
@@ -182,8 +192,12 @@ def _suffix(words: str, number: pd.Series[int]) -> pd.Series[str]:
 
 def _kernel_claims(trace: Trace, step: int) -> pd.DataFrame:
     kernels = _of_step(trace, "kernel", step)
-    kernels = kernels[kernels["category"].astype(str).isin(_KERNELS)]
-    place = kernels["category"].astype(str).map(_KERNELS)
+    category = kernels["category"].astype(str)
+    # What an operator launched is taken for compute, as in the ledger.
+    launched = (category == KernelCategory.UNKNOWN) & (kernels["op_id"] >= 0)
+    category = category.mask(launched, KernelCategory.COMPUTE.value)
+    is_drawn = category.isin(_KERNELS)
+    kernels, place = kernels[is_drawn], category[is_drawn].map(_KERNELS)
     names = trace.frame("name").set_index(["rank", "name_id"])["name"]
     keys = pd.MultiIndex.from_frame(kernels[["rank", "name_id"]])
     return pd.DataFrame(

@@ -1,4 +1,4 @@
-"""What a page shows, as the query of its URL: step, time window, metric.
+"""What a page shows, as the query of its URL: step, time window, critical path, metric.
 
 The URL is the only state. It comes from outside, so every field is checked, and
 a field that makes no sense is left out and named, never passed on.
@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl, urlencode
 METRICS = ("slowdown", "own", "compute", "wait")
 """What the rank x step heatmap can show; the first is the default."""
 
+_SHOWN = "1"
 _MAX_DIGITS = 19
 _MAX_FIELDS = 20
 
@@ -26,6 +27,8 @@ class ViewState:
     t1: int | None = None
     """End of the time window, ns."""
     metric: str = METRICS[0]
+    path: bool = False
+    """Whether the critical path is drawn over the timeline."""
     rejected: tuple[str, ...] = ()
     """Fields of the query that were not understood."""
 
@@ -41,6 +44,8 @@ class ViewState:
         pairs = [(name, str(value)) for name, value in fields.items() if value is not None]
         if self.metric != METRICS[0]:
             pairs.append(("metric", self.metric))
+        if self.path:
+            pairs.append(("path", _SHOWN))
         return f"?{urlencode(pairs)}" if pairs else ""
 
     def at_step(self, step: int) -> ViewState:
@@ -52,6 +57,10 @@ class ViewState:
         t0, t1 = window_ns or (None, None)
         return replace(self, t0=t0, t1=t1, rejected=())
 
+    def with_path(self, *, shown: bool) -> ViewState:
+        """Return the same view with or without the critical path."""
+        return replace(self, path=shown, rejected=())
+
 
 def view_at(step: int, window_ns: tuple[int, int]) -> ViewState:
     """Return the view of exactly this window; a negative step stands for the whole capture."""
@@ -61,18 +70,20 @@ def view_at(step: int, window_ns: tuple[int, int]) -> ViewState:
 def parse_query(query: str | None) -> ViewState:
     """Return the view that a query asks for."""
     numbers: dict[str, int] = {}
-    metric, rejected = METRICS[0], []
+    metric, path, rejected = METRICS[0], False, []
     for name, value in _fields(query or ""):
         if name in ("step", "t0", "t1") and value.isdecimal() and len(value) < _MAX_DIGITS:
             numbers[name] = int(value)
         elif name == "metric" and value in METRICS:
             metric = value
-        elif name in ("step", "t0", "t1", "metric"):
+        elif name == "path" and value == _SHOWN:
+            path = True
+        elif name in ("step", "t0", "t1", "metric", "path"):
             rejected.append(name)
     if "t0" in numbers and "t1" in numbers and numbers["t0"] >= numbers["t1"]:
         del numbers["t0"], numbers["t1"]
         rejected.append("t0, t1")
-    return ViewState(**numbers, metric=metric, rejected=tuple(rejected))
+    return ViewState(**numbers, metric=metric, path=path, rejected=tuple(rejected))
 
 
 def _fields(query: str) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""The runs of one folder, loaded and analysed on demand; the only caller of the analyses.
+"""The runs of one folder, loaded and analysed on demand.
 
 A run is analysed once for each state of its files. What was analysed is kept up
 to a byte budget, the least recently used goes first; the few numbers that the
@@ -12,51 +12,19 @@ import re
 import threading
 from collections import OrderedDict
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from meshscope.analyze import Diagnosis, Trace, diagnose, load_trace
 from meshscope.probe.schema.errors import ConfigError, MeshscopeError, RunDirectoryError
 
-from .slices import StepSlices, step_slices
+from .loaded_run import LoadedRun, analysed_run, layout_words
+from .paths import LastAccount
 
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 DEFAULT_BUDGET_BYTES = 1 << 30
-# Tables, their pandas copies and the results derived from them.
-_BYTES_PER_TABLE_BYTE = 4
-_FIXED_BYTES = 1 << 20
-_KEPT_STEPS = 4
-
 _LOG = logging.getLogger(__name__)
 
 ContentKey = tuple[int, int, int]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadedRun:
-    """One run with its analysis."""
-
-    run_id: str
-    version: int
-    """Changes when the files of the run change; part of addresses that browsers keep."""
-    trace: Trace
-    diagnosis: Diagnosis
-    _drawn: dict[int, StepSlices] = field(default_factory=dict, repr=False, compare=False)
-
-    def step(self, step: int) -> StepSlices:
-        """Return the drawable content of a step; the last few are kept, because zooms repeat it."""
-        found = self._drawn.get(step)
-        if found is None:
-            found = step_slices(self.trace, step)
-            for oldest in list(self._drawn)[: 1 - _KEPT_STEPS]:
-                self._drawn.pop(oldest, None)
-            self._drawn[step] = found
-        return found
-
-    def nbytes(self) -> int:
-        """Return about how much memory the run holds."""
-        tables = sum(table.nbytes for table in self.trace.tables.values())
-        return _FIXED_BYTES + _BYTES_PER_TABLE_BYTE * int(tables)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +66,7 @@ class RunStore:
         self._loading: dict[str, threading.Lock] = {}
         self._loaded: OrderedDict[str, tuple[ContentKey, LoadedRun]] = OrderedDict()
         self._entries: dict[str, tuple[ContentKey, RunEntry]] = {}
+        self._accounts = LastAccount()
 
     def path_of(self, run_id: str) -> Path | None:
         """Return the path of a run, or None where the id is not one of this folder."""
@@ -182,8 +151,7 @@ class RunStore:
 
     def _analyse(self, run_id: str, path: Path, key: ContentKey) -> LoadedRun:
         try:
-            trace = load_trace(path)
-            run = LoadedRun(run_id=run_id, version=key[0], trace=trace, diagnosis=diagnose(trace))
+            run = analysed_run(path, run_id=run_id, version=key[0], accounts=self._accounts)
         except MeshscopeError as error:
             # Paths are shown from the folder on: the reader knows which folder it is.
             failure = RunDirectoryError(str(error).replace(f"{self.root}/", ""))
@@ -242,17 +210,3 @@ def _entry(run: LoadedRun, modified_ns: int) -> RunEntry:
         top_finding=top.claim if top else "",
         severity=str(top.severity) if top else "",
     )
-
-
-def layout_words(trace: Trace) -> str:
-    """Return the mesh as people write it, e.g. ``TP2 PP2 DP2``."""
-    layout = trace.layout
-    if layout is None:
-        return f"{len(trace.ranks)} ranks, mesh not known"
-    axes = [f"{axis.upper()}{getattr(layout, axis)}" for axis in ("tp", "pp", "dp")]
-    axes += [
-        f"{axis.upper()}{getattr(layout, axis)}"
-        for axis in ("cp", "ep", "vpp")
-        if getattr(layout, axis) > 1
-    ]
-    return " ".join(axes)

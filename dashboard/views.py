@@ -13,10 +13,12 @@ import pandas as pd
 from meshscope.analyze import Diagnosis
 
 from .categories import LABELS, Category
+from .loaded_run import LoadedRun, layout_words
 from .mesh import mesh_facets, rank_step_matrix
+from .paths import StepPath
 from .slices import WHOLE_CAPTURE, StepSlices, in_window, steps_of
 from .state import ViewState
-from .store import LoadedRun, RunEntry, layout_words
+from .store import RunEntry
 
 MAX_JSON_SLICES = 20_000
 """Slices in one answer; a narrower window gives the rest."""
@@ -47,6 +49,7 @@ def overview(run: LoadedRun) -> dict[str, Any]:
             "unknown_because": diagnosis.bubble.unknown_because,
         },
         "causes": [asdict(cause) for cause in diagnosis.causes],
+        "waiting": None if diagnosis.waiting is None else asdict(diagnosis.waiting),
         "memory": diagnosis.memory.to_dict("records"),
         "metrics": dict(diagnosis.metrics),
         "model_error_frac": diagnosis.model_error_frac,
@@ -118,7 +121,34 @@ def timeline_json(run: LoadedRun, state: ViewState) -> dict[str, Any]:
         "undrawn_communications": step.undrawn,
         "slices_in_window": len(seen),
         "slices": sent.drop(columns=["row", "category"]).assign(category=names).to_dict("records"),
+        "critical_path": critical_path_json(run, state),
         "rejected": list(state.rejected),
+    }
+
+
+def critical_path(run: LoadedRun, state: ViewState) -> StepPath | None:
+    """Return the critical path of the step that a view shows; None if not asked for, or absent."""
+    step = shown_step(run, state)
+    return run.path(step) if state.path and not run.path_unknown_because(step) else None
+
+
+def critical_path_json(run: LoadedRun, state: ViewState) -> dict[str, Any] | None:
+    """Return the whole critical path of the step, with times from the start of the step.
+
+    None if it is not asked for; where there is none, the reason.
+    """
+    if not state.path:
+        return None
+    shown = critical_path(run, state)
+    if shown is None:
+        return {"unknown_because": run.path_unknown_because(shown_step(run, state))}
+    path = shown.path
+    return {
+        "start_ns": path.start_ns,
+        "end_ns": path.end_ns,
+        "by_class": path.by("class").to_dict("records"),
+        "by_rank": path.by("rank", "stage").to_dict("records"),
+        "pieces": path.pieces.drop(columns="row").to_dict("records"),
     }
 
 

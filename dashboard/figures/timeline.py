@@ -8,8 +8,10 @@ import plotly.graph_objects as go
 
 from .. import units
 from ..categories import COLOURS, LABELS, Category
+from ..paths import Outlines
 from ..slices import StepSlices, in_window
 from ..theme import PAPER, plain, styled
+from .critical_path import path_traces
 
 MAX_BARS = 2500
 """Visible slices above which SVG bars become too slow to zoom."""
@@ -25,7 +27,12 @@ def uses_tile(step: StepSlices, window_ns: tuple[int, int]) -> bool:
     return len(in_window(step.slices, window_ns)) > MAX_BARS
 
 
-def timeline(step: StepSlices, window_ns: tuple[int, int], tile_url: str) -> go.Figure:
+def timeline(
+    step: StepSlices,
+    window_ns: tuple[int, int],
+    tile_url: str,
+    path: Outlines | None = None,
+) -> go.Figure:
     """Return the timeline of a window of one step.
 
     Args:
@@ -33,6 +40,7 @@ def timeline(step: StepSlices, window_ns: tuple[int, int], tile_url: str) -> go.
         window_ns: Shown part, from the start of the step.
         tile_url: Where the picture of this window is served; used where the
             window holds more than ``MAX_BARS`` slices.
+        path: What to outline of the critical path, None for nothing.
     """
     figure = go.Figure()
     seen = in_window(step.slices, window_ns)
@@ -41,6 +49,8 @@ def timeline(step: StepSlices, window_ns: tuple[int, int], tile_url: str) -> go.
     else:
         for category, part in seen.groupby("category", sort=True):
             figure.add_trace(_bars(part, Category(int(category))))  # type: ignore[arg-type]
+    if path is not None:
+        figure.add_traces(path_traces(path))
     rows = len(step.ranks)
     figure.update_xaxes(
         range=[window_ns[0] / _NS_PER_MS, window_ns[1] / _NS_PER_MS],

@@ -11,19 +11,28 @@ from meshscope.analyze import Bar
 from meshscope.analyze.labels import class_label
 
 from .. import units
+from ..categories import COLOURS, Category
 from ..theme import INK, MUTED, plain, styled
 
 _ROW_PX = 34
 _BORDER_PX = 56
 
 _USEFUL, _OVERHEAD, _LOST, _WAITED, _OPEN = "#0072B2", "#56B4E9", "#E69F00", "#D55E00", "#8A94A0"
+_UNKNOWN = COLOURS[Category.UNKNOWN]
 _TOTAL = "#CBD2D9"
 _MEANINGS = {
     _USEFUL: "compute",
-    _OVERHEAD: "compute, slower than peak",
+    _OVERHEAD: "compute, slower than it could be",
     _LOST: "transfers and host work",
     _WAITED: "waiting for other ranks",
+    _UNKNOWN: "device work of unknown kind",
     _OPEN: "not attributed",
+}
+_COLOUR = {
+    "kernel_inefficiency": _OVERHEAD,
+    "contention": _OVERHEAD,
+    "exposed_unknown": _UNKNOWN,
+    "unattributed": _OPEN,
 }
 _COMPUTE = ("useful", "forward", "backward", "recompute", "optimizer", "compute")
 
@@ -119,8 +128,6 @@ def _annotate(figure: go.Figure, at: int, row: _Row, *, is_last: bool) -> None:
 def _colour(name: str) -> str:
     if name in _COMPUTE:
         return _USEFUL
-    if name == "compute_overhead":
-        return _OVERHEAD
     if name.endswith("_wait"):
         return _WAITED
-    return _OPEN if name == "unattributed" else _LOST
+    return _COLOUR.get(name, _LOST)

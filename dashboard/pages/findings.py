@@ -12,7 +12,7 @@ from dash.development.base_component import Component
 from meshscope.analyze import Finding
 
 from .. import units
-from ..store import LoadedRun
+from ..loaded_run import LoadedRun
 from ..theme import SEVERITY_COLOUR
 from .shell import card, empty, paper, run_page
 
@@ -41,11 +41,13 @@ def severity_badge(severity: str) -> Component:
 
 
 def place_words(where: Mapping[str, Any]) -> str:
-    """Return a place in words, e.g. ``rank 5, stage 1``."""
+    """Return a place in words, e.g. ``rank 5, stage 1``; ranks of one axis are a group of it."""
     parts = []
     for key, value in where.items():
         if key == "steps" and value:
             parts.append(f"steps {value[0]} to {value[-1]}")
+        elif key == "axis" and value:
+            parts.append(f"{str(value).upper()} {'group' if where.get('ranks') else 'axis'}")
         elif isinstance(value, list):
             shown = ", ".join(str(item) for item in value[:8])
             more = f" and {len(value) - 8} more" if len(value) > 8 else ""

@@ -9,9 +9,9 @@ from dash.development.base_component import Component
 
 from .. import units
 from ..figures.heatmap import mesh_heatmap, rank_step_heatmap
+from ..loaded_run import LoadedRun
 from ..mesh import RankStepMatrix, mesh_facets, rank_step_matrix, slowest_rank
 from ..state import METRICS, ViewState
-from ..store import LoadedRun
 from .shell import card, chart, empty, run_page, table
 
 _METRIC_WORDS = {

@@ -14,8 +14,8 @@ from meshscope.analyze.labels import class_label
 
 from .. import units
 from ..figures.waterfall import meanings, shown_bars, waterfall
+from ..loaded_run import LoadedRun
 from ..mesh import slowest_rank
-from ..store import LoadedRun
 from ..views import trust
 from .findings import place_words, severity_badge
 from .shell import card, chart, run_page, table
@@ -180,9 +180,25 @@ def _causes(run: LoadedRun) -> list[Component]:
         return []
     columns = ["Cause", "Where", "Share", "Removal gain", "Direct", "Induced wait"]
     note = "Shares sum to the loss. Removal gain is what repairing this cause alone returns."
-    return [
-        card("Causes, by replay without them", [table(columns, rows, numeric_from=2)], note=note)
+    drawn = [table(columns, rows, numeric_from=2), *_waiting(run)]
+    return [card("Causes, by replay without them", drawn, note=note)]
+
+
+def _waiting(run: LoadedRun) -> list[Component]:
+    """Return the sentence that accounts for the waiting, nothing where it is not known."""
+    waiting, step_ns = run.diagnosis.waiting, run.diagnosis.step_time_ns
+    if waiting is None:
+        return []
+    parts = [
+        (waiting.induced_ns, "induced by the causes above"),
+        (waiting.model_error_ns, "that the replay does not explain"),
     ]
+    text = f"Waiting {units.percent(waiting.measured_ns / step_ns)} of the step = "
+    text += f"{units.percent(waiting.bubble_ns / step_ns)} imposed by the schedule"
+    for part_ns, words in parts:
+        sign = "\u2212" if part_ns < 0 else "+"
+        text += f" {sign} {units.percent(abs(part_ns) / step_ns)} {words}"
+    return [html.P(f"{text}.", className="ms-sum")]
 
 
 def _memory(run: LoadedRun) -> list[Component]:

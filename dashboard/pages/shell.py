@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from dash import dcc, html
 from dash.development.base_component import Component
 
-from ..store import LoadedRun, layout_words
+from ..loaded_run import LoadedRun, layout_words
 from ..theme import GRAPH_CONFIG
 
 TABS = ("overview", "findings", "timeline", "mesh")

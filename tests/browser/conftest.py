@@ -128,10 +128,10 @@ def page(browser, address):
 
 
 def figure_data(page, graph_id: str) -> list[dict]:
-    """Return what plotly drew: type, length of x, base and texts of each trace."""
+    """Return what plotly drew of each trace: name, type, x, base, number of cells."""
     return page.evaluate(
         """id => document.querySelector(`#${id} .js-plotly-plot`)._fullData.map(
-            t => ({type: t.type, x: Array.from(t.x || []), base: Array.from(t.base || []),
+            t => ({name: t.name, type: t.type, x: Array.from(t.x || []), base: Array.from(t.base || []),
                    cells: (t.z || []).reduce((n, row) => n + row.length, 0)}))""",
         graph_id,
     )

@@ -8,6 +8,8 @@ from playwright.sync_api import expect
 from .conftest import SLOW_RANK, TRAINED, figure_data
 
 pytestmark = pytest.mark.browser
+OUTLINES = "critical path"
+"""Name of the trace that outlines the path."""
 
 
 def _open_timeline(page, query: str = "") -> None:
@@ -21,6 +23,29 @@ def _wait_until_listening(page, graph: str) -> None:
         "id => document.querySelector(`#${id} .js-plotly-plot`)._ev.listenerCount('plotly_relayout')",
         arg=graph,
     )
+
+
+def _path_bars(page) -> list[float]:
+    """Return the lengths of the outlined pieces, ms, once they are drawn."""
+    page.wait_for_function(
+        """name => (document.querySelector('#timeline-graph .js-plotly-plot')?._fullData || [])
+            .some(trace => trace.name === name)""",
+        arg=OUTLINES,
+    )
+    return next(
+        trace["x"] for trace in figure_data(page, "timeline-graph") if trace["name"] == OUTLINES
+    )
+
+
+def _point_at_widest_piece(page) -> None:
+    pieces = page.locator("#timeline-graph .trace.bars").last.locator(".point path").all()
+    boxes = [box for box in (piece.bounding_box() for piece in pieces) if box is not None]
+    widest = max(boxes, key=lambda box: box["width"])
+    page.mouse.move(widest["x"] + widest["width"] / 2, widest["y"] + widest["height"] / 2)
+
+
+def _number(pattern: str, words: str) -> float:
+    return float(re.search(pattern, words)[1].replace(",", ""))
 
 
 def test_the_run_list_shows_every_entry(page):
@@ -100,6 +125,47 @@ def test_a_zoom_is_an_address(page):
     assert page.url.endswith("?step=1")
 
 
+def test_the_critical_path_is_an_address(page):
+    """Fails when the path is not drawn, or lost by a reload, by a shared link or by going back."""
+    _open_timeline(page, "?step=1")
+    caption, switch = page.locator("#timeline-path-caption"), page.locator("#timeline-path")
+    switch.click()
+    expect(caption).to_contain_text(
+        re.compile(r"Critical path: \d+ % .* of it\. Its [\d,]+ pieces")
+    )
+    page.wait_for_url(re.compile(r"\?step=1&path=1$"))
+    drawn, words = _path_bars(page), caption.inner_text()
+    assert len(drawn) == _number(r"Its ([\d,]+) pieces", words)
+    unit_ms = 1 if " ms, from" in words else 1000
+    assert sum(drawn) == pytest.approx(_number(r"sum to ([\d.]+)", words) * unit_ms, rel=0.01)
+    _point_at_widest_piece(page)
+    expect(page.locator("#timeline-graph .hovertext")).to_contain_text(OUTLINES)
+    page.reload()
+    expect(caption).to_have_text(words)
+    expect(switch).to_be_checked()
+    assert _path_bars(page) == drawn
+    page.get_by_role("button", name="Next").click()
+    page.wait_for_url(re.compile(r"\?step=2&path=1$"))
+    expect(caption).not_to_have_text(words)
+    page.go_back()
+    expect(caption).to_have_text(words)
+    page.go_back()
+    expect(caption).to_have_count(0)
+    expect(switch).not_to_be_checked()
+    assert page.url.endswith("?step=1")
+
+
+def test_a_step_without_a_path_says_why(page):
+    """Fails when the switch does nothing for a step that is not analysed, and gives no reason."""
+    page.goto(f"/run/{TRAINED}/timeline?step=0")
+    switch = page.locator("#timeline-path")
+    expect(switch).to_be_disabled()
+    switch.hover(force=True)
+    expect(page.get_by_role("tooltip")).to_contain_text("Step 0 is not among the analysed steps")
+    page.get_by_role("button", name="Next").click()
+    expect(switch).to_be_enabled()
+
+
 def test_the_mesh_has_a_cell_for_every_rank_and_step(page):
     """Fails when ranks or steps are missing in the heatmap, or the metric cannot be changed."""
     page.goto(f"/run/{TRAINED}/mesh")
@@ -167,6 +233,10 @@ def test_many_slices_come_as_a_picture(page, profiled_run):
         f"/api/v1/runs/{profiled_run}/tile.png?step=9&w=640",
     )
     assert size == [640, 4 * 8]
+    page.goto(f"/run/{profiled_run}/timeline?step=9&path=1")
+    expect(page.locator("#timeline-path-caption")).to_contain_text("pieces sum to")
+    expect(page.locator("#timeline-graph image")).to_have_count(1)
+    assert _path_bars(page)
     page.goto(f"/run/{profiled_run}/timeline?step=9&t0=0&t1=9000000")
     expect(page.locator("#timeline-graph .bars .point").first).to_be_attached()
     expect(page.locator("#timeline-graph image")).to_have_count(0)

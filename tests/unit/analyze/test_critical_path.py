@@ -3,6 +3,7 @@
 import pytest
 from tests.synthetic import MS, Job, capture, uniform
 
+from meshscope.analyze import load_trace
 from meshscope.analyze.critical_path import critical_path
 from meshscope.analyze.measure import measure
 from meshscope.probe.schema.errors import MeshscopeError
@@ -78,3 +79,17 @@ def test_without_communication_there_is_no_path():
     """A chain would be made up where nothing tells who waited for whom."""
     with pytest.raises(MeshscopeError, match="no critical path"):
         path_of(Job(layout=ParallelLayout(), steps=3), EVEN)
+
+
+@pytest.mark.traces
+@pytest.mark.parametrize(
+    "name", ["hta/trace_filter", "hta/nccl_parser_config", "amd_hpctraining/split"]
+)
+def test_pieces_tile_the_steps_of_real_traces(traces_dir, name):
+    """Operations that ranks leave early would put time on the path twice."""
+    account = measure(load_trace(traces_dir / name))
+    for step in account.windows.steps.tolist():
+        path = critical_path(account, step)
+        pieces = path.pieces
+        assert (pieces["start_ns"].to_numpy()[1:] == pieces["end_ns"].to_numpy()[:-1]).all()
+        assert pieces["dur_ns"].sum() == path.end_ns - path.start_ns

@@ -30,7 +30,7 @@ def _operations(stage: int, dp_rank: int, step: int) -> list[dict]:
     ]
 
 
-def write_job(path: Path, steps: int = STEPS) -> Path:
+def write_job(path: Path, steps: int = STEPS, *, communicates: bool = True) -> Path:
     """Write PP2 x DP2 with one rank of twice the compute time; return the folder."""
     path.mkdir(parents=True)
     rows = [
@@ -39,6 +39,7 @@ def write_job(path: Path, steps: int = STEPS) -> Path:
         for stage in range(STAGES)
         for dp_rank in range(REPLICAS)
         for row in _operations(stage, dp_rank, step)
+        if communicates or "reduce" not in row["optype"]
     ]
     frame = pd.DataFrame(rows).astype({"optype": "category"})
     frame.to_parquet(path / "trace-job.parquet")

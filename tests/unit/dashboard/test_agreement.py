@@ -13,6 +13,7 @@ _OF_CLASS = {
     "recompute": Category.RECOMPUTE,
     "optimizer": Category.OPTIMIZER,
     "compute": Category.COMPUTE,
+    "exposed_unknown": Category.UNKNOWN,
     **{
         f"exposed_{axis}_{part}": category
         for axis, category in [

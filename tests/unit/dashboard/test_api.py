@@ -55,6 +55,17 @@ def test_timeline(client):
     assert client.get("/api/v1/runs/job/timeline.json?step=x").json["rejected"] == ["step"]
 
 
+def test_critical_path(client):
+    """Fails when a program gets no path, one that does not sum, or one that it did not ask for."""
+    step = "/api/v1/runs/job/timeline.json?step=1"
+    assert client.get(step).json["critical_path"] is None
+    path = client.get(f"{step}&path=1").json["critical_path"]
+    length = path["end_ns"] - path["start_ns"]
+    assert length == 66_000_000
+    assert sum(piece["dur_ns"] for piece in path["pieces"]) == length
+    assert sum(row["dur_ns"] for row in path["by_rank"]) == length
+
+
 def test_mesh(client):
     """Fails when the slow rank does not stand out against its peer."""
     mesh = client.get("/api/v1/runs/job/mesh.json").json

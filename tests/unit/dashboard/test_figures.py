@@ -15,7 +15,7 @@ from meshscope.dashboard.theme import GRAPH_CONFIG, plain
 
 BARS = [
     Bar(name="useful", frac=0.5, dur_ns=50e6),
-    Bar(name="compute_overhead", frac=0.3, dur_ns=30e6),
+    Bar(name="kernel_inefficiency", frac=0.3, dur_ns=30e6),
     Bar(name="exposed_tp_wait", frac=0.2, dur_ns=20e6),
     Bar(name="gc", frac=0.0, dur_ns=0.0),
 ]
@@ -27,7 +27,13 @@ def _step(count: int, text: str = "forward") -> StepSlices:
         {"row": 0, "rank": 0, "category": 1, "start_ns": starts, "end_ns": starts + 8}
     ).assign(text=text)
     return StepSlices(
-        step=0, ranks=(0,), labels=("rank 0",), length_ns=count * 10, slices=slices, undrawn=0
+        step=0,
+        ranks=(0,),
+        labels=("rank 0",),
+        origin_ns=0,
+        length_ns=count * 10,
+        slices=slices,
+        undrawn=0,
     )
 
 
@@ -43,7 +49,7 @@ def test_waterfall_keeps_a_negative_bar():
     """Fails when a wrong peak, which makes the overhead negative, is hidden."""
     bars = [
         Bar(name="useful", frac=1.1, dur_ns=1.0),
-        Bar(name="compute_overhead", frac=-0.1, dur_ns=0),
+        Bar(name="kernel_inefficiency", frac=-0.1, dur_ns=0),
     ]
     trace = waterfall(bars).data[0]
     assert list(trace.base)[1] + list(trace.x)[1] == pytest.approx(100)
@@ -53,9 +59,32 @@ def test_waterfall_words():
     """Fails when a colour of the waterfall is not explained."""
     assert list(meanings(BARS).values()) == [
         "compute",
-        "compute, slower than peak",
+        "compute, slower than it could be",
         "waiting for other ranks",
     ]
+
+
+def test_every_part_of_compute_has_its_bar():
+    """Fails when a class of the account is drawn without words, or as if it were something else."""
+    names = ["useful", "recompute", "contention", "kernel_inefficiency", "exposed_unknown"]
+    bars = [Bar(name=name, frac=0.2, dur_ns=20e6) for name in names]
+    figure = waterfall(bars)
+    assert list(figure.layout.yaxis.ticktext) == [
+        "useful model FLOPs at peak",
+        "recompute",
+        "compute, slowed by communication",
+        "compute, slower than peak",
+        "device work of unknown kind",
+        "<b>step time</b>",
+    ]
+    assert list(meanings(bars).values()) == [
+        "compute",
+        "compute, slower than it could be",
+        "device work of unknown kind",
+    ]
+    colours = list(figure.data[0].marker.color)
+    assert colours[0] == colours[1] != colours[2] == colours[3]
+    assert colours[4] == COLOURS[Category.UNKNOWN]
 
 
 def test_few_slices_are_bars():
@@ -118,6 +147,47 @@ def test_every_category_has_a_colour_and_a_name():
     assert set(COLOURS) == set(LABELS) == set(Category)
     assert len(set(COLOURS.values())) == len(Category)
     assert palette()[3:6] == bytes.fromhex(COLOURS[Category.FORWARD][1:])
+
+
+# G. M. Machado et al., "A physiologically-based model for simulation of color vision
+# deficiency" (2009), severity 1, on linear RGB.
+_VISION = {
+    "protanopia": [
+        [0.152286, 1.052583, -0.204868],
+        [0.114503, 0.786281, 0.099216],
+        [-0.003882, -0.048116, 1.051998],
+    ],
+    "deuteranopia": [
+        [0.367322, 0.860646, -0.227968],
+        [0.280085, 0.672501, 0.047413],
+        [-0.011820, 0.042940, 0.968881],
+    ],
+    "tritanopia": [
+        [1.255528, -0.076749, -0.178779],
+        [-0.078411, 0.930809, 0.147602],
+        [0.004733, 0.691367, 0.303900],
+    ],
+}
+_TO_XYZ = [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
+_WHITE_XYZ = [0.9505, 1.0, 1.089]
+
+
+def _seen(colour: str, vision: list[list[float]]) -> np.ndarray:
+    """Return a colour as CIELAB, as it looks to a kind of vision."""
+    code = np.array([int(colour[at : at + 2], 16) for at in (1, 3, 5)]) / 255
+    linear = np.where(code <= 0.04045, code / 12.92, ((code + 0.055) / 1.055) ** 2.4)
+    xyz = np.array(_TO_XYZ) @ np.clip(np.array(vision) @ linear, 0, 1) / np.array(_WHITE_XYZ)
+    x, y, z = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+@pytest.mark.parametrize("vision", [np.eye(3).tolist(), *_VISION.values()], ids=["", *_VISION])
+def test_unknown_work_stays_apart_for_every_eye(vision):
+    """Fails when a colour-blind reader takes work of unknown kind for something else."""
+    own = _seen(COLOURS[Category.UNKNOWN], vision)
+    others = set(Category) - {Category.UNKNOWN}
+    distance = {other: np.linalg.norm(_seen(COLOURS[other], vision) - own) for other in others}
+    assert min(distance.values()) > 20, distance
 
 
 def test_charts_cannot_be_sent_to_a_vendor():

@@ -1,16 +1,19 @@
 """What stands on the pages of a small job, and what a control changes."""
 
 import json
+import re
 
 import pytest
 from dash.development.base_component import Component
 from plotly.utils import PlotlyJSONEncoder
 
-from meshscope.dashboard.callbacks import chosen_view, page_of, zoomed_view
+from meshscope.dashboard.callbacks import chosen_view, page_of, stepped_view, zoomed_view
 from meshscope.dashboard.pages import runs
 from meshscope.dashboard.pages.findings import place_words
 from meshscope.dashboard.state import ViewState
 from meshscope.dashboard.store import RunEntry, RunStore
+
+from .conftest import write_job
 
 
 @pytest.fixture
@@ -77,6 +80,40 @@ def test_an_empty_folder_says_what_to_do(tmp_path):
     assert "meshscope run" in _text(page_of(RunStore(tmp_path), "/", ""))
 
 
+def test_the_path_follows_the_query(store):
+    """Fails when the path is drawn unasked, or an asked one is not drawn or not accounted for."""
+    shown = _text(page_of(store, "/run/job/timeline", "?step=1&path=1"))
+    assert "Critical path: " in shown
+    assert "of it. Its " in shown
+    assert "pieces sum to 66 ms" in shown
+    assert "pieces sum to" not in _text(page_of(store, "/run/job/timeline", "?step=1"))
+
+
+def test_a_path_that_is_not_there_is_explained(runs_dir, store):
+    """Fails when a run without a path, or without a step, has a switch that does nothing."""
+    write_job(runs_dir / "silent", communicates=False)
+    page = page_of(store, "/run/silent/timeline", "?path=1")
+    assert "No critical path is drawn. No communication was recorded" in _text(page)
+    assert page["timeline-path"].disabled
+    assert "No communication was recorded" in page["timeline-path-why"].label
+    assert not page_of(store, "/run/job/timeline", "?path=1")["timeline-path"].disabled
+    assert store.get("job").path_unknown_because(1) == ""
+    reason = store.get("job").path_unknown_because(9)
+    assert reason == "Step 9 is not among the analysed steps, 0 to 2."
+
+
+def test_the_waiting_is_accounted_for(store):
+    """Fails when the overview does not say where the waiting comes from, or its parts do not sum."""
+    text = _text(page_of(store, "/run/job/overview", ""))
+    sentence = re.search(r"Waiting ([\d.]+) % of the step = ([^\"]*)\.\"", text)
+    parts = [
+        float(number) * (-1 if sign else 1)
+        for sign, number in re.findall(r"(\\u2212 )?([\d.]+) %", sentence[2])
+    ]
+    assert len(parts) == 3
+    assert sum(parts) == pytest.approx(float(sentence[1]), abs=0.16)
+
+
 def test_zoom():
     """Fails when dragging over the figure does not become a window in the address."""
     state = ViewState(step=1)
@@ -91,12 +128,18 @@ def test_zoom():
 def test_controls(store):
     """Fails when a control of the timeline leads to another step than it says."""
     run, state = store.get("job"), ViewState(step=1, t0=3, t1=9)
-    assert chosen_view(run, state, "timeline-next", "1") == ViewState(step=2)
-    assert chosen_view(run, ViewState(step=2), "timeline-next", "2") == ViewState(step=2)
-    assert chosen_view(run, state, "timeline-previous", "1") == ViewState(step=0)
-    assert chosen_view(run, state, "timeline-fit", "1") == ViewState(step=1)
-    assert chosen_view(run, state, "timeline-step", "1") is None
-    assert chosen_view(run, state, "timeline-step", "0") == ViewState(step=0)
+    assert chosen_view(run, state, "timeline-next") == ViewState(step=2)
+    assert chosen_view(run, ViewState(step=2), "timeline-next") == ViewState(step=2)
+    assert chosen_view(run, state, "timeline-previous") == ViewState(step=0)
+    assert chosen_view(run, state, "timeline-fit") == ViewState(step=1)
+    assert stepped_view(run, state, state, "1") is None
+    assert stepped_view(run, state, state, "0") == ViewState(step=0)
+
+
+def test_going_back_is_not_undone_by_the_selector(store):
+    """Fails when the page sends a visitor forth again who went back before it was drawn."""
+    run = store.get("job")
+    assert stepped_view(run, ViewState(step=0), ViewState(step=1), "1") is None
 
 
 def test_places_in_words():
@@ -104,3 +147,6 @@ def test_places_in_words():
     assert place_words({"rank": 5, "stage": 1, "group_id": "g"}) == "rank 5, stage 1, group g"
     assert place_words({"ranks": list(range(12))}).endswith("7 and 4 more")
     assert place_words({"steps": []}) == ""
+    assert place_words({"host": "n1", "ranks": [4, 5]}) == "host n1, ranks 4, 5"
+    assert place_words({"axis": "tp", "ranks": [0, 1]}) == "TP group, ranks 0, 1"
+    assert place_words({"axis": "pp", "link": "0<->4"}) == "PP axis, link 0<->4"

@@ -32,6 +32,10 @@ REDUCE = {
 }
 
 
+KERNEL = {"step": 4, "device": 0, "stream": 7, "name_id": 3, "category": "compute"}
+KERNEL |= {"start_ns": 1000, "dur_ns": 10, "correlation": -1, "op_id": -1, "launch_ns": None}
+
+
 def _trace(*, layout=None, ranks=(0,), per_step_clock=False, **rows) -> Trace:
     tables = {
         name: TABLES[name].conform(pa.Table.from_pylist([{"rank": 0, **row} for row in given]))
@@ -69,13 +73,24 @@ def test_a_host_wait_covers_the_span_around_it():
 
 def test_device_compute_covers_communication():
     """Fails when overlapped communication is drawn as exposed."""
-    kernel = {"step": 4, "device": 0, "stream": 7, "name_id": 3, "category": "compute"}
-    kernel |= {"start_ns": 1000, "dur_ns": 10, "correlation": -1, "op_id": -1, "launch_ns": None}
     device = {**REDUCE, "source": "device"}
     name = {"name_id": 3, "name": "gemm<float>"}
-    step = step_slices(_trace(step=[STEP], kernel=[kernel], collective=[device], name=[name]), 4)
+    step = step_slices(_trace(step=[STEP], kernel=[KERNEL], collective=[device], name=[name]), 4)
     assert _pieces(step) == [(Category.COMPUTE, 0, 10), (Category.COMM_TP, 10, 14)]
     assert step.slices["text"].tolist()[0] == "gemm<float>"
+
+
+def test_device_work_of_unknown_kind_is_not_compute():
+    """Fails when work that nobody knows hides communication, or is counted as compute."""
+    unknown = {**KERNEL, "category": "unknown"}
+    launched = {**unknown, "start_ns": 1015, "dur_ns": 4, "op_id": 7}
+    device = {**REDUCE, "source": "device"}
+    step = step_slices(_trace(step=[STEP], kernel=[unknown, launched], collective=[device]), 4)
+    assert _pieces(step) == [
+        (Category.UNKNOWN, 0, 4),
+        (Category.COMM_TP, 4, 14),
+        (Category.COMPUTE, 15, 19),
+    ]
 
 
 def test_the_last_record_of_an_event_counts():

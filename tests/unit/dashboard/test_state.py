@@ -9,12 +9,12 @@ from meshscope.dashboard.state import METRICS, ViewState, parse_path, parse_quer
 numbers = st.none() | st.integers(min_value=0, max_value=10**17)
 
 
-@given(step=numbers, t0=numbers, t1=numbers, metric=st.sampled_from(METRICS))
-def test_round_trip(step, t0, t1, metric):
+@given(step=numbers, t0=numbers, t1=numbers, metric=st.sampled_from(METRICS), path=st.booleans())
+def test_round_trip(step, t0, t1, metric, path):
     """Fails when a shared link opens another view than the one that it was made from."""
     if t0 is not None and t1 is not None and t0 >= t1:
         t0, t1 = None, None
-    state = ViewState(step=step, t0=t0, t1=t1, metric=metric)
+    state = ViewState(step=step, t0=t0, t1=t1, metric=metric, path=path)
     assert parse_query(state.query()) == state
 
 
@@ -25,6 +25,7 @@ def test_round_trip(step, t0, t1, metric):
         ("?step=1e9&t0=x", ("step", "t0")),
         ("?t0=9&t1=3", ("t0, t1",)),
         ("?metric=<script>", ("metric",)),
+        ("?path=yes", ("path",)),
         ("?step=" + "9" * 40, ("step",)),
         ("?" + "&".join(["step=1"] * 99), ()),
         (None, ()),
@@ -45,6 +46,7 @@ def test_the_window_lies_in_the_step(t0, t1, length):
 def test_another_step_is_shown_whole():
     """Fails when the zoom of one step is carried into another."""
     assert ViewState(step=1, t0=5, t1=9).at_step(2) == ViewState(step=2)
+    assert ViewState(path=True, t0=5, t1=9).at_step(2) == ViewState(step=2, path=True)
     assert view_at(-1, (0, 9)) == ViewState(t0=0, t1=9)
 
 

@@ -126,6 +126,17 @@ def test_newest_first(runs_dir):
     assert RunStore(runs_dir).entries(max_new=0)[-1].run_id == "old"
 
 
+def test_a_path_is_found_once(runs_dir):
+    """Fails when every zoom looks for the path again, or the paths of all steps are kept."""
+    write_job(runs_dir / "long", steps=9)
+    run = RunStore(runs_dir).get("long")
+    first = run.path(0)
+    assert run.path(0) is first
+    for step in range(1, 9):
+        run.path(step)
+    assert run.path(0) is not first
+
+
 def test_zooming_does_not_rebuild_the_step(runs_dir):
     """Fails when every zoom sweeps the whole step again, or all steps are kept for ever."""
     write_job(runs_dir / "long", steps=9)

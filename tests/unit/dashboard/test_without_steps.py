@@ -43,6 +43,7 @@ def test_pages_open_and_name_the_rank(folder):
         assert "Rank 1 did not arrive" in str(page)
     assert mesh.layout(run, ViewState()) is not None
     assert timeline.layout(run, ViewState()) is not None
+    assert "The capture has no steps." in str(timeline.layout(run, ViewState(path=True)))
 
 
 @pytest.mark.parametrize("page", ["overview", "findings", "timeline", "mesh"])

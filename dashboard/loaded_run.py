@@ -1,0 +1,129 @@
+"""One run with its analysis, and what of it was drawn last."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from meshscope.analyze import Diagnosis, Trace, load_trace
+from meshscope.analyze.diagnose import diagnosis_of
+from meshscope.analyze.measure import measure
+from meshscope.analyze.stepless import diagnose_without_steps, has_no_steps
+from meshscope.analyze.words import counted
+
+from .paths import LastAccount, StepPath, step_path
+from .slices import StepSlices, step_slices
+
+Kept = TypeVar("Kept")
+
+# Tables, their pandas copies and the results derived from them.
+_BYTES_PER_TABLE_BYTE = 4
+_FIXED_BYTES = 1 << 20
+_KEPT_STEPS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedRun:
+    """One run with its analysis."""
+
+    run_id: str
+    version: int
+    """Changes when the files of the run change; part of addresses that browsers keep."""
+    trace: Trace
+    diagnosis: Diagnosis
+    accounts: LastAccount = field(repr=False, compare=False)
+    """Shared by all runs."""
+    no_path_because: str = ""
+    """Why no step has a critical path; empty if the analysed ones have one."""
+    _drawn: dict[int, StepSlices] = field(default_factory=dict, repr=False, compare=False)
+    _paths: dict[int, StepPath] = field(default_factory=dict, repr=False, compare=False)
+    _finding: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+
+    def step(self, step: int) -> StepSlices:
+        """Return the drawable content of a step; the last few are kept, because zooms repeat it."""
+        found = self._drawn.get(step)
+        if found is None:
+            found = step_slices(self.trace, step)
+            _keep_few(self._drawn, step, found)
+        return found
+
+    def path_unknown_because(self, step: int) -> str:
+        """Return why a step has no critical path; empty if it has one. Nothing is computed."""
+        if self.no_path_because:
+            return self.no_path_because
+        analysed = self.diagnosis.ledger["step"]
+        if (analysed == step).any():
+            return ""
+        return f"Step {step} is not among the analysed steps, {analysed.min()} to {analysed.max()}."
+
+    def path(self, step: int) -> StepPath:
+        """Return the critical path of a step; the last few are kept.
+
+        The first one of a run measures it again: an account is too large to keep for every run.
+
+        Raises:
+            MeshscopeError: There is none, see ``path_unknown_because``.
+        """
+        drawn = self.step(step)
+        with self._finding:
+            found = self._paths.get(step)
+            if found is None:
+                found = step_path(self.accounts.of(self.trace), drawn)
+                _keep_few(self._paths, step, found)
+        return found
+
+    def nbytes(self) -> int:
+        """Return about how much memory the run holds."""
+        return _FIXED_BYTES + _BYTES_PER_TABLE_BYTE * self.trace.held_bytes()
+
+
+def analysed_run(path: Path, *, run_id: str, version: int, accounts: LastAccount) -> LoadedRun:
+    """Read and analyse a run.
+
+    Args:
+        path: Its file or folder.
+        run_id: Its name among the runs.
+        version: Number of the state of its files.
+        accounts: Where the account for its critical paths is kept.
+
+    Raises:
+        MeshscopeError: It cannot be read.
+    """
+    trace = load_trace(path)
+    if has_no_steps(trace):
+        diagnosis, reason = diagnose_without_steps(trace), "The capture has no steps."
+    else:
+        account = measure(trace)
+        diagnosis = diagnosis_of(account)
+        reason = account.limits[-1] if account.program is None else ""
+    return LoadedRun(
+        run_id=run_id,
+        version=version,
+        trace=trace,
+        diagnosis=diagnosis,
+        accounts=accounts,
+        no_path_because=reason,
+    )
+
+
+def layout_words(trace: Trace) -> str:
+    """Return the mesh as people write it, e.g. ``TP2 PP2 DP2``."""
+    layout = trace.layout
+    if layout is None:
+        return f"{counted(len(trace.ranks), 'rank')}, mesh not known"
+    axes = [f"{axis.upper()}{getattr(layout, axis)}" for axis in ("tp", "pp", "dp")]
+    axes += [
+        f"{axis.upper()}{getattr(layout, axis)}"
+        for axis in ("cp", "ep", "vpp")
+        if getattr(layout, axis) > 1
+    ]
+    return " ".join(axes)
+
+
+def _keep_few(kept: dict[int, Kept], step: int, value: Kept) -> None:
+    """Keep the value of one more step, and drop the oldest beyond the last few."""
+    for oldest in list(kept)[: 1 - _KEPT_STEPS]:
+        kept.pop(oldest, None)
+    kept[step] = value
