@@ -244,8 +244,9 @@ def _without_gaps(pieces: pd.DataFrame, start_ns: int, end_ns: int) -> pd.DataFr
     starts = np.append(pieces["start_ns"].to_numpy(np.int64), end_ns)
     at = np.flatnonzero(starts > ends)
     holes = pieces.iloc[np.minimum(at, len(pieces) - 1)].assign(
-        start_ns=ends[at], end_ns=starts[at], dur_ns=starts[at] - ends[at]
+        start_ns=ends[at], end_ns=starts[at], dur_ns=starts[at] - ends[at], microbatch=NO_PLACE
     )
-    holes[["class", "microbatch", "group_id", "link"]] = [UNATTRIBUTED, NO_PLACE, "", ""]
+    holes["class"] = UNATTRIBUTED
+    holes["group_id"] = holes["link"] = ""
     whole: pd.DataFrame = pd.concat([pieces, holes]).sort_values("start_ns", ignore_index=True)
     return whole

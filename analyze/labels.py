@@ -1,6 +1,9 @@
-"""Words for the classes of the account, the same in every report and figure."""
+"""Words for classes and places, the same in every report and figure."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 _NAMES = {
     "useful": "useful model FLOPs at peak",
@@ -28,3 +31,20 @@ def class_label(name: str) -> str:
         axis = "other" if parts[1] == "other" else parts[1].upper()
         return f"{axis} communication: {'waiting' if parts[2] == 'wait' else 'on the wire'}"
     return _NAMES.get(name, name.replace("_", " "))
+
+
+def place_words(where: Mapping[str, Any]) -> str:
+    """Return a place in words, e.g. ``rank 5, stage 1``; ranks of one axis are a group of it."""
+    parts = []
+    for key, value in where.items():
+        if key == "steps" and value:
+            parts.append(f"steps {value[0]} to {value[-1]}")
+        elif key == "axis" and value:
+            parts.append(f"{str(value).upper()} {'group' if where.get('ranks') else 'axis'}")
+        elif isinstance(value, list):
+            shown = ", ".join(str(item) for item in value[:8])
+            more = f" and {len(value) - 8} more" if len(value) > 8 else ""
+            parts.append(f"{key} {shown}{more}" if value else "")
+        elif value is not None:
+            parts.append(f"{key.replace('_id', '')} {value}")
+    return ", ".join(part for part in parts if part)

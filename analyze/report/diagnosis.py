@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import isnan
 
-from ..labels import class_label
+from ..labels import class_label, place_words
 from ..memory import CATEGORIES
 from ..results import Bar, Diagnosis, Finding
 from ..text_table import text_table
@@ -139,12 +139,7 @@ def _causes(result: Diagnosis, *, markdown: bool) -> list[str]:
 def _cause_table(result: Diagnosis, *, markdown: bool) -> list[str]:
     rows = [
         (
-            " ".join(
-                [
-                    cause.kind.replace("_", " "),
-                    *(f"{key} {value}" for key, value in cause.where.items()),
-                ]
-            ),
+            ": ".join(filter(None, [cause.kind.replace("_", " "), place_words(cause.where)])),
             f"{cause.share_frac:.2%}",
             f"{cause.removal_gain_frac:.2%}",
             milliseconds(cause.direct_ns),

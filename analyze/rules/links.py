@@ -8,6 +8,7 @@ from meshscope.probe.schema.terms import Axis, FindingKind
 
 from ..account import Account
 from ..causes import Degraded, degraded_places
+from ..labels import class_label
 from ..ledger import WIRE_CLASSES
 from ..results import Cause, Finding
 from .grading import severity
@@ -32,7 +33,7 @@ def exposed_communication(account: Account) -> Iterator[Finding]:
             removal_gain_frac=None,
             confidence=0.8,
             evidence=(
-                f"ledger class {name}: {cost * account.windows.step_time_ns / 1e6:.2f} ms per step",
+                f"{class_label(name)}: {cost * account.windows.step_time_ns / 1e6:.2f} ms per step",
             ),
             remedy={
                 Axis.DP: "Overlap gradient reduction with the backward pass; larger buckets; compress",

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import dash_mantine_components as dmc
 from dash import dcc, html
 from dash.development.base_component import Component
 
 from meshscope.analyze import Finding
+from meshscope.analyze.labels import place_words
 
 from .. import units
 from ..loaded_run import LoadedRun
@@ -38,23 +36,6 @@ def severity_badge(severity: str) -> Component:
     colour = SEVERITY_COLOUR.get(severity, "gray")
     badge: Component = dmc.Badge(str(severity), color=colour, variant="light", radius="sm")
     return badge
-
-
-def place_words(where: Mapping[str, Any]) -> str:
-    """Return a place in words, e.g. ``rank 5, stage 1``; ranks of one axis are a group of it."""
-    parts = []
-    for key, value in where.items():
-        if key == "steps" and value:
-            parts.append(f"steps {value[0]} to {value[-1]}")
-        elif key == "axis" and value:
-            parts.append(f"{str(value).upper()} {'group' if where.get('ranks') else 'axis'}")
-        elif isinstance(value, list):
-            shown = ", ".join(str(item) for item in value[:8])
-            more = f" and {len(value) - 8} more" if len(value) > 8 else ""
-            parts.append(f"{key} {shown}{more}" if value else "")
-        elif value is not None:
-            parts.append(f"{key.replace('_id', '')} {value}")
-    return ", ".join(part for part in parts if part)
 
 
 def _card(run_id: str, finding: Finding) -> Component:

@@ -10,14 +10,14 @@ from dash import dcc, html
 from dash.development.base_component import Component
 
 from meshscope.analyze import Bar, Finding
-from meshscope.analyze.labels import class_label
+from meshscope.analyze.labels import class_label, place_words
 
 from .. import units
 from ..figures.waterfall import meanings, shown_bars, waterfall
 from ..loaded_run import LoadedRun
 from ..mesh import slowest_rank
 from ..views import trust
-from .findings import place_words, severity_badge
+from .findings import severity_badge
 from .shell import card, chart, run_page, table
 
 _SHOWN_FINDINGS = 3

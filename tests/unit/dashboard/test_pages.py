@@ -7,9 +7,9 @@ import pytest
 from dash.development.base_component import Component
 from plotly.utils import PlotlyJSONEncoder
 
+from meshscope.analyze.labels import place_words
 from meshscope.dashboard.callbacks import chosen_view, page_of, stepped_view, zoomed_view
 from meshscope.dashboard.pages import runs
-from meshscope.dashboard.pages.findings import place_words
 from meshscope.dashboard.state import ViewState
 from meshscope.dashboard.store import RunEntry, RunStore
 
