@@ -157,12 +157,14 @@ def test_the_critical_path_is_an_address(page):
 
 def test_a_step_without_a_path_says_why(page):
     """Fails when the switch does nothing for a step that is not analysed, and gives no reason."""
-    page.goto(f"/run/{TRAINED}/timeline?step=0")
+    _open_timeline(page, "?step=0")
+    _wait_until_listening(page, "timeline-graph")
     switch = page.locator("#timeline-path")
     expect(switch).to_be_disabled()
     switch.hover(force=True)
     expect(page.get_by_role("tooltip")).to_contain_text("Step 0 is not among the analysed steps")
     page.get_by_role("button", name="Next").click()
+    expect(page.get_by_role("heading", name="Step 1")).to_be_visible()
     expect(switch).to_be_enabled()
 
 
