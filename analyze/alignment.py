@@ -28,7 +28,7 @@ from .words import counted
 
 LEAST_CORRECTION_NS = 12_000.0
 """Members that share a clock are seen to leave collectives that far apart, always in one order."""
-VAGUE_NS = 1_000_000.0
+VAGUE_NS = 5_000_000.0
 """From this on an offset within its own error is not told from none, and to move times by it can be
 worse than to leave them; a smaller one does no harm."""
 _DURATIONS = ("dur_ns", "cpu_ns")
