@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from meshscope.probe.schema.layout import ParallelLayout
+from meshscope.probe.schema.terms import Axis
 
 from .checks import require as _require
 from .fault_plan import FaultSpec
 from .schedule_config import ScheduleConfig
-from .schedules import SPLIT_BACKWARD
+from .schedules import SPLIT_BACKWARD, rank_of_last_stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,6 +228,13 @@ class TrainerConfig:
     def layers_per_stage(self) -> tuple[int, ...]:
         """Return the blocks of each stage in model order, by hand or by weight."""
         return self.schedule.split(self.model.layers, self.stages)
+
+    def embedding_groups(self) -> list[tuple[int, ...]]:
+        """Return the pairs of ranks that hold a copy each of a tied embedding; empty if none do."""
+        last = rank_of_last_stage(self.schedule.kind, self.layout.pp)
+        if not self.model.tied or last == 0:
+            return []
+        return [(ranks[0], ranks[last]) for ranks in self.layout.groups(Axis.PP)]
 
     def check_trainable(self) -> None:
         """Refuse what can be planned with ``--dry-run`` but is not built here.

@@ -23,8 +23,9 @@ from .faults import FaultInjector
 from .ground_truth import GroundTruth
 from .hardware import find_hardware
 from .mesh import Mesh, Place, open_mesh
-from .model import Stage, parameter_count
+from .model import Stage
 from .pace import NoPace, Pace
+from .parameter_counts import parameter_count
 from .pipeline_parallel import Pipeline, own_stages, stage_part
 from .report import LossReport
 from .schedules import SPLIT_BACKWARD, rank_of_last_stage
