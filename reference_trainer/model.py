@@ -64,7 +64,8 @@ class Stage(nn.Module):
         self.blocks = nn.ModuleList(
             Block(config, _generator(seed * 1000 + layer), tp, comm) for layer in part.layers
         )
-        self.head = Head(config, _generator(first_free + 1)) if part.last else None
+        head_seed = first_free if config.tied else first_free + 1
+        self.head = Head(config, _generator(head_seed)) if part.last else None
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Map ids (B, T) or hidden (B, T, D) to hidden (B, T, D) or logits (B, T, V)."""
@@ -133,15 +134,6 @@ class Head(nn.Module):
     def forward(self, hidden: Tensor) -> Tensor:
         """Map hidden (B, T, D) to logits (B, T, V)."""
         return nn.functional.linear(self.norm(hidden), self.output)
-
-
-def parameter_count(config: ModelConfig) -> int:
-    """Return the parameters of the whole model, biases and norms included."""
-    hidden, ffn = config.hidden, config.ffn
-    matrices = 4 * hidden * hidden + 2 * hidden * ffn
-    biases_and_norms = (3 * hidden + hidden + ffn + hidden) + 4 * hidden
-    edges = (2 * config.vocab + config.seq_len) * hidden + 2 * hidden
-    return config.layers * (matrices + biases_and_norms) + edges
 
 
 def _generator(seed: int) -> torch.Generator:
