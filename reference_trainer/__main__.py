@@ -41,6 +41,12 @@ def main(
             help="Inject a fault, as slow_rank:rank=5,mode=sleep,delay_ms=40,window=4,seed=1.",
         ),
     ] = None,
+    fault_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--faults", help="A TOML file with one [[faults]] table per fault.", dir_okay=False
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -52,7 +58,13 @@ def main(
     try:
         text = preset_text(preset) if config is None else file_text(config)
         where = preset if config is None else str(config)
-        settings = load_config(text, overrides=overrides or (), faults=faults or (), where=where)
+        settings = load_config(
+            text,
+            overrides=overrides or (),
+            faults=faults or (),
+            fault_file=fault_file,
+            where=where,
+        )
         _train(settings, out)
     except ConfigError as error:
         # Every rank fails in the same way; one message is enough.

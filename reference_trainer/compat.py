@@ -6,6 +6,11 @@ test asserts that each of them is there and takes the arguments used here, so a
 new torch version fails in the test suite and not in the middle of a run.
 """
 
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[attr-defined]
 from torch.distributed.pipelining.schedules import (
     _Action,
     _ComputationType,
@@ -24,4 +29,23 @@ FORWARD = _ComputationType.FORWARD
 FULL_BACKWARD = _ComputationType.FULL_BACKWARD
 """Backward of one microbatch, for inputs and weights together."""
 
-__all__ = ["FORWARD", "FULL_BACKWARD", "Action", "ScheduleRuntime"]
+
+def process_group(boxed: Any) -> dist.ProcessGroup:
+    """Return the process group that an operator got as an argument."""
+    group: dist.ProcessGroup = dist.ProcessGroup.unbox(boxed)
+    return group
+
+
+def work_from_future(future: torch.futures.Future[Any]) -> Any:
+    """Return a handle whose ``wait`` ends when the future is set."""
+    return _create_work_from_future(future)
+
+
+__all__ = [
+    "FORWARD",
+    "FULL_BACKWARD",
+    "Action",
+    "ScheduleRuntime",
+    "process_group",
+    "work_from_future",
+]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import secrets
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from torch import Tensor
 from meshscope import probe
 from meshscope.probe.clock import now_ns
 
+from .clock_fault import falsify_own_clock
 from .comm import Communicator, PerfectLinks
 from .config import TrainerConfig
 from .data import batches
@@ -24,7 +26,8 @@ from .ground_truth import GroundTruth
 from .hardware import find_hardware
 from .mesh import Mesh, Place, open_mesh
 from .model import Stage, parameter_count
-from .pace import NoPace, Pace
+from .pace import NoPace, Pace, PartRunner
+from .packing import MicrobatchWork
 from .pipeline_parallel import Pipeline, stage_part
 from .report import LossReport
 
@@ -33,6 +36,8 @@ from .report import LossReport
 class Parts:
     """What one rank trains with."""
 
+    stage: Stage
+    """This rank's part of the model."""
     pipeline: Pipeline
     """Forward and backward of a step."""
     reducer: GradientReducer
@@ -62,13 +67,13 @@ def train(
     Raises:
         ConfigError: The job or the machine does not fit the configuration.
     """
-    with open_mesh(config.layout, config.device, place) as mesh:
+    with open_mesh(config.layout, config.device, place) as mesh, ExitStack() as stack:
         comm = Communicator(PerfectLinks())
         _describe_run(config, mesh, comm)
         faults = _agree_on_faults(config, mesh, comm)
         truth = GroundTruth(out, mesh.rank, faults)
         injector = FaultInjector(faults, mesh.layout, mesh.rank, truth)
-        comm.links = injector
+        comm.links = injector.links
         parts = _build_parts(config, mesh, comm, injector)
         report = LossReport(emit if mesh.is_reporter else None)
 
@@ -76,13 +81,16 @@ def train(
         # again, and its pauses, which differ between ranks, stay short.
         gc.collect()
         gc.freeze()
-        data = batches(config, mesh.dp.position)
+        stack.enter_context(injector.prepared(mesh, place, comm))
+        work = MicrobatchWork(config, mesh.dp.position)
+        data = batches(config, mesh.dp.position, stall=injector.load_stall(), log=injector.log_load)
         for step in range(config.train.steps):
             start_ns = now_ns()
-            injector.begin_step(step)
+            injector.begin_step(step, work.of_step(step))
             with probe.span("data_load"):
                 ids, labels = (tensor.to(mesh.device) for tensor in next(data))
             loss = _train_step(parts, mesh, comm, ids, labels)
+            injector.end_step(parts.stage.state_dict, comm)
             probe.step(tokens=ids.numel())
             end_ns = now_ns()
             truth.step(step, (start_ns, end_ns), fault_active=injector.any_active())
@@ -92,7 +100,8 @@ def train(
         report.finish()
         if out is not None and mesh.is_reporter:
             report.write(out / "losses.json")
-        return report.losses
+    falsify_own_clock(faults, place.rank, truth)
+    return report.losses
 
 
 def _train_step(
@@ -113,13 +122,16 @@ def _build_parts(
     config: TrainerConfig, mesh: Mesh, comm: Communicator, injector: FaultInjector
 ) -> Parts:
     """Build the stage of this rank and what trains it."""
+    runner: PartRunner = NoPace()
+    if config.pace.enabled:
+        runner = Pace(config.pace, lambda: comm.waited_ns, injector.work)
     stage = Stage(
         config.model,
         stage_part(config, mesh.pp.position),
         seed=config.train.seed,
         tp=mesh.tp,
         comm=comm,
-        runner=Pace(config.pace, lambda: comm.waited_ns) if config.pace.enabled else NoPace(),
+        runner=injector.wrap(runner),
     ).to(mesh.device)
     injector.attach(stage)
     reducer = GradientReducer(
@@ -130,6 +142,7 @@ def _build_parts(
         bucket_bytes=config.train.bucket_bytes,
     )
     return Parts(
+        stage=stage,
         pipeline=Pipeline(config, mesh, stage),
         reducer=reducer,
         optimizer=_build_optimizer(config, stage),
@@ -152,7 +165,7 @@ def _agree_on_faults(
         seed = spec.seed
         if seed is None:
             seed = comm.share_from_rank_zero(secrets.randbits(31), mesh.device)
-        resolved.append(resolve(spec, mesh.layout.world_size, seed))
+        resolved.append(resolve(spec, mesh.layout, seed))
     return tuple(resolved)
 
 
