@@ -22,7 +22,7 @@ from .presets import file_text, load_config, preset_names, preset_text
 _USAGE_ERROR = 2
 
 
-def main(
+def main(  # noqa: PLR0913 - one parameter for each option
     preset: Annotated[
         str, typer.Option(help=f"A shipped configuration: {', '.join(preset_names())}.")
     ] = "tiny",
@@ -41,6 +41,12 @@ def main(
             help="Inject a fault, as slow_rank:rank=5,mode=sleep,delay_ms=40,window=4,seed=1.",
         ),
     ] = None,
+    fault_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--faults", help="A TOML file with one [[faults]] table per fault.", dir_okay=False
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -55,7 +61,13 @@ def main(
     try:
         text = preset_text(preset) if config is None else file_text(config)
         where = preset if config is None else str(config)
-        settings = load_config(text, overrides=overrides or (), faults=faults or (), where=where)
+        settings = load_config(
+            text,
+            overrides=overrides or (),
+            faults=faults or (),
+            fault_file=fault_file,
+            where=where,
+        )
         if dry_run:
             _print_plan(settings)
         else:

@@ -33,12 +33,18 @@ class Hold(Protocol):
 class Links(Protocol):
     """How much slower than the machine the links are."""
 
+    def before(self, axis: Axis) -> None:
+        """Be told that a collective is about to be issued."""
+
     def hold(self, work: dist.Work, axis: Axis, *, issue_ns: int, size_bytes: int) -> Hold | None:
         """Keep a collective from completing too early; None where nothing holds it."""
 
 
 class PerfectLinks:
     """Links that add nothing."""
+
+    def before(self, axis: Axis) -> None:
+        """Let it be issued."""
 
     def hold(self, work: dist.Work, axis: Axis, *, issue_ns: int, size_bytes: int) -> None:
         """Hold nothing."""
@@ -84,6 +90,7 @@ class Communicator:
 
     def all_reduce(self, tensor: Tensor, group: MeshGroup) -> Pending:
         """Sum a tensor over the group, in place."""
+        self.links.before(group.axis)
         if group.size == 1:
             return Pending(None, None, self)
         issue_ns = now_ns()
@@ -97,3 +104,20 @@ class Communicator:
         tensor = torch.tensor([value], dtype=torch.int64, device=device)
         dist.broadcast(tensor, src=0, async_op=True).wait()
         return int(tensor.item())
+
+    def share_own(
+        self, source: int, values: tuple[int, int], device: torch.device
+    ) -> tuple[int, int]:
+        """Return the values of one rank on every rank; the others' values are ignored."""
+        tensor = torch.tensor(values, dtype=torch.int64, device=device)
+        dist.broadcast(tensor, src=source, async_op=True).wait()
+        first, second = tensor.tolist()
+        return first, second
+
+    def read_sum(self, tensor: Tensor) -> float:
+        """Sum one number over all ranks and read it, which waits for everybody and the device."""
+        total = tensor.detach().clone()
+        begin_ns = now_ns()
+        dist.all_reduce(total, async_op=True).wait()
+        self.waited_ns += now_ns() - begin_ns
+        return float(total.item())

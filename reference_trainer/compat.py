@@ -9,6 +9,8 @@ new torch version fails in the test suite and not in the middle of a run.
 from typing import Any
 
 import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[attr-defined]
 from torch.distributed.pipelining.schedules import (
     _Action,
     _ComputationType,
@@ -48,4 +50,22 @@ def is_wanted(node: Any) -> bool:
         return True
 
 
-__all__ = ["PASS_TYPES", "Action", "ScheduleRuntime", "is_wanted"]
+def process_group(boxed: Any) -> dist.ProcessGroup:
+    """Return the process group that an operator got as an argument."""
+    group: dist.ProcessGroup = dist.ProcessGroup.unbox(boxed)
+    return group
+
+
+def work_from_future(future: torch.futures.Future[Any]) -> Any:
+    """Return a handle whose ``wait`` ends when the future is set."""
+    return _create_work_from_future(future)
+
+
+__all__ = [
+    "PASS_TYPES",
+    "Action",
+    "ScheduleRuntime",
+    "is_wanted",
+    "process_group",
+    "work_from_future",
+]

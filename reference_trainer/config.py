@@ -13,6 +13,8 @@ from .fault_plan import FaultSpec
 from .schedule_config import ScheduleConfig
 from .schedules import SPLIT_BACKWARD, rank_of_last_stage
 
+_BYTE_VALUES = 256
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
@@ -169,14 +171,30 @@ class DataConfig:
 
     num_workers: int = 0
     """Worker processes of the DataLoader; 0 makes the data in the training process."""
+    prefetch_factor: int = 2
+    """Batches that each worker loads ahead."""
+    text: str = ""
+    """A file whose bytes are the tokens; empty: synthetic tokens."""
+    documents: Literal["whole", "long_tail"] = "whole"
+    """Synthetic sequences of one document each, or packed with documents of long-tailed length."""
+    median_document: int = 8
+    """Tokens of the median document where they are packed."""
 
     def __post_init__(self) -> None:
-        """Validate the count.
+        """Validate the counts.
 
         Raises:
-            ConfigError: The number of workers is negative.
+            ConfigError: A count is out of range, or a text would be packed.
         """
         _require(self.num_workers >= 0, "must not be negative", where="data.num_workers")
+        for name in ("prefetch_factor", "median_document"):
+            _require(getattr(self, name) >= 1, "must be at least 1", where=f"data.{name}")
+        _require(
+            not (self.text and self.documents == "long_tail"),
+            "packs synthetic documents only",
+            where="data.documents",
+            remedy="Remove data.text, or leave data.documents at whole",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,6 +229,7 @@ class TrainerConfig:
         self.schedule.check_mesh(self.layout)
         self.schedule.check_layers(self.layout, self.model.layers)
         self._check_device()
+        self._check_data()
         for fault in self.faults:
             fault.check_mesh(self.layout)
 
@@ -289,7 +308,23 @@ class TrainerConfig:
         )
         _require(
             on_cpu or all(fault.works_on_cuda for fault in self.faults),
-            "slow_link and slow_rank:mode=compute act on the host and would not slow a GPU",
+            "slow_link, heavy_stage, sequence_imbalance and slow_rank:mode=compute act on the host "
+            "and would not slow a GPU",
             where="faults",
             remedy="Use slow_rank:mode=sleep with device.kind = cuda",
+        )
+
+    def _check_data(self) -> None:
+        _require(
+            not self.data.text or self.model.vocab >= _BYTE_VALUES,
+            f"{self.model.vocab} tokens cannot hold the bytes of data.text",
+            where="model.vocab",
+            remedy=f"Set it to {_BYTE_VALUES} or more",
+        )
+        uneven = any(fault.kind == "sequence_imbalance" for fault in self.faults)
+        _require(
+            not uneven or (self.data.documents == "long_tail" and self.pace.layer_ms > 0),
+            "sequence_imbalance scales the pace of blocks with packed documents",
+            where="faults",
+            remedy="Set data.documents to long_tail and pace.layer_ms to a time",
         )

@@ -23,30 +23,77 @@ import msgspec
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.layout import ParallelLayout
 
+from .fault_rules import COMMON, MODES, PLACE, RULES, FaultRule, kinds_taking
+
 RANDOM_RANK: Literal["random"] = "random"
+ALL_RANKS: Literal["all"] = "all"
+_COORDINATES = ("tp", "pp", "dp")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultSpec:
     """One fault as it was asked for; see ``docs/trainer.md`` for examples."""
 
-    kind: Literal["slow_rank", "slow_link"]
-    """``slow_rank`` adds time to every forward of a rank's stage; ``slow_link`` delays the
-    collectives of one process group."""
-    rank: int | Literal["random"] = RANDOM_RANK
-    """The slow rank, or a member of the slow group; ``random`` draws one from the seed and tells
-    only the ground truth."""
-    mode: Literal["sleep", "compute"] = "sleep"
-    """slow_rank: ``sleep`` leaves the core to others, ``compute`` burns CPU in matmuls."""
+    kind: Literal[
+        "slow_rank",
+        "slow_link",
+        "heavy_stage",
+        "sequence_imbalance",
+        "gc_pause",
+        "data_stall",
+        "checkpoint_stall",
+        "item_sync",
+        "clock_skew",
+        "memory_growth",
+        "hang",
+        "crash",
+    ]
+    """What goes wrong; ``fault_rules.py`` lists which of the settings below each kind takes."""
+    rank: int | Literal["random", "all"] = RANDOM_RANK
+    """The faulty rank, or a member of the slow group; ``random`` draws one from the seed and
+    tells only the ground truth; ``all`` (data_stall, checkpoint_stall) means every rank."""
+    tp: int | None = None
+    """The rank by its place in the mesh, in place of ``rank``; axes left out are 0."""
+    pp: int | None = None
+    """Pipeline coordinate of the rank."""
+    dp: int | None = None
+    """Data-parallel coordinate of the rank."""
+    mode: Literal["", "sleep", "compute", "duty", "exit", "kill"] = ""
+    """slow_rank: ``sleep`` (default) leaves the core to others, ``compute`` burns CPU in matmuls,
+    ``duty`` stops the whole process for a part of each period. crash: ``exit`` (default) or
+    ``kill``, by a signal."""
     delay_ms: float = 0.0
-    """Extra time per microbatch (slow_rank) or latency per collective (slow_link), in
-    milliseconds. In mode compute it is CPU time of the thread."""
+    """Extra time in milliseconds: per microbatch (slow_rank), per collective or message
+    (slow_link), per forward of the part (heavy_stage), per collection, batch or checkpoint. In
+    mode compute it is CPU time of the thread."""
     bytes_per_s: float = 0.0
-    """slow_link: bandwidth; a collective takes its payload / bandwidth longer. 0: unlimited."""
-    axis: Literal["", "tp", "dp"] = ""
+    """slow_link, checkpoint_stall: bandwidth; payload / bandwidth is added. 0: unlimited."""
+    axis: Literal["", "tp", "pp", "dp", "cp", "ep"] = ""
     """slow_link: axis of the slow group."""
+    peer: int | None = None
+    """slow_link: the other end; only messages between ``rank`` and ``peer`` are delayed, and the
+    collectives of their group, which all pass over that link."""
+    first: int = 0
+    """slow_link: only so many operations of each step on the axis, from the first on; 0: all."""
+    part: Literal["", "layers", "embed", "head"] = ""
+    """heavy_stage: what of the stage gets heavier; ``embed`` is on the first stage, ``head`` on
+    the last."""
+    stage: int | None = None
+    """heavy_stage: the stage whose ``layers`` get heavier."""
+    stopped_frac: float = 0.0
+    """slow_rank in mode duty: share of each period in which the process is stopped, 0 to 0.9."""
+    period_ms: float = 20.0
+    """slow_rank in mode duty: length of a period in milliseconds."""
+    every: int = 1
+    """In one of so many steps, from ``start`` on."""
+    megabytes: float = 0.0
+    """memory_growth: host memory kept per step, in 10^6 bytes."""
+    offset_ms: float = 0.0
+    """clock_skew: how far the clock of the capture is ahead, in milliseconds."""
+    drift_ppm: float = 0.0
+    """clock_skew: how much too fast the clock runs, in parts per million."""
     start: int = 0
-    """First step with the fault."""
+    """First step with the fault; of hang and crash the only one."""
     stop: int | None = None
     """First step after the fault; none: the end of the run."""
     window: int = 0
@@ -60,45 +107,76 @@ class FaultSpec:
         Raises:
             ConfigError: A value is out of range or does not belong to the kind.
         """
-        if self.window < 0 or self.start < 0:
-            raise ConfigError("window and start must not be negative", where=self.where)
-        if self.stop is not None and self.stop <= self.start:
-            raise ConfigError(
-                f"stop = {self.stop} is not after start = {self.start}", where=self.where
-            )
-        if self.delay_ms < 0 or self.bytes_per_s < 0:
-            raise ConfigError("delay_ms and bytes_per_s must not be negative", where=self.where)
+        self._check_settings()
+        self._check_ranges()
+        self._check_place()
         if self.kind == "slow_rank":
             self._check_slow_rank()
-        else:
-            self._check_slow_link()
+        if self.kind == "slow_link" and not self.axis:
+            self._refuse("needs the axis of the slow group", "Set axis=tp, axis=pp or axis=dp")
+        if self.kind == "heavy_stage":
+            self._check_heavy_stage()
+
+    def _check_settings(self) -> None:
+        """Refuse what the kind does not take, and a fault without its size."""
+        rule = self.rule
+        allowed = COMMON | rule.takes | (PLACE if rule.has_rank else frozenset())
+        for field in fields(self):
+            if field.name not in allowed and getattr(self, field.name) != field.default:
+                owners = " and ".join(kinds_taking(field.name))
+                self._refuse(f"{field.name} belongs to {owners}", "Remove it")
+        if self.mode and self.mode not in MODES[self.kind]:
+            self._refuse(f"has no mode {self.mode!r}", f"Choose from {', '.join(MODES[self.kind])}")
+        if rule.needs and not any(getattr(self, name) for name in rule.needs):
+            others = "".join(f" or {name}" for name in rule.needs[1:])
+            self._refuse("has no size", f"Set {rule.needs[0]} ({rule.purpose}){others}")
+        if rule.only_once and (self.stop is not None or self.window):
+            self._refuse("happens once", "Remove stop and window, and set start to its step")
+
+    def _check_ranges(self) -> None:
+        if self.window < 0 or self.start < 0 or self.first < 0:
+            self._refuse("window, start and first must not be negative")
+        if self.stop is not None and self.stop <= self.start:
+            self._refuse(f"stop = {self.stop} is not after start = {self.start}")
+        if self.delay_ms < 0 or self.bytes_per_s < 0 or self.megabytes < 0:
+            self._refuse("delay_ms, bytes_per_s and megabytes must not be negative")
+        if self.every < 1:
+            self._refuse("every must be at least 1")
+
+    def _check_place(self) -> None:
+        if self.has_coordinates and self.rank != RANDOM_RANK:
+            self._refuse(
+                "is given a rank and coordinates", "Name the rank by rank or by tp, pp and dp"
+            )
+        if self.rank == ALL_RANKS and not self.rule.may_hit_all:
+            self._refuse("cannot have rank=all", "Name one rank")
 
     def _check_slow_rank(self) -> None:
-        if self.delay_ms == 0:
-            raise ConfigError(
-                "has no delay", where=self.where, remedy="Set delay_ms to the time per microbatch"
+        duty = self.mode == "duty"
+        if not duty and self.delay_ms == 0:
+            self._refuse("has no delay", "Set delay_ms to the time per microbatch")
+        if duty and not 0 < self.stopped_frac <= _MOST_STOPPED:
+            self._refuse(
+                f"stopped_frac = {self.stopped_frac:g} is not in 0..{_MOST_STOPPED:g}",
+                "Set it to the share of time in which the process is stopped",
             )
-        if self.axis or self.bytes_per_s:
-            raise ConfigError(
-                "axis and bytes_per_s belong to slow_link",
-                where=self.where,
-                remedy="Remove them, or use slow_link",
+        if duty == bool(self.delay_ms) or (not duty and self.stopped_frac):
+            self._refuse("mixes modes", "Give delay_ms, or mode=duty with stopped_frac")
+        if self.period_ms < 1:
+            self._refuse("period_ms must be at least 1")
+
+    def _check_heavy_stage(self) -> None:
+        if not self.part:
+            self._refuse("needs what gets heavier", "Set part=layers, part=embed or part=head")
+        if (self.part == "layers") != (self.stage is not None):
+            self._refuse(
+                "names its stage for part=layers only",
+                "Set stage with part=layers; the embedding is on the first stage and the head on "
+                "the last",
             )
 
-    def _check_slow_link(self) -> None:
-        if not self.axis:
-            raise ConfigError(
-                "needs the axis of the slow group",
-                where=self.where,
-                remedy="Set axis=tp or axis=dp; sends and receives of axis pp are issued by "
-                "torch's pipeline runtime and cannot be delayed here",
-            )
-        if self.delay_ms == 0 and self.bytes_per_s == 0:
-            raise ConfigError(
-                "neither delays nor limits", where=self.where, remedy="Set delay_ms or bytes_per_s"
-            )
-        if self.mode != "sleep":
-            raise ConfigError("mode belongs to slow_rank", where=self.where, remedy="Remove it")
+    def _refuse(self, what: str, remedy: str = "") -> None:
+        raise ConfigError(what, where=self.where, remedy=remedy)
 
     @property
     def where(self) -> str:
@@ -106,28 +184,71 @@ class FaultSpec:
         return f"fault {self.kind}"
 
     @property
+    def rule(self) -> FaultRule:
+        """Return what this kind of fault takes."""
+        return RULES[self.kind]
+
+    @property
+    def way(self) -> str:
+        """Return the mode, the kind's default where none is given; empty for kinds without."""
+        return self.mode or MODES.get(self.kind, ("",))[0]
+
+    @property
+    def has_coordinates(self) -> bool:
+        """Return whether the rank is given by its place in the mesh."""
+        return any(getattr(self, axis) is not None for axis in _COORDINATES)
+
+    @property
     def works_on_cuda(self) -> bool:
         """Return whether the fault slows a rank whose compute is on a GPU."""
-        return self.kind == "slow_rank" and self.mode == "sleep"
+        return self.rule.on_cuda and self.mode != "compute"
 
     def check_mesh(self, layout: ParallelLayout) -> None:
-        """Validate the rank and the group against the mesh.
+        """Validate ranks, coordinates, stage and group against the mesh.
 
         Raises:
-            ConfigError: The rank is outside the mesh, or the group has one member.
+            ConfigError: A place is outside the mesh, or the group has one member.
         """
-        if isinstance(self.rank, int) and not 0 <= self.rank < layout.world_size:
-            raise ConfigError(
-                f"rank {self.rank} is outside 0..{layout.world_size - 1}",
-                where=self.where,
-                remedy="Name a rank of the mesh, or rank=random",
-            )
+        for rank in (self.rank, self.peer):
+            if isinstance(rank, int) and not 0 <= rank < layout.world_size:
+                self._refuse(
+                    f"rank {rank} is outside 0..{layout.world_size - 1}",
+                    "Name a rank of the mesh, or rank=random",
+                )
+        for name, axis in (*((axis, axis) for axis in _COORDINATES), ("stage", "pp")):
+            place = getattr(self, name)
+            if place is not None and not 0 <= place < getattr(layout, axis):
+                self._refuse(
+                    f"{name} = {place} is outside 0..{getattr(layout, axis) - 1}",
+                    f"Choose a coordinate below layout.{axis}",
+                )
         if self.axis and getattr(layout, self.axis) == 1:
-            raise ConfigError(
+            self._refuse(
                 f"axis {self.axis} has one rank per group, so nothing goes over its links",
-                where=self.where,
-                remedy=f"Set layout.{self.axis} to 2 or more, or choose another axis",
+                f"Set layout.{self.axis} to 2 or more, or choose another axis",
             )
+        if self.peer is not None:
+            self._check_peer(self.peer, layout)
+
+    def _check_peer(self, peer: int, layout: ParallelLayout) -> None:
+        ends = {self.place(layout), peer}
+        linked = any(ends <= set(group) for group in layout.groups(self.axis))
+        if self.rank == RANDOM_RANK and not self.has_coordinates:
+            self._refuse("has a peer of a random rank", "Name both ends")
+        if len(ends) < 2 or not linked:
+            self._refuse(
+                f"rank {peer} has no link to the other end along axis {self.axis}",
+                f"Name two ranks of one {self.axis} group",
+            )
+
+    def place(self, layout: ParallelLayout) -> int | None:
+        """Return the rank that rank or the coordinates name; None where they name none."""
+        if self.has_coordinates:
+            return layout.rank(**{axis: getattr(self, axis) or 0 for axis in _COORDINATES})
+        return self.rank if isinstance(self.rank, int) else None
+
+
+_MOST_STOPPED = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,8 +257,9 @@ class ResolvedFault:
 
     spec: FaultSpec
     """What was asked for."""
-    rank: int
-    """The slow rank, or a member of the slow group."""
+    rank: int | None
+    """The faulty rank, or a member of the slow group; None: every rank, or no rank in
+    particular."""
     seed: int
     """Seed of the block order."""
 
@@ -146,10 +268,18 @@ class ResolvedFault:
         """Return the delay in nanoseconds."""
         return round(self.spec.delay_ms * 1e6)
 
+    def hits(self, rank: int) -> bool:
+        """Return whether the fault is on this rank, or on all."""
+        return self.rank is None or self.rank == rank
+
     def active(self, step: int) -> bool:
         """Return whether the fault is on in a step; the same on every rank."""
         spec = self.spec
         if step < spec.start or (spec.stop is not None and step >= spec.stop):
+            return False
+        if spec.rule.only_once:
+            return step == spec.start
+        if (step - spec.start) % spec.every:
             return False
         if spec.window == 0:
             return True
@@ -157,22 +287,23 @@ class ResolvedFault:
         on_in_second = random.Random(f"{self.seed} order of pair {pair}").random() < 0.5
         return bool(second) == on_in_second
 
-    def wire_delay_ns(self, size_bytes: int) -> int:
-        """Return latency + size / bandwidth of a slow link, in nanoseconds."""
+    def transfer_ns(self, size_bytes: int) -> int:
+        """Return latency + size / bandwidth of a slow link or storage, in nanoseconds."""
         rate = self.spec.bytes_per_s
         return self.delay_ns + (round(size_bytes / rate * 1e9) if rate else 0)
 
 
-def resolve(spec: FaultSpec, world_size: int, seed: int) -> ResolvedFault:
+def resolve(spec: FaultSpec, layout: ParallelLayout, seed: int) -> ResolvedFault:
     """Draw what the request left open.
 
     Args:
         spec: The request.
-        world_size: Ranks to choose from.
+        layout: The mesh whose ranks are chosen from.
         seed: The request's seed, or one that all ranks have agreed on.
     """
-    drawn = random.Random(f"{seed} rank").randrange(world_size)
-    rank = drawn if spec.rank == RANDOM_RANK else spec.rank
+    rank = spec.place(layout)
+    if rank is None and spec.rule.has_rank and spec.rank != ALL_RANKS:
+        rank = random.Random(f"{seed} rank").randrange(layout.world_size)
     return ResolvedFault(spec=spec, rank=rank, seed=seed)
 
 

@@ -21,6 +21,9 @@ from pathlib import Path
 
 from .fault_plan import ResolvedFault
 
+Span = tuple[int, int]
+"""Start and end in nanoseconds of the probe's clock."""
+
 
 def truth_path(out: Path, rank: int) -> Path:
     """Return the file of one rank."""
@@ -37,6 +40,7 @@ class GroundTruth:
     """
 
     def __init__(self, out: Path | None, rank: int, faults: Sequence[ResolvedFault]) -> None:
+        self._out = out
         self._path = None if out is None else truth_path(out, rank)
         self._lines: list[str] = []
         if self._path is not None:
@@ -46,10 +50,23 @@ class GroundTruth:
         self._add(record="plan", rank=rank, clock="monotonic_ns", faults=plan)
         self._flush()
 
-    def fault(self, kind: str, step: int, span_ns: tuple[int, int], **details: int | str) -> None:
-        """Note one applied fault with its real start and end, in nanoseconds."""
+    def fault(
+        self, kind: str, step: int, span_ns: tuple[int, int | None], **details: float | str | None
+    ) -> None:
+        """Note one applied fault with its real start and end, in nanoseconds.
+
+        The end is None for what never ends. May be called on any thread.
+        """
         start_ns, end_ns = span_ns
         self._add(record="fault", kind=kind, step=step, start_ns=start_ns, end_ns=end_ns, **details)
+
+    def path_of(self, rank: int) -> Path | None:
+        """Return the file of a rank of this job; None where nothing is written."""
+        return None if self._out is None else truth_path(self._out, rank)
+
+    def flush(self) -> None:
+        """Write what was noted so far: the process may not come to the end of the step."""
+        self._flush()
 
     def step(self, step: int, span_ns: tuple[int, int], *, fault_active: bool) -> None:
         """Note a finished step and write what it collected."""
@@ -66,6 +83,6 @@ class GroundTruth:
     def _flush(self) -> None:
         if self._path is None:
             return
+        lines, self._lines = self._lines, []
         with self._path.open("a", encoding="utf-8") as file:
-            file.writelines(f"{line}\n" for line in self._lines)
-        self._lines.clear()
+            file.writelines(f"{line}\n" for line in lines)

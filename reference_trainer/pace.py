@@ -24,7 +24,7 @@ from meshscope.probe.clock import now_ns
 
 from .config import PaceConfig
 
-_BACKWARD_FACTOR = 2
+BACKWARD_FACTOR = 2
 """Backward work over forward work: two matrix products (input, weight) for one."""
 
 
@@ -64,9 +64,17 @@ class Pace:
         config: The times.
         waited_ns: Returns how long this rank has waited for communication so
             far, in nanoseconds.
+        work: Returns how much work a block has with the microbatch that is in
+            the forward now, 1 being the usual amount.
     """
 
-    def __init__(self, config: PaceConfig, waited_ns: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        config: PaceConfig,
+        waited_ns: Callable[[], int],
+        work: Callable[[], float] = lambda: 1.0,
+    ) -> None:
+        self._work = work
         self._embed_ns = round(config.embed_ms * 1e6)
         self._layer_ns = round(config.layer_ms * 1e6)
         self._head_ns = round(config.head_ms * 1e6)
@@ -77,11 +85,11 @@ class Pace:
         timer = _Timer(self._embed_ns, self._waited_ns)
         timer.start()
         hidden = _run(part, ids)
-        return _Border.apply(hidden, timer.finish_forward, timer.sleep_backward)  # type: ignore[no-any-return, no-untyped-call]
+        return Border.apply(hidden, timer.finish_forward, timer.sleep_backward)  # type: ignore[no-any-return, no-untyped-call]
 
     def layer(self, part: nn.Module, hidden: Tensor) -> Tensor:
         """Run one transformer block."""
-        return self._between_borders(part, hidden, self._layer_ns)
+        return self._between_borders(part, hidden, round(self._layer_ns * self._work()))
 
     def head(self, part: nn.Module, hidden: Tensor) -> Tensor:
         """Run the final norm and the output head."""
@@ -89,9 +97,9 @@ class Pace:
 
     def _between_borders(self, part: nn.Module, hidden: Tensor, least_ns: int) -> Tensor:
         timer = _Timer(least_ns, self._waited_ns)
-        hidden = _Border.apply(hidden, timer.start, timer.finish_backward)  # type: ignore[no-untyped-call]
+        hidden = Border.apply(hidden, timer.start, timer.finish_backward)  # type: ignore[no-untyped-call]
         hidden = _run(part, hidden)
-        return _Border.apply(hidden, timer.finish_forward, timer.start)  # type: ignore[no-any-return, no-untyped-call]
+        return Border.apply(hidden, timer.finish_forward, timer.start)  # type: ignore[no-any-return, no-untyped-call]
 
 
 class _Timer:
@@ -112,7 +120,7 @@ class _Timer:
 
     def finish_backward(self) -> None:
         """Sleep for what is left of the backward's time."""
-        self._sleep_until(self._least_ns * _BACKWARD_FACTOR)
+        self._sleep_until(self._least_ns * BACKWARD_FACTOR)
 
     def sleep_backward(self) -> None:
         """Sleep for the backward's whole time."""
@@ -125,19 +133,21 @@ class _Timer:
             time.sleep(left_ns / 1e9)
 
 
-class _Border(torch.autograd.Function):
+class Border(torch.autograd.Function):
     """An identity that calls one function on the way forward and one on the way back."""
 
     @staticmethod
     def forward(
         ctx: Any, tensor: Tensor, on_forward: Callable[[], None], on_backward: Callable[[], None]
     ) -> Tensor:
+        """Return the tensor, of any shape."""
         ctx.on_backward = on_backward
         on_forward()
         return tensor.view_as(tensor)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
+        """Return the gradient as it came."""
         ctx.on_backward()
         return grads[0], None, None
 

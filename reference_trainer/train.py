@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import secrets
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from torch import Tensor
 from meshscope import probe
 from meshscope.probe.clock import now_ns
 
+from .clock_fault import falsify_own_clock
 from .comm import Communicator, PerfectLinks
 from .config import TrainerConfig
 from .data import batches
@@ -24,7 +26,8 @@ from .ground_truth import GroundTruth
 from .hardware import find_hardware
 from .mesh import Mesh, Place, open_mesh
 from .model import Stage
-from .pace import NoPace, Pace
+from .pace import NoPace, Pace, PartRunner
+from .packing import MicrobatchWork
 from .parameter_counts import parameter_count
 from .pipeline_parallel import Pipeline, own_stages, stage_part
 from .report import LossReport
@@ -36,6 +39,8 @@ from .tied_embedding import TiedEmbedding
 class Parts:
     """What one rank trains with."""
 
+    stages: torch.nn.ModuleList
+    """This rank's stages."""
     pipeline: Pipeline
     """Forward and backward of a step."""
     reducer: GradientReducer
@@ -68,13 +73,13 @@ def train(
         ConfigError: The job or the machine does not fit the configuration.
     """
     config.check_trainable()
-    with open_mesh(config.layout, config.device, place) as mesh:
+    with open_mesh(config.layout, config.device, place) as mesh, ExitStack() as stack:
         comm = Communicator(PerfectLinks())
         _describe_run(config, mesh, comm)
         faults = _agree_on_faults(config, mesh, comm)
         truth = GroundTruth(out, mesh.rank, faults)
         injector = FaultInjector(faults, mesh.layout, mesh.rank, truth)
-        comm.links = injector
+        comm.links = injector.links
         parts = _build_parts(config, mesh, comm, injector)
         reports = mesh.is_reporter(rank_of_last_stage(config.schedule.kind, config.layout.pp))
         report = LossReport(emit if reports else None)
@@ -83,13 +88,16 @@ def train(
         # again, and its pauses, which differ between ranks, stay short.
         gc.collect()
         gc.freeze()
-        data = batches(config, mesh.dp.position)
+        stack.enter_context(injector.prepared(mesh, place, comm))
+        work = MicrobatchWork(config, mesh.dp.position)
+        data = batches(config, mesh.dp.position, stall=injector.load_stall(), log=injector.log_load)
         for step in range(config.train.steps):
             start_ns = now_ns()
-            injector.begin_step(step)
+            injector.begin_step(step, work.of_step(step))
             with probe.span("data_load"):
                 ids, labels = (tensor.to(mesh.device) for tensor in next(data))
             loss = _train_step(parts, mesh, comm, ids, labels)
+            injector.end_step(parts.stages.state_dict, comm)
             probe.step(tokens=ids.numel())
             end_ns = now_ns()
             truth.step(step, (start_ns, end_ns), fault_active=injector.any_active())
@@ -99,7 +107,8 @@ def train(
         report.finish()
         if out is not None and reports:
             report.write(out / "losses.json")
-        return report.losses
+    falsify_own_clock(faults, place.rank, truth)
+    return report.losses
 
 
 def _train_step(
@@ -121,6 +130,9 @@ def _build_parts(
     config: TrainerConfig, mesh: Mesh, comm: Communicator, injector: FaultInjector
 ) -> Parts:
     """Build the stages of this rank and what trains them."""
+    runner: PartRunner = NoPace()
+    if config.pace.enabled:
+        runner = Pace(config.pace, lambda: comm.waited_ns, injector.work)
     stages = [
         Stage(
             config.model,
@@ -128,7 +140,7 @@ def _build_parts(
             seed=config.train.seed,
             tp=mesh.tp,
             comm=comm,
-            runner=Pace(config.pace, lambda: comm.waited_ns) if config.pace.enabled else NoPace(),
+            runner=injector.wrap(runner),
         ).to(mesh.device)
         for index in own_stages(config, mesh.pp.position)
     ]
@@ -146,6 +158,7 @@ def _build_parts(
         bucket_bytes=config.train.bucket_bytes,
     )
     return Parts(
+        stages=torch.nn.ModuleList(stages),
         pipeline=Pipeline(config, mesh, stages),
         reducer=reducer,
         tied=tied,
@@ -171,7 +184,7 @@ def _agree_on_faults(
         seed = spec.seed
         if seed is None:
             seed = comm.share_from_rank_zero(secrets.randbits(31), mesh.device)
-        resolved.append(resolve(spec, mesh.layout.world_size, seed))
+        resolved.append(resolve(spec, mesh.layout, seed))
     return tuple(resolved)
 
 
