@@ -9,6 +9,7 @@ from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.layout import ParallelLayout
 
 from .fault_plan import FaultSpec
+from .replica_config import DataParallelConfig, MemoryConfig
 
 
 def _require(holds: bool, what: str, *, where: str, remedy: str = "") -> None:  # noqa: FBT001
@@ -90,7 +91,10 @@ class TrainConfig:
     """Plain SGD, or AdamW without weight decay."""
     seed: int = 1
     """Seed of the weights and of the data."""
-    bucket_bytes: int = 1 << 20
+    max_grad_norm: float = 0.0
+    """Norm of the whole model's gradient above which it is scaled down; 0 neither clips nor
+    measures, ``inf`` only measures."""
+    bucket_bytes: int = 25 << 20
     """Gradient bucket of the data-parallel reducer, in bytes; a larger single gradient gets a
     bucket of its own."""
 
@@ -102,7 +106,8 @@ class TrainConfig:
         """
         for name in ("steps", "global_batch", "bucket_bytes"):
             _require(getattr(self, name) >= 1, "must be at least 1", where=f"train.{name}")
-        _require(self.learning_rate >= 0, "must not be negative", where="train.learning_rate")
+        for name in ("learning_rate", "max_grad_norm"):
+            _require(getattr(self, name) >= 0, "must not be negative", where=f"train.{name}")
         _require(self.seed >= 0, "must not be negative", where="train.seed")
 
 
@@ -202,6 +207,10 @@ class TrainerConfig:
     """Emulated device times."""
     data: DataConfig = field(default_factory=DataConfig)
     """Input pipeline."""
+    data_parallel: DataParallelConfig = field(default_factory=DataParallelConfig)
+    """Sharding over the replicas, and the form of gradients on the wire."""
+    memory: MemoryConfig = field(default_factory=MemoryConfig)
+    """Precision, and what is kept for the backward."""
     faults: tuple[FaultSpec, ...] = ()
     """Faults to inject, with their step windows."""
 
@@ -215,6 +224,7 @@ class TrainerConfig:
         self._check_mesh()
         self._check_layers()
         self._check_device()
+        self.data_parallel.check_replicas(self.layout.dp)
         for fault in self.faults:
             fault.check_mesh(self.layout)
 

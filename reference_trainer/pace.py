@@ -64,9 +64,13 @@ class Pace:
         config: The times.
         waited_ns: Returns how long this rank has waited for communication so
             far, in nanoseconds.
+        recompute_frac: Part of a block's forward that its backward repeats.
     """
 
-    def __init__(self, config: PaceConfig, waited_ns: Callable[[], int]) -> None:
+    def __init__(
+        self, config: PaceConfig, waited_ns: Callable[[], int], *, recompute_frac: float = 0.0
+    ) -> None:
+        self._layer_factor = _BACKWARD_FACTOR + recompute_frac
         self._embed_ns = round(config.embed_ms * 1e6)
         self._layer_ns = round(config.layer_ms * 1e6)
         self._head_ns = round(config.head_ms * 1e6)
@@ -81,14 +85,16 @@ class Pace:
 
     def layer(self, part: nn.Module, hidden: Tensor) -> Tensor:
         """Run one transformer block."""
-        return self._between_borders(part, hidden, self._layer_ns)
+        return self._between_borders(part, hidden, self._layer_ns, self._layer_factor)
 
     def head(self, part: nn.Module, hidden: Tensor) -> Tensor:
         """Run the final norm and the output head."""
-        return self._between_borders(part, hidden, self._head_ns)
+        return self._between_borders(part, hidden, self._head_ns, _BACKWARD_FACTOR)
 
-    def _between_borders(self, part: nn.Module, hidden: Tensor, least_ns: int) -> Tensor:
-        timer = _Timer(least_ns, self._waited_ns)
+    def _between_borders(
+        self, part: nn.Module, hidden: Tensor, least_ns: int, backward_factor: float
+    ) -> Tensor:
+        timer = _Timer(least_ns, self._waited_ns, backward_factor)
         hidden = _Border.apply(hidden, timer.start, timer.finish_backward)  # type: ignore[no-untyped-call]
         hidden = _run(part, hidden)
         return _Border.apply(hidden, timer.finish_forward, timer.start)  # type: ignore[no-any-return, no-untyped-call]
@@ -97,8 +103,14 @@ class Pace:
 class _Timer:
     """The running time of one part for one microbatch, communication waits left out."""
 
-    def __init__(self, least_ns: int, waited_ns: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        least_ns: int,
+        waited_ns: Callable[[], int],
+        backward_factor: float = _BACKWARD_FACTOR,
+    ) -> None:
         self._least_ns = least_ns
+        self._backward_factor = backward_factor
         self._waited_ns = waited_ns
         self._start_ns = 0
 
@@ -112,7 +124,7 @@ class _Timer:
 
     def finish_backward(self) -> None:
         """Sleep for what is left of the backward's time."""
-        self._sleep_until(self._least_ns * _BACKWARD_FACTOR)
+        self._sleep_until(round(self._least_ns * self._backward_factor))
 
     def sleep_backward(self) -> None:
         """Sleep for the backward's whole time."""

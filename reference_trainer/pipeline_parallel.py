@@ -10,15 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import accumulate, chain
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributed.pipelining import PipelineStage
 
-from .compat import FORWARD, FULL_BACKWARD, Action, ScheduleRuntime
+from .compat import FORWARD, FULL_BACKWARD, REDUCE_GRAD, Action, ScheduleRuntime
 from .config import TrainerConfig
 from .mesh import Mesh
 from .model import Stage, StagePart
+from .precision import model_dtype
 
 
 def stage_part(config: TrainerConfig, stage: int) -> StagePart:
@@ -72,9 +74,17 @@ class Pipeline:
         config: The run.
         mesh: This rank's groups.
         module: This rank's stage.
+        on_final: Called when the last backward of a step has left the gradients of a
+            stage final; None leaves that to torch, which tells FSDP2.
     """
 
-    def __init__(self, config: TrainerConfig, mesh: Mesh, module: Stage) -> None:
+    def __init__(
+        self,
+        config: TrainerConfig,
+        mesh: Mesh,
+        module: Stage,
+        on_final: Callable[[Stage], None] | None = None,
+    ) -> None:
         self._is_first = mesh.pp.position == 0
         self._is_last = mesh.pp.position == mesh.pp.size - 1
         inputs, outputs = _example_tensors(config, mesh)
@@ -95,6 +105,10 @@ class Pipeline:
             loss_fn=_share_of_mean_loss(config.layout.dp * microbatches),
             scale_grads=False,
         )
+        if on_final is not None:
+            self._runtime.register_custom_function(
+                REDUCE_GRAD, lambda _action, _context: on_final(module)
+            )
         order = _ORDERS[config.schedule.kind]
         self._runtime._prepare_schedule_with_comms(
             {rank: order(rank, mesh.pp.size, microbatches) for rank in range(mesh.pp.size)}
@@ -124,7 +138,7 @@ def _share_of_mean_loss(shares: int) -> Callable[[Tensor, Tensor], Tensor]:
     """Return a loss that sums to the global mean over all microbatches and DP ranks."""
 
     def loss(logits: Tensor, labels: Tensor) -> Tensor:
-        flat = logits.flatten(0, 1)  # (B T, V)
+        flat = logits.flatten(0, 1).float()  # (B T, V)
         return torch.nn.functional.cross_entropy(flat, labels.flatten()) / shares
 
     return loss
@@ -134,8 +148,13 @@ def _example_tensors(config: TrainerConfig, mesh: Mesh) -> tuple[Tensor, Tensor]
     """Return a stage's input and output for one microbatch, without memory behind them."""
     size, model = config.microbatch_size, config.model
     ids = torch.empty(size, model.seq_len, dtype=torch.int64, device="meta")
-    hidden = torch.empty(size, model.seq_len, model.hidden, device="meta", requires_grad=True)
-    logits = torch.empty(size, model.seq_len, model.vocab, device="meta", requires_grad=True)
+    real: dict[str, Any] = {
+        "dtype": model_dtype(config),
+        "device": "meta",
+        "requires_grad": True,
+    }
+    hidden = torch.empty(size, model.seq_len, model.hidden, **real)
+    logits = torch.empty(size, model.seq_len, model.vocab, **real)
     return (
         ids if mesh.pp.position == 0 else hidden,
         logits if mesh.pp.position == mesh.pp.size - 1 else hidden,

@@ -8,24 +8,25 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from meshscope import probe
 from meshscope.probe.clock import now_ns
 
+from .activation_memory import ActivationRunner, ActivationStore, recompute_frac, recomputed
 from .comm import Communicator, PerfectLinks
 from .config import TrainerConfig
 from .data import batches
-from .data_parallel import GradientReducer
 from .fault_plan import ResolvedFault, resolve
 from .faults import FaultInjector
 from .ground_truth import GroundTruth
 from .hardware import find_hardware
+from .memory_account import Account, MemoryAccount, NoAccount, account_path
 from .mesh import Mesh, Place, open_mesh
 from .model import Stage, parameter_count
-from .pace import NoPace, Pace
+from .pace import NoPace, Pace, PartRunner
 from .pipeline_parallel import Pipeline, stage_part
+from .replica import Replica, build_replica
 from .report import LossReport
 
 
@@ -35,10 +36,10 @@ class Parts:
 
     pipeline: Pipeline
     """Forward and backward of a step."""
-    reducer: GradientReducer
-    """Sums the gradients over the replicas."""
-    optimizer: torch.optim.Optimizer
-    """Updates this rank's parameters."""
+    replica: Replica
+    """Keeps the weights of all replicas the same, step after step."""
+    account: Account
+    """Notes what is kept in memory."""
 
 
 def train(
@@ -69,7 +70,7 @@ def train(
         truth = GroundTruth(out, mesh.rank, faults)
         injector = FaultInjector(faults, mesh.layout, mesh.rank, truth)
         comm.links = injector
-        parts = _build_parts(config, mesh, comm, injector)
+        parts = _build_parts(config, mesh, comm, injector, out)
         report = LossReport(emit if mesh.is_reporter else None)
 
         # What exists now lives as long as the run: a collection need not look at it
@@ -82,13 +83,14 @@ def train(
             injector.begin_step(step)
             with probe.span("data_load"):
                 ids, labels = (tensor.to(mesh.device) for tensor in next(data))
-            loss = _train_step(parts, mesh, comm, ids, labels)
+            loss, norm = _train_step(parts, mesh, comm, ids, labels)
             probe.step(tokens=ids.numel())
             end_ns = now_ns()
             truth.step(step, (start_ns, end_ns), fault_active=injector.any_active())
             if loss is not None and mesh.is_reporter:
-                report.add(step, loss, end_ns - start_ns)
+                report.add(step, loss, end_ns - start_ns, grad_norm=norm)
 
+        parts.replica.settle()
         report.finish()
         if out is not None and mesh.is_reporter:
             report.write(out / "losses.json")
@@ -97,50 +99,63 @@ def train(
 
 def _train_step(
     parts: Parts, mesh: Mesh, comm: Communicator, ids: Tensor, labels: Tensor
-) -> Tensor | None:
-    """Run one optimizer step; return the global mean loss on the last stage."""
-    parts.reducer.start_step()
-    loss = parts.pipeline.step(ids, labels)
+) -> tuple[Tensor | None, Tensor | None]:
+    """Run one optimizer step.
+
+    Returns:
+        The global mean loss on the last stage, and the gradient's norm where it is wanted.
+    """
+    account = parts.account
+    with account.phase("weights"):
+        parts.replica.start_step()
+    with account.phase("pipeline"):
+        loss = parts.pipeline.step(ids, labels)
     summing = None if loss is None else comm.all_reduce(loss, mesh.dp)
-    parts.reducer.finish()
-    parts.optimizer.step()
+    with account.phase("update"):
+        norm = parts.replica.update()
     if summing is not None:
         summing.wait()
-    return loss
+    account.end_step()
+    return loss, norm
 
 
 def _build_parts(
-    config: TrainerConfig, mesh: Mesh, comm: Communicator, injector: FaultInjector
+    config: TrainerConfig, mesh: Mesh, comm: Communicator, injector: FaultInjector, out: Path | None
 ) -> Parts:
     """Build the stage of this rank and what trains it."""
+    memory = config.memory
+    store = ActivationStore(offload=memory.offload) if memory.offload or memory.account else None
     stage = Stage(
         config.model,
         stage_part(config, mesh.pp.position),
         seed=config.train.seed,
         tp=mesh.tp,
         comm=comm,
-        runner=Pace(config.pace, lambda: comm.waited_ns) if config.pace.enabled else NoPace(),
+        runner=_build_runner(config, comm, store),
     ).to(mesh.device)
+    if memory.recompute == "selective":
+        stage.recompute_halves(recomputed)
     injector.attach(stage)
-    reducer = GradientReducer(
-        stage.parameters(),
-        mesh.dp,
-        comm,
-        backwards=config.schedule.microbatches,
-        bucket_bytes=config.train.bucket_bytes,
-    )
+    replica = build_replica(config, mesh, [stage], comm)
+    account: Account = NoAccount()
+    if memory.account and store is not None and out is not None:
+        path = account_path(out, mesh.rank)
+        account = MemoryAccount(path, mesh.device, store, replica.held)
     return Parts(
-        pipeline=Pipeline(config, mesh, stage),
-        reducer=reducer,
-        optimizer=_build_optimizer(config, stage),
+        pipeline=Pipeline(config, mesh, stage, replica.on_final), replica=replica, account=account
     )
 
 
-def _build_optimizer(config: TrainerConfig, stage: Stage) -> torch.optim.Optimizer:
-    rate = config.train.learning_rate
-    if config.train.optimizer == "sgd":
-        return torch.optim.SGD(stage.parameters(), lr=rate)
-    return torch.optim.AdamW(stage.parameters(), lr=rate, weight_decay=0.0)
+def _build_runner(
+    config: TrainerConfig, comm: Communicator, store: ActivationStore | None
+) -> PartRunner:
+    """Return what runs the parts of a stage."""
+    runner: PartRunner = NoPace()
+    if config.pace.enabled:
+        repeated = recompute_frac(config)
+        runner = Pace(config.pace, lambda: comm.waited_ns, recompute_frac=repeated)
+    full = config.memory.recompute == "full"
+    return ActivationRunner(runner, full=full, store=store) if full or store else runner
 
 
 def _agree_on_faults(
