@@ -6,6 +6,9 @@ test asserts that each of them is there and takes the arguments used here, so a
 new torch version fails in the test suite and not in the middle of a run.
 """
 
+from typing import Any
+
+import torch
 import torch.distributed as dist
 from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, ReduceScatter
 from torch.distributed.pipelining.schedules import (
@@ -20,11 +23,14 @@ Action = _Action
 ScheduleRuntime = _PipelineScheduleRuntime
 """Executes an order; ``_prepare_schedule_with_comms`` adds the sends and receives to it."""
 
-FORWARD = _ComputationType.FORWARD
-"""Forward of one microbatch through one stage."""
+PASS_TYPES = {
+    "F": _ComputationType.FORWARD,
+    "B": _ComputationType.FULL_BACKWARD,
+    "I": _ComputationType.BACKWARD_INPUT,
+    "W": _ComputationType.BACKWARD_WEIGHT,
+}
+"""torch's types of the passes of ``schedules.PassKind``."""
 
-FULL_BACKWARD = _ComputationType.FULL_BACKWARD
-"""Backward of one microbatch, for inputs and weights together."""
 
 all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 """All-gather of one tensor into one; torch 2.13 deprecates its older name."""
@@ -35,14 +41,33 @@ reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.red
 REDUCE_GRAD = _ComputationType.REDUCE_GRAD
 """What the runtime does when the last backward of a stage is done."""
 
+
+def is_wanted(node: Any) -> bool:
+    """Return whether the running backward will use the gradient of an edge.
+
+    A backward that is split into inputs and weights visits every custom function
+    twice, and each visit wants other gradients; ``needs_input_grad`` is always true.
+
+    Args:
+        node: Where the edge leads, from ``next_functions``; None for no gradient.
+    """
+    if node is None:
+        return False
+    try:
+        return bool(torch._C._will_engine_execute_node(node))
+    except RuntimeError:
+        # torch refuses to answer for a leaf, but only where torch.autograd.grad asked for it.
+        return True
+
+
 __all__ = [
-    "FORWARD",
-    "FULL_BACKWARD",
+    "PASS_TYPES",
     "REDUCE_GRAD",
     "Action",
     "AllGather",
     "ReduceScatter",
     "ScheduleRuntime",
     "all_gather_single",
+    "is_wanted",
     "reduce_scatter_single",
 ]

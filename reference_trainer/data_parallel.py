@@ -25,7 +25,7 @@ sections 5.1 and 5.2; bucketing: Li et al. 2020, arXiv 2006.15704, section 3.2.)
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -72,10 +72,17 @@ class GradientReducer:
         group: The replicas.
         wire: Sums a bucket over the group.
         plan: When, and what is kept.
+        shared: Parameters of several stages, each with backwards of its own: final only
+            when they are marked.
     """
 
     def __init__(
-        self, buckets: Sequence[Bucket], group: MeshGroup, wire: GradientWire, plan: ReductionPlan
+        self,
+        buckets: Sequence[Bucket],
+        group: MeshGroup,
+        wire: GradientWire,
+        plan: ReductionPlan,
+        shared: Collection[nn.Parameter] = (),
     ) -> None:
         self._wire = wire
         self._plan = plan
@@ -84,7 +91,8 @@ class GradientReducer:
         for gradients in self._gradients:
             for member, parameter in enumerate(gradients.bucket.members):
                 self._place[parameter] = gradients, member
-                hook = partial(self._accumulated, gradients, member)
+                counted = not any(parameter is other for other in shared)
+                hook = partial(self._accumulated, gradients, member, int(counted))
                 parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
         self._launched = 0
         self._arrivals: deque[Arrival] = deque()
@@ -148,10 +156,12 @@ class GradientReducer:
         while self._arrivals:
             self._arrivals.popleft().wait()
 
-    def _accumulated(self, gradients: _BucketGradients, member: int, _parameter: Tensor) -> None:
-        """Count one backward of one parameter, and start what became complete."""
+    def _accumulated(
+        self, gradients: _BucketGradients, member: int, count: int, _parameter: Tensor
+    ) -> None:
+        """Count a backward of one parameter, and start what became complete."""
         gradients.collect(member)
-        gradients.backwards_done[member] += 1
+        gradients.backwards_done[member] += count
         self._launch_complete()
 
     def _launch_complete(self) -> None:

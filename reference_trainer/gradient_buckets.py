@@ -50,7 +50,11 @@ class Bucket:
 
 
 def split_into_buckets(
-    parameters: Iterable[nn.Parameter], bucket_bytes: int, *, parts: int = 1
+    parameters: Iterable[nn.Parameter],
+    bucket_bytes: int,
+    *,
+    parts: int = 1,
+    alone: nn.Parameter | None = None,
 ) -> list[Bucket]:
     """Return buckets of consecutive parameters, from the last parameter back.
 
@@ -61,14 +65,15 @@ def split_into_buckets(
         bucket_bytes: Gradient bytes at which a bucket is closed; a larger single
             gradient gets a bucket of its own.
         parts: Equal parts that each bucket must divide into.
+        alone: A parameter that gets a bucket of its own.
     """
     buckets: list[list[nn.Parameter]] = []
     size_bytes = 0
     for parameter in list(parameters)[::-1]:
         grad_bytes = parameter.numel() * GRADIENT_DTYPE.itemsize
-        if not buckets or size_bytes + grad_bytes > bucket_bytes:
+        if not buckets or size_bytes + grad_bytes > bucket_bytes or parameter is alone:
             buckets.append([])
             size_bytes = 0
         buckets[-1].append(parameter)
-        size_bytes += grad_bytes
+        size_bytes = bucket_bytes if parameter is alone else size_bytes + grad_bytes
     return [Bucket(members, parts) for members in buckets]

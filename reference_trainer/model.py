@@ -65,7 +65,8 @@ class Stage(nn.Module):
         self.blocks = nn.ModuleList(
             Block(config, _generator(seed * 1000 + layer), tp, comm) for layer in part.layers
         )
-        self.head = Head(config, _generator(first_free + 1)) if part.last else None
+        head_seed = first_free if config.tied else first_free + 1
+        self.head = Head(config, _generator(head_seed)) if part.last else None
 
     def recompute_halves(self, run: Callable[..., Tensor]) -> None:
         """Run what lies before each row-parallel layer through ``run(function, hidden)``."""
@@ -159,7 +160,8 @@ def parameter_count(config: ModelConfig) -> int:
     hidden, ffn = config.hidden, config.ffn
     matrices = 4 * hidden * hidden + 2 * hidden * ffn
     biases_and_norms = (3 * hidden + hidden + ffn + hidden) + 4 * hidden
-    edges = (2 * config.vocab + config.seq_len) * hidden + 2 * hidden
+    matrices_at_edges = 1 if config.tied else 2
+    edges = (matrices_at_edges * config.vocab + config.seq_len) * hidden + 2 * hidden
     return config.layers * (matrices + biases_and_norms) + edges
 
 

@@ -12,6 +12,7 @@ for gradients that are summed whole (ZeRO 0) or kept in parts (ZeRO 1 and 2);
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -33,6 +34,8 @@ from .mesh import Mesh, MeshGroup
 from .model import Stage
 from .optimizer import build_optimizer
 from .precision import model_dtype
+from .schedules import SPLIT_BACKWARD
+from .tied_embedding import TiedEmbedding
 
 
 class Replica(Protocol):
@@ -63,7 +66,11 @@ class Replica(Protocol):
 
 
 def build_replica(
-    config: TrainerConfig, mesh: Mesh, stages: Sequence[Stage], comm: Communicator
+    config: TrainerConfig,
+    mesh: Mesh,
+    stages: Sequence[Stage],
+    tied: TiedEmbedding,
+    comm: Communicator,
 ) -> Replica:
     """Return what the run asks for; every rank of the job must call this.
 
@@ -71,11 +78,12 @@ def build_replica(
         config: The run.
         mesh: This rank's groups.
         stages: This rank's stages, in model order and fp32; changed to the run's precision.
+        tied: Sums the gradient of a tied embedding over its two copies.
         comm: Issues the collectives.
     """
     if config.data_parallel.zero == 3:
         return FullyShardedReplica(config, mesh, stages, comm)
-    return BucketReplica(config, mesh, stages, comm)
+    return BucketReplica(config, mesh, stages, tied, comm)
 
 
 class BucketReplica:
@@ -85,6 +93,7 @@ class BucketReplica:
         config: The run; ``data_parallel.zero`` at most 2.
         mesh: This rank's groups.
         stages: This rank's stages.
+        tied: Sums the gradient of a tied embedding over its two copies.
         comm: Issues the collectives.
 
     Attributes:
@@ -92,31 +101,42 @@ class BucketReplica:
     """
 
     def __init__(
-        self, config: TrainerConfig, mesh: Mesh, stages: Sequence[Stage], comm: Communicator
+        self,
+        config: TrainerConfig,
+        mesh: Mesh,
+        stages: Sequence[Stage],
+        tied: TiedEmbedding,
+        comm: Communicator,
     ) -> None:
-        weights = [parameter for stage in stages for parameter in stage.parameters()]
-        self._shares = [_Share(config, weights, mesh.dp, comm)]
+        self._stages = list(stages)
+        self._final: list[Stage] = []
+        self._tied = tied
+        self._shares = [_Share(config, self._stages, mesh.dp, tied, comm)]
         self._tp_size = mesh.tp.size
         trained = [weight for share in self._shares for weight in share.trained]
         self.optimizer = build_optimizer(config.train, trained)
         self._norm = gradient_norm(config.train.max_grad_norm, mesh, comm)
 
     def on_final(self, stage: Stage) -> None:
-        """Take the gradients of a stage as final for this step."""
-        final = set(stage.parameters())
+        """Take the gradients of a stage as final for this step, but for what another one shares."""
+        self._final.append(stage)
+        running = [other for other in self._stages if other not in self._final]
+        shared = {weight for other in running for weight in other.parameters()}
+        final = set(stage.parameters()) - shared
         for share in self._shares:
             share.reducer.mark_final(weight for weight in share.weights if weight in final)
 
     def start_step(self) -> None:
         """Make the weights whole and the gradients zero."""
         self.settle()
+        self._final.clear()
         for share in self._shares:
             share.reducer.start_step()
 
     def update(self) -> Tensor | None:
         """Update the weights by this step's gradients; return their norm where it is wanted."""
         for share in self._shares:
-            share.reducer.finish()
+            share.finish(self._tied)
         norm = None
         if self._norm is not None:
             norm = self._norm.clip([p for s in self._shares for p in s.pieces(self._tp_size)])
@@ -151,12 +171,13 @@ class _Share:
 
     Args:
         config: The run.
-        weights: The weights, in model order and fp32.
+        stages: Whose weights they are.
         group: The ranks that hold them.
+        tied: Names the weight that needs a bucket of its own.
         comm: Issues the collectives.
 
     Attributes:
-        weights: The weights.
+        weights: The weights, in model order, each once.
         masters: What the optimizer updates in their place; None where it updates them.
         reducer: Sums their gradients.
     """
@@ -164,17 +185,24 @@ class _Share:
     def __init__(
         self,
         config: TrainerConfig,
-        weights: Sequence[nn.Parameter],
+        stages: Sequence[Stage],
         group: MeshGroup,
+        tied: TiedEmbedding,
         comm: Communicator,
     ) -> None:
         zero = config.data_parallel.zero
         assert zero != 3  # that is FullyShardedReplica
-        self.weights = list(weights)
+        uses = Counter(weight for stage in stages for weight in stage.parameters())
+        self.weights = list(uses)
         self._group = group
         self._zero = zero
-        parts = group.size if zero else 1
-        self._buckets = split_into_buckets(weights, config.train.bucket_bytes, parts=parts)
+        self._tied_weight = tied.weight
+        self._buckets = split_into_buckets(
+            self.weights,
+            config.train.bucket_bytes,
+            parts=group.size if zero else 1,
+            alone=tied.weight,
+        )
         dtype = model_dtype(config)
         self.masters: MasterWeights | None = None
         if zero or dtype != GRADIENT_DTYPE:
@@ -182,8 +210,20 @@ class _Share:
                 self._buckets, group, comm, dtype=dtype, sharded=bool(zero)
             )
         wire = wire_for(config.data_parallel.compression, group, comm)
-        plan = ReductionPlan(backwards=config.schedule.microbatches, zero=zero)
-        self.reducer = GradientReducer(self._buckets, group, wire, plan)
+        plan = ReductionPlan(
+            backwards=config.schedule.microbatches,
+            zero=zero,
+            hooked=config.schedule.kind not in SPLIT_BACKWARD,
+        )
+        shared = [weight for weight, count in uses.items() if count > 1]
+        self.reducer = GradientReducer(self._buckets, group, wire, plan, shared)
+
+    def finish(self, tied: TiedEmbedding) -> None:
+        """Return when every gradient is the sum over the replicas and over tied copies."""
+        self.reducer.finish()
+        for bucket, flat in zip(self._buckets, self.reducer.sums, strict=True):
+            if bucket.members[0] is self._tied_weight:
+                tied.sum_gradient(flat)
 
     @property
     def trained(self) -> list[nn.Parameter]:
@@ -194,7 +234,12 @@ class _Share:
         """Return the sums by weight, as views, so that clipping them clips the sums."""
         part, replicas = (self._group.position, 1) if self._zero else (0, self._group.size)
         return [
-            Piece(flat[place], replicas * copies_over(Axis.TP, weight, tp_size))
+            Piece(flat[place], replicas * self._copies(weight, tp_size))
             for bucket, flat in zip(self._buckets, self.reducer.sums, strict=True)
             for weight, place in bucket.pieces(part)
         ]
+
+    def _copies(self, weight: nn.Parameter, tp_size: int) -> int:
+        """Return how many ranks of one replica hold the same of a weight."""
+        ends = 2 if weight is self._tied_weight else 1
+        return ends * copies_over(Axis.TP, weight, tp_size)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from .comm import Communicator
+from .compat import is_wanted
 from .gradient_norm import mark_split
 from .mesh import MeshGroup
 
@@ -84,11 +85,16 @@ class _Column(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> Any:
         hidden, weight = ctx.saved_tensors
         grad = grads[0]
-        grad_hidden = grad @ weight
-        pending = ctx.comm.all_reduce(grad_hidden, ctx.group)
+        for_hidden, for_weight = (is_wanted(node) for node, _ in ctx.next_functions[:2])
+        grad_hidden = pending = grad_weight = grad_bias = None
+        if for_hidden:
+            grad_hidden = grad @ weight
+            pending = ctx.comm.all_reduce(grad_hidden, ctx.group)
         # The weight's gradient needs nothing from the others: it overlaps the all-reduce.
-        grad_weight, grad_bias = _parameter_grads(grad, hidden)
-        pending.wait()
+        if for_weight:
+            grad_weight, grad_bias = _parameter_grads(grad, hidden)
+        if pending is not None:
+            pending.wait()
         return grad_hidden, grad_weight, grad_bias, None, None
 
 
@@ -108,8 +114,10 @@ class _Row(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> Any:
         split, weight = ctx.saved_tensors
         grad = grads[0]
-        grad_weight, grad_bias = _parameter_grads(grad, split)
-        return grad @ weight, grad_weight, grad_bias, None, None
+        for_split, for_weight = (is_wanted(node) for node, _ in ctx.next_functions[:2])
+        grad_split = grad @ weight if for_split else None
+        grad_weight, grad_bias = _parameter_grads(grad, split) if for_weight else (None, None)
+        return grad_split, grad_weight, grad_bias, None, None
 
 
 def _parameter_grads(grad: Tensor, inputs: Tensor) -> tuple[Tensor, Tensor]:

@@ -25,9 +25,11 @@ from .memory_account import Account, MemoryAccount, NoAccount, account_path
 from .mesh import Mesh, Place, open_mesh
 from .model import Stage, parameter_count
 from .pace import NoPace, Pace, PartRunner
-from .pipeline_parallel import Pipeline, stage_part
+from .pipeline_parallel import Pipeline, own_stages, stage_part
 from .replica import Replica, build_replica
 from .report import LossReport
+from .schedules import rank_of_last_stage
+from .tied_embedding import TiedEmbedding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +65,7 @@ def train(
     Raises:
         ConfigError: The job or the machine does not fit the configuration.
     """
+    config.check_trainable()
     with open_mesh(config.layout, config.device, place) as mesh:
         comm = Communicator(PerfectLinks())
         _describe_run(config, mesh, comm)
@@ -71,7 +74,8 @@ def train(
         injector = FaultInjector(faults, mesh.layout, mesh.rank, truth)
         comm.links = injector
         parts = _build_parts(config, mesh, comm, injector, out)
-        report = LossReport(emit if mesh.is_reporter else None)
+        reports = mesh.is_reporter(rank_of_last_stage(config.schedule.kind, config.layout.pp))
+        report = LossReport(emit if reports else None)
 
         # What exists now lives as long as the run: a collection need not look at it
         # again, and its pauses, which differ between ranks, stay short.
@@ -87,12 +91,12 @@ def train(
             probe.step(tokens=ids.numel())
             end_ns = now_ns()
             truth.step(step, (start_ns, end_ns), fault_active=injector.any_active())
-            if loss is not None and mesh.is_reporter:
+            if loss is not None and reports:
                 report.add(step, loss, end_ns - start_ns, grad_norm=norm)
 
         parts.replica.settle()
         report.finish()
-        if out is not None and mesh.is_reporter:
+        if out is not None and reports:
             report.write(out / "losses.json")
         return report.losses
 
@@ -122,27 +126,32 @@ def _train_step(
 def _build_parts(
     config: TrainerConfig, mesh: Mesh, comm: Communicator, injector: FaultInjector, out: Path | None
 ) -> Parts:
-    """Build the stage of this rank and what trains it."""
+    """Build the stages of this rank and what trains them."""
     memory = config.memory
     store = ActivationStore(offload=memory.offload) if memory.offload or memory.account else None
-    stage = Stage(
-        config.model,
-        stage_part(config, mesh.pp.position),
-        seed=config.train.seed,
-        tp=mesh.tp,
-        comm=comm,
-        runner=_build_runner(config, comm, store),
-    ).to(mesh.device)
-    if memory.recompute == "selective":
-        stage.recompute_halves(recomputed)
-    injector.attach(stage)
-    replica = build_replica(config, mesh, [stage], comm)
+    stages = [
+        Stage(
+            config.model,
+            stage_part(config, index),
+            seed=config.train.seed,
+            tp=mesh.tp,
+            comm=comm,
+            runner=_build_runner(config, comm, store),
+        ).to(mesh.device)
+        for index in own_stages(config, mesh.pp.position)
+    ]
+    for stage in stages:
+        if memory.recompute == "selective":
+            stage.recompute_halves(recomputed)
+        injector.attach(stage)
+    tied = TiedEmbedding(config, mesh, stages, comm)
+    replica = build_replica(config, mesh, stages, tied, comm)
     account: Account = NoAccount()
     if memory.account and store is not None and out is not None:
         path = account_path(out, mesh.rank)
         account = MemoryAccount(path, mesh.device, store, replica.held)
     return Parts(
-        pipeline=Pipeline(config, mesh, stage, replica.on_final), replica=replica, account=account
+        pipeline=Pipeline(config, mesh, stages, replica.on_final), replica=replica, account=account
     )
 
 
