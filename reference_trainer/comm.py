@@ -11,6 +11,8 @@ and do not pass through here.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -20,6 +22,7 @@ from torch import Tensor
 from meshscope.probe.clock import now_ns
 from meshscope.probe.schema.terms import Axis
 
+from .compat import all_gather_single, reduce_scatter_single
 from .mesh import MeshGroup
 
 
@@ -57,22 +60,25 @@ class Pending:
         work: torch's handle; None where a group of one had nothing to do.
         hold: What keeps it from completing on a slow link.
         comm: Where the waited time is counted.
+
+    Attributes:
+        work: torch's handle until it has been waited for, for code of torch that asks for it.
     """
 
     def __init__(self, work: dist.Work | None, hold: Hold | None, comm: Communicator) -> None:
-        self._work = work
+        self.work = work
         self._hold = hold
         self._comm = comm
 
     def wait(self) -> None:
         """Return when the result is there, on a slow link not before its time."""
-        if self._work is None:
+        if self.work is None:
             return
         begin_ns = now_ns()
-        self._work.wait()
+        self.work.wait()
         if self._hold is not None:
             self._hold.finish()
-        self._work = None
+        self.work = None
         self._comm.waited_ns += now_ns() - begin_ns
 
 
@@ -82,20 +88,70 @@ class Communicator:
     Attributes:
         links: Adds the delay of an injected slow link.
         waited_ns: Time spent in waits since the start, in nanoseconds.
+        collectives: How many were issued since the start, by name and axis.
     """
 
     def __init__(self, links: Links) -> None:
         self.links = links
         self.waited_ns = 0
+        self.collectives: Counter[tuple[str, Axis]] = Counter()
 
     def all_reduce(self, tensor: Tensor, group: MeshGroup) -> Pending:
         """Sum a tensor over the group, in place."""
         self.links.before(group.axis)
         if group.size == 1:
             return Pending(None, None, self)
+        return self._issue("all_reduce", tensor, group, dist.all_reduce, tensor)
+
+    def all_gather(self, shard: Tensor, group: MeshGroup) -> tuple[Tensor, Pending]:
+        """Return the shards of all members, (group, ...), and when they are there."""
+        whole = shard.new_empty(group.size, *shard.shape)
+        return whole, self.all_gather_into(whole.flatten(0, 1), shard.contiguous(), group)
+
+    def all_gather_into(self, whole: Tensor, shard: Tensor, group: MeshGroup) -> Pending:
+        """Put the shards (P, ...) of all members, one after the other, into (group P, ...).
+
+        ``shard`` may be this member's part of ``whole``.
+        """
+        if group.size == 1:
+            whole.copy_(shard)
+            return Pending(None, None, self)
+        return self._issue("all_gather", shard, group, all_gather_single, whole, shard)
+
+    def reduce_scatter(self, whole: Tensor, group: MeshGroup) -> tuple[Tensor, Pending]:
+        """Return this member's part of the sum of (group, ...), and when it is there."""
+        shard = whole.new_empty(whole.shape[1:])
+        return shard, self.reduce_scatter_into(shard, whole.contiguous().flatten(0, 1), group)
+
+    def reduce_scatter_into(self, shard: Tensor, whole: Tensor, group: MeshGroup) -> Pending:
+        """Put this member's part of the sum of (group P, ...) into (P, ...)."""
+        if group.size == 1:
+            shard.copy_(whole)
+            return Pending(None, None, self)
+        return self._issue("reduce_scatter", whole, group, reduce_scatter_single, shard, whole)
+
+    def all_to_all(self, sent: Tensor, group: MeshGroup) -> tuple[Tensor, Pending]:
+        """Send each member an equal share of rows; return theirs, and when they are there."""
+        received = torch.empty_like(sent)
+        if group.size == 1:
+            received.copy_(sent)
+            return received, Pending(None, None, self)
+        exchange = dist.all_to_all_single
+        return received, self._issue("all_to_all", sent, group, exchange, received, sent)
+
+    def _issue(
+        self,
+        name: str,
+        payload: Tensor,
+        group: MeshGroup,
+        start: Callable[..., dist.Work],
+        *tensors: Tensor,
+    ) -> Pending:
+        """Start a collective of torch.distributed, and hold it back on a slow link."""
+        self.collectives[name, group.axis] += 1
         issue_ns = now_ns()
-        work = dist.all_reduce(tensor, group=group.handle, async_op=True)
-        size_bytes = tensor.numel() * tensor.element_size()
+        work = start(*tensors, group=group.handle, async_op=True)
+        size_bytes = payload.numel() * payload.element_size()
         hold = self.links.hold(work, group.axis, issue_ns=issue_ns, size_bytes=size_bytes)
         return Pending(work, hold, self)
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[attr-defined]
+from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, ReduceScatter
 from torch.distributed.pipelining.schedules import (
     _Action,
     _ComputationType,
@@ -30,6 +31,16 @@ PASS_TYPES = {
     "W": _ComputationType.BACKWARD_WEIGHT,
 }
 """torch's types of the passes of ``schedules.PassKind``."""
+
+
+all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+"""All-gather of one tensor into one; torch 2.13 deprecates its older name."""
+
+reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+"""Reduce-scatter of one tensor into one; torch 2.13 deprecates its older name."""
+
+REDUCE_GRAD = _ComputationType.REDUCE_GRAD
+"""What the runtime does when the last backward of a stage is done."""
 
 
 def is_wanted(node: Any) -> bool:
@@ -63,9 +74,14 @@ def work_from_future(future: torch.futures.Future[Any]) -> Any:
 
 __all__ = [
     "PASS_TYPES",
+    "REDUCE_GRAD",
     "Action",
+    "AllGather",
+    "ReduceScatter",
     "ScheduleRuntime",
+    "all_gather_single",
     "is_wanted",
     "process_group",
+    "reduce_scatter_single",
     "work_from_future",
 ]

@@ -10,6 +10,7 @@ from meshscope.probe.schema.terms import Axis
 
 from .checks import require as _require
 from .fault_plan import FaultSpec
+from .replica_config import DataParallelConfig, MemoryConfig
 from .schedule_config import ScheduleConfig
 from .schedules import SPLIT_BACKWARD, rank_of_last_stage
 
@@ -87,7 +88,10 @@ class TrainConfig:
     """Plain SGD, or AdamW without weight decay."""
     seed: int = 1
     """Seed of the weights and of the data."""
-    bucket_bytes: int = 1 << 20
+    max_grad_norm: float = 0.0
+    """Norm of the whole model's gradient above which it is scaled down; 0 neither clips nor
+    measures, ``inf`` only measures."""
+    bucket_bytes: int = 25 << 20
     """Gradient bucket of the data-parallel reducer, in bytes; a larger single gradient gets a
     bucket of its own."""
 
@@ -99,7 +103,8 @@ class TrainConfig:
         """
         for name in ("steps", "global_batch", "bucket_bytes"):
             _require(getattr(self, name) >= 1, "must be at least 1", where=f"train.{name}")
-        _require(self.learning_rate >= 0, "must not be negative", where="train.learning_rate")
+        for name in ("learning_rate", "max_grad_norm"):
+            _require(getattr(self, name) >= 0, "must not be negative", where=f"train.{name}")
         _require(self.seed >= 0, "must not be negative", where="train.seed")
 
 
@@ -215,6 +220,10 @@ class TrainerConfig:
     """Emulated device times."""
     data: DataConfig = field(default_factory=DataConfig)
     """Input pipeline."""
+    data_parallel: DataParallelConfig = field(default_factory=DataParallelConfig)
+    """Sharding over the replicas, and the form of gradients on the wire."""
+    memory: MemoryConfig = field(default_factory=MemoryConfig)
+    """Precision, and what is kept for the backward."""
     faults: tuple[FaultSpec, ...] = ()
     """Faults to inject, with their step windows."""
 
@@ -230,6 +239,13 @@ class TrainerConfig:
         self.schedule.check_layers(self.layout, self.model.layers)
         self._check_device()
         self._check_data()
+        self.data_parallel.check_replicas(self.layout.dp)
+        _require(
+            self.data_parallel.zero < 3 or not self.model.tied,
+            "shards embedding and head one by one, and here they are one weight",
+            where="data_parallel.zero",
+            remedy="Set it to 2 or less, or model.tied to false",
+        )
         for fault in self.faults:
             fault.check_mesh(self.layout)
 

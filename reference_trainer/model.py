@@ -9,6 +9,7 @@ this rank, C channels of a head.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -67,6 +68,12 @@ class Stage(nn.Module):
         head_seed = first_free if config.tied else first_free + 1
         self.head = Head(config, _generator(head_seed)) if part.last else None
 
+    def recompute_halves(self, run: Callable[..., Tensor]) -> None:
+        """Run what lies before each row-parallel layer through ``run(function, hidden)``."""
+        for block in self.blocks:
+            assert isinstance(block, Block)
+            block.recompute_halves(run)
+
     def forward(self, inputs: Tensor) -> Tensor:
         """Map ids (B, T) or hidden (B, T, D) to hidden (B, T, D) or logits (B, T, V)."""
         hidden = inputs
@@ -107,12 +114,24 @@ class Block(nn.Module):
         self.mlp_norm = nn.LayerNorm(hidden)
         self.up = ColumnLinear(_draw(generator, ffn, hidden), 1, tp, comm)
         self.down = RowLinear(_draw(generator, hidden, ffn), tp, comm)
+        self._run_half: Callable[[Callable[[Tensor], Tensor], Tensor], Tensor] = _run_half
+
+    def recompute_halves(self, run: Callable[..., Tensor]) -> None:
+        """Run what lies before each row-parallel layer through ``run(function, hidden)``."""
+        self._run_half = run
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Map hidden (B, T, D) to hidden (B, T, D)."""
-        hidden = hidden + self.projection(self._attend(self.qkv(self.attention_norm(hidden))))
-        wide = nn.functional.gelu(self.up(self.mlp_norm(hidden)))
-        return hidden + torch.as_tensor(self.down(wide))
+        hidden = hidden + self.projection(self._run_half(self._mix_tokens, hidden))
+        return hidden + torch.as_tensor(self.down(self._run_half(self._widen, hidden)))
+
+    def _mix_tokens(self, hidden: Tensor) -> Tensor:
+        """Norm, projection and attention: hidden (B, T, D) to (B, T, H C)."""
+        return self._attend(self.qkv(self.attention_norm(hidden)))
+
+    def _widen(self, hidden: Tensor) -> Tensor:
+        """First half of the MLP: hidden (B, T, D) to (B, T, F), F the split MLP width."""
+        return nn.functional.gelu(self.up(self.mlp_norm(hidden)))
 
     def _attend(self, qkv: Tensor) -> Tensor:
         """Causal self-attention of this rank's heads: (B, T, 3 H C) to (B, T, H C)."""
@@ -134,6 +153,11 @@ class Head(nn.Module):
     def forward(self, hidden: Tensor) -> Tensor:
         """Map hidden (B, T, D) to logits (B, T, V)."""
         return nn.functional.linear(self.norm(hidden), self.output)
+
+
+def _run_half(function: Callable[[Tensor], Tensor], hidden: Tensor) -> Tensor:
+    """Run half a block and keep what its backward needs."""
+    return function(hidden)
 
 
 def _generator(seed: int) -> torch.Generator:

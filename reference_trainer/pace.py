@@ -66,6 +66,7 @@ class Pace:
             far, in nanoseconds.
         work: Returns how much work a block has with the microbatch that is in
             the forward now, 1 being the usual amount.
+        recompute_frac: Part of a block's forward that its backward repeats.
     """
 
     def __init__(
@@ -73,8 +74,11 @@ class Pace:
         config: PaceConfig,
         waited_ns: Callable[[], int],
         work: Callable[[], float] = lambda: 1.0,
+        *,
+        recompute_frac: float = 0.0,
     ) -> None:
         self._work = work
+        self._layer_factor = BACKWARD_FACTOR + recompute_frac
         self._embed_ns = round(config.embed_ms * 1e6)
         self._layer_ns = round(config.layer_ms * 1e6)
         self._head_ns = round(config.head_ms * 1e6)
@@ -89,14 +93,17 @@ class Pace:
 
     def layer(self, part: nn.Module, hidden: Tensor) -> Tensor:
         """Run one transformer block."""
-        return self._between_borders(part, hidden, round(self._layer_ns * self._work()))
+        least_ns = round(self._layer_ns * self._work())
+        return self._between_borders(part, hidden, least_ns, self._layer_factor)
 
     def head(self, part: nn.Module, hidden: Tensor) -> Tensor:
         """Run the final norm and the output head."""
-        return self._between_borders(part, hidden, self._head_ns)
+        return self._between_borders(part, hidden, self._head_ns, BACKWARD_FACTOR)
 
-    def _between_borders(self, part: nn.Module, hidden: Tensor, least_ns: int) -> Tensor:
-        timer = _Timer(least_ns, self._waited_ns)
+    def _between_borders(
+        self, part: nn.Module, hidden: Tensor, least_ns: int, backward_factor: float
+    ) -> Tensor:
+        timer = _Timer(least_ns, self._waited_ns, backward_factor)
         hidden = Border.apply(hidden, timer.start, timer.finish_backward)  # type: ignore[no-untyped-call]
         hidden = _run(part, hidden)
         return Border.apply(hidden, timer.finish_forward, timer.start)  # type: ignore[no-any-return, no-untyped-call]
@@ -105,8 +112,14 @@ class Pace:
 class _Timer:
     """The running time of one part for one microbatch, communication waits left out."""
 
-    def __init__(self, least_ns: int, waited_ns: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        least_ns: int,
+        waited_ns: Callable[[], int],
+        backward_factor: float = BACKWARD_FACTOR,
+    ) -> None:
         self._least_ns = least_ns
+        self._backward_factor = backward_factor
         self._waited_ns = waited_ns
         self._start_ns = 0
 
@@ -120,7 +133,7 @@ class _Timer:
 
     def finish_backward(self) -> None:
         """Sleep for what is left of the backward's time."""
-        self._sleep_until(self._least_ns * BACKWARD_FACTOR)
+        self._sleep_until(round(self._least_ns * self._backward_factor))
 
     def sleep_backward(self) -> None:
         """Sleep for the backward's whole time."""

@@ -10,15 +10,17 @@ at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributed.pipelining import PipelineStage
 
-from .compat import PASS_TYPES, Action, ScheduleRuntime
+from .compat import PASS_TYPES, REDUCE_GRAD, Action, ScheduleRuntime
 from .config import TrainerConfig
 from .mesh import Mesh
 from .model import Stage, StagePart
+from .precision import model_dtype
 from .schedules import pipeline_orders, stages_of_rank
 from .stage_split import layer_ranges
 
@@ -45,9 +47,17 @@ class Pipeline:
         config: The run.
         mesh: This rank's groups.
         modules: This rank's stages, by chunk.
+        on_final: Called when the last backward of a step has left the gradients of a
+            stage final; None leaves that to torch, which tells FSDP2.
     """
 
-    def __init__(self, config: TrainerConfig, mesh: Mesh, modules: Sequence[Stage]) -> None:
+    def __init__(
+        self,
+        config: TrainerConfig,
+        mesh: Mesh,
+        modules: Sequence[Stage],
+        on_final: Callable[[Stage], None] | None = None,
+    ) -> None:
         own = own_stages(config, mesh.pp.position)
         self._has_first = 0 in own
         self._has_last = config.stages - 1 in own
@@ -61,6 +71,11 @@ class Pipeline:
             loss_fn=_share_of_mean_loss(config.layout.dp * microbatches),
             scale_grads=False,
         )
+        if on_final is not None:
+            module_of = dict(zip(own, modules, strict=True))
+            self._runtime.register_custom_function(
+                REDUCE_GRAD, lambda action, _context: on_final(module_of[action.stage_index])
+            )
         self._runtime._prepare_schedule_with_comms(_runtime_orders(config))
 
     def step(self, ids: Tensor, labels: Tensor) -> Tensor | None:
@@ -111,7 +126,7 @@ def _share_of_mean_loss(shares: int) -> Callable[[Tensor, Tensor], Tensor]:
     """Return a loss that sums to the global mean over all microbatches and DP ranks."""
 
     def loss(logits: Tensor, labels: Tensor) -> Tensor:
-        flat = logits.flatten(0, 1)  # (B T, V)
+        flat = logits.flatten(0, 1).float()  # (B T, V)
         return torch.nn.functional.cross_entropy(flat, labels.flatten()) / shares
 
     return loss
@@ -121,8 +136,13 @@ def _example_tensors(config: TrainerConfig, stage: int) -> tuple[Tensor, Tensor]
     """Return a stage's input and output for one microbatch, without memory behind them."""
     size, model = config.microbatch_size, config.model
     ids = torch.empty(size, model.seq_len, dtype=torch.int64, device="meta")
-    hidden = torch.empty(size, model.seq_len, model.hidden, device="meta", requires_grad=True)
-    logits = torch.empty(size, model.seq_len, model.vocab, device="meta", requires_grad=True)
+    real: dict[str, Any] = {
+        "dtype": model_dtype(config),
+        "device": "meta",
+        "requires_grad": True,
+    }
+    hidden = torch.empty(size, model.seq_len, model.hidden, **real)
+    logits = torch.empty(size, model.seq_len, model.vocab, **real)
     return (
         ids if stage == 0 else hidden,
         logits if stage == config.stages - 1 else hidden,

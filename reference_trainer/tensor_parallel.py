@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from .comm import Communicator
 from .compat import is_wanted
+from .gradient_norm import mark_split
 from .mesh import MeshGroup
 
 
@@ -37,8 +38,8 @@ class ColumnLinear(nn.Module):
         outputs, width = weight.shape
         rows = weight.view(parts, group.size, outputs // (parts * group.size), width)
         own = rows[:, group.position].reshape(-1, width).clone()
-        self.weight = nn.Parameter(own)
-        self.bias = nn.Parameter(torch.zeros(own.shape[0]))
+        self.weight = mark_split(nn.Parameter(own), group.axis)
+        self.bias = mark_split(nn.Parameter(torch.zeros(own.shape[0])), group.axis)
         self._group = group
         self._comm = comm
 
@@ -58,7 +59,8 @@ class RowLinear(nn.Module):
 
     def __init__(self, weight: Tensor, group: MeshGroup, comm: Communicator) -> None:
         super().__init__()
-        self.weight = nn.Parameter(weight.chunk(group.size, dim=1)[group.position].clone())
+        own = weight.chunk(group.size, dim=1)[group.position].clone()
+        self.weight = mark_split(nn.Parameter(own), group.axis)
         self.bias = nn.Parameter(torch.zeros(weight.shape[0]))
         self._group = group
         self._comm = comm

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from meshscope.probe.schema.layout import ParallelLayout
 
@@ -32,14 +32,17 @@ class TiedEmbedding:
         mesh: This rank's groups; every rank of the job must come here, as groups are made.
         stages: This rank's stages.
         comm: Issues the all-reduce.
+
+    Attributes:
+        weight: This rank's copy, where another rank has one too.
     """
 
     def __init__(
         self, config: TrainerConfig, mesh: Mesh, stages: Sequence[Stage], comm: Communicator
     ) -> None:
         self._comm = comm
+        self.weight: nn.Parameter | None = None
         self._group = _own_group(config.embedding_groups(), mesh.rank, mesh.layout)
-        self._weight: Tensor | None = None
         if not config.model.tied:
             return
         embedding = next((stage.embedding for stage in stages if stage.embedding), None)
@@ -47,16 +50,18 @@ class TiedEmbedding:
         if embedding is not None and head is not None:
             head.output = embedding.tokens
         elif embedding is not None:
-            self._weight = embedding.tokens
+            self.weight = embedding.tokens
         elif head is not None:
-            self._weight = head.output
+            self.weight = head.output
 
-    def sum_gradients(self) -> None:
-        """Give both copies the sum of their gradients, once those are final on each stage."""
-        if self._weight is None or self._group is None:
-            return
-        assert self._weight.grad is not None
-        self._comm.all_reduce(self._weight.grad, self._group).wait()
+    def sum_gradient(self, gradient: Tensor) -> None:
+        """Give both copies the sum of their gradients, or of the same part of them.
+
+        Args:
+            gradient: This copy's, final over the replicas; replaced by the sum.
+        """
+        if self._group is not None:
+            self._comm.all_reduce(gradient, self._group).wait()
 
 
 def _own_group(

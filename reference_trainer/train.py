@@ -4,34 +4,35 @@ from __future__ import annotations
 
 import gc
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from meshscope import probe
 from meshscope.probe.clock import now_ns
 
+from .activation_memory import ActivationRunner, ActivationStore, recompute_frac, recomputed
 from .clock_fault import falsify_own_clock
 from .comm import Communicator, PerfectLinks
 from .config import TrainerConfig
 from .data import batches
-from .data_parallel import GradientReducer
 from .fault_plan import ResolvedFault, resolve
 from .faults import FaultInjector
 from .ground_truth import GroundTruth
 from .hardware import find_hardware
+from .memory_account import Account, MemoryAccount, NoAccount, account_path
 from .mesh import Mesh, Place, open_mesh
 from .model import Stage
 from .pace import NoPace, Pace, PartRunner
 from .packing import MicrobatchWork
 from .parameter_counts import parameter_count
 from .pipeline_parallel import Pipeline, own_stages, stage_part
+from .replica import Replica, build_replica
 from .report import LossReport
-from .schedules import SPLIT_BACKWARD, rank_of_last_stage
+from .schedules import rank_of_last_stage
 from .tied_embedding import TiedEmbedding
 
 
@@ -39,16 +40,14 @@ from .tied_embedding import TiedEmbedding
 class Parts:
     """What one rank trains with."""
 
-    stages: torch.nn.ModuleList
+    stages: nn.ModuleList
     """This rank's stages."""
     pipeline: Pipeline
     """Forward and backward of a step."""
-    reducer: GradientReducer
-    """Sums the gradients over the replicas."""
-    tied: TiedEmbedding
-    """Sums the gradients of the two copies of a tied embedding."""
-    optimizer: torch.optim.Optimizer
-    """Updates this rank's parameters."""
+    replica: Replica
+    """Keeps the weights of all replicas the same, step after step."""
+    account: Account
+    """Notes what is kept in memory."""
 
 
 def train(
@@ -80,7 +79,7 @@ def train(
         truth = GroundTruth(out, mesh.rank, faults)
         injector = FaultInjector(faults, mesh.layout, mesh.rank, truth)
         comm.links = injector.links
-        parts = _build_parts(config, mesh, comm, injector)
+        parts = _build_parts(config, mesh, comm, injector, out)
         reports = mesh.is_reporter(rank_of_last_stage(config.schedule.kind, config.layout.pp))
         report = LossReport(emit if reports else None)
 
@@ -96,14 +95,15 @@ def train(
             injector.begin_step(step, work.of_step(step))
             with probe.span("data_load"):
                 ids, labels = (tensor.to(mesh.device) for tensor in next(data))
-            loss = _train_step(parts, mesh, comm, ids, labels)
+            loss, norm = _train_step(parts, mesh, comm, ids, labels)
             injector.end_step(parts.stages.state_dict, comm)
             probe.step(tokens=ids.numel())
             end_ns = now_ns()
             truth.step(step, (start_ns, end_ns), fault_active=injector.any_active())
             if loss is not None and reports:
-                report.add(step, loss, end_ns - start_ns)
+                report.add(step, loss, end_ns - start_ns, grad_norm=norm)
 
+        parts.replica.settle()
         report.finish()
         if out is not None and reports:
             report.write(out / "losses.json")
@@ -113,26 +113,32 @@ def train(
 
 def _train_step(
     parts: Parts, mesh: Mesh, comm: Communicator, ids: Tensor, labels: Tensor
-) -> Tensor | None:
-    """Run one optimizer step; return the global mean loss on the last stage."""
-    parts.reducer.start_step()
-    loss = parts.pipeline.step(ids, labels)
+) -> tuple[Tensor | None, Tensor | None]:
+    """Run one optimizer step.
+
+    Returns:
+        The global mean loss on the last stage, and the gradient's norm where it is wanted.
+    """
+    account = parts.account
+    with account.phase("weights"):
+        parts.replica.start_step()
+    with account.phase("pipeline"):
+        loss = parts.pipeline.step(ids, labels)
     summing = None if loss is None else comm.all_reduce(loss, mesh.dp)
-    parts.reducer.finish()
-    parts.tied.sum_gradients()
-    parts.optimizer.step()
+    with account.phase("update"):
+        norm = parts.replica.update()
     if summing is not None:
         summing.wait()
-    return loss
+    account.end_step()
+    return loss, norm
 
 
 def _build_parts(
-    config: TrainerConfig, mesh: Mesh, comm: Communicator, injector: FaultInjector
+    config: TrainerConfig, mesh: Mesh, comm: Communicator, injector: FaultInjector, out: Path | None
 ) -> Parts:
     """Build the stages of this rank and what trains them."""
-    runner: PartRunner = NoPace()
-    if config.pace.enabled:
-        runner = Pace(config.pace, lambda: comm.waited_ns, injector.work)
+    memory = config.memory
+    store = ActivationStore(offload=memory.offload) if memory.offload or memory.account else None
     stages = [
         Stage(
             config.model,
@@ -140,39 +146,42 @@ def _build_parts(
             seed=config.train.seed,
             tp=mesh.tp,
             comm=comm,
-            runner=injector.wrap(runner),
+            runner=_build_runner(config, comm, injector, store),
         ).to(mesh.device)
         for index in own_stages(config, mesh.pp.position)
     ]
     for stage in stages:
+        if memory.recompute == "selective":
+            stage.recompute_halves(recomputed)
         injector.attach(stage)
     tied = TiedEmbedding(config, mesh, stages, comm)
-    # A list of modules names a parameter that two stages share only once.
-    parameters = list(torch.nn.ModuleList(stages).parameters())
-    splits_backward = config.schedule.kind in SPLIT_BACKWARD
-    reducer = GradientReducer(
-        parameters,
-        mesh.dp,
-        comm,
-        backwards=None if splits_backward else config.schedule.microbatches,
-        bucket_bytes=config.train.bucket_bytes,
-    )
+    replica = build_replica(config, mesh, stages, tied, comm)
+    account: Account = NoAccount()
+    if memory.account and store is not None and out is not None:
+        path = account_path(out, mesh.rank)
+        account = MemoryAccount(path, mesh.device, store, replica.held)
     return Parts(
-        stages=torch.nn.ModuleList(stages),
-        pipeline=Pipeline(config, mesh, stages),
-        reducer=reducer,
-        tied=tied,
-        optimizer=_build_optimizer(config, parameters),
+        stages=nn.ModuleList(stages),
+        pipeline=Pipeline(config, mesh, stages, replica.on_final),
+        replica=replica,
+        account=account,
     )
 
 
-def _build_optimizer(
-    config: TrainerConfig, parameters: Sequence[torch.nn.Parameter]
-) -> torch.optim.Optimizer:
-    rate = config.train.learning_rate
-    if config.train.optimizer == "sgd":
-        return torch.optim.SGD(parameters, lr=rate)
-    return torch.optim.AdamW(parameters, lr=rate, weight_decay=0.0)
+def _build_runner(
+    config: TrainerConfig,
+    comm: Communicator,
+    injector: FaultInjector,
+    store: ActivationStore | None,
+) -> PartRunner:
+    """Return what runs the parts of a stage."""
+    runner: PartRunner = NoPace()
+    if config.pace.enabled:
+        repeated = recompute_frac(config)
+        runner = Pace(config.pace, lambda: comm.waited_ns, injector.work, recompute_frac=repeated)
+    runner = injector.wrap(runner)
+    full = config.memory.recompute == "full"
+    return ActivationRunner(runner, full=full, store=store) if full or store else runner
 
 
 def _agree_on_faults(
