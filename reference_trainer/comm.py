@@ -11,6 +11,7 @@ and do not pass through here.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -20,6 +21,7 @@ from torch import Tensor
 from meshscope.probe.clock import now_ns
 from meshscope.probe.schema.terms import Axis
 
+from .compat import all_gather_single, reduce_scatter_single
 from .mesh import MeshGroup
 
 
@@ -48,25 +50,26 @@ class Pending:
     """A collective on its way.
 
     Args:
-        work: torch's handle; None where a group of one had nothing to do.
+        works: torch's handles; none where a group of one had nothing to do.
         hold: What keeps it from completing on a slow link.
         comm: Where the waited time is counted.
     """
 
-    def __init__(self, work: dist.Work | None, hold: Hold | None, comm: Communicator) -> None:
-        self._work = work
+    def __init__(self, works: Sequence[dist.Work], hold: Hold | None, comm: Communicator) -> None:
+        self._works = works
         self._hold = hold
         self._comm = comm
 
     def wait(self) -> None:
         """Return when the result is there, on a slow link not before its time."""
-        if self._work is None:
+        if not self._works:
             return
         begin_ns = now_ns()
-        self._work.wait()
+        for work in self._works:
+            work.wait()
         if self._hold is not None:
             self._hold.finish()
-        self._work = None
+        self._works = ()
         self._comm.waited_ns += now_ns() - begin_ns
 
 
@@ -82,18 +85,101 @@ class Communicator:
         self.links = links
         self.waited_ns = 0
 
-    def all_reduce(self, tensor: Tensor, group: MeshGroup) -> Pending:
-        """Sum a tensor over the group, in place."""
+    def all_reduce(
+        self, tensor: Tensor, group: MeshGroup, *, op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM
+    ) -> Pending:
+        """Sum a tensor over the group, or reduce it by another operation, in place."""
         if group.size == 1:
-            return Pending(None, None, self)
+            return Pending((), None, self)
         issue_ns = now_ns()
-        work = dist.all_reduce(tensor, group=group.handle, async_op=True)
-        size_bytes = tensor.numel() * tensor.element_size()
-        hold = self.links.hold(work, group.axis, issue_ns=issue_ns, size_bytes=size_bytes)
-        return Pending(work, hold, self)
+        work = dist.all_reduce(tensor, op, group=group.handle, async_op=True)
+        return self._pending(work, tensor, group, issue_ns)
+
+    def all_gather(self, shard: Tensor, group: MeshGroup) -> tuple[Tensor, Pending]:
+        """Return the shards of all members, (group, ...), and when they are there."""
+        if group.size == 1:
+            return shard.unsqueeze(0), Pending((), None, self)
+        whole = shard.new_empty(group.size, *shard.shape)
+        issue_ns = now_ns()
+        work = all_gather_single(
+            whole.flatten(0, 1), shard.contiguous(), group=group.handle, async_op=True
+        )
+        return whole, self._pending(work, whole, group, issue_ns)
+
+    def reduce_scatter(self, whole: Tensor, group: MeshGroup) -> tuple[Tensor, Pending]:
+        """Return this member's part of the sum of (group, ...), and when it is there."""
+        if group.size == 1:
+            return whole.squeeze(0), Pending((), None, self)
+        shard = whole.new_empty(whole.shape[1:])
+        issue_ns = now_ns()
+        work = reduce_scatter_single(
+            shard, whole.contiguous().flatten(0, 1), group=group.handle, async_op=True
+        )
+        return shard, self._pending(work, whole, group, issue_ns)
+
+    def all_to_all(
+        self,
+        sent: Tensor,
+        group: MeshGroup,
+        *,
+        sent_rows: Sequence[int] | None = None,
+        received_rows: Sequence[int] | None = None,
+    ) -> tuple[Tensor, Pending]:
+        """Send consecutive rows of a tensor to each member, and receive theirs.
+
+        Args:
+            sent: (rows, ...), those for the first member first.
+            group: The members.
+            sent_rows: Rows for each member; None: all the same.
+            received_rows: Rows from each member; None: all the same.
+
+        Returns:
+            The received rows, those of the first member first, and when they are there.
+        """
+        if group.size == 1:
+            return sent, Pending((), None, self)
+        rows = len(sent) if received_rows is None else sum(received_rows)
+        received = sent.new_empty(rows, *sent.shape[1:])
+        issue_ns = now_ns()
+        work = dist.all_to_all_single(
+            received,
+            sent.contiguous(),
+            None if received_rows is None else list(received_rows),
+            None if sent_rows is None else list(sent_rows),
+            group=group.handle,
+            async_op=True,
+        )
+        return received, self._pending(work, sent, group, issue_ns)
+
+    def pass_on(self, tensor: Tensor, group: MeshGroup) -> tuple[Tensor, Pending]:
+        """Send a tensor to the next member of a ring, and receive the previous one's.
+
+        Point-to-point transfers have no future to hang a delay on: an injected
+        slow link does not hold them.
+        """
+        if group.size == 1:
+            return tensor, Pending((), None, self)
+        received = torch.empty_like(tensor)
+        after = group.ranks[(group.position + 1) % group.size]
+        before = group.ranks[group.position - 1]
+        works = dist.batch_isend_irecv(
+            [
+                dist.P2POp(dist.isend, tensor, after, group.handle),
+                dist.P2POp(dist.irecv, received, before, group.handle),
+            ]
+        )
+        return received, Pending(works, None, self)
 
     def share_from_rank_zero(self, value: int, device: torch.device) -> int:
         """Return rank 0's value on every rank; the others' values are ignored."""
         tensor = torch.tensor([value], dtype=torch.int64, device=device)
         dist.broadcast(tensor, src=0, async_op=True).wait()
         return int(tensor.item())
+
+    def _pending(
+        self, work: dist.Work, payload: Tensor, group: MeshGroup, issue_ns: int
+    ) -> Pending:
+        """Return the handle of a collective that was just issued."""
+        size_bytes = payload.numel() * payload.element_size()
+        hold = self.links.hold(work, group.axis, issue_ns=issue_ns, size_bytes=size_bytes)
+        return Pending((work,), hold, self)

@@ -5,16 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.layout import ParallelLayout
 
 from .fault_plan import FaultSpec
-
-
-def _require(holds: bool, what: str, *, where: str, remedy: str = "") -> None:  # noqa: FBT001
-    """Raise ConfigError with the field and the remedy unless the condition holds."""
-    if not holds:
-        raise ConfigError(what, where=where, remedy=remedy)
+from .split_config import ContextConfig, MoeConfig, TensorConfig, check_splits
+from .validation import require as _require
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,9 +184,15 @@ class TrainerConfig:
     """A whole run."""
 
     layout: ParallelLayout = field(default_factory=ParallelLayout)
-    """The mesh; axes cp, ep and vpp must be 1."""
+    """The mesh; vpp must be 1."""
     model: ModelConfig = field(default_factory=ModelConfig)
     """The transformer."""
+    tensor: TensorConfig = field(default_factory=TensorConfig)
+    """Tensor parallelism."""
+    context: ContextConfig = field(default_factory=ContextConfig)
+    """Context parallelism."""
+    moe: MoeConfig = field(default_factory=MoeConfig)
+    """Mixture of experts."""
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     """The pipeline schedule."""
     train: TrainConfig = field(default_factory=TrainConfig)
@@ -224,20 +225,13 @@ class TrainerConfig:
         return self.train.global_batch // (self.layout.dp * self.schedule.microbatches)
 
     def _check_mesh(self) -> None:
-        for name in ("cp", "ep", "vpp"):
-            _require(
-                getattr(self.layout, name) == 1,
-                "this trainer splits along tp, pp and dp only",
-                where=f"layout.{name}",
-                remedy="Set it to 1",
-            )
-        for name in ("heads", "ffn"):
-            _require(
-                getattr(self.model, name) % self.layout.tp == 0,
-                f"{getattr(self.model, name)} is not a multiple of layout.tp = {self.layout.tp}",
-                where=f"model.{name}",
-                remedy="Change one of the two",
-            )
+        _require(
+            self.layout.vpp == 1,
+            "this trainer has one stage per rank",
+            where="layout.vpp",
+            remedy="Set it to 1",
+        )
+        check_splits(self)
         parts = self.layout.dp * self.schedule.microbatches
         _require(
             self.train.global_batch % parts == 0,

@@ -15,10 +15,13 @@ import torch
 from torch import Tensor
 from torch.distributed.pipelining import PipelineStage
 
+from .comm import Communicator
 from .compat import FORWARD, FULL_BACKWARD, Action, ScheduleRuntime
 from .config import TrainerConfig
 from .mesh import Mesh
 from .model import Stage, StagePart
+from .tensor_parallel import TensorSplit
+from .vocab_parallel import cross_entropy
 
 
 def stage_part(config: TrainerConfig, stage: int) -> StagePart:
@@ -72,9 +75,12 @@ class Pipeline:
         config: The run.
         mesh: This rank's groups.
         module: This rank's stage.
+        comm: Issues the collectives of the loss.
     """
 
-    def __init__(self, config: TrainerConfig, mesh: Mesh, module: Stage) -> None:
+    def __init__(
+        self, config: TrainerConfig, mesh: Mesh, module: Stage, comm: Communicator
+    ) -> None:
         self._is_first = mesh.pp.position == 0
         self._is_last = mesh.pp.position == mesh.pp.size - 1
         inputs, outputs = _example_tensors(config, mesh)
@@ -92,7 +98,9 @@ class Pipeline:
         self._runtime = ScheduleRuntime(  # type: ignore[no-untyped-call]
             [stage],
             microbatches,
-            loss_fn=_share_of_mean_loss(config.layout.dp * microbatches),
+            loss_fn=_share_of_mean_loss(
+                mesh.replicas.size * microbatches, TensorSplit(mesh.tp, comm)
+            ),
             scale_grads=False,
         )
         order = _ORDERS[config.schedule.kind]
@@ -104,11 +112,11 @@ class Pipeline:
         """Run forward and backward of all microbatches; gradients are in the parameters.
 
         Args:
-            ids: (microbatches B, T) tokens, used by the first stage.
+            ids: (microbatches B, T) tokens of this rank, used by the first stage.
             labels: (microbatches B, T) next tokens, used by the last stage.
 
         Returns:
-            This data-parallel rank's share of the mean loss, on the last stage only.
+            This replica's share of the mean loss, on the last stage only.
         """
         losses: list[Tensor] = []
         self._runtime.step(
@@ -120,12 +128,11 @@ class Pipeline:
         return torch.stack(losses).sum().detach() if self._is_last else None
 
 
-def _share_of_mean_loss(shares: int) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return a loss that sums to the global mean over all microbatches and DP ranks."""
+def _share_of_mean_loss(shares: int, split: TensorSplit) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return a loss that sums to the global mean over all microbatches and replicas."""
 
     def loss(logits: Tensor, labels: Tensor) -> Tensor:
-        flat = logits.flatten(0, 1)  # (B T, V)
-        return torch.nn.functional.cross_entropy(flat, labels.flatten()) / shares
+        return cross_entropy(logits, labels, split) / shares
 
     return loss
 
@@ -133,9 +140,12 @@ def _share_of_mean_loss(shares: int) -> Callable[[Tensor, Tensor], Tensor]:
 def _example_tensors(config: TrainerConfig, mesh: Mesh) -> tuple[Tensor, Tensor]:
     """Return a stage's input and output for one microbatch, without memory behind them."""
     size, model = config.microbatch_size, config.model
-    ids = torch.empty(size, model.seq_len, dtype=torch.int64, device="meta")
-    hidden = torch.empty(size, model.seq_len, model.hidden, device="meta", requires_grad=True)
-    logits = torch.empty(size, model.seq_len, model.vocab, device="meta", requires_grad=True)
+    tokens = model.seq_len // mesh.cp.size
+    between = tokens // mesh.tp.size if config.tensor.sequence_parallel else tokens
+    rows = model.vocab // mesh.tp.size
+    ids = torch.empty(size, tokens, dtype=torch.int64, device="meta")
+    hidden = torch.empty(size, between, model.hidden, device="meta", requires_grad=True)
+    logits = torch.empty(size, tokens, rows, device="meta", requires_grad=True)
     return (
         ids if mesh.pp.position == 0 else hidden,
         logits if mesh.pp.position == mesh.pp.size - 1 else hidden,

@@ -9,21 +9,24 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from meshscope import probe
 from meshscope.probe.clock import now_ns
 
 from .comm import Communicator, PerfectLinks
 from .config import TrainerConfig
+from .context_parallel import ContextSplit
 from .data import batches
 from .data_parallel import GradientReducer
 from .fault_plan import ResolvedFault, resolve
 from .faults import FaultInjector
+from .gradient_groups import GroupedReducer
 from .ground_truth import GroundTruth
 from .hardware import find_hardware
-from .mesh import Mesh, Place, open_mesh
+from .mesh import Mesh, MeshGroup, Place, open_mesh
 from .model import Stage, parameter_count
+from .moe import ExpertSplit
 from .pace import NoPace, Pace
 from .pipeline_parallel import Pipeline, stage_part
 from .report import LossReport
@@ -33,9 +36,11 @@ from .report import LossReport
 class Parts:
     """What one rank trains with."""
 
+    stage: Stage
+    """This rank's part of the model."""
     pipeline: Pipeline
     """Forward and backward of a step."""
-    reducer: GradientReducer
+    reducer: GroupedReducer
     """Sums the gradients over the replicas."""
     optimizer: torch.optim.Optimizer
     """Updates this rank's parameters."""
@@ -69,7 +74,7 @@ def train(
         truth = GroundTruth(out, mesh.rank, faults)
         injector = FaultInjector(faults, mesh.layout, mesh.rank, truth)
         comm.links = injector
-        parts = _build_parts(config, mesh, comm, injector)
+        parts = build_parts(config, mesh, comm, injector)
         report = LossReport(emit if mesh.is_reporter else None)
 
         # What exists now lives as long as the run: a collection need not look at it
@@ -77,12 +82,13 @@ def train(
         gc.collect()
         gc.freeze()
         data = batches(config, mesh.dp.position)
+        own = own_tokens(config, mesh, comm)
         for step in range(config.train.steps):
             start_ns = now_ns()
             injector.begin_step(step)
             with probe.span("data_load"):
                 ids, labels = (tensor.to(mesh.device) for tensor in next(data))
-            loss = _train_step(parts, mesh, comm, ids, labels)
+            loss = _train_step(parts, mesh, comm, ids[:, own], labels[:, own])
             probe.step(tokens=ids.numel())
             end_ns = now_ns()
             truth.step(step, (start_ns, end_ns), fault_active=injector.any_active())
@@ -101,7 +107,7 @@ def _train_step(
     """Run one optimizer step; return the global mean loss on the last stage."""
     parts.reducer.start_step()
     loss = parts.pipeline.step(ids, labels)
-    summing = None if loss is None else comm.all_reduce(loss, mesh.dp)
+    summing = None if loss is None else comm.all_reduce(loss, mesh.replicas)
     parts.reducer.finish()
     parts.optimizer.step()
     if summing is not None:
@@ -109,7 +115,7 @@ def _train_step(
     return loss
 
 
-def _build_parts(
+def build_parts(
     config: TrainerConfig, mesh: Mesh, comm: Communicator, injector: FaultInjector
 ) -> Parts:
     """Build the stage of this rank and what trains it."""
@@ -120,19 +126,51 @@ def _build_parts(
         tp=mesh.tp,
         comm=comm,
         runner=Pace(config.pace, lambda: comm.waited_ns) if config.pace.enabled else NoPace(),
+        sequence_parallel=config.tensor.sequence_parallel,
+        context=_context(config, mesh, comm),
+        experts=_experts(config, mesh),
     ).to(mesh.device)
     injector.attach(stage)
-    reducer = GradientReducer(
-        stage.parameters(),
-        mesh.dp,
-        comm,
-        backwards=config.schedule.microbatches,
-        bucket_bytes=config.train.bucket_bytes,
-    )
+
+    def reduce(parameters: list[nn.Parameter], group: MeshGroup) -> GradientReducer:
+        return GradientReducer(
+            parameters,
+            group,
+            comm,
+            backwards=config.schedule.microbatches,
+            bucket_bytes=config.train.bucket_bytes,
+        )
+
     return Parts(
-        pipeline=Pipeline(config, mesh, stage),
-        reducer=reducer,
+        stage=stage,
+        pipeline=Pipeline(config, mesh, stage, comm),
+        reducer=GroupedReducer(stage.parameters(), mesh, reduce),
         optimizer=_build_optimizer(config, stage),
+    )
+
+
+def own_tokens(config: TrainerConfig, mesh: Mesh, comm: Communicator) -> Tensor:
+    """Return the positions (T,) of this rank's tokens in a sequence.
+
+    Data is made in whole sequences, which the ranks of a context group share.
+    """
+    return _context(config, mesh, comm).own_tokens(config.model.seq_len).to(mesh.device)
+
+
+def _context(config: TrainerConfig, mesh: Mesh, comm: Communicator) -> ContextSplit:
+    """Return how this rank shares its sequences."""
+    return ContextSplit(mesh.cp, comm, config.context.form)
+
+
+def _experts(config: TrainerConfig, mesh: Mesh) -> ExpertSplit | None:
+    """Return who holds the experts; None where there are none."""
+    if config.moe.experts == 0:
+        return None
+    return ExpertSplit(
+        config=config.moe,
+        group=mesh.ep,
+        context=mesh.cp,
+        loss_shares=config.layout.dp * config.schedule.microbatches,
     )
 
 
@@ -165,11 +203,12 @@ def _describe_run(config: TrainerConfig, mesh: Mesh, comm: Communicator) -> None
         model={
             "num_layers": model.layers,
             "hidden_size": model.hidden,
-            "ffn_size": model.ffn,
+            # The width that a token passes, which is what its FLOPs come from.
+            "ffn_size": model.ffn * config.moe.chosen,
             "num_heads": model.heads,
             "seq_len": model.seq_len,
             "vocab_size": model.vocab,
-            "parameters": parameter_count(model),
+            "parameters": parameter_count(model, config.moe),
         },
         schedule=config.schedule.kind,
         microbatches=config.schedule.microbatches,
