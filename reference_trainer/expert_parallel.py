@@ -42,7 +42,7 @@ def ship_all(experts: Tensor, expert_count: int) -> Shipment:
         experts: (k N,) the expert of each assignment.
         expert_count: E.
     """
-    return Shipment(experts.argsort(stable=True), experts.bincount(minlength=expert_count))
+    return Shipment(experts.argsort(stable=True), _count(experts, expert_count))
 
 
 def ship_capacity(experts: Tensor, expert_count: int, capacity_factor: float) -> Shipment:
@@ -57,13 +57,19 @@ def ship_capacity(experts: Tensor, expert_count: int, capacity_factor: float) ->
     room = ceil(capacity_factor * total / expert_count)
     order = experts.argsort(stable=True)
     sorted_experts = experts[order]
-    starts = experts.bincount(minlength=expert_count).cumsum(0).roll(1)
-    starts[0] = 0
+    counts = _count(experts, expert_count)
+    starts = counts.cumsum(0) - counts
     place = torch.arange(total, device=experts.device) - starts[sorted_experts]
     # What does not fit goes to one more slot, which is cut off: no size depends on the data.
     slots = torch.where(place < room, sorted_experts * room + place, expert_count * room)
     assignments = order.new_full((expert_count * room + 1,), total).scatter(0, slots, order)
     return Shipment(assignments[:-1], room)
+
+
+def _count(experts: Tensor, expert_count: int) -> Tensor:
+    """Return the assignments of each expert, (E,), without a look at the values by the host."""
+    none = experts.new_zeros(expert_count)
+    return none.scatter_add(0, experts, torch.ones_like(experts))
 
 
 class Dispatch:

@@ -52,6 +52,8 @@ class Stage(nn.Module):
         comm: Issues their collectives.
         runner: Runs the parts, with a pace or without.
         sequence_parallel: Whether these ranks split tokens between linear layers.
+        overlap: Whether their sums hide behind gradients of weights; not where the
+            schedule splits the backward.
         context: The ranks that share a sequence; None: this rank alone.
         experts: The experts in place of each MLP; None: one dense MLP.
     """
@@ -66,12 +68,13 @@ class Stage(nn.Module):
         comm: Communicator,
         runner: PartRunner,
         sequence_parallel: bool = False,
+        overlap: bool = True,
         context: ContextSplit | None = None,
         experts: ExpertSplit | None = None,
     ) -> None:
         super().__init__()
         self._runner = runner
-        split = TensorSplit(tp, comm, sequence_parallel)
+        split = TensorSplit(tp, comm, sequence_parallel, overlap)
         own = (
             torch.arange(config.seq_len) if context is None else context.own_tokens(config.seq_len)
         )

@@ -42,6 +42,9 @@ class TensorSplit:
     """Issues their collectives."""
     sequence: bool = False
     """Whether they split tokens between the pairs of linear layers."""
+    overlap: bool = True
+    """Whether a column layer's backward hides its sum behind the gradient of its weight. Both are
+    then one node of autograd, which a schedule that splits the backward would run twice."""
 
     def shared(self, values: Tensor) -> nn.Parameter:
         """Return a parameter that every rank holds in full and applies to its tokens.
@@ -91,6 +94,8 @@ class ColumnLinear(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Map (B, S, D) to this rank's (B, T, F)."""
+        if not self._split.overlap:
+            return nn.functional.linear(enter(hidden, self._split), self.weight, self.bias)
         return _Column.apply(hidden, self.weight, self.bias, self._split)  # type: ignore[no-any-return, no-untyped-call]
 
 

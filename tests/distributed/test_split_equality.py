@@ -97,3 +97,20 @@ def test_every_gradient_has_the_norm_of_the_plain_one(case: str, tmp_path: Path)
             norms = [(sum(part.norm() ** 2 for part in parts) / copies) ** 0.5]
         for norm in norms:
             assert float(norm) == pytest.approx(float(whole.norm()), rel=1e-4, abs=1e-7), name
+
+
+@pytest.mark.slow
+def test_a_capacity_drops_the_same_tokens_on_any_mesh_of_the_same_microbatches(
+    tmp_path: Path,
+) -> None:
+    """Fails if what is dropped depends on who holds the experts."""
+    moe = MoeConfig(experts=4, capacity_factor=0.5)
+    losses = []
+    for layout, microbatches in (({}, 4), ({"dp": 2, "ep": 2}, 2)):
+        config = run(layout, moe=moe, schedule=ScheduleConfig(microbatches=microbatches))
+        out = tmp_path / f"{microbatches}"
+        out.mkdir()
+        losses.append(mesh_losses(config, out))
+    assert losses[1] == pytest.approx(losses[0], abs=TOLERANCE)
+    dropless = run({}, moe=MoeConfig(experts=4))
+    assert losses[0] != pytest.approx(plain_losses(dropless), abs=TOLERANCE)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+import pytest
 import torch
+from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
 
 from meshscope.reference_trainer.config import ModelConfig
 from meshscope.reference_trainer.model import Block
@@ -38,6 +40,22 @@ def test_sequence_parallelism_gathers_as_often_as_it_scatters(comm, group_of_two
     ways = passed_through_a_block(TensorSplit(group_of_two, comm, sequence=True))
     both = Counter(all_gather=2, reduce_scatter=2)
     assert ways == (both, both)
+
+
+@pytest.mark.parametrize("sequence", [False, True])
+def test_the_weight_half_of_a_split_backward_communicates_nothing(comm, group_of_two, sequence):
+    """Fails if a zero-bubble schedule would pay for tensor parallelism twice."""
+    split = TensorSplit(group_of_two, comm, sequence, overlap=False)
+    block = Block(BLOCK, torch.Generator().manual_seed(0), split)
+    hidden = torch.randn(2, BLOCK.seq_len // (1 + sequence), BLOCK.hidden, requires_grad=True)
+    output = block(hidden)
+    _, parameter_groups = stage_backward_input(
+        [output], [torch.ones_like(output)], [hidden], block.parameters()
+    )
+    before = comm.issued
+    stage_backward_weight(block.parameters(), parameter_groups)
+    assert comm.issued == before
+    assert all(parameter.grad is not None for parameter in block.parameters())
 
 
 def test_columns_of_both_ranks_are_the_full_outputs(comm, group_of_two):
