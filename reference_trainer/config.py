@@ -13,6 +13,7 @@ from .fault_plan import FaultSpec
 from .replica_config import DataParallelConfig, MemoryConfig
 from .schedule_config import ScheduleConfig
 from .schedules import SPLIT_BACKWARD, rank_of_last_stage
+from .split_config import ContextConfig, MoeConfig, TensorConfig, check_splits
 
 _BYTE_VALUES = 256
 
@@ -207,9 +208,15 @@ class TrainerConfig:
     """A whole run."""
 
     layout: ParallelLayout = field(default_factory=ParallelLayout)
-    """The mesh; axes cp and ep must be 1."""
+    """The mesh."""
     model: ModelConfig = field(default_factory=ModelConfig)
     """The transformer."""
+    tensor: TensorConfig = field(default_factory=TensorConfig)
+    """Tensor parallelism."""
+    context: ContextConfig = field(default_factory=ContextConfig)
+    """Context parallelism."""
+    moe: MoeConfig = field(default_factory=MoeConfig)
+    """Mixture of experts."""
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     """The pipeline schedule."""
     train: TrainConfig = field(default_factory=TrainConfig)
@@ -285,20 +292,7 @@ class TrainerConfig:
         )
 
     def _check_mesh(self) -> None:
-        for name in ("cp", "ep"):
-            _require(
-                getattr(self.layout, name) == 1,
-                "this trainer splits along tp, pp and dp only",
-                where=f"layout.{name}",
-                remedy="Set it to 1",
-            )
-        for name in ("heads", "ffn"):
-            _require(
-                getattr(self.model, name) % self.layout.tp == 0,
-                f"{getattr(self.model, name)} is not a multiple of layout.tp = {self.layout.tp}",
-                where=f"model.{name}",
-                remedy="Change one of the two",
-            )
+        check_splits(self)
         parts = self.layout.dp * self.schedule.microbatches
         _require(
             self.train.global_batch % parts == 0,

@@ -35,7 +35,7 @@ def _layout_lines(config: TrainerConfig) -> list[str]:
     tokens = train.global_batch * model.seq_len
     return [
         f"layout    {layout.world_size:,} ranks: {sizes} (slowest axis first)",
-        f"model     {model.family}, {parameter_count(model):,} parameters: {model.layers} blocks, "
+        f"model     {model.family}, {parameter_count(model, config.moe):,} parameters: {model.layers} blocks, "
         f"hidden {model.hidden:,}, MLP {model.ffn:,}, {model.heads} heads, "
         f"vocabulary {model.vocab:,}{', tied' if model.tied else ''}",
         f"step      {train.global_batch:,} sequences of {model.seq_len:,} tokens = {tokens:,} "
@@ -123,7 +123,7 @@ def _memory_lines(config: TrainerConfig) -> list[str]:
         "memory    GB per GPU (10^9 bytes) in bf16 with fp32 Adam",
         *_table(rows),
         "Per parameter 2 + 2 + 12 bytes (arXiv 1910.02054, section 3.1); ZeRO-1 divides the 12 by "
-        f"dp = {config.layout.dp}.",
+        f"dp x cp = {config.layout.dp * config.layout.cp}.",
         "Activations at their peak by arXiv 2205.05198, section 4, with fused attention and no "
         "dropout: all kept;",
         "with sequence parallelism; with full recomputation. Vocabulary split over tp.",

@@ -15,7 +15,7 @@ many neighbours holds one copy, and an all-reduce joins the copies' gradients.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,9 +31,11 @@ from .comm import Communicator
 from .compat import AllGather, ReduceScatter
 from .config import TrainerConfig
 from .gradient_buckets import GRADIENT_DTYPE
+from .gradient_groups import Reduction, by_reduction, reduced_over, reduction_of
 from .gradient_norm import Piece, copies_over, gradient_norm, mark_split, split_axes
-from .memory_account import HeldBytes, optimizer_bytes, tensor_bytes
-from .mesh import Mesh, MeshGroup
+from .group_members import replica_groups
+from .memory_account import HeldBytes, local_part, optimizer_bytes, tensor_bytes
+from .mesh import Mesh, MeshGroup, own_group
 from .model import Stage
 from .optimizer import build_optimizer
 from .precision import model_dtype
@@ -56,28 +58,17 @@ def open_shard_groups(mesh: Mesh, shard_ranks: int) -> ShardGroups:
         mesh: This rank's mesh.
         shard_ranks: Neighbouring replicas per copy; 0 for all.
     """
-    axis = mesh.dp.axis
-    size = shard_ranks or mesh.dp.size
+    size = shard_ranks or mesh.replicas.size
     shard: list[tuple[int, ...]] = []
     replicate: list[tuple[int, ...]] = []
-    for replicas in mesh.layout.groups(axis):
+    for replicas in replica_groups(mesh.layout):
         shard += [replicas[begin : begin + size] for begin in range(0, len(replicas), size)]
         replicate += [replicas[position::size] for position in range(size)]
+    whole = size == mesh.replicas.size
     return ShardGroups(
-        shard=_open_own(shard, mesh) if size < mesh.dp.size else mesh.dp,
-        replicate=_open_own(replicate, mesh),
+        shard=mesh.replicas if whole else own_group(shard, mesh.rank, mesh.replicas.axis),
+        replicate=own_group(replicate, mesh.rank, mesh.replicas.axis),
     )
-
-
-def _open_own(all_ranks: Iterable[tuple[int, ...]], mesh: Mesh) -> MeshGroup:
-    """Create groups along the data-parallel axis, as every rank must, and return this rank's."""
-    own: list[MeshGroup] = []
-    for ranks in all_ranks:
-        handle = dist.new_group(list(ranks), group_desc=mesh.dp.axis.value)
-        if mesh.rank in ranks:
-            position = ranks.index(mesh.rank)
-            own.append(MeshGroup(axis=mesh.dp.axis, ranks=ranks, position=position, handle=handle))
-    return own[0]
 
 
 class FullyShardedReplica:
@@ -105,7 +96,8 @@ class FullyShardedReplica:
         self._parameters = [parameter for stage in stages for parameter in stage.parameters()]
         self.optimizer = build_optimizer(config.train, self._parameters)
         self._copies = groups.replicate.size
-        self._tp_size = mesh.tp.size
+        self._tp, self._comm = mesh.tp, comm
+        self._summands = by_reduction(self._parameters).get(Reduction.REPLICAS_AND_TP, ())
         self._norm = gradient_norm(config.train.max_grad_norm, mesh, comm)
 
     def start_step(self) -> None:
@@ -114,16 +106,28 @@ class FullyShardedReplica:
 
     def update(self) -> Tensor | None:
         """Clip, and update the weights; return the gradient's norm if it is wanted."""
+        self._sum_over_tp()
         norm = None
         if self._norm is not None:
             norm = self._norm.clip(
                 [
-                    Piece(_local(p.grad), self._copies * copies_over(Axis.TP, p, self._tp_size))
+                    Piece(local_part(p.grad), self._copies * copies_over(Axis.TP, p, self._tp.size))
                     for p in self._parameters
                 ]
             )
         self.optimizer.step()
         return norm
+
+    def _sum_over_tp(self) -> None:
+        """Sum the gradients that FSDP2 has summed over the replicas over the other ranks too."""
+        if not self._summands:
+            return
+        gradients = [local_part(parameter.grad) for parameter in self._summands]
+        flat = torch.cat([gradient.flatten() for gradient in gradients])
+        self._comm.all_reduce(flat, self._tp).wait()
+        sizes = [gradient.numel() for gradient in gradients]
+        for gradient, total in zip(gradients, flat.split(sizes), strict=True):
+            gradient.copy_(total.view_as(gradient))
 
     def settle(self) -> None:
         """Do nothing: the parts are what the optimizer left."""
@@ -147,9 +151,12 @@ def _shard_stage(
     comm: Communicator,
 ) -> None:
     """Shard a stage in place: its blocks, its edges, then the rest."""
-    marks = {name: split_axes(parameter) for name, parameter in stage.named_parameters()}
+    marks = {
+        name: (split_axes(parameter), reduction_of(parameter))
+        for name, parameter in stage.named_parameters()
+    }
     settings: dict[str, Any] = {
-        "mesh": _device_mesh(groups, mesh.device, mesh.dp.ranks),
+        "mesh": _device_mesh(groups, mesh.device, mesh.replicas.ranks),
         # The runtime counts the weights as gathered until the end of the step.
         "reshard_after_forward": False,
         "mp_policy": MixedPrecisionPolicy(
@@ -169,7 +176,8 @@ def _shard_stage(
             sharded.set_custom_reduce_scatter(_CountedReduceScatter(groups.shard, comm))
     # The parts are new parameters, which know nothing of the old ones.
     for name, parameter in stage.named_parameters():
-        mark_split(parameter, *marks[name])
+        axes, reduction = marks[name]
+        reduced_over(reduction, mark_split(parameter, *axes))
 
 
 def _device_mesh(groups: ShardGroups, device: torch.device, replicas: Sequence[int]) -> DeviceMesh:
@@ -235,9 +243,3 @@ class _CountedReduceScatter(ReduceScatter):
             return pending.work
         pending.wait()
         return None
-
-
-def _local(tensor: Any) -> Tensor:
-    """Return this rank's part of a distributed tensor."""
-    local: Tensor = tensor.to_local()
-    return local

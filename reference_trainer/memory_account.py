@@ -36,7 +36,7 @@ class HeldBytes(NamedTuple):
 
 def tensor_bytes(tensors: Iterable[Tensor]) -> int:
     """Return the bytes of this rank's part of some tensors."""
-    parts = [_local(tensor) for tensor in tensors]
+    parts = [local_part(tensor) for tensor in tensors]
     return sum(part.numel() * part.element_size() for part in parts)
 
 
@@ -50,7 +50,7 @@ def optimizer_bytes(optimizer: torch.optim.Optimizer) -> int:
     )
 
 
-def _local(tensor: Tensor) -> Tensor:
+def local_part(tensor: Tensor) -> Tensor:
     """Return this rank's part of a tensor, which is itself where it is not distributed."""
     local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     return local

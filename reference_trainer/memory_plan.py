@@ -98,7 +98,7 @@ def memory_plan(config: TrainerConfig) -> tuple[RankMemory, ...]:
                 parameters=_parameters(config, stages),
                 microbatches_held=held / sum(blocks_of[stage] for stage in stages),
                 activations=_activations(config, stages, held),
-                optimizer_shards=layout.dp,
+                optimizer_shards=layout.dp * layout.cp,
             )
         )
     return tuple(plans)
@@ -107,7 +107,9 @@ def memory_plan(config: TrainerConfig) -> tuple[RankMemory, ...]:
 def _parameters(config: TrainerConfig, stages: tuple[int, ...]) -> int:
     """Return the parameters of one rank; a tied embedding counts once where both ends meet."""
     model, tp, last = config.model, config.layout.tp, config.stages - 1
-    total = block_parameters(model, tp) * sum(config.layers_per_stage[stage] for stage in stages)
+    block = block_parameters(model, tp, experts=config.moe.experts // config.layout.ep)
+    block += config.moe.experts * model.hidden  # the router, on every rank
+    total = block * sum(config.layers_per_stage[stage] for stage in stages)
     if 0 in stages:
         total += embedding_parameters(model, tp)
     if last in stages:
@@ -122,8 +124,9 @@ def _activations(
 ) -> ActivationBytes:
     """Return the peak of activations, with ``blocks_held`` blocks x microbatches held."""
     model, tp = config.model, config.layout.tp
-    tokens = config.microbatch_size * model.seq_len
-    mlp = (6 if model.family == "llama" else 4) * model.ffn
+    tokens = config.microbatch_size * model.seq_len // config.layout.cp
+    # A token passes several experts, each as wide as the MLP.
+    mlp = (6 if model.family == "llama" else 4) * model.ffn * config.moe.chosen
     split = tokens * (4 * model.hidden + 4 * model.kv_width + mlp) / tp
     whole = tokens * 8 * model.hidden
     edge = 4 * tokens * model.vocab / tp if config.stages - 1 in stages else 0.0

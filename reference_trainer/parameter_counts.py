@@ -8,28 +8,41 @@ rank (Shoeybi et al. 2019, arXiv 1909.08053, section 3).
 from __future__ import annotations
 
 from .config import ModelConfig
+from .split_config import MoeConfig
 
 
-def parameter_count(model: ModelConfig) -> int:
+def parameter_count(model: ModelConfig, moe: MoeConfig | None = None) -> int:
     """Return the parameters of the whole model, biases and norms included."""
     matrices = 1 if model.tied else 2
     edges = matrices * model.vocab * model.hidden + positions(model) + norm_parameters(model)
-    return model.layers * block_parameters(model) + edges
+    experts = 0 if moe is None else moe.experts
+    routers = experts * model.hidden
+    return model.layers * (block_parameters(model, experts=experts) + routers) + edges
 
 
-def block_parameters(model: ModelConfig, tp: int = 1) -> int:
+def block_parameters(model: ModelConfig, tp: int = 1, *, experts: int = 0) -> int:
     """Return one block's parameters on one of ``tp`` ranks.
 
     gpt: 4 h^2 + 2 h f in matrices and 5 h + f in biases; llama: queries and output h^2
-    each, keys and values h x kv width each, and three matrices h f.
+    each, keys and values h x kv width each, and three matrices h f. Experts have no
+    biases.
+
+    Args:
+        model: The model.
+        tp: Ranks that share a block.
+        experts: Experts in place of the MLP, as many as one rank holds.
     """
     hidden, ffn = model.hidden, model.ffn
     attention = 2 * hidden * hidden + 2 * hidden * model.kv_width
     if model.family == "llama":
         return (attention + 3 * hidden * ffn) // tp + 2 * norm_parameters(model)
+    norms = 2 * norm_parameters(model)
+    if experts:
+        split = attention + 3 * hidden + experts * 2 * hidden * ffn
+        return split // tp + hidden + norms
     column_biases = 3 * hidden + ffn
     split = (attention + 2 * hidden * ffn + column_biases) // tp
-    return split + 2 * hidden + 2 * norm_parameters(model)
+    return split + 2 * hidden + norms
 
 
 def embedding_parameters(model: ModelConfig, tp: int = 1) -> int:

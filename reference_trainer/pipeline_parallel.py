@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.distributed.pipelining import PipelineStage
 
+from .comm import Communicator
 from .compat import PASS_TYPES, REDUCE_GRAD, Action, ScheduleRuntime
 from .config import TrainerConfig
 from .mesh import Mesh
@@ -23,6 +24,8 @@ from .model import Stage, StagePart
 from .precision import model_dtype
 from .schedules import pipeline_orders, stages_of_rank
 from .stage_split import layer_ranges
+from .tensor_parallel import TensorSplit
+from .vocab_parallel import cross_entropy
 
 
 def stage_part(config: TrainerConfig, stage: int) -> StagePart:
@@ -47,6 +50,7 @@ class Pipeline:
         config: The run.
         mesh: This rank's groups.
         modules: This rank's stages, by chunk.
+        comm: Issues the collectives of the loss.
         on_final: Called when the last backward of a step has left the gradients of a
             stage final; None leaves that to torch, which tells FSDP2.
     """
@@ -56,6 +60,7 @@ class Pipeline:
         config: TrainerConfig,
         mesh: Mesh,
         modules: Sequence[Stage],
+        comm: Communicator,
         on_final: Callable[[Stage], None] | None = None,
     ) -> None:
         own = own_stages(config, mesh.pp.position)
@@ -68,7 +73,9 @@ class Pipeline:
                 for module, index in zip(modules, own, strict=True)
             ],
             microbatches,
-            loss_fn=_share_of_mean_loss(config.layout.dp * microbatches),
+            loss_fn=_share_of_mean_loss(
+                mesh.replicas.size * microbatches, TensorSplit(mesh.tp, comm)
+            ),
             scale_grads=False,
         )
         if on_final is not None:
@@ -82,11 +89,11 @@ class Pipeline:
         """Run forward and backward of all microbatches; gradients are in the parameters.
 
         Args:
-            ids: (microbatches B, T) tokens, used by the first stage.
+            ids: (microbatches B, T) tokens of this rank, used by the first stage.
             labels: (microbatches B, T) next tokens, used by the last stage.
 
         Returns:
-            This data-parallel rank's share of the mean loss, where the last stage is.
+            This replica's share of the mean loss, where the last stage is.
         """
         losses: list[Tensor] = []
         self._runtime.step(
@@ -122,12 +129,11 @@ def _runtime_orders(config: TrainerConfig) -> dict[int, list[Action | None]]:
     }
 
 
-def _share_of_mean_loss(shares: int) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return a loss that sums to the global mean over all microbatches and DP ranks."""
+def _share_of_mean_loss(shares: int, split: TensorSplit) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return a loss that sums to the global mean over all microbatches and replicas."""
 
     def loss(logits: Tensor, labels: Tensor) -> Tensor:
-        flat = logits.flatten(0, 1).float()  # (B T, V)
-        return torch.nn.functional.cross_entropy(flat, labels.flatten()) / shares
+        return cross_entropy(logits, labels, split) / shares
 
     return loss
 
@@ -135,14 +141,16 @@ def _share_of_mean_loss(shares: int) -> Callable[[Tensor, Tensor], Tensor]:
 def _example_tensors(config: TrainerConfig, stage: int) -> tuple[Tensor, Tensor]:
     """Return a stage's input and output for one microbatch, without memory behind them."""
     size, model = config.microbatch_size, config.model
-    ids = torch.empty(size, model.seq_len, dtype=torch.int64, device="meta")
+    tokens = model.seq_len // config.layout.cp
+    between = tokens // config.layout.tp if config.tensor.sequence_parallel else tokens
+    ids = torch.empty(size, tokens, dtype=torch.int64, device="meta")
     real: dict[str, Any] = {
         "dtype": model_dtype(config),
         "device": "meta",
         "requires_grad": True,
     }
-    hidden = torch.empty(size, model.seq_len, model.hidden, **real)
-    logits = torch.empty(size, model.seq_len, model.vocab, **real)
+    hidden = torch.empty(size, between, model.hidden, **real)
+    logits = torch.empty(size, tokens, model.vocab // config.layout.tp, **real)
     return (
         ids if stage == 0 else hidden,
         logits if stage == config.stages - 1 else hidden,

@@ -13,7 +13,7 @@ for gradients that are summed whole (ZeRO 0) or kept in parts (ZeRO 1 and 2);
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import torch
@@ -26,6 +26,7 @@ from .config import TrainerConfig
 from .data_parallel import GradientReducer, ReductionPlan
 from .fully_sharded import FullyShardedReplica
 from .gradient_buckets import GRADIENT_DTYPE, split_into_buckets
+from .gradient_groups import Reduction, by_reduction
 from .gradient_norm import Piece, copies_over, gradient_norm
 from .gradient_wire import wire_for
 from .master_weights import MasterWeights
@@ -111,8 +112,19 @@ class BucketReplica:
         self._stages = list(stages)
         self._final: list[Stage] = []
         self._tied = tied
-        self._shares = [_Share(config, self._stages, mesh.dp, tied, comm)]
-        self._tp_size = mesh.tp.size
+        uses = Counter(weight for stage in stages for weight in stage.parameters())
+        self._shares = [
+            _Share(
+                config,
+                {weight: uses[weight] for weight in weights},
+                getattr(mesh, kind.value),
+                tied,
+                comm,
+                # The ranks of the wider group count as copies already.
+                tp_size=1 if kind is Reduction.REPLICAS_AND_TP else mesh.tp.size,
+            )
+            for kind, weights in by_reduction(uses).items()
+        ]
         trained = [weight for share in self._shares for weight in share.trained]
         self.optimizer = build_optimizer(config.train, trained)
         self._norm = gradient_norm(config.train.max_grad_norm, mesh, comm)
@@ -139,7 +151,7 @@ class BucketReplica:
             share.finish(self._tied)
         norm = None
         if self._norm is not None:
-            norm = self._norm.clip([p for s in self._shares for p in s.pieces(self._tp_size)])
+            norm = self._norm.clip([p for s in self._shares for p in s.pieces()])
         for share in self._shares:
             if share.masters is not None:
                 share.masters.take_gradients(share.reducer.sums)
@@ -171,10 +183,11 @@ class _Share:
 
     Args:
         config: The run.
-        stages: Whose weights they are.
+        uses: The weights in model order, and how many of this rank's stages use each.
         group: The ranks that hold them.
         tied: Names the weight that needs a bucket of its own.
         comm: Issues the collectives.
+        tp_size: Tensor-parallel ranks, as far as they are not in the group.
 
     Attributes:
         weights: The weights, in model order, each once.
@@ -185,16 +198,18 @@ class _Share:
     def __init__(
         self,
         config: TrainerConfig,
-        stages: Sequence[Stage],
+        uses: Mapping[nn.Parameter, int],
         group: MeshGroup,
         tied: TiedEmbedding,
         comm: Communicator,
+        *,
+        tp_size: int,
     ) -> None:
         zero = config.data_parallel.zero
         assert zero != 3  # that is FullyShardedReplica
-        uses = Counter(weight for stage in stages for weight in stage.parameters())
         self.weights = list(uses)
         self._group = group
+        self._tp_size = tp_size
         self._zero = zero
         self._tied_weight = tied.weight
         self._buckets = split_into_buckets(
@@ -230,16 +245,16 @@ class _Share:
         """Return what the optimizer updates."""
         return self.weights if self.masters is None else self.masters.masters
 
-    def pieces(self, tp_size: int) -> list[Piece]:
+    def pieces(self) -> list[Piece]:
         """Return the sums by weight, as views, so that clipping them clips the sums."""
         part, replicas = (self._group.position, 1) if self._zero else (0, self._group.size)
         return [
-            Piece(flat[place], replicas * self._copies(weight, tp_size))
+            Piece(flat[place], replicas * self._copies(weight))
             for bucket, flat in zip(self._buckets, self.reducer.sums, strict=True)
             for weight, place in bucket.pieces(part)
         ]
 
-    def _copies(self, weight: nn.Parameter, tp_size: int) -> int:
+    def _copies(self, weight: nn.Parameter) -> int:
         """Return how many ranks of one replica hold the same of a weight."""
         ends = 2 if weight is self._tied_weight else 1
-        return ends * copies_over(Axis.TP, weight, tp_size)
+        return ends * copies_over(Axis.TP, weight, self._tp_size)

@@ -48,11 +48,11 @@ class TiedEmbedding:
         embedding = next((stage.embedding for stage in stages if stage.embedding), None)
         head = next((stage.head for stage in stages if stage.head), None)
         if embedding is not None and head is not None:
-            head.output = embedding.tokens
+            head.output.weight = embedding.tokens.weight
         elif embedding is not None:
-            self.weight = embedding.tokens
+            self.weight = embedding.tokens.weight
         elif head is not None:
-            self.weight = head.output
+            self.weight = head.output.weight
 
     def sum_gradient(self, gradient: Tensor) -> None:
         """Give both copies the sum of their gradients, or of the same part of them.

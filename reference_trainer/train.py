@@ -6,15 +6,14 @@ import gc
 import secrets
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from meshscope import probe
 from meshscope.probe.clock import now_ns
 
-from .activation_memory import ActivationRunner, ActivationStore, recompute_frac, recomputed
+from .assembly import Parts, build_parts, own_tokens
 from .clock_fault import falsify_own_clock
 from .comm import Communicator, PerfectLinks
 from .config import TrainerConfig
@@ -23,31 +22,11 @@ from .fault_plan import ResolvedFault, resolve
 from .faults import FaultInjector
 from .ground_truth import GroundTruth
 from .hardware import find_hardware
-from .memory_account import Account, MemoryAccount, NoAccount, account_path
 from .mesh import Mesh, Place, open_mesh
-from .model import Stage
-from .pace import NoPace, Pace, PartRunner
 from .packing import MicrobatchWork
 from .parameter_counts import parameter_count
-from .pipeline_parallel import Pipeline, own_stages, stage_part
-from .replica import Replica, build_replica
 from .report import LossReport
 from .schedules import rank_of_last_stage
-from .tied_embedding import TiedEmbedding
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
-    """What one rank trains with."""
-
-    stages: nn.ModuleList
-    """This rank's stages."""
-    pipeline: Pipeline
-    """Forward and backward of a step."""
-    replica: Replica
-    """Keeps the weights of all replicas the same, step after step."""
-    account: Account
-    """Notes what is kept in memory."""
 
 
 def train(
@@ -79,7 +58,7 @@ def train(
         truth = GroundTruth(out, mesh.rank, faults)
         injector = FaultInjector(faults, mesh.layout, mesh.rank, truth)
         comm.links = injector.links
-        parts = _build_parts(config, mesh, comm, injector, out)
+        parts = build_parts(config, mesh, comm, injector, out=out)
         reports = mesh.is_reporter(rank_of_last_stage(config.schedule.kind, config.layout.pp))
         report = LossReport(emit if reports else None)
 
@@ -88,6 +67,7 @@ def train(
         gc.collect()
         gc.freeze()
         stack.enter_context(injector.prepared(mesh, place, comm))
+        own = own_tokens(config, mesh, comm)
         work = MicrobatchWork(config, mesh.dp.position)
         data = batches(config, mesh.dp.position, stall=injector.load_stall(), log=injector.log_load)
         for step in range(config.train.steps):
@@ -95,8 +75,8 @@ def train(
             injector.begin_step(step, work.of_step(step))
             with probe.span("data_load"):
                 ids, labels = (tensor.to(mesh.device) for tensor in next(data))
-            loss, norm = _train_step(parts, mesh, comm, ids, labels)
-            injector.end_step(parts.stages.state_dict, comm)
+            loss, norm = _train_step(parts, mesh, comm, ids[:, own], labels[:, own])
+            injector.end_step(parts.state, comm)
             probe.step(tokens=ids.numel())
             end_ns = now_ns()
             truth.step(step, (start_ns, end_ns), fault_active=injector.any_active())
@@ -124,64 +104,13 @@ def _train_step(
         parts.replica.start_step()
     with account.phase("pipeline"):
         loss = parts.pipeline.step(ids, labels)
-    summing = None if loss is None else comm.all_reduce(loss, mesh.dp)
+    summing = None if loss is None else comm.all_reduce(loss, mesh.replicas)
     with account.phase("update"):
         norm = parts.replica.update()
     if summing is not None:
         summing.wait()
     account.end_step()
     return loss, norm
-
-
-def _build_parts(
-    config: TrainerConfig, mesh: Mesh, comm: Communicator, injector: FaultInjector, out: Path | None
-) -> Parts:
-    """Build the stages of this rank and what trains them."""
-    memory = config.memory
-    store = ActivationStore(offload=memory.offload) if memory.offload or memory.account else None
-    stages = [
-        Stage(
-            config.model,
-            stage_part(config, index),
-            seed=config.train.seed,
-            tp=mesh.tp,
-            comm=comm,
-            runner=_build_runner(config, comm, injector, store),
-        ).to(mesh.device)
-        for index in own_stages(config, mesh.pp.position)
-    ]
-    for stage in stages:
-        if memory.recompute == "selective":
-            stage.recompute_halves(recomputed)
-        injector.attach(stage)
-    tied = TiedEmbedding(config, mesh, stages, comm)
-    replica = build_replica(config, mesh, stages, tied, comm)
-    account: Account = NoAccount()
-    if memory.account and store is not None and out is not None:
-        path = account_path(out, mesh.rank)
-        account = MemoryAccount(path, mesh.device, store, replica.held)
-    return Parts(
-        stages=nn.ModuleList(stages),
-        pipeline=Pipeline(config, mesh, stages, replica.on_final),
-        replica=replica,
-        account=account,
-    )
-
-
-def _build_runner(
-    config: TrainerConfig,
-    comm: Communicator,
-    injector: FaultInjector,
-    store: ActivationStore | None,
-) -> PartRunner:
-    """Return what runs the parts of a stage."""
-    runner: PartRunner = NoPace()
-    if config.pace.enabled:
-        repeated = recompute_frac(config)
-        runner = Pace(config.pace, lambda: comm.waited_ns, injector.work, recompute_frac=repeated)
-    runner = injector.wrap(runner)
-    full = config.memory.recompute == "full"
-    return ActivationRunner(runner, full=full, store=store) if full or store else runner
 
 
 def _agree_on_faults(
@@ -206,11 +135,12 @@ def _describe_run(config: TrainerConfig, mesh: Mesh, comm: Communicator) -> None
         model={
             "num_layers": model.layers,
             "hidden_size": model.hidden,
-            "ffn_size": model.ffn,
+            # The width that a token passes, which is what its FLOPs come from.
+            "ffn_size": model.ffn * config.moe.chosen,
             "num_heads": model.heads,
             "seq_len": model.seq_len,
             "vocab_size": model.vocab,
-            "parameters": parameter_count(model),
+            "parameters": parameter_count(model, config.moe),
         },
         schedule=config.schedule.kind,
         microbatches=config.schedule.microbatches,

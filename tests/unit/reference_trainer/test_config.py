@@ -39,7 +39,7 @@ def test_a_wrong_section_names_the_field(build, field, remedy):
 @pytest.mark.parametrize(
     ("settings", "field", "remedy"),
     [
-        ({"layout": ParallelLayout(cp=2)}, "layout.cp", "Set it to 1"),
+        ({"layout": ParallelLayout(vpp=2)}, "layout.vpp", "Set it to 1"),
         ({"layout": ParallelLayout(tp=3)}, "model.heads", "layout.tp = 3"),
         ({"layout": ParallelLayout(pp=8)}, "model.layers", "at least one block"),
         ({"layout": ParallelLayout(dp=3)}, "train.global_batch", "Use a multiple of 12"),
