@@ -90,9 +90,9 @@ class Communicator:
 
     def all_reduce(self, tensor: Tensor, group: MeshGroup) -> Pending:
         """Sum a tensor over the group, in place."""
-        self.links.before(group.axis)
         if group.size == 1:
             return Pending(None, None, self)
+        self.links.before(group.axis)
         issue_ns = now_ns()
         work = dist.all_reduce(tensor, group=group.handle, async_op=True)
         size_bytes = tensor.numel() * tensor.element_size()

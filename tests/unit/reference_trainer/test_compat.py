@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 
+import torch
+
 from meshscope.reference_trainer import compat
 
 
@@ -19,3 +21,12 @@ def test_the_private_names_are_there_and_take_our_arguments():
     assert {"target", "losses", "return_outputs"} <= set(step.parameters)
     build = inspect.signature(compat.ScheduleRuntime.__mro__[1].__init__)
     assert {"stages", "n_microbatches", "loss_fn", "scale_grads"} <= set(build.parameters)
+
+
+def test_a_handle_of_a_future_waits_for_it():
+    """Fails if a slow link between stages could no longer complete a receive late."""
+    future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
+    work = compat.work_from_future(future)
+    future.set_result([torch.ones(1)])
+    assert work.wait()
+    assert callable(work.boxed)
