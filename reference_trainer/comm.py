@@ -104,7 +104,7 @@ class Communicator:
         self, tensor: Tensor, group: MeshGroup, *, op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM
     ) -> Pending:
         """Sum a tensor over the group, or reduce it by another operation, in place."""
-        if self._is_alone(group):
+        if group.size == 1:
             return self._nothing()
         return self._issue("all_reduce", tensor, group, partial(dist.all_reduce, tensor, op))
 
@@ -118,7 +118,7 @@ class Communicator:
 
         ``shard`` may be this member's part of ``whole``.
         """
-        if self._is_alone(group):
+        if group.size == 1:
             whole.copy_(shard)
             return self._nothing()
         return self._issue("all_gather", whole, group, partial(all_gather_single, whole, shard))
@@ -130,7 +130,7 @@ class Communicator:
 
     def reduce_scatter_into(self, shard: Tensor, whole: Tensor, group: MeshGroup) -> Pending:
         """Put this member's part of the sum of (group P, ...) into (P, ...)."""
-        if self._is_alone(group):
+        if group.size == 1:
             shard.copy_(whole)
             return self._nothing()
         start = partial(reduce_scatter_single, shard, whole)
@@ -155,7 +155,7 @@ class Communicator:
         Returns:
             The received rows, those of the first member first, and when they are there.
         """
-        if self._is_alone(group):
+        if group.size == 1:
             return sent, self._nothing()
         rows = len(sent) if received_rows is None else sum(received_rows)
         received = sent.new_empty(rows, *sent.shape[1:])
@@ -174,8 +174,9 @@ class Communicator:
         Point-to-point transfers have no future to hang a delay on: an injected
         slow link does not hold them.
         """
-        if self._is_alone(group):
+        if group.size == 1:
             return tensor, self._nothing()
+        self.links.before(group.axis)
         self.collectives["pass_on", group.axis] += 1
         received = torch.empty_like(tensor)
         after = group.ranks[(group.position + 1) % group.size]
@@ -211,11 +212,6 @@ class Communicator:
         self.waited_ns += now_ns() - begin_ns
         return float(total.item())
 
-    def _is_alone(self, group: MeshGroup) -> bool:
-        """Tell the links of an operation, and return whether there is nobody to do it with."""
-        self.links.before(group.axis)
-        return group.size == 1
-
     def _nothing(self) -> Pending:
         """Return what is complete already."""
         return Pending((), None, self)
@@ -231,6 +227,7 @@ class Communicator:
             group: The members.
             start: The function, with its tensors.
         """
+        self.links.before(group.axis)
         self.collectives[name, group.axis] += 1
         issue_ns = now_ns()
         work = start(group=group.handle, async_op=True)

@@ -135,6 +135,7 @@ class FaultInjector:
             state: Returns what a checkpoint of this rank holds.
             comm: Issues the sum that ``item_sync`` reads.
         """
+        self.links.before(None)
         faults = self._faults
         for fault in faults.active("memory_growth"):
             span_ns = self._growth.grow(round(fault.spec.megabytes * 1e6))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -53,12 +54,17 @@ class FaultyLinks:
         """Count the operations of a new step."""
         self._issued.clear()
 
-    def before(self, axis: Axis) -> None:
-        """Hang or crash before the first collective of the step in which that is due."""
+    def before(self, axis: Axis | None) -> None:
+        """Hang or crash before the first collective of the step in which that is due.
+
+        Args:
+            axis: Direction of the collective; None at the end of a step, for
+                ranks that have none.
+        """
         for fault in self._faults.active("hang", "crash"):
             truth, mode = self._faults.truth, fault.spec.way
             span_ns = (now_ns(), None)
-            truth.fault(fault.spec.kind, self._faults.step, span_ns, axis=str(axis), mode=mode)
+            truth.fault(fault.spec.kind, self._faults.step, span_ns, axis=axis, mode=mode)
             truth.flush()
             if fault.spec.kind == "hang":
                 stand_still()
@@ -184,8 +190,10 @@ class SlowReceives:
     def install(self) -> None:
         """Replace the receive operator."""
         self._library = torch.library.Library("c10d", "IMPL")  # type: ignore[no-untyped-call]
-        # The replaced kernel is called no more, which is meant; see ``_receive``.
-        self._library.impl("recv_", self._receive, "CPU", allow_override=True)
+        with warnings.catch_warnings():
+            # torch says that a kernel is overridden, which is what is wanted.
+            warnings.simplefilter("ignore", UserWarning)
+            self._library.impl("recv_", self._receive, "CPU", allow_override=True)
 
     def remove(self) -> None:
         """Give the operator its own kernel back."""

@@ -31,3 +31,12 @@ def test_the_renamed_collectives_are_those_of_this_torch(group_of_two):
         (compat.reduce_scatter_single, (part, whole)),
     ):
         call(*tensors, group=group_of_two.handle, async_op=True).wait()
+
+
+def test_a_handle_of_a_future_waits_for_it():
+    """Fails if a slow link between stages could no longer complete a receive late."""
+    future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
+    work = compat.work_from_future(future)
+    future.set_result([torch.ones(1)])
+    assert work.wait()
+    assert callable(work.boxed)

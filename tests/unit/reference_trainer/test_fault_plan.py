@@ -61,7 +61,9 @@ def test_a_wrong_request_is_refused_with_a_reason(text, message):
 
 def test_without_a_window_the_fault_is_on_from_start_to_stop():
     """Fails if start or stop is off by one."""
-    fault = resolve(parse_fault("slow_rank:rank=0,delay_ms=1,start=2,stop=5"), ParallelLayout(), seed=0)
+    fault = resolve(
+        parse_fault("slow_rank:rank=0,delay_ms=1,start=2,stop=5"), ParallelLayout(), seed=0
+    )
     assert [step for step in range(8) if fault.active(step)] == [2, 3, 4]
 
 
