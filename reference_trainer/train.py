@@ -36,6 +36,8 @@ from .tied_embedding import TiedEmbedding
 class Parts:
     """What one rank trains with."""
 
+    stages: tuple[Stage, ...]
+    """This rank's part of the model, by chunk."""
     pipeline: Pipeline
     """Forward and backward of a step."""
     reducer: GradientReducer
@@ -75,7 +77,7 @@ def train(
         truth = GroundTruth(out, mesh.rank, faults)
         injector = FaultInjector(faults, mesh.layout, mesh.rank, truth)
         comm.links = injector
-        parts = _build_parts(config, mesh, comm, injector)
+        parts = build_parts(config, mesh, comm, injector)
         reports = mesh.is_reporter(rank_of_last_stage(config.schedule.kind, config.layout.pp))
         report = LossReport(emit if reports else None)
 
@@ -117,7 +119,7 @@ def _train_step(
     return loss
 
 
-def _build_parts(
+def build_parts(
     config: TrainerConfig, mesh: Mesh, comm: Communicator, injector: FaultInjector
 ) -> Parts:
     """Build the stages of this rank and what trains them."""
@@ -146,6 +148,7 @@ def _build_parts(
         bucket_bytes=config.train.bucket_bytes,
     )
     return Parts(
+        stages=tuple(stages),
         pipeline=Pipeline(config, mesh, stages),
         reducer=reducer,
         tied=tied,
