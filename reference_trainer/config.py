@@ -231,7 +231,9 @@ class TrainerConfig:
             where="layout.vpp",
             remedy="Set it to 1",
         )
-        check_splits(self)
+        check_splits(
+            self.layout, self.model, tensor=self.tensor, context=self.context, moe=self.moe
+        )
         parts = self.layout.dp * self.schedule.microbatches
         _require(
             self.train.global_batch % parts == 0,
