@@ -9,70 +9,30 @@ from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.terms import Axis
 
 from .checks import require as _require
+from .device_config import DeviceConfig, PaceConfig
 from .fault_plan import FaultSpec
+from .model_config import ModelConfig
 from .replica_config import DataParallelConfig, MemoryConfig
 from .schedule_config import ScheduleConfig
 from .schedules import SPLIT_BACKWARD, rank_of_last_stage
 from .split_config import ContextConfig, MoeConfig, TensorConfig, check_splits
 
+__all__ = [
+    "ContextConfig",
+    "DataConfig",
+    "DataParallelConfig",
+    "DeviceConfig",
+    "MemoryConfig",
+    "ModelConfig",
+    "MoeConfig",
+    "PaceConfig",
+    "ScheduleConfig",
+    "TensorConfig",
+    "TrainConfig",
+    "TrainerConfig",
+]
+
 _BYTE_VALUES = 256
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelConfig:
-    """The decoder transformer."""
-
-    layers: int = 4
-    """Transformer blocks in the whole model."""
-    hidden: int = 64
-    """Width of the residual stream."""
-    ffn: int = 256
-    """Width inside the MLP."""
-    heads: int = 4
-    """Attention heads; each has hidden / heads channels."""
-    vocab: int = 256
-    """Rows of the embedding and of the output head."""
-    seq_len: int = 32
-    """Tokens per sequence."""
-    tied: bool = False
-    """The output head is the token embedding, one parameter for both (Press and Wolf 2017)."""
-    family: Literal["gpt", "llama"] = "gpt"
-    """``gpt``: learned positions, layer norm, biases, GELU. ``llama``: rotary positions, RMS norm,
-    no biases, gated MLP; it can be planned with --dry-run, but is not built here."""
-    kv_heads: int = 0
-    """Heads of keys and values that groups of heads share; 0: as many as heads. llama only."""
-
-    def __post_init__(self) -> None:
-        """Validate sizes.
-
-        Raises:
-            ConfigError: A size is below one, or heads do not divide the width.
-        """
-        for name in ("layers", "hidden", "ffn", "heads", "vocab", "seq_len"):
-            _require(getattr(self, name) >= 1, "must be at least 1", where=f"model.{name}")
-        _require(
-            self.hidden % self.heads == 0,
-            f"{self.hidden} is not a multiple of model.heads = {self.heads}",
-            where="model.hidden",
-            remedy="Choose a width that the heads divide",
-        )
-        _require(
-            self.kv_heads == 0 or (self.kv_heads > 0 and self.heads % self.kv_heads == 0),
-            f"{self.kv_heads} does not divide model.heads = {self.heads}",
-            where="model.kv_heads",
-            remedy="Choose a divisor of the heads, or 0 for as many",
-        )
-        _require(
-            self.family == "llama" or self.kv_heads in (0, self.heads),
-            "shared keys and values belong to the llama family",
-            where="model.kv_heads",
-            remedy="Set it to 0, or model.family to llama",
-        )
-
-    @property
-    def kv_width(self) -> int:
-        """Return the width of the keys, which is that of the values."""
-        return self.hidden // self.heads * (self.kv_heads or self.heads)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,68 +67,6 @@ class TrainConfig:
         for name in ("learning_rate", "max_grad_norm"):
             _require(getattr(self, name) >= 0, "must not be negative", where=f"train.{name}")
         _require(self.seed >= 0, "must not be negative", where="train.seed")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceConfig:
-    """Where the run executes."""
-
-    kind: Literal["cpu", "cuda"] = "cpu"
-    """Device of parameters and activations; ``cuda`` takes the device of the local rank."""
-    backend: Literal["gloo", "nccl"] = "gloo"
-    """torch.distributed backend of every process group."""
-    timeout_s: float = 300.0
-    """Time after which a collective that does not complete ends the run, in seconds."""
-
-    def __post_init__(self) -> None:
-        """Validate the combination.
-
-        Raises:
-            ConfigError: nccl was asked for without cuda, or the timeout is not positive.
-        """
-        _require(
-            self.backend == "gloo" or self.kind == "cuda",
-            "nccl moves device memory only",
-            where="device.backend",
-            remedy="Set device.kind to cuda, or device.backend to gloo",
-        )
-        _require(self.timeout_s > 0, "must be positive", where="device.timeout_s")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PaceConfig:
-    """Least wall time of each part of the model: a device per rank, emulated.
-
-    Eight ranks on two cores take turns on the cores, so the wall time of their
-    compute says more about the operating system than about the model. With a
-    pace, each part runs at its real speed and then sleeps until the given time
-    has gone by; sleeping ranks need no core, so they behave as if each had a
-    device of its own. It is an emulation: durations are set here, not measured,
-    and only what happens between the ranks (order, waits, bubbles, faults) is
-    real. Time spent waiting for communication does not count towards the pace.
-    The backward of a part gets twice its time. 0 switches the pace of a part off.
-    """
-
-    layer_ms: float = 0.0
-    """One block's forward, in milliseconds."""
-    embed_ms: float = 0.0
-    """The embedding's forward, in milliseconds."""
-    head_ms: float = 0.0
-    """The final norm and output head's forward, in milliseconds."""
-
-    def __post_init__(self) -> None:
-        """Validate the times.
-
-        Raises:
-            ConfigError: A time is negative.
-        """
-        for name in self.__slots__:
-            _require(getattr(self, name) >= 0, "must not be negative", where=f"pace.{name}")
-
-    @property
-    def enabled(self) -> bool:
-        """Return whether any part has a pace."""
-        return any(getattr(self, name) > 0 for name in self.__slots__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,15 +144,8 @@ class TrainerConfig:
         self.schedule.check_layers(self.layout, self.model.layers)
         self._check_device()
         self._check_data()
-        self.data_parallel.check_replicas(self.layout.dp)
-        _require(
-            self.data_parallel.zero < 3 or not self.model.tied,
-            "shards embedding and head one by one, and here they are one weight",
-            where="data_parallel.zero",
-            remedy="Set it to 2 or less, or model.tied to false",
-        )
-        for fault in self.faults:
-            fault.check_mesh(self.layout)
+        self._check_replicas()
+        self._check_faults()
 
     @property
     def microbatch_size(self) -> int:
@@ -292,7 +183,9 @@ class TrainerConfig:
         )
 
     def _check_mesh(self) -> None:
-        check_splits(self)
+        check_splits(
+            self.layout, self.model, tensor=self.tensor, context=self.context, moe=self.moe
+        )
         parts = self.layout.dp * self.schedule.microbatches
         _require(
             self.train.global_batch % parts == 0,
@@ -331,10 +224,43 @@ class TrainerConfig:
             where="model.vocab",
             remedy=f"Set it to {_BYTE_VALUES} or more",
         )
-        uneven = any(fault.kind == "sequence_imbalance" for fault in self.faults)
+
+    def _check_replicas(self) -> None:
+        self.data_parallel.check_replicas(self.layout.dp * self.layout.cp)
         _require(
-            not uneven or (self.data.documents == "long_tail" and self.pace.layer_ms > 0),
+            self.data_parallel.zero < 3 or not self.model.tied,
+            "shards embedding and head one by one, and here they are one weight",
+            where="data_parallel.zero",
+            remedy="Set it to 2 or less, or model.tied to false",
+        )
+        _require(
+            self.data_parallel.zero < 3 or self.layout.ep == 1,
+            f"shards all weights over the same ranks, and with layout.ep = {self.layout.ep} "
+            "experts have fewer replicas than the rest",
+            where="data_parallel.zero",
+            remedy="Set it to 2 or less, or layout.ep to 1",
+        )
+
+    def _check_faults(self) -> None:
+        for fault in self.faults:
+            fault.check_mesh(self.layout)
+        kinds = {fault.kind for fault in self.faults}
+        _require(
+            "sequence_imbalance" not in kinds
+            or (self.data.documents == "long_tail" and self.pace.layer_ms > 0),
             "sequence_imbalance scales the pace of blocks with packed documents",
             where="faults",
             remedy="Set data.documents to long_tail and pace.layer_ms to a time",
+        )
+        _require(
+            "heavy_stage" not in kinds or self.schedule.kind not in SPLIT_BACKWARD,
+            f"heavy_stage adds to whole backward passes, which {self.schedule.kind} splits",
+            where="faults",
+            remedy="Use slow_rank, or set schedule.kind to 1f1b",
+        )
+        _require(
+            self.context.form != "ring" or all(fault.axis != "cp" for fault in self.faults),
+            "slow_link holds collectives, and a ring has none along axis cp",
+            where="faults",
+            remedy="Set context.form to all_to_all, or choose another axis",
         )

@@ -24,6 +24,7 @@ from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.layout import ParallelLayout
 
 from .fault_rules import COMMON, MODES, PLACE, RULES, FaultRule, kinds_taking
+from .group_members import groups_of_axis
 
 RANDOM_RANK: Literal["random"] = "random"
 ALL_RANKS: Literal["all"] = "all"
@@ -222,7 +223,7 @@ class FaultSpec:
                     f"{name} = {place} is outside 0..{getattr(layout, axis) - 1}",
                     f"Choose a coordinate below layout.{axis}",
                 )
-        if self.axis and getattr(layout, self.axis) == 1:
+        if self.axis and len(groups_of_axis(layout, self.axis)[0]) == 1:
             self._refuse(
                 f"axis {self.axis} has one rank per group, so nothing goes over its links",
                 f"Set layout.{self.axis} to 2 or more, or choose another axis",
@@ -232,7 +233,7 @@ class FaultSpec:
 
     def _check_peer(self, peer: int, layout: ParallelLayout) -> None:
         ends = {self.place(layout), peer}
-        linked = any(ends <= set(group) for group in layout.groups(self.axis))
+        linked = any(ends <= set(group) for group in groups_of_axis(layout, self.axis))
         if self.rank == RANDOM_RANK and not self.has_coordinates:
             self._refuse("has a peer of a random rank", "Name both ends")
         if len(ends) < 2 or not linked:

@@ -50,3 +50,10 @@ def expert_replica_groups(layout: ParallelLayout) -> list[Members]:
         for replicas in replica_groups(layout)
         for place in range(layout.ep)
     ]
+
+
+def groups_of_axis(layout: ParallelLayout, axis: str) -> list[Members]:
+    """Return the groups whose collectives count as those of an axis."""
+    if axis == "dp":
+        return replica_groups(layout)
+    return expert_groups(layout) if axis == "ep" else list(layout.groups(axis))

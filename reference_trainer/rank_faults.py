@@ -8,6 +8,7 @@ from meshscope.probe.schema.layout import ParallelLayout
 
 from .fault_plan import FaultSpec, ResolvedFault
 from .ground_truth import GroundTruth, Span
+from .group_members import groups_of_axis
 
 _EDGE_OF_PART = {"embed": 0, "head": -1}
 
@@ -73,7 +74,7 @@ def _shares_link(fault: ResolvedFault, layout: ParallelLayout, rank: int) -> boo
 
     Collectives of a group pass over all its links; messages over one.
     """
-    group = next(group for group in layout.groups(fault.spec.axis) if fault.rank in group)
+    group = next(group for group in groups_of_axis(layout, fault.spec.axis) if fault.rank in group)
     if fault.spec.axis == "pp" and fault.spec.peer is not None:
         return rank in (fault.rank, fault.spec.peer)
     return rank in group

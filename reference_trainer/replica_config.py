@@ -46,16 +46,16 @@ class DataParallelConfig:
         """Refuse shard groups that do not divide the replicas.
 
         Args:
-            replicas: Size of the data-parallel axis.
+            replicas: Ranks with the same weights: dp x cp.
 
         Raises:
             ConfigError: The number of replicas is no multiple of ``shard_ranks``.
         """
         if self.shard_ranks and replicas % self.shard_ranks:
             raise ConfigError(
-                f"{self.shard_ranks} does not divide layout.dp = {replicas}",
+                f"{self.shard_ranks} does not divide layout.dp x layout.cp = {replicas}",
                 where="data_parallel.shard_ranks",
-                remedy="Choose a divisor of layout.dp",
+                remedy="Choose a divisor",
             )
 
 

@@ -3,12 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal, Protocol
+
+from meshscope.probe.schema.layout import ParallelLayout
 
 from .checks import require
 
-if TYPE_CHECKING:
-    from .config import TrainerConfig
+
+class ModelSizes(Protocol):
+    """What of a model is split over ranks."""
+
+    @property
+    def heads(self) -> int:
+        """Return the attention heads."""
+
+    @property
+    def ffn(self) -> int:
+        """Return the width inside the MLP."""
+
+    @property
+    def vocab(self) -> int:
+        """Return the rows of the embedding."""
+
+    @property
+    def seq_len(self) -> int:
+        """Return the tokens of a sequence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,17 +84,23 @@ class MoeConfig:
         return self.experts_per_token if self.experts else 1
 
 
-def check_splits(config: TrainerConfig) -> None:
+def check_splits(
+    layout: ParallelLayout,
+    model: ModelSizes,
+    *,
+    tensor: TensorConfig,
+    context: ContextConfig,
+    moe: MoeConfig,
+) -> None:
     """Validate that the mesh divides the model.
 
     Raises:
         ConfigError: A size is not a multiple of what splits it.
     """
-    layout, model = config.layout, config.model
     for name in ("heads", "ffn", "vocab"):
         _divides(f"model.{name}", getattr(model, name), layout.tp, "layout.tp")
-    _check_tokens(config)
-    if config.context.form == "all_to_all":
+    _check_tokens(layout, model, tensor, context)
+    if context.form == "all_to_all":
         _divides("model.heads", model.heads, layout.tp * layout.cp, "layout.tp x layout.cp")
     replicas = layout.dp * layout.cp
     require(
@@ -85,20 +110,21 @@ def check_splits(config: TrainerConfig) -> None:
         remedy="Expert groups lie inside the replicas: choose a divisor",
     )
     require(
-        layout.ep == 1 or config.moe.experts > 0,
+        layout.ep == 1 or moe.experts > 0,
         f"{layout.ep} ranks have no experts to share",
         where="layout.ep",
         remedy="Set moe.experts to a multiple of it, or layout.ep to 1",
     )
-    _divides("moe.experts", config.moe.experts, layout.ep, "layout.ep")
+    _divides("moe.experts", moe.experts, layout.ep, "layout.ep")
 
 
-def _check_tokens(config: TrainerConfig) -> None:
+def _check_tokens(
+    layout: ParallelLayout, model: ModelSizes, tensor: TensorConfig, context: ContextConfig
+) -> None:
     """Validate that every rank gets as many tokens of a sequence as any other."""
-    layout = config.layout
-    zigzag = 2 if layout.cp > 1 and config.context.form == "ring" else 1
+    zigzag = 2 if layout.cp > 1 and context.form == "ring" else 1
     parts, name = layout.cp * zigzag, "2 x layout.cp" if zigzag == 2 else "layout.cp"
-    if config.tensor.sequence_parallel:
+    if tensor.sequence_parallel:
         require(
             layout.tp > 1,
             "splits tokens over one rank",
@@ -106,7 +132,7 @@ def _check_tokens(config: TrainerConfig) -> None:
             remedy="Set layout.tp to 2 or more, or sequence_parallel to false",
         )
         parts, name = parts * layout.tp, f"{name} x layout.tp"
-    _divides("model.seq_len", config.model.seq_len, parts, name)
+    _divides("model.seq_len", model.seq_len, parts, name)
 
 
 def _divides(field: str, value: int, parts: int, parts_name: str) -> None:

@@ -74,7 +74,7 @@ class _CrossEntropy(torch.autograd.Function):
         exponentials = shifted.exp()
         sums = torch.stack((exponentials.sum(dim=-1), target))
         split.comm.all_reduce(sums, split.group).wait()
-        total, target = sums
+        total, target = sums.unbind()
         ctx.save_for_backward(exponentials / total.unsqueeze(-1), own, is_own)
         ctx.dtype = logits.dtype
         return (total.log() - target).mean()

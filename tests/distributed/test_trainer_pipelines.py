@@ -15,6 +15,7 @@ from meshscope import probe
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.rundir import read_run
 from meshscope.probe.schema.terms import Axis
+from meshscope.reference_trainer.assembly import build_parts
 from meshscope.reference_trainer.comm import Communicator, PerfectLinks
 from meshscope.reference_trainer.config import ModelConfig, TrainConfig, TrainerConfig
 from meshscope.reference_trainer.data import global_batch
@@ -25,7 +26,7 @@ from meshscope.reference_trainer.model import Stage, StagePart
 from meshscope.reference_trainer.pace import NoPace
 from meshscope.reference_trainer.pipeline_parallel import own_stages, stage_part
 from meshscope.reference_trainer.schedule_config import ScheduleConfig
-from meshscope.reference_trainer.train import build_parts, train
+from meshscope.reference_trainer.train import train
 
 pytestmark = pytest.mark.distributed
 
@@ -53,10 +54,9 @@ def first_gradients(config: TrainerConfig, place: Place, out: Path) -> None:
         comm = Communicator(PerfectLinks())
         injector = FaultInjector((), mesh.layout, mesh.rank, GroundTruth(None, mesh.rank, ()))
         parts = build_parts(config, mesh, comm, injector)
-        parts.reducer.start_step()
+        parts.replica.start_step()
         parts.pipeline.step(*global_batch(config, 0))
-        parts.reducer.finish()
-        parts.tied.sum_gradients()
+        parts.replica.update()
         found = {}
         for index, stage in zip(own_stages(config, mesh.pp.position), parts.stages, strict=True):
             first_layer = stage_part(config, index).layers.start

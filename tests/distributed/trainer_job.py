@@ -11,6 +11,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from meshscope.reference_trainer.assembly import build_parts, own_tokens
 from meshscope.reference_trainer.comm import Communicator, PerfectLinks
 from meshscope.reference_trainer.config import TrainerConfig
 from meshscope.reference_trainer.data import batches, global_batch
@@ -20,7 +21,7 @@ from meshscope.reference_trainer.mesh import Place, alone, open_mesh
 from meshscope.reference_trainer.model import Stage, StagePart
 from meshscope.reference_trainer.moe import ExpertSplit
 from meshscope.reference_trainer.pace import NoPace
-from meshscope.reference_trainer.train import build_parts, own_tokens, train
+from meshscope.reference_trainer.train import train
 
 HERE = "tests.distributed.trainer_job"
 
@@ -68,10 +69,10 @@ def save_grads(config: TrainerConfig, place: Place, *, out: Path) -> None:
         parts = build_parts(config, mesh, comm, silent)
         own = own_tokens(config, mesh, comm)
         ids, labels = next(batches(config, mesh.dp.position))
-        parts.reducer.start_step()
+        parts.replica.start_step()
         parts.pipeline.step(ids[:, own], labels[:, own])
-        parts.reducer.finish()
-        grads = {name: p.grad.clone() for name, p in parts.stage.named_parameters()}
+        parts.replica.update()
+        grads = {name: p.grad.clone() for name, p in parts.stages[0].named_parameters()}
         torch.save(grads, out / f"{mesh.rank}.pt")
 
 

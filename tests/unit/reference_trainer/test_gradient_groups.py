@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import torch
 from torch import nn
 
 from meshscope.reference_trainer.config import ModelConfig
 from meshscope.reference_trainer.gradient_groups import (
-    GroupedReducer,
     Reduction,
+    by_reduction,
     reduced_over,
     reduction_of,
 )
@@ -54,29 +52,9 @@ def test_experts_are_summed_over_their_own_replicas(comm, alone, group_of_two):
     assert found[Reduction.REPLICAS_AND_TP] == {"mlp.router"}
 
 
-def test_there_is_one_reducer_per_group_that_is_needed():
-    """Fails if a parameter has no reducer, or an empty group is asked to reduce."""
+def test_parameters_are_sorted_by_the_groups_that_are_needed():
+    """Fails if a parameter is summed over the wrong ranks, or an empty group gets a reducer."""
     plain, other = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1))
     reduced_over(Reduction.EXPERT_REPLICAS, other)
-    calls = []
-
-    class Listed:
-        """Notes what it is asked to do."""
-
-        def __init__(self, parameters, group):
-            calls.append((group, [id(parameter) for parameter in parameters]))
-
-        def start_step(self):
-            """Note."""
-            calls.append("start")
-
-        def finish(self):
-            """Note."""
-            calls.append("finish")
-
-    mesh = SimpleNamespace(replicas="all", replicas_and_tp="wide", expert_replicas="few")
-    reducer = GroupedReducer([plain, other], mesh, Listed)
-    reducer.start_step()
-    reducer.finish()
-    assert calls[:2] == [("all", [id(plain)]), ("few", [id(other)])]
-    assert calls[2:] == ["start", "start", "finish", "finish"]
+    found = by_reduction([other, plain])
+    assert found == {Reduction.REPLICAS: [plain], Reduction.EXPERT_REPLICAS: [other]}
