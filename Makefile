@@ -47,8 +47,9 @@ test-fast: setup ## run the tests that need no browser, no second process and no
 chromium: # a system Chromium for the browser tests, where it may be installed
 	@.ci/install-chromium
 
-truth: setup ## diagnose 510 synthetic faults, print hits, errors and misses (some minutes)
-	$(PY) -m tests.truth.matrix --cases 510
+truth: setup ## diagnose 540 synthetic and 19 live jobs, print hits, errors and misses (10 to 20 minutes)
+	$(PY) -m tests.truth.matrix
+	$(PY) -m tests.truth.live
 
 golden: setup ## write the expected reports of tests/golden anew; review the diff like code
 	MESHSCOPE_GOLDEN=write $(PYTEST) -q tests/golden

@@ -32,7 +32,8 @@ def microbatch_spans(trace: Trace, windows: StepWindows) -> pd.DataFrame:
     known = (kind.notna() & (spans["microbatch"] >= 0)).to_numpy(bool)
     start = windows.shifted(spans["step"], spans["start_ns"])
     columns = {
-        name: spans[name].to_numpy(np.int64) for name in ("rank", "step", "microbatch", "chunk", "dur_ns")
+        name: spans[name].to_numpy(np.int64)
+        for name in ("rank", "step", "microbatch", "chunk", "dur_ns")
     }
     rows = pd.DataFrame({**columns, "kind": kind.to_numpy(), "start_ns": start})[known]
     return rows.sort_values(["rank", "start_ns"], ignore_index=True)

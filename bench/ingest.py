@@ -7,7 +7,6 @@ those of different runs of a busy machine cannot.
 
 import gzip
 import importlib.util
-import os
 import shutil
 import subprocess
 import sys
@@ -15,11 +14,10 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-from inputs.replicated import source_trace, write_ranks, write_replicated
+from inputs.replicated import source_trace, write_replicated
 
 SMALL_MB, LARGE_MB = 55, 500
-RANKS, RANK_MB = 8, 120
-ROUNDS, TURNS = 5, 3
+ROUNDS = 5
 
 _MEASURE = """
 import os, resource, shutil, sys, time
@@ -78,8 +76,6 @@ def main() -> None:
         _print(f"peak memory, {_megabytes(path):.0f} MB", f"{large.peak_mb:.0f} MB", "<= 350 MB")
         write_replicated(path, header, events, SMALL_MB * 1_000_000)
         _one_rank(path, folder)
-        path.unlink()
-        _several_ranks(folder, header, events)
     match = _best(_MATCH_IMPORTS, _MATCH, Path(), Path())
     _print("match 64 ranks x 2,000 collectives", f"{match.cpu_s:.2f} CPU s", "<= 3 s")
 
@@ -113,28 +109,6 @@ def _one_rank(path: Path, folder: Path) -> None:
     _print("… peak memory", f"{theirs.peak_mb:.0f} MB", "")
 
 
-def _several_ranks(folder: Path, header: dict, events: list) -> None:
-    """Print how much faster two CPUs are than one, by turns; needs a machine at rest."""
-    job = folder / "job"
-    job.mkdir()
-    write_ranks(job, header, events, ranks=RANKS, size=RANK_MB * 1_000_000)
-    cpus = sorted(os.sched_getaffinity(0))[:2]
-    if len(cpus) < 2:
-        print("there is only one CPU, so there is no ratio of two to one")
-        return
-    walls: dict[int, list[float]] = {1: [], 2: []}
-    for _ in range(TURNS):
-        for count in walls:
-            statement = _INGEST.format(workers=count)
-            cost = _run(_INGEST_IMPORTS, statement, job, folder / "runs", cpus=cpus[:count])
-            walls[count].append(cost.wall_s)
-            shutil.rmtree(folder / "runs")
-    shutil.rmtree(job)
-    ratio = min(walls[1]) / min(walls[2])
-    shown = f"{ratio:.2f} ({min(walls[1]):.1f} s, {min(walls[2]):.1f} s)"
-    _print(f"{RANKS} ranks of {RANK_MB} MB, one CPU over two", shown, ">= 1.7")
-
-
 def _of_ingest(path: Path, *, rounds: int = ROUNDS) -> Cost:
     """Return what ingesting costs, each time into an empty folder."""
     with tempfile.TemporaryDirectory() as runs:
@@ -151,10 +125,8 @@ def _best(imports: str, statement: str, path: Path, runs: Path) -> Cost:
     return min(costs, key=lambda cost: cost.cpu_s)
 
 
-def _run(
-    imports: str, statement: str, path: Path, runs: Path, *, cpus: list[int] | None = None
-) -> Cost:
-    """Measure one statement in a process of its own, on some CPUs only if they are named."""
+def _run(imports: str, statement: str, path: Path, runs: Path) -> Cost:
+    """Measure one statement in a process of its own."""
     program = _MEASURE.format(imports=imports, statement=statement)
     with tempfile.NamedTemporaryFile("w", suffix=".py") as script:
         script.write(program)
@@ -164,7 +136,6 @@ def _run(
             capture_output=True,
             text=True,
             check=False,
-            preexec_fn=None if cpus is None else lambda: os.sched_setaffinity(0, cpus),
         )
     if done.returncode:
         raise SystemExit(done.stderr)

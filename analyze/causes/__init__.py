@@ -69,7 +69,7 @@ def find_players(
     sequence = sequence_effect(trace, program, ledger, work, slow)
     players = [
         *worker_players(program, work, reference, suspects),
-        *stage_players(program, work, reference),
+        *stage_players(trace, program, ledger, work, reference),
     ]
     if sequence is not None:
         residual = residual - sequence

@@ -11,12 +11,12 @@ import numpy as np
 import pandas as pd
 
 from ..effects import Work, leave_one_out_median
-from ..intervals import IntArray
-from ..ledger import COMPUTE_CLASSES, Ledger, class_code
+from ..ledger import Ledger
 from ..program import Program
 from ..replay import FloatArray
-from ..time_lookup import last_before, microbatch_spans, overlaps
+from ..time_lookup import microbatch_spans
 from ..trace import Trace
+from .passes import computing_pieces, edge_of_pieces
 
 MIN_CORRELATION = 0.5
 """Least correlation between a rank and the others of its replica; noise of independent ranks
@@ -52,7 +52,7 @@ def sequence_effect(
         return None
     replica = {rank: trace.layout.coordinates(rank)["dp"] for rank in program.windows.ranks}
     spans["replica"] = spans["rank"].map(replica)
-    pieces = _computing(spans, ledger)
+    pieces = computing_pieces(spans, ledger)
     spans["compute_ns"] = np.bincount(
         pieces["span"], weights=pieces["dur_ns"], minlength=len(spans)
     )
@@ -63,8 +63,7 @@ def sequence_effect(
         return None
     share = (excess * mean / spans["compute_ns"].where(spans["compute_ns"] > 0)).fillna(0.0)
     effect = pieces["dur_ns"].to_numpy() * share.to_numpy()[pieces["span"]]
-    middle = pieces["start_ns"].to_numpy() + pieces["dur_ns"].to_numpy() / 2
-    cell = work.cell[_edge_at(program, pieces["rank"].to_numpy(np.int64), middle)]
+    cell = work.cell[edge_of_pieces(program, pieces)]
     return np.bincount(cell, weights=effect, minlength=len(work.cells)).astype(np.float64)
 
 
@@ -78,17 +77,6 @@ def _mean_pass(spans: pd.DataFrame, work: Work, slow: list[int]) -> pd.Series:
     )
     shared = stage.groupby(["stage", *keys])["compute_ns"].transform("mean")
     return own.where(is_slow | shared.isna(), shared)
-
-
-def _computing(spans: pd.DataFrame, ledger: Ledger) -> pd.DataFrame:
-    """Return the computing inside each pass: span, rank, start_ns, dur_ns."""
-    codes = list(map(class_code, COMPUTE_CLASSES))
-    segments = ledger.segments[np.isin(ledger.segments["code"].to_numpy(), codes)]
-    segments = segments.sort_values(["rank", "start_ns"])
-    outer = spans[["rank", "start_ns"]].assign(end_ns=spans["start_ns"] + spans["dur_ns"])
-    span, _, low, high = overlaps(outer, segments)
-    rank = spans["rank"].to_numpy()[span]
-    return pd.DataFrame({"span": span, "rank": rank, "start_ns": low, "dur_ns": high - low})
 
 
 def _excess(spans: pd.DataFrame, *, alone: bool) -> pd.Series | None:
@@ -118,14 +106,6 @@ def _of_other_direction(spans: pd.DataFrame) -> pd.Series:
     count = of_microbatch.transform("size") - 1
     total: pd.Series = of_microbatch.transform("sum") - spans["own"]
     return total / count.where(count > 0)
-
-
-def _edge_at(program: Program, rank: IntArray, time: FloatArray) -> IntArray:
-    """Return the work edge of each rank that holds, or is the first to end after, a time."""
-    marks, edge = program.marks, program.work_edges
-    ends = marks["start_ns"].to_numpy(np.float64)[edge]
-    before = last_before(marks["rank"].to_numpy(np.int64)[edge], ends, rank, time)
-    return np.minimum(before + 1, len(edge) - 1)
 
 
 def _slope(own: pd.Series, others: pd.Series, microbatches: int) -> float | None:

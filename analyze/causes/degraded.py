@@ -54,8 +54,8 @@ def degraded_places(frame: pd.DataFrame) -> list[Degraded]:
     grouped = relative.groupby(keys, observed=True)
     table = grouped.agg(["median", "count"]).dropna()
     table = table[table["count"] >= MIN_OPERATIONS]
-    slow = _slow_always(table)
-    slow |= _slow_at_times(relative, [*keys, frame["step"]], table.index) | slow
+    # What is slow on the median is slow always; the second dictionary wins.
+    slow = _slow_at_times(relative, [*keys, frame["step"]], table.index) | _slow_always(table)
     found = []
     for (axis, is_p2p, name), (ratio, step_frac) in slow.items():
         where: Where = {"axis": str(axis)}
@@ -69,7 +69,7 @@ def degraded_places(frame: pd.DataFrame) -> list[Degraded]:
 
 def like_size(frame: pd.DataFrame) -> IntArray:
     """Return for each row the least size of those that it is compared with, bytes."""
-    sizes, place = np.unique(frame["size_bytes"].to_numpy(np.int64), return_inverse=True)
+    place, sizes = pd.factorize(frame["size_bytes"].to_numpy(np.int64), sort=True)
     least = sizes.copy()
     for position in range(1, len(sizes)):
         if sizes[position] <= LIKE_SIZE * least[position - 1]:
@@ -84,7 +84,8 @@ _Slow = dict[tuple[str, bool, str], tuple[float, float]]
 def _slow_always(table: pd.DataFrame) -> _Slow:
     found: _Slow = {}
     for _, rows in table.groupby(level=[0, 1]):
-        ratio = rows["median"].to_numpy() / _median_of_others(rows["median"].to_numpy())
+        values = rows["median"].to_numpy(np.float64)
+        ratio = _over(values, _median_of_others(values))
         for position in np.flatnonzero(ratio >= MIN_RATIO).tolist():
             found[rows.index[position]] = (float(ratio[position]), 1.0)
     return found
@@ -97,13 +98,13 @@ def _slow_at_times(relative: pd.Series, keys: list[pd.Series], places: pd.Index)
     the average of all steps too, so that a small difference that is merely certain does
     not count.
     """
-    steps = relative.groupby(keys, observed=True).mean().unstack().reindex(places)
     found: _Slow = {}
-    if steps.shape[1] < MIN_STEPS:
+    if keys[-1].nunique() < MIN_STEPS:
         return found
+    steps = relative.groupby(keys, observed=True).mean().unstack().reindex(places)
     for _, rows in steps.groupby(level=[0, 1]):
         values = rows.to_numpy(np.float64)
-        ratio = values / _median_of_others(np.nanmedian(values, axis=1))[:, None]
+        ratio = _over(values, _median_of_others(np.nanmedian(values, axis=1))[:, None])
         is_slow = ratio >= MIN_RATIO
         slow, seen = is_slow.sum(axis=1), np.isfinite(values).sum(axis=1)
         # Half a slow step more, because what was not seen yet is not impossible.
@@ -115,6 +116,11 @@ def _slow_at_times(relative: pd.Series, keys: list[pd.Series], places: pd.Index)
             worst = float(ratio[position][is_slow[position]].mean())
             found[rows.index[position]] = (worst, float(slow[position] / seen[position]))
     return found
+
+
+def _over(values: FloatArray, usual: FloatArray) -> FloatArray:
+    """Return ratios to what is usual; NaN where that takes no time, or is not known."""
+    return np.asarray(values / np.where(usual > 0, usual, np.nan))
 
 
 def _both_directions(found: list[Degraded]) -> list[Degraded]:

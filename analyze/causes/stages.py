@@ -8,12 +8,19 @@ import numpy as np
 import pandas as pd
 
 from ..effects import Work
+from ..intervals import IntArray
+from ..ledger import Ledger
 from ..program import Program
 from ..replay import FloatArray
+from ..time_lookup import microbatch_spans
+from ..trace import Trace
+from .passes import computing_pieces, edge_of_pieces
 from .player import Player, Union, spread
 
 
-def stage_players(program: Program, work: Work, reference: FloatArray) -> Iterator[Player]:
+def stage_players(
+    trace: Trace, program: Program, ledger: Ledger, work: Work, reference: FloatArray
+) -> Iterator[Player]:
     """Yield the heavy stages: the first, the last, and all between them, each with its excess.
 
     The centre of a stage is the median over its ranks of their compute per step;
@@ -22,22 +29,25 @@ def stage_players(program: Program, work: Work, reference: FloatArray) -> Iterat
     of what these lack, it fills the part that its excess is of all excess. Nothing
     with one stage, or where a stage has no compute on record.
 
+    Where ranks hold several chunks of the model, these are compared pass by pass: a heavy
+    chunk delays its own passes, and a light one on the same rank does not make up for it.
+
     Args:
+        trace: The capture.
         program: The replay graph.
+        ledger: Its segments say which part of a pass was computing.
         work: The recorded work by cell.
         reference: That work with the slow ranks repaired, ns per cell.
     """
-    compute = _reference_compute(work, reference)
-    stage = work.cells["rank"].map(work.stage).to_numpy(np.int64)
-    centre = _centres(work, compute, stage)
-    if centre is None:
+    stage = np.asarray(work.cells["rank"].map(work.stage), dtype=np.int64)
+    whole = _excess_of_chunks(trace, program, ledger, work, _scale(work, reference))
+    if whole is None:
+        whole = _excess_of_stages(work, work.cells["compute_ns"] * _scale(work, reference), stage)
+    if whole is None:
         return
-    excess = centre - centre.mean()
-    surplus = excess.clip(lower=0)
-    # What repairing everything takes from each cell; negative on a light stage.
-    whole = compute * (excess / centre).reindex(stage).to_numpy()
-    first, last = int(centre.index.min()), int(centre.index.max())
-    inner = [int(s) for s in centre.index if s not in (first, last)]
+    surplus = pd.Series(whole.clip(min=0)).groupby(stage).sum()
+    first, last = int(stage.min()), int(stage.max())
+    inner = [int(s) for s in surplus.index if s not in (first, last)]
     for members in ([first], [last], inner):
         own = surplus.reindex(members)
         if not len(own) or own.sum() <= 0:
@@ -49,11 +59,49 @@ def stage_players(program: Program, work: Work, reference: FloatArray) -> Iterat
         yield Player("stage_imbalance", {"stage": heaviest}, Union.STAGES, effect)
 
 
-def _reference_compute(work: Work, reference: FloatArray) -> FloatArray:
+def _scale(work: Work, reference: FloatArray) -> FloatArray:
+    """Return the reference over the recorded work of each cell."""
     recorded = work.cells["work_ns"].to_numpy()
     with np.errstate(invalid="ignore", divide="ignore"):
-        scale = np.where(recorded > 0, reference / recorded, 0.0)
-    return np.asarray(work.cells["compute_ns"].to_numpy() * scale)
+        return np.where(recorded > 0, reference / recorded, 0.0)
+
+
+def _excess_of_stages(work: Work, compute: pd.Series, stage: IntArray) -> FloatArray | None:
+    """Return what each cell computes more than with equal stages; negative on a light stage."""
+    centre = _centres(work, compute.to_numpy(np.float64), stage)
+    if centre is None:
+        return None
+    excess = centre - centre.mean()
+    return np.asarray(compute * (excess / centre).reindex(stage).to_numpy())
+
+
+def _excess_of_chunks(
+    trace: Trace, program: Program, ledger: Ledger, work: Work, scale: FloatArray
+) -> FloatArray | None:
+    """Return the same where ranks hold several chunks; None where the passes do not tell them.
+
+    A pass of a chunk takes the median over the ranks of its stage of their mean passes;
+    equal chunks would take the mean of that.
+    """
+    if trace.layout is None or trace.layout.vpp < 2 or trace.layout.pp < 2:
+        return None
+    spans = microbatch_spans(trace, program.windows)
+    if spans["chunk"].nunique() < trace.layout.vpp:
+        return None
+    pieces = computing_pieces(spans, ledger)
+    cell = work.cell[edge_of_pieces(program, pieces)]
+    compute = pieces["dur_ns"].to_numpy() * scale[cell]
+    spans["compute_ns"] = np.bincount(pieces["span"], weights=compute, minlength=len(spans))
+    spans["stage"] = spans["rank"].map(work.stage)
+    keys = ["kind", "stage", "chunk"]
+    of_rank = spans.groupby([*keys, "rank"])["compute_ns"].mean()
+    centre = of_rank.groupby(level=keys).median()
+    if not (centre > 0).all():
+        return None
+    excess_frac = 1.0 - centre.groupby(level="kind").transform("mean") / centre
+    of_span = excess_frac.reindex(pd.MultiIndex.from_frame(spans[keys])).to_numpy()
+    weights = compute * of_span[pieces["span"]]
+    return np.bincount(cell, weights=weights, minlength=len(work.cells)).astype(np.float64)
 
 
 def _centres(work: Work, compute: FloatArray, stage: np.ndarray) -> pd.Series | None:

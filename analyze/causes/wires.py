@@ -20,8 +20,7 @@ MAX_DEGRADED = 3
 def wire_players(program: Program) -> list[Player]:
     """Return the degraded places, and one player an axis for what is left of the excess.
 
-    A degraded place repaired is as fast as the median of the other places; what an
-    operation takes beyond the undisturbed wire of its like, in excess of that, is
+    A degraded place repaired is as fast as the other places; what an operation takes beyond the undisturbed wire of its like, in excess of that, is
     the axis' own.
     """
     frame = program.events
@@ -32,8 +31,7 @@ def wire_players(program: Program) -> list[Player]:
     excess = np.nan_to_num((wire - like.transform("quantile", WIRE_REFERENCE)).clip(lower=0))
     players = []
     for place in degraded_places(frame)[:MAX_DEGRADED]:
-        usual = _usual_elsewhere(frame, place.events)
-        own = np.where(place.events, np.nan_to_num((wire - usual).clip(min=0)), 0.0)
+        own = _beyond_its_like(frame, place.events)
         # Where no other place has operations of just this size, the excess over the
         # undisturbed ones knows only slow operations, and is the smaller of the two.
         excess = (excess - own).clip(min=0)
@@ -45,11 +43,22 @@ def wire_players(program: Program) -> list[Player]:
     return [player for player in players if player.effect_ns.any()]
 
 
-def _usual_elsewhere(frame: pd.DataFrame, own: npt.NDArray[np.bool_]) -> FloatArray:
-    """Return the median wire time of like operations of the other places, for every event."""
-    keys = ["axis", "kind", "size_bytes"]
-    usual = frame.loc[~own, [*keys, "wire_ns"]].groupby(keys)["wire_ns"].median()
-    return np.asarray(usual.reindex(pd.MultiIndex.from_frame(frame[keys])).to_numpy(np.float64))
+def _beyond_its_like(frame: pd.DataFrame, own: npt.NDArray[np.bool_]) -> FloatArray:
+    """Return what the transfers of a place take longer than like ones of the other places.
+
+    Each by what it exceeds their median, scaled so that, repaired, the place takes as long
+    as they do on average: their noise is no degradation, and stays.
+    """
+    keys = {"axis": frame["axis"], "kind": frame["kind"], "size_bytes": like_size(frame)}
+    like = pd.DataFrame(keys)
+    others = frame.loc[~own, "wire_ns"].groupby([like.loc[~own, name] for name in keys])
+    usual = others.agg(["median", "mean"]).reindex(pd.MultiIndex.from_frame(like[own]))
+    wire = frame.loc[own, "wire_ns"].to_numpy(np.float64)
+    beyond = np.nan_to_num((wire - usual["median"].to_numpy()).clip(min=0))
+    more = float(np.nansum(wire - usual["mean"].to_numpy()))
+    effect = np.zeros(len(frame))
+    effect[own] = beyond * min(1.0, max(0.0, more) / max(float(beyond.sum()), 1.0))
+    return effect
 
 
 def _on_waits(program: Program, event_effect: FloatArray) -> FloatArray:

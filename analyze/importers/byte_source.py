@@ -99,16 +99,17 @@ class _Inflater:
         """Return up to ``size`` bytes, none only at the end."""
         while not self._is_last:
             self._pending = self._pending or self._stream.read(_COMPRESSED_BYTES)
-            if not self._pending:
-                self._is_last = self.ends_early = True
-                break
+            is_at_end = not self._pending
             try:
+                # Without more input this gives what the decompressor still holds.
                 piece: bytes = self._member.decompress(self._pending, size)
             except _DAMAGED as error:
                 raise self._damage(str(error)) from error
             self._pending = self._member.unconsumed_tail
             if self._member.eof:
                 self._next_member()
+            elif is_at_end and not piece:
+                self._is_last = self.ends_early = True
             if piece:
                 self._given += len(piece)
                 self._refuse_bomb()

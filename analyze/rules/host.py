@@ -9,7 +9,7 @@ from meshscope.probe.schema.terms import FindingKind, KernelCategory
 from ..account import Account
 from ..results import Finding
 from ..trace import Trace
-from .grading import severity
+from .grading import MIN_COST, severity
 
 MIN_STALL = 0.02
 MIN_IDLE = 0.25
@@ -42,13 +42,13 @@ _HOST_RULES = {
 
 
 def host_stalls(account: Account) -> Iterator[Finding]:
-    """Host time that takes more than 2 % of the step, or costs that much by making others wait."""
+    """Host time that takes 2 % of the step, or whose repair returns 1 % of it."""
     for name, (kind, what, remedy) in _HOST_RULES.items():
         spent = account.class_frac(name)
         cause = next(iter(account.causes(kind.value)), None)
         gain = None if cause is None else cause.removal_gain_frac
         cost = max(spent, gain or 0.0)
-        if cost < MIN_STALL or spent == 0:
+        if spent == 0 or (spent < MIN_STALL and (gain or 0.0) < MIN_COST):
             continue
         by_rank = account.ledger.by_step.groupby("rank")[name].mean()
         worst = int(account.windows.ranks[by_rank.to_numpy().argmax()])

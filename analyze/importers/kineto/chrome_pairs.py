@@ -22,8 +22,9 @@ from meshscope.probe.schema.errors import TraceFormatError
 from ..detect import InputFile
 from ..kernel_names import CATEGORY_OF_EVENT
 from ..scratch import Scratch
-from .events import decimal_texts, decode, microseconds_to_ns
+from .events import decode
 from .rewritten import EventWriter
+from .stamps import decimal_texts, microseconds_to_ns
 from .stream import JsonEvents
 
 IntArray = npt.NDArray[np.int64]

@@ -50,7 +50,9 @@ class EventArgs(msgspec.Struct, gc=False):
     wait_correlation: Any = msgspec.field(default=None, name="wait_on_cuda_event_record_corr_id")
 
 
-class _Content(msgspec.Struct, gc=False):
+class EventContent(msgspec.Struct, gc=False):
+    """What an event holds; ``ts`` and ``dur`` are their JSON text, in microseconds."""
+
     cat: str = ""
     name: str = ""
     pid: Any = None
@@ -60,30 +62,33 @@ class _Content(msgspec.Struct, gc=False):
     args: EventArgs | None = None
 
 
-class Event(_Content, gc=False):
-    """One trace event; ``ts`` and ``dur`` hold their JSON text, in microseconds."""
+class Event(EventContent, gc=False):
+    """An event of any phase."""
 
     ph: str = ""
 
 
-class CompleteEvent(_Content, gc=False, tag_field="ph", tag="X"):
-    """An event of phase X, which has a length; all other phases are skipped while decoding."""
+class CompleteEvent(EventContent, gc=False, tag_field="ph", tag="X"):
+    """An event of phase X, which has a length."""
 
     ph: ClassVar[str] = "X"
 
 
-class _OtherPhase(msgspec.Struct, gc=False):
+class OtherPhase(msgspec.Struct, gc=False):
+    """An event of another phase, of which nothing is decoded."""
+
     ph: ClassVar[str] = ""
+    cat: ClassVar[str] = ""
 
 
+AnyEvent = Event | CompleteEvent | OtherPhase
 _PHASES = set(string.ascii_letters + "(,)") - {"X"}
-QUICK_EVENT = CompleteEvent | Union[  # noqa: UP007 - of a tuple that is made here
-    tuple(
-        msgspec.defstruct("_Other", [], bases=(_OtherPhase,), tag_field="ph", tag=phase, gc=False)
-        for phase in sorted(_PHASES)
-    )
+_OTHERS = [
+    msgspec.defstruct("_Other", [], bases=(OtherPhase,), tag_field="ph", tag=phase, gc=False)
+    for phase in sorted(_PHASES)
 ]
-"""What most files' events can be decoded to, and faster than to ``Event``."""
+QUICK_EVENT: Any = Union[(CompleteEvent, *_OTHERS)]
+"""What the events of most files can be decoded to, faster than to ``Event``."""
 
 
 class GroupConfig(msgspec.Struct):
@@ -274,15 +279,12 @@ def to_integers(values: Sequence[object], *, bits: int = 64) -> npt.NDArray[np.i
 
 def to_floats(values: Sequence[object]) -> npt.NDArray[np.float64]:
     """Return arguments as floats, NaN where one is no finite number."""
-    if set(map(type, values)) == {float}:
-        found = np.fromiter(cast(Sequence[float], values), np.float64, len(values))
-    else:
-        found = np.array([_to_float(value) for value in values], dtype=np.float64)
+    found = np.fromiter(map(_to_float, values), np.float64, len(values))
     return np.where(np.isfinite(found), found, np.nan)
 
 
 def _to_float(value: object) -> float:
     try:
-        return float(str(value))
+        return value if type(value) is float else float(str(value))
     except ValueError:
         return float("nan")

@@ -13,8 +13,8 @@ from ..detect import InputFile
 from ..reading import Reading
 from .rank import Place, RankFile, read_rank_file
 
-_PAYS_BYTES = 150_000_000
-"""JSON that takes longer to read than processes take to start: half a second of CPU time each."""
+_PAYS_BYTES = 300_000_000
+"""JSON of which half takes longer to read than processes take to start, 0.7 s of CPU time."""
 _COMPRESSION = 10
 """Size of profiler JSON, which repeats its words, over that of its gzip file."""
 

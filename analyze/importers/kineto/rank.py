@@ -80,6 +80,7 @@ def read_rank_file(
     with closing(RoleCollector(file.label, folder=place.folder)) as collector:
         for events in stream.batches():
             collector.add(events)
+            del events
         header, notes = stream.header, list(stream.losses)
         roles = collector.finish(header.base_time_nanoseconds or 0)
         if not (len(roles.device) or len(roles.operator) or len(roles.host_note)):

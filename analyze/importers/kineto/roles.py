@@ -6,12 +6,11 @@ hundred bytes each, and operators and host calls, of which there are the most, o
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
-from collections.abc import Container, Iterable, Sequence
-from math import prod
+from collections.abc import Container, Sequence
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import msgspec
 import numpy as np
@@ -21,6 +20,7 @@ from meshscope.probe.schema.errors import TraceFormatError
 from meshscope.probe.schema.terms import DeviceInterface, KernelCategory
 
 from ..kernel_names import CATEGORY_OF_EVENT, kernel_category
+from .device_columns import Blocks, transfer_columns
 from .event_columns import (
     CATEGORIES,
     INTERFACES,
@@ -29,16 +29,9 @@ from .event_columns import (
     RoledEvents,
     SpilledEvents,
 )
-from .events import (
-    EXPORT_AGAIN,
-    Event,
-    EventArgs,
-    decimal_texts,
-    readable_stamps,
-    to_floats,
-    to_integers,
-)
+from .events import AnyEvent, EventArgs, EventContent, to_integers
 from .spill import ColumnSpill
+from .stamps import EXPORT_AGAIN, readable_stamps
 
 _LAUNCH = frozenset(
     {"cuda_runtime", "cuda_driver", "runtime", "xpu_runtime", "privateuse1_runtime"}
@@ -49,10 +42,10 @@ _SPILLED = _LAUNCH | _OPERATOR
 _HOST_NOTE, _DEVICE_NOTE = "user_annotation", "gpu_user_annotation"
 _USED = frozenset(CATEGORY_OF_EVENT) | _LAUNCH | _OPERATOR | {_HOST_NOTE, _DEVICE_NOTE}
 _NO_ARGS = EventArgs()
-_WAITS = ("wait_stream", "wait_correlation")
-_BYTES_PER_GB = 1e9
-_MOST_BLOCKS = 1 << 62
 _COMMUNICATION = CATEGORIES.index(KernelCategory.COMMUNICATION)
+
+Mask = npt.NDArray[np.bool_]
+_NONE: IntArray = np.empty(0, dtype=np.int64)
 
 
 class _Category:
@@ -63,6 +56,18 @@ class _Category:
         self.spill: ColumnSpill | None = None
         self.count = 0
         self.communication: dict[int, EventArgs] = {}
+
+
+class _Batch(NamedTuple):
+    """Events, and the columns that all of them have."""
+
+    rows: Sequence[EventContent]
+    columns: dict[str, npt.NDArray[Any]]
+
+    def at(self, places: slice) -> _Batch:
+        """Return some neighbouring events."""
+        columns = {name: values[places] for name, values in self.columns.items()}
+        return _Batch(self.rows[places], columns)
 
 
 class RoleCollector:
@@ -80,28 +85,35 @@ class RoleCollector:
         self._where = where
         self._folder = folder
         self._codes = _Codes()
-        self._kernel_category: dict[str, int] = {}
+        self._kernel_category: dict[int, int] = {}
         self._by_category: dict[str, _Category] = defaultdict(_Category)
         self._texts: dict[str, str] = {}
-        self._blocks = _Blocks()
+        self._blocks = Blocks()
         self._merged_ranks: set[int] = set()
         self._timeless = 0
         self._lengthless = 0
         self._seen = 0
 
-    def add(self, events: Iterable[Event]) -> None:
-        """Take one batch; events that are not complete (``ph`` X) or not used are skipped."""
-        rows = list(events)
-        # Sorted out by position, because a loop over all events costs as much as decoding them.
+    def add(self, events: Sequence[AnyEvent]) -> None:
+        """Take one batch; events that are not complete (``ph`` X) or not used are skipped.
+
+        What all events have is turned to columns at once, in the order of the categories.
+        """
         codes = _Codes()
-        kinds = [event.cat if event.ph == "X" else "" for event in rows]
-        code = np.fromiter(map(codes.__getitem__, kinds), np.int64, len(rows))
-        for category in codes:
-            if category.lower() in _USED:
-                places = np.flatnonzero(code == codes[category])
-                chosen = [rows[place] for place in places.tolist()]
-                self._add_category(category, chosen, (places + self._seen).astype(np.int32))
-        self._seen += len(rows)
+        kinds = [event.cat if event.ph == "X" else "" for event in events]
+        code = np.fromiter(map(codes.__getitem__, kinds), np.int64, len(events))
+        used = [category for category in codes if category.lower() in _USED]
+        parts = [np.flatnonzero(code == codes[category]) for category in used]
+        places = np.concatenate([_NONE, *parts])
+        # Events of other phases have no category that is used.
+        rows = cast(list[EventContent], [events[place] for place in places.tolist()])
+        batch, is_time = self._batch(rows, places + self._seen)
+        timed = np.append(0, np.cumsum(is_time))
+        bounds = timed[np.cumsum([0, *map(len, parts)])].tolist()
+        for category, (first, last) in zip(used, pairwise(bounds), strict=True):
+            if first < last:
+                self._add_category(category, batch.at(slice(first, last)))
+        self._seen += len(events)
 
     def finish(self, base_ns: int) -> RoledEvents:
         """Return all events, with the time base of the file added.
@@ -154,17 +166,32 @@ class RoleCollector:
     def _pick(self, wanted: Container[str]) -> list[_Category]:
         return [one for name, one in self._by_category.items() if name.lower() in wanted]
 
-    def _add_category(
-        self, category: str, rows: Sequence[Event], position: npt.NDArray[np.int32]
-    ) -> None:
-        start, rows, position = self._timed(rows, position)
-        if not rows:
-            return
+    def _batch(self, rows: Sequence[EventContent], position: IntArray) -> tuple[_Batch, Mask]:
+        """Return the events that have a time, with what all have, and which they are.
+
+        The others are counted. A length that is missing, negative or no number is 0 and counted.
+        """
+        start, is_time = readable_stamps([event.ts for event in rows])
+        if not is_time.all():
+            self._timeless += len(rows) - len(start)
+            rows = [rows[place] for place in np.flatnonzero(is_time).tolist()]
+            position = position[is_time]
+        known, is_known = readable_stamps([event.dur for event in rows])
+        dur = np.zeros(len(rows), dtype=np.int64)
+        dur[is_known] = np.maximum(known, 0)
+        self._lengthless += len(rows) - len(known) + int((known < 0).sum())
+        names = [event.name for event in rows]
+        name = np.fromiter(map(self._codes.__getitem__, names), np.int64, len(rows))
+        columns: dict[str, npt.NDArray[Any]] = {"start": start, "name": name, "dur": dur}
+        columns["position"] = position.astype(np.int32)
+        return _Batch(rows, columns), is_time
+
+    def _add_category(self, category: str, batch: _Batch) -> None:
+        rows = batch.rows
         args = [event.args or _NO_ARGS for event in rows]
         into = self._by_category[category]
         role = category.lower()
-        columns: dict[str, Any] = {"start": start}
-        columns |= {"position": position} | self._named_columns(rows)
+        columns: dict[str, Any] = dict(batch.columns)
         if role in _LAUNCH:
             columns["correlation"] = to_integers([a.correlation for a in args])
             called = DeviceInterface.DRIVER if role in _DRIVER else DeviceInterface.RUNTIME
@@ -175,75 +202,61 @@ class RoleCollector:
             columns["device"] = to_integers([event.pid for event in rows], bits=32)
         if role in CATEGORY_OF_EVENT:
             columns |= self._device_columns(rows, args)
-            columns |= _transfer_columns(role, args)
-            columns["category"] = self._category_codes(into, CATEGORY_OF_EVENT[role], rows)
+            columns |= transfer_columns(role, args)
+            columns["category"] = self._category_codes(into, role, batch, args)
         else:
             columns["thread"] = to_integers([event.tid for event in rows])
-        if role in _SPILLED:
-            if into.spill is None:
-                types = {name: values.dtype for name, values in columns.items()}
-                into.spill = ColumnSpill(types, self._folder)
-            into.spill.add(columns)
-        else:
-            into.parts.append(Events(**columns))
+        self._keep(into, role, columns)
         into.count += len(rows)
 
-    def _timed(
-        self, rows: Sequence[Event], position: npt.NDArray[np.int32]
-    ) -> tuple[IntArray, Sequence[Event], npt.NDArray[np.int32]]:
-        """Return the starts, events and positions of those that have a time; count the others."""
-        start, is_time = readable_stamps(decimal_texts([event.ts for event in rows]))
-        if is_time.all():
-            return start, rows, position
-        kept = [event for event, is_kept in zip(rows, is_time.tolist(), strict=True) if is_kept]
-        self._timeless += len(rows) - len(kept)
-        return start, kept, position[is_time]
+    def _keep(self, into: _Category, role: str, columns: dict[str, Any]) -> None:
+        if role not in _SPILLED:
+            # A slice would hold the columns of its whole batch.
+            into.parts.append(Events(**{name: values.copy() for name, values in columns.items()}))
+            return
+        if into.spill is None:
+            types = {name: values.dtype for name, values in columns.items()}
+            into.spill = ColumnSpill(types, self._folder)
+        into.spill.add(columns)
 
-    def _durations(self, rows: Sequence[Event]) -> IntArray:
-        """Return the lengths; one that is missing, negative or no number is 0 and counted."""
-        known, is_known = readable_stamps(decimal_texts([event.dur for event in rows]))
-        lengths = np.zeros(len(rows), dtype=np.int64)
-        lengths[is_known] = np.maximum(known, 0)
-        self._lengthless += len(rows) - len(known) + int((known < 0).sum())
-        return lengths
-
-    def _named_columns(self, rows: Sequence[Event]) -> dict[str, IntArray]:
-        names = (event.name for event in rows)
-        return {
-            "name": np.fromiter(map(self._codes.__getitem__, names), np.int64, len(rows)),
-            "dur": self._durations(rows),
-        }
-
-    def _device_columns(self, rows: Sequence[Event], args: list[EventArgs]) -> dict[str, IntArray]:
-        self._merged_ranks.update(a.merged_rank for a in args if isinstance(a.merged_rank, int))
-        pairs = list(zip(rows, args, strict=True))
-        devices = [event.pid if a.device is None else a.device for event, a in pairs]
-        streams = [event.tid if a.stream is None else a.stream for event, a in pairs]
+    def _device_columns(
+        self, rows: Sequence[EventContent], args: Sequence[EventArgs]
+    ) -> dict[str, IntArray]:
+        merged = [a.merged_rank for a in args if a.merged_rank is not None]
+        self._merged_ranks.update(rank for rank in merged if isinstance(rank, int))
+        devices, streams = [a.device for a in args], [a.stream for a in args]
+        if None in devices or None in streams:
+            pairs = list(zip(rows, args, strict=True))
+            devices = [event.pid if a.device is None else a.device for event, a in pairs]
+            streams = [event.tid if a.stream is None else a.stream for event, a in pairs]
+        grids = [self._blocks[bytes(a.grid)] for a in args]
         return {
             "correlation": to_integers([a.correlation for a in args]),
             "device": to_integers(devices, bits=32),
             "stream": to_integers(streams),
-            "blocks": np.fromiter((self._blocks[bytes(a.grid)] for a in args), np.int64, len(args)),
+            "blocks": np.array(grids, dtype=np.int64),
         }
 
     def _category_codes(
-        self, into: _Category, default: KernelCategory, rows: Sequence[Event]
+        self, into: _Category, role: str, batch: _Batch, args: Sequence[EventArgs]
     ) -> IntArray:
         """Return what each activity is: metadata first, then the trace category and the name."""
+        default = CATEGORY_OF_EVENT[role]
         if default != KernelCategory.COMPUTE:
-            return np.full(len(rows), CATEGORIES.index(default), dtype=np.int64)
-        found = np.fromiter(map(self._category_of, rows), np.int64, len(rows))
-        for place in np.flatnonzero(found == _COMMUNICATION).tolist():
-            into.communication[into.count + place] = self._kept(rows[place].args or _NO_ARGS)
+            return np.full(len(args), CATEGORIES.index(default), dtype=np.int64)
+        codes, first, place = np.unique(
+            batch.columns["name"], return_index=True, return_inverse=True
+        )
+        for code, row in zip(codes.tolist(), first.tolist(), strict=True):
+            if code not in self._kernel_category:
+                category = kernel_category(batch.rows[row].name)
+                self._kernel_category[code] = CATEGORIES.index(category)
+        by_name = np.array([self._kernel_category[code] for code in codes.tolist()], dtype=np.int64)
+        is_named = np.array([a.collective_name is not None for a in args], dtype=bool)
+        found: IntArray = np.where(is_named, _COMMUNICATION, by_name[place])
+        for at in np.flatnonzero(found == _COMMUNICATION).tolist():
+            into.communication[into.count + at] = self._kept(args[at])
         return found
-
-    def _category_of(self, event: Event) -> int:
-        if event.args is not None and event.args.collective_name is not None:
-            return _COMMUNICATION
-        name = event.name
-        if name not in self._kernel_category:
-            self._kernel_category[name] = CATEGORIES.index(kernel_category(name))
-        return self._kernel_category[name]
 
     def _kept(self, args: EventArgs) -> EventArgs:
         """Return arguments that hold no part of the file's text, and each list of members once."""
@@ -251,29 +264,6 @@ class RoleCollector:
         if isinstance(args.group_ranks, str):
             args.group_ranks = self._texts.setdefault(args.group_ranks, args.group_ranks)
         return args
-
-
-def _transfer_columns(role: str, args: list[EventArgs]) -> dict[str, Any]:
-    """Return what only copies, memory sets and synchronisation rows have."""
-    count = len(args)
-    columns: dict[str, Any] = {name: np.full(count, -1) for name in _WAITS}
-    columns |= {"size_bytes": np.full(count, -1), "rate_bytes_per_s": np.full(count, np.nan)}
-    category = CATEGORY_OF_EVENT[role]
-    if category in (KernelCategory.MEMCPY, KernelCategory.MEMSET):
-        columns["size_bytes"] = to_integers([a.size_bytes for a in args])
-        columns["rate_bytes_per_s"] = to_floats([a.rate_gb_per_s for a in args]) * _BYTES_PER_GB
-    if category == KernelCategory.SYNC:
-        columns |= {name: to_integers([getattr(a, name) for a in args]) for name in _WAITS}
-    return columns
-
-
-class _Blocks(dict[bytes, int]):
-    """The number of thread blocks of each grid, by its text; -1 where it is no list of numbers."""
-
-    def __missing__(self, text: bytes) -> int:
-        sizes = [int(size) for size in re.findall(rb"\d{1,10}", text)]
-        self[text] = min(prod(sizes), _MOST_BLOCKS) if sizes else -1
-        return self[text]
 
 
 class _Codes(dict[str, int]):

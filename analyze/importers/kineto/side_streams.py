@@ -95,8 +95,10 @@ def maybe_communication(device: Events, links: DeviceLinks) -> Mask:
 
 def _stream_codes(device: Events) -> IntArray:
     """Return one number for each pair of device and stream."""
-    pairs = np.column_stack([device.device, device.stream])
-    return np.unique(pairs, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    devices, place = np.unique(device.device, return_inverse=True)
+    _, stream = np.unique(device.stream, return_inverse=True)
+    codes: IntArray = stream * len(devices) + place
+    return codes
 
 
 def _shares_launch(device: Events) -> Mask:

@@ -9,8 +9,10 @@ repaired, the brackets of the piece are counted instead.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import Generic, TypeVar
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import product
+from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 
@@ -20,9 +22,10 @@ from ..byte_source import ByteSource
 from ..detect import InputFile
 from ..json_borders import elements, find_array
 from ..reading import OnBytes, ignore_bytes
-from .events import EXPORT_AGAIN, Event, KinetoHeader, decode, decode_header
+from .events import QUICK_EVENT, AnyEvent, Event, KinetoHeader, decode, decode_header
+from .stamps import EXPORT_AGAIN
 
-CHUNK_BYTES = 4 << 20
+CHUNK_BYTES = 1 << 20
 """Text that is decoded at once. Smaller pieces cost more calls, larger ones leave the caches."""
 
 _MOST_BYTES = 16 << 20
@@ -31,12 +34,14 @@ _HEADER_BYTES = 1 << 18
 """Text that is read at first: most headers are shorter, so that the first batch is no larger."""
 _MOST_ODD = 100
 """Events that may be left out before it counts whether they are the most of the file."""
-_GUESS_BYTES = 1 << 16
+_GUESS_BYTES = (1 << 12, 1 << 16)
 _GUESSES = (re.compile(rb'\}\s*,\s*(?=\{\s*"ph")'), re.compile(rb"\}\s*,\s*(?=\{)"))
 _SPACE = b" \t\r\n"
 _NOTHING, _COMMA = re.compile(rb""), re.compile(rb"\s*,\s*")
 _BARE_LIST = b'{"traceEvents":'
 """What stands before the events where a file is the list of them alone."""
+
+_DAMAGE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 _Item = TypeVar("_Item")
 
@@ -49,6 +54,7 @@ class JsonEvents(Generic[_Item]):
     Args:
         file: A file that was recognised as Kineto JSON.
         layout: What each event is decoded to.
+        quick: What most files' events can be decoded to as well, and faster.
         chunk_bytes: Uncompressed text to decode at once.
         on_bytes: Told after each piece how many more bytes of the file were read.
     """
@@ -58,11 +64,16 @@ class JsonEvents(Generic[_Item]):
         file: InputFile,
         layout: type[_Item],
         *,
+        quick: Sequence[Any] = (),
         chunk_bytes: int = CHUNK_BYTES,
         on_bytes: OnBytes = ignore_bytes,
     ) -> None:
         self._file = file
-        self._batch = msgspec.json.Decoder(list[layout])  # type: ignore[valid-type]
+        self._batches: list[msgspec.json.Decoder[list[_Item]]] = [
+            msgspec.json.Decoder(list[each])  # type: ignore[valid-type]
+            for each in (*quick, layout)
+        ]
+        self._quick_events = [msgspec.json.Decoder(each) for each in quick]
         self._event = msgspec.json.Decoder(layout)
         self._is_bare = False
         self._chunk_bytes = chunk_bytes
@@ -90,11 +101,15 @@ class JsonEvents(Generic[_Item]):
                 more = source.read(max(self._chunk_bytes, len(text)))
                 self._on_bytes(source.position - told)
                 told = source.position
-                events, text, behind = self._take(text + more, is_last=not more)
+                events, text, behind = self._take(text, more)
+                is_last = not more
+                # Text and events are freed before the next piece takes the same memory.
+                del more
                 if events:
                     self._count += len(events)
                     yield events
-                if not more:
+                del events
+                if is_last:
                     break
                 self._refuse_above_limit(len(text), "one event")
             self._finish(source, before, text, behind)
@@ -114,19 +129,34 @@ class JsonEvents(Generic[_Item]):
         how = "the file is cut off before its events" if source.ends_early else "no traceEvents"
         raise self._unreadable(how)
 
-    def _take(self, text: bytes, *, is_last: bool) -> tuple[list[_Item], bytes, bytes | None]:
-        """Return whole events, the text behind them, and what stands behind the array if it ends."""
+    def _take(self, text: bytes, more: bytes) -> tuple[list[_Item], bytes, bytes | None]:
+        """Return whole events, the text behind them, and what stands behind the array if it ends.
+
+        Args:
+            text: What is left of the piece before.
+            more: The next piece, nothing at the end of the file.
+        """
         comma = _COMMA.match(text) if self._has_before else _NOTHING.match(text)
-        end = None if is_last else _guess_border(text)
+        end = _guess_border(more)
         if comma and end is not None:
-            try:
-                events = self._batch.decode(b"[%b]" % text[comma.end() : end])
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                pass
-            else:
+            pieces = (b"[", memoryview(text)[comma.end() :], memoryview(more)[:end], b"]")
+            events = self._decoded(b"".join(pieces))
+            if events is not None:
                 self._has_before = True
-                return events, text[end:], None
-        return self._take_exactly(text)
+                return events, more[end:], None
+        return self._take_exactly(text + more)
+
+    def _decoded(self, array: bytes) -> list[_Item] | None:
+        """Return the events of a text that is one array, None where it is none, or damaged."""
+        for at, decoder in enumerate(self._batches):
+            try:
+                events = decoder.decode(array)
+            except _DAMAGE:
+                continue
+            # What failed once does so again: the file has events of another form.
+            del self._batches[:at]
+            return events
+        return None
 
     def _take_exactly(self, text: bytes) -> tuple[list[_Item], bytes, bytes | None]:
         borders = elements(text)
@@ -155,6 +185,9 @@ class JsonEvents(Generic[_Item]):
                 raise self._unreadable(f"no comma before an event: {text[:40]!r}")
             text = text[comma.end() :]
         self._has_before = True
+        for decoder in self._quick_events:
+            with suppress(*_DAMAGE):
+                return cast(_Item, decoder.decode(text))
         try:
             return decode(self._event, text, self._file.label)
         except TraceFormatError as error:
@@ -211,8 +244,8 @@ class JsonEvents(Generic[_Item]):
         )
 
 
-class EventStream(JsonEvents[Event]):
-    """Reads the events of one file with what Kineto tells of them.
+class EventStream(JsonEvents[AnyEvent]):
+    """Reads the events of one file with what Kineto tells of those that are complete.
 
     Args:
         file: A file that was recognised as Kineto JSON.
@@ -227,14 +260,15 @@ class EventStream(JsonEvents[Event]):
         chunk_bytes: int = CHUNK_BYTES,
         on_bytes: OnBytes = ignore_bytes,
     ) -> None:
-        super().__init__(file, Event, chunk_bytes=chunk_bytes, on_bytes=on_bytes)
+        super().__init__(
+            file, Event, quick=[QUICK_EVENT], chunk_bytes=chunk_bytes, on_bytes=on_bytes
+        )
 
 
 def _guess_border(text: bytes) -> int | None:
     """Return where an event near the end of the text seems to end, so that another follows."""
-    tail = max(len(text) - _GUESS_BYTES, 0)
-    for pattern in _GUESSES:
-        found = [match.start() for match in pattern.finditer(text, tail)]
+    for size, pattern in product(_GUESS_BYTES, _GUESSES):
+        found = [match.start() for match in pattern.finditer(text, max(len(text) - size, 0))]
         if found:
             return found[-1] + 1
     return None

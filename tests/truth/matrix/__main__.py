@@ -1,4 +1,4 @@
-"""Run the suite and print its table: ``python -m tests.truth.matrix --cases 510``."""
+"""Run the suite and print its table: ``python -m tests.truth.matrix``."""
 
 import argparse
 from concurrent.futures import ProcessPoolExecutor
@@ -12,7 +12,7 @@ from .table import report
 def main() -> None:
     """Diagnose all cases on all cores and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cases", type=int, default=510)
+    parser.add_argument("--cases", type=int, default=540)
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args()

@@ -1,26 +1,33 @@
 """What a diagnosis says of a case, against the truth of its paired jobs."""
 
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from meshscope.analyze.alignment import align
 from meshscope.analyze.diagnose import diagnose
-from meshscope.analyze.results import Cause, Diagnosis
-from meshscope.analyze.synthetic import Fault, FaultKind, FaultTruth, Truth, generate, truth_of
+from meshscope.analyze.results import Cause, Diagnosis, Finding
+from meshscope.analyze.synthetic import Fault, FaultKind, generate
 
-from .cases import NONE, Case, kind_of
+from .cases import BUBBLE, NONE, Case, kind_of
+from .pairs import true_bubble, true_gains, true_shares
+from .places import is_place
 
 SEEN_FROM = 0.01
 """Share of the step from which a fault must be found."""
+ALL_FROM = 0.03
+"""Share of the step from which every fault of a job must be found, not the costliest alone."""
+TIE = 0.01
+"""Faults that cost the same within this share of the step may come in any order."""
+BUBBLE_FROM = 0.06
+"""Share of the step from which the waiting of the schedule must be told."""
 BY_DESIGN = (
-    "pipeline_bubble",
+    BUBBLE,
     "exposed_communication",
     "launch_bound",
     "missing_data",
     "clock_skew",
 )
 """Kinds of findings that are no fault of the job."""
-STAGE_FAULTS = (FaultKind.SLOW_STAGE, FaultKind.HEAVY_HEAD, FaultKind.HEAVY_EMBEDDING)
-PASS_COSTS = ("layer_forward_ns", "layer_backward_input_ns", "layer_backward_weight_ns")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +36,7 @@ class Verdict:
 
     case: Case
     true_gain: float
-    """What repairing the costliest fault returns, as a share of the step."""
+    """What repairing the costliest fault alone returns, as a share of the step."""
     wanted: str
     """Its kind; ``none`` where no fault costs ``SEEN_FROM`` of the step."""
     found: str
@@ -38,6 +45,14 @@ class Verdict:
     """Whether that finding names the right place."""
     bar_error: float | None
     """Error of the removal gain of that fault's cause, share of the step; None without one."""
+    share_error: float | None
+    """Most that the share of one of several faults is wrong."""
+    sum_error: float | None
+    """Error of the sum of these shares, against what the faults cost together."""
+    skew_change: float | None
+    """Most that a bar, or a removal gain, differs from the same job with right clocks."""
+    missed: tuple[str, ...]
+    """Faults that cost ``ALL_FROM`` of the step and are no finding."""
     false_suspects: int
     """Ranks called stragglers that are healthy."""
 
@@ -46,108 +61,125 @@ def judge(case: Case) -> Verdict:
     """Diagnose a case and compare."""
     trace, truth = generate(case.job)
     result = diagnose(align(trace))
-    fault, gain = _costliest(case, truth)
-    wanted = NONE if fault is None or gain < SEEN_FROM else kind_of(fault)
-    findings = [f for f in result.findings if f.kind.value not in BY_DESIGN and f.cost_frac]
-    findings = [f for f in findings if f.cost_frac >= SEEN_FROM]
+    gains = true_gains(case.job, truth)
+    findings = _faults(result)
     first = findings[0] if findings else None
-    slow = {rank for fault in case.job.faults for rank in _slow_ranks(case, fault)}
-    blamed = {rank for f in result.findings if f.kind == "straggler_rank" for rank in _ranks(f)}
+    shares = true_shares(case.job, truth) if len(gains) > 1 else {}
+    fault = _meant(case, {own: max(gains[own], shares.get(own, 0.0)) for own in gains}, first)
+    gain = 0.0 if fault is None else gains[fault]
+    cost = 0.0 if fault is None else max(gain, shares.get(fault, 0.0))
+    wanted = kind_of(fault) if fault is not None and cost >= SEEN_FROM else NONE
+    found = NONE if first is None else _merged(first.kind.value)
+    bar_error = None if fault is None else _bar_error(case, result, fault, gain)
+    if case.is_bubble:
+        gain, told = true_bubble(case.job, truth), _told_bubble(result)
+        wanted = BUBBLE if gain >= BUBBLE_FROM else NONE
+        found = BUBBLE if found == NONE and told is not None else found
+        bar_error = abs((told or 0.0) - gain) if wanted == BUBBLE else None
+    right = first is not None and fault is not None and _names(case, fault, first)
     return Verdict(
         case=case,
         true_gain=gain,
         wanted=wanted,
-        found=NONE if first is None else _merged(first.kind.value),
-        is_located=wanted == NONE or (first is not None and _is_right(case, fault, first.where)),
-        bar_error=None if fault is None else _bar_error(case, result, fault, gain),
-        false_suspects=len(blamed - slow),
+        found=found,
+        is_located=right or wanted in (NONE, BUBBLE),
+        bar_error=bar_error,
+        share_error=_share_error(case, result, shares),
+        sum_error=_sum_error(case, result, shares),
+        skew_change=_skew_change(case, result),
+        missed=tuple(
+            own.text()
+            for own, share in gains.items()
+            if share >= ALL_FROM and not any(_names(case, own, finding) for finding in findings)
+        ),
+        false_suspects=_false_suspects(case, result),
     )
 
 
-def _costliest(case: Case, truth: Truth) -> tuple[Fault | None, float]:
-    """Return the fault that repairing alone returns most, and that share of the step."""
-    gains = {
-        one.fault: _true_gain(case, truth, one)
-        for one in truth.faults
-        if kind_of(one.fault) != NONE
-    }
-    if not gains:
-        return None, 0.0
-    worst = max(gains, key=lambda fault: gains[fault])
-    return worst, gains[worst] / truth.step_time_ns
+def _faults(result: Diagnosis) -> list[Finding]:
+    """Return the findings that name a fault which costs enough to be looked at."""
+    found = [f for f in result.findings if f.kind.value not in BY_DESIGN]
+    return [f for f in found if f.cost_frac and f.cost_frac >= SEEN_FROM]
 
 
-def _true_gain(case: Case, truth: Truth, one: FaultTruth) -> float:
-    """Return what the step gets shorter without a fault, by simulating that job.
+def _meant(case: Case, costs: Mapping[Fault, float], first: Finding | None) -> Fault | None:
+    """Return the costliest fault, or one that costs as much if the first finding names it."""
+    if not costs:
+        return None
+    most = max(costs.values())
+    equal = [fault for fault, cost in costs.items() if cost >= most - TIE]
+    named = [fault for fault in equal if first is not None and _names(case, fault, first)]
+    return named[0] if named else max(costs, key=lambda fault: costs[fault])
 
-    Work does not vanish from a heavy stage, it moves: the job to compare with has
-    the same work on all its stages.
-    """
-    if one.fault.kind not in STAGE_FAULTS:
-        return one.removal_gain_ns
-    job, fault = case.job, one.fault
-    layers = 2 * job.stages
-    costs = asdict(job.costs)
-    if fault.kind is FaultKind.SLOW_STAGE:
-        mean = 1.0 + (fault.factor - 1.0) / job.stages
-        equal = {name: round(ns * mean) for name, ns in costs.items() if name in PASS_COSTS}
-    else:
-        # Each pass of the stage takes so much more; an unsplit backward pass counts as two.
-        more = fault.extra_ms * 1e6 / layers
-        equal = {name: round(costs[name] + more) for name in PASS_COSTS}
-    others = tuple(other for other in job.faults if other is not fault)
-    balanced = replace(job, costs=replace(job.costs, **equal), faults=others)
-    return truth.step_time_ns - truth_of(balanced).step_time_ns
+
+def _names(case: Case, fault: Fault, finding: Finding) -> bool:
+    kind = _merged(finding.kind.value)
+    return kind == kind_of(fault) and is_place(case.job, fault, finding.where)
 
 
 def _merged(kind: str) -> str:
     return "stage_imbalance" if kind == "embedding_imbalance" else kind
 
 
-def _slow_ranks(case: Case, fault: Fault) -> set[int]:
-    if fault.kind not in (FaultKind.SLOW_RANK, FaultKind.CLOCK_DROP) or fault.rank is None:
-        return set()
-    return {fault.rank}
+def _told_bubble(result: Diagnosis) -> float | None:
+    """Return what the schedule is said to cost, None if nothing is said."""
+    return next((f.cost_frac for f in result.findings if f.kind.value == BUBBLE), None)
 
 
-def _ranks(finding) -> list[int]:
-    where = finding.where
-    return where.get("ranks") or [where["rank"]]
+def _false_suspects(case: Case, result: Diagnosis) -> int:
+    slow = {
+        fault.rank
+        for fault in case.job.faults
+        if fault.kind in (FaultKind.SLOW_RANK, FaultKind.CLOCK_DROP)
+    }
+    blamed: set[int] = set()
+    for finding in result.findings:
+        if finding.kind == "straggler_rank":
+            blamed.update(finding.where.get("ranks") or [finding.where["rank"]])
+    return len(blamed - slow)
 
 
-def _is_right(case: Case, fault: Fault, where) -> bool:
-    """Return whether a place is that of the fault."""
-    job = case.job
-    if fault.kind in (FaultKind.SLOW_RANK, FaultKind.CLOCK_DROP):
-        return where.get("rank") == fault.rank
-    if fault.kind is FaultKind.SLOW_STAGE:
-        return where.get("stage") == fault.stage
-    if fault.kind in (FaultKind.HEAVY_HEAD, FaultKind.HEAVY_EMBEDDING):
-        return where.get("stage") == (job.stages - 1 if fault.kind is FaultKind.HEAVY_HEAD else 0)
-    if fault.kind is FaultKind.SLOW_LINK and fault.peer is not None:
-        ends = (fault.rank, fault.peer)
-        return where.get("link") == f"{min(ends)}<->{max(ends)}"
-    if fault.kind is FaultKind.SLOW_LINK:
-        return where.get("axis") == fault.axis and _in_group(case, fault, where)
-    return where.get("rank", fault.rank) == fault.rank
-
-
-def _in_group(case: Case, fault: Fault, where) -> bool:
-    groups = generate(case.job)[0].frame("group")
-    members = dict(zip(groups["group_id"].astype(str), groups["ranks"], strict=True))
-    return fault.rank in members.get(where.get("group_id"), ())
+def _of_fault(case: Case, fault: Fault, cause: Cause) -> bool:
+    if cause.kind != kind_of(fault):
+        return False
+    placed = cause.kind in ("straggler_rank", "stage_imbalance", "slow_link")
+    return not placed or is_place(case.job, fault, cause.where)
 
 
 def _bar_error(case: Case, result: Diagnosis, fault: Fault, gain: float) -> float | None:
     """Return how far the removal gain of the fault's causes is from the true one."""
-    kind = kind_of(fault)
-    own = [c for c in result.causes if c.kind == kind and _is_place(case, fault, c)]
     if not result.causes:
         return None
-    return abs(sum(c.removal_gain_frac for c in own) - gain)
+    own = [cause for cause in result.causes if _of_fault(case, fault, cause)]
+    return abs(sum(cause.removal_gain_frac for cause in own) - gain)
 
 
-def _is_place(case: Case, fault: Fault, cause: Cause) -> bool:
-    if kind_of(fault) in ("straggler_rank", "stage_imbalance", "slow_link"):
-        return _is_right(case, fault, cause.where)
-    return True
+def _share_error(case: Case, result: Diagnosis, shares: Mapping[Fault, float]) -> float | None:
+    errors = [
+        abs(sum(c.share_frac for c in result.causes if _of_fault(case, fault, c)) - share)
+        for fault, share in shares.items()
+    ]
+    return max(errors) if errors and result.causes else None
+
+
+def _sum_error(case: Case, result: Diagnosis, shares: Mapping[Fault, float]) -> float | None:
+    if not shares or not result.causes:
+        return None
+    own = [c for c in result.causes if any(_of_fault(case, fault, c) for fault in shares)]
+    return abs(sum(cause.share_frac for cause in own) - sum(shares.values()))
+
+
+def _skew_change(case: Case, result: Diagnosis) -> float | None:
+    skews = [fault for fault in case.job.faults if fault.kind is FaultKind.CLOCK_SKEW]
+    if not skews:
+        return None
+    right = diagnose(align(generate(case.job.without(*skews))[0]))
+    one, other = _bars(result), _bars(right)
+    return max(abs(one.get(name, 0.0) - other.get(name, 0.0)) for name in one.keys() | other.keys())
+
+
+def _bars(result: Diagnosis) -> dict[str, float]:
+    """Return all bars of the waterfall, and the removal gain of every cause."""
+    bars = {bar.name: bar.frac for bar in result.waterfall}
+    gains = {f"{c.kind} {sorted(c.where.items())}": c.removal_gain_frac for c in result.causes}
+    return bars | gains

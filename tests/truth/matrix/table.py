@@ -8,6 +8,9 @@ from statistics import median
 from .cases import NONE
 from .judge import SEEN_FROM, Verdict
 
+CLOSE = 0.01
+"""Share of the step within which a bar is right."""
+
 
 def wilson(hits: int, total: int, z: float = 1.96) -> tuple[float, float]:
     """Return the 95 % interval of a rate (Wilson, JASA 22, 1927); (0, 1) without a case."""
@@ -33,8 +36,8 @@ def macro_f1(verdicts: Sequence[Verdict]) -> float:
 
 
 def is_hit(verdict: Verdict) -> bool:
-    """Return whether the first finding names the right cause at the right place."""
-    return verdict.found == verdict.wanted and verdict.is_located
+    """Return whether the first finding names the right cause and place, and no fault is missed."""
+    return verdict.found == verdict.wanted and verdict.is_located and not verdict.missed
 
 
 def report(verdicts: Sequence[Verdict]) -> str:
@@ -46,7 +49,10 @@ def report(verdicts: Sequence[Verdict]) -> str:
     for row in dict.fromkeys(v.case.row for v in verdicts):
         own = [v for v in verdicts if v.case.row == row]
         lines.append(_line(row, own))
-    lines += ["", *_totals(verdicts), "", "Misses:", *(_miss(v) for v in verdicts if not is_hit(v))]
+    far = [v for v in verdicts if v.bar_error is not None and v.bar_error > CLOSE]
+    lines += ["", *_totals(verdicts)]
+    lines += ["", "Bars off by more than a point:", *map(_far, far)]
+    lines += ["", "Misses:", *(_miss(v) for v in verdicts if not is_hit(v))]
     return "\n".join(lines)
 
 
@@ -63,25 +69,42 @@ def _totals(verdicts: Sequence[Verdict]) -> list[str]:
     hits = sum(map(is_hit, costly))
     low, high = wilson(hits, len(costly))
     errors = [100 * v.bar_error for v in verdicts if v.bar_error is not None]
-    within = sum(error <= 1.0 for error in errors)
+    within = sum(error <= 100 * CLOSE for error in errors)
     ranks = sum(v.case.job.layout.world_size * v.case.job.steps for v in verdicts)
     false = sum(v.false_suspects for v in verdicts)
+    shares = [100 * v.share_error for v in verdicts if v.share_error is not None]
+    sums = [100 * v.sum_error for v in verdicts if v.sum_error is not None]
+    skews = [100 * v.skew_change for v in verdicts if v.skew_change is not None]
     return [
         f"top-1 where the loss is >= {SEEN_FROM:.0%} of a step: {hits} of {len(costly)} "
         f"({hits / max(len(costly), 1):.1%}, 95 % {low:.1%} .. {high:.1%})",
         f"macro-F1 over {len({v.wanted for v in verdicts})} kinds: {macro_f1(verdicts):.3f}",
         f"bar error <= 1 point: {within} of {len(errors)}; worst {max(errors, default=0):.2f} points",
+        f"several faults, {len(sums)} cases: worst share off by median {median(shares or [0]):.2f}, "
+        f"at most {max(shares, default=0):.2f} points; their sum, against what they cost together, "
+        f"by median {median(sums or [0]):.2f}, at most {max(sums, default=0):.2f} points",
+        f"clock skew, {len(skews)} cases: no bar changes by more than "
+        f"{max(skews, default=0):.3f} points",
         f"false suspects: {false} in {len(verdicts)} cases ({ranks:,} windows of a rank and step)",
     ]
 
 
-def _miss(verdict: Verdict) -> str:
-    case = verdict.case
-    faults = "; ".join(fault.text() for fault in case.job.faults) or "none"
-    job = case.job
-    mesh = f"tp{job.layout.tp} pp{job.layout.pp} dp{job.layout.dp} {job.schedule}"
+def _far(verdict: Verdict) -> str:
     return (
-        f"- {case.row} #{case.number} ({mesh}, {faults}): wanted {verdict.wanted}, found "
-        f"{verdict.found}, place {'right' if verdict.is_located else 'wrong'}, "
-        f"true gain {verdict.true_gain:.1%}"
+        f"- {_name(verdict)}: true {verdict.true_gain:.1%}, off by {verdict.bar_error or 0.0:.1%}"
     )
+
+
+def _miss(verdict: Verdict) -> str:
+    return (
+        f"- {_name(verdict)}: wanted {verdict.wanted}, found "
+        f"{verdict.found}, place {'right' if verdict.is_located else 'wrong'}, "
+        f"true gain {verdict.true_gain:.1%}, missed {'; '.join(verdict.missed) or 'nothing'}"
+    )
+
+
+def _name(verdict: Verdict) -> str:
+    case, layout = verdict.case, verdict.case.job.layout
+    faults = "; ".join(fault.text() for fault in case.job.faults) or "none"
+    mesh = f"tp{layout.tp} pp{layout.pp} dp{layout.dp} v{layout.vpp} {case.job.schedule}"
+    return f"{case.row} #{case.number} ({mesh}, {faults})"

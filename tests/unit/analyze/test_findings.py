@@ -53,7 +53,7 @@ def test_host_stalls(span, kind):
     # Ten of 100 ms on one of two ranks; what they are worth to the step needs more than one.
     assert found.cost_frac >= 0.05
     assert found.removal_gain_frac is not None
-    short = {**stall, "dur_ns": 1 * MS}
+    short = {**stall, "dur_ns": MS // 2}
     assert kind not in two_ranks(span=[short])
 
 

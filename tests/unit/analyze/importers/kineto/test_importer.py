@@ -13,8 +13,8 @@ import pytest
 
 from meshscope.analyze.importers import import_trace
 from meshscope.analyze.importers.kernel_names import collective_kind, item_bytes, kernel_category
-from meshscope.analyze.importers.kineto.events import microseconds_to_ns
 from meshscope.analyze.importers.kineto.groups import parse_ranks
+from meshscope.analyze.importers.kineto.stamps import microseconds_to_ns
 from meshscope.probe.schema.errors import TraceFormatError
 from meshscope.probe.schema.tables import TABLES
 

@@ -16,7 +16,7 @@ from meshscope.analyze.importers import import_trace
 from meshscope.analyze.importers.detect import InputFile
 from meshscope.analyze.importers.json_borders import elements, find_array
 from meshscope.analyze.importers.kineto import stream as kineto_stream
-from meshscope.analyze.importers.kineto.events import to_int, to_integers
+from meshscope.analyze.importers.kineto.events import OtherPhase, to_int, to_integers
 from meshscope.analyze.importers.kineto.rank import Place, read_rank_file
 from meshscope.analyze.importers.kineto.stream import EventStream
 from meshscope.analyze.stored_tables import open_stored
@@ -62,6 +62,12 @@ def events(count=COUNT):
     return [*found, step]
 
 
+@pytest.fixture(autouse=True)
+def _small_pieces(monkeypatch):
+    """Read files in pieces although they are small."""
+    monkeypatch.setattr(kineto_stream, "_HEADER_BYTES", 1 << 10)
+
+
 def text_of(layout, rows=None):
     """Return one file with keys around its events, written as ``layout`` says."""
     content = HEADER | {"traceEvents": events() if rows is None else rows} | FOOTER
@@ -88,7 +94,11 @@ def read(content, chunk_bytes=kineto_stream.CHUNK_BYTES):
 def stream(content, chunk_bytes=1024):
     """Return the events of a file by name and start, and what was lost."""
     found = EventStream(InputFile("rank3.json", None, content), chunk_bytes=chunk_bytes)
-    rows = [(e.name, bytes(e.ts)) for batch in found.batches() for e in batch]
+    rows = [
+        ("", b"") if isinstance(e, OtherPhase) else (e.name, bytes(e.ts))
+        for batch in found.batches()
+        for e in batch
+    ]
     return rows, found
 
 
@@ -265,6 +275,18 @@ def test_an_odd_event_is_left_out_and_counted(odd):
     events, reader = stream(b'{"traceEvents": [%b]}' % b", ".join([GOOD, odd, GOOD]))
     assert [name for name, _ in events] == ["k", "k"]
     assert reader.losses == ["1 events cannot be read and are left out"]
+
+
+@pytest.mark.parametrize("chunk_bytes", [1 << 10, 1 << 20])
+def test_events_that_name_no_phase_cost_no_others(chunk_bytes):
+    """Files that leave the phase away in some events would lose the kernels around them."""
+    rows = [json.loads(GOOD) | {"ts": n} for n in range(200)]
+    rows[100:100] = [{"name": "note", "ts": 5}, {"ph": "i", "name": 7, "ts": 6}]
+    found, reader = stream(text_of("plain", rows), chunk_bytes)
+    assert found.count(("note", b"5")) == 1
+    assert found.count(("", b"")) == 1
+    assert [ts for name, ts in found if name == "k"] == [b"%d" % n for n in range(200)]
+    assert reader.losses == []
 
 
 def test_a_file_of_odd_events_is_refused():

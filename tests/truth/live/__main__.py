@@ -1,0 +1,51 @@
+"""Run the live suite and print its table: ``python -m tests.truth.live``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from meshscope.probe.schema.errors import ConfigError
+from meshscope.reference_trainer.fault_plan import parse_fault
+
+from .cases import LiveCase, cases
+from .job import JobError
+from .judge import LiveVerdict, judge
+from .table import report
+
+
+def main() -> None:
+    """Run all jobs one after the other, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help="jobs whose name contains this")
+    parser.add_argument("--out", type=Path, help="keep the runs here")
+    options = parser.parse_args()
+    chosen = [case for case in cases() if options.only in case.name]
+    if options.out is not None:
+        verdicts, not_judged = _run(chosen, options.out)
+    else:
+        with TemporaryDirectory(prefix="meshscope-truth-") as folder:
+            verdicts, not_judged = _run(chosen, Path(folder))
+    print(report(verdicts, not_judged))
+
+
+def _run(chosen: list[LiveCase], folder: Path) -> tuple[list[LiveVerdict], list[str]]:
+    """Return the verdicts, and why some jobs have none."""
+    verdicts, not_judged = [], []
+    for number, case in enumerate(chosen, 1):
+        print(f"{number} of {len(chosen)}: {case.name}", file=sys.stderr, flush=True)
+        try:
+            if case.fault:
+                parse_fault(case.request)
+            verdicts.append(judge(case, folder))
+        except ConfigError as error:
+            not_judged.append(f"{case.row}: the trainer refuses it: {error}")
+        except JobError as error:
+            not_judged.append(str(error))
+    return verdicts, not_judged
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""What a fault cost a live job, from its steps with and without it.
+
+Neither the delay that was asked for nor the one that was slept enters: both can be
+hidden by the schedule, or make others wait longer than they last.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import hypot, pi, sqrt
+from pathlib import Path
+from statistics import fmean, median
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One step of the job."""
+
+    number: int
+    length_ns: float
+    """Averaged over the ranks, from the end of the step before."""
+    is_active: bool
+    """Whether the fault was on."""
+    is_settled: bool
+    """Whether the step before had the same; what a late rank costs the others can show a step
+    later."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """A difference of step times, and how sure it is."""
+
+    cost_ns: float
+    error_ns: float
+    """Its standard error."""
+
+
+def steps_of(truth_dir: Path, first: int, last: int) -> list[Step]:
+    """Return the analysed steps, as all ranks wrote them down."""
+    ends: dict[int, list[int]] = {}
+    active: dict[int, bool] = {}
+    for path in sorted(truth_dir.glob("ground_truth.rank*.jsonl")):
+        for record in map(json.loads, path.read_text("utf-8").splitlines()):
+            if record["record"] == "step":
+                ends.setdefault(record["step"], []).append(record["end_ns"])
+                active[record["step"]] = record["fault_active"]
+    return [
+        Step(
+            number=number,
+            length_ns=fmean(ends[number]) - fmean(ends[number - 1]),
+            is_active=active[number],
+            is_settled=active[number] == active[number - 1],
+        )
+        for number in range(first, last + 1)
+    ]
+
+
+def paired_cost(steps: Sequence[Step]) -> Difference:
+    """Return what the fault costs an affected step.
+
+    Steps with and without it come in blocks beside each other, so that both see the same
+    drift of the machine; medians, because other work on the machine makes single steps
+    much longer.
+
+    >>> lengths = [160, 130, 131, 130, 100, 101, 102, 131]
+    >>> active = [True, True, True, False, False, False, False, True]
+    >>> settled = [False, True, True, False, True, True, True, False]
+    >>> paired_cost(
+    ...     [
+    ...         Step(number=0, length_ns=n, is_active=a, is_settled=s)
+    ...         for n, a, s in zip(lengths, active, settled)
+    ...     ]
+    ... ).cost_ns
+    29.5
+    """
+    settled = [step for step in steps if step.is_settled]
+    return difference(
+        [step for step in settled if step.is_active],
+        [step for step in settled if not step.is_active],
+    )
+
+
+def difference(one: Sequence[Step], other: Sequence[Step]) -> Difference:
+    """Return the difference of the median lengths of two sets of steps."""
+    lengths = [[step.length_ns for step in steps] for steps in (one, other)]
+    return Difference(
+        cost_ns=median(lengths[0]) - median(lengths[1]),
+        error_ns=hypot(*map(error_of_median, lengths)),
+    )
+
+
+def error_of_median(sample: Sequence[float]) -> float:
+    """Return the standard error of a sample's median, from its median deviation.
+
+    For normal noise the median scatters by sqrt(pi / 2) times as much as the mean.
+    """
+    centre = median(sample)
+    deviation = 1.4826 * median(abs(value - centre) for value in sample)
+    return sqrt(pi / 2) * deviation / sqrt(len(sample))

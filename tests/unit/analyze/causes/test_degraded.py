@@ -1,0 +1,99 @@
+"""Slow groups and links are told from their like, also where they are slow at times."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from meshscope.analyze.causes.degraded import degraded_places, like_size
+
+STEPS = 20
+
+
+def transfers(factors, *, sizes=None, seed=1, cv=0.05, steps=STEPS):
+    """Return dp all-reduces of some groups, two a step, slower by {group: factor of a step}."""
+    random = np.random.default_rng(seed)
+    rows = [
+        {
+            "step": step,
+            "group_id": group,
+            "size_bytes": (sizes or {}).get(group, 1000),
+            "wire_ns": 1e6 * factor(step) * random.lognormal(0.0, cv),
+        }
+        for step in range(steps)
+        for group, factor in factors.items()
+        for _ in range(2)
+    ]
+    same = {"axis": "dp", "kind": "all_reduce", "is_p2p": False, "link": ""}
+    return pd.DataFrame(rows).assign(**same)
+
+
+def even(step):
+    """Return the factor of a healthy group."""
+    return 1.0
+
+
+def names(frame):
+    """Return the degraded groups with the share of the steps in which they are slow."""
+    return {place.where["group_id"]: place.step_frac for place in degraded_places(frame)}
+
+
+@pytest.mark.parametrize("groups", [2, 4, 16])
+def test_a_group_that_is_slow_in_some_steps_is_degraded(groups):
+    """A link that comes and goes would hide behind its own median."""
+    factors = dict.fromkeys(map(str, range(groups)), even)
+    factors["1"] = lambda step: 5.0 if step % 3 == 0 else 1.0
+    (place,) = degraded_places(transfers(factors))
+    assert place.where == {"axis": "dp", "group_id": "1"}
+    assert place.step_frac == pytest.approx(7 / STEPS)
+    assert place.ratio == pytest.approx(5, rel=0.1)
+
+
+def test_a_group_that_is_always_slow_is_degraded_in_all_steps():
+    """The usual slow link would be called one that comes and goes."""
+    assert names(transfers({"0": even, "1": lambda step: 2.0, "2": even})) == {"1": 1.0}
+
+
+def test_stages_with_nearly_the_same_gradients_are_compared():
+    """A slow group would be its own like, and so never slow, where each stage has its own size."""
+    factors = {"0": even, "1": lambda step: 3.0}
+    assert names(transfers(factors, sizes={"0": 1000, "1": 1050})) == {"1": 1.0}
+    assert names(transfers(factors, sizes={"0": 1000, "1": 9000})) == {}
+
+
+@pytest.mark.parametrize("cv", [0.1, 0.3])
+def test_noise_is_no_slow_link(cv):
+    """The noise of a busy network would send people to look for a bad cable."""
+    factors = dict.fromkeys("0123", even)
+    assert not [seed for seed in range(60) if names(transfers(factors, seed=seed, cv=cv))]
+
+
+@pytest.mark.parametrize("cv", [0.5, 1.0])
+def test_noise_does_not_come_and_go(cv):
+    """Long tails would be taken for a link that is slow at times, more often than by medians."""
+    factors = dict.fromkeys("0123", even)
+    found = [names(transfers(factors, seed=seed, cv=cv)) for seed in range(60)]
+    assert not [places for places in found if any(share < 1 for share in places.values())]
+
+
+def test_a_step_that_is_slow_everywhere_blames_nobody():
+    """A network that is busy now and then would be one of its links that is bad."""
+    busy = {group: lambda step: 6.0 if step % 4 == 0 else 1.0 for group in "0123"}
+    assert names(transfers(busy)) == {}
+
+
+def test_transfers_that_take_no_time_are_no_measure():
+    """A place would be infinitely slower than one whose clock did not tick."""
+    factors = {"0": lambda step: 0.0, "1": even, "2": lambda step: 0.0}
+    assert names(transfers(factors)) == {}
+
+
+def test_few_steps_tell_nothing_of_coming_and_going():
+    """One slow step of a short capture would be a habit."""
+    factors = {"0": even, "1": lambda step: 9.0 if step == 0 else 1.0, "2": even}
+    assert names(transfers(factors, steps=3)) == {}
+
+
+def test_sizes_within_a_quarter_are_alike():
+    """Sizes would chain up until a small transfer is compared with a large one."""
+    frame = pd.DataFrame({"size_bytes": [130, 100, 124, 160, 1]})
+    assert like_size(frame).tolist() == [130, 100, 100, 130, 1]
