@@ -123,6 +123,7 @@ def build_parts(
     config: TrainerConfig, mesh: Mesh, comm: Communicator, injector: FaultInjector
 ) -> Parts:
     """Build the stages of this rank and what trains them."""
+    splits_backward = config.schedule.kind in SPLIT_BACKWARD
     stages = [
         Stage(
             config.model,
@@ -130,7 +131,9 @@ def build_parts(
             seed=config.train.seed,
             tp=mesh.tp,
             comm=comm,
-            runner=Pace(config.pace, lambda: comm.waited_ns) if config.pace.enabled else NoPace(),
+            runner=Pace(config.pace, lambda: comm.waited_ns, splits_backward=splits_backward)
+            if config.pace.enabled
+            else NoPace(),
         ).to(mesh.device)
         for index in own_stages(config, mesh.pp.position)
     ]
@@ -139,7 +142,6 @@ def build_parts(
     tied = TiedEmbedding(config, mesh, stages, comm)
     # A list of modules names a parameter that two stages share only once.
     parameters = list(torch.nn.ModuleList(stages).parameters())
-    splits_backward = config.schedule.kind in SPLIT_BACKWARD
     reducer = GradientReducer(
         parameters,
         mesh.dp,
@@ -149,7 +151,7 @@ def build_parts(
     )
     return Parts(
         stages=tuple(stages),
-        pipeline=Pipeline(config, mesh, stages),
+        pipeline=Pipeline(config, mesh, stages, lambda: comm.waited_ns),
         reducer=reducer,
         tied=tied,
         optimizer=_build_optimizer(config, parameters),
