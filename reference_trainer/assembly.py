@@ -20,6 +20,7 @@ from .moe import ExpertSplit
 from .pace import NoPace, Pace, PartRunner
 from .pipeline_parallel import Pipeline, own_stages, stage_part
 from .replica import Replica, build_replica
+from .schedules import SPLIT_BACKWARD
 from .tied_embedding import TiedEmbedding
 
 
@@ -88,7 +89,7 @@ def build_parts(
         account = MemoryAccount(path, mesh.device, store, replica.held)
     return Parts(
         stages=nn.ModuleList(stages),
-        pipeline=Pipeline(config, mesh, stages, comm, replica.on_final),
+        pipeline=Pipeline(config, mesh, stages, comm, replica.listener),
         replica=replica,
         account=account,
     )
@@ -129,7 +130,13 @@ def _build_runner(
     runner: PartRunner = NoPace()
     if config.pace.enabled:
         repeated = recompute_frac(config)
-        runner = Pace(config.pace, lambda: comm.waited_ns, injector.work, recompute_frac=repeated)
+        runner = Pace(
+            config.pace,
+            lambda: comm.waited_ns,
+            injector.work,
+            recompute_frac=repeated,
+            splits_backward=config.schedule.kind in SPLIT_BACKWARD,
+        )
     runner = injector.wrap(runner)
     full = config.memory.recompute == "full"
     return ActivationRunner(runner, full=full, store=store) if full or store else runner

@@ -14,7 +14,7 @@ from .fault_plan import FaultSpec
 from .model_config import ModelConfig
 from .replica_config import DataParallelConfig, MemoryConfig
 from .schedule_config import ScheduleConfig
-from .schedules import SPLIT_BACKWARD, rank_of_last_stage
+from .schedules import rank_of_last_stage
 from .split_config import ContextConfig, MoeConfig, TensorConfig, check_splits
 
 __all__ = [
@@ -198,12 +198,6 @@ class TrainerConfig:
     def _check_device(self) -> None:
         on_cpu = self.device.kind == "cpu"
         _require(
-            self.schedule.kind not in SPLIT_BACKWARD or not self.pace.enabled,
-            "emulates whole backward passes only",
-            where="pace",
-            remedy=f"Set every pace to 0 with schedule.kind = {self.schedule.kind}",
-        )
-        _require(
             on_cpu or not self.pace.enabled,
             "emulates devices on a CPU and would only delay a real one",
             where="pace",
@@ -244,19 +238,12 @@ class TrainerConfig:
     def _check_faults(self) -> None:
         for fault in self.faults:
             fault.check_mesh(self.layout)
-        kinds = {fault.kind for fault in self.faults}
+        uneven = any(fault.kind == "sequence_imbalance" for fault in self.faults)
         _require(
-            "sequence_imbalance" not in kinds
-            or (self.data.documents == "long_tail" and self.pace.layer_ms > 0),
+            not uneven or (self.data.documents == "long_tail" and self.pace.layer_ms > 0),
             "sequence_imbalance scales the pace of blocks with packed documents",
             where="faults",
             remedy="Set data.documents to long_tail and pace.layer_ms to a time",
-        )
-        _require(
-            "heavy_stage" not in kinds or self.schedule.kind not in SPLIT_BACKWARD,
-            f"heavy_stage adds to whole backward passes, which {self.schedule.kind} splits",
-            where="faults",
-            remedy="Use slow_rank, or set schedule.kind to 1f1b",
         )
         _require(
             self.context.form != "ring" or all(fault.axis != "cp" for fault in self.faults),

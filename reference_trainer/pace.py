@@ -14,7 +14,8 @@ compute meanwhile: a rank that waited 30 ms for its peer still takes t of its ow
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
@@ -67,6 +68,8 @@ class Pace:
         work: Returns how much work a block has with the microbatch that is in
             the forward now, 1 being the usual amount.
         recompute_frac: Part of a block's forward that its backward repeats.
+        splits_backward: Backwards come in two halves; a part's own backward then takes
+            the half for its inputs, and ``WeightPace`` sees to the other.
     """
 
     def __init__(
@@ -76,9 +79,11 @@ class Pace:
         work: Callable[[], float] = lambda: 1.0,
         *,
         recompute_frac: float = 0.0,
+        splits_backward: bool = False,
     ) -> None:
         self._work = work
-        self._layer_factor = BACKWARD_FACTOR + recompute_frac
+        self._backward_factor = 1 if splits_backward else BACKWARD_FACTOR
+        self._layer_factor = self._backward_factor + recompute_frac
         self._embed_ns = round(config.embed_ms * 1e6)
         self._layer_ns = round(config.layer_ms * 1e6)
         self._head_ns = round(config.head_ms * 1e6)
@@ -86,7 +91,7 @@ class Pace:
 
     def embed(self, part: nn.Module, ids: Tensor) -> Tensor:
         """Run the embedding; token ids have no gradient, so its backward is one sleep."""
-        timer = _Timer(self._embed_ns, self._waited_ns)
+        timer = _Timer(self._embed_ns, self._waited_ns, self._backward_factor)
         timer.start()
         hidden = _run(part, ids)
         return Border.apply(hidden, timer.finish_forward, timer.sleep_backward)  # type: ignore[no-any-return, no-untyped-call]
@@ -98,7 +103,7 @@ class Pace:
 
     def head(self, part: nn.Module, hidden: Tensor) -> Tensor:
         """Run the final norm and the output head."""
-        return self._between_borders(part, hidden, self._head_ns, BACKWARD_FACTOR)
+        return self._between_borders(part, hidden, self._head_ns, self._backward_factor)
 
     def _between_borders(
         self, part: nn.Module, hidden: Tensor, least_ns: int, backward_factor: float
@@ -107,6 +112,46 @@ class Pace:
         hidden = Border.apply(hidden, timer.start, timer.finish_backward)  # type: ignore[no-untyped-call]
         hidden = _run(part, hidden)
         return Border.apply(hidden, timer.finish_forward, timer.start)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class WeightPace:
+    """Keeps the weights' half of a stage's backward, or both halves, from ending too early.
+
+    Args:
+        config: The times.
+        blocks: Transformer blocks of the stage.
+        edges: Whether the stage has the embedding, and the head.
+        waited_ns: As for ``Pace``.
+    """
+
+    def __init__(
+        self,
+        config: PaceConfig,
+        blocks: int,
+        edges: tuple[bool, bool],
+        waited_ns: Callable[[], int],
+    ) -> None:
+        forward_ms = (
+            blocks * config.layer_ms + edges[0] * config.embed_ms + edges[1] * config.head_ms
+        )
+        self._forward_ns = round(forward_ms * 1e6)
+        self._waited_ns = waited_ns
+
+    @contextmanager
+    def weights(self) -> Iterator[None]:
+        """Give the body the time of one forward."""
+        timer = _Timer(self._forward_ns, self._waited_ns)
+        timer.start()
+        yield
+        timer.finish_forward()
+
+    @contextmanager
+    def whole_backward(self) -> Iterator[None]:
+        """Give the body the time of a whole backward."""
+        timer = _Timer(self._forward_ns, self._waited_ns)
+        timer.start()
+        yield
+        timer.finish_backward()
 
 
 class _Timer:
@@ -156,7 +201,8 @@ class Border(torch.autograd.Function):
         """Return the tensor, of any shape."""
         ctx.on_backward = on_backward
         on_forward()
-        return tensor.view_as(tensor)
+        # Not a view: the pipeline runtime detaches the outputs of a stage in place.
+        return tensor.detach()
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:

@@ -10,19 +10,20 @@ at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
-from torch import Tensor
-from torch.distributed.pipelining import PipelineStage
+from torch import Tensor, nn
 
 from .comm import Communicator
 from .compat import PASS_TYPES, REDUCE_GRAD, Action, ScheduleRuntime
 from .config import TrainerConfig
 from .mesh import Mesh
 from .model import Stage, StagePart
+from .pace import WeightPace
+from .paced_stage import PacedStage
 from .precision import model_dtype
-from .schedules import pipeline_orders, stages_of_rank
+from .schedules import SPLIT_BACKWARD, pipeline_orders, stages_of_rank
 from .stage_split import layer_ranges
 from .tensor_parallel import TensorSplit
 from .vocab_parallel import cross_entropy
@@ -43,6 +44,16 @@ def own_stages(config: TrainerConfig, pp_position: int) -> tuple[int, ...]:
     return stages_of_rank(config.schedule.kind, pp_position, layout.pp, layout.vpp)
 
 
+class GradientListener(Protocol):
+    """Hears what the order of passes says of gradients, where autograd's hooks are silent."""
+
+    def collect(self, stage: nn.Module) -> None:
+        """Take the gradients that a backward of a stage has just written."""
+
+    def mark_final(self, stage: nn.Module) -> None:
+        """Take the gradients of a stage as final for this step."""
+
+
 class Pipeline:
     """Runs the microbatches of one step through this rank's stages and their neighbours.
 
@@ -50,9 +61,9 @@ class Pipeline:
         config: The run.
         mesh: This rank's groups.
         modules: This rank's stages, by chunk.
-        comm: Issues the collectives of the loss.
-        on_final: Called when the last backward of a step has left the gradients of a
-            stage final; None leaves that to torch, which tells FSDP2.
+        comm: Issues the collectives of the loss, and counts what is waited for.
+        gradients: Hears what the runtime knows of gradients; None leaves that to torch,
+            which tells FSDP2.
     """
 
     def __init__(
@@ -61,27 +72,32 @@ class Pipeline:
         mesh: Mesh,
         modules: Sequence[Stage],
         comm: Communicator,
-        on_final: Callable[[Stage], None] | None = None,
+        gradients: GradientListener | None = None,
     ) -> None:
         own = own_stages(config, mesh.pp.position)
         self._has_first = 0 in own
         self._has_last = config.stages - 1 in own
         microbatches = config.schedule.microbatches
+        stages = [
+            _stage(config, mesh, module, index) for module, index in zip(modules, own, strict=True)
+        ]
+        for stage in stages:
+            stage.gradients = gradients
+            if config.pace.enabled and config.schedule.kind in SPLIT_BACKWARD:
+                stage.pace = _weight_pace(config, stage.stage_index, lambda: comm.waited_ns)
         self._runtime = ScheduleRuntime(  # type: ignore[no-untyped-call]
-            [
-                _stage(config, mesh, module, index)
-                for module, index in zip(modules, own, strict=True)
-            ],
+            stages,
             microbatches,
             loss_fn=_share_of_mean_loss(
                 mesh.replicas.size * microbatches, TensorSplit(mesh.tp, comm)
             ),
             scale_grads=False,
         )
-        if on_final is not None:
+        if gradients is not None:
             module_of = dict(zip(own, modules, strict=True))
             self._runtime.register_custom_function(
-                REDUCE_GRAD, lambda action, _context: on_final(module_of[action.stage_index])
+                REDUCE_GRAD,
+                lambda action, _context: gradients.mark_final(module_of[action.stage_index]),
             )
         self._runtime._prepare_schedule_with_comms(_runtime_orders(config))
 
@@ -105,10 +121,22 @@ class Pipeline:
         return torch.stack(losses).sum().detach() if self._has_last else None
 
 
-def _stage(config: TrainerConfig, mesh: Mesh, module: Stage, index: int) -> PipelineStage:
+class _Stage(PacedStage):
+    """Tells of backwards that write gradients without autograd's hooks."""
+
+    gradients: GradientListener | None = None
+
+    def backward_weight_one_chunk(self, bwd_chunk_id: int, last_backward: bool = False) -> None:  # noqa: FBT001, FBT002
+        """Run the weights' half of one microbatch's backward."""
+        super().backward_weight_one_chunk(bwd_chunk_id, last_backward)
+        if self.gradients is not None:
+            self.gradients.collect(self.submod)
+
+
+def _stage(config: TrainerConfig, mesh: Mesh, module: Stage, index: int) -> _Stage:
     """Wrap a stage; with both examples torch knows all shapes and runs no forward to infer them."""
     inputs, outputs = _example_tensors(config, index)
-    return PipelineStage(
+    return _Stage(
         module,
         index,
         config.stages,
@@ -117,6 +145,11 @@ def _stage(config: TrainerConfig, mesh: Mesh, module: Stage, index: int) -> Pipe
         output_args=(outputs,),
         group=mesh.pp.handle,
     )
+
+
+def _weight_pace(config: TrainerConfig, stage: int, waited_ns: Callable[[], int]) -> WeightPace:
+    part = stage_part(config, stage)
+    return WeightPace(config.pace, len(part.layers), (part.first, part.last), waited_ns)
 
 
 def _runtime_orders(config: TrainerConfig) -> dict[int, list[Action | None]]:
