@@ -10,10 +10,10 @@ at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage
 
 from .compat import PASS_TYPES, REDUCE_GRAD, Action, ScheduleRuntime
@@ -40,6 +40,16 @@ def own_stages(config: TrainerConfig, pp_position: int) -> tuple[int, ...]:
     return stages_of_rank(config.schedule.kind, pp_position, layout.pp, layout.vpp)
 
 
+class GradientListener(Protocol):
+    """Hears what the order of passes says of gradients, where autograd's hooks are silent."""
+
+    def collect(self, stage: nn.Module) -> None:
+        """Take the gradients that a backward of a stage has just written."""
+
+    def mark_final(self, stage: nn.Module) -> None:
+        """Take the gradients of a stage as final for this step."""
+
+
 class Pipeline:
     """Runs the microbatches of one step through this rank's stages and their neighbours.
 
@@ -47,8 +57,8 @@ class Pipeline:
         config: The run.
         mesh: This rank's groups.
         modules: This rank's stages, by chunk.
-        on_final: Called when the last backward of a step has left the gradients of a
-            stage final; None leaves that to torch, which tells FSDP2.
+        gradients: Hears what the runtime knows of gradients; None leaves that to torch,
+            which tells FSDP2.
     """
 
     def __init__(
@@ -56,7 +66,7 @@ class Pipeline:
         config: TrainerConfig,
         mesh: Mesh,
         modules: Sequence[Stage],
-        on_final: Callable[[Stage], None] | None = None,
+        gradients: GradientListener | None = None,
     ) -> None:
         own = own_stages(config, mesh.pp.position)
         self._has_first = 0 in own
@@ -64,17 +74,18 @@ class Pipeline:
         microbatches = config.schedule.microbatches
         self._runtime = ScheduleRuntime(  # type: ignore[no-untyped-call]
             [
-                _stage(config, mesh, module, index)
+                _stage(config, mesh, module, index, gradients)
                 for module, index in zip(modules, own, strict=True)
             ],
             microbatches,
             loss_fn=_share_of_mean_loss(config.layout.dp * microbatches),
             scale_grads=False,
         )
-        if on_final is not None:
+        if gradients is not None:
             module_of = dict(zip(own, modules, strict=True))
             self._runtime.register_custom_function(
-                REDUCE_GRAD, lambda action, _context: on_final(module_of[action.stage_index])
+                REDUCE_GRAD,
+                lambda action, _context: gradients.mark_final(module_of[action.stage_index]),
             )
         self._runtime._prepare_schedule_with_comms(_runtime_orders(config))
 
@@ -98,10 +109,28 @@ class Pipeline:
         return torch.stack(losses).sum().detach() if self._has_last else None
 
 
-def _stage(config: TrainerConfig, mesh: Mesh, module: Stage, index: int) -> PipelineStage:
+class _Stage(PipelineStage):
+    """Tells of backwards that write gradients without autograd's hooks."""
+
+    gradients: GradientListener | None = None
+
+    def backward_weight_one_chunk(self, bwd_chunk_id: int, last_backward: bool = False) -> None:  # noqa: FBT001, FBT002
+        """Run the weights' half of one microbatch's backward."""
+        super().backward_weight_one_chunk(bwd_chunk_id, last_backward)
+        if self.gradients is not None:
+            self.gradients.collect(self.submod)
+
+
+def _stage(
+    config: TrainerConfig,
+    mesh: Mesh,
+    module: Stage,
+    index: int,
+    gradients: GradientListener | None,
+) -> PipelineStage:
     """Wrap a stage; with both examples torch knows all shapes and runs no forward to infer them."""
     inputs, outputs = _example_tensors(config, index)
-    return PipelineStage(
+    stage = _Stage(
         module,
         index,
         config.stages,
@@ -110,6 +139,8 @@ def _stage(config: TrainerConfig, mesh: Mesh, module: Stage, index: int) -> Pipe
         output_args=(outputs,),
         group=mesh.pp.handle,
     )
+    stage.gradients = gradients
+    return stage
 
 
 def _runtime_orders(config: TrainerConfig) -> dict[int, list[Action | None]]:

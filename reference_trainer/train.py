@@ -151,7 +151,7 @@ def _build_parts(
         path = account_path(out, mesh.rank)
         account = MemoryAccount(path, mesh.device, store, replica.held)
     return Parts(
-        pipeline=Pipeline(config, mesh, stages, replica.on_final), replica=replica, account=account
+        pipeline=Pipeline(config, mesh, stages, replica.listener), replica=replica, account=account
     )
 
 
