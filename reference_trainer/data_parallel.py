@@ -121,8 +121,8 @@ class GradientReducer:
     def collect(self, parameters: Iterable[nn.Parameter]) -> None:
         """Move what a backward without hooks wrote into the buckets.
 
-        Needed between such backwards only where the weights are not fp32: their
-        gradients would be added up in the precision of the weights.
+        Left there, the gradients of weights that are not fp32 would be added up
+        in the precision of the weights.
         """
         for parameter in parameters:
             gradients, member = self._place[parameter]

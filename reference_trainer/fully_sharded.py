@@ -82,10 +82,10 @@ class FullyShardedReplica:
 
     Attributes:
         optimizer: Updates this rank's parts.
-        on_final: None: torch's pipeline runtime tells FSDP2 itself.
+        listener: None: torch's pipeline runtime tells FSDP2 itself.
     """
 
-    on_final = None
+    listener = None
 
     def __init__(
         self, config: TrainerConfig, mesh: Mesh, stages: Sequence[Stage], comm: Communicator

@@ -6,14 +6,14 @@ for gradients that are summed whole (ZeRO 0) or kept in parts (ZeRO 1 and 2);
 
     settle       weights are whole
     start_step   gradients are zero
-                 ... all microbatches; on_final(stage) after its last backward
+                 ... all microbatches; mark_final(stage) after its last backward
     update       wait for the sums, clip, optimizer, start to gather the weights
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import torch
@@ -34,6 +34,7 @@ from .memory_account import HeldBytes, optimizer_bytes, tensor_bytes
 from .mesh import Mesh, MeshGroup
 from .model import Stage
 from .optimizer import build_optimizer
+from .pipeline_parallel import GradientListener
 from .precision import model_dtype
 from .schedules import SPLIT_BACKWARD
 from .tied_embedding import TiedEmbedding
@@ -47,11 +48,8 @@ class Replica(Protocol):
         """Return what updates this rank's part of the weights."""
 
     @property
-    def on_final(self) -> Callable[[Stage], None] | None:
-        """Return what the pipeline calls when the gradients of a stage are final.
-
-        None where torch's pipeline runtime does it itself.
-        """
+    def listener(self) -> GradientListener | None:
+        """Return what the pipeline tells of gradients; None where torch tells FSDP2 itself."""
 
     def start_step(self) -> None:
         """Make the weights whole and the gradients zero."""
@@ -110,7 +108,7 @@ class BucketReplica:
         comm: Communicator,
     ) -> None:
         self._stages = list(stages)
-        self._final: list[Stage] = []
+        self._final: list[nn.Module] = []
         self._tied = tied
         uses = Counter(weight for stage in stages for weight in stage.parameters())
         self._shares = [
@@ -129,7 +127,18 @@ class BucketReplica:
         self.optimizer = build_optimizer(config.train, trained)
         self._norm = gradient_norm(config.train.max_grad_norm, mesh, comm)
 
-    def on_final(self, stage: Stage) -> None:
+    @property
+    def listener(self) -> GradientListener:
+        """Return what the pipeline tells of gradients: this."""
+        return self
+
+    def collect(self, stage: nn.Module) -> None:
+        """Take the gradients that a backward of a stage has just written."""
+        written = set(stage.parameters())
+        for share in self._shares:
+            share.reducer.collect(weight for weight in share.weights if weight in written)
+
+    def mark_final(self, stage: nn.Module) -> None:
         """Take the gradients of a stage as final for this step, but for what another one shares."""
         self._final.append(stage)
         running = [other for other in self._stages if other not in self._final]
