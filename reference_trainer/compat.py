@@ -9,6 +9,7 @@ collectives have a new name since torch 2.13, and warn under the old one.
 
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch.distributed.pipelining.schedules import (
     _Action,
@@ -22,11 +23,14 @@ Action = _Action
 ScheduleRuntime = _PipelineScheduleRuntime
 """Executes an order; ``_prepare_schedule_with_comms`` adds the sends and receives to it."""
 
-FORWARD = _ComputationType.FORWARD
-"""Forward of one microbatch through one stage."""
+PASS_TYPES = {
+    "F": _ComputationType.FORWARD,
+    "B": _ComputationType.FULL_BACKWARD,
+    "I": _ComputationType.BACKWARD_INPUT,
+    "W": _ComputationType.BACKWARD_WEIGHT,
+}
+"""torch's types of the passes of ``schedules.PassKind``."""
 
-FULL_BACKWARD = _ComputationType.FULL_BACKWARD
-"""Backward of one microbatch, for inputs and weights together."""
 
 all_gather_single: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 """``(output, input, group, async_op)``: output is the inputs of all members in a row."""
@@ -36,11 +40,30 @@ reduce_scatter_single: Any = (
 )
 """``(output, input, group=, async_op=)``: output is this member's part of the sum of inputs."""
 
+
+def is_wanted(node: Any) -> bool:
+    """Return whether the running backward will use the gradient of an edge.
+
+    A backward that is split into inputs and weights visits every custom function
+    twice, and each visit wants other gradients; ``needs_input_grad`` is always true.
+
+    Args:
+        node: Where the edge leads, from ``next_functions``; None for no gradient.
+    """
+    if node is None:
+        return False
+    try:
+        return bool(torch._C._will_engine_execute_node(node))
+    except RuntimeError:
+        # torch refuses to answer for a leaf, but only where torch.autograd.grad asked for it.
+        return True
+
+
 __all__ = [
-    "FORWARD",
-    "FULL_BACKWARD",
+    "PASS_TYPES",
     "Action",
     "ScheduleRuntime",
     "all_gather_single",
+    "is_wanted",
     "reduce_scatter_single",
 ]

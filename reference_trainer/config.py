@@ -6,10 +6,13 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from meshscope.probe.schema.layout import ParallelLayout
+from meshscope.probe.schema.terms import Axis
 
+from .checks import require as _require
 from .fault_plan import FaultSpec
+from .schedule_config import ScheduleConfig
+from .schedules import SPLIT_BACKWARD, rank_of_last_stage
 from .split_config import ContextConfig, MoeConfig, TensorConfig, check_splits
-from .validation import require as _require
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,9 +28,16 @@ class ModelConfig:
     heads: int = 4
     """Attention heads; each has hidden / heads channels."""
     vocab: int = 256
-    """Rows of the embedding and of the output head, which are not tied."""
+    """Rows of the embedding and of the output head."""
     seq_len: int = 32
     """Tokens per sequence."""
+    tied: bool = False
+    """The output head is the token embedding, one parameter for both (Press and Wolf 2017)."""
+    family: Literal["gpt", "llama"] = "gpt"
+    """``gpt``: learned positions, layer norm, biases, GELU. ``llama``: rotary positions, RMS norm,
+    no biases, gated MLP; it can be planned with --dry-run, but is not built here."""
+    kv_heads: int = 0
+    """Heads of keys and values that groups of heads share; 0: as many as heads. llama only."""
 
     def __post_init__(self) -> None:
         """Validate sizes.
@@ -35,7 +45,7 @@ class ModelConfig:
         Raises:
             ConfigError: A size is below one, or heads do not divide the width.
         """
-        for name in self.__slots__:
+        for name in ("layers", "hidden", "ffn", "heads", "vocab", "seq_len"):
             _require(getattr(self, name) >= 1, "must be at least 1", where=f"model.{name}")
         _require(
             self.hidden % self.heads == 0,
@@ -43,32 +53,23 @@ class ModelConfig:
             where="model.hidden",
             remedy="Choose a width that the heads divide",
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScheduleConfig:
-    """How microbatches move through the pipeline stages."""
-
-    kind: Literal["gpipe", "1f1b"] = "1f1b"
-    """``gpipe``: all forwards, then all backwards; ``1f1b``: alternating after a warm-up."""
-    microbatches: int = 4
-    """Microbatches per step and data-parallel rank."""
-    layers_per_stage: tuple[int, ...] = ()
-    """Blocks of each stage in model order; empty: as even as possible, the first stages get the
-    rest. Set it to build an imbalanced pipeline on purpose."""
-
-    def __post_init__(self) -> None:
-        """Validate the counts.
-
-        Raises:
-            ConfigError: No microbatch, or a stage without a block.
-        """
-        _require(self.microbatches >= 1, "must be at least 1", where="schedule.microbatches")
         _require(
-            all(count >= 1 for count in self.layers_per_stage),
-            "every stage needs at least one block",
-            where="schedule.layers_per_stage",
+            self.kv_heads == 0 or (self.kv_heads > 0 and self.heads % self.kv_heads == 0),
+            f"{self.kv_heads} does not divide model.heads = {self.heads}",
+            where="model.kv_heads",
+            remedy="Choose a divisor of the heads, or 0 for as many",
         )
+        _require(
+            self.family == "llama" or self.kv_heads in (0, self.heads),
+            "shared keys and values belong to the llama family",
+            where="model.kv_heads",
+            remedy="Set it to 0, or model.family to llama",
+        )
+
+    @property
+    def kv_width(self) -> int:
+        """Return the width of the keys, which is that of the values."""
+        return self.hidden // self.heads * (self.kv_heads or self.heads)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +185,7 @@ class TrainerConfig:
     """A whole run."""
 
     layout: ParallelLayout = field(default_factory=ParallelLayout)
-    """The mesh; vpp must be 1."""
+    """The mesh."""
     model: ModelConfig = field(default_factory=ModelConfig)
     """The transformer."""
     tensor: TensorConfig = field(default_factory=TensorConfig)
@@ -214,7 +215,8 @@ class TrainerConfig:
                 setting needs another device.
         """
         self._check_mesh()
-        self._check_layers()
+        self.schedule.check_mesh(self.layout)
+        self.schedule.check_layers(self.layout, self.model.layers)
         self._check_device()
         for fault in self.faults:
             fault.check_mesh(self.layout)
@@ -224,13 +226,37 @@ class TrainerConfig:
         """Return the sequences of one microbatch."""
         return self.train.global_batch // (self.layout.dp * self.schedule.microbatches)
 
-    def _check_mesh(self) -> None:
+    @property
+    def stages(self) -> int:
+        """Return the pipeline stages of the model: chunks of all pipeline ranks."""
+        return self.layout.pp * self.layout.vpp
+
+    @property
+    def layers_per_stage(self) -> tuple[int, ...]:
+        """Return the blocks of each stage in model order, by hand or by weight."""
+        return self.schedule.split(self.model.layers, self.stages)
+
+    def embedding_groups(self) -> list[tuple[int, ...]]:
+        """Return the pairs of ranks that hold a copy each of a tied embedding; empty if none do."""
+        last = rank_of_last_stage(self.schedule.kind, self.layout.pp)
+        if not self.model.tied or last == 0:
+            return []
+        return [(ranks[0], ranks[last]) for ranks in self.layout.groups(Axis.PP)]
+
+    def check_trainable(self) -> None:
+        """Refuse what can be planned with ``--dry-run`` but is not built here.
+
+        Raises:
+            ConfigError: The model family has no implementation.
+        """
         _require(
-            self.layout.vpp == 1,
-            "this trainer has one stage per rank",
-            where="layout.vpp",
-            remedy="Set it to 1",
+            self.model.family == "gpt",
+            f"a {self.model.family} model can be planned, but not trained here",
+            where="model.family",
+            remedy="Add --dry-run, or set it to gpt",
         )
+
+    def _check_mesh(self) -> None:
         check_splits(
             self.layout, self.model, tensor=self.tensor, context=self.context, moe=self.moe
         )
@@ -243,23 +269,14 @@ class TrainerConfig:
             remedy=f"Use a multiple of {parts}",
         )
 
-    def _check_layers(self) -> None:
-        stages, split = self.layout.pp, self.schedule.layers_per_stage
-        _require(
-            self.model.layers >= stages,
-            f"{self.model.layers} blocks do not fill layout.pp = {stages} stages",
-            where="model.layers",
-            remedy="Give every stage at least one block",
-        )
-        _require(
-            not split or (len(split) == stages and sum(split) == self.model.layers),
-            f"{list(split)} is not a split of {self.model.layers} blocks over {stages} stages",
-            where="schedule.layers_per_stage",
-            remedy="Give one count per stage that sum to model.layers",
-        )
-
     def _check_device(self) -> None:
         on_cpu = self.device.kind == "cpu"
+        _require(
+            self.schedule.kind not in SPLIT_BACKWARD or not self.pace.enabled,
+            "emulates whole backward passes only",
+            where="pace",
+            remedy=f"Set every pace to 0 with schedule.kind = {self.schedule.kind}",
+        )
         _require(
             on_cpu or not self.pace.enabled,
             "emulates devices on a CPU and would only delay a real one",

@@ -33,7 +33,9 @@ class GradientReducer:
         parameters: In model order.
         group: The replicas.
         comm: Issues the all-reduces.
-        backwards: Backwards per step that add to each gradient: the microbatches.
+        backwards: Backwards per step that add to each gradient: the microbatches. None
+            where autograd does not tell of each, as under split backwards: then all
+            buckets start in ``finish``.
         bucket_bytes: Size at which a bucket is closed.
     """
 
@@ -43,16 +45,17 @@ class GradientReducer:
         group: MeshGroup,
         comm: Communicator,
         *,
-        backwards: int,
+        backwards: int | None,
         bucket_bytes: int,
     ) -> None:
         self._group = group
         self._comm = comm
+        self._has_hooks = backwards is not None
         self._buckets: list[_Bucket] = []
         backwards_first = list(parameters)[::-1]
         for index, members in enumerate(_split(backwards_first, bucket_bytes)):
-            self._buckets.append(_Bucket(members, backwards))
-            for parameter in members:
+            self._buckets.append(_Bucket(members, backwards or 0))
+            for parameter in members if self._has_hooks else ():
                 hook = partial(self._accumulated, index)
                 parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
         self._launched = 0
@@ -76,6 +79,9 @@ class GradientReducer:
             RuntimeError: A gradient got fewer backwards than the step should have,
                 so its bucket never started.
         """
+        if not self._has_hooks:
+            for bucket in self._buckets:
+                self._start(bucket)
         if self._launched < len(self._buckets):
             raise RuntimeError(
                 f"{len(self._buckets) - self._launched} of {len(self._buckets)} gradient buckets "
@@ -93,9 +99,11 @@ class GradientReducer:
         """
         self._buckets[index].missing -= 1
         while self._launched < len(self._buckets) and not self._buckets[self._launched].missing:
-            flat = self._buckets[self._launched].flat
-            self._pending.append(self._comm.all_reduce(flat, self._group))
-            self._launched += 1
+            self._start(self._buckets[self._launched])
+
+    def _start(self, bucket: _Bucket) -> None:
+        self._pending.append(self._comm.all_reduce(bucket.flat, self._group))
+        self._launched += 1
 
 
 class _Bucket:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -52,7 +53,7 @@ class FaultInjector:
         ]
         self._truth = truth
         self._step = -1
-        self._microbatch = -1
+        self._forwards: Counter[nn.Module] = Counter()
 
     def attach(self, stage: nn.Module) -> None:
         """Slow the forwards of a stage; nothing is hooked on a rank without a slow_rank fault."""
@@ -62,7 +63,7 @@ class FaultInjector:
     def begin_step(self, step: int) -> None:
         """Switch the faults on or off for a step."""
         self._step = step
-        self._microbatch = -1
+        self._forwards.clear()
 
     def any_active(self) -> bool:
         """Return whether any fault of the job is on in this step, on this rank or another."""
@@ -92,8 +93,9 @@ class FaultInjector:
         work.get_future().then(hold.on_completion)
         return hold
 
-    def _before_forward(self, _module: nn.Module, _args: Any) -> None:
-        self._microbatch += 1
+    def _before_forward(self, stage: nn.Module, _args: Any) -> None:
+        microbatch = self._forwards[stage]
+        self._forwards[stage] += 1
         for fault in self._on_rank:
             if not fault.active(self._step):
                 continue
@@ -107,7 +109,7 @@ class FaultInjector:
                 self._step,
                 (start_ns, now_ns()),
                 mode=fault.spec.mode,
-                microbatch=self._microbatch,
+                microbatch=microbatch,
                 requested_ns=fault.delay_ns,
             )
 

@@ -112,11 +112,14 @@ class Mesh:
     expert_replicas: MeshGroup
     """Ranks with the same experts."""
 
-    @property
-    def is_reporter(self) -> bool:
-        """Return whether this rank prints and writes the losses: one on the last stage."""
-        last = self.pp.position == self.pp.size - 1
-        return last and self.tp.position == 0 and self.replicas.position == 0
+    def is_reporter(self, last_stage_position: int) -> bool:
+        """Return whether this rank prints and writes the losses: one of those with the last stage.
+
+        Args:
+            last_stage_position: Place on the pipeline axis of the rank that holds it.
+        """
+        on_last = self.pp.position == last_stage_position
+        return on_last and self.tp.position == 0 and self.replicas.position == 0
 
 
 @contextmanager

@@ -22,9 +22,8 @@ from .context_parallel import Attention, ContextSplit, local_attention
 from .mesh import MeshGroup
 from .moe import ExpertSplit, MoeMlp
 from .pace import PartRunner
-from .split_config import MoeConfig
-from .tensor_parallel import ColumnLinear, RowLinear, TensorSplit
-from .vocab_parallel import VocabEmbedding
+from .tensor_parallel import ColumnLinear, RowLinear, TensorSplit, column_linear
+from .vocab_parallel import embed, own_rows
 
 _INIT_STD = 0.02
 
@@ -52,8 +51,6 @@ class Stage(nn.Module):
         comm: Issues their collectives.
         runner: Runs the parts, with a pace or without.
         sequence_parallel: Whether these ranks split tokens between linear layers.
-        overlap: Whether their sums hide behind gradients of weights; not where the
-            schedule splits the backward.
         context: The ranks that share a sequence; None: this rank alone.
         experts: The experts in place of each MLP; None: one dense MLP.
     """
@@ -68,13 +65,12 @@ class Stage(nn.Module):
         comm: Communicator,
         runner: PartRunner,
         sequence_parallel: bool = False,
-        overlap: bool = True,
         context: ContextSplit | None = None,
         experts: ExpertSplit | None = None,
     ) -> None:
         super().__init__()
         self._runner = runner
-        split = TensorSplit(tp, comm, sequence_parallel, overlap)
+        split = TensorSplit(tp, comm, sequence_parallel)
         own = (
             torch.arange(config.seq_len) if context is None else context.own_tokens(config.seq_len)
         )
@@ -93,7 +89,8 @@ class Stage(nn.Module):
             )
             for layer in part.layers
         )
-        self.head = Head(config, _generator(first_free + 1), split) if part.last else None
+        head_seed = first_free if config.tied else first_free + 1
+        self.head = Head(config, _generator(head_seed), split) if part.last else None
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Map ids (B, T) or hidden (B, S, D) to hidden (B, S, D) or logits (B, T, U)."""
@@ -123,15 +120,16 @@ class Embedding(nn.Module):
         self, config: ModelConfig, generator: torch.Generator, split: TensorSplit, own: Tensor
     ) -> None:
         super().__init__()
-        self.tokens = VocabEmbedding(_draw(generator, config.vocab, config.hidden), split)
+        self.tokens = own_rows(_draw(generator, config.vocab, config.hidden), split)
         self.positions = split.shared(_draw(generator, config.seq_len, config.hidden))
         here = own[split.own_tokens(len(own))]
         self.register_buffer("positions_of_tokens", here, persistent=False)
+        self._split = split
 
     def forward(self, ids: Tensor) -> Tensor:
         """Map ids (B, T) to hidden (B, S, D)."""
         positions = nn.functional.embedding(self.positions_of_tokens, self.positions)
-        return torch.as_tensor(self.tokens(ids)) + positions
+        return embed(ids, self.tokens, self._split) + positions
 
 
 class Block(nn.Module):
@@ -202,26 +200,12 @@ class Head(nn.Module):
     def __init__(self, config: ModelConfig, generator: torch.Generator, split: TensorSplit) -> None:
         super().__init__()
         self.norm = split.norm(config.hidden)
-        self.output = ColumnLinear(
-            _draw(generator, config.vocab, config.hidden), 1, split, bias=False
-        )
+        self.output = own_rows(_draw(generator, config.vocab, config.hidden), split)
+        self._split = split
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Map hidden (B, S, D) to logits (B, T, U) of this rank's rows."""
-        return torch.as_tensor(self.output(self.norm(hidden)))
-
-
-def parameter_count(config: ModelConfig, moe: MoeConfig | None = None) -> int:
-    """Return the parameters of the whole model, biases and norms included; experts have no bias."""
-    hidden, ffn = config.hidden, config.ffn
-    mlp = 2 * hidden * ffn
-    mlp_biases = ffn + hidden
-    if moe is not None and moe.experts:
-        mlp, mlp_biases = moe.experts * (mlp + hidden), 0
-    matrices = 4 * hidden * hidden + mlp
-    biases_and_norms = (3 * hidden + hidden + mlp_biases) + 4 * hidden
-    edges = (2 * config.vocab + config.seq_len) * hidden + 2 * hidden
-    return config.layers * (matrices + biases_and_norms) + edges
+        return column_linear(self.norm(hidden), self.output, None, self._split)
 
 
 def _generator(seed: int) -> torch.Generator:

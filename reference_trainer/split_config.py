@@ -7,7 +7,7 @@ from typing import Literal, Protocol
 
 from meshscope.probe.schema.layout import ParallelLayout
 
-from .validation import require
+from .checks import require
 
 
 class ModelSizes(Protocol):

@@ -28,6 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from .comm import Communicator, Pending
+from .compat import is_wanted
 from .gradient_groups import Reduction, reduced_over
 from .mesh import MeshGroup
 
@@ -42,9 +43,6 @@ class TensorSplit:
     """Issues their collectives."""
     sequence: bool = False
     """Whether they split tokens between the pairs of linear layers."""
-    overlap: bool = True
-    """Whether a column layer's backward hides its sum behind the gradient of its weight. Both are
-    then one node of autograd, which a schedule that splits the backward would run twice."""
 
     def shared(self, values: Tensor) -> nn.Parameter:
         """Return a parameter that every rank holds in full and applies to its tokens.
@@ -77,26 +75,21 @@ class ColumnLinear(nn.Module):
         parts: Equal blocks of outputs that are sliced one by one; 3 where
             queries, keys and values share one weight.
         split: The ranks to split over.
-        bias: Whether there is a b.
     """
 
-    def __init__(
-        self, weight: Tensor, parts: int, split: TensorSplit, *, bias: bool = True
-    ) -> None:
+    def __init__(self, weight: Tensor, parts: int, split: TensorSplit) -> None:
         super().__init__()
         outputs, width = weight.shape
         group = split.group
         rows = weight.view(parts, group.size, outputs // (parts * group.size), width)
         own = rows[:, group.position].reshape(-1, width).clone()
         self.weight = nn.Parameter(own)
-        self.bias = nn.Parameter(torch.zeros(own.shape[0])) if bias else None
+        self.bias = nn.Parameter(torch.zeros(own.shape[0]))
         self._split = split
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Map (B, S, D) to this rank's (B, T, F)."""
-        if not self._split.overlap:
-            return nn.functional.linear(enter(hidden, self._split), self.weight, self.bias)
-        return _Column.apply(hidden, self.weight, self.bias, self._split)  # type: ignore[no-any-return, no-untyped-call]
+        return column_linear(hidden, self.weight, self.bias, self._split)
 
 
 class RowLinear(nn.Module):
@@ -117,6 +110,13 @@ class RowLinear(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """Map this rank's (B, T, F) to (B, S, D)."""
         return leave(inputs @ self.weight.T, self._split) + self.bias
+
+
+def column_linear(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, split: TensorSplit
+) -> Tensor:
+    """Map (B, S, D) to (B, T, F) by this rank's rows (F, D) of a weight and (F,) of a bias."""
+    return _Column.apply(hidden, weight, bias, split)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def enter(hidden: Tensor, split: TensorSplit) -> Tensor:
@@ -145,12 +145,17 @@ class _Column(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> Any:
         hidden, weight = ctx.saved_tensors
         grad = grads[0]
-        grad_hidden, pending = _start_sum(grad @ weight, ctx.split)
+        for_hidden, for_weight = (is_wanted(node) for node, _ in ctx.next_functions[:2])
+        grad_hidden = pending = grad_weight = grad_bias = None
+        if for_hidden:
+            grad_hidden, pending = _start_sum(grad @ weight, ctx.split)
         # The weight's gradient needs nothing from the others: it overlaps the sum.
-        rows = grad.reshape(-1, grad.shape[-1])
-        grad_weight = rows.T @ hidden.reshape(-1, hidden.shape[-1])
-        grad_bias = rows.sum(dim=0) if ctx.has_bias else None
-        pending.wait()
+        if for_weight:
+            rows = grad.reshape(-1, grad.shape[-1])
+            grad_weight = rows.T @ hidden.reshape(-1, hidden.shape[-1])
+            grad_bias = rows.sum(dim=0) if ctx.has_bias else None
+        if pending is not None:
+            pending.wait()
         return grad_hidden, grad_weight, grad_bias, None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,23 +25,28 @@ from .gradient_groups import GroupedReducer
 from .ground_truth import GroundTruth
 from .hardware import find_hardware
 from .mesh import Mesh, MeshGroup, Place, open_mesh
-from .model import Stage, parameter_count
+from .model import Stage
 from .moe import ExpertSplit
 from .pace import NoPace, Pace
-from .pipeline_parallel import Pipeline, stage_part
+from .parameter_counts import parameter_count
+from .pipeline_parallel import Pipeline, own_stages, stage_part
 from .report import LossReport
+from .schedules import SPLIT_BACKWARD, rank_of_last_stage
+from .tied_embedding import TiedEmbedding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
     """What one rank trains with."""
 
-    stage: Stage
-    """This rank's part of the model."""
+    stages: tuple[Stage, ...]
+    """This rank's part of the model, by chunk."""
     pipeline: Pipeline
     """Forward and backward of a step."""
     reducer: GroupedReducer
     """Sums the gradients over the replicas."""
+    tied: TiedEmbedding
+    """Sums the gradients of the two copies of a tied embedding."""
     optimizer: torch.optim.Optimizer
     """Updates this rank's parameters."""
 
@@ -67,6 +72,7 @@ def train(
     Raises:
         ConfigError: The job or the machine does not fit the configuration.
     """
+    config.check_trainable()
     with open_mesh(config.layout, config.device, place) as mesh:
         comm = Communicator(PerfectLinks())
         _describe_run(config, mesh, comm)
@@ -75,7 +81,8 @@ def train(
         injector = FaultInjector(faults, mesh.layout, mesh.rank, truth)
         comm.links = injector
         parts = build_parts(config, mesh, comm, injector)
-        report = LossReport(emit if mesh.is_reporter else None)
+        reports = mesh.is_reporter(rank_of_last_stage(config.schedule.kind, config.layout.pp))
+        report = LossReport(emit if reports else None)
 
         # What exists now lives as long as the run: a collection need not look at it
         # again, and its pauses, which differ between ranks, stay short.
@@ -92,11 +99,11 @@ def train(
             probe.step(tokens=ids.numel())
             end_ns = now_ns()
             truth.step(step, (start_ns, end_ns), fault_active=injector.any_active())
-            if loss is not None and mesh.is_reporter:
+            if loss is not None and reports:
                 report.add(step, loss, end_ns - start_ns)
 
         report.finish()
-        if out is not None and mesh.is_reporter:
+        if out is not None and reports:
             report.write(out / "losses.json")
         return report.losses
 
@@ -109,6 +116,7 @@ def _train_step(
     loss = parts.pipeline.step(ids, labels)
     summing = None if loss is None else comm.all_reduce(loss, mesh.replicas)
     parts.reducer.finish()
+    parts.tied.sum_gradients()
     parts.optimizer.step()
     if summing is not None:
         summing.wait()
@@ -118,34 +126,43 @@ def _train_step(
 def build_parts(
     config: TrainerConfig, mesh: Mesh, comm: Communicator, injector: FaultInjector
 ) -> Parts:
-    """Build the stage of this rank and what trains it."""
-    stage = Stage(
-        config.model,
-        stage_part(config, mesh.pp.position),
-        seed=config.train.seed,
-        tp=mesh.tp,
-        comm=comm,
-        runner=Pace(config.pace, lambda: comm.waited_ns) if config.pace.enabled else NoPace(),
-        sequence_parallel=config.tensor.sequence_parallel,
-        context=_context(config, mesh, comm),
-        experts=_experts(config, mesh),
-    ).to(mesh.device)
-    injector.attach(stage)
+    """Build the stages of this rank and what trains them."""
+    stages = [
+        Stage(
+            config.model,
+            stage_part(config, index),
+            seed=config.train.seed,
+            tp=mesh.tp,
+            comm=comm,
+            runner=Pace(config.pace, lambda: comm.waited_ns) if config.pace.enabled else NoPace(),
+            sequence_parallel=config.tensor.sequence_parallel,
+            context=_context(config, mesh, comm),
+            experts=_experts(config, mesh),
+        ).to(mesh.device)
+        for index in own_stages(config, mesh.pp.position)
+    ]
+    for stage in stages:
+        injector.attach(stage)
+    tied = TiedEmbedding(config, mesh, stages, comm)
+    # A list of modules names a parameter that two stages share only once.
+    parameters = list(nn.ModuleList(stages).parameters())
+    splits_backward = config.schedule.kind in SPLIT_BACKWARD
 
-    def reduce(parameters: list[nn.Parameter], group: MeshGroup) -> GradientReducer:
+    def reduce(members: list[nn.Parameter], group: MeshGroup) -> GradientReducer:
         return GradientReducer(
-            parameters,
+            members,
             group,
             comm,
-            backwards=config.schedule.microbatches,
+            backwards=None if splits_backward else config.schedule.microbatches,
             bucket_bytes=config.train.bucket_bytes,
         )
 
     return Parts(
-        stage=stage,
-        pipeline=Pipeline(config, mesh, stage, comm),
-        reducer=GroupedReducer(stage.parameters(), mesh, reduce),
-        optimizer=_build_optimizer(config, stage),
+        stages=tuple(stages),
+        pipeline=Pipeline(config, mesh, stages, comm),
+        reducer=GroupedReducer(parameters, mesh, reduce),
+        tied=tied,
+        optimizer=_build_optimizer(config, parameters),
     )
 
 
@@ -174,11 +191,13 @@ def _experts(config: TrainerConfig, mesh: Mesh) -> ExpertSplit | None:
     )
 
 
-def _build_optimizer(config: TrainerConfig, stage: Stage) -> torch.optim.Optimizer:
+def _build_optimizer(
+    config: TrainerConfig, parameters: Sequence[nn.Parameter]
+) -> torch.optim.Optimizer:
     rate = config.train.learning_rate
     if config.train.optimizer == "sgd":
-        return torch.optim.SGD(stage.parameters(), lr=rate)
-    return torch.optim.AdamW(stage.parameters(), lr=rate, weight_decay=0.0)
+        return torch.optim.SGD(parameters, lr=rate)
+    return torch.optim.AdamW(parameters, lr=rate, weight_decay=0.0)
 
 
 def _agree_on_faults(

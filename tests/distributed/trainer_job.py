@@ -71,7 +71,8 @@ def save_grads(config: TrainerConfig, place: Place, *, out: Path) -> None:
         parts.reducer.start_step()
         parts.pipeline.step(ids[:, own], labels[:, own])
         parts.reducer.finish()
-        grads = {name: p.grad.clone() for name, p in parts.stage.named_parameters()}
+        (stage,) = parts.stages
+        grads = {name: p.grad.clone() for name, p in stage.named_parameters()}
         torch.save(grads, out / f"{mesh.rank}.pt")
 
 

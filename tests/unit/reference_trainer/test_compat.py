@@ -7,14 +7,15 @@ import inspect
 import torch
 
 from meshscope.reference_trainer import compat
+from meshscope.reference_trainer.schedules import PassKind
 
 
 def test_the_private_names_are_there_and_take_our_arguments():
     """Fails if a torch version moves or changes what the pipeline is built on."""
-    action = compat.Action(1, compat.FORWARD, 2)
-    assert (action.stage_index, action.microbatch_index) == (1, 2)
-    assert str(action) == "1F2"
-    assert str(compat.Action(0, compat.FULL_BACKWARD, 3)) == "0B3"
+    for kind in PassKind:
+        action = compat.Action(1, compat.PASS_TYPES[kind], 2)
+        assert (action.stage_index, action.microbatch_index) == (1, 2)
+        assert str(action) == f"1{kind}2"
     prepare = inspect.signature(compat.ScheduleRuntime._prepare_schedule_with_comms)
     assert list(prepare.parameters)[:2] == ["self", "actions"]
     step = inspect.signature(compat.ScheduleRuntime.step)
@@ -31,3 +32,31 @@ def test_the_renamed_collectives_are_those_of_this_torch(group_of_two):
         (compat.reduce_scatter_single, (part, whole)),
     ):
         call(*tensors, group=group_of_two.handle, async_op=True).wait()
+
+
+class _Notes(torch.autograd.Function):
+    """Multiplies, and notes which gradients its backward is asked for."""
+
+    @staticmethod
+    def forward(ctx, left, right, notes):
+        ctx.save_for_backward(left, right)
+        ctx.notes = notes
+        return left * right
+
+    @staticmethod
+    def backward(ctx, grad):
+        left, right = ctx.saved_tensors
+        ctx.notes.append([compat.is_wanted(node) for node, _ in ctx.next_functions[:2]])
+        return grad * right, grad * left, None
+
+
+def test_a_custom_backward_learns_which_gradients_are_wanted():
+    """Fails if torch stops telling, so that split backwards do their work twice or not at all."""
+    notes = []
+    left, right = (torch.ones(2, requires_grad=True) for _ in range(2))
+    product = _Notes.apply(left * 2, right, notes).sum()
+    torch.autograd.grad(product, left, retain_graph=True)
+    torch.autograd.grad(product, right, retain_graph=True)
+    product.backward()
+    _Notes.apply(torch.ones(2), right, notes).sum().backward()
+    assert notes == [[True, False], [False, True], [True, True], [False, True]]

@@ -1,4 +1,4 @@
-"""The one way in which a setting is refused."""
+"""How settings are checked: one line that names the field and the remedy."""
 
 from __future__ import annotations
 
