@@ -80,7 +80,7 @@ def plain_model(config: TrainerConfig) -> Stage:
     """Return the whole model on one rank."""
     torch.set_num_threads(1)
     experts = ExpertSplit(config=config.moe, group=alone(0), context=alone(0), loss_shares=1)
-    return Stage(
+    model = Stage(
         config.model,
         StagePart(layers=range(config.model.layers), first=True, last=True),
         seed=config.train.seed,
@@ -89,6 +89,11 @@ def plain_model(config: TrainerConfig) -> Stage:
         runner=NoPace(),
         experts=experts if config.moe.experts else None,
     )
+    if config.model.tied:
+        assert model.embedding is not None
+        assert model.head is not None
+        model.head.output = model.embedding.tokens
+    return model
 
 
 def plain_losses(config: TrainerConfig) -> list[float]:
