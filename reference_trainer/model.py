@@ -23,8 +23,8 @@ from .context_parallel import Attention, ContextSplit, local_attention
 from .mesh import MeshGroup
 from .moe import ExpertSplit, MoeMlp
 from .pace import PartRunner
-from .tensor_parallel import ColumnLinear, RowLinear, TensorSplit
-from .vocab_parallel import VocabEmbedding
+from .tensor_parallel import ColumnLinear, RowLinear, TensorSplit, column_linear
+from .vocab_parallel import embed, own_rows
 
 _INIT_STD = 0.02
 
@@ -127,15 +127,16 @@ class Embedding(nn.Module):
         self, config: ModelConfig, generator: torch.Generator, split: TensorSplit, own: Tensor
     ) -> None:
         super().__init__()
-        self.tokens = VocabEmbedding(_draw(generator, config.vocab, config.hidden), split)
+        self.tokens = own_rows(_draw(generator, config.vocab, config.hidden), split)
         self.positions = split.shared(_draw(generator, config.seq_len, config.hidden))
         here = own[split.own_tokens(len(own))]
         self.register_buffer("positions_of_tokens", here, persistent=False)
+        self._split = split
 
     def forward(self, ids: Tensor) -> Tensor:
         """Map ids (B, T) to hidden (B, S, D)."""
         positions = nn.functional.embedding(self.positions_of_tokens, self.positions)
-        return torch.as_tensor(self.tokens(ids)) + positions
+        return embed(ids, self.tokens, self._split) + positions
 
 
 class Block(nn.Module):
@@ -226,13 +227,12 @@ class Head(nn.Module):
     def __init__(self, config: ModelConfig, generator: torch.Generator, split: TensorSplit) -> None:
         super().__init__()
         self.norm = split.norm(config.hidden)
-        self.output = ColumnLinear(
-            _draw(generator, config.vocab, config.hidden), 1, split, bias=False
-        )
+        self.output = own_rows(_draw(generator, config.vocab, config.hidden), split)
+        self._split = split
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Map hidden (B, S, D) to logits (B, T, U) of this rank's rows."""
-        return torch.as_tensor(self.output(self.norm(hidden)))
+        return column_linear(self.norm(hidden), self.output, None, self._split)
 
 
 def _run_half(function: Callable[[Tensor], Tensor], hidden: Tensor) -> Tensor:

@@ -76,26 +76,21 @@ class ColumnLinear(nn.Module):
         parts: Equal blocks of outputs that are sliced one by one; 3 where
             queries, keys and values share one weight.
         split: The ranks to split over.
-        bias: Whether there is a b.
     """
 
-    def __init__(
-        self, weight: Tensor, parts: int, split: TensorSplit, *, bias: bool = True
-    ) -> None:
+    def __init__(self, weight: Tensor, parts: int, split: TensorSplit) -> None:
         super().__init__()
         outputs, width = weight.shape
         group = split.group
         rows = weight.view(parts, group.size, outputs // (parts * group.size), width)
         own = rows[:, group.position].reshape(-1, width).clone()
         self.weight = mark_split(nn.Parameter(own), group.axis)
-        self.bias: nn.Parameter | None = None
-        if bias:
-            self.bias = mark_split(nn.Parameter(torch.zeros(own.shape[0])), group.axis)
+        self.bias = mark_split(nn.Parameter(torch.zeros(own.shape[0])), group.axis)
         self._split = split
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Map (B, S, D) to this rank's (B, T, F)."""
-        return _Column.apply(hidden, self.weight, self.bias, self._split)  # type: ignore[no-any-return, no-untyped-call]
+        return column_linear(hidden, self.weight, self.bias, self._split)
 
 
 class RowLinear(nn.Module):
@@ -117,6 +112,13 @@ class RowLinear(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """Map this rank's (B, T, F) to (B, S, D)."""
         return leave(inputs @ self.weight.T, self._split) + self.bias
+
+
+def column_linear(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, split: TensorSplit
+) -> Tensor:
+    """Map (B, S, D) to (B, T, F) by this rank's rows (F, D) of a weight and (F,) of a bias."""
+    return _Column.apply(hidden, weight, bias, split)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def enter(hidden: Tensor, split: TensorSplit) -> Tensor:

@@ -48,11 +48,11 @@ class TiedEmbedding:
         embedding = next((stage.embedding for stage in stages if stage.embedding), None)
         head = next((stage.head for stage in stages if stage.head), None)
         if embedding is not None and head is not None:
-            head.output.weight = embedding.tokens.weight
+            head.output = embedding.tokens
         elif embedding is not None:
-            self.weight = embedding.tokens.weight
+            self.weight = embedding.tokens
         elif head is not None:
-            self.weight = head.output.weight
+            self.weight = head.output
 
     def sum_gradient(self, gradient: Tensor) -> None:
         """Give both copies the sum of their gradients, or of the same part of them.

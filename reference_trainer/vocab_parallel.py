@@ -21,28 +21,20 @@ from .gradient_norm import mark_split
 from .tensor_parallel import TensorSplit, leave
 
 
-class VocabEmbedding(nn.Module):
-    """Token embedding whose rows are split over the group.
+def own_rows(weight: Tensor, split: TensorSplit) -> nn.Parameter:
+    """Return this rank's rows (U, D) of a matrix (V, D) that is equal on every rank."""
+    group = split.group
+    own = weight.chunk(group.size)[group.position].clone()
+    return mark_split(nn.Parameter(own), group.axis)
 
-    Args:
-        weight: The full table (V, D), equal on every rank; sliced here.
-        split: The ranks to split over.
-    """
 
-    def __init__(self, weight: Tensor, split: TensorSplit) -> None:
-        super().__init__()
-        group = split.group
-        own = weight.chunk(group.size)[group.position].clone()
-        self.weight = mark_split(nn.Parameter(own), group.axis)
-        self._split = split
-
-    def forward(self, ids: Tensor) -> Tensor:
-        """Map ids (B, T) to (B, S, D)."""
-        if self._split.group.size == 1:
-            return nn.functional.embedding(ids, self.weight)
-        own, is_own = _own_rows(ids, len(self.weight), self._split)
-        found = nn.functional.embedding(own, self.weight) * is_own.unsqueeze(-1)
-        return leave(found, self._split)
+def embed(ids: Tensor, weight: Tensor, split: TensorSplit) -> Tensor:
+    """Map ids (B, T) to (B, S, D) by a table whose rows (U, D) are split over the group."""
+    if split.group.size == 1:
+        return nn.functional.embedding(ids, weight)
+    own, is_own = _own_ids(ids, len(weight), split)
+    found = nn.functional.embedding(own, weight) * is_own.unsqueeze(-1)
+    return leave(found, split)
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, split: TensorSplit) -> Tensor:
@@ -69,7 +61,7 @@ class _CrossEntropy(torch.autograd.Function):
         peak = wide.amax(dim=-1)
         split.comm.all_reduce(peak, split.group, op=dist.ReduceOp.MAX).wait()
         shifted = wide - peak.unsqueeze(-1)
-        own, is_own = _own_rows(labels, logits.shape[-1], split)
+        own, is_own = _own_ids(labels, logits.shape[-1], split)
         target = shifted.gather(-1, own.unsqueeze(-1)).squeeze(-1) * is_own
         exponentials = shifted.exp()
         sums = torch.stack((exponentials.sum(dim=-1), target))
@@ -88,7 +80,7 @@ class _CrossEntropy(torch.autograd.Function):
         return (grad * (grads[0] / len(grad))).to(ctx.dtype), None, None
 
 
-def _own_rows(ids: Tensor, rows: int, split: TensorSplit) -> tuple[Tensor, Tensor]:
+def _own_ids(ids: Tensor, rows: int, split: TensorSplit) -> tuple[Tensor, Tensor]:
     """Return the row of each token on this rank, 0 where it is elsewhere, and whether it is here."""
     shifted = ids - split.group.position * rows
     is_own = (shifted >= 0) & (shifted < rows)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.distributed.trainer_job import mesh_grads, mesh_losses, plain_grads, plain_losses
 
 from meshscope.probe.schema.layout import ParallelLayout
-from meshscope.reference_trainer.config import (
-    ModelConfig,
-    ScheduleConfig,
-    TrainConfig,
-    TrainerConfig,
-)
+from meshscope.reference_trainer.config import ModelConfig, TrainConfig, TrainerConfig
+from meshscope.reference_trainer.schedule_config import ScheduleConfig
 from meshscope.reference_trainer.split_config import ContextConfig, MoeConfig, TensorConfig
 
 pytestmark = pytest.mark.distributed
@@ -30,9 +27,8 @@ def run(layout: dict[str, int | str], **sections: object) -> TrainerConfig:
     """Return a run of the small model over a mesh."""
     return TrainerConfig(
         layout=ParallelLayout(**layout),  # type: ignore[arg-type]
-        model=MODEL,
         train=TRAIN,
-        **{"schedule": ScheduleConfig(microbatches=2), **sections},  # type: ignore[arg-type]
+        **{"model": MODEL, "schedule": ScheduleConfig(microbatches=2), **sections},  # type: ignore[arg-type]
     )
 
 
@@ -42,18 +38,36 @@ SMALL = {
     "all-to-all": run({"cp": 2}, context=ALL_TO_ALL),
     "experts": run({"dp": 2, "ep": 2}, moe=MOE),
 }
+DEEP = replace(MODEL, layers=4)
 LARGE = {
-    "tp2-ep1-sequence": run({"tp": 2}, tensor=SEQUENCE, moe=MOE),
     "tp2-moe": run({"tp": 2}, moe=MOE),
     "cp4-ring": run({"cp": 4}),
     "tp2-cp2-ring": run({"tp": 2, "cp": 2}, tensor=SEQUENCE),
-    "pp2-tp2-cp2-ring": run({"pp": 2, "tp": 2, "cp": 2}, tensor=SEQUENCE),
-    "pp2-tp2-cp2-all-to-all": run({"pp": 2, "tp": 2, "cp": 2}, context=ALL_TO_ALL),
-    "pp2-dp2-cp2-ring": run({"pp": 2, "dp": 2, "cp": 2, "order": "dp-pp-cp-tp"}),
-    "pp2-dp4-ep2": run(
-        {"pp": 2, "dp": 4, "ep": 2}, moe=MOE, schedule=ScheduleConfig(microbatches=1)
-    ),
     "tp2-dp2-cp2-ep4": run({"tp": 2, "dp": 2, "cp": 2, "ep": 4}, tensor=SEQUENCE, moe=MOE),
+    "dp4-ep2": run({"dp": 4, "ep": 2}, moe=MOE),
+    "pp2-tp2-cp2-ring-zb-h1": run(
+        {"pp": 2, "tp": 2, "cp": 2},
+        tensor=SEQUENCE,
+        schedule=ScheduleConfig(kind="zb-h1", microbatches=2),
+    ),
+    "pp2-tp2-cp2-all-to-all-interleaved": run(
+        {"pp": 2, "vpp": 2, "tp": 2, "cp": 2},
+        model=DEEP,
+        context=ALL_TO_ALL,
+        schedule=ScheduleConfig(kind="interleaved-1f1b", microbatches=2),
+    ),
+    "pp2-dp2-cp2-ring-tied": run(
+        {"pp": 2, "dp": 2, "cp": 2, "order": "dp-pp-cp-tp"}, model=replace(MODEL, tied=True)
+    ),
+    "pp2-dp2-ep2-zb-v": run(
+        {"pp": 2, "vpp": 2, "dp": 2, "ep": 2},
+        model=DEEP,
+        moe=MOE,
+        schedule=ScheduleConfig(kind="zb-v", microbatches=4),
+    ),
+    "pp2-tp2-sequence-tied-1f1b": run(
+        {"pp": 2, "tp": 2}, model=replace(MODEL, tied=True), tensor=SEQUENCE
+    ),
 }
 
 

@@ -72,7 +72,8 @@ def save_grads(config: TrainerConfig, place: Place, *, out: Path) -> None:
         parts.replica.start_step()
         parts.pipeline.step(ids[:, own], labels[:, own])
         parts.replica.update()
-        grads = {name: p.grad.clone() for name, p in parts.stages[0].named_parameters()}
+        (stage,) = parts.stages
+        grads = {name: p.grad.clone() for name, p in stage.named_parameters()}
         torch.save(grads, out / f"{mesh.rank}.pt")
 
 
@@ -80,7 +81,7 @@ def plain_model(config: TrainerConfig) -> Stage:
     """Return the whole model on one rank."""
     torch.set_num_threads(1)
     experts = ExpertSplit(config=config.moe, group=alone(0), context=alone(0), loss_shares=1)
-    return Stage(
+    model = Stage(
         config.model,
         StagePart(layers=range(config.model.layers), first=True, last=True),
         seed=config.train.seed,
@@ -89,6 +90,11 @@ def plain_model(config: TrainerConfig) -> Stage:
         runner=NoPace(),
         experts=experts if config.moe.experts else None,
     )
+    if config.model.tied:
+        assert model.embedding is not None
+        assert model.head is not None
+        model.head.output = model.embedding.tokens
+    return model
 
 
 def plain_losses(config: TrainerConfig) -> list[float]:

@@ -45,7 +45,7 @@ def test_sequence_parallelism_gathers_as_often_as_it_scatters(comm, group_of_two
 @pytest.mark.parametrize("sequence", [False, True])
 def test_the_weight_half_of_a_split_backward_communicates_nothing(comm, group_of_two, sequence):
     """Fails if a zero-bubble schedule would pay for tensor parallelism twice."""
-    split = TensorSplit(group_of_two, comm, sequence, overlap=False)
+    split = TensorSplit(group_of_two, comm, sequence)
     block = Block(BLOCK, torch.Generator().manual_seed(0), split)
     hidden = torch.randn(2, BLOCK.seq_len // (1 + sequence), BLOCK.hidden, requires_grad=True)
     output = block(hidden)
