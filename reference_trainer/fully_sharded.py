@@ -111,7 +111,7 @@ class FullyShardedReplica:
         if self._norm is not None:
             norm = self._norm.clip(
                 [
-                    Piece(local_part(p.grad), self._copies * copies_over(Axis.TP, p, self._tp.size))
+                    Piece(_gradient(p), self._copies * copies_over(Axis.TP, p, self._tp.size))
                     for p in self._parameters
                 ]
             )
@@ -122,11 +122,11 @@ class FullyShardedReplica:
         """Sum the gradients that FSDP2 has summed over the replicas over the other ranks too."""
         if not self._summands:
             return
-        gradients = [local_part(parameter.grad) for parameter in self._summands]
+        gradients = [_gradient(parameter) for parameter in self._summands]
         flat = torch.cat([gradient.flatten() for gradient in gradients])
         self._comm.all_reduce(flat, self._tp).wait()
         sizes = [gradient.numel() for gradient in gradients]
-        for gradient, total in zip(gradients, flat.split(sizes), strict=True):
+        for gradient, total in zip(gradients, torch.split(flat, sizes), strict=True):
             gradient.copy_(total.view_as(gradient))
 
     def settle(self) -> None:
@@ -243,3 +243,9 @@ class _CountedReduceScatter(ReduceScatter):
             return pending.work
         pending.wait()
         return None
+
+
+def _gradient(parameter: nn.Parameter) -> Tensor:
+    """Return this rank's part of a parameter's gradient, which a step has made."""
+    assert parameter.grad is not None
+    return local_part(parameter.grad)

@@ -183,7 +183,7 @@ class Block(nn.Module):
         """Map hidden (B, S, D) to hidden (B, S, D)."""
         hidden = hidden + self.projection(self._run_half(self._mix_tokens, hidden))
         if isinstance(self.mlp, Mlp):
-            return hidden + self.mlp.down(self._run_half(self._widen, hidden))
+            return hidden + torch.as_tensor(self.mlp.down(self._run_half(self._widen, hidden)))
         return hidden + torch.as_tensor(self.mlp(self.mlp_norm(hidden)))
 
     def _mix_tokens(self, hidden: Tensor) -> Tensor:

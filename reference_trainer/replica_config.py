@@ -55,7 +55,7 @@ class DataParallelConfig:
             raise ConfigError(
                 f"{self.shard_ranks} does not divide layout.dp x layout.cp = {replicas}",
                 where="data_parallel.shard_ranks",
-                remedy="Choose a divisor",
+                remedy="Choose a divisor of layout.dp x layout.cp",
             )
 
 
