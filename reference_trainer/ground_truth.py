@@ -15,6 +15,7 @@ and appended at its end: a killed run keeps all steps before the last.
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -42,7 +43,7 @@ class GroundTruth:
     def __init__(self, out: Path | None, rank: int, faults: Sequence[ResolvedFault]) -> None:
         self._out = out
         self._path = None if out is None else truth_path(out, rank)
-        self._lines: list[str] = []
+        self._lines: deque[str] = deque()
         if self._path is not None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._path.write_text("", encoding="utf-8")
@@ -83,6 +84,7 @@ class GroundTruth:
     def _flush(self) -> None:
         if self._path is None:
             return
-        lines, self._lines = self._lines, []
         with self._path.open("a", encoding="utf-8") as file:
-            file.writelines(f"{line}\n" for line in lines)
+            # One by one: another thread may append meanwhile, and loses nothing.
+            while self._lines:
+                file.write(f"{self._lines.popleft()}\n")
