@@ -97,7 +97,7 @@ def test_the_weight_half_of_a_split_backward_sends_no_tokens(comm, alone, group_
     """Fails if a zero-bubble schedule would pay for the experts' exchange twice."""
     mlp = layer(comm, alone, group=group_of_two)
     hidden = torch.randn(2, 4, HIDDEN, requires_grad=True)
-    output = mlp(hidden)
+    output = hidden + mlp(hidden)
     _, parameter_groups = stage_backward_input(
         [output], [torch.ones_like(output)], [hidden], mlp.parameters()
     )
