@@ -11,7 +11,7 @@ from meshscope.probe.schema.terms import Axis
 from .checks import require as _require
 from .fault_plan import FaultSpec
 from .schedule_config import ScheduleConfig
-from .schedules import SPLIT_BACKWARD, rank_of_last_stage
+from .schedules import rank_of_last_stage
 from .split_config import ContextConfig, MoeConfig, TensorConfig, check_splits
 
 
@@ -271,12 +271,6 @@ class TrainerConfig:
 
     def _check_device(self) -> None:
         on_cpu = self.device.kind == "cpu"
-        _require(
-            self.schedule.kind not in SPLIT_BACKWARD or not self.pace.enabled,
-            "emulates whole backward passes only",
-            where="pace",
-            remedy=f"Set every pace to 0 with schedule.kind = {self.schedule.kind}",
-        )
         _require(
             on_cpu or not self.pace.enabled,
             "emulates devices on a CPU and would only delay a real one",

@@ -13,14 +13,15 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
-from torch.distributed.pipelining import PipelineStage
 
 from .comm import Communicator
 from .compat import PASS_TYPES, Action, ScheduleRuntime
 from .config import TrainerConfig
 from .mesh import Mesh
 from .model import Stage, StagePart
-from .schedules import pipeline_orders, stages_of_rank
+from .pace import WeightPace
+from .paced_stage import PacedStage
+from .schedules import SPLIT_BACKWARD, pipeline_orders, stages_of_rank
 from .stage_split import layer_ranges
 from .tensor_parallel import TensorSplit
 from .vocab_parallel import cross_entropy
@@ -48,7 +49,7 @@ class Pipeline:
         config: The run.
         mesh: This rank's groups.
         modules: This rank's stages, by chunk.
-        comm: Issues the collectives of the loss.
+        comm: Issues the collectives of the loss, and counts the waits.
     """
 
     def __init__(
@@ -58,11 +59,14 @@ class Pipeline:
         self._has_first = 0 in own
         self._has_last = config.stages - 1 in own
         microbatches = config.schedule.microbatches
+        stages = [
+            _stage(config, mesh, module, index) for module, index in zip(modules, own, strict=True)
+        ]
+        if config.pace.enabled and config.schedule.kind in SPLIT_BACKWARD:
+            for stage in stages:
+                stage.pace = _weight_pace(config, stage.stage_index, lambda: comm.waited_ns)
         self._runtime = ScheduleRuntime(  # type: ignore[no-untyped-call]
-            [
-                _stage(config, mesh, module, index)
-                for module, index in zip(modules, own, strict=True)
-            ],
+            stages,
             microbatches,
             loss_fn=_share_of_mean_loss(
                 mesh.replicas.size * microbatches, TensorSplit(mesh.tp, comm)
@@ -91,10 +95,10 @@ class Pipeline:
         return torch.stack(losses).sum().detach() if self._has_last else None
 
 
-def _stage(config: TrainerConfig, mesh: Mesh, module: Stage, index: int) -> PipelineStage:
+def _stage(config: TrainerConfig, mesh: Mesh, module: Stage, index: int) -> PacedStage:
     """Wrap a stage; with both examples torch knows all shapes and runs no forward to infer them."""
     inputs, outputs = _example_tensors(config, index)
-    return PipelineStage(
+    return PacedStage(
         module,
         index,
         config.stages,
@@ -103,6 +107,11 @@ def _stage(config: TrainerConfig, mesh: Mesh, module: Stage, index: int) -> Pipe
         output_args=(outputs,),
         group=mesh.pp.handle,
     )
+
+
+def _weight_pace(config: TrainerConfig, stage: int, waited_ns: Callable[[], int]) -> WeightPace:
+    part = stage_part(config, stage)
+    return WeightPace(config.pace, len(part.layers), (part.first, part.last), waited_ns)
 
 
 def _runtime_orders(config: TrainerConfig) -> dict[int, list[Action | None]]:

@@ -127,6 +127,7 @@ def build_parts(
     config: TrainerConfig, mesh: Mesh, comm: Communicator, injector: FaultInjector
 ) -> Parts:
     """Build the stages of this rank and what trains them."""
+    splits_backward = config.schedule.kind in SPLIT_BACKWARD
     stages = [
         Stage(
             config.model,
@@ -134,7 +135,9 @@ def build_parts(
             seed=config.train.seed,
             tp=mesh.tp,
             comm=comm,
-            runner=Pace(config.pace, lambda: comm.waited_ns) if config.pace.enabled else NoPace(),
+            runner=Pace(config.pace, lambda: comm.waited_ns, splits_backward=splits_backward)
+            if config.pace.enabled
+            else NoPace(),
             sequence_parallel=config.tensor.sequence_parallel,
             context=_context(config, mesh, comm),
             experts=_experts(config, mesh),
@@ -146,7 +149,6 @@ def build_parts(
     tied = TiedEmbedding(config, mesh, stages, comm)
     # A list of modules names a parameter that two stages share only once.
     parameters = list(nn.ModuleList(stages).parameters())
-    splits_backward = config.schedule.kind in SPLIT_BACKWARD
 
     def reduce(members: list[nn.Parameter], group: MeshGroup) -> GradientReducer:
         return GradientReducer(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,7 +17,7 @@ from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.rundir import read_run
 from meshscope.probe.schema.terms import Axis
 from meshscope.reference_trainer.comm import Communicator, PerfectLinks
-from meshscope.reference_trainer.config import ModelConfig, TrainConfig, TrainerConfig
+from meshscope.reference_trainer.config import ModelConfig, PaceConfig, TrainConfig, TrainerConfig
 from meshscope.reference_trainer.data import global_batch
 from meshscope.reference_trainer.faults import FaultInjector
 from meshscope.reference_trainer.ground_truth import GroundTruth
@@ -160,6 +161,12 @@ def test_blocks_split_by_weight_train_the_same_model(tmp_path: Path) -> None:
     """Fails if stages of unequal depth draw other weights or send other shapes."""
     config = run_config("zb-h1", tied=False, head_weight=2.0)
     assert config.layers_per_stage == (3, 1)
+    assert_same_training(config, tmp_path)
+
+
+def test_a_pace_changes_no_gradient_of_a_split_backward(tmp_path: Path) -> None:
+    """Fails if the borders of paced parts get in the way of a schedule that splits backwards."""
+    config = replace(run_config("zb-v", tied=False), pace=PaceConfig(layer_ms=0.5, head_ms=0.5))
     assert_same_training(config, tmp_path)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 
 import torch
+from torch.distributed.pipelining import PipelineStage
 
 from meshscope.reference_trainer import compat
 from meshscope.reference_trainer.schedules import PassKind
@@ -20,6 +21,8 @@ def test_the_private_names_are_there_and_take_our_arguments():
     assert list(prepare.parameters)[:2] == ["self", "actions"]
     step = inspect.signature(compat.ScheduleRuntime.step)
     assert {"target", "losses", "return_outputs"} <= set(step.parameters)
+    backward = inspect.signature(PipelineStage.backward_maybe_with_nosync)
+    assert list(backward.parameters)[1:] == ["backward_type", "bwd_kwargs", "last_backward"]
     build = inspect.signature(compat.ScheduleRuntime.__mro__[1].__init__)
     assert {"stages", "n_microbatches", "loss_fn", "scale_grads"} <= set(build.parameters)
 

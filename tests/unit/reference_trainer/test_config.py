@@ -81,11 +81,6 @@ def test_a_wrong_section_names_the_field(build, field, remedy):
             "schedule.stage_weights",
             "one weight per stage",
         ),
-        (
-            {"schedule": ScheduleConfig(kind="zb-h1"), "pace": PaceConfig(layer_ms=1.0)},
-            "pace",
-            "Set every pace to 0",
-        ),
         ({"layout": ParallelLayout(tp=3)}, "model.heads", "layout.tp = 3"),
         ({"layout": ParallelLayout(pp=8)}, "model.layers", "at least one block"),
         ({"layout": ParallelLayout(dp=3)}, "train.global_batch", "Use a multiple of 12"),
