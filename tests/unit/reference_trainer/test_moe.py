@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
 
 from meshscope.reference_trainer.moe import ExpertSplit, MoeMlp
 from meshscope.reference_trainer.split_config import MoeConfig
@@ -90,3 +91,17 @@ def test_ranks_hold_each_expert_once(comm, alone, group_of_two):
         layer(comm, alone, group=replace(group_of_two, position=place)).up for place in (0, 1)
     ]
     assert torch.equal(torch.cat(halves), whole.up)
+
+
+def test_the_weight_half_of_a_split_backward_sends_no_tokens(comm, alone, group_of_two):
+    """Fails if a zero-bubble schedule would pay for the experts' exchange twice."""
+    mlp = layer(comm, alone, group=group_of_two)
+    hidden = torch.randn(2, 4, HIDDEN, requires_grad=True)
+    output = hidden + mlp(hidden)
+    _, parameter_groups = stage_backward_input(
+        [output], [torch.ones_like(output)], [hidden], mlp.parameters()
+    )
+    before = comm.issued
+    stage_backward_weight(mlp.parameters(), parameter_groups)
+    assert comm.issued == before
+    assert all(parameter.grad is not None for parameter in mlp.parameters())
