@@ -47,13 +47,19 @@ def main(
             help="Folder for losses.json and the ground truth of faults.", file_okay=False
         ),
     ] = None,
+    dry_run: Annotated[  # noqa: FBT002 - typer reads options from the signature
+        bool, typer.Option("--dry-run", help="Print the plan of the run and start nothing.")
+    ] = False,
 ) -> None:
     """Train a small transformer over a mesh of ranks, with injected faults if wanted."""
     try:
         text = preset_text(preset) if config is None else file_text(config)
         where = preset if config is None else str(config)
         settings = load_config(text, overrides=overrides or (), faults=faults or (), where=where)
-        _train(settings, out)
+        if dry_run:
+            _print_plan(settings)
+        else:
+            _train(settings, out)
     except ConfigError as error:
         # Every rank fails in the same way; one message is enough.
         if os.environ.get("RANK", "0") == "0":
@@ -67,6 +73,13 @@ def _train(settings: TrainerConfig, out: Path | None) -> None:
     from .train import train
 
     train(settings, Place.from_environment(), out=out, emit=_print_line)
+
+
+def _print_plan(settings: TrainerConfig) -> None:
+    """Print what is known before the run starts."""
+    from .dry_run import dry_run_text
+
+    sys.stdout.write(dry_run_text(settings))
 
 
 def _print_line(line: str) -> None:

@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from meshscope.probe.schema.layout import ParallelLayout
+from meshscope.probe.schema.terms import Axis
 
 from .checks import require as _require
 from .fault_plan import FaultSpec
 from .replica_config import DataParallelConfig, MemoryConfig
 from .schedule_config import ScheduleConfig
-from .schedules import SPLIT_BACKWARD
+from .schedules import rank_of_last_stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,6 +245,13 @@ class TrainerConfig:
         """Return the blocks of each stage in model order, by hand or by weight."""
         return self.schedule.split(self.model.layers, self.stages)
 
+    def embedding_groups(self) -> list[tuple[int, ...]]:
+        """Return the pairs of ranks that hold a copy each of a tied embedding; empty if none do."""
+        last = rank_of_last_stage(self.schedule.kind, self.layout.pp)
+        if not self.model.tied or last == 0:
+            return []
+        return [(ranks[0], ranks[last]) for ranks in self.layout.groups(Axis.PP)]
+
     def check_trainable(self) -> None:
         """Refuse what can be planned with ``--dry-run`` but is not built here.
 
@@ -283,12 +291,6 @@ class TrainerConfig:
 
     def _check_device(self) -> None:
         on_cpu = self.device.kind == "cpu"
-        _require(
-            self.schedule.kind not in SPLIT_BACKWARD or not self.pace.enabled,
-            "emulates whole backward passes only",
-            where="pace",
-            remedy=f"Set every pace to 0 with schedule.kind = {self.schedule.kind}",
-        )
         _require(
             on_cpu or not self.pace.enabled,
             "emulates devices on a CPU and would only delay a real one",

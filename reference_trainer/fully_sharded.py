@@ -112,6 +112,9 @@ class FullyShardedReplica:
         """Forget the gradients of the last step."""
         self.optimizer.zero_grad()
 
+    def finish(self) -> None:
+        """Do nothing: the pipeline's step ends when the sums are there."""
+
     def update(self) -> Tensor | None:
         """Clip, and update the weights; return the gradient's norm if it is wanted."""
         norm = None

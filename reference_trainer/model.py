@@ -155,16 +155,6 @@ class Head(nn.Module):
         return nn.functional.linear(self.norm(hidden), self.output)
 
 
-def parameter_count(config: ModelConfig) -> int:
-    """Return the parameters of the whole model, biases and norms included."""
-    hidden, ffn = config.hidden, config.ffn
-    matrices = 4 * hidden * hidden + 2 * hidden * ffn
-    biases_and_norms = (3 * hidden + hidden + ffn + hidden) + 4 * hidden
-    matrices_at_edges = 1 if config.tied else 2
-    edges = (matrices_at_edges * config.vocab + config.seq_len) * hidden + 2 * hidden
-    return config.layers * (matrices + biases_and_norms) + edges
-
-
 def _run_half(function: Callable[[Tensor], Tensor], hidden: Tensor) -> Tensor:
     """Run half a block and keep what its backward needs."""
     return function(hidden)

@@ -14,7 +14,8 @@ compute meanwhile: a rank that waited 30 ms for its peer still takes t of its ow
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
@@ -64,13 +65,21 @@ class Pace:
         config: The times.
         waited_ns: Returns how long this rank has waited for communication so
             far, in nanoseconds.
+        splits_backward: Backwards come in two halves; a part's own backward then takes
+            the half for its inputs, and ``WeightPace`` sees to the other.
         recompute_frac: Part of a block's forward that its backward repeats.
     """
 
     def __init__(
-        self, config: PaceConfig, waited_ns: Callable[[], int], *, recompute_frac: float = 0.0
+        self,
+        config: PaceConfig,
+        waited_ns: Callable[[], int],
+        *,
+        splits_backward: bool = False,
+        recompute_frac: float = 0.0,
     ) -> None:
-        self._layer_factor = _BACKWARD_FACTOR + recompute_frac
+        self._backward_factor = 1 if splits_backward else _BACKWARD_FACTOR
+        self._recompute_frac = recompute_frac
         self._embed_ns = round(config.embed_ms * 1e6)
         self._layer_ns = round(config.layer_ms * 1e6)
         self._head_ns = round(config.head_ms * 1e6)
@@ -78,26 +87,69 @@ class Pace:
 
     def embed(self, part: nn.Module, ids: Tensor) -> Tensor:
         """Run the embedding; token ids have no gradient, so its backward is one sleep."""
-        timer = _Timer(self._embed_ns, self._waited_ns)
+        timer = self._timer(self._embed_ns)
         timer.start()
         hidden = _run(part, ids)
         return _Border.apply(hidden, timer.finish_forward, timer.sleep_backward)  # type: ignore[no-any-return, no-untyped-call]
 
     def layer(self, part: nn.Module, hidden: Tensor) -> Tensor:
         """Run one transformer block."""
-        return self._between_borders(part, hidden, self._layer_ns, self._layer_factor)
+        return self._between_borders(part, hidden, self._layer_ns, self._recompute_frac)
 
     def head(self, part: nn.Module, hidden: Tensor) -> Tensor:
         """Run the final norm and the output head."""
-        return self._between_borders(part, hidden, self._head_ns, _BACKWARD_FACTOR)
+        return self._between_borders(part, hidden, self._head_ns)
+
+    def _timer(self, least_ns: int, repeated_frac: float = 0.0) -> _Timer:
+        return _Timer(least_ns, self._waited_ns, self._backward_factor + repeated_frac)
 
     def _between_borders(
-        self, part: nn.Module, hidden: Tensor, least_ns: int, backward_factor: float
+        self, part: nn.Module, hidden: Tensor, least_ns: int, repeated_frac: float = 0.0
     ) -> Tensor:
-        timer = _Timer(least_ns, self._waited_ns, backward_factor)
+        timer = self._timer(least_ns, repeated_frac)
         hidden = _Border.apply(hidden, timer.start, timer.finish_backward)  # type: ignore[no-untyped-call]
         hidden = _run(part, hidden)
         return _Border.apply(hidden, timer.finish_forward, timer.start)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class WeightPace:
+    """Keeps the weights' half of a stage's backward, or both halves, from ending too early.
+
+    Args:
+        config: The times.
+        blocks: Transformer blocks of the stage.
+        edges: Whether the stage has the embedding, and the head.
+        waited_ns: As for ``Pace``.
+    """
+
+    def __init__(
+        self,
+        config: PaceConfig,
+        blocks: int,
+        edges: tuple[bool, bool],
+        waited_ns: Callable[[], int],
+    ) -> None:
+        forward_ms = (
+            blocks * config.layer_ms + edges[0] * config.embed_ms + edges[1] * config.head_ms
+        )
+        self._forward_ns = round(forward_ms * 1e6)
+        self._waited_ns = waited_ns
+
+    @contextmanager
+    def weights(self) -> Iterator[None]:
+        """Give the body the time of one forward."""
+        timer = _Timer(self._forward_ns, self._waited_ns)
+        timer.start()
+        yield
+        timer.finish_forward()
+
+    @contextmanager
+    def whole_backward(self) -> Iterator[None]:
+        """Give the body the time of a whole backward."""
+        timer = _Timer(self._forward_ns, self._waited_ns)
+        timer.start()
+        yield
+        timer.finish_backward()
 
 
 class _Timer:
@@ -146,7 +198,8 @@ class _Border(torch.autograd.Function):
     ) -> Tensor:
         ctx.on_backward = on_backward
         on_forward()
-        return tensor.view_as(tensor)
+        # Not a view: the pipeline runtime detaches the outputs of a stage in place.
+        return tensor.detach()
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:

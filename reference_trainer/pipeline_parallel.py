@@ -14,14 +14,15 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.pipelining import PipelineStage
 
 from .compat import PASS_TYPES, REDUCE_GRAD, Action, ScheduleRuntime
 from .config import TrainerConfig
 from .mesh import Mesh
 from .model import Stage, StagePart
+from .pace import WeightPace
+from .paced_stage import PacedStage
 from .precision import model_dtype
-from .schedules import pipeline_orders, stages_of_rank
+from .schedules import SPLIT_BACKWARD, pipeline_orders, stages_of_rank
 from .stage_split import layer_ranges
 
 
@@ -57,6 +58,7 @@ class Pipeline:
         config: The run.
         mesh: This rank's groups.
         modules: This rank's stages, by chunk.
+        waited_ns: Returns how long this rank has waited for communication so far.
         gradients: Hears what the runtime knows of gradients; None leaves that to torch,
             which tells FSDP2.
     """
@@ -66,17 +68,22 @@ class Pipeline:
         config: TrainerConfig,
         mesh: Mesh,
         modules: Sequence[Stage],
+        waited_ns: Callable[[], int],
         gradients: GradientListener | None = None,
     ) -> None:
         own = own_stages(config, mesh.pp.position)
         self._has_first = 0 in own
         self._has_last = config.stages - 1 in own
         microbatches = config.schedule.microbatches
+        stages = [
+            _stage(config, mesh, module, index) for module, index in zip(modules, own, strict=True)
+        ]
+        for stage in stages:
+            stage.gradients = gradients
+            if config.pace.enabled and config.schedule.kind in SPLIT_BACKWARD:
+                stage.pace = _weight_pace(config, stage.stage_index, waited_ns)
         self._runtime = ScheduleRuntime(  # type: ignore[no-untyped-call]
-            [
-                _stage(config, mesh, module, index, gradients)
-                for module, index in zip(modules, own, strict=True)
-            ],
+            stages,
             microbatches,
             loss_fn=_share_of_mean_loss(config.layout.dp * microbatches),
             scale_grads=False,
@@ -109,7 +116,7 @@ class Pipeline:
         return torch.stack(losses).sum().detach() if self._has_last else None
 
 
-class _Stage(PipelineStage):
+class _Stage(PacedStage):
     """Tells of backwards that write gradients without autograd's hooks."""
 
     gradients: GradientListener | None = None
@@ -121,16 +128,10 @@ class _Stage(PipelineStage):
             self.gradients.collect(self.submod)
 
 
-def _stage(
-    config: TrainerConfig,
-    mesh: Mesh,
-    module: Stage,
-    index: int,
-    gradients: GradientListener | None,
-) -> PipelineStage:
+def _stage(config: TrainerConfig, mesh: Mesh, module: Stage, index: int) -> _Stage:
     """Wrap a stage; with both examples torch knows all shapes and runs no forward to infer them."""
     inputs, outputs = _example_tensors(config, index)
-    stage = _Stage(
+    return _Stage(
         module,
         index,
         config.stages,
@@ -139,8 +140,11 @@ def _stage(
         output_args=(outputs,),
         group=mesh.pp.handle,
     )
-    stage.gradients = gradients
-    return stage
+
+
+def _weight_pace(config: TrainerConfig, stage: int, waited_ns: Callable[[], int]) -> WeightPace:
+    part = stage_part(config, stage)
+    return WeightPace(config.pace, len(part.layers), (part.first, part.last), waited_ns)
 
 
 def _runtime_orders(config: TrainerConfig) -> dict[int, list[Action | None]]:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from meshscope.probe.schema.layout import ParallelLayout
-from meshscope.probe.schema.terms import ScheduleKind
 
 from .checks import require
 from .schedules import V_SHAPED
@@ -78,7 +77,7 @@ class ScheduleConfig:
         ranks, chunks, kind = layout.pp, layout.vpp, self.kind
         if kind in V_SHAPED:
             fits, remedy = chunks == 2, f"Set it to 2: {kind} has two stages per rank"
-        elif kind == ScheduleKind.INTERLEAVED:
+        elif kind == "interleaved-1f1b":
             fits, remedy = chunks >= 2, "Set it to 2 or more"
         else:
             fits, remedy = chunks == 1, "Set it to 1, or schedule.kind to interleaved-1f1b"
@@ -95,13 +94,13 @@ class ScheduleConfig:
             remedy="Set it to 2 or more, or layout.vpp to 1 with schedule.kind 1f1b",
         )
         require(
-            kind != ScheduleKind.INTERLEAVED or self.microbatches % ranks == 0,
+            kind != "interleaved-1f1b" or self.microbatches % ranks == 0,
             f"{self.microbatches} is not a multiple of layout.pp = {ranks}",
             where="schedule.microbatches",
             remedy=f"Use a multiple of {ranks}: {kind} works in rounds of one per rank",
         )
         require(
-            kind != ScheduleKind.DUALPIPE_V or self.microbatches >= 2 * ranks,
+            kind != "dualpipe-v" or self.microbatches >= 2 * ranks,
             f"{self.microbatches} do not fill both legs of a V of {ranks} ranks",
             where="schedule.microbatches",
             remedy=f"Use at least {2 * ranks}",

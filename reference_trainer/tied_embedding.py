@@ -15,24 +15,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from meshscope.probe.schema.layout import ParallelLayout
-from meshscope.probe.schema.terms import Axis
 
 from .comm import Communicator
 from .config import TrainerConfig
 from .mesh import Mesh, MeshGroup
 from .model import Stage
-from .schedules import rank_of_last_stage
 
 _GROUP_DESC = "embedding"
-
-
-def embedding_groups(config: TrainerConfig) -> list[tuple[int, ...]]:
-    """Return the pairs of ranks that hold a copy each of a tied embedding; empty if none do."""
-    layout = config.layout
-    last = rank_of_last_stage(config.schedule.kind, layout.pp)
-    if not config.model.tied or last == 0:
-        return []
-    return [(ranks[0], ranks[last]) for ranks in layout.groups(Axis.PP)]
 
 
 class TiedEmbedding:
@@ -52,8 +41,8 @@ class TiedEmbedding:
         self, config: TrainerConfig, mesh: Mesh, stages: Sequence[Stage], comm: Communicator
     ) -> None:
         self._comm = comm
+        self._group = _own_group(config.embedding_groups(), mesh.rank, mesh.layout)
         self.weight: nn.Parameter | None = None
-        self._group = _own_group(embedding_groups(config), mesh.rank, mesh.layout)
         if not config.model.tied:
             return
         embedding = next((stage.embedding for stage in stages if stage.embedding), None)

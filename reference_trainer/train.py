@@ -23,12 +23,13 @@ from .ground_truth import GroundTruth
 from .hardware import find_hardware
 from .memory_account import Account, MemoryAccount, NoAccount, account_path
 from .mesh import Mesh, Place, open_mesh
-from .model import Stage, parameter_count
+from .model import Stage
 from .pace import NoPace, Pace, PartRunner
+from .parameter_counts import parameter_count
 from .pipeline_parallel import Pipeline, own_stages, stage_part
 from .replica import Replica, build_replica
 from .report import LossReport
-from .schedules import rank_of_last_stage
+from .schedules import SPLIT_BACKWARD, rank_of_last_stage
 from .tied_embedding import TiedEmbedding
 
 
@@ -36,6 +37,8 @@ from .tied_embedding import TiedEmbedding
 class Parts:
     """What one rank trains with."""
 
+    stages: tuple[Stage, ...]
+    """This rank's part of the model, by chunk."""
     pipeline: Pipeline
     """Forward and backward of a step."""
     replica: Replica
@@ -73,7 +76,7 @@ def train(
         truth = GroundTruth(out, mesh.rank, faults)
         injector = FaultInjector(faults, mesh.layout, mesh.rank, truth)
         comm.links = injector
-        parts = _build_parts(config, mesh, comm, injector, out)
+        parts = build_parts(config, mesh, comm, injector, out)
         reports = mesh.is_reporter(rank_of_last_stage(config.schedule.kind, config.layout.pp))
         report = LossReport(emit if reports else None)
 
@@ -116,6 +119,7 @@ def _train_step(
         loss = parts.pipeline.step(ids, labels)
     summing = None if loss is None else comm.all_reduce(loss, mesh.dp)
     with account.phase("update"):
+        parts.replica.finish()
         norm = parts.replica.update()
     if summing is not None:
         summing.wait()
@@ -123,8 +127,12 @@ def _train_step(
     return loss, norm
 
 
-def _build_parts(
-    config: TrainerConfig, mesh: Mesh, comm: Communicator, injector: FaultInjector, out: Path | None
+def build_parts(
+    config: TrainerConfig,
+    mesh: Mesh,
+    comm: Communicator,
+    injector: FaultInjector,
+    out: Path | None = None,
 ) -> Parts:
     """Build the stages of this rank and what trains them."""
     memory = config.memory
@@ -151,7 +159,10 @@ def _build_parts(
         path = account_path(out, mesh.rank)
         account = MemoryAccount(path, mesh.device, store, replica.held)
     return Parts(
-        pipeline=Pipeline(config, mesh, stages, replica.listener), replica=replica, account=account
+        stages=tuple(stages),
+        pipeline=Pipeline(config, mesh, stages, lambda: comm.waited_ns, replica.listener),
+        replica=replica,
+        account=account,
     )
 
 
@@ -161,8 +172,12 @@ def _build_runner(
     """Return what runs the parts of a stage."""
     runner: PartRunner = NoPace()
     if config.pace.enabled:
-        repeated = recompute_frac(config)
-        runner = Pace(config.pace, lambda: comm.waited_ns, recompute_frac=repeated)
+        runner = Pace(
+            config.pace,
+            lambda: comm.waited_ns,
+            splits_backward=config.schedule.kind in SPLIT_BACKWARD,
+            recompute_frac=recompute_frac(config),
+        )
     full = config.memory.recompute == "full"
     return ActivationRunner(runner, full=full, store=store) if full or store else runner
 

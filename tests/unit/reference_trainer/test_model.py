@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 
 from meshscope.reference_trainer.config import ModelConfig
-from meshscope.reference_trainer.model import Stage, StagePart, parameter_count
+from meshscope.reference_trainer.model import Stage, StagePart
 from meshscope.reference_trainer.pace import NoPace
+from meshscope.reference_trainer.parameter_counts import parameter_count
 
 CONFIG = ModelConfig(layers=3, hidden=16, ffn=48, heads=2, vocab=40, seq_len=8)
 

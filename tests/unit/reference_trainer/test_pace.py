@@ -111,3 +111,18 @@ def test_a_repeated_forward_makes_the_backward_longer(clock):
     assert clock.time_ns == 10_000_000
     output.sum().backward()
     assert clock.time_ns == 10_000_000 + 30_000_000
+
+
+def test_under_a_split_backward_each_half_takes_one_forward(clock):
+    """Fails if a schedule that splits its backwards is emulated with other times than it says."""
+    config = PaceConfig(layer_ms=10.0, head_ms=5.0)
+    paced = pace.Pace(config, lambda: 0, splits_backward=True)
+    output = paced.layer(Work(clock), torch.ones(2, requires_grad=True))
+    output.sum().backward()
+    assert clock.slept_ns == [7_000_000, 6_000_000]
+    weights = pace.WeightPace(config, 2, (False, True), lambda: 0)
+    with weights.weights():
+        clock.time_ns += 4_000_000
+    with weights.whole_backward():
+        clock.time_ns += 4_000_000
+    assert clock.slept_ns[2:] == [21_000_000, 46_000_000]
