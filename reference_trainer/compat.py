@@ -42,6 +42,12 @@ reduce_scatter_single: Any = (
 )
 """Reduce-scatter of one tensor into one; torch 2.13 deprecates its older name."""
 
+foreach_norm = torch._foreach_norm
+"""Norms of many tensors in few kernels."""
+
+foreach_scale = torch._foreach_mul_
+"""Many tensors multiplied in place, by one scalar tensor or a number each."""
+
 REDUCE_GRAD = _ComputationType.REDUCE_GRAD
 """What the runtime does when the last backward of a stage is done."""
 
@@ -83,6 +89,8 @@ __all__ = [
     "ReduceScatter",
     "ScheduleRuntime",
     "all_gather_single",
+    "foreach_norm",
+    "foreach_scale",
     "is_wanted",
     "process_group",
     "reduce_scatter_single",

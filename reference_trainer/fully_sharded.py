@@ -104,9 +104,22 @@ class FullyShardedReplica:
         """Forget the gradients of the last step."""
         self.optimizer.zero_grad()
 
+    def finish(self) -> None:
+        """Return when gradients that tensor-parallel ranks have summands of are summed over them.
+
+        The sums over the replicas are there: the pipeline's step ends with them.
+        """
+        if not self._summands:
+            return
+        gradients = [_gradient(parameter) for parameter in self._summands]
+        flat = torch.cat([gradient.flatten() for gradient in gradients])
+        self._comm.all_reduce(flat, self._tp).wait()
+        sizes = [gradient.numel() for gradient in gradients]
+        for gradient, total in zip(gradients, torch.split(flat, sizes), strict=True):
+            gradient.copy_(total.view_as(gradient))
+
     def update(self) -> Tensor | None:
         """Clip, and update the weights; return the gradient's norm if it is wanted."""
-        self._sum_over_tp()
         norm = None
         if self._norm is not None:
             norm = self._norm.clip(
@@ -117,17 +130,6 @@ class FullyShardedReplica:
             )
         self.optimizer.step()
         return norm
-
-    def _sum_over_tp(self) -> None:
-        """Sum the gradients that FSDP2 has summed over the replicas over the other ranks too."""
-        if not self._summands:
-            return
-        gradients = [_gradient(parameter) for parameter in self._summands]
-        flat = torch.cat([gradient.flatten() for gradient in gradients])
-        self._comm.all_reduce(flat, self._tp).wait()
-        sizes = [gradient.numel() for gradient in gradients]
-        for gradient, total in zip(gradients, torch.split(flat, sizes), strict=True):
-            gradient.copy_(total.view_as(gradient))
 
     def settle(self) -> None:
         """Do nothing: the parts are what the optimizer left."""

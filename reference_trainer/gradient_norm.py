@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from meshscope.probe.schema.terms import Axis
 
 from .comm import Communicator
+from .compat import foreach_norm, foreach_scale
 from .mesh import Mesh, MeshGroup
 
 _SPLIT_AXES = "_split_axes"
@@ -82,12 +83,13 @@ class GradientNorm:
             The norm before, a scalar on the device.
         """
         gradients = [piece.gradient for piece in pieces]
-        weights = [1 / piece.copies for piece in pieces]
-        norms = torch.stack(torch._foreach_norm(gradients))
-        squares = (norms.square() * norms.new_tensor(weights)).sum()
+        norms = list(foreach_norm(gradients))
+        # Numbers of the host as arguments: a tensor of them would have to be copied and waited for.
+        foreach_scale(norms, [piece.copies**-0.5 for piece in pieces])
+        squares = torch.stack(norms).square().sum()
         for group in self._groups:
             self._comm.all_reduce(squares, group).wait()
         norm = squares.sqrt()
         if math.isfinite(self._max_norm):
-            torch._foreach_mul_(gradients, (self._max_norm / (norm + _TINY)).clamp(max=1.0))
+            foreach_scale(gradients, (self._max_norm / (norm + _TINY)).clamp(max=1.0))
         return norm

@@ -7,7 +7,8 @@ for gradients that are summed whole (ZeRO 0) or kept in parts (ZeRO 1 and 2);
     settle       weights are whole
     start_step   gradients are zero
                  ... all microbatches; mark_final(stage) after its last backward
-    update       wait for the sums, clip, optimizer, start to gather the weights
+    finish       gradients are summed over the replicas
+    update       clip, optimizer, start to gather the weights
 """
 
 from __future__ import annotations
@@ -53,6 +54,9 @@ class Replica(Protocol):
 
     def start_step(self) -> None:
         """Make the weights whole and the gradients zero."""
+
+    def finish(self) -> None:
+        """Return when the gradients are summed over all that hold the same weights."""
 
     def update(self) -> Tensor | None:
         """Update the weights by this step's gradients; return their norm where it is wanted."""
@@ -154,10 +158,13 @@ class BucketReplica:
         for share in self._shares:
             share.reducer.start_step()
 
-    def update(self) -> Tensor | None:
-        """Update the weights by this step's gradients; return their norm where it is wanted."""
+    def finish(self) -> None:
+        """Return when the gradients are summed over all that hold the same weights."""
         for share in self._shares:
             share.finish(self._tied)
+
+    def update(self) -> Tensor | None:
+        """Update the weights by this step's gradients; return their norm where it is wanted."""
         norm = None
         if self._norm is not None:
             norm = self._norm.clip([p for s in self._shares for p in s.pieces()])

@@ -106,6 +106,7 @@ def _train_step(
         loss = parts.pipeline.step(ids, labels)
     summing = None if loss is None else comm.all_reduce(loss, mesh.replicas)
     with account.phase("update"):
+        parts.replica.finish()
         norm = parts.replica.update()
     if summing is not None:
         summing.wait()

@@ -57,7 +57,7 @@ def first_gradients(config: TrainerConfig, place: Place, out: Path) -> None:
         parts = build_parts(config, mesh, comm, injector)
         parts.replica.start_step()
         parts.pipeline.step(*global_batch(config, 0))
-        parts.replica.update()
+        parts.replica.finish()
         found = {}
         for index, stage in zip(own_stages(config, mesh.pp.position), parts.stages, strict=True):
             first_layer = stage_part(config, index).layers.start

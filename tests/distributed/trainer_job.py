@@ -71,7 +71,7 @@ def save_grads(config: TrainerConfig, place: Place, *, out: Path) -> None:
         ids, labels = next(batches(config, mesh.dp.position))
         parts.replica.start_step()
         parts.pipeline.step(ids[:, own], labels[:, own])
-        parts.replica.update()
+        parts.replica.finish()
         (stage,) = parts.stages
         grads = {name: p.grad.clone() for name, p in stage.named_parameters()}
         torch.save(grads, out / f"{mesh.rank}.pt")

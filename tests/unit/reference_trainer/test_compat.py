@@ -72,3 +72,19 @@ def test_a_custom_backward_learns_which_gradients_are_wanted():
     product.backward()
     _Notes.apply(torch.ones(2), right, notes).sum().backward()
     assert notes == [[True, False], [False, True], [True, True], [False, True]]
+
+
+def test_what_data_parallelism_leans_on_is_there():
+    """Fails if torch moves the reduction's place in the order, FSDP2's seams or its batched maths."""
+    assert str(compat.Action(1, compat.REDUCE_GRAD, None)) == "1REDUCE_GRAD"
+    register = inspect.signature(compat.ScheduleRuntime.register_custom_function)
+    assert list(register.parameters) == ["self", "computation_type", "custom_function"]
+    gather, scatter = compat.AllGather.__call__, compat.ReduceScatter.__call__
+    seam = ["self", "output_tensor", "input_tensor", "group"]
+    assert list(inspect.signature(gather).parameters) == [*seam, "async_op"]
+    assert list(inspect.signature(scatter).parameters) == [*seam, "op", "async_op"]
+    tensors = [torch.tensor([3.0, 4.0]), torch.tensor([2.0])]
+    assert [norm.item() for norm in compat.foreach_norm(tensors)] == [5.0, 2.0]
+    compat.foreach_scale(tensors, torch.tensor(2.0))
+    compat.foreach_scale(tensors, [1.0, 0.5])
+    assert [tensor.tolist() for tensor in tensors] == [[6.0, 8.0], [2.0]]

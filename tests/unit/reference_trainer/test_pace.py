@@ -103,6 +103,16 @@ def test_the_embedding_sleeps_without_an_input_gradient(clock):
     assert embedding.weight.grad is not None
 
 
+def test_a_repeated_forward_makes_the_backward_longer(clock):
+    """Fails if recomputation is free in a paced run."""
+    paced = pace.Pace(PaceConfig(layer_ms=10.0), lambda: 0, recompute_frac=1.0)
+    runner = ActivationRunner(paced, full=True, store=None)
+    output = runner.layer(KeepingWork(clock), torch.ones(2, requires_grad=True))
+    assert clock.time_ns == 10_000_000
+    output.sum().backward()
+    assert clock.time_ns == 10_000_000 + 30_000_000
+
+
 def test_under_a_split_backward_each_half_takes_one_forward(clock):
     """Fails if a schedule that splits its backwards is emulated with other times than it says."""
     config = PaceConfig(layer_ms=10.0, head_ms=5.0)
@@ -116,13 +126,3 @@ def test_under_a_split_backward_each_half_takes_one_forward(clock):
     with weights.whole_backward():
         clock.time_ns += 4_000_000
     assert clock.slept_ns[2:] == [21_000_000, 46_000_000]
-
-
-def test_a_repeated_forward_makes_the_backward_longer(clock):
-    """Fails if recomputation is free in a paced run."""
-    paced = pace.Pace(PaceConfig(layer_ms=10.0), lambda: 0, recompute_frac=1.0)
-    runner = ActivationRunner(paced, full=True, store=None)
-    output = runner.layer(KeepingWork(clock), torch.ones(2, requires_grad=True))
-    assert clock.time_ns == 10_000_000
-    output.sum().backward()
-    assert clock.time_ns == 10_000_000 + 30_000_000
