@@ -238,6 +238,12 @@ class TrainerConfig:
     def _check_faults(self) -> None:
         for fault in self.faults:
             fault.check_mesh(self.layout)
+            _require(
+                fault.kind != "hot_expert" or 0 <= fault.expert < self.moe.experts,
+                f"expert = {fault.expert} is none of the {self.moe.experts} experts of the model",
+                where=fault.where,
+                remedy="Choose a lower one, or set moe.experts",
+            )
         uneven = any(fault.kind == "sequence_imbalance" for fault in self.faults)
         _require(
             not uneven or (self.data.documents == "long_tail" and self.pace.layer_ms > 0),

@@ -46,6 +46,7 @@ class FaultSpec:
         "item_sync",
         "clock_skew",
         "memory_growth",
+        "hot_expert",
         "hang",
         "crash",
     ]
@@ -89,6 +90,10 @@ class FaultSpec:
     """In one of so many steps, from ``start`` on."""
     megabytes: float = 0.0
     """memory_growth: host memory kept per step, in 10^6 bytes."""
+    expert: int = 0
+    """hot_expert: the expert that the router of every block prefers."""
+    bias: float = 0.0
+    """hot_expert: what is added to its score before the softmax; 10 sends it every token."""
     offset_ms: float = 0.0
     """clock_skew: how far the clock of the capture is ahead, in milliseconds."""
     drift_ppm: float = 0.0

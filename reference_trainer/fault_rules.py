@@ -81,6 +81,12 @@ RULES: Mapping[str, FaultRule] = {
     "memory_growth": FaultRule(
         takes=frozenset({"megabytes"}), needs=("megabytes",), purpose="the growth per step"
     ),
+    "hot_expert": FaultRule(
+        takes=frozenset({"expert", "bias"}),
+        needs=("bias",),
+        purpose="what is added to the router's score",
+        has_rank=False,
+    ),
     "hang": FaultRule(only_once=True),
     "crash": FaultRule(takes=frozenset({"mode"}), only_once=True),
 }

@@ -3,7 +3,8 @@
 Each kind of fault acts where the real one would: a slow rank inside the module
 call of its stage, a slow link between the transfer and the wait for it, a stall
 of the data in the process that loads it. This module says when; how is in
-``slow_link.py``, ``host_faults.py``, ``heavy_stage.py`` and ``duty_cycle.py``.
+``slow_link.py``, ``host_faults.py``, ``heavy_stage.py``, ``hot_expert.py`` and
+``duty_cycle.py``.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from .fault_plan import ResolvedFault
 from .ground_truth import GroundTruth, Span
 from .heavy_stage import HeavyStage
 from .host_faults import GarbagePause, MemoryGrowth, SlowStorage, burn_cpu
+from .hot_expert import RouterBias
 from .mesh import Mesh, Place
 from .pace import PartRunner
 from .rank_faults import RankFaults
@@ -61,6 +63,8 @@ class FaultInjector:
         self._work: Sequence[float] = ()
         self._pauses: dict[ResolvedFault, GarbagePause] = {}
         self._growth = MemoryGrowth()
+        self._routers = RouterBias()
+        self._step_start_ns = 0
         path = truth.path_of(rank)
         self._storage = SlowStorage(path and path.with_name(f"fault_checkpoint.rank{rank:05d}.pt"))
         self._duty: list[tuple[ResolvedFault, DutyCycle]] = []
@@ -75,6 +79,8 @@ class FaultInjector:
             stage.register_forward_pre_hook(self._before_forward)
         if self._faults.of("sequence_imbalance"):
             stage.register_forward_hook(self._after_forward)
+        if self._faults.of("hot_expert"):
+            self._routers.attach(stage)
 
     def wrap(self, runner: PartRunner) -> PartRunner:
         """Return the runner of this rank's parts, with more time for heavy ones."""
@@ -109,6 +115,8 @@ class FaultInjector:
         self._forwards.clear()
         self._microbatch = -1
         self._work = work
+        self._step_start_ns = now_ns()
+        self._routers.set({f.spec.expert: f.spec.bias for f in self._faults.active("hot_expert")})
         self.links.begin_step()
         for fault, cycle in self._duty:
             stopped_frac = fault.spec.stopped_frac if fault.active(step) else 0.0
@@ -137,6 +145,9 @@ class FaultInjector:
         """
         self.links.before(None)
         faults = self._faults
+        for fault in faults.active("hot_expert"):
+            span_ns = (self._step_start_ns, now_ns())
+            faults.log(fault, span_ns, expert=fault.spec.expert, bias=fault.spec.bias)
         for fault in faults.active("memory_growth"):
             span_ns = self._growth.grow(round(fault.spec.megabytes * 1e6))
             faults.log(fault, span_ns, held_bytes=self._growth.held_bytes)
