@@ -1,12 +1,13 @@
 """What autograd keeps for the backward: less of it, elsewhere, and how much it is.
 
 ``recompute = full`` keeps the input of each block and runs the block again in
-the backward, its collectives included (Chen et al. 2016, arXiv 1604.06174).
+the backward, up to its last collective (Chen et al. 2016, arXiv 1604.06174).
 ``selective`` runs again what lies before each row-parallel layer: norm, first
 linear layer, attention or activation. It keeps the residual stream and the
-inputs of the row-parallel layers, and repeats no collective of tensor
-parallelism (after Korthikanti et al. 2022, arXiv 2205.05198, section 5, which
-repeats the attention only).
+inputs of the row-parallel layers, and repeats no all-reduce of tensor
+parallelism; all-gathers of sequence parallelism and the exchange of context
+parallelism lie before the row-parallel layers, and are. Experts are not
+repeated. (After Korthikanti et al. 2022, arXiv 2205.05198, section 5, which repeats the attention only.)
 
 ``offload`` copies what is kept to host memory and back. On a GPU the copies are
 queued on the compute stream: the host never waits, and they do not overlap with
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -83,7 +85,8 @@ class ActivationStore:
     @contextmanager
     def keeping(self, part: nn.Module) -> Iterator[None]:
         """Hold what the forward of a part of the model keeps."""
-        weights = {parameter.untyped_storage().data_ptr() for parameter in part.parameters()}
+        own = chain(part.parameters(), part.buffers())
+        weights = {tensor.untyped_storage().data_ptr() for tensor in own}
 
         def pack(tensor: Tensor) -> _Kept | Tensor:
             if tensor.untyped_storage().data_ptr() in weights:

@@ -12,7 +12,7 @@ and do not pass through here.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
@@ -51,28 +51,31 @@ class Pending:
     """A collective on its way.
 
     Args:
-        work: torch's handle; None where a group of one had nothing to do.
+        works: torch's handles; none where a group of one had nothing to do.
         hold: What keeps it from completing on a slow link.
         comm: Where the waited time is counted.
-
-    Attributes:
-        work: torch's handle until it has been waited for, for code of torch that asks for it.
     """
 
-    def __init__(self, work: dist.Work | None, hold: Hold | None, comm: Communicator) -> None:
-        self.work = work
+    def __init__(self, works: Sequence[dist.Work], hold: Hold | None, comm: Communicator) -> None:
+        self._works = works
         self._hold = hold
         self._comm = comm
 
+    @property
+    def work(self) -> dist.Work | None:
+        """Return torch's handle of a collective, for code of torch that waits by itself."""
+        return self._works[0] if self._works else None
+
     def wait(self) -> None:
         """Return when the result is there, on a slow link not before its time."""
-        if self.work is None:
+        if not self._works:
             return
         begin_ns = now_ns()
-        self.work.wait()
+        for work in self._works:
+            work.wait()
         if self._hold is not None:
             self._hold.finish()
-        self.work = None
+        self._works = ()
         self._comm.waited_ns += now_ns() - begin_ns
 
 
@@ -90,14 +93,18 @@ class Communicator:
         self.waited_ns = 0
         self.collectives: Counter[tuple[str, Axis]] = Counter()
 
-    def all_reduce(self, tensor: Tensor, group: MeshGroup) -> Pending:
-        """Sum a tensor over the group, in place."""
+    def all_reduce(
+        self, tensor: Tensor, group: MeshGroup, *, op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM
+    ) -> Pending:
+        """Sum a tensor over the group, or reduce it by another operation, in place."""
         if group.size == 1:
-            return Pending(None, None, self)
-        return self._issue("all_reduce", tensor, group, dist.all_reduce, tensor)
+            return Pending((), None, self)
+        return self._issue("all_reduce", tensor, group, dist.all_reduce, tensor, op)
 
     def all_gather(self, shard: Tensor, group: MeshGroup) -> tuple[Tensor, Pending]:
         """Return the shards of all members, (group, ...), and when they are there."""
+        if group.size == 1:
+            return shard.unsqueeze(0), Pending((), None, self)
         whole = shard.new_empty(group.size, *shard.shape)
         return whole, self.all_gather_into(whole.flatten(0, 1), shard.contiguous(), group)
 
@@ -108,11 +115,13 @@ class Communicator:
         """
         if group.size == 1:
             whole.copy_(shard)
-            return Pending(None, None, self)
-        return self._issue("all_gather", shard, group, all_gather_single, whole, shard)
+            return Pending((), None, self)
+        return self._issue("all_gather", whole, group, all_gather_single, whole, shard)
 
     def reduce_scatter(self, whole: Tensor, group: MeshGroup) -> tuple[Tensor, Pending]:
         """Return this member's part of the sum of (group, ...), and when it is there."""
+        if group.size == 1:
+            return whole.squeeze(0), Pending((), None, self)
         shard = whole.new_empty(whole.shape[1:])
         return shard, self.reduce_scatter_into(shard, whole.contiguous().flatten(0, 1), group)
 
@@ -120,17 +129,68 @@ class Communicator:
         """Put this member's part of the sum of (group P, ...) into (P, ...)."""
         if group.size == 1:
             shard.copy_(whole)
-            return Pending(None, None, self)
+            return Pending((), None, self)
         return self._issue("reduce_scatter", whole, group, reduce_scatter_single, shard, whole)
 
-    def all_to_all(self, sent: Tensor, group: MeshGroup) -> tuple[Tensor, Pending]:
-        """Send each member an equal share of rows; return theirs, and when they are there."""
-        received = torch.empty_like(sent)
+    def all_to_all(
+        self,
+        sent: Tensor,
+        group: MeshGroup,
+        *,
+        sent_rows: Sequence[int] | None = None,
+        received_rows: Sequence[int] | None = None,
+    ) -> tuple[Tensor, Pending]:
+        """Send consecutive rows of a tensor to each member, and receive theirs.
+
+        Args:
+            sent: (rows, ...), those for the first member first.
+            group: The members.
+            sent_rows: Rows for each member; None: all the same.
+            received_rows: Rows from each member; None: all the same.
+
+        Returns:
+            The received rows, those of the first member first, and when they are there.
+        """
         if group.size == 1:
-            received.copy_(sent)
-            return received, Pending(None, None, self)
-        exchange = dist.all_to_all_single
-        return received, self._issue("all_to_all", sent, group, exchange, received, sent)
+            return sent, Pending((), None, self)
+        rows = len(sent) if received_rows is None else sum(received_rows)
+        received = sent.new_empty(rows, *sent.shape[1:])
+        pending = self._issue(
+            "all_to_all",
+            sent,
+            group,
+            dist.all_to_all_single,
+            received,
+            sent.contiguous(),
+            None if received_rows is None else list(received_rows),
+            None if sent_rows is None else list(sent_rows),
+        )
+        return received, pending
+
+    def pass_on(self, tensor: Tensor, group: MeshGroup) -> tuple[Tensor, Pending]:
+        """Send a tensor to the next member of a ring, and receive the previous one's.
+
+        Point-to-point transfers have no future to hang a delay on: an injected
+        slow link does not hold them.
+        """
+        if group.size == 1:
+            return tensor, Pending((), None, self)
+        received = torch.empty_like(tensor)
+        after = group.ranks[(group.position + 1) % group.size]
+        before = group.ranks[group.position - 1]
+        works = dist.batch_isend_irecv(
+            [
+                dist.P2POp(dist.isend, tensor, after, group.handle),
+                dist.P2POp(dist.irecv, received, before, group.handle),
+            ]
+        )
+        return received, Pending(works, None, self)
+
+    def share_from_rank_zero(self, value: int, device: torch.device) -> int:
+        """Return rank 0's value on every rank; the others' values are ignored."""
+        tensor = torch.tensor([value], dtype=torch.int64, device=device)
+        dist.broadcast(tensor, src=0, async_op=True).wait()
+        return int(tensor.item())
 
     def _issue(
         self,
@@ -138,18 +198,12 @@ class Communicator:
         payload: Tensor,
         group: MeshGroup,
         start: Callable[..., dist.Work],
-        *tensors: Tensor,
+        *arguments: object,
     ) -> Pending:
         """Start a collective of torch.distributed, and hold it back on a slow link."""
         self.collectives[name, group.axis] += 1
         issue_ns = now_ns()
-        work = start(*tensors, group=group.handle, async_op=True)
+        work = start(*arguments, group=group.handle, async_op=True)
         size_bytes = payload.numel() * payload.element_size()
         hold = self.links.hold(work, group.axis, issue_ns=issue_ns, size_bytes=size_bytes)
-        return Pending(work, hold, self)
-
-    def share_from_rank_zero(self, value: int, device: torch.device) -> int:
-        """Return rank 0's value on every rank; the others' values are ignored."""
-        tensor = torch.tensor([value], dtype=torch.int64, device=device)
-        dist.broadcast(tensor, src=0, async_op=True).wait()
-        return int(tensor.item())
+        return Pending((work,), hold, self)

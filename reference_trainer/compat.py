@@ -1,9 +1,10 @@
-"""The private torch names that the trainer needs, in one place.
+"""The torch names that the trainer needs and that differ between releases, in one place.
 
 torch runs user-made pipeline orders only through a class and an action type
 whose names start with an underscore, and those may move between releases. A
 test asserts that each of them is there and takes the arguments used here, so a
-new torch version fails in the test suite and not in the middle of a run.
+new torch version fails in the test suite and not in the middle of a run. Two
+collectives have a new name since torch 2.13, and warn under the old one.
 """
 
 from typing import Any
@@ -32,11 +33,13 @@ PASS_TYPES = {
 """torch's types of the passes of ``schedules.PassKind``."""
 
 
-all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-"""All-gather of one tensor into one; torch 2.13 deprecates its older name."""
+all_gather_single: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+"""``(output, input, group, async_op)``: output is the inputs of all members in a row."""
 
-reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-"""Reduce-scatter of one tensor into one; torch 2.13 deprecates its older name."""
+reduce_scatter_single: Any = (
+    getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+)
+"""``(output, input, group=, async_op=)``: output is this member's part of the sum of inputs."""
 
 foreach_norm = torch._foreach_norm
 """Norms of many tensors in few kernels."""

@@ -13,6 +13,7 @@ from .fault_plan import FaultSpec
 from .replica_config import DataParallelConfig, MemoryConfig
 from .schedule_config import ScheduleConfig
 from .schedules import rank_of_last_stage
+from .split_config import ContextConfig, MoeConfig, TensorConfig, check_splits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,9 +190,15 @@ class TrainerConfig:
     """A whole run."""
 
     layout: ParallelLayout = field(default_factory=ParallelLayout)
-    """The mesh; axes cp and ep must be 1."""
+    """The mesh."""
     model: ModelConfig = field(default_factory=ModelConfig)
     """The transformer."""
+    tensor: TensorConfig = field(default_factory=TensorConfig)
+    """Tensor parallelism."""
+    context: ContextConfig = field(default_factory=ContextConfig)
+    """Context parallelism."""
+    moe: MoeConfig = field(default_factory=MoeConfig)
+    """Mixture of experts."""
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     """The pipeline schedule."""
     train: TrainConfig = field(default_factory=TrainConfig)
@@ -221,12 +228,7 @@ class TrainerConfig:
         self.schedule.check_layers(self.layout, self.model.layers)
         self._check_device()
         self.data_parallel.check_replicas(self.layout.dp)
-        _require(
-            self.data_parallel.zero < 3 or not self.model.tied,
-            "shards embedding and head one by one, and here they are one weight",
-            where="data_parallel.zero",
-            remedy="Set it to 2 or less, or model.tied to false",
-        )
+        self._check_full_sharding()
         for fault in self.faults:
             fault.check_mesh(self.layout)
 
@@ -266,20 +268,9 @@ class TrainerConfig:
         )
 
     def _check_mesh(self) -> None:
-        for name in ("cp", "ep"):
-            _require(
-                getattr(self.layout, name) == 1,
-                "this trainer splits along tp, pp and dp only",
-                where=f"layout.{name}",
-                remedy="Set it to 1",
-            )
-        for name in ("heads", "ffn"):
-            _require(
-                getattr(self.model, name) % self.layout.tp == 0,
-                f"{getattr(self.model, name)} is not a multiple of layout.tp = {self.layout.tp}",
-                where=f"model.{name}",
-                remedy="Change one of the two",
-            )
+        check_splits(
+            self.layout, self.model, tensor=self.tensor, context=self.context, moe=self.moe
+        )
         parts = self.layout.dp * self.schedule.microbatches
         _require(
             self.train.global_batch % parts == 0,
@@ -287,6 +278,22 @@ class TrainerConfig:
             f"layout.dp x schedule.microbatches = {parts}",
             where="train.global_batch",
             remedy=f"Use a multiple of {parts}",
+        )
+
+    def _check_full_sharding(self) -> None:
+        whole = self.data_parallel.zero < 3
+        _require(
+            whole or not self.model.tied,
+            "shards embedding and head one by one, and here they are one weight",
+            where="data_parallel.zero",
+            remedy="Set it to 2 or less, or model.tied to false",
+        )
+        _require(
+            whole or (self.layout.cp == self.layout.ep == 1 and not self.tensor.sequence_parallel),
+            "sums all gradients over one group, and context, expert and sequence parallelism "
+            "have several",
+            where="data_parallel.zero",
+            remedy="Set it to 2 or less",
         )
 
     def _check_device(self) -> None:

@@ -56,7 +56,7 @@ def copies_over(axis: Axis, parameter: nn.Parameter, size: int) -> int:
 
 def gradient_norm(max_norm: float, mesh: Mesh, comm: Communicator) -> GradientNorm | None:
     """Return what clips by the norm over the whole mesh; None for a limit of 0."""
-    return GradientNorm(max_norm, (mesh.tp, mesh.pp, mesh.dp), comm) if max_norm else None
+    return GradientNorm(max_norm, (mesh.tp, mesh.pp, mesh.replicas), comm) if max_norm else None
 
 
 class GradientNorm:

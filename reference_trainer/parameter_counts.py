@@ -8,13 +8,29 @@ rank (Shoeybi et al. 2019, arXiv 1909.08053, section 3).
 from __future__ import annotations
 
 from .config import ModelConfig
+from .split_config import MoeConfig
 
 
-def parameter_count(model: ModelConfig) -> int:
+def parameter_count(model: ModelConfig, moe: MoeConfig | None = None) -> int:
     """Return the parameters of the whole model, biases and norms included."""
     matrices = 1 if model.tied else 2
     edges = matrices * model.vocab * model.hidden + positions(model) + norm_parameters(model)
-    return model.layers * block_parameters(model) + edges
+    block = block_parameters(model)
+    if moe is not None and moe.experts:
+        block += expert_parameters(model, moe) - mlp_parameters(model)
+    return model.layers * block + edges
+
+
+def mlp_parameters(model: ModelConfig) -> int:
+    """Return the parameters of a block's dense MLP: 2 h f + h + f for gpt, 3 h f for llama."""
+    hidden, ffn = model.hidden, model.ffn
+    return 3 * hidden * ffn if model.family == "llama" else 2 * hidden * ffn + hidden + ffn
+
+
+def expert_parameters(model: ModelConfig, moe: MoeConfig) -> int:
+    """Return the parameters of a block's router (h each) and experts, which have no bias."""
+    matrices = 3 if model.family == "llama" else 2
+    return moe.experts * (matrices * model.hidden * model.ffn + model.hidden)
 
 
 def block_parameters(model: ModelConfig, tp: int = 1) -> int:

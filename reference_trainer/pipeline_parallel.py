@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from .comm import Communicator
 from .compat import PASS_TYPES, REDUCE_GRAD, Action, ScheduleRuntime
 from .config import TrainerConfig
 from .mesh import Mesh
@@ -24,6 +25,8 @@ from .paced_stage import PacedStage
 from .precision import model_dtype
 from .schedules import SPLIT_BACKWARD, pipeline_orders, stages_of_rank
 from .stage_split import layer_ranges
+from .tensor_parallel import TensorSplit
+from .vocab_parallel import cross_entropy
 
 
 def stage_part(config: TrainerConfig, stage: int) -> StagePart:
@@ -58,7 +61,7 @@ class Pipeline:
         config: The run.
         mesh: This rank's groups.
         modules: This rank's stages, by chunk.
-        waited_ns: Returns how long this rank has waited for communication so far.
+        comm: Issues the collectives of the loss, and counts the waits.
         gradients: Hears what the runtime knows of gradients; None leaves that to torch,
             which tells FSDP2.
     """
@@ -68,7 +71,7 @@ class Pipeline:
         config: TrainerConfig,
         mesh: Mesh,
         modules: Sequence[Stage],
-        waited_ns: Callable[[], int],
+        comm: Communicator,
         gradients: GradientListener | None = None,
     ) -> None:
         own = own_stages(config, mesh.pp.position)
@@ -81,11 +84,13 @@ class Pipeline:
         for stage in stages:
             stage.gradients = gradients
             if config.pace.enabled and config.schedule.kind in SPLIT_BACKWARD:
-                stage.pace = _weight_pace(config, stage.stage_index, waited_ns)
+                stage.pace = _weight_pace(config, stage.stage_index, lambda: comm.waited_ns)
         self._runtime = ScheduleRuntime(  # type: ignore[no-untyped-call]
             stages,
             microbatches,
-            loss_fn=_share_of_mean_loss(config.layout.dp * microbatches),
+            loss_fn=_share_of_mean_loss(
+                mesh.replicas.size * microbatches, TensorSplit(mesh.tp, comm)
+            ),
             scale_grads=False,
         )
         if gradients is not None:
@@ -100,11 +105,11 @@ class Pipeline:
         """Run forward and backward of all microbatches; gradients are in the parameters.
 
         Args:
-            ids: (microbatches B, T) tokens, used by the first stage.
+            ids: (microbatches B, T) tokens of this rank, used by the first stage.
             labels: (microbatches B, T) next tokens, used by the last stage.
 
         Returns:
-            This data-parallel rank's share of the mean loss, where the last stage is.
+            This replica's share of the mean loss, where the last stage is.
         """
         losses: list[Tensor] = []
         self._runtime.step(
@@ -157,12 +162,11 @@ def _runtime_orders(config: TrainerConfig) -> dict[int, list[Action | None]]:
     }
 
 
-def _share_of_mean_loss(shares: int) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return a loss that sums to the global mean over all microbatches and DP ranks."""
+def _share_of_mean_loss(shares: int, split: TensorSplit) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return a loss that sums to the global mean over all microbatches and replicas."""
 
     def loss(logits: Tensor, labels: Tensor) -> Tensor:
-        flat = logits.flatten(0, 1).float()  # (B T, V)
-        return torch.nn.functional.cross_entropy(flat, labels.flatten()) / shares
+        return cross_entropy(logits.float(), labels, split) / shares
 
     return loss
 
@@ -170,14 +174,17 @@ def _share_of_mean_loss(shares: int) -> Callable[[Tensor, Tensor], Tensor]:
 def _example_tensors(config: TrainerConfig, stage: int) -> tuple[Tensor, Tensor]:
     """Return a stage's input and output for one microbatch, without memory behind them."""
     size, model = config.microbatch_size, config.model
-    ids = torch.empty(size, model.seq_len, dtype=torch.int64, device="meta")
+    tokens = model.seq_len // config.layout.cp
+    between = tokens // config.layout.tp if config.tensor.sequence_parallel else tokens
+    rows = model.vocab // config.layout.tp
+    ids = torch.empty(size, tokens, dtype=torch.int64, device="meta")
     real: dict[str, Any] = {
         "dtype": model_dtype(config),
         "device": "meta",
         "requires_grad": True,
     }
-    hidden = torch.empty(size, model.seq_len, model.hidden, **real)
-    logits = torch.empty(size, model.seq_len, model.vocab, **real)
+    hidden = torch.empty(size, between, model.hidden, **real)
+    logits = torch.empty(size, tokens, rows, **real)
     return (
         ids if stage == 0 else hidden,
         logits if stage == config.stages - 1 else hidden,

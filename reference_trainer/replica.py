@@ -14,7 +14,7 @@ for gradients that are summed whole (ZeRO 0) or kept in parts (ZeRO 1 and 2);
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import torch
@@ -27,6 +27,7 @@ from .config import TrainerConfig
 from .data_parallel import GradientReducer, ReductionPlan
 from .fully_sharded import FullyShardedReplica
 from .gradient_buckets import GRADIENT_DTYPE, split_into_buckets
+from .gradient_groups import by_group
 from .gradient_norm import Piece, copies_over, gradient_norm
 from .gradient_wire import wire_for
 from .master_weights import MasterWeights
@@ -113,8 +114,12 @@ class BucketReplica:
         self._stages = list(stages)
         self._final: list[nn.Module] = []
         self._tied = tied
-        self._shares = [_Share(config, self._stages, mesh.dp, tied, comm)]
-        self._tp_size = mesh.tp.size
+        uses = Counter(weight for stage in stages for weight in stage.parameters())
+        self._shares = [
+            _Share(config, {weight: uses[weight] for weight in weights}, group, tied, comm)
+            for group, weights in by_group(uses, mesh)
+        ]
+        self._mesh = mesh
         trained = [weight for share in self._shares for weight in share.trained]
         self.optimizer = build_optimizer(config.train, trained)
         self._norm = gradient_norm(config.train.max_grad_norm, mesh, comm)
@@ -155,7 +160,7 @@ class BucketReplica:
         """Update the weights by this step's gradients; return their norm where it is wanted."""
         norm = None
         if self._norm is not None:
-            norm = self._norm.clip([p for s in self._shares for p in s.pieces(self._tp_size)])
+            norm = self._norm.clip([p for s in self._shares for p in s.pieces(self._mesh)])
         for share in self._shares:
             if share.masters is not None:
                 share.masters.take_gradients(share.reducer.sums)
@@ -187,13 +192,13 @@ class _Share:
 
     Args:
         config: The run.
-        stages: Whose weights they are.
+        uses: The weights in model order, and how many stages of this rank use each.
         group: The ranks that hold them.
         tied: Names the weight that needs a bucket of its own.
         comm: Issues the collectives.
 
     Attributes:
-        weights: The weights, in model order, each once.
+        weights: The weights, in model order.
         masters: What the optimizer updates in their place; None where it updates them.
         reducer: Sums their gradients.
     """
@@ -201,14 +206,13 @@ class _Share:
     def __init__(
         self,
         config: TrainerConfig,
-        stages: Sequence[Stage],
+        uses: Mapping[nn.Parameter, int],
         group: MeshGroup,
         tied: TiedEmbedding,
         comm: Communicator,
     ) -> None:
         zero = config.data_parallel.zero
         assert zero != 3  # that is FullyShardedReplica
-        uses = Counter(weight for stage in stages for weight in stage.parameters())
         self.weights = list(uses)
         self._group = group
         self._zero = zero
@@ -246,16 +250,18 @@ class _Share:
         """Return what the optimizer updates."""
         return self.weights if self.masters is None else self.masters.masters
 
-    def pieces(self, tp_size: int) -> list[Piece]:
+    def pieces(self, mesh: Mesh) -> list[Piece]:
         """Return the sums by weight, as views, so that clipping them clips the sums."""
         part, replicas = (self._group.position, 1) if self._zero else (0, self._group.size)
         return [
-            Piece(flat[place], replicas * self._copies(weight, tp_size))
+            Piece(flat[place], replicas * self._copies(weight, mesh))
             for bucket, flat in zip(self._buckets, self.reducer.sums, strict=True)
             for weight, place in bucket.pieces(part)
         ]
 
-    def _copies(self, weight: nn.Parameter, tp_size: int) -> int:
+    def _copies(self, weight: nn.Parameter, mesh: Mesh) -> int:
         """Return how many ranks of one replica hold the same of a weight."""
         ends = 2 if weight is self._tied_weight else 1
+        # Where the sum is over the tensor-parallel ranks too, they are replicas themselves.
+        tp_size = 1 if set(mesh.tp.ranks) <= set(self._group.ranks) else mesh.tp.size
         return ends * copies_over(Axis.TP, weight, tp_size)

@@ -16,6 +16,7 @@ from meshscope.probe.clock import now_ns
 from .activation_memory import ActivationRunner, ActivationStore, recompute_frac, recomputed
 from .comm import Communicator, PerfectLinks
 from .config import TrainerConfig
+from .context_parallel import ContextSplit
 from .data import batches
 from .fault_plan import ResolvedFault, resolve
 from .faults import FaultInjector
@@ -24,6 +25,7 @@ from .hardware import find_hardware
 from .memory_account import Account, MemoryAccount, NoAccount, account_path
 from .mesh import Mesh, Place, open_mesh
 from .model import Stage
+from .moe import ExpertSplit
 from .pace import NoPace, Pace, PartRunner
 from .parameter_counts import parameter_count
 from .pipeline_parallel import Pipeline, own_stages, stage_part
@@ -85,12 +87,13 @@ def train(
         gc.collect()
         gc.freeze()
         data = batches(config, mesh.dp.position)
+        own = own_tokens(config, mesh, comm)
         for step in range(config.train.steps):
             start_ns = now_ns()
             injector.begin_step(step)
             with probe.span("data_load"):
                 ids, labels = (tensor.to(mesh.device) for tensor in next(data))
-            loss, norm = _train_step(parts, mesh, comm, ids, labels)
+            loss, norm = _train_step(parts, mesh, comm, ids[:, own], labels[:, own])
             probe.step(tokens=ids.numel())
             end_ns = now_ns()
             truth.step(step, (start_ns, end_ns), fault_active=injector.any_active())
@@ -117,7 +120,7 @@ def _train_step(
         parts.replica.start_step()
     with account.phase("pipeline"):
         loss = parts.pipeline.step(ids, labels)
-    summing = None if loss is None else comm.all_reduce(loss, mesh.dp)
+    summing = None if loss is None else comm.all_reduce(loss, mesh.replicas)
     with account.phase("update"):
         parts.replica.finish()
         norm = parts.replica.update()
@@ -145,6 +148,9 @@ def build_parts(
             tp=mesh.tp,
             comm=comm,
             runner=_build_runner(config, comm, store),
+            sequence_parallel=config.tensor.sequence_parallel,
+            context=_context(config, mesh, comm),
+            experts=_experts(config, mesh),
         ).to(mesh.device)
         for index in own_stages(config, mesh.pp.position)
     ]
@@ -160,7 +166,7 @@ def build_parts(
         account = MemoryAccount(path, mesh.device, store, replica.held)
     return Parts(
         stages=tuple(stages),
-        pipeline=Pipeline(config, mesh, stages, lambda: comm.waited_ns, replica.listener),
+        pipeline=Pipeline(config, mesh, stages, comm, replica.listener),
         replica=replica,
         account=account,
     )
@@ -180,6 +186,31 @@ def _build_runner(
         )
     full = config.memory.recompute == "full"
     return ActivationRunner(runner, full=full, store=store) if full or store else runner
+
+
+def own_tokens(config: TrainerConfig, mesh: Mesh, comm: Communicator) -> Tensor:
+    """Return the positions (T,) of this rank's tokens in a sequence.
+
+    Data is made in whole sequences, which the ranks of a context group share.
+    """
+    return _context(config, mesh, comm).own_tokens(config.model.seq_len).to(mesh.device)
+
+
+def _context(config: TrainerConfig, mesh: Mesh, comm: Communicator) -> ContextSplit:
+    """Return how this rank shares its sequences."""
+    return ContextSplit(mesh.cp, comm, config.context.form)
+
+
+def _experts(config: TrainerConfig, mesh: Mesh) -> ExpertSplit | None:
+    """Return who holds the experts; None where there are none."""
+    if config.moe.experts == 0:
+        return None
+    return ExpertSplit(
+        config=config.moe,
+        group=mesh.ep,
+        context=mesh.cp,
+        loss_shares=config.layout.dp * config.schedule.microbatches,
+    )
 
 
 def _agree_on_faults(
@@ -204,11 +235,12 @@ def _describe_run(config: TrainerConfig, mesh: Mesh, comm: Communicator) -> None
         model={
             "num_layers": model.layers,
             "hidden_size": model.hidden,
-            "ffn_size": model.ffn,
+            # The width that a token passes, which is what its FLOPs come from.
+            "ffn_size": model.ffn * config.moe.chosen,
             "num_heads": model.heads,
             "seq_len": model.seq_len,
             "vocab_size": model.vocab,
-            "parameters": parameter_count(model),
+            "parameters": parameter_count(model, config.moe),
         },
         schedule=config.schedule.kind,
         microbatches=config.schedule.microbatches,

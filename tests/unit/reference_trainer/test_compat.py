@@ -27,6 +27,16 @@ def test_the_private_names_are_there_and_take_our_arguments():
     assert {"stages", "n_microbatches", "loss_fn", "scale_grads"} <= set(build.parameters)
 
 
+def test_the_renamed_collectives_are_those_of_this_torch(group_of_two):
+    """Fails if a collective is gone, or warns under a name that torch gives up."""
+    whole, part = torch.zeros(4), torch.ones(2)
+    for call, tensors in (
+        (compat.all_gather_single, (whole, part)),
+        (compat.reduce_scatter_single, (part, whole)),
+    ):
+        call(*tensors, group=group_of_two.handle, async_op=True).wait()
+
+
 class _Notes(torch.autograd.Function):
     """Multiplies, and notes which gradients its backward is asked for."""
 

@@ -48,7 +48,6 @@ def test_a_wrong_section_names_the_field(build, field, remedy):
 @pytest.mark.parametrize(
     ("settings", "field", "remedy"),
     [
-        ({"layout": ParallelLayout(cp=2)}, "layout.cp", "Set it to 1"),
         ({"layout": ParallelLayout(pp=2, vpp=2)}, "layout.vpp", "interleaved-1f1b"),
         (
             {"layout": ParallelLayout(vpp=2), "schedule": ScheduleConfig(kind="zb-v")},

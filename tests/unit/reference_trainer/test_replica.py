@@ -16,7 +16,7 @@ from meshscope.reference_trainer.config import (
     TrainConfig,
     TrainerConfig,
 )
-from meshscope.reference_trainer.mesh import Mesh, MeshGroup
+from meshscope.reference_trainer.mesh import Mesh, MeshGroup, alone
 from meshscope.reference_trainer.model import Stage
 from meshscope.reference_trainer.pace import NoPace
 from meshscope.reference_trainer.pipeline_parallel import Pipeline, stage_part
@@ -38,13 +38,19 @@ def mesh(group_of_two):
     tp, pp = (
         MeshGroup(axis=axis, ranks=(0,), position=0, handle=itself) for axis in (Axis.TP, Axis.PP)
     )
+    dp = replace(group_of_two, axis=Axis.DP)
     return Mesh(
         layout=ParallelLayout(dp=2),
         rank=0,
         device=torch.device("cpu"),
         tp=tp,
         pp=pp,
-        dp=replace(group_of_two, axis=Axis.DP),
+        dp=dp,
+        cp=alone(0),
+        ep=alone(0),
+        replicas=dp,
+        replicas_and_tp=dp,
+        expert_replicas=dp,
     )
 
 
@@ -65,7 +71,7 @@ def step(mesh, comm):
         assert sum(p.numel() for p in stage.parameters()) == PARAMETERS
         tied = TiedEmbedding(config, mesh, [stage], comm)
         replica = build_replica(config, mesh, [stage], tied, comm)
-        pipeline = Pipeline(config, mesh, [stage], lambda: 0, replica.listener)
+        pipeline = Pipeline(config, mesh, [stage], comm, replica.listener)
         ids = torch.zeros(4, MODEL.seq_len, dtype=torch.int64)
         for _ in range(2):
             comm.collectives.clear()

@@ -39,6 +39,13 @@ from meshscope.reference_trainer.replica_config import DataParallelConfig
             "data_parallel.zero",
             "model.tied to false",
         ),
+        (
+            lambda: TrainerConfig(
+                layout=ParallelLayout(cp=2), data_parallel=DataParallelConfig(zero=3)
+            ),
+            "data_parallel.zero",
+            "2 or less",
+        ),
         (lambda: TrainConfig(max_grad_norm=-1.0), "train.max_grad_norm", "negative"),
     ],
 )

@@ -7,11 +7,12 @@ from torch.distributed.pipelining._backward import stage_backward_input, stage_b
 
 from meshscope.reference_trainer.config import ModelConfig
 from meshscope.reference_trainer.model import Block
+from meshscope.reference_trainer.tensor_parallel import TensorSplit
 
 
 def test_the_weights_half_communicates_nothing(comm, group_of_two):
     """Fails if splitting the backward repeats the all-reduces of tensor parallelism."""
-    block = Block(ModelConfig(), torch.Generator().manual_seed(0), group_of_two, comm)
+    block = Block(ModelConfig(), torch.Generator().manual_seed(0), TensorSplit(group_of_two, comm))
     inputs = torch.randn(2, 32, 64, requires_grad=True)
     output = block(inputs).square().mean()
     _, groups = stage_backward_input([output], None, [inputs], block.parameters())
@@ -22,7 +23,7 @@ def test_the_weights_half_communicates_nothing(comm, group_of_two):
 
 def test_both_halves_together_are_the_whole_backward(comm, alone):
     """Fails if a hand-written backward skips a gradient that one of the halves wants."""
-    block = Block(ModelConfig(), torch.Generator().manual_seed(0), alone, comm)
+    block = Block(ModelConfig(), torch.Generator().manual_seed(0), TensorSplit(alone, comm))
     inputs = torch.randn(2, 32, 64, requires_grad=True)
     output = block(inputs).square().mean()
     (grad_inputs,), groups = stage_backward_input([output], None, [inputs], block.parameters())
