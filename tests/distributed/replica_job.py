@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
 import torch
+from tests.distributed.trainer_job import plain_model, run_ranks
 
 from meshscope.probe.schema.layout import ParallelLayout
-from meshscope.probe.schema.terms import Axis
 from meshscope.reference_trainer.comm import Communicator, PerfectLinks
 from meshscope.reference_trainer.config import TrainerConfig
 from meshscope.reference_trainer.data import global_batch
 from meshscope.reference_trainer.gradient_wire import INT8_BLOCK, Bf16Wire, Int8Wire
-from meshscope.reference_trainer.mesh import MeshGroup, Place, open_mesh
-from meshscope.reference_trainer.model import Stage, StagePart
-from meshscope.reference_trainer.pace import NoPace
+from meshscope.reference_trainer.mesh import Place, open_mesh
 from meshscope.reference_trainer.train import train
 
-HERE = "tests.distributed.replica_job"
 _BF16_ROUNDOFF = 2.0**-8
 
 
@@ -30,29 +25,6 @@ class Run(NamedTuple):
 
     losses: list[float]
     norms: list[float]
-
-
-def run_ranks(target: Callable[..., Any], config: TrainerConfig, out: Path) -> None:
-    """Run ``target(config, place, out=out)`` as every rank of the mesh; all must succeed."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["meshscope.reference_trainer.train", HERE])
-    world_size = config.layout.world_size
-    ranks = [
-        context.Process(
-            target=target,
-            args=(config, Place(rank=rank, world_size=world_size, rendezvous=f"file://{out}/meet")),
-            kwargs={"out": out},
-        )
-        for rank in range(world_size)
-    ]
-    for process in ranks:
-        process.start()
-    for process in ranks:
-        process.join(timeout=60)
-    codes = [process.exitcode for process in ranks]
-    for process in ranks:
-        process.kill()
-    assert codes == [0] * world_size
 
 
 def mesh_run(config: TrainerConfig, out: Path) -> Run:
@@ -64,16 +36,7 @@ def mesh_run(config: TrainerConfig, out: Path) -> Run:
 
 def plain_run(config: TrainerConfig) -> Run:
     """Train with nothing but autograd, torch's clipping and SGD, on whole batches."""
-    torch.set_num_threads(1)
-    alone = MeshGroup(axis=Axis.TP, ranks=(0,), position=0, handle=cast("Any", None))
-    model = Stage(
-        config.model,
-        StagePart(layers=range(config.model.layers), first=True, last=True),
-        seed=config.train.seed,
-        tp=alone,
-        comm=Communicator(PerfectLinks()),
-        runner=NoPace(),
-    )
+    model = plain_model(config)
     if config.model.tied:
         model.head.output = model.embedding.tokens
     optimizer = torch.optim.SGD(model.parameters(), lr=config.train.learning_rate)

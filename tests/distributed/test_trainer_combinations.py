@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.distributed.replica_job import mesh_run
 
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.reference_trainer.presets import load_config
-
-from .replica_job import mesh_run
 
 pytestmark = pytest.mark.distributed
 

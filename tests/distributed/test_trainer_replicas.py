@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.distributed.replica_job import Run, check_wires, mesh_run, plain_run, run_ranks
+from tests.distributed.replica_job import Run, check_wires, mesh_run, plain_run
+from tests.distributed.trainer_job import run_ranks
 
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.reference_trainer.config import (
@@ -19,11 +20,13 @@ from meshscope.reference_trainer.config import (
 )
 from meshscope.reference_trainer.memory_account import account_path
 from meshscope.reference_trainer.replica_config import DataParallelConfig, MemoryConfig
+from meshscope.reference_trainer.split_config import MoeConfig, TensorConfig
 
 pytestmark = pytest.mark.distributed
 
 MODEL = ModelConfig(layers=4, hidden=32, ffn=64, heads=4, vocab=64, seq_len=16)
 TIED = replace(MODEL, tied=True)
+MOE = MoeConfig(experts=4, experts_per_token=2, balance_weight=0.1)
 # Small buckets, so that several of them are on their way at once. The norm is only measured.
 TRAIN = TrainConfig(
     steps=4, global_batch=8, learning_rate=0.5, bucket_bytes=4096, max_grad_norm=math.inf
@@ -44,6 +47,8 @@ def run(
     train: TrainConfig = TRAIN,
     microbatches: int = 4,
     memory: MemoryConfig | None = None,
+    moe: MoeConfig | None = None,
+    sequence_parallel: bool = False,
     **sharing: object,
 ) -> TrainerConfig:
     """Return a run of the small model over a mesh."""
@@ -54,6 +59,8 @@ def run(
         schedule=ScheduleConfig(kind=kind, microbatches=microbatches),  # type: ignore[arg-type]
         data_parallel=DataParallelConfig(**sharing),  # type: ignore[arg-type]
         memory=memory or MemoryConfig(),
+        moe=moe or MoeConfig(),
+        tensor=TensorConfig(sequence_parallel=sequence_parallel),
     )
 
 
@@ -108,6 +115,19 @@ LARGE = {
         EXACT,
     ),
     "zb-h1-zero2-full": (run(FOUR, "zb-h1", zero=2, memory=MemoryConfig(recompute="full")), EXACT),
+    "sequence-zero2": (
+        run({"tp": 2, "dp": 2}, microbatches=2, zero=2, sequence_parallel=True),
+        EXACT,
+    ),
+    "experts-zero2": (
+        run({"tp": 2, "dp": 2, "ep": 2}, microbatches=2, moe=MOE, zero=2, sequence_parallel=True),
+        EXACT,
+    ),
+    "experts-zero1-full": (
+        run({"dp": 2, "ep": 2}, moe=MOE, zero=1, memory=MemoryConfig(recompute="full")),
+        EXACT,
+    ),
+    "ring-zero2": (run({"dp": 2, "cp": 2}, microbatches=2, zero=2), EXACT),
     "zb-v-zero1-selective": (
         run(CHUNKS, "zb-v", zero=1, memory=MemoryConfig(recompute="selective", offload=True)),
         EXACT,
@@ -115,21 +135,34 @@ LARGE = {
 }
 
 
+def kind_of(config: TrainerConfig) -> tuple[bool, int, float]:
+    """Return what of a configuration one process must be told."""
+    return config.model.tied, config.moe.experts, config.train.max_grad_norm
+
+
 @pytest.fixture(scope="module")
-def plain() -> dict[tuple[bool, float], Run]:
+def plain() -> dict[tuple[bool, int, float], Run]:
     """Train each kind of model that the cases need on one process."""
-    return {
-        (model.tied, train.max_grad_norm): plain_run(TrainerConfig(model=model, train=train))
-        for model, train in ((MODEL, TRAIN), (MODEL, CLIPPED), (TIED, TRAIN))
-    }
+    configs = [
+        TrainerConfig(model=model, train=train, moe=moe)
+        for model, train, moe in (
+            (MODEL, TRAIN, MoeConfig()),
+            (MODEL, CLIPPED, MoeConfig()),
+            (TIED, TRAIN, MoeConfig()),
+            (MODEL, TRAIN, MOE),
+        )
+    ]
+    return {kind_of(config): plain_run(config) for config in configs}
 
 
 def assert_same(
-    case: tuple[TrainerConfig, tuple[float, float]], plain: dict[tuple[bool, float], Run], out: Path
+    case: tuple[TrainerConfig, tuple[float, float]],
+    plain: dict[tuple[bool, int, float], Run],
+    out: Path,
 ) -> None:
     """Train over the mesh, and compare losses and gradient norms of all steps."""
     config, (loss_bound, norm_bound) = case
-    expected = plain[config.model.tied, config.train.max_grad_norm]
+    expected = plain[kind_of(config)]
     found = mesh_run(config, out)
     off = [abs(a - b) for a, b in zip(found.losses, expected.losses, strict=True)]
     norms_off = [abs(a / b - 1) for a, b in zip(found.norms, expected.norms, strict=True)]
@@ -140,7 +173,7 @@ def assert_same(
 
 @pytest.mark.parametrize("case", SMALL)
 def test_two_ranks_train_the_model_of_one(
-    case: str, plain: dict[tuple[bool, float], Run], tmp_path: Path
+    case: str, plain: dict[tuple[bool, int, float], Run], tmp_path: Path
 ) -> None:
     """Fails if sharding, compression, precision or recomputation changes losses or gradients."""
     assert_same(SMALL[case], plain, tmp_path)
@@ -149,15 +182,15 @@ def test_two_ranks_train_the_model_of_one(
 @pytest.mark.slow
 @pytest.mark.parametrize("case", LARGE)
 def test_larger_meshes_and_every_schedule_train_the_same_model(
-    case: str, plain: dict[tuple[bool, float], Run], tmp_path: Path
+    case: str, plain: dict[tuple[bool, int, float], Run], tmp_path: Path
 ) -> None:
     """Fails if what holds on two ranks does not hold with other axes or split backwards."""
     assert_same(LARGE[case], plain, tmp_path)
 
 
-def test_clipping_changes_the_training(plain: dict[tuple[bool, float], Run]) -> None:
+def test_clipping_changes_the_training(plain: dict[tuple[bool, int, float], Run]) -> None:
     """Fails if the clipped cases above could pass without clipping."""
-    free, clipped = plain[False, math.inf], plain[False, CLIPPED.max_grad_norm]
+    free, clipped = plain[False, 0, math.inf], plain[False, 0, CLIPPED.max_grad_norm]
     assert min(free.norms) > CLIPPED.max_grad_norm
     assert max(abs(a - b) for a, b in zip(free.losses, clipped.losses, strict=True)) > 1e-3
 

@@ -71,7 +71,7 @@ def step(mesh, comm):
         assert sum(p.numel() for p in stage.parameters()) == PARAMETERS
         tied = TiedEmbedding(config, mesh, [stage], comm)
         replica = build_replica(config, mesh, [stage], tied, comm)
-        pipeline = Pipeline(config, mesh, [stage], lambda: 0, replica.listener)
+        pipeline = Pipeline(config, mesh, [stage], comm, replica.listener)
         ids = torch.zeros(4, MODEL.seq_len, dtype=torch.int64)
         for _ in range(2):
             comm.collectives.clear()

@@ -8,7 +8,7 @@ import pytest
 
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.layout import ParallelLayout
-from meshscope.reference_trainer.config import ModelConfig, TrainConfig, TrainerConfig
+from meshscope.reference_trainer.config import ModelConfig, MoeConfig, TrainConfig, TrainerConfig
 from meshscope.reference_trainer.presets import load_config
 from meshscope.reference_trainer.replica_config import DataParallelConfig
 
@@ -38,6 +38,15 @@ from meshscope.reference_trainer.replica_config import DataParallelConfig
             ),
             "data_parallel.zero",
             "model.tied to false",
+        ),
+        (
+            lambda: TrainerConfig(
+                layout=ParallelLayout(dp=2, ep=2),
+                moe=MoeConfig(experts=4),
+                data_parallel=DataParallelConfig(zero=3),
+            ),
+            "data_parallel.zero",
+            "2 or less, or layout.ep to 1",
         ),
         (lambda: TrainConfig(max_grad_norm=-1.0), "train.max_grad_norm", "negative"),
     ],
