@@ -28,6 +28,9 @@ from .words import counted
 
 LEAST_CORRECTION_NS = 12_000.0
 """Members that share a clock are seen to leave collectives that far apart, always in one order."""
+VAGUE_NS = 1_000_000.0
+"""With an error from this on, the middle of the bounds is no estimate: an offset within it is not
+told from none, and to move times by it can be worse than to leave them."""
 _DURATIONS = ("dur_ns", "cpu_ns")
 """Columns in ns that are no points in time."""
 _NAMED = 8
@@ -160,7 +163,7 @@ def _needed(trace: Trace, estimates: pa.Table) -> dict[str, tuple[str, ClockMap]
     for row in estimates.to_pylist():
         clock, reference, offset_ns = row["host"], row["reference_host"], row["offset_ns"]
         doubt = max(row["error_ns"], LEAST_CORRECTION_NS)
-        if {clock, reference} <= told_apart:
+        if {clock, reference} <= told_apart and row["error_ns"] < VAGUE_NS:
             doubt = 0.0
         one = ClockMap(row["time_ns"], offset_ns, (row["drift_ppm"] or 0.0) / 1e6, row["error_ns"])
         found[clock] = (reference, one if abs(offset_ns) > doubt or one.drift else SAME_CLOCK)
