@@ -6,8 +6,9 @@ the backward, up to its last collective (Chen et al. 2016, arXiv 1604.06174).
 linear layer, attention or activation. It keeps the residual stream and the
 inputs of the row-parallel layers, and repeats no all-reduce of tensor
 parallelism; all-gathers of sequence parallelism and the exchange of context
-parallelism lie before the row-parallel layers, and are. Experts are not
-repeated. (After Korthikanti et al. 2022, arXiv 2205.05198, section 5, which repeats the attention only.)
+parallelism lie before the row-parallel layers and are repeated; experts
+are not. (After Korthikanti et al. 2022, arXiv 2205.05198, section 5, which
+repeats the attention only.)
 
 ``offload`` copies what is kept to host memory and back. On a GPU the copies are
 queued on the compute stream: the host never waits, and they do not overlap with
