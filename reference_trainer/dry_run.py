@@ -9,6 +9,7 @@ from meshscope.probe.schema.terms import Axis
 
 from .bubble_plan import FORMULAS, BubblePlan, bubble_plans, expected_cost, stage_costs
 from .config import TrainerConfig
+from .group_members import expert_groups
 from .memory_plan import RankMemory, memory_plan
 from .parameter_counts import parameter_count
 from .stage_split import layer_ranges
@@ -33,10 +34,14 @@ def _layout_lines(config: TrainerConfig) -> list[str]:
     layout, model, train = config.layout, config.model, config.train
     sizes = " x ".join(f"{axis}{getattr(layout, axis)}" for axis in layout.order.split("-"))
     tokens = train.global_batch * model.seq_len
+    shared = f"; ep{layout.ep} inside dp x cp" if layout.ep > 1 else ""
+    moe = config.moe
+    experts = f"{moe.experts} experts, {moe.experts_per_token} per token, " if moe.experts else ""
     return [
-        f"layout    {layout.world_size:,} ranks: {sizes} (slowest axis first)",
-        f"model     {model.family}, {parameter_count(model):,} parameters: {model.layers} blocks, "
-        f"hidden {model.hidden:,}, MLP {model.ffn:,}, {model.heads} heads, "
+        f"layout    {layout.world_size:,} ranks: {sizes} (slowest axis first){shared}",
+        f"model     {model.family}, {parameter_count(model, moe):,} parameters: "
+        f"{model.layers} blocks, "
+        f"hidden {model.hidden:,}, MLP {model.ffn:,}, {experts}{model.heads} heads, "
         f"vocabulary {model.vocab:,}{', tied' if model.tied else ''}",
         f"step      {train.global_batch:,} sequences of {model.seq_len:,} tokens = {tokens:,} "
         f"tokens; per replica {config.schedule.microbatches} microbatches of "
@@ -53,6 +58,9 @@ def _group_lines(config: TrainerConfig) -> list[str]:
         if axis in MESH_AXES and size > 1:
             first = next(iter(layout.groups(axis)))
             rows.append([axis.value, f"{layout.world_size // size:,}", f"{size}", _members(first)])
+    if layout.ep > 1:
+        groups = expert_groups(layout)
+        rows.append(["ep", f"{len(groups):,}", f"{layout.ep}", _members(groups[0])])
     if pairs := config.embedding_groups():
         rows.append(["embedding", f"{len(pairs):,}", "2", _members(pairs[0])])
     return _table(rows) if len(rows) > 1 else ["groups    none: one rank"]
@@ -123,7 +131,7 @@ def _memory_lines(config: TrainerConfig) -> list[str]:
         "memory    GB per GPU (10^9 bytes) in bf16 with fp32 Adam",
         *_table(rows),
         "Per parameter 2 + 2 + 12 bytes (arXiv 1910.02054, section 3.1); ZeRO-1 divides the 12 by "
-        f"dp = {config.layout.dp}.",
+        f"dp x cp = {config.layout.dp * config.layout.cp}, for experts by that over ep.",
         "Activations at their peak by arXiv 2205.05198, section 4, with fused attention and no "
         "dropout: all kept;",
         "with sequence parallelism; with full recomputation. Vocabulary split over tp.",

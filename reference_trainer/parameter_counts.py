@@ -10,42 +10,60 @@ from __future__ import annotations
 from .config import ModelConfig
 from .split_config import MoeConfig
 
+DENSE = MoeConfig()
+"""One MLP per block."""
 
-def parameter_count(model: ModelConfig, moe: MoeConfig | None = None) -> int:
+
+def parameter_count(model: ModelConfig, moe: MoeConfig = DENSE) -> int:
     """Return the parameters of the whole model, biases and norms included."""
     matrices = 1 if model.tied else 2
     edges = matrices * model.vocab * model.hidden + positions(model) + norm_parameters(model)
-    block = block_parameters(model)
-    if moe is not None and moe.experts:
-        block += expert_parameters(model, moe) - mlp_parameters(model)
+    block = moe_block_parameters(model, moe) if moe.experts else block_parameters(model)
     return model.layers * block + edges
 
 
-def mlp_parameters(model: ModelConfig) -> int:
-    """Return the parameters of a block's dense MLP: 2 h f + h + f for gpt, 3 h f for llama."""
-    hidden, ffn = model.hidden, model.ffn
-    return 3 * hidden * ffn if model.family == "llama" else 2 * hidden * ffn + hidden + ffn
-
-
-def expert_parameters(model: ModelConfig, moe: MoeConfig) -> int:
-    """Return the parameters of a block's router (h each) and experts, which have no bias."""
-    matrices = 3 if model.family == "llama" else 2
-    return moe.experts * (matrices * model.hidden * model.ffn + model.hidden)
-
-
 def block_parameters(model: ModelConfig, tp: int = 1) -> int:
-    """Return one block's parameters on one of ``tp`` ranks.
+    """Return a dense block's parameters on one of ``tp`` ranks.
 
     gpt: 4 h^2 + 2 h f in matrices and 5 h + f in biases; llama: queries and output h^2
     each, keys and values h x kv width each, and three matrices h f.
     """
-    hidden, ffn = model.hidden, model.ffn
-    attention = 2 * hidden * hidden + 2 * hidden * model.kv_width
+    return attention_parameters(model, tp) + mlp_parameters(model, tp)
+
+
+def moe_block_parameters(model: ModelConfig, moe: MoeConfig, tp: int = 1, ep: int = 1) -> int:
+    """Return the parameters of a block with experts on one of ``tp x ep`` ranks.
+
+    A router of h per expert, whole on every rank, and experts without biases.
+    """
+    router = moe.experts * model.hidden
+    return attention_parameters(model, tp) + router + expert_parameters(model, moe, tp, ep)
+
+
+def attention_parameters(model: ModelConfig, tp: int = 1) -> int:
+    """Return a block's parameters outside the MLP, both norms included."""
+    hidden = model.hidden
+    split = 2 * hidden * hidden + 2 * hidden * model.kv_width
     if model.family == "llama":
-        return (attention + 3 * hidden * ffn) // tp + 2 * norm_parameters(model)
-    column_biases = 3 * hidden + ffn
-    split = (attention + 2 * hidden * ffn + column_biases) // tp
-    return split + 2 * hidden + 2 * norm_parameters(model)
+        return split // tp + 2 * norm_parameters(model)
+    return (split + 3 * hidden) // tp + hidden + 2 * norm_parameters(model)
+
+
+def mlp_parameters(model: ModelConfig, tp: int = 1) -> int:
+    """Return the parameters of a block's dense MLP."""
+    split = _mlp_matrices(model)
+    if model.family == "llama":
+        return split // tp
+    return (split + model.ffn) // tp + model.hidden
+
+
+def expert_parameters(model: ModelConfig, moe: MoeConfig, tp: int = 1, ep: int = 1) -> int:
+    """Return the parameters of a block's experts."""
+    return moe.experts // ep * (_mlp_matrices(model) // tp)
+
+
+def _mlp_matrices(model: ModelConfig) -> int:
+    return (3 if model.family == "llama" else 2) * model.hidden * model.ffn
 
 
 def embedding_parameters(model: ModelConfig, tp: int = 1) -> int:

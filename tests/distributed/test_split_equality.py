@@ -6,7 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.distributed.trainer_job import mesh_grads, mesh_losses, plain_grads, plain_losses
+from tests.distributed.trainer_job import (
+    mesh_grads,
+    mesh_losses,
+    plain_grads,
+    plain_losses,
+    use_two_experts,
+)
+from torch import Tensor
 
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.reference_trainer.config import ModelConfig, TrainConfig, TrainerConfig
@@ -80,6 +87,19 @@ def assert_same_losses(config: TrainerConfig, out: Path) -> None:
     assert max(differences) < TOLERANCE
 
 
+def assert_same_norms(expected: dict[str, Tensor], found: list[dict[str, Tensor]]) -> None:
+    """Compare the norm of each gradient with that of the ranks' parts together."""
+    for name, whole in expected.items():
+        parts = [grads[name] for grads in found]
+        if parts[0].shape == whole.shape:
+            norms = [float(part.norm()) for part in parts]
+        else:
+            # Shards of one replica: as many ranks as it takes to hold the whole.
+            copies = len(parts) * parts[0].numel() / whole.numel()
+            norms = [(sum(float(part.norm()) ** 2 for part in parts) / copies) ** 0.5]
+        assert norms == pytest.approx([float(whole.norm())] * len(norms), rel=1e-4, abs=1e-7), name
+
+
 @pytest.mark.parametrize("case", SMALL)
 def test_two_ranks_train_the_model_of_one(case: str, tmp_path: Path) -> None:
     """Fails if a split changes a loss, a gradient or an update."""
@@ -98,19 +118,16 @@ def test_axes_train_the_same_model_together(case: str, tmp_path: Path) -> None:
 def test_every_gradient_has_the_norm_of_the_plain_one(case: str, tmp_path: Path) -> None:
     """Fails if a parameter's gradient is summed too often or not over all ranks."""
     config = (SMALL | LARGE)[case]
-    expected = plain_grads(config)
-    found = mesh_grads(config, tmp_path)
-    for name, whole in expected.items():
-        parts = [grads[name] for grads in found]
-        if parts[0].shape == whole.shape:
-            norms = [part.norm() for part in parts]
-        else:
-            # Shards of one replica: as many ranks as it takes to hold the whole.
-            holders = whole.numel() // parts[0].numel()
-            copies = len(parts) // holders
-            norms = [(sum(part.norm() ** 2 for part in parts) / copies) ** 0.5]
-        for norm in norms:
-            assert float(norm) == pytest.approx(float(whole.norm()), rel=1e-4, abs=1e-7), name
+    assert_same_norms(plain_grads(config), mesh_grads(config, tmp_path))
+
+
+@pytest.mark.slow
+def test_experts_without_a_token_hold_nobody_up(tmp_path: Path) -> None:
+    """Fails if a rank whose experts get nothing hangs, or has another gradient than zero."""
+    config = SMALL["experts"]
+    found = mesh_grads(config, tmp_path, use_two_experts)
+    assert not found[1]["blocks.0.mlp.up"].any()
+    assert_same_norms(plain_grads(config, use_two_experts), found)
 
 
 @pytest.mark.slow

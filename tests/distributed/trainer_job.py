@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,8 +18,8 @@ from meshscope.reference_trainer.data import batches, global_batch
 from meshscope.reference_trainer.faults import FaultInjector
 from meshscope.reference_trainer.ground_truth import GroundTruth
 from meshscope.reference_trainer.mesh import Place, alone, open_mesh
-from meshscope.reference_trainer.model import Stage, StagePart
-from meshscope.reference_trainer.moe import ExpertSplit
+from meshscope.reference_trainer.model import Block, Stage, StagePart
+from meshscope.reference_trainer.moe import ExpertSplit, MoeMlp
 from meshscope.reference_trainer.pace import NoPace
 from meshscope.reference_trainer.train import build_parts, own_tokens, train
 
@@ -54,24 +55,36 @@ def mesh_losses(config: TrainerConfig, out: Path) -> list[float]:
     return cast("list[float]", json.loads((out / "losses.json").read_text())["loss"])
 
 
-def mesh_grads(config: TrainerConfig, out: Path) -> list[dict[str, Tensor]]:
-    """Return the reduced gradients of the first step, of each rank, by parameter."""
-    run_ranks(save_grads, config, out)
+def mesh_grads(
+    config: TrainerConfig, out: Path, change: Callable[[Stage], None] | None = None
+) -> list[dict[str, Tensor]]:
+    """Return the reduced gradients of the first step, of each rank, by parameter.
+
+    Args:
+        config: The run, with one stage per rank.
+        out: An empty folder.
+        change: What to do to every stage before it trains.
+    """
+    run_ranks(partial(save_grads, change=change), config, out)
     return [torch.load(out / f"{rank}.pt") for rank in range(config.layout.world_size)]
 
 
-def save_grads(config: TrainerConfig, place: Place, *, out: Path) -> None:
+def save_grads(
+    config: TrainerConfig, place: Place, *, out: Path, change: Callable[[Stage], None] | None = None
+) -> None:
     """Run forward and backward of the first step on one rank, and save its gradients."""
     with open_mesh(config.layout, config.device, place) as mesh:
         comm = Communicator(PerfectLinks())
         silent = FaultInjector((), mesh.layout, mesh.rank, GroundTruth(None, mesh.rank, ()))
         parts = build_parts(config, mesh, comm, silent)
+        (stage,) = parts.stages
+        if change is not None:
+            change(stage)
         own = own_tokens(config, mesh, comm)
         ids, labels = next(batches(config, mesh.dp.position))
         parts.replica.start_step()
         parts.pipeline.step(ids[:, own], labels[:, own])
         parts.replica.finish()
-        (stage,) = parts.stages
         grads = {name: p.grad.clone() for name, p in stage.named_parameters()}
         torch.save(grads, out / f"{mesh.rank}.pt")
 
@@ -110,11 +123,23 @@ def plain_losses(config: TrainerConfig) -> list[float]:
     return losses
 
 
-def plain_grads(config: TrainerConfig) -> dict[str, Tensor]:
+def plain_grads(
+    config: TrainerConfig, change: Callable[[Stage], None] | None = None
+) -> dict[str, Tensor]:
     """Return the gradients of the first step by parameter."""
     model = plain_model(config)
+    if change is not None:
+        change(model)
     plain_loss(config, model, 0).backward()
     return {name: cast("Tensor", p.grad) for name, p in model.named_parameters()}
+
+
+def use_two_experts(stage: Stage) -> None:
+    """Send every token to the first two experts of each block."""
+    for block in stage.blocks:
+        assert isinstance(block, Block)
+        assert isinstance(block.mlp, MoeMlp)
+        block.mlp.routing_bias[:2] = 50.0
 
 
 def plain_loss(config: TrainerConfig, model: Stage, step: int) -> Tensor:

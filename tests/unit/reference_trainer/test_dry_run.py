@@ -39,6 +39,17 @@ def test_a_published_layout_is_planned_in_full():
     assert fields(lines, "zb-v")[2] == "0.00%"
 
 
+def test_experts_are_planned_on_the_ranks_that_hold_them():
+    """Fails if a mixture of experts is counted as a dense model, or each rank holds all experts."""
+    lines = plan("mixtral-8x22b")
+    assert fields(lines, "model")[2] == "140,630,071,296"
+    assert fields(lines, "ep") == ["ep", "256", "8", "0", "8", "16", "…", "56"]
+    # Attention and router whole, one of eight experts, all of it in eight slices but the router.
+    block = (2 * 6144**2 + 2 * 6144 * 1024 + 3 * 6144 * 16384) // 8 + (8 + 2) * 6144
+    second = next(line for line in lines if line.split()[:4] == ["1", "1", "14", "14-27"])
+    assert second.split()[-1] == f"{14 * block:,}"
+
+
 def test_what_does_not_fit_is_said_with_the_reason():
     """Fails if a schedule is left out of the table without a word."""
     (line,) = [line for line in plan("mt-nlg-530b") if "does not fit" in line]
