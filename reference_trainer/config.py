@@ -10,7 +10,7 @@ from meshscope.probe.schema.terms import Axis
 
 from .checks import require as _require
 from .device_config import DeviceConfig, PaceConfig
-from .fault_plan import FaultSpec
+from .fault_spec import FaultSpec
 from .model_config import ModelConfig
 from .replica_config import DataParallelConfig, MemoryConfig
 from .schedule_config import ScheduleConfig

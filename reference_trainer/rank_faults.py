@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from meshscope.probe.schema.layout import ParallelLayout
 
-from .fault_plan import FaultSpec, ResolvedFault
+from .fault_plan import ResolvedFault
+from .fault_spec import FaultSpec
 from .ground_truth import GroundTruth, Span
 from .group_members import groups_of_axis
 

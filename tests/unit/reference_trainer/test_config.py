@@ -16,7 +16,8 @@ from meshscope.reference_trainer.config import (
     TrainConfig,
     TrainerConfig,
 )
-from meshscope.reference_trainer.fault_plan import FaultSpec, parse_fault
+from meshscope.reference_trainer.fault_plan import parse_fault
+from meshscope.reference_trainer.fault_spec import FaultSpec
 
 
 @pytest.mark.parametrize(
