@@ -53,58 +53,62 @@ def sequence_effect(
     replica = {rank: trace.layout.coordinates(rank)["dp"] for rank in program.windows.ranks}
     spans["replica"] = spans["rank"].map(replica)
     pieces = computing_pieces(spans, ledger)
-    spans["compute_ns"] = np.bincount(
-        pieces["span"], weights=pieces["dur_ns"], minlength=len(spans)
-    )
-    mean = _mean_pass(spans, work, slow)
-    spans["own"] = (spans["compute_ns"] / mean.where(mean > 0)).fillna(1.0) - 1.0
-    excess = _excess(spans, alone=len(set(replica.values())) == len(replica))
+    # A pass may be several spans: the loss of the last stage is one of its own.
+    keys = [*_MICROBATCH, "rank", "kind", "chunk"]
+    of_piece = spans.groupby(keys, sort=False).ngroup().to_numpy()[pieces["span"]]
+    passes = spans.drop_duplicates(keys, ignore_index=True).copy()
+    passes["compute_ns"] = np.bincount(of_piece, weights=pieces["dur_ns"], minlength=len(passes))
+    mean = _mean_pass(passes, work, slow)
+    passes["own"] = (passes["compute_ns"] / mean.where(mean > 0)).fillna(1.0) - 1.0
+    excess = _excess(passes, alone=len(set(replica.values())) == len(replica))
     if excess is None:
         return None
-    share = (excess * mean / spans["compute_ns"].where(spans["compute_ns"] > 0)).fillna(0.0)
-    effect = pieces["dur_ns"].to_numpy() * share.to_numpy()[pieces["span"]]
+    share = (excess * mean / passes["compute_ns"].where(passes["compute_ns"] > 0)).fillna(0.0)
+    effect = pieces["dur_ns"].to_numpy() * share.to_numpy()[of_piece]
     cell = work.cell[edge_of_pieces(program, pieces)]
     return np.bincount(cell, weights=effect, minlength=len(work.cells)).astype(np.float64)
 
 
-def _mean_pass(spans: pd.DataFrame, work: Work, slow: list[int]) -> pd.Series:
+def _mean_pass(passes: pd.DataFrame, work: Work, slow: list[int]) -> pd.Series:
     """Return, for each pass, the mean computing of its direction: of its stage, or its own rank."""
     keys = ["kind", "chunk"]
-    is_slow = spans["rank"].isin(slow)
-    own: pd.Series = spans.groupby(["rank", *keys])["compute_ns"].transform("mean")
-    stage = spans.assign(
-        stage=spans["rank"].map(work.peer_class), compute_ns=spans["compute_ns"].mask(is_slow)
+    is_slow = passes["rank"].isin(slow)
+    own: pd.Series = passes.groupby(["rank", *keys])["compute_ns"].transform("mean")
+    stage = passes.assign(
+        stage=passes["rank"].map(work.peer_class), compute_ns=passes["compute_ns"].mask(is_slow)
     )
     shared = stage.groupby(["stage", *keys])["compute_ns"].transform("mean")
     return own.where(is_slow | shared.isna(), shared)
 
 
-def _excess(spans: pd.DataFrame, *, alone: bool) -> pd.Series | None:
+def _excess(passes: pd.DataFrame, *, alone: bool) -> pd.Series | None:
     """Return by how much the data makes each pass longer than the mean one, as a ratio."""
-    others = _of_other_direction(spans) if alone else _of_other_ranks(spans)
-    own, seen = spans["own"], others
+    others = _of_other_direction(passes) if alone else _of_other_ranks(passes)
+    own, seen = passes["own"], others
     if alone:
-        of_step = [spans["rank"], spans["step"], spans["kind"]]
+        of_step = [passes["rank"], passes["step"], passes["kind"]]
         own = own - own.groupby(of_step).transform("mean")
         seen = others - others.groupby(of_step).transform("mean")
-    slope = _slope(own, seen, len(spans.drop_duplicates(_MICROBATCH)))
+    slope = _slope(own, seen, len(passes.drop_duplicates(_MICROBATCH)))
     return None if slope is None else (slope * others).fillna(0.0)
 
 
-def _of_other_ranks(spans: pd.DataFrame) -> pd.Series:
+def _of_other_ranks(passes: pd.DataFrame) -> pd.Series:
     """Return, for each pass, the median over the other ranks of its replica."""
     keys = [*_MICROBATCH, "rank"]
-    by_rank = spans.groupby(keys)["own"].mean().reset_index()
+    by_rank = passes.groupby(keys)["own"].mean().reset_index()
     by_rank["others"] = leave_one_out_median(by_rank, _MICROBATCH, "own")
-    others: pd.Series = spans[keys].merge(by_rank[[*keys, "others"]], on=keys, how="left")["others"]
+    others: pd.Series = passes[keys].merge(by_rank[[*keys, "others"]], on=keys, how="left")[
+        "others"
+    ]
     return others
 
 
-def _of_other_direction(spans: pd.DataFrame) -> pd.Series:
+def _of_other_direction(passes: pd.DataFrame) -> pd.Series:
     """Return, for each pass, the mean over the other passes of its microbatch."""
-    of_microbatch = spans.groupby(_MICROBATCH)["own"]
+    of_microbatch = passes.groupby(_MICROBATCH)["own"]
     count = of_microbatch.transform("size") - 1
-    total: pd.Series = of_microbatch.transform("sum") - spans["own"]
+    total: pd.Series = of_microbatch.transform("sum") - passes["own"]
     return total / count.where(count > 0)
 
 

@@ -116,6 +116,24 @@ def test_unequal_sequences_are_told_from_jitter(layout):
     assert abs(jitter) < 0.25 * found["sequence_imbalance"].share_frac
 
 
+def test_a_pass_of_several_spans_is_one():
+    """The loss, which the last stage records as a forward of its own, would hide uneven data."""
+    layout = ParallelLayout(pp=2, dp=2)
+    job = Job(layout=layout, steps=12)
+    operations = programs(job, sequences(1, 0.3, layout))
+    for rank, program in enumerate(operations):
+        if layout.coordinates(rank)["pp"] == 1:
+            operations[rank] = [part for op in program for part in _with_loss(op)]
+    found, _ = causes_of(capture_of(job, operations))
+    assert found["sequence_imbalance"].share_frac > 0.05
+
+
+def _with_loss(op):
+    if op[0] != "work" or op[3] != "forward":
+        return [op]
+    return [op, ("work", 200_000, *op[2:])]
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_jitter_is_not_taken_for_data(seed):
     """People would repack their data because of noise."""
