@@ -244,6 +244,16 @@ class TrainerConfig:
                 where=fault.where,
                 remedy="Choose a lower one, or set moe.experts",
             )
+        for axis, change, scatters in (
+            ("dp", "data_parallel.zero to 0", self.data_parallel.zero > 0),
+            ("tp", "tensor.sequence_parallel to false", self.tensor.sequence_parallel),
+        ):
+            _require(
+                not scatters or all(fault.axis != axis for fault in self.faults),
+                f"slow_link cannot hold the reduce-scatters of gloo along axis {axis}",
+                where="faults",
+                remedy=f"Set {change}, or choose another axis",
+            )
         uneven = any(fault.kind == "sequence_imbalance" for fault in self.faults)
         _require(
             not uneven or (self.data.documents == "long_tail" and self.pace.layer_ms > 0),

@@ -7,11 +7,8 @@ from collections.abc import Sequence
 from meshscope.probe.schema.layout import ParallelLayout
 
 from .fault_plan import ResolvedFault
-from .fault_spec import FaultSpec
 from .ground_truth import GroundTruth, Span
 from .group_members import groups_of_axis
-
-_EDGE_OF_PART = {"embed": 0, "head": -1}
 
 
 class RankFaults:
@@ -66,7 +63,8 @@ def _concerns(fault: ResolvedFault, layout: ParallelLayout, rank: int) -> bool:
     if spec.kind == "slow_link":
         return _shares_link(fault, layout, rank)
     if spec.kind == "heavy_stage":
-        return layout.coordinates(rank)["pp"] == _stage(spec, layout)
+        # Which rank has the embedding and the head is the schedule's: its runner finds out.
+        return spec.stage is None or layout.coordinates(rank)["pp"] == spec.stage
     return fault.hits(rank)
 
 
@@ -79,8 +77,3 @@ def _shares_link(fault: ResolvedFault, layout: ParallelLayout, rank: int) -> boo
     if fault.spec.axis == "pp" and fault.spec.peer is not None:
         return rank in (fault.rank, fault.spec.peer)
     return rank in group
-
-
-def _stage(spec: FaultSpec, layout: ParallelLayout) -> int:
-    """Return the stage that is heavy."""
-    return range(layout.pp)[_EDGE_OF_PART[spec.part]] if spec.stage is None else spec.stage
