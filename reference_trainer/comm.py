@@ -11,6 +11,9 @@ and do not pass through here.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -20,6 +23,7 @@ from torch import Tensor
 from meshscope.probe.clock import now_ns
 from meshscope.probe.schema.terms import Axis
 
+from .compat import all_gather_single, reduce_scatter_single
 from .mesh import MeshGroup
 
 
@@ -33,6 +37,9 @@ class Hold(Protocol):
 class Links(Protocol):
     """How much slower than the machine the links are."""
 
+    def before(self, axis: Axis) -> None:
+        """Be told that a collective is about to be issued."""
+
     def hold(self, work: dist.Work, axis: Axis, *, issue_ns: int, size_bytes: int) -> Hold | None:
         """Keep a collective from completing too early; None where nothing holds it."""
 
@@ -40,33 +47,42 @@ class Links(Protocol):
 class PerfectLinks:
     """Links that add nothing."""
 
+    def before(self, axis: Axis) -> None:
+        """Let it be issued."""
+
     def hold(self, work: dist.Work, axis: Axis, *, issue_ns: int, size_bytes: int) -> None:
         """Hold nothing."""
 
 
 class Pending:
-    """A collective on its way.
+    """An operation on its way.
 
     Args:
-        work: torch's handle; None where a group of one had nothing to do.
+        works: torch's handles; none where a group of one had nothing to do.
         hold: What keeps it from completing on a slow link.
         comm: Where the waited time is counted.
     """
 
-    def __init__(self, work: dist.Work | None, hold: Hold | None, comm: Communicator) -> None:
-        self._work = work
+    def __init__(self, works: Sequence[dist.Work], hold: Hold | None, comm: Communicator) -> None:
+        self._works = works
         self._hold = hold
         self._comm = comm
 
+    @property
+    def work(self) -> dist.Work | None:
+        """Return torch's handle of what was not yet waited for, for code of torch that asks."""
+        return self._works[0] if self._works else None
+
     def wait(self) -> None:
         """Return when the result is there, on a slow link not before its time."""
-        if self._work is None:
+        if not self._works:
             return
         begin_ns = now_ns()
-        self._work.wait()
+        for work in self._works:
+            work.wait()
         if self._hold is not None:
             self._hold.finish()
-        self._work = None
+        self._works = ()
         self._comm.waited_ns += now_ns() - begin_ns
 
 
@@ -76,24 +92,145 @@ class Communicator:
     Attributes:
         links: Adds the delay of an injected slow link.
         waited_ns: Time spent in waits since the start, in nanoseconds.
+        collectives: How many were issued since the start, by name and axis.
     """
 
     def __init__(self, links: Links) -> None:
         self.links = links
         self.waited_ns = 0
+        self.collectives: Counter[tuple[str, Axis]] = Counter()
 
-    def all_reduce(self, tensor: Tensor, group: MeshGroup) -> Pending:
-        """Sum a tensor over the group, in place."""
+    def all_reduce(
+        self, tensor: Tensor, group: MeshGroup, *, op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM
+    ) -> Pending:
+        """Sum a tensor over the group, or reduce it by another operation, in place."""
         if group.size == 1:
-            return Pending(None, None, self)
-        issue_ns = now_ns()
-        work = dist.all_reduce(tensor, group=group.handle, async_op=True)
-        size_bytes = tensor.numel() * tensor.element_size()
-        hold = self.links.hold(work, group.axis, issue_ns=issue_ns, size_bytes=size_bytes)
-        return Pending(work, hold, self)
+            return self._nothing()
+        return self._issue("all_reduce", tensor, group, partial(dist.all_reduce, tensor, op))
+
+    def all_gather(self, shard: Tensor, group: MeshGroup) -> tuple[Tensor, Pending]:
+        """Return the shards of all members, (group, ...), and when they are there."""
+        whole = shard.new_empty(group.size, *shard.shape)
+        return whole, self.all_gather_into(whole.flatten(0, 1), shard.contiguous(), group)
+
+    def all_gather_into(self, whole: Tensor, shard: Tensor, group: MeshGroup) -> Pending:
+        """Put the shards (P, ...) of all members, one after the other, into (group P, ...).
+
+        ``shard`` may be this member's part of ``whole``.
+        """
+        if group.size == 1:
+            whole.copy_(shard)
+            return self._nothing()
+        return self._issue("all_gather", whole, group, partial(all_gather_single, whole, shard))
+
+    def reduce_scatter(self, whole: Tensor, group: MeshGroup) -> tuple[Tensor, Pending]:
+        """Return this member's part of the sum of (group, ...), and when it is there."""
+        shard = whole.new_empty(whole.shape[1:])
+        return shard, self.reduce_scatter_into(shard, whole.contiguous().flatten(0, 1), group)
+
+    def reduce_scatter_into(self, shard: Tensor, whole: Tensor, group: MeshGroup) -> Pending:
+        """Put this member's part of the sum of (group P, ...) into (P, ...)."""
+        if group.size == 1:
+            shard.copy_(whole)
+            return self._nothing()
+        start = partial(reduce_scatter_single, shard, whole)
+        return self._issue("reduce_scatter", whole, group, start)
+
+    def all_to_all(
+        self,
+        sent: Tensor,
+        group: MeshGroup,
+        *,
+        sent_rows: Sequence[int] | None = None,
+        received_rows: Sequence[int] | None = None,
+    ) -> tuple[Tensor, Pending]:
+        """Send consecutive rows of a tensor to each member, and receive theirs.
+
+        Args:
+            sent: (rows, ...), those for the first member first.
+            group: The members.
+            sent_rows: Rows for each member; None: all the same.
+            received_rows: Rows from each member; None: all the same.
+
+        Returns:
+            The received rows, those of the first member first, and when they are there.
+        """
+        if group.size == 1:
+            return sent, self._nothing()
+        rows = len(sent) if received_rows is None else sum(received_rows)
+        received = sent.new_empty(rows, *sent.shape[1:])
+        start = partial(
+            dist.all_to_all_single,
+            received,
+            sent.contiguous(),
+            None if received_rows is None else list(received_rows),
+            None if sent_rows is None else list(sent_rows),
+        )
+        return received, self._issue("all_to_all", sent, group, start)
+
+    def pass_on(self, tensor: Tensor, group: MeshGroup) -> tuple[Tensor, Pending]:
+        """Send a tensor to the next member of a ring, and receive the previous one's.
+
+        Point-to-point transfers have no future to hang a delay on: an injected
+        slow link does not hold them.
+        """
+        if group.size == 1:
+            return tensor, self._nothing()
+        self.links.before(group.axis)
+        self.collectives["pass_on", group.axis] += 1
+        received = torch.empty_like(tensor)
+        after = group.ranks[(group.position + 1) % group.size]
+        before = group.ranks[group.position - 1]
+        works = dist.batch_isend_irecv(
+            [
+                dist.P2POp(dist.isend, tensor, after, group.handle),
+                dist.P2POp(dist.irecv, received, before, group.handle),
+            ]
+        )
+        return received, Pending(works, None, self)
 
     def share_from_rank_zero(self, value: int, device: torch.device) -> int:
         """Return rank 0's value on every rank; the others' values are ignored."""
         tensor = torch.tensor([value], dtype=torch.int64, device=device)
         dist.broadcast(tensor, src=0, async_op=True).wait()
         return int(tensor.item())
+
+    def share_own(
+        self, source: int, values: tuple[int, int], device: torch.device
+    ) -> tuple[int, int]:
+        """Return the values of one rank on every rank; the others' values are ignored."""
+        tensor = torch.tensor(values, dtype=torch.int64, device=device)
+        dist.broadcast(tensor, src=source, async_op=True).wait()
+        first, second = tensor.tolist()
+        return first, second
+
+    def read_sum(self, tensor: Tensor) -> float:
+        """Sum one number over all ranks and read it, which waits for everybody and the device."""
+        total = tensor.detach().clone()
+        begin_ns = now_ns()
+        dist.all_reduce(total, async_op=True).wait()
+        self.waited_ns += now_ns() - begin_ns
+        return float(total.item())
+
+    def _nothing(self) -> Pending:
+        """Return what is complete already."""
+        return Pending((), None, self)
+
+    def _issue(
+        self, name: str, payload: Tensor, group: MeshGroup, start: Callable[..., dist.Work]
+    ) -> Pending:
+        """Start a collective of torch.distributed, and hold it back on a slow link.
+
+        Args:
+            name: What it is counted as.
+            payload: The larger of what goes in and what comes out.
+            group: The members.
+            start: The function, with its tensors.
+        """
+        self.links.before(group.axis)
+        self.collectives[name, group.axis] += 1
+        issue_ns = now_ns()
+        work = start(group=group.handle, async_op=True)
+        size_bytes = payload.numel() * payload.element_size()
+        hold = self.links.hold(work, group.axis, issue_ns=issue_ns, size_bytes=size_bytes)
+        return Pending((work,), hold, self)

@@ -1,11 +1,18 @@
-"""The private torch names that the trainer needs, in one place.
+"""The torch names that the trainer needs and that differ between releases, in one place.
 
 torch runs user-made pipeline orders only through a class and an action type
 whose names start with an underscore, and those may move between releases. A
 test asserts that each of them is there and takes the arguments used here, so a
-new torch version fails in the test suite and not in the middle of a run.
+new torch version fails in the test suite and not in the middle of a run. Two
+collectives have a new name since torch 2.13, and warn under the old one.
 """
 
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[attr-defined]
+from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, ReduceScatter
 from torch.distributed.pipelining.schedules import (
     _Action,
     _ComputationType,
@@ -18,10 +25,74 @@ Action = _Action
 ScheduleRuntime = _PipelineScheduleRuntime
 """Executes an order; ``_prepare_schedule_with_comms`` adds the sends and receives to it."""
 
-FORWARD = _ComputationType.FORWARD
-"""Forward of one microbatch through one stage."""
+PASS_TYPES = {
+    "F": _ComputationType.FORWARD,
+    "B": _ComputationType.FULL_BACKWARD,
+    "I": _ComputationType.BACKWARD_INPUT,
+    "W": _ComputationType.BACKWARD_WEIGHT,
+}
+"""torch's types of the passes of ``schedules.PassKind``."""
 
-FULL_BACKWARD = _ComputationType.FULL_BACKWARD
-"""Backward of one microbatch, for inputs and weights together."""
 
-__all__ = ["FORWARD", "FULL_BACKWARD", "Action", "ScheduleRuntime"]
+all_gather_single: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+"""All-gather of one tensor into one; torch 2.13 deprecates its older name."""
+
+reduce_scatter_single: Any = (
+    getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+)
+"""Reduce-scatter of one tensor into one; torch 2.13 deprecates its older name."""
+
+foreach_norm = torch._foreach_norm
+"""Norms of many tensors in few kernels."""
+
+foreach_scale = torch._foreach_mul_
+"""Many tensors multiplied in place, by one scalar tensor or a number each."""
+
+REDUCE_GRAD = _ComputationType.REDUCE_GRAD
+"""What the runtime does when the last backward of a stage is done."""
+
+
+def is_wanted(node: Any) -> bool:
+    """Return whether the running backward will use the gradient of an edge.
+
+    A backward that is split into inputs and weights visits every custom function
+    twice, and each visit wants other gradients; ``needs_input_grad`` is always true.
+
+    Args:
+        node: Where the edge leads, from ``next_functions``; None for no gradient.
+    """
+    if node is None:
+        return False
+    try:
+        return bool(torch._C._will_engine_execute_node(node))
+    except RuntimeError:
+        # torch refuses to answer for a leaf, but only where torch.autograd.grad asked for it.
+        return True
+
+
+def process_group(boxed: Any) -> dist.ProcessGroup:
+    """Return the process group that an operator got as an argument."""
+    group: dist.ProcessGroup = dist.ProcessGroup.unbox(boxed)
+    return group
+
+
+def work_from_future(future: torch.futures.Future[Any]) -> Any:
+    """Return a handle whose ``wait`` ends when the future is set."""
+    return _create_work_from_future(future)
+
+
+__all__ = [
+    "PASS_TYPES",
+    "REDUCE_GRAD",
+    "Action",
+    "AllGather",
+    "ReduceScatter",
+    "ScheduleRuntime",
+    "all_gather_single",
+    "foreach_norm",
+    "foreach_scale",
+    "is_wanted",
+    "process_group",
+    "reduce_scatter_single",
+    "work_from_future",
+]

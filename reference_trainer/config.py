@@ -5,75 +5,34 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.layout import ParallelLayout
+from meshscope.probe.schema.terms import Axis
 
-from .fault_plan import FaultSpec
+from .checks import require as _require
+from .device_config import DeviceConfig, PaceConfig
+from .fault_spec import FaultSpec
+from .model_config import ModelConfig
+from .replica_config import DataParallelConfig, MemoryConfig
+from .schedule_config import ScheduleConfig
+from .schedules import rank_of_last_stage
+from .split_config import ContextConfig, MoeConfig, TensorConfig, check_splits
 
+__all__ = [
+    "ContextConfig",
+    "DataConfig",
+    "DataParallelConfig",
+    "DeviceConfig",
+    "MemoryConfig",
+    "ModelConfig",
+    "MoeConfig",
+    "PaceConfig",
+    "ScheduleConfig",
+    "TensorConfig",
+    "TrainConfig",
+    "TrainerConfig",
+]
 
-def _require(holds: bool, what: str, *, where: str, remedy: str = "") -> None:  # noqa: FBT001
-    """Raise ConfigError with the field and the remedy unless the condition holds."""
-    if not holds:
-        raise ConfigError(what, where=where, remedy=remedy)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelConfig:
-    """The decoder transformer."""
-
-    layers: int = 4
-    """Transformer blocks in the whole model."""
-    hidden: int = 64
-    """Width of the residual stream."""
-    ffn: int = 256
-    """Width inside the MLP."""
-    heads: int = 4
-    """Attention heads; each has hidden / heads channels."""
-    vocab: int = 256
-    """Rows of the embedding and of the output head, which are not tied."""
-    seq_len: int = 32
-    """Tokens per sequence."""
-
-    def __post_init__(self) -> None:
-        """Validate sizes.
-
-        Raises:
-            ConfigError: A size is below one, or heads do not divide the width.
-        """
-        for name in self.__slots__:
-            _require(getattr(self, name) >= 1, "must be at least 1", where=f"model.{name}")
-        _require(
-            self.hidden % self.heads == 0,
-            f"{self.hidden} is not a multiple of model.heads = {self.heads}",
-            where="model.hidden",
-            remedy="Choose a width that the heads divide",
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScheduleConfig:
-    """How microbatches move through the pipeline stages."""
-
-    kind: Literal["gpipe", "1f1b"] = "1f1b"
-    """``gpipe``: all forwards, then all backwards; ``1f1b``: alternating after a warm-up."""
-    microbatches: int = 4
-    """Microbatches per step and data-parallel rank."""
-    layers_per_stage: tuple[int, ...] = ()
-    """Blocks of each stage in model order; empty: as even as possible, the first stages get the
-    rest. Set it to build an imbalanced pipeline on purpose."""
-
-    def __post_init__(self) -> None:
-        """Validate the counts.
-
-        Raises:
-            ConfigError: No microbatch, or a stage without a block.
-        """
-        _require(self.microbatches >= 1, "must be at least 1", where="schedule.microbatches")
-        _require(
-            all(count >= 1 for count in self.layers_per_stage),
-            "every stage needs at least one block",
-            where="schedule.layers_per_stage",
-        )
+_BYTE_VALUES = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +49,10 @@ class TrainConfig:
     """Plain SGD, or AdamW without weight decay."""
     seed: int = 1
     """Seed of the weights and of the data."""
-    bucket_bytes: int = 1 << 20
+    max_grad_norm: float = 0.0
+    """Norm of the whole model's gradient above which it is scaled down; 0 neither clips nor
+    measures, ``inf`` only measures."""
+    bucket_bytes: int = 25 << 20
     """Gradient bucket of the data-parallel reducer, in bytes; a larger single gradient gets a
     bucket of its own."""
 
@@ -102,70 +64,9 @@ class TrainConfig:
         """
         for name in ("steps", "global_batch", "bucket_bytes"):
             _require(getattr(self, name) >= 1, "must be at least 1", where=f"train.{name}")
-        _require(self.learning_rate >= 0, "must not be negative", where="train.learning_rate")
+        for name in ("learning_rate", "max_grad_norm"):
+            _require(getattr(self, name) >= 0, "must not be negative", where=f"train.{name}")
         _require(self.seed >= 0, "must not be negative", where="train.seed")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceConfig:
-    """Where the run executes."""
-
-    kind: Literal["cpu", "cuda"] = "cpu"
-    """Device of parameters and activations; ``cuda`` takes the device of the local rank."""
-    backend: Literal["gloo", "nccl"] = "gloo"
-    """torch.distributed backend of every process group."""
-    timeout_s: float = 300.0
-    """Time after which a collective that does not complete ends the run, in seconds."""
-
-    def __post_init__(self) -> None:
-        """Validate the combination.
-
-        Raises:
-            ConfigError: nccl was asked for without cuda, or the timeout is not positive.
-        """
-        _require(
-            self.backend == "gloo" or self.kind == "cuda",
-            "nccl moves device memory only",
-            where="device.backend",
-            remedy="Set device.kind to cuda, or device.backend to gloo",
-        )
-        _require(self.timeout_s > 0, "must be positive", where="device.timeout_s")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PaceConfig:
-    """Least wall time of each part of the model: a device per rank, emulated.
-
-    Eight ranks on two cores take turns on the cores, so the wall time of their
-    compute says more about the operating system than about the model. With a
-    pace, each part runs at its real speed and then sleeps until the given time
-    has gone by; sleeping ranks need no core, so they behave as if each had a
-    device of its own. It is an emulation: durations are set here, not measured,
-    and only what happens between the ranks (order, waits, bubbles, faults) is
-    real. Time spent waiting for communication does not count towards the pace.
-    The backward of a part gets twice its time. 0 switches the pace of a part off.
-    """
-
-    layer_ms: float = 0.0
-    """One block's forward, in milliseconds."""
-    embed_ms: float = 0.0
-    """The embedding's forward, in milliseconds."""
-    head_ms: float = 0.0
-    """The final norm and output head's forward, in milliseconds."""
-
-    def __post_init__(self) -> None:
-        """Validate the times.
-
-        Raises:
-            ConfigError: A time is negative.
-        """
-        for name in self.__slots__:
-            _require(getattr(self, name) >= 0, "must not be negative", where=f"pace.{name}")
-
-    @property
-    def enabled(self) -> bool:
-        """Return whether any part has a pace."""
-        return any(getattr(self, name) > 0 for name in self.__slots__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,14 +75,30 @@ class DataConfig:
 
     num_workers: int = 0
     """Worker processes of the DataLoader; 0 makes the data in the training process."""
+    prefetch_factor: int = 2
+    """Batches that each worker loads ahead."""
+    text: str = ""
+    """A file whose bytes are the tokens; empty: synthetic tokens."""
+    documents: Literal["whole", "long_tail"] = "whole"
+    """Synthetic sequences of one document each, or packed with documents of long-tailed length."""
+    median_document: int = 8
+    """Tokens of the median document where they are packed."""
 
     def __post_init__(self) -> None:
-        """Validate the count.
+        """Validate the counts.
 
         Raises:
-            ConfigError: The number of workers is negative.
+            ConfigError: A count is out of range, or a text would be packed.
         """
         _require(self.num_workers >= 0, "must not be negative", where="data.num_workers")
+        for name in ("prefetch_factor", "median_document"):
+            _require(getattr(self, name) >= 1, "must be at least 1", where=f"data.{name}")
+        _require(
+            not (self.text and self.documents == "long_tail"),
+            "packs synthetic documents only",
+            where="data.documents",
+            remedy="Remove data.text, or leave data.documents at whole",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,9 +106,15 @@ class TrainerConfig:
     """A whole run."""
 
     layout: ParallelLayout = field(default_factory=ParallelLayout)
-    """The mesh; axes cp, ep and vpp must be 1."""
+    """The mesh."""
     model: ModelConfig = field(default_factory=ModelConfig)
     """The transformer."""
+    tensor: TensorConfig = field(default_factory=TensorConfig)
+    """Tensor parallelism."""
+    context: ContextConfig = field(default_factory=ContextConfig)
+    """Context parallelism."""
+    moe: MoeConfig = field(default_factory=MoeConfig)
+    """Mixture of experts."""
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     """The pipeline schedule."""
     train: TrainConfig = field(default_factory=TrainConfig)
@@ -202,6 +125,10 @@ class TrainerConfig:
     """Emulated device times."""
     data: DataConfig = field(default_factory=DataConfig)
     """Input pipeline."""
+    data_parallel: DataParallelConfig = field(default_factory=DataParallelConfig)
+    """Sharding over the replicas, and the form of gradients on the wire."""
+    memory: MemoryConfig = field(default_factory=MemoryConfig)
+    """Precision, and what is kept for the backward."""
     faults: tuple[FaultSpec, ...] = ()
     """Faults to inject, with their step windows."""
 
@@ -213,31 +140,52 @@ class TrainerConfig:
                 setting needs another device.
         """
         self._check_mesh()
-        self._check_layers()
+        self.schedule.check_mesh(self.layout)
+        self.schedule.check_layers(self.layout, self.model.layers)
         self._check_device()
-        for fault in self.faults:
-            fault.check_mesh(self.layout)
+        self._check_data()
+        self._check_replicas()
+        self._check_faults()
 
     @property
     def microbatch_size(self) -> int:
         """Return the sequences of one microbatch."""
         return self.train.global_batch // (self.layout.dp * self.schedule.microbatches)
 
+    @property
+    def stages(self) -> int:
+        """Return the pipeline stages of the model: chunks of all pipeline ranks."""
+        return self.layout.pp * self.layout.vpp
+
+    @property
+    def layers_per_stage(self) -> tuple[int, ...]:
+        """Return the blocks of each stage in model order, by hand or by weight."""
+        return self.schedule.split(self.model.layers, self.stages)
+
+    def embedding_groups(self) -> list[tuple[int, ...]]:
+        """Return the pairs of ranks that hold a copy each of a tied embedding; empty if none do."""
+        last = rank_of_last_stage(self.schedule.kind, self.layout.pp)
+        if not self.model.tied or last == 0:
+            return []
+        return [(ranks[0], ranks[last]) for ranks in self.layout.groups(Axis.PP)]
+
+    def check_trainable(self) -> None:
+        """Refuse what can be planned with ``--dry-run`` but is not built here.
+
+        Raises:
+            ConfigError: The model family has no implementation.
+        """
+        _require(
+            self.model.family == "gpt",
+            f"a {self.model.family} model can be planned, but not trained here",
+            where="model.family",
+            remedy="Add --dry-run, or set it to gpt",
+        )
+
     def _check_mesh(self) -> None:
-        for name in ("cp", "ep", "vpp"):
-            _require(
-                getattr(self.layout, name) == 1,
-                "this trainer splits along tp, pp and dp only",
-                where=f"layout.{name}",
-                remedy="Set it to 1",
-            )
-        for name in ("heads", "ffn"):
-            _require(
-                getattr(self.model, name) % self.layout.tp == 0,
-                f"{getattr(self.model, name)} is not a multiple of layout.tp = {self.layout.tp}",
-                where=f"model.{name}",
-                remedy="Change one of the two",
-            )
+        check_splits(
+            self.layout, self.model, tensor=self.tensor, context=self.context, moe=self.moe
+        )
         parts = self.layout.dp * self.schedule.microbatches
         _require(
             self.train.global_batch % parts == 0,
@@ -245,21 +193,6 @@ class TrainerConfig:
             f"layout.dp x schedule.microbatches = {parts}",
             where="train.global_batch",
             remedy=f"Use a multiple of {parts}",
-        )
-
-    def _check_layers(self) -> None:
-        stages, split = self.layout.pp, self.schedule.layers_per_stage
-        _require(
-            self.model.layers >= stages,
-            f"{self.model.layers} blocks do not fill layout.pp = {stages} stages",
-            where="model.layers",
-            remedy="Give every stage at least one block",
-        )
-        _require(
-            not split or (len(split) == stages and sum(split) == self.model.layers),
-            f"{list(split)} is not a split of {self.model.layers} blocks over {stages} stages",
-            where="schedule.layers_per_stage",
-            remedy="Give one count per stage that sum to model.layers",
         )
 
     def _check_device(self) -> None:
@@ -272,7 +205,65 @@ class TrainerConfig:
         )
         _require(
             on_cpu or all(fault.works_on_cuda for fault in self.faults),
-            "slow_link and slow_rank:mode=compute act on the host and would not slow a GPU",
+            "slow_link, heavy_stage, sequence_imbalance and slow_rank:mode=compute act on the host "
+            "and would not slow a GPU",
             where="faults",
             remedy="Use slow_rank:mode=sleep with device.kind = cuda",
+        )
+
+    def _check_data(self) -> None:
+        _require(
+            not self.data.text or self.model.vocab >= _BYTE_VALUES,
+            f"{self.model.vocab} tokens cannot hold the bytes of data.text",
+            where="model.vocab",
+            remedy=f"Set it to {_BYTE_VALUES} or more",
+        )
+
+    def _check_replicas(self) -> None:
+        self.data_parallel.check_replicas(self.layout.dp * self.layout.cp)
+        _require(
+            self.data_parallel.zero < 3 or not self.model.tied,
+            "shards embedding and head one by one, and here they are one weight",
+            where="data_parallel.zero",
+            remedy="Set it to 2 or less, or model.tied to false",
+        )
+        _require(
+            self.data_parallel.zero < 3 or self.layout.ep == 1,
+            f"shards all weights over the same ranks, and with layout.ep = {self.layout.ep} "
+            "experts have fewer replicas than the rest",
+            where="data_parallel.zero",
+            remedy="Set it to 2 or less, or layout.ep to 1",
+        )
+
+    def _check_faults(self) -> None:
+        for fault in self.faults:
+            fault.check_mesh(self.layout)
+            _require(
+                fault.kind != "hot_expert" or 0 <= fault.expert < self.moe.experts,
+                f"expert = {fault.expert} is none of the {self.moe.experts} experts of the model",
+                where=fault.where,
+                remedy="Choose a lower one, or set moe.experts",
+            )
+        for axis, change, scatters in (
+            ("dp", "data_parallel.zero to 0", self.data_parallel.zero > 0),
+            ("tp", "tensor.sequence_parallel to false", self.tensor.sequence_parallel),
+        ):
+            _require(
+                not scatters or all(fault.axis != axis for fault in self.faults),
+                f"slow_link cannot hold the reduce-scatters of gloo along axis {axis}",
+                where="faults",
+                remedy=f"Set {change}, or choose another axis",
+            )
+        uneven = any(fault.kind == "sequence_imbalance" for fault in self.faults)
+        _require(
+            not uneven or (self.data.documents == "long_tail" and self.pace.layer_ms > 0),
+            "sequence_imbalance scales the pace of blocks with packed documents",
+            where="faults",
+            remedy="Set data.documents to long_tail and pace.layer_ms to a time",
+        )
+        _require(
+            self.context.form != "ring" or all(fault.axis != "cp" for fault in self.faults),
+            "slow_link holds collectives, and a ring has none along axis cp",
+            where="faults",
+            remedy="Set context.form to all_to_all, or choose another axis",
         )

@@ -16,118 +16,13 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, fields
-from typing import Literal
 
 import msgspec
 
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.layout import ParallelLayout
 
-RANDOM_RANK: Literal["random"] = "random"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FaultSpec:
-    """One fault as it was asked for; see ``docs/trainer.md`` for examples."""
-
-    kind: Literal["slow_rank", "slow_link"]
-    """``slow_rank`` adds time to every forward of a rank's stage; ``slow_link`` delays the
-    collectives of one process group."""
-    rank: int | Literal["random"] = RANDOM_RANK
-    """The slow rank, or a member of the slow group; ``random`` draws one from the seed and tells
-    only the ground truth."""
-    mode: Literal["sleep", "compute"] = "sleep"
-    """slow_rank: ``sleep`` leaves the core to others, ``compute`` burns CPU in matmuls."""
-    delay_ms: float = 0.0
-    """Extra time per microbatch (slow_rank) or latency per collective (slow_link), in
-    milliseconds. In mode compute it is CPU time of the thread."""
-    bytes_per_s: float = 0.0
-    """slow_link: bandwidth; a collective takes its payload / bandwidth longer. 0: unlimited."""
-    axis: Literal["", "tp", "dp"] = ""
-    """slow_link: axis of the slow group."""
-    start: int = 0
-    """First step with the fault."""
-    stop: int | None = None
-    """First step after the fault; none: the end of the run."""
-    window: int = 0
-    """Steps per on or off block; 0: always on."""
-    seed: int | None = None
-    """Seed of the random rank and of the block order; none: entropy of the operating system."""
-
-    def __post_init__(self) -> None:
-        """Validate what can be known without the mesh.
-
-        Raises:
-            ConfigError: A value is out of range or does not belong to the kind.
-        """
-        if self.window < 0 or self.start < 0:
-            raise ConfigError("window and start must not be negative", where=self.where)
-        if self.stop is not None and self.stop <= self.start:
-            raise ConfigError(
-                f"stop = {self.stop} is not after start = {self.start}", where=self.where
-            )
-        if self.delay_ms < 0 or self.bytes_per_s < 0:
-            raise ConfigError("delay_ms and bytes_per_s must not be negative", where=self.where)
-        if self.kind == "slow_rank":
-            self._check_slow_rank()
-        else:
-            self._check_slow_link()
-
-    def _check_slow_rank(self) -> None:
-        if self.delay_ms == 0:
-            raise ConfigError(
-                "has no delay", where=self.where, remedy="Set delay_ms to the time per microbatch"
-            )
-        if self.axis or self.bytes_per_s:
-            raise ConfigError(
-                "axis and bytes_per_s belong to slow_link",
-                where=self.where,
-                remedy="Remove them, or use slow_link",
-            )
-
-    def _check_slow_link(self) -> None:
-        if not self.axis:
-            raise ConfigError(
-                "needs the axis of the slow group",
-                where=self.where,
-                remedy="Set axis=tp or axis=dp; sends and receives of axis pp are issued by "
-                "torch's pipeline runtime and cannot be delayed here",
-            )
-        if self.delay_ms == 0 and self.bytes_per_s == 0:
-            raise ConfigError(
-                "neither delays nor limits", where=self.where, remedy="Set delay_ms or bytes_per_s"
-            )
-        if self.mode != "sleep":
-            raise ConfigError("mode belongs to slow_rank", where=self.where, remedy="Remove it")
-
-    @property
-    def where(self) -> str:
-        """Return how messages name this fault."""
-        return f"fault {self.kind}"
-
-    @property
-    def works_on_cuda(self) -> bool:
-        """Return whether the fault slows a rank whose compute is on a GPU."""
-        return self.kind == "slow_rank" and self.mode == "sleep"
-
-    def check_mesh(self, layout: ParallelLayout) -> None:
-        """Validate the rank and the group against the mesh.
-
-        Raises:
-            ConfigError: The rank is outside the mesh, or the group has one member.
-        """
-        if isinstance(self.rank, int) and not 0 <= self.rank < layout.world_size:
-            raise ConfigError(
-                f"rank {self.rank} is outside 0..{layout.world_size - 1}",
-                where=self.where,
-                remedy="Name a rank of the mesh, or rank=random",
-            )
-        if self.axis and getattr(layout, self.axis) == 1:
-            raise ConfigError(
-                f"axis {self.axis} has one rank per group, so nothing goes over its links",
-                where=self.where,
-                remedy=f"Set layout.{self.axis} to 2 or more, or choose another axis",
-            )
+from .fault_spec import ALL_RANKS, FaultSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,8 +31,9 @@ class ResolvedFault:
 
     spec: FaultSpec
     """What was asked for."""
-    rank: int
-    """The slow rank, or a member of the slow group."""
+    rank: int | None
+    """The faulty rank, or a member of the slow group; None: every rank, or no rank in
+    particular."""
     seed: int
     """Seed of the block order."""
 
@@ -146,10 +42,18 @@ class ResolvedFault:
         """Return the delay in nanoseconds."""
         return round(self.spec.delay_ms * 1e6)
 
+    def hits(self, rank: int) -> bool:
+        """Return whether the fault is on this rank, or on all."""
+        return self.rank is None or self.rank == rank
+
     def active(self, step: int) -> bool:
         """Return whether the fault is on in a step; the same on every rank."""
         spec = self.spec
         if step < spec.start or (spec.stop is not None and step >= spec.stop):
+            return False
+        if spec.rule.only_once:
+            return step == spec.start
+        if (step - spec.start) % spec.every:
             return False
         if spec.window == 0:
             return True
@@ -157,22 +61,23 @@ class ResolvedFault:
         on_in_second = random.Random(f"{self.seed} order of pair {pair}").random() < 0.5
         return bool(second) == on_in_second
 
-    def wire_delay_ns(self, size_bytes: int) -> int:
-        """Return latency + size / bandwidth of a slow link, in nanoseconds."""
+    def transfer_ns(self, size_bytes: int) -> int:
+        """Return latency + size / bandwidth of a slow link or storage, in nanoseconds."""
         rate = self.spec.bytes_per_s
         return self.delay_ns + (round(size_bytes / rate * 1e9) if rate else 0)
 
 
-def resolve(spec: FaultSpec, world_size: int, seed: int) -> ResolvedFault:
+def resolve(spec: FaultSpec, layout: ParallelLayout, seed: int) -> ResolvedFault:
     """Draw what the request left open.
 
     Args:
         spec: The request.
-        world_size: Ranks to choose from.
+        layout: The mesh whose ranks are chosen from.
         seed: The request's seed, or one that all ranks have agreed on.
     """
-    drawn = random.Random(f"{seed} rank").randrange(world_size)
-    rank = drawn if spec.rank == RANDOM_RANK else spec.rank
+    rank = spec.place(layout)
+    if rank is None and spec.rule.has_rank and spec.rank != ALL_RANKS:
+        rank = random.Random(f"{seed} rank").randrange(layout.world_size)
     return ResolvedFault(spec=spec, rank=rank, seed=seed)
 
 

@@ -1,31 +1,38 @@
 """Injects faults into one rank, and tells the ground truth what it did.
 
-``slow_rank`` adds time in front of a stage's forward, inside the module call,
-so that an observer of the stage sees a slower stage. ``slow_link`` holds the
-collectives of one group back: on every member, none completes before
-issue + latency + size / bandwidth.
+Each kind of fault acts where the real one would: a slow rank inside the module
+call of its stage, a slow link between the transfer and the wait for it, a stall
+of the data in the process that loads it. This module says when; how is in
+``slow_link.py``, ``host_faults.py``, ``heavy_stage.py``, ``hot_expert.py`` and
+``duty_cycle.py``.
 """
 
 from __future__ import annotations
 
-import threading
+import os
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
-import torch
-import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
-from meshscope.probe.clock import now_ns, thread_cpu_ns
+from meshscope.probe.clock import now_ns
 from meshscope.probe.schema.layout import ParallelLayout
-from meshscope.probe.schema.terms import Axis
 
+from .comm import Communicator
+from .duty_cycle import DutyCycle, Order
 from .fault_plan import ResolvedFault
-from .ground_truth import GroundTruth
-
-_BURN_WIDTH = 128
-"""Width of the matrices that mode compute multiplies: about 0.1 ms each."""
+from .ground_truth import GroundTruth, Span
+from .heavy_stage import HeavyStage
+from .host_faults import GarbagePause, MemoryGrowth, SlowStorage, burn_cpu
+from .hot_expert import RouterBias
+from .mesh import Mesh, Place
+from .pace import PartRunner
+from .rank_faults import RankFaults
+from .slow_link import FaultyLinks
 
 
 class FaultInjector:
@@ -36,6 +43,9 @@ class FaultInjector:
         layout: The mesh.
         rank: Global rank of this process.
         truth: Where applied faults are noted.
+
+    Attributes:
+        links: What the faults do to collectives and messages.
     """
 
     def __init__(
@@ -45,116 +55,174 @@ class FaultInjector:
         rank: int,
         truth: GroundTruth,
     ) -> None:
-        self._all = tuple(faults)
-        self._on_rank = [f for f in faults if f.spec.kind == "slow_rank" and f.rank == rank]
-        self._on_links = [
-            f for f in faults if f.spec.kind == "slow_link" and _same_group(f, layout, rank)
-        ]
-        self._truth = truth
-        self._step = -1
+        self._faults = RankFaults(faults, layout, rank, truth)
+        self.links = FaultyLinks(self._faults)
+        self._forwards: Counter[nn.Module] = Counter()
         self._microbatch = -1
-
-    def attach(self, stage: nn.Module) -> None:
-        """Slow the forwards of a stage; nothing is hooked on a rank without a slow_rank fault."""
-        if self._on_rank:
-            stage.register_forward_pre_hook(self._before_forward)
-
-    def begin_step(self, step: int) -> None:
-        """Switch the faults on or off for a step."""
-        self._step = step
-        self._microbatch = -1
+        self._forward_start_ns = 0
+        self._work: Sequence[float] = ()
+        self._pauses: dict[ResolvedFault, GarbagePause] = {}
+        self._growth = MemoryGrowth()
+        self._routers = RouterBias()
+        self._step_start_ns = 0
+        path = truth.path_of(rank)
+        self._storage = SlowStorage(path and path.with_name(f"fault_checkpoint.rank{rank:05d}.pt"))
+        self._duty: list[tuple[ResolvedFault, DutyCycle]] = []
 
     def any_active(self) -> bool:
         """Return whether any fault of the job is on in this step, on this rank or another."""
-        return any(fault.active(self._step) for fault in self._all)
+        return self._faults.any_active()
 
-    def hold(
-        self, work: dist.Work, axis: Axis, *, issue_ns: int, size_bytes: int
-    ) -> SlowLinkHold | None:
-        """Keep a collective on slow links from completing before its time."""
-        active = [f for f in self._on_links if f.spec.axis == axis and f.active(self._step)]
-        if not active:
-            return None
-        requested_ns = sum(fault.wire_delay_ns(size_bytes) for fault in active)
+    def attach(self, stage: nn.Module) -> None:
+        """Hook the forwards of a stage, where a fault of this rank acts in them."""
+        if self._faults.of("slow_rank", "gc_pause", "sequence_imbalance"):
+            stage.register_forward_pre_hook(self._before_forward)
+        if self._faults.of("sequence_imbalance"):
+            stage.register_forward_hook(self._after_forward)
+        if self._faults.of("hot_expert"):
+            self._routers.attach(stage)
 
-        def log(span_ns: tuple[int, int]) -> None:
-            self._truth.fault(
-                "slow_link",
-                self._step,
-                span_ns,
-                axis=str(axis),
-                issue_ns=issue_ns,
-                requested_ns=requested_ns,
-                size_bytes=size_bytes,
+    def wrap(self, runner: PartRunner) -> PartRunner:
+        """Return the runner of this rank's parts, with more time for heavy ones."""
+        return HeavyStage(runner, self._spend) if self._faults.of("heavy_stage") else runner
+
+    @contextmanager
+    def prepared(self, mesh: Mesh, place: Place, comm: Communicator) -> Iterator[None]:
+        """Make what faults need before the first step, and take it away after the last."""
+        for fault in self._faults.of("gc_pause"):
+            self._pauses[fault] = GarbagePause(fault.delay_ns)
+        self.links.install(mesh.pp)
+        self._start_duty_cycles(place, comm, mesh)
+        for fault in self._faults.all:
+            if fault.spec.kind == "gc_pause" and fault.rank is not None:
+                # The others wait here for a heap that takes a second to build, not in step 0.
+                comm.share_own(fault.rank, (0, 0), mesh.device)
+        try:
+            yield
+        finally:
+            self.links.remove()
+            for _, cycle in self._duty:
+                cycle.close()
+
+    def begin_step(self, step: int, work: Sequence[float] = ()) -> None:
+        """Switch the faults on or off for a step.
+
+        Args:
+            step: Index of the step.
+            work: The work of each microbatch over that of a usual one.
+        """
+        self._faults.step = step
+        self._forwards.clear()
+        self._microbatch = -1
+        self._work = work
+        self._step_start_ns = now_ns()
+        self._routers.set({f.spec.expert: f.spec.bias for f in self._faults.active("hot_expert")})
+        self.links.begin_step()
+        for fault, cycle in self._duty:
+            stopped_frac = fault.spec.stopped_frac if fault.active(step) else 0.0
+            cycle.order(Order(step, stopped_frac, round(fault.spec.period_ms * 1e6)))
+
+    def work(self) -> float:
+        """Return the work of the microbatch that is in the forward, 1 being usual."""
+        if not self._work or not self._faults.active("sequence_imbalance"):
+            return 1.0
+        return self._work[self._microbatch]
+
+    def load_stall(self) -> SlowLoading:
+        """Return what holds up the loading of this rank's batches."""
+        return SlowLoading(tuple(self._faults.of("data_stall")))
+
+    def log_load(self, step: int, span_ns: Span) -> None:
+        """Note a batch whose loading was held up."""
+        self._faults.truth.fault("data_stall", step, span_ns)
+
+    def end_step(self, state: Callable[[], Mapping[str, Tensor]], comm: Communicator) -> None:
+        """Do what happens once per step: growth of memory, checkpoints, reads of the device.
+
+        Args:
+            state: Returns what a checkpoint of this rank holds.
+            comm: Issues the sum that ``item_sync`` reads.
+        """
+        self.links.before(None)
+        faults = self._faults
+        for fault in faults.active("hot_expert"):
+            span_ns = (self._step_start_ns, now_ns())
+            faults.log(fault, span_ns, expert=fault.spec.expert, bias=fault.spec.bias)
+        for fault in faults.active("memory_growth"):
+            span_ns = self._growth.grow(round(fault.spec.megabytes * 1e6))
+            faults.log(fault, span_ns, held_bytes=self._growth.held_bytes)
+        for fault in faults.active("checkpoint_stall"):
+            span_ns = self._storage.save(
+                state(), latency_ns=fault.delay_ns, bytes_per_s=fault.spec.bytes_per_s
             )
-
-        hold = SlowLinkHold(issue_ns + requested_ns, log)
-        work.get_future().then(hold.on_completion)
-        return hold
-
-    def _before_forward(self, _module: nn.Module, _args: Any) -> None:
-        self._microbatch += 1
-        for fault in self._on_rank:
-            if not fault.active(self._step):
-                continue
+            faults.log(fault, span_ns, requested_ns=fault.delay_ns)
+        for fault in faults.active("item_sync"):
             start_ns = now_ns()
-            if fault.spec.mode == "sleep":
+            comm.read_sum(next(iter(state().values())).flatten()[:1])
+            faults.log(fault, (start_ns, now_ns()))
+
+    def _before_forward(self, stage: nn.Module, _args: Any) -> None:
+        self._microbatch = self._forwards[stage]
+        self._forwards[stage] += 1
+        for fault in self._faults.active("slow_rank"):
+            start_ns = now_ns()
+            if fault.spec.way == "sleep":
                 time.sleep(fault.delay_ns / 1e9)
-            else:
-                _burn(fault.delay_ns)
-            self._truth.fault(
-                "slow_rank",
-                self._step,
+            elif fault.spec.way == "compute":
+                burn_cpu(fault.delay_ns)
+            else:  # the process is stopped from outside, which the helper logs
+                continue
+            self._faults.log(
+                fault,
                 (start_ns, now_ns()),
-                mode=fault.spec.mode,
+                mode=fault.spec.way,
                 microbatch=self._microbatch,
                 requested_ns=fault.delay_ns,
             )
+        if self._forwards.total() == 1:
+            for fault in self._faults.active("gc_pause"):
+                span_ns = self._pauses[fault].collect()
+                self._faults.log(fault, span_ns, requested_ns=fault.delay_ns)
+        self._forward_start_ns = now_ns()
+
+    def _after_forward(self, _module: nn.Module, _args: Any, _output: Any) -> None:
+        for fault in self._faults.active("sequence_imbalance"):
+            span_ns = (self._forward_start_ns, now_ns())
+            self._faults.log(fault, span_ns, microbatch=self._microbatch, work=self.work())
+
+    def _spend(self, part: str, times: int) -> None:
+        """Spend the extra time of a part, which is asked for per forward, so many times."""
+        for fault in self._faults.active("heavy_stage"):
+            if fault.spec.part == part:
+                start_ns, requested_ns = now_ns(), fault.delay_ns * times
+                time.sleep(requested_ns / 1e9)
+                span_ns = (start_ns, now_ns())
+                self._faults.log(fault, span_ns, part=part, requested_ns=requested_ns)
+
+    def _start_duty_cycles(self, place: Place, comm: Communicator, mesh: Mesh) -> None:
+        """Start a helper for each victim, on the first rank of the victim's host."""
+        own = (os.getpid(), place.local_rank)
+        for fault in self._faults.all:
+            if fault.spec.kind != "slow_rank" or fault.spec.way != "duty" or fault.rank is None:
+                continue
+            pid, local_rank = comm.share_own(fault.rank, own, mesh.device)
+            if place.rank == fault.rank - local_rank:
+                truth = self._faults.truth.path_of(fault.rank)
+                self._duty.append((fault, DutyCycle(pid, truth)))
 
 
-class SlowLinkHold:
-    """Completes a collective no earlier than a given time.
+@dataclass(frozen=True, slots=True)
+class SlowLoading:
+    """Holds up the loading of batches; worker processes get a copy."""
 
-    gloo marks a collective as complete only after the callbacks of its future
-    have run, on the thread that did the transfer. Sleeping there keeps the
-    link busy and the waiting rank inside torch's own wait, as a slow link does.
+    faults: tuple[ResolvedFault, ...]
+    """The stalls of one rank."""
 
-    Args:
-        due_ns: The earliest completion.
-        log: Takes start and end of the sleep.
-    """
-
-    def __init__(self, due_ns: int, log: Callable[[tuple[int, int]], None]) -> None:
-        self._due_ns = due_ns
-        self._log = log
-        self._issuing_thread = threading.get_ident()
-
-    def on_completion(self, _future: object) -> None:
-        """Sleep on the backend's thread.
-
-        A future that is complete already calls back on the issuing thread,
-        which has other work; ``finish`` then makes up for it.
-        """
-        if threading.get_ident() != self._issuing_thread:
-            self.finish()
-
-    def finish(self) -> None:
-        """Sleep for what is left, which after ``on_completion`` is nothing."""
+    def __call__(self, step: int) -> Span:
+        """Sleep where a stall is on, and return when; (0, 0) where none is."""
+        delay_ns = sum(fault.delay_ns for fault in self.faults if fault.active(step))
+        if not delay_ns:
+            return (0, 0)
         start_ns = now_ns()
-        if start_ns < self._due_ns:
-            time.sleep((self._due_ns - start_ns) / 1e9)
-            self._log((start_ns, now_ns()))
-
-
-def _same_group(fault: ResolvedFault, layout: ParallelLayout, rank: int) -> bool:
-    """Return whether a rank is in the group of the fault's rank along the fault's axis."""
-    return any({fault.rank, rank} <= set(group) for group in layout.groups(fault.spec.axis))
-
-
-def _burn(cpu_ns: int) -> None:
-    """Multiply matrices until this thread has used the given CPU time, in nanoseconds."""
-    end_ns = thread_cpu_ns() + cpu_ns
-    matrix = torch.full((_BURN_WIDTH, _BURN_WIDTH), 1.0 / _BURN_WIDTH)
-    with torch.no_grad():
-        while thread_cpu_ns() < end_ns:
-            matrix = matrix @ matrix
+        time.sleep(delay_ns / 1e9)
+        return start_ns, now_ns()

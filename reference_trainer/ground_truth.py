@@ -15,11 +15,15 @@ and appended at its end: a killed run keeps all steps before the last.
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from .fault_plan import ResolvedFault
+
+Span = tuple[int, int]
+"""Start and end in nanoseconds of the probe's clock."""
 
 
 def truth_path(out: Path, rank: int) -> Path:
@@ -37,8 +41,9 @@ class GroundTruth:
     """
 
     def __init__(self, out: Path | None, rank: int, faults: Sequence[ResolvedFault]) -> None:
+        self._out = out
         self._path = None if out is None else truth_path(out, rank)
-        self._lines: list[str] = []
+        self._lines: deque[str] = deque()
         if self._path is not None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._path.write_text("", encoding="utf-8")
@@ -46,10 +51,23 @@ class GroundTruth:
         self._add(record="plan", rank=rank, clock="monotonic_ns", faults=plan)
         self._flush()
 
-    def fault(self, kind: str, step: int, span_ns: tuple[int, int], **details: int | str) -> None:
-        """Note one applied fault with its real start and end, in nanoseconds."""
+    def fault(
+        self, kind: str, step: int, span_ns: tuple[int, int | None], **details: float | str | None
+    ) -> None:
+        """Note one applied fault with its real start and end, in nanoseconds.
+
+        The end is None for what never ends. May be called on any thread.
+        """
         start_ns, end_ns = span_ns
         self._add(record="fault", kind=kind, step=step, start_ns=start_ns, end_ns=end_ns, **details)
+
+    def path_of(self, rank: int) -> Path | None:
+        """Return the file of a rank of this job; None where nothing is written."""
+        return None if self._out is None else truth_path(self._out, rank)
+
+    def flush(self) -> None:
+        """Write what was noted so far: the process may not come to the end of the step."""
+        self._flush()
 
     def step(self, step: int, span_ns: tuple[int, int], *, fault_active: bool) -> None:
         """Note a finished step and write what it collected."""
@@ -67,5 +85,6 @@ class GroundTruth:
         if self._path is None:
             return
         with self._path.open("a", encoding="utf-8") as file:
-            file.writelines(f"{line}\n" for line in self._lines)
-        self._lines.clear()
+            # One by one: another thread may append meanwhile, and loses nothing.
+            while self._lines:
+                file.write(f"{self._lines.popleft()}\n")

@@ -8,10 +8,11 @@ and the probe recognise it.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import cast
 
 import torch
 import torch.distributed as dist
@@ -21,6 +22,13 @@ from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.terms import Axis
 
 from .config import DeviceConfig
+from .group_members import (
+    Members,
+    expert_groups,
+    expert_replica_groups,
+    groups_over,
+    replica_groups,
+)
 
 _ALONE = "tcp://127.0.0.1:0"
 """A free port: a job of one process meets nobody."""
@@ -71,6 +79,12 @@ class MeshGroup:
         return len(self.ranks)
 
 
+def alone(rank: int) -> MeshGroup:
+    """Return a group of one, in which nothing is ever exchanged and no torch group is needed."""
+    nobody = cast("dist.ProcessGroup", dist.GroupMember.NON_GROUP_MEMBER)
+    return MeshGroup(axis=Axis.OTHER, ranks=(rank,), position=0, handle=nobody)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mesh:
     """One rank's view of the mesh."""
@@ -86,13 +100,26 @@ class Mesh:
     pp: MeshGroup
     """The pipeline that this rank is a stage of."""
     dp: MeshGroup
-    """Ranks with the same weights and other data."""
+    """Ranks with the same weights and other sequences."""
+    cp: MeshGroup
+    """Ranks that share this rank's sequences."""
+    ep: MeshGroup
+    """Ranks that share the experts of this rank's layers."""
+    replicas: MeshGroup
+    """Ranks with the same dense weights and other tokens: dp x cp."""
+    replicas_and_tp: MeshGroup
+    """The replicas of all tensor-parallel ranks."""
+    expert_replicas: MeshGroup
+    """Ranks with the same experts."""
 
-    @property
-    def is_reporter(self) -> bool:
-        """Return whether this rank prints and writes the losses: one on the last stage."""
-        last = self.pp.position == self.pp.size - 1
-        return last and self.tp.position == 0 and self.dp.position == 0
+    def is_reporter(self, last_stage_position: int) -> bool:
+        """Return whether this rank prints and writes the losses: one of those with the last stage.
+
+        Args:
+            last_stage_position: Place on the pipeline axis of the rank that holds it.
+        """
+        on_last = self.pp.position == last_stage_position
+        return on_last and self.tp.position == 0 and self.replicas.position == 0
 
 
 @contextmanager
@@ -108,7 +135,7 @@ def open_mesh(layout: ParallelLayout, device: DeviceConfig, place: Place) -> Ite
     """
     if place.world_size != layout.world_size:
         raise ConfigError(
-            f"tp x pp x dp = {layout.world_size} ranks, but the job has {place.world_size}",
+            f"tp x pp x dp x cp = {layout.world_size} ranks, but the job has {place.world_size}",
             where="layout",
             remedy=f"Start it with torchrun --nproc_per_node {layout.world_size}",
         )
@@ -143,21 +170,40 @@ def _torch_device(device: DeviceConfig, place: Place) -> torch.device:
 
 
 def _build_mesh(layout: ParallelLayout, rank: int, device: torch.device) -> Mesh:
+    """Create every group, in the same order on every rank, and return this rank's."""
+    dp = own_group(layout.groups(Axis.DP), rank, Axis.DP)
+    replicas = dp
+    if layout.cp > 1:
+        replicas = own_group(replica_groups(layout), rank, Axis.DP, description="dp_cp")
+    replicas_and_tp, expert_replicas = replicas, replicas
+    if layout.tp > 1:
+        members = groups_over(layout, ("dp", "cp", "tp"))
+        replicas_and_tp = own_group(members, rank, Axis.DP, description="dp_cp_tp")
+    if layout.ep > 1:
+        members = expert_replica_groups(layout)
+        expert_replicas = own_group(members, rank, Axis.DP, description="expert_dp")
     return Mesh(
         layout=layout,
         rank=rank,
         device=device,
-        tp=_own_group(layout, rank, Axis.TP),
-        pp=_own_group(layout, rank, Axis.PP),
-        dp=_own_group(layout, rank, Axis.DP),
+        tp=own_group(layout.groups(Axis.TP), rank, Axis.TP),
+        pp=own_group(layout.groups(Axis.PP), rank, Axis.PP),
+        dp=dp,
+        cp=own_group(layout.groups(Axis.CP), rank, Axis.CP) if layout.cp > 1 else alone(rank),
+        ep=own_group(expert_groups(layout), rank, Axis.EP) if layout.ep > 1 else alone(rank),
+        replicas=replicas,
+        replicas_and_tp=replicas_and_tp,
+        expert_replicas=expert_replicas,
     )
 
 
-def _own_group(layout: ParallelLayout, rank: int, axis: Axis) -> MeshGroup:
+def own_group(
+    groups: Iterable[Members], rank: int, axis: Axis, *, description: str = ""
+) -> MeshGroup:
     """Create all groups of an axis, as every rank must, and return this rank's."""
     own: MeshGroup | None = None
-    for ranks in layout.groups(axis):
-        handle = dist.new_group(list(ranks), group_desc=axis.value)
+    for ranks in groups:
+        handle = dist.new_group(list(ranks), group_desc=description or axis.value)
         if rank in ranks:
             own = MeshGroup(axis=axis, ranks=ranks, position=ranks.index(rank), handle=handle)
     if own is None:

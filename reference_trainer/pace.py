@@ -14,7 +14,8 @@ compute meanwhile: a rank that waited 30 ms for its peer still takes t of its ow
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
@@ -24,7 +25,7 @@ from meshscope.probe.clock import now_ns
 
 from .config import PaceConfig
 
-_BACKWARD_FACTOR = 2
+BACKWARD_FACTOR = 2
 """Backward work over forward work: two matrix products (input, weight) for one."""
 
 
@@ -64,9 +65,25 @@ class Pace:
         config: The times.
         waited_ns: Returns how long this rank has waited for communication so
             far, in nanoseconds.
+        work: Returns how much work a block has with the microbatch that is in
+            the forward now, 1 being the usual amount.
+        recompute_frac: Part of a block's forward that its backward repeats.
+        splits_backward: Backwards come in two halves; a part's own backward then takes
+            the half for its inputs, and ``WeightPace`` sees to the other.
     """
 
-    def __init__(self, config: PaceConfig, waited_ns: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        config: PaceConfig,
+        waited_ns: Callable[[], int],
+        work: Callable[[], float] = lambda: 1.0,
+        *,
+        recompute_frac: float = 0.0,
+        splits_backward: bool = False,
+    ) -> None:
+        self._work = work
+        self._backward_factor = 1 if splits_backward else BACKWARD_FACTOR
+        self._layer_factor = self._backward_factor + recompute_frac
         self._embed_ns = round(config.embed_ms * 1e6)
         self._layer_ns = round(config.layer_ms * 1e6)
         self._head_ns = round(config.head_ms * 1e6)
@@ -74,31 +91,80 @@ class Pace:
 
     def embed(self, part: nn.Module, ids: Tensor) -> Tensor:
         """Run the embedding; token ids have no gradient, so its backward is one sleep."""
-        timer = _Timer(self._embed_ns, self._waited_ns)
+        timer = _Timer(self._embed_ns, self._waited_ns, self._backward_factor)
         timer.start()
         hidden = _run(part, ids)
-        return _Border.apply(hidden, timer.finish_forward, timer.sleep_backward)  # type: ignore[no-any-return, no-untyped-call]
+        return Border.apply(hidden, timer.finish_forward, timer.sleep_backward)  # type: ignore[no-any-return, no-untyped-call]
 
     def layer(self, part: nn.Module, hidden: Tensor) -> Tensor:
         """Run one transformer block."""
-        return self._between_borders(part, hidden, self._layer_ns)
+        least_ns = round(self._layer_ns * self._work())
+        return self._between_borders(part, hidden, least_ns, self._layer_factor)
 
     def head(self, part: nn.Module, hidden: Tensor) -> Tensor:
         """Run the final norm and the output head."""
-        return self._between_borders(part, hidden, self._head_ns)
+        return self._between_borders(part, hidden, self._head_ns, self._backward_factor)
 
-    def _between_borders(self, part: nn.Module, hidden: Tensor, least_ns: int) -> Tensor:
-        timer = _Timer(least_ns, self._waited_ns)
-        hidden = _Border.apply(hidden, timer.start, timer.finish_backward)  # type: ignore[no-untyped-call]
+    def _between_borders(
+        self, part: nn.Module, hidden: Tensor, least_ns: int, backward_factor: float
+    ) -> Tensor:
+        timer = _Timer(least_ns, self._waited_ns, backward_factor)
+        hidden = Border.apply(hidden, timer.start, timer.finish_backward)  # type: ignore[no-untyped-call]
         hidden = _run(part, hidden)
-        return _Border.apply(hidden, timer.finish_forward, timer.start)  # type: ignore[no-any-return, no-untyped-call]
+        return Border.apply(hidden, timer.finish_forward, timer.start)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class WeightPace:
+    """Keeps the weights' half of a stage's backward, or both halves, from ending too early.
+
+    Args:
+        config: The times.
+        blocks: Transformer blocks of the stage.
+        edges: Whether the stage has the embedding, and the head.
+        waited_ns: As for ``Pace``.
+    """
+
+    def __init__(
+        self,
+        config: PaceConfig,
+        blocks: int,
+        edges: tuple[bool, bool],
+        waited_ns: Callable[[], int],
+    ) -> None:
+        forward_ms = (
+            blocks * config.layer_ms + edges[0] * config.embed_ms + edges[1] * config.head_ms
+        )
+        self._forward_ns = round(forward_ms * 1e6)
+        self._waited_ns = waited_ns
+
+    @contextmanager
+    def weights(self) -> Iterator[None]:
+        """Give the body the time of one forward."""
+        timer = _Timer(self._forward_ns, self._waited_ns)
+        timer.start()
+        yield
+        timer.finish_forward()
+
+    @contextmanager
+    def whole_backward(self) -> Iterator[None]:
+        """Give the body the time of a whole backward."""
+        timer = _Timer(self._forward_ns, self._waited_ns)
+        timer.start()
+        yield
+        timer.finish_backward()
 
 
 class _Timer:
     """The running time of one part for one microbatch, communication waits left out."""
 
-    def __init__(self, least_ns: int, waited_ns: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        least_ns: int,
+        waited_ns: Callable[[], int],
+        backward_factor: float = BACKWARD_FACTOR,
+    ) -> None:
         self._least_ns = least_ns
+        self._backward_factor = backward_factor
         self._waited_ns = waited_ns
         self._start_ns = 0
 
@@ -112,7 +178,7 @@ class _Timer:
 
     def finish_backward(self) -> None:
         """Sleep for what is left of the backward's time."""
-        self._sleep_until(self._least_ns * _BACKWARD_FACTOR)
+        self._sleep_until(round(self._least_ns * self._backward_factor))
 
     def sleep_backward(self) -> None:
         """Sleep for the backward's whole time."""
@@ -125,19 +191,22 @@ class _Timer:
             time.sleep(left_ns / 1e9)
 
 
-class _Border(torch.autograd.Function):
+class Border(torch.autograd.Function):
     """An identity that calls one function on the way forward and one on the way back."""
 
     @staticmethod
     def forward(
         ctx: Any, tensor: Tensor, on_forward: Callable[[], None], on_backward: Callable[[], None]
     ) -> Tensor:
+        """Return the tensor, of any shape."""
         ctx.on_backward = on_backward
         on_forward()
-        return tensor.view_as(tensor)
+        # Not a view: the pipeline runtime detaches the outputs of a stage in place.
+        return tensor.detach()
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
+        """Return the gradient as it came."""
         ctx.on_backward()
         return grads[0], None, None
 

@@ -1,142 +1,190 @@
-"""Pipeline parallelism: who holds which layers, and in which order stages work.
+"""Pipeline parallelism: this rank's stages, and the runtime that works through their order.
 
-The orders are our own; torch's pipeline runtime adds the sends and receives and
-executes them. The runtime never divides gradients: the loss of a microbatch is
-already its share of the mean, so that gradients are final when the last
-backward leaves them and the data-parallel reduction may start at once.
+The orders are our own (``schedules.py``); torch's pipeline runtime adds the sends and
+receives and executes them, the same for every schedule. The runtime never divides
+gradients: the loss of a microbatch is already its share of the mean, so that gradients
+are final when the last backward leaves them and the data-parallel reduction may start
+at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from itertools import accumulate, chain
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import torch
-from torch import Tensor
-from torch.distributed.pipelining import PipelineStage
+from torch import Tensor, nn
 
-from .compat import FORWARD, FULL_BACKWARD, Action, ScheduleRuntime
+from .comm import Communicator
+from .compat import PASS_TYPES, REDUCE_GRAD, Action, ScheduleRuntime
 from .config import TrainerConfig
 from .mesh import Mesh
 from .model import Stage, StagePart
+from .pace import WeightPace
+from .paced_stage import PacedStage
+from .precision import model_dtype
+from .schedules import SPLIT_BACKWARD, pipeline_orders, stages_of_rank
+from .stage_split import layer_ranges
+from .tensor_parallel import TensorSplit
+from .vocab_parallel import cross_entropy
 
 
 def stage_part(config: TrainerConfig, stage: int) -> StagePart:
     """Return which part of the model a stage holds."""
-    stages = config.layout.pp
-    even, rest = divmod(config.model.layers, stages)
-    counts = config.schedule.layers_per_stage or tuple(
-        even + (index < rest) for index in range(stages)
+    return StagePart(
+        layers=layer_ranges(config.layers_per_stage)[stage],
+        first=stage == 0,
+        last=stage == config.stages - 1,
     )
-    begin, end = [0, *accumulate(counts)][stage : stage + 2]
-    return StagePart(layers=range(begin, end), first=stage == 0, last=stage == stages - 1)
 
 
-def gpipe_order(stage: int, stages: int, microbatches: int) -> list[Action | None]:
-    """Return all forwards, then all backwards (Huang et al. 2019, arXiv 1811.06965).
-
-    ``stages`` does not matter; it keeps the signature of all orders the same.
-    """
-    del stages
-    return [
-        Action(stage, kind, index)
-        for kind in (FORWARD, FULL_BACKWARD)
-        for index in range(microbatches)
-    ]
+def own_stages(config: TrainerConfig, pp_position: int) -> tuple[int, ...]:
+    """Return the stages that a pipeline rank holds, by chunk."""
+    layout = config.layout
+    return stages_of_rank(config.schedule.kind, pp_position, layout.pp, layout.vpp)
 
 
-def one_f_one_b_order(stage: int, stages: int, microbatches: int) -> list[Action | None]:
-    """Return the 1F1B order (Narayanan et al. 2021, arXiv 2104.04473, section 2.2).
+class GradientListener(Protocol):
+    """Hears what the order of passes says of gradients, where autograd's hooks are silent."""
 
-    A stage holds the activations of at most ``stages - stage`` microbatches.
-    """
-    forwards = [Action(stage, FORWARD, index) for index in range(microbatches)]
-    backwards = [Action(stage, FULL_BACKWARD, index) for index in range(microbatches)]
-    ahead = min(stages - 1 - stage, microbatches)
-    warmup = forwards[:ahead]
-    steady = chain.from_iterable(zip(forwards[ahead:], backwards, strict=False))
-    cooldown = backwards[microbatches - ahead :]
-    return [*warmup, *steady, *cooldown]
+    def collect(self, stage: nn.Module) -> None:
+        """Take the gradients that a backward of a stage has just written."""
 
-
-_ORDERS: dict[str, Callable[[int, int, int], list[Action | None]]] = {
-    "gpipe": gpipe_order,
-    "1f1b": one_f_one_b_order,
-}
+    def mark_final(self, stage: nn.Module) -> None:
+        """Take the gradients of a stage as final for this step."""
 
 
 class Pipeline:
-    """Runs the microbatches of one step through this rank's stage and its neighbours.
+    """Runs the microbatches of one step through this rank's stages and their neighbours.
 
     Args:
         config: The run.
         mesh: This rank's groups.
-        module: This rank's stage.
+        modules: This rank's stages, by chunk.
+        comm: Issues the collectives of the loss, and counts what is waited for.
+        gradients: Hears what the runtime knows of gradients; None leaves that to torch,
+            which tells FSDP2.
     """
 
-    def __init__(self, config: TrainerConfig, mesh: Mesh, module: Stage) -> None:
-        self._is_first = mesh.pp.position == 0
-        self._is_last = mesh.pp.position == mesh.pp.size - 1
-        inputs, outputs = _example_tensors(config, mesh)
-        stage = PipelineStage(
-            module,
-            mesh.pp.position,
-            mesh.pp.size,
-            mesh.device,
-            # With both examples the runtime knows all shapes and runs no forward to infer them.
-            input_args=(inputs,),
-            output_args=(outputs,),
-            group=mesh.pp.handle,
-        )
+    def __init__(
+        self,
+        config: TrainerConfig,
+        mesh: Mesh,
+        modules: Sequence[Stage],
+        comm: Communicator,
+        gradients: GradientListener | None = None,
+    ) -> None:
+        own = own_stages(config, mesh.pp.position)
+        self._has_first = 0 in own
+        self._has_last = config.stages - 1 in own
         microbatches = config.schedule.microbatches
+        stages = [
+            _stage(config, mesh, module, index) for module, index in zip(modules, own, strict=True)
+        ]
+        for stage in stages:
+            stage.gradients = gradients
+            if config.pace.enabled and config.schedule.kind in SPLIT_BACKWARD:
+                stage.pace = _weight_pace(config, stage.stage_index, lambda: comm.waited_ns)
         self._runtime = ScheduleRuntime(  # type: ignore[no-untyped-call]
-            [stage],
+            stages,
             microbatches,
-            loss_fn=_share_of_mean_loss(config.layout.dp * microbatches),
+            loss_fn=_share_of_mean_loss(
+                mesh.replicas.size * microbatches, TensorSplit(mesh.tp, comm)
+            ),
             scale_grads=False,
         )
-        order = _ORDERS[config.schedule.kind]
-        self._runtime._prepare_schedule_with_comms(
-            {rank: order(rank, mesh.pp.size, microbatches) for rank in range(mesh.pp.size)}
-        )
+        if gradients is not None:
+            module_of = dict(zip(own, modules, strict=True))
+            self._runtime.register_custom_function(
+                REDUCE_GRAD,
+                lambda action, _context: gradients.mark_final(module_of[action.stage_index]),
+            )
+        self._runtime._prepare_schedule_with_comms(_runtime_orders(config))
 
     def step(self, ids: Tensor, labels: Tensor) -> Tensor | None:
         """Run forward and backward of all microbatches; gradients are in the parameters.
 
         Args:
-            ids: (microbatches B, T) tokens, used by the first stage.
+            ids: (microbatches B, T) tokens of this rank, used by the first stage.
             labels: (microbatches B, T) next tokens, used by the last stage.
 
         Returns:
-            This data-parallel rank's share of the mean loss, on the last stage only.
+            This replica's share of the mean loss, where the last stage is.
         """
         losses: list[Tensor] = []
         self._runtime.step(
-            *((ids,) if self._is_first else ()),
-            target=labels if self._is_last else None,
+            *((ids,) if self._has_first else ()),
+            target=labels if self._has_last else None,
             losses=losses,
             return_outputs=False,
         )
-        return torch.stack(losses).sum().detach() if self._is_last else None
+        return torch.stack(losses).sum().detach() if self._has_last else None
 
 
-def _share_of_mean_loss(shares: int) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return a loss that sums to the global mean over all microbatches and DP ranks."""
+class _Stage(PacedStage):
+    """Tells of backwards that write gradients without autograd's hooks."""
+
+    gradients: GradientListener | None = None
+
+    def backward_weight_one_chunk(self, bwd_chunk_id: int, last_backward: bool = False) -> None:  # noqa: FBT001, FBT002
+        """Run the weights' half of one microbatch's backward."""
+        super().backward_weight_one_chunk(bwd_chunk_id, last_backward)
+        if self.gradients is not None:
+            self.gradients.collect(self.submod)
+
+
+def _stage(config: TrainerConfig, mesh: Mesh, module: Stage, index: int) -> _Stage:
+    """Wrap a stage; with both examples torch knows all shapes and runs no forward to infer them."""
+    inputs, outputs = _example_tensors(config, index)
+    return _Stage(
+        module,
+        index,
+        config.stages,
+        mesh.device,
+        input_args=(inputs,),
+        output_args=(outputs,),
+        group=mesh.pp.handle,
+    )
+
+
+def _weight_pace(config: TrainerConfig, stage: int, waited_ns: Callable[[], int]) -> WeightPace:
+    part = stage_part(config, stage)
+    return WeightPace(config.pace, len(part.layers), (part.first, part.last), waited_ns)
+
+
+def _runtime_orders(config: TrainerConfig) -> dict[int, list[Action | None]]:
+    """Return the order of every pipeline rank as torch's actions."""
+    layout, schedule = config.layout, config.schedule
+    orders = pipeline_orders(schedule.kind, layout.pp, schedule.microbatches, layout.vpp)
+    return {
+        rank: [Action(one.stage, PASS_TYPES[one.kind], one.microbatch) for one in order]
+        for rank, order in enumerate(orders)
+    }
+
+
+def _share_of_mean_loss(shares: int, split: TensorSplit) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return a loss that sums to the global mean over all microbatches and replicas."""
 
     def loss(logits: Tensor, labels: Tensor) -> Tensor:
-        flat = logits.flatten(0, 1)  # (B T, V)
-        return torch.nn.functional.cross_entropy(flat, labels.flatten()) / shares
+        return cross_entropy(logits, labels, split) / shares
 
     return loss
 
 
-def _example_tensors(config: TrainerConfig, mesh: Mesh) -> tuple[Tensor, Tensor]:
+def _example_tensors(config: TrainerConfig, stage: int) -> tuple[Tensor, Tensor]:
     """Return a stage's input and output for one microbatch, without memory behind them."""
     size, model = config.microbatch_size, config.model
-    ids = torch.empty(size, model.seq_len, dtype=torch.int64, device="meta")
-    hidden = torch.empty(size, model.seq_len, model.hidden, device="meta", requires_grad=True)
-    logits = torch.empty(size, model.seq_len, model.vocab, device="meta", requires_grad=True)
+    tokens = model.seq_len // config.layout.cp
+    between = tokens // config.layout.tp if config.tensor.sequence_parallel else tokens
+    ids = torch.empty(size, tokens, dtype=torch.int64, device="meta")
+    real: dict[str, Any] = {
+        "dtype": model_dtype(config),
+        "device": "meta",
+        "requires_grad": True,
+    }
+    hidden = torch.empty(size, between, model.hidden, **real)
+    logits = torch.empty(size, tokens, model.vocab // config.layout.tp, **real)
     return (
-        ids if mesh.pp.position == 0 else hidden,
-        logits if mesh.pp.position == mesh.pp.size - 1 else hidden,
+        ids if stage == 0 else hidden,
+        logits if stage == config.stages - 1 else hidden,
     )

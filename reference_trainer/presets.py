@@ -56,7 +56,12 @@ def file_text(path: Path) -> str:
 
 
 def load_config(
-    text: str, *, overrides: Iterable[str] = (), faults: Iterable[str] = (), where: str = "config"
+    text: str,
+    *,
+    overrides: Iterable[str] = (),
+    faults: Iterable[str] = (),
+    fault_file: Path | None = None,
+    where: str = "config",
 ) -> TrainerConfig:
     """Build a configuration.
 
@@ -64,20 +69,50 @@ def load_config(
         text: TOML with one table per section of TrainerConfig.
         overrides: ``section.field=value``, later ones win.
         faults: Faults in command line form, added to those of the text.
+        fault_file: A TOML file with more faults.
         where: What messages call the text.
 
     Raises:
         ConfigError: A name is unknown or a value does not fit.
     """
-    try:
-        raw: dict[str, Any] = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"is not TOML ({error})", where=where) from error
+    raw = _toml(text, where)
     for override in overrides:
         _apply_override(raw, override)
     config = _convert(raw, where)
-    added = tuple(parse_fault(fault) for fault in faults)
+    added: list[object] = [] if fault_file is None else _file_faults(fault_file)
+    added += [parse_fault(fault) for fault in faults]
     return _convert(raw | {"faults": [*config.faults, *added]}, where) if added else config
+
+
+def _file_faults(path: Path) -> list[object]:
+    """Return the ``[[faults]]`` tables of a file, with their names checked.
+
+    Raises:
+        ConfigError: It cannot be read, is not TOML, or holds something else.
+    """
+    raw = _toml(file_text(path), str(path))
+    others = sorted(raw.keys() - {"faults"})
+    tables = raw.get("faults")
+    if others or not isinstance(tables, list):
+        raise ConfigError(
+            f"holds {others[0]!r}" if others else "holds no [[faults]] table",
+            where=str(path),
+            remedy="Write one [[faults]] table per fault and nothing else; see docs/trainer.md",
+        )
+    _check_names(raw, TrainerConfig, str(path))
+    return tables
+
+
+def _toml(text: str, where: str) -> dict[str, Any]:
+    """Return the tables of a TOML text.
+
+    Raises:
+        ConfigError: It is not TOML.
+    """
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"is not TOML ({error})", where=where) from error
 
 
 def _apply_override(raw: dict[str, Any], override: str) -> None:

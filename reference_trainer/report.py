@@ -21,7 +21,7 @@ class _Entry(NamedTuple):
     """A loss on its way to the host."""
 
     step: int
-    loss: Tensor
+    values: Tensor
     arrived: torch.cuda.Event | None
     dur_ns: int
 
@@ -34,21 +34,25 @@ class LossReport:
 
     Attributes:
         losses: Losses that have been read so far.
+        grad_norms: Norms of the gradients that have been read so far.
     """
 
     def __init__(self, emit: Callable[[str], None] | None) -> None:
         self.losses: list[float] = []
+        self.grad_norms: list[float] = []
         self._emit = emit
         self._entries: deque[_Entry] = deque()
 
-    def add(self, step: int, loss: Tensor, dur_ns: int) -> None:
+    def add(self, step: int, loss: Tensor, dur_ns: int, *, grad_norm: Tensor | None = None) -> None:
         """Take the loss of a step that took ``dur_ns``, and report what has arrived."""
         arrived = None
-        if loss.is_cuda:
-            loss = loss.to("cpu", non_blocking=True)
+        # One tensor, so that loss and norm arrive together.
+        values = torch.stack([loss] if grad_norm is None else [loss, grad_norm])
+        if values.is_cuda:
+            values = values.to("cpu", non_blocking=True)
             arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
             arrived.record()
-        self._entries.append(_Entry(step, loss, arrived, dur_ns))
+        self._entries.append(_Entry(step, values, arrived, dur_ns))
         while self._entries and _is_there(self._entries[0]):
             self._read(self._entries.popleft())
 
@@ -63,14 +67,18 @@ class LossReport:
     def write(self, path: Path) -> None:
         """Write the losses as JSON."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps({"loss": self.losses}) + "\n", encoding="utf-8")
+        written = {"loss": self.losses}
+        if self.grad_norms:
+            written["grad_norm"] = self.grad_norms
+        path.write_text(json.dumps(written) + "\n", encoding="utf-8")
 
     def _read(self, entry: _Entry) -> None:
-        self.losses.append(float(entry.loss))
+        loss, *norm = entry.values.tolist()
+        self.losses.append(loss)
+        self.grad_norms += norm
         if self._emit is not None:
-            self._emit(
-                f"step {entry.step:4d}  loss {self.losses[-1]:.6f}  {entry.dur_ns / 1e6:8.1f} ms"
-            )
+            text = f"step {entry.step:4d}  loss {loss:.6f}  {entry.dur_ns / 1e6:8.1f} ms"
+            self._emit(text + "".join(f"  grad norm {value:.4f}" for value in norm))
 
 
 def _is_there(entry: _Entry) -> bool:

@@ -5,40 +5,28 @@ from __future__ import annotations
 import gc
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import ExitStack
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from meshscope import probe
 from meshscope.probe.clock import now_ns
 
+from .assembly import Parts, build_parts, own_tokens
+from .clock_fault import falsify_own_clock
 from .comm import Communicator, PerfectLinks
 from .config import TrainerConfig
 from .data import batches
-from .data_parallel import GradientReducer
 from .fault_plan import ResolvedFault, resolve
 from .faults import FaultInjector
 from .ground_truth import GroundTruth
 from .hardware import find_hardware
 from .mesh import Mesh, Place, open_mesh
-from .model import Stage, parameter_count
-from .pace import NoPace, Pace
-from .pipeline_parallel import Pipeline, stage_part
+from .packing import MicrobatchWork
+from .parameter_counts import parameter_count
 from .report import LossReport
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
-    """What one rank trains with."""
-
-    pipeline: Pipeline
-    """Forward and backward of a step."""
-    reducer: GradientReducer
-    """Sums the gradients over the replicas."""
-    optimizer: torch.optim.Optimizer
-    """Updates this rank's parameters."""
+from .schedules import rank_of_last_stage
 
 
 def train(
@@ -62,85 +50,68 @@ def train(
     Raises:
         ConfigError: The job or the machine does not fit the configuration.
     """
-    with open_mesh(config.layout, config.device, place) as mesh:
+    config.check_trainable()
+    with open_mesh(config.layout, config.device, place) as mesh, ExitStack() as stack:
         comm = Communicator(PerfectLinks())
         _describe_run(config, mesh, comm)
         faults = _agree_on_faults(config, mesh, comm)
         truth = GroundTruth(out, mesh.rank, faults)
         injector = FaultInjector(faults, mesh.layout, mesh.rank, truth)
-        comm.links = injector
-        parts = _build_parts(config, mesh, comm, injector)
-        report = LossReport(emit if mesh.is_reporter else None)
+        comm.links = injector.links
+        parts = build_parts(config, mesh, comm, injector, out=out)
+        reports = mesh.is_reporter(rank_of_last_stage(config.schedule.kind, config.layout.pp))
+        report = LossReport(emit if reports else None)
 
         # What exists now lives as long as the run: a collection need not look at it
         # again, and its pauses, which differ between ranks, stay short.
         gc.collect()
         gc.freeze()
-        data = batches(config, mesh.dp.position)
+        stack.enter_context(injector.prepared(mesh, place, comm))
+        own = own_tokens(config, mesh, comm)
+        work = MicrobatchWork(config, mesh.dp.position)
+        data = batches(config, mesh.dp.position, stall=injector.load_stall(), log=injector.log_load)
         for step in range(config.train.steps):
             start_ns = now_ns()
-            injector.begin_step(step)
+            injector.begin_step(step, work.of_step(step))
             with probe.span("data_load"):
                 ids, labels = (tensor.to(mesh.device) for tensor in next(data))
-            loss = _train_step(parts, mesh, comm, ids, labels)
+            loss, norm = _train_step(parts, mesh, comm, ids[:, own], labels[:, own])
+            injector.end_step(parts.state, comm)
             probe.step(tokens=ids.numel())
             end_ns = now_ns()
             truth.step(step, (start_ns, end_ns), fault_active=injector.any_active())
-            if loss is not None and mesh.is_reporter:
-                report.add(step, loss, end_ns - start_ns)
+            if loss is not None and reports:
+                report.add(step, loss, end_ns - start_ns, grad_norm=norm)
 
+        parts.replica.settle()
         report.finish()
-        if out is not None and mesh.is_reporter:
+        if out is not None and reports:
             report.write(out / "losses.json")
-        return report.losses
+    falsify_own_clock(faults, place.rank, truth)
+    return report.losses
 
 
 def _train_step(
     parts: Parts, mesh: Mesh, comm: Communicator, ids: Tensor, labels: Tensor
-) -> Tensor | None:
-    """Run one optimizer step; return the global mean loss on the last stage."""
-    parts.reducer.start_step()
-    loss = parts.pipeline.step(ids, labels)
-    summing = None if loss is None else comm.all_reduce(loss, mesh.dp)
-    parts.reducer.finish()
-    parts.optimizer.step()
+) -> tuple[Tensor | None, Tensor | None]:
+    """Run one optimizer step.
+
+    Returns:
+        The global mean loss on the last stage, and the gradient's norm where it is wanted.
+    """
+    account = parts.account
+    with account.phase("weights"):
+        parts.replica.start_step()
+    with account.phase("pipeline"):
+        loss = parts.pipeline.step(ids, labels)
+    summing = None if loss is None else comm.all_reduce(loss, mesh.replicas)
+    with account.phase("update"):
+        parts.replica.finish()
+        norm = parts.replica.update()
     if summing is not None:
         summing.wait()
-    return loss
-
-
-def _build_parts(
-    config: TrainerConfig, mesh: Mesh, comm: Communicator, injector: FaultInjector
-) -> Parts:
-    """Build the stage of this rank and what trains it."""
-    stage = Stage(
-        config.model,
-        stage_part(config, mesh.pp.position),
-        seed=config.train.seed,
-        tp=mesh.tp,
-        comm=comm,
-        runner=Pace(config.pace, lambda: comm.waited_ns) if config.pace.enabled else NoPace(),
-    ).to(mesh.device)
-    injector.attach(stage)
-    reducer = GradientReducer(
-        stage.parameters(),
-        mesh.dp,
-        comm,
-        backwards=config.schedule.microbatches,
-        bucket_bytes=config.train.bucket_bytes,
-    )
-    return Parts(
-        pipeline=Pipeline(config, mesh, stage),
-        reducer=reducer,
-        optimizer=_build_optimizer(config, stage),
-    )
-
-
-def _build_optimizer(config: TrainerConfig, stage: Stage) -> torch.optim.Optimizer:
-    rate = config.train.learning_rate
-    if config.train.optimizer == "sgd":
-        return torch.optim.SGD(stage.parameters(), lr=rate)
-    return torch.optim.AdamW(stage.parameters(), lr=rate, weight_decay=0.0)
+    account.end_step()
+    return loss, norm
 
 
 def _agree_on_faults(
@@ -152,7 +123,7 @@ def _agree_on_faults(
         seed = spec.seed
         if seed is None:
             seed = comm.share_from_rank_zero(secrets.randbits(31), mesh.device)
-        resolved.append(resolve(spec, mesh.layout.world_size, seed))
+        resolved.append(resolve(spec, mesh.layout, seed))
     return tuple(resolved)
 
 
@@ -165,11 +136,12 @@ def _describe_run(config: TrainerConfig, mesh: Mesh, comm: Communicator) -> None
         model={
             "num_layers": model.layers,
             "hidden_size": model.hidden,
-            "ffn_size": model.ffn,
+            # The width that a token passes, which is what its FLOPs come from.
+            "ffn_size": model.ffn * config.moe.chosen,
             "num_heads": model.heads,
             "seq_len": model.seq_len,
             "vocab_size": model.vocab,
-            "parameters": parameter_count(model),
+            "parameters": parameter_count(model, config.moe),
         },
         schedule=config.schedule.kind,
         microbatches=config.schedule.microbatches,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -12,16 +14,41 @@ from meshscope.reference_trainer.mesh import MeshGroup
 
 
 class CountingCommunicator(Communicator):
-    """Counts the collectives that it issues."""
+    """Counts the exchanges that it issues, by kind and together."""
 
     def __init__(self):
         super().__init__(PerfectLinks())
-        self.issued = 0
+        self.counts = Counter()
 
-    def all_reduce(self, tensor, group):
+    @property
+    def issued(self):
+        """Return how many were issued."""
+        return self.counts.total()
+
+    def all_reduce(self, tensor, group, **options):
         """Issue and count."""
-        self.issued += 1
-        return super().all_reduce(tensor, group)
+        self.counts["all_reduce"] += 1
+        return super().all_reduce(tensor, group, **options)
+
+    def all_gather(self, shard, group):
+        """Issue and count."""
+        self.counts["all_gather"] += 1
+        return super().all_gather(shard, group)
+
+    def reduce_scatter(self, whole, group):
+        """Issue and count."""
+        self.counts["reduce_scatter"] += 1
+        return super().reduce_scatter(whole, group)
+
+    def all_to_all(self, sent, group, **rows):
+        """Issue and count."""
+        self.counts["all_to_all"] += 1
+        return super().all_to_all(sent, group, **rows)
+
+    def pass_on(self, tensor, group):
+        """Issue and count."""
+        self.counts["pass_on"] += 1
+        return super().pass_on(tensor, group)
 
 
 @pytest.fixture

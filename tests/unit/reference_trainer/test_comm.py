@@ -12,16 +12,17 @@ from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.terms import Axis
 from meshscope.reference_trainer.comm import Communicator, PerfectLinks
 from meshscope.reference_trainer.fault_plan import parse_fault, resolve
-from meshscope.reference_trainer.faults import FaultInjector, SlowLinkHold
+from meshscope.reference_trainer.faults import FaultInjector
 from meshscope.reference_trainer.ground_truth import GroundTruth
+from meshscope.reference_trainer.slow_link import SlowLinkHold
 
 
 def slow_links(text, rank, layout):
     """Return the links of a rank under one always-active fault."""
-    fault = resolve(parse_fault(text), layout.world_size, seed=0)
+    fault = resolve(parse_fault(text), layout, seed=0)
     injector = FaultInjector([fault], layout, rank, GroundTruth(None, rank, [fault]))
     injector.begin_step(0)
-    return injector
+    return injector.links
 
 
 def hold_of(links, group, axis):

@@ -16,7 +16,8 @@ from meshscope.reference_trainer.config import (
     TrainConfig,
     TrainerConfig,
 )
-from meshscope.reference_trainer.fault_plan import FaultSpec, parse_fault
+from meshscope.reference_trainer.fault_plan import parse_fault
+from meshscope.reference_trainer.fault_spec import FaultSpec
 
 
 @pytest.mark.parametrize(
@@ -24,7 +25,16 @@ from meshscope.reference_trainer.fault_plan import FaultSpec, parse_fault
     [
         (lambda: ModelConfig(hidden=30), "model.hidden", "Choose a width"),
         (lambda: ModelConfig(layers=0), "model.layers", "at least 1"),
+        (lambda: ModelConfig(kv_heads=3), "model.kv_heads", "Choose a divisor"),
+        (lambda: ModelConfig(kv_heads=2), "model.kv_heads", "model.family to llama"),
         (lambda: ScheduleConfig(microbatches=0), "schedule.microbatches", "at least 1"),
+        (lambda: ScheduleConfig(head_weight=-1.0), "schedule.head_weight", "negative"),
+        (lambda: ScheduleConfig(stage_weights=(0.0,)), "schedule.stage_weights", "above 0"),
+        (
+            lambda: ScheduleConfig(layers_per_stage=(1, 1), head_weight=1.0),
+            "schedule.layers_per_stage",
+            "by hand or by weight",
+        ),
         (lambda: TrainConfig(learning_rate=-1.0), "train.learning_rate", "negative"),
         (lambda: DeviceConfig(backend="nccl"), "device.backend", "Set device.kind to cuda"),
         (lambda: PaceConfig(head_ms=-1.0), "pace.head_ms", "negative"),
@@ -39,7 +49,39 @@ def test_a_wrong_section_names_the_field(build, field, remedy):
 @pytest.mark.parametrize(
     ("settings", "field", "remedy"),
     [
-        ({"layout": ParallelLayout(cp=2)}, "layout.cp", "Set it to 1"),
+        ({"layout": ParallelLayout(pp=2, vpp=2)}, "layout.vpp", "interleaved-1f1b"),
+        (
+            {"layout": ParallelLayout(vpp=2), "schedule": ScheduleConfig(kind="zb-v")},
+            "layout.pp",
+            "Set it to 2 or more",
+        ),
+        (
+            {"layout": ParallelLayout(pp=2), "schedule": ScheduleConfig(kind="dualpipe-v")},
+            "layout.vpp",
+            "Set it to 2",
+        ),
+        (
+            {
+                "layout": ParallelLayout(pp=2, vpp=2),
+                "schedule": ScheduleConfig(kind="interleaved-1f1b", microbatches=3),
+                "train": TrainConfig(global_batch=9),
+            },
+            "schedule.microbatches",
+            "Use a multiple of 2",
+        ),
+        (
+            {
+                "layout": ParallelLayout(pp=2, vpp=2),
+                "schedule": ScheduleConfig(kind="dualpipe-v", microbatches=2),
+            },
+            "schedule.microbatches",
+            "Use at least 4",
+        ),
+        (
+            {"layout": ParallelLayout(pp=2), "schedule": ScheduleConfig(stage_weights=(1.0,))},
+            "schedule.stage_weights",
+            "one weight per stage",
+        ),
         ({"layout": ParallelLayout(tp=3)}, "model.heads", "layout.tp = 3"),
         ({"layout": ParallelLayout(pp=8)}, "model.layers", "at least one block"),
         ({"layout": ParallelLayout(dp=3)}, "train.global_batch", "Use a multiple of 12"),

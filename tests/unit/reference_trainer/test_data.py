@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
 import torch
 
+from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.layout import ParallelLayout
-from meshscope.reference_trainer.config import TrainerConfig
+from meshscope.reference_trainer.config import DataConfig, TrainConfig, TrainerConfig
 from meshscope.reference_trainer.data import batches, global_batch
+from meshscope.reference_trainer.fault_plan import parse_fault, resolve
+from meshscope.reference_trainer.faults import SlowLoading
 
 CONFIG = TrainerConfig(layout=ParallelLayout(dp=2))
 
@@ -26,3 +32,47 @@ def test_steps_differ_and_labels_are_the_next_tokens():
     ids, labels = global_batch(CONFIG, 0)
     assert torch.equal(ids[:, 1:], labels[:, :-1])
     assert not torch.equal(ids, global_batch(CONFIG, 1)[0])
+
+
+def test_workers_load_the_same_batches_and_tell_when_they_were_held_up():
+    """Fails if worker processes change the data, or a stall in one of them is lost."""
+    config = replace(CONFIG, train=TrainConfig(steps=3), data=DataConfig(num_workers=1))
+    stalls = []
+    stall = SlowLoading(
+        (resolve(parse_fault("data_stall:rank=0,delay_ms=5,start=1,stop=2"), config.layout, 0),)
+    )
+    loaded = list(
+        batches(config, 0, stall=stall, log=lambda step, span: stalls.append((step, span)))
+    )
+    for (ids, _), (expected, _) in zip(loaded, batches(config, 0), strict=True):
+        assert torch.equal(ids, expected)
+    assert [step for step, _ in stalls] == [1]
+    start_ns, end_ns = stalls[0][1]
+    assert end_ns - start_ns >= 5_000_000
+
+
+def test_packed_documents_start_anew_and_labels_are_the_next_tokens():
+    """Fails if packing shifts the task, or fills sequences with one document."""
+    config = replace(CONFIG, data=DataConfig(documents="long_tail", median_document=4))
+    ids, labels = global_batch(config, 0)
+    assert torch.equal(ids[:, 1:], labels[:, :-1])
+    assert ids.shape == (config.train.global_batch, config.model.seq_len)
+    strides = (labels - ids) % config.model.vocab
+    assert (strides > 4).any()
+    assert (strides <= 4).float().mean() > 0.5
+
+
+def test_a_text_is_read_as_bytes_from_places_that_the_seed_draws(tmp_path):
+    """Fails if tokens are not those of the file, or every step reads the same place."""
+    path = tmp_path / "text.txt"
+    path.write_bytes(bytes(range(256)) * 4)
+    config = replace(CONFIG, data=DataConfig(text=str(path)))
+    ids, labels = global_batch(config, 0)
+    assert torch.equal((ids + 1) % 256, labels)
+    assert not torch.equal(ids, global_batch(config, 1)[0])
+    path.write_bytes(b"short")
+    with pytest.raises(ConfigError, match="5 bytes, fewer than the 33"):
+        global_batch(config, 0)
+    path.unlink()
+    with pytest.raises(ConfigError, match="cannot be read"):
+        global_batch(config, 0)

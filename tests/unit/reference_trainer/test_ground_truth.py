@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.reference_trainer.fault_plan import parse_fault, resolve
 from meshscope.reference_trainer.ground_truth import GroundTruth, truth_path
 
@@ -15,7 +16,7 @@ def read(path):
 
 def test_a_step_is_on_disk_as_soon_as_it_is_over(tmp_path):
     """Fails if a killed run loses steps that it had finished."""
-    fault = resolve(parse_fault("slow_rank:rank=random,delay_ms=1"), 8, seed=3)
+    fault = resolve(parse_fault("slow_rank:rank=random,delay_ms=1"), ParallelLayout(dp=8), seed=3)
     truth = GroundTruth(tmp_path / "new", 5, [fault])
     truth.fault("slow_rank", 0, (10, 30), mode="sleep", microbatch=1)
     truth.step(0, (5, 40), fault_active=True)

@@ -35,6 +35,7 @@ def test_one_process_trains_without_a_launcher(invoke, tmp_path):
     ("arguments", "message"),
     [
         (["--preset", "demo"], "--nproc_per_node 8"),
+        (["--preset", "llama3-405b"], "Add --dry-run"),
         (["--preset", "none"], "there is no preset 'none'"),
         (["--set", "model.heads=3"], "model.hidden"),
         (["--set", "layout.pp=1", "--set", "device.kind=cuda"], "device.kind"),
@@ -47,6 +48,14 @@ def test_a_wrong_setting_is_one_line_and_exit_code_2(invoke, arguments, message,
     assert result.exit_code == 2
     assert message in result.stderr
     assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_dry_run_prints_the_plan_and_starts_nothing(invoke, monkeypatch):
+    """Fails if a plan needs the ranks that it is about."""
+    monkeypatch.setattr("meshscope.reference_trainer.__main__._train", None)
+    result = invoke("--preset", "gpt3-175b", "--dry-run")
+    assert result.exit_code == 0
+    assert result.stdout.startswith("layout    1,024 ranks")
 
 
 def test_help_names_the_presets(invoke):

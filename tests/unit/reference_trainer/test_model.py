@@ -5,8 +5,11 @@ from __future__ import annotations
 import torch
 
 from meshscope.reference_trainer.config import ModelConfig
-from meshscope.reference_trainer.model import Stage, StagePart, parameter_count
+from meshscope.reference_trainer.model import Stage, StagePart
+from meshscope.reference_trainer.moe import ExpertSplit
 from meshscope.reference_trainer.pace import NoPace
+from meshscope.reference_trainer.parameter_counts import parameter_count
+from meshscope.reference_trainer.split_config import MoeConfig
 
 CONFIG = ModelConfig(layers=3, hidden=16, ffn=48, heads=2, vocab=40, seq_len=8)
 
@@ -47,3 +50,12 @@ def test_the_parameter_count_is_that_of_the_model(comm, alone):
     """Fails if the count that FLOPs are computed from is wrong."""
     whole = stage(range(3), comm, alone, first=True, last=True)
     assert parameter_count(CONFIG) == sum(p.numel() for p in whole.parameters())
+
+
+def test_the_parameter_count_knows_experts(comm, alone):
+    """Fails if a model with experts is counted as a dense one."""
+    moe = MoeConfig(experts=4)
+    experts = ExpertSplit(config=moe, group=alone, context=alone, loss_shares=1)
+    part = StagePart(layers=range(3), first=True, last=True)
+    whole = Stage(CONFIG, part, seed=1, tp=alone, comm=comm, runner=NoPace(), experts=experts)
+    assert parameter_count(CONFIG, moe) == sum(p.numel() for p in whole.parameters())

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from meshscope.reference_trainer import pace
+from meshscope.reference_trainer.activation_memory import ActivationRunner
 from meshscope.reference_trainer.config import PaceConfig
 
 
@@ -46,6 +47,14 @@ class Work(nn.Module):
         """Work for 4 ms."""
         self.clock.time_ns += 4_000_000
         return grad
+
+
+class KeepingWork(Work):
+    """Needs its input in the backward."""
+
+    def forward(self, tensor):
+        """Work for 3 ms."""
+        return super().forward(tensor) * tensor
 
 
 @pytest.fixture
@@ -92,3 +101,28 @@ def test_the_embedding_sleeps_without_an_input_gradient(clock):
     output.sum().backward()
     assert clock.slept_ns == [5_000_000, 10_000_000]
     assert embedding.weight.grad is not None
+
+
+def test_a_repeated_forward_makes_the_backward_longer(clock):
+    """Fails if recomputation is free in a paced run."""
+    paced = pace.Pace(PaceConfig(layer_ms=10.0), lambda: 0, recompute_frac=1.0)
+    runner = ActivationRunner(paced, full=True, store=None)
+    output = runner.layer(KeepingWork(clock), torch.ones(2, requires_grad=True))
+    assert clock.time_ns == 10_000_000
+    output.sum().backward()
+    assert clock.time_ns == 10_000_000 + 30_000_000
+
+
+def test_under_a_split_backward_each_half_takes_one_forward(clock):
+    """Fails if a schedule that splits its backwards is emulated with other times than it says."""
+    config = PaceConfig(layer_ms=10.0, head_ms=5.0)
+    paced = pace.Pace(config, lambda: 0, splits_backward=True)
+    output = paced.layer(Work(clock), torch.ones(2, requires_grad=True))
+    output.sum().backward()
+    assert clock.slept_ns == [7_000_000, 6_000_000]
+    weights = pace.WeightPace(config, 2, (False, True), lambda: 0)
+    with weights.weights():
+        clock.time_ns += 4_000_000
+    with weights.whole_backward():
+        clock.time_ns += 4_000_000
+    assert clock.slept_ns[2:] == [21_000_000, 46_000_000]

@@ -89,3 +89,44 @@ def test_unknown_presets_and_missing_files_are_named(tmp_path):
         preset_text("huge")
     with pytest.raises(ConfigError, match=r"none\.toml: cannot be read"):
         file_text(tmp_path / "none.toml")
+
+
+def test_a_file_of_faults_is_added_to_those_of_the_run(tmp_path):
+    """Fails if faults of a file are lost, or replace the others."""
+    path = tmp_path / "faults.toml"
+    path.write_text("""
+[[faults]]
+kind = "slow_link"
+axis = "pp"
+rank = 0
+peer = 1
+delay_ms = 4
+[[faults]]
+kind = "crash"
+pp = 1
+start = 3
+mode = "kill"
+""")
+    config = load_config(
+        preset_text("tiny"), faults=["slow_rank:rank=0,delay_ms=2"], fault_file=path
+    )
+    assert [fault.kind for fault in config.faults] == ["slow_link", "crash", "slow_rank"]
+    assert config.faults[1].pp == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("faults = 3", "holds no .*faults.* table"),
+        ("[[faults]]\nkind = 'hang'\n[train]\nsteps = 3", "holds 'train'"),
+        ("[[faults]]\nkind = 'hang'\nstep = 3", "unknown setting 'step'"),
+        ("[[faults]]\nkind = 'flood'", "flood"),
+        ("[[faults", "is not TOML"),
+    ],
+)
+def test_a_wrong_file_of_faults_is_refused(tmp_path, text, message):
+    """Fails if a fault file is read halfway."""
+    path = tmp_path / "faults.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        load_config(preset_text("tiny"), fault_file=path)

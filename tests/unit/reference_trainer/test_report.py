@@ -22,3 +22,15 @@ def test_losses_are_told_in_step_order_and_kept(tmp_path):
         ["step", "1", "loss", "1.250000", "3.0", "ms"],
     ]
     assert json.loads((tmp_path / "new" / "losses.json").read_text()) == {"loss": [2.5, 1.25]}
+
+
+def test_gradient_norms_arrive_with_their_losses(tmp_path):
+    """Fails if a measured norm is not printed or not written."""
+    lines = []
+    report = LossReport(lines.append)
+    report.add(0, torch.tensor(2.5), dur_ns=3_000_000, grad_norm=torch.tensor(0.75))
+    report.finish()
+    report.write(tmp_path / "losses.json")
+    assert lines[0].endswith("grad norm 0.7500")
+    written = json.loads((tmp_path / "losses.json").read_text())
+    assert written == {"loss": [2.5], "grad_norm": [0.75]}

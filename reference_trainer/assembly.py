@@ -1,0 +1,142 @@
+"""Puts together what one rank trains with, from the configuration and its place in the mesh."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from .activation_memory import ActivationRunner, ActivationStore, recompute_frac, recomputed
+from .comm import Communicator
+from .config import TrainerConfig
+from .context_parallel import ContextSplit
+from .faults import FaultInjector
+from .memory_account import Account, MemoryAccount, NoAccount, account_path, local_part
+from .mesh import Mesh
+from .model import Stage
+from .moe import ExpertSplit
+from .pace import NoPace, Pace, PartRunner
+from .pipeline_parallel import Pipeline, own_stages, stage_part
+from .replica import Replica, build_replica
+from .schedules import SPLIT_BACKWARD
+from .tied_embedding import TiedEmbedding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What one rank trains with."""
+
+    stages: nn.ModuleList
+    """This rank's stages, by chunk."""
+    pipeline: Pipeline
+    """Forward and backward of a step."""
+    replica: Replica
+    """Keeps the weights of all replicas the same, step after step."""
+    account: Account
+    """Notes what is kept in memory."""
+
+    def state(self) -> Mapping[str, Tensor]:
+        """Return what a checkpoint of this rank holds: its part of each weight."""
+        self.replica.settle()
+        return {name: local_part(tensor) for name, tensor in self.stages.state_dict().items()}
+
+
+def build_parts(
+    config: TrainerConfig,
+    mesh: Mesh,
+    comm: Communicator,
+    injector: FaultInjector,
+    *,
+    out: Path | None = None,
+) -> Parts:
+    """Build the stages of this rank and what trains them; every rank must come here.
+
+    Args:
+        config: The run.
+        mesh: This rank's groups.
+        comm: Issues the collectives.
+        injector: Hooks the faults of this rank into its stages.
+        out: Folder of the account of memory; None writes none.
+    """
+    memory = config.memory
+    store = ActivationStore(offload=memory.offload) if memory.offload or memory.account else None
+    runner = _build_runner(config, comm, injector, store)
+    stages = [
+        Stage(
+            config.model,
+            stage_part(config, index),
+            seed=config.train.seed,
+            tp=mesh.tp,
+            comm=comm,
+            runner=runner,
+            sequence_parallel=config.tensor.sequence_parallel,
+            context=_context(config, mesh, comm),
+            experts=_experts(config, mesh),
+        ).to(mesh.device)
+        for index in own_stages(config, mesh.pp.position)
+    ]
+    for stage in stages:
+        if memory.recompute == "selective":
+            stage.recompute_halves(recomputed)
+        injector.attach(stage)
+    tied = TiedEmbedding(config, mesh, stages, comm)
+    replica = build_replica(config, mesh, stages, tied, comm)
+    account: Account = NoAccount()
+    if memory.account and store is not None and out is not None:
+        path = account_path(out, mesh.rank)
+        account = MemoryAccount(path, mesh.device, store, replica.held)
+    return Parts(
+        stages=nn.ModuleList(stages),
+        pipeline=Pipeline(config, mesh, stages, comm, replica.listener),
+        replica=replica,
+        account=account,
+    )
+
+
+def own_tokens(config: TrainerConfig, mesh: Mesh, comm: Communicator) -> Tensor:
+    """Return the positions (T,) of this rank's tokens in a sequence.
+
+    Data is made in whole sequences, which the ranks of a context group share.
+    """
+    return _context(config, mesh, comm).own_tokens(config.model.seq_len).to(mesh.device)
+
+
+def _context(config: TrainerConfig, mesh: Mesh, comm: Communicator) -> ContextSplit:
+    """Return how this rank shares its sequences."""
+    return ContextSplit(mesh.cp, comm, config.context.form)
+
+
+def _experts(config: TrainerConfig, mesh: Mesh) -> ExpertSplit | None:
+    """Return who holds the experts; None where there are none."""
+    if config.moe.experts == 0:
+        return None
+    return ExpertSplit(
+        config=config.moe,
+        group=mesh.ep,
+        context=mesh.cp,
+        loss_shares=config.layout.dp * config.schedule.microbatches,
+    )
+
+
+def _build_runner(
+    config: TrainerConfig,
+    comm: Communicator,
+    injector: FaultInjector,
+    store: ActivationStore | None,
+) -> PartRunner:
+    """Return what runs the parts of a stage."""
+    runner: PartRunner = NoPace()
+    if config.pace.enabled:
+        repeated = recompute_frac(config)
+        runner = Pace(
+            config.pace,
+            lambda: comm.waited_ns,
+            injector.work,
+            recompute_frac=repeated,
+            splits_backward=config.schedule.kind in SPLIT_BACKWARD,
+        )
+    runner = injector.wrap(runner)
+    full = config.memory.recompute == "full"
+    return ActivationRunner(runner, full=full, store=store) if full or store else runner

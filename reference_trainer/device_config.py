@@ -1,0 +1,70 @@
+"""Where a run executes, and how fast an emulated device is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from .checks import require
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceConfig:
+    """Where the run executes."""
+
+    kind: Literal["cpu", "cuda"] = "cpu"
+    """Device of parameters and activations; ``cuda`` takes the device of the local rank."""
+    backend: Literal["gloo", "nccl"] = "gloo"
+    """torch.distributed backend of every process group."""
+    timeout_s: float = 300.0
+    """Time after which a collective that does not complete ends the run, in seconds."""
+
+    def __post_init__(self) -> None:
+        """Validate the combination.
+
+        Raises:
+            ConfigError: nccl was asked for without cuda, or the timeout is not positive.
+        """
+        require(
+            self.backend == "gloo" or self.kind == "cuda",
+            "nccl moves device memory only",
+            where="device.backend",
+            remedy="Set device.kind to cuda, or device.backend to gloo",
+        )
+        require(self.timeout_s > 0, "must be positive", where="device.timeout_s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaceConfig:
+    """Least wall time of each part of the model: a device per rank, emulated.
+
+    Eight ranks on two cores take turns on the cores, so the wall time of their
+    compute says more about the operating system than about the model. With a
+    pace, each part runs at its real speed and then sleeps until the given time
+    has gone by; sleeping ranks need no core, so they behave as if each had a
+    device of its own. It is an emulation: durations are set here, not measured,
+    and only what happens between the ranks (order, waits, bubbles, faults) is
+    real. Time spent waiting for communication does not count towards the pace.
+    The backward of a part gets twice its time. 0 switches the pace of a part off.
+    """
+
+    layer_ms: float = 0.0
+    """One block's forward, in milliseconds."""
+    embed_ms: float = 0.0
+    """The embedding's forward, in milliseconds."""
+    head_ms: float = 0.0
+    """The final norm and output head's forward, in milliseconds."""
+
+    def __post_init__(self) -> None:
+        """Validate the times.
+
+        Raises:
+            ConfigError: A time is negative.
+        """
+        for name in self.__slots__:
+            require(getattr(self, name) >= 0, "must not be negative", where=f"pace.{name}")
+
+    @property
+    def enabled(self) -> bool:
+        """Return whether any part has a pace."""
+        return any(getattr(self, name) > 0 for name in self.__slots__)

@@ -1,0 +1,59 @@
+"""Which ranks form the groups that no single axis of the mesh gives: pure integers.
+
+Replicas hold the same dense weights and see other tokens: they lie along dp and
+cp together. Expert groups are blocks of ``ep`` neighbours among the replicas,
+and ranks at the same place of all blocks hold the same experts::
+
+    dp = 4, ep = 2      replicas          0 1 2 3
+                        expert groups     0 1 | 2 3
+                        expert replicas   0 2 | 1 3
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from meshscope.probe.schema.layout import MESH_AXES, ParallelLayout
+
+Members = tuple[int, ...]
+
+
+def groups_over(layout: ParallelLayout, axes: Sequence[str]) -> list[Members]:
+    """Return the groups along several axes together, the last axis varying fastest."""
+    others = [axis for axis in MESH_AXES if axis not in axes]
+    groups: dict[Members, list[tuple[Members, int]]] = {}
+    for rank in range(layout.world_size):
+        place = layout.coordinates(rank)
+        members = groups.setdefault(tuple(place[axis] for axis in others), [])
+        members.append((tuple(place[axis] for axis in axes), rank))
+    return [tuple(rank for _, rank in sorted(members)) for members in groups.values()]
+
+
+def replica_groups(layout: ParallelLayout) -> list[Members]:
+    """Return the groups over which gradients of dense weights are summed."""
+    return groups_over(layout, ("dp", "cp"))
+
+
+def expert_groups(layout: ParallelLayout) -> list[Members]:
+    """Return the groups that share the experts of a layer."""
+    return [
+        replicas[begin : begin + layout.ep]
+        for replicas in replica_groups(layout)
+        for begin in range(0, len(replicas), layout.ep)
+    ]
+
+
+def expert_replica_groups(layout: ParallelLayout) -> list[Members]:
+    """Return the groups over which gradients of experts are summed."""
+    return [
+        replicas[place :: layout.ep]
+        for replicas in replica_groups(layout)
+        for place in range(layout.ep)
+    ]
+
+
+def groups_of_axis(layout: ParallelLayout, axis: str) -> list[Members]:
+    """Return the groups whose collectives count as those of an axis."""
+    if axis == "dp":
+        return replica_groups(layout)
+    return expert_groups(layout) if axis == "ep" else list(layout.groups(axis))

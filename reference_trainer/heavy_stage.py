@@ -1,0 +1,48 @@
+"""Extra time in parts of the model: a stage that has more to do than the others.
+
+The time is added behind the part in the forward, and twice as much in front of
+its backward, as more layers or more rows would do. It is slept, so it belongs to
+the emulated devices of ``pace.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from torch import Tensor, nn
+
+from .pace import BACKWARD_FACTOR, Border, PartRunner
+
+Spend = Callable[[str, int], None]
+"""Spends the extra time of a part ("embed", "layers" or "head"), so many times."""
+
+
+class HeavyStage:
+    """Runs the parts of a stage as another runner does, and adds time to them.
+
+    Args:
+        runner: Runs the parts.
+        spend: Spends the time of a part; it may have none.
+    """
+
+    def __init__(self, runner: PartRunner, spend: Spend) -> None:
+        self._runner = runner
+        self._spend = spend
+
+    def embed(self, part: nn.Module, ids: Tensor) -> Tensor:
+        """Run the embedding: ids (B, T) to hidden (B, T, D)."""
+        return self._weigh(self._runner.embed(part, ids), "embed")
+
+    def layer(self, part: nn.Module, hidden: Tensor) -> Tensor:
+        """Run one transformer block: hidden (B, T, D) to hidden (B, T, D)."""
+        return self._weigh(self._runner.layer(part, hidden), "layers")
+
+    def head(self, part: nn.Module, hidden: Tensor) -> Tensor:
+        """Run the final norm and output head: hidden (B, T, D) to logits (B, T, V)."""
+        return self._weigh(self._runner.head(part, hidden), "head")
+
+    def _weigh(self, output: Tensor, part: str) -> Tensor:
+        forward = partial(self._spend, part, 1)
+        backward = partial(self._spend, part, BACKWARD_FACTOR)
+        return Border.apply(output, forward, backward)  # type: ignore[no-any-return, no-untyped-call]

@@ -1,0 +1,65 @@
+"""The shape of the model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from .checks import require
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """The decoder transformer."""
+
+    layers: int = 4
+    """Transformer blocks in the whole model."""
+    hidden: int = 64
+    """Width of the residual stream."""
+    ffn: int = 256
+    """Width inside the MLP."""
+    heads: int = 4
+    """Attention heads; each has hidden / heads channels."""
+    vocab: int = 256
+    """Rows of the embedding and of the output head."""
+    seq_len: int = 32
+    """Tokens per sequence."""
+    tied: bool = False
+    """The output head is the token embedding, one parameter for both (Press and Wolf 2017)."""
+    family: Literal["gpt", "llama"] = "gpt"
+    """``gpt``: learned positions, layer norm, biases, GELU. ``llama``: rotary positions, RMS norm,
+    no biases, gated MLP; it can be planned with --dry-run, but is not built here."""
+    kv_heads: int = 0
+    """Heads of keys and values that groups of heads share; 0: as many as heads. llama only."""
+
+    def __post_init__(self) -> None:
+        """Validate sizes.
+
+        Raises:
+            ConfigError: A size is below one, or heads do not divide the width.
+        """
+        for name in ("layers", "hidden", "ffn", "heads", "vocab", "seq_len"):
+            require(getattr(self, name) >= 1, "must be at least 1", where=f"model.{name}")
+        require(
+            self.hidden % self.heads == 0,
+            f"{self.hidden} is not a multiple of model.heads = {self.heads}",
+            where="model.hidden",
+            remedy="Choose a width that the heads divide",
+        )
+        require(
+            self.kv_heads == 0 or (self.kv_heads > 0 and self.heads % self.kv_heads == 0),
+            f"{self.kv_heads} does not divide model.heads = {self.heads}",
+            where="model.kv_heads",
+            remedy="Choose a divisor of the heads, or 0 for as many",
+        )
+        require(
+            self.family == "llama" or self.kv_heads in (0, self.heads),
+            "shared keys and values belong to the llama family",
+            where="model.kv_heads",
+            remedy="Set it to 0, or model.family to llama",
+        )
+
+    @property
+    def kv_width(self) -> int:
+        """Return the width of the keys, which is that of the values."""
+        return self.hidden // self.heads * (self.kv_heads or self.heads)

@@ -1,0 +1,75 @@
+"""Settings of data parallelism and of what a rank keeps in memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from meshscope.probe.schema.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataParallelConfig:
+    """What the replicas share, and how their gradients travel."""
+
+    zero: Literal[0, 1, 2, 3] = 0
+    """What is sharded over the replicas (Rajbhandari et al. 2020, arXiv 1910.02054): nothing;
+    1: optimizer state; 2: gradients too; 3: weights too."""
+    shard_ranks: int = 0
+    """With zero = 3, consecutive replicas that share one copy of the weights; 0: all of them.
+    Fewer is hybrid sharding: groups of replicas hold a copy each."""
+    compression: Literal["none", "bf16", "int8"] = "none"
+    """Form of the gradients on the wire; the sums and the optimizer stay fp32."""
+
+    def __post_init__(self) -> None:
+        """Validate the combination.
+
+        Raises:
+            ConfigError: A setting has no effect under the ZeRO stage that was chosen.
+        """
+        if self.shard_ranks < 0:
+            raise ConfigError("must not be negative", where="data_parallel.shard_ranks")
+        if self.shard_ranks and self.zero != 3:
+            raise ConfigError(
+                f"shards weights, which data_parallel.zero = {self.zero} keeps whole",
+                where="data_parallel.shard_ranks",
+                remedy="Set data_parallel.zero to 3, or this to 0",
+            )
+        if self.compression != "none" and self.zero == 3:
+            raise ConfigError(
+                "belongs to the gradient buckets, which zero = 3 does not have",
+                where="data_parallel.compression",
+                remedy="Set it to none, or data_parallel.zero to 2 or less",
+            )
+
+    def check_replicas(self, replicas: int) -> None:
+        """Refuse shard groups that do not divide the replicas.
+
+        Args:
+            replicas: Ranks with the same weights: dp x cp.
+
+        Raises:
+            ConfigError: The number of replicas is no multiple of ``shard_ranks``.
+        """
+        if self.shard_ranks and replicas % self.shard_ranks:
+            raise ConfigError(
+                f"{self.shard_ranks} does not divide layout.dp x layout.cp = {replicas}",
+                where="data_parallel.shard_ranks",
+                remedy="Choose a divisor of layout.dp x layout.cp",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryConfig:
+    """What is kept between forward and backward, where, and in which precision."""
+
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """Of weights and activations in forward and backward. With ``bf16`` the optimizer updates
+    fp32 master weights from fp32 gradient sums."""
+    recompute: Literal["none", "full", "selective"] = "none"
+    """Activation checkpointing. ``full`` keeps the input of each block and computes the block
+    again in the backward; ``selective`` also keeps what collectives gave, and repeats none."""
+    offload: bool = False
+    """Keep the activations of the blocks in host memory until the backward needs them."""
+    account: bool = False
+    """Write what each phase of a step keeps in memory, and the peak of the activations."""

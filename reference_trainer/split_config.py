@@ -1,0 +1,144 @@
+"""Settings of the axes that split a layer or a sequence, and what they must divide."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from meshscope.probe.schema.layout import ParallelLayout
+
+from .checks import require
+
+
+class ModelSizes(Protocol):
+    """What of a model is split over ranks."""
+
+    @property
+    def heads(self) -> int:
+        """Return the attention heads."""
+
+    @property
+    def ffn(self) -> int:
+        """Return the width inside the MLP."""
+
+    @property
+    def vocab(self) -> int:
+        """Return the rows of the embedding."""
+
+    @property
+    def seq_len(self) -> int:
+        """Return the tokens of a sequence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorConfig:
+    """How the tensor-parallel ranks share a layer."""
+
+    sequence_parallel: bool = False
+    """Split norms, residuals and dropout over the tokens too: reduce-scatters and all-gathers
+    take the place of the all-reduces, and activations between layers shrink by layout.tp."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextConfig:
+    """How the context-parallel ranks share a sequence."""
+
+    form: Literal["ring", "all_to_all"] = "ring"
+    """``ring`` passes keys and values around while it computes; ``all_to_all`` exchanges tokens
+    for heads before attention and back after it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoeConfig:
+    """Experts in place of the MLP of every block."""
+
+    experts: int = 0
+    """Experts of a block; 0: one dense MLP."""
+    experts_per_token: int = 2
+    """Experts that each token is sent to."""
+    capacity_factor: float = 0.0
+    """Most tokens that one rank sends to an expert, over its even share; what is above is
+    dropped. 0: nothing is dropped, and ranks exchange as many tokens as the router says."""
+    balance_weight: float = 0.01
+    """Weight of the loss that makes the router spread tokens evenly."""
+
+    def __post_init__(self) -> None:
+        """Validate the counts.
+
+        Raises:
+            ConfigError: A count or a weight is out of range.
+        """
+        require(self.experts >= 0, "must not be negative", where="moe.experts")
+        require(self.capacity_factor >= 0, "must not be negative", where="moe.capacity_factor")
+        require(self.balance_weight >= 0, "must not be negative", where="moe.balance_weight")
+        require(
+            self.experts_per_token >= 1 and (not self.experts or self.experts >= self.chosen),
+            f"{self.experts_per_token} is not between 1 and moe.experts = {self.experts}",
+            where="moe.experts_per_token",
+            remedy="Send a token to at most as many experts as there are",
+        )
+
+    @property
+    def chosen(self) -> int:
+        """Return the MLPs that a token passes in a block."""
+        return self.experts_per_token if self.experts else 1
+
+
+def check_splits(
+    layout: ParallelLayout,
+    model: ModelSizes,
+    *,
+    tensor: TensorConfig,
+    context: ContextConfig,
+    moe: MoeConfig,
+) -> None:
+    """Validate that the mesh divides the model.
+
+    Raises:
+        ConfigError: A size is not a multiple of what splits it.
+    """
+    for name in ("heads", "ffn", "vocab"):
+        _divides(f"model.{name}", getattr(model, name), layout.tp, "layout.tp")
+    _check_tokens(layout, model, tensor, context)
+    if context.form == "all_to_all":
+        _divides("model.heads", model.heads, layout.tp * layout.cp, "layout.tp x layout.cp")
+    replicas = layout.dp * layout.cp
+    require(
+        replicas % layout.ep == 0,
+        f"{layout.ep} does not divide layout.dp x layout.cp = {replicas}",
+        where="layout.ep",
+        remedy="Expert groups lie inside the replicas: choose a divisor",
+    )
+    require(
+        layout.ep == 1 or moe.experts > 0,
+        f"{layout.ep} ranks have no experts to share",
+        where="layout.ep",
+        remedy="Set moe.experts to a multiple of it, or layout.ep to 1",
+    )
+    _divides("moe.experts", moe.experts, layout.ep, "layout.ep")
+
+
+def _check_tokens(
+    layout: ParallelLayout, model: ModelSizes, tensor: TensorConfig, context: ContextConfig
+) -> None:
+    """Validate that every rank gets as many tokens of a sequence as any other."""
+    zigzag = 2 if layout.cp > 1 and context.form == "ring" else 1
+    parts, name = layout.cp * zigzag, "2 x layout.cp" if zigzag == 2 else "layout.cp"
+    if tensor.sequence_parallel:
+        require(
+            layout.tp > 1,
+            "splits tokens over one rank",
+            where="tensor.sequence_parallel",
+            remedy="Set layout.tp to 2 or more, or sequence_parallel to false",
+        )
+        parts, name = parts * layout.tp, f"{name} x layout.tp"
+    _divides("model.seq_len", model.seq_len, parts, name)
+
+
+def _divides(field: str, value: int, parts: int, parts_name: str) -> None:
+    require(
+        value % parts == 0,
+        f"{value} is not a multiple of {parts_name} = {parts}",
+        where=field,
+        remedy="Change one of the two",
+    )

@@ -1,0 +1,228 @@
+"""Every schedule trains the model of one process: losses, and every gradient of the first step."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import torch
+
+from meshscope import probe
+from meshscope.probe.schema.layout import ParallelLayout
+from meshscope.probe.schema.rundir import read_run
+from meshscope.probe.schema.terms import Axis
+from meshscope.reference_trainer.assembly import build_parts
+from meshscope.reference_trainer.comm import Communicator, PerfectLinks
+from meshscope.reference_trainer.config import ModelConfig, PaceConfig, TrainConfig, TrainerConfig
+from meshscope.reference_trainer.data import global_batch
+from meshscope.reference_trainer.faults import FaultInjector
+from meshscope.reference_trainer.ground_truth import GroundTruth
+from meshscope.reference_trainer.mesh import MeshGroup, Place, open_mesh
+from meshscope.reference_trainer.model import Stage, StagePart
+from meshscope.reference_trainer.pace import NoPace
+from meshscope.reference_trainer.pipeline_parallel import own_stages, stage_part
+from meshscope.reference_trainer.schedule_config import ScheduleConfig
+from meshscope.reference_trainer.train import train
+
+pytestmark = pytest.mark.distributed
+
+TOLERANCE = 1e-5
+CHUNKS = {"gpipe": 1, "1f1b": 1, "interleaved-1f1b": 2, "zb-h1": 1, "zb-v": 2, "dualpipe-v": 2}
+
+
+def run_config(
+    kind: str, *, tied: bool, layers: int = 4, axes: dict[str, int] | None = None, **schedule: Any
+) -> TrainerConfig:
+    """Return a run of four steps with small buckets, so that several are on their way."""
+    return TrainerConfig(
+        layout=ParallelLayout(vpp=CHUNKS[kind], **(axes or {"pp": 2})),
+        model=ModelConfig(
+            layers=layers, hidden=32, ffn=64, heads=4, vocab=64, seq_len=16, tied=tied
+        ),
+        schedule=ScheduleConfig(kind=cast("Any", kind), **schedule),
+        train=TrainConfig(steps=4, global_batch=8, learning_rate=0.5, bucket_bytes=4096),
+    )
+
+
+def first_gradients(config: TrainerConfig, place: Place, out: Path) -> None:
+    """Write the gradients of the first step by parameter name in the whole model."""
+    with open_mesh(config.layout, config.device, place) as mesh:
+        comm = Communicator(PerfectLinks())
+        injector = FaultInjector((), mesh.layout, mesh.rank, GroundTruth(None, mesh.rank, ()))
+        parts = build_parts(config, mesh, comm, injector)
+        parts.replica.start_step()
+        parts.pipeline.step(*global_batch(config, 0))
+        parts.replica.finish()
+        found = {}
+        for index, stage in zip(own_stages(config, mesh.pp.position), parts.stages, strict=True):
+            first_layer = stage_part(config, index).layers.start
+            found |= gradients_by_name(stage, first_layer)
+        torch.save(found, out / f"gradients{mesh.rank}.pt")
+
+
+def train_and_keep_gradients(config: TrainerConfig, rank: int, out: Path) -> None:
+    """Run one rank: the training, then the first step once more for its gradients."""
+    for name, work in (("train", train), ("gradients", first_gradients)):
+        place = Place(
+            rank=rank, world_size=config.layout.world_size, rendezvous=f"file://{out}/{name}"
+        )
+        work(config, place, out=out)
+
+
+def gradients_by_name(stage: Stage, first_layer: int) -> dict[str, torch.Tensor]:
+    """Return the gradients of a stage, with blocks counted in the whole model."""
+    found = {}
+    for name, parameter in stage.named_parameters():
+        part, _, rest = name.partition(".")
+        if part == "blocks":
+            position, _, rest = rest.partition(".")
+            rest = f"{int(position) + first_layer}.{rest}"
+        assert parameter.grad is not None, name
+        found[f"{part}.{rest}"] = parameter.grad.clone()
+    return found
+
+
+def start_ranks(target: Any, config: TrainerConfig, out: Path) -> list[float]:
+    """Run one process per rank and return the losses that the reporter wrote."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["meshscope.reference_trainer.train"])
+    world_size = config.layout.world_size
+    ranks = [context.Process(target=target, args=(config, rank, out)) for rank in range(world_size)]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join(timeout=60)
+    codes = [process.exitcode for process in ranks]
+    for process in ranks:
+        process.kill()
+    assert codes == [0] * world_size
+    return cast("list[float]", json.loads((out / "losses.json").read_text())["loss"])
+
+
+def plain_training(config: TrainerConfig) -> tuple[list[float], dict[str, torch.Tensor]]:
+    """Train the same model with nothing but autograd and SGD."""
+    torch.set_num_threads(1)
+    alone = MeshGroup(axis=Axis.TP, ranks=(0,), position=0, handle=cast("Any", None))
+    model = Stage(
+        config.model,
+        StagePart(layers=range(config.model.layers), first=True, last=True),
+        seed=config.train.seed,
+        tp=alone,
+        comm=Communicator(PerfectLinks()),
+        runner=NoPace(),
+    )
+    assert model.embedding is not None
+    assert model.head is not None
+    if config.model.tied:
+        model.head.output = model.embedding.tokens
+    optimizer = torch.optim.SGD(model.parameters(), lr=config.train.learning_rate)
+    losses, gradients = [], {}
+    for step in range(config.train.steps):
+        ids, labels = global_batch(config, step)
+        loss = torch.nn.functional.cross_entropy(model(ids).flatten(0, 1), labels.flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        gradients = gradients or gradients_by_name(model, 0)
+        optimizer.step()
+        losses.append(loss.item())
+    return losses, gradients
+
+
+def assert_same_training(config: TrainerConfig, out: Path) -> None:
+    """Compare the losses, and each gradient that some rank has, with plain training."""
+    losses = start_ranks(train_and_keep_gradients, config, out)
+    plain_losses, plain_gradients = plain_training(config)
+    difference = max(abs(a - b) for a, b in zip(losses, plain_losses, strict=True))
+    print(f"max loss difference {difference:.2e}")
+    assert difference < TOLERANCE
+    seen = set()
+    for rank in range(config.layout.world_size):
+        for name, gradient in torch.load(out / f"gradients{rank}.pt").items():
+            # On its own stage the head of a tied model is the embedding's copy.
+            tied_copy = config.model.tied and name == "head.output"
+            expected = plain_gradients["embedding.tokens" if tied_copy else name]
+            seen.add("embedding.tokens" if tied_copy else name)
+            torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e-6, msg=name)
+    assert seen == set(plain_gradients)
+
+
+@pytest.mark.parametrize("kind", CHUNKS)
+def test_each_schedule_trains_a_tied_model_as_one_process_does(kind: str, tmp_path: Path) -> None:
+    """Fails if an order, a split backward or the sum over the tied copies changes the training."""
+    assert_same_training(run_config(kind, tied=True), tmp_path)
+
+
+def test_blocks_split_by_weight_train_the_same_model(tmp_path: Path) -> None:
+    """Fails if stages of unequal depth draw other weights or send other shapes."""
+    config = run_config("zb-h1", tied=False, head_weight=2.0)
+    assert config.layers_per_stage == (3, 1)
+    assert_same_training(config, tmp_path)
+
+
+def test_a_pace_changes_no_gradient_of_a_split_backward(tmp_path: Path) -> None:
+    """Fails if the borders of paced parts get in the way of a schedule that splits backwards."""
+    config = replace(run_config("zb-v", tied=False), pace=PaceConfig(layer_ms=0.5, head_ms=0.5))
+    assert_same_training(config, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", CHUNKS)
+def test_each_schedule_works_on_four_stages_of_ranks(kind: str, tmp_path: Path) -> None:
+    """Fails if middle stages, which neither embed nor compute a loss, are wired wrongly."""
+    config = run_config(kind, tied=True, layers=8, axes={"pp": 4}, microbatches=8)
+    assert_same_training(config, tmp_path)
+
+
+def train_only(config: TrainerConfig, rank: int, out: Path) -> None:
+    """Run one rank of the training."""
+    world_size = config.layout.world_size
+    train(config, Place(rank=rank, world_size=world_size, rendezvous=f"file://{out}/meet"), out=out)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "tied"), [*((kind, False) for kind in CHUNKS), ("1f1b", True), ("zb-v", True)]
+)
+def test_each_schedule_works_with_the_other_axes(kind: str, tied: bool, tmp_path: Path) -> None:
+    """Fails if a schedule and tensor or data parallelism do not fit together."""
+    config = run_config(kind, tied=tied, axes={"tp": 2, "pp": 2, "dp": 2})
+    losses = start_ranks(train_only, config, tmp_path)
+    plain_losses, _ = plain_training(config)
+    assert max(abs(a - b) for a, b in zip(losses, plain_losses, strict=True)) < TOLERANCE
+
+
+def train_under_the_probe(config: TrainerConfig, rank: int, out: Path) -> None:
+    """Run one rank of the training and record it."""
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(config.layout.world_size)}
+    probe.attach(out / "run")
+    train_only(config, rank, out)
+    probe.detach()
+
+
+def test_the_probe_sees_which_stage_chunk_and_microbatch_each_span_is(tmp_path: Path) -> None:
+    """Fails if a recorded run does not tell its schedule, or spans cannot be told apart."""
+    config = run_config("zb-v", tied=True)
+    start_ranks(train_under_the_probe, config, tmp_path)
+    capture = read_run(tmp_path / "run")
+    assert capture.manifest["schedule"] == "zb-v"
+    assert capture.manifest["layout"]["vpp"] == 2
+    spans = capture.tables["span"].to_pandas()
+    passes = spans[(spans["stage"] >= 0) & (spans["step"] == 2) & (spans["kind"] != "forward")]
+    seen = set(
+        zip(
+            *(passes[name] for name in ("rank", "stage", "chunk", "kind", "microbatch")),
+            strict=True,
+        )
+    )
+    assert seen == {
+        (rank, stage, chunk, f"backward_{half}", index)
+        for rank in range(2)
+        for chunk, stage in enumerate(own_stages(config, rank))
+        for half in ("input", "weight")
+        for index in range(4)
+    }

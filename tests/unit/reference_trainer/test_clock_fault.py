@@ -1,0 +1,66 @@
+"""A capture that is rewritten as if its clock had been wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from meshscope.probe.recorder import open_recorder
+from meshscope.probe.schema.errors import ConfigError
+from meshscope.probe.schema.manifest import rank_directory
+from meshscope.probe.schema.rank_records import read_rank
+from meshscope.reference_trainer.clock_fault import WrongClock, falsify_capture
+
+CLOCK = WrongClock(offset_ns=5_000_000, drift_ppm=100.0, origin_ns=1_000_000_000)
+
+
+def capture(run):
+    """Record a step, a collective that ended and one that did not; return the rank's directory."""
+    recorder = open_recorder(run, 3)
+    group = recorder.register_group("tp", [2, 3], "tp")
+    dtype = recorder.register_dtype("fp32")
+    recorder.step = 0
+    ended = recorder.issue_collective(group, 1, 0, 64, dtype, 1_000_000_000)
+    recorder.complete(ended, 2_000_000_000, 1_000_000_000, 2_000_000_000)
+    recorder.issue_collective(group, 1, 1, 64, dtype, 3_000_000_000)
+    recorder.record_step(0, 1_000_000_000, 1_000_000_000, 128)
+    recorder.close()
+    return rank_directory(run, 3)
+
+
+def test_all_times_are_those_of_the_wrong_clock_and_nothing_else_changes(tmp_path):
+    """Fails if a time keeps the real clock, so that the skew would contradict itself."""
+    directory = capture(tmp_path)
+    before = read_rank(directory, 3)
+    falsify_capture(directory, 3, CLOCK)
+    after = read_rank(directory, 3)
+    assert after.limits == before.limits
+    for name, table in before.tables.items():
+        real, wrong = table.to_pandas(), after.tables[name].to_pandas()
+        for column in real.columns:
+            expected = real[column]
+            if column == "dur_ns":
+                expected = expected + 100_000
+            elif column.endswith("_ns"):
+                gained = (real[column] - CLOCK.origin_ns) // 10_000
+                expected = real[column] + CLOCK.offset_ns + gained
+            assert wrong[column].tolist() == expected.tolist(), (name, column)
+
+
+def test_the_rank_seems_to_be_on_a_host_of_its_own(tmp_path):
+    """Fails if an analysis may trust that the clock is shared, or the wall clock gives it away."""
+    directory = capture(tmp_path)
+    before = read_rank(directory, 3).manifest
+    falsify_capture(directory, 3, CLOCK)
+    after = read_rank(directory, 3).manifest
+    assert after["boot_id"] != before["boot_id"]
+    assert after["host"] != before["host"]
+    for (mono, unix, _), (wrong_mono, wrong_unix, _) in zip(
+        before["clock_pairs"], after["clock_pairs"], strict=True
+    ):
+        assert wrong_mono - mono == wrong_unix - unix == CLOCK.tells(mono) - mono
+
+
+def test_a_rank_without_a_capture_is_refused(tmp_path):
+    """Fails if a clock fault is silently not applied."""
+    with pytest.raises(ConfigError, match="meshscope run"):
+        falsify_capture(tmp_path / "rank00000", 0, CLOCK)

@@ -1,0 +1,68 @@
+"""What goes wrong inside one process."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+import torch
+
+from meshscope.probe.clock import now_ns, thread_cpu_ns
+from meshscope.reference_trainer.host_faults import (
+    GarbagePause,
+    MemoryGrowth,
+    SlowStorage,
+    burn_cpu,
+)
+
+
+def test_a_pause_is_a_real_collection_that_can_be_repeated():
+    """Fails if a second pause would find nothing to look at, or the collector did not run."""
+    seen = []
+    pause = GarbagePause(1)
+    before = len(gc.get_objects(generation=2))
+    gc.callbacks.append(note := lambda phase, found: seen.append((phase, found["generation"])))
+    try:
+        pause.collect()
+        pause.collect()
+    finally:
+        gc.callbacks.remove(note)
+    assert [phase for phase, generation in seen if generation == 2] == ["start", "stop"] * 2
+    assert len(gc.get_objects(generation=2)) > 0.9 * before > 90_000
+    assert gc.isenabled()
+
+
+def test_a_slow_storage_takes_latency_and_bandwidth_and_keeps_the_state(tmp_path):
+    """Fails if a checkpoint is quicker than its storage, or cannot be loaded."""
+    state = {"weight": torch.arange(1000.0)}
+    path = tmp_path / "state.pt"
+    start_ns, end_ns = SlowStorage(path).save(state, latency_ns=5_000_000, bytes_per_s=1e6)
+    assert end_ns - start_ns >= 5_000_000 + 4_000_000
+    assert torch.equal(torch.load(path)["weight"], state["weight"])
+
+
+def test_burnt_time_is_time_of_the_cpu():
+    """Fails if burning would leave the core to others."""
+    before_ns = thread_cpu_ns()
+    burn_cpu(3_000_000)
+    assert thread_cpu_ns() - before_ns >= 3_000_000
+
+
+def test_grown_memory_is_resident():
+    """Fails if pages are reserved and never touched."""
+    growth = MemoryGrowth()
+    resident = _resident_bytes()
+    start_ns, end_ns = growth.grow(50_000_000)
+    assert start_ns <= end_ns <= now_ns()
+    assert growth.held_bytes == 50_000_000
+    if resident is None:
+        pytest.skip("this system does not tell resident memory")
+    assert _resident_bytes() - resident > 40_000_000
+
+
+def _resident_bytes():
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * 4096
+    except OSError:
+        return None
