@@ -17,9 +17,12 @@ SECONDS ?= 20
 ARGS ?=
 FORMATTED := probe analyze dashboard reference_trainer src tests bench docs
 PYTEST := $(PY) -m pytest -rs
+# Tests of one process run a file on each core; those that start processes run one by one.
+# Arguments that leave nothing of one of the two parts (exit code 5) are no failure.
+run-tests = $(PYTEST) $(1) $(ARGS) || [[ $$? -eq 5 && -n '$(subst ','\'',$(ARGS))' ]]
 PIP := $(PY) -m pip --disable-pip-version-check
 
-.PHONY: help setup demo truth test test-fast golden chromium lint fmt types imports docs docs-check bench fuzz screenshots check clean
+.PHONY: help setup demo truth test test-fast golden chromium lint fmt types imports docs docs-check bench frameworks fuzz screenshots check clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  \033[1m%-12s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,15 +42,28 @@ demo: setup ## run a trainer with a hidden slow rank, diagnose it, serve the das
 	$(VENV)/bin/meshscope demo $(if $(filter 0,$(SERVE)),--no-serve)
 
 test: setup chromium ## run all tests that this machine can run; print what was skipped
-	$(PYTEST) $(ARGS)
+	$(call run-tests,-n auto --maxprocesses 8 --dist loadfile -m "not distributed and not browser and not frameworks")
+	$(call run-tests,-m "(distributed or browser) and not frameworks")
 
 test-fast: setup ## run the tests that need no browser, no second process and no patience
-	$(PYTEST) -m "not slow and not distributed and not browser" $(ARGS)
+	$(PYTEST) -n auto --maxprocesses 8 --dist loadfile -m "not slow and not distributed and not browser" $(ARGS)
+
+# Other frameworks live in an environment of their own: no pin of theirs touches ours.
+FRAMEWORKS := .venv-frameworks
+$(FRAMEWORKS)/.installed: pyproject.toml constraints.txt tests/frameworks/requirements.txt
+	@.ci/make-venv "$(FRAMEWORKS)" "$(PYTHON)"
+	$(FRAMEWORKS)/bin/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt setuptools torch
+	$(FRAMEWORKS)/bin/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt \
+		--no-build-isolation --editable . --requirement tests/frameworks/requirements.txt
+	@touch $@
+
+frameworks: setup $(FRAMEWORKS)/.installed ## try the probe on trainers of DeepSpeed, Hugging Face, Lightning and Megatron-core
+	$(PYTEST) tests/frameworks $(ARGS)
 
 chromium: # a system Chromium for the browser tests, where it may be installed
 	@.ci/install-chromium
 
-truth: setup ## diagnose 540 synthetic and 19 live jobs, print hits, errors and misses (10 to 20 minutes)
+truth: setup ## diagnose 540 synthetic and 43 live jobs, print hits, errors and misses (20 to 45 minutes)
 	$(PY) -m tests.truth.matrix
 	$(PY) -m tests.truth.live
 
@@ -75,7 +91,7 @@ docs: setup ## write the generated pages of docs/
 docs-check: setup ## fail if a generated page of docs/ is out of date
 	$(PY) docs/generate.py --check
 
-bench: setup ## measure what the probe and the readers cost; prints figures, asserts none
+bench: setup ## measure what the probe and the readers cost; fails where the probe exceeds a budget
 	$(PY) bench/run.py
 
 fuzz: setup ## feed the readers damaged files for SECONDS each (20), guided by coverage (x86-64 Linux)
@@ -87,7 +103,7 @@ screenshots: setup chromium ## run the demo and take the pictures of docs/images
 	$(VENV)/bin/meshscope demo --no-serve --out .meshscope/pictures
 	$(PY) -m meshscope.dashboard.screenshot .meshscope/pictures/runs docs/images demo
 
-check: lint types imports docs-check test ## all that CI runs, in its order
+check: lint types imports docs-check test frameworks ## all that CI runs, in its order
 
 clean: ## remove caches and builds; .venv and recorded runs stay
 	rm -rf build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage

@@ -16,11 +16,13 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from meshscope.probe.schema.host_tables import SAMPLED
 from meshscope.probe.schema.tables import CLOCK_SYNC, TABLES
 
 from .clock_evidence import causal_bounds, collective_ends, common_ends
 from .clock_fit import SAME_CLOCK, SOUND, ClockMap, fit_bounds, fit_common_ends, moved
 from .clock_graph import ClockForest, Comparison, to_middles
+from .host_samples import moved_samples
 from .intervals import IntArray
 from .stored_tables import StoredTable
 from .trace import FLIGHT_RECORDER, Trace
@@ -59,6 +61,9 @@ def align(trace: Trace) -> Trace:
     rows = [_row(clock, applied[clock][0], one) for clock, one in maps.items()]
     by_rank = {rank: maps.get(trace.clock_of(rank), SAME_CLOCK) for rank in trace.ranks}
     changes = {name: _change(trace, name, by_rank) for name in trace.tables}
+    changes |= moved_samples(
+        {name: trace.tables[name] for name in SAMPLED if trace.row_count(name)}, maps
+    )
     return replace(
         trace.with_tables({**changes, CLOCK_SYNC.name: _table(rows)}),
         limits=(*trace.limits, *limits, *_corrections(maps, len(clocks))),
@@ -132,6 +137,8 @@ def _from_bounds(rows: pd.DataFrame) -> ClockMap | None:
         rows["time_ns"].to_numpy(np.int64),
         rows["least_ns"].to_numpy(float),
         rows["most_ns"].to_numpy(float),
+        firm=int(rows["firm"].iloc[0]),
+        wire_ns=float(rows["wire_ns"].iloc[0]),
     )
     if found is None:
         return None

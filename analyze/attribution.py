@@ -16,7 +16,15 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from .causes import find_players, suspects_of
+from .causes import (
+    Overlap,
+    Player,
+    explained_by_experts,
+    find_players,
+    kept_overlaps,
+    suspects_of,
+    with_experts,
+)
 from .communication import CommunicationEvents
 from .detection import DetectionResult
 from .detection.suspicion import cleared_ranks, detect_in, expected_work
@@ -88,15 +96,15 @@ def attribute(
         return Attribution(ranks=ranks, limits=limits, detection=detection)
     slow = ranks[ranks["suspect"]]
     excess = dict(zip(slow["rank"].tolist(), slow["excess_ns"].tolist(), strict=True))
-    players = find_players(
-        trace, program, ledger, work, peer_ns, suspects_of(trace, excess, MAX_SUSPECTS)
-    )
+    slowdowns = dict(zip(slow["rank"].tolist(), slow["slowdown"].tolist(), strict=True))
+    by_experts = explained_by_experts(events.frame, slowdowns)
+    suspects = with_experts(trace, suspects_of(trace, excess, MAX_SUSPECTS), by_experts)
+    players, overlaps = find_players(trace, program, ledger, work, peer_ns, suspects)
     # Not needed any more, and as large as the replays that follow.
     del work, peer_ns
     unions = unions_of([player.union for player in players])
     masks = coalitions(unions)
-    effects = [player.effect_ns for player in players]
-    times, waiting = replay_scenarios(program, effects, membership(masks, len(players)))
+    times, waiting = _replayed(program, players, overlaps, masks)
     causes = [
         Cause(
             kind=player.kind,
@@ -122,6 +130,16 @@ def attribute(
         waiting=_wait_account(ledger, waiting),
         detection=detection,
     )
+
+
+def _replayed(
+    program: Program, players: list[Player], overlaps: list[Overlap], masks: IntArray
+) -> tuple[FloatArray, FloatArray]:
+    """Return step time and waiting of every coalition of causes."""
+    keep = membership(masks, len(players))
+    keep = np.vstack([keep, kept_overlaps(keep, overlaps)])
+    effects = [*(own.effect for own in players), *(own.given_back for own in overlaps)]
+    return replay_scenarios(program, effects, keep)
 
 
 def _is_suspect(

@@ -9,6 +9,7 @@ import pandas as pd
 from meshscope.probe.schema.terms import KernelCategory
 
 from .intervals import pair, total_length, union
+from .kernel_coverage import device_extents
 from .trace import Trace
 
 _COMPUTE = KernelCategory.COMPUTE.value
@@ -25,7 +26,8 @@ def device_breakdown(trace: Trace, step: int | None = None) -> pd.DataFrame:
     communication, any device work runs: computation = |C|, exposed communication =
     |C u M| - |C|, exposed unknown = |C u M u U| - |C u M|, exposed memcpy (and memset) =
     |A| - |C u M u U|, idle = span - |A|; these five add up to the span, which lasts from
-    the first start to the last end. Communication = |M|. An activity of unknown kind that
+    the first start to the last end, of each run of steps that were traced in depth if only some
+    were. Communication = |M|. An activity of unknown kind that
     an operator launched counts as computation, as in the tools that these numbers are
     compared with; one that no operator launched is U. Synchronisation rows are no work.
 
@@ -59,7 +61,7 @@ def _of_rank(trace: Trace, rank: int, step: int | None) -> dict[str, int]:
     occupied = union_ns(is_compute | is_communication)
     with_unknown = union_ns(is_compute | is_communication | is_unknown)
     busy = total_length(union(intervals))
-    span = int(intervals[:, 1].max() - intervals[:, 0].min()) if len(intervals) else 0
+    span = total_length(device_extents(trace, kernel[kernel["dur_ns"] > 0]))
     return {
         "rank": rank,
         "span_ns": span,

@@ -40,7 +40,7 @@ def pipeline_bubble(trace: Trace, ledger: Ledger) -> Bubble:
     if trace.layout.pp < 2:
         return Bubble(None, None, by_stage, "the job has one pipeline stage")
     ideal, unknown = _ideal(trace)
-    if trace.frame("p2p").empty and trace.frame("collective").empty:
+    if not trace.row_count("p2p") and not trace.row_count("collective"):
         untold = by_stage.assign(wait_ns=float("nan"), wait_frac=float("nan"))
         return Bubble(None, ideal, untold, "no communication was recorded: waiting is not known")
     measured = float(frame[wait].sum() / frame["step_ns"].sum())

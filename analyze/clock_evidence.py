@@ -21,6 +21,10 @@ from .intervals import IntArray
 from .trace import Trace
 from .waiting import SYNCHRONISING
 
+STOOD = 10.0
+"""A receive waited for its data if it took that many times the shortest one, and a blocking wait."""
+MIN_STOOD = 8
+"""Receives that must have waited to say that those of a direction do."""
 MOST_JOINS = 20_000
 """Collectives of a group that are looked at; more would not sharpen a median."""
 _HOST = (TimeSource.HOST_BLOCKING.value, TimeSource.HOST_ISSUE.value)
@@ -112,7 +116,9 @@ def causal_bounds(
         One row a pair of sets and step: first, clock (middle clocks), time_ns (integer, a time of
         ``clock`` in that step), least_ns and most_ns (float, relative to ``base_ns``, NaN
         unknown), base_ns (integer, one a pair), error_ns (of the maps that the bounds went
-        through). ``first`` is ahead of ``clock`` by at least and at most that.
+        through). ``first`` is ahead of ``clock`` by at least and at most that. ``firm`` and
+        ``wire_ns``, the same for all rows of a pair, tell which bound is an equation: 1 the lower
+        one, -1 the upper one, less the wire; 0 neither, or both.
     """
     pairs = _pairs(trace, clock_of, maps, middle)
     pairs = pairs[pairs["sender"] != pairs["receiver"]]
@@ -128,8 +134,10 @@ def causal_bounds(
             "bound_ns": lead.where(forward, -lead),
             "forward": forward,
             "error_ns": pairs["error_ns"],
+            "own_ns": pairs["own_ns"],
         }
     )
+    firm = _firm_sides(table)
     table["base_ns"] = table.groupby(["first", "clock"])["bound_ns"].transform("first")
     near = (table["bound_ns"] - table["base_ns"]).astype(float)
     table["least_ns"] = near.where(table["forward"])
@@ -144,13 +152,38 @@ def causal_bounds(
             "error_ns": "max",
         }
     )
-    return found.drop(columns="step")
+    return found.drop(columns="step").merge(firm, on=["first", "clock"])
+
+
+def _firm_sides(table: pd.DataFrame) -> pd.DataFrame:
+    """Return ``firm`` and ``wire_ns`` of each pair of sets.
+
+    A receive that stood waiting ended when its data came: what lies between send and end is
+    the wire alone. Where this is so in one direction, and in the other nobody ever waited for
+    the data, the middle of the bounds is off by half of how long the data lay there.
+    """
+    keys = ["first", "clock"]
+    own = table.groupby([*keys, "forward"])["own_ns"]
+    shortest = own.transform("min")
+    stood = table["own_ns"] > np.maximum(STOOD * shortest, STOOD * BLOCKING_NS)
+    sides = table.assign(stood=stood).groupby([*keys, "forward"])
+    counts = sides["stood"].sum().unstack("forward").reindex(columns=[True, False])
+    wire = sides["own_ns"].min().unstack("forward").reindex(columns=[True, False])
+    is_firm = counts >= MIN_STOOD
+    firm = is_firm[True].astype(int) - is_firm[False].astype(int)
+    firm = firm.where(counts.min(axis=1) == 0, 0)
+    # The wire is that of the direction in which nobody waited for the data.
+    wire_ns = wire[False].where(firm > 0, wire[True]).clip(lower=0.0)
+    return pd.DataFrame({"firm": firm, "wire_ns": wire_ns}).reset_index()
 
 
 def _pairs(
     trace: Trace, clock_of: dict[int, int], maps: Sequence[ClockMap], middle: IntArray
 ) -> pd.DataFrame:
-    """Return sends with their receives: sender, receiver (middle clocks), step, times, error_ns."""
+    """Return sends with their receives: sender, receiver (middle clocks), step, times, error_ns.
+
+    ``own_ns`` is how long the receive took, from when it was asked for.
+    """
     frame = trace.frame("p2p").drop_duplicates(["rank", "event_id"], keep="last")
     frame = frame[frame["peer"].isin(clock_of) & frame["rank"].isin(clock_of)]
     is_send = frame["direction"].astype(str) == Direction.SEND.value
@@ -161,7 +194,9 @@ def _pairs(
     )
     key = ["group_id", "sender", "receiver", "seq"]
     sends = frame.loc[is_send, [*key, "start_ns"]].drop_duplicates(key, keep="last")
-    receives = frame.loc[~is_send & frame["end_ns"].notna(), [*key, "step", "end_ns"]]
+    columns = [*key, "step", "start_ns", "end_ns"]
+    receives = frame.loc[~is_send & frame["end_ns"].notna(), columns]
+    receives = receives.rename(columns={"start_ns": "asked_ns"})
     pairs = receives.drop_duplicates(key, keep="last").merge(sends, on=key)
     sender = np.asarray(pairs["sender"].map(clock_of), dtype=np.int64)
     receiver = np.asarray(pairs["receiver"].map(clock_of), dtype=np.int64)
@@ -174,5 +209,6 @@ def _pairs(
             "step": pairs["step"].to_numpy(np.int64),
             "sent_ns": moved(pairs["start_ns"].to_numpy(np.int64), sender, maps),
             "received_ns": moved(pairs["end_ns"].to_numpy(np.int64), receiver, maps),
+            "own_ns": (pairs["end_ns"] - pairs["asked_ns"]).to_numpy(np.float64),
         }
     )

@@ -108,7 +108,14 @@ def fit_common_ends(time_ns: IntArray, ahead_ns: IntArray, *, host: bool) -> Clo
     return ClockMap(since, base + float(np.median(level)), drift, error)
 
 
-def fit_bounds(time_ns: IntArray, least_ns: FloatArray, most_ns: FloatArray) -> ClockMap | None:
+def fit_bounds(
+    time_ns: IntArray,
+    least_ns: FloatArray,
+    most_ns: FloatArray,
+    *,
+    firm: int = 0,
+    wire_ns: float = 0.0,
+) -> ClockMap | None:
     """Return the map from bounds of how far another clock was ahead; None without both bounds.
 
     All bounds hold together, so the offset lies between the greatest lower and the
@@ -119,6 +126,9 @@ def fit_bounds(time_ns: IntArray, least_ns: FloatArray, most_ns: FloatArray) -> 
         time_ns: Moments on the mapped clock.
         least_ns: Lower bounds there; NaN where unknown.
         most_ns: Upper bounds there; NaN where unknown.
+        firm: Which bound is reached, but for the wire: 1 the lower one, -1 the upper one, 0 neither
+            is known to be. The offset is then there, at most in the middle.
+        wire_ns: How far from that bound.
     """
     if np.isnan(least_ns).all() or np.isnan(most_ns).all():
         return None
@@ -128,7 +138,9 @@ def fit_bounds(time_ns: IntArray, least_ns: FloatArray, most_ns: FloatArray) -> 
     drift = _drift(elapsed[both], ((least_ns + most_ns) / 2)[both])
     low = float(np.nanmax(least_ns - drift * elapsed))
     high = float(np.nanmin(most_ns - drift * elapsed))
-    return ClockMap(since, (low + high) / 2, drift, abs(high - low) / 2 + LEAST_ERROR_NS)
+    half = (high - low) / 2
+    offset = (low + high) / 2 - firm * max(0.0, half - wire_ns)
+    return ClockMap(since, offset, drift, abs(half) + LEAST_ERROR_NS)
 
 
 def _drift(elapsed: FloatArray, ahead: FloatArray) -> float:

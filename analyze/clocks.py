@@ -10,7 +10,7 @@ ends differ by is how busy their machine was.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import pandas as pd
@@ -28,7 +28,11 @@ LEAST_IN_PART = 8
 """Ends of a rank in a part of the capture from which the part is judged by itself."""
 
 
-def clock_offsets(events: CommunicationEvents, clock_of: Callable[[int], str]) -> pd.Series:
+def clock_offsets(
+    events: CommunicationEvents,
+    clock_of: Callable[[int], str],
+    errors_ns: Mapping[str, float] | None = None,
+) -> pd.Series:
     """Return how far clocks are off, in ns, by rank; only ranks beyond the limits.
 
     From collectives: the offset to the median of the rank's groups. From sends and
@@ -38,11 +42,15 @@ def clock_offsets(events: CommunicationEvents, clock_of: Callable[[int], str]) -
     Args:
         events: The communication of the analysed steps.
         clock_of: The clock that a rank read; only operations across clocks tell anything.
+        errors_ns: How far each clock that was corrected may still be off: that much besides the
+            limits is no news, up to as much again.
     """
     frame = _across_clocks(events.frame, clock_of)
     if frame.empty:
         return pd.Series(dtype=float)
     found = pd.concat([_by_common_end(frame), _by_causality(frame)])
+    left_ns = min(max((errors_ns or {}).values(), default=0.0), MAX_SKEW_NS)
+    found = found[found.abs() > MAX_SKEW_NS + left_ns]
     worst: pd.Series[float] = found.iloc[np.argsort(-found.abs().to_numpy(), kind="stable")]
     return worst[~worst.index.duplicated()]
 

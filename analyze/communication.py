@@ -9,12 +9,14 @@ the later of both ends began.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
+from pandas.api.types import union_categoricals
 
-from .communication_rows import communication_rows
+from .communication_rows import communication_rows, narrow, sorted_categories
 from .intervals import IntArray
 from .steps import StepWindows
 from .trace import Trace
@@ -30,7 +32,9 @@ class CommunicationEvents(NamedTuple):
     frame: pd.DataFrame
     """rank, step, group_id, axis, kind, is_p2p, is_send, link ("0->4", empty for
     collectives), size_bytes, join, host, start_ns,
-    end_ns (float, NaN unknown), wait_start_ns, wait_end_ns (float), wire_ns, split_ns."""
+    end_ns (float, NaN unknown), wait_start_ns, wait_end_ns (float), wire_ns, split_ns.
+    Names are categories in sorted order (group by them with ``observed=True``), and ranks,
+    steps and joins have 32 bits where they fit."""
     unseen_frac: float
     """Share of the records whose end nobody saw."""
     lonely_frac: float
@@ -78,23 +82,41 @@ def _in_order_of_issue(collectives: pd.DataFrame, p2p: pd.DataFrame) -> pd.DataF
     parts = [part for part in (collectives, p2p) if len(part)] or [collectives]
     keys = [np.concatenate([part[name] for part in parts]) for name in ("event_id", "rank")]
     order = np.lexsort(keys)
-    columns = {}
-    for name in [str(column) for column in parts[0]]:
+    columns: dict[str, Any] = {}
+    for name in [str(column) for column in parts[0] if column != "event_id"]:
         # Column by column, because all of them twice is what the memory would have to hold.
-        columns[name] = np.concatenate([part.pop(name).to_numpy() for part in parts])[order]
+        columns[name] = _concatenated([part.pop(name) for part in parts])[order]
     return pd.DataFrame(columns, copy=False)
 
 
+def _concatenated(parts: list[pd.Series]) -> pd.Categorical | npt.NDArray[Any]:
+    """Return the values of all parts; categories stay in sorted order."""
+    if isinstance(parts[0].dtype, pd.CategoricalDtype):
+        return union_categoricals(parts, sort_categories=True)
+    return np.concatenate([part.to_numpy() for part in parts])
+
+
 def _match_collectives(rows: pd.DataFrame) -> pd.DataFrame:
-    rows["join"] = numbered(rows["group"].to_numpy(), rows["seq"].to_numpy())
+    rows["join"] = narrow(numbered(_group(rows), rows["seq"].to_numpy()))
     own = rows["end_ns"] - rows["start_ns"]
     least = own.groupby(rows["join"]).transform("min")
     rows["wire_ns"] = least.where(~_looked_late(rows), _seen_by_others(rows))
-    return rows.drop(columns=["seq", "group"]).assign(link="")
+    no_link = sorted_categories(np.zeros(len(rows), np.int8), [""])
+    return rows.drop(columns="seq").assign(link=no_link)
+
+
+def _group(rows: pd.DataFrame) -> IntArray:
+    """Return a number for each row's group."""
+    return np.asarray(rows["group_id"].cat.codes, dtype=np.int64)
 
 
 def numbered(*keys: IntArray) -> IntArray:
-    """Return one number for each combination of whole numbers, equal for equal ones."""
+    """Return one number for each combination of whole numbers, in the order they occur in."""
+    return np.asarray(pd.factorize(combined(*keys))[0], dtype=np.int64)
+
+
+def combined(*keys: IntArray) -> IntArray:
+    """Return whole numbers that are equal where all keys are, and in the order of the keys."""
     number = np.zeros(len(keys[0]), np.int64)
     for key in keys:
         if not len(key):
@@ -105,8 +127,10 @@ def numbered(*keys: IntArray) -> IntArray:
             number = np.unique(number, return_inverse=True)[1]
             key, width = np.unique(key, return_inverse=True)[1], len(key)
             lowest = 0
-        number = number * width + (key - lowest)
-    return np.asarray(pd.factorize(number)[0], dtype=np.int64)
+        number *= width
+        number += key
+        number -= lowest
+    return number
 
 
 def _stood_still(rows: pd.DataFrame) -> pd.Series:
@@ -140,9 +164,9 @@ def _incomplete(frame: pd.DataFrame, trace: Trace) -> pd.Series:
     groups = trace.frame("group")
     size = dict(zip(groups["group_id"].astype(str), groups["ranks"].map(len), strict=True))
     members = frame.groupby("join")["rank"].transform("nunique")
-    code, names = pd.factorize(frame["group_id"])
-    expected = np.array([size.get(name, 0) for name in names], dtype=np.int64)[code]
-    return ~frame["is_p2p"] & (members < expected)
+    group = frame["group_id"].cat
+    expected = np.array([size.get(name, 0) for name in group.categories], dtype=np.int64)
+    return ~frame["is_p2p"] & (members < expected[group.codes])
 
 
 def _without_late_looks(frame: pd.DataFrame, incomplete: pd.Series) -> pd.Series:
@@ -159,7 +183,7 @@ def _without_late_looks(frame: pd.DataFrame, incomplete: pd.Series) -> pd.Series
     sharp = blocked.where(alone, blocked.groupby(frame["join"]).transform("max")) | ~frame["host"]
     sharp &= ~incomplete
     keys = [frame["axis"], frame["kind"], frame["size_bytes"]]
-    usual = frame["wire_ns"].where(sharp).groupby(keys).transform("median")
+    usual = frame["wire_ns"].where(sharp).groupby(keys, observed=True).transform("median")
     return frame["wire_ns"].where(sharp | (frame["wire_ns"] <= usual), usual)
 
 
@@ -171,12 +195,12 @@ def _match_p2p(rows: pd.DataFrame) -> tuple[pd.DataFrame, int]:
     rows: the wire time is the least of the two durations.
     """
     if rows.empty:
-        return rows.assign(join=0, wire_ns=0.0, link=""), 0
+        return rows.assign(join=0, wire_ns=0.0, link=pd.Categorical([])), 0
     sends = rows["is_send"].to_numpy(bool)
     rank, peer = rows["rank"].to_numpy(), rows["peer"].to_numpy()
     source, target = np.where(sends, rank, peer), np.where(sends, peer, rank)
     link = numbered(source, target)
-    join = numbered(rows["group"].to_numpy(), link, rows["seq"].to_numpy())
+    join = narrow(numbered(_group(rows), link, rows["seq"].to_numpy()))
     rows["join"] = join
     has_both = np.bincount(join, sends) * np.bincount(join, ~sends) > 0
     own = rows["end_ns"] - rows["start_ns"]
@@ -188,5 +212,5 @@ def _match_p2p(rows: pd.DataFrame) -> tuple[pd.DataFrame, int]:
     first = np.zeros(int(link.max()) + 1, np.int64)
     first[link] = np.arange(len(link))
     names = [f"{source[at]}->{target[at]}" for at in first.tolist()]
-    rows["link"] = np.array(names, dtype=object)[link]
-    return rows.drop(columns=["seq", "group", "peer"]), unmatched
+    rows["link"] = sorted_categories(link, names)
+    return rows.drop(columns=["seq", "peer"]), unmatched

@@ -1,10 +1,13 @@
 """The rows of ``collective`` and ``p2p`` that are analysed, as plain columns.
 
 Columns are taken from the Arrow table one at a time, so that a capture of millions of
-operations is not held in several forms at once. Names are shared between rows.
+operations is not held in several forms at once. Names are categories in sorted order, and
+numbers are as narrow as they can be.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,13 +31,12 @@ def communication_rows(trace: Trace, windows: StepWindows, name: str) -> pd.Data
     """Return the rows of one table in the analysed steps; the last row of an event counts.
 
     Returns:
-        rank, event_id, step, group_id, group (number of the group_id), axis, kind, seq,
-        size_bytes, is_p2p, is_send, host, start_ns, end_ns, wait_start_ns, wait_end_ns (the
-        last three are floats, NaN where unknown), and for sends and receives peer.
+        rank, event_id, step, group_id, axis, kind (three categories), seq, size_bytes, is_p2p,
+        is_send, host, start_ns, end_ns, wait_start_ns, wait_end_ns (the last three are floats,
+        NaN where unknown), and for sends and receives peer.
     """
     table = trace.tables.get(name, TABLES[name].empty())
-    table = _chosen(table, windows)
-    step = _integers(table, "step")
+    table, step = _chosen(table, windows)
     if _is_whole(windows):
         step = np.full(len(step), WHOLE_CAPTURE)
     is_p2p = name == "p2p"
@@ -51,11 +53,10 @@ def communication_rows(trace: Trace, windows: StepWindows, name: str) -> pd.Data
     unseen = _one_of(table, "source", (TimeSource.HOST_BLOCKING.value,)) & np.isnan(wait_end)
     wait_start[unseen], wait_end[unseen] = begin[unseen], end[unseen]
     columns = {
-        "rank": _integers(table, "rank"),
+        "rank": narrow(_integers(table, "rank")),
         "event_id": _integers(table, "event_id"),
-        "step": step,
+        "step": narrow(step),
         "group_id": _names(table, "group_id"),
-        "group": _integers_of_codes(table, "group_id"),
         "axis": _names(table, "axis"),
         "kind": _names(table, direction),
         "seq": _integers(table, "seq"),
@@ -69,7 +70,7 @@ def communication_rows(trace: Trace, windows: StepWindows, name: str) -> pd.Data
         "wait_end_ns": wait_end,
     }
     if is_p2p:
-        columns["peer"] = _integers(table, "peer")
+        columns["peer"] = narrow(_integers(table, "peer"))
     return pd.DataFrame(columns, copy=False)
 
 
@@ -77,17 +78,36 @@ def _is_whole(windows: StepWindows) -> bool:
     return len(windows.steps) == 1 and windows.steps[0] == WHOLE_CAPTURE
 
 
-def _chosen(table: pa.Table, windows: StepWindows) -> pa.Table:
-    """Return the rows of the analysed steps and ranks, each event once (its last row)."""
-    rank = _integers(table, "rank")
+def _chosen(table: pa.Table, windows: StepWindows) -> tuple[pa.Table, IntArray]:
+    """Return the rows of the analysed steps and ranks, each event once (its last row).
+
+    And the step of each: where only some steps are analysed, an operation of the step
+    before that the host waited for in one of them belongs to that.
+    """
+    rank, step = _integers(table, "rank"), _integers(table, "step")
     keep = np.isin(rank, windows.ranks)
+    if windows.sampled:
+        step = np.where(_reaches_over(table, windows), step + 1, step)
     if not _is_whole(windows):
-        keep &= np.isin(_integers(table, "step"), windows.steps)
+        keep &= np.isin(step, windows.steps)
     event = _integers(table, "event_id")
     if not _is_rising(rank, event):
         keys = pd.DataFrame({"rank": rank, "event": event})[keep]
         keep[np.flatnonzero(keep)[keys.duplicated(keep="last").to_numpy()]] = False
-    return table if keep.all() else table.filter(pa.array(keep))
+    return (table, step) if keep.all() else (table.filter(pa.array(keep)), step[keep])
+
+
+def _reaches_over(table: pa.Table, windows: StepWindows) -> BoolArray:
+    """Return which rows of steps left out were waited for in the analysed step after theirs."""
+    rank, step = _integers(table, "rank"), _integers(table, "step")
+    next_is_analysed = np.isin(step + 1, windows.steps) & ~np.isin(step, windows.steps)
+    frame = windows.frame
+    begin = frame["start_ns"] - frame["step"].map(windows.shift_ns)
+    begins = pd.Series(begin.to_numpy(), index=[frame["rank"], frame["step"]])
+    wanted = pd.MultiIndex.from_arrays([rank, step + 1])
+    after = begins.reindex(wanted).fillna(np.iinfo(np.int64).max).to_numpy()
+    until = pc.fill_null(table["wait_end_ns"], 0).to_numpy()
+    return np.asarray(next_is_analysed & (until > after))
 
 
 def _is_rising(rank: IntArray, event: IntArray) -> bool:
@@ -116,13 +136,25 @@ def _encoded(table: pa.Table, name: str) -> tuple[IntArray, list[str]]:
     return column.indices.to_numpy(zero_copy_only=False), column.dictionary.to_pylist()
 
 
-def _names(table: pa.Table, name: str) -> npt.NDArray[np.object_]:
-    codes, words = _encoded(table, name)
-    return np.asarray(np.array(words, dtype=object)[codes])
+def _names(table: pa.Table, name: str) -> pd.Categorical:
+    """Return a column of names as categories in sorted order; equal names are one category."""
+    return sorted_categories(*_encoded(table, name))
 
 
-def _integers_of_codes(table: pa.Table, name: str) -> IntArray:
-    return _encoded(table, name)[0].astype(np.int64, copy=False)
+def sorted_categories(codes: npt.NDArray[Any], words: list[str]) -> pd.Categorical:
+    """Return categories in sorted order, each used, from codes into a list of words."""
+    used = np.flatnonzero(np.bincount(codes, minlength=len(words)))
+    names, place = np.unique(np.array(words, dtype=object)[used], return_inverse=True)
+    code = np.zeros(len(words), np.int32)
+    code[used] = place
+    return pd.Categorical.from_codes(code[codes], categories=pd.Index(names))
+
+
+def narrow(values: IntArray) -> IntArray:
+    """Return whole numbers with 32 bits where they fit: ranks, steps and operations do."""
+    if len(values) and not -(2**31) <= int(values.min()) <= int(values.max()) < 2**31:
+        return values
+    return values.astype(np.int32)
 
 
 def _one_of(table: pa.Table, name: str, wanted: tuple[str, ...]) -> BoolArray:

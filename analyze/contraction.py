@@ -12,7 +12,6 @@ line. They are linear, so that base weights and the effects of causes are folded
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -155,8 +154,8 @@ def contract(edges: ProgramEdges, must_keep: BoolArray | None = None) -> Contrac
     passes_on = edges.issued_before & (edges.work_ns == 0) & (edges.wire_ns >= 0)
     if must_keep is not None:
         passes_on &= ~must_keep
-    chained, released = np.flatnonzero(passes_on & is_alone), np.flatnonzero(passes_on & ~is_alone)
-    kept = np.flatnonzero(~passes_on)
+    chained, released = _rows_of(passes_on & is_alone), _rows_of(passes_on & ~is_alone)
+    kept = _rows_of(~passes_on)
     heads = _heads(edges, released, kept)
     node_of_join = heads[2]
     shared = members[edges.member_join] > 1
@@ -165,7 +164,7 @@ def contract(edges: ProgramEdges, must_keep: BoolArray | None = None) -> Contrac
     kept_rows = edges.waits[kept]
     before = _origin(kept_rows - 1, *heads)
     on_node = ~is_alone[kept]
-    sole_row = np.zeros(len(members), np.int64)
+    sole_row = np.zeros(len(members), np.int32)
     sole_row[edges.member_join] = edges.member_row
     sole = _origin(sole_row[own_join[kept[~on_node]]], *heads)
     node_of_row = heads[1]
@@ -192,6 +191,12 @@ def contract(edges: ProgramEdges, must_keep: BoolArray | None = None) -> Contrac
     )
 
 
+def _rows_of(chosen: BoolArray) -> IntArray:
+    """Return the chosen rows with 32 bits each: a program has fewer than 2**31."""
+    rows: IntArray = np.flatnonzero(chosen).astype(np.int32)
+    return rows
+
+
 def _heads(edges: ProgramEdges, released: IntArray, kept: IntArray) -> Heads:
     """Return the head of every row, nodes of rows and of operations (-1), and how many nodes.
 
@@ -202,11 +207,11 @@ def _heads(edges: ProgramEdges, released: IntArray, kept: IntArray) -> Heads:
     is_head[edges.waits[released]] = True
     is_head[edges.waits[kept]] = True
     head = np.maximum.accumulate(np.where(is_head, np.arange(count, dtype=np.int32), 0))
-    shared = np.flatnonzero(np.bincount(edges.member_join) > 1)
-    node_of_join = np.full(int(edges.member_join.max(initial=-1)) + 1, -1)
+    shared = _rows_of(np.bincount(edges.member_join) > 1)
+    node_of_join = np.full(int(edges.member_join.max(initial=-1)) + 1, -1, np.int32)
     node_of_join[shared] = np.arange(len(shared))
     node_of_row = np.full(count, -1, np.int32)
-    own = np.concatenate([edges.waits[kept], np.flatnonzero(edges.is_root)])
+    own = np.concatenate([edges.waits[kept], _rows_of(edges.is_root)])
     node_of_row[own] = len(shared) + np.arange(len(own))
     rows = edges.waits[released]
     node_of_row[rows] = node_of_join[edges.join[rows]]
@@ -237,67 +242,9 @@ def _waited(
     row, join = edges.member_row[shared], edges.member_join[shared]
     after = is_released[row + 1] & (edges.join[np.minimum(row + 1, len(edges.join) - 1)] == join)
     first = int(shared.sum())
-    with_node = np.flatnonzero(~is_alone[kept])
+    with_node = _rows_of(~is_alone[kept])
     own_join = edges.join[edges.waits[kept[with_node]]]
     return (
-        np.concatenate([np.flatnonzero(after), first + with_node]),
+        np.concatenate([_rows_of(after), first + with_node]),
         np.concatenate([node_of_join[join[after]], node_of_join[own_join]]),
     )
-
-
-class LaneTimes(NamedTuple):
-    """Times of one block of lanes."""
-
-    nodes: FloatArray
-    """``(nodes, lanes)``."""
-    waiting_ns: FloatArray
-    """Sum over all waits, one value a lane."""
-
-
-def replay_contraction(
-    contraction: Contraction,
-    base_ns: FloatArray,
-    effects: FloatArray,
-    keep: FloatArray,
-    root_ns: FloatArray,
-) -> LaneTimes:
-    """Return the times of the nodes in every lane, and how long ranks stood waiting.
-
-    Args:
-        contraction: The graph.
-        base_ns: Weight of every edge with no cause present, in the order of the graph's levels.
-        effects: What each cause adds, ``(edges, causes)``, in the same order.
-        keep: Which causes are present in each lane, 0..1, ``(causes, lanes)``.
-        root_ns: Time of each root, ``(roots, lanes)``.
-    """
-    graph = contraction.graph
-    times = np.zeros((graph.node_count, keep.shape[1]))
-    times[graph.roots] = root_ns
-    waiting = np.zeros(keep.shape[1])
-    for low, high, edge, awaited in _levels(contraction):
-        target = graph.target[low:high]
-        reached = times[graph.source[low:high]]
-        reached += effects[low:high] @ keep
-        reached += base_ns[low:high, None]
-        first = np.flatnonzero(np.append(True, target[1:] != target[:-1]))
-        nodes = target[first]
-        times[nodes] = np.maximum.reduceat(reached, first, axis=0) + graph.offset_ns[nodes, None]
-        if len(edge):
-            waiting += np.clip(times[awaited] - reached[edge - low], 0, None).sum(axis=0)
-    return LaneTimes(times, waiting)
-
-
-def _levels(contraction: Contraction) -> Iterator[tuple[int, int, IntArray, IntArray]]:
-    """Yield the slice of each level, the waited edges in it, and the nodes they are for."""
-    graph = contraction.graph
-    place = np.empty(len(graph.edge), np.int64)
-    place[graph.edge] = np.arange(len(graph.edge))
-    edge = place[contraction.waited]
-    order = np.argsort(edge)
-    edge, awaited = edge[order], contraction.waited_for[order]
-    del place, order  # Not held while the levels are worked through.
-    borders = np.searchsorted(edge, graph.level_bounds)
-    for level in range(len(graph.level_bounds) - 1):
-        own = slice(borders[level], borders[level + 1])
-        low, high = graph.level_bounds[level : level + 2].tolist()
-        yield low, high, edge[own], awaited[own]

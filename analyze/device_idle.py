@@ -10,7 +10,8 @@ import pandas as pd
 
 from meshscope.probe.schema.terms import KernelCategory
 
-from .intervals import IntArray, gaps, intersect, pair, subtract, total_length, union
+from .intervals import IntArray, intersect, pair, subtract, total_length, union
+from .kernel_coverage import device_extents
 from .trace import Trace
 
 _BLOCKING = re.compile(r"synchroni[sz]e|\bcu(?:da)?Memcpy$", re.IGNORECASE)
@@ -20,7 +21,7 @@ class DeviceIdle(NamedTuple):
     """Times of one rank, ns; None where launches are not known."""
 
     span_ns: int
-    """From the first start to the last end of device work."""
+    """From the first start to the last end of device work, see ``device_extents``."""
     busy_ns: int
     """Union of all device work; synchronisation rows are none."""
     starved_ns: int | None
@@ -50,22 +51,22 @@ def device_idle(trace: Trace, rank: int, kernel: pd.DataFrame) -> DeviceIdle:
     Args:
         trace: The capture.
         rank: The rank.
-        kernel: Its device activities: category, start_ns, dur_ns, launch_ns.
+        kernel: Its device activities: step, category, start_ns, dur_ns, launch_ns.
     """
     work = kernel[kernel["category"] != KernelCategory.SYNC.value]
     if work.empty:
         return DeviceIdle(0, 0, None, None)
     start_ns = work["start_ns"].to_numpy(np.int64)
     busy = union(pair(start_ns, start_ns + work["dur_ns"].to_numpy(np.int64)))
-    begin, end = int(start_ns.min()), int((start_ns + work["dur_ns"].to_numpy(np.int64)).max())
+    extents = device_extents(trace, work)
     launched = work["launch_ns"].notna().to_numpy(bool)
     if not launched.any():
-        return DeviceIdle(end - begin, total_length(busy), None, None)
+        return DeviceIdle(total_length(extents), total_length(busy), None, None)
     queued = pair(work["launch_ns"][launched].to_numpy(np.int64), start_ns[launched])
-    starved = subtract(gaps(busy, begin, end), queued)
+    starved = subtract(subtract(extents, busy), queued)
     working = _working(trace, rank)
     return DeviceIdle(
-        span_ns=end - begin,
+        span_ns=total_length(extents),
         busy_ns=total_length(busy),
         starved_ns=total_length(starved),
         launch_bound_ns=total_length(intersect(starved, working)) if len(working) else None,

@@ -15,6 +15,7 @@ from .findings import find
 from .ledger import CLASSES, COMPUTE_CLASSES, Ledger
 from .measure import measure
 from .memory import peak_memory_frac
+from .recording import probe_cost
 from .refinement import Refinement, refine_compute
 from .results import Bar, Diagnosis
 from .stepless import diagnose_without_steps, has_no_steps
@@ -99,6 +100,7 @@ def _run_header(account: Account) -> dict[str, object]:
     run["steps"] = len(account.windows.steps)
     run["first_step"] = int(account.windows.steps[0])
     run["last_step"] = int(account.windows.steps[-1])
+    run |= probe_cost(trace)
     return run
 
 

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from .communication import combined
 from .intervals import IntArray, covered_length, union
 from .ledger import CLASSES, COMPUTE_CLASSES, STALLS, Ledger, class_code
 from .marks import ISSUE
@@ -31,6 +32,8 @@ from .trace import Trace
 
 LONGEST_LINE_NS = 2**61
 """Length of a line on which the times of several ranks are compared at once."""
+EDGES_AT_ONCE = 1 << 20
+"""About how many work edges are compared at once, which bounds the memory that it takes."""
 BoolArray = npt.NDArray[np.bool_]
 
 
@@ -45,8 +48,6 @@ class Work:
     stalls of its host), compute_ns."""
     edge_work_ns: FloatArray
     """Work of each edge without the stalls of its host."""
-    edge_span_ns: FloatArray
-    """Work of each edge, stalls included."""
     edge_host_ns: dict[str, FloatArray]
     """Time of each edge in the host classes of the ledger that occur at all."""
     peer_class: dict[int, int]
@@ -67,31 +68,29 @@ def place_work(trace: Trace, program: Program, ledger: Ledger) -> Work:
         marks["step"].to_numpy()[edge],
         _interval(marks)[edge],
     )
-    span = marks["work_ns"].to_numpy(np.float64)[edge]
+    work = marks["work_ns"].to_numpy()[edge].astype(np.float64)
     host = {
         name: _time_inside(marks, edge, ledger, [class_code(name)])
         for name in STALLS
         if ledger.by_step[name].any()
     }
-    work = span - sum(host.values(), np.zeros(len(edge)))
+    for stall in host.values():
+        work -= stall
     compute = _time_inside(marks, edge, ledger, list(map(class_code, COMPUTE_CLASSES)))
     cell, first = _numbered_runs(*keys)
-    cells = pd.DataFrame(
-        {
-            name: key[first].astype(np.int64)
-            for name, key in zip(("rank", "step", "interval"), keys, strict=True)
-        }
-    )
+    names = ("rank", "step", "interval")
+    cells = pd.DataFrame({name: key[first] for name, key in zip(names, keys, strict=True)})
+    del keys
     cells["work_ns"] = np.bincount(cell, weights=work, minlength=len(cells))
     cells["compute_ns"] = np.bincount(cell, weights=compute, minlength=len(cells))
     classes, class_of_rank, deviating = _peer_classes(program, stage)
-    row = pd.MultiIndex.from_frame(cells[["rank", "step"]])
-    cells["peer_class"] = classes.reindex(row).fillna(-1).to_numpy(np.int64)
+    run, head = _numbered_runs(cells["rank"].to_numpy(), cells["step"].to_numpy())
+    row = pd.MultiIndex.from_frame(cells.loc[head, ["rank", "step"]])
+    cells["peer_class"] = classes.reindex(row).fillna(-1).to_numpy(np.int32)[run]
     return Work(
         cell=cell,
         cells=cells,
         edge_work_ns=work,
-        edge_span_ns=span,
         edge_host_ns=host,
         peer_class=class_of_rank,
         stage=stage,
@@ -156,9 +155,11 @@ def _time_inside(
     origin = min(int(start.min()), int(low.min()))
     length = max(int(end.max()), int(high.max())) - origin + 1
     inside = np.empty(len(edge))
+    ranks = int(rank.max()) + 1
+    at_once = max(1, min(LONGEST_LINE_NS // length, ranks * EDGES_AT_ONCE // len(edge)))
     # Marks and segments are in the order of ranks, so those of some ranks are slices.
-    for first in range(0, int(rank.max()) + 1, max(1, LONGEST_LINE_NS // length)):
-        last = first + max(1, LONGEST_LINE_NS // length)
+    for first in range(0, ranks, at_once):
+        last = first + at_once
         own = slice(*np.searchsorted(rank, (first, last)).tolist())
         parts = slice(*np.searchsorted(part_rank, (first, last)).tolist())
         place = (part_rank[parts].astype(np.int64) - first) * length - origin
@@ -232,19 +233,19 @@ def peer_centre(work: Work) -> FloatArray:
     a step's sum is the median of the peers' sums: noise of single positions is
     skewed (a rank can only be late), and the sum of medians would be too small.
     """
-    cells = work.cells[work.cells["peer_class"] >= 0]
-    cells = cells.assign(
-        centre=leave_one_out_median(cells, ["peer_class", "step", "interval"], "work_ns")
-    )
-    keys = ["peer_class", "step", "rank"]
-    steps = cells.groupby(keys, as_index=False)[["work_ns", "centre"]].sum(min_count=1)
-    steps["scale"] = (
-        leave_one_out_median(steps, ["peer_class", "step"], "work_ns") / steps["centre"]
-    )
-    scale = cells[keys].merge(steps, on=keys, how="left")["scale"].to_numpy()
-    centre = np.full(len(work.cells), np.nan)
-    centre[cells.index] = cells["centre"].to_numpy() * np.where(np.isfinite(scale), scale, 1.0)
-    return centre
+    known = np.flatnonzero(work.cells["peer_class"].to_numpy() >= 0)
+    names = ("rank", "step", "peer_class", "interval", "work_ns")
+    rank, step, peers, interval, own = (work.cells[name].to_numpy()[known] for name in names)
+    centre = median_of_others(own, peers, step, interval)
+    run, head = _numbered_runs(rank, step)
+    total: FloatArray = np.bincount(run, own, len(head)).astype(np.float64)
+    seen = np.bincount(run, ~np.isnan(centre), len(head)) > 0
+    of_centre = np.where(seen, np.bincount(run, np.nan_to_num(centre), len(head)), np.nan)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        scale = median_of_others(total, peers[head], step[head]) / of_centre
+    result = np.full(len(work.cells), np.nan)
+    result[known] = centre * np.where(np.isfinite(scale), scale, 1.0)[run]
+    return result
 
 
 def stage_centre(work: Work, reference_ns: FloatArray) -> FloatArray:
@@ -253,33 +254,43 @@ def stage_centre(work: Work, reference_ns: FloatArray) -> FloatArray:
     The mean, because jitter that is evened out leaves the total work as it was.
     Cells that deviate from their peers keep their own reference.
     """
-    cells = work.cells.assign(reference=reference_ns)
-    mean = cells.groupby(["peer_class", "interval"])["reference"].transform("mean").to_numpy()
-    return np.where(cells["peer_class"].to_numpy() >= 0, mean, reference_ns)
+    keys = [work.cells["peer_class"], work.cells["interval"]]
+    mean = pd.Series(reference_ns).groupby(keys).transform("mean").to_numpy()
+    return np.where(work.cells["peer_class"].to_numpy() >= 0, mean, reference_ns)
 
 
 def leave_one_out_median(cells: pd.DataFrame, keys: list[str], name: str) -> FloatArray:
-    """Return for each row the median of a column over the other rows of its group.
+    """Return for each row the median of a column over the other rows of its group."""
+    columns = [cells[key].to_numpy(np.int64) for key in keys]
+    return median_of_others(cells[name].to_numpy(np.float64), *columns)
+
+
+def median_of_others(value: FloatArray, *keys: IntArray) -> FloatArray:
+    """Return for each row the median over the other rows with the same keys.
 
     In the sorted group of n + 1 values, leaving out position i moves the values
     right of it one place to the left; the middle of the remaining n is then read
     directly. NaN for a group of one.
     """
-    group = cells.groupby(keys, sort=False).ngroup().to_numpy(np.int64)
-    value = cells[name].to_numpy(np.float64)
-    order = np.lexsort((value, group))
-    sorted_value, sorted_group = value[order], group[order]
-    size = np.bincount(group)
-    first = (np.cumsum(size) - size)[sorted_group]
-    place = np.arange(len(value)) - first
-    others = size[sorted_group] - 1
-    low, high = np.maximum(others - 1, 0) // 2, others // 2
+    group = combined(*keys)
+    order = np.lexsort((value, group)).astype(np.int32)
+    ordered, group = value[order], group[order]
+    opens = np.append(True, group[1:] != group[:-1])[: len(group)]
+    head = np.flatnonzero(opens).astype(np.int32)
+    own = np.cumsum(opens, dtype=np.int32) - 1
+    del opens, group
+    first = head[own]
+    others = np.diff(np.append(head, len(value))).astype(np.int32)[own] - 1
+    place = np.arange(len(value), dtype=np.int32) - first
 
     def remaining(position: IntArray) -> FloatArray:
         index = first + position + (position >= place)
-        return np.asarray(sorted_value[np.minimum(index, len(value) - 1)])
+        return np.asarray(ordered[np.minimum(index, len(value) - 1)])
 
-    median = np.where(others > 0, (remaining(low) + remaining(high)) / 2, np.nan)
+    median = remaining(np.maximum(others - 1, 0) // 2)
+    median += remaining(others // 2)
+    median /= 2
+    median[others == 0] = np.nan
     result = np.empty(len(value))
     result[order] = median
     return result
@@ -300,8 +311,10 @@ def excess_by_rank(work: Work, peer_ns: FloatArray) -> pd.DataFrame:
         ranks of their spread across steps, long stalls included: the spread of a rank
         that is slow in some of its steps only would hide it.
     """
-    cells = work.cells.assign(peer_ns=peer_ns)
-    known = cells[cells["peer_ns"].notna()]
+    is_known = ~np.isnan(peer_ns)
+    names = ("rank", "step", "interval", "work_ns")
+    columns = {name: work.cells[name].to_numpy()[is_known] for name in names}
+    known = pd.DataFrame({**columns, "peer_ns": peer_ns[is_known]}, copy=False)
     steps = known.groupby(["rank", "step"])[["work_ns", "peer_ns"]].sum()
     excess = steps["work_ns"] - steps["peer_ns"]
     by_rank = excess.groupby(level=0)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
 
-from meshscope.probe.schema.terms import Axis, CollectiveKind, Direction
+from meshscope.probe.schema.terms import Axis, CollectiveKind, Direction, SpanKind
 
 from .trace import Trace
 
@@ -24,6 +25,13 @@ _BESIDE_GRADIENTS = _OF_GRADIENTS | {
 _SHOWN = 3
 """Pairs of ranks that the evidence names."""
 _LEAST_RING = 3
+_WHY_DATA = (
+    "it is the only group in use, reduces, and has no sends or receives",
+    "all groups in use hold all ranks, and only reduce and gather",
+)
+"""Evidence of data parallelism, for one group and for several."""
+_MOST_IN_FORWARD = 0.1
+"""Share of reductions that a forward pass of a data-parallel job may issue (batch statistics)."""
 
 
 class TrafficAxis(NamedTuple):
@@ -37,8 +45,8 @@ def traffic_axes(trace: Trace) -> dict[str, TrafficAxis]:
     """Return the axis of the groups whose traffic tells it.
 
     A group that only sends and receives is a pipeline, unless its sends go one way
-    round a ring, as in context parallelism. The only group of a job without sends is
-    data-parallel if it reduces and holds the whole world.
+    round a ring, as in context parallelism. In a job without sends whose groups all hold
+    the whole world, they are data-parallel if they reduce, and not within a forward pass.
     """
     collective = trace.frame("collective")[["group_id", "kind"]].drop_duplicates().astype(str)
     p2p = trace.frame("p2p")[["group_id", "rank", "peer", "direction"]].drop_duplicates()
@@ -49,20 +57,42 @@ def traffic_axes(trace: Trace) -> dict[str, TrafficAxis]:
         for group_id, rows in p2p.groupby("group_id")
         if group_id not in used
     }
-    if p2p.empty and len(used) == 1:
-        group_id = used.pop()
-        if _is_data_parallel(trace, group_id, set(collective["kind"])):
-            why = "it is the only group in use, reduces, and has no sends or receives"
-            found[group_id] = TrafficAxis(Axis.DP, why)
+    if p2p.empty and _is_data_parallel(trace, used, set(collective["kind"])):
+        found |= dict.fromkeys(used, TrafficAxis(Axis.DP, _WHY_DATA[len(used) > 1]))
     return found
 
 
-def _is_data_parallel(trace: Trace, group_id: str, kinds: set[str]) -> bool:
+def _is_data_parallel(trace: Trace, used: set[str], kinds: set[str]) -> bool:
     groups = trace.frame("group")
-    members = groups.loc[groups["group_id"].astype(str) == group_id, "ranks"]
+    members = groups.loc[groups["group_id"].astype(str).isin(used), "ranks"]
     world = trace.run.get("world_size")
-    is_whole = not len(members) or world is None or len(members.iloc[0]) == world
-    return is_whole and bool(kinds & _OF_GRADIENTS) and kinds <= _BESIDE_GRADIENTS
+    if world is None:
+        is_whole = len(used) == 1
+    else:
+        is_whole = bool(used) and all(len(ranks) == world for ranks in members)
+    reduces = bool(kinds & _OF_GRADIENTS) and kinds <= _BESIDE_GRADIENTS
+    return is_whole and reduces and not _reduces_in_forward(trace)
+
+
+def _reduces_in_forward(trace: Trace) -> bool:
+    """Tell whether gradients cannot be what is reduced: a forward pass waits for it.
+
+    The rank with the lowest number stands for all, because all run the same program.
+    """
+    if not trace.ranks or not trace.row_count("span"):
+        return False
+    rank = trace.ranks[0]
+    spans = trace.rank_frame("span", rank, ["kind", "start_ns", "dur_ns"])
+    forwards = spans[spans["kind"] == SpanKind.FORWARD.value]
+    rows = trace.rank_frame("collective", rank, ["kind", "issue_ns"])
+    issued = rows.loc[rows["kind"].isin(_OF_GRADIENTS), "issue_ns"].dropna()
+    if forwards.empty or issued.empty:
+        return False
+    starts = np.sort(forwards["start_ns"].to_numpy(np.int64))
+    ends = np.sort((forwards["start_ns"] + forwards["dur_ns"]).to_numpy(np.int64))
+    at = issued.to_numpy(np.int64)
+    inside = np.searchsorted(starts, at, side="right") > np.searchsorted(ends, at, side="right")
+    return bool(inside.mean() > _MOST_IN_FORWARD)
 
 
 def _pairs(rows: pd.DataFrame) -> set[tuple[int, int]]:

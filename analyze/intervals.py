@@ -9,12 +9,12 @@ touch. Nothing here knows what the intervals stand for.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-IntArray = npt.NDArray[np.int64]
+IntArray = npt.NDArray[np.signedinteger[Any]]
 NO_OWNER = -1
 """Owner of a segment in which no interval is active."""
 

@@ -2,7 +2,7 @@
 
 Putting a run together from the segments of its ranks takes time that grows with the
 run. ``tables/`` in its directory keeps the result, keyed by the content of every
-manifest, segment and ring: if one differs, the tables are made anew. Nothing is kept
+manifest, segment, ring and deep trace: if one differs, the tables are made anew. Nothing is kept
 of a run that may still be recording.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,12 +18,15 @@ from meshscope.probe.schema.errors import ConfigError, RunDirectoryError
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.manifest import (
     MANIFEST_NAME,
+    host_directories,
+    part_directories,
     rank_directories,
     read_json,
     write_json,
 )
-from meshscope.probe.schema.reading import open_file
+from meshscope.probe.schema.reading import file_hash
 
+from .deep_files import trace_files
 from .source_files import TABLES_VERSION
 from .table_folder import FOLDER, drafted, read_folder, write_folder
 from .trace import Trace
@@ -49,6 +53,7 @@ def read_kept(path: Path) -> Trace | None:
             tables=read_folder(folder),
             limits=tuple(facts["limits"]),
             clocks={int(rank): clock for rank, clock in facts["clocks"].items()},
+            kernel_steps=_kernel_steps(facts["kernel_steps"]),
         )
     except (OSError, RunDirectoryError, ConfigError, KeyError, TypeError, ValueError):
         # A damaged cache is no loss: the capture itself is there.
@@ -80,7 +85,7 @@ def keep(trace: Trace) -> bool:
 
 
 def is_closed(path: Path) -> bool:
-    """Return whether every rank that is in a run has finished its recording."""
+    """Return whether every rank that is in a run has finished its newest recording."""
     try:
         ranks = rank_directories(path).values()
         marks = [read_json(rank / MANIFEST_NAME).get("closed_unix_ns") for rank in ranks]
@@ -97,12 +102,14 @@ def capture_key(path: Path) -> str:
     """
     whole = hashlib.sha256(b"tables %d\0" % TABLES_VERSION)
     files = [path / MANIFEST_NAME]
-    for directory in rank_directories(path).values():
+    parts = [part for found in part_directories(path).values() for part in found.values()]
+    for directory in (*parts, *host_directories(path).values()):
         files += sorted(file for file in directory.iterdir() if file.is_file())
+        files += trace_files(directory)
     for file in files:
         whole.update(f"{file.relative_to(path)}\0".encode("utf-8", "surrogateescape"))
-        with suppress(FileNotFoundError), open_file(file) as stream:
-            whole.update(hashlib.sha256(stream.read()).digest())
+        with suppress(FileNotFoundError):
+            whole.update(bytes.fromhex(file_hash(file)))
     return whole.hexdigest()
 
 
@@ -114,4 +121,12 @@ def _facts(trace: Trace, key: str) -> dict[str, object]:
         "ranks": list(trace.ranks),
         "limits": list(trace.limits),
         "clocks": {str(rank): clock for rank, clock in trace.clocks.items()},
+        "kernel_steps": trace.kernel_steps
+        and {str(rank): list(steps) for rank, steps in trace.kernel_steps.items()},
     }
+
+
+def _kernel_steps(value: Mapping[str, list[int]] | None) -> dict[int, tuple[int, ...]] | None:
+    if value is None:
+        return None
+    return {int(rank): tuple(steps) for rank, steps in value.items()}

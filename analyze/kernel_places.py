@@ -10,6 +10,7 @@ import pandas as pd
 
 from meshscope.probe.schema.terms import COMPUTE_KINDS, Axis, KernelCategory, SpanKind
 
+from .communication_kernels import axis_by_launch
 from .intervals import IntArray, pair, union
 from .trace import Trace
 
@@ -44,7 +45,8 @@ def kernel_places(trace: Trace, rank: int, kernel: pd.DataFrame) -> pd.DataFrame
     _by_span(trace, rank, launch_ns, phase, stage)
     communicates = (kernel["category"] == KernelCategory.COMMUNICATION.value).to_numpy(bool)
     phase[communicates] = COMMUNICATION
-    axis = np.where(communicates, _axis(trace, rank, kernel["start_ns"]), NO_AXIS)
+    axis = np.full(len(kernel), NO_AXIS, dtype=object)
+    axis[communicates] = _axis(trace, rank, kernel[communicates])
     return pd.DataFrame({"phase": phase, "axis": axis, "stage": stage}, index=kernel.index)
 
 
@@ -113,8 +115,11 @@ def _by_span(
             stage[inside] = int(own)
 
 
-def _axis(trace: Trace, rank: int, start_ns: pd.Series[int]) -> npt.NDArray[np.object_]:
-    """Return the axis of the recorded operation that starts with each kernel."""
+def _axis(trace: Trace, rank: int, kernel: pd.DataFrame) -> npt.NDArray[np.object_]:
+    """Return the axis of the recorded operation that starts with each kernel, or launched it."""
+    if trace.kernel_steps is not None:
+        return axis_by_launch(trace, rank, kernel["launch_ns"])
+    start_ns = kernel["start_ns"]
     known: dict[int, str] = {}
     for name in ("p2p", "collective"):
         rows = trace.rank_frame(name, rank)

@@ -40,7 +40,7 @@ class KernelReport:
 
     ranks: pd.DataFrame
     """rank, device_events, unlinked_events, unknown_ns (summed durations of unknown kind), span_ns,
-    step_ns (its steps together, null without steps), busy_ns, idle_ns, starved_ns,
+    step_ns (its steps with kernels together, null without steps), busy_ns, idle_ns, starved_ns,
     launch_bound_ns and launch_bound_frac (of the span), as ``device_idle`` defines them."""
     kernels: pd.DataFrame
     """One row a name, category, phase, axis and stage, longest first: count, total_ns, busy_frac
@@ -100,7 +100,7 @@ def _rank_row(
     trace: Trace, rank: int, kernel: pd.DataFrame, idle: DeviceIdle
 ) -> dict[str, int | float | None]:
     is_unknown = kernel["category"] == KernelCategory.UNKNOWN.value
-    steps = trace.rank_frame("step", rank)
+    steps = _steps_with_kernels(trace, rank)
     bound_ns = idle.launch_bound_ns
     return {
         "rank": rank,
@@ -115,6 +115,14 @@ def _rank_row(
         "launch_bound_ns": bound_ns,
         "launch_bound_frac": None if bound_ns is None else bound_ns / idle.span_ns,
     }
+
+
+def _steps_with_kernels(trace: Trace, rank: int) -> pd.DataFrame:
+    steps = trace.rank_frame("step", rank)
+    if trace.kernel_steps is None:
+        return steps
+    known = steps[steps["step"].isin(trace.kernel_steps.get(rank, ()))]
+    return known.drop_duplicates("step", keep="last")
 
 
 def _rank_part(trace: Trace, rank: int, kernel: pd.DataFrame) -> pd.DataFrame:

@@ -10,6 +10,8 @@ _NAMES = {
     "kernel_inefficiency": "compute, slower than peak",
     "contention": "compute, slowed by communication",
     "compute": "device compute",
+    "compute_or_communication": "compute and communication, not told apart",
+    "exposed_sums": "communication: waiting and on the wire",
     "data_load": "data loading",
     "gc": "garbage collection",
     "host_blocked": "host blocked",

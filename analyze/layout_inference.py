@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import permutations, product
+from itertools import combinations, permutations, product
 from math import prod
 from typing import NamedTuple
 
@@ -45,13 +45,16 @@ def with_inferred_layout(trace: Trace) -> Trace:
     if layout is None:
         limits = (*trace.limits, f"the mesh is not known: {why_not}") if why_not else trace.limits
         return replace(trace, limits=limits)
-    return with_axes(replace(trace, layout=layout))
+    found = replace(trace, layout=layout)
+    # With one axis alone, the groups keep the evidence that this mesh was inferred from.
+    return found if layout.dp == layout.world_size else with_axes(found)
 
 
 def layout_of_names(trace: Trace) -> tuple[ParallelLayout | None, str]:
     """Return the mesh that names and members of the groups give, or None and the reason.
 
-    A group without a name counts for the axis that its sends show.
+    A group without a name counts for the axis that its sends show. A job whose traffic
+    shows data parallelism over all ranks and nothing else has no other axis.
     """
     groups = trace.frame("group")
     world_size = trace.run.get("world_size")
@@ -65,7 +68,11 @@ def layout_of_names(trace: Trace) -> tuple[ParallelLayout | None, str]:
         if not axes and told is not None and told.axis is Axis.PP:
             axes = frozenset({Axis.PP})
         named.append(NamedGroup(axes, tuple(row["ranks"])))
-    return infer_layout(named, world_size)
+    layout, why_not = infer_layout(named, world_size)
+    is_all_data = bool(traffic) and all(told.axis is Axis.DP for told in traffic.values())
+    if layout is None and not why_not and is_all_data:
+        return ParallelLayout(dp=world_size), ""
+    return layout, why_not
 
 
 def infer_layout(
@@ -126,4 +133,24 @@ def _explains(layout: ParallelLayout, groups: Sequence[NamedGroup]) -> bool:
             return False
         if len(ranks) == prod(getattr(layout, axis) for axis in axes):
             whole |= axes
+    if _sharded_and_replicated(layout.dp, groups):
+        whole.add(Axis.DP)
     return all(getattr(layout, axis) == 1 or axis in whole for axis in _MESH)
+
+
+def _sharded_and_replicated(size: int, groups: Sequence[NamedGroup]) -> bool:
+    """Return whether two data groups that meet in one rank span an axis of this size.
+
+    Hybrid sharding has one group for the shards and one for their replicas, and none
+    for both together (FSDP2 with a mesh of two dimensions).
+    """
+    of_rank: dict[int, list[tuple[int, ...]]] = {}
+    for axes, ranks in groups:
+        if axes == {Axis.DP}:
+            for rank in ranks:
+                of_rank.setdefault(rank, []).append(ranks)
+    return any(
+        len(one) * len(other) == size and len(set(one) & set(other)) == 1
+        for members in of_rank.values()
+        for one, other in combinations(members, 2)
+    )

@@ -19,36 +19,52 @@ import pandas as pd
 from meshscope.probe.schema.terms import Axis, KernelCategory, SpanKind
 
 from .communication import CommunicationEvents
+from .communication_kernels import axis_by_launch
+from .communication_rows import narrow
 from .intervals import NO_OWNER, IntArray, distinct, pair, sweep_priority
+from .kernel_coverage import common_kernel_steps, has_kernels, traced_windows
 from .replay import FloatArray
 from .steps import StepWindows
 from .trace import Trace
 
 COMPUTE_CLASSES = ("forward", "backward", "recompute", "optimizer", "compute")
 """``compute`` is device work that no annotation explains."""
+UNSEPARATED = "compute_or_communication"
+"""Spans of a capture that holds no communication: it may hide in them."""
+UNSPLIT = "exposed_sums"
+"""Exposed communication of which only sums are known: waiting and transfer of all axes."""
 WAIT_CLASSES = tuple(f"exposed_{axis.value}_wait" for axis in Axis)
 WIRE_CLASSES = tuple(f"exposed_{axis.value}_wire" for axis in Axis)
 STALLS = ("data_load", "gc", "checkpoint", "offload", "host_blocked", "other")
 """Host time that is a cause of its own: no rank is called slow for it."""
 HOST_CLASSES = ("exposed_unknown", "exposed_memcpy", *STALLS)
 UNATTRIBUTED = "unattributed"
-CLASSES = (*COMPUTE_CLASSES, *WIRE_CLASSES, *WAIT_CLASSES, *HOST_CLASSES, UNATTRIBUTED)
+CLASSES = (
+    *COMPUTE_CLASSES,
+    UNSEPARATED,
+    *WIRE_CLASSES,
+    *WAIT_CLASSES,
+    UNSPLIT,
+    *HOST_CLASSES,
+    UNATTRIBUTED,
+)
 """All classes of the ledger, in the order of the waterfall."""
 
 _CODE = {name: code for code, name in enumerate(CLASSES)}
 _AXES = [axis.value for axis in Axis]
-_SPAN_CLASS = {
+SPAN_CLASS: dict[str, str] = {
     SpanKind.BACKWARD_INPUT.value: "backward",
     SpanKind.BACKWARD_WEIGHT.value: "backward",
     SpanKind.GRAD_CLIP.value: "optimizer",
 }
+"""Class of the span kinds that are not a class themselves."""
 _KERNEL_CLASS = {
     KernelCategory.COMPUTE.value: "compute",
     KernelCategory.UNKNOWN.value: "exposed_unknown",
     KernelCategory.MEMCPY.value: "exposed_memcpy",
     KernelCategory.MEMSET.value: "exposed_memcpy",
 }
-_KERNEL_COLUMNS = ("rank", "step", "category", "start_ns", "dur_ns", "op_id")
+_KERNEL_COLUMNS = ("rank", "step", "category", "start_ns", "dur_ns", "op_id", "launch_ns")
 NO_EVENT = -1
 CLAIMS_AT_ONCE = 200_000
 """Claims that are swept together: large enough for few passes, small enough for the cache."""
@@ -78,23 +94,39 @@ class _Claims(NamedTuple):
         """Return these claims, then others of the same rank."""
         return _Claims(*map(np.concatenate, zip(self, more, strict=True)))
 
+    def within(self, merged: IntArray) -> _Claims:
+        """Return these claims cut to a merged set; one that two parts of it touch is in both."""
+        first = np.searchsorted(merged[:, 1], self.intervals[:, 0], side="right")
+        last = np.searchsorted(merged[:, 0], self.intervals[:, 1], side="left")
+        count = np.maximum(last - first, 0)
+        row = np.repeat(np.arange(len(self.code)), count)
+        part = np.arange(len(row)) - np.repeat(np.cumsum(count) - count - first, count)
+        start = np.maximum(self.intervals[row, 0], merged[part, 0])
+        end = np.minimum(self.intervals[row, 1], merged[part, 1])
+        others = (self.code[row], self.priority[row], self.event[row], self.rank[row])
+        return _Claims(np.column_stack([start, end]), *others)
+
 
 def build_ledger(trace: Trace, windows: StepWindows, events: CommunicationEvents) -> Ledger:
     """Return the ledger of the analysed steps of every captured rank.
 
     Kernels are read and swept rank by rank: those of all ranks may not fit in memory.
     """
-    has_kernels = trace.row_count("kernel") > 0
-    spans = _span_claims(trace, windows, above_compute=has_kernels)
+    any_kernels = trace.row_count("kernel") > 0
+    common = common_kernel_steps(trace, windows.ranks)
+    spans = _span_claims(trace, windows, common)
     found = [part for part in (spans, _event_claims(events.frame)) if len(part)]
     shared = _joined(found or [spans])
     del found, spans
     split = events.frame["split_ns"].to_numpy()
     parts, sums = [], []
-    for claims, own in _blocks(shared, windows, most=1 if has_kernels else CLAIMS_AT_ONCE):
-        if has_kernels:
+    for claims, own in _blocks(shared, windows, most=1 if any_kernels else CLAIMS_AT_ONCE):
+        if any_kernels:
             rank = int(own["rank"].iloc[0])
-            claims = claims.and_those(_kernel_claims(trace, rank, windows))
+            kernels = _kernel_claims(trace, rank, windows)
+            if common is not None:
+                kernels = kernels.within(traced_windows(windows, rank, common))
+            claims = claims.and_those(kernels)
         segments, by_class = _block_segments(claims, own, split)
         parts.append(segments)
         sums.append(by_class)
@@ -150,26 +182,36 @@ def _blocks(
         at = last
 
 
-def _span_claims(trace: Trace, windows: StepWindows, *, above_compute: bool) -> pd.DataFrame:
+def _span_claims(trace: Trace, windows: StepWindows, common: IntArray | None) -> pd.DataFrame:
     """Return the claims of spans.
 
-    With kernels in the capture a span is host time only: the device decides what
+    In a step with kernels a span is host time only: the device decides what
     was computed, and a compute span does not claim the idle device.
     """
     frame = _in_steps(trace.frame("span"), trace, windows)
-    kind = frame["kind"].astype(str).replace(_SPAN_CLASS)
+    kind = frame["kind"].astype(str).replace(SPAN_CLASS)
     is_compute = kind.isin(COMPUTE_CLASSES)
-    if above_compute:
-        frame, kind, is_compute = frame[~is_compute], kind[~is_compute], is_compute[~is_compute]
-    start = windows.shifted(frame["step"], frame["start_ns"])
+    on_device = has_kernels(trace, frame["step"], common)
+    is_left = ~(is_compute & on_device)
+    if not is_left.all():
+        frame, kind, is_compute = frame[is_left], kind[is_left], is_compute[is_left]
+        on_device = on_device[is_left]
+    begin, dur_ns = _when_computed(frame)
+    start = windows.shifted(frame["step"], begin)
     priority = np.select([kind == "gc", kind == "recompute", is_compute], [-1, 4, 5], default=3)
     if trace.per_step_clock:
         priority = np.where(is_compute, 0, 3)
-    if above_compute:
-        priority = np.full(len(frame), 3)
+    priority = np.where(on_device, 3, priority)
     code = kind.map(_CODE).fillna(_CODE["other"])
-    end = start + frame["dur_ns"].to_numpy(np.int64)
-    return _claim_rows(frame["rank"], start, end, code, priority, NO_EVENT)
+    return _claim_rows(frame["rank"], start, start + dur_ns, code, priority, NO_EVENT)
+
+
+def _when_computed(frame: pd.DataFrame) -> tuple[pd.Series, IntArray]:
+    """Return start and length of spans: on the device where that was timed, else on the host."""
+    known = frame["device_start_ns"].notna() & frame["device_dur_ns"].notna()
+    start = frame["start_ns"].mask(known, frame["device_start_ns"].fillna(0).astype(np.int64))
+    dur = frame["dur_ns"].mask(known, frame["device_dur_ns"].fillna(0).astype(np.int64))
+    return start, dur.to_numpy(np.int64)
 
 
 def _claim_rows(
@@ -206,8 +248,8 @@ def _event_claims(events: pd.DataFrame) -> pd.DataFrame:
     start = np.where(host, events["wait_start_ns"], events["start_ns"])
     end = np.where(host, events["wait_end_ns"], events["end_ns"])
     known = ~(np.isnan(start) | np.isnan(end))
-    codes, names = pd.factorize(events["axis"])
-    axis = np.array([_AXES.index(name) for name in names], dtype=np.int8)[codes]
+    names = events["axis"].cat
+    axis = np.array([_AXES.index(name) for name in names.categories], dtype=np.int8)[names.codes]
     return _claim_rows(
         events["rank"][known],
         start[known].astype(np.int64),
@@ -221,8 +263,15 @@ def _event_claims(events: pd.DataFrame) -> pd.DataFrame:
 def _kernel_claims(trace: Trace, rank: int, windows: StepWindows) -> _Claims:
     kernels = _in_steps(trace.rank_frame("kernel", rank, _KERNEL_COLUMNS), trace, windows)
     category = kernels["category"].astype(str)
-    is_kept = category.isin(_KERNEL_CLASS)
-    kept, classes = kernels[is_kept], category[is_kept].map(_KERNEL_CLASS)
+    classes = category.map(_KERNEL_CLASS)
+    if trace.kernel_steps is not None:
+        # The operations are those that the probe saw on the host, not these kernels.
+        moves = category == KernelCategory.COMMUNICATION.value
+        axis = pd.Series(axis_by_launch(trace, rank, kernels["launch_ns"][moves]), dtype=str)
+        wire = ("exposed_" + axis + "_wire").set_axis(kernels.index[moves])
+        classes = classes.fillna(wire)
+    is_kept = classes.notna()
+    kept, classes = kernels[is_kept], classes[is_kept]
     # What an operator launched is taken for compute, as in the breakdown of device time.
     classes = classes.mask((classes == "exposed_unknown") & (kept["op_id"] >= 0), "compute")
     start = windows.shifted(kept["step"], kept["start_ns"])
@@ -276,7 +325,7 @@ def _block_segments(
     )
     segments = {
         "rank": windows["rank"].to_numpy(np.int32)[place],
-        "step": windows["step"].to_numpy()[place],
+        "step": narrow(windows["step"].to_numpy())[place],
         "start_ns": start,
         "end_ns": end,
         "code": pieces.code[inside].astype(np.int8),

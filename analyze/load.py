@@ -17,6 +17,8 @@ from meshscope.probe.schema.tables import TABLES
 
 from .alignment import align
 from .broken_off import progress_at_the_end
+from .deep_tables import with_deep_traces
+from .host_samples import named_as_clocks
 from .importers import import_trace
 from .importers.reading import Reading
 from .ingested import is_ingested, read_ingested
@@ -52,8 +54,14 @@ def load_trace(path: str | Path) -> Trace:
     kept = read_kept(path)
     if kept is not None:
         return kept
-    capture = with_possible_times(_from_capture(path, read_run(path)))
-    return with_inferred_layout(with_axes(align(capture)))
+    capture = read_run(path)
+    found = with_possible_times(_from_capture(path, capture))
+    found = with_deep_traces(found, capture.rank_manifests)
+    del capture
+    found = with_inferred_layout(with_axes(align(found)))
+    # What reading took beside the tables: a tenth of a large capture.
+    pa.default_memory_pool().release_unused()
+    return found
 
 
 def read_traces(
@@ -99,16 +107,22 @@ def _from_capture(path: Path, capture: RunCapture) -> Trace:
     run: Mapping[str, object] = capture.tables["run"].to_pylist()[0]
     layout, limits = _layout(capture.manifest, capture.tables["group"], capture.ranks)
     progress = progress_at_the_end(
-        capture.tables["collective"], capture.tables["group"], capture.rank_manifests
+        capture.tables["collective"],
+        capture.tables["group"],
+        capture.rank_manifests,
+        capture.last_seen,
+        summed=frozenset(capture.tables["communication_sum"]["group_id"].to_pylist()),
     )
+    clocks = _clocks(capture.rank_manifests)
+    hosts = named_as_clocks(capture.tables, capture.host_manifests, capture.rank_manifests, clocks)
     return Trace(
         path=path,
         run=run,
         layout=layout,
         ranks=capture.ranks,
-        tables=capture.tables | {"progress": progress},
+        tables=capture.tables | hosts | {"progress": progress},
         limits=(*capture.limits, *limits),
-        clocks=_clocks(capture.rank_manifests),
+        clocks=clocks,
     )
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from .communication_rows import narrow
 from .intervals import IntArray
 from .ledger import NO_EVENT, UNATTRIBUTED, class_code, compute_code
 from .steps import StepWindows
@@ -86,7 +87,7 @@ def _marks(
     """Return marks of one kind as narrow columns: there are two for every operation."""
     return {
         "rank": rank.to_numpy(np.int32),
-        "step": step.to_numpy(np.int64),
+        "step": narrow(step.to_numpy(np.int64)),
         "mark": np.full(len(rank), mark, np.int8),
         "event": np.asarray(event, dtype=np.int32),
         "start_ns": np.asarray(start, dtype=np.int64),
@@ -153,7 +154,7 @@ def _window_start(windows: StepWindows, columns: Marks, head: IntArray) -> IntAr
     """Return the start of the window that each first mark of a chain lies in."""
     frame = windows.frame
     row = pd.MultiIndex.from_frame(frame[["rank", "step"]])
-    keys = [columns["rank"][head].astype(np.int64), columns["step"][head]]
+    keys = [columns[name][head].astype(np.int64) for name in ("rank", "step")]
     place = row.get_indexer(pd.MultiIndex.from_arrays(keys))
     return frame["start_ns"].to_numpy(np.int64)[place]
 
@@ -215,7 +216,7 @@ def _inferred_waits(frame: pd.DataFrame, event: IntArray, stalls: pd.DataFrame) 
     held = stalls.iloc[np.maximum(place, 0)]
     end = np.minimum(ended, held["end_ns"].to_numpy())
     inside = (place >= 0) & (held["rank"].to_numpy() == rank) & (end >= near)
-    issue_keys = np.sort((frame["rank"] * span + frame["start_ns"]).to_numpy(np.int64))
+    issue_keys = np.sort(frame["rank"].to_numpy(np.int64) * span + frame["start_ns"].to_numpy())
     last_issue = issue_keys[np.searchsorted(issue_keys, rank * span + end) - 1] - rank * span
     waits = pd.DataFrame(
         {

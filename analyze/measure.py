@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from meshscope.probe.schema.errors import TraceFormatError
+from meshscope.probe.schema.terms import StepDetail
 
 from .account import Account
 from .attribution import attribute
@@ -15,8 +16,10 @@ from .effects import stage_of_ranks
 from .ledger import Ledger, build_ledger
 from .memory import memory_by_stage
 from .program import Program, build_program
+from .recording import level_limits
 from .steps import StepWindows, step_windows
 from .trace import Trace
+from .unseparated import without_guesses
 from .utilization import utilization
 from .waiting import waits_by_rank
 from .words import sentence
@@ -33,16 +36,18 @@ def measure(trace: Trace) -> Account:
     """
     windows = _windows(trace)
     events = communication_events(trace, windows)
-    ledger = build_ledger(trace, windows, events)
+    ledger = without_guesses(build_ledger(trace, windows, events), trace, windows)
     ranks = windows.ranks.tolist()
     waits = waits_by_rank(events, ranks)
-    offsets = clock_offsets(events, trace.clock_of)
+    corrections = trace.frame("clock_sync")
+    errors_ns = dict(zip(corrections["host"].astype(str), corrections["error_ns"], strict=True))
+    offsets = clock_offsets(events, trace.clock_of, errors_ns)
     program, replay_limits = _program(windows, events, ledger, offsets)
     attribution = None
     if program is not None:
         attribution = attribute(trace, program, ledger, events, waits)
         replay_limits = attribution.limits
-    seen_limits = (*trace.limits, *_clock_limits(trace))
+    seen_limits = (*trace.limits, *_clock_limits(trace), *level_limits(trace))
     limits = (*seen_limits, *windows.limits, *events.limits, *replay_limits)
     return Account(
         trace=trace,
@@ -66,10 +71,18 @@ def _clock_limits(trace: Trace) -> tuple[str, ...]:
     device = str(trace.run.get("device_name") or "")
     if trace.origin != "meshscope" or not device or device.startswith("CPU"):
         return ()
+    where = ""
     if trace.row_count("kernel"):
-        return ()
+        if trace.kernel_steps is None:
+            return ()
+        where = "outside the steps that were traced in depth "
+    if trace.row_count("span") and trace.frame("span")["device_dur_ns"].notna().any():
+        return (
+            f"{where}spans were timed on the {device}, communication was not: it has no end unless "
+            "the host waited for it",
+        )
     return (
-        f"times are those of the host: on {device} a span says when work was launched, "
+        f"{where}times are those of the host: on {device} a span says when work was launched, "
         "not when the device ran it, and communication has no end unless the host waited for it",
     )
 
@@ -96,6 +109,8 @@ def _program(
     if not offsets.empty:
         return None, (_WRONG_CLOCKS,)
     if events.frame.empty:
+        if windows.detail is not StepDetail.FULL:
+            return None, ()
         return None, ("no communication was recorded: who makes others wait cannot be known",)
     try:
         return build_program(windows, events, ledger), ()

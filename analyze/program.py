@@ -19,6 +19,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from .communication import CommunicationEvents
+from .communication_rows import narrow
 from .contraction import Contraction, ProgramEdges, contract
 from .intervals import IntArray
 from .ledger import Ledger
@@ -53,12 +54,8 @@ class Program:
     """Mark index of each completion edge."""
     wire_ns: FloatArray
     """Weight of each completion edge."""
-    base_ns: FloatArray
-    """Recorded weight of every edge."""
     joins: int
     """Number of operations."""
-    signature: npt.NDArray[np.uint64]
-    """What each event is (axis and operation) as one number, equal for equal operations."""
     windows: StepWindows
     events: pd.DataFrame
     """The rows of the communication events that the marks refer to."""
@@ -78,6 +75,11 @@ class Program:
         return build_graph(source, target, self.recorded_ns, offset)
 
     @property
+    def signature(self) -> npt.NDArray[np.uint64]:
+        """Return what each event is (axis and operation) as one number, equal for equal ones."""
+        return _signature(self.events)
+
+    @property
     def recorded_ns(self) -> FloatArray:
         """Return the recorded time of every node; 0 for operations, which have none."""
         times = np.zeros(len(self.marks) + self.joins)
@@ -85,9 +87,15 @@ class Program:
         return times
 
     @property
+    def base_ns(self) -> FloatArray:
+        """Return the recorded weight of every edge."""
+        work = self.marks["work_ns"].to_numpy()[self.work_edges].astype(np.float64)
+        return np.concatenate([work, np.zeros(len(self.members.mark)), self.wire_ns])
+
+    @property
     def edge_count(self) -> int:
         """Return the number of edges."""
-        return len(self.base_ns)
+        return len(self.work_edges) + len(self.members.mark) + len(self.waits)
 
 
 def build_program(windows: StepWindows, events: CommunicationEvents, ledger: Ledger) -> Program:
@@ -100,12 +108,11 @@ def build_program(windows: StepWindows, events: CommunicationEvents, ledger: Led
     own_join = _buffered_sends_alone(frame)
     marks = program_marks(windows, frame, own_join, ledger.segments)
     joins = int(own_join.max()) + 1 if len(frame) else 0
-    work_edges = np.flatnonzero(marks["previous"].to_numpy() >= 0)
+    work_edges = np.flatnonzero(marks["previous"].to_numpy() >= 0).astype(np.int32)
     members = _members(marks, frame)
-    waits = np.flatnonzero((marks["mark"] == WAIT).to_numpy())
+    waits = np.flatnonzero((marks["mark"] == WAIT).to_numpy()).astype(np.int32)
     wire_of_event = np.nan_to_num(frame["wire_ns"].to_numpy(np.float64))
     wire = wire_of_event[marks["event"].to_numpy()[waits]]
-    work = marks["work_ns"].to_numpy(np.float64)
     wire, offset = _fit_waits(marks, members, waits, wire, joins)
     event = marks["event"].to_numpy()
     issued_before = (marks["mark"].to_numpy()[waits - 1] == ISSUE) & (
@@ -116,7 +123,7 @@ def build_program(windows: StepWindows, events: CommunicationEvents, ledger: Led
         waits=waits,
         join=marks["join"].to_numpy(),
         issued_before=issued_before,
-        work_ns=work[waits],
+        work_ns=marks["work_ns"].to_numpy()[waits].astype(np.float64),
         wire_ns=wire,
         offset_ns=offset,
         member_row=members.mark,
@@ -129,9 +136,7 @@ def build_program(windows: StepWindows, events: CommunicationEvents, ledger: Led
         work_edges=work_edges,
         waits=waits,
         wire_ns=wire,
-        base_ns=np.concatenate([work[work_edges], np.zeros(len(members.mark)), wire]),
         joins=joins,
-        signature=_signature(frame),
         windows=windows,
         events=frame,
         disorder=int(marks["is_disorder"].sum()),
@@ -141,8 +146,8 @@ def build_program(windows: StepWindows, events: CommunicationEvents, ledger: Led
 def _signature(frame: pd.DataFrame) -> npt.NDArray[np.uint64]:
     if frame.empty:
         return np.empty(0, np.uint64)
-    axis, axes = pd.factorize(frame["axis"])
-    kind, kinds = pd.factorize(frame["kind"])
+    axis, kind = (frame[name].cat.codes.to_numpy(np.int64) for name in ("axis", "kind"))
+    axes, kinds = (frame[name].cat.categories.to_numpy() for name in ("axis", "kind"))
     # Few different operations occur: each is hashed once.
     pairs = pd.DataFrame({"axis": np.repeat(axes, len(kinds)), "kind": np.tile(kinds, len(axes))})
     hashed = np.asarray(pd.util.hash_pandas_object(pairs, index=False), dtype=np.uint64)
@@ -155,7 +160,7 @@ def _buffered_sends_alone(frame: pd.DataFrame) -> IntArray:
     alone = (frame["is_send"] & frame["host"]).to_numpy(bool)
     if len(join):
         join[alone] = join.max() + 1 + np.arange(alone.sum())
-    return join
+    return narrow(join)
 
 
 def _members(marks: pd.DataFrame, frame: pd.DataFrame) -> Members:
@@ -168,7 +173,7 @@ def _members(marks: pd.DataFrame, frame: pd.DataFrame) -> Members:
     mark = np.flatnonzero(is_issue).astype(np.int32)
     event = marks["event"].to_numpy()[mark]
     own = marks["join"].to_numpy()[mark]
-    shared = frame["join"].to_numpy(np.int64)[event] if len(frame) else own
+    shared = frame["join"].to_numpy()[event] if len(frame) else own
     buffered = own != shared
     return Members(np.concatenate([mark, mark[buffered]]), np.concatenate([own, shared[buffered]]))
 
@@ -183,10 +188,10 @@ def _fit_waits(
     before its arrival in a scenario. One that left later has the rest as offset.
     """
     complete = np.full(joins, -np.inf)
-    issued = marks["start_ns"].to_numpy(np.float64)
-    np.maximum.at(complete, members.join, issued[members.mark])
-    arrived = marks["start_ns"].to_numpy(np.float64)[waits]
-    recorded = marks["end_ns"].to_numpy(np.float64)[waits]
+    start = marks["start_ns"].to_numpy()
+    np.maximum.at(complete, members.join, start[members.mark].astype(np.float64))
+    arrived = start[waits].astype(np.float64)
+    recorded = marks["end_ns"].to_numpy()[waits].astype(np.float64)
     issued_by_all = complete[marks["join"].to_numpy()[waits]]
     fitted = np.minimum(wire, recorded - issued_by_all)
     return fitted, recorded - np.maximum(arrived, issued_by_all + fitted)

@@ -23,8 +23,9 @@ import pandas as pd
 
 from meshscope.probe.schema.terms import KernelCategory
 
-from .intervals import covered_length, pair, union
-from .ledger import COMPUTE_CLASSES, Ledger
+from .intervals import IntArray, covered_length, pair, union
+from .kernel_coverage import common_kernel_steps, has_kernels
+from .ledger import COMPUTE_CLASSES, UNSEPARATED, Ledger
 from .results import Utilization
 from .steps import StepWindows
 from .trace import Trace
@@ -52,23 +53,48 @@ def refine_compute(
         return Refinement({}, ())
     by_step = ledger.by_step
     total = float(by_step["step_ns"].sum())
+    if by_step[UNSEPARATED].any():
+        return Refinement({}, ("MFU is known, but not what the rest of the spans is",))
     compute = sum(float(by_step[name].sum()) for name in COMPUTE_CLASSES if name != "optimizer")
     recompute = float(by_step["recompute"].sum()) / total
-    contention, told = _contention_ns(trace, windows)
+    contention, told = _contention_frac(trace, windows, ledger)
     parts = {"useful": use.mfu}
     if recompute:
         parts["recompute"] = recompute
     if told:
-        parts["contention"] = contention / total
+        parts["contention"] = contention
     parts["kernel_inefficiency"] = compute / total - sum(parts.values())
     unseparated = ["a clock below the rated one", "kernels bound by memory bandwidth"]
     if not told:
         unseparated.insert(0, "contention with communication")
     limit = "this capture does not tell apart " + ", ".join(unseparated)
-    return Refinement(parts, (f"{limit}: they are in the kernel inefficiency",))
+    limits = [f"{limit}: they are in the kernel inefficiency"]
+    if told and trace.kernel_steps is not None:
+        limits.append(
+            "contention was measured in the steps that were traced in depth, and taken to be the "
+            "same share of the others"
+        )
+    return Refinement(parts, tuple(limits))
 
 
-def _contention_ns(trace: Trace, windows: StepWindows) -> tuple[float, bool]:
+def _contention_frac(trace: Trace, windows: StepWindows, ledger: Ledger) -> tuple[float, bool]:
+    """Return the share of the step time that kernels lose beside communication.
+
+    It is that of the steps with kernels.
+
+    Returns:
+        The share, and whether any kernel could be compared.
+    """
+    common = common_kernel_steps(trace, windows.ranks)
+    lost_ns, told = _contention_ns(trace, windows, common)
+    by_step = ledger.by_step
+    traced = by_step[has_kernels(trace, by_step["step"], common)]
+    return (lost_ns / float(traced["step_ns"].sum()), True) if told else (0.0, False)
+
+
+def _contention_ns(
+    trace: Trace, windows: StepWindows, common: IntArray | None
+) -> tuple[float, bool]:
     """Return the time that kernels of the analysed steps lose beside communication.
 
     Returns:
@@ -79,6 +105,8 @@ def _contention_ns(trace: Trace, windows: StepWindows) -> tuple[float, bool]:
         return lost, told
     for rank in windows.ranks.tolist():
         kernels = windows.select(trace.rank_frame("kernel", rank, _KERNEL_COLUMNS))
+        if common is not None:
+            kernels = kernels[kernels["step"].isin(common)]
         shapes = trace.rank_frame("op", rank, ("op_id", "shapes")).dropna(subset=["shapes"])
         if kernels.empty or shapes.empty:
             continue

@@ -30,8 +30,8 @@ LANE_BLOCK = 64
 class Graph:
     """Dependencies in order of levels.
 
-    Edges are sorted by the level of their target, then by target, so that one
-    level is one slice and one ``maximum.reduceat``.
+    Edges are sorted by the level of their target, then by how many edges that has, then
+    by target, so that one level is one slice and one ``maximum.reduceat``.
     """
 
     node_count: int
@@ -43,7 +43,7 @@ class Graph:
     source: IntArray
     target: IntArray
     edge: IntArray
-    """Position of the sorted edge in the caller's own order."""
+    """Position of the sorted edge in the caller's own order; as wide as the caller's numbers."""
     level_bounds: IntArray
     """Slice borders of the levels in the sorted edges."""
 
@@ -98,10 +98,11 @@ def build_graph(
     """
     count = len(offset_ns)
     level = _levels(source, target, count)
-    order = np.lexsort((target, level[target]))
-    sorted_level = level[target][order]
+    fan = np.bincount(target, minlength=count)
+    order = _sorted_edges(target, fan, level)
+    sorted_level = level[target[order]]
     borders = np.flatnonzero(np.append(True, sorted_level[1:] != sorted_level[:-1]))
-    is_root = np.bincount(target, minlength=count) == 0
+    is_root = fan == 0
     return Graph(
         node_count=count,
         roots=np.flatnonzero(is_root),
@@ -109,18 +110,28 @@ def build_graph(
         offset_ns=offset_ns,
         source=source[order],
         target=target[order],
-        edge=order,
+        edge=order.astype(source.dtype, copy=False),
         level_bounds=np.append(borders, len(order)) if len(order) else np.zeros(1, np.int64),
     )
+
+
+def _sorted_edges(target: IntArray, fan: IntArray, level: IntArray) -> IntArray:
+    """Return the edges by level, then by number of edges of their target, then by target."""
+    # One sort of the nodes, which are fewer, then one of the edges by place.
+    place = np.empty(len(level), np.int32)
+    place[np.lexsort((fan, level))] = np.arange(len(level), dtype=np.int32)
+    return np.argsort(place[target], kind="stable")
 
 
 def _levels(source: IntArray, target: IntArray, count: int) -> IntArray:
     """Return the longest number of edges that leads to each node."""
     order = np.argsort(source, kind="stable")
     heads = target[order]
-    starts = np.searchsorted(source[order], np.arange(count + 1))
-    missing = np.bincount(target, minlength=count)
-    level = np.zeros(count, np.int64)
+    fan_out = np.bincount(source, minlength=count)
+    starts = np.append(0, np.cumsum(fan_out))
+    del order
+    missing = np.bincount(target, minlength=count).astype(np.int32)
+    level = np.zeros(count, np.int32)
     frontier, depth, seen = np.flatnonzero(missing == 0), 0, 0
     while len(frontier):
         level[frontier] = depth
@@ -129,7 +140,7 @@ def _levels(source: IntArray, target: IntArray, count: int) -> IntArray:
         before = np.cumsum(fan) - fan
         position = np.arange(fan.sum()) - np.repeat(before, fan) + np.repeat(starts[frontier], fan)
         reached, times = np.unique(heads[position], return_counts=True)
-        missing[reached] -= times
+        missing[reached] -= times.astype(np.int32)
         frontier = reached[missing[reached] == 0]
         depth += 1
     if seen < count:

@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from .contraction import Contraction, contract, replay_contraction
+from .contraction import Contraction, contract
+from .edge_effect import EdgeEffect, as_effects, edge_effect
 from .intervals import IntArray
+from .lane_replay import cause_weights, lane_replay
 from .marks import END
 from .program import Program
 from .replay import LANE_BLOCK, FloatArray
 
 BLOCK_VALUES = 1 << 24
-"""Most times that are held at once (128 MiB); large programs get fewer lanes a block."""
+"""Most times that are held at once (128 MiB); wide programs get fewer lanes a block."""
 
 
 def replay_scenarios(
-    program: Program, effects: FloatArray | Sequence[FloatArray], keep: FloatArray
+    program: Program, effects: FloatArray | Sequence[EdgeEffect], keep: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     """Return step time and waiting of every lane, in ns per step.
 
     Args:
         program: The replay graph.
-        effects: What each cause adds to every edge, ns; ``(edges, causes)``, or a list of
-            one array per cause.
+        effects: What each cause adds to the edges, ns: one effect a cause, or a matrix
+            ``(edges, causes)``.
         keep: Which causes are left in each lane, 0..1, ``(causes, lanes)``.
 
     Returns:
@@ -39,7 +42,7 @@ def replay_scenarios(
 
 
 def step_lengths(
-    program: Program, effects: FloatArray | Sequence[FloatArray], keep: FloatArray
+    program: Program, effects: FloatArray | Sequence[EdgeEffect], keep: FloatArray
 ) -> FloatArray:
     """Return the length of every analysed step in every lane, ``(steps, lanes)``, ns.
 
@@ -53,26 +56,32 @@ def step_lengths(
 class _Lanes:
     """The contracted program with weights and effects folded, ready for blocks of lanes."""
 
-    def __init__(self, program: Program, effects: FloatArray | Sequence[FloatArray]) -> None:
-        effects = list(effects.T) if isinstance(effects, np.ndarray) else effects
+    def __init__(self, program: Program, effects: FloatArray | Sequence[EdgeEffect]) -> None:
         self._program = program
         self._ends = _EndMarks(program)
-        base = program.base_ns.copy()
-        for effect in effects:
-            base -= effect
-        contraction = self._contraction = _safe_contraction(program, base, effects)
-        self._ends_origin = contraction.origin(self._ends.rows)
-        self._base, self._base_of_ends = self._folded(base, with_offsets=True)
-        self._effects = np.empty((len(self._base), len(effects)))
-        self._effects_of_ends = np.empty((len(self._base_of_ends), len(effects)))
-        for cause, effect in enumerate(effects):
-            self._effects[:, cause], self._effects_of_ends[:, cause] = self._folded(effect)
+        parts = [_split(program, effect) for effect in as_effects(effects)]
+        base = _Weights.recorded(program)
+        for part in parts:
+            base.take_away(part)
+        contraction = self._contraction = _safe_contraction(program, base, parts)
         self._root_ns = program.recorded_ns[contraction.edges.is_root.nonzero()[0]]
+        self._skew_share = self._share_of_skew()
+        self._ends_origin = contraction.origin(self._ends.rows)
+        base_ns, self._base_of_ends = self._folded(base, with_offsets=True)
+        del base
+        folded, of_ends = [], []
+        for part in parts:
+            edges, ends = self._folded(_Weights.of(program, part))
+            folded.append(edge_effect(edges))
+            of_ends.append(ends)
+        self._effects_of_ends = np.stack(of_ends, axis=1)
+        wanted = self._ends_origin.node
+        causes = cause_weights(folded, len(base_ns))
+        self._lanes = lane_replay(contraction, base_ns, causes, wanted)
 
     def blocks(self, lanes: int) -> Iterator[slice]:
         """Yield slices of lanes that are few enough to be held at once."""
-        count = self._contraction.graph.node_count
-        most = min(LANE_BLOCK, max(1, BLOCK_VALUES // count))
+        most = min(LANE_BLOCK, max(1, BLOCK_VALUES // self._lanes.slots))
         yield from (slice(low, low + most) for low in range(0, lanes, most))
 
     @property
@@ -101,20 +110,19 @@ class _Lanes:
         roots = np.repeat(self._root_ns[:, None], keep.shape[1], axis=1)
         late = self._base_of_ends[:, None] + self._effects_of_ends @ keep
         for is_final in (not self._program.windows.chained, True):
-            found = replay_contraction(self._contraction, self._base, self._effects, keep, roots)
-            ends = found.nodes[self._ends_origin.node] + late
+            found = self._lanes.times(keep, roots)
+            ends = found.nodes + late
             if is_final:
                 break
             roots = roots + self._own_skew(ends)
         return ends, roots, found.waiting_ns
 
     def _folded(
-        self, weight: FloatArray, *, with_offsets: bool = False
+        self, weight: _Weights, *, with_offsets: bool = False
     ) -> tuple[FloatArray, FloatArray]:
         """Return weights of the contracted edges in level order, and of the ends of steps."""
         contraction = self._contraction
-        work, wire = _split(self._program, weight)
-        edges, ends = contraction.fold(work, wire, self._ends_origin, with_offsets=with_offsets)
+        edges, ends = contraction.fold(*weight, self._ends_origin, with_offsets=with_offsets)
         return edges[contraction.graph.edge], ends
 
     def _own_skew(self, ends: FloatArray) -> FloatArray:
@@ -122,11 +130,29 @@ class _Lanes:
 
         Ranks start a step at different times, by what the causes did in the step before
         it. What comes before the first analysed step is not replayed; the skew after it
-        is taken in its place, as the difference to the recorded one.
+        is taken in its place, as the difference to the recorded one, as far as the ranks
+        have started with that.
         """
-        first = self._ends.first
-        lane, recorded = ends[first], self._program.recorded_ns[self._ends.rows[first]]
-        return np.asarray((lane - lane.mean(axis=0)) - (recorded - recorded.mean())[:, None])
+        lane = ends[self._ends.first]
+        change = (lane - lane.mean(axis=0)) - self._skew_after_first()[:, None]
+        return np.asarray(self._skew_share * change)
+
+    def _skew_after_first(self) -> FloatArray:
+        """Return how far each rank's end of the first step is from the mean, as recorded."""
+        recorded = self._program.recorded_ns[self._ends.rows[self._ends.first]]
+        return np.asarray(recorded - recorded.mean())
+
+    def _share_of_skew(self) -> float:
+        """Return how much of the skew after the first step the ranks have started it with, 0..1.
+
+        The slope of the one on the other, through zero. A job that starts together has none
+        of it: there was no step before that the causes could have acted in.
+        """
+        if not self._program.windows.chained:
+            return 0.0
+        after, before = self._skew_after_first(), self._root_ns - self._root_ns.mean()
+        square = float(after @ after)
+        return float(np.clip(before @ after / square, 0.0, 1.0)) if square > 0 else 0.0
 
     def _step_time(self, ends: FloatArray, roots: FloatArray) -> FloatArray:
         """Return the mean step time of every lane, as ``StepWindows.step_time_ns`` defines it."""
@@ -153,29 +179,58 @@ class _EndMarks:
         self.step_start_ns = roots.groupby("step")["start_ns"].min().to_numpy(np.float64)
 
 
-def _split(program: Program, weight: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return the weights of work by row, and those of wires by wait."""
-    work = np.zeros(len(program.marks))
-    work[program.work_edges] = weight[: len(program.work_edges)]
-    return work, weight[program.edge_count - len(program.waits) :]
+class _Split(NamedTuple):
+    """An effect by row of the marks, and by wait."""
+
+    work: EdgeEffect
+    wire: EdgeEffect
 
 
-def _safe_contraction(
-    program: Program, base: FloatArray, effects: Sequence[FloatArray]
-) -> Contraction:
+class _Weights(NamedTuple):
+    """Weights of a program: work before each row, and the wire of each wait."""
+
+    work_ns: FloatArray
+    wire_ns: FloatArray
+
+    @classmethod
+    def recorded(cls, program: Program) -> _Weights:
+        """Return the weights as recorded."""
+        return cls(program.marks["work_ns"].to_numpy(np.float64).copy(), program.wire_ns.copy())
+
+    @classmethod
+    def of(cls, program: Program, effect: _Split) -> _Weights:
+        """Return the weights of an effect alone."""
+        weights = cls(np.zeros(len(program.marks)), np.zeros(len(program.waits)))
+        effect.work.add_to(weights.work_ns)
+        effect.wire.add_to(weights.wire_ns)
+        return weights
+
+    def take_away(self, effect: _Split) -> None:
+        """Subtract an effect, in place."""
+        self.work_ns[effect.work.edge] -= effect.work.ns
+        self.wire_ns[effect.wire.edge] -= effect.wire.ns
+
+
+def _split(program: Program, effect: EdgeEffect) -> _Split:
+    """Return an effect on the edges of a program by row and by wait."""
+    works, waits = len(program.work_edges), len(program.waits)
+    work = effect.part(0, works)
+    wire = effect.part(program.edge_count - waits, waits)
+    return _Split(EdgeEffect(program.work_edges[work.edge], work.ns), wire)
+
+
+def _safe_contraction(program: Program, base: _Weights, effects: Sequence[_Split]) -> Contraction:
     """Return the program's contraction, with nodes for waits that lose what it rests on.
 
     It takes waits to last as long as their operation, which needs wires that are
     never negative and no work between issue and wait, in whatever lane.
     """
-    first = program.edge_count - len(program.waits)
-    before = np.searchsorted(program.work_edges, program.waits)
-    wire = base[first:].copy()
-    has_work = np.zeros(len(wire), dtype=bool)
+    least = base.wire_ns.copy()
+    has_work = np.zeros(len(program.marks), dtype=bool)
     for effect in effects:
-        wire += np.minimum(effect[first:], 0.0)
-        has_work |= effect[before] != 0
-    unsafe = (wire < 0) | has_work
+        least[effect.wire.edge] += np.minimum(effect.wire.ns, 0.0)
+        has_work[effect.work.edge] = True
+    unsafe = (least < 0) | has_work[program.waits]
     contraction = program.contraction
     if not unsafe[np.concatenate([contraction.chained, contraction.released])].any():
         return contraction

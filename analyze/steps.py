@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from meshscope.probe.schema.terms import StepDetail
+
 from .intervals import IntArray
+from .step_choice import most_detailed
 from .trace import Trace
 from .words import counted
 
@@ -37,6 +40,10 @@ class StepWindows:
     step_time_ns: float
     """Mean step time of the job: with chained steps the mean over ranks of last end less first
     start, per step; else the mean over steps of the longest window. 0 without steps."""
+    detail: StepDetail = StepDetail.FULL
+    """What the capture holds of every analysed step."""
+    sampled: bool = False
+    """True where steps were left out because the capture holds less of them."""
     limits: tuple[str, ...] = ()
 
     def select(self, frame: pd.DataFrame) -> pd.DataFrame:
@@ -91,8 +98,12 @@ def step_windows(trace: Trace) -> StepWindows:
     if trace.origin == "meshscope" and len(common) >= 3:
         limits.append(f"step {common[0]} is discarded: it holds one-time work")
         common = common[1:]
-    frame = frame[frame["step"].isin(common)].reset_index(drop=True)
-    return _windows(trace, frame, common, limits)
+    choice = most_detailed(frame, common)
+    limits += choice.limits
+    sampled = len(choice.steps) < len(common)
+    frame = frame[frame["step"].isin(choice.steps)].reset_index(drop=True)
+    windows = _windows(trace, frame, choice.steps, limits)
+    return replace(windows, detail=choice.detail, sampled=sampled)
 
 
 def _windows(
@@ -155,7 +166,7 @@ def _whole_capture(trace: Trace) -> pd.DataFrame:
     ]
     if trace.row_count("kernel"):
         bounds += [_bounds(trace.rank_frame("kernel", rank)) for rank in trace.ranks]
-    columns = ["rank", "step", "start_ns", "dur_ns", "tokens"]
+    columns = ["rank", "step", "start_ns", "dur_ns", "tokens", "detail"]
     if not bounds:
         return pd.DataFrame(columns=columns)
     span = (
@@ -164,7 +175,11 @@ def _whole_capture(trace: Trace) -> pd.DataFrame:
         .agg(first=("first", "min"), last=("last", "max"))
     )
     span = span.assign(
-        step=WHOLE_CAPTURE, start_ns=span["first"], dur_ns=span["last"] - span["first"], tokens=None
+        step=WHOLE_CAPTURE,
+        start_ns=span["first"],
+        dur_ns=span["last"] - span["first"],
+        tokens=None,
+        detail=None,
     )
     return span[columns]
 

@@ -11,7 +11,12 @@ from meshscope.probe.schema.terms import FindingKind
 from .ledger import COMPUTE_CLASSES
 from .results import Diagnosis, Finding
 
-_KINDS = (FindingKind.STRAGGLER_RANK, FindingKind.STAGE_IMBALANCE, FindingKind.HANG)
+_KINDS = (
+    FindingKind.STRAGGLER_RANK,
+    FindingKind.STAGE_IMBALANCE,
+    FindingKind.HANG,
+    FindingKind.CRASH,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

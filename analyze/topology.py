@@ -71,6 +71,8 @@ def with_axes(trace: Trace, *, stated: Mapping[str, Axis] | None = None, source:
         name: _relabel(trace.tables.get(name, TABLES[name].empty()), by_group, name)
         for name in ("collective", "p2p")
     }
+    if trace.layout is not None:
+        changes["p2p"] = _by_peers(changes["p2p"], trace.layout)
     changes["group"] = TABLES["group"].conform(pa.Table.from_pandas(labelled, preserve_index=False))
     return trace.with_tables(changes)
 
@@ -91,11 +93,14 @@ def _axis(
     layout: ParallelLayout | None,
     traffic: TrafficAxis | None,
 ) -> tuple[Axis, str]:
+    named = named_axes(description)
     if layout is not None and len(ranks) > 1:
         axis = layout.axis_of(ranks)
+        if named == {Axis.EP} and layout.ep > 1 and axis in (Axis.DP, Axis.CP):
+            # Experts are shared by ranks that are neighbours on an axis of the mesh.
+            return Axis.EP, f"{_BY_NAME} {description!r}"
         if axis is not Axis.OTHER:
             return axis, _BY_LAYOUT
-    named = named_axes(description)
     told = one_axis(named)
     if told is not None and layout is not None and _leaves(layout, told, ranks):
         told = Axis.EP if Axis.EP in named else None
@@ -206,3 +211,30 @@ def _relabel(table: pa.Table, by_group: dict[str, str], name: str) -> pa.Table:
     column = table.column_names.index("axis")
     relabelled = table.set_column(column, "axis", axis.cast(pa.string()))
     return TABLES[name].conform(relabelled)
+
+
+def _by_peers(table: pa.Table, layout: ParallelLayout) -> pa.Table:
+    """Return sends and receives with the axis that joins their two ranks.
+
+    Frameworks send between stages on the group of all ranks, which lies along no axis.
+    """
+    ends = table.select(["rank", "peer", "axis"]).to_pandas()
+    size = layout.world_size
+    is_open = ends["axis"].astype(str) == Axis.OTHER.value
+    is_open &= ends["rank"].between(0, size - 1) & ends["peer"].between(0, size - 1)
+    if not is_open.any():
+        return table
+    pairs = pd.MultiIndex.from_frame(ends.loc[is_open, ["rank", "peer"]].astype(int))
+    distinct = pairs.unique()
+    along = pd.Series([_joining(layout, *pair) for pair in distinct], index=distinct)
+    labels = ends["axis"].astype(str)
+    labels[is_open] = along.loc[pairs].to_numpy()
+    at = table.column_names.index("axis")
+    return TABLES["p2p"].conform(table.set_column(at, "axis", pa.array(labels, pa.string())))
+
+
+def _joining(layout: ParallelLayout, rank: int, peer: int) -> str:
+    """Return the one axis on which two ranks differ, else ``other``."""
+    here, there = layout.coordinates(rank), layout.coordinates(peer)
+    differing = [axis for axis in MESH_AXES if here[axis] != there[axis]]
+    return differing[0] if len(differing) == 1 else Axis.OTHER.value

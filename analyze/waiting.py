@@ -123,13 +123,14 @@ def traffic_by_group(
     if frame.empty:
         return pd.DataFrame(columns=columns)
     members = dict(zip(trace_groups["group_id"].astype(str), trace_groups["ranks"], strict=True))
-    per_join = frame.groupby(["group_id", "axis", "join"], as_index=False).agg(
+    per_join = frame.groupby(["group_id", "axis", "join"], as_index=False, observed=True).agg(
         wire_ns=("wire_ns", "max"), size_bytes=("size_bytes", "max")
     )
-    wait = _stood_waiting(frame).groupby(frame["group_id"]).sum()
-    table = per_join.groupby(["group_id", "axis"], as_index=False).agg(
+    wait = _stood_waiting(frame).groupby(frame["group_id"], observed=True).sum()
+    table = per_join.groupby(["group_id", "axis"], as_index=False, observed=True).agg(
         operations=("join", "size"), wire_ns=("wire_ns", "sum"), size_bytes=("size_bytes", "sum")
     )
+    table = table.astype({"group_id": object, "axis": object})
     table["wait_ns"] = table["group_id"].map(wait).fillna(0.0)
     table["ranks"] = [list(members.get(group, [])) for group in table["group_id"]]
     for column in ("operations", "wire_ns", "wait_ns", "size_bytes"):

@@ -3,8 +3,9 @@
     make bench                         all of them
     python bench/run.py hook ring      those whose file name contains a word
 
-Benchmarks print figures and assert none: a busy machine makes them slower, not
-wrong. The driver fails only if a benchmark could not run.
+Benchmarks print figures. Those of the probe have budgets a call, in CPU time, which a
+busy machine hardly changes: they say whether each is met. The driver fails if a budget is
+exceeded or a benchmark could not run; no test does.
 """
 
 import os

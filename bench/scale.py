@@ -5,32 +5,40 @@
 Each size is a synthetic job of TP8 x PP16 x DPn with 64 microbatches. It is written as a
 run directory by one process, and read and analysed by another, whose resident memory is
 given. Stages are in wall seconds; their sum is given in CPU seconds of all threads too.
+``--whole`` adds the command itself, with all rules and its text. The last table shows how
+time and memory grow with the rows: exponent 1 is linear, below it fixed costs still show.
 """
 
 import argparse
 import json
+import math
 import resource
 import subprocess
 import sys
 import tempfile
 import time
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 
 TP, PP, MICROBATCHES = 8, 16, 64
 FAULTS = ("slow_rank:rank=5,factor=1.2", "slow_link:axis=dp,rank=9,factor=3")
-STAGES = ("load", "events", "ledger", "program", "attribution", "diagnose")
+STAGES = ("load", "events", "ledger", "program", "attribution")
+WRITING = ("generate", "truth", "write")
 
 
 @contextmanager
 def clocked(figures, name):
     """Put the wall and CPU seconds of the block, and the peak memory after it, into figures."""
-    wall, cpu = time.perf_counter(), time.process_time()
+    wall, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF)
     yield
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    user, system = after.ru_utime - before.ru_utime, after.ru_stime - before.ru_stime
     figures[name] = {
         "wall_s": time.perf_counter() - wall,
-        "cpu_s": time.process_time() - cpu,
-        "peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9,
+        "cpu_s": user + system,
+        "user_s": user,
+        "peak_gb": after.ru_maxrss * 1024 / 1e9,
     }
 
 
@@ -98,13 +106,14 @@ def analyse(path):
 
 
 def diagnose_whole(path):
-    """Make the whole diagnosis of one run, as the command does; return the figures."""
-    from meshscope.analyze.diagnose import diagnose
-    from meshscope.analyze.load import load_trace
+    """Make the whole diagnosis of one run and its text, as the command does; return the figures."""
+    from meshscope.analyze import diagnose, load_trace
+    from meshscope.analyze.report import to_text
 
     figures = {}
     with clocked(figures, "diagnose"):
-        diagnose(load_trace(path))
+        text = to_text(diagnose(load_trace(path)))
+    figures["lines"] = len(text.splitlines())
     return figures
 
 
@@ -115,15 +124,61 @@ def in_a_process(part, *arguments):
     return json.loads(done.stdout.splitlines()[-1])
 
 
+def total(figures, name):
+    """Return the seconds of all stages of the analysis, or the highest peak of their memory."""
+    values = [figures[stage][name] for stage in STAGES]
+    return max(values) if name == "peak_gb" else sum(values)
+
+
 def row(ranks, figures):
     """Return the line of one size."""
-    peak = max(figures[name]["peak_gb"] for name in STAGES if name in figures)
-    names = ("generate", "truth", "write", *STAGES)
-    seconds = [f"{figures[name]['wall_s']:9.1f}" if name in figures else " " * 9 for name in names]
-    total = sum(figures[name]["wall_s"] for name in STAGES[:-1])
-    cpu = sum(figures[name]["cpu_s"] for name in STAGES[:-1])
-    total_cells = f"{total:8.1f} {cpu:8.1f} {peak:8.2f}"
-    return f"{ranks:7,} {figures['rows']:11,} " + " ".join(seconds) + " " + total_cells
+    seconds = [f"{figures[name]['wall_s']:11.1f}" for name in (*WRITING, *STAGES)]
+    sums = [f"{total(figures, name):8.2f}" for name in ("wall_s", "cpu_s", "peak_gb")]
+    return f"{ranks:7,} {figures['rows']:11,} " + " ".join([*seconds, *sums])
+
+
+def details(figures):
+    """Return what was found, against the truth."""
+    lines = [
+        f"{figures['nodes']:,} nodes, {figures['edges']:,} edges; {figures['causes']}",
+        f"replayed {figures['replayed_ns']}, true {figures['truth_step_ns']}, "
+        f"true gains {figures['truth_gains']}",
+    ]
+    if "diagnose" in figures:
+        whole = figures["diagnose"]
+        lines.append(
+            f"the command: {whole['wall_s']:.1f} s, {whole['cpu_s']:.1f} CPU s, "
+            f"{whole['peak_gb']:.2f} GB; {figures['lines']} lines of text"
+        )
+    return [" " * 8 + line for line in lines]
+
+
+def growth(sizes):
+    """Return how time and memory grow from one size to the next, with the exponents in the rows.
+
+    CPU time is given without the part of the system, too: that hands out pages of memory, and
+    hands them out anew for arrays that are too large to be kept for reuse.
+    """
+    titles = ("rows", "CPU s", "user s", "peak GB")
+    lines = [f"{'ranks':>17} " + " ".join(f"{title:>14}" for title in titles)]
+    for (small, before), (large, after) in pairwise(sizes.items()):
+        rows = after["rows"] / before["rows"]
+        cells = [f"{rows:13.2f}x"]
+        for name in ("cpu_s", "user_s", "peak_gb"):
+            factor = total(after, name) / total(before, name)
+            cells.append(f"{factor:6.2f}x ^{math.log(factor) / math.log(rows):4.2f}")
+        lines.append(f"{small:7,} -> {large:6,} " + " ".join(f"{cell:>14}" for cell in cells))
+    return lines
+
+
+def measured(ranks, *, whole):
+    """Return the figures of one size."""
+    with tempfile.TemporaryDirectory() as out:
+        figures = in_a_process("generate", ranks, out)
+        figures |= in_a_process("analyse", figures["path"])
+        if whole:
+            figures |= in_a_process("diagnose", figures["path"])
+    return figures
 
 
 def main():
@@ -140,21 +195,13 @@ def main():
         part = analyse if given.part == "analyse" else diagnose_whole
         print(json.dumps(part(given.ranks[0])))
         return
-    names = ("generate", "truth", "write", *STAGES)
-    titles = " ".join(f"{name:>9.9}" for name in names)
+    titles = " ".join(f"{name:>11}" for name in (*WRITING, *STAGES))
     print(f"{'ranks':>7} {'rows':>11} {titles} {'total s':>8} {'CPU s':>8} {'peak GB':>8}")
+    sizes = {}
     for ranks in map(int, given.ranks):
-        with tempfile.TemporaryDirectory() as out:
-            figures = in_a_process("generate", ranks, out)
-            figures |= in_a_process("analyse", figures["path"])
-            if given.whole:
-                figures |= in_a_process("diagnose", figures["path"])
-        print(row(ranks, figures), flush=True)
-        print(f"        {figures['nodes']:,} nodes, {figures['edges']:,} edges;", figures["causes"])
-        print(
-            f"        replayed {figures['replayed_ns']}, true {figures['truth_step_ns']}, "
-            f"true gains {figures['truth_gains']}"
-        )
+        sizes[ranks] = measured(ranks, whole=given.whole)
+        print(row(ranks, sizes[ranks]), *details(sizes[ranks]), sep="\n", flush=True)
+    print(*growth(sizes), sep="\n")
 
 
 if __name__ == "__main__":

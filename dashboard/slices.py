@@ -17,8 +17,9 @@ import numpy as np
 import pandas as pd
 
 from meshscope.analyze import Trace
+from meshscope.analyze.communication_kernels import axis_by_launch
 from meshscope.analyze.intervals import NO_OWNER, sweep_priority
-from meshscope.probe.schema.terms import COMPUTE_KINDS, KernelCategory, SpanKind, TimeSource
+from meshscope.probe.schema.terms import COMPUTE_KINDS, Axis, KernelCategory, SpanKind, TimeSource
 
 from .categories import OF_AXIS, OF_SPAN, Category
 
@@ -37,6 +38,7 @@ _KERNELS = {
     KernelCategory.MEMCPY.value: (Category.HOST, _MEMCPY),
     KernelCategory.MEMSET.value: (Category.HOST, _MEMCPY),
 }
+_MOVING = {axis.value: (OF_AXIS.get(axis.value, Category.COMM_OTHER), _MEMCPY) for axis in Axis}
 _CLAIM = ["rank", "category", "priority", "start_ns", "end_ns", "text"]
 _SLICE = ["row", "rank", "category", "start_ns", "end_ns", "text"]
 
@@ -144,7 +146,7 @@ def _near(frame: pd.DataFrame, trace: Trace, table: str, step: int) -> pd.DataFr
 
 def _claims(trace: Trace, step: int) -> tuple[pd.DataFrame, int]:
     """Return every interval that asks for a place in the step, and how many have no interval."""
-    has_kernels = trace.row_count("kernel") > 0
+    has_kernels = _has_kernels(trace, step)
     parts = [_span_claims(_of_step(trace, "span", step), has_kernels=has_kernels)]
     if has_kernels:
         parts.append(_kernel_claims(trace, step))
@@ -160,6 +162,13 @@ def _claims(trace: Trace, step: int) -> tuple[pd.DataFrame, int]:
     filled = [part for part in parts if len(part)]
     claims = pd.concat(filled, ignore_index=True) if filled else pd.DataFrame(columns=_CLAIM)
     return claims.astype({"start_ns": np.int64, "end_ns": np.int64}), undrawn
+
+
+def _has_kernels(trace: Trace, step: int) -> bool:
+    """Return whether kernels tell what the devices of all ranks did in a step."""
+    if trace.kernel_steps is None:
+        return trace.row_count("kernel") > 0
+    return all(step in trace.kernel_steps.get(rank, ()) for rank in trace.ranks)
 
 
 def _span_claims(spans: pd.DataFrame, *, has_kernels: bool) -> pd.DataFrame:
@@ -196,8 +205,11 @@ def _kernel_claims(trace: Trace, step: int) -> pd.DataFrame:
     # What an operator launched is taken for compute, as in the ledger.
     launched = (category == KernelCategory.UNKNOWN) & (kernels["op_id"] >= 0)
     category = category.mask(launched, KernelCategory.COMPUTE.value)
-    is_drawn = category.isin(_KERNELS)
-    kernels, place = kernels[is_drawn], category[is_drawn].map(_KERNELS)
+    if trace.kernel_steps is not None:
+        category = _with_axes(trace, kernels, category)
+    places = _KERNELS | _MOVING
+    is_drawn = category.isin(places)
+    kernels, place = kernels[is_drawn], category[is_drawn].map(places)
     names = trace.frame("name").set_index(["rank", "name_id"])["name"]
     keys = pd.MultiIndex.from_frame(kernels[["rank", "name_id"]])
     return pd.DataFrame(
@@ -210,6 +222,20 @@ def _kernel_claims(trace: Trace, step: int) -> pd.DataFrame:
             "text": names.reindex(keys).fillna("unnamed kernel").to_numpy(),
         }
     )
+
+
+def _with_axes(trace: Trace, kernels: pd.DataFrame, category: pd.Series[str]) -> pd.Series[str]:
+    """Return the categories with the axis in place of communication.
+
+    The operations of such a run are those that the probe saw on the host, not these kernels.
+    """
+    moving = kernels[category == KernelCategory.COMMUNICATION.value]
+    for rank in moving["rank"].unique().tolist():
+        rows = moving[moving["rank"] == rank]
+        axis = axis_by_launch(trace, rank, rows["launch_ns"])
+        category = category.mask(category.index.isin(rows.index), None)
+        category = category.fillna(pd.Series(axis, index=rows.index, dtype=str))
+    return category
 
 
 def _communication_claims(rows: pd.DataFrame, table: str) -> pd.DataFrame:

@@ -90,7 +90,8 @@ def command_section(name: str, command: Any) -> str:
 def options_of(command: Any) -> list[Any]:
     """Return the options of a command that are its own."""
     shared = {"help", "install_completion", "show_completion"}
-    return [p for p in command.params if p.param_type_name == "option" and p.name not in shared]
+    own = [p for p in command.params if p.param_type_name == "option" and p.name not in shared]
+    return [p for p in own if not p.hidden]
 
 
 def parameter_table(positional: list[Any], options: list[Any]) -> list[str]:

@@ -10,8 +10,13 @@ from types import TracebackType
 
 from .clock import now_ns, thread_cpu_ns
 from .config import ProbeConfig
-from .identity import DISABLE_VARIABLE
-from .schema.errors import ConfigError
+from .control.rank_control import RankControl
+from .control.switch import RecordingSwitch
+from .identity import default_run_path, identify, owner_of
+from .kill_switch import is_disabled, why_disabled
+from .listeners import StepListeners
+from .offered import VERB_MAKERS
+from .schema.errors import ConfigError, MeshscopeError
 from .schema.layout import ParallelLayout
 from .schema.terms import SpanKind
 from .session import Session
@@ -36,28 +41,55 @@ def attach(
         The session; None where ``MESHSCOPE_DISABLE`` is set or it could not be
         started, which is said on stderr.
     """
-    global _attached
     if _attached is not None:
         return _attached
-    if os.environ.get(DISABLE_VARIABLE, "") not in ("", "0"):
+    if is_disabled(os.environ):
         return None
     try:
         settings = config or _settings_of_environment()
-        session = Session(None if run_dir is None else Path(run_dir), settings)
+        path = None if run_dir is None else Path(run_dir)
+        if reason := _why_not(path):
+            sys.stderr.write(f"meshscope: not attached: {reason}\n")
+            return None
+        session = _new_session(path, settings)
         session.start()
     except Exception as error:  # noqa: BLE001 - attaching must never end a training run
         sys.stderr.write(f"meshscope: not attached: {type(error).__name__}: {error}\n")
         return None
-    _attached = session
+    _switch.adopt(session)
+    _hooked(session)
     return session
 
 
 def detach() -> None:
-    """Stop to record, restore everything that was hooked, close the capture."""
-    global _attached
-    session, _attached = _attached, None
+    """Stop to record, restore everything that was hooked, close capture and socket."""
+    session = _switch.take()
+    _hooked(None)
     if session is not None:
         session.close()
+        _switch.adopt(None)
+    _control.close()
+
+
+def stand_by() -> None:
+    """Open the control socket of this rank without recording; never raises.
+
+    Nothing happens where the probe is disabled or it is not known which rank this is.
+    """
+    identity = identify(os.environ)
+    if identity is None or is_disabled(os.environ) or not _settings_of_environment().control:
+        return
+    try:
+        run_path = default_run_path(os.environ, identity.world_size)
+        _control.open(run_path, identity.rank, VERB_MAKERS, os.environ)
+    except MeshscopeError as error:
+        sys.stderr.write(f"meshscope: no control socket: {error}\n")
+
+
+def record_when_possible() -> None:
+    """Begin to record when the main thread next runs Python; from any thread."""
+    if _why_not(_control.run_path) == "":
+        _switch.turn_on(0.0)
 
 
 def step(tokens: int | None = None) -> None:
@@ -149,11 +181,69 @@ def _settings_of_environment() -> ProbeConfig:
         return ProbeConfig()
 
 
-def _disarm_child() -> None:
+def _why_not(run_path: Path | None) -> str:
+    owner = owner_of(os.environ)
+    if owner is not None:
+        return (
+            f"process {owner}, which has started this one, is recorded as a rank "
+            "(unset MESHSCOPE_OWNER_PID to record this one too)"
+        )
+    identity = identify(os.environ)
+    if run_path is None and identity is not None:
+        run_path = default_run_path(os.environ, identity.world_size)
+    return why_disabled(os.environ, run_path)
+
+
+def _new_session(run_path: Path | None, settings: ProbeConfig) -> Session:
+    def opened(session: Session) -> None:
+        if settings.control and session.run_path is not None:
+            _control.open(session.run_path, session.rank, VERB_MAKERS, os.environ)
+
+    return Session(
+        run_path,
+        settings,
+        listeners=_listeners,
+        opened=opened,
+        disabled=_turn_off,
+    )
+
+
+def _turn_off() -> None:
+    _switch.turn_off(0.0)
+
+
+def _session_on_request() -> Session:
+    """Return the session that the control socket was asked to begin."""
+    session = _new_session(_control.run_path, _settings_of_environment())
+    session.annotate("attached_while_running", value=True)
+    return session
+
+
+def _hooked(session: Session | None) -> None:
     global _attached
-    session, _attached = _attached, None
+    _attached = session
+    _listeners.reset()
+    if session is None:
+        _control.log.tell(None)
+        return
+    if _control.log.count:
+        session.annotate("control.requests", _control.log.to_json())
+    _control.log.tell(lambda log: session.annotate("control.requests", log.to_json()))
+
+
+_listeners = StepListeners()
+_switch: RecordingSwitch[Session] = RecordingSwitch(_session_on_request, _hooked)
+_control = RankControl(_switch, _listeners)
+
+
+def _disarm_child() -> None:
+    global _attached, _listeners, _switch, _control
+    session, _attached = _switch.recording, None
     if session is not None:
         session.disarm()
+    _listeners = StepListeners()
+    _switch = RecordingSwitch(_session_on_request, _hooked)
+    _control = RankControl(_switch, _listeners)
 
 
 os.register_at_fork(after_in_child=_disarm_child)

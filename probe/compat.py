@@ -12,9 +12,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from .clock import thread_cpu_ns
+
 
 class UnsupportedError(Exception):
     """This torch lacks what a hook needs; the message says what."""
+
+
+class NotApplicableError(UnsupportedError):
+    """There is nothing here for a hook to record, so that nothing is missing without it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +29,16 @@ class Dispatcher:
 
     library: Callable[[str], Any]
     """Open a namespace for implementations that vanish with ``_destroy()``."""
-    keys_after: Any
-    """Dispatch keys that come after ``BackendSelect``."""
+    keys_after: Callable[[Any], Any]
+    """Return those keys of a set that come after ``BackendSelect``."""
+    onward: dict[int, Any]
+    """The same by the set's own number, for sets that occurred before: it is faster."""
     operators: Callable[[str], list[str]]
     """Names of the operators of a namespace."""
     redispatch: Callable[[str, str], Callable[..., Any]]
     """How to call on to an operator of a namespace."""
+    has_keywords: Callable[[str, str], bool]
+    """Whether an operator of a namespace has arguments that are passed by name."""
 
 
 def dispatcher() -> Dispatcher:
@@ -49,6 +59,8 @@ def dispatcher() -> Dispatcher:
         raise UnsupportedError("redispatch_boxed is missing from operator handles")
     if not hasattr(torch._C, "_dispatch_keyset_full_after"):
         raise UnsupportedError("torch._C._dispatch_keyset_full_after is missing")
+    if not hasattr(torch._C.DispatchKeySet, "raw_repr"):
+        raise UnsupportedError("torch._C.DispatchKeySet.raw_repr is missing")
     if not hasattr(torch.library.Library, "_destroy"):
         raise UnsupportedError("torch.library.Library._destroy is missing")
 
@@ -58,15 +70,95 @@ def dispatcher() -> Dispatcher:
         return [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
 
     def redispatch(namespace: str, name: str) -> Callable[..., Any]:
-        method: Callable[..., Any] = getattr(getattr(torch.ops, namespace), name).default.redispatch
+        # What ``OpOverload.redispatch`` calls, without its Python frame.
+        handle = getattr(getattr(torch.ops, namespace), name).default._handle
+        method: Callable[..., Any] = handle.redispatch_boxed
         return method
+
+    def has_keywords(namespace: str, name: str) -> bool:
+        schema = getattr(getattr(torch.ops, namespace), name).default._schema
+        return any(argument.kwarg_only for argument in schema.arguments)
+
+    after = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
+    onward: dict[int, Any] = {}
+
+    def keys_after(keyset: Any) -> Any:
+        found = onward[keyset.raw_repr()] = keyset & after
+        return found
 
     return Dispatcher(
         library=lambda namespace: torch.library.Library(namespace, "IMPL"),  # type: ignore[no-untyped-call]
-        keys_after=torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect),
+        keys_after=keys_after,
+        onward=onward,
         operators=operators,
         redispatch=redispatch,
+        has_keywords=has_keywords,
     )
+
+
+_HOP_ROUNDS = 3
+_HOP_CALLS = 60
+_GROUP = "__torch__.torch.classes.c10d.ProcessGroup"
+_HOP_SCHEMA = (
+    f"nothing(Tensor[] tensors, {_GROUP} group, {_GROUP} operation, "
+    f"Tensor? indices, bool is_async, int timeout) -> (Tensor[], {_GROUP})"
+)
+"""That of ``allreduce_``, with process groups for its other objects."""
+_PLAIN_SCHEMA = "nothing(Tensor[] tensors, bool is_async, int timeout) -> Tensor[]"
+
+
+def dispatcher_hop_ns(access: Dispatcher, process_group: Any = None) -> int:
+    """Return what a call takes longer for a Python kernel that only redispatches, in ns.
+
+    Measured on an operator of our own that does nothing: a few milliseconds, once.
+
+    Args:
+        access: The dispatcher.
+        process_group: Any that there is. Without one the operator is simpler than those
+            that communicate, and the result too low.
+    """
+    import torch
+
+    library: Any = torch.library.Library
+    own = library("meshscope", "DEF")
+    try:
+        tensors = [torch.empty(1, device="cpu")]
+        arguments: tuple[Any, ...] = (tensors, False, 0)
+        if process_group is None:
+            own.define(_PLAIN_SCHEMA)
+            own.impl("nothing", lambda tensors, *_: tensors, "CPU")
+        else:
+            boxed = process_group.boxed()
+            arguments = (tensors, boxed, boxed, None, False, 0)
+            own.define(_HOP_SCHEMA)
+            own.impl("nothing", lambda tensors, group, *_: (tensors, group), "CPU")
+        call = torch.ops.meshscope.nothing.default
+        redispatch, onward = access.redispatch("meshscope", "nothing"), access.onward.get
+        keys_after = access.keys_after
+
+        def kernel(keyset: Any, *args: Any) -> Any:
+            return redispatch(onward(keyset.raw_repr()) or keys_after(keyset), *args)
+
+        direct, watched = [], []
+        for _ in range(_HOP_ROUNDS):
+            direct.append(_mean_ns(call, arguments))
+            front = access.library("meshscope")
+            try:
+                front.impl("nothing", kernel, "BackendSelect", with_keyset=True)
+                watched.append(_mean_ns(call, arguments))
+            finally:
+                front._destroy()
+        return max(min(watched) - min(direct), 0)
+    finally:
+        own._destroy()
+
+
+def _mean_ns(call: Callable[..., Any], arguments: tuple[Any, ...]) -> int:
+    call(*arguments)
+    start_ns = thread_cpu_ns()
+    for _ in range(_HOP_CALLS):
+        call(*arguments)
+    return (thread_cpu_ns() - start_ns) // _HOP_CALLS
 
 
 def work_class() -> Any:
@@ -198,6 +290,8 @@ class Device(NamedTuple):
 
     name: str
     memory_bytes: int
+    uuid: str | None
+    """As the driver names it; None where this torch does not tell."""
 
 
 def cuda_device() -> Device:
@@ -205,4 +299,74 @@ def cuda_device() -> Device:
     import torch
 
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-    return Device(properties.name, int(properties.total_memory))
+    uuid = getattr(properties, "uuid", None)
+    return Device(
+        properties.name, int(properties.total_memory), None if uuid is None else str(uuid)
+    )
+
+
+def deep_profiler() -> Any:
+    """Return a profiler of operators, shapes and device activities that has not begun.
+
+    Raises:
+        UnsupportedError: Another profiler is on, or this torch has none.
+    """
+    import torch
+
+    profiler = getattr(torch, "profiler", None)
+    if profiler is None:
+        raise UnsupportedError("this torch has no torch.profiler")
+    is_on = getattr(torch._C._autograd, "_profiler_enabled", None)
+    if is_on is not None and is_on():
+        raise UnsupportedError("another profiler is on in this process")
+    activities = [profiler.ProfilerActivity.CPU]
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        activities.append(profiler.ProfilerActivity.CUDA)
+    options = {"activities": activities, "record_shapes": True}
+    try:
+        # Skips the events of the Python interface, which a written trace does not need.
+        trace_only = torch._C._profiler._ExperimentalConfig(trace_only=True)
+    except (AttributeError, TypeError):
+        return profiler.profile(**options)
+    return profiler.profile(**options, experimental_config=trace_only)
+
+
+def kineto_iterations() -> int:
+    """Return how many steps Kineto has counted in this process.
+
+    Raises:
+        UnsupportedError: This torch does not count, or its daemon client is off.
+    """
+    module = sys.modules.get("torch.autograd.profiler")
+    tracker = getattr(module, "KinetoStepTracker", None)
+    if tracker is None or not hasattr(tracker, "current_step"):
+        raise UnsupportedError("torch.autograd.profiler.KinetoStepTracker is missing")
+    count = int(tracker.current_step())
+    if count < 1:
+        raise UnsupportedError("Kineto counts no steps; its daemon client is off")
+    return count
+
+
+def device_work_timing() -> None:
+    """Check that collectives can be timed on the device.
+
+    Raises:
+        NotApplicableError: This torch is built without NCCL.
+        UnsupportedError: A private name is missing.
+    """
+    import torch.distributed as dist
+
+    if not dist.is_available() or not dist.is_nccl_available():
+        raise NotApplicableError("this torch is built without NCCL")
+    _c10d_class("ProcessGroup", ("_enable_collectives_timing",))
+    _c10d_class("Work", ("unbox", "is_completed", "_get_duration"))
+
+
+def enable_device_timing(process_group: Any) -> None:
+    """Have a process group time the works that it makes from now on."""
+    process_group._enable_collectives_timing()
+
+
+def device_duration_ns(work: Any) -> int | None:
+    """Return how long a work took on the device, None while it is not complete."""
+    return int(work._get_duration() * 1e6) if work.is_completed() else None

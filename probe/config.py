@@ -6,19 +6,11 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
+from .levels import SOURCES, level_of
 from .schema.errors import ConfigError
+from .schema.terms import CaptureLevel
 
-SOURCES = (
-    "collectives",
-    "compute",
-    "pipeline",
-    "steps",
-    "data_load",
-    "gc",
-    "checkpoint",
-    "memory",
-)
-"""The parts of the probe that can be left out one by one."""
+__all__ = ["SOURCES", "ProbeConfig"]
 
 _PREFIX = "MESHSCOPE_"
 
@@ -39,6 +31,24 @@ class ProbeConfig:
     """Memory is read in one of so many steps."""
     min_gc_ns: int = 100_000
     """Shorter garbage collections are not recorded."""
+    control: int = 1
+    """0 for no control socket; then nothing can be asked of this process while it runs."""
+    level: str = CaptureLevel.COLLECTIVES.value
+    """What is recorded at the start (CaptureLevel); it can be changed while the job runs."""
+    full_first_steps: int = 100
+    """Of so many first steps every communication record goes to disk, of later ones sums …"""
+    full_every_steps: int = 100
+    """… but for each step whose number this divides; 1 keeps all in full, 0 none."""
+    cost_budget_ppm: int = 5_000
+    """Share of the time that the hooks may take, in parts per million; 0 is no bound."""
+    cost_window_steps: int = 50
+    """Steps over which the cost is summed up; three windows over budget lower the level."""
+    compare_window_steps: int = 0
+    """Steps of the windows in which hooks record and do not, in turns; 0 records always."""
+    max_pending_device_times: int = 4096
+    """Device times that are still looked for; with more, the newest are dropped."""
+    force_collective_times: int = 0
+    """1 times collectives on the device also where that is known to harm the overlap."""
 
     def __post_init__(self) -> None:
         """Validate every field.
@@ -53,6 +63,7 @@ class ProbeConfig:
                 where="sources",
                 remedy=f"Choose from {', '.join(SOURCES)}",
             )
+        level_of(self.level)
         for name, least in _LEAST.items():
             if getattr(self, name) < least:
                 raise ConfigError(f"must be at least {least}", where=name)
@@ -74,6 +85,9 @@ class ProbeConfig:
             if field.name == "sources":
                 values[field.name] = tuple(part.strip() for part in text.split(",") if part.strip())
                 continue
+            if field.name == "level":
+                values[field.name] = text.strip()
+                continue
             try:
                 values[field.name] = int(text)
             except ValueError as error:
@@ -87,4 +101,12 @@ _LEAST = {
     "max_source_errors": 1,
     "memory_every_steps": 1,
     "min_gc_ns": 0,
+    "control": 0,
+    "full_first_steps": 0,
+    "full_every_steps": 0,
+    "cost_budget_ppm": 0,
+    "cost_window_steps": 1,
+    "compare_window_steps": 0,
+    "max_pending_device_times": 0,
+    "force_collective_times": 0,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from .ring import RingWriter
@@ -12,8 +13,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-_BATCH_SLOTS = 8192
-"""Slots copied at once: 1 MB."""
+_BATCH_SLOTS = 2048
+"""Slots copied at once: 256 KB."""
 
 
 class RingDrain:
@@ -64,10 +65,24 @@ class RingDrain:
             if not self._skip(later=later, final=final):
                 return None
 
+    def held(self) -> Iterator[NDArray[np.void]]:
+        """Yield copies of all committed slots that the ring holds, drained or not."""
+        slots = self._view()
+        for first in range(0, self._slot_count, _BATCH_SLOTS):
+            window = slots[first : first + _BATCH_SLOTS]
+            copied = window.copy()
+            same = (copied["commit"] == window["commit"]) & (copied["commit"] > 0)
+            yield copied[same & (copied["slot_seq"] == copied["commit"] - 1)]
+
     def take_losses(self) -> dict[str, int]:
         """Return the records lost since the last call, by counter name."""
         losses, self._losses = dict(self._losses), Counter()
         return losses
+
+    def release(self) -> None:
+        """Let go of the ring; nothing can be collected any more."""
+        self._slots = None
+        self._slots_source = memoryview(b"")
 
     def _skip(self, *, later: bool, final: bool) -> bool:
         """Step over what cannot be taken; return False where the drain must wait."""

@@ -25,7 +25,7 @@ class EarlyRecorder(NullRecorder):
     def __init__(self) -> None:
         super().__init__(reason="the rank is not known yet")
         self.step = 0
-        self._held: deque[Callable[[Recorder], None]] = deque(maxlen=_MOST)
+        self._held: deque[Callable[[Recorder], object]] = deque(maxlen=_MOST)
         self._pushed_out = 0
         self.has_spans = False
 
@@ -38,11 +38,12 @@ class EarlyRecorder(NullRecorder):
         stage: int = -1,
         chunk: int = -1,
         microbatch: int = -1,
-    ) -> None:
-        """Hold a span back."""
+    ) -> int:
+        """Hold a span back; it has no event id yet."""
         self.has_spans = True
         values = (kind, start_ns, dur_ns, cpu_ns, stage, chunk, microbatch)
         self._hold(lambda recorder: recorder.record_span(*values))
+        return -1
 
     def count(self, name: str, amount: int = 1) -> None:
         """Hold a count back."""
@@ -60,7 +61,7 @@ class EarlyRecorder(NullRecorder):
         if self._pushed_out:
             recorder.count("early_records_dropped", self._pushed_out)
 
-    def _hold(self, record: Callable[[Recorder], None]) -> None:
+    def _hold(self, record: Callable[[Recorder], object]) -> None:
         if len(self._held) == _MOST:
             self._pushed_out += 1
         self._held.append(record)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,6 +14,9 @@ from .schema.errors import ConfigError
 RUN_DIR_VARIABLE = "MESHSCOPE_RUN_DIR"
 DISABLE_VARIABLE = "MESHSCOPE_DISABLE"
 OWNER_VARIABLE = "MESHSCOPE_OWNER_PID"
+"""Set by a process that is recorded as a rank; by it the processes that it starts, which
+inherit the rank's variables, know that they are none."""
+DORMANT_VARIABLE = "MESHSCOPE_DORMANT"
 DEFAULT_ROOT = Path("meshscope_runs")
 """Where runs go that nobody gave a place."""
 
@@ -40,21 +43,45 @@ def identify(environment: Mapping[str, str]) -> Identity | None:
         return None
 
 
+def launch_name(environment: Mapping[str, str]) -> str:
+    """Return what the launcher tells all ranks of one start of the job alike."""
+    names = ("TORCHELASTIC_RESTART_COUNT", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    return " ".join(environment.get(name, "-") for name in names)
+
+
+def owner_of(environment: Mapping[str, str]) -> int | None:
+    """Return the process that records this one's rank; None if it is this one, or none does."""
+    pid = environment.get(OWNER_VARIABLE, "")
+    return int(pid) if pid.isdecimal() and int(pid) != os.getpid() else None
+
+
+_marked_pid = -1
+
+
+def mark_owner(environment: MutableMapping[str, str]) -> None:
+    """Mark this process as the one that is recorded, unless it is marked already."""
+    global _marked_pid
+    if OWNER_VARIABLE not in environment:
+        _marked_pid = os.getpid()
+        environment[OWNER_VARIABLE] = str(_marked_pid)
+
+
+def unmark_owner(environment: MutableMapping[str, str]) -> None:
+    """Take away the mark that ``mark_owner`` has set in this process; no other."""
+    global _marked_pid
+    if _marked_pid == os.getpid() and environment.get(OWNER_VARIABLE) == str(_marked_pid):
+        del environment[OWNER_VARIABLE]
+    _marked_pid = -1
+
+
 def default_run_path(environment: Mapping[str, str], world_size: int) -> Path:
     """Return a run directory on which all ranks agree without talking.
 
-    A job that its launcher restarts is a new run beside the old one: each rank
-    of a run records once.
+    A job that its launcher restarts finds the same one.
 
     Raises:
         ConfigError: The ranks are on several hosts and share no job name.
     """
-    path = _run_path(environment, world_size)
-    restarts = environment.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return path if restarts == "0" else path.with_name(f"{path.name}-restart{restarts}")
-
-
-def _run_path(environment: Mapping[str, str], world_size: int) -> Path:
     given = environment.get(RUN_DIR_VARIABLE)
     if given:
         return Path(given)

@@ -16,8 +16,18 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from .agent_child import AgentChild
 from .clock import unix_ns
-from .identity import DEFAULT_ROOT, OWNER_VARIABLE, RUN_DIR_VARIABLE
+from .deep.kineto_fabric import DAEMON_VARIABLE, DIRECTORY_VARIABLE, LOG_VARIABLE, SILENT
+from .deep.names import kineto_directory
+from .identity import (
+    DEFAULT_ROOT,
+    DISABLE_VARIABLE,
+    DORMANT_VARIABLE,
+    OWNER_VARIABLE,
+    RUN_DIR_VARIABLE,
+)
+from .rank_watch import RankWatch
 from .schema.errors import ConfigError, RunDirectoryError
 from .schema.manifest import MANIFEST_NAME, rank_directories, read_json
 from .schema.rundir import create_run
@@ -36,6 +46,8 @@ def run(
     run_id: str | None = None,
     *,
     environment: Mapping[str, str] | None = None,
+    dormant: bool = False,
+    agent_options: Sequence[str] | None = None,
 ) -> int:
     """Run a command under the probe and return its exit code.
 
@@ -44,6 +56,8 @@ def run(
         runs_dir: Directory of all runs; made if it does not exist.
         run_id: Name of the run; by default one of the present time.
         environment: Variables of the command; by default those of this process.
+        dormant: The ranks open their control sockets and record when asked.
+        agent_options: Options of the node agent beside the job; None for no agent.
 
     Returns:
         The exit code; 128 plus the number of the signal that ended the
@@ -65,9 +79,17 @@ def run(
         run_id or _name_of_now(),
         {"created_unix_ns": unix_ns(), "command": list(command)},
     )
-    variables = _environment(run_path, os.environ if environment is None else environment)
-    code = _run(command, variables)
-    _report(run_path)
+    inherited = os.environ if environment is None else environment
+    variables = _environment(run_path, inherited)
+    if dormant:
+        variables[DORMANT_VARIABLE] = "1"
+    agent = None
+    if agent_options is not None:
+        variables |= _kineto_variables(run_path, inherited)
+        agent = AgentChild(run_path, inherited, agent_options)
+    with RankWatch(run_path):
+        code = _run(command, variables, agent)
+    _report(run_path, dormant=dormant)
     return code
 
 
@@ -80,13 +102,31 @@ def _environment(run_path: Path, inherited: Mapping[str, str]) -> dict[str, str]
     """Return the variables of the command: where to record, and our folder on the path."""
     variables = dict(inherited)
     variables[RUN_DIR_VARIABLE] = str(run_path)
-    variables.pop(OWNER_VARIABLE, None)
+    for name in (OWNER_VARIABLE, DORMANT_VARIABLE):
+        variables.pop(name, None)
     path = [str(BOOTSTRAP), *filter(None, [variables.get("PYTHONPATH")])]
     variables["PYTHONPATH"] = os.pathsep.join(path)
     return variables
 
 
-def _run(command: Sequence[str], variables: Mapping[str, str]) -> int:
+def _kineto_variables(run_path: Path, inherited: Mapping[str, str]) -> dict[str, str]:
+    """Return what has Kineto's client ask the agent of this run; {} where somebody else has it.
+
+    It must be set before torch is imported.
+    """
+    if DAEMON_VARIABLE in inherited or inherited.get(DISABLE_VARIABLE, "") not in ("", "0"):
+        return {}
+    try:
+        directory = kineto_directory(run_path, inherited)
+    except (ConfigError, OSError):
+        # Deep traces are taken in the process then.
+        return {}
+    # Its client complains every five seconds where the agent has died.
+    quiet = {} if LOG_VARIABLE in inherited else {LOG_VARIABLE: SILENT}
+    return {DAEMON_VARIABLE: "1", DIRECTORY_VARIABLE: str(directory), **quiet}
+
+
+def _run(command: Sequence[str], variables: Mapping[str, str], agent: AgentChild | None) -> int:
     """Start the command, pass signals on until it ends, return its exit code.
 
     The signals are blocked here and taken one by one, so that none is lost
@@ -101,6 +141,8 @@ def _run(command: Sequence[str], variables: Mapping[str, str]) -> int:
             preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, before),
         )
         while process.poll() is None:
+            if agent is not None:
+                agent.tend()
             received = signal.sigtimedwait(watched, 1.0)
             if (
                 received is not None
@@ -113,16 +155,18 @@ def _run(command: Sequence[str], variables: Mapping[str, str]) -> int:
         return _CANNOT_START
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if agent is not None:
+            agent.stop()
     return process.returncode if process.returncode >= 0 else 128 - process.returncode
 
 
-def _report(run_path: Path) -> None:
+def _report(run_path: Path, *, dormant: bool) -> None:
     """Say on stderr how many ranks recorded, and which did not end in order."""
     ranks = rank_directories(run_path)
     unfinished = [rank for rank, path in ranks.items() if not _is_closed(path)]
     plural = "" if len(ranks) == 1 else "s"
     sys.stderr.write(f"meshscope: {len(ranks)} rank{plural} recorded in {run_path}\n")
-    if not ranks:
+    if not ranks and not dormant:
         sys.stderr.write(
             "meshscope: no process had RANK set and imported torch; "
             "is the command a launcher such as torchrun?\n"

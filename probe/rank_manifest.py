@@ -53,7 +53,7 @@ class RankManifest:
             "pid": os.getpid(),
             "host": os.uname().nodename,
             # Equal on all containers of a machine: they share the monotonic clock.
-            "boot_id": _boot_id(),
+            "boot_id": boot_id(),
             "device_uuid": device_uuid,
             "started_unix_ns": unix_ns(),
         }
@@ -135,7 +135,8 @@ class RankManifest:
                 self._written = text
 
 
-def _boot_id() -> str | None:
+def boot_id() -> str | None:
+    """Return the id of this boot of the machine, None where there is none."""
     try:
         return _BOOT_ID.read_text(encoding="ascii").strip()
     except (OSError, ValueError):

@@ -1,5 +1,7 @@
 """Attach the probe in a rank that was started under ``meshscope run``.
 
+With ``--dormant`` the rank opens its control socket only, and records when asked.
+
 A rank is recorded by one process: the first one that has the rank's variables
 and imports torch. It leaves its pid in the environment, by which ``bootstrap``
 knows the processes that it spawns (data loader workers, compile workers): they
@@ -11,7 +13,7 @@ from __future__ import annotations
 import os
 import sys
 
-from .identity import OWNER_VARIABLE
+from .identity import DORMANT_VARIABLE, OWNER_VARIABLE
 from .imports import ImportWatch
 
 
@@ -32,7 +34,9 @@ def when_torch_is_imported() -> None:
         os.environ[OWNER_VARIABLE] = str(os.getpid())
         from . import api
 
-        api.attach()
+        api.stand_by()
+        if os.environ.get(DORMANT_VARIABLE, "") in ("", "0"):
+            api.attach()
 
     watch.start()
     watch.when_imported("torch", attach, _Stderr())

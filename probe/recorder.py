@@ -22,17 +22,19 @@ from typing import Any
 from weakref import WeakSet
 
 from .clock import now_ns
+from .parts import new_part
 from .rank_manifest import RankManifest
 from .ring import RingWriter
-from .schema.manifest import create_directory, rank_directory
 from .schema.records import (
     COLLECTIVE_CODES,
     COLLECTIVE_RECORD,
     COMPLETION_RECORD,
+    DEVICE_TIME_RECORD,
     DIRECTION_CODES,
     MEMORY_PHASE_CODES,
     MEMORY_RECORD,
     MEMORY_VALUES,
+    NO_WORD,
     P2P_RECORD,
     SPAN_CODES,
     SPAN_RECORD,
@@ -70,6 +72,7 @@ _COLLECTIVE, _pack_collective = _packer(COLLECTIVE_RECORD)
 _P2P, _pack_p2p = _packer(P2P_RECORD)
 _COMPLETION, _pack_completion = _packer(COMPLETION_RECORD)
 _MEMORY, _pack_memory = _packer(MEMORY_RECORD)
+_DEVICE_TIME, _pack_device_time = _packer(DEVICE_TIME_RECORD)
 
 
 class Recorder:
@@ -95,17 +98,14 @@ class Recorder:
         device_uuid: str | None = None,
         settings: StorageSettings | None = None,
     ) -> None:
-        """Create the rank's directory, ring and manifest; start the writer.
+        """Create the directory of a new part, its ring and manifest; start the writer.
 
         Raises:
-            OSError: They exist already (each rank and run records once), or
-                cannot be created.
+            OSError: They cannot be created.
             RuntimeError: The system has no thread to give.
         """
         settings = settings or StorageSettings()
-        directory = rank_directory(run_path, rank)
-        create_directory(run_path)
-        create_directory(directory)
+        directory, deleted = new_part(run_path, rank, settings.max_bytes)
         self.rank = rank
         self.step = -1
         self._ring = RingWriter(directory, rank=rank, slot_count=settings.slot_count)
@@ -113,6 +113,8 @@ class Recorder:
         self._commit = self._ring.commit
         self._manifest = RankManifest(directory, rank=rank, device_uuid=device_uuid)
         self._writer = SegmentWriter(directory, self._ring, self._manifest, settings)
+        if deleted:
+            self._manifest.count("parts_dropped", deleted)
         self._writer.start()
         self._open = True
         _OPEN.add(self)
@@ -131,11 +133,21 @@ class Recorder:
         """Return the index of an element type for issue calls; the same for the same name."""
         return self._manifest.add_dtype(name) if self._open else -1
 
-    def record_step(self, step: int, start_ns: int, dur_ns: int, tokens: int = UNKNOWN) -> None:
-        """Store an optimizer step: from the end of the previous one to its own end."""
+    def record_step(
+        self, step: int, start_ns: int, dur_ns: int, tokens: int = UNKNOWN, level: int = NO_WORD
+    ) -> None:
+        """Store an optimizer step: from the end of the previous one to its own end.
+
+        Args:
+            step: Its number.
+            start_ns: Monotonic time of the end of the previous step.
+            dur_ns: How long it took.
+            tokens: Tokens that this replica trained on, -1 if unknown.
+            level: Position in CaptureLevel of what was recorded in it.
+        """
         seq = self._take()
         try:
-            self._commit(seq, _pack_step(_STEP, seq, step, start_ns, dur_ns, tokens))
+            self._commit(seq, _pack_step(_STEP, seq, step, start_ns, dur_ns, tokens, level))
         except _UNRECORDABLE:
             self.count("record_errors")
 
@@ -148,8 +160,11 @@ class Recorder:
         stage: int = -1,
         chunk: int = -1,
         microbatch: int = -1,
-    ) -> None:
-        """Store a compute or host interval; ``cpu_ns`` -1 is unknown, other -1 are none."""
+    ) -> int:
+        """Store a compute or host interval; return its event id, -1 if not stored.
+
+        ``cpu_ns`` -1 is unknown, other -1 are none.
+        """
         seq = self._take()
         try:
             self._commit(
@@ -158,6 +173,16 @@ class Recorder:
                     _SPAN, seq, self.step, start_ns, dur_ns, cpu_ns, stage, chunk, microbatch, kind
                 ),
             )
+        except _UNRECORDABLE:
+            self.count("record_errors")
+            return -1
+        return seq
+
+    def record_device_time(self, event_id: int, start_ns: int, dur_ns: int) -> None:
+        """Store when the device ran what a span or operation launched; start -1 is unknown."""
+        seq = self._take()
+        try:
+            self._commit(seq, _pack_device_time(_DEVICE_TIME, seq, event_id, start_ns, dur_ns))
         except _UNRECORDABLE:
             self.count("record_errors")
 
@@ -281,6 +306,16 @@ class Recorder:
         if self._open:
             self._writer.flush()
 
+    def keep_ring(self) -> None:
+        """Write all that the ring holds in full, also of steps kept as sums; see ``flush``."""
+        if self._open:
+            self._writer.keep_ring()
+
+    def publish(self) -> None:
+        """Write the manifest now, so that what was just annotated survives a kill."""
+        if self._open:
+            self._manifest.write()
+
     def close(self) -> None:
         """Write the rest, mark the capture as complete, record nothing from now on."""
         if not self._open:
@@ -324,12 +359,15 @@ class NullRecorder(Recorder):
     issue_collective = _no_index
     issue_p2p = _no_index
     record_step = _nothing
-    record_span = _nothing
+    record_span = _no_index
+    record_device_time = _nothing
     complete = _nothing
     record_memory = _nothing
     count = _nothing
     annotate = _nothing
     flush = _nothing
+    keep_ring = _nothing
+    publish = _nothing
     close = _nothing
 
 

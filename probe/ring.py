@@ -19,6 +19,8 @@ from .schema.ring import (
     BODY_OFFSET,
     HEADER_BYTES,
     RING_NAME,
+    SIGN_OF_LIFE,
+    SIGN_OF_LIFE_OFFSET,
     SLOT_BYTES,
     SLOT_HEAD,
     new_header,
@@ -51,16 +53,17 @@ class RingWriter:
         descriptor = create_file(directory / RING_NAME, writable=os.O_RDWR)
         try:
             os.posix_fallocate(descriptor, 0, size_bytes)
-            self._mapping = mmap.mmap(descriptor, size_bytes)
+            mapping = mmap.mmap(descriptor, size_bytes)
         except OSError:
             (directory / RING_NAME).unlink(missing_ok=True)
             raise
         finally:
             os.close(descriptor)
         header = new_header(rank, os.getpid(), slot_count).pack()
-        self._mapping[: len(header)] = header
+        mapping[: len(header)] = header
         self.slot_count = slot_count
-        self.slots = memoryview(self._mapping)[HEADER_BYTES:]
+        self.slots = memoryview(mapping)[HEADER_BYTES:]
+        self._header = memoryview(mapping)[:HEADER_BYTES]
         self._mask = slot_count - 1
         self.take = itertools.count().__next__
 
@@ -78,13 +81,19 @@ class RingWriter:
         slots[body_start : body_start + len(body)] = body
         _pack_head(slots, start, _crc32(body), seq + 1)
 
+    def give_sign_of_life(self, time_ns: int) -> None:
+        """Note in the header that the process runs, readable after it was killed."""
+        SIGN_OF_LIFE.pack_into(self._header, SIGN_OF_LIFE_OFFSET, time_ns)
+
     def detach(self) -> None:
-        """Store all further records into a private scratch slot.
+        """Store all further records into a private scratch slot; let go of the file.
 
         Hooks may keep calling through references that they took before, so the
-        ring must stay usable after it was closed and in forked children.
+        ring must stay usable after it was closed and in forked children. The
+        mapping goes with the last view of it.
         """
         # In this order: a record that another thread is storing meanwhile fails
         # to fit the scratch slot, but never lands in a wrong slot of the file.
         self.slots = memoryview(bytearray(SLOT_BYTES))
         self._mask = 0
+        self._header = memoryview(bytearray(HEADER_BYTES))

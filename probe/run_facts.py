@@ -30,6 +30,8 @@ _FACTS = frozenset(
         "device_name",
     }
 )
+_REFINED = frozenset({"layout"})
+"""Facts that are learned piece by piece, the last piece being the best."""
 
 
 class RunFacts:
@@ -40,6 +42,7 @@ class RunFacts:
         self._writes = True
         self._said: dict[str, Any] = {}
         self._learned: dict[str, Any] = {}
+        self._refinable: set[str] = set()
 
     @property
     def waiting(self) -> bool:
@@ -78,7 +81,7 @@ class RunFacts:
         self._write()
 
     def learn(self, facts: Mapping[str, Any]) -> None:
-        """Fill in facts that nobody stated.
+        """Fill in facts that nobody stated; a mesh that is learned later is a finer one.
 
         Raises:
             MeshscopeError: The run's manifest is damaged.
@@ -92,8 +95,11 @@ class RunFacts:
             return
         present = read_json(self._path / MANIFEST_NAME)
         unknown = {
-            name: value for name, value in self._learned.items() if present.get(name) in (None, {})
+            name: value
+            for name, value in self._learned.items()
+            if present.get(name) in (None, {}) or name in self._refinable
         }
+        self._refinable = (self._refinable | (unknown.keys() & _REFINED)) - self._said.keys()
         if self._said or unknown:
             update_run_manifest(self._path, {**unknown, **self._said})
         self._said = {}

@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from .compat import UnsupportedError
+from .comparison import Comparison
 from .config import ProbeConfig
 from .early import EarlyRecorder
-from .hooks.base import Capture, Hook, Place
-from .hooks.collectives import CollectiveHook
-from .hooks.compute import ComputeHook
-from .hooks.host import CheckpointHook, DataLoadHook, GarbageHook
-from .hooks.memory import MemoryHook
-from .hooks.pipeline import PipelineHook
-from .hooks.steps import StepHook
-from .hooks.tags import MessageTags
-from .identity import Identity, default_run_path, identify
+from .full_records import FullRecords
+from .hook_set import HookSet
+from .hooks.base import Capture, Place
+from .identity import Identity, default_run_path, identify, launch_name, mark_owner, unmark_owner
 from .imports import ImportWatch
-from .recorder import NullRecorder, open_recorder
+from .kill_switch import DisableWatch
+from .level_control import LevelControl
+from .listeners import StepListeners
+from .recorder import NullRecorder, StorageSettings, open_recorder
 from .run_facts import RunFacts, software
 from .schema.errors import MeshscopeError
-from .schema.terms import CaptureLevel, SpanKind
+from .schema.terms import SpanKind
 
 
 class Session:
@@ -33,51 +31,96 @@ class Session:
     Nothing here raises into the training code: what goes wrong is counted in
     the capture, said once on stderr, and ends the part that it concerns.
 
+    ``start`` and ``close`` are for the main thread. Each does two things that may be
+    done apart: ``prepare`` and ``finish`` open and close files, on any thread;
+    ``hook`` and ``unhook`` change what the training code calls, in the main thread.
+
     Attributes:
         run_path: The run directory; None until the rank is known.
         rank: Global rank; -1 until it is known.
-        coverage: Why a source does not record, by source; empty when all do.
     """
 
-    def __init__(self, run_path: Path | None, config: ProbeConfig) -> None:
+    def __init__(
+        self,
+        run_path: Path | None,
+        config: ProbeConfig,
+        *,
+        listeners: StepListeners | None = None,
+        opened: Callable[[Session], None] | None = None,
+        disabled: Callable[[], None] | None = None,
+    ) -> None:
+        """Prepare nothing yet.
+
+        Args:
+            run_path: The run directory; found out when the rank is known if None.
+            config: Settings.
+            listeners: Told at the end of each step.
+            opened: Called once the rank is known and its recorder open.
+            disabled: Called when the run directory gets a file that forbids to record.
+        """
         self.run_path = run_path
         self.rank = -1
-        self.coverage: dict[str, str] = {}
+        self._listeners = listeners or StepListeners()
+        self._tell_opened = opened or (lambda _: None)
+        self._tell_disabled = disabled or self.mute
         self._early = EarlyRecorder()
         self._capture = Capture(self._early, config, self._open)
         self._source = self._capture.source("session")
         self._facts = RunFacts()
         self._watch = ImportWatch()
         self._pid = os.getpid()
-        self._installed: list[Hook] = []
-        self._steps = StepHook(self._capture, None, ())
+        self._levels = LevelControl(self._capture)
+        self._hooks = HookSet(self._capture, self._watch, self._facts, self._at_border)
+        self._comparison: Comparison | None = None
         self._opened = False
         self._closed = False
+        self._unhooked = False
+
+    @property
+    def coverage(self) -> dict[str, str]:
+        """Why a source does not record, by source; empty when all do that should."""
+        return self._hooks.coverage
 
     def start(self) -> None:
         """Install the hooks, now if torch is there, else as soon as it is imported."""
-        atexit.register(self.close)
-        self._watch.start()
-        if identify(os.environ) is not None:
-            self._open()
-        self._watch.when_imported("torch", self._install, self._source)
+        self.prepare()
+        self.hook()
 
     def close(self) -> None:
         """Remove every hook, restore what they patched, close the recorder."""
-        if self._closed or os.getpid() != self._pid:
+        self.unhook()
+        self.finish()
+
+    def prepare(self) -> None:
+        """Open the recorder if the rank is known already."""
+        atexit.register(self.close)
+        if identify(os.environ) is not None:
+            self._open()
+
+    def hook(self) -> None:
+        """Install the hooks, now if torch is there, else as soon as it is imported."""
+        self._watch.start()
+        self._watch.when_imported("torch", self._install, self._source)
+
+    def unhook(self) -> None:
+        """Remove every hook and restore what they patched; nothing is recorded from now on."""
+        if self._unhooked or os.getpid() != self._pid:
             return
-        self._closed = True
-        atexit.unregister(self.close)
+        self._closed = self._unhooked = True
         self._watch.stop()
         if self._early.has_spans or self._facts.waiting:
             # Nobody ever said who we are, so this is a job of one process.
             self._open()
-        for hook in reversed(self._installed):
-            try:
-                hook.remove()
-            except Exception as error:  # noqa: BLE001 - the other hooks must still be removed
-                self._source.failed(error)
-        self._installed.clear()
+        self._hooks.remove_all()
+        self._levels.close()
+
+    def finish(self) -> None:
+        """Close the recorder, after ``unhook`` or without ``hook``."""
+        if os.getpid() != self._pid:
+            return
+        self._closed = True
+        atexit.unregister(self.close)
+        unmark_owner(os.environ)
         recorder, self._capture.recorder = self._capture.recorder, NullRecorder(self.rank)
         recorder.close()
 
@@ -90,7 +133,7 @@ class Session:
         if self._closed:
             return
         try:
-            self._steps.end_step(tokens)
+            self._hooks.steps.end_step(tokens)
         except Exception as error:  # noqa: BLE001 - counted; training goes on
             self._source.failed(error)
 
@@ -106,11 +149,25 @@ class Session:
         except Exception as error:  # noqa: BLE001 - counted; training goes on
             self._source.failed(error)
 
+    def flush(self) -> None:
+        """Write all that the ring holds to disk, also of steps kept as sums; any thread."""
+        self._capture.recorder.keep_ring()
+
+    def annotate(self, key: str, value: Any) -> None:
+        """Put a fact about this rank into the capture; any thread."""
+        self._capture.recorder.annotate(key, value)
+
     def _learn(self, facts: Mapping[str, Any]) -> None:
         try:
             self._facts.learn(facts)
         except (MeshscopeError, OSError) as error:
             self._source.failed(error)
+
+    def mute(self) -> None:
+        """Record nothing from now on, from any thread; ``close`` has to follow."""
+        self._closed = True
+        self._hooks.silence()
+        self._capture.activity.listen = False
 
     def disarm(self) -> None:
         """Record nothing any more, in a forked child that shares the parent's files.
@@ -120,59 +177,33 @@ class Session:
         """
         self._closed = True
         self._watch.stop()
-        for hook in self._installed:
-            hook.source.on = False
+        self._hooks.silence()
         self._capture.activity.listen = False
         self._capture.recorder = NullRecorder(self.rank)
+
+    def set_level(self, level: str, from_step: int | None = None) -> str:
+        """Record more or less from a step border on; may be called from any thread.
+
+        Args:
+            level: A ``CaptureLevel``: steps, stages, collectives or kernels.
+            from_step: First step at that level; by default the next one. Ranks that
+                change at different steps record messages that do not fit together.
+
+        Returns:
+            What will happen, in words.
+
+        Raises:
+            ConfigError: There is no such level, or it would harm the job.
+        """
+        return self._levels.request(level, from_step)
 
     def _install(self) -> None:
         if self._closed:
             return
-        for name, hook in self._hooks():
-            try:
-                hook.install()
-                self._installed.append(hook)
-            except UnsupportedError as reason:
-                self._without(name, str(reason), hook)
-            except Exception as error:  # noqa: BLE001 - training must go on without this hook
-                self._source.failed(error)
-                self._without(name, f"{type(error).__name__}: {error}", hook)
+        self._levels.start(self._hooks)
         if identify(os.environ) is not None:
             self._open()
-        collectives = "collectives" not in self.coverage
-        level = CaptureLevel.COLLECTIVES if collectives else CaptureLevel.STAGES
-        self._learn({"capture_level": level.value, "software": software()})
-
-    def _hooks(self) -> list[tuple[str, Hook]]:
-        """Return the hooks of the wanted sources, in the order of installation."""
-        capture, tags = self._capture, MessageTags()
-        wanted = capture.config.sources
-        memory = MemoryHook(capture, self._facts) if "memory" in wanted else None
-        collectives = CollectiveHook(capture, tags)
-        self._steps = StepHook(capture, memory, (collectives.pending.step_ended,))
-        found: dict[str, Hook] = {
-            "collectives": collectives,
-            "compute": ComputeHook(capture),
-            "pipeline": PipelineHook(capture, tags, self._watch, self._facts),
-            "steps": self._steps,
-            "data_load": DataLoadHook(capture),
-            "gc": GarbageHook(capture),
-            "checkpoint": CheckpointHook(capture, self._watch),
-        }
-        if memory is not None:
-            found["memory"] = memory
-        for name in set(found) - set(wanted):
-            self.coverage[name] = "not wanted"
-        return [(name, hook) for name, hook in found.items() if name in wanted]
-
-    def _without(self, name: str, reason: str, hook: Hook) -> None:
-        try:
-            hook.remove()
-        except Exception as error:  # noqa: BLE001 - a half-installed hook must not stop the rest
-            self._source.failed(error)
-        self.coverage[name] = reason
-        self._capture.recorder.annotate(f"{name}.missing", reason)
-        self._capture.recorder.count(f"{name}_unseen")
+        self._learn({"capture_level": self._hooks.level.value, "software": software()})
 
     def _open(self) -> None:
         """Open the recorder of this rank, once it is known who that is."""
@@ -185,10 +216,32 @@ class Session:
             if self.run_path is None:
                 self.run_path = default_run_path(os.environ, identity.world_size)
             self._facts.open(self.run_path, identity)
-            recorder = open_recorder(self.run_path, identity.rank)
+            recorder = open_recorder(self.run_path, identity.rank, settings=self._storage())
         except (MeshscopeError, OSError) as error:
             recorder = NullRecorder(identity.rank, reason=str(error))
         if isinstance(recorder, NullRecorder):
             self._capture.tell_once(f"rank {self.rank} records nothing: {recorder.reason}")
+        else:
+            mark_owner(os.environ)
+        recorder.annotate("launch", launch_name(os.environ))
         self._early.release(recorder)
         self._capture.recorder = recorder
+        self._tell_opened(self)
+
+    def _at_border(self) -> None:
+        """Change what is recorded from the step on that now begins, where that is due."""
+        self._listeners.ended(self._capture.recorder.step, self._source.failed)
+        self._levels.at_border()
+        window_steps = self._capture.config.compare_window_steps
+        if not window_steps or self.run_path is None:
+            return
+        if self._comparison is None:
+            self._comparison = Comparison(self._hooks, self.run_path.name, window_steps)
+        self._comparison.at_border(self._capture.recorder.step)
+
+    def _storage(self) -> StorageSettings:
+        config = self._capture.config
+        full = FullRecords(config.full_first_steps, config.full_every_steps)
+        assert self.run_path is not None
+        watch = DisableWatch(self.run_path, self._tell_disabled)
+        return StorageSettings(full_records=full, each_wake=watch.look)

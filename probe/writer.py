@@ -12,21 +12,26 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from .clock import now_ns
 from .drain import RingDrain
+from .fold import Fold, joined
+from .full_records import FULL_RECORDS, FullRecords
 from .rank_manifest import RankManifest
 from .ring import RingWriter
 from .schema.errors import ConfigError
+from .schema.records import DRAINED_RECORD
 from .schema.ring import SLOT_BYTES, split_records
 from .schema.segment import SegmentFile, encode_records
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+    Rows = dict[str, NDArray[np.void]]
 
 _NS_PER_S = 1_000_000_000
 _LOCK_TIMEOUT_S = 5.0
@@ -40,9 +45,9 @@ class StorageSettings:
     """Slots of the ring, a power of two; 128 bytes each."""
     wake_s: float = 0.5
     """Time between two looks at the ring."""
-    batch_records: int = 4096
+    batch_records: int = 8192
     """Records that are worth a block of their own."""
-    batch_s: float = 5.0
+    batch_s: float = 30.0
     """Longest time for which fewer records wait."""
     segment_bytes: int = 16 << 20
     """A segment is closed at this size …"""
@@ -52,6 +57,10 @@ class StorageSettings:
     """Bound of the rank's ring and segments; the oldest but the first are dropped."""
     free_floor_frac: float = 0.05
     """No segment is written while the file system has less free space than this share."""
+    full_records: FullRecords = field(default_factory=FullRecords)
+    """Steps of which every communication record is written; of the others sums are."""
+    each_wake: Callable[[], None] | None = None
+    """Called by the writer's thread each time that it has looked at the ring."""
 
     def __post_init__(self) -> None:
         """Validate.
@@ -90,7 +99,11 @@ class SegmentWriter(threading.Thread):
         self._directory = directory
         self._manifest = manifest
         self._settings = settings
+        self._ring = ring
         self._drain = RingDrain(ring)
+        self._fold = Fold(settings.full_records)
+        if not settings.full_records.are_all:
+            manifest.annotate(FULL_RECORDS, asdict(settings.full_records))
         self._batch_records = min(settings.batch_records, settings.slot_count // 4)
         self._ended = threading.Event()
         self._drain_lock = threading.Lock()
@@ -103,9 +116,12 @@ class SegmentWriter(threading.Thread):
 
     def run(self) -> None:
         """Drain the ring until ``finish``."""
+        self._ring.give_sign_of_life(now_ns())
         self._attempt(_load_arrow)
         while not self._ended.wait(self._settings.wake_s):
             self._attempt(self._wake)
+            if self._settings.each_wake is not None:
+                self._attempt(self._settings.each_wake)
 
     def flush(self, *, final: bool = False) -> None:
         """Write all records that are in the ring now, from any thread.
@@ -130,6 +146,7 @@ class SegmentWriter(threading.Thread):
             if self.is_alive():
                 return False
         self.flush(final=True)
+        self._drain.release()
         return True
 
     def _attempt(self, work: Callable[[], None]) -> None:
@@ -139,6 +156,7 @@ class SegmentWriter(threading.Thread):
             self._manifest.count("writer_errors", 1)
 
     def _wake(self) -> None:
+        self._ring.give_sign_of_life(now_ns())
         waited_ns = now_ns() - self._drained_ns
         due = waited_ns >= self._settings.batch_s * _NS_PER_S
         if due or self._drain.has(self._batch_records):
@@ -151,25 +169,70 @@ class SegmentWriter(threading.Thread):
             return
         try:
             self._drained_ns = now_ns()
+            rows: Rows = {}
             while (slots := self._drain.collect(final=final)) is not None:
-                self._store(slots)
+                joined(rows, self._folded(slots))
+                if sum(map(len, rows.values())) >= self._batch_records:
+                    # One block of a whole ring would take several times its memory.
+                    self._append(rows)
+                    rows = {}
+            if final:
+                joined(rows, self._fold.finish())
+            self._append(rows)
             for name, amount in self._drain.take_losses().items():
                 self._manifest.count(name, amount)
             self._rotate(final=final)
         finally:
             self._drain_lock.release()
 
-    def _store(self, slots: NDArray[np.void]) -> None:
-        if not self._has_free_space():
-            self._manifest.count("disk_floor_dropped", len(slots))
+    def keep_ring(self) -> None:
+        """Write every record that the ring still holds, those of sums too, from any thread."""
+        self.flush()
+        self._attempt(self._append_ring)
+        self._manifest.write()
+
+    def _append_ring(self) -> None:
+        if not self._drain_lock.acquire(timeout=_LOCK_TIMEOUT_S):
+            self._manifest.count("writer_errors", 1)
             return
         try:
-            self._open_segment().append(encode_records(split_records(slots)))
-            self._segment_records += len(slots)
+            for slots in self._drain.held():
+                self._append(split_records(slots))
+            self._rotate(final=False)
+        finally:
+            self._drain_lock.release()
+
+    def _folded(self, slots: NDArray[np.void]) -> Rows:
+        """Return drained records as they are to be written: in full or as sums."""
+        rows: Rows = split_records(slots)
+        try:
+            rows = self._fold.take(rows)
+        except Exception:  # noqa: BLE001 - then everything is written as it is
+            self._manifest.count("fold_errors", 1)
+            self._fold = Fold(FullRecords())
+        if self._fold.kept_out:
+            rows[DRAINED_RECORD.name] = _drained(slots, self._fold.kept_out)
+            self._fold.kept_out = 0
+        if self._fold.too_late:
+            self._manifest.count("late_ends_dropped", self._fold.too_late)
+            self._fold.too_late = 0
+        return rows
+
+    def _append(self, rows: Rows) -> None:
+        """Write records as one block."""
+        count = sum(map(len, rows.values()))
+        if not count:
+            return
+        if not self._has_free_space():
+            self._manifest.count("disk_floor_dropped", count)
+            return
+        try:
+            self._open_segment().append(encode_records(rows))
+            self._segment_records += count
         except OSError:
             # The file may end in a torn block, so the next batch starts a new one.
             self._manifest.count("segment_write_errors", 1)
-            self._manifest.count("segment_write_dropped", len(slots))
+            self._manifest.count("segment_write_dropped", count)
             if self._segment is not None:
                 self._segment.abandon()
                 self._put_away(self._segment)
@@ -228,6 +291,16 @@ class SegmentWriter(threading.Thread):
                 continue
             self._manifest.count("segments_dropped", 1)
             self._manifest.count("segment_records_dropped", oldest.records)
+
+
+def _drained(slots: NDArray[np.void], kept_out: int) -> NDArray[np.void]:
+    """Return the record of how many of a run of slots were not written themselves."""
+    import numpy as np
+
+    first, last = int(slots["slot_seq"][0]), int(slots["slot_seq"][-1])
+    return np.array(
+        [(DRAINED_RECORD.code, first, last + 1, kept_out)], DRAINED_RECORD.numpy_dtype()
+    )
 
 
 def _load_arrow() -> None:

@@ -14,12 +14,29 @@ from typing import Annotated
 
 import typer
 
-from meshscope.probe.schema.errors import ConfigError
+from meshscope.probe.schema.errors import ConfigError, MeshscopeError
 
 from .config import TrainerConfig
+from .elastic import job_size, warning_of_restarts
 from .presets import file_text, load_config, preset_names, preset_text
+from .slurm import torchrun_environment
 
+_FAILURE = 1
 _USAGE_ERROR = 2
+
+_Out = Annotated[
+    Path | None,
+    typer.Option(help="Folder for losses.json and the ground truth of faults.", file_okay=False),
+]
+_SimulatedRanks = Annotated[
+    str | None,
+    typer.Option(
+        "--simulate-rank",
+        metavar="RANK,...",
+        help="Run a step of these ranks alone, without memory and without the others, and print "
+        "what they hold.",
+    ),
+]
 
 
 def main(  # noqa: PLR0913 - one parameter for each option
@@ -47,36 +64,36 @@ def main(  # noqa: PLR0913 - one parameter for each option
             "--faults", help="A TOML file with one [[faults]] table per fault.", dir_okay=False
         ),
     ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder for losses.json and the ground truth of faults.", file_okay=False
-        ),
-    ] = None,
+    out: _Out = None,
     dry_run: Annotated[  # noqa: FBT002 - typer reads options from the signature
         bool, typer.Option("--dry-run", help="Print the plan of the run and start nothing.")
     ] = False,
+    simulated: _SimulatedRanks = None,
 ) -> None:
     """Train a small transformer over a mesh of ranks, with injected faults if wanted."""
     try:
+        os.environ.update(torchrun_environment(os.environ))
         text = preset_text(preset) if config is None else file_text(config)
-        where = preset if config is None else str(config)
         settings = load_config(
             text,
             overrides=overrides or (),
             faults=faults or (),
             fault_file=fault_file,
-            where=where,
+            where=preset if config is None else str(config),
+            world_size=job_size(os.environ),
         )
         if dry_run:
             _print_plan(settings)
-        else:
+        if simulated is not None:
+            _simulate(settings, simulated)
+        elif not dry_run:
             _train(settings, out)
-    except ConfigError as error:
+    except MeshscopeError as error:
         # Every rank fails in the same way; one message is enough.
-        if os.environ.get("RANK", "0") == "0":
+        if os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0":
             sys.stderr.write(f"error: {error}\n")
-        raise typer.Exit(_USAGE_ERROR) from None
+        code = _USAGE_ERROR if isinstance(error, ConfigError) else _FAILURE
+        raise typer.Exit(code) from None
 
 
 def _train(settings: TrainerConfig, out: Path | None) -> None:
@@ -84,7 +101,11 @@ def _train(settings: TrainerConfig, out: Path | None) -> None:
     from .mesh import Place
     from .train import train
 
-    train(settings, Place.from_environment(), out=out, emit=_print_line)
+    place = Place.from_environment(os.environ)
+    warning = warning_of_restarts(os.environ)
+    if warning is not None and place.rank == 0:
+        _print_line(warning)
+    train(settings, place, out=out, emit=_print_line)
 
 
 def _print_plan(settings: TrainerConfig) -> None:
@@ -92,6 +113,29 @@ def _print_plan(settings: TrainerConfig) -> None:
     from .dry_run import dry_run_text
 
     sys.stdout.write(dry_run_text(settings))
+
+
+def _simulate(settings: TrainerConfig, ranks: str) -> None:
+    """Print what some ranks of the run would hold.
+
+    Raises:
+        ConfigError: There is no such rank, or the run cannot be simulated.
+    """
+    try:
+        wanted = [int(rank) for rank in ranks.split(",")]
+    except ValueError:
+        raise ConfigError(
+            f"{ranks!r} is no list of ranks",
+            where="--simulate-rank",
+            remedy="Write for example --simulate-rank 0,511",
+        ) from None
+    from .simulation import check_simulation, simulate_rank
+    from .simulation_text import simulation_text
+
+    for rank in wanted:
+        check_simulation(settings, rank)
+    for rank in wanted:
+        _print_line(simulation_text(settings, simulate_rank(settings, rank)))
 
 
 def _print_line(line: str) -> None:

@@ -50,6 +50,7 @@ def build_parts(
     injector: FaultInjector,
     *,
     out: Path | None = None,
+    first_step: int = 0,
 ) -> Parts:
     """Build the stages of this rank and what trains them; every rank must come here.
 
@@ -59,6 +60,7 @@ def build_parts(
         comm: Issues the collectives.
         injector: Hooks the faults of this rank into its stages.
         out: Folder of the account of memory; None writes none.
+        first_step: Where the training begins.
     """
     memory = config.memory
     store = ActivationStore(offload=memory.offload) if memory.offload or memory.account else None
@@ -74,10 +76,12 @@ def build_parts(
             sequence_parallel=config.tensor.sequence_parallel,
             context=_context(config, mesh, comm),
             experts=_experts(config, mesh),
-        ).to(mesh.device)
+        )
         for index in own_stages(config, mesh.pp.position)
     ]
     for stage in stages:
+        if mesh.device.type != "cpu":  # where weights are drawn; fake ones cannot be moved
+            stage.to(mesh.device)
         if memory.recompute == "selective":
             stage.recompute_halves(recomputed)
         injector.attach(stage)
@@ -86,7 +90,9 @@ def build_parts(
     account: Account = NoAccount()
     if memory.account and store is not None and out is not None:
         path = account_path(out, mesh.rank)
-        account = MemoryAccount(path, mesh.device, store, replica.held)
+        account = MemoryAccount(
+            path, mesh.device, store, lambda: replica.kept().sizes(), first_step=first_step
+        )
     return Parts(
         stages=nn.ModuleList(stages),
         pipeline=Pipeline(config, mesh, stages, comm, replica.listener),

@@ -39,7 +39,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-_DURATIONS = frozenset({"dur_ns", "cpu_ns"})
+_DURATIONS = frozenset(
+    {"dur_ns", "cpu_ns", "wait_ns"}
+    | {f"{end}_{what}_ns" for end in ("min", "max") for what in ("dur", "wait")}
+)
 _MILLION = 1_000_000
 
 
@@ -127,7 +130,7 @@ def _wrong(name: str, table: pa.Table, clock: WrongClock) -> NDArray[np.void]:
     record = next(record for record in RECORD_TYPES.values() if record.name == name)
     rows = np.zeros(table.num_rows, dtype=record.numpy_dtype())
     rows["code"] = record.code
-    for column in table.column_names:
+    for column, _ in record.fields:
         values = table.column(column).to_numpy()
         known = values >= 0
         if column in _DURATIONS:

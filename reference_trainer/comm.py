@@ -12,7 +12,7 @@ and do not pass through here.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -24,6 +24,7 @@ from meshscope.probe.clock import now_ns
 from meshscope.probe.schema.terms import Axis
 
 from .compat import all_gather_single, reduce_scatter_single
+from .host_staging import StagedWork, host_like, to_host
 from .mesh import MeshGroup
 
 
@@ -89,16 +90,24 @@ class Pending:
 class Communicator:
     """Issues collectives and counts what this rank waits for them.
 
+    Args:
+        links: Adds the delay of an injected slow link.
+        staged: Operations that go through host memory; see ``host_staging``.
+
     Attributes:
         links: Adds the delay of an injected slow link.
         waited_ns: Time spent in waits since the start, in nanoseconds.
         collectives: How many were issued since the start, by name and axis.
+        payload_bytes: The payload of all of them, by name and axis: of each the larger of what
+            goes in and what comes out.
     """
 
-    def __init__(self, links: Links) -> None:
+    def __init__(self, links: Links, staged: Collection[str] = ()) -> None:
         self.links = links
+        self._staged = staged
         self.waited_ns = 0
         self.collectives: Counter[tuple[str, Axis]] = Counter()
+        self.payload_bytes: Counter[tuple[str, Axis]] = Counter()
 
     def all_reduce(
         self, tensor: Tensor, group: MeshGroup, *, op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM
@@ -106,7 +115,8 @@ class Communicator:
         """Sum a tensor over the group, or reduce it by another operation, in place."""
         if group.size == 1:
             return self._nothing()
-        return self._issue("all_reduce", tensor, group, partial(dist.all_reduce, tensor, op))
+        start = partial(dist.all_reduce, op=op)
+        return self._issue("all_reduce", group, start, (tensor,))
 
     def all_gather(self, shard: Tensor, group: MeshGroup) -> tuple[Tensor, Pending]:
         """Return the shards of all members, (group, ...), and when they are there."""
@@ -121,7 +131,7 @@ class Communicator:
         if group.size == 1:
             whole.copy_(shard)
             return self._nothing()
-        return self._issue("all_gather", whole, group, partial(all_gather_single, whole, shard))
+        return self._issue("all_gather", group, all_gather_single, (whole, shard))
 
     def reduce_scatter(self, whole: Tensor, group: MeshGroup) -> tuple[Tensor, Pending]:
         """Return this member's part of the sum of (group, ...), and when it is there."""
@@ -133,8 +143,7 @@ class Communicator:
         if group.size == 1:
             shard.copy_(whole)
             return self._nothing()
-        start = partial(reduce_scatter_single, shard, whole)
-        return self._issue("reduce_scatter", whole, group, start)
+        return self._issue("reduce_scatter", group, reduce_scatter_single, (shard, whole))
 
     def all_to_all(
         self,
@@ -161,12 +170,10 @@ class Communicator:
         received = sent.new_empty(rows, *sent.shape[1:])
         start = partial(
             dist.all_to_all_single,
-            received,
-            sent.contiguous(),
-            None if received_rows is None else list(received_rows),
-            None if sent_rows is None else list(sent_rows),
+            output_split_sizes=None if received_rows is None else list(received_rows),
+            input_split_sizes=None if sent_rows is None else list(sent_rows),
         )
-        return received, self._issue("all_to_all", sent, group, start)
+        return received, self._issue("all_to_all", group, start, (received, sent.contiguous()))
 
     def pass_on(self, tensor: Tensor, group: MeshGroup) -> tuple[Tensor, Pending]:
         """Send a tensor to the next member of a ring, and receive the previous one's.
@@ -177,7 +184,7 @@ class Communicator:
         if group.size == 1:
             return tensor, self._nothing()
         self.links.before(group.axis)
-        self.collectives["pass_on", group.axis] += 1
+        self._count("pass_on", tensor, group)
         received = torch.empty_like(tensor)
         after = group.ranks[(group.position + 1) % group.size]
         before = group.ranks[group.position - 1]
@@ -216,21 +223,36 @@ class Communicator:
         """Return what is complete already."""
         return Pending((), None, self)
 
+    def _count(self, name: str, payload: Tensor, group: MeshGroup) -> int:
+        """Count an exchange, and return the size of its payload in bytes."""
+        size_bytes = payload.numel() * payload.element_size()
+        self.collectives[name, group.axis] += 1
+        self.payload_bytes[name, group.axis] += size_bytes
+        return size_bytes
+
     def _issue(
-        self, name: str, payload: Tensor, group: MeshGroup, start: Callable[..., dist.Work]
+        self,
+        name: str,
+        group: MeshGroup,
+        start: Callable[..., dist.Work],
+        tensors: tuple[Tensor, ...],
     ) -> Pending:
         """Start a collective of torch.distributed, and hold it back on a slow link.
 
         Args:
-            name: What it is counted as.
-            payload: The larger of what goes in and what comes out.
+            name: What it is counted as, and staged as.
             group: The members.
-            start: The function, with its tensors.
+            start: The function.
+            tensors: Its tensors, the result first; one where it works in place.
         """
         self.links.before(group.axis)
-        self.collectives[name, group.axis] += 1
+        size_bytes = self._count(name, max(tensors, key=Tensor.numel), group)
         issue_ns = now_ns()
-        work = start(group=group.handle, async_op=True)
-        size_bytes = payload.numel() * payload.element_size()
+        if name in self._staged:
+            host = (*(host_like(result) for result in tensors[:-1]), to_host(tensors[-1]))
+            inner = start(*host, group=group.handle, async_op=True)
+            work: dist.Work = StagedWork(inner, host, tensors[0])
+        else:
+            work = start(*tensors, group=group.handle, async_op=True)
         hold = self.links.hold(work, group.axis, issue_ns=issue_ns, size_bytes=size_bytes)
         return Pending((work,), hold, self)

@@ -11,8 +11,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[attr-defined]
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, ReduceScatter
+from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import (
     _Action,
     _ComputationType,
@@ -50,6 +53,31 @@ foreach_scale = torch._foreach_mul_
 
 REDUCE_GRAD = _ComputationType.REDUCE_GRAD
 """What the runtime does when the last backward of a stage is done."""
+
+
+def take_shapes_for_granted(stage: PipelineStage) -> None:
+    """Let a stage believe that its neighbours know all shapes too, without asking them.
+
+    In its first step torch's runtime sends a vote along the pipeline and back. A
+    rank that is simulated alone has no neighbours to answer.
+    """
+
+    def agree(*_args: object, **_options: object) -> Tensor:
+        return torch.tensor(1)
+
+    stage._warmup_forward_vote = agree  # type: ignore[method-assign]
+    stage._warmup_backward_result = agree  # type: ignore[method-assign]
+
+
+def receive_buffers(stage: PipelineStage) -> list[Tensor]:
+    """Return what a stage receives into: a buffer per microbatch and direction."""
+    by_microbatch = [*stage.args_recv_info.values(), *stage.grad_recv_info.values()]
+    buffers = [getattr(one, "buffer", None) for each in by_microbatch for one in each]
+    return [buffer for buffer in buffers if buffer is not None]
+
+
+real_tensors = unset_fake_temporarily
+"""A context in which tensors have memory, also where a simulation makes them without."""
 
 
 def is_wanted(node: Any) -> bool:
@@ -93,6 +121,9 @@ __all__ = [
     "foreach_scale",
     "is_wanted",
     "process_group",
+    "real_tensors",
+    "receive_buffers",
     "reduce_scatter_single",
+    "take_shapes_for_granted",
     "work_from_future",
 ]

@@ -8,6 +8,7 @@ from typing import Literal
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.terms import Axis
 
+from .checkpoint_config import CheckpointConfig
 from .checks import require as _require
 from .device_config import DeviceConfig, PaceConfig
 from .fault_spec import FaultSpec
@@ -18,6 +19,7 @@ from .schedules import rank_of_last_stage
 from .split_config import ContextConfig, MoeConfig, TensorConfig, check_splits
 
 __all__ = [
+    "CheckpointConfig",
     "ContextConfig",
     "DataConfig",
     "DataParallelConfig",
@@ -43,10 +45,15 @@ class TrainConfig:
     """Optimizer steps."""
     global_batch: int = 8
     """Sequences per step over all data-parallel ranks and microbatches."""
+    replica_batch: int = 0
+    """Sequences per step of one replica, from which ``global_batch`` follows where a
+    configuration is loaded; 0: ``global_batch`` is given."""
     learning_rate: float = 0.1
     """Constant learning rate."""
     optimizer: Literal["sgd", "adamw"] = "sgd"
-    """Plain SGD, or AdamW without weight decay."""
+    """SGD, or AdamW without weight decay."""
+    momentum: float = 0.0
+    """Of SGD: how much of the last update is kept; 0: nothing."""
     seed: int = 1
     """Seed of the weights and of the data."""
     max_grad_norm: float = 0.0
@@ -64,9 +71,22 @@ class TrainConfig:
         """
         for name in ("steps", "global_batch", "bucket_bytes"):
             _require(getattr(self, name) >= 1, "must be at least 1", where=f"train.{name}")
-        for name in ("learning_rate", "max_grad_norm"):
+        for name in ("learning_rate", "max_grad_norm", "seed", "replica_batch"):
             _require(getattr(self, name) >= 0, "must not be negative", where=f"train.{name}")
-        _require(self.seed >= 0, "must not be negative", where="train.seed")
+        _require(0 <= self.momentum < 1, "must be at least 0 and below 1", where="train.momentum")
+        _require(
+            self.momentum == 0 or self.optimizer == "sgd",
+            f"{self.optimizer} has averages of its own",
+            where="train.momentum",
+            remedy="Set it to 0, or train.optimizer to sgd",
+        )
+
+    @property
+    def averages(self) -> tuple[str, ...]:
+        """Return what the optimizer keeps for each weight, by torch's names."""
+        if self.optimizer == "adamw":
+            return ("exp_avg", "exp_avg_sq")
+        return ("momentum_buffer",) if self.momentum else ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +149,8 @@ class TrainerConfig:
     """Sharding over the replicas, and the form of gradients on the wire."""
     memory: MemoryConfig = field(default_factory=MemoryConfig)
     """Precision, and what is kept for the backward."""
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    """Where training is saved, and where it goes on."""
     faults: tuple[FaultSpec, ...] = ()
     """Faults to inject, with their step windows."""
 
@@ -209,6 +231,13 @@ class TrainerConfig:
             "and would not slow a GPU",
             where="faults",
             remedy="Use slow_rank:mode=sleep with device.kind = cuda",
+        )
+
+        _require(
+            self.device.staging == "auto" or all(f.kind != "slow_link" for f in self.faults),
+            "slow_link holds what gloo moves by itself, not what goes through host memory",
+            where="faults",
+            remedy="Set device.staging to auto",
         )
 
     def _check_data(self) -> None:

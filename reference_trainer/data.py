@@ -124,6 +124,7 @@ def batches(
     config: TrainerConfig,
     dp_rank: int,
     *,
+    first_step: int = 0,
     stall: LoadStall = _no_stall,
     log: StallLog | None = None,
 ) -> Iterator[tuple[Tensor, Tensor]]:
@@ -132,6 +133,7 @@ def batches(
     Args:
         config: The run.
         dp_rank: The replica.
+        first_step: Where to begin: the position in the data is the step.
         stall: Holds up the loading of some batches, in the process that loads them.
         log: Is told of each batch that was held up, when it arrives here.
     """
@@ -139,17 +141,18 @@ def batches(
     loader = DataLoader(
         StepBatches(config, dp_rank, stall),
         batch_size=None,
+        sampler=range(first_step, config.train.steps),
         num_workers=settings.num_workers,
         prefetch_factor=settings.prefetch_factor if settings.num_workers else None,
     )
-    return _unpack(iter(loader), log)
+    return _unpack(iter(loader), log, first_step)
 
 
 def _unpack(
-    items: Iterator[tuple[Tensor, Tensor, Span]], log: StallLog | None
+    items: Iterator[tuple[Tensor, Tensor, Span]], log: StallLog | None, first_step: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield ids and labels, and pass on when their loading was held up."""
-    for step, (ids, labels, span_ns) in enumerate(items):
+    for step, (ids, labels, span_ns) in enumerate(items, start=first_step):
         start_ns, end_ns = span_ns
         if log is not None and end_ns:
             log(step, (start_ns, end_ns))

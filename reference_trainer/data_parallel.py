@@ -108,9 +108,9 @@ class GradientReducer:
         return [gradients.kept for gradients in self._gradients]
 
     @property
-    def held_bytes(self) -> int:
-        """Return the bytes of the buckets and parts that exist now."""
-        return sum(gradients.held_bytes for gradients in self._gradients)
+    def held(self) -> list[Tensor]:
+        """Return the buckets and parts that exist now."""
+        return [kept for gradients in self._gradients for kept in gradients.held]
 
     def start_step(self) -> None:
         """Zero the gradients and count backwards from the beginning."""
@@ -214,9 +214,9 @@ class _BucketGradients:
         return kept
 
     @property
-    def held_bytes(self) -> int:
-        """Return the bytes of the buffers that exist now."""
-        return sum(kept.nbytes for kept in (self._flat, self._part) if kept is not None)
+    def held(self) -> list[Tensor]:
+        """Return the buffers that exist now."""
+        return [kept for kept in (self._flat, self._part) if kept is not None]
 
     def start_step(self) -> None:
         """Zero the gradients."""

@@ -15,7 +15,11 @@ class DeviceConfig:
     kind: Literal["cpu", "cuda"] = "cpu"
     """Device of parameters and activations; ``cuda`` takes the device of the local rank."""
     backend: Literal["gloo", "nccl"] = "gloo"
-    """torch.distributed backend of every process group."""
+    """torch.distributed backend of every process group, whatever the device: ``gloo`` lets several
+    ranks share a GPU."""
+    staging: Literal["auto", "always"] = "auto"
+    """Which operations go through host memory: with gloo those that it has no form of for the
+    device, or every one of them."""
     timeout_s: float = 300.0
     """Time after which a collective that does not complete ends the run, in seconds."""
 
@@ -30,6 +34,12 @@ class DeviceConfig:
             "nccl moves device memory only",
             where="device.backend",
             remedy="Set device.kind to cuda, or device.backend to gloo",
+        )
+        require(
+            self.backend == "gloo" or self.staging == "auto",
+            "stages nothing: nccl moves device memory only",
+            where="device.staging",
+            remedy="Set it to auto, or device.backend to gloo",
         )
         require(self.timeout_s > 0, "must be positive", where="device.timeout_s")
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from meshscope.probe.schema.layout import MESH_AXES
 from meshscope.probe.schema.terms import Axis
 
 from .bubble_plan import FORMULAS, BubblePlan, bubble_plans, expected_cost, stage_costs
+from .checkpoint_plan import checkpoint_lines
 from .config import TrainerConfig
 from .group_members import expert_groups
 from .memory_plan import RankMemory, memory_plan
 from .parameter_counts import parameter_count
 from .stage_split import layer_ranges
+from .text_table import gigabytes, table
 
-_GB = 1e9
 _SHOWN_MEMBERS = 4
 
 
@@ -26,6 +27,7 @@ def dry_run_text(config: TrainerConfig) -> str:
         _stage_lines(config),
         _bubble_lines(config),
         _memory_lines(config),
+        checkpoint_lines(config),
     )
     return "\n\n".join("\n".join(lines) for lines in sections) + "\n"
 
@@ -63,7 +65,7 @@ def _group_lines(config: TrainerConfig) -> list[str]:
         rows.append(["ep", f"{len(groups):,}", f"{layout.ep}", _members(groups[0])])
     if pairs := config.embedding_groups():
         rows.append(["embedding", f"{len(pairs):,}", "2", _members(pairs[0])])
-    return _table(rows) if len(rows) > 1 else ["groups    none: one rank"]
+    return table(rows) if len(rows) > 1 else ["groups    none: one rank"]
 
 
 def _stage_lines(config: TrainerConfig) -> list[str]:
@@ -83,7 +85,7 @@ def _stage_lines(config: TrainerConfig) -> list[str]:
                 f"{plan.parameters:,}",
             ]
         )
-    return _table(rows)
+    return table(rows)
 
 
 def _bubble_lines(config: TrainerConfig) -> list[str]:
@@ -101,7 +103,7 @@ def _bubble_lines(config: TrainerConfig) -> list[str]:
     split = "equal stages" if len(set(stage_costs(config))) == 1 else "its unequal stages"
     return [
         head,
-        *_table(rows),
+        *table(rows),
         *(f"{plan.kind} does not fit: {plan.refusal}" for plan in plans if plan.cost is None),
         f"with {split}, {schedule.kind} idles {own.idle_over_ideal:.2%} of ideal, "
         f"{own.idle_frac:.2%} of the step",
@@ -129,7 +131,7 @@ def _memory_lines(config: TrainerConfig) -> list[str]:
     rows += [_memory_row(plan) for plan in memory_plan(config)]
     return [
         "memory    GB per GPU (10^9 bytes) in bf16 with fp32 Adam",
-        *_table(rows),
+        *table(rows),
         "Per parameter 2 + 2 + 12 bytes (arXiv 1910.02054, section 3.1); ZeRO-1 divides the 12 by "
         f"dp x cp = {config.layout.dp * config.layout.cp}, for experts by that over ep.",
         "Activations at their peak by arXiv 2205.05198, section 4, with fused attention and no "
@@ -144,16 +146,10 @@ def _memory_row(plan: RankMemory) -> list[str]:
     activations = (held.kept, held.sequence_parallel, held.recomputed)
     return [
         str(plan.position),
-        *(_gigabytes(size) for size in sizes),
+        *(gigabytes(size) for size in sizes),
         f"{plan.microbatches_held:.2f}",
-        *(_gigabytes(size) for size in activations),
+        *(gigabytes(size) for size in activations),
     ]
-
-
-def _gigabytes(size_bytes: float) -> str:
-    """Return GB with three significant digits for small sizes, one decimal for large ones."""
-    size = size_bytes / _GB
-    return f"{size:.1f}" if size >= 1 else f"{size:.3g}"
 
 
 def _members(ranks: Sequence[int]) -> str:
@@ -165,14 +161,3 @@ def _members(ranks: Sequence[int]) -> str:
     if len(ranks) <= _SHOWN_MEMBERS:
         return " ".join(map(str, ranks))
     return f"{' '.join(map(str, ranks[: _SHOWN_MEMBERS - 1]))} … {ranks[-1]}"
-
-
-def _table(rows: Iterable[Sequence[str]]) -> list[str]:
-    """Return aligned lines; numbers stand right, words left."""
-    columns = list(zip(*rows, strict=True))
-    aligned = []
-    for column in columns:
-        width = max(map(len, column))
-        right = all(cell[:1].isdigit() and " " not in cell for cell in column[1:])
-        aligned.append([cell.rjust(width) if right else cell.ljust(width) for cell in column])
-    return ["  ".join(cells).rstrip() for cells in zip(*aligned, strict=True)]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 COMMON = frozenset({"kind", "start", "stop", "window", "seed"})
 """Settings of every kind."""
-PLACE = frozenset({"rank", "tp", "pp", "dp"})
+PLACE = frozenset({"rank", "tp", "pp", "dp", "cp"})
 """Settings that name a rank."""
 
 

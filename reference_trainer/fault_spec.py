@@ -13,7 +13,7 @@ from .group_members import groups_of_axis
 
 RANDOM_RANK: Literal["random"] = "random"
 ALL_RANKS: Literal["all"] = "all"
-_COORDINATES = ("tp", "pp", "dp")
+_COORDINATES = ("tp", "pp", "dp", "cp")
 _MOST_STOPPED = 0.9
 
 
@@ -46,6 +46,8 @@ class FaultSpec:
     """Pipeline coordinate of the rank."""
     dp: int | None = None
     """Data-parallel coordinate of the rank."""
+    cp: int | None = None
+    """Context-parallel coordinate of the rank."""
     mode: Literal["", "sleep", "compute", "duty", "exit", "kill"] = ""
     """slow_rank: ``sleep`` (default) leaves the core to others, ``compute`` burns CPU in matmuls,
     ``duty`` stops the whole process for a part of each period. crash: ``exit`` (default) or
@@ -138,7 +140,7 @@ class FaultSpec:
     def _check_place(self) -> None:
         if self.has_coordinates and self.rank != RANDOM_RANK:
             self._refuse(
-                "is given a rank and coordinates", "Name the rank by rank or by tp, pp and dp"
+                "is given a rank and coordinates", "Name the rank by rank or by tp, pp, dp and cp"
             )
         if self.rank == ALL_RANKS and not self.rule.may_hit_all:
             self._refuse("cannot have rank=all", "Name one rank")

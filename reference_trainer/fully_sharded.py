@@ -28,17 +28,18 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from meshscope.probe.schema.terms import Axis
 
 from .comm import Communicator
-from .compat import AllGather, ReduceScatter
+from .compat import AllGather, ReduceScatter, real_tensors
 from .config import TrainerConfig
 from .gradient_buckets import GRADIENT_DTYPE
 from .gradient_groups import Reduction, by_reduction, reduced_over, reduction_of
 from .gradient_norm import Piece, copies_over, gradient_norm, mark_split, split_axes
 from .group_members import replica_groups
-from .memory_account import HeldBytes, local_part, optimizer_bytes, tensor_bytes
+from .memory_account import KeptTensors, local_part, optimizer_state
 from .mesh import Mesh, MeshGroup, own_group
 from .model import Stage
 from .optimizer import build_optimizer
 from .precision import model_dtype
+from .weight_places import TrainedPart, box_of, hold_box
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +97,7 @@ class FullyShardedReplica:
         self._parameters = [parameter for stage in stages for parameter in stage.parameters()]
         self.optimizer = build_optimizer(config.train, self._parameters)
         self._copies = groups.replicate.size
+        self._shard = groups.shard
         self._tp, self._comm = mesh.tp, comm
         self._summands = by_reduction(self._parameters).get(Reduction.REPLICAS_AND_TP, ())
         self._norm = gradient_norm(config.train.max_grad_norm, mesh, comm)
@@ -134,14 +136,28 @@ class FullyShardedReplica:
     def settle(self) -> None:
         """Do nothing: the parts are what the optimizer left."""
 
-    def held(self) -> HeldBytes:
+    def trained_parts(self) -> list[TrainedPart]:
+        """Return what this rank trains of each weight: its rows."""
+        parts = []
+        for parameter in self._parameters:
+            # FSDP2 cuts the first dimension as torch.chunk does.
+            rows = -(-parameter.shape[0] // self._shard.size)
+            begin = min(rows * self._shard.position, parameter.shape[0])
+            size = local_part(parameter).numel()
+            start = begin * (parameter.numel() // parameter.shape[0])
+            parts.append(TrainedPart(parameter, start, parameter, slice(0, size)))
+        return parts
+
+    def publish(self) -> None:
+        """Do nothing: the next step gathers the weights from the parts."""
+
+    def kept(self) -> KeptTensors:
         """Return what this rank keeps from step to step; within a step its weights are whole."""
-        gradients = [p.grad for p in self._parameters if p.grad is not None]
-        return HeldBytes(
-            weights_bytes=tensor_bytes(self._parameters),
-            masters_bytes=0,
-            gradients_bytes=tensor_bytes(gradients),
-            optimizer_bytes=optimizer_bytes(self.optimizer),
+        return KeptTensors(
+            weights=self._parameters,
+            masters=(),
+            gradients=[p.grad for p in self._parameters if p.grad is not None],
+            optimizer=optimizer_state(self.optimizer),
         )
 
 
@@ -154,7 +170,7 @@ def _shard_stage(
 ) -> None:
     """Shard a stage in place: its blocks, its edges, then the rest."""
     marks = {
-        name: (split_axes(parameter), reduction_of(parameter))
+        name: (split_axes(parameter), reduction_of(parameter), box_of(parameter))
         for name, parameter in stage.named_parameters()
     }
     settings: dict[str, Any] = {
@@ -178,20 +194,22 @@ def _shard_stage(
             sharded.set_custom_reduce_scatter(_CountedReduceScatter(groups.shard, comm))
     # The parts are new parameters, which know nothing of the old ones.
     for name, parameter in stage.named_parameters():
-        axes, reduction = marks[name]
-        reduced_over(reduction, mark_split(parameter, *axes))
+        axes, reduction, box = marks[name]
+        reduced_over(reduction, mark_split(hold_box(parameter, box), *axes))
 
 
 def _device_mesh(groups: ShardGroups, device: torch.device, replicas: Sequence[int]) -> DeviceMesh:
     """Return the replicas as FSDP2 wants them: one axis, or copies x parts."""
-    if groups.replicate.size == 1:
-        return DeviceMesh.from_group(groups.shard.handle, device.type, mesh_dim_names=("dp",))
-    return DeviceMesh.from_group(
-        [groups.replicate.handle, groups.shard.handle],
-        device.type,
-        mesh=torch.tensor(replicas).view(groups.replicate.size, groups.shard.size),
-        mesh_dim_names=("dp_replicate", "dp_shard"),
-    )
+    # A mesh finds its own rank in a tensor, which has to have values.
+    with real_tensors():
+        if groups.replicate.size == 1:
+            return DeviceMesh.from_group(groups.shard.handle, device.type, mesh_dim_names=("dp",))
+        return DeviceMesh.from_group(
+            [groups.replicate.handle, groups.shard.handle],
+            device.type,
+            mesh=torch.tensor(replicas).view(groups.replicate.size, groups.shard.size),
+            mesh_dim_names=("dp_replicate", "dp_shard"),
+        )
 
 
 class _CountedAllGather(AllGather):

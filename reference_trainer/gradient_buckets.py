@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import accumulate
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 GRADIENT_DTYPE = torch.float32
 """Gradients are added up in fp32, whatever the weights are."""
+
+
+class BucketPiece(NamedTuple):
+    """What of a parameter lies in a part of a buffer."""
+
+    parameter: nn.Parameter
+    """The parameter."""
+    start: int
+    """First of its elements that does."""
+    place: slice
+    """Where they lie within the part."""
 
 
 class Bucket:
@@ -39,14 +51,14 @@ class Bucket:
         parameter = self.members[member]
         return flat.narrow(0, self._offsets[member], parameter.numel()).view_as(parameter)
 
-    def pieces(self, part: int) -> Iterator[tuple[nn.Parameter, slice]]:
-        """Yield each member that reaches into a part, and where it lies within that part."""
+    def pieces(self, part: int) -> Iterator[BucketPiece]:
+        """Yield what lies in a part, member by member."""
         begin = part * self.part_size
         for parameter, offset in zip(self.members, self._offsets, strict=True):
             low = max(offset - begin, 0)
             high = min(offset + parameter.numel() - begin, self.part_size)
             if low < high:
-                yield parameter, slice(low, high)
+                yield BucketPiece(parameter, begin + low - offset, slice(low, high))
 
 
 def split_into_buckets(

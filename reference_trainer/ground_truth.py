@@ -31,6 +31,23 @@ def truth_path(out: Path, rank: int) -> Path:
     return out / f"ground_truth.rank{rank:05d}.jsonl"
 
 
+def attempt_folder(out: Path, number: int) -> Path:
+    """Return where an attempt at a run writes: the first into ``out`` itself.
+
+    >>> attempt_folder(Path("out"), 2).as_posix()
+    'out/attempt2'
+    """
+    return out if number == 1 else out / f"attempt{number}"
+
+
+def next_attempt(out: Path) -> int:
+    """Return the number of the first attempt that has written nothing yet."""
+    number = 1
+    while truth_path(attempt_folder(out, number), 0).exists():
+        number += 1
+    return number
+
+
 class GroundTruth:
     """Writes the log of one rank.
 

@@ -59,16 +59,16 @@ class MasterWeights:
         if dtype != GRADIENT_DTYPE:
             self._weights = [flat.to(dtype) for flat in self._weights]
             self.masters = [nn.Parameter(master.detach().clone()) for master in self.masters]
+        self._copied = dtype != GRADIENT_DTYPE
         for bucket, flat in zip(self._buckets, self._weights, strict=True):
             for member, parameter in enumerate(bucket.members):
                 parameter.data = bucket.view(flat, member)
         self._pending: list[Pending] = []
 
     @property
-    def extra_bytes(self) -> int:
-        """Return the bytes of masters that are not the model's weights themselves."""
-        pairs = zip(self._weights, self.masters, strict=True)
-        return sum(master.nbytes for flat, master in pairs if not self._is_own(flat, master))
+    def copies(self) -> Sequence[Tensor]:
+        """Return the masters that are not the model's weights themselves: all or none."""
+        return self.masters if self._copied else ()
 
     def take_gradients(self, sums: Sequence[Tensor]) -> None:
         """Give each master its gradient, flat and of its size."""
@@ -80,7 +80,7 @@ class MasterWeights:
         # The last bucket holds the first layers, which the next forward needs first.
         for flat, master in zip(reversed(self._weights), reversed(self.masters), strict=True):
             own = self._own(flat)
-            if not self._is_own(flat, master):
+            if self._copied:
                 own.copy_(master.detach())
             if self._sharded:
                 self._pending.append(self._comm.all_gather_into(flat, own, self._group))
@@ -90,16 +90,6 @@ class MasterWeights:
         for pending in self._pending:
             pending.wait()
         self._pending.clear()
-
-    def adopt(self) -> None:
-        """Make the masters those of the model's weights, after these were loaded."""
-        with torch.no_grad():
-            for flat, master in zip(self._weights, self.masters, strict=True):
-                master.copy_(self._own(flat))
-
-    def _is_own(self, flat: Tensor, master: Tensor) -> bool:
-        """Return whether a master is its part of the buffer, and no copy of it."""
-        return self._own(flat).data_ptr() == master.data_ptr()
 
     def _own(self, flat: Tensor) -> Tensor:
         """Return the part of a buffer whose masters are here."""

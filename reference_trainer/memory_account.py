@@ -10,7 +10,7 @@ of torch's allocator, which know everything else too, stand beside them.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -34,20 +34,33 @@ class HeldBytes(NamedTuple):
     """State of the optimizer, without the masters; AdamW has it after the first step."""
 
 
+class KeptTensors(NamedTuple):
+    """What a rank keeps from step to step; the tensors behind ``HeldBytes``."""
+
+    weights: Sequence[Tensor]
+    masters: Sequence[Tensor]
+    gradients: Sequence[Tensor]
+    optimizer: Sequence[Tensor]
+
+    def sizes(self) -> HeldBytes:
+        """Return the bytes of each."""
+        return HeldBytes(*(tensor_bytes(tensors) for tensors in self))
+
+
 def tensor_bytes(tensors: Iterable[Tensor]) -> int:
     """Return the bytes of this rank's part of some tensors."""
     parts = [local_part(tensor) for tensor in tensors]
     return sum(part.numel() * part.element_size() for part in parts)
 
 
-def optimizer_bytes(optimizer: torch.optim.Optimizer) -> int:
-    """Return the bytes of an optimizer's state on this rank, step counters left out."""
-    return tensor_bytes(
+def optimizer_state(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    """Return an optimizer's state on this rank, step counters left out."""
+    return [
         value
         for state in optimizer.state.values()
         for value in state.values()
         if isinstance(value, Tensor) and value.dim() > 0
-    )
+    ]
 
 
 def local_part(tensor: Tensor) -> Tensor:
@@ -85,6 +98,7 @@ class MemoryAccount:
         device: The rank's device.
         store: Holds the activations.
         held: Returns what else the rank keeps.
+        first_step: Step of the first phases.
     """
 
     def __init__(
@@ -93,12 +107,14 @@ class MemoryAccount:
         device: torch.device,
         store: ActivationStore,
         held: Callable[[], HeldBytes],
+        *,
+        first_step: int = 0,
     ) -> None:
         self._path = path
         self._device = device
         self._store = store
         self._held = held
-        self._step = 0
+        self._step = first_step
         self._lines: list[str] = []
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("", encoding="utf-8")

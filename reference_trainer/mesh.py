@@ -7,8 +7,8 @@ and the probe recognise it.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -29,6 +29,7 @@ from .group_members import (
     groups_over,
     replica_groups,
 )
+from .host_staging import StagedMessages, staged_operations
 
 _ALONE = "tcp://127.0.0.1:0"
 """A free port: a job of one process meets nobody."""
@@ -44,18 +45,22 @@ class Place:
     """Ranks of the job."""
     local_rank: int = 0
     """Rank on this host, which selects the GPU."""
+    local_ranks: int = 1
+    """Ranks on this host."""
     rendezvous: str = _ALONE
     """Where the ranks meet, as an ``init_method`` of torch.distributed."""
 
     @classmethod
-    def from_environment(cls) -> Place:
+    def from_environment(cls, environment: Mapping[str, str]) -> Place:
         """Read what torchrun sets; without it the job is this one process."""
-        if "RANK" not in os.environ:
+        if "RANK" not in environment:
             return cls()
+        local_rank = int(environment.get("LOCAL_RANK", "0"))
         return cls(
-            rank=int(os.environ["RANK"]),
-            world_size=int(os.environ["WORLD_SIZE"]),
-            local_rank=int(os.environ.get("LOCAL_RANK", "0")),
+            rank=int(environment["RANK"]),
+            world_size=int(environment["WORLD_SIZE"]),
+            local_rank=local_rank,
+            local_ranks=int(environment.get("LOCAL_WORLD_SIZE", local_rank + 1)),
             rendezvous="env://",
         )
 
@@ -140,18 +145,24 @@ def open_mesh(layout: ParallelLayout, device: DeviceConfig, place: Place) -> Ite
             remedy=f"Start it with torchrun --nproc_per_node {layout.world_size}",
         )
     torch_device = _torch_device(device, place)
+    messages = StagedMessages(device.kind) if "message" in staged_operations(device) else None
     dist.init_process_group(
         device.backend,
         init_method=place.rendezvous,
         rank=place.rank,
         world_size=place.world_size,
         timeout=timedelta(seconds=device.timeout_s),
-        device_id=torch_device if torch_device.type == "cuda" else None,
+        # gloo has no communicator of a device to open early.
+        device_id=torch_device if device.backend == "nccl" else None,
     )
     try:
-        yield _build_mesh(layout, place.rank, torch_device)
+        if messages is not None:
+            messages.install()
+        yield build_mesh(layout, place.rank, torch_device)
         dist.barrier()
     finally:
+        if messages is not None:
+            messages.remove()
         dist.destroy_process_group()
 
 
@@ -165,11 +176,35 @@ def _torch_device(device: DeviceConfig, place: Place) -> torch.device:
         raise ConfigError(
             "this torch sees no GPU", where="device.kind", remedy="Set device.kind to cpu"
         )
-    torch.cuda.set_device(place.local_rank)
-    return torch.device("cuda", place.local_rank)
+    index = device_index(place, torch.cuda.device_count(), device.backend)
+    torch.cuda.set_device(index)
+    return torch.device("cuda", index)
 
 
-def _build_mesh(layout: ParallelLayout, rank: int, device: torch.device) -> Mesh:
+def device_index(place: Place, gpus: int, backend: str) -> int:
+    """Return the GPU of a rank: its own, or over gloo one of those that ranks share in turn.
+
+    Args:
+        place: Where the rank stands.
+        gpus: GPUs of this host, at least one.
+        backend: What the ranks talk over.
+
+    Raises:
+        ConfigError: There are fewer GPUs than ranks, and the backend needs one for each.
+    """
+    if place.local_ranks > gpus and backend == "nccl":
+        raise ConfigError(
+            f"nccl needs a GPU per rank, and {place.local_ranks} ranks of this host have {gpus}",
+            where="device.backend",
+            remedy=f"Set it to gloo to share GPUs, or start at most {gpus} ranks per host",
+        )
+    if place.local_ranks > gpus and place.local_rank == 0:
+        many = f"{gpus} GPUs in turn" if gpus > 1 else "1 GPU (cuda:0)"
+        sys.stderr.write(f"{place.local_ranks} ranks of this host share {many} over {backend}\n")
+    return place.local_rank % gpus
+
+
+def build_mesh(layout: ParallelLayout, rank: int, device: torch.device) -> Mesh:
     """Create every group, in the same order on every rank, and return this rank's."""
     dp = own_group(layout.groups(Axis.DP), rank, Axis.DP)
     replicas = dp

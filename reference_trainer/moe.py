@@ -16,7 +16,7 @@ experts, k experts per token.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,7 @@ from .gradient_norm import mark_split
 from .mesh import MeshGroup
 from .split_config import MoeConfig
 from .tensor_parallel import TensorSplit, enter, leave
+from .weight_places import split_over
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,11 +85,7 @@ class MoeMlp(nn.Module):
                 ups.append(up.chunk(tensor.group.size, dim=0)[tensor.group.position])
                 downs.append(down.chunk(tensor.group.size, dim=1)[tensor.group.position])
         self.up, self.down = (
-            reduced_over(
-                Reduction.EXPERT_REPLICAS,
-                mark_split(nn.Parameter(torch.stack(own)), tensor.group.axis),
-            )
-            for own in (ups, downs)
+            _expert_weight(own, tensor.group, group, dim) for own, dim in ((ups, 1), (downs, 2))
         )
         self.register_buffer("routing_bias", torch.zeros(count), persistent=False)
 
@@ -150,6 +147,15 @@ class MoeMlp(nn.Module):
         loss = (shares * probabilities.sum(dim=1) / sequence).sum() / batch
         # Every tensor-parallel rank computes it: their gradients are summed.
         return loss * config.balance_weight / (split.loss_shares * self._tensor.group.size)
+
+
+def _expert_weight(
+    own: Sequence[Tensor], tensor: MeshGroup, experts: MeshGroup, dim: int
+) -> nn.Parameter:
+    """Return this rank's experts (E, rows, columns), of each its slice along a dimension."""
+    weight = mark_split(nn.Parameter(torch.stack(list(own))), tensor.axis)
+    weight = split_over(split_over(weight, experts, 0), tensor, dim)
+    return reduced_over(Reduction.EXPERT_REPLICAS, weight)
 
 
 class _WithLoss(torch.autograd.Function):

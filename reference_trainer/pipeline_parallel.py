@@ -64,6 +64,9 @@ class Pipeline:
         comm: Issues the collectives of the loss, and counts what is waited for.
         gradients: Hears what the runtime knows of gradients; None leaves that to torch,
             which tells FSDP2.
+
+    Attributes:
+        stages: The stages as torch's runtime sees them, by chunk.
     """
 
     def __init__(
@@ -78,15 +81,15 @@ class Pipeline:
         self._has_first = 0 in own
         self._has_last = config.stages - 1 in own
         microbatches = config.schedule.microbatches
-        stages = [
+        self.stages = [
             _stage(config, mesh, module, index) for module, index in zip(modules, own, strict=True)
         ]
-        for stage in stages:
+        for stage in self.stages:
             stage.gradients = gradients
             if config.pace.enabled and config.schedule.kind in SPLIT_BACKWARD:
                 stage.pace = _weight_pace(config, stage.stage_index, lambda: comm.waited_ns)
         self._runtime = ScheduleRuntime(  # type: ignore[no-untyped-call]
-            stages,
+            self.stages,
             microbatches,
             loss_fn=_share_of_mean_loss(
                 mesh.replicas.size * microbatches, TensorSplit(mesh.tp, comm)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from meshscope.probe.schema.errors import ConfigError
 
 from .config import TrainerConfig
+from .elastic import fit_job
 from .fault_plan import parse_fault
 
 _CONFIGS = files("meshscope.reference_trainer") / "configs"
@@ -62,6 +63,7 @@ def load_config(
     faults: Iterable[str] = (),
     fault_file: Path | None = None,
     where: str = "config",
+    world_size: int = 1,
 ) -> TrainerConfig:
     """Build a configuration.
 
@@ -71,6 +73,7 @@ def load_config(
         faults: Faults in command line form, added to those of the text.
         fault_file: A TOML file with more faults.
         where: What messages call the text.
+        world_size: Ranks of the job, which ``layout.dp = "auto"`` follows.
 
     Raises:
         ConfigError: A name is unknown or a value does not fit.
@@ -78,6 +81,7 @@ def load_config(
     raw = _toml(text, where)
     for override in overrides:
         _apply_override(raw, override)
+    raw = fit_job(raw, world_size)
     config = _convert(raw, where)
     added: list[object] = [] if fault_file is None else _file_faults(fault_file)
     added += [parse_fault(fault) for fault in faults]
@@ -149,7 +153,32 @@ def _convert(raw: Mapping[str, Any], where: str) -> TrainerConfig:
     except msgspec.ValidationError as error:
         what, _, path = str(error).partition(" - at ")
         field = path.strip("`").removeprefix("$.")
-        raise ConfigError(what.lower(), where=field or where) from error
+        remedy = _expected(TrainerConfig, field.split("."))
+        raise ConfigError(what.lower(), where=field or where, remedy=remedy) from error
+
+
+_EXPECTED = {
+    bool: "Write true or false",
+    int: "Write a whole number",
+    float: "Write a number",
+    str: "Write a text",
+}
+
+
+def _expected(target: Any, path: Sequence[str]) -> str:
+    """Return what a setting takes; empty where its type says too little.
+
+    Args:
+        target: Type of the setting, or of a section around it.
+        path: Names from there to the setting.
+    """
+    if is_dataclass(target) and path and path[0] in get_type_hints(target):
+        return _expected(get_type_hints(target)[path[0]], path[1:])
+    if get_origin(target) is Literal:
+        return f"Choose one of {', '.join(map(str, get_args(target)))}"
+    if get_origin(target) is tuple:
+        return "Write a list, as [3, 1]"
+    return _EXPECTED.get(target, "")
 
 
 def _check_names(raw: Mapping[str, Any], target: type, where: str) -> None:

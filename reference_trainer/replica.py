@@ -31,7 +31,7 @@ from .gradient_groups import Reduction, by_reduction
 from .gradient_norm import Piece, copies_over, gradient_norm
 from .gradient_wire import wire_for
 from .master_weights import MasterWeights
-from .memory_account import HeldBytes, optimizer_bytes, tensor_bytes
+from .memory_account import KeptTensors, optimizer_state
 from .mesh import Mesh, MeshGroup
 from .model import Stage
 from .optimizer import build_optimizer
@@ -39,6 +39,7 @@ from .pipeline_parallel import GradientListener
 from .precision import model_dtype
 from .schedules import SPLIT_BACKWARD
 from .tied_embedding import TiedEmbedding
+from .weight_places import TrainedPart
 
 
 class Replica(Protocol):
@@ -64,7 +65,13 @@ class Replica(Protocol):
     def settle(self) -> None:
         """Return when the weights are whole."""
 
-    def held(self) -> HeldBytes:
+    def trained_parts(self) -> list[TrainedPart]:
+        """Return what this rank trains of each weight."""
+
+    def publish(self) -> None:
+        """Make the model's weights those that were written into the trained parts, everywhere."""
+
+    def kept(self) -> KeptTensors:
         """Return what this rank keeps from step to step."""
 
 
@@ -172,9 +179,7 @@ class BucketReplica:
             if share.masters is not None:
                 share.masters.take_gradients(share.reducer.sums)
         self.optimizer.step()
-        for share in self._shares:
-            if share.masters is not None:
-                share.masters.publish()
+        self._publish()
         return norm
 
     def settle(self) -> None:
@@ -183,14 +188,28 @@ class BucketReplica:
             if share.masters is not None:
                 share.masters.settle()
 
-    def held(self) -> HeldBytes:
+    def trained_parts(self) -> list[TrainedPart]:
+        """Return what this rank trains of each weight."""
+        return [part for share in self._shares for part in share.trained_parts()]
+
+    def publish(self) -> None:
+        """Make the model's weights those of the masters, on all ranks."""
+        self._publish()
+        self.settle()
+
+    def _publish(self) -> None:
+        for share in self._shares:
+            if share.masters is not None:
+                share.masters.publish()
+
+    def kept(self) -> KeptTensors:
         """Return what this rank keeps from step to step."""
         masters = [share.masters for share in self._shares if share.masters is not None]
-        return HeldBytes(
-            weights_bytes=sum(tensor_bytes(share.weights) for share in self._shares),
-            masters_bytes=sum(one.extra_bytes for one in masters),
-            gradients_bytes=sum(share.reducer.held_bytes for share in self._shares),
-            optimizer_bytes=optimizer_bytes(self.optimizer),
+        return KeptTensors(
+            weights=[weight for share in self._shares for weight in share.weights],
+            masters=[master for one in masters for master in one.copies],
+            gradients=[flat for share in self._shares for flat in share.reducer.held],
+            optimizer=optimizer_state(self.optimizer),
         )
 
 
@@ -261,13 +280,28 @@ class _Share:
         """Return what the optimizer updates."""
         return self.weights if self.masters is None else self.masters.masters
 
+    def trained_parts(self) -> list[TrainedPart]:
+        """Return what this rank trains of each weight."""
+        if self.masters is None:
+            return [TrainedPart(w, 0, w, slice(0, w.numel())) for w in self.weights]
+        return [
+            TrainedPart(piece.parameter, piece.start, master, piece.place)
+            for bucket, master in zip(self._buckets, self.masters.masters, strict=True)
+            for piece in bucket.pieces(self._part)
+        ]
+
+    @property
+    def _part(self) -> int:
+        """Return which part of each bucket is this rank's."""
+        return self._group.position if self._zero else 0
+
     def pieces(self) -> list[Piece]:
         """Return the sums by weight, as views, so that clipping them clips the sums."""
-        part, replicas = (self._group.position, 1) if self._zero else (0, self._group.size)
+        replicas = 1 if self._zero else self._group.size
         return [
             Piece(flat[place], replicas * self._copies(weight))
             for bucket, flat in zip(self._buckets, self.reducer.sums, strict=True)
-            for weight, place in bucket.pieces(part)
+            for weight, _, place in bucket.pieces(self._part)
         ]
 
     def _copies(self, weight: nn.Parameter) -> int:

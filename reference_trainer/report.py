@@ -31,16 +31,18 @@ class LossReport:
 
     Args:
         emit: Takes one line of text per step; None prints nothing.
+        first_step: The step of the first loss.
 
     Attributes:
         losses: Losses that have been read so far.
         grad_norms: Norms of the gradients that have been read so far.
     """
 
-    def __init__(self, emit: Callable[[str], None] | None) -> None:
+    def __init__(self, emit: Callable[[str], None] | None, *, first_step: int = 0) -> None:
         self.losses: list[float] = []
         self.grad_norms: list[float] = []
         self._emit = emit
+        self._first_step = first_step
         self._entries: deque[_Entry] = deque()
 
     def add(self, step: int, loss: Tensor, dur_ns: int, *, grad_norm: Tensor | None = None) -> None:
@@ -67,7 +69,7 @@ class LossReport:
     def write(self, path: Path) -> None:
         """Write the losses as JSON."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        written = {"loss": self.losses}
+        written: dict[str, object] = {"first_step": self._first_step, "loss": self.losses}
         if self.grad_norms:
             written["grad_norm"] = self.grad_norms
         path.write_text(json.dumps(written) + "\n", encoding="utf-8")

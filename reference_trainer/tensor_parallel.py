@@ -32,6 +32,7 @@ from .compat import is_wanted
 from .gradient_groups import Reduction, reduced_over
 from .gradient_norm import mark_split
 from .mesh import MeshGroup
+from .weight_places import split_over
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +85,12 @@ class ColumnLinear(nn.Module):
         group = split.group
         rows = weight.view(parts, group.size, outputs // (parts * group.size), width)
         own = rows[:, group.position].reshape(-1, width).clone()
-        self.weight = mark_split(nn.Parameter(own), group.axis)
-        self.bias = mark_split(nn.Parameter(torch.zeros(own.shape[0])), group.axis)
+        share = (parts, rows.shape[2])
+        self.weight = split_over(
+            mark_split(nn.Parameter(own), group.axis), group, 1, view=(*share, width)
+        )
+        bias = mark_split(nn.Parameter(torch.zeros(own.shape[0])), group.axis)
+        self.bias = split_over(bias, group, 1, view=share)
         self._split = split
 
     def forward(self, hidden: Tensor) -> Tensor:
@@ -105,7 +110,7 @@ class RowLinear(nn.Module):
         super().__init__()
         group = split.group
         own = weight.chunk(group.size, dim=1)[group.position].clone()
-        self.weight = mark_split(nn.Parameter(own), group.axis)
+        self.weight = split_over(mark_split(nn.Parameter(own), group.axis), group, 1)
         self.bias = split.shared(torch.zeros(weight.shape[0]))
         self._split = split
 

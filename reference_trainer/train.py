@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import gc
 import secrets
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Iterator
 from pathlib import Path
 
 from torch import Tensor
@@ -14,14 +13,18 @@ from meshscope import probe
 from meshscope.probe.clock import now_ns
 
 from .assembly import Parts, build_parts, own_tokens
+from .checkpoint import Checkpoints
+from .checkpoint_source import Emit, agree_on_source
 from .clock_fault import falsify_own_clock
 from .comm import Communicator, PerfectLinks
 from .config import TrainerConfig
 from .data import batches
+from .elastic import was_restarted
 from .fault_plan import ResolvedFault, resolve
 from .faults import FaultInjector
-from .ground_truth import GroundTruth
+from .ground_truth import GroundTruth, attempt_folder, next_attempt
 from .hardware import find_hardware
+from .host_staging import staged_operations
 from .mesh import Mesh, Place, open_mesh
 from .packing import MicrobatchWork
 from .parameter_counts import parameter_count
@@ -34,7 +37,7 @@ def train(
     place: Place,
     *,
     out: Path | None = None,
-    emit: Callable[[str], None] | None = None,
+    emit: Emit | None = None,
 ) -> list[float]:
     """Train, and return the loss of every step on the reporting rank.
 
@@ -42,53 +45,86 @@ def train(
         config: The run; the same on every rank.
         place: Where this process stands in the job.
         out: Folder for the ground truth and ``losses.json``; None writes nothing.
-        emit: Takes one line per step, on the reporting rank only.
+        emit: Takes one line per step on the reporting rank, and what was resumed on rank 0.
 
     Returns:
-        The global mean loss of each step; empty on all ranks but one.
+        The global mean loss of each step that was done now; empty on all ranks but one.
 
     Raises:
-        ConfigError: The job or the machine does not fit the configuration.
+        ConfigError: The job, the machine or the checkpoint does not fit the configuration.
+        CheckpointError: A checkpoint cannot be read or written.
     """
     config.check_trainable()
-    with open_mesh(config.layout, config.device, place) as mesh, ExitStack() as stack:
-        comm = Communicator(PerfectLinks())
-        _describe_run(config, mesh, comm)
-        faults = _agree_on_faults(config, mesh, comm)
-        truth = GroundTruth(out, mesh.rank, faults)
-        injector = FaultInjector(faults, mesh.layout, mesh.rank, truth)
-        comm.links = injector.links
-        parts = build_parts(config, mesh, comm, injector, out=out)
-        reports = mesh.is_reporter(rank_of_last_stage(config.schedule.kind, config.layout.pp))
-        report = LossReport(emit if reports else None)
+    with open_mesh(config.layout, config.device, place) as mesh:
+        report, truth, faults = _train_on(mesh, place, config, out, emit)
+    falsify_own_clock(faults, place.rank, truth)
+    return report.losses
 
-        # What exists now lives as long as the run: a collection need not look at it
-        # again, and its pauses, which differ between ranks, stay short.
-        gc.collect()
-        gc.freeze()
-        stack.enter_context(injector.prepared(mesh, place, comm))
+
+def _train_on(
+    mesh: Mesh, place: Place, config: TrainerConfig, out: Path | None, emit: Emit | None
+) -> tuple[LossReport, GroundTruth, tuple[ResolvedFault, ...]]:
+    """Train on a mesh, and return what is known of the run afterwards."""
+    comm = Communicator(PerfectLinks(), staged_operations(config.device))
+    _describe_run(config, mesh, comm)
+    source = agree_on_source(config, mesh, comm, emit)
+    out = _agree_on_folder(out, mesh, comm, resumed=source.path is not None)
+    faults = _agree_on_faults(config, mesh, comm)
+    truth = GroundTruth(out, mesh.rank, faults)
+    injector = FaultInjector(faults, mesh.layout, mesh.rank, truth)
+    comm.links = injector.links
+    parts = build_parts(config, mesh, comm, injector, out=out, first_step=source.step)
+    reports = mesh.is_reporter(rank_of_last_stage(config.schedule.kind, config.layout.pp))
+    report = LossReport(emit if reports else None, first_step=source.step)
+    checkpoints = Checkpoints(config, mesh, parts)
+    checkpoints.load(source)
+    _freeze_garbage()
+    with injector.prepared(mesh, place, comm):
         own = own_tokens(config, mesh, comm)
         work = MicrobatchWork(config, mesh.dp.position)
-        data = batches(config, mesh.dp.position, stall=injector.load_stall(), log=injector.log_load)
-        for step in range(config.train.steps):
+        data = _own_batches(config, mesh, injector, source.step)
+        for step in range(source.step, config.train.steps):
             start_ns = now_ns()
             injector.begin_step(step, work.of_step(step))
             with probe.span("data_load"):
                 ids, labels = (tensor.to(mesh.device) for tensor in next(data))
             loss, norm = _train_step(parts, mesh, comm, ids[:, own], labels[:, own])
             injector.end_step(parts.state, comm)
+            checkpoints.after_step(step + 1)
             probe.step(tokens=ids.numel())
             end_ns = now_ns()
             truth.step(step, (start_ns, end_ns), fault_active=injector.any_active())
             if loss is not None and reports:
                 report.add(step, loss, end_ns - start_ns, grad_norm=norm)
-
         parts.replica.settle()
         report.finish()
         if out is not None and reports:
             report.write(out / "losses.json")
-    falsify_own_clock(faults, place.rank, truth)
-    return report.losses
+        checkpoints.finish()
+    return report, truth, faults
+
+
+def _freeze_garbage() -> None:
+    """Tell the collector that what exists now lives as long as the run.
+
+    A collection need not look at it again, and its pauses, which differ between ranks,
+    stay short.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+def _own_batches(
+    config: TrainerConfig, mesh: Mesh, injector: FaultInjector, first_step: int
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Return the batches of this replica from a step on, held up where a fault says so."""
+    return batches(
+        config,
+        mesh.dp.position,
+        first_step=first_step,
+        stall=injector.load_stall(),
+        log=injector.log_load,
+    )
 
 
 def _train_step(
@@ -112,6 +148,19 @@ def _train_step(
         summing.wait()
     account.end_step()
     return loss, norm
+
+
+def _agree_on_folder(
+    out: Path | None, mesh: Mesh, comm: Communicator, *, resumed: bool
+) -> Path | None:
+    """Return where this attempt at the run writes, so that none overwrites an earlier one."""
+    if out is None:
+        return None
+    number = 1
+    if mesh.rank == 0 and (resumed or was_restarted()):
+        number = next_attempt(out)
+    number = comm.share_from_rank_zero(number, mesh.device)
+    return attempt_folder(out, number)
 
 
 def _agree_on_faults(

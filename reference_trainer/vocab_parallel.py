@@ -19,13 +19,14 @@ from torch import Tensor, nn
 
 from .gradient_norm import mark_split
 from .tensor_parallel import TensorSplit, leave
+from .weight_places import split_over
 
 
 def own_rows(weight: Tensor, split: TensorSplit) -> nn.Parameter:
     """Return this rank's rows (U, D) of a matrix (V, D) that is equal on every rank."""
     group = split.group
     own = weight.chunk(group.size)[group.position].clone()
-    return mark_split(nn.Parameter(own), group.axis)
+    return split_over(mark_split(nn.Parameter(own), group.axis), group, 0)
 
 
 def embed(ids: Tensor, weight: Tensor, split: TensorSplit) -> Tensor:

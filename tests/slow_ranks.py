@@ -63,6 +63,16 @@ class SlowRankJob:
     microbatches: int = 8
     faults: tuple[Fault, ...] = ()
     nuisance: Nuisance = Nuisance()
+    tokens: bool = False
+    """Whether the tokens of the microbatches are known."""
+
+    def known_work(self) -> np.ndarray | None:
+        """Return the tokens [step, rank, kind, microbatch, 1], None where they are unknown."""
+        if not self.tokens:
+            return None
+        work = self.work(np.random.default_rng(self.seed))
+        tokens = np.rint(8192 * work)[:, :, None, :, None]
+        return np.broadcast_to(tokens, (*work.shape[:2], len(KINDS), self.microbatches, 1))
 
     def durations(self) -> np.ndarray:
         """Return durations in ns [step, rank, kind, microbatch]."""
@@ -123,12 +133,14 @@ class SlowRankJob:
         """Return the table that ``detect`` reads."""
         value = self.durations()
         step, rank, kind, item = np.indices(value.shape).reshape(4, -1)
-        return pd.DataFrame(
-            {
-                "rank": rank,
-                "step": step,
-                "kind": np.array(KINDS)[kind],
-                "microbatch": item,
-                "dur_ns": value.ravel().astype(np.int64),
-            }
-        )
+        columns = {
+            "rank": rank,
+            "step": step,
+            "kind": np.array(KINDS)[kind],
+            "microbatch": item,
+            "dur_ns": value.ravel().astype(np.int64),
+        }
+        known = self.known_work()
+        if known is not None:
+            columns["tokens"] = known.ravel()
+        return pd.DataFrame(columns)

@@ -49,8 +49,13 @@ _DEFAULTS: dict[str, dict] = {
     },
     "annotation": {"rank": 0, "step": 0, "device": -1, "thread": 1},
     "memory": {"rank": 0, "step": 0, "phase": "after_backward", "stage": -1, "time_ns": 0},
+    "device": {"host": "h"},
+    "rank_device": {"host": "h", "evidence": "stated"},
+    "device_sample": {"host": "h", "sm_util_frac": 1.0},
+    "host_sample": {"host": "h"},
     "progress": {"rank": 0, "group_id": "g", "completed_seq": None},
     "group": {"group_id": "g", "axis": "other", "ranks": [0, 1]},
+    "recording": {"rank": 0, "step": 0, "start_ns": None, "reason": None},
 }
 
 

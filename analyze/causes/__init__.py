@@ -15,14 +15,17 @@ from ..replay import FloatArray
 from ..trace import Trace
 from .data import sequence_effect
 from .degraded import Degraded, degraded_places
+from .experts import expert_loads, explained_by_experts
 from .host import HOST_CAUSES, host_players
+from .overlaps import Overlap, kept_overlaps, mean_passes, overlap_stages
 from .player import Player, Union, spread
 from .stages import stage_players
 from .wires import wire_players
-from .workers import Suspect, ranks_of, suspects_of, worker_players
+from .workers import Suspect, ranks_of, suspects_of, with_experts, worker_players
 
 CAUSES = (
     "straggler_rank",
+    "expert_imbalance",
     "stage_imbalance",
     "sequence_imbalance",
     "jitter",
@@ -35,13 +38,18 @@ CAUSES = (
 __all__ = [
     "CAUSES",
     "Degraded",
+    "Overlap",
     "Player",
     "Suspect",
     "Union",
     "degraded_places",
+    "expert_loads",
+    "explained_by_experts",
     "find_players",
+    "kept_overlaps",
     "ranks_of",
     "suspects_of",
+    "with_experts",
 ]
 
 
@@ -52,8 +60,8 @@ def find_players(
     work: Work,
     peer_ns: FloatArray,
     suspects: list[Suspect],
-) -> list[Player]:
-    """Return all causes that the capture can tell apart, one player each.
+) -> tuple[list[Player], list[Overlap]]:
+    """Return all causes that the capture can tell apart, and what two of them have together.
 
     Args:
         trace: The capture.
@@ -68,13 +76,17 @@ def find_players(
     residual = reference - stage_centre(work, reference)
     sequence = sequence_effect(trace, program, ledger, work, slow)
     players = [
-        *worker_players(program, work, reference, suspects),
+        *worker_players(work, reference, suspects),
         *stage_players(trace, program, ledger, work, reference),
     ]
     if sequence is not None:
         residual = residual - sequence
-        effect = spread(program, work, sequence)
+        effect = spread(work, sequence)
         players.append(Player("sequence_imbalance", {}, Union.DATA, effect))
-    players.append(Player("jitter", {}, Union.DATA, spread(program, work, residual)))
+    players.append(Player("jitter", {}, Union.DATA, spread(work, residual)))
     players += host_players(program, work)
-    return players + wire_players(program)
+    players += wire_players(program)
+    if not suspects:
+        return players, []
+    passes = mean_passes(trace, program, ledger)
+    return overlap_stages(work, reference, suspects, players, passes)

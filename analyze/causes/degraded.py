@@ -8,10 +8,12 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from ..communication_rows import sorted_categories
 from ..intervals import IntArray
 from ..replay import FloatArray
 from ..results import Where
 from ..waiting import chance_of_as_many
+from .alone import PlaceKey, slow_kind, slow_steps_of_lone_places
 
 MIN_RATIO = 1.3
 """A place, or a step of it, is slow when its wire time is that many times that of its like."""
@@ -37,7 +39,11 @@ class Degraded(NamedTuple):
     step_frac: float
     """Share of the steps in which it is slow; 1 if its median is."""
     events: npt.NDArray[np.bool_]
-    """Which rows of the events are its."""
+    """Which rows of the events are its slow ones."""
+    like: npt.NDArray[np.bool_]
+    """Which rows they are compared with: those of other places, or of its own other steps."""
+    is_alone: bool = False
+    """Whether no other place has its like, so that it is slow only against its other steps."""
 
 
 def degraded_places(frame: pd.DataFrame) -> list[Degraded]:
@@ -47,8 +53,9 @@ def degraded_places(frame: pd.DataFrame) -> list[Degraded]:
     group. A place is compared with the median of the other places of its axis.
     """
     wire = frame["wire_ns"]
-    like = wire.groupby([frame["axis"], frame["kind"], like_size(frame)]).transform("median")
-    place = frame["link"].where(frame["is_p2p"], frame["group_id"]).rename("place")
+    kinds = [frame["axis"], frame["kind"], like_size(frame)]
+    like = wire.groupby(kinds, observed=True).transform("median")
+    place = _places(frame)
     relative = (wire / like).where(wire.notna() & (like > 0))
     keys = [frame["axis"], frame["is_p2p"], place]
     grouped = relative.groupby(keys, observed=True)
@@ -56,15 +63,49 @@ def degraded_places(frame: pd.DataFrame) -> list[Degraded]:
     table = table[table["count"] >= MIN_OPERATIONS]
     # What is slow on the median is slow always; the second dictionary wins.
     slow = _slow_at_times(relative, [*keys, frame["step"]], table.index) | _slow_always(table)
+    alone = _alone(frame, relative, place)
     found = []
-    for (axis, is_p2p, name), (ratio, step_frac) in slow.items():
-        where: Where = {"axis": str(axis)}
-        where["link" if is_p2p else "group_id"] = str(name)
-        own = (frame["axis"] == axis) & (frame["is_p2p"] == is_p2p) & (place == name)
-        found.append(Degraded(where, ratio, step_frac, own.to_numpy(bool)))
-    found = _both_directions(found)
+    for key, (ratio, step_frac) in slow.items():
+        own = _rows_of(frame, place, key)
+        if key not in alone:
+            found.append(Degraded(_where(key), ratio, step_frac, own, ~own))
+    found = [*_both_directions(found), *alone.values()]
     cost = [float((wire[own.events] - like[own.events]).clip(lower=0).sum()) for own in found]
     return [found[index] for index in np.argsort(cost)[::-1]]
+
+
+def _alone(frame: pd.DataFrame, relative: pd.Series, place: pd.Series) -> dict[PlaceKey, Degraded]:
+    """Return the places that are slow at times, and that nothing can be compared with."""
+    like = pd.Series(like_size(frame), index=frame.index)
+    found = {}
+    for key, slow in slow_steps_of_lone_places(frame, relative, like, place).items():
+        own, is_slow = _rows_of(frame, place, key), frame["step"].isin(slow.steps).to_numpy()
+        found[key] = Degraded(
+            _where(key), slow.ratio, slow.step_frac, own & is_slow, own & ~is_slow, is_alone=True
+        )
+    return found
+
+
+def _where(key: PlaceKey) -> Where:
+    where: Where = {"axis": str(key[0])}
+    where["link" if key[1] else "group_id"] = str(key[2])
+    return where
+
+
+def _rows_of(frame: pd.DataFrame, place: pd.Series, key: PlaceKey) -> npt.NDArray[np.bool_]:
+    axis, is_p2p, name = key
+    own = (frame["axis"] == axis) & (frame["is_p2p"] == is_p2p) & (place == name)
+    return own.to_numpy(bool)
+
+
+def _places(frame: pd.DataFrame) -> pd.Series:
+    """Return the link of each transfer between two, and the group of each collective."""
+    links, groups = (frame[name].astype("category").cat for name in ("link", "group_id"))
+    names = [*links.categories, *groups.categories]
+    code = np.where(
+        frame["is_p2p"], links.codes, groups.codes.astype(np.int64) + len(links.categories)
+    )
+    return pd.Series(sorted_categories(code, names), index=frame.index, name="place")
 
 
 def like_size(frame: pd.DataFrame) -> IntArray:
@@ -77,13 +118,13 @@ def like_size(frame: pd.DataFrame) -> IntArray:
     return np.asarray(least[place])
 
 
-_Slow = dict[tuple[str, bool, str], tuple[float, float]]
+_Slow = dict[PlaceKey, tuple[float, float]]
 """Ratio and share of the steps of each slow place: (axis, is_p2p, place)."""
 
 
 def _slow_always(table: pd.DataFrame) -> _Slow:
     found: _Slow = {}
-    for _, rows in table.groupby(level=[0, 1]):
+    for _, rows in table.groupby(level=[0, 1], observed=True):
         values = rows["median"].to_numpy(np.float64)
         ratio = _over(values, _median_of_others(values))
         for position in np.flatnonzero(ratio >= MIN_RATIO).tolist():
@@ -94,7 +135,8 @@ def _slow_always(table: pd.DataFrame) -> _Slow:
 def _slow_at_times(relative: pd.Series, keys: list[pd.Series], places: pd.Index) -> _Slow:
     """Return the places that have more slow steps than chance gives the others.
 
-    A step is slow against the median step of the other places. A place must be slow on
+    A step is slow against the median step of the other places; with few steps it is enough
+    that they are of two kinds with nothing between, and not so elsewhere. A place must be slow on
     the average of all steps too, so that a small difference that is merely certain does
     not count.
     """
@@ -102,7 +144,7 @@ def _slow_at_times(relative: pd.Series, keys: list[pd.Series], places: pd.Index)
     if keys[-1].nunique() < MIN_STEPS:
         return found
     steps = relative.groupby(keys, observed=True).mean().unstack().reindex(places)
-    for _, rows in steps.groupby(level=[0, 1]):
+    for _, rows in steps.groupby(level=[0, 1], observed=True):
         values = rows.to_numpy(np.float64)
         ratio = _over(values, _median_of_others(np.nanmedian(values, axis=1))[:, None])
         is_slow = ratio >= MIN_RATIO
@@ -111,11 +153,36 @@ def _slow_at_times(relative: pd.Series, keys: list[pd.Series], places: pd.Index)
         usual = (slow.sum() - slow + 0.5) / (seen.sum() - seen + 1)
         chance = chance_of_as_many(slow, seen, usual * seen)
         mean = np.nanmean(values, axis=1)
-        is_degraded = (chance <= MAX_CHANCE) & (mean >= MIN_RATIO * _median_of_others(mean))
-        for position in np.flatnonzero(is_degraded).tolist():
-            worst = float(ratio[position][is_slow[position]].mean())
-            found[rows.index[position]] = (worst, float(slow[position] / seen[position]))
+        is_slower = mean >= MIN_RATIO * _median_of_others(mean)
+        for position in np.flatnonzero(is_slower).tolist():
+            own = (
+                is_slow[position]
+                if chance[position] <= MAX_CHANCE
+                else _slow_alone(values, position)
+            )
+            if own is not None:
+                share = float(own.sum() / seen[position])
+                found[rows.index[position]] = (float(ratio[position][own].mean()), share)
     return found
+
+
+def _slow_alone(values: FloatArray, position: int) -> npt.NDArray[np.bool_] | None:
+    """Return the slow steps of a place whose steps are of two kinds, unless they are so elsewhere.
+
+    Args:
+        values: Wire time by place and step.
+        position: Of the place; None is returned where not all of its steps were seen.
+    """
+    kinds = slow_kind(values[position]) if np.isfinite(values[position]).all() else None
+    if kinds is None:
+        return None
+    others = np.delete(values, position, axis=0)
+    others = others[np.isfinite(others).all(axis=1)]
+    if not len(others):
+        return None
+    usual = np.median(others, axis=0)
+    is_shared = usual[kinds.is_slow].mean() >= MIN_RATIO * usual[~kinds.is_slow].mean()
+    return None if is_shared else kinds.is_slow
 
 
 def _over(values: FloatArray, usual: FloatArray) -> FloatArray:
@@ -135,7 +202,8 @@ def _both_directions(found: list[Degraded]) -> list[Degraded]:
         elif int(source) < int(target):
             where: Where = {**own.where, "link": f"{source}<->{target}"}
             ratio, share = max(own.ratio, back.ratio), max(own.step_frac, back.step_frac)
-            merged.append(Degraded(where, ratio, share, own.events | back.events))
+            events = own.events | back.events
+            merged.append(Degraded(where, ratio, share, events, ~events))
     return merged
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from ..edge_effect import edge_effect
 from ..effects import Work
 from ..program import Program
 from ..replay import FloatArray
@@ -21,6 +22,8 @@ HOST_CAUSES = {
 """Ledger classes behind each cause. Repaired, such time is gone."""
 MIN_CONCENTRATION = 0.5
 """Share of all time of a kind from which one rank is named as its place."""
+MIN_OVER_OTHERS = 3.0
+"""And so many times the mean of the other ranks: of two ranks, one always has half of it."""
 
 
 def host_players(program: Program, work: Work) -> Iterator[Player]:
@@ -33,9 +36,7 @@ def host_players(program: Program, work: Work) -> Iterator[Player]:
                 stall += work.edge_host_ns[name]
         if not stall.any():
             continue
-        effect = np.zeros(program.edge_count)
-        effect[: len(stall)] = stall
-        yield Player(kind, _place(rank, stall, program), Union.HOST, effect)
+        yield Player(kind, _place(rank, stall, program), Union.HOST, edge_effect(stall))
 
 
 def _place(rank: np.ndarray, stall: FloatArray, program: Program) -> Where:
@@ -43,6 +44,8 @@ def _place(rank: np.ndarray, stall: FloatArray, program: Program) -> Where:
     ranks = program.windows.ranks
     total = np.bincount(np.searchsorted(ranks, rank), weights=stall, minlength=len(ranks))
     top = int(total.argmax())
-    if len(ranks) > 1 and total[top] > MIN_CONCENTRATION * total.sum():
+    others = (total.sum() - total[top]) / max(len(ranks) - 1, 1)
+    is_most = total[top] > MIN_CONCENTRATION * total.sum()
+    if len(ranks) > 1 and is_most and total[top] > MIN_OVER_OTHERS * others:
         return {"rank": int(ranks[top])}
     return {}

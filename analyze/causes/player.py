@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..edge_effect import EdgeEffect
 from ..effects import Work
-from ..program import Program
 from ..replay import FloatArray
 from ..results import Where
 
@@ -29,16 +29,17 @@ class Player(NamedTuple):
     kind: str
     where: Where
     union: Union
-    effect_ns: FloatArray
-    """One value per edge of the program."""
+    effect: EdgeEffect
 
 
-def spread(program: Program, work: Work, cell_effect: FloatArray) -> FloatArray:
+def spread(work: Work, cell_effect: FloatArray) -> EdgeEffect:
     """Spread an effect of cells over their work edges, in proportion to the recorded work."""
-    total = work.cells["work_ns"].to_numpy()[work.cell]
-    count = np.bincount(work.cell)[work.cell]
+    edge = np.flatnonzero((cell_effect != 0)[work.cell])
+    cell = work.cell[edge]
+    total = work.cells["work_ns"].to_numpy()[cell]
+    count = np.bincount(cell, minlength=1)[cell]
     with np.errstate(invalid="ignore", divide="ignore"):
-        part = np.where(total > 0, work.edge_work_ns / total, 1.0 / count)
-    effect = np.zeros(program.edge_count)
-    effect[: len(work.cell)] = part * cell_effect[work.cell]
-    return effect
+        part = np.where(total > 0, work.edge_work_ns[edge] / total, 1.0 / count)
+    part *= cell_effect[cell]
+    touched = part != 0
+    return EdgeEffect(edge[touched].astype(np.int32), part[touched])

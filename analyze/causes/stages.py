@@ -55,7 +55,7 @@ def stage_players(
         lifted = np.where(whole < 0, whole * (own.sum() / surplus.sum()), 0.0)
         taken = np.where(np.isin(stage, members) & (whole > 0), whole, 0.0)
         heaviest = int(own.index.to_numpy()[own.to_numpy().argmax()])
-        effect = spread(program, work, taken + lifted)
+        effect = spread(work, taken + lifted)
         yield Player("stage_imbalance", {"stage": heaviest}, Union.STAGES, effect)
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
+from ..edge_effect import EdgeEffect, edge_effect
 from ..program import Program
 from ..replay import FloatArray
-from .degraded import degraded_places, like_size
+from .degraded import Degraded, degraded_places, like_size
 from .player import Player, Union
 
 WIRE_REFERENCE = 0.1
@@ -27,11 +27,11 @@ def wire_players(program: Program) -> list[Player]:
     if frame.empty:
         return []
     wire = frame["wire_ns"].to_numpy(np.float64)
-    like = frame.groupby(["axis", "kind", "size_bytes"])["wire_ns"]
+    like = frame.groupby(["axis", "kind", "size_bytes"], observed=True)["wire_ns"]
     excess = np.nan_to_num((wire - like.transform("quantile", WIRE_REFERENCE)).clip(lower=0))
     players = []
     for place in degraded_places(frame)[:MAX_DEGRADED]:
-        own = _beyond_its_like(frame, place.events)
+        own = _beyond_its_like(frame, place)
         # Where no other place has operations of just this size, the excess over the
         # undisturbed ones knows only slow operations, and is the smaller of the two.
         excess = (excess - own).clip(min=0)
@@ -40,18 +40,20 @@ def wire_players(program: Program) -> list[Player]:
     for name in sorted(pd.unique(axis)):
         effect = _on_waits(program, np.where(axis == name, excess, 0.0))
         players.append(Player("slow_wire", {"axis": str(name)}, Union.WIRES, effect))
-    return [player for player in players if player.effect_ns.any()]
+    return [player for player in players if not player.effect.is_nothing]
 
 
-def _beyond_its_like(frame: pd.DataFrame, own: npt.NDArray[np.bool_]) -> FloatArray:
-    """Return what the transfers of a place take longer than like ones of the other places.
+def _beyond_its_like(frame: pd.DataFrame, place: Degraded) -> FloatArray:
+    """Return what the transfers of a place take longer than like ones elsewhere, or at other times.
 
     Each by what it exceeds their median, scaled so that, repaired, the place takes as long
     as they do on average: their noise is no degradation, and stays.
     """
     keys = {"axis": frame["axis"], "kind": frame["kind"], "size_bytes": like_size(frame)}
-    like = pd.DataFrame(keys)
-    others = frame.loc[~own, "wire_ns"].groupby([like.loc[~own, name] for name in keys])
+    like, own, other = pd.DataFrame(keys), place.events, place.like
+    others = frame.loc[other, "wire_ns"].groupby(
+        [like.loc[other, name] for name in keys], observed=True
+    )
     usual = others.agg(["median", "mean"]).reindex(pd.MultiIndex.from_frame(like[own]))
     wire = frame.loc[own, "wire_ns"].to_numpy(np.float64)
     beyond = np.nan_to_num((wire - usual["median"].to_numpy()).clip(min=0))
@@ -61,9 +63,7 @@ def _beyond_its_like(frame: pd.DataFrame, own: npt.NDArray[np.bool_]) -> FloatAr
     return effect
 
 
-def _on_waits(program: Program, event_effect: FloatArray) -> FloatArray:
+def _on_waits(program: Program, event_effect: FloatArray) -> EdgeEffect:
     """Return the effect on the completion edges of the waits for each event."""
     event = program.marks["event"].to_numpy()[program.waits]
-    effect = np.zeros(program.edge_count)
-    effect[program.edge_count - len(event) :] = event_effect[event]
-    return effect
+    return edge_effect(event_effect[event], first=program.edge_count - len(event))

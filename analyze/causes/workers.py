@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
+import pandas as pd
+
+from meshscope.probe.schema.terms import Axis
 
 from ..effects import Work
-from ..program import Program
 from ..replay import FloatArray
 from ..results import Cause, Where
 from ..trace import Trace
@@ -26,6 +28,10 @@ class Suspect:
     where: Where
     excess_ns: float
     """Of the worst of them, per step."""
+    kind: str = "straggler_rank"
+    """The cause that they are: slow, or ``expert_imbalance``."""
+    sharing: tuple[int, ...] = ()
+    """Ranks among which a repair spreads the excess evenly; none: it is gone."""
 
 
 def suspects_of(trace: Trace, excess_by_rank: dict[int, float], most: int) -> list[Suspect]:
@@ -51,21 +57,58 @@ def suspects_of(trace: Trace, excess_by_rank: dict[int, float], most: int) -> li
     return sorted(found, key=lambda suspect: -suspect.excess_ns)[:most]
 
 
+def with_experts(
+    trace: Trace, suspects: list[Suspect], group_of: Mapping[int, str]
+) -> list[Suspect]:
+    """Return the suspects, with those whose experts are popular called so.
+
+    Args:
+        trace: The capture.
+        suspects: Ranks that work longer than their peers.
+        group_of: The expert group of each rank whose load explains that.
+    """
+    groups = trace.frame("group")
+    members = dict(zip(groups["group_id"].astype(str), groups["ranks"], strict=True))
+    found = []
+    for own in suspects:
+        (first, *more) = own.ranks
+        if not more and first in group_of:
+            group = group_of[first]
+            where: Where = {"rank": first, "axis": Axis.EP.value, "group_id": group}
+            sharing = tuple(int(rank) for rank in members.get(group, ()))
+            own = replace(own, where=where, kind="expert_imbalance", sharing=sharing)
+        found.append(own)
+    return found
+
+
 def ranks_of(cause: Cause) -> list[int]:
     """Return the rank of a straggler, or the ranks that are slow as one."""
     return cause.where["ranks"] if "ranks" in cause.where else [cause.where["rank"]]
 
 
-def worker_players(
-    program: Program, work: Work, reference: FloatArray, suspects: list[Suspect]
-) -> Iterator[Player]:
-    """Yield one player a suspect: what its ranks work beyond their peers."""
+def worker_players(work: Work, reference: FloatArray, suspects: list[Suspect]) -> Iterator[Player]:
+    """Yield one player a suspect: what its ranks work beyond their peers, or share with others."""
     recorded = work.cells["work_ns"].to_numpy()
     rank = work.cells["rank"].to_numpy()
     for suspect in suspects:
         own = np.isin(rank, suspect.ranks)
-        effect = spread(program, work, np.where(own, recorded - reference, 0.0))
-        yield Player("straggler_rank", suspect.where, Union.WORKERS, effect)
+        excess = np.where(own, recorded - reference, 0.0)
+        if suspect.sharing:
+            excess = _shared(work, excess, suspect)
+        yield Player(suspect.kind, suspect.where, Union.WORKERS, spread(work, excess))
+
+
+def _shared(work: Work, excess: FloatArray, suspect: Suspect) -> FloatArray:
+    """Return the effect of spreading the excess of a rank over the ranks that share its load.
+
+    Each takes its part of what the rank works longer in the same place of the same step.
+    """
+    cells = work.cells[["rank", "step", "interval"]].assign(excess=excess)
+    keys = ["step", "interval"]
+    moved = cells[cells["rank"].isin(suspect.ranks)].groupby(keys)["excess"].sum()
+    at = pd.MultiIndex.from_frame(cells[keys])
+    part = moved.reindex(at).fillna(0.0).to_numpy() / len(suspect.sharing)
+    return excess - np.where(cells["rank"].isin(suspect.sharing), part, 0.0)
 
 
 def _hosts(trace: Trace) -> list[tuple[Where, list[int]]]:

@@ -55,6 +55,10 @@ class Cube:
         """Return the values of a cube of floats in the order of the ranks."""
         return cube[self.lane, self.replica, self.place]
 
+    def each(self, cubes: FloatArray) -> FloatArray:
+        """Return the values of several cubes [cube, lane, …] in the order of the ranks."""
+        return cubes[:, self.lane, self.replica, self.place]
+
     @property
     def present(self) -> BoolArray:
         """Return which cells hold a rank."""

@@ -10,28 +10,22 @@ import pandas as pd
 from meshscope.probe.schema.layout import ParallelLayout
 
 from ..trace import Trace
+from .conclude import Measured, Stretch, calm_verdict, slow_verdict
 from .cube import BoolArray, FloatArray
 from .durations import durations_of
 from .grid import Grid, grid_of
-from .noise import chance_of, quantile
-from .offline import (
-    Scored,
-    Tested,
-    Window,
-    level_error,
-    run_tests,
-)
+from .judge import least_visible, window_budgets
+from .offline import Scored, Tested, Window, mean_over_steps, run_tests
 from .results import DetectionResult
 from .settings import DetectionSettings
-from .thresholds import deviation_of_step, own_border, references_of
-from .verdict import Evidence, Persistence, RankVerdict
+from .stretches import SHORTEST, raised_part
+from .verdict import Evidence, RankVerdict
 
 MAX_SUSPECTS = 16
 ALIKE = 0.5
 """A second rank at this share of the first one's strength may be the slow one as well."""
-MAX_CONFIDENCE = 0.999
-POWER_DEVIATE = 1.645
-"""Normal deviate of a hit rate of 95 %."""
+RECOVERED_DEVIATES = 2.0
+"""Standard errors by which the steps after a stretch must be faster for it to be over."""
 
 
 def detect(
@@ -83,7 +77,7 @@ class _Suspect:
 
 def _look(window: Window, trusted: BoolArray, settings: DetectionSettings) -> tuple[Scored, Tested]:
     scored = window.score(trusted, settings)
-    return scored, run_tests(scored, window.grid.steps, settings)
+    return scored, run_tests(scored, settings)
 
 
 def _most_suspects(grid: Grid) -> int:
@@ -98,7 +92,7 @@ def _surest(scored: Scored, tested: Tested, found: list[_Suspect]) -> int | None
     """
     weight = _weights(scored, tested)
     weight[[suspect.position for suspect in found]] = 0.0
-    changed = np.where(tested.history.strength >= 1.0, weight, 0.0)
+    changed = np.where(tested.past.strength >= 1.0, weight, 0.0)
     if changed.any():
         weight = changed
     best = int(weight.argmax())
@@ -111,43 +105,50 @@ def _weights(scored: Scored, tested: Tested) -> FloatArray:
     The excess over its stretch, in errors: what a slow rank does to those that are
     compared with it is smaller, however long it lasts.
     """
-    weight = np.zeros(len(tested.level))
-    for position in np.flatnonzero(np.nan_to_num(tested.strength) >= 1.0):
-        stretch = _stretch(scored, tested, int(position))
-        bad = stretch.excess[np.isfinite(stretch.excess)]
-        mean = float(bad.mean()) if len(bad) else 0.0
-        weight[position] = max(mean, 0.0) * np.sqrt(len(bad)) / scored.noise.sigma[position]
+    weight = np.zeros(len(tested.strength))
+    for position in np.flatnonzero(tested.strength >= 1.0):
+        slow = _slow_part(scored, tested, int(position))
+        weight[position] = max(slow.mean, 0.0) * np.sqrt(slow.count)
+        weight[position] /= scored.doubt.noise.sigma[position]
     return weight
 
 
 @dataclass(frozen=True, slots=True)
-class _Stretch:
+class _SlowPart:
     """The steps in which a rank was slow, by positions."""
 
     series: FloatArray
     """Scores of the whole window against what the rank was found slow against."""
     first: int
     last: int
-    by_history: bool
+    by_past: bool
 
     @property
-    def excess(self) -> FloatArray:
-        """Return the scores of the stretch."""
-        return self.series[self.first : self.last + 1]
+    def mean(self) -> float:
+        """Return the mean score of the stretch."""
+        return float(np.nanmean(self.series[self.first : self.last + 1]))
+
+    @property
+    def count(self) -> float:
+        """Return the number of its steps with a score."""
+        return float(np.isfinite(self.series[self.first : self.last + 1]).sum())
 
 
-def _stretch(scored: Scored, tested: Tested, position: int) -> _Stretch:
-    """Return the stretch of the test that points most at a rank."""
-    against_peers = max(_at(tested.level, position), _at(tested.peers.strength, position))
-    if _at(tested.history.strength, position) > against_peers:
-        first, last = int(tested.history.first[position]), int(tested.history.last[position])
-        series = _above_past(scored.own[:, position], first, last)
-        return _Stretch(series, first, last, by_history=True)
-    series = scored.peers[:, position]
-    first, last = int(tested.peers.first[position]), int(tested.peers.last[position])
-    if _at(tested.peers.strength, position) < 1.0:
-        first, last = 0, len(series) - 1
-    return _Stretch(series, first, last, by_history=False)
+def _slow_part(scored: Scored, tested: Tested, position: int) -> _SlowPart:
+    """Return the most likely stretch of the test that points most at a rank."""
+    by_past = bool(tested.past.strength[position] > tested.peers.strength[position])
+    peak = tested.past if by_past else tested.peers
+    first, last = int(peak.first[position]), int(peak.last[position])
+    series = scored.own[:, position] if by_past else scored.peers[:, position]
+    if by_past:
+        series = _above_rest(series, first, last)
+    size = float(np.nanmean(series[first : last + 1]))
+    better = raised_part(series, size)
+    if min(last, better[1]) - max(first, better[0]) + 1 >= SHORTEST:
+        first, last = better
+    if by_past:
+        series = _above_rest(series, first, last)
+    return _SlowPart(series, first, last, by_past)
 
 
 def _without(window: Window, trusted: BoolArray, position: int) -> BoolArray:
@@ -163,10 +164,10 @@ def _rivals(suspect: _Suspect, after: Tested, found: list[_Suspect]) -> list[int
     diagonally opposite; a change in the rank's own past can.
     """
     before = _weights(suspect.scored, suspect.tested)
-    if suspect.tested.history.strength[suspect.position] >= 1.0:
+    if suspect.tested.past.strength[suspect.position] >= 1.0:
         return []
     alike = before >= ALIKE * before[suspect.position]
-    cleared = np.nan_to_num(after.strength) < 1.0
+    cleared = after.strength < 1.0
     known = {other.position for other in found}
     return [int(rank) for rank in np.flatnonzero(alike & cleared) if int(rank) not in known]
 
@@ -179,33 +180,31 @@ def _result(
 ) -> DetectionResult:
     grid = window.grid
     scored, tested = last
-    least = _minimum_slowdown(scored, len(grid.steps), settings)
+    budgets = window_budgets(len(grid.cube.ranks), len(grid.steps), settings)
+    least = least_visible(scored.doubt, len(grid.steps), budgets, settings)
     suspects = {suspect.position: suspect for suspect in found}
     verdicts = []
     for position in range(len(grid.cube.ranks)):
         suspect = suspects.get(position)
         if suspect is None:
-            verdicts.append(_healthy(grid, position, scored, settings))
-            continue
-        still = np.nan_to_num(tested.strength)[position] >= 1.0
-        seen = last if still else (suspect.scored, suspect.tested)
-        verdicts.append(_slow(grid, suspect, seen))
-    verdicts = [
-        replace(
-            verdict,
-            minimum_slowdown=_or_none(least[position]),
-            unequal_work_ns=_or_none(scored.unequal_work[position]),
+            verdict = _calm(grid, position, scored, settings)
+        else:
+            still = tested.strength[position] >= 1.0
+            verdict = _slow(grid, suspect, last if still else (suspect.scored, suspect.tested))
+        verdicts.append(
+            replace(
+                verdict,
+                minimum_slowdown=_or_none(least[position]),
+                unequal_work_ns=_or_none(scored.unequal_work[position]),
+            )
         )
-        for position, verdict in enumerate(verdicts)
-    ]
     verdicts.sort(key=lambda v: (not v.is_slow, -(v.slowdown or 0.0) if v.is_slow else v.rank))
+    known = least[np.isfinite(least)]
     return DetectionResult(
         verdicts=tuple(verdicts),
         scores=_score_table(grid, scored),
         steps=len(grid.steps),
-        minimum_slowdown=_or_none(float(np.median(least[np.isfinite(least)])))
-        if np.isfinite(least).any()
-        else None,
+        minimum_slowdown=float(np.median(known)) if len(known) else None,
         limits=tuple(_limits(window, scored, found)),
     )
 
@@ -213,93 +212,49 @@ def _result(
 def _slow(grid: Grid, suspect: _Suspect, seen: tuple[Scored, Tested]) -> RankVerdict:
     """Return the verdict on a suspect."""
     position, (scored, tested) = suspect.position, seen
-    stretch = _stretch(scored, tested, position)
-    first, last, by_history, bad = stretch.first, stretch.last, stretch.by_history, stretch.excess
-    past = float(first) if by_history else np.inf
-    slowdown = float(np.nanmean(bad))
-    count = float(np.isfinite(bad).sum())
-    error = float(scored.noise.error(count, past / count)[position])
-    if not by_history:
-        error = float(level_error(scored, int(count))[position])
-    width = quantile(0.025, scored.noise.degrees) * error
-    chance = len(grid.cube.ranks) * chance_of(slowdown / error, scored.noise.degrees)
-    confidence = min(MAX_CONFIDENCE, max(0.0, 1.0 - chance)) / (1 + len(suspect.rivals))
-    rest = stretch.series[last + 1 :]
+    slow, doubt = _slow_part(scored, tested, position), scored.doubt
+    outside = float(len(slow.series)) - slow.count
+    error = doubt.error(slow.count, outside if slow.by_past else None)[position]
+    rest = slow.series[slow.last + 1 :]
     rest = rest[np.isfinite(rest)]
-    lasting = not len(rest) or float(rest.mean()) > slowdown / 2
+    mean, lasting = float(rest.mean()) if len(rest) else slow.mean, True
+    if len(rest):
+        deviates = (slow.mean - mean) / np.sqrt(doubt.variance[position] / len(rest))
+        lasting = mean > slow.mean / 2 or deviates < RECOVERED_DEVIATES
     told = Evidence.WORK if scored.referenced[position] else Evidence.PEERS
-    return RankVerdict(
-        rank=grid.cube.ranks[position],
-        persistence=Persistence.PERSISTENT if lasting else Persistence.TRANSIENT,
-        slowdown=slowdown,
-        interval=(slowdown - width, slowdown + width),
-        first_bad_step=int(grid.steps[first]),
-        last_bad_step=int(grid.steps[-1] if lasting else grid.steps[last]),
+    stretch = Stretch(
+        first_step=int(grid.steps[slow.first]),
+        last_step=int(grid.steps[-1] if lasting else grid.steps[slow.last]),
         found_at_step=None,
-        evidence=Evidence.HISTORY if by_history else told,
-        confidence=confidence,
-        minimum_slowdown=None,
-        ambiguous_with=tuple(grid.cube.ranks[rival] for rival in suspect.rivals),
+        lasting=lasting,
+    )
+    return slow_verdict(
+        grid.cube.ranks[position],
+        Measured(slowdown=slow.mean, error=float(error), degrees=doubt.noise.degrees),
+        stretch,
+        Evidence.HISTORY if slow.by_past else told,
+        ranks=len(grid.cube.ranks),
+        rivals=tuple(grid.cube.ranks[rival] for rival in suspect.rivals),
     )
 
 
-def _healthy(grid: Grid, position: int, scored: Scored, settings: DetectionSettings) -> RankVerdict:
+def _calm(grid: Grid, position: int, scored: Scored, settings: DetectionSettings) -> RankVerdict:
     """Return the verdict on a rank that no test points at."""
-    series = scored.peers[:, position]
-    known = series[np.isfinite(series)]
+    rank, level = grid.cube.ranks[position], mean_over_steps(scored.peers)[position]
+    if np.isfinite(level):
+        error = float(scored.doubt.error(len(scored.peers))[position])
+        measured = Measured(slowdown=float(level), error=error, degrees=scored.doubt.noise.degrees)
+        return calm_verdict(
+            rank, measured, Evidence.WORK if scored.referenced[position] else Evidence.PEERS
+        )
     has_past = len(grid.steps) > settings.baseline_steps
-    slowdown = float(known.mean()) if len(known) else None
-    interval = None
-    if slowdown is not None:
-        error = float(level_error(scored, len(known))[position])
-        width = quantile(0.025, scored.noise.degrees) * error
-        interval = (slowdown - width, slowdown + width)
-    is_known = slowdown is not None or has_past
-    evidence = Evidence.NOTHING
-    if slowdown is not None:
-        evidence = Evidence.WORK if scored.referenced[position] else Evidence.PEERS
-    elif has_past:
-        evidence = Evidence.HISTORY
-    return RankVerdict(
-        rank=grid.cube.ranks[position],
-        persistence=Persistence.NONE if is_known else Persistence.UNKNOWN,
-        slowdown=slowdown,
-        interval=interval,
-        first_bad_step=None,
-        last_bad_step=None,
-        found_at_step=None,
-        evidence=evidence,
-        confidence=0.95 if is_known else 0.0,
-        minimum_slowdown=None,
-    )
-
-
-def _minimum_slowdown(scored: Scored, steps: int, settings: DetectionSettings) -> FloatArray:
-    """Return, by rank, the slow-down that would be found 95 times in 100.
-
-    Against replicas for the whole window, ``(z_a + z_b) * error``; by the own past for
-    one that begins after the baseline: Page's sum must climb to its border, which takes
-    ``border * sigma / n`` above the reference.
-    """
-    ranks = scored.own.shape[1]
-    chance = settings.false_alarms_per_window / ranks
-    border = quantile(chance, scored.noise.degrees)
-    least = (border + POWER_DEVIATE) * level_error(scored, steps)
-    least = np.where(scored.replicas > 0, least, np.nan)
-    rest = steps - settings.baseline_steps
-    if rest > 0:
-        sigma = deviation_of_step(scored.noise, settings)
-        reference = references_of(sigma, settings)
-        climb = own_border(reference, settings.baseline_steps, settings) / rest
-        own = sigma * (reference + climb + POWER_DEVIATE / np.sqrt(rest)).min(axis=0)
-        least = np.fmin(least, own)
-    return least
+    return calm_verdict(rank, None, Evidence.HISTORY if has_past else Evidence.NOTHING)
 
 
 def _limits(window: Window, scored: Scored, found: list[_Suspect]) -> list[str]:
     grid, limits = window.grid, []
     ranks = np.array(grid.cube.ranks)
-    alone = ranks[scored.replicas == 0]
+    alone = ranks[scored.comparison.replicas == 0]
     if len(alone):
         limits.append(
             f"{len(alone)} of {len(ranks)} ranks have no healthy replica: slow from the first "
@@ -320,11 +275,12 @@ def _limits(window: Window, scored: Scored, found: list[_Suspect]) -> list[str]:
     return limits
 
 
-def _above_past(own: FloatArray, first: int, last: int) -> FloatArray:
+def _above_rest(own: FloatArray, first: int, last: int) -> FloatArray:
     """Return own scores less their mean outside of a stretch."""
     outside = np.ones(len(own), dtype=bool)
     outside[first : last + 1] = False
-    return own - float(np.nanmean(own[outside]))
+    rest = own[outside & np.isfinite(own)]
+    return own - (float(rest.mean()) if len(rest) else 0.0)
 
 
 def _score_table(grid: Grid, scored: Scored) -> pd.DataFrame:
@@ -337,10 +293,6 @@ def _score_table(grid: Grid, scored: Scored) -> pd.DataFrame:
             "score": score.ravel(),
         }
     )
-
-
-def _at(values: FloatArray, position: int) -> float:
-    return float(np.nan_to_num(values)[position])
 
 
 def _or_none(value: float) -> float | None:

@@ -1,9 +1,16 @@
 """How noisy scores are from step to step, and what that lets one see.
 
 Noise is taken from differences between steps, which a constant slow-down does not
-touch. Successive steps are alike (temperature, neighbours on the network), so the
+touch: half the mean squared difference of steps a lag apart, the variogram ``v(lag)``.
+Successive steps are alike (temperature, neighbours on the network), so the
 mean of n of them is less certain than n independent ones: its variance is
-``sigma^2 * inflation / n``.
+``sigma^2 * inflation / n``. At a lag that is ``far`` enough the variogram is the variance, so that
+the covariances are ``v(far) - v(lag)`` and ``inflation = 1 + 2 sum(1 - v(lag) / v(far))``.
+
+What the scatter of the items within a step tells of a rank's variance is off by a factor that
+is much the same for all ranks. The factor of one rank is drawn towards that of all ranks as far
+as these are alike (Smyth, *Statistical Applications in Genetics and Molecular Biology* 2004,
+section 3).
 """
 
 from __future__ import annotations
@@ -16,15 +23,22 @@ import numpy as np
 
 from .cube import FloatArray
 
-MAX_CORRELATION = 0.9
-MIN_INFLATION = 1.2
+LAGS = 5
+"""Steps over which correlation is looked for."""
+MIN_INFLATION, USUAL_INFLATION, USUAL_GROWTH = 1.2, 1.5, 1.1
 """A correlation of a tenth is more than a few tens of steps can rule out."""
-POOLED_STEPS = 20.0
-"""Weight, in steps, of the noise of all ranks in the noise of one."""
+USUAL_COUNT = 1000.0
+"""Scores that the usual inflation and growth of the variogram count as much as."""
 JUMP, DRAWN_IN = 9.0, 3.0
 """A squared difference of more than 9 times the usual one is a change and counts as 3."""
 UNLIKE = 4.0
-"""A rank whose variance is this much larger is another kind: no stage tells its work, say."""
+"""A rank whose factor is this much larger is another kind."""
+USUAL_UNLIKENESS, USUAL_RANKS = 0.03, 8.0
+"""Variance of the logarithms of the ranks' variances that is assumed, as if that many ranks
+had shown it."""
+USUAL_FACTOR, FACTOR_DEGREES = 2.5, 30.0
+"""Variance of a step over what the scatter within it leads to expect, and the degrees of freedom
+that this counts as: it holds until the steps themselves tell, unless they vary more."""
 DIFFERENCE_EFFICIENCY = 2 / 3
 """Share of the degrees of freedom that is left when noise comes from differences of neighbours."""
 NOISE_FLOOR = 5e-4
@@ -68,36 +82,65 @@ def noise_of(scores: FloatArray, errors: FloatArray) -> Noise:
             sigma = np.sqrt(np.nanmean(errors**2, axis=0)) if steps else np.full(ranks, np.nan)
         pooled = _finite_median(sigma)
         return Noise(np.maximum(np.fmax(sigma, pooled), NOISE_FLOOR), 1.0, float(4 * ranks))
-    near, correlation = _squared_spread(scores, 1), 0.0
-    if steps >= 6:
-        far = _squared_spread(scores, 2)
-        correlation = correlation_from(_finite_mean(near), _finite_mean(far))
-    return _combined(near, float(steps), correlation)
+    known = np.isfinite(errors)
+    within = np.where(known, errors, 0.0) ** 2
+    within = within.sum(axis=0) / np.maximum(known.sum(axis=0), 1)
+    lags = range(1, min(LAGS, steps - 1) + 1)
+    variogram = np.stack([_squared_spread(scores, lag) for lag in lags])
+    return _combined(variogram, within, float(steps))
 
 
-def _combined(near: FloatArray, steps: float, correlation: float) -> Noise:
-    """Return the noise from half the mean squared difference of neighbouring steps, by rank."""
-    own = near / (1.0 - correlation)
+def _combined(variogram: FloatArray, within: FloatArray, steps: float) -> Noise:
+    """Return the noise from the variogram [lag, rank] and the variances within steps [rank]."""
+    growth, inflation = _correlation(variogram, steps)
+    usual = _finite_median(within[within > 0])
+    told = np.where(within > 0, within, usual) if usual > 0 else np.ones_like(within)
+    own = variogram[0] * growth / told
     pooled = _finite_median(own)
-    weight = (steps - 1) / (steps - 1 + POOLED_STEPS)
-    variance = weight * own + (1.0 - weight) * pooled
-    variance = np.where(own > UNLIKE * pooled, own, variance)
-    variance = np.where(np.isfinite(variance), variance, pooled)
-    information = weight**2 + (1.0 - weight) ** 2 / max(int(np.isfinite(own).sum()), 1)
-    degrees = max(2.0, DIFFERENCE_EFFICIENCY * (steps - 1) / information)
-    inflation = max(MIN_INFLATION, (1.0 + correlation) / (1.0 - correlation))
-    return Noise(np.fmax(np.sqrt(variance), NOISE_FLOOR), inflation, degrees)
+    degrees = DIFFERENCE_EFFICIENCY * (steps - 1)
+    together = max(int(np.isfinite(own).sum()), 1) * degrees
+    if usual > 0:
+        mixed = (together * pooled + FACTOR_DEGREES * USUAL_FACTOR) / (together + FACTOR_DEGREES)
+        together += FACTOR_DEGREES * (USUAL_FACTOR / pooled if pooled > USUAL_FACTOR else 1.0)
+        pooled = max(pooled, mixed)
+    prior = _prior_degrees(own, degrees)
+    factor = (prior * pooled + degrees * own) / (prior + degrees)
+    factor = np.where(own > UNLIKE * pooled, own, factor)
+    variance = told * np.where(np.isfinite(factor), factor, pooled)
+    sigma = np.fmax(np.sqrt(variance), NOISE_FLOOR)
+    return Noise(sigma, inflation, max(2.0, min(prior + degrees, together)))
 
 
-def correlation_from(near: float, far: float) -> float:
-    """Return the lag-1 correlation of a first-order process.
+def _prior_degrees(own: FloatArray, degrees: float) -> float:
+    """Return how many degrees of freedom the variance of all ranks adds to that of one."""
+    known = np.log(own[np.isfinite(own) & (own > 0)])
+    seen = 0.0
+    if len(known) > 2:
+        seen = (1.4826 * float(np.median(np.abs(known - np.median(known))))) ** 2
+    ranks = float(len(known))
+    # Variance of the logarithm of a variance with so many degrees (trigamma), and what the ranks'
+    # number adds by chance.
+    chance = 2.0 / degrees + 2.0 / degrees**2 + 4.0 / (3.0 * degrees**3)
+    unlike = max(seen - chance * (1.0 + sqrt(2.0 / max(ranks, 1.0))), 0.0)
+    unlike = (ranks * unlike + USUAL_RANKS * USUAL_UNLIKENESS) / (ranks + USUAL_RANKS)
+    return 2.0 / unlike
 
-    From half the mean squared difference at lag 1, ``s^2 (1 - r)``, and at lag 2,
-    ``s^2 (1 - r^2)``: their ratio is ``1 + r``.
-    """
-    if not near > 0:
-        return 0.0
-    return float(np.clip(far / near - 1.0, 0.0, MAX_CORRELATION))
+
+def _correlation(variogram: FloatArray, steps: float) -> tuple[float, float]:
+    """Return ``v(far) / v(1)`` and the inflation: the usual ones, or what all ranks show."""
+    if len(variogram) < LAGS:
+        return USUAL_GROWTH, USUAL_INFLATION
+    near, far = variogram[0], variogram[-1]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        growth = _finite_median(far / near)
+        inflation = _finite_median(1.0 + 2.0 * (1.0 - variogram[:-1] / far).sum(axis=0))
+    if not np.isfinite(growth + inflation):
+        return USUAL_GROWTH, USUAL_INFLATION
+    count = steps * float(np.isfinite(far).sum())
+    weight = count / (count + USUAL_COUNT)
+    growth = weight * growth + (1.0 - weight) * USUAL_GROWTH
+    inflation = weight * inflation + (1.0 - weight) * USUAL_INFLATION
+    return max(1.0, growth), max(MIN_INFLATION, inflation)
 
 
 def quantile(chance: float, degrees: float = np.inf) -> float:
@@ -144,11 +187,6 @@ def _without_jumps(squares: FloatArray, usual: FloatArray) -> FloatArray:
     return np.where(jump, DRAWN_IN * usual, squares)
 
 
-def _finite_mean(values: FloatArray) -> float:
-    finite = values[np.isfinite(values)]
-    return float(finite.mean()) if len(finite) else np.nan
-
-
 def _finite_median(values: FloatArray) -> float:
     finite = values[np.isfinite(values)]
     return float(np.median(finite)) if len(finite) else np.nan
@@ -166,33 +204,32 @@ class RunningNoise:
         """
         self._memory = memory
         self._before: list[FloatArray] = []
-        self._near = np.zeros(ranks)
-        self._far = np.zeros(ranks)
-        self._counts = [np.zeros(ranks), np.zeros(ranks)]
+        self._variogram = np.zeros((LAGS, ranks))
+        self._counts = np.zeros((LAGS, ranks))
         self._error = np.full(ranks, np.nan)
+        self._within = np.zeros(ranks)
+        self._steps = 0
 
     def add(self, scores: FloatArray, errors: FloatArray) -> None:
         """Add the scores of one step and their errors from within it."""
-        for lag, sums, count in zip((1, 2), (self._near, self._far), self._counts, strict=True):
-            if len(self._before) < lag:
-                continue
-            squares = (scores - self._before[-lag]) ** 2 / 2.0
-            usual = np.fmax(sums, _finite_median(sums[count > 0])) if (count > 2).any() else sums
-            squares = _without_jumps(squares, usual)
+        for lag, before in enumerate(reversed(self._before)):
+            mean, count = self._variogram[lag], self._counts[lag]
+            squares = (scores - before) ** 2 / 2.0
+            if (count > 2).any():
+                squares = _without_jumps(squares, np.fmax(mean, _finite_median(mean[count > 0])))
             known = np.isfinite(squares)
             count += known & (count < self._memory)
-            sums += np.where(known, np.nan_to_num(squares - sums) / np.maximum(count, 1.0), 0.0)
-        self._before = [*self._before[-1:], scores]
+            mean += np.where(known, np.nan_to_num(squares - mean) / np.maximum(count, 1.0), 0.0)
+        self._before = [*self._before, scores][-LAGS:]
         self._error = np.where(np.isfinite(errors), errors, self._error)
+        self._steps = min(self._steps + 1, self._memory)
+        self._within += (np.nan_to_num(self._error) ** 2 - self._within) / self._steps
 
     def noise(self) -> Noise:
         """Return the noise so far."""
-        near, count = np.where(self._counts[0] > 0, self._near, np.nan), self._counts[0]
-        steps = float(count.max(initial=0.0)) + 1.0
+        steps = float(self._counts[0].max(initial=0.0)) + 1.0
         if steps < 3:
-            return noise_of(np.full((1, len(near)), np.nan), self._error[None])
-        correlation = 0.0
-        if steps >= 6:
-            far = np.where(self._counts[1] > 0, self._far, np.nan)
-            correlation = correlation_from(_finite_mean(near), _finite_mean(far))
-        return _combined(near, steps, correlation)
+            return noise_of(np.full((1, len(self._error)), np.nan), self._error[None])
+        lags = min(LAGS, int(steps) - 1)
+        seen = np.where(self._counts[:lags] > 0, self._variogram[:lags], np.nan)
+        return _combined(seen, self._within, steps)

@@ -23,12 +23,21 @@ import numpy as np
 
 from .cube import BoolArray, Cube, FloatArray
 
-CLIP_DEVIATIONS = 4.0
-"""Items further than this many deviations from their step's median are drawn in to it."""
+CLIP_DEVIATIONS = 1.7
+"""Items further than this many deviations from their step's median are drawn in to it: Huber's
+estimate of the mean, which heavy tails cost less than the plain one."""
+HUBER_ROUNDS = 2
+NOISIER = 2.0
+"""A rank whose items scatter this much more than usual has a scale of its own."""
+TOLD_DEVIATIONS = 2.0
+"""How much surer a common move must be where other stages told the work."""
 MAX_RELATIVE_WORK = 3.0
 """Relative work beyond this is a stall, not a long sequence; kept out of the slopes."""
 MIN_SLOPE_ERRORS = 3.0
 MAX_SLOPE = 3.0
+INDEPENDENT_SHARE = 0.75
+"""Least variance between two places of a stage, as a share of that which other stages leave, for
+them to be independent: it is 1 to 2 then, and 0 where one waits for the other."""
 MIN_VOTERS = 3
 """With fewer, a median is one of the ranks, which may be the slow one."""
 MEDIAN_DEVIATIONS = 2.5 * 1.25
@@ -56,6 +65,20 @@ class Line:
         slope = self.slope[..., None]
         told = np.asarray((np.isfinite(others) & (slope > 0)).any(axis=(3, 4)))
         return np.maximum(1.0 + slope * np.nan_to_num(others), MIN_EXPECTED), told
+
+    def amplification(self, trusted: BoolArray) -> FloatArray:
+        """Return what the references add to a deviation of a rank [lane, replica, place].
+
+        A score holds the speeds of the ranks that tell its work: for n of them and a slope
+        ``b``, independent deviations grow by ``sqrt(1 + b^2 / n)``. Where none does, it holds
+        those of all others, whose common part was taken off.
+        """
+        stages = trusted.reshape(*trusted.shape[:2], -1, self.block).sum(axis=3)
+        others = np.repeat(stages.sum(axis=2, keepdims=True) - stages, self.block, axis=2)
+        slope = np.broadcast_to(self.slope.mean(axis=3), trusted.shape)
+        told = slope**2 / np.maximum(others, 1)
+        everyone = max(int(trusted.sum()) - 1, 1)
+        return np.asarray(np.sqrt(1.0 + np.where(slope > 0, told, 1.0 / everyone)))
 
 
 @dataclass(slots=True)
@@ -95,13 +118,36 @@ class Slopes:
         The lanes of a replica share the work; a place that one of them does not trust is
         left out in all of them.
         """
+        block = 1 if self._siblings_differ() else self.block
         patterns, of_replica = np.unique(trusted.all(axis=0), axis=0, return_inverse=True)
-        slopes = np.stack([self._slope(pattern) for pattern in patterns])
-        return Line(slopes[of_replica.reshape(-1)][None], self.block)
+        slopes = np.stack([self._slope(pattern, block)[0] for pattern in patterns])
+        return Line(slopes[of_replica.reshape(-1)][None], block)
 
-    def _slope(self, trusted: BoolArray) -> FloatArray:
-        """Return the slopes [place, kind] on the mean of the trusted places of other blocks."""
-        stage = np.arange(len(trusted)) // self.block
+    def _siblings_differ(self) -> bool:
+        """Return whether the places of every stage have noise of their own.
+
+        None of them waits for another one then, and each tells the work of the others. In a
+        stage with unlike chunks they move alike, and no other stage tells how.
+        """
+        places = len(self.products)
+        if self.block == 1 or places == self.block:
+            return False
+        _, rest = self._slope(np.ones(places, dtype=bool), self.block)
+        own = np.einsum("jjc->jc", self.products)
+        first = np.arange(0, places, self.block)
+        second = first + 1
+        apart = own[first] + own[second] - 2.0 * self.products[first, second]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            ratio = 2.0 * apart / (rest[first] + rest[second])
+        known = ratio[np.isfinite(ratio)]
+        return bool(len(known) and known.min() > INDEPENDENT_SHARE)
+
+    def _slope(self, trusted: BoolArray, block: int) -> tuple[FloatArray, FloatArray]:
+        """Return the slopes [place, kind] on the mean of the trusted places of other blocks.
+
+        The second value is the sum of squares that they leave.
+        """
+        stage = np.arange(len(trusted)) // block
         others = (trusted[None] & (stage[:, None] != stage[None])).astype(np.float64)
         with np.errstate(invalid="ignore", divide="ignore"):
             weights = others / others.sum(axis=1, keepdims=True)
@@ -113,7 +159,8 @@ class Slopes:
             rest = np.maximum(uu - slope * zu, 0.0)
             error = np.sqrt(rest / np.maximum(self.count - 1, 1) / zz)
             real = slope > MIN_SLOPE_ERRORS * error
-        return np.where(np.isfinite(slope) & real, np.clip(slope, 0.0, MAX_SLOPE), 0.0)
+        usable = np.isfinite(slope) & real
+        return np.where(usable, np.clip(slope, 0.0, MAX_SLOPE), 0.0), rest
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,28 +254,54 @@ def replica_sigma(sigma: FloatArray, trusted: BoolArray) -> FloatArray:
     return np.where(np.isfinite(others), others, sigma)
 
 
-def common_mode(scores: Scores, trusted: BoolArray) -> FloatArray:
-    """Return what the comparable ranks have in common in one step, to be taken off.
+def common_mode(scores: Scores, trusted: BoolArray, steps: int = 1) -> FloatArray:
+    """Return what the comparable ranks have in common in each step, to be taken off.
 
-    The median of all other ranks; with two ranks of the same place, the other one; else
+    The mean of all other ranks, those far from the median drawn in; with two ranks of the same place, the other one; else
     0. Where the replicas of a place, three at least, move away from it together by more
     than their noise, their median. Where the other stages told the work, the job's own
     part must exceed its noise as well, for they have taken it out already.
+
+    Args:
+        scores: Scores of one step or, one after the other along the lanes, of several.
+        trusted: Ranks that count, of one step.
+        steps: How many steps they are.
     """
-    total, replicas_last = scores.total, (0, 2, 1)
+    total = scores.total.reshape(steps, *trusted.shape)
+    voting = np.broadcast_to(trusted, total.shape)
     voters = trusted.sum(axis=1, keepdims=True) - trusted
-    own_place = median_of_others(total.transpose(replicas_last), trusted.transpose(replicas_last))
-    own_place = own_place.transpose(replicas_last)
+    own_place = median_of_others(total.swapaxes(2, 3), voting.swapaxes(2, 3)).swapaxes(2, 3)
     everyone = int(trusted.sum()) - trusted.astype(np.int64)
-    shared = median_of_others(total.reshape(1, -1), trusted.reshape(1, -1)).reshape(total.shape)
-    known = scores.error[np.isfinite(scores.error)]
-    noise = MEDIAN_DEVIATIONS * (float(np.median(known)) if len(known) else 0.0)
-    told = scores.referenced & (np.abs(shared) < noise / np.sqrt(np.maximum(everyone, 1)))
-    shared = np.where(told, 0.0, shared)
+    error = np.nan_to_num(_median(scores.error.reshape(steps, -1), axis=1))[:, None, None, None]
+    shared = _centre_of_others(total, voting, CLIP_DEVIATIONS * error)
+    told = scores.referenced.reshape(total.shape)
+    noise = MEDIAN_DEVIATIONS * error * np.where(told, TOLD_DEVIATIONS, 1.0)
+    calm = told & (np.abs(shared) < noise / np.sqrt(np.maximum(everyone, 1)))
+    shared = np.where(calm, 0.0, shared)
     apart = np.abs(own_place - shared) > noise / np.sqrt(np.maximum(voters, 1))
     shared = np.where(apart & (voters >= MIN_VOTERS), own_place, shared)
-    few = own_place if total.shape[2] == 1 else np.zeros_like(total)
-    return np.nan_to_num(np.where(everyone >= MIN_VOTERS, shared, few))
+    few = own_place if trusted.shape[2] == 1 else np.zeros_like(total)
+    common = np.nan_to_num(np.where(everyone >= MIN_VOTERS, shared, few))
+    return common.reshape(scores.total.shape)
+
+
+def _centre_of_others(total: FloatArray, voting: BoolArray, reach: FloatArray) -> FloatArray:
+    """Return the mean of all other ranks that vote, drawn in to a reach around their median.
+
+    Args:
+        total: Scores [step, lane, replica, place]; NaN where absent.
+        voting: Ranks that count, of the same shape.
+        reach: [step, 1, 1, 1].
+    """
+    usable = voting & np.isfinite(total)
+    axes = (1, 2, 3)
+    flat = np.where(usable, total, np.nan).reshape(len(total), -1)
+    middle = np.nan_to_num(_median(flat, axis=1))[:, None, None, None]
+    near = np.where(usable, np.clip(total, middle - reach, middle + reach), 0.0)
+    count = usable.sum(axis=axes, keepdims=True) - usable
+    rest = near.sum(axis=axes, keepdims=True) - near
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(count > 0, rest / count, np.nan)
 
 
 def mean_of_others(values: FloatArray, block: int) -> FloatArray:
@@ -277,11 +350,14 @@ def _drawn_in(ratio: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return the items of each kind with outliers drawn in, and their deviation [..., kind]."""
     centre = _median(ratio, axis=-1, keepdims=True)
     deviation = 1.4826 * _median(np.abs(ratio - centre), axis=-1, keepdims=True)
-    # Of few items the deviation may be 0 by chance; the usual one of the kind holds then.
+    # That of few items is a rough estimate; the usual one of the kind is better.
     usual = _median(deviation.reshape(-1, deviation.shape[-2]), axis=0)[:, None]
-    deviation = np.maximum(deviation, usual)
+    deviation = np.where(deviation > NOISIER * usual, deviation, usual)
     reach = CLIP_DEVIATIONS * deviation
-    return np.clip(ratio, centre - reach, centre + reach), deviation[..., 0]
+    for _ in range(HUBER_ROUNDS):
+        drawn = np.clip(ratio, centre - reach, centre + reach)
+        centre = _mean(drawn, axis=-1, keepdims=True)
+    return drawn, deviation[..., 0]
 
 
 def _mean(values: FloatArray, axis: int, *, keepdims: bool = False) -> FloatArray:

@@ -1,23 +1,24 @@
-"""Slow ranks of a recorded window.
+"""The scores of a recorded window, and the tests on them.
 
-Three tests look at the scores of every rank (``normalise``): its mean over the window
-against its replicas; a stretch of steps above its replicas (Page's sum); and, from
-``baseline_steps`` on, a stretch above its own past. The surest suspect is taken out of
-all comparisons before the others are judged again, so that a slow rank neither makes
-its peers look fast nor hides another one.
+The window is scored as a whole, against the means of all its steps; then the tests
+follow it step by step, as they do in a running job, and the strongest stretch of each rank is
+kept.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
-from .cube import BoolArray, FloatArray, IntArray
-from .cusum import Excursion, largest_excursion
+from .cube import BoolArray, Cube, FloatArray
+from .doubt import Comparison, Doubt, comparison_of, doubt_of
 from .grid import Grid
-from .history import SUSPICION, OwnHistory
-from .noise import Noise, noise_of
+from .judge import Judge, window_budgets
+from .noise import noise_of
 from .normalise import (
     Line,
     Slopes,
@@ -25,21 +26,15 @@ from .normalise import (
     item_mean,
     peer_scores,
     replica_mean,
-    replica_sigma,
     step_scores,
 )
 from .settings import DetectionSettings
-from .thresholds import (
-    deviation_of_step,
-    healthy_offset,
-    healthy_spread,
-    lasting_deviation,
-    level_strength,
-    own_border,
-    reference_count,
-    references_of,
-)
+from .stretches import Peak
 from .work import WorkModel
+
+CHUNK_CELLS = 1 << 20
+"""Durations that are scored at a time, so that memory does not grow with the window."""
+T = TypeVar("T", bound=np.generic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +45,8 @@ class Scored:
     """Against the replicas; NaN without."""
     own: FloatArray
     """Against the rank's own mean over the window."""
-    noise: Noise
-    reference_sigma: FloatArray
-    """Noise of a step of the replicas of each rank: their median."""
-    spread: float
-    """Standard deviation of constant differences between healthy ranks."""
-    replicas: IntArray
-    """Trusted replicas of each rank."""
+    comparison: Comparison
+    doubt: Doubt
     referenced: BoolArray
     """Whether another place told the work of the rank."""
     unequal_work: FloatArray
@@ -65,18 +55,15 @@ class Scored:
 
 @dataclass(frozen=True, slots=True)
 class Tested:
-    """Outcome of the tests, by rank; strengths are statistic over threshold."""
+    """The strongest stretches against the own past and against the replicas."""
 
-    level: FloatArray
-    peers: Excursion
-    history: Excursion
-    has_past: BoolArray
+    past: Peak
+    peers: Peak
 
     @property
     def strength(self) -> FloatArray:
-        """Return the largest of the three; an alarm from 1 on."""
-        sums = np.maximum(self.peers.strength, self.history.strength)
-        return np.asarray(np.fmax(self.level, sums))
+        """Return the larger of the two; an alarm from 1 on."""
+        return np.asarray(np.maximum(self.past.strength, self.peers.strength))
 
 
 class Window:
@@ -88,11 +75,10 @@ class Window:
         self._work = self._fit_work(grid.cube.shape[2])
         self._slopes = Slopes.empty(grid.cube, len(grid.kinds))
         means = []
-        for position in range(len(grid.steps)):
-            step = self.durations(position)
-            self._slopes.add(step)
-            means.append(item_mean(step))
-        self._means = np.stack(means)
+        for _, cells in self._chunks():
+            self._slopes.add(cells)
+            means.append(_by_step(item_mean(cells), grid.cube))
+        self._means = np.concatenate(means)
         self.sees_work = bool(self._slopes.line(grid.cube.present).slope.any())
 
     def durations(self, position: int) -> FloatArray:
@@ -105,41 +91,47 @@ class Window:
 
     def score(self, trusted: BoolArray, settings: DetectionSettings) -> Scored:
         """Return the scores of all ranks against trusted ones."""
-        cube, positions = self.grid.cube, range(len(self.grid.steps))
-        line, mean = self._slopes.line(trusted), _mean_over_steps(self._means)
+        cube = self.grid.cube
+        line, mean = self._slopes.line(trusted), mean_over_steps(self._means)
         trims, own, errors, shared = [], [], [], []
         referenced = np.zeros(cube.shape, dtype=bool)
-        for position in positions:
-            scores = step_scores(self.durations(position), mean, line, trusted)
-            trims.append(self._means[position] * scores.trim)
-            shared.append(common_mode(scores, trusted))
-            own.append(scores.total - shared[-1])
-            errors.append(scores.error)
-            referenced |= scores.referenced
-        expected = replica_mean(_mean_over_steps(np.stack(trims)), line, trusted)
-        peers = [
-            peer_scores(self.durations(position), expected, mean, line, trusted) - shared[position]
-            for position in positions
-        ]
-        own_by_rank = np.stack([cube.floats(x) for x in own])
-        noise = noise_of(own_by_rank, np.stack([cube.floats(x) for x in errors]))
-        by_rank = np.stack([cube.floats(x) for x in peers])
-        replicas = cube.by_rank(trusted.sum(axis=1, keepdims=True) - trusted).astype(np.int64)
+        for first, cells in self._chunks():
+            steps = len(cells) // cube.shape[0]
+            scores = step_scores(cells, _repeated(mean, steps), line, _repeated(trusted, steps))
+            common = common_mode(scores, trusted, steps)
+            trims.append(self._means[first : first + steps] * _by_step(scores.trim, cube))
+            shared.append(common)
+            own.append(cube.each(_by_step(scores.total - common, cube)))
+            errors.append(cube.each(_by_step(scores.error, cube)))
+            referenced |= _by_step(scores.referenced, cube).any(axis=0)
+        expected = replica_mean(mean_over_steps(np.concatenate(trims)), line, trusted)
+        peers = []
+        for (_, cells), common in zip(self._chunks(), shared, strict=True):
+            steps = len(cells) // cube.shape[0]
+            means = _repeated(expected, steps), _repeated(mean, steps)
+            scored = peer_scores(cells, *means, line, _repeated(trusted, steps))
+            peers.append(_by_step(scored - common, cube))
+        against = np.concatenate(peers)
+        by_rank, own_by_rank = cube.each(against), np.concatenate(own)
+        noise = noise_of(own_by_rank, np.concatenate(errors))
+        comparison = comparison_of(cube, trusted, line)
         return Scored(
-            unequal_work=cube.floats(self._unequal_work(mean, trusted, np.stack(peers))),
+            unequal_work=cube.floats(self._unequal_work(mean, trusted, against)),
             peers=by_rank,
             own=own_by_rank,
-            noise=noise,
-            reference_sigma=cube.floats(replica_sigma(cube.fill(noise.sigma), trusted)),
-            spread=healthy_spread(
-                _mean_over_steps(by_rank)[cube.by_rank(trusted).astype(bool)],
-                float(np.median(noise.error(len(by_rank)))),
-                cube.shape[1],
-                settings,
-            ),
-            replicas=replicas,
+            comparison=comparison,
+            doubt=doubt_of(noise, mean_over_steps(by_rank), comparison, len(by_rank), settings),
             referenced=cube.by_rank(referenced).astype(bool),
         )
+
+    def _chunks(self) -> Iterator[tuple[int, FloatArray]]:
+        """Yield some steps at a time, one after the other along the lanes, with their first."""
+        steps = len(self.grid.steps)
+        cells = int(np.prod(self.grid.cube.shape)) * len(self.grid.kinds) * self.grid.items
+        size = max(1, CHUNK_CELLS // cells)
+        for first in range(0, steps, size):
+            last = min(first + size, steps)
+            yield first, np.concatenate([self.durations(at) for at in range(first, last)])
 
     def _unequal_work(self, mean: FloatArray, trusted: BoolArray, peers: FloatArray) -> FloatArray:
         """Return the excess over the replicas per step less that which the scores explain."""
@@ -148,7 +140,7 @@ class Window:
         items = np.isfinite(self.durations(0)).sum(axis=-1)
         excess = ((mean - others) * items).sum(axis=-1)
         expected: FloatArray = (others * items).sum(axis=-1)
-        return np.asarray(excess - _mean_over_steps(peers) * expected)
+        return np.asarray(excess - mean_over_steps(peers) * expected)
 
     def _fit_work(self, places: int) -> WorkModel | None:
         if self.grid.features is None:
@@ -161,52 +153,31 @@ class Window:
         return model
 
 
-def run_tests(scored: Scored, steps: IntArray, settings: DetectionSettings) -> Tested:
-    """Return the outcome of the three tests on the scores of a window."""
-    sigma = deviation_of_step(scored.noise, settings)
-    reference = references_of(sigma, settings)
-    border = own_border(reference, settings.baseline_steps, settings)
-    offset = healthy_offset(_mean_over_steps(scored.peers), _lasting(scored, len(steps)))
-    history, has_past = _history(scored.own, sigma, reference, settings)
-    return Tested(
-        level=level_strength(
-            _mean_over_steps(scored.peers), level_error(scored, len(steps)), scored.noise, settings
-        ),
-        peers=largest_excursion((scored.peers - offset) / sigma, reference, border),
-        history=history,
-        has_past=has_past,
-    )
+def run_tests(scored: Scored, settings: DetectionSettings) -> Tested:
+    """Return the strongest stretches of all ranks of a window."""
+    steps, ranks = scored.own.shape
+    judge = Judge(ranks, settings, window_budgets(ranks, steps, settings))
+    tested = Tested(Peak.none(ranks), Peak.none(ranks))
+    nobody = np.zeros(ranks, dtype=bool)
+    for position in range(steps):
+        look = judge.see(scored.own[position], scored.peers[position], scored.doubt, nobody)
+        tested.past.see(position, look.past)
+        tested.peers.see(position, look.peers)
+    return tested
 
 
-def level_error(scored: Scored, steps: int) -> FloatArray:
-    """Return the standard error of the mean score against replicas, healthy spread included."""
-    return np.asarray(np.hypot(scored.noise.error(steps), _lasting(scored, steps)))
+def _repeated(values: npt.NDArray[T], steps: int) -> npt.NDArray[T]:
+    """Return the values of one step [lane, …] for several, one after the other."""
+    return np.tile(values, (steps, *(1,) * (values.ndim - 1)))
 
 
-def _lasting(scored: Scored, steps: int) -> FloatArray:
-    error = scored.reference_sigma * np.sqrt(scored.noise.inflation / steps)
-    return lasting_deviation(scored.spread, error, reference_count(scored.replicas))
+def _by_step(values: npt.NDArray[T], cube: Cube) -> npt.NDArray[T]:
+    """Return values of several steps, one after the other along the lanes, as [step, lane, …]."""
+    return values.reshape(-1, *cube.shape, *values.shape[3:])
 
 
-def _history(
-    own: FloatArray, sigma: FloatArray, reference: FloatArray, settings: DetectionSettings
-) -> tuple[Excursion, BoolArray]:
-    """Return the strongest excursion of each rank above its own past, and who has one."""
-    steps, ranks = own.shape
-    seen, baseline = Excursion.none(ranks), settings.baseline_steps
-    if steps <= baseline:
-        return seen, np.zeros(ranks, dtype=bool)
-    past = OwnHistory.after(own[:baseline], baseline, len(reference))
-    for position in range(baseline, steps):
-        border = own_border(reference, past.count, settings)
-        past.add(position, past.excess(own[position]) / sigma, reference, border)
-        seen.see(position, past.sums, border)
-        calm = np.asarray((past.sums.level < SUSPICION * border).all(axis=0))
-        past.learn(own[position], calm, settings.memory_steps)
-    return seen, past.count > 0
-
-
-def _mean_over_steps(values: FloatArray) -> FloatArray:
+def mean_over_steps(values: FloatArray) -> FloatArray:
+    """Return the mean over the first axis of what is known; NaN where nothing is."""
     known = np.isfinite(values)
     total = np.where(known, values, 0.0).sum(axis=0)
     count = known.sum(axis=0)

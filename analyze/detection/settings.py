@@ -13,18 +13,18 @@ class DetectionSettings:
 
     smallest: float = 0.02
     """Slow-down that is looked for; smaller ones are found later, or not."""
-    large: float = 0.05
-    """Slow-down that is to be found within few steps."""
     spread: float = 0.005
     """Standard deviation of the constant differences between healthy ranks (silicon, cooling)
     where a job is too small to show its own; that of a production trace was 0.6 %."""
     large_job_spread: float = 0.003
     """The same for a job of at least four replicas and eight ranks, before it is averaged with
     what its ranks show; it counts as much as eight ranks."""
-    steps_between_false_alarms: float = 40_000
-    """Mean number of steps of a healthy *job* between two false suspects, for each test."""
-    false_alarms_per_window: float = 5e-4
-    """Chance that the test over a whole window blames a rank of a healthy job."""
+    wander: float = 0.0017
+    """Standard deviation by which the speed of a healthy rank changes slowly (heat)."""
+    steps_between_false_alarms: float = 20_000
+    """Mean number of steps of a healthy running *job* between two false suspects."""
+    false_alarms_per_window: float = 1e-3
+    """Chance that a rank of a healthy job is blamed in a recorded window."""
     baseline_steps: int = 20
     """Steps before the own past of a rank counts as known."""
     memory_steps: int = 200
@@ -36,7 +36,8 @@ class DetectionSettings:
         Raises:
             ConfigError: A value is outside its range.
         """
-        for name in ("smallest", "large", "spread", "large_job_spread", "false_alarms_per_window"):
+        names = ("smallest", "spread", "large_job_spread", "wander", "false_alarms_per_window")
+        for name in names:
             if not 0 < getattr(self, name) < 1:
                 raise ConfigError("must lie between 0 and 1", where=f"detection.{name}")
         for name in ("steps_between_false_alarms", "baseline_steps"):

@@ -41,12 +41,14 @@ class WorkModel:
         self.products += np.einsum("ldpkmi,ldpkm->pki", x, y)
 
     def without_work(self, step: FloatArray, features: FloatArray) -> FloatArray:
-        """Return durations as they would be with average work; unknown work stays as it is."""
+        """Return durations as they would be with the usual work; unknown work stays as it is.
+
+        The usual work is that of the first items, so that it does not move while a job runs.
+        """
         columns = self._columns(features)
         fit = np.einsum("pkij,pkj->pki", np.linalg.pinv(self.squares), self.products)
         expected = np.einsum("ldpkmi,pki->ldpkm", np.nan_to_num(columns), fit)
-        items = self.squares[..., 0, 0]
-        average = self.products[..., 0] / np.maximum(items, 1.0)
+        average = fit.sum(axis=-1)  # Features are 1 there: they are divided by their first mean.
         known = np.isfinite(columns).all(axis=-1) & (expected > 0.05 * average[..., None])
         with np.errstate(invalid="ignore", divide="ignore"):
             return np.where(known, step * average[..., None] / expected, step)

@@ -155,7 +155,7 @@ def _arrows(
             "ph": phase,
             "id": identity,
             "pid": rows["rank"].to_numpy(),
-            "tid": AXES + rows["axis"].map(AXIS_NAMES.index).to_numpy(),
+            "tid": AXES + rows["axis"].astype(object).map(AXIS_NAMES.index).to_numpy(),
             "ts": time_ns.to_numpy() / NS_PER_US,
             "name": rows["kind"].to_numpy(),
             "cat": "communication",

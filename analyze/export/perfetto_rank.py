@@ -41,6 +41,7 @@ def rank_slices(trace: Trace, windows: StepWindows, rank: int) -> list[Record]:
 def communication_slices(own: pd.DataFrame) -> list[Record]:
     """Return the communication of one rank; that of a host begins where the host waits."""
     begin_ns, end_ns = communication_times(own)
+    own = own.astype(dict.fromkeys(("axis", "kind", "link", "group_id"), object))
     return slices(
         pd.DataFrame(
             {

@@ -17,6 +17,11 @@ def limit_lines(limits: Sequence[str]) -> list[str]:
     )
 
 
+def left_out(count: int, what: str) -> list[str]:
+    """Return what says that a table goes on, to stand below it; nothing where it does not."""
+    return ["", f"  … and {count} more {what} (--format json has all)"] if count > 0 else []
+
+
 def milliseconds(time_ns: float) -> str:
     """Return milliseconds; a wait of NumPy or pandas' own kind of missing is unknown."""
     return "unknown" if is_missing(time_ns) else f"{time_ns / 1e6:.3f}"

@@ -7,44 +7,56 @@ from statistics import median
 from typing import Any
 
 from ..text_table import text_table
-from .amounts import limit_lines, milliseconds
+from .amounts import left_out, limit_lines, milliseconds
 from .page import page
 
+_MOST_RANKS = 32
+_MOST_GROUPS = 32
 _MOST_TRANSFERS = 16
 _UNITS = ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB"))
 
 
 def collectives_to_text(result: dict[str, Any], *, markdown: bool = False) -> str:
-    """Return who waited and who came last, by rank; then groups, sizes and transfers."""
+    """Return who waited and who came last, by rank; then groups, sizes and transfers.
+
+    Of many ranks and groups only those that matter most are shown: who came last most often,
+    and what was on the wire longest.
+    """
     lines = []
-    for title, headers, rows in _sections(result):
+    for title, headers, rows, rest in _sections(result):
         if rows:
             lines += [f"### {title}" if markdown else title, *([""] if markdown else [])]
-            lines += [*text_table(headers, rows, markdown=markdown), ""]
+            lines += [*text_table(headers, rows, markdown=markdown), *rest, ""]
     body = lines[:-1] or ["No collectives."]
     return page([*body, *limit_lines(result["limits"])], markdown=markdown)
 
 
-_Section = tuple[str, tuple[str, ...], list[tuple[object, ...]]]
+_Section = tuple[str, tuple[str, ...], list[tuple[object, ...]], list[str]]
+"""Title, headers, rows, and what follows the table."""
 
 
 def _sections(result: dict[str, Any]) -> Iterator[_Section]:
-    yield "Ranks", ("rank", "waited ms", "arrived last", "tied"), _ranks(result)
-    yield (
-        "Groups",
-        ("group", "axis", "ranks", "collectives", "wire ms", "GB/s (bus, median)"),
-        _groups(result),
-    )
+    ranks = _ranks(result)
+    rest = left_out(len(result["ranks"]) - len(ranks), "ranks")
+    yield "Ranks", ("rank", "waited ms", "arrived last", "tied"), ranks, rest
+    by_group = _collectives_by_group(result)
+    groups = _groups(result, by_group)
+    columns = ("group", "axis", "ranks", "collectives", "wire ms", "GB/s (bus, median)")
+    yield "Groups", columns, groups, left_out(len(by_group) - len(groups), "groups")
     wire = ("wire us p50", "p95", "GB/s (algorithm)", "GB/s (bus)")
-    yield "Message sizes", ("axis", "operation", "size", "count", "total", *wire), _sizes(result)
-    yield (
-        "Sends and receives",
-        ("group", "axis", "from", "to", "count", "total", "wire us p50", "GB/s (bus)"),
-        _transfers(result),
-    )
+    sizes = ("axis", "operation", "size", "count", "total", *wire)
+    yield "Message sizes", sizes, _sizes(result), []
+    transfers = _transfers(result)
+    headers = ("group", "axis", "from", "to", "count", "total", "wire us p50", "GB/s (bus)")
+    rest = left_out(len(result["transfers"]) - len(transfers), "pairs")
+    yield "Sends and receives", headers, transfers, rest
 
 
 def _ranks(result: dict[str, Any]) -> list[tuple[object, ...]]:
+    """Return the ranks; of many, those that came last most often."""
+    shown = list(result["ranks"].items())
+    if len(shown) > _MOST_RANKS:
+        shown = sorted(shown, key=lambda item: -item[1]["arrived_last"])[:_MOST_RANKS]
     return [
         (
             rank,
@@ -52,20 +64,33 @@ def _ranks(result: dict[str, Any]) -> list[tuple[object, ...]]:
             f"{row['arrived_last']}/{row['count']}",
             row["undecided"],
         )
-        for rank, row in result["ranks"].items()
+        for rank, row in shown
     ]
 
 
-def _groups(result: dict[str, Any]) -> list[tuple[object, ...]]:
-    """Return the groups that have collectives; the others say nothing here."""
+def _collectives_by_group(result: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """Return the collectives of the groups that have any; the others say nothing here."""
     by_group: dict[str, list[dict[str, Any]]] = {}
     for row in result["collectives"]:
         by_group.setdefault(row["group_id"], []).append(row)
+    return by_group
+
+
+def _groups(
+    result: dict[str, Any], by_group: dict[str, list[dict[str, Any]]]
+) -> list[tuple[object, ...]]:
+    """Return the groups; of many, those with most time on the wire."""
     members = {group["group_id"]: group for group in result["groups"]}
+    wires = {
+        group_id: sum(row["wire_ns"] or 0 for row in own) for group_id, own in by_group.items()
+    }
+    shown = list(wires)
+    if len(shown) > _MOST_GROUPS:
+        shown = sorted(shown, key=lambda group_id: -wires[group_id])[:_MOST_GROUPS]
     rows: list[tuple[object, ...]] = []
-    for group_id, own in by_group.items():
+    for group_id in shown:
         ranks = members[group_id]["ranks"] if group_id in members else []
-        wire = sum(row["wire_ns"] or 0 for row in own)
+        own, wire = by_group[group_id], wires[group_id]
         speeds = [row["bus_bandwidth_bytes_per_s"] for row in own]
         known = [speed for speed in speeds if speed is not None]
         speed = _speed(median(known) if known else None)

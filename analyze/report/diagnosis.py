@@ -11,7 +11,7 @@ from ..results import Bar, Diagnosis, Finding
 from ..text_table import text_table
 from ..trace import SYNTHETIC
 from ..words import is_missing
-from .amounts import milliseconds, size
+from .amounts import left_out, milliseconds, size
 from .page import page
 
 BAR_WIDTH = 32
@@ -74,6 +74,12 @@ def _header(result: Diagnosis) -> Iterator[str]:
         yield (
             f"MFU {use.mfu:.2%} ({use.flops_convention} FLOPs; peak {use.peak_flops or 0:.3g} flop/s: "
             f"{use.peak_source}); {use.tokens_per_s or 0:,.0f} tokens/s"
+        )
+    mean, most = run.get("probe_cost_frac"), run.get("probe_cost_most_frac")
+    if isinstance(mean, float) and isinstance(most, float):
+        yield (
+            f"The probe took {100 * mean:.2g} % of the time by its own measure, "
+            f"at most {100 * most:.2g} % (rank {run['probe_cost_most_rank']})"
         )
     bubble = result.bubble
     if bubble.measured_frac is not None:
@@ -167,10 +173,8 @@ def _ranks(result: Diagnosis, *, markdown: bool, most: int = 8) -> list[str]:
     ]
     headers = ["rank", "pp", "dp", "tp", "work vs peers", "excess ms/step", "waited ms"]
     headers += ["came early ms", "made others wait ms", "arrived last"]
-    lines = text_table(headers, rows, markdown=markdown)
-    if len(result.stragglers) > most:
-        lines += ["", f"  … and {len(result.stragglers) - most} more ranks (--format json has all)"]
-    return lines
+    rest = left_out(len(result.stragglers) - most, "ranks")
+    return [*text_table(headers, rows, markdown=markdown), *rest]
 
 
 def _memory(result: Diagnosis, *, markdown: bool) -> list[str]:

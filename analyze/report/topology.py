@@ -7,11 +7,14 @@ from typing import Any
 from meshscope.probe.schema.layout import MESH_AXES
 
 from ..text_table import text_table
-from .amounts import limit_lines
+from .amounts import left_out, limit_lines
 from .page import page
 
 _MOST_MEMBERS = 8
 _MOST_COORDINATES = 64
+_MOST_GROUPS = 64
+_MOST_OF_AXIS = 8
+"""Groups of one axis that are shown where there are more groups than that."""
 
 
 def topology_to_text(result: dict[str, Any], *, markdown: bool = False) -> str:
@@ -29,17 +32,14 @@ def topology_to_text(result: dict[str, Any], *, markdown: bool = False) -> str:
         for axis in result["axes"]
     ]
     lines += _block("Axes", ("axis", "size", "groups", "group sizes"), axes, markdown=markdown)
-    groups = [
-        (group["group_id"], group["axis"], _members(group["ranks"]), group["evidence"] or "none")
-        for group in result["groups"]
-    ]
+    groups = _groups(result)
     headers = ("group", "axis", "ranks", "evidence")
     lines += _block("Groups", headers, groups, markdown=markdown)
+    lines += left_out(len(result["groups"]) - len(groups), "groups")
     places = list(result["ranks"].items())
     rows = [(rank, *(place[a] for a in MESH_AXES)) for rank, place in places[:_MOST_COORDINATES]]
     lines += _block("Coordinates", ("rank", *MESH_AXES), rows, markdown=markdown)
-    if len(places) > _MOST_COORDINATES:
-        lines.append(f"  … {len(places)} ranks; all of them with --format json")
+    lines += left_out(len(places) - len(rows), "ranks")
     if result["contradictions"]:
         lines += ["", "Contradictions", *(f"- {line}" for line in result["contradictions"])]
     if result["template"] is not None:
@@ -59,6 +59,19 @@ def _layout_line(result: dict[str, Any]) -> str:
     sizes = " x ".join(f"{axis.upper()}{layout[axis]}" for axis in ("tp", "pp", "dp", "cp"))
     more = "".join(f", {name.upper()}{layout[name]}" for name in ("ep", "vpp") if layout[name] > 1)
     return f"{job}; {sizes}{more}; from the slowest to the fastest varying: {layout['order']}"
+
+
+def _groups(result: dict[str, Any]) -> list[tuple[str, str, str, str]]:
+    """Return the groups; where there are many, the first ones of each axis."""
+    found = result["groups"]
+    if len(found) > _MOST_GROUPS:
+        axes = dict.fromkeys(group["axis"] for group in found)
+        by_axis = ([one for one in found if one["axis"] == axis] for axis in axes)
+        found = [one for own in by_axis for one in own[:_MOST_OF_AXIS]]
+    return [
+        (group["group_id"], group["axis"], _members(group["ranks"]), group["evidence"] or "none")
+        for group in found
+    ]
 
 
 def _members(ranks: list[int]) -> str:

@@ -14,10 +14,13 @@ from ..results import Finding
 from .capture import missing
 from .clocks import clock_skew, corrected_clocks
 from .data import unequal_data
+from .devices import clock_throttle
+from .experts import popular_experts
 from .hang import hang
 from .host import host_stalls, launch_bound
 from .links import exposed_communication, slow_wires
 from .memory import memory
+from .memory_growth import memory_growth
 from .recomputation import recomputation
 from .stages import bubble, stage_imbalances
 from .stragglers import straggler_ranks
@@ -27,6 +30,8 @@ RULES: tuple[Callable[[Account], Iterator[Finding]], ...] = (
     clock_skew,
     corrected_clocks,
     straggler_ranks,
+    popular_experts,
+    clock_throttle,
     stage_imbalances,
     unequal_data,
     recomputation,
@@ -36,5 +41,6 @@ RULES: tuple[Callable[[Account], Iterator[Finding]], ...] = (
     host_stalls,
     launch_bound,
     memory,
+    memory_growth,
     missing,
 )

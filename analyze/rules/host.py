@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from meshscope.probe.schema.terms import FindingKind, KernelCategory
 
 from ..account import Account
+from ..deep_steps import listed_steps
+from ..kernel_coverage import common_kernel_steps, has_kernels
 from ..results import Finding
 from ..trace import Trace
 from .grading import MIN_COST, severity
@@ -77,11 +79,18 @@ def launch_bound(account: Account) -> Iterator[Finding]:
 
     A trace without a compute kernel (of communication only, say) tells nothing of idling.
     """
-    if not any(_has_compute(account.trace, rank) for rank in account.trace.ranks):
+    trace = account.trace
+    if not trace.row_count("kernel"):
         return
-    cost = account.class_frac("unattributed")
-    if cost < MIN_IDLE:
+    common = common_kernel_steps(trace, account.windows.ranks)
+    by_step = account.ledger.by_step
+    traced = by_step[has_kernels(trace, by_step["step"], common)]
+    if traced.empty:
         return
+    cost = float(traced["unattributed"].sum() / traced["step_ns"].sum())
+    if cost < MIN_IDLE or not any(_has_compute(trace, rank) for rank in trace.ranks):
+        return
+    seen = () if common is None else (f"seen in {listed_steps(common.tolist())}, traced in depth",)
     yield Finding(
         kind=FindingKind.LAUNCH_BOUND,
         severity=severity(cost),
@@ -90,7 +99,7 @@ def launch_bound(account: Account) -> Iterator[Finding]:
         cost_frac=cost,
         removal_gain_frac=None,
         confidence=0.6,
-        evidence=("no kernel, copy or collective was on the device in that time",),
+        evidence=("no kernel, copy or collective was on the device in that time", *seen),
         remedy="Fuse or capture small kernels (CUDA graphs, torch.compile), or give each step more work",
     )
 

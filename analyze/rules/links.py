@@ -45,22 +45,21 @@ def exposed_communication(account: Account) -> Iterator[Finding]:
 
 def slow_wires(account: Account) -> Iterator[Finding]:
     """Groups and links whose transfers take far longer than those of their like."""
-    causes = account.causes("slow_link")
+    causes = [
+        cause
+        for cause in account.causes("slow_link")
+        if max(cause.share_frac, cause.removal_gain_frac) >= MIN_LINK_GAIN
+    ]
     degraded = degraded_places(account.events.frame) if causes else []
     for cause in causes:
-        if max(cause.share_frac, cause.removal_gain_frac) < MIN_LINK_GAIN:
-            continue
         own = next(own for own in degraded if own.where == cause.where)
-        place, when = (
-            _place(cause),
-            "" if own.step_frac == 1 else f" in {own.step_frac:.0%} of the steps",
-        )
+        place = _place(cause)
         yield Finding(
             kind=FindingKind.SLOW_LINK,
             severity=severity(cause.removal_gain_frac),
             where=cause.where,
             claim=f"Transfers on {place} of the {cause.where['axis']} axis take "
-            f"{own.ratio:.1f} x as long as on the others{when}",
+            f"{own.ratio:.1f} x as long {_against(own)}",
             cost_frac=cause.share_frac,
             removal_gain_frac=cause.removal_gain_frac,
             confidence=0.7,
@@ -69,7 +68,20 @@ def slow_wires(account: Account) -> Iterator[Finding]:
         )
 
 
+def _against(own: Degraded) -> str:
+    """Say what a place is slow against, and when."""
+    steps = f"in {own.step_frac:.0%} of the steps"
+    if own.is_alone:
+        return f"{steps} as in the rest"
+    return "as on the others" if own.step_frac == 1 else f"as on the others {steps}"
+
+
 def _evidence(own: Degraded, place: str) -> str:
+    if own.is_alone:
+        return (
+            f"{place} has no like; its own steps are of two kinds with nothing between them, "
+            f"{own.step_frac:.0%} of them slow"
+        )
     if own.step_frac == 1:
         return f"median wire time of {place} is {own.ratio:.2f} x that of its like"
     return (

@@ -36,7 +36,8 @@ def straggler_ranks(account: Account) -> Iterator[Finding]:
     causes = {rank: c for c in account.causes("straggler_rank") for rank in ranks_of(c)}
     ranks = attribution.ranks
     suspects = ranks[ranks["suspect"]].sort_values("excess_ns", ascending=False)
-    named: set[int] = set()
+    # Ranks with popular experts have more to do; they are no stragglers.
+    named: set[int] = {cause.where["rank"] for cause in account.causes("expert_imbalance")}
     for own in suspects.to_dict("records"):
         cause = causes.get(int(own["rank"]))
         if own["rank"] in named or (cause is None and len(named) >= MAX_SUSPECTS):

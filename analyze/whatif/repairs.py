@@ -29,10 +29,14 @@ def repair_effect(account: Account, program: Program, changes: Iterable[Change])
     work = place_work(account.trace, program, account.ledger)
     peers = peer_centre(work)
     suspects = _suspects(account, work, peers, fixes)
-    players = find_players(account.trace, program, account.ledger, work, peers, suspects)
+    players, overlaps = find_players(account.trace, program, account.ledger, work, peers, suspects)
     taken = np.zeros(program.edge_count)
-    for player in _chosen(account, players, fixes):
-        taken += player.effect_ns
+    chosen = _chosen(account, players, fixes)
+    for number in chosen:
+        players[number].effect.add_to(taken)
+    for overlap in overlaps:
+        if {overlap.first, overlap.second} <= chosen:
+            overlap.given_back.add_to(taken)
     for change in changes:
         if not change.is_fix:
             taken += (program.base_ns - taken) * _sped_up(program, change)
@@ -87,15 +91,15 @@ def _ranks_of_host(account: Account, change: Change) -> list[int]:
     return found
 
 
-def _chosen(account: Account, players: list[Player], fixes: list[Change]) -> list[Player]:
-    """Return the players that the fixes repair, each once."""
-    chosen: dict[int, Player] = {}
+def _chosen(account: Account, players: list[Player], fixes: list[Change]) -> set[int]:
+    """Return the positions of the players that the fixes repair."""
+    chosen: set[int] = set()
     for change in fixes:
         found = [n for n, player in enumerate(players) if _is_meant(account, player, change)]
         if not found and change.name in ("group", "link", "axis"):
             _check_place(account, change)
-        chosen |= {n: players[n] for n in found}
-    return list(chosen.values())
+        chosen.update(found)
+    return chosen
 
 
 def _is_meant(account: Account, player: Player, change: Change) -> bool:
@@ -120,7 +124,7 @@ def _is_meant(account: Account, player: Player, change: Change) -> bool:
 def _check_place(account: Account, change: Change) -> None:
     """Refuse a group, link or axis that the run does not have; one that is not slow is fine."""
     column = {"group": "group_id", "link": "link", "axis": "axis"}[change.name]
-    known = sorted(set(account.events.frame[column].astype(str)) - {""})
+    known = sorted(set(account.events.frame[column].unique()) - {""})
     if change.value not in known:
         raise ConfigError(
             f"no {change.name} {change.value!r} in the capture",

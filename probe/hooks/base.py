@@ -12,12 +12,16 @@ import sys
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, NamedTuple, Protocol
+from weakref import WeakSet
 
 from ..clock import now_ns, thread_cpu_ns
 from ..config import ProbeConfig
+from ..cost import ONE_IN, CostMeter
 from ..recorder import Recorder
-from ..schema.records import SPAN_CODES
-from ..schema.terms import SpanKind
+from ..schema.records import LEVEL_CODES, NO_WORD, SPAN_CODES
+from ..schema.terms import CaptureLevel, SpanKind
+
+_NO_SPANS = LEVEL_CODES[CaptureLevel.STEPS]
 
 
 class Hook(Protocol):
@@ -36,6 +40,16 @@ class Hook(Protocol):
         """Stop, and restore exactly what was there before."""
 
 
+class SpanTimer(Protocol):
+    """Times spans on the device."""
+
+    def begin(self) -> Any:
+        """Note the begin of a span; return what its end needs."""
+
+    def end(self, begin: Any, event_id: int) -> None:
+        """Note the end of a span, whose record is ``event_id``."""
+
+
 class Capture:
     """What the hooks of one session write to.
 
@@ -44,6 +58,14 @@ class Capture:
             and drops them once the session is over.
         config: The settings of the session.
         activity: What the training thread is computing now.
+        aside: Threads that write a checkpoint behind the training: what they exchange and
+            write holds up nobody, and its order among the training's events is no order.
+        sources: All sources that were made and are still in use.
+        meter: What the hooks take.
+        level: Position in CaptureLevel of what is recorded now.
+        device_times: Times compute spans on the device; None where that is off.
+        device_works: Takes the boxed handle and the event id of an operation whose end only
+            the device sees; None where that is off.
         open: Makes sure that the rank is known and its recorder open. Called
             where a rank must exist: at the first operation of a process group
             and at the end of a step.
@@ -55,12 +77,20 @@ class Capture:
         self.recorder = recorder
         self.config = config
         self.activity = Activity()
+        self.aside: set[int] = set()
+        self.sources: WeakSet[Source] = WeakSet()
+        self.meter = CostMeter()
+        self.level = NO_WORD
+        self.device_times: SpanTimer | None = None
+        self.device_works: Callable[[Any, int], None] | None = None
         self.open = open_recorder
         self._told: set[str] = set()
 
     def source(self, name: str) -> Source:
         """Return a new source of records that is on."""
-        return Source(name, self)
+        found = Source(name, self)
+        self.sources.add(found)
+        return found
 
     def tell_once(self, message: str) -> None:
         """Print one line to stderr, the first time that it is said."""
@@ -73,11 +103,11 @@ class Source:
     """One kind of hook as the capture sees it: on or off, and its errors.
 
     Attributes:
-        on: False once it failed too often or was removed; wrappers then only
-            call on to what they wrap.
+        on: False once it failed too often, was removed or is not wanted at this
+            level; wrappers then only call on to what they wrap.
     """
 
-    __slots__ = ("_errors", "capture", "name", "on")
+    __slots__ = ("__weakref__", "_errors", "capture", "name", "on")
 
     def __init__(self, name: str, capture: Capture) -> None:
         self.name = name
@@ -99,21 +129,36 @@ class Source:
         except Exception:  # noqa: BLE001 - a broken recorder or stderr must not reach training
             self.on = False
 
-    def record_span(self, place: Place, start_ns: int, start_cpu_ns: int) -> None:
-        """Record a span of this thread that ends now."""
+    def record_span(
+        self, place: Place, start_ns: int, start_cpu_ns: int, entered_ns: int | None = None
+    ) -> int:
+        """Record a span of this thread that ends now; return its event id, -1 if not stored.
+
+        Args:
+            place: What it is, and where.
+            start_ns: When it began.
+            start_cpu_ns: CPU time of the thread then.
+            entered_ns: When the hook was entered, for the measure of its cost.
+        """
         try:
             kind, stage, chunk, microbatch = place
-            self.capture.recorder.record_span(
+            end_ns = now_ns()
+            event_id = self.capture.recorder.record_span(
                 SPAN_CODES[kind],
                 start_ns,
-                now_ns() - start_ns,
+                end_ns - start_ns,
                 thread_cpu_ns() - start_cpu_ns,
                 stage,
                 chunk,
                 microbatch,
             )
+            if not event_id % ONE_IN:
+                before_ns = 0 if entered_ns is None else start_ns - entered_ns
+                self.capture.meter.add("span", before_ns + now_ns() - end_ns)
         except Exception as error:  # noqa: BLE001 - counted; training goes on
             self.failed(error)
+            return -1
+        return event_id
 
 
 class Place(NamedTuple):
@@ -163,14 +208,20 @@ def compute_span(
     source: Source, place: Place, call: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """Call something and record it as a compute span; what it calls belongs to it."""
-    activity = source.capture.activity
+    if source.capture.level == _NO_SPANS:
+        return call(*args, **kwargs)
+    entered_ns = now_ns()
+    activity, device = source.capture.activity, source.capture.device_times
     before = activity.enter(place)
+    begin = None if device is None else device.begin()
     start_ns = now_ns()
     start_cpu_ns = thread_cpu_ns()
     try:
         return call(*args, **kwargs)
     finally:
-        source.record_span(place, start_ns, start_cpu_ns)
+        event_id = source.record_span(place, start_ns, start_cpu_ns, entered_ns)
+        if device is not None:
+            device.end(begin, event_id)
         activity.enter(before)
 
 

@@ -12,10 +12,19 @@ halves are plain tuples: this path runs once a communication call.
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import get_ident
 from typing import Any
 
 from ..clock import now_ns
-from ..compat import Dispatcher, dispatcher, process_group_class, source_rank, work_class
+from ..compat import (
+    Dispatcher,
+    dispatcher,
+    dispatcher_hop_ns,
+    process_group_class,
+    source_rank,
+    work_class,
+)
+from ..cost import ONE_IN
 from ..schema.records import COLLECTIVE_CODES, DIRECTION_CODES
 from ..schema.terms import Direction
 from .base import Capture
@@ -26,22 +35,35 @@ from .waits import PendingWorks, WaitHook
 
 _NAMESPACE = "c10d"
 
-Event = tuple[int, int, int, bool]
-"""Event id, issue time in ns, message size in bytes, and whether the host can
-see the end: it can for CPU tensors and where there is no tensor (barriers)."""
+Event = tuple[int, int, int, bool, int]
+"""Event id, issue time in ns, message size in bytes, whether the host can see the end
+(it can for CPU tensors and where there is no tensor, as in barriers), and what the
+issue took in ns if this call is a sample of the hook's cost, else 0."""
 
 
 class CollectiveHook:
     """Records the issue of every operation, and its end where the host sees it."""
 
-    def __init__(self, capture: Capture, tags: MessageTags) -> None:
+    def __init__(
+        self, capture: Capture, tags: MessageTags, before: CollectiveHook | None = None
+    ) -> None:
+        """Prepare.
+
+        Args:
+            capture: Where records go.
+            tags: Microbatches of messages.
+            before: The hook that recorded until it was removed; its counting goes on.
+        """
+        self._before = before
         self.source = capture.source("collectives")
         self.pending = PendingWorks(capture)
         self._capture = capture
         self._tags = tags
         self._dtypes: dict[Any, int] = {}
         self._library: Any = None
+        self.groups: GroupTable | None = None
         self._waits: WaitHook | None = None
+        self._is_hop_known = capture.meter.hop_ns > 0
 
     def install(self) -> None:
         """Put an implementation in front of every operator that communicates.
@@ -49,20 +71,43 @@ class CollectiveHook:
         Raises:
             UnsupportedError: This torch cannot redispatch; nothing is installed then.
         """
-        self._groups = GroupTable(self._capture, process_group_class().unbox)
+        self._unbox = process_group_class().unbox
+        before = None if self._before is None else self._before.groups
+        self.groups = self._groups = GroupTable(self._capture, self._unbox, before)
+        self._before = None
         self._unbox_work = work_class().unbox
         access = dispatcher()
-        present = set(access.operators(_NAMESPACE))
+        present = {
+            name
+            for name in access.operators(_NAMESPACE)
+            if not access.has_keywords(_NAMESPACE, name)
+        }
+        self._access = access
         self._library = access.library(_NAMESPACE)
         for operator in OPERATORS:
             if operator.name in present:
-                kernel = self._kernel(operator, access)
+                make = self._collective if operator.kind else self._message
+                kernel = make(operator, access)
                 self._library.impl(operator.name, kernel, "BackendSelect", with_keyset=True)
-        unseen = present - {operator.name for operator in OPERATORS} - NOT_COMMUNICATION
-        if unseen:
+        known = {operator.name for operator in OPERATORS} & present | NOT_COMMUNICATION
+        if unseen := set(access.operators(_NAMESPACE)) - known:
             self._capture.recorder.annotate("collectives.unknown_operators", sorted(unseen))
         self._waits = WaitHook(self._capture, self.pending, access)
         self._waits.install()
+
+    def step_ended(self) -> None:
+        """Give up old handles; once there is a group, measure what the dispatcher takes."""
+        self.pending.step_ended()
+        if self._is_hop_known or self.groups is None:
+            return
+        process_group = self.groups.any_object()
+        if process_group is None:
+            return
+        self._is_hop_known = True
+        try:
+            self._capture.meter.hop_ns = dispatcher_hop_ns(self._access, process_group)
+        except Exception as error:  # noqa: BLE001 - the cost is then too low, and says so
+            self._capture.recorder.annotate("cost.hop_unknown", f"{type(error).__name__}: {error}")
 
     def remove(self) -> None:
         """Take all implementations away again."""
@@ -74,56 +119,87 @@ class CollectiveHook:
             self._library._destroy()
             self._library = None
 
-    def _kernel(self, operator: Operator, access: Dispatcher) -> Any:
-        redispatch = access.redispatch(_NAMESPACE, operator.name)
-        keys_after, source = access.keys_after, self.source
-        issue = self._collective(operator) if operator.kind else self._message(operator)
-        returned = self._returned(operator)
+    def _collective(self, operator: Operator, access: Dispatcher) -> Any:
+        """Return the kernel of a collective: note the issue, call on, look for the end.
 
-        def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+        Written out in one function, as each call in here is a tenth of a microsecond.
+        """
+        redispatch = access.redispatch(_NAMESPACE, operator.name)
+        onward, keys_after = access.onward.get, access.keys_after
+        capture, source, unbox, groups = self._capture, self.source, self._unbox, self._groups
+        group_of_object, meet = groups.by_object.get, groups.meet
+        group_at, message_at, message = operator.group_at, operator.message_at, operator.message
+        dtype_code = self._dtypes.get
+        kind_code = COLLECTIVE_CODES[operator.kind]  # type: ignore[index]
+        times_group_size, returned = operator.times_group_size, self._returned(operator)
+        aside = capture.aside
+
+        def kernel(keyset: Any, *args: Any) -> Any:
             if not source.on:
-                return redispatch(keyset & keys_after, *args, **kwargs)
+                return redispatch(onward(keyset.raw_repr()) or keys_after(keyset), *args)
+            if aside and get_ident() in aside:
+                capture.recorder.count("background_save_collectives")
+                return redispatch(onward(keyset.raw_repr()) or keys_after(keyset), *args)
             try:
-                event = issue(args)
+                issue_ns = now_ns()
+                process_group = unbox(args[group_at])
+                group = group_of_object(id(process_group)) or meet(process_group)
+                tensors = message(args) if message_at is None else args[message_at]
+                try:
+                    (tensor,) = tensors
+                    size_bytes = tensor.nbytes
+                except (ValueError, RuntimeError):
+                    size_bytes = _size_bytes(tensors)
+                if times_group_size:
+                    size_bytes *= group.size
+                dtype = dtype_code(tensors[0].dtype) if tensors else -1
+                if dtype is None:
+                    dtype = self._new_dtype(tensors[0].dtype)
+                seq = group.seq
+                group.seq = seq + 1
+                event_id = capture.recorder.issue_collective(
+                    group.code, kind_code, seq, size_bytes, dtype, issue_ns
+                )
+                taken_ns = 0 if event_id % ONE_IN else now_ns() - issue_ns
             except Exception as error:  # noqa: BLE001 - counted; training goes on
                 source.failed(error)
-                return redispatch(keyset & keys_after, *args, **kwargs)
-            result = redispatch(keyset & keys_after, *args, **kwargs)
-            if event[0] >= 0:
-                try:
-                    returned(args, result, event)
-                except Exception as error:  # noqa: BLE001 - counted; training goes on
-                    source.failed(error)
+                return redispatch(onward(keyset.raw_repr()) or keys_after(keyset), *args)
+            result = redispatch(onward(keyset.raw_repr()) or keys_after(keyset), *args)
+            if event_id >= 0:
+                on_host = not tensors or tensors[0].is_cpu
+                returned(args, result, (event_id, issue_ns, size_bytes, on_host, taken_ns))
             return result
 
         return kernel
 
-    def _collective(self, operator: Operator) -> Callable[[Any], Event]:
-        """Return what records the issue of a collective."""
-        capture, group_of, dtype_code = self._capture, self._groups.of, self._dtype_code
-        group_at, message = operator.group_at, operator.message
-        kind_code = COLLECTIVE_CODES[operator.kind]  # type: ignore[index]
-        times_group_size = operator.times_group_size
+    def _message(self, operator: Operator, access: Dispatcher) -> Any:
+        """Return the kernel of a send or receive."""
+        redispatch = access.redispatch(_NAMESPACE, operator.name)
+        onward, keys_after = access.onward.get, access.keys_after
+        source, returned, issue = self.source, self._returned(operator), self._sending(operator)
+        capture, aside = self._capture, self._capture.aside
 
-        def issue(args: Any) -> Event:
-            issue_ns = now_ns()
-            group = group_of(args[group_at])
-            tensors = message(args)
-            size_bytes = _size_bytes(tensors)
-            if times_group_size:
-                size_bytes *= group.size
-            seq = group.seq
-            group.seq = seq + 1
-            event_id = capture.recorder.issue_collective(
-                group.code, kind_code, seq, size_bytes, dtype_code(tensors), issue_ns
-            )
-            return event_id, issue_ns, size_bytes, not tensors or tensors[0].is_cpu
+        def kernel(keyset: Any, *args: Any) -> Any:
+            if not source.on:
+                return redispatch(onward(keyset.raw_repr()) or keys_after(keyset), *args)
+            if aside and get_ident() in aside:
+                capture.recorder.count("background_save_collectives")
+                return redispatch(onward(keyset.raw_repr()) or keys_after(keyset), *args)
+            try:
+                event = issue(args)
+            except Exception as error:  # noqa: BLE001 - counted; training goes on
+                source.failed(error)
+                return redispatch(onward(keyset.raw_repr()) or keys_after(keyset), *args)
+            result = redispatch(onward(keyset.raw_repr()) or keys_after(keyset), *args)
+            if event[0] >= 0:
+                returned(args, result, event)
+            return result
 
-        return issue
+        return kernel
 
-    def _message(self, operator: Operator) -> Callable[[Any], Event]:
+    def _sending(self, operator: Operator) -> Callable[[Any], Event]:
         """Return what records the issue of a send or receive."""
-        capture, group_of, dtype_code = self._capture, self._groups.of, self._dtype_code
+        capture, group_of, dtype_code = self._capture, self._groups.of, self._dtypes.get
         group_at, peer_at, message = operator.group_at, operator.peer_at, operator.message
         direction: Direction = operator.direction  # type: ignore[assignment]
         direction_code = DIRECTION_CODES[direction]
@@ -136,18 +212,20 @@ class CollectiveHook:
             size_bytes = _size_bytes(tensors)
             peer = -1 if peer_at is None else group.global_rank(args[peer_at])
             microbatch, chunk = take_tag(direction, tensors)
+            dtype = dtype_code(tensors[0].dtype) if tensors else -1
             event_id = capture.recorder.issue_p2p(
                 group.code,
                 direction_code,
                 peer,
                 group.next_message(direction, peer),
                 size_bytes,
-                dtype_code(tensors),
+                self._new_dtype(tensors[0].dtype) if dtype is None else dtype,
                 issue_ns,
                 microbatch,
                 chunk,
             )
-            return event_id, issue_ns, size_bytes, not tensors or tensors[0].is_cpu
+            taken_ns = 0 if event_id % ONE_IN else now_ns() - issue_ns
+            return event_id, issue_ns, size_bytes, not tensors or tensors[0].is_cpu, taken_ns
 
         return issue
 
@@ -157,34 +235,47 @@ class CollectiveHook:
         A wait on a device backend only orders streams, so it tells no end, and
         its handle would keep device memory alive. Barriers wait on the host.
         """
-        capture, add, unbox = self._capture, self.pending.add, self._unbox_work
-        outputs, blocks = operator.outputs, operator.blocks
-        from_anyone = operator.direction is not None and operator.peer_at is None
+        capture, source, meter = self._capture, self.source, self._capture.meter
+        find_end = self._finding_end(operator)
 
         def returned(args: Any, result: Any, event: Event) -> None:
-            event_id, issue_ns, size_bytes, on_host = event
-            boxed = result[-1] if type(result) is tuple else result
-            if blocks:
-                end_ns = now_ns()
-                capture.recorder.complete(event_id, end_ns, issue_ns, end_ns)
-            elif boxed is not None and on_host:
-                work = unbox(boxed)
-                if work is not None:
-                    at_end = None
-                    if from_anyone:
-                        at_end = _count_sender(self._groups.of(args[operator.group_at]))
-                    add(work, event_id, size_bytes, outputs(args) if outputs else (), at_end)
+            try:
+                event_id, issue_ns, _, on_host, taken_ns = event
+                begin_ns = now_ns() if taken_ns else 0
+                if operator.blocks:
+                    end_ns = now_ns()
+                    capture.recorder.complete(event_id, end_ns, issue_ns, end_ns)
+                elif on_host:
+                    find_end(args, result, event)
+                elif capture.device_works is not None:
+                    boxed = result[-1] if type(result) is tuple else result
+                    capture.device_works(boxed, event_id)
+                if taken_ns:
+                    meter.add("communication", taken_ns + now_ns() - begin_ns)
+            except Exception as error:  # noqa: BLE001 - counted; training goes on
+                source.failed(error)
 
         return returned
 
-    def _dtype_code(self, tensors: list[Any]) -> int:
-        if not tensors:
-            return -1
-        dtype = tensors[0].dtype
-        code = self._dtypes.get(dtype)
-        if code is None:
-            code = self._capture.recorder.register_dtype(str(dtype).removeprefix("torch."))
-            self._dtypes[dtype] = code
+    def _finding_end(self, operator: Operator) -> Callable[[Any, Any, Event], None]:
+        """Return what keeps the handle of an operation until the host waits for it."""
+        add, unbox, outputs = self.pending.add, self._unbox_work, operator.outputs
+        from_anyone = operator.direction is not None and operator.peer_at is None
+
+        def find_end(args: Any, result: Any, event: Event) -> None:
+            boxed = result[-1] if type(result) is tuple else result
+            work = None if boxed is None else unbox(boxed)
+            if work is not None:
+                at_end = None
+                if from_anyone:
+                    at_end = _count_sender(self._groups.of(args[operator.group_at]))
+                add(work, event[0], event[2], outputs(args) if outputs else (), at_end)
+
+        return find_end
+
+    def _new_dtype(self, dtype: Any) -> int:
+        code = self._capture.recorder.register_dtype(str(dtype).removeprefix("torch."))
+        self._dtypes[dtype] = code
         return code
 
 

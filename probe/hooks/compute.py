@@ -33,6 +33,7 @@ class ComputeHook:
         import torch
         from torch.nn.utils import clip_grad
 
+        self._activity.enter(self._activity.place)
         self._patches.replace(torch.nn.Module, "__call__", self._wrap_module_call)
         self._patches.replace(torch.autograd, "backward", self._wrap_backward)
         for module in (torch.nn.utils, clip_grad):

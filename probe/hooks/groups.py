@@ -18,8 +18,12 @@ from .base import Capture
 
 _AXIS_NAMES = {
     "tp": Axis.TP,
+    "tensor": Axis.TP,
     "pp": Axis.PP,
+    "pipe": Axis.PP,
+    "pipeline": Axis.PP,
     "dp": Axis.DP,
+    "data": Axis.DP,
     "dp_shard": Axis.DP,
     "dp_replicate": Axis.DP,
     "shard": Axis.DP,
@@ -27,7 +31,9 @@ _AXIS_NAMES = {
     "fsdp": Axis.DP,
     "ddp": Axis.DP,
     "cp": Axis.CP,
+    "context": Axis.CP,
     "ep": Axis.EP,
+    "expert": Axis.EP,
 }
 
 _SPELLED_OUT = 8
@@ -60,47 +66,92 @@ class Group:
         self._messages[key] = seq + 1
         return seq
 
+    def continue_from(self, before: Group) -> None:
+        """Count on after a time without watching, so that no position is given twice.
+
+        Collectives of that time are counted where the backend counts them. Messages are
+        not: ranks that cease and resume at the same steps agree on their numbers.
+        """
+        self.seq = max(self.seq, before.seq)
+        self._messages = before._messages
+
     def global_rank(self, group_rank: int) -> int:
         """Return the global rank of a member, -1 when the members are not known."""
         return self.ranks[group_rank] if 0 <= group_rank < len(self.ranks) else -1
 
 
 class GroupTable:
-    """All process groups that were seen, by object and by name."""
+    """All process groups that were seen, by object and by name.
 
-    def __init__(self, capture: Capture, unbox: Callable[[Any], Any]) -> None:
+    Attributes:
+        by_object: Groups by the identity of their process group.
+    """
+
+    def __init__(
+        self, capture: Capture, unbox: Callable[[Any], Any], before: GroupTable | None = None
+    ) -> None:
+        """Start with no group.
+
+        Args:
+            capture: Where new groups are registered.
+            unbox: Returns the process group of a script object.
+            before: The table of an earlier hook, whose counting is continued.
+        """
         self._capture = capture
         self._unbox = unbox
-        self._by_object: dict[int, Group] = {}
+        self.by_object: dict[int, Group] = {}
         self._references: dict[int, weakref.ref[Any]] = {}
         self._by_id: dict[str, Group] = {}
+        self._before: dict[str, Group] = {}
+        if before is not None:
+            self._before = before._before | before._by_id
+        self._watcher: Callable[[Any], None] | None = None
 
     def of(self, boxed: Any) -> Group:
         """Return the group of an operator's script object."""
         process_group = self._unbox(boxed)
-        return self._by_object.get(id(process_group)) or self._meet(process_group)
+        return self.by_object.get(id(process_group)) or self.meet(process_group)
 
-    def _meet(self, process_group: Any) -> Group:
+    def meet(self, process_group: Any) -> Group:
+        """Return the group of an object that was not seen before, and remember it."""
         self._capture.open()
         name, ranks = process_group.group_name, _members(process_group)
         group_id = _group_id(name, ranks)
         group = self._by_id.get(group_id)
         if group is None:
-            code = self._capture.recorder.register_group(
-                group_id, ranks, process_group.group_desc, _axis(process_group.group_desc)
-            )
+            description = process_group.group_desc
+            # A device mesh calls its groups ``mesh_<name of the mesh dimension>``.
+            axis = axis_named(description.removeprefix("mesh_"))
+            code = self._capture.recorder.register_group(group_id, ranks, description, axis)
             group = Group(code, ranks, process_group.size(), _operations_so_far(process_group))
+            if (before := self._before.get(group_id)) is not None:
+                group.continue_from(before)
             self._by_id[group_id] = group
             if not ranks:
                 self._capture.recorder.count("group_members_unseen")
         key = id(process_group)
-        self._by_object[key] = group
+        self.by_object[key] = group
         self._references[key] = weakref.ref(process_group, lambda _: self._forget(key))
+        if self._watcher is not None:
+            self._watcher(process_group)
         return group
+
+    def any_object(self) -> Any:
+        """Return some process group that is alive, None if there is none."""
+        alive = (reference() for reference in list(self._references.values()))
+        return next((found for found in alive if found is not None), None)
+
+    def watch(self, act: Callable[[Any], None] | None) -> None:
+        """Call something with each process group, those seen before and those to come."""
+        self._watcher = act
+        for reference in list(self._references.values()):
+            process_group = reference()
+            if act is not None and process_group is not None:
+                act(process_group)
 
     def _forget(self, key: int) -> None:
         """Drop an object that is gone: another one may get its identity."""
-        self._by_object.pop(key, None)
+        self.by_object.pop(key, None)
         self._references.pop(key, None)
 
 
@@ -131,12 +182,9 @@ def _group_id(name: str, ranks: tuple[int, ...]) -> str:
     return f"{name}[{ranks[0]}..{ranks[-1]} x{len(ranks)} {check:08x}]"
 
 
-def _axis(description: str) -> Axis | None:
-    """Return the axis that a group is named after, None where its name says nothing.
-
-    A device mesh calls its groups ``mesh_<name of the mesh dimension>``.
-    """
-    return _AXIS_NAMES.get(description.lower().removeprefix("mesh_"))
+def axis_named(name: str) -> Axis | None:
+    """Return the axis that a mesh dimension is named after, None where its name says nothing."""
+    return _AXIS_NAMES.get(name.lower())
 
 
 def _operations_so_far(process_group: Any) -> int:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gc
+import threading
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 from ..clock import now_ns, thread_cpu_ns
@@ -13,6 +16,8 @@ from .base import Capture, Patches, Place, timed
 
 _CHECKPOINT_PACKAGE = "torch.distributed.checkpoint"
 _CHECKPOINT_MODULE = f"{_CHECKPOINT_PACKAGE}.state_dict_saver"
+_SAVING_THREAD = "AsyncCheckpointExecutor"
+"""How torch names the thread that writes an asynchronous save."""
 _COLLECTION = Place(SpanKind.GC)
 
 
@@ -42,14 +47,15 @@ class DataLoadHook:
 class CheckpointHook:
     """Records ``torch.save`` and the saving calls of distributed checkpoints.
 
-    Of an asynchronous save only the part that blocks the caller is a span.
+    Of an asynchronous save only the part that blocks the caller is a span: the thread
+    behind it calls the same functions, and is noted in ``Capture.aside`` meanwhile.
     """
 
     def __init__(self, capture: Capture, watch: ImportWatch) -> None:
         self.source = capture.source("checkpoint")
         self._watch = watch
         self._patches = Patches(self.source)
-        self._timed = timed(self.source, SpanKind.CHECKPOINT)
+        self._timed = _unless_aside(capture.aside, timed(self.source, SpanKind.CHECKPOINT))
 
     def install(self) -> None:
         """Wrap the saving functions, now or when they are imported."""
@@ -71,6 +77,31 @@ class CheckpointHook:
             for name in ("save", "async_save"):
                 if name in vars(module):
                     self._patches.replace(module, name, self._timed)
+
+
+def _unless_aside(aside: set[int], record: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return a decorator that records calls but those of threads that save behind the training."""
+
+    def decorate(original: Any) -> Any:
+        recorded = record(original)
+
+        @wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            thread = threading.current_thread()
+            if not thread.name.startswith(_SAVING_THREAD):
+                return recorded(*args, **kwargs)
+            own = threading.get_ident()
+            if own in aside:
+                return original(*args, **kwargs)
+            aside.add(own)
+            try:
+                return original(*args, **kwargs)
+            finally:
+                aside.discard(own)
+
+        return call
+
+    return decorate
 
 
 class GarbageHook:

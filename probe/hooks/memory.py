@@ -84,6 +84,8 @@ class MemoryHook:
             device = cuda_device()
             self._capacity = {"capacity_bytes": device.memory_bytes}
             self._facts.learn({"device_name": device.name})
+            if device.uuid is not None:
+                self._capture.recorder.annotate("device_uuid", device.uuid)
         elif not self._capacity:
             self._capacity = {"capacity_bytes": _host_share_bytes()}
             self._facts.learn({"device_name": f"CPU {platform.processor() or platform.machine()}"})

@@ -18,6 +18,17 @@ Args = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
+class _List:
+    """The tensors of one argument that is a list of them."""
+
+    position: int
+
+    def __call__(self, args: Args) -> list[Any]:
+        found: list[Any] = args[self.position]
+        return found
+
+
+@dataclass(frozen=True, slots=True)
 class Operator:
     """One operator of the ``c10d`` namespace."""
 
@@ -38,13 +49,13 @@ class Operator:
     outputs: Callable[[Args], list[Any]] | None = None
     """The tensors that a functional collective waits for; None where it has no such form."""
 
+    @property
+    def message_at(self) -> int | None:
+        """Position of the list of the message's tensors, None where it is no argument itself."""
+        return self.message.position if isinstance(self.message, _List) else None
 
-def _list(position: int) -> Callable[[Args], list[Any]]:
-    def tensors(args: Args) -> list[Any]:
-        found: list[Any] = args[position]
-        return found
 
-    return tensors
+_list = _List
 
 
 def _one(position: int) -> Callable[[Args], list[Any]]:

@@ -64,6 +64,8 @@ class PipelineHook:
         self._patches.restore()
 
     def _wrap_stages(self) -> None:
+        if not self.source.on:
+            return
         stage = pipeline_stage_class()
         for method in ("forward_one_chunk", "backward_one_chunk", "backward_weight_one_chunk"):
             self._patches.replace(stage, method, self._wrap_method)
@@ -71,6 +73,8 @@ class PipelineHook:
             self._patches.replace(stage, method, self._wrap_messages)
 
     def _wrap_schedules(self) -> None:
+        if not self.source.on:
+            return
         base, single, multi = pipeline_schedule_classes()
         self._patches.replace(base, "_maybe_compute_loss", self._wrap_loss)
         self._patches.replace(single, "step", self._wrap_step)

@@ -2,14 +2,16 @@
 
 A step ends when the first optimizer that was seen finishes its ``step()``.
 Others of the same step (one per parameter group, or an inner one under a
-wrapper) do not end it again. Once the training code marks its own boundary,
-only that one counts.
+wrapper) do not end it again. A framework whose step goes on after that (gathering
+updated parameters) marks the end itself. Once the training code marks its own
+boundary, only that one counts.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
+from enum import IntEnum
 from typing import Any
 
 from ..clock import now_ns, thread_cpu_ns
@@ -19,6 +21,14 @@ from .base import Capture, Place
 from .memory import MemoryHook
 
 _OPTIMIZER = Place(SpanKind.OPTIMIZER)
+
+
+class Boundary(IntEnum):
+    """Who says where a step ends; of several the greatest is believed."""
+
+    OPTIMIZER = 0
+    FRAMEWORK = 1
+    CALLER = 2
 
 
 class StepHook:
@@ -36,8 +46,8 @@ class StepHook:
         self._at_end = at_end
         self._handles: list[Any] = []
         self._leader: weakref.ref[Any] | None = None
-        self._running: tuple[Any, int, int] | None = None
-        self._explicit = False
+        self._running: tuple[Any, int, int, Any] | None = None
+        self._believed = Boundary.OPTIMIZER
         self._start_ns = now_ns()
 
     def install(self) -> None:
@@ -64,14 +74,27 @@ class StepHook:
             handle.remove()
         self._handles.clear()
 
-    def end_step(self, tokens: int | None) -> None:
-        """End the step where the training code says so; from now on only there."""
-        first = not self._explicit
-        self._explicit = True
-        if first and self._leader is not None and self._capture.recorder.step > 0:
-            # An optimizer has just ended this very step.
+    def leave_to(self, boundary: Boundary) -> None:
+        """Announce who will mark the ends of steps, before the first one."""
+        self._believed = max(self._believed, boundary)
+
+    def end_step(self, tokens: int | None, said_by: Boundary = Boundary.CALLER) -> None:
+        """End the step here, and from now on only where the same one says so.
+
+        Args:
+            tokens: Tokens that this replica trained on in the step, if known.
+            said_by: Who says it; ignored where somebody greater has spoken.
+        """
+        if said_by < self._believed:
+            return
+        before, self._believed = self._believed, said_by
+        if said_by > before and self._ended_before():
+            # Who was believed so far has just ended this very step.
             return
         self._end(tokens)
+
+    def _ended_before(self) -> bool:
+        return self._leader is not None and self._capture.recorder.step > 0
 
     def _before(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         """Start the span of an outermost ``optimizer.step()``.
@@ -86,7 +109,9 @@ class StepHook:
             self._capture.open()
             if self._memory is not None:
                 self._memory.sample(MemoryPhase.AFTER_BACKWARD)
-            self._running = (optimizer, now_ns(), thread_cpu_ns())
+            device = self._capture.device_times
+            begin = None if device is None else device.begin()
+            self._running = (optimizer, now_ns(), thread_cpu_ns(), begin)
         except Exception as error:  # noqa: BLE001 - counted; training goes on
             self.source.failed(error)
 
@@ -95,27 +120,34 @@ class StepHook:
         if not self.source.on or self._running is None or self._running[0] is not optimizer:
             return
         try:
-            _, start_ns, start_cpu_ns = self._running
+            _, start_ns, start_cpu_ns, begin = self._running
             self._running = None
-            self.source.record_span(_OPTIMIZER, start_ns, start_cpu_ns)
+            event_id = self.source.record_span(_OPTIMIZER, start_ns, start_cpu_ns)
+            if self._capture.device_times is not None:
+                self._capture.device_times.end(begin, event_id)
             leader = None if self._leader is None else self._leader()
             if leader is None:
                 self._leader = weakref.ref(optimizer)
                 leader = optimizer
-            if leader is optimizer and not self._explicit:
+            if leader is optimizer and self._believed is Boundary.OPTIMIZER:
                 self._end(None)
         except Exception as error:  # noqa: BLE001 - counted; training goes on
             self.source.failed(error)
 
     def _end(self, tokens: int | None) -> None:
         capture = self._capture
+        entered_ns = now_ns()
         capture.open()
         if self._memory is not None:
             self._memory.sample(MemoryPhase.AFTER_OPTIMIZER)
         end_ns = now_ns()
         recorder = capture.recorder
         recorder.record_step(
-            recorder.step, self._start_ns, end_ns - self._start_ns, -1 if tokens is None else tokens
+            recorder.step,
+            self._start_ns,
+            end_ns - self._start_ns,
+            -1 if tokens is None else tokens,
+            capture.level,
         )
         self._start_ns = end_ns
         recorder.step += 1
@@ -124,3 +156,4 @@ class StepHook:
             act()
         if self._memory is not None:
             self._memory.sample(MemoryPhase.STEP_START)
+        capture.meter.add_border(now_ns() - entered_ns)

@@ -20,10 +20,14 @@ from typing import Any
 
 from ..clock import now_ns
 from ..compat import Dispatcher, work_class
+from ..cost import ONE_IN
 from .base import Capture, Patches
 
 _NAMESPACE = "_c10d_functional"
 
+
+NO_TIMEOUT = object()
+"""Stands for a call that names none."""
 
 _Pending = tuple[Any, int, int, tuple[int, ...], int, Callable[[Any], None] | None]
 """Handle, event id, size in bytes, addresses of the outputs, step of the issue,
@@ -31,19 +35,23 @@ and what to call at the end. A plain tuple, because one is made for each call.""
 
 
 class PendingWorks:
-    """Operations whose end is still looked for, oldest first."""
+    """Operations whose end is still looked for, oldest first.
+
+    Attributes:
+        by_work: They by the identity of their handle.
+    """
 
     def __init__(self, capture: Capture) -> None:
         self._capture = capture
         self._most = capture.config.max_pending_works
         self._most_bytes = capture.config.max_pending_bytes
-        self._by_work: dict[int, _Pending] = {}
+        self.by_work: dict[int, _Pending] = {}
         self._by_address: dict[int, int] = {}
         self._held_bytes = 0
 
     def __len__(self) -> int:
         """Return how many handles are held."""
-        return len(self._by_work)
+        return len(self.by_work)
 
     def add(
         self,
@@ -65,12 +73,12 @@ class PendingWorks:
         key = id(work)
         addresses = tuple([tensor.data_ptr() for tensor in outputs])
         step = self._capture.recorder.step
-        self._by_work[key] = (work, event_id, size_bytes, addresses, step, at_end)
+        self.by_work[key] = (work, event_id, size_bytes, addresses, step, at_end)
         for address in addresses:
             self._by_address[address] = key
         self._held_bytes += size_bytes
-        while self._held_bytes > self._most_bytes or len(self._by_work) > self._most:
-            self._give_up(next(iter(self._by_work)))
+        while self._held_bytes > self._most_bytes or len(self.by_work) > self._most:
+            self._give_up(next(iter(self.by_work)))
 
     def take(self, work: Any) -> _Pending | None:
         """Return the operation of a handle and forget it; None for an unknown one."""
@@ -78,20 +86,26 @@ class PendingWorks:
 
     def take_output(self, tensor: Any) -> _Pending | None:
         """Return the operation whose output a tensor is and forget it, or None."""
-        key = self._by_address.get(tensor.data_ptr())
+        if not self._by_address:
+            return None
+        try:
+            key = self._by_address.get(tensor.data_ptr())
+        except RuntimeError:
+            # What torch.compile traces with has no memory: nothing was issued for it.
+            return None
         return None if key is None else self._forget(key)
 
     def step_ended(self) -> None:
         """Give up what was issued before the step that has just ended."""
         oldest = self._capture.recorder.step - 1
-        for key in [key for key, pending in self._by_work.items() if pending[4] < oldest]:
+        for key in [key for key, pending in self.by_work.items() if pending[4] < oldest]:
             self._give_up(key)
 
     def clear(self) -> None:
         """Give up everything."""
-        if self._by_work:
-            self._capture.recorder.count("communication_end_unseen", len(self._by_work))
-        self._by_work.clear()
+        if self.by_work:
+            self._capture.recorder.count("communication_end_unseen", len(self.by_work))
+        self.by_work.clear()
         self._by_address.clear()
         self._held_bytes = 0
 
@@ -100,7 +114,7 @@ class PendingWorks:
             self._capture.recorder.count("communication_end_unseen")
 
     def _forget(self, key: int) -> _Pending | None:
-        pending = self._by_work.pop(key, None)
+        pending = self.by_work.pop(key, None)
         if pending is None:
             return None
         self._held_bytes -= pending[2]
@@ -148,29 +162,31 @@ class WaitHook:
 
     def _wrap_wait(self, original: Any) -> Any:
         source, take, completed = self.source, self._pending.take, self._completed
+        looked_for = self._pending.by_work
 
-        def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
-            pending = take(work) if source.on else None
-            if pending is None:
-                return original(work, *args, **kwargs)
+        def wait(work: Any, timeout: Any = NO_TIMEOUT) -> Any:
+            if id(work) not in looked_for or not source.on:
+                return original(work) if timeout is NO_TIMEOUT else original(work, timeout)
+            pending = take(work)
             start_ns = now_ns()
-            result = original(work, *args, **kwargs)
-            completed(pending, start_ns)
+            result = original(work) if timeout is NO_TIMEOUT else original(work, timeout)
+            if pending is not None:
+                completed(pending, start_ns)
             return result
 
         return wait
 
     def _wait_tensor_kernel(self) -> Any:
         redispatch = self._access.redispatch(_NAMESPACE, "wait_tensor")
-        keys_after = self._access.keys_after
+        onward, keys_after = self._access.onward.get, self._access.keys_after
         source, pending_of, completed = self.source, self._pending_of_output, self._completed
 
         def wait_tensor(keyset: Any, tensor: Any) -> Any:
             pending = pending_of(tensor) if source.on else None
             if pending is None:
-                return redispatch(keyset & keys_after, tensor)
+                return redispatch(onward(keyset.raw_repr()) or keys_after(keyset), tensor)
             start_ns = now_ns()
-            result = redispatch(keyset & keys_after, tensor)
+            result = redispatch(onward(keyset.raw_repr()) or keys_after(keyset), tensor)
             completed(pending, start_ns)
             return result
 
@@ -190,5 +206,7 @@ class WaitHook:
             self._capture.recorder.complete(event_id, end_ns, start_ns, end_ns)
             if at_end is not None:
                 at_end(work)
+            if not event_id % ONE_IN:
+                self._capture.meter.add("wait", now_ns() - end_ns)
         except Exception as error:  # noqa: BLE001 - counted; training goes on
             self.source.failed(error)

@@ -6,7 +6,7 @@ completion knew stays null, and such a row says ``host_issue`` as its source.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Any
 
@@ -14,10 +14,20 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from .device_times import DeviceTimes
 from .rank_records import RankRecords
 from .records import MEMORY_VALUES
+from .step_detail import UNKNOWN_DETAIL, StepDetails, step_details
 from .tables import TABLES
-from .terms import Axis, CollectiveKind, Direction, MemoryPhase, SpanKind, TimeSource
+from .terms import (
+    Axis,
+    CollectiveKind,
+    Direction,
+    MemoryPhase,
+    SpanKind,
+    StepDetail,
+    TimeSource,
+)
 
 Ints = NDArray[np.int64]
 
@@ -33,10 +43,13 @@ def rank_tables(records: RankRecords, axes: Mapping[str, Axis]) -> dict[str, pa.
         records: What the rank recorded.
         axes: Axis of each group id, from all ranks together.
     """
-    makers = {
-        "step": _step_columns,
-        "span": _span_columns,
+    details = step_details(records.tables)
+    device = DeviceTimes.of(records)
+    makers: dict[str, Callable[[pa.Table], dict[str, pa.Array]]] = {
+        "step": lambda raw: _step_columns(raw, details),
+        "span": lambda raw: {**_span_columns(raw), **device.columns(raw)},
         "memory": _memory_columns,
+        "communication_sum": lambda raw: sum_columns(raw, records, axes, details),
     }
     tables = {}
     for name, make in makers.items():
@@ -47,17 +60,29 @@ def rank_tables(records: RankRecords, axes: Mapping[str, Axis]) -> dict[str, pa.
         if (raw := _known_words(records, name)) is not None:
             columns = _communication_columns(raw, records, axes)
             extra = _collective_columns(raw) if name == "collective" else _p2p_columns(raw)
-            tables[name] = _conform(name, records.rank, {**columns, **extra})
+            extra["device_dur_ns"] = device.columns(raw)["device_dur_ns"]
+            table = _conform(name, records.rank, {**columns, **extra})
+            tables[name] = table.filter(pa.array(_kept(table, details)))
             completed = np.concatenate([completed, _ints(raw, "slot_seq")])
     _note_orphans(records, completed)
     return tables
 
 
-_WORDS: dict[str, tuple[str, type[StrEnum]]] = {
-    "span": ("kind", SpanKind),
-    "collective": ("kind", CollectiveKind),
-    "p2p": ("direction", Direction),
-    "memory": ("phase", MemoryPhase),
+def _kept(table: pa.Table, details: StepDetails) -> NDArray[np.bool_]:
+    """Tell which operations to show: not the odd ones that the ring held of a summed step."""
+    step = _ints(table, "step")
+    detail = details.of(step)
+    shown = (detail == UNKNOWN_DETAIL) | (detail == list(StepDetail).index(StepDetail.FULL))
+    until = table["wait_end_ns"].fill_null(0).to_numpy().astype(np.int64)
+    return np.asarray(shown | details.reach_into_full(step, until))
+
+
+_WORDS = {
+    "span": ("kind", len(SpanKind)),
+    "collective": ("kind", len(CollectiveKind)),
+    "p2p": ("direction", len(Direction)),
+    "memory": ("phase", len(MemoryPhase)),
+    "communication_sum": ("operation", len(CollectiveKind) + len(Direction)),
 }
 
 
@@ -66,16 +91,18 @@ def _known_words(records: RankRecords, name: str) -> pa.Table | None:
     raw = records.tables.get(name)
     if raw is None or name not in _WORDS:
         return raw
-    column, words = _WORDS[name]
-    known = _ints(raw, column) < len(words)
+    column, most = _WORDS[name]
+    known = _ints(raw, column) < most
     if not known.all():
         records.note(f"{int((~known).sum())} {name} records have an unknown {column}: left out")
         raw = raw.filter(pa.array(known))
     return raw
 
 
-def _step_columns(raw: pa.Table) -> dict[str, pa.Array]:
+def _step_columns(raw: pa.Table, details: StepDetails) -> dict[str, pa.Array]:
+    known = details.detail != UNKNOWN_DETAIL
     return {
+        "detail": _dictionary(details.detail, [word.value for word in StepDetail], known=known),
         "step": raw["step"],
         "start_ns": raw["start_ns"],
         "dur_ns": raw["dur_ns"],
@@ -117,15 +144,15 @@ def _communication_columns(
     raw: pa.Table, records: RankRecords, axes: Mapping[str, Axis]
 ) -> dict[str, pa.Array]:
     """Return the columns that collectives and p2p share."""
-    group_ids, dtypes = _names(raw, records)
+    group_ids = group_column(raw, records)
     times = _completion_times(_ints(raw, "slot_seq"), records)
     ended = times["end_ns"] > 0
     sources = (TimeSource.HOST_ISSUE, TimeSource.HOST_BLOCKING)
     return {
         **{name: raw[name] for name in ("step", "seq", "size_bytes", "issue_ns")},
         "group_id": group_ids,
-        "axis": _axis_column(group_ids, axes),
-        "dtype": dtypes,
+        "axis": axis_column(group_ids, axes),
+        "dtype": _dtype_column(raw, records),
         "start_ns": raw["issue_ns"],
         **{name: _nullable(times[name], least=1) for name in _TIMES},
         "source": _dictionary(ended.astype(np.int32), [source.value for source in sources]),
@@ -160,19 +187,22 @@ def _note_orphans(records: RankRecords, event_ids: Ints) -> None:
         records.note(f"{orphans} completions are without the record of their issue: left out")
 
 
-def _names(raw: pa.Table, records: RankRecords) -> tuple[pa.Array, pa.Array]:
-    """Return the group id and dtype columns; what has no name gets one of its rank's own."""
-    groups, dtypes = manifest_names(records.manifest)
+def group_column(raw: pa.Table, records: RankRecords) -> pa.DictionaryArray:
+    """Return the group ids of records; what has no name gets one of its rank's own."""
+    groups, _ = manifest_names(records.manifest)
     codes = _ints(raw, "group")
     used = np.unique(codes)
     unnamed = [int(code) for code in used if int(code) not in groups]
     if unnamed:
         records.note(f"{len(unnamed)} groups are without a name")
     labels = [groups.get(int(c), f"rank{records.rank:05d}-group{int(c)}") for c in used]
-    group_column = _dictionary(np.searchsorted(used, codes), labels)
-    dtype_codes = _ints(raw, "dtype")
-    known = (dtype_codes >= 0) & (dtype_codes < len(dtypes))
-    return group_column, _dictionary(dtype_codes, dtypes, known=known)
+    return _dictionary(np.searchsorted(used, codes), labels)
+
+
+def _dtype_column(raw: pa.Table, records: RankRecords) -> pa.DictionaryArray:
+    _, dtypes = manifest_names(records.manifest)
+    codes = _ints(raw, "dtype")
+    return _dictionary(codes, dtypes, known=(codes >= 0) & (codes < len(dtypes)))
 
 
 def manifest_names(manifest: Mapping[str, Any] | None) -> tuple[dict[int, str], list[str]]:
@@ -201,13 +231,40 @@ def _is_group(value: object) -> bool:
     )
 
 
-def _axis_column(group_ids: pa.DictionaryArray, axes: Mapping[str, Axis]) -> pa.Array:
+def axis_column(group_ids: pa.DictionaryArray, axes: Mapping[str, Axis]) -> pa.Array:
+    """Return the axis of each group id."""
     words = list(Axis)
     positions = [
         words.index(axes.get(label, Axis.OTHER)) for label in group_ids.dictionary.to_pylist()
     ]
     indices = group_ids.indices.to_numpy()
     return _words(np.asarray(positions, dtype=np.int64)[indices], Axis)
+
+
+def sum_columns(
+    raw: pa.Table, records: RankRecords, axes: Mapping[str, Axis], details: StepDetails
+) -> dict[str, pa.Array]:
+    """Return the columns of the sums of steps whose operations are not there one by one."""
+    shown = details.of(_ints(raw, "step")) != list(StepDetail).index(StepDetail.FULL)
+    raw = raw.filter(pa.array(shown))
+    groups = group_column(raw, records)
+    words = [word.value for word in (*CollectiveKind, *Direction)]
+    operation, within = _ints(raw, "operation"), _ints(raw, "within")
+    plain = ("step", "peer", "size_log2", "count", "ended", "waited", "size_bytes")
+    columns = {
+        **{name: raw[name] for name in plain},
+        "group_id": groups,
+        "axis": axis_column(groups, axes),
+        "operation": _dictionary(operation, words),
+        "within": _dictionary(
+            within, [kind.value for kind in SpanKind], known=within < len(SpanKind)
+        ),
+    }
+    for length, count in (("dur_ns", "ended"), ("wait_ns", "waited")):
+        unknown = _ints(raw, count) == 0
+        for name in (length, f"min_{length}", f"max_{length}"):
+            columns[name] = pa.array(_ints(raw, name), mask=unknown)
+    return columns
 
 
 def _conform(name: str, rank: int, columns: Mapping[str, pa.Array]) -> pa.Table:

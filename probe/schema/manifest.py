@@ -18,13 +18,18 @@ from .reading import open_file
 from .tables import FORMAT_VERSION
 
 MANIFEST_NAME = "manifest.json"
+RECORDING_KEY = "recording"
+"""Annotation of a rank: the stretches of steps at one level, oldest first."""
+ENDED_NAME = "ended.json"
+"""In a rank's directory: when its process ended, as ``meshscope run`` saw it."""
 DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600
 
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _MOST_BYTES = 64 << 20
 """A larger JSON file of a run is not read."""
-_RANK_DIRECTORY = re.compile(r"rank(\d{5,9})")
+_RANK_DIRECTORY = re.compile(r"rank(\d{5,9})(?:\.([2-9]|[1-9]\d{1,5}))?")
+_HOST_DIRECTORY = re.compile(r"host-([A-Za-z0-9._-]{1,200})")
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _NEW_FILE_FLAGS = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -46,18 +51,42 @@ def check_run_id(run_id: str) -> str:
     return run_id
 
 
-def rank_directory(run_path: Path, rank: int) -> Path:
-    """Return the directory of a rank, which need not exist."""
-    return run_path / f"rank{rank:05d}"
+def rank_directory(run_path: Path, rank: int, part: int = 1) -> Path:
+    """Return the directory of a part of a rank's recording, which need not exist.
+
+    A rank that records again, in a new process or after it was detached, begins a
+    new part: ``rank00000``, ``rank00000.2``, ``rank00000.3`` ...
+    """
+    return run_path / (f"rank{rank:05d}" if part == 1 else f"rank{rank:05d}.{part}")
 
 
-def rank_directories(run_path: Path) -> dict[int, Path]:
-    """Return the existing rank directories by rank, in rank order."""
-    found = {}
+def part_directories(run_path: Path) -> dict[int, dict[int, Path]]:
+    """Return the existing parts of each rank by number, in order of rank and number."""
+    found: dict[int, dict[int, Path]] = {}
     for path in run_path.iterdir():
         match = _RANK_DIRECTORY.fullmatch(path.name)
         if match and path.is_dir():
-            found[int(match[1])] = path
+            found.setdefault(int(match[1]), {})[int(match[2] or 1)] = path
+    return {rank: dict(sorted(parts.items())) for rank, parts in sorted(found.items())}
+
+
+def rank_directories(run_path: Path) -> dict[int, Path]:
+    """Return the directory of the newest part of each rank, in rank order."""
+    return {rank: parts[max(parts)] for rank, parts in part_directories(run_path).items()}
+
+
+def host_directory(run_path: Path, host: str) -> Path:
+    """Return the directory of a host, which need not exist; odd characters become hyphens."""
+    return run_path / f"host-{re.sub(r'[^A-Za-z0-9._-]', '-', host)[:200] or 'unnamed'}"
+
+
+def host_directories(run_path: Path) -> dict[str, Path]:
+    """Return the existing host directories by the name in them, sorted."""
+    found = {}
+    for path in run_path.iterdir():
+        match = _HOST_DIRECTORY.fullmatch(path.name)
+        if match and path.is_dir() and not path.is_symlink():
+            found[match[1]] = path
     return dict(sorted(found.items()))
 
 

@@ -4,20 +4,32 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
+from .clock_steps import clock_steps
 from .errors import FormatVersionError, RunDirectoryError, SegmentError
-from .manifest import MANIFEST_NAME, check_format_version, read_json
-from .records import RECORD_TYPES, RecordType
+from .manifest import ENDED_NAME, MANIFEST_NAME, check_format_version, read_json
+from .records import DRAINED_RECORD, RECORD_TYPES, RecordType
 from .ring import RING_NAME, RingContents, read_ring
 from .segment import decode_records, read_segment, records_to_batch, segment_paths
+from .step_detail import add_detail, numbers_present
 
 _REPORTED_COUNTERS = ("_dropped", "_errors", "_unseen")
 _LISTED = 8
 """Damaged slots that a limit names one by one."""
+
+
+class LastSeen(NamedTuple):
+    """Until when the process of a rank is known to have been there, on its own clock."""
+
+    alive_ns: int | None = None
+    """When it last gave a sign of life; None if it never did."""
+    ended_ns: int | None = None
+    """When it ended; None where nobody saw it."""
 
 
 @dataclass(slots=True)
@@ -30,6 +42,8 @@ class RankRecords:
     tables: dict[str, pa.Table] = field(default_factory=dict)
     """Records by record name, each once, in the order in which they were made."""
     limits: list[str] = field(default_factory=list)
+    last_seen: LastSeen = field(default_factory=LastSeen)
+    """Until when its process is known to have been there."""
 
     def note(self, limit: str) -> None:
         """Add a limit of this rank."""
@@ -56,10 +70,12 @@ def read_rank(directory: Path, rank: int) -> RankRecords:
     for number, path in listed.items():
         _read_segment(path, pieces, found, last=number == max(listed))
     found.manifest = _read_manifest(directory, found)
+    found.last_seen = found.last_seen._replace(ended_ns=_read_end(directory, found))
     for record in RECORD_TYPES.values():
         if record.name in pieces:
             found.tables[record.name] = _each_once(pieces[record.name], record)
     _note_gaps(found)
+    add_detail(found.tables, found.manifest)
     return found
 
 
@@ -107,6 +123,7 @@ def _read_ring(directory: Path, pieces: dict[str, list[pa.Table]], found: RankRe
         found.note(f"{RING_NAME} cannot be read: {error.strerror}")
         return
     _note_ring(ring, found)
+    found.last_seen = LastSeen(ring.alive_ns)
     for record in RECORD_TYPES.values():
         if record.name in ring.records:
             batch = records_to_batch(record, ring.records[record.name])
@@ -136,11 +153,37 @@ def _read_manifest(directory: Path, found: RankRecords) -> dict[str, Any] | None
     check_format_version(manifest.get("format_version"), str(path))
     if manifest.get("closed_unix_ns") is None:
         found.note("no close mark: the process was killed or is still running")
+    for step_ns in clock_steps(manifest.get("clock_pairs")):
+        way = "forward" if step_ns > 0 else "back"
+        found.note(
+            f"the wall clock was put {way} by {abs(step_ns) / 1e9:.3f} s while it recorded; "
+            "times of the capture are on the monotonic clock, which nobody puts"
+        )
     counters = manifest.get("counters")
     for name, amount in sorted(counters.items() if isinstance(counters, dict) else ()):
         if name.endswith(_REPORTED_COUNTERS) and amount:
             found.note(f"the probe counted {name} = {amount}")
     return manifest
+
+
+def _read_end(directory: Path, found: RankRecords) -> int | None:
+    """Return when the process ended: as its launcher saw it, else as it closed its capture."""
+    path = directory / ENDED_NAME
+    manifest = found.manifest or {}
+    if path.exists():
+        try:
+            ended_ns = read_json(path).get("ended_ns")
+        except RunDirectoryError as error:
+            found.note(f"{ENDED_NAME} {error.what}; when the process ended is not known")
+            return None
+        if isinstance(ended_ns, int) and ended_ns > 0:
+            return ended_ns
+        found.note(f"{ENDED_NAME} holds no time; when the process ended is not known")
+    pairs = manifest.get("clock_pairs")
+    if manifest.get("closed_unix_ns") is None or not isinstance(pairs, list) or not pairs:
+        return None
+    last = pairs[-1]
+    return last[0] if isinstance(last, list) and last and isinstance(last[0], int) else None
 
 
 def _each_once(pieces: list[pa.Table], record: RecordType) -> pa.Table:
@@ -152,9 +195,20 @@ def _each_once(pieces: list[pa.Table], record: RecordType) -> pa.Table:
 
 def _note_gaps(found: RankRecords) -> None:
     """State how many records are gone: sequence numbers are given without gaps."""
-    if not found.tables:
+    present = numbers_present(found.tables)
+    if not len(present):
         return
-    newest = max(int(t.column("slot_seq")[-1].as_py()) for t in found.tables.values())
-    missing = newest + 1 - sum(table.num_rows for table in found.tables.values())
+    newest = int(present[-1])
+    missing = newest + 1 - len(present) - _kept_out(found, present)
     if missing > 0:
         found.note(f"{missing} of {newest + 1} records are missing")
+
+
+def _kept_out(found: RankRecords, present: NDArray[np.int64]) -> int:
+    """Return how many of the absent records are in sums instead."""
+    drained = found.tables.get(DRAINED_RECORD.name)
+    if drained is None:
+        return 0
+    first, end = (drained.column(name).to_numpy() for name in ("slot_seq", "end_seq"))
+    absent = (end - first) - (np.searchsorted(present, end) - np.searchsorted(present, first))
+    return int(np.minimum(absent, drained.column("kept_out").to_numpy()).sum())

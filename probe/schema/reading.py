@@ -8,6 +8,7 @@ a file that was never part of the run. The probe writes none of these.
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import stat
 from pathlib import Path
@@ -15,6 +16,8 @@ from typing import BinaryIO
 
 MOST_BYTES = 1 << 30
 """Larger files are not read. The probe closes a segment at 16 MiB unless told otherwise."""
+_ANY_SIZE = 1 << 62
+_CHUNK_BYTES = 1 << 20
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -38,3 +41,16 @@ def open_file(path: Path, *, most_bytes: int = MOST_BYTES) -> BinaryIO:
         os.close(descriptor)
         raise OSError(errno.EFBIG, f"it is larger than {most_bytes >> 20} MiB", str(path))
     return os.fdopen(descriptor, "rb")
+
+
+def file_hash(path: Path) -> str:
+    """Return the SHA-256 of a regular file of any size, as hexadecimal digits.
+
+    Raises:
+        OSError: It is no regular file, or cannot be read.
+    """
+    found = hashlib.sha256()
+    with open_file(path, most_bytes=_ANY_SIZE) as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            found.update(chunk)
+    return found.hexdigest()

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, TypeVar
 
-from .terms import CollectiveKind, Direction, MemoryPhase, SpanKind
+from .terms import CaptureLevel, CollectiveKind, Direction, MemoryPhase, SpanKind
 
 if TYPE_CHECKING:
     import numpy as np
@@ -84,7 +84,14 @@ MEMORY_VALUES = (
 STEP_RECORD = RecordType(
     1,
     "step",
-    (("slot_seq", "q"), ("step", "q"), ("start_ns", "q"), ("dur_ns", "q"), ("tokens", "q")),
+    (
+        ("slot_seq", "q"),
+        ("step", "q"),
+        ("start_ns", "q"),
+        ("dur_ns", "q"),
+        ("tokens", "q"),
+        ("level", "B"),
+    ),
 )
 
 SPAN_RECORD = RecordType(
@@ -161,6 +168,53 @@ MEMORY_RECORD = RecordType(
     ),
 )
 
+COMMUNICATION_SUM_RECORD = RecordType(
+    7,
+    "communication_sum",
+    (
+        ("slot_seq", "q"),
+        ("step", "q"),
+        ("size_bytes", "q"),
+        ("dur_ns", "q"),
+        ("min_dur_ns", "q"),
+        ("max_dur_ns", "q"),
+        ("wait_ns", "q"),
+        ("min_wait_ns", "q"),
+        ("max_wait_ns", "q"),
+        ("group", "i"),
+        ("peer", "i"),
+        ("count", "i"),
+        ("ended", "i"),
+        ("waited", "i"),
+        ("size_log2", "h"),
+        ("operation", "B"),
+        ("within", "B"),
+    ),
+)
+"""Made by the writer, never in a ring: what like operations of a step took together.
+
+``slot_seq`` is the least of their event ids. ``operation`` is a position in
+CollectiveKind, or its length plus one in Direction; ``within`` the position in
+SpanKind of the compute span in which the host waited, ``NO_WORD`` if in none.
+"""
+
+DRAINED_RECORD = RecordType(8, "drained", (("slot_seq", "q"), ("end_seq", "q"), ("kept_out", "q")))
+"""Made by the writer: of the sequence numbers from ``slot_seq`` to before ``end_seq``,
+``kept_out`` records are in sums and not here themselves."""
+
+DEVICE_TIME_RECORD = RecordType(
+    9,
+    "device_time",
+    (("slot_seq", "q"), ("event_id", "q"), ("start_ns", "q"), ("dur_ns", "q")),
+)
+"""When the device ran what a span or an operation launched; ``start_ns`` -1 is unknown."""
+
+MADE_BY_THE_WRITER = frozenset({COMMUNICATION_SUM_RECORD.name, DRAINED_RECORD.name})
+"""Records whose ``slot_seq`` is no number of their own."""
+
+NO_WORD = 255
+"""Stands for no word of a vocabulary."""
+
 RECORD_TYPES: Mapping[int, RecordType] = {
     record.code: record
     for record in (
@@ -170,6 +224,9 @@ RECORD_TYPES: Mapping[int, RecordType] = {
         P2P_RECORD,
         COMPLETION_RECORD,
         MEMORY_RECORD,
+        COMMUNICATION_SUM_RECORD,
+        DRAINED_RECORD,
+        DEVICE_TIME_RECORD,
     )
 }
 """Every record type by its code."""
@@ -183,3 +240,4 @@ SPAN_CODES = _positions(SpanKind)
 COLLECTIVE_CODES = _positions(CollectiveKind)
 DIRECTION_CODES = _positions(Direction)
 MEMORY_PHASE_CODES = _positions(MemoryPhase)
+LEVEL_CODES = _positions(CaptureLevel)

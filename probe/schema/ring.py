@@ -9,7 +9,8 @@ slot sequence number *s* lies in slot *s* modulo the number of slots::
 A writer stores the record first and the commit word last, so a slot whose
 writer was killed still shows the commit word of the record it overwrites (or
 zero). The checksum tells damage that came later. The first 32 bytes of the
-header have this meaning in every format version.
+header have this meaning in every format version. Byte 64 holds the time, in ns
+of the monotonic clock, at which the process last gave a sign of life; 0 for none.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ MAGIC = b"MSHRING\n"
 SLOT_HEAD = struct.Struct("<I4xQ")
 """Checksum and commit word, packed in this order: the commit word is stored last."""
 
+SIGN_OF_LIFE = struct.Struct("<q")
+SIGN_OF_LIFE_OFFSET = 64
 _HEADER = struct.Struct("<8sIIIIII")
 _READ_ATTEMPTS = 3
 _WRITERS_AT_ONCE = 8
@@ -96,6 +99,8 @@ class RingContents:
     """Records that were being written when the file was read or its writer died."""
     missing_slots: int
     """Slots that the file is too short to hold."""
+    alive_ns: int | None = None
+    """When the process last gave a sign of life; None if it never did."""
 
 
 def slot_dtype() -> np.dtype[np.void]:
@@ -144,7 +149,8 @@ def read_ring(path: Path) -> RingContents:
     import numpy as np
 
     with open_file(path) as file:
-        header = RingHeader.unpack(file.read(HEADER_BYTES), str(path))
+        page = file.read(HEADER_BYTES)
+        header = RingHeader.unpack(page, str(path))
         held = max(os.fstat(file.fileno()).st_size - HEADER_BYTES, 0)
         raw = bytearray(file.read(min(header.slot_count * SLOT_BYTES, held)))
         slots = np.frombuffer(raw, dtype=slot_dtype(), count=len(raw) // SLOT_BYTES)
@@ -163,7 +169,16 @@ def read_ring(path: Path) -> RingContents:
         damaged=tuple(bad[~torn].tolist()),
         uncommitted=int(torn.sum()),
         missing_slots=header.slot_count - len(slots),
+        alive_ns=_sign_of_life(page),
     )
+
+
+def _sign_of_life(page: bytes) -> int | None:
+    """Return the time in a header page; None where there is none, or nonsense."""
+    if len(page) < SIGN_OF_LIFE_OFFSET + SIGN_OF_LIFE.size:
+        return None
+    (found,) = SIGN_OF_LIFE.unpack_from(page, SIGN_OF_LIFE_OFFSET)
+    return int(found) if found > 0 else None
 
 
 def _used(slots: Slots) -> NDArray[np.bool_]:

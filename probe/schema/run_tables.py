@@ -11,12 +11,14 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from .assemble import manifest_groups, rank_tables
-from .manifest import rank_directories
-from .rank_records import RankRecords, read_rank
+from .attempts import joined_attempts
+from .manifest import part_directories
+from .rank_records import LastSeen, RankRecords, read_rank
+from .recordings import recording_table
 from .tables import RUN, TABLES
 from .terms import Axis
 
-_RANK_TABLES = ("step", "span", "collective", "p2p", "memory")
+_RANK_TABLES = ("step", "span", "collective", "p2p", "communication_sum", "memory")
 _LARGEST_FLOAT = sys.float_info.max
 _LISTED = 16
 """Missing ranks that a limit names one by one."""
@@ -28,6 +30,7 @@ class RunTables(NamedTuple):
     tables: dict[str, pa.Table]
     ranks: tuple[int, ...]
     rank_manifests: dict[int, dict[str, Any]]
+    last_seen: dict[int, LastSeen]
 
 
 def read_run_tables(path: Path, manifest: Mapping[str, Any], limits: list[str]) -> RunTables:
@@ -41,7 +44,11 @@ def read_run_tables(path: Path, manifest: Mapping[str, Any], limits: list[str]) 
     Raises:
         FormatVersionError: A rank was written by another format version.
     """
-    ranks = [read_rank(directory, rank) for rank, directory in rank_directories(path).items()]
+    parts = {
+        rank: [read_rank(directory, rank) for directory in found.values()]
+        for rank, found in part_directories(path).items()
+    }
+    ranks = joined_attempts(parts, limits)
     captured = tuple(rank.rank for rank in ranks if not rank.is_empty)
     manifests = {rank.rank: rank.manifest for rank in ranks if rank.manifest is not None}
     groups = merge_groups(manifests, limits)
@@ -51,10 +58,12 @@ def read_run_tables(path: Path, manifest: Mapping[str, Any], limits: list[str]) 
         "run": _run_table(path, manifest, captured, limits),
         "group": TABLES["group"].conform(_group_table(groups)),
         **{name: _concatenate(name, pieces) for name in _RANK_TABLES},
+        "recording": recording_table(manifests),
     }
     limits += _missing_ranks(tables["run"]["world_size"][0].as_py(), captured)
     limits += _merged(ranks)
-    return RunTables(tables, captured, manifests)
+    seen = {rank.rank: rank.last_seen for rank in ranks}
+    return RunTables(tables, captured, manifests, seen)
 
 
 def _merged(ranks: Sequence[RankRecords]) -> list[str]:

@@ -6,6 +6,8 @@
       rank00000/manifest.json                the rank: groups, clocks, counters
       rank00000/ring.bin                     newest records (``ring``)
       rank00000/seg-000001.arrows            older records (``segment``)
+      host-<name>/manifest.json              the machine: devices, ports, what could not be read
+      host-<name>/seg-000001.arrows          samples of it (``host_records``)
 
 Reading takes what is good and states what is not as a *limit*; only a path
 that is no run at all, or a format version that we do not know, is an error.
@@ -17,7 +19,7 @@ import fcntl
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +37,8 @@ from .tables import FORMAT_VERSION
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from .rank_records import LastSeen
 
 _EMPTY_MANIFEST: dict[str, Any] = {
     "format_version": FORMAT_VERSION,
@@ -63,13 +67,17 @@ class RunCapture:
     manifest: dict[str, Any]
     """The run's manifest; ``{}`` if it is missing or damaged."""
     tables: dict[str, pa.Table]
-    """run, group, step, span, collective, p2p and memory, all ranks together."""
+    """The tables of ``run_tables``, all ranks together."""
     ranks: tuple[int, ...]
     """Ranks of which anything could be read."""
     rank_manifests: dict[int, dict[str, Any]]
     """The readable manifests of those ranks."""
+    last_seen: dict[int, LastSeen]
+    """Until when the process of each rank is known to have been there."""
     limits: tuple[str, ...]
     """What is missing or damaged, one sentence each."""
+    host_manifests: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """The manifests of the hosts whose agent recorded, by host."""
 
 
 def create_run(root: Path, run_id: str, manifest: Mapping[str, Any]) -> Path:
@@ -171,24 +179,33 @@ def read_run(path: Path) -> RunCapture:
         FormatVersionError: A part of it was written by another format version.
     """
     # Only readers pay for Arrow; a training process imports this module too.
+    from .host_records import read_hosts
     from .run_tables import read_run_tables
 
     path = Path(path)
-    _require_run(path)
+    require_run(path)
     limits: list[str] = []
     manifest = _read_manifest(path, limits)
     found = read_run_tables(path, manifest, limits)
+    hosts = read_hosts(path, found.rank_manifests, limits)
     return RunCapture(
         path=path,
         manifest=manifest,
-        tables=found.tables,
+        tables=found.tables | hosts.tables,
         ranks=found.ranks,
         rank_manifests=found.rank_manifests,
+        last_seen=found.last_seen,
         limits=tuple(limits),
+        host_manifests=hosts.manifests,
     )
 
 
-def _require_run(path: Path) -> None:
+def require_run(path: Path) -> None:
+    """Accept a path that is a run.
+
+    Raises:
+        RunDirectoryError: It is none; the message says what it is and what to name.
+    """
     remedy = "Name a run directory: it holds manifest.json and rank00000, rank00001 …"
     if not path.exists():
         raise RunDirectoryError("does not exist", where=str(path), remedy=remedy)

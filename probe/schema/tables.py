@@ -7,8 +7,10 @@ identifier that does not apply; null marks a value that is not known.
 """
 
 from .columns import Column, TableSpec
+from .host_tables import HOST_TABLES
+from .summary_tables import COMMUNICATION_SUM, RECORDING
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Version of the run directory and of these tables; a reader refuses any other."""
 
 
@@ -40,6 +42,7 @@ _COMMUNICATION_TIMES = (
     _ns("end_ns", "the operation was complete on this member", nullable=True),
     _ns("wait_start_ns", "the host began to wait for it", nullable=True),
     _ns("wait_end_ns", "the host stopped waiting", nullable=True),
+    _ns("device_dur_ns", "how long the device took for it, where that was timed", nullable=True),
     Column("source", "category", "1", "where the times come from (TimeSource)"),
     Column("event_id", "int64", "id", "unique within the rank; the last row of an id wins"),
 )
@@ -113,6 +116,7 @@ STEP = TableSpec(
         _ns("start_ns", "end of the previous step"),
         _ns("dur_ns", "length of the step window"),
         Column("tokens", "int64", "tokens", "tokens this replica trained on", nullable=True),
+        Column("detail", "category", "1", "what is held of it (StepDetail)", nullable=True),
     ),
 )
 
@@ -129,6 +133,8 @@ SPAN = TableSpec(
         _ns("start_ns", "start"),
         _ns("dur_ns", "wall time"),
         _ns("cpu_ns", "CPU time of the thread in the span", nullable=True),
+        _ns("device_start_ns", "the device began what the span launched", nullable=True),
+        _ns("device_dur_ns", "how long the device took for it", nullable=True),
     ),
 )
 
@@ -193,6 +199,14 @@ PROGRESS = TableSpec(
             "last collective that was complete there, 0 if none",
             nullable=True,
         ),
+        Column(
+            "alive_ns",
+            "int64",
+            "ns",
+            "when the process of the rank last gave a sign of life",
+            nullable=True,
+        ),
+        Column("ended_ns", "int64", "ns", "when that process ended", nullable=True),
     ),
 )
 
@@ -305,49 +319,6 @@ MEMORY = TableSpec(
     ),
 )
 
-DEVICE_SAMPLE = TableSpec(
-    "device_sample",
-    "one device at one time",
-    (
-        Column("host", "category", "id", "machine"),
-        Column("uuid", "category", "id", "device"),
-        _ns("time_ns", "when it was read"),
-        _bytes("mem_used_bytes", "device memory in use by all processes"),
-        Column(
-            "sm_util_frac", "float64", "1", "share of time with any kernel running", nullable=True
-        ),
-        Column("power_w", "float64", "W", "power draw", nullable=True),
-        Column("clock_hz", "float64", "Hz", "SM clock", nullable=True),
-        Column(
-            "throttle_mask", "int64", "1", "clock event reasons as NVML gives them", nullable=True
-        ),
-        _bytes("nvlink_tx_bytes", "sent over NVLink since start"),
-        _bytes("nvlink_rx_bytes", "received over NVLink since start"),
-        _bytes("pcie_tx_bytes", "sent over PCIe since start"),
-        _bytes("pcie_rx_bytes", "received over PCIe since start"),
-    ),
-)
-
-LINK_SAMPLE = TableSpec(
-    "link_sample",
-    "one NIC port at one time",
-    (
-        Column("host", "category", "id", "machine"),
-        Column("port", "category", "id", "device and port"),
-        _ns("time_ns", "when it was read"),
-        _bytes("tx_bytes", "sent since start"),
-        _bytes("rx_bytes", "received since start"),
-        Column(
-            "wait",
-            "int64",
-            "1",
-            "ticks with data to send and no credit, since start",
-            nullable=True,
-        ),
-        Column("errors", "int64", "1", "errors since start, all counters together", nullable=True),
-    ),
-)
-
 CLOCK_SYNC = TableSpec(
     "clock_sync",
     "one offset estimate between hosts",
@@ -370,6 +341,8 @@ TABLES: dict[str, TableSpec] = {
         SPAN,
         COLLECTIVE,
         P2P,
+        COMMUNICATION_SUM,
+        RECORDING,
         PROGRESS,
         NAME,
         KERNEL,
@@ -377,8 +350,7 @@ TABLES: dict[str, TableSpec] = {
         OP,
         ANNOTATION,
         MEMORY,
-        DEVICE_SAMPLE,
-        LINK_SAMPLE,
+        *HOST_TABLES.values(),
         CLOCK_SYNC,
     )
 }

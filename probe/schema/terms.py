@@ -113,6 +113,20 @@ class MemoryPhase(StrEnum):
     OTHER = "other"
 
 
+class DeviceEventKind(StrEnum):
+    """A fault that the driver reports of a device."""
+
+    XID = "xid"
+    ECC_UNCORRECTED = "ecc_uncorrected"
+
+
+class LinkLayer(StrEnum):
+    """What a network port speaks."""
+
+    INFINIBAND = "infiniband"
+    ETHERNET = "ethernet"
+
+
 class CaptureLevel(StrEnum):
     """How much a capture saw; each level includes those before it."""
 
@@ -120,6 +134,19 @@ class CaptureLevel(StrEnum):
     STAGES = "stages"
     COLLECTIVES = "collectives"
     KERNELS = "kernels"
+
+
+class StepDetail(StrEnum):
+    """What a capture holds of one step of a rank; each includes those before it."""
+
+    STEPS = "steps"
+    """When the step began and ended; nothing of what happened in it."""
+    STAGES = "stages"
+    """And its spans. Communication was not recorded, so it hides inside and between them."""
+    SUMS = "sums"
+    """And what communication took together, without the single operations."""
+    FULL = "full"
+    """And every operation."""
 
 
 class TimeSource(StrEnum):
@@ -142,6 +169,7 @@ class FindingKind(StrEnum):
     STAGE_IMBALANCE = "stage_imbalance"
     EMBEDDING_IMBALANCE = "embedding_imbalance"
     SEQUENCE_IMBALANCE = "sequence_imbalance"
+    EXPERT_IMBALANCE = "expert_imbalance"
     SLOW_LINK = "slow_link"
     EXPOSED_COMMUNICATION = "exposed_communication"
     PIPELINE_BUBBLE = "pipeline_bubble"
@@ -155,6 +183,7 @@ class FindingKind(StrEnum):
     RECOMPUTE = "recompute"
     CLOCK_THROTTLE = "clock_throttle"
     HANG = "hang"
+    CRASH = "crash"
     TOPOLOGY_VIOLATION = "topology_violation"
     CLOCK_SKEW = "clock_skew"
     MISSING_DATA = "missing_data"

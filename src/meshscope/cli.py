@@ -28,7 +28,11 @@ app.command()(commands.demo)
 app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})(
     commands.run
 )
+app.command(context_settings={"ignore_unknown_options": True})(commands.doctor)
 for _verb in (
+    commands.agent,
+    commands.arm,
+    commands.attach,
     commands.diagnose,
     commands.stragglers,
     commands.critical_path,

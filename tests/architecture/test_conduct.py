@@ -56,6 +56,19 @@ def test_nothing_is_pickled(sources):
     assert not found
 
 
+def test_no_text_is_run_as_code(sources):
+    """Fails when a source evaluates text, which could have come from a file or a socket."""
+    found = [
+        f"{source.name}:{node.lineno}"
+        for source in sources
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in ("eval", "exec", "compile", "__import__")
+    ]
+    assert not found
+
+
 UNPICKLERS: dict[str, str] = {}
 """Files that read foreign pickles with every global refused, with the reason."""
 

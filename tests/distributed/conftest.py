@@ -52,6 +52,12 @@ def run_ranks() -> Callable[..., list[str]]:
     return run
 
 
+@pytest.fixture(scope="session")
+def free_port() -> Callable[[], int]:
+    """Return a function that returns a port that is free now."""
+    return _free_port
+
+
 def _collect(ranks: list[subprocess.Popen[str]], timeout_s: float) -> list[str]:
     outputs = []
     try:

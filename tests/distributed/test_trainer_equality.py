@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import torch
+from tests.distributed.trainer_job import mesh_losses
 
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.terms import Axis
@@ -24,10 +24,9 @@ from meshscope.reference_trainer.config import (
 from meshscope.reference_trainer.data import global_batch
 from meshscope.reference_trainer.fault_plan import parse_fault
 from meshscope.reference_trainer.ground_truth import truth_path
-from meshscope.reference_trainer.mesh import MeshGroup, Place
+from meshscope.reference_trainer.mesh import MeshGroup
 from meshscope.reference_trainer.model import Stage, StagePart
 from meshscope.reference_trainer.pace import NoPace
-from meshscope.reference_trainer.train import train
 
 pytestmark = pytest.mark.distributed
 
@@ -35,30 +34,6 @@ MODEL = ModelConfig(layers=4, hidden=32, ffn=64, heads=4, vocab=64, seq_len=16)
 # Small buckets, so that several of them are on their way at once.
 TRAIN = TrainConfig(steps=5, global_batch=8, learning_rate=0.5, bucket_bytes=4096)
 TOLERANCE = 1e-5
-
-
-def run_ranks(config: TrainerConfig, out: Path) -> list[float]:
-    """Train with one process per rank and return the losses that the reporter wrote."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["meshscope.reference_trainer.train"])
-    world_size = config.layout.world_size
-    ranks = [
-        context.Process(
-            target=train,
-            args=(config, Place(rank=rank, world_size=world_size, rendezvous=f"file://{out}/meet")),
-            kwargs={"out": out},
-        )
-        for rank in range(world_size)
-    ]
-    for process in ranks:
-        process.start()
-    for process in ranks:
-        process.join(timeout=60)
-    codes = [process.exitcode for process in ranks]
-    for process in ranks:
-        process.kill()
-    assert codes == [0] * world_size
-    return cast("list[float]", json.loads((out / "losses.json").read_text())["loss"])
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +82,7 @@ def test_a_mesh_trains_the_same_model_as_one_process(
     """Fails if a split of the model, a gradient sum or a schedule changes the training."""
     layout, schedule = CASES[case]
     config = TrainerConfig(layout=layout, model=MODEL, schedule=schedule, train=TRAIN)
-    losses = run_ranks(config, tmp_path)
+    losses = mesh_losses(config, tmp_path)
     differences = [abs(a - b) for a, b in zip(losses, plain_losses, strict=True)]
     print(case, f"max loss difference {max(differences):.2e}")
     assert max(differences) < TOLERANCE
@@ -133,7 +108,7 @@ def test_applied_faults_are_logged_as_they_were(tmp_path: Path) -> None:
             parse_fault("slow_link:rank=0,axis=tp,delay_ms=6,start=4"),
         ),
     )
-    run_ranks(config, tmp_path)
+    mesh_losses(config, tmp_path)
     for rank in range(2):
         records = [json.loads(line) for line in truth_path(tmp_path, rank).read_text().splitlines()]
         steps = [record for record in records if record["record"] == "step"]

@@ -27,7 +27,9 @@ from meshscope.reference_trainer.train import train
 HERE = "tests.distributed.trainer_job"
 
 
-def run_ranks(target: Callable[..., Any], config: TrainerConfig, out: Path) -> None:
+def run_ranks(
+    target: Callable[..., Any], config: TrainerConfig, out: Path, *, timeout_s: float = 60.0
+) -> None:
     """Run ``target(config, place, out=out)`` as every rank of the mesh; all must succeed."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["meshscope.reference_trainer.train", HERE])
@@ -43,7 +45,7 @@ def run_ranks(target: Callable[..., Any], config: TrainerConfig, out: Path) -> N
     for process in ranks:
         process.start()
     for process in ranks:
-        process.join(timeout=60)
+        process.join(timeout=timeout_s)
     codes = [process.exitcode for process in ranks]
     for process in ranks:
         process.kill()

@@ -5,15 +5,19 @@ Each has two ranks, so that a damaged file has a healthy neighbour.
 
 import io
 import json
+import os
 import pickle
 import tempfile
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from meshscope.probe.agent.host_directory import HostDirectory
+from meshscope.probe.agent.settings import AgentSettings
 from meshscope.probe.recorder import Recorder, StorageSettings
 from meshscope.probe.schema.rundir import create_run
 
@@ -197,7 +201,10 @@ def ndtimeline() -> Files:
 
 @cache
 def capture() -> Files:
-    """Return a run directory of ours: each rank has two closed segments, a ring, a manifest."""
+    """Return a run directory of ours.
+
+    Each rank has two closed segments, a ring and a manifest, their host samples of a device.
+    """
     with tempfile.TemporaryDirectory() as folder:
         path = create_run(Path(folder), "run-1", {"world_size": 2})
         settings = StorageSettings(wake_s=3600.0, slot_count=64, free_floor_frac=0.0)
@@ -212,11 +219,26 @@ def capture() -> Files:
                 if step == 9:
                     recorder.flush()
             recorder.close()
+        _add_host(path)
+        # A lock has no content, and no reader looks at it.
         return {
             str(file.relative_to(path)): file.read_bytes()
             for file in sorted(path.rglob("*"))
-            if file.is_file()
+            if file.is_file() and file.suffix != ".lock"
         }
+
+
+def _add_host(path: Path) -> None:
+    bounds = replace(AgentSettings().bounds, free_floor_frac=0.0)
+    host = HostDirectory(path, bounds)
+    device = {"uuid": "GPU-a", "name": "H100", "index": 0, "mem_total_bytes": 1 << 36}
+    host.state({"devices": [device], "ports": []})
+    for at in range(5):
+        sample = {"uuid": "GPU-a", "time_ns": 1_000_000 * at, "clock_hz": 1.9e9, "throttle_mask": 0}
+        process = {"uuid": "GPU-a", "time_ns": 1_000_000 * at, "pid": os.getpid()}
+        host.add({"device_sample": [sample], "device_process": [process]})
+        host.flush()
+    host.close()
 
 
 SEEDS: Mapping[str, Callable[[], Files]] = {

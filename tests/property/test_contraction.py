@@ -56,7 +56,11 @@ def by_the_whole_graph(program, effects, keep):
         first = ends.groupby("rank").head(1).index.to_numpy()
         skew = nodes[first] - nodes[first].mean(axis=0)
         recorded = program.recorded_ns[first]
-        shift = skew - (recorded - recorded.mean())[:, None]
+        after = recorded - recorded.mean()
+        # Only as much of it as the ranks have started the first step with.
+        before = program.recorded_ns[program.graph.roots]
+        share = np.sum(after * (before - before.mean())) / max(np.sum(after**2), 1e-300)
+        shift = np.clip(share, 0, 1) * (skew - after[:, None])
         nodes = program.graph.replay(base, effects, keep, shift)
         last = ends.groupby("rank").tail(1).index.to_numpy()
         steps = (nodes[last] - nodes[program.graph.roots]).mean(axis=0) / len(program.windows.steps)

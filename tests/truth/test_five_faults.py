@@ -126,7 +126,8 @@ def with_weights(program: Program, weight: np.ndarray) -> Program:
     edges = program.contraction.edges._replace(
         work_ns=work[program.waits], wire_ns=wires, offset_ns=np.zeros(len(wires))
     )
-    return replace(program, marks=marks, contraction=contract(edges), base_ns=weight, wire_ns=wires)
+    marks["work_ns"] = work
+    return replace(program, marks=marks, contraction=contract(edges), wire_ns=wires)
 
 
 class PlainReplay:

@@ -1,12 +1,16 @@
-"""One short job of the live suite; ``make truth`` runs all of it and prints the table."""
+"""Short jobs of the live suite; ``make truth`` runs all of it and prints the table."""
 
 from dataclasses import replace
 
 import pytest
-from tests.truth.live.cases import NONE, TENSOR, WINDOW, cases, slow_link
+from tests.truth.live.cases import NONE, WINDOW, Way
 from tests.truth.live.judge import LiveVerdict, judge
 from tests.truth.live.paired import Step, paired_cost
+from tests.truth.live.suite import TENSOR, broken, cases, slow_link
 from tests.truth.live.table import report
+
+from meshscope.reference_trainer.fault_plan import parse_fault
+from meshscope.reference_trainer.fault_rules import RULES
 
 MAX_COST_ERROR = 0.30
 MAX_STANDARD_ERRORS = 3.0
@@ -23,7 +27,7 @@ def verdict(tmp_path_factory) -> LiveVerdict:
 @pytest.mark.slow
 @pytest.mark.distributed
 def test_a_slow_group_of_a_live_job_is_found_and_costed(verdict):
-    """A link that is slow now and then would go unseen in real captures."""
+    """Fails if a link that is slow now and then goes unseen in real captures."""
     assert (verdict.found, verdict.is_located, verdict.false_suspects) == ("slow_link", True, 0)
     assert verdict.true_frac is not None
     allowed = max(
@@ -35,15 +39,34 @@ def test_a_slow_group_of_a_live_job_is_found_and_costed(verdict):
 @pytest.mark.slow
 @pytest.mark.distributed
 def test_the_live_table_has_its_figures(verdict):
-    """The suite would print nothing that could be held against it."""
-    text = report([verdict], ["slow pp group: refused"])
+    """Fails if the suite prints nothing that could be held against it."""
+    text = report([verdict], ["slow cp group: refused"])
     assert f"| {verdict.case.row} | 1 | {int(verdict.is_hit)} |" in text
-    assert "slow pp group: refused" in text
+    assert "slow cp group: refused" in text
     assert "± " in text
 
 
+@pytest.mark.distributed
+@pytest.mark.parametrize("fault", ["crash,mode=kill", pytest.param("hang", marks=pytest.mark.slow)])
+def test_the_rank_that_ended_a_live_job_is_named(fault, tmp_path):
+    """Fails if a crash is taken for a hang, a hang for a crash, or a victim for the culprit.
+
+    A machine that stands still while the processes end hides who was first; one more try then.
+    """
+    for attempt in ("first", "second"):
+        (tmp_path / attempt).mkdir()
+        verdict = judge(broken(fault), tmp_path / attempt)
+        if verdict.is_hit:
+            break
+    assert (verdict.found, verdict.place, verdict.is_hit) == (
+        fault.split(",")[0],
+        "ranks [1]",
+        True,
+    )
+
+
 def test_costs_are_those_of_settled_steps():
-    """What a fault costs would be shared with the healthy step after it."""
+    """Fails if what a fault costs is shared with the healthy step after it."""
     on = [Step(number=1, length_ns=130, is_active=True, is_settled=True)] * 4
     off = [Step(number=2, length_ns=100, is_active=False, is_settled=True)] * 4
     mixed = [Step(number=3, length_ns=900, is_active=False, is_settled=False)] * 9
@@ -51,7 +74,21 @@ def test_costs_are_those_of_settled_steps():
 
 
 def test_live_jobs_have_names_of_their_own():
-    """One run would be recorded over another."""
+    """Fails if one run would be recorded over another."""
     names = [case.name for case in cases()]
+    names += [case.spread_evenly().name for case in cases() if case.way is Way.AGAINST]
     assert len(set(names)) == len(names)
-    assert sum(case.kind == NONE for case in cases()) == 4
+    assert sum(case.kinds == (NONE,) and not case.faults for case in cases()) == 4
+
+
+def test_every_fault_of_the_trainer_is_in_a_live_job():
+    """Fails if the trainer has a fault that no diagnosis was held against."""
+    faults = [parse_fault(request) for case in cases() for request in case.requests]
+    assert {fault.kind for fault in faults} == RULES.keys()
+    assert {fault.way for fault in faults if fault.kind == "slow_rank"} == {
+        "sleep",
+        "compute",
+        "duty",
+    }
+    axes = {fault.axis for fault in faults if fault.kind == "slow_link"}
+    assert axes == {"tp", "pp", "dp", "cp", "ep"}

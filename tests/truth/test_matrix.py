@@ -1,7 +1,7 @@
 """The quick part of the truth suite; ``make truth`` runs all of it and prints the table."""
 
 import pytest
-from tests.truth.live.cases import cases as live_cases
+from tests.truth.live.suite import cases as live_cases
 from tests.truth.matrix.cases import BUBBLE, SEED, cases
 from tests.truth.matrix.judge import judge
 from tests.truth.matrix.pairs import true_gains, true_shares
@@ -25,17 +25,13 @@ def test_every_fault_is_the_first_finding(verdicts):
 
 
 def test_removal_gains_are_those_of_the_paired_jobs(verdicts):
-    """A repair would be promised to return more or less than it does.
-
-    Except where a slow rank lies on a heavy stage: whether it takes a factor or a time
-    longer for the stage's extra work cannot be told from one recording of both.
-    """
+    """A repair would be promised to return more or less than it does."""
     far = {
         verdict.case.row: verdict.bar_error
         for verdict in verdicts
         if verdict.bar_error is not None and verdict.bar_error > 0.01
     }
-    assert set(far) <= {"five faults"}
+    assert not far
 
 
 def test_no_healthy_rank_is_blamed(verdicts):
@@ -88,8 +84,7 @@ def test_the_page_shows_every_row_and_the_seed(project_dir):
     """The published table would be that of another suite."""
     page = (project_dir / "docs" / "truth.md").read_text(encoding="utf-8")
     rows = [*ROWS, *{case.row for case in live_cases()}]
-    refused = "slow pp group"
-    assert not [row for row in rows if f"| {row} |" not in page and row != refused]
+    assert not [row for row in rows if f"| {row} |" not in page]
     assert f"seed {SEED}" in page.lower()
 
 

@@ -163,16 +163,25 @@ def test_a_heavy_stage_is_named_and_costed_against_equal_stages(pp, stage):
 
 @pytest.mark.parametrize("rank", [2, 5])
 def test_a_slow_rank_beside_a_heavy_stage(rank):
-    """One cause would be billed for the other."""
-    job = Job(layout=CUBE, steps=6)
+    """One cause would be billed for the other.
+
+    Equal stages move work to the slow rank if it is on the light one, so that they may cost more.
+    """
+    job = Job(layout=CUBE, steps=6, optimizer_ns=0)
     both = diagnose(capture(job, heavy(CUBE, 1, 1.3, {rank: 1.5})))
     stage_only = diagnose(capture(job, heavy(CUBE, 1, 1.3)))
+    equal = dict.fromkeys(range(8), 1.15)
+    rank_only = diagnose(capture(job, heavy(CUBE, 1, 1.0, equal | {rank: 1.15 * 1.5})))
+    none = diagnose(capture(job, heavy(CUBE, 1, 1.0, equal)))
     (straggler,) = found(both, "straggler_rank")
     assert straggler.where["rank"] == rank
     assert straggler.removal_gain_frac == pytest.approx(paired_gain(both, stage_only), rel=0.05)
-    stages = [cause for cause in both.causes if cause.kind == "stage_imbalance"]
-    assert stages[0].where == {"stage": 1}
-    assert stages[0].share_frac > 0.01
+    (stage,) = [cause for cause in both.causes if cause.kind == "stage_imbalance"]
+    assert stage.where == {"stage": 1}
+    gain = paired_gain(both, rank_only)
+    assert stage.removal_gain_frac == pytest.approx(gain, abs=0.005)
+    alone = (stage_only.step_time_ns - none.step_time_ns) / both.step_time_ns
+    assert stage.share_frac == pytest.approx((gain + alone) / 2, abs=0.005)
 
 
 @pytest.mark.parametrize("hidden", [4, 7])

@@ -99,7 +99,7 @@ def bad_inputs(folder):
     (folder / "newer").mkdir()
     (folder / "newer" / "manifest.json").write_text('{"format_version": 99}', encoding="utf-8")
     (folder / "hollow").mkdir()
-    (folder / "hollow" / "manifest.json").write_text('{"format_version": 1}', encoding="utf-8")
+    (folder / "hollow" / "manifest.json").write_text('{"format_version": 2}', encoding="utf-8")
 
 
 @pytest.mark.parametrize(

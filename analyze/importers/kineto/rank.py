@@ -51,6 +51,8 @@ class RankFile:
     communication: RankCommunication
     notes: list[str]
     """What is missing on this rank, one clause each."""
+    losses: tuple[str, ...] = ()
+    """Those of the notes that say that the file is damaged."""
 
 
 def read_rank_file(
@@ -96,15 +98,18 @@ def read_rank_file(
                 where=file.label,
                 remedy="Put rank<N> into the file name",
             )
-        return _rank_file(_Source(file.label, rank, header, notes), roles, place)
+        source = _Source(file.label, rank, header, notes, tuple(stream.losses))
+        return _rank_file(source, roles, place)
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the files of one rank go; they are named before its rank is known."""
+    """Where the events of one rank go; files are named before its rank is known."""
 
     folder: Path
     stem: str
+    steps: StepWindows | None = None
+    """The steps that they go to; by default those that the file marks."""
 
     def files(self) -> dict[str, Path]:
         """Return the file of each large table, in folders that are made."""
@@ -122,6 +127,7 @@ class _Source:
     rank: int
     header: KinetoHeader
     notes: list[str]
+    losses: tuple[str, ...]
 
 
 def _rank_file(source: _Source, roles: RoledEvents, place: Place) -> RankFile:
@@ -129,7 +135,7 @@ def _rank_file(source: _Source, roles: RoledEvents, place: Place) -> RankFile:
     info = header.distributed_info or DistributedInfo()
     links = device_links(roles)
     roles = told_apart(roles, links)
-    steps = step_windows(roles)
+    steps = step_windows(roles) if place.steps is None else place.steps
     issued = IssueContext.of(roles, links, steps)
     files = place.files()
     job = JobMark.of(info)
@@ -154,6 +160,7 @@ def _rank_file(source: _Source, roles: RoledEvents, place: Place) -> RankFile:
         stored=files,
         communication=rank_communication(rank, info, roles, issued),
         notes=[*source.notes, *_notes(roles, links, steps)],
+        losses=source.losses,
     )
 
 

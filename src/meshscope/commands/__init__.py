@@ -1,11 +1,15 @@
 """The verbs of the command line, one module each. Heavy imports live inside the functions."""
 
+from .agent import agent
+from .arm import arm
+from .attach import attach
 from .breakdown import breakdown
 from .collectives import collectives
 from .critical_path import critical_path
 from .dashboard import dashboard
 from .demo import demo
 from .diagnose import diagnose
+from .doctor import doctor
 from .export import export
 from .gate import gate
 from .ingest import ingest
@@ -16,12 +20,16 @@ from .topology import topology
 from .whatif import whatif
 
 __all__ = [
+    "agent",
+    "arm",
+    "attach",
     "breakdown",
     "collectives",
     "critical_path",
     "dashboard",
     "demo",
     "diagnose",
+    "doctor",
     "export",
     "gate",
     "ingest",

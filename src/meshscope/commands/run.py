@@ -16,9 +16,22 @@ def run(
     run_id: Annotated[
         str | None, typer.Option(help="Name of the run; a time stamp if not given.")
     ] = None,
+    dormant: Annotated[
+        bool, typer.Option("--dormant", help="Record only when `meshscope attach` asks for it.")
+    ] = False,
+    agent: Annotated[
+        bool, typer.Option(help="Sample devices, network ports and the host beside the job.")
+    ] = True,
+    trace_on_suspicion: Annotated[
+        bool,
+        typer.Option(
+            "--trace-on-suspicion", help="Have the agent record in depth when a rank stays slow."
+        ),
+    ] = False,
 ) -> None:
     """Run a launch command with the probe in every rank: meshscope run -- torchrun … train.py."""
     from meshscope.probe.launch import run as launch
 
-    code = launch(command, runs, run_id=run_id)
+    options = ["--trace-on-suspicion"] if trace_on_suspicion else []
+    code = launch(command, runs, run_id, dormant=dormant, agent_options=options if agent else None)
     raise typer.Exit(code)

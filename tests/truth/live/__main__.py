@@ -10,9 +10,10 @@ from tempfile import TemporaryDirectory
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.reference_trainer.fault_plan import parse_fault
 
-from .cases import LiveCase, cases
+from .cases import LiveCase
 from .job import JobError
 from .judge import LiveVerdict, judge
+from .suite import cases
 from .table import report
 
 
@@ -37,9 +38,10 @@ def _run(chosen: list[LiveCase], folder: Path) -> tuple[list[LiveVerdict], list[
     for number, case in enumerate(chosen, 1):
         print(f"{number} of {len(chosen)}: {case.name}", file=sys.stderr, flush=True)
         try:
-            if case.fault:
-                parse_fault(case.request)
+            for request in case.requests:
+                parse_fault(request)
             verdicts.append(judge(case, folder))
+            print(f"  {verdicts[-1].found} {verdicts[-1].place}", file=sys.stderr, flush=True)
         except ConfigError as error:
             not_judged.append(f"{case.row}: the trainer refuses it: {error}")
         except JobError as error:

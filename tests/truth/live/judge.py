@@ -7,15 +7,17 @@ from pathlib import Path
 
 from meshscope.analyze import diagnose, load_trace
 from meshscope.analyze.results import Diagnosis, Finding
-from meshscope.analyze.trace import Trace
+from meshscope.probe.schema.terms import Severity
 
 from ..matrix.judge import BY_DESIGN, SEEN_FROM
-from .cases import NONE, LiveCase
+from .asked import told_of
+from .cases import NONE, LiveCase, Way
 from .job import run_job
-from .paired import Step, paired_cost, steps_of
+from .paired import Difference, Step, difference, paired_cost, steps_of
+from .place import is_place, words
 
-FAULTS = ("straggler_rank", "slow_link")
-"""Kinds of findings that a job without a fault must not have."""
+SUSPECTS = ("straggler_rank", "slow_link", "expert_imbalance")
+"""Kinds of findings that blame a rank or a link."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,20 +26,22 @@ class LiveVerdict:
 
     case: LiveCase
     wanted: str
-    """Kind that the first finding must be of; ``none`` where the fault turned out to cost less
+    """Kinds that the first finding must be of; ``none`` where the fault turned out to cost less
     than ``SEEN_FROM`` of the step."""
     found: str
     """Kind of the first finding that names a fault."""
     place: str
     """Its place, in words."""
     is_located: bool
-    """Whether that is the right place."""
+    """Whether that is the right cause at the right place."""
     true_frac: float | None
-    """What the fault costs, share of the mean step; None for a healthy job."""
+    """What the fault costs, share of the mean step; None where no steps were compared."""
     error_frac: float
     """Standard error of that."""
     gain_frac: float | None
     """What the diagnosis says that repairing it returns."""
+    told: str
+    """What else was asked of the diagnosis, and what it said."""
     false_suspects: int
     """Findings that call a healthy rank or group slow."""
     steps: list[Step]
@@ -46,44 +50,89 @@ class LiveVerdict:
     @property
     def bar_error(self) -> float | None:
         """Return how far the diagnosed gain is from the true cost; all of it where none was told."""
-        return None if self.true_frac is None else abs((self.gain_frac or 0.0) - self.true_frac)
+        if self.true_frac is None or self.case.way is Way.PLACED:
+            return None
+        return abs((self.gain_frac or 0.0) - self.true_frac)
 
     @property
     def is_hit(self) -> bool:
         """Return whether the first finding names the right cause at the right place."""
-        return self.found == self.wanted and self.is_located
+        return self.is_located
 
 
 def judge(case: LiveCase, folder: Path) -> LiveVerdict:
     """Run a job, diagnose it, and compare.
 
     Raises:
-        JobError: The training run did not end well.
+        JobError: The training run did not end as it should.
     """
     run_dir, truth_dir = run_job(case, folder)
+    even = None
+    if case.way is Way.AGAINST:
+        _, even = run_job(case.spread_evenly(), folder)
+    return judge_run(case, run_dir, truth_dir, even)
+
+
+def judge_run(
+    case: LiveCase, run_dir: Path, truth_dir: Path, even_truth_dir: Path | None = None
+) -> LiveVerdict:
+    """Diagnose a job that was run, and compare.
+
+    Args:
+        case: What was run.
+        run_dir: Its capture.
+        truth_dir: Its ground truth.
+        even_truth_dir: The ground truth of the second job, where there is one.
+    """
     trace = load_trace(run_dir)
     result = diagnose(trace)
-    steps = steps_of(truth_dir, int(result.run["first_step"]), int(result.run["last_step"]))
-    findings = _faults(case, result)
-    first = findings[0] if findings else None
-    right = [f for f in findings if f.kind.value == case.kind and _is_right(case, trace, f)]
-    cost = paired_cost(steps) if case.kind != NONE else None
-    share = sum(step.is_active for step in steps) / len(steps) / result.step_time_ns
+    steps = _steps(case, result, truth_dir)
+    cost = _cost(case, steps, _steps(case, result, even_truth_dir) if even_truth_dir else [])
+    share = sum(step.is_active for step in steps) / max(len(steps), 1) / result.step_time_ns
     true_frac = None if cost is None else cost.cost_ns * share
-    wanted = case.kind if (true_frac or 0.0) >= SEEN_FROM else NONE
-    blamed = [f for f in findings if f.kind.value in FAULTS]
+    is_cheap = true_frac is not None and true_frac < SEEN_FROM
+    kinds = (NONE,) if is_cheap else case.kinds
+    findings = _faults(case, result)
+    right = [f for f in findings if f.kind.value in case.kinds and is_place(case, trace, f)]
+    first = _first(findings, right)
+    told, is_told = told_of(case, trace, result)
+    blamed = [f for f in findings if f.kind.value in SUSPECTS]
+    is_right = first in right if kinds != (NONE,) else first is None or first in right
     return LiveVerdict(
         case=case,
-        wanted=wanted,
+        wanted=" or ".join(kinds),
         found=NONE if first is None else first.kind.value,
-        place="" if first is None else _words(first),
-        is_located=first in right or (first is None and wanted == NONE),
+        place="" if first is None else words(first),
+        is_located=is_right and is_told,
         true_frac=true_frac,
         error_frac=0.0 if cost is None else cost.error_ns * share,
         gain_frac=right[0].removal_gain_frac if right else None,
-        false_suspects=len(blamed) - len(right),
+        told=told,
+        false_suspects=len([f for f in blamed if f not in right]),
         steps=steps,
     )
+
+
+def _steps(case: LiveCase, result: Diagnosis, truth_dir: Path) -> list[Step]:
+    """Return the analysed steps; none where the job did not come to their end."""
+    if case.way is Way.FATAL:
+        return []
+    return steps_of(truth_dir, int(result.run["first_step"]), int(result.run["last_step"]))
+
+
+def _cost(case: LiveCase, steps: list[Step], even: list[Step]) -> Difference | None:
+    """Return what the fault costs an affected step, None where no steps are compared."""
+    if case.way is Way.AGAINST:
+        return difference(steps, even)
+    is_paired = case.way in (Way.PAIRED, Way.PLACED) and bool(case.faults)
+    return paired_cost(steps) if is_paired else None
+
+
+def _first(findings: list[Finding], right: list[Finding]) -> Finding | None:
+    """Return the first finding; one without a cost, which has no order, if it is the right one."""
+    if right and right[0].cost_frac is None:
+        return right[0]
+    return findings[0] if findings else None
 
 
 def _faults(case: LiveCase, result: Diagnosis) -> list[Finding]:
@@ -92,24 +141,9 @@ def _faults(case: LiveCase, result: Diagnosis) -> list[Finding]:
     The trainer's last stage really has the loss and the head, and its host really shares
     two cores: what that costs is no false alarm.
     """
-    found = [f for f in result.findings if f.kind.value not in BY_DESIGN]
-    found = [f for f in found if (f.cost_frac or 0.0) >= SEEN_FROM]
-    return [f for f in found if case.kind != NONE or f.kind.value in FAULTS]
-
-
-def _is_right(case: LiveCase, trace: Trace, finding: Finding) -> bool:
-    where = finding.where
-    if case.kind == "straggler_rank":
-        return where.get("rank") == case.rank
-    if where.get("axis") != case.axis:
-        return False
-    if "link" in where:
-        return str(case.rank) in where["link"].replace("<->", "->").split("->")
-    groups = trace.frame("group")
-    members = dict(zip(groups["group_id"].astype(str), groups["ranks"], strict=True))
-    return case.rank in members.get(where.get("group_id", ""), ())
-
-
-def _words(finding: Finding) -> str:
-    shown = ("rank", "ranks", "stage", "group_id", "link", "host")
-    return ", ".join(f"{name} {finding.where[name]}" for name in shown if name in finding.where)
+    wanted = set(case.kinds)
+    found = [f for f in result.findings if f.kind.value not in set(BY_DESIGN) - wanted]
+    if case.way is Way.FATAL:
+        return [f for f in found if f.severity is Severity.CRITICAL and f.cost_frac is None]
+    found = [f for f in found if (f.cost_frac or 0.0) >= SEEN_FROM or f.kind.value in wanted]
+    return [f for f in found if case.kinds != (NONE,) or f.kind.value in SUSPECTS]

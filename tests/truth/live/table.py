@@ -20,8 +20,8 @@ def report(verdicts: Sequence[LiveVerdict], not_judged: Sequence[str] = ()) -> s
         "|---|---:|---:|---|---:|",
         *(_row(row, [v for v in verdicts if v.case.row == row]) for row in rows),
         "",
-        "| job | true cost, % of the step | diagnosed | first finding |",
-        "|---|---:|---:|---|",
+        "| job | true cost, % of the step | diagnosed | first finding | right |",
+        "|---|---:|---:|---|---|",
         *map(_job, verdicts),
         "",
         *_totals(verdicts),
@@ -29,7 +29,7 @@ def report(verdicts: Sequence[LiveVerdict], not_judged: Sequence[str] = ()) -> s
         "",
         "Misses:",
         *(
-            f"- {v.case.name}: wanted {v.wanted}, found {v.found} {v.place}"
+            f"- {v.case.name}: wanted {v.wanted}, found {v.found} {v.place} {v.told}".rstrip()
             for v in verdicts
             if not v.is_hit
         ),
@@ -52,14 +52,16 @@ def _job(verdict: LiveVerdict) -> str:
     cost = "-" if true is None else f"{100 * true:.1f} ± {100 * verdict.error_frac:.1f}"
     told = "-" if gain is None else f"{100 * gain:.1f}"
     place = f" ({verdict.place})" if verdict.place else ""
-    return f"| {verdict.case.name} | {cost} | {told} | {verdict.found}{place} |"
+    said = f"; {verdict.told}" if verdict.told else ""
+    right = "yes" if verdict.is_hit else "no"
+    return f"| {verdict.case.name} | {cost} | {told} | {verdict.found}{place}{said} | {right} |"
 
 
 def _totals(verdicts: Sequence[LiveVerdict]) -> list[str]:
-    faulty = [v for v in verdicts if v.case.kind != NONE]
+    faulty = [v for v in verdicts if v.case.faults or v.case.kinds != (NONE,)]
     hits = sum(v.is_hit for v in faulty)
     low, high = wilson(hits, len(faulty))
-    errors = [(v.bar_error or 0.0, v.error_frac) for v in faulty]
+    errors = [(v.bar_error, v.error_frac) for v in faulty if v.bar_error is not None]
     close = sum(error <= 0.01 for error, _ in errors)
     explained = sum(error <= max(0.01, 2 * noise) for error, noise in errors)
     false = sum(v.false_suspects for v in verdicts)
@@ -78,7 +80,7 @@ def _pairs(verdicts: Sequence[LiveVerdict]) -> list[str]:
     lines = []
     runs: dict[str, list[LiveVerdict]] = {}
     for verdict in verdicts:
-        if verdict.case.kind == NONE:
+        if not verdict.case.faults and verdict.case.kinds == (NONE,):
             runs.setdefault(verdict.case.name.rpartition("-")[0], []).append(verdict)
     for name, alike in runs.items():
         for one, other in pairwise(alike):

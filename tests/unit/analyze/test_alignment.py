@@ -12,9 +12,11 @@ from tests.tables import host_row, trace_of
 
 from meshscope.analyze.alignment import align, estimate_offsets
 from meshscope.analyze.diagnose import diagnose
+from meshscope.analyze.synthetic import Costs, Fault, FaultKind, SyntheticJob, generate
 from meshscope.analyze.trace import Trace
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.tables import TABLES
+from meshscope.probe.schema.terms import ScheduleKind
 
 CUBE = ParallelLayout(tp=2, pp=2, dp=2)
 HOSTS = {rank: f"host{rank // 4}" for rank in range(8)}
@@ -261,3 +263,22 @@ def test_a_clock_that_was_set_in_mid_capture_is_still_told(job, first_step):
     assert skew.severity == "critical"
     assert 5 in skew.where["ranks"]
     assert result.causes == ()
+
+
+def test_data_that_nobody_waits_for_does_not_move_a_clock():
+    """Half of the time for which messages lie there would be taken for an offset of the clock."""
+    job = SyntheticJob(
+        layout=ParallelLayout(tp=2, pp=2, dp=2, vpp=2),
+        schedule=ScheduleKind.ZB_V,
+        microbatches=8,
+        steps=6,
+        ranks_per_host=4,
+        costs=Costs(pp_ns=100_000),
+        faults=(
+            Fault(kind=FaultKind.HEAVY_EMBEDDING, extra_ms=3.0),
+            Fault(kind=FaultKind.CLOCK_SKEW, host=1, offset_ms=30.0),
+        ),
+    )
+    (row,) = estimate_offsets(generate(job)[0]).to_pylist()
+    assert row["error_ns"] > 1e6
+    assert abs(row["offset_ns"]) == pytest.approx(30e6, abs=0.2e6)

@@ -4,23 +4,30 @@ import pyarrow as pa
 from tests.tables import trace_of
 
 from meshscope.analyze.broken_off import progress_at_the_end
+from meshscope.probe.schema.rank_records import LastSeen
 
 CLOSED, KILLED = {"closed_unix_ns": 5}, {"closed_unix_ns": None}
 
 
-def progress(rows, manifests, ranks=(0, 1)):
-    """Return issued and completed numbers by rank and group."""
+def table(rows, manifests, ranks=(0, 1), seen=None, summed=frozenset()):
+    """Return the table; a row is rank, group, number and, if it was seen, the end."""
     group = [{"group_id": name, "ranks": list(ranks)} for name in ("a", "b")]
     collective = [
-        {"rank": rank, "group_id": name, "seq": seq, "start_ns": 0, "end_ns": None}
-        for rank, name, seq in rows
+        {"rank": rank, "group_id": name, "seq": seq, "start_ns": 0, "end_ns": (*end, None)[0]}
+        for rank, name, seq, *end in rows
     ]
     tables = trace_of(group=group, collective=collective).tables
     empty = pa.table({})
-    found = progress_at_the_end(tables.get("collective", empty), tables["group"], manifests)
+    collectives = tables.get("collective", empty)
+    found = progress_at_the_end(collectives, tables["group"], manifests, seen or {}, summed=summed)
+    return found.to_pylist()
+
+
+def progress(rows, manifests, ranks=(0, 1), summed=frozenset()):
+    """Return issued and completed numbers by rank and group."""
     return {
         (row["rank"], row["group_id"]): (row["issued_seq"], row["completed_seq"])
-        for row in found.to_pylist()
+        for row in table(rows, manifests, ranks, summed=summed)
     }
 
 
@@ -38,11 +45,36 @@ def test_the_last_number_of_each_rank_and_group():
         (0, "a"): (4, None),
         (1, "a"): (3, 3),
         (0, "b"): (1, None),
-        (1, "b"): (2, 2),
+        (1, "b"): (2, 1),
     }
+
+
+def test_an_exception_of_a_rank_that_waited_does_not_complete_its_collective():
+    """A hang would go unseen because the others gave up and closed their captures."""
+    assert progress([(0, "a", 4), (1, "a", 5)], {0: KILLED, 1: CLOSED})[1, "a"] == (5, 4)
+    assert progress([(0, "a", 4), (1, "a", 5, 9)], {0: KILLED, 1: CLOSED})[1, "a"] == (5, 5)
+    assert progress([(0, "a", 4), (1, "a", 3)], {0: KILLED, 1: CLOSED})[1, "a"] == (3, 3)
+
+
+def test_the_ends_of_the_processes_are_with_it():
+    """Who died first could not be told from who was ended for it."""
+    rows = table(
+        [(0, "a", 4), (1, "a", 3)],
+        {0: KILLED, 1: KILLED},
+        seen={0: LastSeen(70, None), 1: LastSeen(40, 50)},
+    )
+    found = {row["rank"]: (row["alive_ns"], row["ended_ns"]) for row in rows}
+    assert found == {0: (70, None), 1: (40, 50)}
 
 
 def test_a_member_without_rows_is_behind_only_where_nothing_can_be_lost():
     """A rank whose old records were dropped would be blamed, or one that never came be missed."""
     found = progress([(0, "a", 0), (0, "b", 8), (0, "b", 9)], {0: KILLED, 1: KILLED}, (0, 1, 2))
     assert found == {(0, "a"): (0, None), (1, "a"): (-1, None), (0, "b"): (9, None)}
+
+
+def test_a_group_whose_earlier_collectives_were_summed_names_nobody_as_absent():
+    """A member would be said never to have come, because its steps were kept as sums."""
+    rows, killed = [(0, "a", 7)], {0: KILLED, 1: KILLED}
+    assert (1, "a") in progress(rows, killed)
+    assert progress(rows, killed, summed=frozenset({"a"})) == {(0, "a"): (7, None)}

@@ -97,6 +97,22 @@ def test_bounds_meet_in_the_middle():
     assert found.error_ns == 10 + LEAST_ERROR_NS
 
 
+@pytest.mark.parametrize(("firm", "offset_ns"), [(1, 120.0), (-1, 480.0), (0, 300.0)])
+def test_a_bound_that_is_reached_is_the_offset_but_for_the_wire(firm, offset_ns):
+    """Data that lies there before anybody asks for it would move a clock by half of that time."""
+    found = fit_bounds(
+        ints(0, 1), np.array([100.0, 90.0]), np.array([500.0, 510.0]), firm=firm, wire_ns=20.0
+    )
+    assert found.offset_ns == offset_ns
+    assert found.error_ns == 200 + LEAST_ERROR_NS
+
+
+def test_a_wire_that_is_longer_than_the_bounds_allow_meets_in_the_middle():
+    """The offset would leave its bounds."""
+    least, most = np.array([100.0, 90.0]), np.array([130.0, 140.0])
+    assert fit_bounds(ints(0, 1), least, most, firm=1, wire_ns=900.0).offset_ns == 115
+
+
 def test_bounds_on_one_side_only_are_no_estimate():
     """An offset would be invented."""
     assert fit_bounds(ints(0, 1), np.array([1.0, 2.0]), np.array([NAN, NAN])) is None

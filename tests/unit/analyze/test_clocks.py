@@ -6,7 +6,9 @@ import pytest
 from tests.skew import shifted
 from tests.synthetic import MS, Job, capture, uniform
 
+from meshscope.analyze.clocks import clock_offsets
 from meshscope.analyze.diagnose import diagnose
+from meshscope.analyze.measure import measure
 from meshscope.analyze.trace import Trace
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.terms import FindingKind
@@ -49,6 +51,15 @@ def test_ranks_on_one_clock_are_never_called_skewed(healthy):
     assert not skews(shifted(one, {5}, 3 * MS))
     apart = replace(one, clocks={**one.clocks, 5: "other"}, _frames={})
     assert skews(shifted(apart, {5}, 3 * MS))
+
+
+def test_a_clock_is_not_wrong_by_less_than_its_correction_may_be_off(healthy):
+    """If this fails, a host that was corrected as well as can be loses all its causes."""
+    events = measure(shifted(healthy, {5}, round(1.5 * MS))).events
+    assert len(clock_offsets(events, healthy.clock_of))
+    assert clock_offsets(events, healthy.clock_of, {"other": 0.6 * MS}).empty
+    worse = measure(shifted(healthy, {5}, 3 * MS)).events
+    assert len(clock_offsets(worse, healthy.clock_of, {"other": 9.0 * MS}))
 
 
 def test_nothing_is_concluded_from_wrong_clocks(healthy):

@@ -4,6 +4,7 @@ import pytest
 from tests.tables import trace_of
 
 from meshscope.analyze.group_traffic import traffic_axes
+from meshscope.analyze.layout_inference import with_inferred_layout
 from meshscope.analyze.topology import contradictions, with_axes
 from meshscope.probe.schema.layout import ParallelLayout
 
@@ -48,6 +49,29 @@ def test_the_only_group_is_data_parallel_if_it_reduces_over_the_world(kind, rank
     group = [{"ranks": ranks}]
     found = traffic_axes(trace_of(run={"world_size": 2}, group=group, collective=rows))
     assert (found["g"].axis if found else None) == axis
+
+
+@pytest.mark.parametrize(("world", "axis"), [(2, "dp"), (4, None)])
+def test_groups_over_all_ranks_that_only_reduce_are_data_parallel(world, axis):
+    """A framework that reduces on a group of its own beside the default one would have no mesh."""
+    groups = [{"group_id": name, "ranks": [0, 1]} for name in ("a", "b")]
+    rows = [
+        {"group_id": name, "kind": kind, "start_ns": 0, "end_ns": 1}
+        for name, kind in (("a", "all_reduce"), ("b", "barrier"))
+    ]
+    trace = trace_of(run={"world_size": world}, group=groups, collective=rows)
+    assert {found.axis for found in traffic_axes(trace).values()} == ({axis} if axis else set())
+    layout = with_inferred_layout(with_axes(trace)).layout
+    assert layout == (ParallelLayout(dp=2) if axis else None)
+
+
+@pytest.mark.parametrize(("issue_ns", "axis"), [(50, None), (150, "dp")])
+def test_a_forward_that_reduces_is_not_data_parallel(issue_ns, axis):
+    """Tensor parallelism over all ranks would be called data-parallel."""
+    spans = [{"rank": 0, "kind": "forward", "start_ns": 0, "dur_ns": 100}]
+    rows = [{"kind": "all_reduce", "issue_ns": issue_ns, "start_ns": issue_ns, "end_ns": 200}]
+    trace = trace_of(run={"world_size": 2}, group=[{"ranks": [0, 1]}], collective=rows, span=spans)
+    assert [found.axis for found in traffic_axes(trace).values()] == ([axis] if axis else [])
 
 
 def test_a_name_against_the_layout_is_a_contradiction():

@@ -120,3 +120,18 @@ def test_words_of_names():
     """Combined groups would be taken for groups along one axis."""
     assert named_axes("TENSOR_AND_DATA_PARALLEL_GROUP_WITH_CP") == {Axis.TP, Axis.DP, Axis.CP}
     assert named_axes("MODEL_PARALLEL_GROUP") == frozenset()
+
+
+@given(SIZES, SIZES, SIZES, SIZES)
+def test_shards_and_replicas_together_are_the_data_axis(pp, replicas, shards, tp):
+    """Hybrid sharding has no group over the whole data axis; its mesh would not be known."""
+    layout = ParallelLayout(pp=pp, dp=replicas * shards, tp=tp)
+    groups = groups_of(layout, ("pp", "tp"))
+    for members in layout.groups("dp"):
+        lines = [members[at : at + shards] for at in range(0, len(members), shards)]
+        lines += [members[at::shards] for at in range(shards)]
+        groups += [NamedGroup(frozenset([Axis.DP]), line) for line in lines]
+    found, why_not = infer_layout(groups, layout.world_size)
+    if layout.world_size > 1:
+        assert found is not None, why_not
+        assert found.dp == layout.dp

@@ -126,3 +126,15 @@ def test_compute_codes_are_the_compute_classes():
     """Waiting would count as compute in the comparison of ranks."""
     codes = [class_code(name) for name in ("forward", "optimizer", "gc", "exposed_tp_wait")]
     assert compute_code(codes).tolist() == [True, True, False, False]
+
+
+def test_a_span_that_the_device_ran_later_is_there_then():
+    """Launching would count as computing, and computing as idle, on a device that is behind."""
+    found = ledger_of(
+        step=STEP,
+        span=[
+            {"kind": "forward", "start_ns": 0, "dur_ns": 5, "device_start_ns": 10, "device_dur_ns": 60},
+            {"kind": "backward", "start_ns": 5, "dur_ns": 5, "device_start_ns": 70, "device_dur_ns": None},
+        ],
+    )  # fmt: skip
+    assert found == {"forward": 60, "backward": 5, "unattributed": 35}

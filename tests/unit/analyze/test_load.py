@@ -11,6 +11,7 @@ from meshscope.probe.schema.errors import (
 )
 from meshscope.probe.schema.manifest import rank_directory, write_json
 from meshscope.probe.schema.rundir import create_run
+from meshscope.probe.schema.tables import FORMAT_VERSION
 
 
 @pytest.mark.parametrize("form", [str, lambda path: path])
@@ -31,7 +32,7 @@ def test_a_file_that_is_no_trace(tmp_path):
 
 def test_a_newer_format_is_refused(tmp_path):
     """Columns of another meaning would be read as ours."""
-    (tmp_path / "manifest.json").write_text('{"format_version": 2}', encoding="utf-8")
+    (tmp_path / "manifest.json").write_text('{"format_version": 3}', encoding="utf-8")
     with pytest.raises(FormatVersionError):
         load_trace(tmp_path)
 
@@ -67,7 +68,7 @@ def test_ranks_share_a_clock_by_their_boot(tmp_path):
     for rank, (host, boot) in enumerate(stated):
         directory = rank_directory(path, rank)
         directory.mkdir()
-        known = {"format_version": 1, "rank": rank, "host": host, "boot_id": boot}
+        known = {"format_version": FORMAT_VERSION, "rank": rank, "host": host, "boot_id": boot}
         write_json(directory / "manifest.json", known)
     trace = load_trace(path)
     assert trace.clocks == {0: "a", 1: "a", 2: "a (boot b2)", 3: "c", 4: "b3"}

@@ -1,5 +1,7 @@
 """Parts of compute, on literal kernels."""
 
+from dataclasses import replace
+
 import pytest
 from tests.tables import trace_of
 
@@ -9,8 +11,11 @@ MS = 1_000_000
 SHAPE = {"num_layers": 1, "hidden_size": 1, "seq_len": 1, "vocab_size": 0, "parameters": 1}
 
 
-def bars_of(*, beside_ns, shapes="[8,8]", **run):
-    """Return the waterfall of a rank with 4 kernels alone and 2 beside communication."""
+def bars_of(*, beside_ns, shapes="[8,8]", untraced=0, **run):
+    """Return the waterfall of a rank with 4 kernels alone and 2 beside communication.
+
+    After that step come some of which the kernels are not known.
+    """
     lengths = [4 * MS] * 4 + [beside_ns] * 2
     starts = [0, 10 * MS, 20 * MS, 30 * MS, 50 * MS, 70 * MS]
     kernels = [
@@ -25,7 +30,11 @@ def bars_of(*, beside_ns, shapes="[8,8]", **run):
         {"op_id": n, "name_id": 0, "shapes": shapes, "start_ns": 0, "dur_ns": 1} for n in range(6)
     ]
     known = {**SHAPE, "world_size": 1, "tokens_per_step": 1, "peak_flops": 1e3, **run}
-    trace = trace_of(run=known, step=[{"dur_ns": 100 * MS}], kernel=kernels + moving, op=ops)
+    length = 100 * MS
+    steps = [{"step": n, "start_ns": n * length, "dur_ns": length} for n in range(1 + untraced)]
+    trace = trace_of(run=known, step=steps, kernel=kernels + moving, op=ops)
+    if untraced:
+        trace = replace(trace, kernel_steps={0: (0,)})
     result = diagnose(trace)
     return {bar.name: bar.dur_ns for bar in result.waterfall}, result
 
@@ -54,3 +63,11 @@ def test_a_wrong_peak_shows_as_a_negative_rest():
     bars, result = bars_of(beside_ns=4 * MS, peak_flops=10.0)
     assert bars["kernel_inefficiency"] < 0
     assert sum(bar.frac for bar in result.waterfall) == pytest.approx(1, abs=1e-9)
+
+
+def test_contention_is_a_share_of_the_steps_with_kernels():
+    """Fails if steps that were not traced count as steps without contention, or nobody says so."""
+    whole, _ = bars_of(beside_ns=7 * MS)
+    partly, result = bars_of(beside_ns=7 * MS, untraced=3)
+    assert partly["contention"] == pytest.approx(whole["contention"])
+    assert any("traced in depth" in limit for limit in result.limits)

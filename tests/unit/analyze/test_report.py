@@ -8,8 +8,8 @@ import pytest
 from tests.synthetic import MS, Job, capture
 
 from meshscope.analyze.diagnose import diagnose
-from meshscope.analyze.exchange import diagnosis_to_json
-from meshscope.analyze.report import to_text
+from meshscope.analyze.exchange import collectives_to_json, diagnosis_to_json, topology_to_json
+from meshscope.analyze.report import collectives_to_text, to_text, topology_to_text
 from meshscope.probe.schema.layout import ParallelLayout
 
 
@@ -85,3 +85,20 @@ def test_every_finding_is_in_the_text_with_its_remedy(result):
     for finding in result.findings:
         assert finding.claim in text
         assert finding.remedy in text
+
+
+def test_many_ranks_and_groups_fit_a_screen_with_what_matters_on_top():
+    """Fails if a job of thousands of ranks prints a line for each, or hides the slow one."""
+    layout = ParallelLayout(tp=2, pp=2, dp=40)
+    trace = capture(
+        Job(layout=layout, steps=1, microbatches=1),
+        lambda kind, rank, step, microbatch: (30 if rank == 101 else 20) * MS,
+    )
+    collectives = collectives_to_text(collectives_to_json(trace))
+    first = collectives.split("arrived last")[1].splitlines()[1]
+    assert first.split()[0] == "101"
+    assert f"… and {layout.world_size - 32} more ranks" in collectives
+    assert "more groups" in collectives
+    topology = topology_to_text(topology_to_json(trace))
+    assert "more groups" in topology
+    assert max(len(collectives.splitlines()), len(topology.splitlines())) < 120

@@ -46,6 +46,14 @@ def test_the_layout_overrules_the_name():
     assert axis_of(None, layout=layout, ranks=(0, 3))[0] == "other"
 
 
+def test_an_expert_group_along_a_mesh_axis_is_of_the_experts():
+    """Exchanges of tokens would be counted as sums of gradients, where all replicas share experts."""
+    shared = ParallelLayout(dp=2, ep=2)
+    assert axis_of("ep", layout=shared)[0] == "ep"
+    assert axis_of("dp", layout=shared)[0] == "dp"
+    assert axis_of("ep", layout=ParallelLayout(dp=2))[0] == "dp"
+
+
 def test_traffic_tells_what_name_and_layout_do_not():
     """A pipeline group without a name would stay unknown."""
     sends = [{"peer": 1, "direction": "send", "start_ns": 0, "end_ns": 1}]
@@ -75,3 +83,14 @@ def test_events_get_the_axis_of_their_group():
     )
     axes = with_axes(trace).frame("collective")["axis"].astype(str).tolist()
     assert axes == ["cp", "tp", "other"]
+
+
+def test_sends_on_the_default_group_lie_along_the_axis_of_their_ends():
+    """A pipeline that sends on the group of all ranks would be time on no axis."""
+    layout = ParallelLayout(pp=2, dp=2)
+    sends = [
+        {"rank": rank, "peer": peer, "direction": "send", "start_ns": 0, "end_ns": 1}
+        for rank, peer in ((0, 2), (0, 1), (0, 3), (1, 7))
+    ]
+    found = with_axes(trace_of(layout=layout, group=[{"ranks": [0, 1, 2, 3]}], p2p=sends))
+    assert found.frame("p2p")["axis"].astype(str).tolist() == ["pp", "dp", "other", "other"]

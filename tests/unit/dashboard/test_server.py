@@ -18,7 +18,11 @@ _ENDING_S = 20
 def test_serve_and_interrupt(runs_dir):
     """Fails when the printed address does not answer, or Ctrl-C ends in a traceback."""
     process = subprocess.Popen(
-        [sys.executable, "-c", _PROGRAM, str(runs_dir)], stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", _PROGRAM, str(runs_dir)],
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell starts what runs in its background with Ctrl-C ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     with process:
         try:

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from tests.deep_run import COMPUTE_NS, MOVE_NS, STEP_NS, add_trace, make_run
 
-from meshscope.analyze import Trace
+from meshscope.analyze import Trace, load_trace
 from meshscope.dashboard.categories import Category
 from meshscope.dashboard.slices import WHOLE_CAPTURE, in_window, step_slices, steps_of
 from meshscope.probe.schema.layout import ParallelLayout
@@ -140,3 +141,21 @@ def test_window(window, count):
     """Fails when zooming shows slices outside the window, or loses one inside."""
     step = step_slices(_trace(step=[STEP], span=[FORWARD], collective=[REDUCE]), 4)
     assert len(in_window(step.slices, window)) == count
+
+
+def test_a_run_with_deep_traces_shows_kernels_in_the_traced_steps(tmp_path):
+    """Fails if a traced step shows the host, or a step that was not traced an idle device."""
+    run = make_run(tmp_path)
+    for rank in (0, 1):
+        add_trace(run, rank, [5])
+    trace = load_trace(run)
+    drawn = {
+        step: step_slices(trace, step).slices.query("rank == 1") for step in (4, 5)
+    }  # fmt: skip
+    lengths = {
+        step: dict(zip(own["category"], own["end_ns"] - own["start_ns"], strict=True))
+        for step, own in drawn.items()
+    }
+    assert lengths[4] == {Category.FORWARD: 0.8 * STEP_NS}
+    assert lengths[5] == {Category.COMPUTE: COMPUTE_NS, Category.COMM_DP: MOVE_NS}
+    assert set(drawn[5]["text"]) == {"compute_kernel", "ncclDevKernel_AllReduce"}

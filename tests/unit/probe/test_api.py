@@ -242,7 +242,11 @@ def test_a_broken_recorder_does_not_break_training(tmp_path, capsys):
 
     session._capture.recorder = Broken()
     assert train(40) == alone
-    assert not any(hook.source.on for hook in session._installed if hook.source.name == "compute")
+    assert not any(
+        hook.source.on
+        for hook in session._hooks._installed.values()
+        if hook.source.name == "compute"
+    )
     probe.detach()
     told = capsys.readouterr().err.splitlines()
     assert 0 < len(told) < 20

@@ -21,7 +21,7 @@ def fill(ring: RingWriter, count: int) -> None:
     """Store step records."""
     for _ in range(count):
         seq = ring.take()
-        ring.commit(seq, PACK_STEP(STEP_RECORD.code, seq, seq, 1, 2, 3))
+        ring.commit(seq, PACK_STEP(STEP_RECORD.code, seq, seq, 1, 2, 3, 2))
 
 
 def drain_all(drain: RingDrain, *, final: bool = False) -> list[int]:
@@ -71,7 +71,7 @@ def test_late_record_is_not_lost(ring):
     late = ring.take()
     fill(ring, 2)
     assert drain_all(drain) == []
-    ring.commit(late, PACK_STEP(STEP_RECORD.code, late, late, 1, 2, 3))
+    ring.commit(late, PACK_STEP(STEP_RECORD.code, late, late, 1, 2, 3, 2))
     assert drain_all(drain) == [0, 1, 2]
 
 

@@ -4,7 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from meshscope.probe.identity import DEFAULT_ROOT, Identity, default_run_path, identify
+from meshscope.probe.identity import (
+    DEFAULT_ROOT,
+    OWNER_VARIABLE,
+    Identity,
+    default_run_path,
+    identify,
+    launch_name,
+    mark_owner,
+    owner_of,
+    unmark_owner,
+)
 from meshscope.probe.schema.errors import ConfigError
 
 
@@ -32,10 +42,26 @@ def test_ranks_of_a_job_agree():
     assert default_run_path(local, 8) == default_run_path(local, 8)
 
 
-def test_a_restarted_job_is_a_run_of_its_own():
-    """Fails when the ranks of a second attempt find their directories taken and record nothing."""
+def test_a_restarted_job_finds_its_run():
+    """Fails when the ranks of a second attempt record where nobody looks."""
     again = {"MESHSCOPE_RUN_DIR": "/runs/a", "TORCHELASTIC_RESTART_COUNT": "2"}
-    assert default_run_path(again, 8) == Path("/runs/a-restart2")
+    assert default_run_path(again, 8) == Path("/runs/a")
+    assert launch_name(again) != launch_name({**again, "TORCHELASTIC_RESTART_COUNT": "3"})
+
+
+def test_the_mark_of_the_owner(monkeypatch):
+    """Fails when a rank's child takes itself for the rank, or the mark outlives the recording."""
+    environment = {"RANK": "0"}
+    mark_owner(environment)
+    assert owner_of(environment) is None
+    monkeypatch.setattr("os.getpid", lambda: 1)
+    assert owner_of(environment) == int(environment[OWNER_VARIABLE])
+    unmark_owner(environment)
+    assert OWNER_VARIABLE in environment, "only the process that set it may take it away"
+    monkeypatch.undo()
+    mark_owner({})
+    unmark_owner(environment)
+    assert environment == {"RANK": "0"}
 
 
 def test_several_hosts_need_a_common_name():

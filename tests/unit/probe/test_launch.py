@@ -1,5 +1,6 @@
 """``meshscope run``: environment, exit codes, signals, and a sitecustomize of the user."""
 
+import json
 import os
 import signal
 import subprocess
@@ -49,17 +50,80 @@ def test_a_process_without_rank_is_left_alone(tmp_path, capfd):
     assert "no process had RANK set" in capfd.readouterr().err
 
 
-def test_a_spawned_child_leaves_the_capture_alone(tmp_path):
-    """Fails when a data loader worker, which inherits RANK, records over its parent."""
+def test_spawned_children_leave_the_capture_alone(tmp_path, capfd):
+    """Fails when a worker, which inherits RANK, records over its parent, even if it attaches."""
     code = TRAIN + textwrap.dedent(
         """
         import subprocess, sys
-        child = "import sys, torch; sys.exit(('meshscope.probe' in sys.modules))"
-        sys.exit(subprocess.run([sys.executable, "-c", child]).returncode)
+        silent = "import sys, torch; sys.exit('meshscope.probe' in sys.modules)"
+        eager = "from meshscope import probe; import sys; sys.exit(probe.attach() is not None)"
+        codes = [subprocess.run([sys.executable, "-c", child]).returncode
+                 for child in (silent, eager)]
+        sys.exit(max(codes))
         """
     )
     assert run(python(code), tmp_path, "a", environment=RANK) == 0
+    assert "is recorded as a rank" in capfd.readouterr().err
+    assert [path.name for path in (tmp_path / "a").glob("rank*")] == ["rank00000"]
     assert read_run(tmp_path / "a").tables["step"].num_rows == 3
+
+
+@pytest.mark.parametrize("option", ["-I", "-S", "-E"])
+def test_a_python_that_ignores_its_environment_is_left_alone(tmp_path, option):
+    """Fails when such a Python does not start, or is half attached."""
+    code = "import sys; sys.exit('meshscope.probe' in sys.modules)"
+    assert run([sys.executable, option, "-c", code], tmp_path, "a", environment=RANK) == 0
+
+
+def test_a_dormant_rank_records_nothing_until_asked(tmp_path, capfd):
+    """Fails when a dormant rank has a hook, writes records, or has no socket."""
+    code = TRAIN + textwrap.dedent(
+        """
+        import sys, threading
+        from meshscope.probe import api
+        names = [thread.name for thread in threading.enumerate()]
+        assert names == ["MainThread", "meshscope-control"], names
+        assert api._attached is None and api._control.is_open
+        assert "__wrapped__" not in vars(torch.nn.Module.__call__)
+        assert not [finder for finder in sys.meta_path if "meshscope" in type(finder).__module__]
+        """
+    )
+    assert run(python(code), tmp_path, "a", environment=RANK, dormant=True) == 0
+    assert list((tmp_path / "a").glob("rank*")) == []
+    assert "no process had RANK set" not in capfd.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_killed_launcher_leaves_the_rank_to_its_work(tmp_path):
+    """Fails when a rank ends, or loses its records, because ``meshscope run`` was killed."""
+    code = TRAIN + "open(sys.argv[1], 'w').close()\nwhile not os.path.exists(sys.argv[2]): pass\n"
+    code = f"import os, sys\n{code}\nmodel(torch.ones(1, 2)).sum().backward()\noptimizer.step()\n"
+    ready, go = tmp_path / "ready", tmp_path / "go"
+    launch = "import sys; from pathlib import Path; from meshscope.probe.launch import run; "
+    launcher = subprocess.Popen(
+        [
+            *python(launch + "sys.exit(run(sys.argv[2:], Path(sys.argv[1]), 'a'))"),
+            str(tmp_path),
+            *python(code),
+            str(ready),
+            str(go),
+        ],
+        env=RANK,
+    )
+    while not ready.exists():
+        assert launcher.poll() is None
+        threading.Event().wait(0.02)
+    launcher.kill()
+    launcher.wait()
+    go.touch()
+    manifest = tmp_path / "a" / "rank00000" / "manifest.json"
+    for _ in range(1500):
+        if json.loads(manifest.read_text())["closed_unix_ns"] is not None:
+            break
+        threading.Event().wait(0.02)
+    capture = read_run(tmp_path / "a")
+    assert capture.tables["step"].num_rows == 4
+    assert capture.rank_manifests[0]["closed_unix_ns"]
 
 
 def test_a_sitecustomize_of_the_user_still_runs(tmp_path, capfd):

@@ -36,12 +36,14 @@ def test_every_kind_of_event_reaches_its_table(make_recorder, run_path):
     dtype = recorder.register_dtype("bfloat16")
     recorder.step = 4
     recorder.record_step(4, 100, 50, 2048)
-    recorder.record_span(SPAN_CODES[SpanKind.BACKWARD], 101, 20, 15, 1, 0, 3)
+    span = recorder.record_span(SPAN_CODES[SpanKind.BACKWARD], 101, 20, 15, 1, 0, 3)
+    recorder.record_device_time(span, 103, 16)
     event = recorder.issue_collective(
         group, COLLECTIVE_CODES[CollectiveKind.BROADCAST], 9, 64, dtype, 105
     )
     sent = recorder.issue_p2p(group, DIRECTION_CODES[Direction.SEND], 0, 2, 32, dtype, 106, 3, 1)
     recorder.complete(event, 120, 110, 121)
+    recorder.record_device_time(sent, -1, 12)
     recorder.record_memory(
         MEMORY_PHASE_CODES[MemoryPhase.AFTER_FORWARD], 1, rss_bytes=7, peak_bytes=None
     )
@@ -49,12 +51,13 @@ def test_every_kind_of_event_reaches_its_table(make_recorder, run_path):
 
     tables = read_run(run_path).tables
     assert tables["step"].to_pylist() == [
-        {"rank": 1, "step": 4, "start_ns": 100, "dur_ns": 50, "tokens": 2048}
+        {"rank": 1, "step": 4, "start_ns": 100, "dur_ns": 50, "tokens": 2048, "detail": None}
     ]
     assert tables["span"].to_pylist() == [
         {
             "rank": 1, "step": 4, "kind": "backward", "stage": 1, "chunk": 0, "microbatch": 3,
             "start_ns": 101, "dur_ns": 20, "cpu_ns": 15,
+            "device_start_ns": 103, "device_dur_ns": 16,
         }
     ]  # fmt: skip
     assert tables["collective"].to_pylist() == [
@@ -62,7 +65,7 @@ def test_every_kind_of_event_reaches_its_table(make_recorder, run_path):
             "rank": 1, "step": 4, "group_id": "7", "axis": "tp", "kind": "broadcast", "seq": 9,
             "size_bytes": 64, "dtype": "bfloat16", "issue_ns": 105, "start_ns": 105,
             "end_ns": 120, "wait_start_ns": 110, "wait_end_ns": 121,
-            "source": "host_blocking", "event_id": event,
+            "device_dur_ns": None, "source": "host_blocking", "event_id": event,
         }
     ]  # fmt: skip
     assert tables["p2p"].to_pylist() == [
@@ -70,7 +73,7 @@ def test_every_kind_of_event_reaches_its_table(make_recorder, run_path):
             "rank": 1, "step": 4, "group_id": "7", "axis": "tp", "peer": 0, "direction": "send",
             "microbatch": 3, "chunk": 1, "seq": 2, "size_bytes": 32, "dtype": "bfloat16",
             "issue_ns": 106, "start_ns": 106, "end_ns": None, "wait_start_ns": None,
-            "wait_end_ns": None, "source": "host_issue", "event_id": sent,
+            "wait_end_ns": None, "device_dur_ns": 12, "source": "host_issue", "event_id": sent,
         }
     ]  # fmt: skip
     (memory,) = tables["memory"].to_pylist()
@@ -278,13 +281,13 @@ def test_null_recorder_does_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_second_recorder_of_a_rank_is_refused(make_recorder, run_path):
+def test_second_recorder_of_a_rank_begins_a_part(make_recorder, run_path):
     """Fails when a restarted process overwrites what its predecessor recorded."""
     make_recorder(0).record_step(0, 1, 2)
-    second = open_recorder(run_path, 0)
-    assert isinstance(second, NullRecorder)
-    assert "ring.bin: File exists" in second.reason
-    assert read_run(run_path).tables["step"].num_rows == 1
+    second = make_recorder(0)
+    second.record_step(0, 5, 6)
+    assert [path.name for path in sorted(run_path.glob("rank*"))] == ["rank00000", "rank00000.2"]
+    assert read_run(run_path).tables["step"].column("dur_ns").to_pylist() == [2, 6]
 
 
 def test_open_recorder_records(run_path):

@@ -15,7 +15,7 @@ PACK_STEP = Struct(STEP_RECORD.struct_format).pack
 def commit_step(ring: RingWriter, step: int) -> int:
     """Store one step record and return its sequence number."""
     seq = ring.take()
-    ring.commit(seq, PACK_STEP(STEP_RECORD.code, seq, step, 10, 20, 30))
+    ring.commit(seq, PACK_STEP(STEP_RECORD.code, seq, step, 10, 20, 30, 2))
     return seq
 
 
@@ -49,7 +49,7 @@ def test_half_written_record_is_torn_and_not_damaged(ring, tmp_path):
     for step in range(100):
         commit_step(ring, step)
     seq = ring.take()
-    body = PACK_STEP(STEP_RECORD.code, seq, 100, 10, 20, 30)
+    body = PACK_STEP(STEP_RECORD.code, seq, 100, 10, 20, 30, 2)
     start = seq % 64 * SLOT_BYTES + BODY_OFFSET
     ring.slots[start : start + 20] = body[:20]
     found = read_ring(tmp_path / "ring.bin")

@@ -23,7 +23,7 @@ def record(recorder, count: int, *, first: int = 0) -> None:
     """Record steps in blocks of 100, each of which is flushed."""
     for begin in range(first, first + count, 100):
         for step in range(begin, min(begin + 100, first + count)):
-            recorder.record_step(step, step * 7919 % 104729, step * 6007 % 99991, step)
+            recorder.record_step(step, hash((step, 1)), hash((step, 2)), hash((step, 3)))
         recorder.flush()
 
 

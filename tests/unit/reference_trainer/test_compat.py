@@ -27,6 +27,20 @@ def test_the_private_names_are_there_and_take_our_arguments():
     assert {"stages", "n_microbatches", "loss_fn", "scale_grads"} <= set(build.parameters)
 
 
+def test_stages_of_a_simulation_ask_nobody_and_receive_where_they_say():
+    """Fails if torch asks neighbours in another way, or keeps its receive buffers elsewhere."""
+    for name in ("_warmup_forward_vote", "_warmup_backward_result"):
+        assert callable(getattr(PipelineStage, name))
+    for name, first in (
+        ("forward_one_chunk", "fwd_chunk_id"),
+        ("backward_one_chunk", "bwd_chunk_id"),
+        ("backward_weight_one_chunk", "bwd_chunk_id"),
+    ):
+        assert list(inspect.signature(getattr(PipelineStage, name)).parameters)[1] == first
+    backward = inspect.signature(PipelineStage.backward_one_chunk)
+    assert backward.parameters["full_backward"].default is True
+
+
 def test_the_renamed_collectives_are_those_of_this_torch(group_of_two):
     """Fails if a collective is gone, or warns under a name that torch gives up."""
     whole, part = torch.zeros(4), torch.ones(2)

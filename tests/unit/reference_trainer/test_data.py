@@ -34,6 +34,20 @@ def test_steps_differ_and_labels_are_the_next_tokens():
     assert not torch.equal(ids, global_batch(CONFIG, 1)[0])
 
 
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_resumed_run_reads_on_where_it_was(num_workers):
+    """Fails if a run that goes on repeats or skips data, or calls a step by another number."""
+    config = replace(CONFIG, train=TrainConfig(steps=4), data=DataConfig(num_workers=num_workers))
+    held = (resolve(parse_fault("data_stall:rank=0,delay_ms=1,start=3"), config.layout, 0),)
+    steps = []
+    rest = batches(
+        config, 0, first_step=2, stall=SlowLoading(held), log=lambda step, _: steps.append(step)
+    )
+    whole = [ids for ids, _ in batches(config, 0)]
+    assert [torch.equal(a, b) for a, (b, _) in zip(whole[2:], rest, strict=True)] == [True, True]
+    assert steps == [3]
+
+
 def test_workers_load_the_same_batches_and_tell_when_they_were_held_up():
     """Fails if worker processes change the data, or a stall in one of them is lost."""
     config = replace(CONFIG, train=TrainConfig(steps=3), data=DataConfig(num_workers=1))

@@ -122,9 +122,19 @@ def test_a_rank_can_be_named_by_its_place_in_the_mesh():
     }
 
 
+def test_a_context_parallel_member_can_be_the_faulty_one():
+    """Fails if a fault can only be on the first of the ranks that share a sequence."""
+    layout = ParallelLayout(cp=2, dp=2)
+    spec = parse_fault("slow_rank:cp=1,dp=1,delay_ms=1")
+    spec.check_mesh(layout)
+    assert layout.coordinates(resolve(spec, layout, seed=0).rank)["cp"] == 1
+    assert spec.place(layout) == layout.rank(dp=1, cp=1)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("slow_rank:cp=1,delay_ms=1", "cp = 1 is outside 0..0"),
         ("slow_rank:rank=8,delay_ms=1", "outside 0..7"),
         ("slow_rank:tp=2,delay_ms=1", "tp = 2 is outside 0..1"),
         ("heavy_stage:part=layers,stage=2,delay_ms=1", "stage = 2 is outside 0..1"),

@@ -41,8 +41,9 @@ def test_parts_cover_every_element_once(parameters):
     assert (bucket.size, bucket.part_size) == (15, 3)
     found = {id(parameter): 0 for parameter in parameters}
     for part in range(5):
-        for parameter, place in bucket.pieces(part):
+        for parameter, start, place in bucket.pieces(part):
             assert 0 <= place.start < place.stop <= bucket.part_size
+            assert start == found[id(parameter)]
             found[id(parameter)] += place.stop - place.start
     assert list(found.values()) == [5, 6, 1]
 

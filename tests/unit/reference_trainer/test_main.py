@@ -38,6 +38,8 @@ def test_one_process_trains_without_a_launcher(invoke, tmp_path):
         (["--preset", "llama3-405b"], "Add --dry-run"),
         (["--preset", "none"], "there is no preset 'none'"),
         (["--set", "model.heads=3"], "model.hidden"),
+        (["--simulate-rank", "0,two"], "Write for example --simulate-rank 0,511"),
+        (["--simulate-rank", "0,2"], "rank 2 is outside 0..1"),
         (["--set", "layout.pp=1", "--set", "device.kind=cuda"], "device.kind"),
     ],
 )
@@ -48,6 +50,14 @@ def test_a_wrong_setting_is_one_line_and_exit_code_2(invoke, arguments, message,
     assert result.exit_code == 2
     assert message in result.stderr
     assert len(result.stderr.splitlines()) == 1
+
+
+def test_ranks_are_simulated_one_after_the_other_in_one_process(invoke):
+    """Fails if a user cannot see what ranks of a larger job hold."""
+    result = invoke("--simulate-rank", "0,1", "--set", "layout.dp=2")
+    assert result.exit_code == 0
+    ranks = [line for line in result.stdout.splitlines() if line.startswith("rank ")]
+    assert [line.split()[1:4] for line in ranks] == [["0", "of", "4:"], ["1", "of", "4:"]]
 
 
 def test_a_dry_run_prints_the_plan_and_starts_nothing(invoke, monkeypatch):
@@ -61,3 +71,57 @@ def test_a_dry_run_prints_the_plan_and_starts_nothing(invoke, monkeypatch):
 def test_help_names_the_presets(invoke):
     """Fails if a user cannot find out what can be run."""
     assert "demo" in invoke("--help").stdout
+
+
+def test_a_second_start_goes_on_from_the_latest_checkpoint(invoke, tmp_path):
+    """Fails if the same command starts again at step 0, or a longer run cannot follow."""
+    saved = tmp_path / "saved"
+    arguments = ["--set", "layout.pp=1", "--set", f"checkpoint.dir={saved}"]
+    first = invoke(*arguments, "--set", "train.steps=2")
+    assert first.exit_code == 0
+    again = invoke(*arguments, "--set", "train.steps=2")
+    assert again.exit_code == 0
+    assert again.stdout == f"resumed from {saved}/step-00000002 at step 2\n"
+    longer = invoke(*arguments, "--set", "train.steps=3", "--set", "train.seed=5")
+    resumed, changed, step = longer.stdout.splitlines()
+    assert resumed.endswith("at step 2")
+    assert changed == "  train.seed is 5, and was 1"
+    assert step.split()[:2] == ["step", "2"]
+    afresh = invoke(*arguments, "--set", "train.steps=1", "--set", "checkpoint.resume=none")
+    assert afresh.stdout.split()[:2] == ["step", "0"]
+
+
+def test_a_checkpoint_that_cannot_be_used_is_one_line(invoke, tmp_path):
+    """Fails if a damaged or foreign checkpoint ends in a traceback, or is passed over."""
+    saved = tmp_path / "saved"
+    arguments = ["--set", "layout.pp=1", "--set", f"checkpoint.dir={saved}"]
+    assert invoke(*arguments, "--set", "train.steps=1").exit_code == 0
+    other = invoke(*arguments, "--set", "model.hidden=64")
+    tensors = saved / "step-00000001" / "__0_0.distcp"
+    content = tensors.read_bytes()
+    tensors.write_bytes(bytes(byte ^ 0x5A for byte in content))
+    spoilt = invoke(*arguments)
+    tensors.write_bytes(b"")
+    torn = invoke(*arguments)
+    missing = invoke(*arguments, "--set", f"checkpoint.resume={tmp_path / 'none'}")
+    for result, code, message in (
+        (other, 2, "model.hidden: 64 here, and 32 in the checkpoint after step 1"),
+        (spoilt, 1, "cannot be loaded ("),
+        (torn, 1, "is damaged: __0_0.distcp has 0 of"),
+        (missing, 1, "is not there. Set checkpoint.resume to"),
+    ):
+        assert result.exit_code == code
+        assert message in result.stderr
+        assert len(result.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_a_checkpoint_that_cannot_be_written_ends_the_run_in_one_line(invoke, tmp_path, mode):
+    """Fails if training goes on without the checkpoints that were asked for."""
+    (tmp_path / ".step-00000001.partial").touch()  # in the way of the folder
+    arguments = ["--set", "layout.pp=1", "--set", f"checkpoint.dir={tmp_path}"]
+    result = invoke(*arguments, "--set", "checkpoint.every=1", "--set", f"checkpoint.mode={mode}")
+    assert result.exit_code == 1
+    assert "step-00000001: cannot be written (" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert "step    2" not in result.stdout

@@ -13,7 +13,8 @@ from meshscope.reference_trainer.memory_account import (
     MemoryAccount,
     NoAccount,
     account_path,
-    optimizer_bytes,
+    optimizer_state,
+    tensor_bytes,
 )
 
 
@@ -46,6 +47,17 @@ def test_each_phase_has_its_own_peak(tmp_path):
     assert {key: records[0][key] for key in held._asdict()} == held._asdict()
 
 
+def test_a_resumed_run_counts_on(tmp_path):
+    """Fails if the account of a run that goes on calls its steps by other numbers."""
+    path, store = account_path(tmp_path, 0), ActivationStore(offload=False)
+    held = HeldBytes(weights_bytes=1, masters_bytes=2, gradients_bytes=3, optimizer_bytes=4)
+    account = MemoryAccount(path, torch.device("cpu"), store, lambda: held, first_step=7)
+    with account.phase("update"):
+        pass
+    account.end_step()
+    assert json.loads(path.read_text())["step"] == 7
+
+
 def test_an_older_account_is_replaced(tmp_path):
     """Fails if two runs into one folder are mixed."""
     path = account_path(tmp_path, 0)
@@ -59,10 +71,10 @@ def test_the_state_of_the_optimizer_is_two_moments():
     """Fails if the state of AdamW is not counted, or its step counters are."""
     weight = nn.Parameter(torch.ones(10))
     optimizer = torch.optim.AdamW([weight])
-    assert optimizer_bytes(optimizer) == 0
+    assert tensor_bytes(optimizer_state(optimizer)) == 0
     weight.grad = torch.ones(10)
     optimizer.step()
-    assert optimizer_bytes(optimizer) == 2 * 40
+    assert tensor_bytes(optimizer_state(optimizer)) == 2 * 40
 
 
 def test_no_account_writes_nothing(tmp_path):

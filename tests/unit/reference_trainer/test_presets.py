@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import fields
+
 import pytest
 
 from meshscope.probe.schema.errors import ConfigError
+from meshscope.reference_trainer.config import TrainerConfig
 from meshscope.reference_trainer.presets import (
     file_text,
     load_config,
@@ -130,3 +134,30 @@ def test_a_wrong_file_of_faults_is_refused(tmp_path, text, message):
     path.write_text(text)
     with pytest.raises(ConfigError, match=message):
         load_config(preset_text("tiny"), fault_file=path)
+
+
+SETTINGS = [
+    (section.name, setting)
+    for section in fields(TrainerConfig)
+    if section.name != "faults"
+    for setting in fields(section.default_factory)
+]
+
+
+@pytest.mark.parametrize(("section", "setting"), SETTINGS)
+def test_every_setting_can_be_overridden(section, setting):
+    """Fails if a field cannot be set from the command line, or takes what does not fit.
+
+    The default is written as TOML, and a value of no type at all is refused by the field's name.
+    """
+    text = json.dumps(setting.default)
+    config = load_config("", overrides=[f"{section}.{setting.name}={text}"])
+    assert getattr(getattr(config, section), setting.name) == setting.default
+    with pytest.raises(ConfigError, match=rf"^{section}\.{setting.name}: .*(Write|Choose)"):
+        load_config("", overrides=[f"{section}.{setting.name}=1979-05-27"])
+
+
+def test_a_choice_that_is_none_lists_the_choices():
+    """Fails if a typing error in a word leaves the user to search the documentation."""
+    with pytest.raises(ConfigError, match=r"device\.backend: .*Choose one of gloo, nccl"):
+        load_config("", overrides=["device.backend=mpi"])

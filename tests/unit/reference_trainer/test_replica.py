@@ -81,7 +81,7 @@ def step(mesh, comm):
             replica.update()
         replica.settle()
         counts = {name: count for (name, axis), count in comm.collectives.items()}
-        return counts, replica.held()
+        return counts, replica.kept().sizes()
 
     return run
 

@@ -21,7 +21,10 @@ def test_losses_are_told_in_step_order_and_kept(tmp_path):
         ["step", "0", "loss", "2.500000", "3.0", "ms"],
         ["step", "1", "loss", "1.250000", "3.0", "ms"],
     ]
-    assert json.loads((tmp_path / "new" / "losses.json").read_text()) == {"loss": [2.5, 1.25]}
+    assert json.loads((tmp_path / "new" / "losses.json").read_text()) == {
+        "first_step": 0,
+        "loss": [2.5, 1.25],
+    }
 
 
 def test_gradient_norms_arrive_with_their_losses(tmp_path):
@@ -33,4 +36,4 @@ def test_gradient_norms_arrive_with_their_losses(tmp_path):
     report.write(tmp_path / "losses.json")
     assert lines[0].endswith("grad norm 0.7500")
     written = json.loads((tmp_path / "losses.json").read_text())
-    assert written == {"loss": [2.5], "grad_norm": [0.75]}
+    assert written == {"first_step": 0, "loss": [2.5], "grad_norm": [0.75]}

@@ -80,12 +80,15 @@ def test_its_memory_does_not_grow():
     """A job of months would fill the memory of the node."""
 
     def size(detector):
-        arrays = [detector, *vars(detector).values(), *vars(detector._noise).values()]
-        arrays += [getattr(detector._history, name) for name in ("mean", "waiting")]
-        return sum(np.asarray(a).nbytes for a in arrays if isinstance(a, np.ndarray | list | tuple))
+        judge, noise = detector._judge, detector._noise
+        parts = [detector, noise, detector._alarms]
+        values = [value for part in parts for value in vars(part).values()]
+        for kept in (judge.own, judge.peers):
+            values += [kept.recent, kept.past, kept.count]
+        return sum(np.asarray(v).nbytes for v in values if isinstance(v, np.ndarray | list))
 
-    short, _ = follow(steps=60, layout=ParallelLayout(dp=4))
-    long, _ = follow(steps=160, layout=ParallelLayout(dp=4))
+    short, _ = follow(steps=65, layout=ParallelLayout(dp=2))
+    long, _ = follow(steps=90, layout=ParallelLayout(dp=2))
     assert size(long) == size(short)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from meshscope.probe.config import ProbeConfig
 from meshscope.probe.hooks.base import Capture
-from meshscope.probe.hooks.groups import GroupTable, _axis, _group_id
+from meshscope.probe.hooks.groups import GroupTable, _group_id, axis_named
 from meshscope.probe.schema.rundir import read_run
 from meshscope.probe.schema.terms import Axis, Direction
 
@@ -52,7 +52,7 @@ def test_numbering_goes_on_when_a_group_is_made_again(table):
     table.of(group).seq = 9
     del group
     gc.collect()
-    assert table._by_object == {}
+    assert table.by_object == {}
     assert table.of(ProcessGroup("0", 4)).seq == 9
 
 
@@ -100,4 +100,4 @@ def test_sibling_groups_have_different_ids():
 )
 def test_the_axis_comes_from_the_name_or_not_at_all(description, axis):
     """Fails when a group's name is not used, or an axis is made up."""
-    assert _axis(description) is axis
+    assert axis_named(description.removeprefix("mesh_")) is axis

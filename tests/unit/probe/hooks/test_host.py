@@ -6,6 +6,8 @@ import os
 
 import pytest
 import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 from torch.utils.data import DataLoader
 
 from meshscope import probe
@@ -84,3 +86,18 @@ def test_memory_is_sampled_in_the_wanted_steps(tables_of):
     assert memory["allocated_bytes"].isna().all()  # not known, which is not zero
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     assert abs(memory["capacity_bytes"][0] - physical) < physical * 0.01
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed.distributed_c10d:FutureWarning")
+def test_what_a_background_save_does_is_no_stall(tables_of, tmp_path):
+    """Fails when the thread of an asynchronous save looks like the training that waits."""
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
+    try:
+        tables = tables_of(
+            lambda: dcp.async_save({"a": torch.ones(3)}, checkpoint_id=tmp_path / "saved").result()
+        )
+    finally:
+        dist.destroy_process_group()
+    assert (tmp_path / "saved" / ".metadata").exists()
+    assert count(tables, "checkpoint") == 1
+    assert len(tables["collective"]) == 0

@@ -98,3 +98,15 @@ def test_old_handles_are_let_go_of(pending, run_path):
     recorder.close()
     counters = read_run(run_path).rank_manifests[0]["counters"]
     assert counters == {"communication_end_unseen": 1}
+
+
+def test_a_tensor_of_the_compiler_is_no_output(pending):
+    """Fails if tracing a wait counts as an error of the probe, ten of which turn waits off."""
+    from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
+
+    works, tensor = pending(), torch.ones(2)
+    works.add(Handle(), 1, 8, [tensor])
+    with FunctionalTensorMode():
+        traced = FunctionalTensor.to_functional(torch.ones(2))
+        assert works.take_output(traced) is None
+    assert works.take_output(tensor)[1] == 1

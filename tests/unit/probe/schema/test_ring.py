@@ -20,6 +20,7 @@ from meshscope.probe.schema.ring import (
     RingHeader,
     read_ring,
 )
+from meshscope.probe.schema.tables import FORMAT_VERSION
 
 
 @pytest.fixture
@@ -97,7 +98,7 @@ def test_unknown_version_is_named(tmp_path):
     with pytest.raises(FormatVersionError) as caught:
         read_ring(path)
     assert "77" in caught.value.what
-    assert "version 1" in caught.value.what
+    assert f"version {FORMAT_VERSION}" in caught.value.what
     assert caught.value.remedy
 
 
@@ -105,7 +106,7 @@ def test_header_layout_is_fixed(ring_path):
     """Fails when the part of the header that every version shares moves."""
     head = ring_path.read_bytes()[:32]
     magic, version, slot_bytes, slots, rank, _, crc = struct.unpack("<8sIIIIII", head)
-    assert (magic, version, slot_bytes, slots, rank) == (b"MSHRING\n", 1, 128, 256, 0)
+    assert (magic, version, slot_bytes, slots, rank) == (b"MSHRING\n", FORMAT_VERSION, 128, 256, 0)
     assert crc == zlib.crc32(head[:28])
 
 
@@ -118,7 +119,7 @@ def test_live_ring_is_read_without_gaps(tmp_path):
     def write() -> None:
         while not stop.is_set():
             for seq in (ring.take() for _ in range(300)):
-                ring.commit(seq, pack(STEP_RECORD.code, seq, seq, 1, 2, 3))
+                ring.commit(seq, pack(STEP_RECORD.code, seq, seq, 1, 2, 3, 2))
             time.sleep(0)
 
     writer = threading.Thread(target=write)

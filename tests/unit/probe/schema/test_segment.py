@@ -144,9 +144,15 @@ def test_records_survive_encoding():
 
 def test_payload_that_is_no_stream_is_a_value_error():
     """Fails when an odd block ends the reader with an undeclared error."""
-    with pytest.raises((ValueError, OSError)):
-        list(decode_records(b"no Arrow stream at all"))
+    for payload in (b"no Arrow stream at all", b"\x08\0\0\0no zstd", b"\xff\xff\xff\xff", b"\0"):
+        with pytest.raises((ValueError, OSError)):
+            list(decode_records(payload))
     assert list(decode_records(b"")) == []
+
+
+def compressed(stream):
+    """Return an Arrow stream as the payload of a block."""
+    return struct.pack("<I", len(stream)) + pa.Codec("zstd").compress(stream, asbytes=True)
 
 
 def test_foreign_arrow_stream_is_refused():
@@ -155,7 +161,7 @@ def test_foreign_arrow_stream_is_refused():
     with pa.ipc.new_stream(sink, pa.schema([("step", pa.int64())])) as stream:
         stream.write_batch(pa.record_batch({"step": pa.array([1])}))
     with pytest.raises(ValueError, match="unknown kind"):
-        list(decode_records(sink.getvalue().to_pybytes()))
+        list(decode_records(compressed(sink.getvalue().to_pybytes())))
 
 
 def test_segments_are_listed_by_number(tmp_path):

@@ -1,0 +1,71 @@
+"""Ranks that get more tokens than the others of their expert group: popular experts.
+
+A router sends tokens to the ranks that hold the experts, and their results come back by
+a second all-to-all. What a rank sends there is what it had to work on, so members that
+send different amounts show the load of their experts. A rank that works longer than its
+peers by no more than its load explains is not slow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pandas as pd
+
+from meshscope.probe.schema.terms import Axis, CollectiveKind
+
+UNEVEN = 1.05
+"""An exchange tells loads where the most that a member sends is that many times the mean."""
+MIN_LOAD = 1.1
+"""From this ratio to the mean of the group on, averaged over all exchanges that tell loads."""
+MIN_PART = 0.1
+"""Least part of the exchanges that tell loads; a few odd ones are no popular expert."""
+TOLERANCE = 1.1
+"""How much longer a rank may work than its load explains; caches make more rows cheaper."""
+COLUMNS = ("rank", "group_id", "load", "load_over_others")
+
+
+def expert_loads(events: pd.DataFrame) -> pd.DataFrame:
+    """Return the load of each rank in each expert group whose exchanges are uneven.
+
+    Args:
+        events: The matched operations, one row a member.
+
+    Returns:
+        One row a rank and group: ``load``, what it sends over the mean of the group, and
+        ``load_over_others``, over the mean of the other members (infinite where these send
+        nothing).
+    """
+    exchange = (events["axis"] == Axis.EP.value) & ~events["is_p2p"] & (events["size_bytes"] >= 0)
+    rows = events[exchange & (events["kind"] == CollectiveKind.ALL_TO_ALL.value)]
+    size = rows.groupby("join")["size_bytes"]
+    rows = rows.assign(mean=size.transform("mean"), most=size.transform("max"))
+    uneven = rows[(rows["most"] > UNEVEN * rows["mean"])]
+    keys = ["group_id", "rank"]
+    part = uneven.groupby(keys, observed=True).size() / rows.groupby(keys, observed=True).size()
+    sums = uneven.groupby(keys, observed=True).agg(sent=("size_bytes", "sum"), mean=("mean", "sum"))
+    sums = sums[part.reindex(sums.index) >= MIN_PART]
+    members = sums.groupby(level="group_id", observed=True)["sent"].transform("size")
+    others = (
+        sums.groupby(level="group_id", observed=True)["sent"].transform("sum") - sums["sent"]
+    ) / (members - 1).where(members > 1)
+    found = sums.assign(load=sums["sent"] / sums["mean"], load_over_others=sums["sent"] / others)
+    return found.reset_index()[list(COLUMNS)]
+
+
+def explained_by_experts(events: pd.DataFrame, slowdowns: Mapping[int, float]) -> dict[int, str]:
+    """Return the expert group of each slow rank whose load explains that it is slow.
+
+    Args:
+        events: The matched operations.
+        slowdowns: Work over that of the peers, by slow rank.
+    """
+    if not slowdowns or events.empty:
+        return {}
+    loads = expert_loads(events)
+    loads = loads[(loads["load"] >= MIN_LOAD) & loads["rank"].isin(list(slowdowns))]
+    allowed = TOLERANCE * loads["load_over_others"]
+    loads = loads[loads["rank"].map(dict(slowdowns)) <= allowed].sort_values("load")
+    # Where a rank is in several groups, the one that loads it most.
+    groups = loads["group_id"].astype(str)
+    return dict(zip(loads["rank"].astype(int).tolist(), groups.tolist(), strict=True))

@@ -1,0 +1,135 @@
+"""Work that two causes have together: a slow rank on a stage that is not like the others.
+
+A device that is slow by a factor takes that factor longer for the extra work of its
+stage too. That part of the time is gone whichever of the two is repaired, so it belongs
+to both: each cause has it alone, and together they have it once. A rank that loses a
+time for each pass, whatever the pass is, has no such part.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from ..edge_effect import EdgeEffect
+from ..effects import Work
+from ..ledger import Ledger
+from ..program import Program
+from ..replay import FloatArray
+from ..time_lookup import microbatch_spans
+from ..trace import Trace
+from .passes import computing_pieces
+from .player import Player
+from .workers import Suspect
+
+MIN_SPREAD = 0.1
+"""Least deviation of a rank's kinds of passes, over their mean, that can show what is proportional."""
+
+
+class Overlap(NamedTuple):
+    """What two causes have together."""
+
+    first: int
+    """Position of one player."""
+    second: int
+    """Position of the other."""
+    given_back: EdgeEffect
+    """What both have of the edges of the program, negative: it counts once if both are repaired."""
+
+
+def overlap_stages(
+    work: Work,
+    reference: FloatArray,
+    suspects: list[Suspect],
+    players: list[Player],
+    passes: pd.Series,
+) -> tuple[list[Player], list[Overlap]]:
+    """Return the players with what stages cost on slow ranks, and what they share with these.
+
+    Args:
+        work: The recorded work by cell.
+        reference: That work with the slow ranks repaired, ns per cell.
+        suspects: The slow ranks; the first players are theirs, in this order.
+        players: All players.
+        passes: As ``mean_passes`` gives them.
+    """
+    changed, overlaps = list(players), []
+    longer = _longer_by(work, reference)
+    for first, suspect in enumerate(suspects):
+        slow = [rank for rank in suspect.ranks if _is_by_factor(work, passes, rank)]
+        on_rank = np.isin(work.cells["rank"].to_numpy(), slow)
+        share = np.where(on_rank, longer, 0.0)
+        if not share.any():
+            continue
+        for second, player in enumerate(players):
+            if player.kind != "stage_imbalance":
+                continue
+            shared = player.effect.ns * share[work.cell[player.effect.edge]]
+            touched = np.flatnonzero(shared)
+            if len(touched):
+                grown = changed[second].effect.ns + shared
+                effect = EdgeEffect(player.effect.edge, grown)
+                changed[second] = player._replace(effect=effect)
+                overlaps.append(
+                    Overlap(
+                        first, second, EdgeEffect(player.effect.edge[touched], -shared[touched])
+                    )
+                )
+    return changed, overlaps
+
+
+def mean_passes(trace: Trace, program: Program, ledger: Ledger) -> pd.Series:
+    """Return the mean computing of a pass by rank, kind and chunk, ns; empty without passes."""
+    spans = microbatch_spans(trace, program.windows)
+    pieces = computing_pieces(spans, ledger)
+    compute = np.bincount(pieces["span"], weights=pieces["dur_ns"], minlength=len(spans))
+    spans = spans.assign(compute_ns=compute)
+    mean: pd.Series[float] = spans.groupby(["rank", "kind", "chunk"], observed=True)[
+        "compute_ns"
+    ].mean()
+    return mean
+
+
+def kept_overlaps(keep: FloatArray, overlaps: list[Overlap]) -> FloatArray:
+    """Return how much of each overlap is not to be counted once, ``(overlaps, lanes)``.
+
+    Args:
+        keep: Which players are left in each lane, 0..1, ``(players, lanes)``.
+        overlaps: What players have together. As an effect of its own each is negative: where
+            both players are repaired it is given back, because both have taken it.
+    """
+    rows = [1.0 - (1.0 - keep[own.first]) * (1.0 - keep[own.second]) for own in overlaps]
+    return np.array(rows).reshape(len(overlaps), keep.shape[1])
+
+
+def _longer_by(work: Work, reference: FloatArray) -> FloatArray:
+    """Return by which share each cell's rank works longer in its step than the reference says."""
+    cells = work.cells[["rank", "step", "work_ns"]].assign(reference=reference)
+    sums = cells.groupby(["rank", "step"])[["work_ns", "reference"]].transform("sum")
+    with np.errstate(invalid="ignore", divide="ignore"):
+        longer = (sums["work_ns"] / sums["reference"] - 1.0).to_numpy(np.float64)
+    return np.where(np.isfinite(longer), longer, 0.0)
+
+
+def _is_by_factor(work: Work, passes: pd.Series, rank: int) -> bool:
+    """Return whether a rank takes a factor longer for its passes, rather than a time.
+
+    Both are fitted to what its kinds of passes, which differ in length, take longer than
+    those of its peers. Where nothing shows the difference a factor is taken, which is how
+    slow devices are slow.
+    """
+    by_kind = passes.unstack("rank")
+    own_class = work.peer_class.get(rank)
+    peers = [p for p, c in work.peer_class.items() if c == own_class and p != rank]
+    known = [peer for peer in peers if peer in by_kind]
+    if rank not in by_kind or not known:
+        return True
+    table = pd.DataFrame({"own": by_kind[rank], "usual": by_kind[known].median(axis=1)}).dropna()
+    usual, excess = table["usual"].to_numpy(), (table["own"] - table["usual"]).to_numpy()
+    if len(table) < 2 or usual.std() < MIN_SPREAD * usual.mean():
+        return True
+    factor = float(excess @ usual / (usual @ usual))
+    of_factor, of_time = excess - factor * usual, excess - excess.mean()
+    return bool(of_factor @ of_factor <= of_time @ of_time)

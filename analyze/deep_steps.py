@@ -1,0 +1,105 @@
+"""Steps of a rank on the clock of its deep traces, and which of them a trace holds.
+
+The probe reads the monotonic clock, Kineto the time of day. The manifest of the rank
+has readings of both at the same moment, at the start, at the end and now and then
+between; a time of day that was set in between shows as a jump.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_IntArray = npt.NDArray[np.int64]
+_MOST_DRIFT = 1e-3
+"""Clocks that part faster than this between two readings were set, and did not drift."""
+LEAST_SHARE = 0.1
+"""A step counts as traced with this share of the operators of the fullest one: a trace
+begins and ends within the hooks at a step border, a few operators off."""
+
+
+class OwnSteps(NamedTuple):
+    """The steps of a rank in time order; the windows of two do not overlap."""
+
+    number: _IntArray
+    start_ns: _IntArray
+    """On the monotonic clock of the rank; so is the end."""
+    end_ns: _IntArray
+
+
+def own_steps(table: pa.Table, rank: int) -> OwnSteps:
+    """Return the steps of a rank from the ``step`` table."""
+    own = table.filter(pc.equal(table["rank"], rank)).sort_by("start_ns")
+    start_ns = own["start_ns"].to_numpy()
+    end_ns = start_ns + own["dur_ns"].to_numpy()
+    # Where two steps overlap all the same, the later one begins its own window.
+    end_ns = np.minimum(end_ns, np.append(start_ns[1:], np.iinfo(np.int64).max))
+    return OwnSteps(own["step"].to_numpy(), start_ns, end_ns)
+
+
+def unix_offsets_ns(manifest: Mapping[str, Any], monotonic_ns: _IntArray) -> _IntArray | None:
+    """Return what to add to monotonic times of a rank to get the time of day.
+
+    Between two readings the offset is interpolated; where the time of day was set
+    between them, the nearer reading counts.
+
+    Args:
+        manifest: That of the rank.
+        monotonic_ns: The times.
+
+    Returns:
+        One offset a time; None where the manifest has no reading.
+    """
+    pairs = _pairs(manifest.get("clock_pairs"))
+    if not len(pairs):
+        return None
+    at_ns, offset_ns = pairs[:, 0], pairs[:, 1] - pairs[:, 0]
+    after = np.clip(np.searchsorted(at_ns, monotonic_ns), 1, max(len(pairs) - 1, 1))
+    before = after - 1
+    after = np.minimum(after, len(pairs) - 1)
+    length_ns = np.maximum(at_ns[after] - at_ns[before], 1)
+    place = np.clip((monotonic_ns - at_ns[before]) / length_ns, 0.0, 1.0)
+    jump_ns = offset_ns[after] - offset_ns[before]
+    was_set = np.abs(jump_ns) > _MOST_DRIFT * length_ns
+    share = np.where(was_set, np.round(place), place)
+    return np.asarray(offset_ns[before] + np.round(share * jump_ns), dtype=np.int64)
+
+
+def _pairs(value: object) -> _IntArray:
+    """Return the readings, monotonic and time of day, in order of the first; odd ones left out."""
+    rows = [
+        [int(pair[0]), int(pair[1])]
+        for pair in (value if isinstance(value, list) else [])
+        if isinstance(pair, list) and len(pair) > 1 and all(isinstance(x, int) for x in pair[:2])
+        and all(abs(x) < 1 << 62 for x in pair[:2])
+    ]  # fmt: skip
+    found = np.array(rows, dtype=np.int64).reshape(-1, 2)
+    return found[np.argsort(found[:, 0], kind="stable")]
+
+
+def steps_held(step: _IntArray, counts: _IntArray) -> list[int]:
+    """Return the steps of which a trace has a fair share of the events.
+
+    Args:
+        step: Steps with events.
+        counts: How many events each has.
+    """
+    inside = step >= 0
+    step, counts = step[inside], counts[inside]
+    if not len(step):
+        return []
+    held = counts >= max(1.0, LEAST_SHARE * counts.max())
+    return sorted(step[held].tolist())
+
+
+def listed_steps(steps: Sequence[int]) -> str:
+    """Return sorted steps as text: ``step 3``, ``steps 3-5, 9``."""
+    numbers = np.array(sorted(set(steps)), dtype=np.int64)
+    runs = np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1)
+    words = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
+    return ("step " if len(numbers) == 1 else "steps ") + ", ".join(words)

@@ -1,0 +1,45 @@
+"""Experts that the router prefers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from meshscope.probe.schema.terms import FindingKind
+
+from ..account import Account
+from ..causes import expert_loads
+from ..results import Cause, Finding, Where
+from .grading import MIN_COST, severity
+
+
+def popular_experts(account: Account) -> Iterator[Finding]:
+    """A rank that works longer because its experts get more tokens."""
+    for cause in account.causes("expert_imbalance"):
+        if max(cause.share_frac, cause.removal_gain_frac) >= MIN_COST:
+            yield _finding(account, cause)
+
+
+def _finding(account: Account, cause: Cause) -> Finding:
+    rank, group = cause.where["rank"], cause.where["group_id"]
+    loads = expert_loads(account.events.frame)
+    own = loads[(loads["rank"] == rank) & (loads["group_id"].astype(str) == group)].iloc[0]
+    where: Where = {**cause.where}
+    if account.stage[rank] >= 0:
+        where["stage"] = account.stage[rank]
+    return Finding(
+        kind=FindingKind.EXPERT_IMBALANCE,
+        severity=severity(max(cause.share_frac, cause.removal_gain_frac)),
+        where=where,
+        claim=f"Rank {rank} gets {own['load']:.2f} x the mean load of its expert group, works longer, "
+        "and the others wait for it",
+        cost_frac=cause.share_frac,
+        removal_gain_frac=cause.removal_gain_frac,
+        confidence=0.85,
+        evidence=(
+            f"in the uneven all-to-alls of group {group} it sends {own['load']:.2f} x the mean of the "
+            "members: results for that many tokens",
+            "it works longer than its peers by no more than that explains, so it is not slow",
+        ),
+        remedy="Balance the router (a larger balance loss, capacity limits, dropping), or place popular "
+        "experts on different ranks",
+    )

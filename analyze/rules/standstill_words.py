@@ -1,0 +1,96 @@
+"""How findings about broken-off captures name ranks, operations and moments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from ..hang import OpenOperation, WaitGraph
+from ..results import Where
+from ..trace import FLIGHT_RECORDER, Trace
+
+MOST_LISTED = 32
+SHOWN = 4
+"""Ranks or operations that are told one by one."""
+
+
+def waited_for(trace: Trace, graph: WaitGraph, ranks: tuple[int, ...], state: str) -> Iterator[str]:
+    """Yield where others waited for each of the first few ranks."""
+    progress = trace.frame("progress").astype({"group_id": str})
+    issued = progress.set_index(["group_id", "rank"])["issued_seq"].to_dict()
+    for rank in ranks[:SHOWN]:
+        lacking = [o for o in graph.operations if rank in (*o.absent, *o.uncaptured)]
+        # The operation that most ranks wait in says most; of equals the oldest.
+        worst = min(lacking, key=lambda o: (-len(o.since_ns), min(o.since_ns.values())))
+        known = issued.get((worst.key[0], rank)) if worst.key[2] < 0 else None
+        last = f"; its last one there was {known}" if known is not None and known > 0 else ""
+        yield (
+            f"rank {rank}: {rank_names(sorted(worst.since_ns))} waited for it in "
+            f"{place_of(trace, worst)}; {state}{last}"
+        )
+
+
+def where_of(ranks: list[int] | tuple[int, ...], trace: Trace) -> Where:
+    """Return ranks as a place, with their stage if they have only one."""
+    where: Where = {"ranks": list(ranks[:MOST_LISTED])}
+    if trace.layout is not None:
+        inside = [rank for rank in ranks if rank < trace.layout.world_size]
+        stages = {trace.layout.coordinates(rank)["pp"] for rank in inside}
+        if len(stages) == 1 and trace.layout.pp > 1:
+            where["stage"] = stages.pop()
+    return where
+
+
+def place_of(trace: Trace, found: OpenOperation) -> str:
+    """Return an operation as words: its kind, number and group."""
+    group, seq, source, target = found.key
+    groups = trace.frame("group")
+    described = groups.loc[groups["group_id"].astype(str) == group, "description"]
+    name = next((f" ({text})" for text in described if isinstance(text, str) and text), "")
+    if source >= 0:
+        return f"the transfer {source}->{target} of group {group}{name}"
+    return f"{found.kind} {seq} of group {group}{name}"
+
+
+def since_when(trace: Trace, graph: WaitGraph) -> str:
+    """Say when the first rank began to wait."""
+    since_ns = waiting_since_ns(graph)
+    later = f"{(last_record_ns(trace) - since_ns) / 1e6:.1f} ms before the last record of any rank"
+    if trace.origin != FLIGHT_RECORDER:
+        return f"the oldest open operation was issued {later}"
+    moment = datetime.fromtimestamp(since_ns // 10**9, UTC)
+    return f"the oldest open operation was issued at {moment:%Y-%m-%d %H:%M:%S} UTC, {later}"
+
+
+def waiting_since_ns(graph: WaitGraph) -> int:
+    """Return when the first rank began to wait in an operation that is open."""
+    return min(min(found.since_ns.values()) for found in graph.operations)
+
+
+def last_record_ns(trace: Trace) -> int:
+    """Return the last time that a record of any rank has; 0 without records."""
+    last = 0
+    for name in ("collective", "p2p"):
+        frame = trace.frame(name)
+        if len(frame):
+            last = max(last, int(frame["issue_ns"].max()), int(frame["end_ns"].fillna(0).max()))
+    for name in ("span", "step"):
+        frame = trace.frame(name)
+        if len(frame):
+            last = max(last, int((frame["start_ns"] + frame["dur_ns"]).max()))
+    return last
+
+
+def rank_names(ranks: list[int] | tuple[int, ...]) -> str:
+    """Return ranks as words: ``rank 3``, ``ranks 1, 2 and 5``."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if len(ranks) > 2 * SHOWN:
+        listed = ", ".join(map(str, ranks[: 2 * SHOWN]))
+        return f"ranks {listed} and {len(ranks) - 2 * SHOWN} more"
+    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
+
+
+def capital(text: str) -> str:
+    """Return a sentence with its first letter large."""
+    return text[:1].upper() + text[1:]

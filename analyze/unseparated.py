@@ -1,0 +1,71 @@
+"""The ledger of steps without communication records: what it cannot tell apart.
+
+At the level ``stages`` communication hides inside the compute spans: they become one
+class of their own. Where sums were kept, the waits of each kind of span are known
+together, so computing is the rest of the span; which of the waits was for others and
+which for the transfer is not known.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from meshscope.probe.schema.terms import StepDetail
+
+from .ledger import (
+    COMPUTE_CLASSES,
+    SPAN_CLASS,
+    UNATTRIBUTED,
+    UNSEPARATED,
+    UNSPLIT,
+    Ledger,
+    class_code,
+    compute_code,
+)
+from .steps import StepWindows
+from .trace import Trace
+
+_KEY = ["rank", "step"]
+
+
+def without_guesses(ledger: Ledger, trace: Trace, windows: StepWindows) -> Ledger:
+    """Return the ledger with what the detail of its steps cannot separate in a class of its own.
+
+    The classes of a step still sum to its length. A job of one rank has no communication.
+    """
+    if windows.detail is StepDetail.FULL or trace.run.get("world_size") == 1:
+        return ledger
+    segments = ledger.segments.copy()
+    is_compute = compute_code(segments["code"].to_numpy(np.int64))
+    segments.loc[is_compute, "code"] = np.int8(class_code(UNSEPARATED))
+    by_step = ledger.by_step.copy()
+    if windows.detail is StepDetail.SUMS:
+        return Ledger(segments, _less_waits(by_step, trace))
+    compute = list(COMPUTE_CLASSES)
+    by_step[UNSEPARATED] = by_step[compute].sum(axis=1)
+    by_step[compute] = 0.0
+    return Ledger(segments, by_step)
+
+
+def _less_waits(by_step: pd.DataFrame, trace: Trace) -> pd.DataFrame:
+    """Move the waits from the class of the span around them to that of sums.
+
+    No more than a class has: waits of several threads overlap, and a wait may end in
+    the step after that of its operation.
+    """
+    waits = trace.frame("communication_sum")[[*_KEY, "within", "wait_ns"]].dropna(
+        subset=["wait_ns"]
+    )
+    within = waits["within"].astype(object)
+    place = within.map(lambda kind: SPAN_CLASS.get(kind, kind)).fillna(UNATTRIBUTED)
+    total = waits["wait_ns"].astype(np.float64).groupby([waits["rank"], waits["step"], place]).sum()
+    rows = pd.MultiIndex.from_frame(by_step[_KEY])
+    for name in (*COMPUTE_CLASSES, UNATTRIBUTED):
+        if name not in total.index.get_level_values(2):
+            continue
+        wanted = total.xs(name, level=2).reindex(rows).fillna(0.0).to_numpy()
+        moved = np.minimum(wanted, by_step[name].to_numpy())
+        by_step[name] -= moved
+        by_step[UNSPLIT] += moved
+    return by_step

@@ -1,0 +1,160 @@
+"""The private directory of a run's sockets: ``<base>/meshscope/<run name>``.
+
+The base is ``$XDG_RUNTIME_DIR``, else ``<temporary directory>/meshscope-<uid>``.
+A socket file does not protect itself: whoever may search its directory can
+connect to it, and whoever may write there can put his own in its place. So the
+directories must be ours with mode 0700, and nobody but root and us may be able
+to replace any directory on the way to them; a symbolic link on the way is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from ..schema.errors import ConfigError
+from ..schema.manifest import check_run_id
+
+MOST_PATH_BYTES = 107
+"""Longest path of a Unix socket, without the zero byte at its end."""
+
+_FOLDER = "meshscope"
+_NAME_CHARACTERS = 40
+_SOCKET_NAME_BYTES = 40
+"""Room that is kept for the name of a socket in its directory."""
+
+
+def run_name(run_path: Path) -> str:
+    """Return the name of a run's directory of sockets.
+
+    Runs of equal names in different folders get different ones; a long name is cut.
+
+    Raises:
+        ConfigError: The run has a name that no run can have.
+    """
+    run_id = check_run_id(run_path.name)
+    check = hashlib.sha256(os.fsencode(os.path.realpath(run_path))).hexdigest()[:8]
+    return f"{run_id[:_NAME_CHARACTERS]}-{check}"
+
+
+def socket_name(rank: int, pid: int) -> str:
+    """Return the name of a rank's socket in the directory of its run."""
+    return f"rank{rank}.{pid}.sock"
+
+
+def base_directories(environment: Mapping[str, str]) -> list[Path]:
+    """Return the directories that may hold those of runs, the preferred one first."""
+    found = []
+    given = environment.get("XDG_RUNTIME_DIR", "")
+    if given.startswith("/"):
+        found.append(Path(given) / _FOLDER)
+    found.append(Path(tempfile.gettempdir()) / f"{_FOLDER}-{os.geteuid()}")
+    return found
+
+
+def make_directory(name: str, environment: Mapping[str, str]) -> Path:
+    """Return the directory of sockets of a run, which is made if it is not there.
+
+    Args:
+        name: From ``run_name``, or another name that is safe for a directory.
+        environment: Variables of this process.
+
+    Raises:
+        ConfigError: None of the places is private; the message says why not.
+    """
+    reasons = []
+    for base in base_directories(environment):
+        path = base / name
+        try:
+            if len(os.fsencode(path)) + 1 + _SOCKET_NAME_BYTES > MOST_PATH_BYTES:
+                raise ConfigError("the path is too long for a socket", where=str(path))
+            _check_way(base.parent)
+            for directory in (base, path):
+                directory.mkdir(mode=0o700, exist_ok=True)
+                check_private(directory)
+            return path
+        except ConfigError as error:
+            reasons.append(str(error))
+        except OSError as error:
+            reasons.append(f"{path}: {error.strerror}")
+    raise ConfigError(
+        f"no private directory for the control socket: {'; '.join(reasons)}",
+        remedy="Set XDG_RUNTIME_DIR or TMPDIR to a directory that only this user can change",
+    )
+
+
+def existing_directories(environment: Mapping[str, str]) -> Iterator[Path]:
+    """Yield the directories of all runs with sockets of this user on this host."""
+    for base in base_directories(environment):
+        try:
+            _check_way(base.parent)
+            check_private(base)
+            children = sorted(base.iterdir())
+        except (ConfigError, OSError):
+            continue
+        yield from (child for child in children if _is_private(child))
+
+
+def check_trusted(directory: Path) -> None:
+    """Accept a directory of sockets that somebody names, if it is private all the way.
+
+    Raises:
+        ConfigError: It is not.
+    """
+    _check_way(directory.parent)
+    check_private(directory)
+
+
+def check_private(directory: Path) -> None:
+    """Accept a directory that is ours and closed to everybody else.
+
+    Raises:
+        ConfigError: It is missing, a link, of another user, or open to others.
+    """
+    found = _look(directory)
+    if found.st_uid != os.geteuid():
+        raise ConfigError(f"belongs to user {found.st_uid}", where=str(directory))
+    if stat.S_IMODE(found.st_mode) != 0o700:
+        mode = stat.S_IMODE(found.st_mode)
+        raise ConfigError(f"has mode {mode:o}, not 700", where=str(directory))
+
+
+def _is_private(directory: Path) -> bool:
+    try:
+        check_private(directory)
+    except ConfigError:
+        return False
+    return True
+
+
+def _check_way(directory: Path) -> None:
+    """Accept a directory if only root and we can replace what lies on the way to it.
+
+    A directory that others may write to is acceptable with the sticky bit, under
+    which they cannot replace what is ours.
+    """
+    if not directory.is_absolute() or ".." in directory.parts:
+        raise ConfigError("is not an absolute path", where=str(directory))
+    for step in (*reversed(directory.parents), directory):
+        found = _look(step)
+        if found.st_uid not in (0, os.geteuid()):
+            raise ConfigError(f"belongs to user {found.st_uid}", where=str(step))
+        open_to_others = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        if open_to_others and not found.st_mode & stat.S_ISVTX:
+            raise ConfigError("can be changed by other users", where=str(step))
+
+
+def _look(path: Path) -> os.stat_result:
+    try:
+        found = path.lstat()
+    except OSError as error:
+        raise ConfigError(f"cannot be looked at: {error.strerror}", where=str(path)) from error
+    if stat.S_ISLNK(found.st_mode):
+        raise ConfigError("is a symbolic link", where=str(path))
+    if not stat.S_ISDIR(found.st_mode):
+        raise ConfigError("is not a directory", where=str(path))
+    return found

@@ -1,0 +1,114 @@
+"""Which sockets a run or a process has on this host, and which ranks are elsewhere."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..schema.errors import ConfigError, RunDirectoryError
+from ..schema.manifest import MANIFEST_NAME, read_json
+from .client import Endpoint, endpoints_in
+from .directory import check_trusted, existing_directories, run_name
+from .pointers import Pointer, boot_id, read_pointers
+
+
+@dataclass(slots=True)
+class FoundRanks:
+    """The ranks of a run as seen from this host."""
+
+    here: list[Endpoint] = field(default_factory=list)
+    """Sockets that can be asked, by rank and process."""
+    elsewhere: dict[str, list[int]] = field(default_factory=dict)
+    """Ranks whose sockets are on another host or in another container, by its name."""
+    refused: dict[int, str] = field(default_factory=dict)
+    """Ranks whose socket is not to be trusted, with the reason."""
+    unknown: list[int] = field(default_factory=list)
+    """Ranks of the job that have left no socket and no note of one."""
+
+
+def ranks_of_run(run_path: Path, environment: Mapping[str, str]) -> FoundRanks:
+    """Return the ranks of a run.
+
+    Raises:
+        ConfigError: The path is no run directory and no run of its name has sockets here.
+    """
+    found = FoundRanks()
+    known: set[Endpoint] = set()
+    for directory in existing_directories(environment):
+        if directory.name == run_name(run_path):
+            known.update(endpoints_in(directory))
+    for pointer in read_pointers(run_path):
+        _follow(pointer, known, found)
+    found.here = sorted(known)
+    present = {endpoint.rank for endpoint in known} | found.refused.keys()
+    present.update(*found.elsewhere.values())
+    world_size = _world_size(run_path)
+    if not present and world_size is None:
+        raise ConfigError(
+            "is no run directory, and no running rank belongs to it",
+            where=str(run_path),
+            remedy="Name the directory that the run records into",
+        )
+    found.unknown = [rank for rank in range(world_size or 0) if rank not in present]
+    return found
+
+
+def socket_of_process(pid: int, environment: Mapping[str, str]) -> Endpoint | None:
+    """Return the control socket of a process of this host, None if it has none."""
+    for directory in existing_directories(environment):
+        for endpoint in endpoints_in(directory):
+            if endpoint.pid == pid:
+                return endpoint
+    run_dir = _variables_of(pid).get("MESHSCOPE_RUN_DIR")
+    if run_dir:
+        known: set[Endpoint] = set()
+        for pointer in read_pointers(Path(run_dir)):
+            if pointer.pid == pid:
+                _follow(pointer, known, FoundRanks())
+        return next(iter(known), None)
+    return None
+
+
+def is_alive(pid: int) -> bool:
+    """Tell whether a process of this id runs on this host; one that has ended does not."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[:1] not in (["Z"], ["X"])
+
+
+def _follow(pointer: Pointer, known: set[Endpoint], found: FoundRanks) -> None:
+    """Add the socket of a note to those here, or say why it cannot be asked from here."""
+    endpoint = Endpoint(pointer.rank, pointer.pid, pointer.socket)
+    if pointer.boot_id != boot_id():
+        found.elsewhere.setdefault(pointer.host, []).append(pointer.rank)
+    elif not pointer.socket.exists():
+        if is_alive(pointer.pid) or pointer.host != os.uname().nodename:
+            found.elsewhere.setdefault(pointer.host, []).append(pointer.rank)
+    else:
+        try:
+            check_trusted(pointer.socket.parent)
+            known.add(endpoint)
+        except ConfigError as error:
+            found.refused[pointer.rank] = str(error)
+
+
+def _world_size(run_path: Path) -> int | None:
+    try:
+        size = read_json(run_path / MANIFEST_NAME).get("world_size")
+    except RunDirectoryError:
+        return None
+    return size if isinstance(size, int) and 0 <= size < 1 << 20 else 0
+
+
+def _variables_of(pid: int) -> dict[str, str]:
+    """Return the environment that a process was started with, {} where it may not be read."""
+    try:
+        content = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return {}
+    pairs = (entry.partition(b"=") for entry in content.split(b"\0") if entry)
+    return {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}

@@ -1,0 +1,120 @@
+"""What one rank offers on its control socket, and the life of that socket.
+
+The verbs come from the makers in ``probe.offered.VERB_MAKERS``: each takes the ``RankControl``
+and returns verbs. A maker may keep the control for later: its ``step``, its
+``listeners`` and its ``switch`` are how a verb acts on the training.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..listeners import StepListeners
+from ..schema.errors import MeshscopeError
+from .client import remove_dead
+from .directory import make_directory, run_name, socket_name
+from .pointers import write_pointer
+from .request_log import RequestLog
+from .server import ControlServer
+from .switch import RecordingSwitch
+from .verbs import Verb, VerbRegistry
+
+VerbMaker = Callable[["RankControl"], Iterable[Verb]]
+
+
+class RankControl:
+    """The control of this process, once it is known which rank it is.
+
+    Attributes:
+        registry: The verbs; others may be added and removed at any time.
+        listeners: Called in the training thread at the end of each recorded step.
+        log: The requests so far; they are put into the capture too.
+        switch: Turns the recording on and off; ``switch.recording`` is the session.
+        run_path: The run directory; None until the socket is open.
+        rank: Global rank; -1 until then.
+        missing: Why there is no socket; empty if there is, or nobody wanted one.
+    """
+
+    def __init__(self, switch: RecordingSwitch[Any], listeners: StepListeners) -> None:
+        self.registry = VerbRegistry()
+        self.listeners = listeners
+        self.log = RequestLog()
+        self.switch = switch
+        self.run_path: Path | None = None
+        self.rank = -1
+        self.missing = ""
+        self._pid = os.getpid()
+        self._server: ControlServer | None = None
+        self._pointer: Path | None = None
+
+    @property
+    def step(self) -> int:
+        """Return the step in progress; -1 when nothing is recorded yet."""
+        return self.listeners.step
+
+    @property
+    def is_open(self) -> bool:
+        """Tell whether the socket is there."""
+        return self._server is not None
+
+    def open(
+        self, run_path: Path, rank: int, makers: Iterable[VerbMaker], environment: Mapping[str, str]
+    ) -> None:
+        """Open the socket, unless it is open; never raises.
+
+        Args:
+            run_path: The run directory, which need not exist.
+            rank: Global rank of this process.
+            makers: Give the verbs.
+            environment: Variables that say where sockets may be.
+        """
+        if self._server is not None:
+            return
+        self.run_path, self.rank = run_path, rank
+        for maker in makers:
+            for verb in maker(self):
+                self.registry.remove(verb.name)
+                self.registry.add(verb)
+        try:
+            directory = make_directory(run_name(run_path), environment)
+            remove_dead(directory, rank)
+            path = directory / socket_name(rank, os.getpid())
+            server = ControlServer(path, self.registry, self.log)
+            server.start()
+        except (MeshscopeError, OSError, RuntimeError) as error:
+            self.missing = str(error)
+            sys.stderr.write(f"meshscope: rank {rank} has no control socket: {error}\n")
+            return
+        self._server = server
+        atexit.register(self.close)
+        try:
+            self._pointer = write_pointer(run_path, rank, path)
+        except OSError:
+            # Found by its directory all the same, where the variables agree.
+            self._pointer = None
+
+    def close(self) -> None:
+        """Remove the socket and end its thread; in a forked child nothing happens."""
+        if os.getpid() != self._pid:
+            return
+        server, self._server = self._server, None
+        if server is None:
+            return
+        atexit.unregister(self.close)
+        try:
+            server.stop()
+            if self._pointer is not None:
+                self._pointer.unlink(missing_ok=True)
+            # Only where no other rank has its socket or note there.
+            for folder in (server.path.parent, self._pointer and self._pointer.parent):
+                if folder is not None:
+                    folder.rmdir()
+        except OSError:
+            pass
+        self._pointer = None
+        self.log.clear()

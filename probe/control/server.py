@@ -1,0 +1,186 @@
+"""The thread that waits on a control socket and answers one request a connection."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import threading
+import weakref
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from ..schema.errors import ConfigError
+from .directory import MOST_PATH_BYTES, check_private
+from .messages import MOST_BYTES, MessageError, decode_request, encode_error, encode_result
+from .request_log import RequestLog
+from .verbs import Refusal, VerbRegistry
+
+_PATIENCE_S = 2.0
+"""How long a client may take to send its request or to read the reply."""
+_PATIENCE_WITH_STRANGERS_S = 0.2
+_BACKLOG = 16
+_STOP_TIMEOUT_S = 5.0
+_CREDENTIALS = struct.Struct("iII")
+
+
+class Peer(NamedTuple):
+    """Who is at the other end of a connection, by the kernel's word."""
+
+    pid: int
+    uid: int
+
+
+class ControlServer:
+    """Serves the verbs of a registry on one socket until it is stopped.
+
+    While nobody asks, its thread is blocked in the kernel and costs nothing. A
+    forked child closes the socket and serves nothing.
+
+    Attributes:
+        path: The socket.
+        registry: What can be asked for.
+        log: The requests so far.
+    """
+
+    def __init__(self, path: Path, registry: VerbRegistry, log: RequestLog) -> None:
+        """Prepare; ``start`` makes the socket.
+
+        Args:
+            path: In a directory that is private (``directory.make_directory``).
+            registry: The verbs, which may change while it serves.
+            log: Told about each request.
+        """
+        self.path = path
+        self.registry = registry
+        self.log = log
+        self._listening: socket.socket | None = None
+        self._serving: socket.socket | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Make the socket and wait on it in a thread of its own.
+
+        Raises:
+            ConfigError: The directory is not private, or the path too long.
+            OSError: The socket cannot be made.
+            RuntimeError: The system has no thread to give.
+        """
+        check_private(self.path.parent)
+        if len(os.fsencode(self.path)) > MOST_PATH_BYTES:
+            raise ConfigError("the path is too long for a socket", where=str(self.path))
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+        try:
+            listening.bind(os.fspath(self.path))
+            self.path.chmod(0o600)
+            listening.listen(_BACKLOG)
+            self._listening = listening
+            self._thread = threading.Thread(
+                target=self._serve, args=(listening,), name="meshscope-control", daemon=True
+            )
+            self._thread.start()
+        except BaseException:
+            self._listening = self._thread = None
+            listening.close()
+            self.path.unlink(missing_ok=True)
+            raise
+        _SERVERS.add(self)
+
+    def stop(self) -> None:
+        """Remove the socket and end the thread; a verb in progress is waited for.
+
+        Called by a verb, on the control thread itself, it only asks for the end:
+        the reply is still sent.
+        """
+        listening, self._listening = self._listening, None
+        if listening is None:
+            return
+        _SERVERS.discard(self)
+        self.path.unlink(missing_ok=True)
+        with suppress(OSError):  # its thread has seen the end already
+            listening.shutdown(socket.SHUT_RDWR)
+        thread, self._thread = self._thread, None
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(_STOP_TIMEOUT_S)
+
+    def abandon(self) -> None:
+        """Close the sockets in a forked child, which has no control thread; unlink nothing."""
+        for connection in (self._listening, self._serving):
+            if connection is not None:
+                connection.close()
+        self._listening = self._serving = self._thread = None
+
+    def _serve(self, listening: socket.socket) -> None:
+        try:
+            while self._listening is listening:
+                try:
+                    connection, _ = listening.accept()
+                except OSError:
+                    if self._listening is not listening:
+                        return
+                    # Out of descriptors: a pause, as accept would fail again at once.
+                    threading.Event().wait(1.0)
+                    continue
+                self._serving = connection
+                try:
+                    self._answer(connection)
+                except Exception as error:  # noqa: BLE001 - the client has gone, or we erred: counted
+                    self.log.failed(error)
+                finally:
+                    self._serving = None
+                    connection.close()
+        finally:
+            listening.close()
+
+    def _answer(self, connection: socket.socket) -> None:
+        peer = peer_of(connection)
+        if peer.uid not in (0, os.geteuid()):
+            self.log.add("?", peer.uid, peer.pid, "refused: another user")
+            # Taken off the queue unread: closing over it would lose the answer.
+            connection.settimeout(_PATIENCE_WITH_STRANGERS_S)
+            connection.recv(1)
+            connection.send(encode_error("only this user and root may ask"))
+            return
+        connection.settimeout(_PATIENCE_S)
+        packet, _, flags, _ = connection.recvmsg(MOST_BYTES)
+        if not packet:
+            return
+        verb = "?"
+        try:
+            if flags & socket.MSG_TRUNC:
+                raise MessageError(f"the message has more than {MOST_BYTES} bytes")
+            request = decode_request(packet)
+            verb = request.verb if request.verb in self.registry.names() else "?"
+            reply, outcome = encode_result(self.registry.call(request)), "done"
+        except (MessageError, Refusal) as refusal:
+            reply, outcome = encode_error(str(refusal)), f"refused: {refusal}"
+        except Exception as error:  # noqa: BLE001 - answered and counted; training goes on
+            self.log.failed(error)
+            clause = f"the probe failed: {type(error).__name__}: {error}"
+            reply, outcome = encode_error(clause), clause
+        self.log.add(verb, peer.uid, peer.pid, outcome)
+        connection.send(reply)
+
+
+def peer_of(connection: socket.socket) -> Peer:
+    """Return who connected a Unix socket.
+
+    Raises:
+        OSError: The kernel does not tell.
+    """
+    packed = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, uid, _ = _CREDENTIALS.unpack(packed)
+    return Peer(pid, uid)
+
+
+_SERVERS: weakref.WeakSet[ControlServer] = weakref.WeakSet()
+
+
+def _abandon_all() -> None:
+    for server in list(_SERVERS):
+        server.abandon()
+    _SERVERS.clear()
+
+
+os.register_at_fork(after_in_child=_abandon_all)

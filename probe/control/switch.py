@@ -1,0 +1,245 @@
+"""Switches the recording of a running process on and off, from any thread.
+
+What takes time (imports, files, the writer's last block) happens in a short-lived
+thread of its own; only putting the hooks in and out happens in the main thread.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
+
+from .main_thread import MainThreadJob
+
+_TAKE_LOOK_S = 0.01
+_TAKE_LOOKS = 1500
+"""Together longer than a recorder takes to close on a file system that hangs."""
+
+
+class State(StrEnum):
+    """What a process does."""
+
+    OFF = "off"
+    STARTING = "starting"
+    """Asked for; the main thread has not come by yet."""
+    RECORDING = "recording"
+    STOPPING = "stopping"
+    """Asked for; the main thread has not come by yet, or files are being closed."""
+
+
+class Recording(Protocol):
+    """A session, in the four parts that different threads do. None of them raises.
+
+    Attributes:
+        run_path: The run directory; None until the rank is known.
+        rank: Global rank; -1 until it is known.
+    """
+
+    run_path: Path | None
+    rank: int
+
+    @property
+    def coverage(self) -> Mapping[str, str]:
+        """Why a source does not record, by source."""
+
+    def prepare(self) -> None:
+        """Open files; any thread."""
+
+    def hook(self) -> None:
+        """Put the hooks in; main thread."""
+
+    def unhook(self) -> None:
+        """Take the hooks out; main thread."""
+
+    def finish(self) -> None:
+        """Close files; any thread."""
+
+    def mute(self) -> None:
+        """Record nothing from now on; any thread."""
+
+    def flush(self) -> None:
+        """Write what was recorded to disk; any thread."""
+
+    def annotate(self, key: str, value: Any) -> None:
+        """Put a fact into the capture; any thread."""
+
+    def set_level(self, level: str, from_step: int | None = None) -> str:
+        """Record at another level from a step on; any thread.
+
+        Raises:
+            ConfigError: There is no such level here.
+        """
+
+
+R = TypeVar("R", bound=Recording)
+
+
+class RecordingSwitch(Generic[R]):
+    """The one recording of this process, and what becomes of it.
+
+    Attributes:
+        state: What the process does now.
+        recording: What is recorded, or is on its way in or out; None when off.
+        error: Why the last change failed; empty if it did not.
+    """
+
+    def __init__(self, make: Callable[[], R], hooked: Callable[[R | None], None]) -> None:
+        """Begin with nothing.
+
+        Args:
+            make: Makes a recording that has not begun.
+            hooked: Told which recording has its hooks in from now on, None for
+                none; called in the main thread.
+        """
+        self.state = State.OFF
+        self.recording: R | None = None
+        self.error = ""
+        self._make = make
+        self._hooked = hooked
+        self._lock = threading.Lock()
+        self._is_called_off = False
+        self._then: Callable[[], None] | None = None
+        self._job: MainThreadJob | None = None
+        self._thread: threading.Thread | None = None
+
+    def adopt(self, recording: R | None) -> None:
+        """Take note that the main thread has begun a recording itself, or ended it."""
+        with self._lock:
+            self.recording = recording
+            self.state = State.OFF if recording is None else State.RECORDING
+
+    def take(self) -> R | None:
+        """Hand the recording over to the caller, who ends it in the main thread and now.
+
+        What another thread has begun is brought to its end first. After it has
+        closed the recording, the caller says ``adopt(None)``.
+
+        Returns:
+            The recording; None if there is none any more.
+        """
+        with self._lock:
+            if self.state is State.RECORDING:
+                self.state = State.STOPPING
+                return self.recording
+            thread = self._thread
+            if self.state is State.STARTING:
+                self._is_called_off = True
+                if self._job is not None:
+                    self._job.cancel()
+        for _ in range(_TAKE_LOOKS):
+            if thread is None or not thread.is_alive():
+                break
+            # The other thread may be waiting for what only this one can do.
+            if (job := self._job) is not None:
+                job.run()
+            thread.join(_TAKE_LOOK_S)
+        return None
+
+    def turn_on(self, wait_s: float) -> State:
+        """Begin to record, if nothing is recorded; return the state after a short wait."""
+        with self._lock:
+            if self.state is State.OFF:
+                self.state, self.error, self._is_called_off = State.STARTING, "", False
+                self._run_apart(self._start)
+        return self._after(wait_s)
+
+    def turn_off(self, wait_s: float, then: Callable[[], None] | None = None) -> State:
+        """Cease to record; return the state after a short wait.
+
+        Records stop at once; the hooks go when the main thread comes by. A start
+        that still waits for it is called off.
+
+        Args:
+            wait_s: How long to wait.
+            then: Called once everything is closed, on any thread.
+        """
+        with self._lock:
+            self._then = then
+            if self.state is State.STARTING:
+                self._is_called_off = True
+                if self._job is not None:
+                    self._job.cancel()
+            elif self.state is State.RECORDING:
+                self.state, self.error, self._is_called_off = State.STOPPING, "", False
+                if self.recording is not None:
+                    self.recording.mute()
+                self._run_apart(self._stop)
+            is_off = self.state is State.OFF
+        if is_off:
+            self._call_then()
+        return self._after(wait_s)
+
+    def _after(self, wait_s: float) -> State:
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(wait_s)
+        return self.state
+
+    def _run_apart(self, work: Callable[[], None]) -> None:
+        self._thread = threading.Thread(target=work, name="meshscope-switch", daemon=True)
+        self._thread.start()
+
+    def _start(self) -> None:
+        try:
+            recording = self.recording = self._make()
+            recording.prepare()
+
+            def hook() -> None:
+                recording.hook()
+                self._hooked(recording)
+                self.state = State.RECORDING
+
+            if self._run_in_main_thread(hook):
+                return
+            recording.finish()
+        except Exception as error:  # noqa: BLE001 - told in the status; training goes on
+            self.error = f"{type(error).__name__}: {error}"
+        self._closed()
+
+    def _stop(self) -> None:
+        recording = self.recording
+        try:
+            if recording is not None:
+
+                def unhook() -> None:
+                    self._hooked(None)
+                    recording.unhook()
+
+                self._run_in_main_thread(unhook)
+                recording.finish()
+        except Exception as error:  # noqa: BLE001 - told in the status; training goes on
+            self.error = f"{type(error).__name__}: {error}"
+        self._closed()
+
+    def _closed(self) -> None:
+        with self._lock:
+            self.recording, self.state = None, State.OFF
+        self._call_then()
+
+    def _call_then(self) -> None:
+        with self._lock:
+            then, self._then = self._then, None
+        if then is not None:
+            then()
+
+    def _run_in_main_thread(self, act: Callable[[], None]) -> bool:
+        """Run it there, however long that takes; tell whether it ran."""
+        job = MainThreadJob(act)
+        with self._lock:
+            if self._is_called_off:
+                return False
+            self._job = job
+        try:
+            if not job.post():
+                self.error = "the interpreter takes no more pending calls"
+                return False
+            job.wait()
+        finally:
+            with self._lock:
+                self._job = None
+        if job.error is not None:
+            self.error = f"{type(job.error).__name__}: {job.error}"
+        return job.has_run

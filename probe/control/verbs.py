@@ -1,0 +1,83 @@
+"""The verbs that a server knows, and how one is added.
+
+A verb is a name, its fields and a function. The function runs on the control
+thread of the process, so it
+
+* returns within some tens of milliseconds, since one thread serves all requests,
+* calls nothing of CUDA, NCCL or c10d: what must happen in the training thread is
+  left to it (``RankControl.listeners``, ``main_thread.run_in_main_thread``),
+* raises ``Refusal`` with one clause for what it cannot do. Any other exception is
+  counted and answered as an error of the probe; it never reaches training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..schema.errors import ConfigError
+from .fields import Field, FieldError, checked_fields
+from .messages import Request
+
+Act = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+"""Takes the checked value of every field, returns the result of the reply (JSON)."""
+
+
+class Refusal(Exception):  # noqa: N818 - an answer, not an error of the program
+    """A request cannot be granted; the message is one clause that the user reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """One thing that a process can be asked to do."""
+
+    name: str
+    meaning: str
+    """One sentence."""
+    act: Act
+    fields: Mapping[str, Field] = field(default_factory=dict)
+    """By name; a field without a default must be in the request."""
+
+
+class VerbRegistry:
+    """The verbs of one server, by name. Verbs may come and go while it serves."""
+
+    def __init__(self) -> None:
+        self._verbs: dict[str, Verb] = {}
+
+    def add(self, *verbs: Verb) -> None:
+        """Add verbs.
+
+        Raises:
+            ConfigError: There is one of this name already.
+        """
+        for verb in verbs:
+            if verb.name in self._verbs:
+                raise ConfigError("there is a verb of this name already", where=verb.name)
+            self._verbs[verb.name] = verb
+
+    def remove(self, name: str) -> None:
+        """Remove a verb if it is there."""
+        self._verbs.pop(name, None)
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of all verbs, sorted."""
+        return tuple(sorted(self._verbs))
+
+    def call(self, request: Request) -> Mapping[str, Any]:
+        """Do what a request asks for; return the result of its reply.
+
+        Raises:
+            Refusal: The verb is unknown, a field does not fit, or the verb refuses.
+        """
+        verb = self._verbs.get(request.verb)
+        if verb is None:
+            raise Refusal(
+                f"unknown verb {request.verb!r:.80}; this process knows {', '.join(self.names())}"
+            )
+        try:
+            values = checked_fields(verb.fields, request.fields)
+        except FieldError as error:
+            raise Refusal(f"{verb.name}: {error}") from None
+        return verb.act(values)

@@ -1,0 +1,105 @@
+"""What the hooks cost by their own measure, and whether that is too much.
+
+Timing every call would double what it measures. Of the records of a rank one in
+``ONE_IN`` is made under the clock, which is a fair sample of all kinds: the number is
+prime, so no pattern of a step falls in with it. A communication call also passes the
+dispatcher twice, which cannot be timed from inside: that part is measured once, on an
+operator of our own (``compat.dispatcher_hop``). A loop flatters it, so that the sum is
+rather too low than too high.
+"""
+
+from __future__ import annotations
+
+from .clock import now_ns
+
+ONE_IN = 61
+_MOST_NS = 100_000
+WINDOWS_OVER_BUDGET = 3
+"""So many windows in a row have to be over budget before less is recorded."""
+
+
+class CostMeter:
+    """Adds up the sampled time of the hooks.
+
+    Attributes:
+        hop_ns: What a communication call takes in the dispatcher; 0 where it is not known.
+    """
+
+    def __init__(self) -> None:
+        self.hop_ns = 0
+        self._calls = {"communication": 0, "wait": 0, "span": 0}
+        self._taken_ns = dict.fromkeys(self._calls, 0)
+        self._border_ns = 0
+        self._told_ns = 0
+
+    def add(self, kind: str, taken_ns: int) -> None:
+        """Add a sampled call of a kind: communication, wait or span.
+
+        A call in which the thread lost its CPU counts as ``_MOST_NS``: the rest was not ours.
+        """
+        self._calls[kind] += 1
+        self._taken_ns[kind] += min(taken_ns, _MOST_NS)
+
+    def add_border(self, taken_ns: int) -> None:
+        """Add what a step border took; all of them are timed."""
+        self._border_ns += taken_ns
+
+    def total_ns(self) -> int:
+        """Return the estimate of all that the hooks took so far."""
+        sampled = sum(self._taken_ns.values()) + self._calls["communication"] * self.hop_ns
+        return ONE_IN * sampled + self._border_ns
+
+    def taken_since_last(self) -> int:
+        """Return what the hooks took since the last call of this."""
+        before, self._told_ns = self._told_ns, self.total_ns()
+        return self._told_ns - before
+
+    def per_call_ns(self) -> dict[str, int | None]:
+        """Return the mean time of a call by kind; None for one that no sample met."""
+        found: dict[str, int | None] = {}
+        for kind, calls in self._calls.items():
+            mean = self._taken_ns[kind] // calls if calls else None
+            if mean is not None and kind == "communication":
+                mean += self.hop_ns
+            found[kind] = mean
+        return found
+
+
+class CostWindows:
+    """Compares the cost of each window of steps with a budget."""
+
+    def __init__(self, meter: CostMeter, *, steps: int, budget_ppm: int) -> None:
+        """Watch from now on.
+
+        Args:
+            meter: What the hooks take.
+            steps: Steps of a window.
+            budget_ppm: Allowed share of the time, in parts per million; 0 allows all.
+        """
+        self._meter = meter
+        self._steps = steps
+        self._budget_ppm = budget_ppm
+        self._done = 0
+        self._over = 0
+        self._start_ns = now_ns()
+
+    def step_ended(self) -> tuple[int, int, int] | None:
+        """Count a step; return steps, length in ns and cost in ns of a window that is complete."""
+        self._done += 1
+        return self.close() if self._done >= self._steps else None
+
+    def close(self) -> tuple[int, int, int]:
+        """End the window here and return what ``step_ended`` would."""
+        end_ns = now_ns()
+        window = (self._done, end_ns - self._start_ns, self._meter.taken_since_last())
+        self._done, self._start_ns = 0, end_ns
+        return window
+
+    def is_too_much(self, dur_ns: int, cost_ns: int) -> bool:
+        """Tell whether so many windows in a row were over budget, this one included."""
+        over = 0 < self._budget_ppm * dur_ns < cost_ns * 1_000_000
+        self._over = self._over + 1 if over else 0
+        if self._over < WINDOWS_OVER_BUDGET:
+            return False
+        self._over = 0
+        return True

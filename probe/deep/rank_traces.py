@@ -1,0 +1,239 @@
+"""What a rank offers about deep traces: agree on the steps, then record just these.
+
+First all ranks are asked to prepare; none records before it is told that all agreed. A
+rank that the steps have overtaken says so, and everybody is asked again, for later ones.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from ..compat import UnsupportedError, kineto_iterations
+from ..control.fields import Choice, Whole, Word
+from ..control.rank_control import RankControl
+from ..control.verbs import Refusal, Verb
+from ..schema.deep_trace import TraceName, raw_file
+from ..schema.manifest import rank_directories
+from .in_process import InProcessTrace
+from .kineto_fabric import DAEMON_VARIABLE, DIRECTORY_VARIABLE
+from .names import trace_folder
+
+MOST_STEPS = 1000
+_LARGEST = (1 << 62) - 1
+
+
+class How(StrEnum):
+    """Who records."""
+
+    DAEMON = "daemon"
+    """Kineto's own client, told by the node agent."""
+    IN_PROCESS = "in-process"
+    """The profiler, on the training thread."""
+
+
+class Stage(StrEnum):
+    """How far a trace of this rank is."""
+
+    PREPARED = "prepared"
+    COMMITTED = "committed"
+    RECORDING = "recording"
+    WRITING = "writing"
+    WRITTEN = "written"
+    MISSED = "missed"
+    """The steps began before all ranks had agreed."""
+    FAILED = "failed"
+
+
+_OVER = (Stage.WRITTEN, Stage.MISSED, Stage.FAILED)
+
+
+@dataclass(slots=True)
+class _Order:
+    name: TraceName
+    how: How
+    stage: Stage = Stage.PREPARED
+    trace: InProcessTrace | None = None
+
+
+def trace_verbs(control: RankControl) -> Iterable[Verb]:
+    """Return the verbs about deep traces of a rank."""
+    traces = RankTraces(control)
+    ticket = {"ticket": Word()}
+    steps = {"first_step": Whole(0, _LARGEST), "steps": Whole(1, MOST_STEPS)}
+    how = {"how": Choice(tuple(How))}
+    return (
+        Verb("prepare", "Promise to record some steps in depth.", traces.prepare,
+             {**ticket, **steps, **how}),
+        Verb("commit", "Record what was promised.", traces.commit, ticket),
+        Verb("disarm", "Record nothing in depth after all.", traces.disarm, ticket),
+        Verb("traced", "Tell how far a deep trace is.", traces.traced, ticket),
+    )  # fmt: skip
+
+
+class RankTraces:
+    """The one deep trace of this process that is on its way, if any."""
+
+    def __init__(self, control: RankControl) -> None:
+        self._control = control
+        self._lock = threading.Lock()
+        self._order: _Order | None = None
+        self._remove_listener: Any = None
+        self._counts = _KinetoCounts()
+        if self._counts.is_on:
+            control.listeners.add(self._counts.note)
+
+    def prepare(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Promise, unless the steps have begun or another trace is on its way."""
+        first, how = int(values["first_step"]), How(values["how"])
+        name = TraceName(first, first + int(values["steps"]) - 1, str(values["ticket"]))
+        with self._lock:
+            order = self._order
+            if order is not None and order.stage not in _OVER and order.name != name:
+                raise Refusal(f"the trace {order.name.ticket} is on its way; disarm it first")
+            if self._control.step < 0:
+                raise Refusal("no step has ended since the recording began")
+            if self._control.step >= first:
+                raise Refusal(f"step {self._control.step} has begun already")
+            if how is How.DAEMON and not self._counts.is_on:
+                raise Refusal("Kineto's daemon client is off in this process")
+            self._order = _Order(name, how)
+            self._listen()
+        return self._said()
+
+    def commit(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Make the promise good; the reply holds what the agent needs to know of Kineto."""
+        with self._lock:
+            order = self._own(values["ticket"])
+            if order.stage is Stage.MISSED or self._control.step >= order.name.first_step:
+                order.stage = Stage.MISSED
+                raise Refusal(f"step {self._control.step} has begun already")
+            order.stage = Stage.COMMITTED
+            said = self._said()
+            if order.how is How.DAEMON:
+                said |= self._counts.iterations(order.name)
+        return said
+
+    def disarm(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Take the promise back; what is being recorded is thrown away at the next step."""
+        with self._lock:
+            order = self._own(values["ticket"])
+            if order.stage not in _OVER:
+                order.stage = Stage.MISSED
+            return self._said()
+
+    def traced(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Tell how far the trace is."""
+        with self._lock:
+            self._own(values["ticket"])
+            return self._said()
+
+    def _own(self, ticket: str) -> _Order:
+        if self._order is None or self._order.name.ticket != ticket:
+            raise Refusal(f"there is no trace {ticket} here")
+        return self._order
+
+    def _said(self) -> dict[str, Any]:
+        order = self._order
+        trace = None if order is None else order.trace
+        return {
+            "rank": self._control.rank,
+            "pid": os.getpid(),
+            "step": self._control.step,
+            "stage": None if order is None else order.stage.value,
+            "stall_ns": None if trace is None else trace.stall_ns,
+            "error": "" if trace is None else trace.error,
+        }
+
+    def _listen(self) -> None:
+        if self._remove_listener is None:
+            self._remove_listener = self._control.listeners.add(self._step_begins)
+
+    def _step_begins(self, step: int) -> None:
+        """Start or stop; on the training thread, between two steps."""
+        order = self._order
+        if order is None:
+            return
+        if order.stage is Stage.PREPARED and step >= order.name.first_step:
+            order.stage = Stage.MISSED
+        elif order.stage is Stage.COMMITTED and step >= order.name.first_step:
+            self._begin(order, step)
+        elif order.stage is Stage.RECORDING and step > order.name.last_step:
+            self._end(order)
+        elif order.stage is Stage.MISSED and order.trace is not None:
+            order.trace.discard()
+        if order.stage in _OVER and self._remove_listener is not None:
+            self._remove_listener()
+            self._remove_listener = None
+
+    def _begin(self, order: _Order, step: int) -> None:
+        if step > order.name.first_step:
+            order.stage = Stage.MISSED
+            return
+        order.stage = Stage.RECORDING
+        if order.how is How.DAEMON:
+            return
+        run_path = self._control.run_path
+        folder = None if run_path is None else rank_directories(run_path).get(self._control.rank)
+        if folder is None:
+            order.stage = Stage.FAILED
+            return
+        path = raw_file(trace_folder(folder), order.name, os.getpid())
+
+        def written() -> None:
+            failed = order.trace is not None and order.trace.error
+            order.stage = Stage.FAILED if failed else Stage.WRITTEN
+
+        order.trace = InProcessTrace(path, written)
+        order.trace.start()
+
+    def _end(self, order: _Order) -> None:
+        if order.how is How.DAEMON:
+            # The agent sees the file when Kineto has written it.
+            order.stage = Stage.WRITTEN
+            return
+        order.stage = Stage.WRITING
+        if order.trace is not None:
+            order.trace.stop()
+
+
+class _KinetoCounts:
+    """How the steps that Kineto counts go with ours.
+
+    They differ by a start, and by a factor where a step has several optimizers.
+    """
+
+    def __init__(self) -> None:
+        environment = os.environ
+        self.is_on = bool(environment.get(DAEMON_VARIABLE) and environment.get(DIRECTORY_VARIABLE))
+        self._before: tuple[int, int] | None = None
+        self._latest: tuple[int, int] | None = None
+
+    def note(self, step: int) -> None:
+        """Note Kineto's count at the border before a step; on the training thread."""
+        try:
+            self._before, self._latest = self._latest, (step, kineto_iterations())
+        except UnsupportedError:
+            self.is_on = False
+
+    def iterations(self, name: TraceName) -> dict[str, int]:
+        """Return the iterations of Kineto that are the steps of a trace.
+
+        Raises:
+            Refusal: Kineto does not count with the steps.
+        """
+        if self._before is None or self._latest is None:
+            raise Refusal("Kineto has not counted two steps yet")
+        (step_before, count_before), (step, count) = self._before, self._latest
+        a_step, rest = divmod(count - count_before, max(step - step_before, 1))
+        if rest or a_step < 1:
+            raise Refusal("Kineto does not count with the steps of this process")
+        return {
+            # Kineto numbers its iterations from 0: the first counted step begins its iteration 0.
+            "first_iteration": count - 1 + a_step * (name.first_step - step),
+            "iterations": a_step * (name.last_step - name.first_step + 1),
+        }

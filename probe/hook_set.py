@@ -1,0 +1,172 @@
+"""The hooks of one session: made, installed and removed as the level wants them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .compat import NotApplicableError, UnsupportedError
+from .cuda_events import cuda_events
+from .hooks.base import Capture, Hook, Source
+from .hooks.collective_times import CollectiveTimes
+from .hooks.collectives import CollectiveHook
+from .hooks.compute import ComputeHook
+from .hooks.deepspeed import DeepSpeedHook
+from .hooks.device_times import DeviceTimes
+from .hooks.host import CheckpointHook, DataLoadHook, GarbageHook
+from .hooks.megatron import MegatronHook
+from .hooks.memory import MemoryHook
+from .hooks.meshes import MeshHook
+from .hooks.pipeline import PipelineHook
+from .hooks.steps import StepHook
+from .hooks.tags import MessageTags
+from .imports import ImportWatch
+from .levels import level_reached, sources_of
+from .run_facts import RunFacts
+from .schema.records import LEVEL_CODES
+from .schema.terms import CaptureLevel
+
+_NEVER_PAUSED = frozenset(
+    {"session", "hooks", "levels", "steps", "memory", "meshes", "deepspeed", "megatron"}
+)
+"""What tells where steps end; spans are left out by the level instead."""
+
+
+class HookSet:
+    """All hooks of a session.
+
+    Attributes:
+        steps: Ends steps, also where it is not installed and the training code says when.
+        level: What is recorded in effect.
+        coverage: Why a source does not record, by source; empty when all do that should.
+    """
+
+    def __init__(
+        self,
+        capture: Capture,
+        watch: ImportWatch,
+        facts: RunFacts,
+        at_border: Callable[[], None],
+    ) -> None:
+        """Prepare.
+
+        Args:
+            capture: Where records go.
+            watch: Tells of imports.
+            facts: What is known of the job.
+            at_border: Called in the training thread after the end of each step.
+        """
+        self._capture = capture
+        self._watch = watch
+        self._facts = facts
+        self._source = capture.source("hooks")
+        self._tags = MessageTags()
+        self._installed: dict[str, Hook] = {}
+        self._collectives: CollectiveHook | None = None
+        self._memory = MemoryHook(capture, facts) if "memory" in capture.config.sources else None
+        self._at_border = at_border
+        self.steps = StepHook(capture, self._memory, (self._step_ended, at_border))
+        self.level = CaptureLevel.STEPS
+        self.coverage: dict[str, str] = {}
+        self._paused: list[Source] = []
+
+    def apply(self, level: CaptureLevel) -> None:
+        """Install what a level needs and is not there, remove what it does not."""
+        self.resume()
+        wanted = self._capture.config.sources
+        chosen = [name for name in sources_of(level) if name in wanted]
+        for name in reversed([name for name in self._installed if name not in chosen]):
+            self._remove(name)
+        for name in chosen:
+            if name not in self._installed:
+                self._install(name)
+        missing = [name for name in sources_of(level) if name not in wanted]
+        self.coverage |= dict.fromkeys(missing, "not wanted")
+        self.level = level_reached(set(self._installed), level)
+        self._capture.level = LEVEL_CODES[self.level]
+
+    def pause(self) -> None:
+        """Have all hooks but that of steps only call on, until ``resume``."""
+        self._capture.level = LEVEL_CODES[CaptureLevel.STEPS]
+        for source in self._capture.sources:
+            if source.on and source.name not in _NEVER_PAUSED:
+                source.on = False
+                self._paused.append(source)
+
+    def resume(self) -> None:
+        """Have the hooks record again that ``pause`` has stopped."""
+        for source in self._paused:
+            source.on = True
+        self._paused.clear()
+        self._capture.level = LEVEL_CODES[self.level]
+
+    def remove_all(self) -> None:
+        """Restore everything that was hooked, last hook first."""
+        for name in reversed(list(self._installed)):
+            self._remove(name)
+
+    def silence(self) -> None:
+        """Leave every patch in place, and have none of them record any more."""
+        for hook in self._installed.values():
+            hook.source.on = False
+
+    def _step_ended(self) -> None:
+        for name in ("collectives", "device_times", "collective_times"):
+            hook = self._installed.get(name)
+            if isinstance(hook, CollectiveHook | DeviceTimes | CollectiveTimes):
+                hook.step_ended()
+
+    def _make(self, name: str) -> Hook:
+        capture, watch = self._capture, self._watch
+        if name == "memory" and self._memory is not None:
+            return self._memory
+        if name == "collectives":
+            self._collectives = CollectiveHook(capture, self._tags, self._collectives)
+            return self._collectives
+        makers: dict[str, Callable[[], Hook]] = {
+            "steps": lambda: self.steps,
+            "compute": lambda: ComputeHook(capture),
+            "pipeline": lambda: PipelineHook(capture, self._tags, watch, self._facts),
+            "data_load": lambda: DataLoadHook(capture),
+            "gc": lambda: GarbageHook(capture),
+            "checkpoint": lambda: CheckpointHook(capture, watch),
+            "meshes": lambda: MeshHook(capture, watch, self._facts),
+            "deepspeed": lambda: DeepSpeedHook(capture, watch, self._facts, self.steps),
+            "megatron": lambda: MegatronHook(capture, watch, self._facts, self.steps),
+            "device_times": lambda: DeviceTimes(capture, cuda_events),
+            "collective_times": lambda: CollectiveTimes(
+                capture, None if self._collectives is None else self._collectives.groups
+            ),
+        }
+        return makers[name]()
+
+    def _install(self, name: str) -> None:
+        hook = self._make(name)
+        try:
+            hook.install()
+        except NotApplicableError as reason:
+            hook.remove()
+            self._capture.recorder.annotate(f"{name}.not_applicable", str(reason))
+        except UnsupportedError as reason:
+            self._without(name, str(reason), hook)
+        except Exception as error:  # noqa: BLE001 - training must go on without this hook
+            self._source.failed(error)
+            self._without(name, f"{type(error).__name__}: {error}", hook)
+        else:
+            self._installed[name] = hook
+            self.coverage.pop(name, None)
+
+    def _without(self, name: str, reason: str, hook: Hook) -> None:
+        try:
+            hook.remove()
+        except Exception as error:  # noqa: BLE001 - a half-installed hook must not stop the rest
+            self._source.failed(error)
+        self.coverage[name] = reason
+        self._capture.recorder.annotate(f"{name}.missing", reason)
+        self._capture.recorder.count(f"{name}_unseen")
+
+    def _remove(self, name: str) -> None:
+        hook = self._installed.pop(name)
+        try:
+            hook.remove()
+        except Exception as error:  # noqa: BLE001 - the other hooks must still be removed
+            self._source.failed(error)

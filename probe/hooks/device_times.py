@@ -1,0 +1,195 @@
+"""When the device ran a stage: event pairs around its launch, never waited for.
+
+A pair of events is recorded on the current stream around every compute span. Events
+of one stream complete in order, so at each step border the training thread asks for
+the oldest pairs until one is not complete yet; nothing is synchronised, and no other
+thread takes part. Too many pairs in flight: the newest are dropped and counted.
+
+**Host time.** The device's clock is its own. An event cannot happen before the host
+recorded it, nor after the host saw it complete: each pair narrows the offset between
+both clocks from below and above. A device that runs behind the host leaves a gap
+between the two bounds; the lower one is used, and both are in the manifest. A new
+anchor every minute keeps the device's times, which are floats, exact.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+from ..clock import now_ns
+from .base import Capture
+
+ANCHOR_EVERY_NS = 60_000_000_000
+_ANNOTATION = "device_clock"
+
+
+class EventSource(Protocol):
+    """What the device offers; ``cuda_events`` is the real one."""
+
+    def stream(self) -> int:
+        """Return the current stream."""
+
+    def is_capturing(self) -> bool:
+        """Tell whether the current stream is captured into a graph, where no event may go."""
+
+    def record(self) -> Any:
+        """Record an event on the current stream and return it."""
+
+    def is_complete(self, event: Any) -> bool:
+        """Tell whether an event has happened; never waits."""
+
+    def elapsed_ns(self, first: Any, second: Any) -> int:
+        """Return the time between two complete events."""
+
+    def give_back(self, event: Any) -> None:
+        """Let an event be recorded again."""
+
+
+class Mark(NamedTuple):
+    """The begin of a span on the device."""
+
+    stream: int
+    event: Any
+    host_ns: int
+
+
+class _Pair(NamedTuple):
+    begin: Mark
+    end: Any
+    event_id: int
+
+
+class _Anchor:
+    """An event that device times count from, and where it may lie on the host's clock."""
+
+    def __init__(self, event: Any, recorded_ns: int) -> None:
+        self.event = event
+        self.recorded_ns = recorded_ns
+        self.least_ns = recorded_ns
+        self.most_ns: int | None = None
+
+    def narrow(self, at_ns: int, recorded_ns: int, seen_ns: int) -> None:
+        """Use an event ``at_ns`` after the anchor, its recording and when it was seen complete."""
+        self.least_ns = max(self.least_ns, recorded_ns - at_ns)
+        if self.most_ns is None or seen_ns - at_ns < self.most_ns:
+            self.most_ns = seen_ns - at_ns
+
+
+class DeviceTimes:
+    """Times compute spans on the device, once there is one.
+
+    Attributes:
+        source: On or off, and its errors.
+    """
+
+    def __init__(self, capture: Capture, find: Callable[[], EventSource | None]) -> None:
+        """Prepare.
+
+        Args:
+            capture: Where records go.
+            find: Returns the events of the device, None as long as it is not in use.
+        """
+        self.source = capture.source("device_times")
+        self._capture = capture
+        self._find = find
+        self._events: EventSource | None = None
+        self._pending: dict[int, deque[_Pair]] = {}
+        self._count = 0
+        self._anchor: _Anchor | None = None
+        self._next_anchor: _Anchor | None = None
+
+    def install(self) -> None:
+        """Look for a device at the step borders from now on.
+
+        Raises:
+            NotApplicableError: This torch has none.
+        """
+        self._find()
+        self._capture.device_times = self
+
+    def remove(self) -> None:
+        """Cease to record events and give up those that are pending."""
+        self.source.on = False
+        if self._capture.device_times is self:
+            self._capture.device_times = None
+        if self._count:
+            self._capture.recorder.count("device_times_dropped", self._count)
+        self._pending.clear()
+        self._count = 0
+
+    def begin(self) -> Mark | None:
+        """Record the begin of a span; None where that may not or cannot be done."""
+        events = self._events
+        if events is None or not self.source.on:
+            return None
+        try:
+            if events.is_capturing():
+                return None
+            host_ns = now_ns()
+            return Mark(events.stream(), events.record(), host_ns)
+        except Exception as error:  # noqa: BLE001 - counted; training goes on
+            self.source.failed(error)
+            return None
+
+    def end(self, begin: Mark | None, event_id: int) -> None:
+        """Record the end of a span, whose record is ``event_id``."""
+        events = self._events
+        if begin is None or events is None or event_id < 0 or not self.source.on:
+            return
+        try:
+            full = self._count >= self._capture.config.max_pending_device_times
+            if full or events.is_capturing() or events.stream() != begin.stream:
+                events.give_back(begin.event)
+                self._capture.recorder.count("device_times_dropped")
+                return
+            pair = _Pair(begin, events.record(), event_id)
+            self._pending.setdefault(begin.stream, deque()).append(pair)
+            self._count += 1
+        except Exception as error:  # noqa: BLE001 - counted; training goes on
+            self.source.failed(error)
+
+    def step_ended(self) -> None:
+        """Take the pairs that are complete by now; renew the anchor once a minute."""
+        try:
+            if self._events is None:
+                self._events = self._find()
+            if self._events is None or not self.source.on or self._events.is_capturing():
+                return
+            self._move_anchor(self._events)
+            if self._anchor is not None:
+                for pairs in self._pending.values():
+                    self._take(pairs, self._events, self._anchor)
+        except Exception as error:  # noqa: BLE001 - counted; training goes on
+            self.source.failed(error)
+
+    def _move_anchor(self, events: EventSource) -> None:
+        """Set a new anchor where it is time, and use it once it has happened."""
+        now = now_ns()
+        newest = self._next_anchor or self._anchor
+        if newest is None or now - newest.recorded_ns >= ANCHOR_EVERY_NS:
+            self._next_anchor = _Anchor(events.record(), now)
+        elif self._next_anchor is not None and events.is_complete(self._next_anchor.event):
+            if self._anchor is not None:
+                events.give_back(self._anchor.event)
+            self._anchor, self._next_anchor = self._next_anchor, None
+
+    def _take(self, pairs: deque[_Pair], events: EventSource, anchor: _Anchor) -> None:
+        """Record the complete pairs of one stream, oldest first."""
+        complete = []
+        while pairs and events.is_complete(pairs[0].end):
+            pair = pairs.popleft()
+            self._count -= 1
+            start_ns = events.elapsed_ns(anchor.event, pair.begin.event)
+            dur_ns = events.elapsed_ns(pair.begin.event, pair.end)
+            anchor.narrow(start_ns, pair.begin.host_ns, now_ns() - dur_ns)
+            complete.append((pair.event_id, start_ns, dur_ns))
+            events.give_back(pair.begin.event)
+            events.give_back(pair.end)
+        recorder = self._capture.recorder
+        for event_id, start_ns, dur_ns in complete:
+            recorder.record_device_time(event_id, anchor.least_ns + start_ns, dur_ns)
+        if complete:
+            bounds = {"least_ns": anchor.least_ns, "most_ns": anchor.most_ns}
+            recorder.annotate(_ANNOTATION, bounds)

@@ -1,0 +1,64 @@
+"""Work that the training thread does at the end of a step, asked for by another thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from .clock import now_ns
+
+StepEnded = Callable[[int], None]
+"""Takes the number of the step that begins now."""
+
+
+class _Listener(NamedTuple):
+    act: StepEnded
+
+
+class StepListeners:
+    """Functions that are called on the training thread when a step has ended.
+
+    They outlive a recording. Without any, the end of a step costs two calls and
+    the reading of a clock. A listener that raises is removed.
+
+    Attributes:
+        step: The step in progress; -1 before the end of the first.
+        ended_ns: When the last step ended, monotonic; -1 before.
+    """
+
+    def __init__(self) -> None:
+        self.step = -1
+        self.ended_ns = -1
+        self._listeners: tuple[_Listener, ...] = ()
+
+    def add(self, act: StepEnded) -> Callable[[], None]:
+        """Call a function at the end of every step from now on; return what ends that.
+
+        Both may be called on any thread, also by a listener.
+        """
+        listener = _Listener(act)
+        self._listeners = (*self._listeners, listener)
+
+        def remove() -> None:
+            self._listeners = tuple(kept for kept in self._listeners if kept is not listener)
+
+        return remove
+
+    def reset(self) -> None:
+        """Forget the step, when the recording that counted it is over."""
+        self.step = self.ended_ns = -1
+
+    def ended(self, step: int, failed: Callable[[BaseException], None]) -> None:
+        """Tell the listeners that a step has ended; called on the training thread.
+
+        Args:
+            step: The step that begins now.
+            failed: Gets the error of a listener.
+        """
+        self.step, self.ended_ns = step, now_ns()
+        for listener in self._listeners:
+            try:
+                listener.act(step)
+            except Exception as error:  # noqa: BLE001 - counted; training goes on
+                self._listeners = tuple(kept for kept in self._listeners if kept is not listener)
+                failed(error)

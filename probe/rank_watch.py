@@ -1,0 +1,117 @@
+"""Notes when the rank processes of this host end, for ``meshscope run``.
+
+A process that dies at once, of a signal or a crash, cannot say so itself, and its
+parent is the job's launcher. A pidfd becomes readable when its process ends, for
+anybody, so a thread waits for those of all ranks that record themselves here and
+notes the moment in the rank's directory. The order of ends tells the rank that
+died from those that were ended because of it.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+from pathlib import Path
+
+from .clock import now_ns
+from .rank_manifest import boot_id
+from .schema.errors import RunDirectoryError
+from .schema.manifest import ENDED_NAME, MANIFEST_NAME, rank_directories, read_json, write_json
+from .schema.tables import FORMAT_VERSION
+
+_LOOK_S = 0.25
+"""Time between two looks for new ranks."""
+
+
+class RankWatch:
+    """Watches the ranks of one run on this host until ``stop``.
+
+    Args:
+        run_path: The run directory; its ranks may come later.
+    """
+
+    def __init__(self, run_path: Path) -> None:
+        self._run_path = run_path
+        self._known: set[Path] = set()
+        self._open: dict[int, Path] = {}
+        self._poll = select.poll()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="meshscope-watch", daemon=True)
+
+    @property
+    def watched(self) -> int:
+        """Return how many processes are watched now."""
+        return len(self._open)
+
+    def __enter__(self) -> RankWatch:
+        """Start to watch."""
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop."""
+        self.stop()
+
+    def start(self) -> None:
+        """Begin to watch; where the system has no pidfd, nothing is noted."""
+        if hasattr(os, "pidfd_open"):
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Note the ranks that have ended by now, and let go of the others."""
+        self._stopped.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        for descriptor in self._open:
+            os.close(descriptor)
+        self._open.clear()
+
+    def _watch(self) -> None:
+        while not self._stopped.is_set():
+            self._add_new()
+            self._note_ended(_LOOK_S)
+        self._note_ended(0.0)
+
+    def _add_new(self) -> None:
+        try:
+            found = rank_directories(self._run_path)
+        except OSError:
+            return
+        for directory in set(found.values()) - self._known:
+            self._add(directory)
+
+    def _add(self, directory: Path) -> None:
+        """Watch a rank of this host; one whose process is gone already is not noted."""
+        try:
+            manifest = read_json(directory / MANIFEST_NAME)
+        except RunDirectoryError:
+            return  # still being written: seen at the next look
+        self._known.add(directory)
+        if manifest.get("host") != os.uname().nodename or manifest.get("boot_id") != boot_id():
+            return
+        try:
+            descriptor = os.pidfd_open(int(manifest["pid"]))
+        except (OSError, KeyError, TypeError, ValueError):
+            return
+        self._open[descriptor] = directory
+        self._poll.register(descriptor, select.POLLIN)
+
+    def _note_ended(self, wait_s: float) -> None:
+        if not self._open:
+            self._stopped.wait(wait_s)
+            return
+        ready = self._poll.poll(wait_s * 1000)
+        ended_ns = now_ns()
+        for descriptor, _ in ready:
+            self._poll.unregister(descriptor)
+            os.close(descriptor)
+            _note(self._open.pop(descriptor), ended_ns)
+
+
+def _note(directory: Path, ended_ns: int) -> None:
+    """Write down when a rank ended; without room on the disk, nothing."""
+    try:
+        write_json(directory / ENDED_NAME, {"format_version": FORMAT_VERSION, "ended_ns": ended_ns})
+    except OSError:
+        return

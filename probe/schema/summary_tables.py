@@ -1,0 +1,64 @@
+"""The tables of what a rank summed up: its communication, and its own recording."""
+
+from .columns import Column, TableSpec
+
+
+def _ns(name: str, meaning: str, *, nullable: bool = False) -> Column:
+    return Column(name, "int64", "ns", meaning, nullable)
+
+
+_RANK = Column("rank", "int32", "id", "global rank")
+_STEP = Column("step", "int64", "id", "optimizer step")
+
+COMMUNICATION_SUM = TableSpec(
+    "communication_sum",
+    "what like operations of one step of a rank took together, where only sums were kept",
+    (
+        _RANK,
+        _STEP,
+        Column("group_id", "category", "id", "process group"),
+        Column("axis", "category", "1", "mesh axis of the group (Axis)"),
+        Column("operation", "category", "1", "CollectiveKind, or Direction of a message"),
+        Column(
+            "peer",
+            "int32",
+            "id",
+            "global rank of the other end of messages, -1 for collectives or if any",
+        ),
+        Column(
+            "size_log2", "int16", "1", "messages from 2 to this power in bytes to below its double"
+        ),
+        Column(
+            "within",
+            "category",
+            "1",
+            "compute span in which the host waited (SpanKind), null if in none",
+            nullable=True,
+        ),
+        Column("count", "int32", "1", "operations"),
+        Column("ended", "int32", "1", "those whose end was seen"),
+        Column("waited", "int32", "1", "those that the host was seen to wait for"),
+        Column("size_bytes", "int64", "bytes", "messages together"),
+        _ns("dur_ns", "issue to end, summed over those that ended", nullable=True),
+        _ns("min_dur_ns", "the shortest of them", nullable=True),
+        _ns("max_dur_ns", "the longest of them", nullable=True),
+        _ns("wait_ns", "host waits, summed", nullable=True),
+        _ns("min_wait_ns", "the shortest wait", nullable=True),
+        _ns("max_wait_ns", "the longest wait", nullable=True),
+    ),
+)
+
+RECORDING = TableSpec(
+    "recording",
+    "one stretch of steps in which a rank recorded at one level",
+    (
+        _RANK,
+        Column("step", "int64", "id", "first step of the stretch"),
+        Column("level", "category", "1", "what the probe recorded (CaptureLevel)"),
+        Column("reason", "string", "1", "why the level was chosen", nullable=True),
+        _ns("start_ns", "when the stretch began", nullable=True),
+        Column("steps", "int64", "1", "steps whose cost was measured"),
+        _ns("dur_ns", "how long these took"),
+        _ns("cost_ns", "what the hooks took of that, by their own measure", nullable=True),
+    ),
+)

@@ -1,0 +1,69 @@
+"""Settings of checkpoints."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from .checks import require
+
+LATEST = "auto"
+"""``checkpoint.resume`` that goes on from the latest checkpoint, if there is one."""
+AFRESH = "none"
+"""``checkpoint.resume`` that starts at step 0 whatever there is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointConfig:
+    """Where training is saved, how often, and where it goes on."""
+
+    dir: str = ""
+    """Folder of this run's checkpoints, on a file system that all hosts share; empty: none are
+    saved."""
+    every: int = 0
+    """Steps between two checkpoints; 0: only after the last step, which is always saved."""
+    mode: Literal["sync", "async"] = "async"
+    """``sync`` trains on when everything is on disk; ``async`` when it is copied to host memory,
+    and writes behind the next steps."""
+    keep: int = 2
+    """Newest checkpoints that are kept; older ones are removed."""
+    resume: str = LATEST
+    """``auto``: the latest checkpoint in ``dir``, if there is one; ``none``: start afresh; else
+    the path of a checkpoint, or of a folder of them, which must be there."""
+
+    def __post_init__(self) -> None:
+        """Validate the counts.
+
+        Raises:
+            ConfigError: A count is out of range, or something is asked for that needs a folder.
+        """
+        require(self.every >= 0, "must not be negative", where="checkpoint.every")
+        require(self.keep >= 1, "must be at least 1", where="checkpoint.keep")
+        require(
+            self.every == 0 or bool(self.dir),
+            f"{self.every} has no folder to save to",
+            where="checkpoint.every",
+            remedy="Set checkpoint.dir, or this to 0",
+        )
+        require(
+            bool(self.resume),
+            "names nothing",
+            where="checkpoint.resume",
+            remedy="Use auto, none or the path of a checkpoint",
+        )
+
+    @property
+    def in_use(self) -> bool:
+        """Return whether anything may be saved or resumed."""
+        return bool(self.dir) or self.resume not in (LATEST, AFRESH)
+
+    def is_due(self, steps_done: int, steps: int) -> bool:
+        """Return whether to save after so many steps.
+
+        Args:
+            steps_done: Steps since the start of the training, resumed or not.
+            steps: Steps of the whole training.
+        """
+        if not self.dir:
+            return False
+        return steps_done == steps or (self.every > 0 and steps_done % self.every == 0)

@@ -1,0 +1,117 @@
+"""The verb that records a few steps of all ranks in depth."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .output import emit, print_json
+from .progress import say
+
+if TYPE_CHECKING:
+    from meshscope.analyze.deep_traces import TraceCheck
+    from meshscope.probe.deep.collecting import Collected
+
+
+def arm(
+    run: Annotated[Path, typer.Option(help="Run directory of the job.")],
+    steps: Annotated[int, typer.Option(min=1, max=1000, help="How many steps to record.")] = 3,
+    first_step: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="First step to record; by default one that all ranks can still reach."
+        ),
+    ] = None,
+    in_process: Annotated[
+        bool,
+        typer.Option("--in-process", help="Use the profiler in the training thread, which stalls."),
+    ] = False,
+    timeout: Annotated[
+        float, typer.Option(min=1, help="Seconds to wait for the traces after the steps.")
+    ] = 120.0,
+    form: Annotated[str, typer.Option("--format", help="text or json.")] = "text",
+) -> None:
+    """Record the same steps of all ranks of this node in depth: operators and kernels."""
+    from meshscope.analyze.deep_traces import check_traces
+    from meshscope.probe.deep.arming import arm as arm_ranks
+    from meshscope.probe.deep.collecting import collect
+    from meshscope.probe.deep.rank_traces import How
+
+    how = How.IN_PROCESS if in_process else None
+    armed = arm_ranks(run, steps, os.environ, first_step=first_step, how=how)
+    pace = "" if armed.pace_s is None else f"; a step takes {armed.pace_s * 1e3:.3g} ms"
+    say(
+        f"{len(armed.pids)} ranks record steps {armed.first_step} to {armed.last_step}, "
+        f"{_by(armed.how)}{pace}"
+    )
+    collected = collect(run, armed, timeout)
+    paths = {rank: sealed.path for rank, sealed in collected.traces.items()}
+    checks = check_traces(run, paths)
+    if form == "json":
+        print_json(_as_json(run, collected, checks))
+    else:
+        _write(run, collected, checks)
+    wanted = tuple(range(armed.first_step, armed.last_step + 1))
+    is_right = all(check.steps == wanted for check in checks.values())
+    raise typer.Exit(0 if collected.is_whole and is_right else 1)
+
+
+def _by(how: str) -> str:
+    return "by Kineto's own client" if how == "daemon" else "by the profiler in the training thread"
+
+
+def _write(run: Path, collected: Collected, checks: dict[int, TraceCheck]) -> None:
+    armed = collected.armed
+    for rank, sealed in sorted(collected.traces.items()):
+        check = checks[rank]
+        stall_ns = collected.stalls_ns.get(rank)
+        stall = "" if stall_ns is None else f"  stalled {stall_ns / 1e6:.1f} ms"
+        emit(
+            f"rank {rank}  steps {_listed(check.steps) or 'unknown'}  "
+            f"{check.operators} operators  {check.device_events} device events  "
+            f"{sealed.size_bytes / 1e6:.2f} MB{stall}"
+        )
+        if check.problem:
+            say(f"rank {rank}: {check.problem}")
+    for rank, reason in sorted(collected.failed.items()):
+        say(f"rank {rank} has no trace: {reason}")
+    for host, ranks in sorted(armed.found.elsewhere.items()):
+        say(
+            f"ranks {_listed(ranks)} are on {host}: run this there with "
+            f"--first-step {armed.first_step}, before that step (srun, ssh, kubectl exec)"
+        )
+    if collected.traces:
+        emit(f"\nNext: meshscope kernels {run}")
+
+
+def _as_json(run: Path, collected: Collected, checks: dict[int, TraceCheck]) -> dict[str, Any]:
+    armed = collected.armed
+    return {
+        "ticket": armed.ticket,
+        "first_step": armed.first_step,
+        "last_step": armed.last_step,
+        "how": armed.how.value,
+        "traces": {
+            str(rank): {
+                "path": str(sealed.path.relative_to(run)),
+                "size_bytes": sealed.size_bytes,
+                "sha256": sealed.sha256,
+                "steps": list(checks[rank].steps),
+                "operators": checks[rank].operators,
+                "device_events": checks[rank].device_events,
+                "stall_ns": collected.stalls_ns.get(rank),
+                "problem": checks[rank].problem or None,
+            }
+            for rank, sealed in sorted(collected.traces.items())
+        },
+        "failed": {str(rank): reason for rank, reason in sorted(collected.failed.items())},
+        "elsewhere": dict(armed.found.elsewhere),
+    }
+
+
+def _listed(numbers: object) -> str:
+    shown = [str(number) for number in list(numbers)]  # type: ignore[call-overload]
+    return ", ".join(shown[:8]) + (f" and {len(shown) - 8} more" if len(shown) > 8 else "")

@@ -1,0 +1,137 @@
+"""The verb that switches recording on and off in a running job."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .options import DEFAULT_RUNS
+from .output import emit
+from .progress import say
+
+if TYPE_CHECKING:
+    from meshscope.probe.control.client import Endpoint
+    from meshscope.probe.control.orders import Outcome
+
+
+def attach(  # noqa: PLR0913 - one argument for each option
+    run: Annotated[
+        Path | None, typer.Option("--run", metavar="RUN", help="A run directory, or its name.")
+    ] = None,
+    pid: Annotated[int | None, typer.Option("--pid", help="One process of this host.")] = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Cease to record; the sockets stay.")
+    ] = False,
+    remove: Annotated[
+        bool, typer.Option("--remove", help="Cease to record, and close the sockets too.")
+    ] = False,
+    status: Annotated[bool, typer.Option("--status", help="Only tell what the ranks do.")] = False,
+    level: Annotated[
+        str | None, typer.Option("--level", help="Record at steps, stages, collectives or kernels.")
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option("--timeout", min=0.1, help="How long to wait, in seconds.")
+    ] = 30.0,
+    unsafe_gdb: Annotated[
+        bool,
+        typer.Option(
+            "--unsafe-gdb",
+            help="With --pid: use gdb, which stops the process for up to 16 s and may hang it.",
+        ),
+    ] = False,
+) -> None:
+    """Switch recording on in a running job, or off again: meshscope attach --run RUN."""
+    from meshscope.probe.control.orders import change_level, order
+
+    endpoints = _endpoints(run, pid, timeout, unsafe_gdb=unsafe_gdb)
+    missing = len(endpoints.missing)
+    if level is not None:
+        first_step, outcome = change_level(endpoints.here, level, timeout)
+        clause = f"at level {level} from step {first_step} on"
+    else:
+        verb = "status" if status else "detach" if detach or remove else "attach"
+        fields = {"remove": remove} if verb == "detach" else {}
+        wanted = {"status": (), "detach": ("off",), "attach": ("recording",)}[verb]
+        outcome = order(endpoints.here, verb, fields, wanted, timeout)
+        clause = {"status": "", "detach": "off", "attach": "recording"}[verb]
+    _report(outcome, clause)
+    for line in endpoints.missing:
+        say(line)
+    raise typer.Exit(1 if missing or outcome.failed or outcome.pending else 0)
+
+
+class _Endpoints:
+    """Whom to ask, and a line for each part of the job that cannot be asked from here."""
+
+    def __init__(self, here: list[Endpoint], missing: list[str]) -> None:
+        self.here = here
+        self.missing = missing
+
+
+def _endpoints(
+    run: Path | None, pid: int | None, timeout_s: float, *, unsafe_gdb: bool
+) -> _Endpoints:
+    from meshscope.probe.schema.errors import ConfigError
+
+    if (run is None) == (pid is None):
+        raise ConfigError("name either a run or a process", where="attach", remedy="--run or --pid")
+    if pid is not None:
+        return _Endpoints([_process(pid, timeout_s, unsafe_gdb=unsafe_gdb)], [])
+    if unsafe_gdb:
+        raise ConfigError("needs a process", where="--unsafe-gdb", remedy="Add --pid")
+    from meshscope.probe.control.finding import ranks_of_run
+
+    assert run is not None
+    path = run if run.exists() or len(run.parts) > 1 else DEFAULT_RUNS / run
+    found = ranks_of_run(path, os.environ)
+    missing = [
+        f"ranks {_listed(ranks)} are on {host}: run this command there (srun, ssh, kubectl exec)"
+        for host, ranks in sorted(found.elsewhere.items())
+    ]
+    missing += [f"rank {rank}: {reason}" for rank, reason in sorted(found.refused.items())]
+    if found.unknown:
+        missing.append(f"ranks {_listed(found.unknown)} have no control socket")
+    if not found.here and not missing:
+        missing.append(f"no rank of {path} has a control socket: has the job ended?")
+    return _Endpoints(found.here, missing)
+
+
+def _process(pid: int, timeout_s: float, *, unsafe_gdb: bool) -> Endpoint:
+    from meshscope.probe.control import injection
+    from meshscope.probe.control.finding import socket_of_process
+
+    endpoint = socket_of_process(pid, os.environ)
+    if endpoint is not None:
+        return endpoint
+    if not unsafe_gdb:
+        return injection.attach_by_interpreter(pid, os.environ, timeout_s)
+    say(
+        f"gdb stops process {pid}, and every rank that waits for it, for up to "
+        f"{injection.GDB_STALL_S} s or longer; it may never go on"
+    )
+    endpoint, stopped_s = injection.attach_by_debugger(pid, os.environ, timeout_s)
+    say(f"process {pid} stood still for up to {stopped_s:.1f} s")
+    return endpoint
+
+
+def _report(outcome: Outcome, clause: str) -> None:
+    """Write a line for each rank that answered, and say which did not."""
+    for rank, found in sorted(outcome.done.items()):
+        state = clause or found.get("state")
+        step = found.get("step", -1)
+        emit(
+            f"rank {rank}  pid {found.get('pid')}  {state}"
+            + (f"  step {step}" if step >= 0 else "")
+        )
+    for rank in sorted(outcome.pending):
+        say(f"rank {rank}: its main thread has not run Python yet; it follows when it does")
+    for rank, reason in sorted(outcome.failed.items()):
+        say(f"rank {rank}: {reason}")
+
+
+def _listed(ranks: list[int]) -> str:
+    shown = ", ".join(map(str, sorted(ranks)[:16]))
+    return shown if len(ranks) <= 16 else f"{shown} and {len(ranks) - 16} more"

@@ -1,0 +1,107 @@
+"""The verb that tells what works here, and what the probe costs a job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .options import Format, FormatOption
+from .output import emit, print_json
+
+if TYPE_CHECKING:
+    from meshscope.probe.doctor.checks import Check
+    from meshscope.probe.doctor.overhead import Overhead
+
+
+def doctor(
+    command: Annotated[
+        list[str] | None, typer.Argument(help="The launch command, after --, for --overhead.")
+    ] = None,
+    overhead: Annotated[
+        bool, typer.Option("--overhead", help="Run a job that compares itself with and without.")
+    ] = False,
+    window_steps: Annotated[
+        int, typer.Option(min=2, help="Steps of a window; its first step is left out.")
+    ] = 10,
+    runs: Annotated[Path, typer.Option(help="Folder that holds the run directories.")] = Path(
+        "meshscope_runs"
+    ),
+    output: FormatOption = Format.TEXT,
+) -> None:
+    """Tell what works on this machine and the remedy for what does not.
+
+    With --overhead, measure what the probe costs: meshscope doctor --overhead -- torchrun … train.py.
+    """
+    from meshscope.probe.doctor.checks import all_checks
+    from meshscope.probe.schema.errors import ConfigError
+
+    if overhead:
+        _overhead(command or [], runs, window_steps, output)
+        return
+    if command:
+        raise ConfigError(
+            "a command is run for --overhead only", where="doctor", remedy="Add --overhead"
+        )
+    found = all_checks(runs)
+    if output is Format.JSON:
+        print_json({"checks": [_check_to_json(check) for check in found]})
+        return
+    width = max(len(check.name) for check in found)
+    for check in found:
+        remedy = f". {check.remedy}" if check.remedy else ""
+        emit(f"{check.state.value:8} {check.name:{width}}  {check.found}{remedy}")
+
+
+def _check_to_json(check: Check) -> dict[str, str]:
+    return {
+        "name": check.name,
+        "state": check.state.value,
+        "found": check.found,
+        "remedy": check.remedy,
+    }
+
+
+def _overhead(command: list[str], runs: Path, window_steps: int, output: Format) -> None:
+    from meshscope.probe.doctor.overhead import measure_overhead
+
+    found, code = measure_overhead(command, runs, window_steps)
+    if found is None:
+        raise typer.Exit(code or 1)
+    if output is Format.JSON:
+        print_json(found.to_json())
+    else:
+        emit("\n".join(_overhead_lines(found)))
+
+
+def _overhead_lines(found: Overhead) -> list[str]:
+    """Return the result in words."""
+    from meshscope.probe.doctor.statistics import percent
+
+    effect = found.effect
+    interval = f"95 % interval {percent(effect.low_frac)} to {percent(effect.high_frac)}"
+    least = percent(effect.detectable_frac).lstrip("+")
+    if effect.is_clear:
+        verdict = "the difference is clear"
+    else:
+        verdict = (
+            f"not told apart from the scatter of the job: a cost of {least} of the step or more "
+            "would have been seen four times in five"
+        )
+    memory = "unknown" if found.rss_bytes is None else f"{found.rss_bytes / 2**20:.0f} MB"
+    calls = ", ".join(f"{kind} {taken:,} ns" for kind, taken in sorted(found.per_call_ns.items()))
+    return [
+        f"step with the probe against without: {percent(effect.median_frac)} ({interval})",
+        f"  {verdict}",
+        f"  {effect.pairs} pairs of windows of {found.window_steps} steps in random order, "
+        f"{found.ranks} ranks, median step {found.step_time_ns / 1e6:.4g} ms",
+        f"  smallest effect that this comparison can find: {least}",
+        f"not in that: the bypass of windows without the probe, {percent(found.hop_frac)} of the "
+        f"step ({found.communication_per_step:.0f} communication calls)",
+        f"a call, by the hooks' own measure: {calls or 'no sample'}",
+        f"memory of a recorder with a full ring: {memory}",
+        f"load average {found.load[0]:.1f} before and {found.load[1]:.1f} after, "
+        f"{found.cpus} CPUs" + (": busy" if max(found.load) > found.cpus else ""),
+        f"run: {found.run}",
+    ]

@@ -1,0 +1,59 @@
+"""The tests against the own past and the replicas."""
+
+import numpy as np
+import pytest
+
+from meshscope.analyze.detection.doubt import Doubt
+from meshscope.analyze.detection.judge import Judge, least_visible, running_budgets, window_budgets
+from meshscope.analyze.detection.noise import Noise
+from meshscope.analyze.detection.settings import DetectionSettings
+
+SETTINGS = DetectionSettings()
+NOBODY = np.zeros(2, bool)
+DOUBT = Doubt(
+    noise=Noise(np.full(2, 0.01), 1.2, 500.0),
+    lasting=np.array([0.005, np.nan]),
+    wander=np.full(2, 0.002),
+    floor=0.005,
+)
+
+
+def followed(own, peers):
+    """Return a judge that has seen constant scores, of the first rank as given."""
+    judge = Judge(2, SETTINGS, running_budgets(2, SETTINGS))
+    look = None
+    for x, y in zip(own, peers, strict=True):
+        look = judge.see(np.array([x, 0.0]), np.array([y, np.nan]), DOUBT, NOBODY)
+    return judge, look
+
+
+def test_a_change_is_found_against_the_past_and_a_level_against_the_replicas():
+    """One of the two kinds of slow ranks would be missed."""
+    _, changed = followed([0.0] * 25 + [0.05] * 5, [0.0] * 30)
+    assert changed.past.strength[0] > 1 > changed.peers.strength[0]
+    assert changed.past.length[0] == 5
+    _, apart = followed([0.0] * 10, [0.05] * 10)
+    assert apart.peers.strength[0] > 1 > apart.past.strength[0]
+    assert apart.strength[1] == 0
+
+
+def test_recovery_shows_in_the_steps_since_it_was_found():
+    """The steps before a fault would be taken for its end."""
+    judge, _ = followed([0.0] * 25 + [0.05] * 5 + [0.0] * 6, [0.0] * 36)
+    slow = np.array([0.05, np.nan])
+    early, _ = judge.relief(slow, np.array([0, 0]), DOUBT, by_past=True)
+    late, last = judge.relief(slow, np.array([6, 0]), DOUBT, by_past=True)
+    assert early.strength[0] == 0
+    assert late.strength[0] > 1
+    assert last[0] == pytest.approx(0.0, abs=0.01)
+
+
+def test_a_longer_window_shows_smaller_slow_downs():
+    """The stated limit would not be that of the tests."""
+    few, many = (
+        least_visible(DOUBT, steps, window_budgets(2, steps, SETTINGS), SETTINGS)
+        for steps in (10, 60)
+    )
+    assert many[0] < few[0]
+    assert np.isnan(few[1])
+    assert 0.01 < many[1] < 0.03

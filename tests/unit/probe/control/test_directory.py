@@ -1,0 +1,141 @@
+"""The directory of the sockets is private, or there is none."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from meshscope.probe.control.directory import (
+    MOST_PATH_BYTES,
+    check_private,
+    check_trusted,
+    existing_directories,
+    make_directory,
+    run_name,
+    socket_name,
+)
+from meshscope.probe.schema.errors import ConfigError
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give a file away")
+
+
+@pytest.fixture(autouse=True)
+def _temporary(short_dir, monkeypatch):
+    """Keep the second choice, below the temporary directory, inside the test's own."""
+    second = short_dir / "tmp"
+    second.mkdir()
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(second))
+
+
+def test_it_is_made_for_us_alone(variables, short_dir):
+    """Fails when others may look into the directory, whatever the umask says."""
+    before = os.umask(0)
+    try:
+        path = make_directory("run-1", variables)
+    finally:
+        os.umask(before)
+    assert path == short_dir / "meshscope" / "run-1"
+    for directory in (path, path.parent):
+        assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    assert make_directory("run-1", variables) == path
+    assert list(existing_directories(variables)) == [path]
+
+
+def test_the_temporary_directory_is_the_second_choice(short_dir):
+    """Fails when a rank without a runtime directory has no socket."""
+    expected = short_dir / "tmp" / f"meshscope-{os.geteuid()}" / "run-1"
+    assert make_directory("run-1", {}) == expected
+    assert make_directory("run-1", {"XDG_RUNTIME_DIR": "relative"}) == expected
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o770, 0o707])
+def test_an_open_directory_is_refused(variables, short_dir, mode):
+    """Fails when a directory that others prepared is used."""
+    (short_dir / "meshscope").mkdir()
+    (short_dir / "meshscope").chmod(mode)
+    assert make_directory("run-1", variables).is_relative_to(short_dir / "tmp")
+    with pytest.raises(ConfigError, match=f"has mode {mode:o}"):
+        check_private(short_dir / "meshscope")
+
+
+@pytest.mark.parametrize("name", ["meshscope", "meshscope/run-1"])
+def test_a_symbolic_link_is_refused(variables, short_dir, name):
+    """Fails when a link leads the socket into a directory of somebody else."""
+    elsewhere = short_dir / "elsewhere"
+    elsewhere.mkdir(mode=0o700)
+    link = short_dir / name
+    if link.parent != short_dir:
+        link.parent.mkdir(mode=0o700)
+    link.symlink_to(elsewhere)
+    assert make_directory("run-1", variables).is_relative_to(short_dir / "tmp")
+    assert list(elsewhere.iterdir()) == []
+    with pytest.raises(ConfigError, match="symbolic link"):
+        check_private(link)
+
+
+def test_a_link_on_the_way_is_refused(short_dir):
+    """Fails when a directory above can be exchanged by moving a link."""
+    real = short_dir / "real"
+    (real / "deep").mkdir(parents=True, mode=0o700)
+    (short_dir / "way").symlink_to(real)
+    with pytest.raises(ConfigError, match="symbolic link"):
+        check_trusted(short_dir / "way" / "deep")
+    check_trusted(real / "deep")
+
+
+def test_a_way_that_others_can_change_is_refused(short_dir):
+    """Fails when a directory above lets others exchange ours."""
+    (short_dir / "open" / "deep").mkdir(parents=True, mode=0o700)
+    (short_dir / "open").chmod(0o777)
+    with pytest.raises(ConfigError, match="can be changed by other users"):
+        check_trusted(short_dir / "open" / "deep")
+    (short_dir / "open").chmod(0o1777)
+    check_trusted(short_dir / "open" / "deep")
+
+
+@needs_root
+def test_a_directory_of_another_user_is_refused(variables, short_dir):
+    """Fails when another user's directory is taken for ours."""
+    (short_dir / "meshscope").mkdir(mode=0o700)
+    os.chown(short_dir / "meshscope", 65534, 65534)
+    assert make_directory("run-1", variables).is_relative_to(short_dir / "tmp")
+    with pytest.raises(ConfigError, match="belongs to user 65534"):
+        check_private(short_dir / "meshscope")
+
+
+def test_no_place_is_an_error_with_every_reason(variables, short_dir, monkeypatch):
+    """Fails when a refusal does not say what is wrong with each place."""
+    (short_dir / "meshscope").mkdir(mode=0o755)
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(short_dir / "absent"))
+    with pytest.raises(ConfigError, match=r"mode 755.*No such file.*Set XDG_RUNTIME_DIR"):
+        make_directory("run-1", variables)
+
+
+@pytest.mark.parametrize("run", ["a", "a" * 128, "run.1_x-y"])
+def test_names_of_runs_fit_into_a_socket_path(run):
+    """Fails when a long run id makes the path of a socket too long."""
+    name = run_name(Path("/runs") / run)
+    longest = f"/run/user/4294967295/meshscope/{name}/{socket_name(99_999_999, 4_194_304)}"
+    assert len(longest) <= MOST_PATH_BYTES
+    assert name.startswith(run[:40])
+
+
+def test_equal_names_in_different_folders_differ(tmp_path):
+    """Fails when two runs of one name share their sockets."""
+    assert run_name(tmp_path / "a" / "run-1") != run_name(tmp_path / "b" / "run-1")
+
+
+@pytest.mark.parametrize("run", ["..", "a b", "a\n", "-a", "é", "a" * 129])
+def test_run_ids_cannot_lead_elsewhere(run):
+    """Fails when a run id names a directory outside its place."""
+    with pytest.raises(ConfigError, match="cannot name a run"):
+        run_name(Path("/runs") / run)
+
+
+def test_a_path_too_long_for_a_socket_is_refused(short_dir):
+    """Fails when the socket's path is cut by the kernel."""
+    deep = short_dir / ("d" * 80)
+    deep.mkdir(mode=0o700)
+    path = make_directory("run-1", {"XDG_RUNTIME_DIR": str(deep)})
+    assert path.is_relative_to(short_dir / "tmp")

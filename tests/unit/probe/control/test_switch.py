@@ -1,0 +1,149 @@
+"""Recording on and off, from a thread that is not the main one."""
+
+import threading
+import time
+
+import pytest
+
+from meshscope.probe.control.switch import RecordingSwitch, State
+
+
+class Parts:
+    """Notes which part of a recording ran, and in which thread."""
+
+    run_path = None
+    rank = 0
+
+    def __init__(self) -> None:
+        self.coverage = {}
+        self.ran = []
+
+    def __getattr__(self, name):
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return lambda: self.ran.append((name, threading.current_thread().name))
+
+
+@pytest.fixture
+def made():
+    """Return the recordings that a switch has made."""
+    return []
+
+
+@pytest.fixture
+def switch(made):
+    """Return a switch that is off."""
+
+    def make():
+        made.append(Parts())
+        return made[-1]
+
+    return RecordingSwitch(make, lambda _: None)
+
+
+def spin_until(state, switch):
+    """Run Python in the main thread until the switch is in a state."""
+    deadline = time.monotonic() + 10
+    while switch.state is not state:
+        assert time.monotonic() < deadline, switch.state
+        time.sleep(0.001)
+
+
+def test_files_are_opened_apart_and_hooks_go_in_and_out_in_the_main_thread(switch, made):
+    """Fails when slow work stops training, or hooks change under a running operator."""
+    assert switch.turn_on(0.0) is State.STARTING
+    spin_until(State.RECORDING, switch)
+    assert switch.turn_off(0.0) is State.STOPPING
+    spin_until(State.OFF, switch)
+    ran = [(name, thread == "MainThread") for name, thread in made[0].ran]
+    assert ran == [
+        ("prepare", False),
+        ("hook", True),
+        ("mute", True),
+        ("unhook", True),
+        ("finish", False),
+    ]
+    assert switch.recording is None
+
+
+def test_a_second_request_changes_nothing(switch, made):
+    """Fails when two users who ask at once get two recordings."""
+    switch.turn_on(0.0)
+    switch.turn_on(0.0)
+    spin_until(State.RECORDING, switch)
+    assert switch.turn_on(0.0) is State.RECORDING
+    assert len(made) == 1
+    switch.turn_off(0.0)
+    spin_until(State.OFF, switch)
+
+
+def test_a_start_that_waits_for_the_main_thread_can_be_called_off(switch, made):
+    """Fails when hooks go in although recording was switched off before."""
+    held = threading.Event()
+
+    def request():
+        time.sleep(0.1)
+        switch.turn_on(0.1)
+        switch.turn_off(0.1)
+        held.set()
+
+    thread = threading.Thread(target=request)
+    thread.start()
+    # The main thread waits in C code meanwhile, as in a device synchronisation.
+    held.wait(10)
+    thread.join()
+    spin_until(State.OFF, switch)
+    assert [name for name, _ in made[0].ran] == ["prepare", "finish"]
+
+
+def test_an_error_is_told_and_leaves_it_off(made):
+    """Fails when a failed start leaves the switch stuck, or says nothing."""
+
+    def fail():
+        raise OSError("no room")
+
+    switch = RecordingSwitch(fail, lambda _: None)
+    switch.turn_on(1.0)
+    spin_until(State.OFF, switch)
+    assert switch.error == "OSError: no room"
+    assert switch.turn_off(0.0) is State.OFF
+
+
+def test_what_follows_is_called_when_all_is_closed(switch):
+    """Fails when the socket is not removed after recording was off already, or too early."""
+    called = []
+    switch.turn_off(0.0, lambda: called.append(switch.state))
+    switch.turn_on(0.0)
+    spin_until(State.RECORDING, switch)
+    switch.turn_off(0.0, lambda: called.append(switch.state))
+    spin_until(State.OFF, switch)
+    deadline = time.monotonic() + 5
+    while len(called) < 2 and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert called == [State.OFF, State.OFF]
+
+
+@pytest.mark.parametrize("begun", ["turn_on", "turn_off"])
+def test_the_main_thread_can_end_it_whatever_another_thread_has_begun(switch, made, begun):
+    """Fails when detaching waits for a thread that waits for it, or leaves hooks in."""
+    if begun == "turn_off":
+        switch.turn_on(0.0)
+        spin_until(State.RECORDING, switch)
+    getattr(switch, begun)(0.0)
+    assert switch.take() is None
+    assert switch.state is State.OFF
+    names = [name for name, _ in made[0].ran]
+    assert names.count("hook") == names.count("unhook")
+    assert names[-1] == "finish"
+    assert switch.take() is None
+
+
+def test_a_recording_that_was_taken_is_the_callers_to_close(switch, made):
+    """Fails when a recording is closed twice, or by a thread that comes late."""
+    recording = Parts()
+    switch.adopt(recording)
+    assert switch.take() is recording
+    assert switch.take() is None
+    switch.adopt(None)
+    assert switch.state is State.OFF
+    assert (made, recording.ran) == ([], [])

@@ -1,0 +1,151 @@
+"""A rank that is asked for a deep trace: promise, recording, and what can go wrong."""
+
+import json
+import os
+import threading
+import time
+
+import pytest
+import torch
+
+from meshscope.probe.compat import UnsupportedError, kineto_iterations
+from meshscope.probe.control.rank_control import RankControl
+from meshscope.probe.control.switch import RecordingSwitch
+from meshscope.probe.control.verbs import Refusal
+from meshscope.probe.deep import rank_traces
+from meshscope.probe.deep.rank_traces import How, RankTraces, Stage
+from meshscope.probe.deep.sealing import is_complete, raw_traces
+from meshscope.probe.listeners import StepListeners
+from meshscope.probe.schema.deep_trace import TraceName
+
+
+class Rank:
+    """The control of a rank whose steps the test ends."""
+
+    def __init__(self, run_path):
+        """Begin in step 5."""
+        self.listeners = StepListeners()
+        self.control = RankControl(RecordingSwitch(lambda: None, lambda _: None), self.listeners)
+        self.control.run_path, self.control.rank = run_path, 0
+        self.traces = RankTraces(self.control)
+        self.errors = []
+        self.step = 5
+        self.listeners.ended(5, self.errors.append)
+
+    def prepare(self, first, steps=2, ticket="t", how=How.IN_PROCESS):
+        """Ask for a promise."""
+        return self.traces.prepare(
+            {"ticket": ticket, "first_step": first, "steps": steps, "how": how.value}
+        )
+
+    def stage(self, ticket="t"):
+        """Return how far the trace is."""
+        return self.traces.traced({"ticket": ticket})["stage"]
+
+    def train(self, steps=1):
+        """Do some work in each of the next steps and end it."""
+        for _ in range(steps):
+            torch.ones(4).mul(self.step)
+            self.step += 1
+            self.listeners.ended(self.step, self.errors.append)
+
+
+@pytest.fixture
+def rank(run_path):
+    """Return a rank in step 5."""
+    found = Rank(run_path)
+    yield found
+    for thread in threading.enumerate():
+        if thread.name == "meshscope-trace":
+            thread.join()
+    assert found.errors == []
+
+
+def test_just_the_steps_that_were_promised_are_recorded(rank, run_path):
+    """Fails if a trace begins early, ends late, or is not there at the end."""
+    rank.prepare(7, 2)
+    rank.traces.commit({"ticket": "t"})
+    rank.train()
+    assert rank.stage() == Stage.COMMITTED
+    rank.train()
+    assert rank.stage() == Stage.RECORDING
+    rank.train(2)
+    deadline = time.monotonic() + 30
+    while rank.stage() == Stage.WRITING and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert rank.stage() == Stage.WRITTEN
+    (raw,) = raw_traces(run_path)
+    assert (raw.rank, raw.name, raw.pid) == (0, TraceName(7, 8, "t"), os.getpid())
+    assert is_complete(raw.path)
+    events = json.loads(raw.path.read_text())["traceEvents"]
+    assert sum(event.get("name") == "aten::mul" for event in events) == 2
+    assert rank.traces.traced({"ticket": "t"})["stall_ns"] > 0
+
+
+def test_a_promise_that_nobody_held_it_to_is_forgotten(rank, run_path):
+    """Fails if a rank records although another one could not."""
+    rank.prepare(7)
+    rank.train(3)
+    assert rank.stage() == Stage.MISSED
+    with pytest.raises(Refusal, match="begun already"):
+        rank.traces.commit({"ticket": "t"})
+    assert list(raw_traces(run_path)) == []
+    rank.prepare(20, ticket="next")
+
+
+def test_a_promise_can_be_taken_back_at_any_time(rank, run_path):
+    """Fails if a recording cannot be stopped, or leaves the profiler on."""
+    rank.prepare(6)
+    rank.traces.commit({"ticket": "t"})
+    rank.train()
+    assert rank.stage() == Stage.RECORDING
+    rank.traces.disarm({"ticket": "t"})
+    rank.train()
+    assert not torch._C._autograd._profiler_enabled()
+    assert list(raw_traces(run_path)) == []
+
+
+def test_steps_that_have_begun_are_refused(rank):
+    """Fails if ranks record different steps because one was ahead."""
+    with pytest.raises(Refusal, match="step 5 has begun"):
+        rank.prepare(5)
+    rank.prepare(9)
+    with pytest.raises(Refusal, match="on its way"):
+        rank.prepare(12, ticket="other")
+
+
+def test_the_profiler_of_the_training_code_is_left_alone(rank):
+    """Fails if a deep trace breaks the profiling that the user does."""
+    rank.prepare(6)
+    rank.traces.commit({"ticket": "t"})
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as own:
+        rank.train(2)
+    assert rank.stage() == Stage.FAILED
+    assert "another profiler" in rank.traces.traced({"ticket": "t"})["error"]
+    assert any(event.key == "aten::mul" for event in own.key_averages())
+
+
+def test_without_the_client_of_kineto_its_way_is_refused(rank):
+    """Fails if a rank promises what nobody in it can do."""
+    with pytest.raises(Refusal, match="daemon client is off"):
+        rank.prepare(9, how=How.DAEMON)
+
+
+@pytest.mark.parametrize("each", [1, 3])
+def test_iterations_of_kineto_follow_the_steps(monkeypatch, each):
+    """Fails if several optimizers a step shift what Kineto records."""
+    counts = rank_traces._KinetoCounts()
+    for step, count in ((27, 50), (28, 50 + each)):
+        monkeypatch.setattr(rank_traces, "kineto_iterations", lambda count=count: count)
+        counts.note(step)
+    # Its iterations are counted from 0, and 28 begins with 50 + each of them over.
+    expected = {"first_iteration": 50 + each - 1 + each * 3, "iterations": each * 2}
+    assert counts.iterations(TraceName(31, 32, "t")) == expected
+
+
+def test_a_count_that_stands_still_is_none():
+    """Fails if a wrong iteration is ordered where the client of Kineto is off."""
+    with pytest.raises(UnsupportedError):
+        kineto_iterations()
+    with pytest.raises(Refusal, match="not counted"):
+        rank_traces._KinetoCounts().iterations(TraceName(31, 32, "t"))

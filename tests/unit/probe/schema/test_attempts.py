@@ -1,0 +1,145 @@
+"""Several attempts of a job read as one run."""
+
+import pytest
+
+from meshscope.analyze.load import load_trace
+from meshscope.probe.recorder import Recorder, StorageSettings
+from meshscope.probe.schema.manifest import MANIFEST_NAME, rank_directory, read_json, write_json
+from meshscope.probe.schema.rundir import create_run, read_run
+
+SETTINGS = StorageSettings(slot_count=256, wake_s=3600.0, free_floor_frac=0.0)
+S = 1_000_000_000
+
+
+def record(run, rank, steps, *, launch="0 2", group="world[0,1]", close=True, first_seq=0):
+    """Record a part of some steps with one collective each, the last without an end."""
+    recorder = Recorder(run, rank, settings=SETTINGS)
+    recorder.annotate("launch", launch)
+    code = recorder.register_group(group, [0, 1], "default")
+    dtype = recorder.register_dtype("bf16" if rank else "f32")
+    for step in range(steps):
+        recorder.step = step
+        event = recorder.issue_collective(code, 0, first_seq + step, 64, dtype, step * 10 + 1)
+        if step < steps - 1:
+            recorder.complete(event, step * 10 + 5, step * 10 + 1, step * 10 + 5)
+        recorder.record_step(step, step * 10 + 1, 10)
+    recorder.flush()
+    if close:
+        recorder.close()
+    return recorder
+
+
+def change(run, rank, part, **facts):
+    """Change facts in the manifest of a part."""
+    path = rank_directory(run, rank, part) / MANIFEST_NAME
+    write_json(path, {**read_json(path), **facts})
+
+
+def in_attempts(run, spans, launch="launch"):
+    """Record one part of four steps for each (rank, start, end) in seconds, in this order."""
+    parts = {}
+    for rank, start, end in spans:
+        parts[rank] = parts.get(rank, 0) + 1
+        record(run, rank, 4, launch=launch)
+        change(run, rank, parts[rank], started_unix_ns=int(start * S), closed_unix_ns=int(end * S))
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Return a new run of two ranks."""
+    return create_run(tmp_path, "run-1", {"world_size": 2})
+
+
+def steps_by_rank(capture):
+    """Return the steps of each rank."""
+    steps = capture.tables["step"].to_pandas()
+    return {rank: list(rows) for rank, rows in steps.groupby("rank")["step"]}
+
+
+def test_a_run_without_restart_reads_as_before(run):
+    """Fails when one attempt is treated as several, whatever its ranks' clocks say."""
+    in_attempts(run, [(0, 0, 10), (1, 900, 910)])
+    capture = read_run(run)
+    assert steps_by_rank(capture) == {0: [0, 1, 2, 3], 1: [0, 1, 2, 3]}
+    assert capture.limits == ()
+    assert "newest_attempt" not in capture.rank_manifests[0]
+
+
+def test_steps_and_numbers_of_the_second_attempt_follow(run):
+    """Fails when two attempts share step numbers, event ids or numbers of collectives."""
+    in_attempts(run, [(0, 0, 10), (1, 0, 10), (0, 15, 20), (1, 15, 20)])
+    capture = read_run(run)
+    assert steps_by_rank(capture) == {0: list(range(8)), 1: list(range(8))}
+    rows = capture.tables["collective"].to_pandas()
+    for _, of_rank in rows.groupby("rank"):
+        assert list(of_rank["seq"]) == list(range(8))
+        assert of_rank["event_id"].is_unique
+        assert list(of_rank["end_ns"].isna()) == [False, False, False, True] * 2
+    assert set(rows["group_id"]) == {"world[0,1]"}
+    assert dict(zip(rows["rank"], rows["dtype"], strict=True)) == {0: "f32", 1: "bf16"}
+    assert capture.limits == (
+        "attempt 2 of the job begins at step 4, 5.0 s after the one before had ended; "
+        "which steps of the training it did again is not recorded",
+    )
+
+
+def test_an_attempt_in_which_a_rank_did_less(run):
+    """Fails when ranks of one attempt get step numbers that do not match."""
+    record(run, 0, 6)
+    record(run, 1, 4)
+    for rank in (0, 1):
+        change(run, rank, 1, started_unix_ns=0, closed_unix_ns=10 * S)
+        record(run, rank, 2)
+        change(run, rank, 2, started_unix_ns=20 * S, closed_unix_ns=30 * S)
+    capture = read_run(run)
+    assert steps_by_rank(capture) == {0: list(range(8)), 1: [0, 1, 2, 3, 6, 7]}
+    collective = capture.tables["collective"].to_pandas().query("step >= 6")
+    assert list(collective.groupby("step")["seq"].nunique()) == [1, 1]
+
+
+def test_a_rank_that_only_the_second_attempt_has(run):
+    """Fails when a rank that joins later is put into the attempt before it came."""
+    in_attempts(run, [(0, 0, 10), (0, 15, 20), (1, 14.9, 20)], launch="same")
+    change(run, 1, 1, annotations={"launch": "other"})
+    capture = read_run(run)
+    assert steps_by_rank(capture) == {0: list(range(8)), 1: [4, 5, 6, 7]}
+    assert "attempt 1 of the job has no capture of ranks 1" in capture.limits
+
+
+def test_a_wall_clock_that_was_put_back(run):
+    """Fails when the order of a rank's parts depends on the wall clock."""
+    in_attempts(run, [(0, 500, 510), (1, 500, 510), (0, 15, 20), (1, 15, 20)])
+    capture = read_run(run)
+    rows = capture.tables["collective"].to_pandas()
+    assert steps_by_rank(capture)[0] == list(range(8))
+    assert list(rows.groupby("step")["seq"].nunique()) == [1] * 8
+
+
+def test_a_machine_that_changed_is_not_compared(run):
+    """Fails when times of two machines are put on one axis."""
+    in_attempts(run, [(0, 0, 10), (1, 0, 10), (0, 15, 20), (1, 15, 20)])
+    change(run, 1, 1, boot_id="another")
+    capture = read_run(run)
+    assert steps_by_rank(capture) == {0: [0, 1, 2, 3], 1: [0, 1, 2, 3]}
+    assert any("attempt 1 of the job is left out: ranks 1 ran" in limit for limit in capture.limits)
+
+
+def test_a_killed_attempt_says_so_and_only_the_newest_can_hang(run):
+    """Fails when a diagnosis blames ranks for what a restart has made good."""
+    record(run, 0, 4, close=False)
+    record(run, 1, 3, close=False)
+    for rank in (0, 1):
+        change(run, rank, 1, started_unix_ns=0)
+        record(run, rank, 2, launch="1 2")
+    trace = load_trace(run)
+    assert trace.frame("progress").empty
+    assert any("attempt 1: no close mark" in limit for limit in trace.limits)
+
+
+def test_a_rank_that_never_recorded_anything_in_one_attempt(run):
+    """Fails when a part without any file stops the run from being read."""
+    in_attempts(run, [(0, 0, 10), (1, 0, 10)])
+    rank_directory(run, 0, 2).mkdir()
+    capture = read_run(run)
+    assert steps_by_rank(capture) == {0: [0, 1, 2, 3], 1: [0, 1, 2, 3]}
+    assert "rank 0: nothing can be read of 1 of its attempts" in capture.limits

@@ -1,0 +1,196 @@
+"""Levels that change at step borders, on a process group that sends nothing."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from meshscope import probe
+from meshscope.probe.levels import SOURCES, level_below, level_of, level_reached, sources_of
+from meshscope.probe.schema.errors import ConfigError
+from meshscope.probe.schema.rundir import read_run
+from meshscope.probe.schema.terms import CaptureLevel
+
+
+@pytest.fixture
+def world():
+    """Make this process rank 0 of two."""
+    dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+    yield
+    probe.detach()
+    dist.destroy_process_group()
+
+
+def train(steps, x=None):
+    """Run steps of a forward, an all-reduce, a send and an explicit boundary."""
+    x = torch.ones(2) if x is None else x
+    for _ in range(steps):
+        torch.nn.Identity()(x)
+        dist.all_reduce(x)
+        dist.send(x, 1)
+        probe.step()
+
+
+def by_step(tables, name):
+    """Return how many rows of a table each step has; of spans only forward passes count."""
+    rows = tables[name].to_pandas()
+    if name == "span":
+        rows = rows[rows["kind"] == "forward"]
+    return rows.groupby("step").size().to_dict()
+
+
+def test_a_level_holds_from_its_step_on(world, tmp_path):
+    """Fails when a change of level comes late, early, or in the middle of a step."""
+    originals = (torch.nn.Module.__call__, torch.autograd.backward)
+    session = probe.attach(tmp_path / "run")
+    train(2)
+    assert session.set_level("stages") == "stages from step 3 on"
+    train(2)
+    assert session.set_level("steps", from_step=6) == "steps from step 6 on"
+    train(3)
+    session.set_level("collectives")
+    train(3)
+    probe.detach()
+    assert (torch.nn.Module.__call__, torch.autograd.backward) == originals
+    run = read_run(tmp_path / "run")
+    steps = run.tables["step"].to_pandas()
+    assert list(steps["detail"]) == [*["full"] * 3, *["stages"] * 3, *["steps"] * 2, *["full"] * 2]
+    assert by_step(run.tables, "collective") == dict.fromkeys((0, 1, 2, 8, 9), 1)
+    assert by_step(run.tables, "p2p") == dict.fromkeys((0, 1, 2, 8, 9), 1)
+    assert by_step(run.tables, "span") == dict.fromkeys((0, 1, 2, 3, 4, 5, 8, 9), 1)
+    stretches = run.tables["recording"].to_pandas()
+    assert list(stretches["step"]) == [0, 3, 6, 8]
+    assert list(stretches["level"]) == ["collectives", "stages", "steps", "collectives"]
+    assert list(stretches["reason"])[1:] == ["asked for"] * 3
+    assert stretches["steps"].sum() == 10
+
+
+def test_positions_are_not_given_twice(world, tmp_path):
+    """Fails when a pause makes a later collective or message look like an earlier one."""
+    session = probe.attach(tmp_path / "run")
+    train(3)
+    session.set_level("stages")
+    train(3)
+    session.set_level("collectives")
+    train(4)
+    probe.detach()
+    tables = read_run(tmp_path / "run").tables
+    for name in ("collective", "p2p"):
+        rows = tables[name].to_pandas()
+        assert rows["seq"].is_unique
+        assert rows["seq"].is_monotonic_increasing
+        assert len(rows) > 5
+
+
+def test_a_level_can_be_chosen_at_the_start(world, tmp_path):
+    """Fails when a job that asked for little is recorded in full."""
+    probe.attach(tmp_path / "run", probe.ProbeConfig(level="steps"))
+    train(2)
+    probe.detach()
+    run = read_run(tmp_path / "run")
+    assert run.manifest["capture_level"] == "steps"
+    assert run.tables["step"].num_rows == 2
+    assert by_step(run.tables, "span") == by_step(run.tables, "collective") == {}
+
+
+def test_an_unknown_level_is_refused(world, tmp_path):
+    """Fails when a wrong word changes what is recorded."""
+    session = probe.attach(tmp_path / "run")
+    with pytest.raises(ConfigError, match=r"'all' is no level.*steps, stages"):
+        session.set_level("all")
+
+
+def test_timing_collectives_is_refused_where_it_harms(world, tmp_path, monkeypatch):
+    """Fails when a job loses its overlap because somebody asked for more detail."""
+    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1")
+    session = probe.attach(tmp_path / "run")
+    with pytest.raises(ConfigError, match="CUDA_DEVICE_MAX_CONNECTIONS=1"):
+        session.set_level("kernels")
+    probe.detach()
+    forced = probe.attach(tmp_path / "forced", probe.ProbeConfig(force_collective_times=1))
+    assert forced.set_level("kernels").startswith("kernels from step")
+
+
+def test_a_level_that_this_machine_cannot_reach_says_so(world, tmp_path):
+    """Fails when a capture claims device times of collectives that nobody could take."""
+    session = probe.attach(tmp_path / "run")
+    session.set_level("kernels")
+    train(3)
+    probe.detach()
+    run = read_run(tmp_path / "run")
+    if "without NCCL" in run.rank_manifests[0]["annotations"].get(
+        "collective_times.not_applicable", ""
+    ):
+        last = run.tables["recording"].to_pylist()[-1]
+        assert last["level"] == "collectives"
+        assert "kernels" in last["reason"]
+    assert run.tables["collective"].num_rows == 3
+
+
+def test_too_dear_a_probe_records_less(world, tmp_path, capsys):
+    """Fails when hooks over their budget go on, or the capture does not say that they ceased."""
+    config = probe.ProbeConfig(cost_budget_ppm=1, cost_window_steps=40, full_first_steps=0)
+    session = probe.attach(tmp_path / "run", config)
+    for _ in range(40):
+        train(40)
+        if session._hooks.level is CaptureLevel.STEPS:
+            break
+    train(2)
+    probe.detach()
+    run = read_run(tmp_path / "run")
+    stretches = run.tables["recording"].to_pandas()
+    assert list(stretches["level"]) == ["collectives", "stages", "steps"]
+    assert all("over budget" in reason for reason in stretches["reason"][1:])
+    assert stretches["step"][1] >= 3 * 40
+    assert (stretches["cost_ns"][:2] > 0).all()
+    assert (stretches["cost_ns"] < stretches["dur_ns"]).all()
+    assert run.rank_manifests[0]["counters"]["levels_lowered"] == 2
+    assert "lowered from collectives to stages" in capsys.readouterr().err
+
+
+def test_a_budget_of_nothing_is_no_bound(world, tmp_path):
+    """Fails when measuring jobs that want everything lose their records."""
+    config = probe.ProbeConfig(cost_budget_ppm=0, cost_window_steps=1, full_first_steps=0)
+    session = probe.attach(tmp_path / "run", config)
+    train(30)
+    assert session._hooks.level is CaptureLevel.COLLECTIVES
+
+
+def test_the_hooks_measure_themselves(world, tmp_path):
+    """Fails when the cost in a capture is not that of its calls."""
+    probe.attach(tmp_path / "run", probe.ProbeConfig(cost_budget_ppm=0))
+    train(400)
+    probe.detach()
+    annotations = read_run(tmp_path / "run").rank_manifests[0]["annotations"]
+    (stretch,) = annotations["recording"]
+    cost = annotations["cost"]
+    assert cost["hop_ns"] > 0
+    assert all(value > 0 for value in cost["per_call_ns"].values() if value is not None)
+    calls = 2 * 400 * cost["per_call_ns"]["communication"]
+    assert 0.2 * calls < stretch["cost_ns"] < stretch["dur_ns"]
+
+
+def test_paused_hooks_only_call_on(world, tmp_path):
+    """Fails when the windows without the probe of a comparison still record, or never resume."""
+    session = probe.attach(tmp_path / "run")
+    train(2)
+    session._hooks.pause()
+    train(3)
+    session._hooks.resume()
+    train(2)
+    probe.detach()
+    tables = read_run(tmp_path / "run").tables
+    assert set(by_step(tables, "step")) == set(range(7))
+    assert set(by_step(tables, "collective")) == set(by_step(tables, "span")) == {0, 1, 5, 6}
+
+
+def test_every_source_has_one_level():
+    """Fails when a source belongs to no level, so that it is never installed."""
+    assert sources_of(CaptureLevel.KERNELS) == SOURCES
+    assert len(set(SOURCES)) == len(SOURCES)
+    assert level_below(level_of("stages")) is CaptureLevel.STEPS
+    assert level_below(CaptureLevel.STEPS) is None
+    every = CaptureLevel.KERNELS
+    assert level_reached({"steps", "device_times"}, every) is CaptureLevel.STEPS
+    assert level_reached({"compute", "collective_times"}, every) is CaptureLevel.STAGES
+    assert level_reached({"steps", "megatron"}, CaptureLevel.STEPS) is CaptureLevel.STEPS

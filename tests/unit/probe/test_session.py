@@ -1,0 +1,125 @@
+"""A session in a bad place: training goes on, and the capture says what is missing."""
+
+import resource
+import threading
+
+import pytest
+import torch
+
+from meshscope import probe
+from meshscope.probe import clock
+from meshscope.probe.recorder import NullRecorder
+from meshscope.probe.schema.rundir import read_run
+from meshscope.probe.schema.segment import SegmentFile
+
+
+@pytest.fixture(autouse=True)
+def _detached(monkeypatch):
+    """Detach whatever a test leaves attached; nobody needs a socket here."""
+    monkeypatch.setenv("MESHSCOPE_CONTROL", "0")
+    yield
+    probe.detach()
+
+
+class Training:
+    """A tiny model, the same each time that it is made."""
+
+    def __init__(self):
+        """Make the model."""
+        torch.manual_seed(0)
+        self.model = torch.nn.Linear(4, 4)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.losses = []
+
+    def run(self, steps):
+        """Train some steps; return the bits of all losses so far."""
+        for _ in range(steps):
+            loss = self.model(torch.ones(2, 4)).square().sum()
+            loss.backward()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            self.losses.append(loss.item().hex())
+        return self.losses
+
+
+def test_a_directory_that_cannot_be_made(capfd):
+    """Fails when a read-only place raises into training, or passes in silence."""
+    session = probe.attach("/proc/self/fdinfo/run")
+    assert Training().run(5) == Training().run(5)
+    assert isinstance(session._capture.recorder, NullRecorder)
+    assert "rank 0 records nothing: " in capfd.readouterr().err
+
+
+def test_a_file_size_limit_in_the_middle(tmp_path):
+    """Fails when a full disk or a quota ends training, or what was lost is not counted."""
+    session, training = probe.attach(tmp_path / "run"), Training()
+    training.run(5)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64, before[1]))
+    try:
+        training.run(5)
+        session.flush()
+        training.run(5)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    losses = training.run(5)
+    probe.detach()
+    assert losses == Training().run(20)
+    capture = read_run(tmp_path / "run")
+    counters = capture.rank_manifests[0]["counters"]
+    assert counters["segment_write_errors"] >= 1
+    assert counters["manifest_write_errors"] >= 1
+    assert capture.tables["step"].num_rows == 20, "the ring was there before the limit"
+
+
+def test_a_write_that_hangs(tmp_path, monkeypatch):
+    """Fails when training waits for a file system that does not answer."""
+    hanging, released = threading.Event(), threading.Event()
+    append = SegmentFile.append
+
+    def slow_append(segment, payload):
+        hanging.set()
+        assert released.wait(60)
+        append(segment, payload)
+
+    monkeypatch.setattr(SegmentFile, "append", slow_append)
+    session, training = probe.attach(tmp_path / "run"), Training()
+    training.run(5)
+    flushing = threading.Thread(target=session.flush)
+    flushing.start()
+    assert hanging.wait(60)
+    losses = training.run(20)
+    released.set()
+    flushing.join()
+    probe.detach()
+    assert losses == Training().run(25)
+    capture = read_run(tmp_path / "run")
+    assert capture.tables["step"].num_rows == 25
+    assert capture.limits == ()
+
+
+def test_a_wall_clock_that_is_put_back(tmp_path, monkeypatch):
+    """Fails when a step of the wall clock moves what was recorded, or is not said."""
+    session, training = probe.attach(tmp_path / "run"), Training()
+    training.run(3)
+    now = clock.unix_ns
+    monkeypatch.setattr(clock, "unix_ns", lambda: now() - 7_000_000_000)
+    training.run(3)
+    assert session is not None
+    probe.detach()
+    capture = read_run(tmp_path / "run")
+    steps = capture.tables["step"].to_pandas()
+    assert list(steps["start_ns"][1:]) == list((steps["start_ns"] + steps["dur_ns"])[:-1])
+    (limit,) = capture.limits
+    assert limit.startswith("rank 0: the wall clock was put back by 7.0")
+
+
+def test_a_run_directory_that_vanishes(tmp_path):
+    """Fails when deleting a run under a live job breaks the job."""
+    session, training = probe.attach(tmp_path / "run"), Training()
+    training.run(3)
+    (tmp_path / "run").rename(tmp_path / "moved")
+    training.run(3)
+    session.flush()
+    probe.detach()
+    assert training.losses == Training().run(6)
