@@ -42,7 +42,8 @@ def fit_job(raw: Mapping[str, Any], world_size: int) -> dict[str, Any]:
         fitted["layout"] = layout
     if isinstance(train, Mapping) and isinstance(layout, Mapping):
         batch, replicas = train.get("replica_batch", 0), layout.get("dp", 1)
-        if batch and isinstance(batch, int) and isinstance(replicas, int):
+        # What is no number of sequences keeps its name, under which it is refused.
+        if isinstance(batch, int) and isinstance(replicas, int) and batch > 0:
             fitted["train"] = {**train, "global_batch": batch * replicas}
     return fitted
 
