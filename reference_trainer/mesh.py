@@ -22,13 +22,7 @@ from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.terms import Axis
 
 from .config import DeviceConfig
-from .group_members import (
-    Members,
-    expert_groups,
-    expert_replica_groups,
-    groups_over,
-    replica_groups,
-)
+from .group_members import Members, expert_groups, sum_groups
 from .host_staging import StagedMessages, staged_operations
 
 _ALONE = "tcp://127.0.0.1:0"
@@ -207,16 +201,11 @@ def device_index(place: Place, gpus: int, backend: str) -> int:
 def build_mesh(layout: ParallelLayout, rank: int, device: torch.device) -> Mesh:
     """Create every group, in the same order on every rank, and return this rank's."""
     dp = own_group(layout.groups(Axis.DP), rank, Axis.DP)
-    replicas = dp
-    if layout.cp > 1:
-        replicas = own_group(replica_groups(layout), rank, Axis.DP, description="dp_cp")
-    replicas_and_tp, expert_replicas = replicas, replicas
-    if layout.tp > 1:
-        members = groups_over(layout, ("dp", "cp", "tp"))
-        replicas_and_tp = own_group(members, rank, Axis.DP, description="dp_cp_tp")
-    if layout.ep > 1:
-        members = expert_replica_groups(layout)
-        expert_replicas = own_group(members, rank, Axis.DP, description="expert_dp")
+    sums = {
+        name: own_group(groups, rank, Axis.DP, description=name)
+        for name, groups in sum_groups(layout).items()
+    }
+    replicas = sums.get("dp_cp", dp)
     return Mesh(
         layout=layout,
         rank=rank,
@@ -227,8 +216,8 @@ def build_mesh(layout: ParallelLayout, rank: int, device: torch.device) -> Mesh:
         cp=own_group(layout.groups(Axis.CP), rank, Axis.CP) if layout.cp > 1 else alone(rank),
         ep=own_group(expert_groups(layout), rank, Axis.EP) if layout.ep > 1 else alone(rank),
         replicas=replicas,
-        replicas_and_tp=replicas_and_tp,
-        expert_replicas=expert_replicas,
+        replicas_and_tp=sums.get("dp_cp_tp", replicas),
+        expert_replicas=sums.get("expert_dp", replicas),
     )
 
 
