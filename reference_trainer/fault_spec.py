@@ -69,7 +69,7 @@ class FaultSpec:
     """heavy_stage: what of the stage gets heavier; ``embed`` is on the first stage, ``head`` on
     the last."""
     stage: int | None = None
-    """heavy_stage: the stage whose ``layers`` get heavier."""
+    """heavy_stage: the stage, by its place in the model, whose ``layers`` get heavier."""
     stopped_frac: float = 0.0
     """slow_rank in mode duty: share of each period in which the process is stopped, 0 to 0.9."""
     period_ms: float = 20.0
@@ -203,12 +203,13 @@ class FaultSpec:
                     f"rank {rank} is outside 0..{layout.world_size - 1}",
                     "Name a rank of the mesh, or rank=random",
                 )
-        for name, axis in (*((axis, axis) for axis in _COORDINATES), ("stage", "pp")):
+        places = {axis: (getattr(layout, axis), f"layout.{axis}") for axis in _COORDINATES}
+        places["stage"] = layout.pp * layout.vpp, "layout.pp x layout.vpp"
+        for name, (size, size_name) in places.items():
             place = getattr(self, name)
-            if place is not None and not 0 <= place < getattr(layout, axis):
+            if place is not None and not 0 <= place < size:
                 self._refuse(
-                    f"{name} = {place} is outside 0..{getattr(layout, axis) - 1}",
-                    f"Choose a coordinate below layout.{axis}",
+                    f"{name} = {place} is outside 0..{size - 1}", f"Choose one below {size_name}"
                 )
         if self.axis and len(groups_of_axis(layout, self.axis)[0]) == 1:
             self._refuse(
