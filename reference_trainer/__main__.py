@@ -17,7 +17,7 @@ import typer
 from meshscope.probe.schema.errors import ConfigError, MeshscopeError
 
 from .config import TrainerConfig
-from .elastic import job_size, warning_of_restarts
+from .elastic import check_job_size, job_size, warning_of_restarts
 from .presets import file_text, load_config, preset_names, preset_text
 from .slurm import torchrun_environment
 
@@ -71,6 +71,7 @@ def main(  # noqa: PLR0913 - one parameter for each option
     simulated: _SimulatedRanks = None,
 ) -> None:
     """Train a small transformer over a mesh of ranks, with injected faults if wanted."""
+    started = False
     try:
         os.environ.update(torchrun_environment(os.environ))
         text = preset_text(preset) if config is None else file_text(config)
@@ -87,11 +88,17 @@ def main(  # noqa: PLR0913 - one parameter for each option
         if simulated is not None:
             _simulate(settings, simulated)
         elif not dry_run:
+            settings.check_trainable()
+            check_job_size(settings.layout, job_size(os.environ))
+            started = True
             _train(settings, out)
     except MeshscopeError as error:
-        # Every rank fails in the same way; one message is enough.
-        if os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0":
+        rank = os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0"))
+        if rank == "0":
             sys.stderr.write(f"error: {error}\n")
+        elif started:
+            # Before that every rank fails in the same way, and one message is enough.
+            sys.stderr.write(f"rank {rank}: error: {error}\n")
         code = _USAGE_ERROR if isinstance(error, ConfigError) else _FAILURE
         raise typer.Exit(code) from None
 

@@ -15,14 +15,39 @@ from math import prod
 from typing import Any
 
 from meshscope.probe.schema.errors import ConfigError
+from meshscope.probe.schema.layout import ParallelLayout
+
+from .launcher import number_of
 
 AUTO = "auto"
+LAUNCH = "Start the ranks with torchrun, or unset RANK and WORLD_SIZE"
+"""What to do where a rank's variables are wrong."""
 _OTHER_AXES = ("tp", "pp", "cp")
 
 
 def job_size(environment: Mapping[str, str]) -> int:
-    """Return the ranks of the job, as torchrun says; one without it."""
-    return int(environment.get("WORLD_SIZE", "1"))
+    """Return the ranks of the job, as torchrun says; one without it.
+
+    Raises:
+        ConfigError: What it says is no number.
+    """
+    if "WORLD_SIZE" not in environment:
+        return 1
+    return number_of(environment, "WORLD_SIZE", remedy=LAUNCH)
+
+
+def check_job_size(layout: ParallelLayout, world_size: int) -> None:
+    """Refuse a job with another number of ranks than the layout.
+
+    Raises:
+        ConfigError: It has more or fewer.
+    """
+    if world_size != layout.world_size:
+        raise ConfigError(
+            f"tp x pp x dp x cp = {layout.world_size} ranks, but the job has {world_size}",
+            where="layout",
+            remedy=f"Start it with torchrun --nproc_per_node {layout.world_size}",
+        )
 
 
 def fit_job(raw: Mapping[str, Any], world_size: int) -> dict[str, Any]:

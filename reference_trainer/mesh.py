@@ -22,8 +22,10 @@ from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.terms import Axis
 
 from .config import DeviceConfig
+from .elastic import LAUNCH, check_job_size
 from .group_members import Members, expert_groups, sum_groups
 from .host_staging import StagedMessages, staged_operations
+from .launcher import number_of
 
 _ALONE = "tcp://127.0.0.1:0"
 """A free port: a job of one process meets nobody."""
@@ -46,17 +48,27 @@ class Place:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Place:
-        """Read what torchrun sets; without it the job is this one process."""
+        """Read what torchrun sets; without it the job is this one process.
+
+        Raises:
+            ConfigError: A variable is missing or no number.
+        """
         if "RANK" not in environment:
             return cls()
-        local_rank = int(environment.get("LOCAL_RANK", "0"))
+        # Who starts ranks by hand may leave out what is only known of one host.
+        local = {"LOCAL_RANK": "0", **environment}
+        local = {"LOCAL_WORLD_SIZE": str(_number(local, "LOCAL_RANK") + 1), **local}
         return cls(
-            rank=int(environment["RANK"]),
-            world_size=int(environment["WORLD_SIZE"]),
-            local_rank=local_rank,
-            local_ranks=int(environment.get("LOCAL_WORLD_SIZE", local_rank + 1)),
+            rank=_number(environment, "RANK"),
+            world_size=_number(environment, "WORLD_SIZE"),
+            local_rank=_number(local, "LOCAL_RANK"),
+            local_ranks=_number(local, "LOCAL_WORLD_SIZE"),
             rendezvous="env://",
         )
+
+
+def _number(environment: Mapping[str, str], name: str) -> int:
+    return number_of(environment, name, remedy=LAUNCH)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,12 +144,7 @@ def open_mesh(layout: ParallelLayout, device: DeviceConfig, place: Place) -> Ite
     Raises:
         ConfigError: The job has another number of ranks than the layout.
     """
-    if place.world_size != layout.world_size:
-        raise ConfigError(
-            f"tp x pp x dp x cp = {layout.world_size} ranks, but the job has {place.world_size}",
-            where="layout",
-            remedy=f"Start it with torchrun --nproc_per_node {layout.world_size}",
-        )
+    check_job_size(layout, place.world_size)
     torch_device = _torch_device(device, place)
     messages = StagedMessages(device.kind) if "message" in staged_operations(device) else None
     dist.init_process_group(
