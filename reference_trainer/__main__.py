@@ -93,14 +93,18 @@ def main(  # noqa: PLR0913 - one parameter for each option
             started = True
             _train(settings, out)
     except MeshscopeError as error:
-        rank = os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0"))
-        if rank == "0":
-            sys.stderr.write(f"error: {error}\n")
-        elif started:
-            # Before that every rank fails in the same way, and one message is enough.
-            sys.stderr.write(f"rank {rank}: error: {error}\n")
+        _report(error, every_rank=started)
         code = _USAGE_ERROR if isinstance(error, ConfigError) else _FAILURE
         raise typer.Exit(code) from None
+
+
+def _report(error: MeshscopeError, *, every_rank: bool) -> None:
+    """Say what is wrong, on the first rank only where every rank finds the same."""
+    rank = os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0"))
+    if rank == "0":
+        sys.stderr.write(f"error: {error}\n")
+    elif every_rank:
+        sys.stderr.write(f"rank {rank}: error: {error}\n")
 
 
 def _train(settings: TrainerConfig, out: Path | None) -> None:
