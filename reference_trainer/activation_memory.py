@@ -46,7 +46,7 @@ def recompute_frac(config: TrainerConfig) -> float:
 def recomputed(run: Callable[..., Tensor], *inputs: object) -> Tensor:
     """Call a function now, and again in the backward in place of keeping what it needs there.
 
-    The model has no dropout, so the state of random generators, whose saving
+    Tensors have any shape. The model has no dropout, so the state of random generators, whose saving
     would stop a device, is left alone.
     """
     output: Tensor = checkpoint(run, *inputs, use_reentrant=False, preserve_rng_state=False)

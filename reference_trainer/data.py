@@ -147,6 +147,8 @@ def batches(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Return the batches of this data-parallel rank, step by step; workers start now.
 
+    Each is ids and labels, (sequences of this rank, T).
+
     Args:
         config: The run.
         dp_rank: The replica.
