@@ -16,6 +16,7 @@ import typer
 
 from meshscope.probe.schema.errors import ConfigError, MeshscopeError
 
+from .checks import require
 from .config import TrainerConfig
 from .elastic import check_job_size, job_size, warning_of_restarts
 from .presets import file_text, load_config, preset_names, preset_text
@@ -90,6 +91,7 @@ def main(  # noqa: PLR0913 - one parameter for each option
         elif not dry_run:
             settings.check_trainable()
             check_job_size(settings.layout, job_size(os.environ))
+            _check_out(settings, out)
             started = True
             _train(settings, out)
     except MeshscopeError as error:
@@ -105,6 +107,16 @@ def _report(error: MeshscopeError, *, every_rank: bool) -> None:
         sys.stderr.write(f"error: {error}\n")
     elif every_rank:
         sys.stderr.write(f"rank {rank}: error: {error}\n")
+
+
+def _check_out(settings: TrainerConfig, out: Path | None) -> None:
+    """Refuse a run that is asked for files and has no folder for them."""
+    require(
+        out is not None or not settings.memory.account,
+        "is written into --out, which is not given",
+        where="memory.account",
+        remedy="Add --out FOLDER, or set it to false",
+    )
 
 
 def _train(settings: TrainerConfig, out: Path | None) -> None:

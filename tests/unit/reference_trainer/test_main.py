@@ -42,6 +42,7 @@ def test_one_process_trains_without_a_launcher(invoke, tmp_path):
         (["--simulate-rank", "0,2"], "rank 2 is outside 0..1"),
         (["--set", "layout.pp=1", "--set", "device.kind=cuda"], "device.kind"),
         (["--set", "layout.pp=1", "--out", "/dev/null/out"], "--out: /dev/null/out"),
+        (["--set", "layout.pp=1", "--set", "memory.account=true"], "Add --out FOLDER"),
         (
             [
                 *("--set", "layout.pp=1", "--set", "model.vocab=256"),
