@@ -89,11 +89,16 @@ def create_run(root: Path, run_id: str, manifest: Mapping[str, Any]) -> Path:
         manifest: Known facts (see ``write_run_manifest``); the rest stays null.
 
     Raises:
-        ConfigError: The id cannot name a run, or the run exists.
+        ConfigError: The id cannot name a run, the run exists, or ``root`` is a file.
         OSError: The directory cannot be created.
     """
     path = root / check_run_id(run_id)
-    root.mkdir(parents=True, exist_ok=True)
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise ConfigError(
+            "is no folder", where=str(root), remedy="Name a folder for the runs"
+        ) from None
     try:
         path.mkdir(mode=DIRECTORY_MODE)
     except FileExistsError:

@@ -219,7 +219,15 @@ def test_help_of_every_command(meshscope, command):
 
 def test_usage_errors_exit_with_2(meshscope, timeline):
     """A wrong option would look like a failed gate."""
-    for arguments in (["diagnose"], ["diagnose", timeline, "--format", "xml"], ["nonsense"]):
+    for arguments in (
+        ["diagnose"],
+        ["diagnose", timeline, "--format", "xml"],
+        ["arm", "--run", timeline, "--format", "xml"],
+        ["attach", "--run", timeline, "--timeout", "inf"],
+        ["run", "--nonsense", "true"],
+        ["doctor", "--nonsense"],
+        ["nonsense"],
+    ):
         code, out, err = meshscope(*arguments)
         assert (code, out) == (2, "")
         assert "Error" in err

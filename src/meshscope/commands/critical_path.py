@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from .opening import open_trace
+from .opening import next_command, open_trace
 from .options import Format, FormatOption, RunPath, TopologyOption
 from .output import emit, print_json
 
@@ -33,4 +33,4 @@ def critical_path(
         return
     emit(critical_path_to_text(result, markdown=output is Format.MARKDOWN))
     if output is Format.TEXT:
-        emit(f"\nNext: meshscope whatif {path} --fix rank=N")
+        emit(next_command("whatif", path, " --fix rank=N"))

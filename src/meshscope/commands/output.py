@@ -1,10 +1,13 @@
-"""Writing results to stdout."""
+"""Writing results to stdout, and remarks to stderr."""
 
 from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from typing import Any
+
+from meshscope.probe.schema.printable import printable
 
 
 def print_json(value: dict[str, Any]) -> None:
@@ -22,3 +25,9 @@ def emit(text: str) -> None:
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def say(clause: str) -> None:
+    """Write one line to stderr."""
+    with suppress(BrokenPipeError):
+        sys.stderr.write(f"meshscope: {printable(clause)}\n")

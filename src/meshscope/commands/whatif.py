@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from .opening import open_trace
+from .opening import next_command, open_trace
 from .options import Format, FormatOption, RunPath, TopologyOption
 from .output import emit, print_json
 
@@ -46,4 +46,4 @@ def whatif(
         return
     emit(prediction_to_text(result, markdown=output is Format.MARKDOWN))
     if output is Format.TEXT:
-        emit(f"\nNext: meshscope diagnose {path}")
+        emit(next_command("diagnose", path))
