@@ -29,6 +29,7 @@ from .identity import (
 )
 from .rank_watch import RankWatch
 from .schema.errors import ConfigError, RunDirectoryError
+from .schema.listing import listed
 from .schema.manifest import MANIFEST_NAME, rank_directories, read_json
 from .schema.printable import printable
 from .schema.rundir import create_run
@@ -191,8 +192,11 @@ def _report(run_path: Path, *, dormant: bool) -> None:
             "is the command a launcher such as torchrun?"
         )
     if unfinished:
-        listed = ", ".join(map(str, unfinished[:16]))
-        _say(f"killed before they closed their capture: ranks {listed}; what they recorded is kept")
+        ranks_named = listed(unfinished, most=16)
+        _say(
+            f"killed before they closed their capture: ranks {ranks_named}; "
+            "what they recorded is kept"
+        )
 
 
 def _say(clause: str) -> None:

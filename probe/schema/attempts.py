@@ -25,10 +25,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from .assemble import manifest_groups, manifest_names
+from .listing import listed
 from .rank_records import RankRecords
 from .step_numbers import align_steps, attached_while_running
 
-_LISTED = 8
 _FAR_NS = 1 << 62
 
 
@@ -169,9 +169,8 @@ def _on_the_last_machine(attempts: list[Attempt], limits: list[str]) -> list[Att
     for number, attempt in enumerate(attempts, 1):
         moved = [rank for rank, part in attempt.parts.items() if _boot(part) != boots[rank]]
         if moved:
-            listed = ", ".join(map(str, moved[:_LISTED]))
             limits.append(
-                f"attempt {number} of the job is left out: ranks {listed} ran on other machines "
+                f"attempt {number} of the job is left out: ranks {listed(moved)} ran on other machines "
                 "then, whose clocks cannot be compared with those of the last attempt"
             )
         else:
@@ -205,9 +204,7 @@ def _stated(attempts: Sequence[Attempt]) -> list[str]:
             )
         absent = sorted(everybody - attempt.parts.keys())
         if absent:
-            listed = ", ".join(map(str, absent[:_LISTED]))
-            more = f" and {len(absent) - _LISTED} more" if len(absent) > _LISTED else ""
-            limits.append(f"attempt {number} of the job has no capture of ranks {listed}{more}")
+            limits.append(f"attempt {number} of the job has no capture of ranks {listed(absent)}")
         first_step += last_step + 1
     return limits
 

@@ -221,9 +221,16 @@ def require_run(path: Path) -> None:
     if not any(path.iterdir()):
         raise RunDirectoryError("the directory is empty", where=str(path), remedy=remedy)
     if not is_run_directory(path):
-        if runs := list_runs(path):
-            remedy = f"It holds {len(runs)} runs; name one of them, such as {runs[-1]}"
+        remedy = name_a_run_in(path) or remedy
         raise RunDirectoryError("is not a run directory", where=str(path), remedy=remedy)
+
+
+def name_a_run_in(root: Path) -> str:
+    """Return the advice to name one of the runs in a directory; empty if it holds none."""
+    runs = list_runs(root)
+    if not runs:
+        return ""
+    return f"It holds {len(runs)} runs; name one of them, such as {runs[-1]}"
 
 
 def _read_manifest(path: Path, limits: list[str]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from meshscope.analyze.trace import Trace
 from meshscope.probe.schema.errors import TraceFormatError
+from meshscope.probe.schema.listing import listed
 from meshscope.probe.schema.tables import COLLECTIVE, GROUP, P2P, RUN, TABLES
 from meshscope.probe.schema.terms import CaptureLevel
 
@@ -150,7 +151,7 @@ def _limits(ranks: Sequence[RankFile], world_size: int) -> Iterator[str]:
     if not any(r.world_size for r in ranks):
         yield f"No file names the world size; it is taken to be {world_size}."
     elif len(ranks) < world_size:
-        present = _shorten([r.rank for r in ranks])
+        present = listed([r.rank for r in ranks])
         yield f"The world has {world_size} ranks, of which {len(ranks)} are here: {present}."
     if len({r.has_base_time for r in ranks}) > 1:
         yield "Some files have a time base and some have none: times of ranks cannot be compared."
@@ -161,11 +162,6 @@ def _limits(ranks: Sequence[RankFile], world_size: int) -> Iterator[str]:
             clauses[note].append(one.rank)
         counts.update(one.communication.counts)
     for clause, where in clauses.items():
-        yield f"Rank {_shorten(where)}: {clause}."
+        yield f"Rank {listed(where)}: {clause}."
     for clause, count in counts.items():
         yield f"{count} {clause}."
-
-
-def _shorten(ranks: Sequence[int]) -> str:
-    shown = ", ".join(map(str, ranks[:8]))
-    return shown if len(ranks) <= 8 else f"{shown} … ({len(ranks)} ranks)"

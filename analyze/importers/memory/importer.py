@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from meshscope.analyze.trace import Trace
 from meshscope.probe.schema.errors import TraceFormatError
+from meshscope.probe.schema.listing import listed
 from meshscope.probe.schema.tables import MEMORY, RUN, TABLES
 from meshscope.probe.schema.terms import CaptureLevel, MemoryPhase
 
@@ -30,7 +31,6 @@ _READERS = {
 MEMORY_FORMATS = tuple(_READERS)
 """Formats of files about the memory of one rank."""
 _NO_STEP, _NO_STAGE = -1, -1
-_SHOWN = 8
 
 
 def import_memory(
@@ -134,6 +134,4 @@ def _limits(records: Mapping[int, MemoryRecord]) -> Iterator[str]:
         for note in records[rank].notes:
             where[note].append(rank)
     for note, ranks in where.items():
-        shown = ", ".join(map(str, ranks[:_SHOWN]))
-        more = f" … ({len(ranks)} ranks)" if len(ranks) > _SHOWN else ""
-        yield f"Rank {shown}{more}: {note}."
+        yield f"Rank {listed(ranks)}: {note}."

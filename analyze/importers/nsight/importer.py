@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from meshscope.analyze.trace import Trace
 from meshscope.probe.schema.errors import TraceFormatError
+from meshscope.probe.schema.listing import listed
 from meshscope.probe.schema.tables import COLLECTIVE, GROUP, P2P, RUN, TABLES
 from meshscope.probe.schema.terms import CaptureLevel
 
@@ -32,7 +33,6 @@ from .ranks import NumberedProcess, number_by_device, number_processes
 
 _KNOWN_VERSIONS = ("2", "3")
 """Major versions of the schema that this reader knows."""
-_SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,7 +280,7 @@ def _limits(ranks: Sequence[_Rank], world_size: int) -> Iterator[str]:
     if not any(r.joined for r in ranks):
         yield f"No file names the world size; it is taken to be {world_size}."
     elif len(ranks) < world_size:
-        present = _shorten([r.rank for r in ranks])
+        present = listed([r.rank for r in ranks])
         yield f"The world has {world_size} ranks, of which {len(ranks)} are here: {present}."
     if len({r.has_base_time for r in ranks}) > 1:
         yield "Some files have a start time and some have none: times of ranks cannot be compared."
@@ -291,11 +291,6 @@ def _limits(ranks: Sequence[_Rank], world_size: int) -> Iterator[str]:
             where[note].append(one.rank)
         counts.update(one.found.communication.counts)
     for clause, which in where.items():
-        yield f"Rank {_shorten(which)}: {clause}."
+        yield f"Rank {listed(which)}: {clause}."
     for clause, count in counts.items():
         yield f"{count} {clause}."
-
-
-def _shorten(ranks: Sequence[int]) -> str:
-    shown = ", ".join(map(str, ranks[:_SHOWN]))
-    return shown if len(ranks) <= _SHOWN else f"{shown} … ({len(ranks)} ranks)"
