@@ -25,8 +25,6 @@ from meshscope.probe.schema.terms import Axis, KernelCategory
 from .topology import contradictions, with_axes
 from .trace import Trace
 
-"""Group ids that an error lists."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatedGroup:

@@ -20,7 +20,6 @@ from .segment import decode_records, read_segment, records_to_batch, segment_pat
 from .step_detail import add_detail, numbers_present
 
 _REPORTED_COUNTERS = ("_dropped", "_errors", "_unseen")
-"""Damaged slots that a limit names one by one."""
 
 
 class LastSeen(NamedTuple):

@@ -17,13 +17,13 @@ import pyarrow as pa
 
 from meshscope.analyze.trace import Trace
 from meshscope.probe.schema.errors import TraceFormatError
-from meshscope.probe.schema.listing import listed
 from meshscope.probe.schema.tables import COLLECTIVE, GROUP, P2P, RUN, TABLES
 from meshscope.probe.schema.terms import CaptureLevel
 
 from ..detect import InputFile
 from ..kineto.communication import CommunicationFrames, assemble
 from ..kineto.groups import NamedGroup
+from ..rank_limits import missing_ranks, shared_notes
 from .activities import Activities, Names, read_calls, read_device
 from .database import MISSING, Database, IntArray
 from .nccl import Membership, communicator_name, memberships
@@ -277,20 +277,13 @@ def _tables(ranks: Sequence[_Rank], communication: CommunicationFrames) -> dict[
 
 def _limits(ranks: Sequence[_Rank], world_size: int) -> Iterator[str]:
     """Yield what the files do not hold, one sentence for all ranks that share it."""
-    if not any(r.joined for r in ranks):
-        yield f"No file names the world size; it is taken to be {world_size}."
-    elif len(ranks) < world_size:
-        present = listed([r.rank for r in ranks])
-        yield f"The world has {world_size} ranks, of which {len(ranks)} are here: {present}."
+    is_named = any(r.joined for r in ranks)
+    yield from missing_ranks([r.rank for r in ranks], world_size, is_named=is_named)
     if len({r.has_base_time for r in ranks}) > 1:
         yield "Some files have a start time and some have none: times of ranks cannot be compared."
-    where: dict[str, list[int]] = defaultdict(list)
+    yield from shared_notes((r.rank, r.found.notes) for r in ranks)
     counts: Counter[str] = Counter()
     for one in ranks:
-        for note in one.found.notes:
-            where[note].append(one.rank)
         counts.update(one.found.communication.counts)
-    for clause, which in where.items():
-        yield f"Rank {listed(which)}: {clause}."
     for clause, count in counts.items():
         yield f"{count} {clause}."
