@@ -21,9 +21,9 @@ from .full_records import FULL_RECORDS, FullRecords
 from .rank_manifest import RankManifest
 from .ring import RingWriter
 from .schema.errors import ConfigError
+from .schema.record_payloads import encode_records
 from .schema.records import DRAINED_RECORD
 from .schema.ring import SLOT_BYTES, split_records
-from .schema.segment import encode_records
 from .segment_series import SegmentSeries, SeriesBounds
 
 if TYPE_CHECKING:

@@ -14,9 +14,10 @@ from .clock_steps import clock_steps
 from .errors import FormatVersionError, RunDirectoryError, SegmentError
 from .listing import listed
 from .manifest import ENDED_NAME, MANIFEST_NAME, check_format_version, read_json
+from .record_payloads import decode_records, records_to_batch
 from .records import DRAINED_RECORD, RECORD_TYPES, RecordType
 from .ring import RING_NAME, RingContents, read_ring
-from .segment import decode_records, read_segment, records_to_batch, segment_paths
+from .segment import read_segment, segment_paths
 from .step_detail import add_detail, numbers_present
 
 _REPORTED_COUNTERS = ("_dropped", "_errors", "_unseen")
