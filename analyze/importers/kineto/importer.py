@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from meshscope.analyze.trace import Trace
 from meshscope.probe.schema.errors import TraceFormatError
-from meshscope.probe.schema.tables import COLLECTIVE, GROUP, P2P, RUN, TABLES
+from meshscope.probe.schema.tables import RUN, TABLES
 from meshscope.probe.schema.terms import CaptureLevel
 
 from ...stored_tables import STORED, StoredTable, Tables, open_stored
@@ -129,14 +129,7 @@ def _tables(ranks: Sequence[RankFile], communication: CommunicationFrames) -> di
     for name in ranks[0].tables:
         parts = pa.concat_tables([r.tables[name] for r in ranks])
         tables[name] = parts.unify_dictionaries().combine_chunks()
-    for spec, frame in (
-        (COLLECTIVE, communication.collective),
-        (P2P, communication.p2p),
-        (GROUP, communication.group),
-    ):
-        if len(frame):
-            tables[spec.name] = spec.conform(pa.Table.from_pandas(frame, preserve_index=False))
-    return tables
+    return tables | communication.tables()
 
 
 def _stored(ranks: Sequence[RankFile], temporary: TemporaryFolder | None) -> dict[str, StoredTable]:

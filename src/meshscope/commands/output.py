@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 from meshscope.probe.schema.printable import printable
+
+from .options import Format
 
 
 def print_json(value: dict[str, Any]) -> None:
@@ -16,6 +19,28 @@ def print_json(value: dict[str, Any]) -> None:
 
     encoded = msgspec.json.encode(value, enc_hook=lambda scalar: scalar.item())
     emit(msgspec.json.format(encoded, indent=1).decode())
+
+
+def show(
+    output: Format,
+    as_json: Callable[[], dict[str, Any]],
+    as_text: Callable[..., str],
+    following: str,
+) -> None:
+    """Write a result in the form that was asked for.
+
+    Args:
+        output: The form.
+        as_json: Returns the result for programs.
+        as_text: Returns it for people; gets ``markdown``.
+        following: The line that names the next command; ends a text only.
+    """
+    if output is Format.JSON:
+        print_json(as_json())
+        return
+    emit(as_text(markdown=output is Format.MARKDOWN))
+    if output is Format.TEXT:
+        emit(following)
 
 
 def emit(text: str) -> None:
