@@ -230,7 +230,8 @@ def name_a_run_in(root: Path) -> str:
     runs = list_runs(root)
     if not runs:
         return ""
-    return f"It holds {len(runs)} runs; name one of them, such as {runs[-1]}"
+    held = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
+    return f"It holds {held}; name one, such as {runs[-1]}"
 
 
 def _read_manifest(path: Path, limits: list[str]) -> dict[str, Any]:
