@@ -48,23 +48,35 @@ def attach(  # noqa: PLR0913 - one argument for each option
     ] = False,
 ) -> None:
     """Switch recording on in a running job, or off again: meshscope attach --run RUN."""
-    from meshscope.probe.control.orders import change_level, order
-
     _check_one_order(level=level, status=status, off=detach or remove)
     endpoints = _endpoints(run, pid, timeout, unsafe_gdb=unsafe_gdb)
-    verb = "status" if status else "detach" if detach or remove else "attach"
     if level is not None and endpoints.here:
-        first_step, outcome = change_level(endpoints.here, level, timeout)
-        clause = f"at level {level} from step {first_step} on"
+        outcome, clause = _change_level(endpoints.here, level, timeout)
     else:
-        fields = {"remove": remove} if verb == "detach" else {}
-        wanted = {"status": (), "detach": ("off",), "attach": ("recording",)}[verb]
-        outcome = order(endpoints.here, verb, fields, wanted, timeout)
-        clause = {"status": "", "detach": "off", "attach": "recording"}[verb]
+        verb = "status" if status else "detach" if detach or remove else "attach"
+        outcome, clause = _order(endpoints.here, verb, timeout, remove=remove)
     _report(outcome, clause)
     for line in endpoints.missing:
         say(line)
     raise typer.Exit(1 if endpoints.missing or outcome.failed or outcome.pending else 0)
+
+
+def _change_level(here: list[Endpoint], level: str, timeout_s: float) -> tuple[Outcome, str]:
+    from meshscope.probe.control.orders import change_level
+
+    first_step, outcome = change_level(here, level, timeout_s)
+    return outcome, f"at level {level} from step {first_step} on"
+
+
+def _order(
+    here: list[Endpoint], verb: str, timeout_s: float, *, remove: bool
+) -> tuple[Outcome, str]:
+    """Return what the ranks answered, and what those that follow do now."""
+    from meshscope.probe.control.orders import order
+
+    fields = {"remove": remove} if verb == "detach" else {}
+    state = {"status": "", "detach": "off", "attach": "recording"}[verb]
+    return order(here, verb, fields, (state,) if state else (), timeout_s), state
 
 
 def _check_one_order(**orders: object) -> None:
