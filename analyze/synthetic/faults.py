@@ -1,7 +1,7 @@
 """Faults that a synthetic job can have, each with a place and an amount.
 
 Written as ``kind:key=value,key=value``, for example ``slow_rank:rank=5,factor=1.2``.
-What a fault does to the job is in ``durations``, ``step_end`` and ``record``.
+What a fault does to the job is in ``durations``, ``rows`` and ``record``.
 """
 
 from __future__ import annotations
