@@ -1,6 +1,7 @@
 """Synthetic jobs: faults as they are written, hangs, hidden stragglers, overlap, run directories."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
