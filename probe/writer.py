@@ -24,8 +24,8 @@ from .rank_manifest import RankManifest
 from .ring import RingWriter
 from .schema.errors import ConfigError
 from .schema.records import DRAINED_RECORD
-from .schema.ring import SLOT_BYTES, split_records
 from .schema.segment import SegmentFile, encode_records
+from .schema.slots import SLOT_BYTES, split_records
 
 if TYPE_CHECKING:
     import numpy as np

@@ -251,7 +251,7 @@ class _Shifts:
                 for group_id, end in _ends_of_groups(moved, groups).items():
                     ends[group_id] = max(end, ends.get(group_id, 0))
             newest = [int(pc.max(table["slot_seq"]).as_py()) for table in part.tables.values()]
-            self._slots[rank] = max(newest, default=self._slots.get(rank, 0) - 1) + 1
+            self._slots[rank] = max(newest, default=self._slots.get(rank, 0))
         self._steps += last_step + 1
         for group_id, end in ends.items():
             self._operations[group_id] = max(end, self._operations.get(group_id, 0))
