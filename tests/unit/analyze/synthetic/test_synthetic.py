@@ -5,7 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from meshscope.analyze.diagnose import diagnose
+from meshscope.analyze.diagnosis import diagnose
 from meshscope.analyze.load import load_trace
 from meshscope.analyze.synthetic import (
     Costs,
