@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 import numpy as np
 import pandas as pd
 
@@ -31,12 +33,20 @@ def detect_in(trace: Trace, windows: StepWindows, ledger: Ledger) -> DetectionRe
     return detect(durations, trace.layout)
 
 
-def expected_work(work: Work, peer_ns: FloatArray, detection: DetectionResult | None) -> FloatArray:
+def expected_work(
+    work: Work, peer_ns: FloatArray, detection: DetectionResult | None, clocked: Set[int]
+) -> FloatArray:
     """Return what each cell should have taken; NaN where nothing tells.
 
     For slow ranks that were found by the work of other stages or by their own past it is
     their own time less the slow-down, in the steps in which they were slow: their peers
     had other microbatches. For all others it is the work of their peers.
+
+    Args:
+        work: The work of all ranks, without what slow clocks cost.
+        peer_ns: What the peers of each cell's rank worked.
+        detection: Its slow-downs.
+        clocked: Ranks with a slow clock, whose slow-downs contain what is taken out already.
     """
     if detection is None:
         return peer_ns
@@ -44,7 +54,7 @@ def expected_work(work: Work, peer_ns: FloatArray, detection: DetectionResult | 
     rank, step = work.cells["rank"].to_numpy(), work.cells["step"].to_numpy()
     own, compute = work.cells["work_ns"].to_numpy(), work.cells["compute_ns"].to_numpy()
     for verdict in detection.suspects:
-        if verdict.evidence is Evidence.PEERS or not verdict.slowdown:
+        if verdict.evidence is Evidence.PEERS or not verdict.slowdown or verdict.rank in clocked:
             continue
         mine = rank == verdict.rank
         bad = mine & (step >= verdict.first_bad_step) & (step <= verdict.last_bad_step)

@@ -175,6 +175,11 @@ def _twelve_steps(draw: Draw, job: SyntheticJob) -> dict[str, Any]:
     return {"steps": 12}
 
 
+def _sampled(draw: Draw, job: SyntheticJob) -> dict[str, Any]:
+    """Return ten samples of the devices a second, as the node agent takes them in a burst."""
+    return {"sample_interval_ns": 100_000_000}
+
+
 def _several_hosts(draw: Draw, job: SyntheticJob) -> dict[str, Any]:
     return {"ranks_per_host": 4}
 
@@ -189,7 +194,7 @@ ROWS = {
     "slow rank from mid-run": Row(faults=_late_slow_rank),
     "slow rank every other step": Row(faults=_slow_rank_at_times),
     "slow tensor-parallel member": Row(faults=_slow_member, needs=Needs.TENSOR),
-    "hot device": Row(faults=_hot_device),
+    "hot device": Row(faults=_hot_device, changes=_sampled),
     "slow rank, dp 1": Row(faults=_slow_rank, needs=Needs.ONE_REPLICA | Needs.TENSOR),
     "slow rank from mid-run, dp 1": Row(
         faults=_slow_rank_with_past, needs=Needs.LONE_RANKS, changes=_long
