@@ -116,9 +116,46 @@ def attribute(
     )
     # Not needed any more, and as large as the replays that follow.
     del work, peer_ns, clocks
-    unions = unions_of([player.union for player in players])
-    masks = coalitions(unions)
+    masks = coalitions(unions_of([player.union for player in players]))
     times, waiting = _replayed(program, players, overlaps, masks)
+    causes = _causes(players, masks, times, waiting, measured)
+    return Attribution(
+        ranks=ranks,
+        limits=limits,
+        causes=causes,
+        replayed_ns=float(times[-1]),
+        waiting=_wait_account(ledger, waiting),
+        detection=detection,
+    )
+
+
+def _replayed(
+    program: Program, players: list[Player], overlaps: list[Overlap], masks: IntArray
+) -> tuple[FloatArray, FloatArray]:
+    """Return step time and waiting of every coalition of causes."""
+    keep = membership(masks, len(players))
+    keep = np.vstack([keep, kept_overlaps(keep, overlaps)])
+    effects = [*(own.effect for own in players), *(own.given_back for own in overlaps)]
+    return replay_scenarios(program, effects, keep)
+
+
+def _causes(
+    players: list[Player],
+    masks: IntArray,
+    times: FloatArray,
+    waiting: FloatArray,
+    measured: float,
+) -> tuple[Cause, ...]:
+    """Return what each player is charged with, the largest share first.
+
+    Args:
+        players: All causes.
+        masks: The coalitions that were replayed.
+        times: The step time of each.
+        waiting: The waiting in it.
+        measured: The measured step time, ns.
+    """
+    unions = unions_of([player.union for player in players])
     causes = [
         Cause(
             kind=player.kind,
@@ -136,24 +173,7 @@ def attribute(
             strict=True,
         )
     ]
-    return Attribution(
-        ranks=ranks,
-        limits=limits,
-        causes=tuple(sorted(causes, key=lambda cause: -cause.share_frac)),
-        replayed_ns=float(times[-1]),
-        waiting=_wait_account(ledger, waiting),
-        detection=detection,
-    )
-
-
-def _replayed(
-    program: Program, players: list[Player], overlaps: list[Overlap], masks: IntArray
-) -> tuple[FloatArray, FloatArray]:
-    """Return step time and waiting of every coalition of causes."""
-    keep = membership(masks, len(players))
-    keep = np.vstack([keep, kept_overlaps(keep, overlaps)])
-    effects = [*(own.effect for own in players), *(own.given_back for own in overlaps)]
-    return replay_scenarios(program, effects, keep)
+    return tuple(sorted(causes, key=lambda cause: -cause.share_frac))
 
 
 def _is_suspect(

@@ -11,11 +11,13 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from .device_health import BUSY, LEAST_PEERS, LEAST_SAMPLES
 from .effects import median_of_others
 from .intervals import IntArray
+from .kernel_coverage import common_kernel_steps, has_kernels
 from .peaks import rated_clock
 from .replay import FloatArray
 from .steps import StepWindows
@@ -74,7 +76,7 @@ def device_steps(trace: Trace, windows: StepWindows, peak_flops: float | None) -
     """
     frame = windows.frame[["rank", "step"]].copy()
     frame[list(_COLUMNS)] = np.nan
-    why = _unknown(trace)
+    why = _unknown(trace, windows)
     if why:
         return DeviceSteps(frame, "", why, why, {})
     begin_ns = int(windows.frame["start_ns"].min()) - windows.default_shift_ns
@@ -90,6 +92,7 @@ def device_steps(trace: Trace, windows: StepWindows, peak_flops: float | None) -
             shift = windows.default_shift_ns
             values[rows] = _of_steps(devices.samples[place], borders[rows] - shift)
     frame[list(_COLUMNS)] = values
+    frame.loc[~_is_device_time(trace, windows), list(_COLUMNS)] = np.nan
     frame["peer_hz"] = _peers(frame, {n: devices.names.get(p, "") for n, p in own_device.items()})
     clock, memory = (
         "" if frame[name].notna().any() else _why(frame, otherwise)
@@ -102,12 +105,27 @@ def device_steps(trace: Trace, windows: StepWindows, peak_flops: float | None) -
     return DeviceSteps(frame, "" if clock else devices.reference, clock, memory, hosts)
 
 
-def _unknown(trace: Trace) -> str:
+def _unknown(trace: Trace, windows: StepWindows) -> str:
     if not trace.row_count("device_sample") or trace.per_step_clock:
         return NO_SAMPLES
     if not trace.row_count("rank_device"):
         return "which rank ran on which of the sampled devices is not known"
+    if not _is_device_time(trace, windows).any():
+        return "computing was timed on the host, which only launches it"
     return ""
+
+
+def _is_device_time(trace: Trace, windows: StepWindows) -> npt.NDArray[np.bool_]:
+    """Return for each row of the windows whether its computing is that of a device.
+
+    In a capture of ours on a GPU it is where spans or kernels were timed there.
+    """
+    step = windows.frame["step"]
+    name = str(trace.run.get("device_name") or "")
+    on_host = trace.origin == "meshscope" and name and not name.startswith("CPU")
+    if not on_host or trace.frame("span")["device_dur_ns"].notna().any():
+        return np.ones(len(step), dtype=bool)
+    return has_kernels(trace, step, common_kernel_steps(trace, windows.ranks))
 
 
 def _why(frame: pd.DataFrame, otherwise: str) -> str:
@@ -150,7 +168,7 @@ def _devices(trace: Trace, around: tuple[int, int], peak_flops: float | None) ->
             sources.add("the highest clock of the device")
     rows = trace.frame("device_sample").astype({"host": str, "uuid": str})
     rows = rows[rows["time_ns"].between(*around)]
-    rows = rows.sort_values("time_ns").drop_duplicates(["host", "uuid", "time_ns"])
+    rows = rows.sort_values("time_ns", kind="stable").drop_duplicates(["host", "uuid", "time_ns"])
     for (host, uuid), own in rows.groupby(["host", "uuid"]):
         place = (str(host), str(uuid))
         device = _device(own, full.get(place, np.nan))

@@ -12,11 +12,11 @@ from .attribution import MAX_UNSEEN, Attribution
 from .bubble import microbatches_of, schedule_of
 from .causes import ranks_of
 from .findings import find
-from .ledger import CLASSES
+from .ledger import CLASSES, REFINED
 from .measure import measure
 from .memory import peak_memory_frac
 from .recording import probe_cost
-from .refinement import REFINED, SLOWED, Refinement, refine_compute, refine_ledger
+from .refinement import SLOWED, Refinement, refine_compute, refine_ledger
 from .results import Bar, Diagnosis
 from .stepless import diagnose_without_steps, has_no_steps
 from .trace import Trace

@@ -32,15 +32,13 @@ from meshscope.probe.schema.terms import KernelCategory
 from .device_steps import MEMORY_BOUND, DeviceSteps
 from .intervals import IntArray, covered_length, pair, union
 from .kernel_coverage import common_kernel_steps, has_kernels
-from .ledger import COMPUTE_CLASSES, UNSEPARATED
+from .ledger import COMPUTE_CLASSES, REFINED, UNSEPARATED
 from .results import Utilization
 from .steps import StepWindows
 from .trace import Trace
 
 SLOWED = tuple(name for name in COMPUTE_CLASSES if name != "optimizer")
 """Classes that are refined."""
-REFINED = ("clock", "memory_bound")
-"""Classes that are taken out of them where the devices were sampled."""
 MIN_ALONE = 3
 """Least number of kernels alone whose median others are compared with."""
 MIN_BESIDE = 0.5
