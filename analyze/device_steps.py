@@ -30,8 +30,8 @@ SLOW_SAMPLING = 1.5
 MIN_COVERED = 0.5
 MEMORY_BOUND = 0.6
 """Share of the memory bandwidth from which a sample is bound by it, if it is also more than the
-share of time in which tensor cores worked. Nsight Compute draws the line between bound by a unit
-and bound by latency at the same 60 %."""
+share of time in which tensor cores worked. A choice: with less of either, latency is what a kernel
+commonly waits for."""
 NO_SAMPLES = "no device was sampled (the node agent did not run, or found none)"
 _COLUMNS = ("clock_hz", "peer_hz", "clock_lost_frac", "bound_frac", "memory_lost_frac")
 
