@@ -23,6 +23,7 @@ from .causes import (
     explained_by_experts,
     find_players,
     kept_overlaps,
+    sequence_effect,
     suspects_of,
     with_experts,
     without_slow_clocks,
@@ -31,7 +32,7 @@ from .communication import CommunicationEvents
 from .detection import DetectionResult
 from .detection.suspicion import cleared_ranks, detect_in, expected_work
 from .device_steps import DeviceSteps
-from .effects import Work, excess_by_rank, peer_centre, place_work
+from .effects import Expected, Work, excess_by_rank, peer_centre, place_work
 from .intervals import IntArray
 from .ledger import WAIT_CLASSES, Ledger
 from .program import Program
@@ -95,13 +96,17 @@ def attribute(
     recorded = place_work(trace, program, ledger)
     work, clocks = without_slow_clocks(recorded, program, ledger, devices)
     del recorded
-    clocked = {rank for clock in clocks for rank in clock.ranks}
     hidden = events.unseen_frac > MAX_UNSEEN
     detection = None if hidden else detect_in(trace, program.windows, ledger)
-    peer_ns = expected_work(work, peer_centre(work), detection, clocked)
-    ranks = excess_by_rank(work, peer_ns)
-    ranks["clock_ns"] = _clock_by_rank(work, ranks["rank"])
+    peers = peer_centre(work)
+    ranks = _compared(work, peers)
     measured = program.windows.step_time_ns
+    unlike = ranks.loc[_is_suspect(ranks, waits, measured, detection), "rank"].tolist()
+    unlike += [] if detection is None else [verdict.rank for verdict in detection.suspects]
+    unlike += [rank for clock in clocks for rank in clock.ranks]
+    sequence = sequence_effect(trace, program, ledger, work, unlike)
+    expected = _expected(work, ranks, Expected(peers, sequence), detection)
+    ranks = _compared(work, expected.work_ns)
     ranks["suspect"] = _is_suspect(ranks, waits, measured, detection) & (not hidden)
     limits = tuple(_limits(work, program, events))
     if hidden or events.lonely_frac > MAX_LONELY:
@@ -111,32 +116,37 @@ def attribute(
     slowdowns = dict(zip(slow["rank"].tolist(), slow["slowdown"].tolist(), strict=True))
     by_experts = explained_by_experts(events.frame, slowdowns)
     suspects = with_experts(trace, suspects_of(trace, excess, MAX_SUSPECTS), by_experts)
-    players, overlaps = find_players(
-        trace, program, ledger, work, peer_ns, SlowRanks(suspects, clocks)
-    )
+    slow_ranks = SlowRanks(suspects, clocks)
+    players, overlaps = find_players(trace, program, ledger, work, expected, slow_ranks)
     # Not needed any more, and as large as the replays that follow.
-    del work, peer_ns, clocks
+    del work, peers, sequence, expected, clocks
     masks = coalitions(unions_of([player.union for player in players]))
     times, waiting = _replayed(program, players, overlaps, masks)
-    causes = _causes(players, masks, times, waiting, measured)
     return Attribution(
         ranks=ranks,
         limits=limits,
-        causes=causes,
+        causes=_causes(players, masks, times, waiting, measured),
         replayed_ns=float(times[-1]),
         waiting=_wait_account(ledger, waiting),
         detection=detection,
     )
 
 
-def _replayed(
-    program: Program, players: list[Player], overlaps: list[Overlap], masks: IntArray
-) -> tuple[FloatArray, FloatArray]:
-    """Return step time and waiting of every coalition of causes."""
-    keep = membership(masks, len(players))
-    keep = np.vstack([keep, kept_overlaps(keep, overlaps)])
-    effects = [*(own.effect for own in players), *(own.given_back for own in overlaps)]
-    return replay_scenarios(program, effects, keep)
+def _expected(
+    work: Work, ranks: pd.DataFrame, peers: Expected, detection: DetectionResult | None
+) -> Expected:
+    """Return what each cell should have taken, given what its peers took for their own work."""
+    seen = set(ranks.loc[ranks["z"] >= MIN_Z, "rank"].tolist())
+    if peers.unequal_ns is not None:
+        peers = peers._replace(work_ns=peer_centre(work, peers.unequal_ns))
+    clocked = set(ranks.loc[ranks["clock_ns"] > 0, "rank"].tolist())
+    return expected_work(work, peers, seen, detection, clocked)
+
+
+def _compared(work: Work, expected_ns: FloatArray) -> pd.DataFrame:
+    """Return how much longer each rank works than expected, and what its clock cost besides."""
+    ranks = excess_by_rank(work, expected_ns)
+    return ranks.assign(clock_ns=_clock_by_rank(work, ranks["rank"]))
 
 
 def _causes(
@@ -174,6 +184,16 @@ def _causes(
         )
     ]
     return tuple(sorted(causes, key=lambda cause: -cause.share_frac))
+
+
+def _replayed(
+    program: Program, players: list[Player], overlaps: list[Overlap], masks: IntArray
+) -> tuple[FloatArray, FloatArray]:
+    """Return step time and waiting of every coalition of causes."""
+    keep = membership(masks, len(players))
+    keep = np.vstack([keep, kept_overlaps(keep, overlaps)])
+    effects = [*(own.effect for own in players), *(own.given_back for own in overlaps)]
+    return replay_scenarios(program, effects, keep)
 
 
 def _is_suspect(

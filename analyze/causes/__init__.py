@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..effects import Work, repaired_work, stage_centre
+from ..effects import Expected, Work, repaired_work, stage_centre
 from ..ledger import Ledger
 from ..program import Program
-from ..replay import FloatArray
 from ..trace import Trace
 from .clocks import SlowClock, clock_cells, of_single_ranks, without_slow_clocks
 from .data import sequence_effect
@@ -55,6 +54,7 @@ __all__ = [
     "kept_overlaps",
     "of_single_ranks",
     "ranks_of",
+    "sequence_effect",
     "suspects_of",
     "with_experts",
     "without_slow_clocks",
@@ -75,7 +75,7 @@ def find_players(
     program: Program,
     ledger: Ledger,
     work: Work,
-    peer_ns: FloatArray,
+    expected: Expected,
     slow: SlowRanks,
 ) -> tuple[list[Player], list[Overlap]]:
     """Return all causes that the capture can tell apart, and what two of them have together.
@@ -85,23 +85,21 @@ def find_players(
         program: The replay graph.
         ledger: The ledger of the same steps.
         work: The recorded work by cell, without what slow clocks cost.
-        peer_ns: What the peers of each cell's rank worked, ns; NaN without peers.
+        expected: What each cell would have taken on a healthy rank.
         slow: The ranks that are players of their own.
     """
     suspects, clocks = slow
     suspected = [rank for suspect in suspects for rank in suspect.ranks]
-    reference = repaired_work(work, peer_ns, suspected)
-    clocked = [rank for clock in clocks for rank in clock.ranks]
+    reference = repaired_work(work, expected.work_ns, suspected)
     residual = reference - stage_centre(work, reference)
-    sequence = sequence_effect(trace, program, ledger, work, [*suspected, *clocked])
     players = [
         *(Player("clock_throttle", own.where, Union.WORKERS, own.effect) for own in clocks),
         *worker_players(work, reference, suspects),
         *stage_players(trace, program, ledger, work, reference),
     ]
-    if sequence is not None:
-        residual = residual - sequence
-        effect = spread(work, sequence)
+    if expected.unequal_ns is not None:
+        residual = residual - expected.unequal_ns
+        effect = spread(work, expected.unequal_ns)
         players.append(Player("sequence_imbalance", {}, Union.DATA, effect))
     players.append(Player("jitter", {}, Union.DATA, spread(work, residual)))
     players += host_players(program, work)

@@ -7,15 +7,14 @@ from collections.abc import Set
 import numpy as np
 import pandas as pd
 
-from ..effects import Work
+from ..effects import Expected, Work
 from ..ledger import Ledger
 from ..steps import StepWindows
 from ..trace import Trace
-from .cube import FloatArray
 from .detect import detect
 from .durations import own_durations
 from .results import DetectionResult
-from .verdict import Evidence
+from .verdict import Evidence, RankVerdict
 
 MIN_STEPS = 3
 """With fewer steps their noise is not known, and the detection stays out."""
@@ -34,33 +33,49 @@ def detect_in(trace: Trace, windows: StepWindows, ledger: Ledger) -> DetectionRe
 
 
 def expected_work(
-    work: Work, peer_ns: FloatArray, detection: DetectionResult | None, clocked: Set[int]
-) -> FloatArray:
-    """Return what each cell should have taken; NaN where nothing tells.
+    work: Work,
+    peers: Expected,
+    seen_by_peers: set[int],
+    detection: DetectionResult | None,
+    clocked: Set[int],
+) -> Expected:
+    """Return what each cell should have taken.
 
-    For slow ranks that were found by the work of other stages or by their own past it is
-    their own time less the slow-down, in the steps in which they were slow: their peers
-    had other microbatches. For all others it is the work of their peers.
+    It is the work of the peers, on the rank's own microbatches where that is known. Where it
+    is not, and the peers do not show the excess of a slow rank, or it has none, it is the
+    rank's own time less the slow-down, in the steps in which it was slow: an average, which
+    does not tell where in a step the time was lost.
 
     Args:
-        work: The work of all ranks, without what slow clocks cost.
-        peer_ns: What the peers of each cell's rank worked.
-        detection: Its slow-downs.
+        work: The work by cell, without what slow clocks cost.
+        peers: What the peers of each cell's rank worked, or would have on its microbatches.
+        seen_by_peers: Ranks that exceed their peers by more than noise.
+        detection: The slow ranks.
         clocked: Ranks with a slow clock, whose slow-downs contain what is taken out already.
     """
-    if detection is None:
-        return peer_ns
-    expected = peer_ns.copy()
+    told = [] if detection is None else _told_otherwise(detection)
+    if not told:
+        return peers
+    expected, is_told = peers.work_ns.copy(), peers.unequal_ns is not None
     rank, step = work.cells["rank"].to_numpy(), work.cells["step"].to_numpy()
     own, compute = work.cells["work_ns"].to_numpy(), work.cells["compute_ns"].to_numpy()
-    for verdict in detection.suspects:
-        if verdict.evidence is Evidence.PEERS or not verdict.slowdown or verdict.rank in clocked:
+    for verdict in told:
+        if verdict.rank in clocked:
             continue
         mine = rank == verdict.rank
+        has_peers = bool(np.isfinite(expected[mine]).any())
+        if has_peers and (is_told or verdict.rank in seen_by_peers):
+            continue
         bad = mine & (step >= verdict.first_bad_step) & (step <= verdict.last_bad_step)
-        extra = compute * verdict.slowdown / (1.0 + verdict.slowdown)
+        slowdown = verdict.slowdown or 0.0
+        extra = compute * slowdown / (1.0 + slowdown)
         expected[mine] = np.where(bad, own - extra, own)[mine]
-    return expected
+    return peers._replace(work_ns=expected)
+
+
+def _told_otherwise(detection: DetectionResult) -> list[RankVerdict]:
+    """Return the slow ranks that were found by more than a comparison with their peers."""
+    return [v for v in detection.suspects if v.evidence is not Evidence.PEERS and v.slowdown]
 
 
 def cleared_ranks(ranks: pd.DataFrame, detection: DetectionResult | None) -> list[int]:

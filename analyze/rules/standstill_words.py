@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
+from meshscope.probe.schema.listing import listed
+
 from ..hang import OpenOperation, WaitGraph
 from ..results import Where
 from ..trace import FLIGHT_RECORDER, Trace
@@ -86,8 +88,7 @@ def rank_names(ranks: list[int] | tuple[int, ...]) -> str:
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
     if len(ranks) > 2 * SHOWN:
-        listed = ", ".join(map(str, ranks[: 2 * SHOWN]))
-        return f"ranks {listed} and {len(ranks) - 2 * SHOWN} more"
+        return f"ranks {listed(ranks, most=2 * SHOWN)}"
     return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
 
 

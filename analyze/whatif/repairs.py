@@ -15,9 +15,10 @@ from ..causes import (
     Suspect,
     find_players,
     of_single_ranks,
+    sequence_effect,
     without_slow_clocks,
 )
-from ..effects import Work, peer_centre, place_work
+from ..effects import Expected, Work, peer_centre, place_work
 from ..program import Program
 from ..replay import FloatArray
 from .changes import Change
@@ -36,12 +37,16 @@ def repair_effect(account: Account, program: Program, changes: Iterable[Change])
     """
     changes = list(changes)
     fixes = [change for change in changes if change.is_fix]
-    recorded = place_work(account.trace, program, account.ledger)
-    work, clocks = without_slow_clocks(recorded, program, account.ledger, account.devices)
-    peers = peer_centre(work)
-    suspects = _suspects(account, work, peers, fixes)
+    trace, ledger = account.trace, account.ledger
+    recorded = place_work(trace, program, ledger)
+    work, clocks = without_slow_clocks(recorded, program, ledger, account.devices)
+    suspects = _suspects(account, work, fixes)
+    unlike = [rank for suspect in suspects for rank in suspect.ranks]
+    unlike += [rank for clock in clocks for rank in clock.ranks]
+    sequence = sequence_effect(trace, program, ledger, work, unlike)
+    expected = Expected(peer_centre(work, sequence), sequence)
     slow = SlowRanks(suspects, of_single_ranks(clocks, program))
-    players, overlaps = find_players(account.trace, program, account.ledger, work, peers, slow)
+    players, overlaps = find_players(trace, program, ledger, work, expected, slow)
     taken = np.zeros(program.edge_count)
     chosen = _chosen(account, players, fixes)
     for number in chosen:
@@ -55,9 +60,7 @@ def repair_effect(account: Account, program: Program, changes: Iterable[Change])
     return taken
 
 
-def _suspects(
-    account: Account, work: Work, peers: FloatArray, fixes: list[Change]
-) -> list[Suspect]:
+def _suspects(account: Account, work: Work, fixes: list[Change]) -> list[Suspect]:
     """Return the ranks that are to be repaired, and those that were suspected anyhow."""
     wanted = set()
     for change in fixes:
@@ -65,6 +68,7 @@ def _suspects(
             wanted.add(_rank(account, change))
         elif change.name == "host":
             wanted.update(_ranks_of_host(account, change))
+    peers = peer_centre(work)
     alone = sorted(
         rank for rank in wanted if np.isnan(peers[(work.cells["rank"] == rank).to_numpy()]).all()
     )

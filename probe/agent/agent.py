@@ -286,13 +286,15 @@ class Agent:
             self._is_asked_to_trace = True
             self._wake()
 
-        # The launcher blocks signals around its own work, and its children inherit that.
+        # Blocked until now: by the launcher, whose children inherit that, or by the verb. One
+        # that waits arrives when they are unblocked, so the handlers have to be there first.
         handlers = {signal.SIGTERM: end, signal.SIGINT: end, signal.SIGUSR2: trace}
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, handlers)
         before = {number: signal.signal(number, act) for number, act in handlers.items()}
+        blocked = signal.pthread_sigmask(signal.SIG_UNBLOCK, handlers)
         try:
             yield
         finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
             for number, handler in before.items():
                 signal.signal(number, handler)
 

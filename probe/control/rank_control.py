@@ -117,4 +117,5 @@ class RankControl:
         except OSError:
             pass
         self._pointer = None
-        self.log.clear()
+        # A new one: the request that closed the socket is still to be noted in the old.
+        self.log = RequestLog()

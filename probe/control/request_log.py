@@ -56,11 +56,6 @@ class RequestLog:
         """Count an error of the probe."""
         self.errors += 1
 
-    def clear(self) -> None:
-        """Forget all requests."""
-        self.count = self.errors = 0
-        self._kept.clear()
-
     def to_json(self) -> list[dict[str, Any]]:
         """Return the newest requests, at most 256."""
         return list(self._kept)

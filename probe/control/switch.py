@@ -193,11 +193,21 @@ class RecordingSwitch(Generic[R]):
                 self.state = State.RECORDING
 
             if self._run_in_main_thread(hook):
+                if self._was_called_off_late():
+                    self._stop()
                 return
             recording.finish()
         except Exception as error:  # noqa: BLE001 - told in the status; training goes on
             self.error = f"{type(error).__name__}: {error}"
         self._closed()
+
+    def _was_called_off_late(self) -> bool:
+        """Tell whether somebody called the start off while the hooks went in."""
+        with self._lock:
+            was, self._is_called_off = self._is_called_off, False
+            if was:
+                self.state = State.STOPPING
+        return was
 
     def _stop(self) -> None:
         recording = self.recording

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 
@@ -58,6 +59,27 @@ def test_an_agent_that_is_killed_comes_back(tmp_path, environment, monkeypatch):
     manifest = json.loads(path.read_text())
     assert [before["pid"] for before in manifest["agents_before"]] == [pids[0]]
     assert manifest["closed_unix_ns"] is not None
+
+
+def test_an_agent_that_is_ended_before_it_listens_ends_in_order(tmp_path, environment):
+    """Fails when SIGTERM during the start of an agent leaves a directory that was not closed."""
+    run_path = create_run(tmp_path, "a", {})
+
+    def asked_to_end():
+        # Pending signals survive the start of another program.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    ended = subprocess.run(
+        [sys.executable, "-m", "meshscope", "agent", "--run", str(run_path)],
+        env=environment,
+        preexec_fn=asked_to_end,
+        timeout=PATIENCE_NS / 1e9,
+        check=False,
+    )
+    assert ended.returncode == 0
+    (path,) = run_path.glob("host-*/manifest.json")
+    assert json.loads(path.read_text())["closed_unix_ns"] is not None
 
 
 def test_an_agent_that_cannot_work_is_not_started_again(tmp_path, environment):

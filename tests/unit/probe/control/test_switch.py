@@ -138,6 +138,36 @@ def test_the_main_thread_can_end_it_whatever_another_thread_has_begun(switch, ma
     assert switch.take() is None
 
 
+def test_a_start_that_is_called_off_while_the_hooks_go_in_is_ended(made):
+    """Fails when what is called off at the last moment goes on to record."""
+    began, called_off = threading.Event(), threading.Event()
+
+    class Slow(Parts):
+        def hook(self):
+            self.ran.append(("hook", ""))
+            began.set()
+            called_off.wait(10)
+
+    def make():
+        made.append(Slow())
+        return made[-1]
+
+    switch = RecordingSwitch(make, lambda _: None)
+
+    def call_off():
+        began.wait(10)
+        # From another thread: the main one puts the hooks in meanwhile.
+        switch.turn_off(0.0)
+        called_off.set()
+
+    thread = threading.Thread(target=call_off)
+    thread.start()
+    switch.turn_on(0.0)
+    spin_until(State.OFF, switch)
+    thread.join()
+    assert [name for name, _ in made[0].ran] == ["prepare", "hook", "unhook", "finish"]
+
+
 def test_a_recording_that_was_taken_is_the_callers_to_close(switch, made):
     """Fails when a recording is closed twice, or by a thread that comes late."""
     recording = Parts()
