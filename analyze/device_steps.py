@@ -33,6 +33,9 @@ MEMORY_BOUND = 0.6
 share of time in which tensor cores worked. A choice: with less of either, latency is what a kernel
 commonly waits for."""
 NO_SAMPLES = "no device was sampled (the node agent did not run, or found none)"
+NOT_COUNTED = (
+    "the devices do not count what they use, and kernels are recorded without the bytes they move"
+)
 _COLUMNS = ("clock_hz", "peer_hz", "clock_lost_frac", "bound_frac", "memory_lost_frac")
 
 
@@ -98,7 +101,7 @@ def device_steps(trace: Trace, windows: StepWindows, peak_flops: float | None) -
         "" if frame[name].notna().any() else _why(frame, otherwise)
         for name, otherwise in (
             ("clock_lost_frac", "no full clock of the devices is known"),
-            ("bound_frac", "the devices do not count it"),
+            ("bound_frac", NOT_COUNTED),
         )
     )
     hosts = {n: host for n, (host, _) in own_device.items()}

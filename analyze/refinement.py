@@ -124,16 +124,20 @@ def refine_compute(
 
 def _untold(told: list[str], devices: DeviceSteps, where: str) -> Iterator[str]:
     """Say which parts of compute are not known, and why."""
-    hidden = "communication may hide in it"
     words = {
         "contention": "contention with communication",
-        "clock": f"a clock below the full one ({devices.clock_unknown or hidden})",
-        "memory_bound": f"bounds of memory bandwidth ({devices.memory_unknown or hidden}; kernels "
-        "are recorded without the bytes that they move)",
+        "clock": "clocks below the full one",
+        "memory_bound": "bounds of memory bandwidth",
     }
-    missing = ", ".join(text for name, text in words.items() if name not in told)
+    missing = [text for name, text in words.items() if name not in told]
     if missing:
-        yield f"this capture does not tell apart {missing}: in {where}"
+        yield f"this capture does not tell apart {', '.join(missing)}: they are in {where}"
+    reasons: dict[str, list[str]] = {}
+    for name, why in zip(REFINED, (devices.clock_unknown, devices.memory_unknown), strict=True):
+        if name not in told:
+            reasons.setdefault(why or "communication may hide in compute", []).append(words[name])
+    for why, names in reasons.items():
+        yield f"{' and '.join(names)} are not known: {why}"
 
 
 def _limits(ledger: pd.DataFrame, devices: DeviceSteps) -> Iterator[str]:
