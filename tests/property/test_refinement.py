@@ -8,7 +8,7 @@ from tests.tables import trace_of
 
 from meshscope.analyze.communication import communication_events
 from meshscope.analyze.device_steps import device_steps
-from meshscope.analyze.diagnose import diagnose
+from meshscope.analyze.diagnosis import diagnose
 from meshscope.analyze.ledger import CLASSES, REFINED, build_ledger
 from meshscope.analyze.refinement import SLOWED, refine_ledger
 from meshscope.analyze.steps import step_windows

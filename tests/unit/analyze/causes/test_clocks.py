@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from meshscope.analyze.diagnose import diagnose
+from meshscope.analyze.diagnosis import diagnose
 from meshscope.analyze.measure import measure
 from meshscope.analyze.synthetic import Costs, SyntheticJob, generate, parse_fault
 from meshscope.analyze.whatif import parse_changes, predict

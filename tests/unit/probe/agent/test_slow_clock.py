@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pytest
 from tests.played import play
 
-from meshscope.analyze.diagnose import diagnose
+from meshscope.analyze.diagnosis import diagnose
 from meshscope.analyze.load import load_trace
 from meshscope.analyze.synthetic import SyntheticJob, generate, parse_fault
 from meshscope.probe.agent.agent import Agent
