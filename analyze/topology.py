@@ -96,7 +96,7 @@ def _axis(
     named = named_axes(description)
     if layout is not None and len(ranks) > 1:
         axis = layout.axis_of(ranks)
-        if named == {Axis.EP} and layout.ep > 1 and axis in (Axis.DP, Axis.CP):
+        if Axis.EP in named and layout.ep > 1 and axis not in {*named, Axis.PP, Axis.OTHER}:
             # Experts are shared by ranks that are neighbours on an axis of the mesh.
             return Axis.EP, f"{_BY_NAME} {description!r}"
         if axis is not Axis.OTHER:

@@ -2,11 +2,14 @@
 
 A ``DeviceMesh`` that covers all ranks and names its dimensions states the layout
 outright, also where a dimension runs on the default group or where the group of one
-dimension has no name of its own.
+dimension has no name of its own. A trainer may divide the same ranks several times: for
+its data, its dense layers and its experts. The division along most axes is the layout;
+a dimension of experts tells only how many ranks share them.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import wraps
 from math import prod
 from typing import Any
@@ -32,7 +35,8 @@ class MeshHook:
         self._watch = watch
         self._facts = facts
         self._patches = Patches(self.source)
-        self._most_dimensions = 0
+        self._layout: ParallelLayout | None = None
+        self._experts = 1
 
     def install(self) -> None:
         """Wrap the constructor of meshes, now or when their module is imported."""
@@ -63,21 +67,40 @@ class MeshHook:
         return init
 
     def _met(self, mesh: Any) -> None:
-        """Learn the layout from a mesh over all ranks; of several, the one with most dimensions."""
+        """Learn from a mesh; of several layouts of all ranks, the one with most axes."""
         import torch.distributed as dist
 
         names = mesh.mesh_dim_names
         if not names or not dist.is_initialized() or dist.get_rank() != 0:
             return
-        if mesh.size() != dist.get_world_size():
-            return
-        sizes = tuple(mesh.mesh.shape)
-        if sum(size > 1 for size in sizes) <= self._most_dimensions:
-            return
-        layout = layout_of_mesh(tuple(names), sizes, mesh.mesh.flatten().tolist())
-        if layout is not None:
-            self._most_dimensions = sum(size > 1 for size in sizes)
-            self._facts.learn({"layout": layout.to_json()})
+        names, sizes = tuple(names), tuple(mesh.mesh.shape)
+        layout = None
+        if mesh.size() == dist.get_world_size():
+            layout = layout_of_mesh(names, sizes, mesh.mesh.flatten().tolist())
+        is_finer = layout is not None and _axes_of(layout) > _axes_of(self._layout)
+        experts = experts_of_mesh(names, sizes)
+        if is_finer or experts > self._experts:
+            self._layout = layout if is_finer else self._layout
+            self._experts = max(experts, self._experts)
+            if self._layout is not None:
+                known = _with_experts(self._layout, self._experts)
+                self._facts.learn({"layout": known.to_json()})
+
+
+def _axes_of(layout: ParallelLayout | None) -> int:
+    """Return along how many axes there is more than one rank."""
+    return 0 if layout is None else sum(getattr(layout, axis) > 1 for axis in MESH_AXES)
+
+
+def experts_of_mesh(names: tuple[str, ...], sizes: tuple[int, ...]) -> int:
+    """Return how many ranks share the experts by a mesh of any ranks, 1 where it has none."""
+    shared = [size for name, size in zip(names, sizes, strict=True) if axis_named(name) is Axis.EP]
+    return max(shared, default=1)
+
+
+def _with_experts(layout: ParallelLayout, experts: int) -> ParallelLayout:
+    """Return the layout with its experts, where they are shared along data and context only."""
+    return replace(layout, ep=experts if (layout.dp * layout.cp) % experts == 0 else 1)
 
 
 def layout_of_mesh(

@@ -52,6 +52,11 @@ def test_an_expert_group_along_a_mesh_axis_is_of_the_experts():
     assert axis_of("ep", layout=shared)[0] == "ep"
     assert axis_of("dp", layout=shared)[0] == "dp"
     assert axis_of("ep", layout=ParallelLayout(dp=2))[0] == "dp"
+    assert axis_of("EXPERT_TENSOR_AND_MODEL_PARALLEL_GROUP", layout=shared)[0] == "ep"
+    assert axis_of("EXPERT_DATA_PARALLEL_GROUP", layout=shared)[0] == "dp"
+    beside = ParallelLayout(tp=2, dp=2, ep=2)
+    assert axis_of("mesh_ep", layout=beside)[0] == "ep"
+    assert axis_of("mesh_tp", layout=beside)[0] == "tp"
 
 
 def test_traffic_tells_what_name_and_layout_do_not():
