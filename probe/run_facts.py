@@ -43,6 +43,8 @@ class RunFacts:
         self._said: dict[str, Any] = {}
         self._learned: dict[str, Any] = {}
         self._refinable: set[str] = set()
+        self._mesh: dict[str, Any] = {}
+        self._chunks = 1
 
     @property
     def waiting(self) -> bool:
@@ -88,7 +90,28 @@ class RunFacts:
             OSError: It cannot be written.
         """
         self._learned |= facts
+        if "layout" in facts:
+            self._mesh = dict(facts["layout"])
+            self._learn_mesh()
         self._write()
+
+    def learn_chunks(self, chunks: int) -> None:
+        """Learn how many pipeline stages a rank holds, which the mesh does not tell.
+
+        Raises:
+            MeshscopeError: The run's manifest is damaged.
+            OSError: It cannot be written.
+        """
+        self._chunks = chunks
+        if self._mesh:
+            self._learn_mesh()
+            self._write()
+
+    def _learn_mesh(self) -> None:
+        self._learned["layout"] = {
+            **self._mesh,
+            "vpp": max(self._chunks, self._mesh.get("vpp", 1)),
+        }
 
     def _write(self) -> None:
         if self._path is None or not self._writes:

@@ -156,6 +156,7 @@ class PipelineHook:
         ranks = getattr(stages[0], "stage_index_to_group_rank", None) or {}
         kind, microbatches = schedule_kind(type(schedule)), int(schedule._n_microbatches)
         self._facts.learn({"schedule": kind.value, "microbatches": microbatches})
+        self._facts.learn_chunks(len(stages))
         self._capture.recorder.annotate(
             "pipeline",
             {
