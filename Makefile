@@ -57,7 +57,7 @@ $(FRAMEWORKS)/.installed: pyproject.toml constraints.txt tests/frameworks/requir
 		--no-build-isolation --editable . --requirement tests/frameworks/requirements.txt
 	@touch $@
 
-frameworks: setup $(FRAMEWORKS)/.installed ## try the probe on trainers of DeepSpeed, Hugging Face, Lightning and Megatron-core
+frameworks: setup $(FRAMEWORKS)/.installed ## try the probe on trainers of DeepSpeed, Hugging Face, Lightning, Megatron-core and torchtitan
 	$(PYTEST) tests/frameworks $(ARGS)
 
 chromium: # a system Chromium for the browser tests, where it may be installed

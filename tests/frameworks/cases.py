@@ -34,6 +34,7 @@ class Case:
 
 
 _PIPELINE = ParallelLayout(pp=2, dp=2)
+_CHUNKS = ParallelLayout(pp=2, dp=2, vpp=2)
 
 CASES: dict[str, Case] = {
     "ddp": Case(script="torch_ddp.py", counts={("dp", "all_reduce"): 4}),
@@ -90,7 +91,7 @@ CASES: dict[str, Case] = {
     "pipelining interleaved": Case(
         script="torch_pipelining.py",
         arguments=("--schedule", "Interleaved1F1B"),
-        layout=_PIPELINE,
+        layout=_CHUNKS,
         counts={
             ("pp", "send"): 12,
             ("pp", "recv"): 12,
@@ -197,5 +198,56 @@ CASES: dict[str, Case] = {
         counts={("pp", "send"): 4, ("pp", "recv"): 4, ("dp", "all_reduce"): 4},
         passes=4,
         schedule="1f1b",
+    ),
+    # On ranks of the last stage the loss over the vocabulary is summed in groups of one.
+    "megatron-core interleaved with its distributed optimizer and experts": Case(
+        script="megatron_gpt.py",
+        own=True,
+        layout=ParallelLayout(pp=2, dp=2, ep=2, vpp=2),
+        counts={
+            ("pp", "send"): 12,
+            ("pp", "recv"): 12,
+            ("ep", "all_to_all"): 48,
+            ("ep", "all_gather"): 8,
+            ("dp", "all_gather"): 8,
+            ("dp", "reduce_scatter"): 4,
+            ("other", "all_reduce"): 1,
+        },
+        last_stage={("tp", "all_reduce"): 12},
+        passes=8,
+        schedule="interleaved-1f1b",
+    ),
+    # Dispatch mode, but for what happens inside DTensor operators: one all-reduce of the
+    # gradient norm on each axis, three of the loss over the vocabulary. The CPU profiler
+    # counts 22 all-reduces in all.
+    "torchtitan fsdp2 with tensor parallelism": Case(
+        script="torchtitan_llama.py",
+        own=True,
+        arguments=("--tensor", "2"),
+        layout=ParallelLayout(dp=2, tp=2),
+        counts={
+            ("dp", "all_gather"): 15,
+            ("dp", "reduce_scatter"): 8,
+            ("dp", "all_reduce"): 5,
+            ("tp", "all_gather"): 26,
+            ("tp", "reduce_scatter"): 26,
+            ("tp", "all_reduce"): 17,
+        },
+    ),
+    "torchtitan interleaved": Case(
+        script="torchtitan_llama.py",
+        own=True,
+        arguments=("--stages", "2", "--schedule", "Interleaved1F1B"),
+        layout=_CHUNKS,
+        counts={
+            ("pp", "send"): 12,
+            ("pp", "recv"): 12,
+            ("pp", "all_reduce"): 1,
+            ("dp", "all_gather"): 4,
+            ("dp", "reduce_scatter"): 4,
+            ("dp", "all_reduce"): 5,
+        },
+        passes=8,
+        schedule="interleaved-1f1b",
     ),
 }

@@ -78,8 +78,9 @@ def test_a_trainer_is_recorded_as_it_is(name: str, tmp_path: Path) -> None:
     for rank in trace.ranks:
         found, expected = layout.coordinates(rank), case.layout.coordinates(rank)
         assert found == expected, f"rank {rank}"
-    assert {axis: getattr(layout, axis) for axis in MESH_AXES} == {
-        axis: getattr(case.layout, axis) for axis in MESH_AXES
+    sizes = (*MESH_AXES, "ep", "vpp")
+    assert {axis: getattr(layout, axis) for axis in sizes} == {
+        axis: getattr(case.layout, axis) for axis in sizes
     }
     assert trace.run.get("schedule") == case.schedule
     steps = trace.frame("step").groupby("rank")["step"].apply(list)
