@@ -22,6 +22,7 @@ from typing import Any
 from weakref import WeakSet
 
 from .clock import now_ns
+from .file_system import file_system_of, stores_at_once
 from .parts import new_part
 from .rank_manifest import RankManifest
 from .ring import RingWriter
@@ -42,6 +43,7 @@ from .schema.records import (
     UNKNOWN,
     RecordType,
 )
+from .schema.ring import RING_COPIED
 from .schema.terms import Axis
 from .writer import SegmentWriter, StorageSettings
 
@@ -108,10 +110,18 @@ class Recorder:
         directory, deleted = new_part(run_path, rank, settings.max_bytes)
         self.rank = rank
         self.step = -1
-        self._ring = RingWriter(directory, rank=rank, slot_count=settings.slot_count)
+        file_system = file_system_of(directory)
+        is_mapped = stores_at_once(file_system)
+        self._ring = RingWriter(
+            directory, rank=rank, slot_count=settings.slot_count, is_mapped=is_mapped
+        )
         self._take = self._ring.take
         self._commit = self._ring.commit
-        self._manifest = RankManifest(directory, rank=rank, device_uuid=device_uuid)
+        self._manifest = RankManifest(
+            directory, rank=rank, device_uuid=device_uuid, is_deferred=not is_mapped
+        )
+        if not is_mapped:
+            self._manifest.annotate(RING_COPIED, file_system)
         self._writer = SegmentWriter(directory, self._ring, self._manifest, settings)
         if deleted:
             self._manifest.count("parts_dropped", deleted)
@@ -312,9 +322,9 @@ class Recorder:
             self._writer.keep_ring()
 
     def publish(self) -> None:
-        """Write the manifest now, so that what was just annotated survives a kill."""
+        """Have the manifest written, so that what was just annotated survives a kill."""
         if self._open:
-            self._manifest.write()
+            self._manifest.publish()
 
     def close(self) -> None:
         """Write the rest, mark the capture as complete, record nothing from now on."""
@@ -323,10 +333,8 @@ class Recorder:
         self._open = False
         _OPEN.discard(self)
         atexit.unregister(self.close)
-        if not self._writer.finish(_CLOSE_TIMEOUT_S):
-            return
-        self._ring.detach()
-        self._manifest.write_closed()
+        if self._writer.finish(_CLOSE_TIMEOUT_S):
+            self._ring.detach()
 
     def _disarm(self) -> None:
         """Let go of everything that belongs to the parent of a forked process."""

@@ -32,36 +32,53 @@ _pack_head = SLOT_HEAD.pack_into
 
 
 class RingWriter:
-    """A shared file mapping that records are stored into.
+    """A mapping that records are stored into: of its file, or private with a file beside it.
 
     Attributes:
+        image: What belongs into the file.
+        is_mapped: Whether a store goes there by itself.
         slots: The mapped slots, for readers in this process.
         slot_count: Slots, a power of two.
         take: Return the next slot sequence number.
     """
 
-    def __init__(self, directory: Path, *, rank: int, slot_count: int) -> None:
+    def __init__(
+        self, directory: Path, *, rank: int, slot_count: int, is_mapped: bool = True
+    ) -> None:
         """Create the ring file in a rank directory and map it.
 
         Its blocks are reserved on disk: storing into a mapped hole of a full
         file system would kill the process with SIGBUS.
+
+        Args:
+            directory: Where the file goes.
+            rank: Global rank.
+            slot_count: Slots, a power of two.
+            is_mapped: Store into the file itself; else into memory that a ``RingCopy``
+                brings to the file.
 
         Raises:
             OSError: It exists, or there is no room for it.
         """
         size_bytes = HEADER_BYTES + slot_count * SLOT_BYTES
         descriptor = create_file(directory / RING_NAME, writable=os.O_RDWR)
+        header = new_header(rank, os.getpid(), slot_count).pack()
         try:
-            os.posix_fallocate(descriptor, 0, size_bytes)
-            mapping = mmap.mmap(descriptor, size_bytes)
+            if is_mapped:
+                os.posix_fallocate(descriptor, 0, size_bytes)
+            else:
+                os.ftruncate(descriptor, size_bytes)
+                os.pwrite(descriptor, header, 0)
+            mapping = mmap.mmap(descriptor if is_mapped else -1, size_bytes)
         except OSError:
             (directory / RING_NAME).unlink(missing_ok=True)
             raise
         finally:
             os.close(descriptor)
-        header = new_header(rank, os.getpid(), slot_count).pack()
         mapping[: len(header)] = header
         self.slot_count = slot_count
+        self.is_mapped = is_mapped
+        self.image = memoryview(mapping)
         self.slots = memoryview(mapping)[HEADER_BYTES:]
         self._header = memoryview(mapping)[:HEADER_BYTES]
         self._mask = slot_count - 1
@@ -97,3 +114,4 @@ class RingWriter:
         self.slots = memoryview(bytearray(SLOT_BYTES))
         self._mask = 0
         self._header = memoryview(bytearray(HEADER_BYTES))
+        self.image = memoryview(b"")

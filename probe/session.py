@@ -244,4 +244,16 @@ class Session:
         full = FullRecords(config.full_first_steps, config.full_every_steps)
         assert self.run_path is not None
         watch = DisableWatch(self.run_path, self._tell_disabled)
-        return StorageSettings(full_records=full, each_wake=watch.look)
+
+        def each_wake() -> None:
+            if not self._closed:
+                watch.look()
+            self._write_facts()
+
+        return StorageSettings(full_records=full, each_wake=each_wake)
+
+    def _write_facts(self) -> None:
+        try:
+            self._facts.write_due()
+        except (MeshscopeError, OSError) as error:
+            self._source.failed(error)
