@@ -166,7 +166,26 @@ def _read_manifest(directory: Path, found: RankRecords) -> dict[str, Any] | None
     for name, amount in sorted(counters.items() if isinstance(counters, dict) else ()):
         if name.endswith(_REPORTED_COUNTERS) and amount:
             found.note(f"the probe counted {name} = {amount}")
+    _note_sources(manifest, found)
     return manifest
+
+
+_SOURCE_NOTES = {
+    "missing": "is not recorded",
+    "off": "was switched off after many errors",
+    "partly": "is recorded in part",
+    "patched_over": "could not be removed whole",
+}
+"""What a source of the probe says of itself: the last word of an annotation's name."""
+
+
+def _note_sources(manifest: Mapping[str, Any], found: RankRecords) -> None:
+    """State which sources of the probe did not work, and why."""
+    annotations = manifest.get("annotations")
+    for key, reason in sorted(annotations.items() if isinstance(annotations, dict) else ()):
+        source, _, word = str(key).rpartition(".")
+        if source and word in _SOURCE_NOTES:
+            found.note(f"{printable(source)} {_SOURCE_NOTES[word]}: {printable(str(reason))}")
 
 
 def _note_copied_ring(manifest: Mapping[str, Any], found: RankRecords) -> None:
