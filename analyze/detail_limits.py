@@ -23,7 +23,9 @@ def not_one_by_one(trace: Trace) -> tuple[str, ...]:
     summed = lacking.loc[lacking["detail"] == StepDetail.SUMS.value, "step"].nunique()
     if summed:
         sums = trace.frame("communication_sum")
-        amount = f"{int(sums['count'].sum())} operations of {int(sums['size_bytes'].sum()) / 1e9:.3g} GB"
+        amount = (
+            f"{int(sums['count'].sum())} operations of {int(sums['size_bytes'].sum()) / 1e9:.3g} GB"
+        )
         limits.append(
             f"of {summed} of {counted(total, 'step')} the capture holds sums of communication only "
             f"({amount}, all ranks together): their operations are not in this list, and nobody's "

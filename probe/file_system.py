@@ -33,9 +33,13 @@ def file_system_of(directory: Path) -> str:
     return kind
 
 
-def stores_at_once(kind: str) -> bool:
-    """Tell whether a store into a mapped file never waits and never fails there."""
-    return kind in _STORES_AT_ONCE
+def slow_file_system_of(directory: Path) -> str | None:
+    """Return the type of a file system on which a store into a mapped file may wait or fail.
+
+    None where it does neither. What is not known may.
+    """
+    kind = file_system_of(directory)
+    return None if kind in _STORES_AT_ONCE else kind
 
 
 _MOUNT_POINT = 4

@@ -12,6 +12,7 @@ from typing import Any
 
 from .clock import clock_pair, unix_ns
 from .schema.manifest import MANIFEST_NAME, write_json
+from .schema.ring import RING_COPIED
 from .schema.tables import FORMAT_VERSION
 from .schema.terms import Axis
 
@@ -36,10 +37,10 @@ class RankManifest:
     def __init__(
         self,
         directory: Path,
-        *,
         rank: int,
-        device_uuid: str | None,
-        is_deferred: bool = False,
+        device_uuid: str | None = None,
+        *,
+        slow_file_system: str | None = None,
     ) -> None:
         """Start the manifest and write it.
 
@@ -47,8 +48,8 @@ class RankManifest:
             directory: Where the file goes.
             rank: Global rank.
             device_uuid: Its device, None if unknown.
-            is_deferred: New names are not written at once by whoever brings them, but when
-                ``write_due`` is called, as the file system may make a writer wait.
+            slow_file_system: Its type where it may make a writer wait. New names are then not
+                written by whoever brings them, but when ``write_due`` is called.
 
         Raises:
             OSError: It cannot be written.
@@ -57,7 +58,7 @@ class RankManifest:
         self._path = directory / MANIFEST_NAME
         self._lock = threading.RLock()
         self._file_lock = threading.RLock()
-        self._is_deferred = is_deferred
+        self._is_deferred = slow_file_system is not None
         self._is_due = False
         self._written = ""
         self._counters: Counter[str] = Counter()
@@ -65,6 +66,8 @@ class RankManifest:
         self._dtypes: dict[str, int] = {}
         self._clock_pairs: list[list[int]] = []
         self._annotations: dict[str, Any] = {}
+        if slow_file_system is not None:
+            self._annotations[RING_COPIED] = slow_file_system
         self._closed_unix_ns: int | None = None
         self._identity: dict[str, Any] = {
             "format_version": FORMAT_VERSION,

@@ -22,7 +22,7 @@ from typing import Any
 from weakref import WeakSet
 
 from .clock import now_ns
-from .file_system import file_system_of, stores_at_once
+from .file_system import slow_file_system_of
 from .parts import new_part
 from .rank_manifest import RankManifest
 from .ring import RingWriter
@@ -43,7 +43,6 @@ from .schema.records import (
     UNKNOWN,
     RecordType,
 )
-from .schema.ring import RING_COPIED
 from .schema.terms import Axis
 from .writer import SegmentWriter, StorageSettings
 
@@ -60,8 +59,7 @@ __all__ = [
 
 _CLOSE_TIMEOUT_S = 10.0
 
-# Out of range or not an integer; or the ring was detached in the middle.
-_UNRECORDABLE = (struct.error, TypeError, ValueError)
+_UNRECORDABLE = (struct.error, TypeError, ValueError)  # Out of range; or the ring was detached.
 
 
 def _packer(record: RecordType) -> tuple[int, Any]:
@@ -110,18 +108,13 @@ class Recorder:
         directory, deleted = new_part(run_path, rank, settings.max_bytes)
         self.rank = rank
         self.step = -1
-        file_system = file_system_of(directory)
-        is_mapped = stores_at_once(file_system)
+        slow = slow_file_system_of(directory)
         self._ring = RingWriter(
-            directory, rank=rank, slot_count=settings.slot_count, is_mapped=is_mapped
+            directory, rank=rank, slot_count=settings.slot_count, is_mapped=slow is None
         )
         self._take = self._ring.take
         self._commit = self._ring.commit
-        self._manifest = RankManifest(
-            directory, rank=rank, device_uuid=device_uuid, is_deferred=not is_mapped
-        )
-        if not is_mapped:
-            self._manifest.annotate(RING_COPIED, file_system)
+        self._manifest = RankManifest(directory, rank, device_uuid, slow_file_system=slow)
         self._writer = SegmentWriter(directory, self._ring, self._manifest, settings)
         if deleted:
             self._manifest.count("parts_dropped", deleted)

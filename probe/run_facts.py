@@ -12,7 +12,7 @@ from typing import Any
 from meshscope import __version__
 
 from .clock import unix_ns
-from .file_system import file_system_of, stores_at_once
+from .file_system import slow_file_system_of
 from .identity import Identity
 from .schema.errors import ConfigError
 from .schema.layout import ParallelLayout
@@ -74,7 +74,7 @@ class RunFacts:
             write_run_manifest(path, {"created_unix_ns": unix_ns(), "command": sys.argv})
         self._learned["world_size"] = identity.world_size
         self._write()
-        self._is_deferred = not stores_at_once(file_system_of(path))
+        self._is_deferred = slow_file_system_of(path) is not None
 
     def add(self, facts: Mapping[str, Any]) -> None:
         """State facts; they replace what was stated or learned before.

@@ -55,6 +55,13 @@ _DEFAULTS: dict[str, dict] = {
     "host_sample": {"host": "h"},
     "progress": {"rank": 0, "group_id": "g", "completed_seq": None},
     "group": {"group_id": "g", "axis": "other", "ranks": [0, 1]},
+    "attempt": {
+        "training_step": None,
+        "start_unix_ns": 0,
+        "end_unix_ns": 1,
+        "ranks": 2,
+        "killed_ranks": 0,
+    },
     "recording": {"rank": 0, "step": 0, "start_ns": None, "reason": None},
 }
 

@@ -8,7 +8,7 @@ identifier that does not apply; null marks a value that is not known.
 
 from .columns import Column, TableSpec
 from .host_tables import HOST_TABLES
-from .summary_tables import COMMUNICATION_SUM, RECORDING
+from .summary_tables import ATTEMPT, COMMUNICATION_SUM, RECORDING
 
 FORMAT_VERSION = 2
 """Version of the run directory and of these tables; a reader refuses any other."""
@@ -343,6 +343,7 @@ TABLES: dict[str, TableSpec] = {
         P2P,
         COMMUNICATION_SUM,
         RECORDING,
+        ATTEMPT,
         PROGRESS,
         NAME,
         KERNEL,

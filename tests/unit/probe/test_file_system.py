@@ -5,7 +5,7 @@ import os
 import pytest
 
 from meshscope.probe import file_system
-from meshscope.probe.file_system import UNKNOWN, file_system_of, stores_at_once
+from meshscope.probe.file_system import UNKNOWN, file_system_of, slow_file_system_of
 
 MOUNTS = """\
 21 1 259:1 / / rw,relatime shared:1 - ext4 /dev/nvme0n1p1 rw
@@ -61,14 +61,20 @@ def test_this_machine_is_understood(tmp_path):
 def test_what_is_not_known_may_wait(mounts):
     """Fails when a store is trusted not to wait where nobody knows what is mounted."""
     mounts.unlink()
-    kind = file_system_of("/runs")
-    assert kind == UNKNOWN
-    assert not stores_at_once(kind)
+    assert slow_file_system_of("/runs") == UNKNOWN
 
 
 @pytest.mark.parametrize(
-    "kind", ["nfs", "nfs4", "lustre", "gpfs", "fuse.x", "cifs", "btrfs", "zfs"]
+    ("kind", "is_slow"),
+    [
+        *(
+            (kind, True)
+            for kind in ("nfs", "nfs4", "lustre", "gpfs", "fuse.x", "cifs", "btrfs", "zfs")
+        ),
+        *((kind, False) for kind in ("ext4", "xfs", "tmpfs", "overlay")),
+    ],
 )
-def test_servers_and_copy_on_write_may_wait(kind):
+def test_servers_and_copy_on_write_may_wait(mounts, kind, is_slow):
     """Fails when training stores into a page that a server, or a full disk, can hold up."""
-    assert not stores_at_once(kind)
+    mounts.write_text(f"21 1 259:1 / / rw,relatime shared:1 - {kind} /dev/nvme0n1p1 rw\n")
+    assert slow_file_system_of("/runs") == (kind if is_slow else None)

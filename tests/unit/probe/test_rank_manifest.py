@@ -28,7 +28,7 @@ def slow_disk(monkeypatch):
 def test_who_counts_does_not_wait_for_a_write(tmp_path, slow_disk):
     """Fails when training waits for a disk because the writer's thread does."""
     begun, may_end, make_slow = slow_disk
-    manifest = RankManifest(tmp_path, rank=0, device_uuid=None, is_deferred=True)
+    manifest = RankManifest(tmp_path, 0, slow_file_system="nfs4")
     make_slow()
     manifest.count("a", 1)
     writer = threading.Thread(target=manifest.write, daemon=True)
@@ -57,7 +57,7 @@ def test_who_counts_does_not_wait_for_a_write(tmp_path, slow_disk):
 
 def test_names_are_on_disk_at_once_where_that_costs_nothing(tmp_path):
     """Fails when a process that is killed leaves records whose group nobody knows."""
-    manifest = RankManifest(tmp_path, rank=0, device_uuid=None)
+    manifest = RankManifest(tmp_path, 0)
     manifest.add_group("dp", (0, 1), "", None)
     assert [g["group_id"] for g in read_json(tmp_path / "manifest.json")["groups"]] == ["dp"]
 
@@ -65,7 +65,7 @@ def test_names_are_on_disk_at_once_where_that_costs_nothing(tmp_path):
 def test_two_that_write_leave_the_newer(tmp_path, slow_disk):
     """Fails when a slow write of old content replaces what another thread wrote meanwhile."""
     begun, may_end, make_slow = slow_disk
-    manifest = RankManifest(tmp_path, rank=0, device_uuid=None)
+    manifest = RankManifest(tmp_path, 0)
     make_slow()
     manifest.count("a", 1)
     writers = [threading.Thread(target=manifest.write, daemon=True) for _ in range(2)]
