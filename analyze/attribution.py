@@ -22,13 +22,14 @@ from .causes import (
     explained_by_experts,
     find_players,
     kept_overlaps,
+    sequence_effect,
     suspects_of,
     with_experts,
 )
 from .communication import CommunicationEvents
 from .detection import DetectionResult
 from .detection.suspicion import cleared_ranks, detect_in, expected_work
-from .effects import Work, excess_by_rank, peer_centre, place_work
+from .effects import Expected, Work, excess_by_rank, peer_centre, place_work
 from .intervals import IntArray
 from .ledger import WAIT_CLASSES, Ledger
 from .program import Program
@@ -87,9 +88,15 @@ def attribute(
     work = place_work(trace, program, ledger)
     hidden = events.unseen_frac > MAX_UNSEEN
     detection = None if hidden else detect_in(trace, program.windows, ledger)
-    peer_ns = expected_work(work, peer_centre(work), detection)
-    ranks = excess_by_rank(work, peer_ns)
     measured = program.windows.step_time_ns
+    peers = peer_centre(work)
+    ranks = excess_by_rank(work, peers)
+    unlike = ranks.loc[_is_suspect(ranks, waits, measured, detection), "rank"].tolist()
+    unlike += [] if detection is None else [verdict.rank for verdict in detection.suspects]
+    by_peers = Expected(peers, sequence_effect(trace, program, ledger, work, unlike))
+    seen = set(ranks.loc[ranks["z"] >= MIN_Z, "rank"].tolist())
+    expected = expected_work(work, by_peers, seen, detection)
+    ranks = excess_by_rank(work, expected.work_ns)
     ranks["suspect"] = _is_suspect(ranks, waits, measured, detection) & (not hidden)
     limits = tuple(_limits(work, program, events))
     if hidden or events.lonely_frac > MAX_LONELY:
@@ -99,9 +106,9 @@ def attribute(
     slowdowns = dict(zip(slow["rank"].tolist(), slow["slowdown"].tolist(), strict=True))
     by_experts = explained_by_experts(events.frame, slowdowns)
     suspects = with_experts(trace, suspects_of(trace, excess, MAX_SUSPECTS), by_experts)
-    players, overlaps = find_players(trace, program, ledger, work, peer_ns, suspects)
+    players, overlaps = find_players(trace, program, ledger, work, expected, suspects)
     # Not needed any more, and as large as the replays that follow.
-    del work, peer_ns
+    del work, peers, by_peers, expected
     unions = unions_of([player.union for player in players])
     masks = coalitions(unions)
     times, waiting = _replayed(program, players, overlaps, masks)

@@ -16,7 +16,7 @@ what makes the others differ from their peers is residual.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -56,6 +56,15 @@ class Work:
     """Pipeline stage (pp coordinate) of each rank; -1 if unknown."""
     deviating: int
     """Steps of ranks whose operations differ from those of their peers."""
+
+
+class Expected(NamedTuple):
+    """What the cells should have taken."""
+
+    work_ns: FloatArray
+    """The work of each cell on a healthy rank; NaN where nothing tells."""
+    unequal_ns: FloatArray | None
+    """What of it the cell's own microbatch makes it differ; None if all are alike, or nothing tells."""
 
 
 def place_work(trace: Trace, program: Program, ledger: Ledger) -> Work:
@@ -226,16 +235,23 @@ def repaired_work(work: Work, peer_ns: FloatArray, suspects: list[int]) -> Float
     return np.where(replace, peer_ns, recorded)
 
 
-def peer_centre(work: Work) -> FloatArray:
+def peer_centre(work: Work, unequal_ns: FloatArray | None = None) -> FloatArray:
     """Return, per cell, what the peers of its rank worked in the same step; NaN without peers.
 
     The leave-one-out median over the peers, position by position, scaled so that
     a step's sum is the median of the peers' sums: noise of single positions is
     skewed (a rank can only be late), and the sum of medians would be too small.
+
+    Args:
+        work: The recorded work.
+        unequal_ns: What each cell works because of its own microbatch: peers are compared
+            without theirs, and the rank's own is added to what they worked.
     """
     known = np.flatnonzero(work.cells["peer_class"].to_numpy() >= 0)
     names = ("rank", "step", "peer_class", "interval", "work_ns")
     rank, step, peers, interval, own = (work.cells[name].to_numpy()[known] for name in names)
+    if unequal_ns is not None:
+        own = own - unequal_ns[known]
     centre = median_of_others(own, peers, step, interval)
     run, head = _numbered_runs(rank, step)
     total: FloatArray = np.bincount(run, own, len(head)).astype(np.float64)
@@ -245,7 +261,7 @@ def peer_centre(work: Work) -> FloatArray:
         scale = median_of_others(total, peers[head], step[head]) / of_centre
     result = np.full(len(work.cells), np.nan)
     result[known] = centre * np.where(np.isfinite(scale), scale, 1.0)[run]
-    return result
+    return result if unequal_ns is None else result + unequal_ns
 
 
 def stage_centre(work: Work, reference_ns: FloatArray) -> FloatArray:

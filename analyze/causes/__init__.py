@@ -8,10 +8,9 @@ degraded wires. Effects are nested, so that none is counted twice::
 
 from __future__ import annotations
 
-from ..effects import Work, repaired_work, stage_centre
+from ..effects import Expected, Work, repaired_work, stage_centre
 from ..ledger import Ledger
 from ..program import Program
-from ..replay import FloatArray
 from ..trace import Trace
 from .data import sequence_effect
 from .degraded import Degraded, degraded_places
@@ -48,6 +47,7 @@ __all__ = [
     "find_players",
     "kept_overlaps",
     "ranks_of",
+    "sequence_effect",
     "suspects_of",
     "with_experts",
 ]
@@ -58,7 +58,7 @@ def find_players(
     program: Program,
     ledger: Ledger,
     work: Work,
-    peer_ns: FloatArray,
+    expected: Expected,
     suspects: list[Suspect],
 ) -> tuple[list[Player], list[Overlap]]:
     """Return all causes that the capture can tell apart, and what two of them have together.
@@ -68,20 +68,19 @@ def find_players(
         program: The replay graph.
         ledger: The ledger of the same steps.
         work: The recorded work by cell.
-        peer_ns: What the peers of each cell's rank worked, ns; NaN without peers.
+        expected: What each cell would have taken on a healthy rank.
         suspects: The ranks that are players of their own.
     """
     slow = [rank for suspect in suspects for rank in suspect.ranks]
-    reference = repaired_work(work, peer_ns, slow)
+    reference = repaired_work(work, expected.work_ns, slow)
     residual = reference - stage_centre(work, reference)
-    sequence = sequence_effect(trace, program, ledger, work, slow)
     players = [
         *worker_players(work, reference, suspects),
         *stage_players(trace, program, ledger, work, reference),
     ]
-    if sequence is not None:
-        residual = residual - sequence
-        effect = spread(work, sequence)
+    if expected.unequal_ns is not None:
+        residual = residual - expected.unequal_ns
+        effect = spread(work, expected.unequal_ns)
         players.append(Player("sequence_imbalance", {}, Union.DATA, effect))
     players.append(Player("jitter", {}, Union.DATA, spread(work, residual)))
     players += host_players(program, work)

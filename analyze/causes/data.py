@@ -45,7 +45,8 @@ def sequence_effect(
         program: The replay graph.
         ledger: Its segments say which part of a pass was computing.
         work: The recorded work by cell.
-        slow: Ranks that are compared with their own mean, because they are slow anyhow.
+        slow: Ranks that are compared with their own mean, because they are slow anyhow; what
+            the data needs is what it would need on a healthy rank.
     """
     spans = microbatch_spans(trace, program.windows)
     if trace.layout is None or spans.empty:
@@ -58,27 +59,28 @@ def sequence_effect(
     of_piece = spans.groupby(keys, sort=False).ngroup().to_numpy()[pieces["span"]]
     passes = spans.drop_duplicates(keys, ignore_index=True).copy()
     passes["compute_ns"] = np.bincount(of_piece, weights=pieces["dur_ns"], minlength=len(passes))
-    mean = _mean_pass(passes, work, slow)
-    passes["own"] = (passes["compute_ns"] / mean.where(mean > 0)).fillna(1.0) - 1.0
+    shared = _mean_of_stage(passes, work, slow)
+    of_rank = passes.groupby(["rank", "kind", "chunk"])["compute_ns"].transform("mean")
+    compared = of_rank.where(passes["rank"].isin(slow) | shared.isna(), shared)
+    passes["own"] = (passes["compute_ns"] / compared.where(compared > 0)).fillna(1.0) - 1.0
     excess = _excess(passes, alone=len(set(replica.values())) == len(replica))
     if excess is None:
         return None
+    mean = shared.fillna(of_rank)
     share = (excess * mean / passes["compute_ns"].where(passes["compute_ns"] > 0)).fillna(0.0)
     effect = pieces["dur_ns"].to_numpy() * share.to_numpy()[of_piece]
     cell = work.cell[edge_of_pieces(program, pieces)]
     return np.bincount(cell, weights=effect, minlength=len(work.cells)).astype(np.float64)
 
 
-def _mean_pass(passes: pd.DataFrame, work: Work, slow: list[int]) -> pd.Series:
-    """Return, for each pass, the mean computing of its direction: of its stage, or its own rank."""
-    keys = ["kind", "chunk"]
-    is_slow = passes["rank"].isin(slow)
-    own: pd.Series = passes.groupby(["rank", *keys])["compute_ns"].transform("mean")
-    stage = passes.assign(
-        stage=passes["rank"].map(work.peer_class), compute_ns=passes["compute_ns"].mask(is_slow)
+def _mean_of_stage(passes: pd.DataFrame, work: Work, slow: list[int]) -> pd.Series:
+    """Return, for each pass, the mean computing of its direction on the healthy ranks of its stage."""
+    healthy = passes.assign(
+        stage=passes["rank"].map(work.peer_class),
+        compute_ns=passes["compute_ns"].mask(passes["rank"].isin(slow)),
     )
-    shared = stage.groupby(["stage", *keys])["compute_ns"].transform("mean")
-    return own.where(is_slow | shared.isna(), shared)
+    mean: pd.Series = healthy.groupby(["stage", "kind", "chunk"])["compute_ns"].transform("mean")
+    return mean
 
 
 def _excess(passes: pd.DataFrame, *, alone: bool) -> pd.Series | None:

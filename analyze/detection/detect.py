@@ -100,16 +100,16 @@ def _surest(scored: Scored, tested: Tested, found: list[_Suspect]) -> int | None
 
 
 def _weights(scored: Scored, tested: Tested) -> FloatArray:
-    """Return the deviates of the ranks that a test points at, 0 for the others.
+    """Return how much the ranks that a test points at exceed what was expected, 0 for the others.
 
-    The excess over its stretch, in errors: what a slow rank does to those that are
-    compared with it is smaller, however long it lasts.
+    The excess over its stretch, as steps add up: what a slow rank does to those that are
+    compared with it is smaller, however long it lasts. Not in errors of the rank: one
+    that is slow on and off has large ones.
     """
     weight = np.zeros(len(tested.strength))
     for position in np.flatnonzero(tested.strength >= 1.0):
         slow = _slow_part(scored, tested, int(position))
         weight[position] = max(slow.mean, 0.0) * np.sqrt(slow.count)
-        weight[position] /= scored.doubt.noise.sigma[position]
     return weight
 
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from ..effects import Work
+from ..effects import Expected, Work, peer_centre
 from ..ledger import Ledger
 from ..steps import StepWindows
 from ..trace import Trace
-from .cube import FloatArray
 from .detect import detect
 from .durations import own_durations
 from .results import DetectionResult
-from .verdict import Evidence
+from .verdict import Evidence, RankVerdict
 
 MIN_STEPS = 3
 """With fewer steps their noise is not known, and the detection stays out."""
@@ -31,26 +30,49 @@ def detect_in(trace: Trace, windows: StepWindows, ledger: Ledger) -> DetectionRe
     return detect(durations, trace.layout)
 
 
-def expected_work(work: Work, peer_ns: FloatArray, detection: DetectionResult | None) -> FloatArray:
-    """Return what each cell should have taken; NaN where nothing tells.
+def expected_work(
+    work: Work,
+    peers: Expected,
+    seen_by_peers: set[int],
+    detection: DetectionResult | None,
+) -> Expected:
+    """Return what each cell should have taken.
 
-    For slow ranks that were found by the work of other stages or by their own past it is
-    their own time less the slow-down, in the steps in which they were slow: their peers
-    had other microbatches. For all others it is the work of their peers.
+    It is the work of the peers. Where these had other microbatches, a slow rank is compared
+    with what they would have worked on its own ones. Where that is not known and the
+    peers do not show the excess either, or there is none, it is the rank's own time less
+    the slow-down, in the steps in which it was slow: an average, which does not tell where in
+    a step the time was lost.
+
+    Args:
+        work: The recorded work by cell.
+        peers: What the peers of each cell's rank worked, on their own microbatches.
+        seen_by_peers: Ranks that exceed their peers by more than noise.
+        detection: The slow ranks.
     """
-    if detection is None:
-        return peer_ns
-    expected = peer_ns.copy()
+    told = [] if detection is None else _told_otherwise(detection)
+    if not told:
+        return peers
+    expected, is_told = peers.work_ns.copy(), peers.unequal_ns is not None
+    on_own_work = peer_centre(work, peers.unequal_ns) if is_told else peers.work_ns
     rank, step = work.cells["rank"].to_numpy(), work.cells["step"].to_numpy()
     own, compute = work.cells["work_ns"].to_numpy(), work.cells["compute_ns"].to_numpy()
-    for verdict in detection.suspects:
-        if verdict.evidence is Evidence.PEERS or not verdict.slowdown:
-            continue
+    for verdict in told:
         mine = rank == verdict.rank
+        has_peers = bool(np.isfinite(on_own_work[mine]).any())
+        if has_peers and (is_told or verdict.rank in seen_by_peers):
+            expected[mine] = on_own_work[mine]
+            continue
         bad = mine & (step >= verdict.first_bad_step) & (step <= verdict.last_bad_step)
-        extra = compute * verdict.slowdown / (1.0 + verdict.slowdown)
+        slowdown = verdict.slowdown or 0.0
+        extra = compute * slowdown / (1.0 + slowdown)
         expected[mine] = np.where(bad, own - extra, own)[mine]
-    return expected
+    return peers._replace(work_ns=expected)
+
+
+def _told_otherwise(detection: DetectionResult) -> list[RankVerdict]:
+    """Return the slow ranks that were found by more than a comparison with their peers."""
+    return [v for v in detection.suspects if v.evidence is not Evidence.PEERS and v.slowdown]
 
 
 def cleared_ranks(ranks: pd.DataFrame, detection: DetectionResult | None) -> list[int]:

@@ -9,8 +9,8 @@ import numpy as np
 from meshscope.probe.schema.errors import ConfigError
 
 from ..account import Account
-from ..causes import Player, Suspect, find_players
-from ..effects import Work, peer_centre, place_work
+from ..causes import Player, Suspect, find_players, sequence_effect
+from ..effects import Expected, Work, peer_centre, place_work
 from ..program import Program
 from ..replay import FloatArray
 from .changes import Change
@@ -27,9 +27,12 @@ def repair_effect(account: Account, program: Program, changes: Iterable[Change])
     changes = list(changes)
     fixes = [change for change in changes if change.is_fix]
     work = place_work(account.trace, program, account.ledger)
-    peers = peer_centre(work)
-    suspects = _suspects(account, work, peers, fixes)
-    players, overlaps = find_players(account.trace, program, account.ledger, work, peers, suspects)
+    trace, ledger = account.trace, account.ledger
+    suspects = _suspects(account, work, fixes)
+    slow = [rank for suspect in suspects for rank in suspect.ranks]
+    sequence = sequence_effect(trace, program, ledger, work, slow)
+    expected = Expected(peer_centre(work, sequence), sequence)
+    players, overlaps = find_players(trace, program, ledger, work, expected, suspects)
     taken = np.zeros(program.edge_count)
     chosen = _chosen(account, players, fixes)
     for number in chosen:
@@ -43,9 +46,7 @@ def repair_effect(account: Account, program: Program, changes: Iterable[Change])
     return taken
 
 
-def _suspects(
-    account: Account, work: Work, peers: FloatArray, fixes: list[Change]
-) -> list[Suspect]:
+def _suspects(account: Account, work: Work, fixes: list[Change]) -> list[Suspect]:
     """Return the ranks that are to be repaired, and those that were suspected anyhow."""
     wanted = set()
     for change in fixes:
@@ -53,6 +54,7 @@ def _suspects(
             wanted.add(_rank(account, change))
         elif change.name == "host":
             wanted.update(_ranks_of_host(account, change))
+    peers = peer_centre(work)
     alone = sorted(
         rank for rank in wanted if np.isnan(peers[(work.cells["rank"] == rank).to_numpy()]).all()
     )

@@ -66,3 +66,33 @@ def test_a_slow_rank_under_uneven_work_is_named_with_its_steps():
     assert abs(first - 26) <= 1
     assert last == 33
     assert any("from step" in line for line in finding.evidence)
+
+
+@pytest.mark.parametrize("cv", [0.0, 0.03, 0.2], ids=["even", "nearly even", "uneven"])
+def test_a_rank_that_is_slow_on_and_off_costs_what_the_paired_job_tells(cv):
+    """The price of blocked forwards would be spread over all steps and passes, and come out too low."""
+    job = Job(layout=GRID, steps=24, microbatches=6)
+    clean = uneven({}, cv=cv, seed=4)
+
+    def blocked(kind, rank, step, microbatch):
+        is_hit = rank == 5 and kind == "forward" and step // 4 % 2 == 0
+        return clean(kind, rank, step, microbatch) + (12 * MS if is_hit else 0)
+
+    result = diagnose(capture(job, blocked))
+    cost_ns = result.step_time_ns - diagnose(capture(job, clean)).step_time_ns
+    found = next(cause for cause in result.causes if cause.kind == "straggler_rank")
+    assert found.where == {"rank": 5}
+    assert found.removal_gain_frac * result.step_time_ns == pytest.approx(cost_ns, rel=0.1)
+
+
+@pytest.mark.parametrize("cv", [0.2, 0.4])
+def test_a_rank_that_is_slow_on_and_off_is_blamed_alone_under_uneven_work(cv):
+    """The other replica would be blamed, whose ranks look slow beside what the slow one tells."""
+    clean = uneven({}, cv=cv)
+
+    def blocked(kind, rank, step, microbatch):
+        is_hit = rank == 5 and kind == "forward" and step // 4 % 2 == 0
+        return clean(kind, rank, step, microbatch) + (12 * MS if is_hit else 0)
+
+    trace = capture(Job(layout=GRID, steps=24, microbatches=6), blocked)
+    assert [verdict.rank for verdict in detect(trace).suspects] == [5]
