@@ -51,6 +51,7 @@ _DEFAULTS: dict[str, dict] = {
     "memory": {"rank": 0, "step": 0, "phase": "after_backward", "stage": -1, "time_ns": 0},
     "device": {"host": "h"},
     "rank_device": {"host": "h", "evidence": "stated"},
+    "device_event": {"host": "h", "time_ns": 0, "kind": "xid"},
     "device_sample": {"host": "h", "sm_util_frac": 1.0},
     "host_sample": {"host": "h"},
     "progress": {"rank": 0, "group_id": "g", "completed_seq": None},

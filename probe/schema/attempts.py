@@ -61,7 +61,7 @@ def joined_attempts(
         align_steps(attempt.parts, limits)
     if len(attempts) < 2:
         alone = [part for attempt in attempts for _, part in sorted(attempt.parts.items())]
-        return alone, _facts(attempts)
+        return alone, _facts([attempt for attempt in attempts if attempt.parts])
     attempts = _on_the_last_machine(attempts, limits)
     facts = _facts(attempts)
     limits += _stated(attempts, facts)

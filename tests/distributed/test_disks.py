@@ -75,7 +75,10 @@ def test_a_disk_that_hangs_stops_nobody(train, losses):
     assert capture.tables["run"]["dp"].to_pylist() == [2], "the layout came while the disk hung"
 
 
-@pytest.mark.parametrize("error", ["EDQUOT", "EROFS", "EIO", "ESTALE"])
+@pytest.mark.parametrize(
+    "error",
+    ["EDQUOT", *(pytest.param(e, marks=pytest.mark.slow) for e in ("EROFS", "EIO", "ESTALE"))],
+)
 def test_a_disk_that_refuses_keeps_what_it_has(train, losses, error):
     """Fails when an error of the disk reaches training, or takes what was written before."""
     trained, _, run = train(NETWORK, error)
