@@ -57,7 +57,7 @@ __all__ = [
     "open_recorder",
 ]
 
-_CLOSE_TIMEOUT_S = 10.0
+_CLOSE_TIMEOUT_S = 30.0
 
 _UNRECORDABLE = (struct.error, TypeError, ValueError)  # Out of range; or the ring was detached.
 
