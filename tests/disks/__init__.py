@@ -59,7 +59,7 @@ def run_on(
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=400,
         check=False,
     )
     assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-4000:]

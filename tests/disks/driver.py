@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 SERVER = Path(__file__).with_name("fuse.py")
-PATIENCE_S = 120.0
+PATIENCE_S = 240.0
 
 
 def mount(disk, at, fault):

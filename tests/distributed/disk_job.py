@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 WIDTH = 16
 BREAKS_AT = 20
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 
 def break_disk(fault, run_dir):
