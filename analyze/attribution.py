@@ -88,14 +88,13 @@ def attribute(
     work = place_work(trace, program, ledger)
     hidden = events.unseen_frac > MAX_UNSEEN
     detection = None if hidden else detect_in(trace, program.windows, ledger)
-    measured = program.windows.step_time_ns
     peers = peer_centre(work)
     ranks = excess_by_rank(work, peers)
+    measured = program.windows.step_time_ns
     unlike = ranks.loc[_is_suspect(ranks, waits, measured, detection), "rank"].tolist()
     unlike += [] if detection is None else [verdict.rank for verdict in detection.suspects]
-    by_peers = Expected(peers, sequence_effect(trace, program, ledger, work, unlike))
-    seen = set(ranks.loc[ranks["z"] >= MIN_Z, "rank"].tolist())
-    expected = expected_work(work, by_peers, seen, detection)
+    sequence = sequence_effect(trace, program, ledger, work, unlike)
+    expected = _expected(work, ranks, Expected(peers, sequence), detection)
     ranks = excess_by_rank(work, expected.work_ns)
     ranks["suspect"] = _is_suspect(ranks, waits, measured, detection) & (not hidden)
     limits = tuple(_limits(work, program, events))
@@ -108,10 +107,46 @@ def attribute(
     suspects = with_experts(trace, suspects_of(trace, excess, MAX_SUSPECTS), by_experts)
     players, overlaps = find_players(trace, program, ledger, work, expected, suspects)
     # Not needed any more, and as large as the replays that follow.
-    del work, peers, by_peers, expected
-    unions = unions_of([player.union for player in players])
-    masks = coalitions(unions)
+    del work, peers, sequence, expected
+    masks = coalitions(unions_of([player.union for player in players]))
     times, waiting = _replayed(program, players, overlaps, masks)
+    return Attribution(
+        ranks=ranks,
+        limits=limits,
+        causes=_causes(players, masks, times, waiting, measured),
+        replayed_ns=float(times[-1]),
+        waiting=_wait_account(ledger, waiting),
+        detection=detection,
+    )
+
+
+def _expected(
+    work: Work, ranks: pd.DataFrame, peers: Expected, detection: DetectionResult | None
+) -> Expected:
+    """Return what each cell should have taken, given what its peers took for their own work."""
+    seen = set(ranks.loc[ranks["z"] >= MIN_Z, "rank"].tolist())
+    if peers.unequal_ns is not None:
+        peers = peers._replace(work_ns=peer_centre(work, peers.unequal_ns))
+    return expected_work(work, peers, seen, detection)
+
+
+def _causes(
+    players: list[Player],
+    masks: IntArray,
+    times: FloatArray,
+    waiting: FloatArray,
+    measured: float,
+) -> tuple[Cause, ...]:
+    """Return what each player is charged with, the largest share first.
+
+    Args:
+        players: All causes.
+        masks: The coalitions that were replayed.
+        times: The step time of each.
+        waiting: The waiting in it.
+        measured: The measured step time, ns.
+    """
+    unions = unions_of([player.union for player in players])
     causes = [
         Cause(
             kind=player.kind,
@@ -129,14 +164,7 @@ def attribute(
             strict=True,
         )
     ]
-    return Attribution(
-        ranks=ranks,
-        limits=limits,
-        causes=tuple(sorted(causes, key=lambda cause: -cause.share_frac)),
-        replayed_ns=float(times[-1]),
-        waiting=_wait_account(ledger, waiting),
-        detection=detection,
-    )
+    return tuple(sorted(causes, key=lambda cause: -cause.share_frac))
 
 
 def _replayed(

@@ -16,12 +16,12 @@ from meshscope.probe.schema.deep_trace import (
     sealed_name,
 )
 from meshscope.probe.schema.errors import RunDirectoryError
+from meshscope.probe.schema.listing import listed
 from meshscope.probe.schema.manifest import MANIFEST_NAME, part_directories, read_json
 from meshscope.probe.schema.reading import file_hash
 
 _CLAIMED = ".sealing"
 """What a file is called while it is being compressed."""
-_LISTED = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +59,7 @@ class Faults:
 def listed_ranks(ranks: Iterable[int]) -> str:
     """Return ``rank 3`` or ``ranks 0, 1, 2``; of many, the first ones and how many more."""
     found = sorted(set(ranks))
-    shown = ", ".join(map(str, found[:_LISTED]))
-    more = f" and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
-    return f"{'rank' if len(found) == 1 else 'ranks'} {shown}{more}"
+    return f"{'rank' if len(found) == 1 else 'ranks'} {listed(found)}"
 
 
 def trace_files(part: Path) -> list[Path]:

@@ -120,7 +120,7 @@ def _counters(trace: Trace) -> Iterator[tuple[_Key, Fault]]:
                 yield key, Fault(fault, what, 1, first_ns)
 
 
-def listed(faults: tuple[Fault, ...]) -> str:
+def faults_text(faults: tuple[Fault, ...]) -> str:
     """Return faults in words, each with how often it came."""
     return ", ".join(f"{f.what} {f.count} times" if f.count > 1 else f.what for f in faults)
 

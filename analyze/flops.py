@@ -17,7 +17,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 DEFAULT_CONVENTION = "nonembedding"
-CONVENTIONS = ("palm", "nonembedding", "causal")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +58,7 @@ def flops_per_token(shape: ModelShape, convention: str = DEFAULT_CONVENTION) -> 
     """Return the model FLOPs of training on one token.
 
     Raises:
-        KeyError: The convention is none of ``CONVENTIONS``.
+        KeyError: There is no such convention.
     """
     attention = 12.0 * shape.num_layers * shape.hidden_size * shape.seq_len
     embedding = shape.vocab_size * shape.hidden_size

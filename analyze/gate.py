@@ -57,7 +57,7 @@ def load_budgets(path: Path) -> tuple[Budget, ...]:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(
-            "cannot read the budget file", where=str(path), remedy=str(error)
+            f"cannot be read: {error.strerror}", where=str(path), remedy="Check the path"
         ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"is not TOML: {error}", where=str(path)) from error

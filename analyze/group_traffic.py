@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from meshscope.probe.schema.listing import listed
 from meshscope.probe.schema.terms import Axis, CollectiveKind, Direction, SpanKind
 
 from .trace import Trace
@@ -107,8 +108,7 @@ def _pairs(rows: pd.DataFrame) -> set[tuple[int, int]]:
 def _of_sends(pairs: set[tuple[int, int]]) -> TrafficAxis:
     if not pairs:
         return TrafficAxis(Axis.PP, "it carries sends and receives only")
-    shown = ", ".join(f"{source}-{target}" for source, target in sorted(pairs)[:_SHOWN])
-    between = shown + (" …" if len(pairs) > _SHOWN else "")
+    between = listed((f"{source}-{target}" for source, target in sorted(pairs)), most=_SHOWN)
     if _is_ring(pairs):
         return TrafficAxis(Axis.CP, f"its sends go one way round a ring: {between}")
     return TrafficAxis(Axis.PP, f"it carries sends and receives only: {between}")

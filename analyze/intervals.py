@@ -33,14 +33,6 @@ class Segments(NamedTuple):
         return self.end - self.start
 
 
-class GroupedIntervals(NamedTuple):
-    """Merged intervals of several groups, sorted by group, then by start."""
-
-    group: IntArray
-    start: IntArray
-    end: IntArray
-
-
 def pair(start: npt.ArrayLike, end: npt.ArrayLike) -> IntArray:
     """Return the non-empty intervals of two equally long columns as a set."""
     intervals = np.stack(
@@ -113,32 +105,6 @@ def distinct(values: IntArray) -> IntArray:
     ordered = np.sort(values, kind="stable")
     is_new = np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]
     return np.asarray(ordered[is_new])
-
-
-def union_by_group(
-    group: npt.ArrayLike, start: npt.ArrayLike, end: npt.ArrayLike
-) -> GroupedIntervals:
-    """Merge the intervals of every group on their own, all groups in one pass.
-
-    The running maximum of the ends must not leak from one group into the next.
-    It is therefore taken over the *positions* of the ends in the order (group,
-    end): every position of a later group is above those of the earlier ones,
-    and no arithmetic on the times can overflow.
-    """
-    groups, starts, ends = (np.asarray(column, dtype=np.int64) for column in (group, start, end))
-    keep = ends > starts
-    groups, starts, ends = groups[keep], starts[keep], ends[keep]
-    if not len(groups):
-        return GroupedIntervals(groups, starts, ends)
-    by_end = np.lexsort((ends, groups))
-    position = np.empty_like(by_end)
-    position[by_end] = np.arange(len(by_end))
-    by_start = np.lexsort((starts, groups))
-    groups, starts = groups[by_start], starts[by_start]
-    reach = ends[by_end][np.maximum.accumulate(position[by_start])]
-    opens = np.append(True, (groups[1:] != groups[:-1]) | (starts[1:] > reach[:-1]))
-    closes = np.append(opens[1:], True)
-    return GroupedIntervals(groups[opens], starts[opens], reach[closes])
 
 
 def sweep_priority(

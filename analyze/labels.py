@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from meshscope.probe.schema.listing import listed
+
 _NAMES = {
     "useful": "useful model FLOPs at peak",
     "kernel_inefficiency": "compute, slower than peak",
@@ -44,9 +46,7 @@ def place_words(where: Mapping[str, Any]) -> str:
         elif key == "axis" and value:
             parts.append(f"{str(value).upper()} {'group' if where.get('ranks') else 'axis'}")
         elif isinstance(value, list):
-            shown = ", ".join(str(item) for item in value[:8])
-            more = f" and {len(value) - 8} more" if len(value) > 8 else ""
-            parts.append(f"{key} {shown}{more}" if value else "")
+            parts.append(f"{key} {listed(value)}" if value else "")
         elif value is not None:
             parts.append(f"{key.replace('_id', '')} {value}")
     return ", ".join(part for part in parts if part)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from meshscope.probe.schema.listing import listed
+
 from .trace import Trace
 from .words import counted
 
 _OVER_BUDGET = "over budget"
 """How the reason of a level begins that was lowered for its cost."""
-_MOST_LISTED = 8
 
 
 def probe_cost(trace: Trace) -> dict[str, float | int | None]:
@@ -39,11 +40,11 @@ def level_limits(trace: Trace) -> tuple[str, ...]:
     if lowered.empty:
         return ()
     first = lowered.drop_duplicates("rank")
-    listed = ", ".join(
+    places = [
         f"rank {row['rank']} from step {row['step']} on at the level {row['level']}"
-        for row in first.head(_MOST_LISTED).to_dict("records")
-    )
-    more = "" if len(first) <= _MOST_LISTED else f" and {len(first) - _MOST_LISTED} more"
+        for row in first.to_dict("records")
+    ]
     return (
-        f"the probe recorded less on {counted(len(first), 'rank')}, {_OVER_BUDGET}: {listed}{more}",
+        f"the probe recorded less on {counted(len(first), 'rank')}, {_OVER_BUDGET}: "
+        + listed(places),
     )

@@ -18,14 +18,12 @@ import pyarrow as pa
 
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.layout import MESH_AXES, ParallelLayout
+from meshscope.probe.schema.listing import listed
 from meshscope.probe.schema.tables import TABLES
 from meshscope.probe.schema.terms import Axis, KernelCategory
 
 from .topology import contradictions, with_axes
 from .trace import Trace
-
-_SHOWN = 8
-"""Group ids that an error lists."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,10 +158,9 @@ def _groups(
         places = _places(group, ids, members)
         if not places:
             name = group.group_id or f"of the ranks {', '.join(map(str, group.ranks))}"
-            known = ", ".join(ids[:_SHOWN]) + (" …" if len(ids) > _SHOWN else "")
             limits.append(
                 f"{stated.source} describes a group {name} (number {number}) that the trace "
-                f"does not have; it has: {known or 'none'}."
+                f"does not have; it has: {listed(ids) or 'none'}."
             )
         for place in places:
             if group.ranks:

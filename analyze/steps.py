@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from meshscope.probe.schema.listing import listed
 from meshscope.probe.schema.terms import StepDetail
 
 from .intervals import IntArray
@@ -86,7 +87,7 @@ def step_windows(trace: Trace) -> StepWindows:
     if absent and len(frame):
         limits.append(
             f"{counted(len(absent), 'rank')} without a finished step left out: "
-            + ", ".join(map(str, absent[:16]))
+            + listed(absent, most=16)
         )
     counts = frame.groupby("step")["rank"].nunique()
     common = counts.index[counts == frame["rank"].nunique()].to_numpy(np.int64)

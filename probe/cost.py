@@ -4,7 +4,7 @@ Timing every call would double what it measures. Of the records of a rank one in
 ``ONE_IN`` is made under the clock, which is a fair sample of all kinds: the number is
 prime, so no pattern of a step falls in with it. A communication call also passes the
 dispatcher twice, which cannot be timed from inside: that part is measured once, on an
-operator of our own (``compat.dispatcher_hop``). A loop flatters it, so that the sum is
+operator of our own (``compat.dispatcher_hop_ns``). A loop flatters it, so that the sum is
 rather too low than too high.
 """
 

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from .agent_child import AgentChild
@@ -29,7 +29,9 @@ from .identity import (
 )
 from .rank_watch import RankWatch
 from .schema.errors import ConfigError, RunDirectoryError
+from .schema.listing import listed
 from .schema.manifest import MANIFEST_NAME, rank_directories, read_json
+from .schema.printable import printable
 from .schema.rundir import create_run
 
 BOOTSTRAP = Path(__file__).parent / "bootstrap"
@@ -38,6 +40,8 @@ _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, sign
 _SENT_BY_A_PROCESS = 0
 """``si_code`` of a signal from kill(); one from the terminal reaches the command itself."""
 _CANNOT_START = 127
+_LONGEST_SHOWN = 200
+"""Of the name of a program, in a message."""
 
 
 def run(
@@ -87,10 +91,18 @@ def run(
     if agent_options is not None:
         variables |= _kineto_variables(run_path, inherited)
         agent = AgentChild(run_path, inherited, agent_options)
-    with RankWatch(run_path):
-        code = _run(command, variables, agent)
+    try:
+        with RankWatch(run_path):
+            code = _run(command, variables, agent)
+    except _NotStartedError as error:
+        _say(f"cannot start {command[0][:_LONGEST_SHOWN]!r}: {error}")
+        return _CANNOT_START
     _report(run_path, dormant=dormant)
     return code
+
+
+class _NotStartedError(Exception):
+    """The system refuses to start the command, for the reason that this says."""
 
 
 def _name_of_now() -> str:
@@ -131,14 +143,15 @@ def _run(command: Sequence[str], variables: Mapping[str, str], agent: AgentChild
 
     The signals are blocked here and taken one by one, so that none is lost
     between two looks and the command is never left behind.
+
+    Raises:
+        _NotStartedError: It cannot be started.
     """
     watched = {*_FORWARDED, signal.SIGCHLD}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
     try:
-        process = subprocess.Popen(
-            list(command),
-            env=dict(variables),
-            preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, before),
+        process = _started(
+            command, variables, lambda: signal.pthread_sigmask(signal.SIG_SETMASK, before)
         )
         while process.poll() is None:
             if agent is not None:
@@ -150,9 +163,6 @@ def _run(command: Sequence[str], variables: Mapping[str, str], agent: AgentChild
                 and received.si_code == _SENT_BY_A_PROCESS
             ):
                 process.send_signal(received.si_signo)
-    except (FileNotFoundError, PermissionError, NotADirectoryError) as error:
-        sys.stderr.write(f"meshscope: cannot start {command[0]!r}: {error.strerror}\n")
-        return _CANNOT_START
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         if agent is not None:
@@ -160,23 +170,37 @@ def _run(command: Sequence[str], variables: Mapping[str, str], agent: AgentChild
     return process.returncode if process.returncode >= 0 else 128 - process.returncode
 
 
+def _started(
+    command: Sequence[str], variables: Mapping[str, str], before_exec: Callable[[], object]
+) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(list(command), env=dict(variables), preexec_fn=before_exec)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else None
+        raise _NotStartedError(reason or str(error)) from error
+
+
 def _report(run_path: Path, *, dormant: bool) -> None:
     """Say on stderr how many ranks recorded, and which did not end in order."""
     ranks = rank_directories(run_path)
     unfinished = [rank for rank, path in ranks.items() if not _is_closed(path)]
     plural = "" if len(ranks) == 1 else "s"
-    sys.stderr.write(f"meshscope: {len(ranks)} rank{plural} recorded in {run_path}\n")
+    _say(f"{len(ranks)} rank{plural} recorded in {run_path}")
     if not ranks and not dormant:
-        sys.stderr.write(
-            "meshscope: no process had RANK set and imported torch; "
-            "is the command a launcher such as torchrun?\n"
+        _say(
+            "no process had RANK set and imported torch; "
+            "is the command a launcher such as torchrun?"
         )
     if unfinished:
-        listed = ", ".join(map(str, unfinished[:16]))
-        sys.stderr.write(
-            f"meshscope: killed before they closed their capture: ranks {listed}; "
-            "what they recorded is kept\n"
+        ranks_named = listed(unfinished, most=16)
+        _say(
+            f"killed before they closed their capture: ranks {ranks_named}; "
+            "what they recorded is kept"
         )
+
+
+def _say(clause: str) -> None:
+    sys.stderr.write(f"meshscope: {printable(clause)}\n")
 
 
 def _is_closed(rank_path: Path) -> bool:

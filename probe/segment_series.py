@@ -44,6 +44,7 @@ class SegmentSeries:
         rank: int | None,
         bounds: SeriesBounds,
         count: Callable[[str, int], None],
+        opened: Callable[[], None] = lambda: None,
     ) -> None:
         """Go on after the segments that are there.
 
@@ -52,6 +53,7 @@ class SegmentSeries:
             rank: The rank, None in the directory of a host.
             bounds: Sizes and ages.
             count: Adds to a named counter.
+            opened: Called when a segment was begun.
 
         Raises:
             OSError: The directory cannot be listed.
@@ -60,6 +62,7 @@ class SegmentSeries:
         self._rank = rank
         self._bounds = bounds
         self._count = count
+        self._tell_opened = opened
         self._segment: SegmentFile | None = None
         self._records = 0
         self._opened_ns = 0
@@ -90,8 +93,18 @@ class SegmentSeries:
                 self._segment.abandon()
                 self._put_away(self._segment)
             return False
-        self._rotate()
+        self.rotate()
         return True
+
+    def rotate(self) -> None:
+        """Close the segment that is open if it is full or old, then keep within the bound."""
+        segment = self._segment
+        if segment is None:
+            return
+        age_ns = now_ns() - self._opened_ns
+        full = segment.size_bytes >= self._bounds.segment_bytes
+        if full or age_ns >= self._bounds.segment_s * _NS_PER_S:
+            self._close(segment)
 
     def close(self) -> None:
         """Close the segment that is open."""
@@ -111,16 +124,8 @@ class SegmentSeries:
             self._segment = SegmentFile(self._directory, rank=self._rank, number=self._number)
             self._opened_ns = now_ns()
             self._records = 0
+            self._tell_opened()
         return self._segment
-
-    def _rotate(self) -> None:
-        segment = self._segment
-        if segment is None:
-            return
-        age_ns = now_ns() - self._opened_ns
-        full = segment.size_bytes >= self._bounds.segment_bytes
-        if full or age_ns >= self._bounds.segment_s * _NS_PER_S:
-            self._close(segment)
 
     def _close(self, segment: SegmentFile) -> None:
         try:

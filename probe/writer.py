@@ -8,13 +8,11 @@ is raised into training: failures are counted in the rank manifest.
 
 from __future__ import annotations
 
-import os
 import threading
-from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from .clock import now_ns
 from .drain import RingDrain
@@ -24,9 +22,10 @@ from .rank_manifest import RankManifest
 from .ring import RingWriter
 from .ring_copy import RingCopy
 from .schema.errors import ConfigError
+from .schema.record_payloads import encode_records
 from .schema.records import DRAINED_RECORD
 from .schema.ring import SLOT_BYTES, split_records
-from .schema.segment import SegmentFile, encode_records
+from .segment_series import SegmentSeries, SeriesBounds
 
 if TYPE_CHECKING:
     import numpy as np
@@ -82,11 +81,15 @@ class StorageSettings:
         if not 0 <= self.free_floor_frac < 1:
             raise ConfigError("must be from 0 to below 1", where="storage.free_floor_frac")
 
-
-class _StoredSegment(NamedTuple):
-    path: Path
-    size_bytes: int
-    records: int
+    @property
+    def segment_bounds(self) -> SeriesBounds:
+        """What is left for segments beside the ring."""
+        return SeriesBounds(
+            segment_bytes=self.segment_bytes,
+            segment_s=self.segment_s,
+            max_bytes=self.max_bytes - self.slot_count * SLOT_BYTES,
+            free_floor_frac=self.free_floor_frac,
+        )
 
 
 class SegmentWriter(threading.Thread):
@@ -95,9 +98,12 @@ class SegmentWriter(threading.Thread):
     def __init__(
         self, directory: Path, ring: RingWriter, manifest: RankManifest, settings: StorageSettings
     ) -> None:
-        """Prepare; ``start`` begins the work."""
+        """Prepare; ``start`` begins the work.
+
+        Raises:
+            OSError: The directory cannot be listed.
+        """
         super().__init__(name="meshscope-writer", daemon=True)
-        self._directory = directory
         self._manifest = manifest
         self._settings = settings
         self._ring = ring
@@ -110,11 +116,13 @@ class SegmentWriter(threading.Thread):
         self._ended = threading.Event()
         self._is_over = False
         self._drain_lock = threading.Lock()
-        self._segment: SegmentFile | None = None
-        self._segment_number = 0
-        self._segment_records = 0
-        self._segment_opened_ns = 0
-        self._stored: deque[_StoredSegment] = deque()
+        self._series = SegmentSeries(
+            directory,
+            manifest.rank,
+            settings.segment_bounds,
+            manifest.count,
+            manifest.sample_clocks,
+        )
         self._drained_ns = now_ns()
 
     def run(self) -> None:
@@ -207,7 +215,11 @@ class SegmentWriter(threading.Thread):
             self._append(rows)
             for name, amount in self._drain.take_losses().items():
                 self._manifest.count(name, amount)
-            self._rotate(final=final)
+            if final:
+                self._series.close()
+            else:
+                # One that gets no more records closes when it is old.
+                self._series.rotate()
         finally:
             self._drain_lock.release()
 
@@ -224,7 +236,6 @@ class SegmentWriter(threading.Thread):
         try:
             for slots in self._drain.held():
                 self._append(split_records(slots))
-            self._rotate(final=False)
         finally:
             self._drain_lock.release()
 
@@ -246,77 +257,8 @@ class SegmentWriter(threading.Thread):
 
     def _append(self, rows: Rows) -> None:
         """Write records as one block."""
-        count = sum(map(len, rows.values()))
-        if not count:
-            return
-        if not self._has_free_space():
-            self._manifest.count("disk_floor_dropped", count)
-            return
-        try:
-            self._open_segment().append(encode_records(rows))
-            self._segment_records += count
-        except OSError:
-            # The file may end in a torn block, so the next batch starts a new one.
-            self._manifest.count("segment_write_errors", 1)
-            self._manifest.count("segment_write_dropped", count)
-            if self._segment is not None:
-                self._segment.abandon()
-                self._put_away(self._segment)
-
-    def _has_free_space(self) -> bool:
-        try:
-            disk = os.statvfs(self._directory)
-        except OSError:
-            return False
-        return disk.f_bavail >= disk.f_blocks * self._settings.free_floor_frac
-
-    def _open_segment(self) -> SegmentFile:
-        if self._segment is None:
-            self._segment_number += 1
-            rank = self._manifest.rank
-            self._segment = SegmentFile(self._directory, rank=rank, number=self._segment_number)
-            self._segment_opened_ns = now_ns()
-            self._segment_records = 0
-            self._manifest.sample_clocks()
-        return self._segment
-
-    def _rotate(self, *, final: bool) -> None:
-        """Close a segment that is full or old, then keep the rank within its bound."""
-        segment = self._segment
-        if segment is None:
-            return
-        age_ns = now_ns() - self._segment_opened_ns
-        full = segment.size_bytes >= self._settings.segment_bytes
-        if final or full or age_ns >= self._settings.segment_s * _NS_PER_S:
-            try:
-                segment.close()
-            except OSError:
-                self._manifest.count("segment_write_errors", 1)
-            self._put_away(segment)
-            self._drop_oldest()
-
-    def _put_away(self, segment: SegmentFile) -> None:
-        stored = _StoredSegment(segment.path, segment.size_bytes, self._segment_records)
-        self._stored.append(stored)
-        self._segment = None
-
-    def _drop_oldest(self) -> None:
-        """Delete the oldest segments but the first, which tells how the run began.
-
-        Room is kept for the segment that comes next.
-        """
-        room = self._settings.max_bytes - self._settings.slot_count * SLOT_BYTES
-        room -= self._settings.segment_bytes
-        while len(self._stored) > 1 and sum(kept.size_bytes for kept in self._stored) > room:
-            oldest = self._stored[1]
-            del self._stored[1]
-            try:
-                oldest.path.unlink(missing_ok=True)
-            except OSError:
-                self._manifest.count("segment_delete_errors", 1)
-                continue
-            self._manifest.count("segments_dropped", 1)
-            self._manifest.count("segment_records_dropped", oldest.records)
+        if count := sum(map(len, rows.values())):
+            self._series.append(encode_records(rows), count)
 
 
 def _drained(slots: NDArray[np.void], kept_out: int) -> NDArray[np.void]:

@@ -16,8 +16,9 @@ import typer
 
 from meshscope.probe.schema.errors import ConfigError, MeshscopeError
 
+from .checks import require
 from .config import TrainerConfig
-from .elastic import job_size, warning_of_restarts
+from .elastic import check_job_size, job_size, warning_of_restarts
 from .presets import file_text, load_config, preset_names, preset_text
 from .slurm import torchrun_environment
 
@@ -71,6 +72,7 @@ def main(  # noqa: PLR0913 - one parameter for each option
     simulated: _SimulatedRanks = None,
 ) -> None:
     """Train a small transformer over a mesh of ranks, with injected faults if wanted."""
+    started = False
     try:
         os.environ.update(torchrun_environment(os.environ))
         text = preset_text(preset) if config is None else file_text(config)
@@ -87,13 +89,34 @@ def main(  # noqa: PLR0913 - one parameter for each option
         if simulated is not None:
             _simulate(settings, simulated)
         elif not dry_run:
+            settings.check_trainable()
+            check_job_size(settings.layout, job_size(os.environ))
+            _check_out(settings, out)
+            started = True
             _train(settings, out)
     except MeshscopeError as error:
-        # Every rank fails in the same way; one message is enough.
-        if os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0":
-            sys.stderr.write(f"error: {error}\n")
+        _report(error, every_rank=started)
         code = _USAGE_ERROR if isinstance(error, ConfigError) else _FAILURE
         raise typer.Exit(code) from None
+
+
+def _report(error: MeshscopeError, *, every_rank: bool) -> None:
+    """Say what is wrong, on the first rank only where every rank finds the same."""
+    rank = os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0"))
+    if rank == "0":
+        sys.stderr.write(f"error: {error}\n")
+    elif every_rank:
+        sys.stderr.write(f"rank {rank}: error: {error}\n")
+
+
+def _check_out(settings: TrainerConfig, out: Path | None) -> None:
+    """Refuse a run that is asked for files and has no folder for them."""
+    require(
+        out is not None or not settings.memory.account,
+        "is written into --out, which is not given",
+        where="memory.account",
+        remedy="Add --out FOLDER, or set it to false",
+    )
 
 
 def _train(settings: TrainerConfig, out: Path | None) -> None:

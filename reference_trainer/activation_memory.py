@@ -46,7 +46,7 @@ def recompute_frac(config: TrainerConfig) -> float:
 def recomputed(run: Callable[..., Tensor], *inputs: object) -> Tensor:
     """Call a function now, and again in the backward in place of keeping what it needs there.
 
-    The model has no dropout, so the state of random generators, whose saving
+    Tensors have any shape. The model has no dropout, so the state of random generators, whose saving
     would stop a device, is left alone.
     """
     output: Tensor = checkpoint(run, *inputs, use_reentrant=False, preserve_rng_state=False)
@@ -88,7 +88,7 @@ class ActivationStore:
         own = (*part.parameters(), *part.buffers())
         weights = {tensor.untyped_storage().data_ptr() for tensor in own}
 
-        def pack(tensor: Tensor) -> _Kept | Tensor:
+        def pack(tensor: Tensor) -> _KeptOnDevice | _KeptOnHost | Tensor:
             if tensor.untyped_storage().data_ptr() in weights:
                 return tensor
             size_bytes = tensor.numel() * tensor.element_size()
@@ -119,15 +119,9 @@ class ActivationStore:
         self.host_peak_bytes = max(self.host_peak_bytes, self.host_bytes)
 
 
-class _Kept:
+class _KeptOnDevice:
     """A tensor that autograd will ask for; gone when autograd drops it."""
 
-    def get(self) -> Tensor:
-        """Return the tensor, on its device."""
-        raise NotImplementedError
-
-
-class _KeptOnDevice(_Kept):
     def __init__(self, tensor: Tensor, store: ActivationStore) -> None:
         self._tensor = tensor
         self._store = store
@@ -139,10 +133,13 @@ class _KeptOnDevice(_Kept):
         self._store.remove(*self._memory)
 
     def get(self) -> Tensor:
+        """Return the tensor."""
         return self._tensor
 
 
-class _KeptOnHost(_Kept):
+class _KeptOnHost:
+    """Such a tensor that waits on the host."""
+
     def __init__(self, tensor: Tensor, store: ActivationStore) -> None:
         self._device = tensor.device
         self._store = store
@@ -156,12 +153,13 @@ class _KeptOnHost(_Kept):
         self._store.add_host(-self._size_bytes)
 
     def get(self) -> Tensor:
+        """Return the tensor, on its device again."""
         return self._host.to(self._device, non_blocking=True)
 
 
-def _unpack(kept: _Kept | Tensor) -> Tensor:
+def _unpack(kept: _KeptOnDevice | _KeptOnHost | Tensor) -> Tensor:
     """Return what was packed."""
-    return kept.get() if isinstance(kept, _Kept) else kept
+    return kept if isinstance(kept, Tensor) else kept.get()
 
 
 class ActivationRunner:

@@ -64,7 +64,6 @@ def build_parts(
     """
     memory = config.memory
     store = ActivationStore(offload=memory.offload) if memory.offload or memory.account else None
-    runner = _build_runner(config, comm, injector, store)
     stages = [
         Stage(
             config.model,
@@ -72,7 +71,7 @@ def build_parts(
             seed=config.train.seed,
             tp=mesh.tp,
             comm=comm,
-            runner=runner,
+            runner=_build_runner(config, index, comm, injector, store),
             sequence_parallel=config.tensor.sequence_parallel,
             context=_context(config, mesh, comm),
             experts=_experts(config, mesh),
@@ -128,11 +127,12 @@ def _experts(config: TrainerConfig, mesh: Mesh) -> ExpertSplit | None:
 
 def _build_runner(
     config: TrainerConfig,
+    stage: int,
     comm: Communicator,
     injector: FaultInjector,
     store: ActivationStore | None,
 ) -> PartRunner:
-    """Return what runs the parts of a stage."""
+    """Return what runs the parts of a stage, which is given by its place in the model."""
     runner: PartRunner = NoPace()
     if config.pace.enabled:
         repeated = recompute_frac(config)
@@ -143,6 +143,6 @@ def _build_runner(
             recompute_frac=repeated,
             splits_backward=config.schedule.kind in SPLIT_BACKWARD,
         )
-    runner = injector.wrap(runner)
+    runner = injector.wrap(runner, stage)
     full = config.memory.recompute == "full"
     return ActivationRunner(runner, full=full, store=store) if full or store else runner

@@ -86,7 +86,7 @@ def attend_backward(
 
 
 def plain_attend(query: Tensor, key: Tensor, value: Tensor, *, causal: bool) -> Attended:
-    """Return attention by matrix products."""
+    """Return attention by matrix products, with the shapes of ``attend``."""
     scores = _scores(query, key, causal=causal)
     normaliser = scores.logsumexp(dim=-1)
     weights = (scores - normaliser.unsqueeze(-1)).exp()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from .checks import require
+from .checks import in_range, require
 
 LATEST = "auto"
 """``checkpoint.resume`` that goes on from the latest checkpoint, if there is one."""
@@ -37,8 +37,8 @@ class CheckpointConfig:
         Raises:
             ConfigError: A count is out of range, or something is asked for that needs a folder.
         """
-        require(self.every >= 0, "must not be negative", where="checkpoint.every")
-        require(self.keep >= 1, "must be at least 1", where="checkpoint.keep")
+        in_range(self.every, 0, where="checkpoint.every")
+        in_range(self.keep, 1, where="checkpoint.keep")
         require(
             self.every == 0 or bool(self.dir),
             f"{self.every} has no folder to save to",

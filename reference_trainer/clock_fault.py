@@ -28,9 +28,10 @@ from meshscope.probe.schema.manifest import (
     write_json,
 )
 from meshscope.probe.schema.rank_records import read_rank
+from meshscope.probe.schema.record_payloads import encode_records
 from meshscope.probe.schema.records import RECORD_TYPES
 from meshscope.probe.schema.ring import HEADER_BYTES, RING_NAME
-from meshscope.probe.schema.segment import SegmentFile, encode_records, segment_paths
+from meshscope.probe.schema.segment import SegmentFile, segment_paths
 
 from .fault_plan import ResolvedFault
 from .ground_truth import GroundTruth

@@ -112,7 +112,7 @@ class Communicator:
     def all_reduce(
         self, tensor: Tensor, group: MeshGroup, *, op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM
     ) -> Pending:
-        """Sum a tensor over the group, or reduce it by another operation, in place."""
+        """Sum a tensor of any shape over the group, or reduce it by another operation, in place."""
         if group.size == 1:
             return self._nothing()
         start = partial(dist.all_reduce, op=op)
@@ -176,7 +176,7 @@ class Communicator:
         return received, self._issue("all_to_all", group, start, (received, sent.contiguous()))
 
     def pass_on(self, tensor: Tensor, group: MeshGroup) -> tuple[Tensor, Pending]:
-        """Send a tensor to the next member of a ring, and receive the previous one's.
+        """Send a tensor to the next member of a ring, and receive the previous one's, shaped alike.
 
         Point-to-point transfers have no future to hang a delay on: an injected
         slow link does not hold them.

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[attr-defined]
-from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, ReduceScatter
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import (
@@ -21,6 +21,9 @@ from torch.distributed.pipelining.schedules import (
     _ComputationType,
     _PipelineScheduleRuntime,
 )
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
 
 Action = _Action
 """One step of a rank's pipeline order: ``Action(stage_index, type, microbatch)``."""
@@ -114,8 +117,11 @@ __all__ = [
     "REDUCE_GRAD",
     "Action",
     "AllGather",
+    "FakeStore",
+    "FakeTensorMode",
     "ReduceScatter",
     "ScheduleRuntime",
+    "TorchDispatchMode",
     "all_gather_single",
     "foreach_norm",
     "foreach_scale",
@@ -125,5 +131,6 @@ __all__ = [
     "receive_buffers",
     "reduce_scatter_single",
     "take_shapes_for_granted",
+    "tree_iter",
     "work_from_future",
 ]

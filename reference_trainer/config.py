@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import inf
 from typing import Literal
 
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.terms import Axis
 
 from .checkpoint_config import CheckpointConfig
+from .checks import in_range
 from .checks import require as _require
+from .data_config import DataConfig
 from .device_config import DeviceConfig, PaceConfig
 from .fault_spec import FaultSpec
 from .model_config import ModelConfig
@@ -35,6 +38,8 @@ __all__ = [
 ]
 
 _BYTE_VALUES = 256
+_MOST_SEED = 10**12
+"""Generators are seeded by it, times a million, in 64 bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,13 +72,20 @@ class TrainConfig:
         """Validate the counts.
 
         Raises:
-            ConfigError: A count is below one or the learning rate is negative.
+            ConfigError: A number is out of range, or a setting has no effect.
         """
         for name in ("steps", "global_batch", "bucket_bytes"):
-            _require(getattr(self, name) >= 1, "must be at least 1", where=f"train.{name}")
-        for name in ("learning_rate", "max_grad_norm", "seed", "replica_batch"):
-            _require(getattr(self, name) >= 0, "must not be negative", where=f"train.{name}")
-        _require(0 <= self.momentum < 1, "must be at least 0 and below 1", where="train.momentum")
+            in_range(getattr(self, name), 1, where=f"train.{name}")
+        for name in ("learning_rate", "replica_batch"):
+            in_range(getattr(self, name), 0, where=f"train.{name}")
+        in_range(self.max_grad_norm, 0, inf, where="train.max_grad_norm")
+        in_range(self.seed, 0, _MOST_SEED, where="train.seed")
+        _require(
+            0 <= self.momentum < 1,
+            f"{self.momentum} is out of range",
+            where="train.momentum",
+            remedy="Set it to at least 0 and below 1",
+        )
         _require(
             self.momentum == 0 or self.optimizer == "sgd",
             f"{self.optimizer} has averages of its own",
@@ -87,38 +99,6 @@ class TrainConfig:
         if self.optimizer == "adamw":
             return ("exp_avg", "exp_avg_sq")
         return ("momentum_buffer",) if self.momentum else ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DataConfig:
-    """The input pipeline."""
-
-    num_workers: int = 0
-    """Worker processes of the DataLoader; 0 makes the data in the training process."""
-    prefetch_factor: int = 2
-    """Batches that each worker loads ahead."""
-    text: str = ""
-    """A file whose bytes are the tokens; empty: synthetic tokens."""
-    documents: Literal["whole", "long_tail"] = "whole"
-    """Synthetic sequences of one document each, or packed with documents of long-tailed length."""
-    median_document: int = 8
-    """Tokens of the median document where they are packed."""
-
-    def __post_init__(self) -> None:
-        """Validate the counts.
-
-        Raises:
-            ConfigError: A count is out of range, or a text would be packed.
-        """
-        _require(self.num_workers >= 0, "must not be negative", where="data.num_workers")
-        for name in ("prefetch_factor", "median_document"):
-            _require(getattr(self, name) >= 1, "must be at least 1", where=f"data.{name}")
-        _require(
-            not (self.text and self.documents == "long_tail"),
-            "packs synthetic documents only",
-            where="data.documents",
-            remedy="Remove data.text, or leave data.documents at whole",
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,7 @@ Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def local_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Return causal attention where this rank holds the whole sequence."""
+    """Return causal attention (B, H, T, C) where this rank holds the whole sequence."""
     return torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
 
 

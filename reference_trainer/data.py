@@ -77,6 +77,19 @@ def _packed_tokens(config: TrainerConfig, generator: torch.Generator, step: int)
 
 def _text_tokens(config: TrainerConfig, generator: torch.Generator) -> Tensor:
     """Return (global batch, T + 1) bytes of the text, from random places."""
+    text, wanted = _open_text(config), config.model.seq_len + 1
+    begin = torch.randint(
+        len(text) - wanted + 1, (config.train.global_batch, 1), generator=generator
+    )
+    return text[begin + torch.arange(wanted)].long()
+
+
+def _open_text(config: TrainerConfig) -> Tensor:
+    """Return the bytes of the text, mapped and not read: each step touches what it needs.
+
+    Raises:
+        ConfigError: It cannot be read, or is shorter than a sequence.
+    """
     path, wanted = Path(config.data.text), config.model.seq_len + 1
     try:
         size = path.stat().st_size
@@ -86,12 +99,13 @@ def _text_tokens(config: TrainerConfig, generator: torch.Generator) -> Tensor:
                 where="data.text",
                 remedy="Use a longer text, or a smaller model.seq_len",
             )
-        # Mapped, not read: each step touches only what it needs.
-        text = torch.from_file(str(path), shared=False, size=size, dtype=torch.uint8)
+        return torch.from_file(str(path), shared=False, size=size, dtype=torch.uint8)
     except (OSError, RuntimeError) as error:
-        raise ConfigError(f"{path} cannot be read ({error})", where="data.text") from error
-    begin = torch.randint(size - wanted + 1, (config.train.global_batch, 1), generator=generator)
-    return text[begin + torch.arange(wanted)].long()
+        raise ConfigError(
+            f"{path} cannot be read ({error})",
+            where="data.text",
+            remedy="Name a file of every host",
+        ) from error
 
 
 class StepBatches(Dataset[tuple[Tensor, Tensor, Span]]):
@@ -108,6 +122,9 @@ class StepBatches(Dataset[tuple[Tensor, Tensor, Span]]):
         share = config.train.global_batch // config.layout.dp
         self._own = slice(dp_rank * share, (dp_rank + 1) * share)
         self._stall = stall
+        if config.data.text:
+            # A file that is not there is refused here, and not by a worker process.
+            _open_text(config)
 
     def __len__(self) -> int:
         """Return the number of steps."""
@@ -129,6 +146,8 @@ def batches(
     log: StallLog | None = None,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Return the batches of this data-parallel rank, step by step; workers start now.
+
+    Each is ids and labels, (sequences of this rank, T).
 
     Args:
         config: The run.

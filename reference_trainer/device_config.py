@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from .checks import require
+from .checks import in_range, require
+
+_MOST_TIMEOUT_S = 1e9
+"""Thirty years, which torch can still count in milliseconds."""
+_MOST_PACE_MS = 1e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +31,7 @@ class DeviceConfig:
         """Validate the combination.
 
         Raises:
-            ConfigError: nccl was asked for without cuda, or the timeout is not positive.
+            ConfigError: nccl was asked for without cuda, or the timeout is out of range.
         """
         require(
             self.backend == "gloo" or self.kind == "cuda",
@@ -41,7 +45,7 @@ class DeviceConfig:
             where="device.staging",
             remedy="Set it to auto, or device.backend to gloo",
         )
-        require(self.timeout_s > 0, "must be positive", where="device.timeout_s")
+        in_range(self.timeout_s, 0.001, _MOST_TIMEOUT_S, where="device.timeout_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,10 +73,10 @@ class PaceConfig:
         """Validate the times.
 
         Raises:
-            ConfigError: A time is negative.
+            ConfigError: A time is out of range.
         """
         for name in self.__slots__:
-            require(getattr(self, name) >= 0, "must not be negative", where=f"pace.{name}")
+            in_range(getattr(self, name), 0, _MOST_PACE_MS, where=f"pace.{name}")
 
     @property
     def enabled(self) -> bool:

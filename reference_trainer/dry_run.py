@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from meshscope.probe.schema.layout import MESH_AXES
 from meshscope.probe.schema.terms import Axis
 
 from .bubble_plan import FORMULAS, BubblePlan, bubble_plans, expected_cost, stage_costs
 from .checkpoint_plan import checkpoint_lines
 from .config import TrainerConfig
-from .group_members import expert_groups
+from .group_members import expert_groups, shard_groups, sum_groups
 from .memory_plan import RankMemory, memory_plan
 from .parameter_counts import parameter_count
 from .stage_split import layer_ranges
@@ -52,20 +51,24 @@ def _layout_lines(config: TrainerConfig) -> list[str]:
 
 
 def _group_lines(config: TrainerConfig) -> list[str]:
-    """Return one row per axis; groups of one rank communicate nothing and are left out."""
+    """Return one row per kind; groups of one rank communicate nothing and are left out."""
     layout = config.layout
-    rows = [["groups", "number", "size", "the first"]]
-    for axis in (Axis.TP, Axis.CP, Axis.DP, Axis.PP):
-        size = getattr(layout, axis)
-        if axis in MESH_AXES and size > 1:
-            first = next(iter(layout.groups(axis)))
-            rows.append([axis.value, f"{layout.world_size // size:,}", f"{size}", _members(first)])
+    kinds: dict[str, Sequence[Sequence[int]]] = {
+        axis.value: list(layout.groups(axis)) for axis in (Axis.TP, Axis.CP, Axis.DP, Axis.PP)
+    }
     if layout.ep > 1:
-        groups = expert_groups(layout)
-        rows.append(["ep", f"{len(groups):,}", f"{layout.ep}", _members(groups[0])])
-    if pairs := config.embedding_groups():
-        rows.append(["embedding", f"{len(pairs):,}", "2", _members(pairs[0])])
-    return table(rows) if len(rows) > 1 else ["groups    none: one rank"]
+        kinds["ep"] = expert_groups(layout)
+    kinds |= sum_groups(layout)
+    if size := config.data_parallel.shard_ranks:
+        kinds["dp shards"], kinds["dp copies"] = shard_groups(layout, size)
+    kinds["embedding"] = config.embedding_groups()
+    rows = [
+        [kind, f"{len(groups):,}", f"{len(groups[0])}", _members(groups[0])]
+        for kind, groups in kinds.items()
+        if groups and len(groups[0]) > 1
+    ]
+    header = ["groups", "number", "size", "the first"]
+    return table([header, *rows]) if rows else ["groups    none: one rank"]
 
 
 def _stage_lines(config: TrainerConfig) -> list[str]:

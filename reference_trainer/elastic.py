@@ -15,14 +15,39 @@ from math import prod
 from typing import Any
 
 from meshscope.probe.schema.errors import ConfigError
+from meshscope.probe.schema.layout import ParallelLayout
+
+from .launcher import number_of
 
 AUTO = "auto"
+LAUNCH = "Start the ranks with torchrun, or unset RANK and WORLD_SIZE"
+"""What to do where a rank's variables are wrong."""
 _OTHER_AXES = ("tp", "pp", "cp")
 
 
 def job_size(environment: Mapping[str, str]) -> int:
-    """Return the ranks of the job, as torchrun says; one without it."""
-    return int(environment.get("WORLD_SIZE", "1"))
+    """Return the ranks of the job, as torchrun says; one without it.
+
+    Raises:
+        ConfigError: What it says is no number.
+    """
+    if "WORLD_SIZE" not in environment:
+        return 1
+    return number_of(environment, "WORLD_SIZE", remedy=LAUNCH)
+
+
+def check_job_size(layout: ParallelLayout, world_size: int) -> None:
+    """Refuse a job with another number of ranks than the layout.
+
+    Raises:
+        ConfigError: It has more or fewer.
+    """
+    if world_size != layout.world_size:
+        raise ConfigError(
+            f"tp x pp x dp x cp = {layout.world_size} ranks, but the job has {world_size}",
+            where="layout",
+            remedy=f"Start it with torchrun --nproc_per_node {layout.world_size}",
+        )
 
 
 def fit_job(raw: Mapping[str, Any], world_size: int) -> dict[str, Any]:
@@ -42,7 +67,8 @@ def fit_job(raw: Mapping[str, Any], world_size: int) -> dict[str, Any]:
         fitted["layout"] = layout
     if isinstance(train, Mapping) and isinstance(layout, Mapping):
         batch, replicas = train.get("replica_batch", 0), layout.get("dp", 1)
-        if batch and isinstance(batch, int) and isinstance(replicas, int):
+        # What is no number of sequences keeps its name, under which it is refused.
+        if isinstance(batch, int) and isinstance(replicas, int) and batch > 0:
             fitted["train"] = {**train, "global_batch": batch * replicas}
     return fitted
 

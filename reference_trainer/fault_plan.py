@@ -17,11 +17,10 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, fields
 
-import msgspec
-
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.layout import ParallelLayout
 
+from .conversion import typed
 from .fault_spec import ALL_RANKS, FaultSpec
 
 
@@ -108,7 +107,4 @@ def parse_fault(text: str) -> FaultSpec:
             where=f"--fault {text}",
             remedy=f"Known settings: {', '.join(sorted(known - {'kind'}))}",
         )
-    try:
-        return msgspec.convert(values, FaultSpec, strict=False)
-    except msgspec.ValidationError as error:
-        raise ConfigError(str(error), where=f"--fault {text}") from error
+    return typed(values, FaultSpec, where=f"--fault {text}", strict=False)

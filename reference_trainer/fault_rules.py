@@ -10,10 +10,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from .checks import FINITE
+
 COMMON = frozenset({"kind", "start", "stop", "window", "seed"})
 """Settings of every kind."""
 PLACE = frozenset({"rank", "tp", "pp", "dp", "cp"})
 """Settings that name a rank."""
+RANGES: Mapping[str, tuple[float, float]] = {
+    "first": (0, FINITE),
+    "start": (0, FINITE),
+    "window": (0, FINITE),
+    "every": (1, FINITE),
+    "delay_ms": (0, 1e9),
+    "period_ms": (1, 1e9),
+    "bytes_per_s": (0, FINITE),
+    "stopped_frac": (0, 0.9),
+    "megabytes": (0, 1e6),
+    "bias": (-1e4, 1e4),
+    "offset_ms": (-1e9, 1e9),
+    "drift_ppm": (-1e5, 1e5),
+}
+"""The least and the most of each setting that is a number; a wrong clock goes on running."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

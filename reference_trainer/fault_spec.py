@@ -8,13 +8,13 @@ from typing import Literal
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.layout import ParallelLayout
 
-from .fault_rules import COMMON, MODES, PLACE, RULES, FaultRule, kinds_taking
+from .checks import in_range
+from .fault_rules import COMMON, MODES, PLACE, RANGES, RULES, FaultRule, kinds_taking
 from .group_members import groups_of_axis
 
 RANDOM_RANK: Literal["random"] = "random"
 ALL_RANKS: Literal["all"] = "all"
 _COORDINATES = ("tp", "pp", "dp", "cp")
-_MOST_STOPPED = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class FaultSpec:
     """heavy_stage: what of the stage gets heavier; ``embed`` is on the first stage, ``head`` on
     the last."""
     stage: int | None = None
-    """heavy_stage: the stage whose ``layers`` get heavier."""
+    """heavy_stage: the stage, by its place in the model, whose ``layers`` get heavier."""
     stopped_frac: float = 0.0
     """slow_rank in mode duty: share of each period in which the process is stopped, 0 to 0.9."""
     period_ms: float = 20.0
@@ -128,14 +128,15 @@ class FaultSpec:
             self._refuse("happens once", "Remove stop and window, and set start to its step")
 
     def _check_ranges(self) -> None:
-        if self.window < 0 or self.start < 0 or self.first < 0:
-            self._refuse("window, start and first must not be negative")
+        for name, (least, most) in RANGES.items():
+            in_range(getattr(self, name), least, most, where=f"{self.where}: {name}")
+        if 0 < self.bytes_per_s < 1:
+            self._refuse("bytes_per_s is below 1", "Set it to 1 or more, or to 0 for no limit")
         if self.stop is not None and self.stop <= self.start:
-            self._refuse(f"stop = {self.stop} is not after start = {self.start}")
-        if self.delay_ms < 0 or self.bytes_per_s < 0 or self.megabytes < 0:
-            self._refuse("delay_ms, bytes_per_s and megabytes must not be negative")
-        if self.every < 1:
-            self._refuse("every must be at least 1")
+            self._refuse(
+                f"stop = {self.stop} is not after start = {self.start}",
+                f"Set stop to {self.start + 1} or more",
+            )
 
     def _check_place(self) -> None:
         if self.has_coordinates and self.rank != RANDOM_RANK:
@@ -149,15 +150,8 @@ class FaultSpec:
         duty = self.mode == "duty"
         if not duty and self.delay_ms == 0:
             self._refuse("has no delay", "Set delay_ms to the time per microbatch")
-        if duty and not 0 < self.stopped_frac <= _MOST_STOPPED:
-            self._refuse(
-                f"stopped_frac = {self.stopped_frac:g} is not in 0..{_MOST_STOPPED:g}",
-                "Set it to the share of time in which the process is stopped",
-            )
         if duty == bool(self.delay_ms) or (not duty and self.stopped_frac):
             self._refuse("mixes modes", "Give delay_ms, or mode=duty with stopped_frac")
-        if self.period_ms < 1:
-            self._refuse("period_ms must be at least 1")
 
     def _check_heavy_stage(self) -> None:
         if not self.part:
@@ -169,7 +163,7 @@ class FaultSpec:
                 "the last",
             )
 
-    def _refuse(self, what: str, remedy: str = "") -> None:
+    def _refuse(self, what: str, remedy: str) -> None:
         raise ConfigError(what, where=self.where, remedy=remedy)
 
     @property
@@ -209,12 +203,13 @@ class FaultSpec:
                     f"rank {rank} is outside 0..{layout.world_size - 1}",
                     "Name a rank of the mesh, or rank=random",
                 )
-        for name, axis in (*((axis, axis) for axis in _COORDINATES), ("stage", "pp")):
+        places = {axis: (getattr(layout, axis), f"layout.{axis}") for axis in _COORDINATES}
+        places["stage"] = layout.pp * layout.vpp, "layout.pp x layout.vpp"
+        for name, (size, size_name) in places.items():
             place = getattr(self, name)
-            if place is not None and not 0 <= place < getattr(layout, axis):
+            if place is not None and not 0 <= place < size:
                 self._refuse(
-                    f"{name} = {place} is outside 0..{getattr(layout, axis) - 1}",
-                    f"Choose a coordinate below layout.{axis}",
+                    f"{name} = {place} is outside 0..{size - 1}", f"Choose one below {size_name}"
                 )
         if self.axis and len(groups_of_axis(layout, self.axis)[0]) == 1:
             self._refuse(

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -82,9 +83,16 @@ class FaultInjector:
         if self._faults.of("hot_expert"):
             self._routers.attach(stage)
 
-    def wrap(self, runner: PartRunner) -> PartRunner:
-        """Return the runner of this rank's parts, with more time for heavy ones."""
-        return HeavyStage(runner, self._spend) if self._faults.of("heavy_stage") else runner
+    def wrap(self, runner: PartRunner, stage: int) -> PartRunner:
+        """Return the runner of a stage's parts, with more time for heavy ones.
+
+        Args:
+            runner: Runs the parts.
+            stage: Index of the stage in the model.
+        """
+        # Which stage has the embedding and the head, the model itself decides.
+        heavy = [f for f in self._faults.of("heavy_stage") if f.spec.stage in (None, stage)]
+        return HeavyStage(runner, partial(self._spend, heavy, stage)) if heavy else runner
 
     @contextmanager
     def prepared(self, mesh: Mesh, place: Place, comm: Communicator) -> Iterator[None]:
@@ -190,14 +198,14 @@ class FaultInjector:
             span_ns = (self._forward_start_ns, now_ns())
             self._faults.log(fault, span_ns, microbatch=self._microbatch, work=self.work())
 
-    def _spend(self, part: str, times: int) -> None:
-        """Spend the extra time of a part, which is asked for per forward, so many times."""
-        for fault in self._faults.active("heavy_stage"):
-            if fault.spec.part == part:
+    def _spend(self, heavy: Sequence[ResolvedFault], stage: int, part: str, times: int) -> None:
+        """Spend the extra time of a stage's part, which is asked for per forward, so many times."""
+        for fault in heavy:
+            if fault.spec.part == part and fault.active(self._faults.step):
                 start_ns, requested_ns = now_ns(), fault.delay_ns * times
                 time.sleep(requested_ns / 1e9)
                 span_ns = (start_ns, now_ns())
-                self._faults.log(fault, span_ns, part=part, requested_ns=requested_ns)
+                self._faults.log(fault, span_ns, part=part, stage=stage, requested_ns=requested_ns)
 
     def _start_duty_cycles(self, place: Place, comm: Communicator, mesh: Mesh) -> None:
         """Start a helper for each victim, on the first rank of the victim's host."""

@@ -33,7 +33,7 @@ from .config import TrainerConfig
 from .gradient_buckets import GRADIENT_DTYPE
 from .gradient_groups import Reduction, by_reduction, reduced_over, reduction_of
 from .gradient_norm import Piece, copies_over, gradient_norm, mark_split, split_axes
-from .group_members import replica_groups
+from .group_members import shard_groups
 from .memory_account import KeptTensors, local_part, optimizer_state
 from .mesh import Mesh, MeshGroup, own_group
 from .model import Stage
@@ -60,11 +60,7 @@ def open_shard_groups(mesh: Mesh, shard_ranks: int) -> ShardGroups:
         shard_ranks: Neighbouring replicas per copy; 0 for all.
     """
     size = shard_ranks or mesh.replicas.size
-    shard: list[tuple[int, ...]] = []
-    replicate: list[tuple[int, ...]] = []
-    for replicas in replica_groups(mesh.layout):
-        shard += [replicas[begin : begin + size] for begin in range(0, len(replicas), size)]
-        replicate += [replicas[position::size] for position in range(size)]
+    shard, replicate = shard_groups(mesh.layout, size)
     whole = size == mesh.replicas.size
     return ShardGroups(
         shard=mesh.replicas if whole else own_group(shard, mesh.rank, mesh.replicas.axis),

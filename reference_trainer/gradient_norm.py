@@ -5,7 +5,8 @@ over every axis add up the ranks. A gradient that several ranks hold alike (that
 of a norm's weight under tensor parallelism, and of every weight on the replicas)
 counts with one over their number, so that it counts once.
 
-The norm stays on the device: nothing waits for it on the host.
+The norm stays on the device: nothing waits for it on the host. (Pascanu et al.
+2013, arXiv 1211.5063, section 3.2.)
 """
 
 from __future__ import annotations

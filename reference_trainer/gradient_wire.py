@@ -13,6 +13,7 @@ Errors per element, with g_r the gradient of replica r and R replicas:
   8 significant bits: one rounding by the cast and at most R - 1 by the sum.
 - int8: at most sum m_r / 254 with m_r the largest |g_r| among the 256 neighbours
   that share a scale: half a step of m_r / 127 from each replica. The sum is fp32.
+  (Scales for blocks: Dettmers et al. 2022, arXiv 2110.02861, section 2.1.)
 """
 
 from __future__ import annotations

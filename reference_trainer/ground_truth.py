@@ -20,6 +20,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from meshscope.probe.schema.errors import ConfigError
+
 from .fault_plan import ResolvedFault
 
 Span = tuple[int, int]
@@ -48,6 +50,23 @@ def next_attempt(out: Path) -> int:
     return number
 
 
+def _make_empty(path: Path) -> None:
+    """Make an empty file, and its folder.
+
+    Raises:
+        ConfigError: The file system refuses.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be written ({error.strerror})",
+            where="--out",
+            remedy="Name a folder that every rank may write to",
+        ) from error
+
+
 class GroundTruth:
     """Writes the log of one rank.
 
@@ -55,6 +74,9 @@ class GroundTruth:
         out: Folder of the run's output; None writes nothing.
         rank: Global rank.
         faults: What was asked for, with the ranks and seeds that were drawn.
+
+    Raises:
+        ConfigError: The folder cannot be written.
     """
 
     def __init__(self, out: Path | None, rank: int, faults: Sequence[ResolvedFault]) -> None:
@@ -62,8 +84,7 @@ class GroundTruth:
         self._path = None if out is None else truth_path(out, rank)
         self._lines: deque[str] = deque()
         if self._path is not None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._path.write_text("", encoding="utf-8")
+            _make_empty(self._path)
         plan = [asdict(fault.spec) | {"rank": fault.rank, "seed": fault.seed} for fault in faults]
         self._add(record="plan", rank=rank, clock="monotonic_ns", faults=plan)
         self._flush()

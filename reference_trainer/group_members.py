@@ -52,6 +52,35 @@ def expert_replica_groups(layout: ParallelLayout) -> list[Members]:
     ]
 
 
+def sum_groups(layout: ParallelLayout) -> dict[str, list[Members]]:
+    """Return the groups that sum gradients along more than the axis dp, by their name."""
+    found: dict[str, list[Members]] = {}
+    if layout.cp > 1:
+        found["dp_cp"] = replica_groups(layout)
+    if layout.tp > 1:
+        found["dp_cp_tp"] = groups_over(layout, ("dp", "cp", "tp"))
+    if layout.ep > 1:
+        found["expert_dp"] = expert_replica_groups(layout)
+    return found
+
+
+def shard_groups(layout: ParallelLayout, shard_ranks: int) -> tuple[list[Members], list[Members]]:
+    """Return the groups that share a copy of the weights, and those that hold the same part of it.
+
+    Args:
+        layout: The mesh.
+        shard_ranks: Neighbouring replicas per copy.
+    """
+    shards: list[Members] = []
+    copies: list[Members] = []
+    for replicas in replica_groups(layout):
+        shards += [
+            replicas[begin : begin + shard_ranks] for begin in range(0, len(replicas), shard_ranks)
+        ]
+        copies += [replicas[place::shard_ranks] for place in range(shard_ranks)]
+    return shards, copies
+
+
 def groups_of_axis(layout: ParallelLayout, axis: str) -> list[Members]:
     """Return the groups whose collectives count as those of an axis."""
     if axis == "dp":

@@ -22,14 +22,10 @@ from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.terms import Axis
 
 from .config import DeviceConfig
-from .group_members import (
-    Members,
-    expert_groups,
-    expert_replica_groups,
-    groups_over,
-    replica_groups,
-)
+from .elastic import LAUNCH, check_job_size
+from .group_members import Members, expert_groups, sum_groups
 from .host_staging import StagedMessages, staged_operations
+from .launcher import number_of
 
 _ALONE = "tcp://127.0.0.1:0"
 """A free port: a job of one process meets nobody."""
@@ -52,17 +48,27 @@ class Place:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Place:
-        """Read what torchrun sets; without it the job is this one process."""
+        """Read what torchrun sets; without it the job is this one process.
+
+        Raises:
+            ConfigError: A variable is missing or no number.
+        """
         if "RANK" not in environment:
             return cls()
-        local_rank = int(environment.get("LOCAL_RANK", "0"))
+        # Who starts ranks by hand may leave out what is only known of one host.
+        local = {"LOCAL_RANK": "0", **environment}
+        local = {"LOCAL_WORLD_SIZE": str(_number(local, "LOCAL_RANK") + 1), **local}
         return cls(
-            rank=int(environment["RANK"]),
-            world_size=int(environment["WORLD_SIZE"]),
-            local_rank=local_rank,
-            local_ranks=int(environment.get("LOCAL_WORLD_SIZE", local_rank + 1)),
+            rank=_number(environment, "RANK"),
+            world_size=_number(environment, "WORLD_SIZE"),
+            local_rank=_number(local, "LOCAL_RANK"),
+            local_ranks=_number(local, "LOCAL_WORLD_SIZE"),
             rendezvous="env://",
         )
+
+
+def _number(environment: Mapping[str, str], name: str) -> int:
+    return number_of(environment, name, remedy=LAUNCH)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,12 +144,7 @@ def open_mesh(layout: ParallelLayout, device: DeviceConfig, place: Place) -> Ite
     Raises:
         ConfigError: The job has another number of ranks than the layout.
     """
-    if place.world_size != layout.world_size:
-        raise ConfigError(
-            f"tp x pp x dp x cp = {layout.world_size} ranks, but the job has {place.world_size}",
-            where="layout",
-            remedy=f"Start it with torchrun --nproc_per_node {layout.world_size}",
-        )
+    check_job_size(layout, place.world_size)
     torch_device = _torch_device(device, place)
     messages = StagedMessages(device.kind) if "message" in staged_operations(device) else None
     dist.init_process_group(
@@ -207,16 +208,11 @@ def device_index(place: Place, gpus: int, backend: str) -> int:
 def build_mesh(layout: ParallelLayout, rank: int, device: torch.device) -> Mesh:
     """Create every group, in the same order on every rank, and return this rank's."""
     dp = own_group(layout.groups(Axis.DP), rank, Axis.DP)
-    replicas = dp
-    if layout.cp > 1:
-        replicas = own_group(replica_groups(layout), rank, Axis.DP, description="dp_cp")
-    replicas_and_tp, expert_replicas = replicas, replicas
-    if layout.tp > 1:
-        members = groups_over(layout, ("dp", "cp", "tp"))
-        replicas_and_tp = own_group(members, rank, Axis.DP, description="dp_cp_tp")
-    if layout.ep > 1:
-        members = expert_replica_groups(layout)
-        expert_replicas = own_group(members, rank, Axis.DP, description="expert_dp")
+    sums = {
+        name: own_group(groups, rank, Axis.DP, description=name)
+        for name, groups in sum_groups(layout).items()
+    }
+    replicas = sums.get("dp_cp", dp)
     return Mesh(
         layout=layout,
         rank=rank,
@@ -227,8 +223,8 @@ def build_mesh(layout: ParallelLayout, rank: int, device: torch.device) -> Mesh:
         cp=own_group(layout.groups(Axis.CP), rank, Axis.CP) if layout.cp > 1 else alone(rank),
         ep=own_group(expert_groups(layout), rank, Axis.EP) if layout.ep > 1 else alone(rank),
         replicas=replicas,
-        replicas_and_tp=replicas_and_tp,
-        expert_replicas=expert_replicas,
+        replicas_and_tp=sums.get("dp_cp_tp", replicas),
+        expert_replicas=sums.get("expert_dp", replicas),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from .checks import require
+from .checks import in_range, require
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class ModelConfig:
             ConfigError: A size is below one, or heads do not divide the width.
         """
         for name in ("layers", "hidden", "ffn", "heads", "vocab", "seq_len"):
-            require(getattr(self, name) >= 1, "must be at least 1", where=f"model.{name}")
+            in_range(getattr(self, name), 1, where=f"model.{name}")
         require(
             self.hidden % self.heads == 0,
             f"{self.hidden} is not a multiple of model.heads = {self.heads}",

@@ -9,6 +9,7 @@ over; in the backward they change roles and the time is doubled::
 
 What the part spent waiting for communication is taken off, as a device does not
 compute meanwhile: a rank that waited 30 ms for its peer still takes t of its own.
+Shapes as in ``model.py``.
 """
 
 from __future__ import annotations
@@ -33,28 +34,28 @@ class PartRunner(Protocol):
     """Runs the parts of a stage; ``Pace`` and ``NoPace`` are the two of them."""
 
     def embed(self, part: nn.Module, ids: Tensor) -> Tensor:
-        """Run the embedding."""
+        """Run the embedding: ids (B, T) to hidden (B, S, D)."""
 
     def layer(self, part: nn.Module, hidden: Tensor) -> Tensor:
-        """Run one transformer block."""
+        """Run one transformer block: hidden (B, S, D) to hidden (B, S, D)."""
 
     def head(self, part: nn.Module, hidden: Tensor) -> Tensor:
-        """Run the final norm and the output head."""
+        """Run the final norm and the output head: hidden (B, S, D) to logits (B, T, U)."""
 
 
 class NoPace:
     """Runs every part at its own speed."""
 
     def embed(self, part: nn.Module, ids: Tensor) -> Tensor:
-        """Run the embedding."""
+        """Run the embedding: ids (B, T) to hidden (B, S, D)."""
         return _run(part, ids)
 
     def layer(self, part: nn.Module, hidden: Tensor) -> Tensor:
-        """Run one transformer block."""
+        """Run one transformer block: hidden (B, S, D) to hidden (B, S, D)."""
         return _run(part, hidden)
 
     def head(self, part: nn.Module, hidden: Tensor) -> Tensor:
-        """Run the final norm and the output head."""
+        """Run the final norm and the output head: hidden (B, S, D) to logits (B, T, U)."""
         return _run(part, hidden)
 
 
@@ -90,19 +91,19 @@ class Pace:
         self._waited_ns = waited_ns
 
     def embed(self, part: nn.Module, ids: Tensor) -> Tensor:
-        """Run the embedding; token ids have no gradient, so its backward is one sleep."""
+        """Run the embedding, (B, T) to (B, S, D); ids have no gradient: its backward is one sleep."""
         timer = _Timer(self._embed_ns, self._waited_ns, self._backward_factor)
         timer.start()
         hidden = _run(part, ids)
         return Border.apply(hidden, timer.finish_forward, timer.sleep_backward)  # type: ignore[no-any-return, no-untyped-call]
 
     def layer(self, part: nn.Module, hidden: Tensor) -> Tensor:
-        """Run one transformer block."""
+        """Run one transformer block: hidden (B, S, D) to hidden (B, S, D)."""
         least_ns = round(self._layer_ns * self._work())
         return self._between_borders(part, hidden, least_ns, self._layer_factor)
 
     def head(self, part: nn.Module, hidden: Tensor) -> Tensor:
-        """Run the final norm and the output head."""
+        """Run the final norm and the output head: hidden (B, S, D) to logits (B, T, U)."""
         return self._between_borders(part, hidden, self._head_ns, self._backward_factor)
 
     def _between_borders(

@@ -1,4 +1,8 @@
-"""The number format of weights and activations."""
+"""The number format of weights and activations.
+
+With 16 bits here the optimizer keeps fp32 masters (``master_weights.py``;
+Micikevicius et al. 2018, arXiv 1710.03740, section 3.1).
+"""
 
 from __future__ import annotations
 

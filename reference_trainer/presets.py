@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
-
-import msgspec
+from typing import Any, get_args, get_type_hints
 
 from meshscope.probe.schema.errors import ConfigError
 
 from .config import TrainerConfig
+from .conversion import typed
 from .elastic import fit_job
 from .fault_plan import parse_fault
 
@@ -53,7 +52,9 @@ def file_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot be read ({error})", where=str(path)) from error
+        raise ConfigError(
+            f"cannot be read ({error})", where=str(path), remedy="Name a text file in UTF-8"
+        ) from error
 
 
 def load_config(
@@ -116,7 +117,11 @@ def _toml(text: str, where: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"is not TOML ({error})", where=where) from error
+        raise ConfigError(
+            f"is not TOML ({error})",
+            where=where,
+            remedy="Write one [section] per table of settings",
+        ) from error
 
 
 def _apply_override(raw: dict[str, Any], override: str) -> None:
@@ -146,39 +151,9 @@ def _toml_value(text: str) -> Any:
 
 
 def _convert(raw: Mapping[str, Any], where: str) -> TrainerConfig:
-    """Check the names, then let msgspec check types and build the dataclasses."""
+    """Check the names, then the types, and build the dataclasses."""
     _check_names(raw, TrainerConfig, where)
-    try:
-        return msgspec.convert(raw, TrainerConfig)
-    except msgspec.ValidationError as error:
-        what, _, path = str(error).partition(" - at ")
-        field = path.strip("`").removeprefix("$.")
-        remedy = _expected(TrainerConfig, field.split("."))
-        raise ConfigError(what.lower(), where=field or where, remedy=remedy) from error
-
-
-_EXPECTED = {
-    bool: "Write true or false",
-    int: "Write a whole number",
-    float: "Write a number",
-    str: "Write a text",
-}
-
-
-def _expected(target: Any, path: Sequence[str]) -> str:
-    """Return what a setting takes; empty where its type says too little.
-
-    Args:
-        target: Type of the setting, or of a section around it.
-        path: Names from there to the setting.
-    """
-    if is_dataclass(target) and path and path[0] in get_type_hints(target):
-        return _expected(get_type_hints(target)[path[0]], path[1:])
-    if get_origin(target) is Literal:
-        return f"Choose one of {', '.join(map(str, get_args(target)))}"
-    if get_origin(target) is tuple:
-        return "Write a list, as [3, 1]"
-    return _EXPECTED.get(target, "")
+    return typed(raw, TrainerConfig)
 
 
 def _check_names(raw: Mapping[str, Any], target: type, where: str) -> None:

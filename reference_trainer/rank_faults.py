@@ -62,9 +62,6 @@ def _concerns(fault: ResolvedFault, layout: ParallelLayout, rank: int) -> bool:
     spec = fault.spec
     if spec.kind == "slow_link":
         return _shares_link(fault, layout, rank)
-    if spec.kind == "heavy_stage":
-        # Which rank has the embedding and the head is the schedule's: its runner finds out.
-        return spec.stage is None or layout.coordinates(rank)["pp"] == spec.stage
     return fault.hits(rank)
 
 

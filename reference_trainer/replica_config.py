@@ -7,6 +7,8 @@ from typing import Literal
 
 from meshscope.probe.schema.errors import ConfigError
 
+from .checks import in_range
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataParallelConfig:
@@ -27,8 +29,7 @@ class DataParallelConfig:
         Raises:
             ConfigError: A setting has no effect under the ZeRO stage that was chosen.
         """
-        if self.shard_ranks < 0:
-            raise ConfigError("must not be negative", where="data_parallel.shard_ranks")
+        in_range(self.shard_ranks, 0, where="data_parallel.shard_ranks")
         if self.shard_ranks and self.zero != 3:
             raise ConfigError(
                 f"shards weights, which data_parallel.zero = {self.zero} keeps whole",

@@ -46,7 +46,7 @@ class LossReport:
         self._entries: deque[_Entry] = deque()
 
     def add(self, step: int, loss: Tensor, dur_ns: int, *, grad_norm: Tensor | None = None) -> None:
-        """Take the loss of a step that took ``dur_ns``, and report what has arrived."""
+        """Take the loss of a step, a scalar, and its duration; report what has arrived."""
         arrived = None
         # One tensor, so that loss and norm arrive together.
         values = torch.stack([loss] if grad_norm is None else [loss, grad_norm])

@@ -7,7 +7,7 @@ from typing import Literal
 
 from meshscope.probe.schema.layout import ParallelLayout
 
-from .checks import require
+from .checks import FINITE, in_range, require
 from .schedules import V_SHAPED
 from .stage_split import split_layers
 
@@ -37,19 +37,21 @@ class ScheduleConfig:
         Raises:
             ConfigError: No microbatch, a stage without a block, or weights that say nothing.
         """
-        require(self.microbatches >= 1, "must be at least 1", where="schedule.microbatches")
+        in_range(self.microbatches, 1, where="schedule.microbatches")
         require(
             all(count >= 1 for count in self.layers_per_stage),
             "every stage needs at least one block",
             where="schedule.layers_per_stage",
+            remedy="Give counts of 1 or more",
         )
         require(
-            all(weight > 0 for weight in self.stage_weights),
+            all(0 < weight <= FINITE for weight in self.stage_weights),
             "every stage needs a weight above 0",
             where="schedule.stage_weights",
+            remedy="Give finite numbers above 0",
         )
         for name in ("embedding_weight", "head_weight"):
-            require(getattr(self, name) >= 0, "must not be negative", where=f"schedule.{name}")
+            in_range(getattr(self, name), 0, where=f"schedule.{name}")
         weighted = self.stage_weights or self.embedding_weight or self.head_weight
         require(
             not (self.layers_per_stage and weighted),

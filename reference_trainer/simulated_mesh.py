@@ -12,10 +12,10 @@ from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
-from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from meshscope.probe.schema.layout import ParallelLayout
 
+from .compat import FakeStore
 from .mesh import Mesh, build_mesh
 
 

@@ -20,13 +20,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from meshscope.probe.schema.terms import Axis
 
 from .assembly import Parts, build_parts
 from .checks import require
 from .comm import Communicator, PerfectLinks
+from .compat import FakeTensorMode
 from .config import TrainerConfig
 from .device_config import DeviceConfig, PaceConfig
 from .faults import FaultInjector

@@ -11,6 +11,9 @@ from collections.abc import Mapping
 
 from meshscope.probe.schema.errors import ConfigError
 
+from .launcher import number_of, text_of
+
+_REMEDY = "Start the ranks with srun, or set RANK, WORLD_SIZE and LOCAL_RANK"
 _FIRST_PORT = 20_000
 _PORTS = 10_000
 """Ports below those that Linux gives to outgoing connections."""
@@ -69,29 +72,14 @@ def _tasks_here(environment: Mapping[str, str]) -> int:
         raise ConfigError(
             f"{text!r} has no count for node {here}",
             where="SLURM_STEP_TASKS_PER_NODE",
-            remedy="Start the ranks with srun, or set RANK, WORLD_SIZE and LOCAL_RANK",
+            remedy=_REMEDY,
         )
     return counts[here]
 
 
 def _number(environment: Mapping[str, str], *names: str) -> int:
-    text = _text(environment, *names)
-    if not text.isdigit():
-        raise ConfigError(
-            f"{text!r} is no number",
-            where=names[0],
-            remedy="Start the ranks with srun, or set RANK, WORLD_SIZE and LOCAL_RANK",
-        )
-    return int(text)
+    return number_of(environment, *names, remedy=_REMEDY)
 
 
 def _text(environment: Mapping[str, str], *names: str) -> str:
-    """Return the first of some variables that is set."""
-    for name in names:
-        if environment.get(name):
-            return environment[name]
-    raise ConfigError(
-        "is not set in this task of srun",
-        where=names[0],
-        remedy="Start the ranks with srun, or set RANK, WORLD_SIZE and LOCAL_RANK",
-    )
+    return text_of(environment, *names, remedy=_REMEDY)

@@ -7,7 +7,7 @@ from typing import Literal, Protocol
 
 from meshscope.probe.schema.layout import ParallelLayout
 
-from .checks import require
+from .checks import in_range, require
 
 
 class ModelSizes(Protocol):
@@ -68,9 +68,8 @@ class MoeConfig:
         Raises:
             ConfigError: A count or a weight is out of range.
         """
-        require(self.experts >= 0, "must not be negative", where="moe.experts")
-        require(self.capacity_factor >= 0, "must not be negative", where="moe.capacity_factor")
-        require(self.balance_weight >= 0, "must not be negative", where="moe.balance_weight")
+        for name in ("experts", "capacity_factor", "balance_weight"):
+            in_range(getattr(self, name), 0, where=f"moe.{name}")
         require(
             self.experts_per_token >= 1 and (not self.experts or self.experts >= self.chosen),
             f"{self.experts_per_token} is not between 1 and moe.experts = {self.experts}",

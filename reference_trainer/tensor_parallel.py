@@ -47,7 +47,7 @@ class TensorSplit:
     """Whether they split tokens between the pairs of linear layers."""
 
     def shared(self, values: Tensor) -> nn.Parameter:
-        """Return a parameter that every rank holds in full and applies to its tokens.
+        """Return a parameter, of any shape, that every rank holds in full and applies to its tokens.
 
         With sequence parallelism each rank sees a part of the tokens, so its
         gradient is a summand.

@@ -58,7 +58,7 @@ class TiedEmbedding:
         """Give both copies the sum of their gradients, or of the same part of them.
 
         Args:
-            gradient: This copy's, final over the replicas; replaced by the sum.
+            gradient: This copy's, flat, final over the replicas; replaced by the sum.
         """
         if self._group is not None:
             self._comm.all_reduce(gradient, self._group).wait()

@@ -63,6 +63,7 @@ def sequence_effect(
     of_rank = passes.groupby(["rank", "kind", "chunk"])["compute_ns"].transform("mean")
     compared = of_rank.where(passes["rank"].isin(slow) | shared.isna(), shared)
     passes["own"] = (passes["compute_ns"] / compared.where(compared > 0)).fillna(1.0) - 1.0
+    passes["is_slow"] = passes["rank"].isin(slow)
     excess = _excess(passes, alone=len(set(replica.values())) == len(replica))
     if excess is None:
         return None
@@ -85,21 +86,33 @@ def _mean_of_stage(passes: pd.DataFrame, work: Work, slow: list[int]) -> pd.Seri
 
 def _excess(passes: pd.DataFrame, *, alone: bool) -> pd.Series | None:
     """Return by how much the data makes each pass longer than the mean one, as a ratio."""
-    others = _of_other_direction(passes) if alone else _of_other_ranks(passes)
+    of_self = _of_other_direction(passes)
+    others = of_self if alone else _of_other_ranks(passes).fillna(of_self.mask(passes["is_slow"]))
     own, seen = passes["own"], others
     if alone:
         of_step = [passes["rank"], passes["step"], passes["kind"]]
         own = own - own.groupby(of_step).transform("mean")
         seen = others - others.groupby(of_step).transform("mean")
-    slope = _slope(own, seen, len(passes.drop_duplicates(_MICROBATCH)))
+    # What a slow rank adds to its passes would be taken for their not following the data.
+    telling = ~passes["is_slow"] if not passes["is_slow"].all() else slice(None)
+    slope = _slope(own[telling], seen[telling], len(passes.drop_duplicates(_MICROBATCH)))
     return None if slope is None else (slope * others).fillna(0.0)
 
 
 def _of_other_ranks(passes: pd.DataFrame) -> pd.Series:
-    """Return, for each pass, the median over the other ranks of its replica."""
+    """Return, for each pass, the median over the other healthy ranks of its replica; NaN without.
+
+    One that is slow at times would make the data of these steps look larger.
+    """
     keys = [*_MICROBATCH, "rank"]
-    by_rank = passes.groupby(keys)["own"].mean().reset_index()
-    by_rank["others"] = leave_one_out_median(by_rank, _MICROBATCH, "own")
+    by_rank = passes.groupby(keys).agg(own=("own", "mean"), is_slow=("is_slow", "first"))
+    by_rank = by_rank.reset_index()
+    healthy = by_rank[~by_rank["is_slow"]]
+    of_healthy = healthy.assign(others=leave_one_out_median(healthy, _MICROBATCH, "own"))["others"]
+    middle = by_rank[_MICROBATCH].merge(
+        healthy.groupby(_MICROBATCH)["own"].median().reset_index(), on=_MICROBATCH, how="left"
+    )["own"]
+    by_rank["others"] = middle.where(by_rank["is_slow"], of_healthy)
     others: pd.Series = passes[keys].merge(by_rank[[*keys, "others"]], on=keys, how="left")[
         "others"
     ]

@@ -26,7 +26,6 @@ MAX_CHANCE = 1e-4
 LIKE_SIZE = 1.25
 """Transfers are compared with those of up to that many times their size: the stages of a model
 have gradients of nearly, but not quite, the same size."""
-_AXIS = ["axis", "is_p2p"]
 
 
 class Degraded(NamedTuple):

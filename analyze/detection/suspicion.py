@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from ..effects import Expected, Work, peer_centre
+from ..effects import Expected, Work
 from ..ledger import Ledger
 from ..steps import StepWindows
 from ..trace import Trace
@@ -38,15 +38,14 @@ def expected_work(
 ) -> Expected:
     """Return what each cell should have taken.
 
-    It is the work of the peers. Where these had other microbatches, a slow rank is compared
-    with what they would have worked on its own ones. Where that is not known and the
-    peers do not show the excess either, or there is none, it is the rank's own time less
-    the slow-down, in the steps in which it was slow: an average, which does not tell where in
-    a step the time was lost.
+    It is the work of the peers, on the rank's own microbatches where that is known. Where it
+    is not, and the peers do not show the excess of a slow rank, or it has none, it is the
+    rank's own time less the slow-down, in the steps in which it was slow: an average, which
+    does not tell where in a step the time was lost.
 
     Args:
         work: The recorded work by cell.
-        peers: What the peers of each cell's rank worked, on their own microbatches.
+        peers: What the peers of each cell's rank worked, or would have on its microbatches.
         seen_by_peers: Ranks that exceed their peers by more than noise.
         detection: The slow ranks.
     """
@@ -54,14 +53,12 @@ def expected_work(
     if not told:
         return peers
     expected, is_told = peers.work_ns.copy(), peers.unequal_ns is not None
-    on_own_work = peer_centre(work, peers.unequal_ns) if is_told else peers.work_ns
     rank, step = work.cells["rank"].to_numpy(), work.cells["step"].to_numpy()
     own, compute = work.cells["work_ns"].to_numpy(), work.cells["compute_ns"].to_numpy()
     for verdict in told:
         mine = rank == verdict.rank
-        has_peers = bool(np.isfinite(on_own_work[mine]).any())
+        has_peers = bool(np.isfinite(expected[mine]).any())
         if has_peers and (is_told or verdict.rank in seen_by_peers):
-            expected[mine] = on_own_work[mine]
             continue
         bad = mine & (step >= verdict.first_bad_step) & (step <= verdict.last_bad_step)
         slowdown = verdict.slowdown or 0.0

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from meshscope.probe.schema.errors import ConfigError
+from meshscope.probe.schema.listing import listed
 
 from ..load import load_trace
 from ..trace import Trace
@@ -123,7 +124,7 @@ def _chosen(trace: Trace, ranks: Sequence[int] | None) -> list[int]:
             raise ConfigError(
                 f"rank {unknown[0]} is not in the run" if unknown else "no rank is asked for",
                 where=str(trace.path),
-                remedy=f"Ranks of the run: {', '.join(map(str, trace.ranks[:16]))}",
+                remedy=f"Ranks of the run: {listed(trace.ranks, most=16)}",
             )
         return sorted(set(ranks))
     found = ranks_with_events(trace, ["kernel"])

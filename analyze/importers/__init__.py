@@ -14,6 +14,8 @@ from pathlib import Path
 
 from meshscope.analyze.trace import Trace
 from meshscope.probe.schema.errors import TraceFormatError
+from meshscope.probe.schema.listing import listed
+from meshscope.probe.schema.rundir import name_a_run_in
 
 from ..words import counted
 from .archives import unpack_archives
@@ -137,6 +139,8 @@ def _unreadable(path: Path, by_format: Mapping[InputFormat, list[InputFile]]) ->
             where=pages[0].label,
             remedy="Export it as raw.json.gz (export_memory_timeline), or give the snapshot pickle",
         )
+    if path.is_dir() and (remedy := name_a_run_in(path)):
+        return TraceFormatError("is a folder of runs", where=str(path), remedy=remedy)
     return nothing_readable(path, sum(map(len, by_format.values())))
 
 
@@ -144,10 +148,10 @@ def _left_out(files: Sequence[InputFile]) -> list[str]:
     """Return what is said of files that are not read."""
     if not files:
         return []
-    reasons = [(file.name, why_unknown(file)) for file in files[:_SHOWN]]
-    listed = ", ".join(name + (f" ({why})" if why else "") for name, why in reasons)
-    more = " …" if len(files) > _SHOWN else ""
+    # Only those that are named are looked into.
+    reasons = ((file.name, why_unknown(file)) for file in files)
+    names = (name + (f" ({why})" if why else "") for name, why in reasons)
     return [
         f"{counted(len(files), 'file')} of the input left out: no trace, or of another format: "
-        f"{listed}{more}."
+        f"{listed(names, count=len(files), most=_SHOWN)}."
     ]

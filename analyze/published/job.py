@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from meshscope.probe.schema.errors import TraceFormatError
+from meshscope.probe.schema.listing import listed
 
 from ..intervals import IntArray
 from ..replay import FloatArray
@@ -194,7 +195,9 @@ def _whole_replicas(rank: dict[tuple[int, int], int], limits: list[str]) -> list
     whole = [r for r in replicas if all((r, stage) in rank for stage in stages)]
     if len(whole) < len(replicas):
         lost = sorted(set(replicas) - set(whole))
-        limits.append(f"Replicas without a worker on every stage are left out: {_named(lost)}.")
+        limits.append(
+            f"Replicas without a worker on every stage are left out: {listed(lost, most=_MOST_NAMED)}."
+        )
     return whole
 
 
@@ -227,7 +230,7 @@ def _patterns(columns: Columns, dp_ranks: list[int], limits: list[str]) -> tuple
     if broken:
         limits.append(
             f"{counted(len(broken), 'step')} of {len(blocks)} left out, in which workers or operations "
-            f"are missing or recorded twice: {_named(broken)}."
+            f"are missing or recorded twice: {listed(broken, most=_MOST_NAMED)}."
         )
     return tuple(
         _pattern(columns, order, [blocks[number] for number in steps], steps)
@@ -270,8 +273,3 @@ def _meta(parquet: Path, rank: dict[tuple[int, int], int], limits: list[str]) ->
         "vpp_size": None,
         "world_size": None,
     }
-
-
-def _named(numbers: Sequence[int]) -> str:
-    named = ", ".join(map(str, numbers[:_MOST_NAMED]))
-    return named + (" …" if len(numbers) > _MOST_NAMED else "")

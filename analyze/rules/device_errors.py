@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from meshscope.probe.schema.terms import FindingKind, Severity
 
 from ..account import Account
-from ..device_faults import FaultyDevice, faulty_devices, listed, when
+from ..device_faults import FaultyDevice, faults_text, faulty_devices, when
 from ..results import Finding, Where
 from ..trace import Trace
 from ..xids import FaultClass
@@ -84,4 +84,4 @@ def _claim(devices: list[FaultyDevice], ranks: list[int]) -> str:
 def _evidence(trace: Trace, device: FaultyDevice) -> str:
     who = "no rank is known to run on it" if device.rank is None else f"rank {device.rank}"
     seen = when(trace, device.rank, min(device.faults, key=lambda fault: fault.first_ns))
-    return f"{device.uuid} ({who}): {listed(device.faults)}{f'; first {seen}' if seen else ''}"
+    return f"{device.uuid} ({who}): {faults_text(device.faults)}{f'; first {seen}' if seen else ''}"

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from ..device_faults import faulty_devices, listed
+from meshscope.probe.schema.listing import listed
+
+from ..device_faults import faults_text, faulty_devices
 from ..hang import OpenOperation, WaitGraph
 from ..results import Where
 from ..trace import FLIGHT_RECORDER, Trace
@@ -35,7 +37,7 @@ def device_faults_of(trace: Trace, ranks: tuple[int, ...]) -> Iterator[str]:
     """Yield what the devices of the first few ranks reported, where they did."""
     faulty = {device.rank: device for device in faulty_devices(trace)}
     for device in [faulty[rank] for rank in ranks if rank in faulty][:SHOWN]:
-        yield f"the device of rank {device.rank} ({device.uuid}) reported {listed(device.faults)}"
+        yield f"the device of rank {device.rank} ({device.uuid}) reported {faults_text(device.faults)}"
 
 
 def where_of(ranks: list[int] | tuple[int, ...], trace: Trace) -> Where:
@@ -94,8 +96,7 @@ def rank_names(ranks: list[int] | tuple[int, ...]) -> str:
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
     if len(ranks) > 2 * SHOWN:
-        listed = ", ".join(map(str, ranks[: 2 * SHOWN]))
-        return f"ranks {listed} and {len(ranks) - 2 * SHOWN} more"
+        return f"ranks {listed(ranks, most=2 * SHOWN)}"
     return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
 
 

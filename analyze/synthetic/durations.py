@@ -150,6 +150,10 @@ def _work(
         length = length / length.mean()
         work *= length[plan.microbatch[:, None, None], mesh.at["dp"][plan.rank]]
     whole = _rounded(work)
+    is_forward = (plan.kind == FORWARD)[:, None, None]
+    for fault in job.of_kind(FaultKind.BLOCKED_RANK, step=step):
+        hit = mesh.selected(fault, job.ranks_per_host)[plan.rank] & is_forward
+        whole += hit * fault.extra_ns
     for fault in job.of_kind(FaultKind.HANG):
         if step == (fault.first_step or 0):
             stopped = _first_passes(program, fault.microbatch or 0)[:, None, None]

@@ -1,7 +1,7 @@
 """Faults that a synthetic job can have, each with a place and an amount.
 
 Written as ``kind:key=value,key=value``, for example ``slow_rank:rank=5,factor=1.2``.
-What a fault does to the job is in ``durations``, ``step_end`` and ``record``.
+What a fault does to the job is in ``durations``, ``rows`` and ``record``.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ class FaultKind(StrEnum):
 
     SLOW_RANK = "slow_rank"
     """Computing of a rank, a host or a tensor-parallel member takes ``factor`` times as long."""
+    BLOCKED_RANK = "blocked_rank"
+    """Each forward pass of a rank takes ``extra_ms`` more, whatever it computes."""
     SLOW_STAGE = "slow_stage"
     """Passes of one stage take ``factor`` times as long on all its ranks."""
     HEAVY_EMBEDDING = "heavy_embedding"
@@ -52,6 +54,7 @@ _WHEN = {"first_step", "last_step", "every"}
 _TARGET = {"rank", "host", "tp", "pp", "dp"}
 _REQUIRED: dict[FaultKind, set[str]] = {
     FaultKind.SLOW_RANK: {"factor"},
+    FaultKind.BLOCKED_RANK: {"extra_ms"},
     FaultKind.SLOW_STAGE: {"stage", "factor"},
     FaultKind.HEAVY_EMBEDDING: {"extra_ms"},
     FaultKind.HEAVY_HEAD: {"extra_ms"},
@@ -68,6 +71,7 @@ _REQUIRED: dict[FaultKind, set[str]] = {
 }
 _OPTIONAL: dict[FaultKind, set[str]] = {
     FaultKind.SLOW_RANK: _TARGET | _WHEN,
+    FaultKind.BLOCKED_RANK: _TARGET | _WHEN,
     FaultKind.SLOW_STAGE: _WHEN,
     FaultKind.HEAVY_EMBEDDING: _WHEN,
     FaultKind.HEAVY_HEAD: _WHEN,

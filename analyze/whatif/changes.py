@@ -52,8 +52,9 @@ class Change:
         Raises:
             ConfigError: It is none, or not positive.
         """
-        if not self.value.isdecimal() or (self.name not in PLACES and int(self.value) < 1):
-            raise _bad(self, "a whole number")
+        least = 0 if self.name in PLACES else 1
+        if not self.value.isdecimal() or int(self.value) < least:
+            raise _bad(self, f"a whole number from {least} on")
         return int(self.value)
 
     def layers(self) -> list[int]:

@@ -54,7 +54,7 @@ class EventListener(threading.Thread):
         while not self._ended.is_set() and failures < _MOST_FAILURES:
             try:
                 event = self._nvml.nvmlEventSetWait_v2(events, WAIT_MS)
-            except Exception as error:  # noqa: BLE001 - see above
+            except Exception as error:  # noqa: BLE001 - whatever the driver raises is a reason
                 if getattr(error, "value", None) == self._nvml.NVML_ERROR_TIMEOUT:
                     failures = 0
                     continue

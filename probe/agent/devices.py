@@ -176,7 +176,7 @@ class DeviceReader:
         try:
             handle = nvml.nvmlDeviceGetHandleByIndex(index)
             device = Device(nvml.nvmlDeviceGetUUID(handle), handle)
-        except Exception as error:  # noqa: BLE001 - see above
+        except Exception as error:  # noqa: BLE001 - whatever the driver raises is a reason
             problems[place] = reason_of(nvml, error)
             return None
         self._devices.append(device)

@@ -121,5 +121,7 @@ def _readings(file: IO[bytes], path: Path, name: str | None) -> Iterator[Reading
                     yield reading
         except EOFError:
             return
+        except gzip.BadGzipFile as error:
+            raise SegmentError("is no recording of readings", where=str(path)) from error
         except (ReadingError, ValueError, OSError, zlib.error) as error:
             raise SegmentError(f"is damaged: {error}", where=str(path)) from error

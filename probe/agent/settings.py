@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -50,11 +51,14 @@ class AgentSettings:
         """Validate.
 
         Raises:
-            ConfigError: A time is too short, or no number of seconds.
+            ConfigError: A number is too small, or a time is no number of seconds.
         """
         for name, least in _LEAST.items():
-            if not getattr(self, name) >= least:
-                raise ConfigError(f"must be at least {least:g}", where=name.replace("_s", ""))
+            value = getattr(self, name)
+            if value is not None and not least <= value < math.inf:
+                raise ConfigError(
+                    f"must be a number of at least {least:g}", where=name.removesuffix("_s")
+                )
 
 
 _LEAST = {
@@ -64,4 +68,5 @@ _LEAST = {
     "flush_s": 0.0,
     "reader_timeout_s": 0.05,
     "grace_s": 0.0,
+    "duration_s": 0.0,
 }

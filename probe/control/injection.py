@@ -70,6 +70,7 @@ def attach_by_interpreter(pid: int, environment: Mapping[str, str], timeout_s: f
     Raises:
         ConfigError: This Python or the process cannot do that, or it did not attach in time.
     """
+    _require_process(pid)
     reason = can_remote_exec()
     if reason:
         raise ConfigError(
@@ -100,9 +101,12 @@ def attach_by_debugger(
         ConfigError: There is no gdb, it may not debug the process, or the process
             did not attach in time.
     """
+    _require_process(pid)
     gdb = shutil.which("gdb")
     if gdb is None:
-        raise ConfigError("gdb is not installed", where="--unsafe-gdb")
+        raise ConfigError(
+            "gdb is not installed", where="--unsafe-gdb", remedy="Install gdb on this host"
+        )
     script = _write_script(pid, environment)
     start_ns = now_ns()
     try:
@@ -111,6 +115,15 @@ def attach_by_debugger(
         return _wait_for_socket(pid, environment, timeout_s), stopped_s
     finally:
         shutil.rmtree(script.parent, ignore_errors=True)
+
+
+def _require_process(pid: int) -> None:
+    if not is_alive(pid):
+        raise ConfigError(
+            f"there is no process {pid} on this host",
+            where="--pid",
+            remedy="Give the id of a process that trains here, or --run",
+        )
 
 
 def _run_gdb(gdb: str, pid: int, script: Path) -> None:
@@ -138,8 +151,6 @@ def _run_gdb(gdb: str, pid: int, script: Path) -> None:
 
 def _write_script(pid: int, environment: Mapping[str, str]) -> Path:
     """Write the script where only this user can read or replace it."""
-    if not is_alive(pid):
-        raise ConfigError(f"there is no process {pid} on this host", where="--pid")
     directory = make_directory(f"attach-{pid}-{os.urandom(4).hex()}", environment)
     folder = str(Path(meshscope.__file__).resolve().parents[1])
     path = directory / "attach.py"

@@ -70,9 +70,10 @@ def change_level(
         steps = [int(found["step"]) for found in status.done.values()]
         if max(steps, default=-1) < 0:
             raise ConfigError(
-                "no rank has finished a step that it recorded", where="level",
+                "no rank has finished a step that it recorded",
+                where="level",
                 remedy="Attach first, and wait for a step",
-            )  # fmt: skip
+            )
         first_step = max(steps) + margin
         fields = {"level": level, "first_step": first_step}
         outcome = order(endpoints, "level", fields, (), timeout_s)

@@ -5,7 +5,7 @@ thread of the process, so it
 
 * returns within some tens of milliseconds, since one thread serves all requests,
 * calls nothing of CUDA, NCCL or c10d: what must happen in the training thread is
-  left to it (``RankControl.listeners``, ``main_thread.run_in_main_thread``),
+  left to it (``RankControl.listeners``, ``main_thread.MainThreadJob``),
 * raises ``Refusal`` with one clause for what it cannot do. Any other exception is
   counted and answered as an error of the probe; it never reaches training.
 """

@@ -56,13 +56,20 @@ def all_checks(runs_dir: Path) -> list[Check]:
     Args:
         runs_dir: Where runs would go.
     """
+    looks: dict[str, Callable[[], Iterator[Check]]] = {
+        "software": _software,
+        "torch": _torch,
+        "devices": _devices,
+        "files": lambda: _files(runs_dir),
+        "sockets": _sockets,
+        "attaching": _attaching,
+        "settings": _settings,
+    }
     found: list[Check] = []
-    for look in (_software, _torch, _devices, lambda: _files(runs_dir), _sockets, _attaching,
-                 _settings):  # fmt: skip
+    for name, look in looks.items():
         try:
             found += look()
         except Exception as error:  # noqa: BLE001 - a check that fails is a finding itself
-            name = getattr(look, "__name__", "files").strip("_")
             found.append(Check(name, State.MISSING, f"{type(error).__name__}: {error}"))
     return found
 

@@ -9,10 +9,9 @@ from typing import Any
 import pyarrow as pa
 
 from .columns import arrow_type
+from .listing import listed
 from .manifest import TRAINING_STEP_KEY
 from .summary_tables import ATTEMPT
-
-_LISTED = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +81,4 @@ def _done_again(one: AttemptFacts, before: AttemptFacts, *, attached_again: bool
 
 def absent_words(number: int, absent: Sequence[int]) -> str:
     """Return which ranks an attempt has no capture of."""
-    listed = ", ".join(map(str, absent[:_LISTED]))
-    more = f" and {len(absent) - _LISTED} more" if len(absent) > _LISTED else ""
-    return f"attempt {number} of the job has no capture of ranks {listed}{more}"
+    return f"attempt {number} of the job has no capture of ranks {listed(absent)}"

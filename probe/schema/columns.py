@@ -36,6 +36,15 @@ class Column:
             raise SchemaError(f"unknown dtype {self.dtype!r}", where=f"column {self.name}")
 
 
+def ns_column(name: str, meaning: str, *, nullable: bool = False) -> Column:
+    """Return a column of instants or durations."""
+    return Column(name, "int64", "ns", meaning, nullable)
+
+
+RANK = Column("rank", "int32", "id", "global rank")
+"""The rank that a row is of."""
+
+
 @dataclass(frozen=True, slots=True)
 class TableSpec:
     """One table of the contract."""

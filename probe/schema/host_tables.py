@@ -6,7 +6,7 @@ in the manifest of the host.
 
 from __future__ import annotations
 
-from .columns import Column, TableSpec
+from .columns import RANK, Column, TableSpec
 
 
 def _value(name: str, unit: str, meaning: str, dtype: str = "float64") -> Column:
@@ -43,7 +43,7 @@ RANK_DEVICE = TableSpec(
     "rank_device",
     "one rank and the device that it runs on",
     (
-        Column("rank", "int32", "id", "global rank"),
+        RANK,
         _HOST,
         _UUID,
         Column("evidence", "string", "1", "how the two were brought together"),

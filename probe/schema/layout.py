@@ -47,10 +47,16 @@ class ParallelLayout:
         """
         for name in (*MESH_AXES, "ep", "vpp"):
             if getattr(self, name) < 1:
-                raise ConfigError("must be at least 1", where=f"layout.{name}")
+                raise ConfigError(
+                    f"{getattr(self, name)} is out of range",
+                    where=f"layout.{name}",
+                    remedy="Set it to at least 1",
+                )
         if sorted(self.order.split("-")) != sorted(MESH_AXES):
             raise ConfigError(
-                f"{self.order!r} is not an order of {'-'.join(MESH_AXES)}", where="layout.order"
+                f"{self.order!r} is not an order of {'-'.join(MESH_AXES)}",
+                where="layout.order",
+                remedy="Name each axis once, from the slowest to the fastest varying",
             )
 
     @property

@@ -13,16 +13,16 @@ from numpy.typing import NDArray
 
 from .clock_steps import clock_steps
 from .errors import FormatVersionError, RunDirectoryError, SegmentError
+from .listing import listed
 from .manifest import ENDED_NAME, MANIFEST_NAME, check_format_version, read_json
 from .printable import printable
+from .record_payloads import decode_records, records_to_batch
 from .records import DRAINED_RECORD, RECORD_TYPES, RecordType
 from .ring import RING_COPIED, RING_NAME, RingContents, read_ring
-from .segment import decode_records, read_segment, records_to_batch, segment_paths
+from .segment import read_segment, segment_paths
 from .step_detail import add_detail, numbers_present
 
 _REPORTED_COUNTERS = ("_dropped", "_errors", "_unseen")
-_LISTED = 8
-"""Damaged slots that a limit names one by one."""
 
 
 class LastSeen(NamedTuple):
@@ -136,9 +136,7 @@ def _note_ring(ring: RingContents, found: RankRecords) -> None:
     if ring.header.rank != found.rank:
         found.note(f"{RING_NAME} is of rank {ring.header.rank}")
     if ring.damaged:
-        slots = ", ".join(str(slot) for slot in ring.damaged[:_LISTED])
-        more = "" if len(ring.damaged) <= _LISTED else f" and {len(ring.damaged) - _LISTED} more"
-        found.note(f"{RING_NAME}: records damaged (checksum) in slot {slots}{more}")
+        found.note(f"{RING_NAME}: records damaged (checksum) in slot {listed(ring.damaged)}")
     if ring.uncommitted:
         found.note(f"{RING_NAME}: {ring.uncommitted} records were never finished")
     if ring.missing_slots:

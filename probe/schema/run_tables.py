@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +12,7 @@ import pyarrow as pa
 from .assemble import manifest_groups, rank_tables
 from .attempt_table import attempt_table
 from .attempts import joined_attempts
+from .listing import listed
 from .manifest import part_directories
 from .rank_records import LastSeen, RankRecords, read_rank
 from .recordings import recording_table
@@ -75,15 +75,9 @@ def _merged(ranks: Sequence[RankRecords]) -> list[str]:
         for limit in rank.limits:
             holders.setdefault(limit.removeprefix(f"rank {rank.rank}: "), []).append(rank.rank)
     return [
-        f"{'rank' if len(found) == 1 else 'ranks'} {_listing(found, len(found))}: {text}"
+        f"{'rank' if len(found) == 1 else 'ranks'} {listed(found, most=_LISTED)}: {text}"
         for text, found in holders.items()
     ]
-
-
-def _listing(ranks: Iterable[int], count: int) -> str:
-    """Return rank numbers as text; of many, the first ones and how many more."""
-    listed = ", ".join(map(str, islice(ranks, _LISTED)))
-    return listed if count <= _LISTED else f"{listed} and {count - _LISTED} more"
 
 
 def merge_groups(
@@ -205,12 +199,13 @@ def _missing_ranks(world_size: int, captured: Sequence[int]) -> list[str]:
     present = {rank for rank in captured if rank < world_size}
     count = world_size - len(present)
     # A world may be said to have more ranks than memory has room for.
-    missing = islice((rank for rank in range(world_size) if rank not in present), _LISTED)
+    missing = (rank for rank in range(world_size) if rank not in present)
     limits = []
     if count > 0:
-        limits.append(f"{count} of {world_size} ranks are missing: {_listing(missing, count)}")
+        shown = listed(missing, count=count, most=_LISTED)
+        limits.append(f"{count} of {world_size} ranks are missing: {shown}")
     strangers = [rank for rank in captured if rank >= world_size]
     if strangers:
-        listed = _listing(strangers, len(strangers))
-        limits.append(f"ranks beyond the world size {world_size}: {listed}")
+        shown = listed(strangers, most=_LISTED)
+        limits.append(f"ranks beyond the world size {world_size}: {shown}")
     return limits

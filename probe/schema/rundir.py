@@ -89,11 +89,16 @@ def create_run(root: Path, run_id: str, manifest: Mapping[str, Any]) -> Path:
         manifest: Known facts (see ``write_run_manifest``); the rest stays null.
 
     Raises:
-        ConfigError: The id cannot name a run, or the run exists.
+        ConfigError: The id cannot name a run, the run exists, or ``root`` is a file.
         OSError: The directory cannot be created.
     """
     path = root / check_run_id(run_id)
-    root.mkdir(parents=True, exist_ok=True)
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise ConfigError(
+            "is no folder", where=str(root), remedy="Name a folder for the runs"
+        ) from None
     try:
         path.mkdir(mode=DIRECTORY_MODE)
     except FileExistsError:
@@ -216,9 +221,17 @@ def require_run(path: Path) -> None:
     if not any(path.iterdir()):
         raise RunDirectoryError("the directory is empty", where=str(path), remedy=remedy)
     if not is_run_directory(path):
-        if runs := list_runs(path):
-            remedy = f"It holds {len(runs)} runs; name one of them, such as {runs[-1]}"
+        remedy = name_a_run_in(path) or remedy
         raise RunDirectoryError("is not a run directory", where=str(path), remedy=remedy)
+
+
+def name_a_run_in(root: Path) -> str:
+    """Return the advice to name one of the runs in a directory; empty if it holds none."""
+    runs = list_runs(root)
+    if not runs:
+        return ""
+    held = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
+    return f"It holds {held}; name one, such as {runs[-1]}"
 
 
 def _read_manifest(path: Path, limits: list[str]) -> dict[str, Any]:

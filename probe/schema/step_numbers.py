@@ -22,10 +22,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from .assemble import manifest_names
+from .listing import listed
 from .rank_records import RankRecords
 
 Ints = NDArray[np.int64]
-_LISTED = 8
 
 
 def attached_while_running(part: RankRecords) -> bool:
@@ -46,9 +46,8 @@ def align_steps(parts: Mapping[int, RankRecords], limits: list[str]) -> None:
     shifts = _step_shifts(parts)
     unknown = sorted(parts.keys() - shifts.keys())
     if unknown:
-        listed = ", ".join(map(str, unknown[:_LISTED]))
         limits.append(
-            f"ranks {listed} were attached while the job ran and share no collective with the "
+            f"ranks {listed(unknown)} were attached while the job ran and share no collective with the "
             "others: their steps keep their own numbers"
         )
     least = min(shifts.values(), default=0)

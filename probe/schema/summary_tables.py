@@ -1,21 +1,13 @@
 """The tables of what a rank summed up: its communication, and its own recording."""
 
-from .columns import Column, TableSpec
-
-
-def _ns(name: str, meaning: str, *, nullable: bool = False) -> Column:
-    return Column(name, "int64", "ns", meaning, nullable)
-
-
-_RANK = Column("rank", "int32", "id", "global rank")
-_STEP = Column("step", "int64", "id", "optimizer step")
+from .columns import RANK, Column, TableSpec, ns_column
 
 COMMUNICATION_SUM = TableSpec(
     "communication_sum",
     "what like operations of one step of a rank took together, where only sums were kept",
     (
-        _RANK,
-        _STEP,
+        RANK,
+        Column("step", "int64", "id", "optimizer step"),
         Column("group_id", "category", "id", "process group"),
         Column("axis", "category", "1", "mesh axis of the group (Axis)"),
         Column("operation", "category", "1", "CollectiveKind, or Direction of a message"),
@@ -39,12 +31,12 @@ COMMUNICATION_SUM = TableSpec(
         Column("ended", "int32", "1", "those whose end was seen"),
         Column("waited", "int32", "1", "those that the host was seen to wait for"),
         Column("size_bytes", "int64", "bytes", "messages together"),
-        _ns("dur_ns", "issue to end, summed over those that ended", nullable=True),
-        _ns("min_dur_ns", "the shortest of them", nullable=True),
-        _ns("max_dur_ns", "the longest of them", nullable=True),
-        _ns("wait_ns", "host waits, summed", nullable=True),
-        _ns("min_wait_ns", "the shortest wait", nullable=True),
-        _ns("max_wait_ns", "the longest wait", nullable=True),
+        ns_column("dur_ns", "issue to end, summed over those that ended", nullable=True),
+        ns_column("min_dur_ns", "the shortest of them", nullable=True),
+        ns_column("max_dur_ns", "the longest of them", nullable=True),
+        ns_column("wait_ns", "host waits, summed", nullable=True),
+        ns_column("min_wait_ns", "the shortest wait", nullable=True),
+        ns_column("max_wait_ns", "the longest wait", nullable=True),
     ),
 )
 
@@ -52,14 +44,14 @@ RECORDING = TableSpec(
     "recording",
     "one stretch of steps in which a rank recorded at one level",
     (
-        _RANK,
+        RANK,
         Column("step", "int64", "id", "first step of the stretch"),
         Column("level", "category", "1", "what the probe recorded (CaptureLevel)"),
         Column("reason", "string", "1", "why the level was chosen", nullable=True),
-        _ns("start_ns", "when the stretch began", nullable=True),
+        ns_column("start_ns", "when the stretch began", nullable=True),
         Column("steps", "int64", "1", "steps whose cost was measured"),
-        _ns("dur_ns", "how long these took"),
-        _ns("cost_ns", "what the hooks took of that, by their own measure", nullable=True),
+        ns_column("dur_ns", "how long these took"),
+        ns_column("cost_ns", "what the hooks took of that, by their own measure", nullable=True),
     ),
 )
 
@@ -77,8 +69,8 @@ ATTEMPT = TableSpec(
             "what the training calls the first step, null if it did not say",
             nullable=True,
         ),
-        _ns("start_unix_ns", "when its first rank began to record, time of day"),
-        _ns("end_unix_ns", "when its last rank ended or made its last record, time of day"),
+        ns_column("start_unix_ns", "when its first rank began to record, time of day"),
+        ns_column("end_unix_ns", "when its last rank ended or made its last record, time of day"),
         Column("ranks", "int32", "1", "ranks that recorded"),
         Column(
             "killed_ranks", "int32", "1", "those of them without a mark that they ended in order"

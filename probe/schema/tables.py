@@ -6,7 +6,7 @@ identifier that does not apply; null marks a value that is not known.
 ``docs/tables.md`` is generated from this file.
 """
 
-from .columns import Column, TableSpec
+from .columns import RANK, Column, TableSpec, ns_column
 from .host_tables import HOST_TABLES
 from .summary_tables import ATTEMPT, COMMUNICATION_SUM, RECORDING
 
@@ -18,15 +18,10 @@ def _id(name: str, meaning: str, dtype: str = "int32") -> Column:
     return Column(name, dtype, "id", meaning)
 
 
-def _ns(name: str, meaning: str, *, nullable: bool = False) -> Column:
-    return Column(name, "int64", "ns", meaning, nullable)
-
-
 def _bytes(name: str, meaning: str, *, nullable: bool = True) -> Column:
     return Column(name, "int64", "bytes", meaning, nullable)
 
 
-_RANK = _id("rank", "global rank")
 _STEP = Column("step", "int64", "id", "optimizer step, -1 before the first or when unknown")
 
 _POSITION = Column(
@@ -34,15 +29,17 @@ _POSITION = Column(
 )
 
 _COMMUNICATION_TIMES = (
-    _ns("issue_ns", "the host asked for the operation"),
-    _ns(
+    ns_column("issue_ns", "the host asked for the operation"),
+    ns_column(
         "start_ns",
         "the operation began on this member: issue on a host clock, kernel start on a device",
     ),
-    _ns("end_ns", "the operation was complete on this member", nullable=True),
-    _ns("wait_start_ns", "the host began to wait for it", nullable=True),
-    _ns("wait_end_ns", "the host stopped waiting", nullable=True),
-    _ns("device_dur_ns", "how long the device took for it, where that was timed", nullable=True),
+    ns_column("end_ns", "the operation was complete on this member", nullable=True),
+    ns_column("wait_start_ns", "the host began to wait for it", nullable=True),
+    ns_column("wait_end_ns", "the host stopped waiting", nullable=True),
+    ns_column(
+        "device_dur_ns", "how long the device took for it, where that was timed", nullable=True
+    ),
     Column("source", "category", "1", "where the times come from (TimeSource)"),
     Column("event_id", "int64", "id", "unique within the rank; the last row of an id wins"),
 )
@@ -111,10 +108,10 @@ STEP = TableSpec(
     "step",
     "one optimizer step of a rank",
     (
-        _RANK,
+        RANK,
         _STEP,
-        _ns("start_ns", "end of the previous step"),
-        _ns("dur_ns", "length of the step window"),
+        ns_column("start_ns", "end of the previous step"),
+        ns_column("dur_ns", "length of the step window"),
         Column("tokens", "int64", "tokens", "tokens this replica trained on", nullable=True),
         Column("detail", "category", "1", "what is held of it (StepDetail)", nullable=True),
     ),
@@ -124,17 +121,17 @@ SPAN = TableSpec(
     "span",
     "one compute or host interval",
     (
-        _RANK,
+        RANK,
         _STEP,
         Column("kind", "category", "1", "what the time was spent on (SpanKind)"),
         _id("stage", "pipeline stage in model order, -1 if none"),
         _id("chunk", "virtual stage on this rank, -1 if none"),
         _id("microbatch", "microbatch, -1 if none"),
-        _ns("start_ns", "start"),
-        _ns("dur_ns", "wall time"),
-        _ns("cpu_ns", "CPU time of the thread in the span", nullable=True),
-        _ns("device_start_ns", "the device began what the span launched", nullable=True),
-        _ns("device_dur_ns", "how long the device took for it", nullable=True),
+        ns_column("start_ns", "start"),
+        ns_column("dur_ns", "wall time"),
+        ns_column("cpu_ns", "CPU time of the thread in the span", nullable=True),
+        ns_column("device_start_ns", "the device began what the span launched", nullable=True),
+        ns_column("device_dur_ns", "how long the device took for it", nullable=True),
     ),
 )
 
@@ -142,7 +139,7 @@ COLLECTIVE = TableSpec(
     "collective",
     "one member of one collective",
     (
-        _RANK,
+        RANK,
         _STEP,
         Column("group_id", "category", "id", "process group"),
         Column("axis", "category", "1", "mesh axis of the group (Axis)"),
@@ -165,7 +162,7 @@ P2P = TableSpec(
     "p2p",
     "one end of one send or receive",
     (
-        _RANK,
+        RANK,
         _STEP,
         Column("group_id", "category", "id", "process group"),
         Column("axis", "category", "1", "mesh axis of the group (Axis)"),
@@ -189,7 +186,7 @@ PROGRESS = TableSpec(
     "progress",
     "one process group on one rank whose capture broke off",
     (
-        _RANK,
+        RANK,
         Column("group_id", "category", "id", "process group"),
         Column("issued_seq", "int64", "id", "last collective that the rank issued, 0 if none"),
         Column(
@@ -214,7 +211,7 @@ NAME = TableSpec(
     "name",
     "one interned string of a rank",
     (
-        _RANK,
+        RANK,
         _id("name_id", "key in the other tables of this rank"),
         Column("name", "string", "1", "the text"),
     ),
@@ -224,14 +221,14 @@ KERNEL = TableSpec(
     "kernel",
     "one device activity",
     (
-        _RANK,
+        RANK,
         _STEP,
         _id("device", "device ordinal"),
         Column("stream", "int64", "id", "stream or queue"),
         _id("name_id", "name of the kernel"),
         Column("category", "category", "1", "what it is (KernelCategory)"),
-        _ns("start_ns", "start"),
-        _ns("dur_ns", "duration"),
+        ns_column("start_ns", "start"),
+        ns_column("dur_ns", "duration"),
         Column("correlation", "int64", "id", "links it to its launch, -1 if none"),
         Column("op_id", "int64", "id", "row of the operator that launched it, -1 if unlinked"),
         Column("launch_ns", "int64", "ns", "the host launched it", nullable=True),
@@ -253,13 +250,13 @@ RUNTIME_CALL = TableSpec(
     "runtime_call",
     "one call of the host into the runtime or driver of its device",
     (
-        _RANK,
+        RANK,
         _STEP,
         Column("interface", "category", "1", "what was called (DeviceInterface)"),
         _id("name_id", "name of the call"),
         Column("thread", "int64", "id", "thread that called"),
-        _ns("start_ns", "start"),
-        _ns("dur_ns", "duration"),
+        ns_column("start_ns", "start"),
+        ns_column("dur_ns", "duration"),
         Column("correlation", "int64", "id", "links it to the device activity, -1 if none"),
         _POSITION,
     ),
@@ -269,13 +266,13 @@ ANNOTATION = TableSpec(
     "annotation",
     "one interval that the program or its framework has named",
     (
-        _RANK,
+        RANK,
         _STEP,
         _id("device", "device ordinal of one on a device, -1 on the host"),
         Column("thread", "int64", "id", "thread it ran on; the stream of one on a device"),
         _id("name_id", "name of the annotation"),
-        _ns("start_ns", "start"),
-        _ns("dur_ns", "duration"),
+        ns_column("start_ns", "start"),
+        ns_column("dur_ns", "duration"),
         _POSITION,
     ),
 )
@@ -284,13 +281,13 @@ OP = TableSpec(
     "op",
     "one CPU operator",
     (
-        _RANK,
+        RANK,
         _STEP,
         Column("op_id", "int64", "id", "unique within the rank"),
         _id("name_id", "operator name"),
         Column("thread", "int64", "id", "thread it ran on"),
-        _ns("start_ns", "start"),
-        _ns("dur_ns", "duration"),
+        ns_column("start_ns", "start"),
+        ns_column("dur_ns", "duration"),
         Column("flops", "float64", "flop", "arithmetic of the operator", nullable=True),
         Column("shapes", "string", "1", "input shapes", nullable=True),
         _POSITION,
@@ -301,11 +298,11 @@ MEMORY = TableSpec(
     "memory",
     "the allocator state at one phase border",
     (
-        _RANK,
+        RANK,
         _STEP,
         Column("phase", "category", "1", "phase border (MemoryPhase)"),
         _id("stage", "pipeline stage, -1 if none"),
-        _ns("time_ns", "when it was read"),
+        ns_column("time_ns", "when it was read"),
         _bytes("allocated_bytes", "live in the device allocator"),
         _bytes("reserved_bytes", "held by the device allocator"),
         _bytes("peak_bytes", "highest allocated since the step began"),
@@ -325,7 +322,7 @@ CLOCK_SYNC = TableSpec(
     (
         Column("host", "category", "id", "machine whose clock is described"),
         Column("reference_host", "category", "id", "machine it is compared with"),
-        _ns("time_ns", "when the estimate holds"),
+        ns_column("time_ns", "when the estimate holds"),
         Column("offset_ns", "float64", "ns", "add to this host's time to get the reference's"),
         Column("drift_ppm", "float64", "1e-6", "growth of the offset", nullable=True),
         Column("error_ns", "float64", "ns", "bound of the estimate"),

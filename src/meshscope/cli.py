@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from . import commands
+from .commands.output import say
 
 app = typer.Typer(
     name="meshscope",
@@ -23,12 +24,10 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-# What follows `--` belongs to the launch command, options included.
 app.command()(commands.demo)
-app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})(
-    commands.run
-)
-app.command(context_settings={"ignore_unknown_options": True})(commands.doctor)
+# What follows the first word of the launch command belongs to it, options included.
+for _launching in (commands.run, commands.doctor):
+    app.command(context_settings={"allow_interspersed_args": False})(_launching)
 for _verb in (
     commands.agent,
     commands.arm,
@@ -100,5 +99,5 @@ def _extra_of(module: str) -> str | None:
 def _fail(message: str) -> None:
     if os.environ.get("MESHSCOPE_DEBUG") == "1":
         raise
-    typer.echo(f"meshscope: {message}", err=True)
+    say(message)
     raise SystemExit(2)

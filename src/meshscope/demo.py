@@ -44,11 +44,6 @@ class Truth:
     cost_frac: float
     """The cost averaged over all analysed steps, as a share of the mean step."""
 
-    @property
-    def error_frac(self) -> float:
-        """Return the standard error of ``cost_frac``."""
-        return self.cost_frac * self.error_ns / abs(self.paired_ns)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoResult:

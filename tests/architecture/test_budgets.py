@@ -5,6 +5,8 @@ import re
 
 FUNCTION_LINES = 60
 FILE_LINES = 400
+TRAINER_FILE_LINES = 300
+"""The trainer is read as an example, one axis of the mesh a file."""
 METHODS = 10
 """Public methods of a class."""
 BANNED_NAMES = {"utils", "helpers", "common", "misc", "manager", "core"}
@@ -38,9 +40,13 @@ def test_files_have_one_purpose(sources):
     long = {
         source.name: lines
         for source in sources
-        if (lines := len(source.text.splitlines())) > FILE_LINES
+        if (lines := len(source.text.splitlines())) > _file_budget(source.name)
     }
     assert long.keys() == LONG_FILES.keys(), long
+
+
+def _file_budget(name):
+    return TRAINER_FILE_LINES if name.startswith("reference_trainer/") else FILE_LINES
 
 
 def test_classes_stay_small(sources):

@@ -39,6 +39,7 @@ PAIRS = {
     "tokens split between layers, halves run again": (
         "tp=2 tensor.sequence_parallel=true memory.recompute=selective"
     ),
+    "experts shared, tokens split": "cp=2 ep=2 moe.experts=4",
     "tied rows of the vocabulary": "tp=2 model.tied=true data_parallel.zero=1",
 }
 MESHES = {
@@ -47,6 +48,19 @@ MESHES = {
     ),
     "2x2x2, zero bubble, sequence parallel, ZeRO-2": (
         "tp=2 pp=2 dp=2 schedule.kind=zb-h1 tensor.sequence_parallel=true data_parallel.zero=2"
+    ),
+    "V, sequence parallel, ZeRO-2": (
+        "tp=2 pp=2 vpp=2 dp=2 schedule.kind=zb-v tensor.sequence_parallel=true data_parallel.zero=2"
+    ),
+    "hybrid sharding, interleaved": (
+        "pp=2 vpp=2 dp=4 schedule.kind=interleaved-1f1b data_parallel.zero=3 "
+        "data_parallel.shard_ranks=2"
+    ),
+    "tied, DualPipeV, ZeRO-2": (
+        "pp=2 vpp=2 dp=2 schedule.kind=dualpipe-v model.tied=true data_parallel.zero=2"
+    ),
+    "experts of split sequences, tensor and sequence parallel, run again": (
+        "tp=2 cp=2 ep=2 moe.experts=4 tensor.sequence_parallel=true memory.recompute=full"
     ),
     "context and pipeline": "cp=2 pp=2",
     "context by all-to-all and a split backward": (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -90,6 +91,24 @@ def test_a_heavy_part_is_time_of_its_stage(
     # Two microbatches, one block with a pace of 10 ms, and twice as much in the backward.
     assert sum_ns(run, "forward", step, rank) >= 2 * (PACE_NS + DELAY_NS)
     assert sum_ns(run, "backward", step, rank) >= 4 * (PACE_NS + DELAY_NS)
+
+
+def test_one_of_the_stages_of_a_rank_gets_heavier(tmp_path: Path) -> None:
+    """Fails if a stage is taken for a pipeline rank, whose other chunk would be heavy too."""
+    config = TrainerConfig(
+        layout=ParallelLayout(pp=2, vpp=2),
+        model=replace(MODEL, layers=4),
+        schedule=ScheduleConfig(kind="interleaved-1f1b", microbatches=2),
+        train=TrainConfig(steps=2, global_batch=2),
+        faults=(parse_fault("heavy_stage:part=layers,stage=2,delay_ms=25,start=1,seed=1"),),
+    )
+    run = recorded_run(config, tmp_path)
+    assert run.codes == [0, 0]
+    # Stage 2 is the second chunk of rank 0: a forward and a backward of each microbatch.
+    assert run.faults[["rank", "stage"]].to_numpy().tolist() == [[0, 2]] * 4
+    spans = run.spans("forward", 1, 0)
+    assert (spans[spans["stage"] == 2]["dur_ns"] >= DELAY_NS).all()
+    assert set(spans["stage"]) == {0, 2}
 
 
 def test_uneven_sequences_slow_the_same_microbatches_on_all_stages(run: RecordedRun) -> None:

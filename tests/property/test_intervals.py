@@ -58,20 +58,6 @@ def test_covered_length_counts_the_covered_instants(intervals, queries):
     assert covered.tolist() == expected
 
 
-@given(SETS, st.data())
-def test_union_by_group_equals_one_union_per_group(intervals, draw):
-    """Merging all ranks in one pass would mix their events."""
-    size = len(intervals)
-    group = np.array(
-        draw.draw(st.lists(st.integers(-2, 2), min_size=size, max_size=size)), dtype=np.int64
-    )
-    merged = iv.union_by_group(group, intervals[:, 0], intervals[:, 1])
-    for value in range(-2, 3):
-        mine = merged.group == value
-        expected = iv.union(intervals[group == value])
-        assert np.column_stack([merged.start[mine], merged.end[mine]]).tolist() == expected.tolist()
-
-
 def winner_at(instant, intervals, priority):
     """Return the index of the interval that owns one instant."""
     active = [

@@ -135,6 +135,7 @@ FAULTS = st.lists(
             "checkpoint:extra_ms=3,every=2",
             "sequence:cv=0.3",
             "clock_drop:rank=1,factor=1.3,first_step=1",
+            "blocked_rank:rank=2,extra_ms=7,every=2",
         ]
     ),
     max_size=4,

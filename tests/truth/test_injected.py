@@ -36,7 +36,9 @@ def _cost_error(demo: DemoResult) -> float:
 
 
 def _allowed(demo: DemoResult) -> float:
-    return max(MAX_COST_ERROR * demo.truth.cost_frac, MAX_STANDARD_ERRORS * demo.truth.error_frac)
+    truth = demo.truth
+    error_frac = truth.cost_frac * truth.error_ns / abs(truth.paired_ns)
+    return max(MAX_COST_ERROR * truth.cost_frac, MAX_STANDARD_ERRORS * error_frac)
 
 
 def test_the_slow_rank_is_the_top_straggler(demo: DemoResult):

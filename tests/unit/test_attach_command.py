@@ -27,6 +27,27 @@ def test_one_of_run_and_process_is_needed(options):
         attach(*options)
 
 
+@pytest.mark.parametrize("options", [("--level", "steps", "--detach"), ("--status", "--remove")])
+def test_orders_that_contradict_each_other_are_refused(options):
+    """Fails when one of two orders is carried out and the other passed over in silence."""
+    with pytest.raises(ConfigError, match="exclude each other"):
+        attach("--run", "a", *options)
+
+
+def test_a_process_that_is_not_there():
+    """Fails when a mistyped id sends the user to another Python, or to gdb."""
+    with pytest.raises(ConfigError, match="there is no process 999999999"):
+        attach("--pid", 999999999)
+
+
+def test_a_level_for_a_run_that_has_ended(tmp_path):
+    """Fails when a job that is over is told to wait for its next step."""
+    run = create_run(tmp_path, "a", {"world_size": 2})
+    code, output = attach("--run", run, "--level", "steps")
+    assert code == 1
+    assert "ranks 0, 1 have no control socket" in output
+
+
 def test_the_debugger_needs_a_process():
     """Fails when gdb would be let loose on a whole run."""
     with pytest.raises(ConfigError, match="--unsafe-gdb: needs a process"):

@@ -100,6 +100,9 @@ def bad_inputs(folder):
     (folder / "newer" / "manifest.json").write_text('{"format_version": 99}', encoding="utf-8")
     (folder / "hollow").mkdir()
     (folder / "hollow" / "manifest.json").write_text('{"format_version": 2}', encoding="utf-8")
+    for rank in ("a/rank00000", "b/rank00000"):
+        (folder / "runs" / rank).mkdir(parents=True)
+    (folder / "runs" / "notes.txt").write_text("hello\n", encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -113,6 +116,7 @@ def bad_inputs(folder):
         ("texts", "is no trace that we can read"),
         ("newer", "has format version 99"),
         ("hollow", "no step"),
+        ("runs", "is a folder of runs"),
     ],
 )
 @pytest.mark.parametrize("command", ["diagnose", "gate"])
@@ -133,7 +137,7 @@ def test_a_bad_path_is_one_line_with_place_and_remedy(meshscope, tmp_path, comma
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        (None, "cannot read the budget file"),
+        (None, "cannot be read: No such file"),
         ("mfu = ", "is not TOML"),
         ("", "no [budget] table"),
         ("[budget]\nspeed = { min = 1 }", "unknown metric"),
@@ -217,9 +221,29 @@ def test_help_of_every_command(meshscope, command):
     assert "--help" in out
 
 
+def test_the_place_of_an_export_is_checked_first(meshscope, timeline, tmp_path):
+    """Fails when a slip shows only after a long read, and then names a temporary file."""
+    file = tmp_path / "file"
+    file.write_text("mine", encoding="utf-8")
+    for out, target in ((tmp_path, "perfetto"), (file, "csv"), (file, "hta")):
+        code, _, err = meshscope("export", timeline, "--out", out, "--to", target)
+        assert code == 2
+        assert err.startswith(f"meshscope: {out}: is a f")
+        assert "with --out" in err
+    assert file.read_text(encoding="utf-8") == "mine"
+
+
 def test_usage_errors_exit_with_2(meshscope, timeline):
     """A wrong option would look like a failed gate."""
-    for arguments in (["diagnose"], ["diagnose", timeline, "--format", "xml"], ["nonsense"]):
+    for arguments in (
+        ["diagnose"],
+        ["diagnose", timeline, "--format", "xml"],
+        ["arm", "--run", timeline, "--format", "xml"],
+        ["attach", "--run", timeline, "--timeout", "inf"],
+        ["run", "--nonsense", "true"],
+        ["doctor", "--nonsense"],
+        ["nonsense"],
+    ):
         code, out, err = meshscope(*arguments)
         assert (code, out) == (2, "")
         assert "Error" in err

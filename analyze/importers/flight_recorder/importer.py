@@ -13,6 +13,7 @@ from pathlib import Path
 from meshscope.analyze.trace import FLIGHT_RECORDER, Trace
 from meshscope.analyze.words import counted
 from meshscope.probe.schema.errors import TraceFormatError
+from meshscope.probe.schema.listing import listed
 from meshscope.probe.schema.tables import RUN
 from meshscope.probe.schema.terms import CaptureLevel
 
@@ -82,7 +83,7 @@ def _limits(dumps: Sequence[Dump], world_size: int) -> Iterator[str]:
     if len(dumps) < world_size:
         yield (
             f"The groups name {world_size} ranks, of which {len(dumps)} are here: "
-            f"{_listing([dump.rank for dump in dumps])}."
+            f"{listed([dump.rank for dump in dumps], most=_LISTED)}."
         )
     holders: dict[str, list[int]] = defaultdict(list)
     times: Counter[str] = Counter()
@@ -92,9 +93,4 @@ def _limits(dumps: Sequence[Dump], world_size: int) -> Iterator[str]:
             times[note] += count
     for note, ranks in holders.items():
         more = f" ({counted(times[note], 'time')})" if times[note] > len(ranks) else ""
-        yield f"Rank {_listing(ranks)}: {note}{more}."
-
-
-def _listing(ranks: Sequence[int]) -> str:
-    listed = ", ".join(map(str, ranks[:_LISTED]))
-    return listed if len(ranks) <= _LISTED else f"{listed} and {len(ranks) - _LISTED} more"
+        yield f"Rank {listed(ranks, most=_LISTED)}: {note}{more}."

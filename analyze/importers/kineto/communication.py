@@ -15,7 +15,9 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 
+from meshscope.probe.schema.tables import COLLECTIVE, GROUP, P2P
 from meshscope.probe.schema.terms import Axis, CollectiveKind, Direction, TimeSource
 
 from ..kernel_names import collective_kind, item_bytes
@@ -195,6 +197,15 @@ class CommunicationFrames:
     collective: pd.DataFrame
     p2p: pd.DataFrame
     group: pd.DataFrame
+
+    def tables(self) -> dict[str, pa.Table]:
+        """Return those that have rows, by name."""
+        frames = ((COLLECTIVE, self.collective), (P2P, self.p2p), (GROUP, self.group))
+        return {
+            spec.name: spec.conform(pa.Table.from_pandas(frame, preserve_index=False))
+            for spec, frame in frames
+            if len(frame)
+        }
 
 
 def assemble(found: Sequence[RankCommunication], world: Sequence[int]) -> CommunicationFrames:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import cast
@@ -11,11 +11,12 @@ import pyarrow as pa
 
 from meshscope.analyze.trace import Trace
 from meshscope.probe.schema.errors import TraceFormatError
-from meshscope.probe.schema.tables import COLLECTIVE, GROUP, P2P, RUN, TABLES
+from meshscope.probe.schema.tables import RUN, TABLES
 from meshscope.probe.schema.terms import CaptureLevel
 
 from ...stored_tables import STORED, StoredTable, Tables, open_stored
 from ..detect import InputFile
+from ..rank_limits import missing_ranks, shared_notes
 from ..reading import Reading, TemporaryFolder
 from .communication import CommunicationFrames, assemble
 from .jobs import one_job
@@ -128,14 +129,7 @@ def _tables(ranks: Sequence[RankFile], communication: CommunicationFrames) -> di
     for name in ranks[0].tables:
         parts = pa.concat_tables([r.tables[name] for r in ranks])
         tables[name] = parts.unify_dictionaries().combine_chunks()
-    for spec, frame in (
-        (COLLECTIVE, communication.collective),
-        (P2P, communication.p2p),
-        (GROUP, communication.group),
-    ):
-        if len(frame):
-            tables[spec.name] = spec.conform(pa.Table.from_pandas(frame, preserve_index=False))
-    return tables
+    return tables | communication.tables()
 
 
 def _stored(ranks: Sequence[RankFile], temporary: TemporaryFolder | None) -> dict[str, StoredTable]:
@@ -147,25 +141,13 @@ def _stored(ranks: Sequence[RankFile], temporary: TemporaryFolder | None) -> dic
 
 def _limits(ranks: Sequence[RankFile], world_size: int) -> Iterator[str]:
     """Yield what the files do not hold, one sentence for all ranks that share it."""
-    if not any(r.world_size for r in ranks):
-        yield f"No file names the world size; it is taken to be {world_size}."
-    elif len(ranks) < world_size:
-        present = _shorten([r.rank for r in ranks])
-        yield f"The world has {world_size} ranks, of which {len(ranks)} are here: {present}."
+    is_named = any(r.world_size for r in ranks)
+    yield from missing_ranks([r.rank for r in ranks], world_size, is_named=is_named)
     if len({r.has_base_time for r in ranks}) > 1:
         yield "Some files have a time base and some have none: times of ranks cannot be compared."
-    clauses: dict[str, list[int]] = defaultdict(list)
+    yield from shared_notes((r.rank, r.notes) for r in ranks)
     counts: Counter[str] = Counter()
     for one in ranks:
-        for note in one.notes:
-            clauses[note].append(one.rank)
         counts.update(one.communication.counts)
-    for clause, where in clauses.items():
-        yield f"Rank {_shorten(where)}: {clause}."
     for clause, count in counts.items():
         yield f"{count} {clause}."
-
-
-def _shorten(ranks: Sequence[int]) -> str:
-    shown = ", ".join(map(str, ranks[:8]))
-    return shown if len(ranks) <= 8 else f"{shown} … ({len(ranks)} ranks)"

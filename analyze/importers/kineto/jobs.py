@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from meshscope.probe.schema.errors import TraceFormatError
+from meshscope.probe.schema.listing import listed
 
 from .events import DistributedInfo, to_int
 
@@ -23,7 +24,6 @@ _LEAST_GAP_NS = 600_000_000_000
 """Ten minutes: clocks of hosts differ by less, and ranks of one window start closer."""
 _GAP_WINDOWS = 10
 """Windows that must fit into a gap, so that long captures which overlap little stay together."""
-_SHOWN = 8
 
 
 class JobMark(NamedTuple):
@@ -106,8 +106,7 @@ def _most(
 
 
 def _named(files: Sequence[JobFile]) -> str:
-    shown = ", ".join(f"{file.label} (rank {file.rank})" for file in files[:_SHOWN])
-    return shown if len(files) <= _SHOWN else f"{shown} … ({len(files)} files)"
+    return listed(f"{file.label} (rank {file.rank})" for file in files)
 
 
 def _by_header(files: Sequence[_File]) -> dict[str, list[_File]]:

@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from meshscope.probe.schema.listing import listed
 from meshscope.probe.schema.terms import KernelCategory
 
 from ...intervals import union
@@ -50,9 +51,8 @@ def unknown_notes(device: Events, links: DeviceLinks) -> list[str]:
         )
     if is_unseen.any():
         streams = sorted(set(device.stream[is_unseen].tolist()))
-        where = ", ".join(map(str, streams[:_SHOWN])) + (" …" if len(streams) > _SHOWN else "")
         notes.append(
-            f"{_amount(device, is_unseen)} on stream {where} may be communication: no "
+            f"{_amount(device, is_unseen)} on stream {listed(streams, most=_SHOWN)} may be communication: no "
             "operator launched them; they count as unknown, unless a topology file says what they are"
         )
     return notes

@@ -6,7 +6,6 @@ there is, with the moments begin, peak and end of each rank.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from meshscope.probe.schema.tables import MEMORY, RUN, TABLES
 from meshscope.probe.schema.terms import CaptureLevel, MemoryPhase
 
 from ..detect import InputFile, InputFormat, rank_in_name
+from ..rank_limits import missing_ranks, shared_notes
 from .moments import CATEGORIES, MemoryRecord, Moment
 from .snapshot import read_snapshot
 from .timeline import read_events, read_sizes
@@ -30,7 +30,6 @@ _READERS = {
 MEMORY_FORMATS = tuple(_READERS)
 """Formats of files about the memory of one rank."""
 _NO_STEP, _NO_STAGE = -1, -1
-_SHOWN = 8
 
 
 def import_memory(
@@ -128,12 +127,5 @@ def _row(rank: int, moment: Moment) -> dict[str, object]:
 
 
 def _limits(records: Mapping[int, MemoryRecord]) -> Iterator[str]:
-    yield f"No file names the world size; it is taken to be {max(records) + 1}."
-    where: dict[str, list[int]] = defaultdict(list)
-    for rank in sorted(records):
-        for note in records[rank].notes:
-            where[note].append(rank)
-    for note, ranks in where.items():
-        shown = ", ".join(map(str, ranks[:_SHOWN]))
-        more = f" … ({len(ranks)} ranks)" if len(ranks) > _SHOWN else ""
-        yield f"Rank {shown}{more}: {note}."
+    yield from missing_ranks(sorted(records), max(records) + 1, is_named=False)
+    yield from shared_notes((rank, records[rank].notes) for rank in sorted(records))

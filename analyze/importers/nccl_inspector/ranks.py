@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
+from meshscope.probe.schema.listing import listed
+
 PROCESS = ["host", "pid"]
 """What tells processes apart."""
 _SHOWN = 4
@@ -53,11 +55,8 @@ def _world(rows: pd.DataFrame) -> str | None:
 
 def _by_process(rows: pd.DataFrame) -> str:
     known = rows.drop_duplicates("process").sort_values("process")
-    shown = [
-        f"{row.process} is {row.host} pid {row.pid}" for row in known.head(_SHOWN).itertuples()
-    ]
-    rest = ", …" if len(known) > _SHOWN else ""
+    processes = (f"{row.process} is {row.host} pid {row.pid}" for row in known.itertuples())
     return (
         "No communicator joins all processes, so their ranks are not known: they are numbered by "
-        f"host and process id ({', '.join(shown)}{rest})."
+        f"host and process id ({listed(processes, most=_SHOWN)})."
     )

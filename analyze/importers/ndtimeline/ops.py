@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from meshscope.probe.schema.errors import TraceFormatError
+from meshscope.probe.schema.listing import listed
 
 from ..detect import NDTIMELINE_COLUMNS
 
@@ -32,7 +33,6 @@ _RANGES = {
 }  # fmt: skip
 """First value, and the first one behind the last, of what is an integer."""
 _NS_PER_S = 1e9
-_SHOWN = 8
 
 
 def read_ops(parquet: Path, known: Collection[str]) -> tuple[pd.DataFrame, list[str]]:
@@ -145,5 +145,4 @@ def _to_ns(seconds: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
 
 def _names(types: npt.NDArray[np.object_]) -> str:
     found = sorted({str(name)[:40] for name in set(types.tolist())})
-    more = "" if len(found) <= _SHOWN else f" and {len(found) - _SHOWN} more"
-    return ", ".join(found[:_SHOWN]) + more
+    return listed(found)

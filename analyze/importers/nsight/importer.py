@@ -17,12 +17,13 @@ import pyarrow as pa
 
 from meshscope.analyze.trace import Trace
 from meshscope.probe.schema.errors import TraceFormatError
-from meshscope.probe.schema.tables import COLLECTIVE, GROUP, P2P, RUN, TABLES
+from meshscope.probe.schema.tables import RUN, TABLES
 from meshscope.probe.schema.terms import CaptureLevel
 
 from ..detect import InputFile
 from ..kineto.communication import CommunicationFrames, assemble
 from ..kineto.groups import NamedGroup
+from ..rank_limits import missing_ranks, shared_notes
 from .activities import Activities, Names, read_calls, read_device
 from .database import MISSING, Database, IntArray
 from .nccl import Membership, communicator_name, memberships
@@ -32,7 +33,6 @@ from .ranks import NumberedProcess, number_by_device, number_processes
 
 _KNOWN_VERSIONS = ("2", "3")
 """Major versions of the schema that this reader knows."""
-_SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,37 +265,18 @@ def _tables(ranks: Sequence[_Rank], communication: CommunicationFrames) -> dict[
     for name in ranks[0].found.tables:
         parts = pa.concat_tables([r.found.tables[name] for r in ranks])
         tables[name] = parts.unify_dictionaries().combine_chunks()
-    for spec, frame in (
-        (COLLECTIVE, communication.collective),
-        (P2P, communication.p2p),
-        (GROUP, communication.group),
-    ):
-        if len(frame):
-            tables[spec.name] = spec.conform(pa.Table.from_pandas(frame, preserve_index=False))
-    return tables
+    return tables | communication.tables()
 
 
 def _limits(ranks: Sequence[_Rank], world_size: int) -> Iterator[str]:
     """Yield what the files do not hold, one sentence for all ranks that share it."""
-    if not any(r.joined for r in ranks):
-        yield f"No file names the world size; it is taken to be {world_size}."
-    elif len(ranks) < world_size:
-        present = _shorten([r.rank for r in ranks])
-        yield f"The world has {world_size} ranks, of which {len(ranks)} are here: {present}."
+    is_named = any(r.joined for r in ranks)
+    yield from missing_ranks([r.rank for r in ranks], world_size, is_named=is_named)
     if len({r.has_base_time for r in ranks}) > 1:
         yield "Some files have a start time and some have none: times of ranks cannot be compared."
-    where: dict[str, list[int]] = defaultdict(list)
+    yield from shared_notes((r.rank, r.found.notes) for r in ranks)
     counts: Counter[str] = Counter()
     for one in ranks:
-        for note in one.found.notes:
-            where[note].append(one.rank)
         counts.update(one.found.communication.counts)
-    for clause, which in where.items():
-        yield f"Rank {_shorten(which)}: {clause}."
     for clause, count in counts.items():
         yield f"{count} {clause}."
-
-
-def _shorten(ranks: Sequence[int]) -> str:
-    shown = ", ".join(map(str, ranks[:_SHOWN]))
-    return shown if len(ranks) <= _SHOWN else f"{shown} … ({len(ranks)} ranks)"

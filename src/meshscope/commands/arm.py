@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .output import emit, print_json
-from .progress import say
+from meshscope.probe.schema.listing import listed
+
+from .opening import next_command
+from .options import MOST_TIMEOUT_S, Format, FormatOption
+from .output import emit, print_json, say
 
 if TYPE_CHECKING:
     from meshscope.analyze.deep_traces import TraceCheck
@@ -30,9 +33,12 @@ def arm(
         typer.Option("--in-process", help="Use the profiler in the training thread, which stalls."),
     ] = False,
     timeout: Annotated[
-        float, typer.Option(min=1, help="Seconds to wait for the traces after the steps.")
+        float,
+        typer.Option(
+            min=1, max=MOST_TIMEOUT_S, help="Seconds to wait for the traces after the steps."
+        ),
     ] = 120.0,
-    form: Annotated[str, typer.Option("--format", help="text or json.")] = "text",
+    output: FormatOption = Format.TEXT,
 ) -> None:
     """Record the same steps of all ranks of this node in depth: operators and kernels."""
     from meshscope.analyze.deep_traces import check_traces
@@ -50,7 +56,7 @@ def arm(
     collected = collect(run, armed, timeout)
     paths = {rank: sealed.path for rank, sealed in collected.traces.items()}
     checks = check_traces(run, paths)
-    if form == "json":
+    if output is Format.JSON:
         print_json(_as_json(run, collected, checks))
     else:
         _write(run, collected, checks)
@@ -70,7 +76,7 @@ def _write(run: Path, collected: Collected, checks: dict[int, TraceCheck]) -> No
         stall_ns = collected.stalls_ns.get(rank)
         stall = "" if stall_ns is None else f"  stalled {stall_ns / 1e6:.1f} ms"
         emit(
-            f"rank {rank}  steps {_listed(check.steps) or 'unknown'}  "
+            f"rank {rank}  steps {listed(check.steps) or 'unknown'}  "
             f"{check.operators} operators  {check.device_events} device events  "
             f"{sealed.size_bytes / 1e6:.2f} MB{stall}"
         )
@@ -80,11 +86,11 @@ def _write(run: Path, collected: Collected, checks: dict[int, TraceCheck]) -> No
         say(f"rank {rank} has no trace: {reason}")
     for host, ranks in sorted(armed.found.elsewhere.items()):
         say(
-            f"ranks {_listed(ranks)} are on {host}: run this there with "
+            f"ranks {listed(ranks)} are on {host}: run this there with "
             f"--first-step {armed.first_step}, before that step (srun, ssh, kubectl exec)"
         )
     if collected.traces:
-        emit(f"\nNext: meshscope kernels {run}")
+        emit(next_command("kernels", run))
 
 
 def _as_json(run: Path, collected: Collected, checks: dict[int, TraceCheck]) -> dict[str, Any]:
@@ -110,8 +116,3 @@ def _as_json(run: Path, collected: Collected, checks: dict[int, TraceCheck]) -> 
         "failed": {str(rank): reason for rank, reason in sorted(collected.failed.items())},
         "elsewhere": dict(armed.found.elsewhere),
     }
-
-
-def _listed(numbers: object) -> str:
-    shown = [str(number) for number in list(numbers)]  # type: ignore[call-overload]
-    return ", ".join(shown[:8]) + (f" and {len(shown) - 8} more" if len(shown) > 8 else "")

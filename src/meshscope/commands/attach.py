@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .options import DEFAULT_RUNS
-from .output import emit
-from .progress import say
+from meshscope.probe.schema.listing import listed
+from meshscope.probe.schema.terms import CaptureLevel
+
+from .options import DEFAULT_RUNS, MOST_TIMEOUT_S
+from .output import emit, say
 
 if TYPE_CHECKING:
     from meshscope.probe.control.client import Endpoint
@@ -21,7 +23,9 @@ def attach(  # noqa: PLR0913 - one argument for each option
     run: Annotated[
         Path | None, typer.Option("--run", metavar="RUN", help="A run directory, or its name.")
     ] = None,
-    pid: Annotated[int | None, typer.Option("--pid", help="One process of this host.")] = None,
+    pid: Annotated[
+        int | None, typer.Option("--pid", min=1, help="One process of this host.")
+    ] = None,
     detach: Annotated[
         bool, typer.Option("--detach", help="Cease to record; the sockets stay.")
     ] = False,
@@ -30,10 +34,10 @@ def attach(  # noqa: PLR0913 - one argument for each option
     ] = False,
     status: Annotated[bool, typer.Option("--status", help="Only tell what the ranks do.")] = False,
     level: Annotated[
-        str | None, typer.Option("--level", help="Record at steps, stages, collectives or kernels.")
+        CaptureLevel | None, typer.Option("--level", help="Change how much is recorded.")
     ] = None,
     timeout: Annotated[
-        float, typer.Option("--timeout", min=0.1, help="How long to wait, in seconds.")
+        float, typer.Option("--timeout", min=0.1, max=MOST_TIMEOUT_S, help="Seconds to wait.")
     ] = 30.0,
     unsafe_gdb: Annotated[
         bool,
@@ -44,23 +48,47 @@ def attach(  # noqa: PLR0913 - one argument for each option
     ] = False,
 ) -> None:
     """Switch recording on in a running job, or off again: meshscope attach --run RUN."""
-    from meshscope.probe.control.orders import change_level, order
-
+    _check_one_order(level=level, status=status, off=detach or remove)
     endpoints = _endpoints(run, pid, timeout, unsafe_gdb=unsafe_gdb)
-    missing = len(endpoints.missing)
-    if level is not None:
-        first_step, outcome = change_level(endpoints.here, level, timeout)
-        clause = f"at level {level} from step {first_step} on"
+    if level is not None and endpoints.here:
+        outcome, clause = _change_level(endpoints.here, level, timeout)
     else:
         verb = "status" if status else "detach" if detach or remove else "attach"
-        fields = {"remove": remove} if verb == "detach" else {}
-        wanted = {"status": (), "detach": ("off",), "attach": ("recording",)}[verb]
-        outcome = order(endpoints.here, verb, fields, wanted, timeout)
-        clause = {"status": "", "detach": "off", "attach": "recording"}[verb]
+        outcome, clause = _order(endpoints.here, verb, timeout, remove=remove)
     _report(outcome, clause)
     for line in endpoints.missing:
         say(line)
-    raise typer.Exit(1 if missing or outcome.failed or outcome.pending else 0)
+    raise typer.Exit(1 if endpoints.missing or outcome.failed or outcome.pending else 0)
+
+
+def _change_level(here: list[Endpoint], level: str, timeout_s: float) -> tuple[Outcome, str]:
+    from meshscope.probe.control.orders import change_level
+
+    first_step, outcome = change_level(here, level, timeout_s)
+    return outcome, f"at level {level} from step {first_step} on"
+
+
+def _order(
+    here: list[Endpoint], verb: str, timeout_s: float, *, remove: bool
+) -> tuple[Outcome, str]:
+    """Return what the ranks answered, and what those that follow do now."""
+    from meshscope.probe.control.orders import order
+
+    fields = {"remove": remove} if verb == "detach" else {}
+    state = {"status": "", "detach": "off", "attach": "recording"}[verb]
+    return order(here, verb, fields, (state,) if state else (), timeout_s), state
+
+
+def _check_one_order(**orders: object) -> None:
+    """Refuse to guess which of several orders is meant."""
+    if sum(map(bool, orders.values())) > 1:
+        from meshscope.probe.schema.errors import ConfigError
+
+        raise ConfigError(
+            "--status, --level and --detach or --remove exclude each other",
+            where="attach",
+            remedy="Give one of them",
+        )
 
 
 class _Endpoints:
@@ -77,7 +105,9 @@ def _endpoints(
     from meshscope.probe.schema.errors import ConfigError
 
     if (run is None) == (pid is None):
-        raise ConfigError("name either a run or a process", where="attach", remedy="--run or --pid")
+        raise ConfigError(
+            "name either a run or a process", where="attach", remedy="Give --run or --pid"
+        )
     if pid is not None:
         return _Endpoints([_process(pid, timeout_s, unsafe_gdb=unsafe_gdb)], [])
     if unsafe_gdb:
@@ -88,12 +118,14 @@ def _endpoints(
     path = run if run.exists() or len(run.parts) > 1 else DEFAULT_RUNS / run
     found = ranks_of_run(path, os.environ)
     missing = [
-        f"ranks {_listed(ranks)} are on {host}: run this command there (srun, ssh, kubectl exec)"
+        f"ranks {listed(ranks, most=16)} are on {host}: run this command there (srun, ssh, kubectl exec)"
         for host, ranks in sorted(found.elsewhere.items())
     ]
     missing += [f"rank {rank}: {reason}" for rank, reason in sorted(found.refused.items())]
     if found.unknown:
-        missing.append(f"ranks {_listed(found.unknown)} have no control socket")
+        missing.append(
+            f"ranks {listed(found.unknown, most=16)} have no control socket: they ended, or have not begun"
+        )
     if not found.here and not missing:
         missing.append(f"no rank of {path} has a control socket: has the job ended?")
     return _Endpoints(found.here, missing)
@@ -130,8 +162,3 @@ def _report(outcome: Outcome, clause: str) -> None:
         say(f"rank {rank}: its main thread has not run Python yet; it follows when it does")
     for rank, reason in sorted(outcome.failed.items()):
         say(f"rank {rank}: {reason}")
-
-
-def _listed(ranks: list[int]) -> str:
-    shown = ", ".join(map(str, sorted(ranks)[:16]))
-    return shown if len(ranks) <= 16 else f"{shown} and {len(ranks) - 16} more"

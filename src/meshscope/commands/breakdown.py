@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import typer
 
 from .opening import next_command, open_trace
 from .options import DEFAULT_RUNS, Format, FormatOption, RunPath, RunsOption, TopologyOption
-from .output import emit, print_json
+from .output import show
 
 
 def breakdown(
@@ -26,9 +27,9 @@ def breakdown(
 
     trace, _ = open_trace(path, topology_file, runs)
     result = breakdown_to_json(trace, step)
-    if output is Format.JSON:
-        print_json(result)
-        return
-    emit(breakdown_to_text(result, markdown=output is Format.MARKDOWN))
-    if output is Format.TEXT:
-        emit(next_command("diagnose", trace.path))
+    show(
+        output,
+        lambda: result,
+        partial(breakdown_to_text, result),
+        next_command("diagnose", trace.path),
+    )

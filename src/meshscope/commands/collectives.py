@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from .opening import next_command, open_trace
 from .options import DEFAULT_RUNS, Format, FormatOption, RunPath, RunsOption, TopologyOption
-from .output import emit, print_json
+from .output import show
 
 
 def collectives(
@@ -19,9 +21,9 @@ def collectives(
 
     trace, _ = open_trace(path, topology_file, runs)
     result = collectives_to_json(trace)
-    if output is Format.JSON:
-        print_json(result)
-        return
-    emit(collectives_to_text(result, markdown=output is Format.MARKDOWN))
-    if output is Format.TEXT:
-        emit(next_command("diagnose", trace.path))
+    show(
+        output,
+        lambda: result,
+        partial(collectives_to_text, result),
+        next_command("diagnose", trace.path),
+    )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import typer
 
-from .opening import open_trace
+from .opening import next_command, open_trace
 from .options import Format, FormatOption, RunPath, TopologyOption
-from .output import emit, print_json
+from .output import show
 
 
 def critical_path(
@@ -28,9 +29,9 @@ def critical_path(
     trace, _ = open_trace(path, topology_file)
     account = measure(trace)
     result = critical_path_to_json(find_path(account, step), account.limits)
-    if output is Format.JSON:
-        print_json(result)
-        return
-    emit(critical_path_to_text(result, markdown=output is Format.MARKDOWN))
-    if output is Format.TEXT:
-        emit(f"\nNext: meshscope whatif {path} --fix rank=N")
+    show(
+        output,
+        lambda: result,
+        partial(critical_path_to_text, result),
+        next_command("whatif", path, " --fix rank=N"),
+    )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from .opening import next_command, open_trace
 from .options import DEFAULT_RUNS, Format, FormatOption, RunPath, RunsOption, TopologyOption
-from .output import emit, print_json
+from .output import show
 
 
 def diagnose(
@@ -20,9 +22,9 @@ def diagnose(
 
     trace, _ = open_trace(path, topology_file, runs)
     result = analyse(trace)
-    if output is Format.JSON:
-        print_json(diagnosis_to_json(result))
-        return
-    emit(to_text(result, markdown=output is Format.MARKDOWN))
-    if output is Format.TEXT:
-        emit(next_command("dashboard", trace.path.resolve().parent))
+    show(
+        output,
+        lambda: diagnosis_to_json(result),
+        partial(to_text, result),
+        next_command("dashboard", trace.path.resolve().parent),
+    )

@@ -64,6 +64,14 @@ def _check_to_json(check: Check) -> dict[str, str]:
 
 
 def _overhead(command: list[str], runs: Path, window_steps: int, output: Format) -> None:
+    from meshscope.probe.schema.errors import ConfigError
+
+    if not command:
+        raise ConfigError(
+            "there is no command to measure",
+            where="doctor",
+            remedy="Put it after --, as in: meshscope doctor --overhead -- torchrun train.py",
+        )
     from meshscope.probe.doctor.overhead import measure_overhead
 
     found, code = measure_overhead(command, runs, window_steps)

@@ -33,6 +33,7 @@ def export(
     """Write a capture for other tools: a Perfetto timeline, tables as CSV, or profiler traces."""
     from meshscope.analyze.export import export_csv, export_hta, export_perfetto
 
+    _check_place(out, to)
     trace, _ = open_trace(path, topology_file, runs)
     if to is Target.PERFETTO:
         count = export_perfetto(trace, out)
@@ -42,3 +43,13 @@ def export(
     emit("\n".join(str(file) for file in files))
     if to is Target.HTA:
         emit(f"\nNext: hta.trace_analysis.TraceAnalysis(trace_dir={str(out)!r})")
+
+
+def _check_place(out: Path, to: Target) -> None:
+    """Refuse a folder for a file, and a file for a folder, before the capture is read."""
+    from meshscope.probe.schema.errors import ConfigError
+
+    is_file_wanted = to is Target.PERFETTO
+    if out.exists() and out.is_dir() == is_file_wanted:
+        found, wanted = ("a folder", "file") if is_file_wanted else ("a file", "folder")
+        raise ConfigError(f"is {found}", where=str(out), remedy=f"Name a {wanted} with --out")

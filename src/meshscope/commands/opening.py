@@ -6,8 +6,11 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from meshscope.probe.schema.printable import printable
+
 from .options import DEFAULT_RUNS
-from .progress import reading_progress, say
+from .output import say
+from .progress import reading_progress
 
 if TYPE_CHECKING:
     from meshscope.analyze.stated_topology import StatedTopology
@@ -48,6 +51,6 @@ def workers() -> int:
     return min(usable_cpus(), _MOST_WORKERS)
 
 
-def next_command(verb: str, path: Path) -> str:
+def next_command(verb: str, path: Path, options: str = "") -> str:
     """Return the line that names the next command to run."""
-    return f"\nNext: meshscope {verb} {shlex.quote(str(path))}"
+    return f"\nNext: meshscope {verb} {printable(shlex.quote(str(path)))}{options}"

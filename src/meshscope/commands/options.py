@@ -24,6 +24,8 @@ TopologyOption = Annotated[
     Path | None,
     typer.Option("--topology", metavar="FILE", help="TOML file that states mesh, groups, kernels."),
 ]
+MOST_TIMEOUT_S = 86_400.0
+"""Nobody waits longer at a terminal."""
 DEFAULT_RUNS = Path("meshscope_runs")
 RunsOption = Annotated[
     Path,

@@ -1,10 +1,16 @@
-"""Writing results to stdout."""
+"""Writing results to stdout, and remarks to stderr."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
+
+from meshscope.probe.schema.printable import printable
+
+from .options import Format
 
 
 def print_json(value: dict[str, Any]) -> None:
@@ -15,6 +21,28 @@ def print_json(value: dict[str, Any]) -> None:
     emit(msgspec.json.format(encoded, indent=1).decode())
 
 
+def show(
+    output: Format,
+    as_json: Callable[[], dict[str, Any]],
+    as_text: Callable[..., str],
+    following: str,
+) -> None:
+    """Write a result in the form that was asked for.
+
+    Args:
+        output: The form.
+        as_json: Returns the result for programs.
+        as_text: Returns it for people; gets ``markdown``.
+        following: The line that names the next command; ends a text only.
+    """
+    if output is Format.JSON:
+        print_json(as_json())
+        return
+    emit(as_text(markdown=output is Format.MARKDOWN))
+    if output is Format.TEXT:
+        emit(following)
+
+
 def emit(text: str) -> None:
     """Write a result to stdout; a reader that has gone (head, less) ends no command."""
     try:
@@ -22,3 +50,9 @@ def emit(text: str) -> None:
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def say(clause: str) -> None:
+    """Write one line to stderr."""
+    with suppress(BrokenPipeError):
+        sys.stderr.write(f"meshscope: {printable(clause)}\n")

@@ -6,17 +6,12 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-import typer
-
 from meshscope.probe.clock import now_ns
+
+from .output import say
 
 WORTH_A_LINE_BYTES = 10_000_000
 """Inputs below this size are read before anybody asks how long it takes."""
-
-
-def say(clause: str) -> None:
-    """Write one line to stderr."""
-    typer.echo(f"meshscope: {clause}", err=True)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +10,7 @@ import typer
 
 from .opening import next_command, open_trace
 from .options import DEFAULT_RUNS, Format, FormatOption, RunPath, RunsOption, TopologyOption
-from .output import emit, print_json
+from .output import show
 
 
 def stragglers(
@@ -37,12 +38,12 @@ def stragglers(
 
     trace, _ = open_trace(path, topology_file, runs)
     result = find_stragglers(diagnose(trace))
-    if output is Format.JSON:
-        print_json(stragglers_to_json(result))
-        return
-    emit(stragglers_to_text(result, markdown=output is Format.MARKDOWN))
-    if output is Format.TEXT:
-        emit(next_command("diagnose", path))
+    show(
+        output,
+        lambda: stragglers_to_json(result),
+        partial(stragglers_to_text, result),
+        next_command("diagnose", path),
+    )
 
 
 def _published(path: Path, output: Format) -> None:
@@ -51,9 +52,9 @@ def _published(path: Path, output: Format) -> None:
     from meshscope.analyze.report.stragglers import published_to_text
 
     metrics = published_metrics(find_job(path))
-    if output is Format.JSON:
-        print_json(published_to_json(metrics))
-        return
-    emit(published_to_text(metrics, markdown=output is Format.MARKDOWN))
-    if output is Format.TEXT:
-        emit(next_command("stragglers", path))
+    show(
+        output,
+        lambda: published_to_json(metrics),
+        partial(published_to_text, metrics),
+        next_command("stragglers", path),
+    )

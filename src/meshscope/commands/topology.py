@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from .opening import next_command, open_trace
 from .options import DEFAULT_RUNS, Format, FormatOption, RunPath, RunsOption, TopologyOption
-from .output import emit, print_json
+from .output import show
 
 
 def topology(
@@ -19,9 +21,9 @@ def topology(
 
     trace, stated = open_trace(path, topology_file, runs)
     result = topology_to_json(trace, stated)
-    if output is Format.JSON:
-        print_json(result)
-        return
-    emit(topology_to_text(result, markdown=output is Format.MARKDOWN))
-    if output is Format.TEXT:
-        emit(next_command("collectives", trace.path))
+    show(
+        output,
+        lambda: result,
+        partial(topology_to_text, result),
+        next_command("collectives", trace.path),
+    )

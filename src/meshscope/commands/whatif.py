@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import typer
 
-from .opening import open_trace
+from .opening import next_command, open_trace
 from .options import Format, FormatOption, RunPath, TopologyOption
-from .output import emit, print_json
+from .output import show
 
 
 def whatif(
@@ -41,9 +42,9 @@ def whatif(
     trace, _ = open_trace(path, topology_file)
     account = measure(trace)
     result = prediction_to_json(changes, predict(account, changes), account.limits)
-    if output is Format.JSON:
-        print_json(result)
-        return
-    emit(prediction_to_text(result, markdown=output is Format.MARKDOWN))
-    if output is Format.TEXT:
-        emit(f"\nNext: meshscope diagnose {path}")
+    show(
+        output,
+        lambda: result,
+        partial(prediction_to_text, result),
+        next_command("diagnose", path),
+    )

@@ -34,6 +34,7 @@ def kind_of(fault: Fault) -> str:
     """Return the kind of finding that a fault must lead to."""
     return {
         FaultKind.SLOW_RANK: "straggler_rank",
+        FaultKind.BLOCKED_RANK: "straggler_rank",
         FaultKind.CLOCK_DROP: "straggler_rank",
         FaultKind.SLOW_STAGE: "stage_imbalance",
         FaultKind.HEAVY_EMBEDDING: "stage_imbalance",

@@ -10,7 +10,7 @@ from meshscope.analyze.synthetic import Fault, FaultKind, generate
 
 from .cases import BUBBLE, NONE, Case, kind_of
 from .pairs import true_bubble, true_gains, true_shares
-from .places import is_place
+from .places import SLOW_RANKS, is_place
 
 SEEN_FROM = 0.01
 """Share of the step from which a fault must be found."""
@@ -127,11 +127,7 @@ def _told_bubble(result: Diagnosis) -> float | None:
 
 
 def _false_suspects(case: Case, result: Diagnosis) -> int:
-    slow = {
-        fault.rank
-        for fault in case.job.faults
-        if fault.kind in (FaultKind.SLOW_RANK, FaultKind.CLOCK_DROP)
-    }
+    slow = {fault.rank for fault in case.job.faults if fault.kind in SLOW_RANKS}
     blamed: set[int] = set()
     for finding in result.findings:
         if finding.kind == "straggler_rank":

@@ -7,10 +7,13 @@ from meshscope.analyze.synthetic import Fault, FaultKind, SyntheticJob, generate
 
 from .jobs import position_of
 
+SLOW_RANKS = (FaultKind.SLOW_RANK, FaultKind.BLOCKED_RANK, FaultKind.CLOCK_DROP)
+"""Faults of one rank's own work."""
+
 
 def is_place(job: SyntheticJob, fault: Fault, where: Where) -> bool:
     """Return whether a place is that of the fault."""
-    if fault.kind in (FaultKind.SLOW_RANK, FaultKind.CLOCK_DROP):
+    if fault.kind in SLOW_RANKS:
         return where.get("rank") == fault.rank
     if fault.kind is FaultKind.SLOW_STAGE:
         return where.get("stage") == position_of(job, fault.stage or 0)

@@ -66,6 +66,21 @@ def _slow_rank_at_times(draw: Draw, job: SyntheticJob) -> Faults:
     return (replace(fault, factor=max(fault.factor, 1.2), every=2),)
 
 
+def _blocked_rank(draw: Draw, job: SyntheticJob) -> Faults:
+    extra = _pick(draw, [5.0, 10.0, 20.0])
+    every = int(draw.choice([1, 2, 3]))
+    return (Fault(kind=FaultKind.BLOCKED_RANK, rank=_rank(draw, job), extra_ms=extra, every=every),)
+
+
+def _under_sequences(
+    faults: Callable[[Draw, SyntheticJob], Faults],
+) -> Callable[[Draw, SyntheticJob], Faults]:
+    def both(draw: Draw, job: SyntheticJob) -> Faults:
+        return (*faults(draw, job), *_sequences(draw, job))
+
+    return both
+
+
 def _hot_device(draw: Draw, job: SyntheticJob) -> Faults:
     factor = _pick(draw, [1.1, 1.3])
     return (Fault(kind=FaultKind.CLOCK_DROP, rank=_rank(draw, job), factor=factor),)
@@ -175,6 +190,10 @@ def _twelve_steps(draw: Draw, job: SyntheticJob) -> dict[str, Any]:
     return {"steps": 12}
 
 
+def _twenty_four_steps(draw: Draw, job: SyntheticJob) -> dict[str, Any]:
+    return {"steps": 24}
+
+
 def _several_hosts(draw: Draw, job: SyntheticJob) -> dict[str, Any]:
     return {"ranks_per_host": 4}
 
@@ -188,6 +207,13 @@ ROWS = {
     "slow rank": Row(faults=_slow_rank),
     "slow rank from mid-run": Row(faults=_late_slow_rank),
     "slow rank every other step": Row(faults=_slow_rank_at_times),
+    "blocked rank": Row(faults=_blocked_rank),
+    "slow rank, unequal sequences": Row(
+        faults=_under_sequences(_slow_rank), changes=_twenty_four_steps
+    ),
+    "blocked rank, unequal sequences": Row(
+        faults=_under_sequences(_blocked_rank), changes=_twenty_four_steps
+    ),
     "slow tensor-parallel member": Row(faults=_slow_member, needs=Needs.TENSOR),
     "hot device": Row(faults=_hot_device),
     "slow rank, dp 1": Row(faults=_slow_rank, needs=Needs.ONE_REPLICA | Needs.TENSOR),

@@ -54,19 +54,6 @@ def test_covered_length_per_query():
     assert iv.covered_length(make(), [3], [6]).tolist() == [0]
 
 
-def test_union_by_group_keeps_groups_apart_at_large_times():
-    """The long event of one rank would swallow the events of the next, or epoch times overflow."""
-    epoch = 1_700_000_000_000_000_000
-    merged = iv.union_by_group(
-        [1, 0, 1, 0, 2**40],
-        epoch + np.array([5, 0, 6, 90, 3]),
-        epoch + np.array([7, 100, 9, 95, 4]),
-    )
-    assert merged.group.tolist() == [0, 1, 2**40]
-    assert (merged.start - epoch).tolist() == [0, 5, 3]
-    assert (merged.end - epoch).tolist() == [100, 9, 4]
-
-
 def test_sweep_gives_each_instant_to_the_highest_priority():
     """The worked example of the docstring: compute hides communication, gaps have no owner."""
     segments = iv.sweep_priority(make((1, 9), (3, 5), (6, 9)), [1, 0, 0], (0, 10))

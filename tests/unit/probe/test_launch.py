@@ -164,9 +164,30 @@ def test_a_killed_rank_is_named_and_keeps_its_records(tmp_path, capfd):
 
 
 def test_a_command_that_does_not_exist(tmp_path, capfd):
-    """Fails when a typing error shows as a traceback."""
+    """Fails when a typing error shows as a traceback, or is blamed on the launcher."""
     assert run(["no-such-program-of-a-test"], tmp_path, "a") == 127
-    assert "cannot start 'no-such-program-of-a-test'" in capfd.readouterr().err
+    said = capfd.readouterr().err
+    assert "cannot start 'no-such-program-of-a-test': No such file" in said
+    assert "recorded" not in said
+
+
+@pytest.mark.parametrize("name", ["no-program", "x" * 200_000, "a\0b"])
+def test_a_command_that_the_system_refuses(tmp_path, capfd, name):
+    """Fails when a file that is no program ends in an error without the name of the command."""
+    (tmp_path / "no-program").write_text("neither script nor binary")
+    (tmp_path / "no-program").chmod(0o700)
+    assert run([str(tmp_path / name)], tmp_path / "runs", "a") == 127
+    said = capfd.readouterr().err
+    assert said.startswith("meshscope: cannot start '")
+    assert len(said) < 1000
+    assert said.count("\n") == 1
+
+
+def test_a_folder_of_runs_that_is_a_file(tmp_path):
+    """Fails when the user is told that a file exists, and not what to name in its place."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="is no folder"):
+        run(python("pass"), tmp_path / "file")
 
 
 def test_no_command_is_refused(tmp_path):

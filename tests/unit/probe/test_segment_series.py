@@ -50,6 +50,19 @@ def test_an_old_segment_is_closed(open_series, monkeypatch):
     assert series._segment is None
 
 
+def test_an_old_segment_that_gets_no_more_is_closed(tmp_path, open_series, monkeypatch):
+    """Fails when what a rank recorded last waits for its next record to be whole on disk."""
+    series = open_series(segment_s=10.0)
+    now = [0]
+    monkeypatch.setattr(segment_series, "now_ns", lambda: now[0])
+    series.append(b"a", 1)
+    series.rotate()
+    assert not read_segment(segment_paths(tmp_path)[1]).closed
+    now[0] = 11_000_000_000
+    series.rotate()
+    assert read_segment(segment_paths(tmp_path)[1]).closed
+
+
 def test_the_bound_drops_the_oldest_but_the_first(tmp_path, open_series, counted):
     """Fails when a long run fills the disk, or forgets how it began."""
     series = open_series(max_bytes=5000)

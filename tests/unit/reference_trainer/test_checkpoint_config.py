@@ -11,9 +11,9 @@ from meshscope.reference_trainer.checkpoint_config import CheckpointConfig
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"every": -1}, "checkpoint.every: must not be negative"),
+        ({"every": -1}, "checkpoint.every: -1 is out of range. Set it to at least 0"),
         ({"every": 2}, "checkpoint.every: 2 has no folder to save to. Set checkpoint.dir"),
-        ({"keep": 0}, "checkpoint.keep: must be at least 1"),
+        ({"keep": 0}, "checkpoint.keep: 0 is out of range. Set it to at least 1"),
         ({"resume": ""}, "checkpoint.resume: names nothing. Use auto, none or"),
     ],
 )

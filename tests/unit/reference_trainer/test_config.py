@@ -28,16 +28,16 @@ from meshscope.reference_trainer.fault_spec import FaultSpec
         (lambda: ModelConfig(kv_heads=3), "model.kv_heads", "Choose a divisor"),
         (lambda: ModelConfig(kv_heads=2), "model.kv_heads", "model.family to llama"),
         (lambda: ScheduleConfig(microbatches=0), "schedule.microbatches", "at least 1"),
-        (lambda: ScheduleConfig(head_weight=-1.0), "schedule.head_weight", "negative"),
+        (lambda: ScheduleConfig(head_weight=-1.0), "schedule.head_weight", "at least 0"),
         (lambda: ScheduleConfig(stage_weights=(0.0,)), "schedule.stage_weights", "above 0"),
         (
             lambda: ScheduleConfig(layers_per_stage=(1, 1), head_weight=1.0),
             "schedule.layers_per_stage",
             "by hand or by weight",
         ),
-        (lambda: TrainConfig(learning_rate=-1.0), "train.learning_rate", "negative"),
+        (lambda: TrainConfig(learning_rate=-1.0), "train.learning_rate", "at least 0"),
         (lambda: DeviceConfig(backend="nccl"), "device.backend", "Set device.kind to cuda"),
-        (lambda: PaceConfig(head_ms=-1.0), "pace.head_ms", "negative"),
+        (lambda: PaceConfig(head_ms=-1.0), "pace.head_ms", "at least 0"),
     ],
 )
 def test_a_wrong_section_names_the_field(build, field, remedy):

@@ -6,9 +6,15 @@ import subprocess
 import sys
 
 import pytest
+import torch
+import torch.distributed as dist
 
+from meshscope.reference_trainer.comm import Communicator, PerfectLinks
+from meshscope.reference_trainer.compat import FakeStore
 from meshscope.reference_trainer.dry_run import dry_run_text
+from meshscope.reference_trainer.mesh import build_mesh
 from meshscope.reference_trainer.presets import load_config, preset_names, preset_text
+from meshscope.reference_trainer.tied_embedding import TiedEmbedding
 
 
 def plan(preset, *overrides):
@@ -37,6 +43,45 @@ def test_a_published_layout_is_planned_in_full():
     assert fields(lines, "embedding") == ["embedding", "128", "2", "0", "896"]
     assert fields(lines, "1f1b")[2:5] == ["7.29%", "(p-1)/m", "6.80%"]
     assert fields(lines, "zb-v")[2] == "0.00%"
+
+
+def test_every_group_that_the_ranks_make_is_planned(monkeypatch):
+    """Fails if a kind of group is left out, or has other members than at run time."""
+    settings = ("layout.tp=2", "layout.dp=4", "layout.cp=2", "layout.ep=2", "model.tied=true")
+    config = load_config(
+        preset_text("tiny"),
+        overrides=[*settings, "moe.experts=4", "train.global_batch=8", "layout.order=dp-pp-tp-cp"],
+    )
+    lines = dry_run_text(config).splitlines()
+    first = lines.index("") + 2
+    planned = {line.split()[0]: line.split()[1:] for line in lines[first : lines.index("", first)]}
+    made = {}
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=config.layout.world_size)
+    try:
+        make = dist.new_group
+        monkeypatch.setattr(
+            dist,
+            "new_group",
+            lambda ranks, group_desc: (
+                made.setdefault(group_desc, []).append(ranks) or make(ranks, group_desc=group_desc)
+            ),
+        )
+        mesh = build_mesh(config.layout, 0, torch.device("cpu"))
+        TiedEmbedding(config, mesh, (), Communicator(PerfectLinks()))
+    finally:
+        dist.destroy_process_group()
+    assert planned.keys() == made.keys()
+    for name, groups in made.items():
+        assert planned[name][:2] == [str(len(groups)), str(len(groups[0]))]
+        assert planned[name][2].split("…")[0] == str(groups[0][0])
+
+
+def test_hybrid_sharding_has_its_groups_in_the_plan():
+    """Fails if a reader cannot see which replicas share a copy of the weights."""
+    sharded = ("data_parallel.zero=3", "data_parallel.shard_ranks=2")
+    lines = plan("tiny", "layout.dp=4", "train.global_batch=8", *sharded)
+    assert "dp shards       4     2  0 1" in lines
+    assert "dp copies       4     2  0 2" in lines
 
 
 def test_experts_are_planned_on_the_ranks_that_hold_them():

@@ -41,6 +41,15 @@ def test_one_process_trains_without_a_launcher(invoke, tmp_path):
         (["--simulate-rank", "0,two"], "Write for example --simulate-rank 0,511"),
         (["--simulate-rank", "0,2"], "rank 2 is outside 0..1"),
         (["--set", "layout.pp=1", "--set", "device.kind=cuda"], "device.kind"),
+        (["--set", "layout.pp=1", "--out", "/dev/null/out"], "--out: /dev/null/out"),
+        (["--set", "layout.pp=1", "--set", "memory.account=true"], "Add --out FOLDER"),
+        (
+            [
+                *("--set", "layout.pp=1", "--set", "model.vocab=256"),
+                *("--set", "data.text=/none", "--set", "data.num_workers=1"),
+            ],
+            "error: data.text: /none cannot be read",
+        ),
     ],
 )
 def test_a_wrong_setting_is_one_line_and_exit_code_2(invoke, arguments, message, monkeypatch):
@@ -50,6 +59,38 @@ def test_a_wrong_setting_is_one_line_and_exit_code_2(invoke, arguments, message,
     assert result.exit_code == 2
     assert message in result.stderr
     assert len(result.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"WORLD_SIZE": "two"}, "WORLD_SIZE: 'two' is no number. Start the ranks with torchrun"),
+        ({"RANK": "0"}, "WORLD_SIZE: is not set in this process. Start the ranks with torchrun"),
+        ({"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "-1"}, "LOCAL_RANK: '-1' is no number"),
+        ({"RANK": "x", "WORLD_SIZE": "1"}, "RANK: 'x' is no number"),
+    ],
+)
+def test_a_broken_environment_is_one_line_and_exit_code_2(invoke, variables, message, monkeypatch):
+    """Fails if a rank that was started by hand ends in a traceback, or waits for others."""
+    for name in ("WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    result = invoke("--set", "layout.pp=1")
+    assert result.exit_code == 2
+    assert f"error: {message}" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_what_fails_on_one_rank_only_is_said_by_that_rank(invoke, monkeypatch):
+    """Fails if a job ends without a word because its first rank had nothing to complain about."""
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "none"}.items():
+        monkeypatch.setenv(name, value)
+    alone = invoke("--preset", "tiny")
+    assert alone.stderr.startswith("rank 1: error: LOCAL_RANK: 'none' is no number")
+    # What all ranks find alike, the first one says for all.
+    together = invoke("--preset", "demo")
+    assert (together.exit_code, together.stderr) == (2, "")
 
 
 def test_ranks_are_simulated_one_after_the_other_in_one_process(invoke):

@@ -62,7 +62,7 @@ def test_faults_of_the_command_line_join_those_of_the_text():
         ({"overrides": ["layers=3"]}, "--set: 'layers=3' is not of the form"),
         ({"overrides": ["modle.layers=3"]}, "unknown setting 'modle'"),
         ({"overrides": ["model.layers=many"]}, "^model.layers: expected `int`"),
-        ({"overrides": ["layout.tp=0"]}, "^layout.tp: must be at least 1"),
+        ({"overrides": ["layout.tp=0"]}, "^layout.tp: 0 is out of range. Set it to at least 1"),
         ({"overrides": ["schedule.kind=zigzag"]}, "^schedule.kind: .*zigzag"),
         ({"overrides": ["faults.rank=1"]}, "^faults: "),
         ({"faults": ["slow_rank:rank"]}, "not of the form key=value"),
@@ -124,7 +124,11 @@ mode = "kill"
         ("faults = 3", "holds no .*faults.* table"),
         ("[[faults]]\nkind = 'hang'\n[train]\nsteps = 3", "holds 'train'"),
         ("[[faults]]\nkind = 'hang'\nstep = 3", "unknown setting 'step'"),
-        ("[[faults]]\nkind = 'flood'", "flood"),
+        ("[[faults]]\nkind = 'flood'", "flood.*Choose one of slow_rank"),
+        (
+            "[[faults]]\nkind = 'hang'\nrank = 'x'",
+            r"faults\[0\]\.rank: .*Write a whole number, or one of",
+        ),
         ("[[faults", "is not TOML"),
     ],
 )
@@ -155,6 +159,28 @@ def test_every_setting_can_be_overridden(section, setting):
     assert getattr(getattr(config, section), setting.name) == setting.default
     with pytest.raises(ConfigError, match=rf"^{section}\.{setting.name}: .*(Write|Choose)"):
         load_config("", overrides=[f"{section}.{setting.name}=1979-05-27"])
+
+
+@pytest.mark.parametrize(("section", "setting"), SETTINGS)
+@pytest.mark.parametrize("number", ["-1", "nan", "inf", "1e300"])
+def test_no_number_is_too_odd_for_a_plain_answer(section, setting, number):
+    """Fails if a number that no run can use ends in a traceback, or is refused without a remedy."""
+    refusal = refusal_of(f"{section}.{setting.name}={number}")
+    if refusal is None:
+        # Without a limit a gradient is measured and not scaled.
+        assert number == "1e300" or (number, setting.name) == ("inf", "max_grad_norm")
+        return
+    assert setting.name in refusal.where
+    assert refusal.remedy
+
+
+def refusal_of(override):
+    """Return why an override is refused; None where it is not."""
+    try:
+        load_config("", overrides=[override])
+    except ConfigError as error:
+        return error
+    return None
 
 
 def test_a_choice_that_is_none_lists_the_choices():

@@ -16,7 +16,7 @@ from meshscope.reference_trainer.replica_config import DataParallelConfig
 @pytest.mark.parametrize(
     ("build", "field", "remedy"),
     [
-        (lambda: DataParallelConfig(shard_ranks=-1), "data_parallel.shard_ranks", "negative"),
+        (lambda: DataParallelConfig(shard_ranks=-1), "data_parallel.shard_ranks", "at least 0"),
         (lambda: DataParallelConfig(shard_ranks=2), "data_parallel.shard_ranks", "zero to 3"),
         (
             lambda: DataParallelConfig(zero=3, compression="int8"),
@@ -48,7 +48,7 @@ from meshscope.reference_trainer.replica_config import DataParallelConfig
             "data_parallel.zero",
             "2 or less, or layout.ep to 1",
         ),
-        (lambda: TrainConfig(max_grad_norm=-1.0), "train.max_grad_norm", "negative"),
+        (lambda: TrainConfig(max_grad_norm=-1.0), "train.max_grad_norm", "at least 0"),
     ],
 )
 def test_what_does_not_fit_names_the_field_and_the_remedy(build, field, remedy):

@@ -13,11 +13,11 @@ from meshscope.reference_trainer.split_config import ContextConfig, MoeConfig, T
 @pytest.mark.parametrize(
     ("settings", "field", "remedy"),
     [
-        ({"experts": -1}, "moe.experts", "negative"),
+        ({"experts": -1}, "moe.experts", "at least 0"),
         ({"experts": 2, "experts_per_token": 3}, "moe.experts_per_token", "at most as many"),
         ({"experts_per_token": 0}, "moe.experts_per_token", "at most as many"),
-        ({"capacity_factor": -0.5}, "moe.capacity_factor", "negative"),
-        ({"balance_weight": -1.0}, "moe.balance_weight", "negative"),
+        ({"capacity_factor": -0.5}, "moe.capacity_factor", "at least 0"),
+        ({"balance_weight": -1.0}, "moe.balance_weight", "at least 0"),
     ],
 )
 def test_wrong_experts_are_named(settings, field, remedy):

@@ -1,6 +1,7 @@
 """Synthetic jobs: faults as they are written, hangs, hidden stragglers, overlap, run directories."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
@@ -111,6 +112,18 @@ def test_a_hang_names_who_did_not_arrive():
     assert progress["tp-4", 5] == progress["tp-4", 4] - 1
     hang = [finding for finding in diagnose(trace).findings if finding.kind == "hang"]
     assert [finding.where.get("ranks", [finding.where.get("rank")]) for finding in hang] == [[5]]
+
+
+def test_a_blocked_rank_takes_the_same_longer_for_every_forward_pass():
+    """A rank that sleeps would be simulated as one that computes slowly."""
+    job = SyntheticJob(layout=LAYOUT, steps=2, jitter_cv=0.1)
+    blocked = replace(job, faults=(parse_fault("blocked_rank:rank=3,extra_ms=7,first_step=1"),))
+    spans = [generate(own)[0].frame("span") for own in (job, blocked)]
+    keys = ["rank", "step", "kind", "microbatch", "chunk"]
+    clean, slow = (own.set_index(keys)["cpu_ns"].sort_index() for own in spans)
+    changed = (slow - clean)[slow != clean]
+    assert set(changed) == {7_000_000}
+    assert {index[:3] for index in changed.index} == {(3, 1, "forward")}
 
 
 def test_every_table_is_as_declared():

@@ -208,9 +208,16 @@ def test_a_recording_replayed_gives_the_same_tables(run_path, tmp_path, scenario
 
 
 def test_settings_that_cannot_be_are_refused():
-    """Fails when an interval of nothing makes a busy loop."""
-    for bad in ({"interval_s": 0.0}, {"burst_interval_s": -1.0}, {"interval_s": float("nan")}):
-        with pytest.raises(ConfigError, match="must be at least"):
+    """Fails when an interval of nothing makes a busy loop, or a time of none an agent without end."""
+    for bad, name in (
+        ({"interval_s": 0.0}, "interval"),
+        ({"burst_interval_s": -1.0}, "burst_interval"),
+        ({"interval_s": float("nan")}, "interval"),
+        ({"interval_s": float("inf")}, "interval"),
+        ({"duration_s": float("nan")}, "duration"),
+        ({"trace_steps": 0}, "trace_steps"),
+    ):
+        with pytest.raises(ConfigError, match=f"^{name}: must be a number of at least"):
             AgentSettings(**bad)
 
 

@@ -5,16 +5,11 @@ import struct
 import zlib
 from pathlib import Path
 
-import numpy as np
-import pyarrow as pa
 import pytest
 
 from meshscope.probe.schema.errors import FormatVersionError
-from meshscope.probe.schema.records import SPAN_RECORD, STEP_RECORD
 from meshscope.probe.schema.segment import (
     SegmentFile,
-    decode_records,
-    encode_records,
     read_segment,
     segment_path,
     segment_paths,
@@ -127,41 +122,6 @@ def test_unknown_version_is_refused(tmp_path, facts):
     path.write_bytes(struct.pack("<4sIII", b"MSBH", len(payload), crc, 0) + payload)
     with pytest.raises(FormatVersionError, match="format version"):
         read_segment(path)
-
-
-def test_records_survive_encoding():
-    """Fails when a record changes on its way through Arrow, or one kind hides the next."""
-    steps, spans = (np.zeros(3, record.numpy_dtype()) for record in (STEP_RECORD, SPAN_RECORD))
-    steps["step"], steps["dur_ns"] = [1, 2, 3], [-1, 0, 1 << 60]
-    spans["kind"] = [0, 255, 7]
-    payload = bytes(encode_records({"step": steps, "span": spans}))
-    decoded = dict(decode_records(payload))
-    assert list(decoded) == [STEP_RECORD, SPAN_RECORD]
-    for record, rows in ((STEP_RECORD, steps), (SPAN_RECORD, spans)):
-        for name, _ in record.fields:
-            assert decoded[record][name].to_pylist() == rows[name].tolist()
-
-
-def test_payload_that_is_no_stream_is_a_value_error():
-    """Fails when an odd block ends the reader with an undeclared error."""
-    for payload in (b"no Arrow stream at all", b"\x08\0\0\0no zstd", b"\xff\xff\xff\xff", b"\0"):
-        with pytest.raises((ValueError, OSError)):
-            list(decode_records(payload))
-    assert list(decode_records(b"")) == []
-
-
-def compressed(stream):
-    """Return an Arrow stream as the payload of a block."""
-    return struct.pack("<I", len(stream)) + pa.Codec("zstd").compress(stream, asbytes=True)
-
-
-def test_foreign_arrow_stream_is_refused():
-    """Fails when a table that is no capture is taken for records."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, pa.schema([("step", pa.int64())])) as stream:
-        stream.write_batch(pa.record_batch({"step": pa.array([1])}))
-    with pytest.raises(ValueError, match="unknown kind"):
-        list(decode_records(compressed(sink.getvalue().to_pybytes())))
 
 
 def test_segments_are_listed_by_number(tmp_path):
