@@ -30,7 +30,7 @@ def mounts(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("place", "kind"),
     [
-        ("/home/a", "ext4"),
+        ("/data/a", "ext4"),
         ("/runs", "nfs4"),
         ("/runs/a/rank00000", "nfs4"),
         ("/runs/local/a", "tmpfs"),
