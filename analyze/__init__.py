@@ -1,9 +1,17 @@
-"""From a capture to tables, an exact account, and findings."""
+"""From a capture to tables, an exact account, and findings.
 
-from .diagnose import diagnose
-from .load import load_trace
-from .results import Bar, Bubble, Cause, Diagnosis, Finding, Utilization
-from .trace import Trace
+A name is imported when it is first used: whoever needs one part does not wait for the others.
+"""
+
+from typing import TYPE_CHECKING
+
+from meshscope.probe.schema.first_use import at_first_use
+
+if TYPE_CHECKING:
+    from .diagnosis import diagnose
+    from .load import load_trace
+    from .results import Bar, Bubble, Cause, Diagnosis, Finding, Utilization
+    from .trace import Trace
 
 __all__ = [
     "Bar",
@@ -16,3 +24,10 @@ __all__ = [
     "diagnose",
     "load_trace",
 ]
+
+if not TYPE_CHECKING:  # A checker would take this for a module that has any name.
+    __getattr__, __dir__ = at_first_use(
+        globals(),
+        dict.fromkeys(__all__, "results")
+        | {"diagnose": "diagnosis", "load_trace": "load", "Trace": "trace"},
+    )

@@ -25,6 +25,7 @@ from tests.nvml_stub import Scenario, build, missing_compiler
 from meshscope.probe.agent.links import INFINIBAND_COUNTERS
 from meshscope.probe.clock import now_ns
 from meshscope.probe.control.client import ask
+from meshscope.probe.heads import span_head
 from meshscope.probe.recorder import Recorder, StorageSettings
 from meshscope.probe.schema.records import SPAN_CODES
 from meshscope.probe.schema.rundir import create_run
@@ -107,7 +108,7 @@ def record(ranks, seconds):
             begin_ns = now_ns()
             for at in range(SPANS_PER_STEP):
                 kind = SPAN_CODES[SpanKind.FORWARD]
-                rank.record_span(kind, begin_ns + at, 1, 1, 0, 0, at)
+                rank.record_span(span_head(kind, 0, 0), begin_ns + at, 1, 1, at)
             rank.record_step(rank.step, begin_ns, 1_000_000_000)
             rank.step += 1
         pause.wait(1.0)

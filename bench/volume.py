@@ -14,6 +14,7 @@ import tempfile
 from pathlib import Path
 
 from meshscope.probe.full_records import FullRecords
+from meshscope.probe.heads import carried, collective_head, p2p_head, span_head
 from meshscope.probe.recorder import Recorder, StorageSettings
 from meshscope.probe.schema.records import (
     COLLECTIVE_CODES,
@@ -58,8 +59,8 @@ class Rank:
     def message(self, direction, peer, microbatch):
         """Send or receive the activations of a microbatch."""
         issued = self.now_ns
-        event = self.recorder.issue_p2p(self.groups[1], DIRECTION_CODES[direction], peer, self.seq,
-                                        1 << 25, self.dtype, issued, microbatch, 0)  # fmt: skip
+        head = p2p_head(self.groups[1], DIRECTION_CODES[direction], peer, self.dtype)
+        event = self.recorder.issue_p2p(head, self.seq, 1 << 25, issued, carried(microbatch, 0))
         self.seq += 1
         self.passes(400_000)
         self.recorder.complete(event, self.now_ns, issued, self.now_ns)
@@ -67,8 +68,8 @@ class Rank:
     def collective(self, group, kind, size_bytes):
         """Run one collective and wait for it."""
         issued = self.now_ns
-        event = self.recorder.issue_collective(self.groups[group], COLLECTIVE_CODES[kind], self.seq,
-                                               size_bytes, self.dtype, issued)  # fmt: skip
+        head = collective_head(self.groups[group], COLLECTIVE_CODES[kind], self.dtype)
+        event = self.recorder.issue_collective(head, self.seq, size_bytes, issued)
         self.seq += 1
         self.passes(150_000)
         self.recorder.complete(event, self.now_ns, issued, self.now_ns)
@@ -81,7 +82,7 @@ class Rank:
             self.collective(0, CollectiveKind.ALL_REDUCE, 1 << 25)
         cpu = int((self.now_ns - start) * self.random.gauss(0.9, 0.02))
         self.recorder.record_span(
-            SPAN_CODES[kind], start, self.now_ns - start, cpu, 1, 0, microbatch
+            span_head(SPAN_CODES[kind], 1, 0), start, self.now_ns - start, cpu, microbatch
         )
 
     def step(self, microbatches):

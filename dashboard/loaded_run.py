@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from meshscope.analyze import Diagnosis, Trace, load_trace
-from meshscope.analyze.diagnose import diagnosis_of
+from meshscope.analyze.diagnosis import diagnosis_of
 from meshscope.analyze.measure import measure
 from meshscope.analyze.stepless import diagnose_without_steps, has_no_steps
 from meshscope.analyze.words import counted

@@ -13,8 +13,19 @@ Nothing here imports torch or raises into the training code, and everything is
 a no-op where nothing is attached.
 """
 
-from .api import attach, describe, detach, span, step
-from .config import ProbeConfig
-from .session import Session
+from typing import TYPE_CHECKING
+
+from .schema.first_use import at_first_use
+
+if TYPE_CHECKING:
+    from .api import attach, describe, detach, span, step
+    from .config import ProbeConfig
+    from .session import Session
 
 __all__ = ["ProbeConfig", "Session", "attach", "describe", "detach", "span", "step"]
+
+if not TYPE_CHECKING:  # A checker would take this for a module that has any name.
+    __getattr__, __dir__ = at_first_use(
+        globals(),
+        dict.fromkeys(__all__, "api") | {"ProbeConfig": "config", "Session": "session"},
+    )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from .ring import RingWriter
-from .schema.ring import slot_dtype
+from .schema.slots import FIRST_SEQ, committed, slot_dtype
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,14 +32,14 @@ class RingDrain:
         self._slots_source = ring.slots
         self._slot_count = ring.slot_count
         self._slots: NDArray[np.void] | None = None
-        self._next = 0
+        self._next = FIRST_SEQ
         self._unfinished = -1
         self._losses: Counter[str] = Counter()
 
     def has(self, count: int) -> bool:
         """Tell whether at least this many records wait."""
         seq = self._next + count - 1
-        return bool(self._view()["commit"][seq % self._slot_count] > seq)
+        return bool(self._view()["commit"][seq % self._slot_count] >= seq)
 
     def collect(self, *, final: bool) -> NDArray[np.void] | None:
         """Return a copy of the next committed slots, or None if there are none.
@@ -54,9 +54,10 @@ class RingDrain:
             expected = np.arange(self._next, self._next + min(_BATCH_SLOTS, self._slot_count))
             places = expected % self._slot_count
             copied = slots[places]
-            committed = copied["commit"] == expected + 1
+            whole = copied["commit"] == expected
+            # Who overwrites a slot changes its front first.
             untouched = slots["slot_seq"][places] == expected
-            taken = committed & untouched & (slots["commit"][places] == expected + 1)
+            taken = whole & untouched & (slots["commit"][places] == expected)
             run = len(taken) if taken.all() else int(np.argmin(taken))
             self._next += run
             if run:
@@ -71,8 +72,8 @@ class RingDrain:
         for first in range(0, self._slot_count, _BATCH_SLOTS):
             window = slots[first : first + _BATCH_SLOTS]
             copied = window.copy()
-            same = (copied["commit"] == window["commit"]) & (copied["commit"] > 0)
-            yield copied[same & (copied["slot_seq"] == copied["commit"] - 1)]
+            untouched = window["slot_seq"] == copied["slot_seq"]
+            yield copied[committed(copied) & untouched & (window["commit"] == copied["commit"])]
 
     def take_losses(self) -> dict[str, int]:
         """Return the records lost since the last call, by counter name."""
@@ -88,9 +89,9 @@ class RingDrain:
         """Step over what cannot be taken; return False where the drain must wait."""
         slots = self._view()
         place = self._next % self._slot_count
-        seen = max(int(slots["commit"][place]) - 1, int(slots["slot_seq"][place]))
+        seen = max(int(slots["commit"][place]), int(slots["slot_seq"][place]))
         if seen > self._next:
-            newest = int(slots["commit"].max()) - 1
+            newest = int(slots["commit"].max())
             # Leave the writers room to go on while the rest is copied.
             ahead = newest - self._slot_count + self._slot_count // 8
             ahead = max(ahead, self._next + 1)

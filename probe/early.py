@@ -29,19 +29,12 @@ class EarlyRecorder(NullRecorder):
         self._pushed_out = 0
         self.has_spans = False
 
-    def record_span(  # noqa: PLR0913 - the recorder's own signature
-        self,
-        kind: int,
-        start_ns: int,
-        dur_ns: int,
-        cpu_ns: int,
-        stage: int = -1,
-        chunk: int = -1,
-        microbatch: int = -1,
+    def record_span(
+        self, head: bytes, start_ns: int, dur_ns: int, cpu_ns: int, microbatch: int = -1
     ) -> int:
         """Hold a span back; it has no event id yet."""
         self.has_spans = True
-        values = (kind, start_ns, dur_ns, cpu_ns, stage, chunk, microbatch)
+        values = (head, start_ns, dur_ns, cpu_ns, microbatch)
         self._hold(lambda recorder: recorder.record_span(*values))
         return -1
 

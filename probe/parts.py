@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 from .schema.manifest import (
@@ -51,6 +50,8 @@ def new_part(run_path: Path, rank: int, most_bytes: int) -> tuple[Path, int]:
 
 
 def _delete_oldest(parts: list[Path], most_bytes: int) -> int:
+    import shutil  # Here, as few ranks come so far: it brings three compressors.
+
     sizes = {path: _size_bytes(path) for path in parts}
     deleted = 0
     for path in parts[1:]:

@@ -23,6 +23,7 @@ from weakref import WeakSet
 
 from .clock import now_ns
 from .file_system import slow_file_system_of
+from .heads import NOT_CARRIED, STEP_HEADS, memory_head
 from .parts import new_part
 from .rank_manifest import RankManifest
 from .ring import RingWriter
@@ -43,6 +44,7 @@ from .schema.records import (
     UNKNOWN,
     RecordType,
 )
+from .schema.slots import slot_format
 from .schema.terms import Axis
 from .writer import SegmentWriter, StorageSettings
 
@@ -59,20 +61,23 @@ __all__ = [
 
 _CLOSE_TIMEOUT_S = 30.0
 
-_UNRECORDABLE = (struct.error, TypeError, ValueError)  # Out of range; or the ring was detached.
+# Out of range or not an integer; or the ring was detached in the middle.
+_UNRECORDABLE = (struct.error, TypeError, ValueError, IndexError)
 
 
-def _packer(record: RecordType) -> tuple[int, Any]:
-    return record.code, struct.Struct(record.struct_format).pack
+def _storer(record: RecordType) -> Any:
+    return struct.Struct(slot_format(record)).pack_into
 
 
-_STEP, _pack_step = _packer(STEP_RECORD)
-_SPAN, _pack_span = _packer(SPAN_RECORD)
-_COLLECTIVE, _pack_collective = _packer(COLLECTIVE_RECORD)
-_P2P, _pack_p2p = _packer(P2P_RECORD)
-_COMPLETION, _pack_completion = _packer(COMPLETION_RECORD)
-_MEMORY, _pack_memory = _packer(MEMORY_RECORD)
-_DEVICE_TIME, _pack_device_time = _packer(DEVICE_TIME_RECORD)
+_store_step = _storer(STEP_RECORD)
+_store_span = _storer(SPAN_RECORD)
+_store_collective = _storer(COLLECTIVE_RECORD)
+_store_p2p = _storer(P2P_RECORD)
+_store_completion = _storer(COMPLETION_RECORD)
+_store_memory = _storer(MEMORY_RECORD)
+_store_device_time = _storer(DEVICE_TIME_RECORD)
+_COMPLETION = COMPLETION_RECORD.pack_head()
+_DEVICE_TIME = DEVICE_TIME_RECORD.pack_head()
 
 
 class Recorder:
@@ -112,8 +117,8 @@ class Recorder:
         self._ring = RingWriter(
             directory, rank=rank, slot_count=settings.slot_count, is_mapped=slow is None
         )
-        self._take = self._ring.take
-        self._commit = self._ring.commit
+        self._slots = self._ring.slots
+        self._places = self._ring.places
         self._manifest = RankManifest(directory, rank, device_uuid, slow_file_system=slow)
         self._writer = SegmentWriter(directory, self._ring, self._manifest, settings)
         if deleted:
@@ -148,33 +153,29 @@ class Recorder:
             tokens: Tokens that this replica trained on, -1 if unknown.
             level: Position in CaptureLevel of what was recorded in it.
         """
-        seq = self._take()
+        seq, place = next(self._places)
         try:
-            self._commit(seq, _pack_step(_STEP, seq, step, start_ns, dur_ns, tokens, level))
+            head = STEP_HEADS[level]
+            _store_step(self._slots, place, seq, head, step, start_ns, dur_ns, tokens, seq)
         except _UNRECORDABLE:
             self.count("record_errors")
 
-    def record_span(  # noqa: PLR0913
-        self,
-        kind: int,
-        start_ns: int,
-        dur_ns: int,
-        cpu_ns: int,
-        stage: int = -1,
-        chunk: int = -1,
-        microbatch: int = -1,
+    def record_span(
+        self, head: bytes, start_ns: int, dur_ns: int, cpu_ns: int, microbatch: int = -1
     ) -> int:
         """Store a compute or host interval; return its event id, -1 if not stored.
 
-        ``cpu_ns`` -1 is unknown, other -1 are none.
+        Args:
+            head: What it is, and where (``heads.span_head``).
+            start_ns: Monotonic time of its begin.
+            dur_ns: How long it took.
+            cpu_ns: CPU time of its thread, -1 if unknown.
+            microbatch: Which one it computed, -1 if none.
         """
-        seq = self._take()
+        seq, place = next(self._places)
         try:
-            self._commit(
-                seq,
-                _pack_span(
-                    _SPAN, seq, self.step, start_ns, dur_ns, cpu_ns, stage, chunk, microbatch, kind
-                ),
+            _store_span(
+                self._slots, place, seq, head, self.step, start_ns, dur_ns, cpu_ns, microbatch, seq
             )
         except _UNRECORDABLE:
             self.count("record_errors")
@@ -183,71 +184,50 @@ class Recorder:
 
     def record_device_time(self, event_id: int, start_ns: int, dur_ns: int) -> None:
         """Store when the device ran what a span or operation launched; start -1 is unknown."""
-        seq = self._take()
+        seq, place = next(self._places)
         try:
-            self._commit(seq, _pack_device_time(_DEVICE_TIME, seq, event_id, start_ns, dur_ns))
+            _store_device_time(
+                self._slots, place, seq, _DEVICE_TIME, event_id, start_ns, dur_ns, seq
+            )
         except _UNRECORDABLE:
             self.count("record_errors")
 
-    def issue_collective(
-        self, group: int, kind: int, seq: int, size_bytes: int, dtype: int, issue_ns: int
-    ) -> int:
+    def issue_collective(self, head: bytes, seq: int, size_bytes: int, issue_ns: int) -> int:
         """Store that a collective was asked for; return its event id, -1 if not stored.
 
         Args:
-            group: Index from ``register_group``.
-            kind: Position in CollectiveKind.
+            head: Group, kind and element type (``heads.collective_head``).
             seq: Position among the collectives of the group.
             size_bytes: Message size: output for all-gather, input otherwise.
-            dtype: Index from ``register_dtype``, -1 if unknown.
             issue_ns: Monotonic time of the call.
         """
-        slot_seq = self._take()
+        slot_seq, place = next(self._places)
         try:
-            self._commit(
-                slot_seq,
-                _pack_collective(
-                    _COLLECTIVE, slot_seq, self.step, seq, size_bytes, issue_ns, group, dtype, kind
-                ),
+            _store_collective(
+                self._slots, place, slot_seq, head, self.step, seq, size_bytes, issue_ns, slot_seq
             )
         except _UNRECORDABLE:
             self.count("record_errors")
             return -1
         return slot_seq
 
-    def issue_p2p(  # noqa: PLR0913
-        self,
-        group: int,
-        direction: int,
-        peer: int,
-        seq: int,
-        size_bytes: int,
-        dtype: int,
-        issue_ns: int,
-        microbatch: int = -1,
-        chunk: int = -1,
+    def issue_p2p(
+        self, head: bytes, seq: int, size_bytes: int, issue_ns: int, carried: int = NOT_CARRIED
     ) -> int:
         """Store that a send or receive was asked for; return its event id, -1 if not stored.
 
         Args:
-            group: Index from ``register_group``.
-            direction: Position in Direction.
-            peer: Global rank of the other end, -1 if any.
+            head: Group, direction, peer and element type (``heads.p2p_head``).
             seq: Position among the sends (or receives) with that peer in the group.
             size_bytes: Message size.
-            dtype: Index from ``register_dtype``, -1 if unknown.
             issue_ns: Monotonic time of the call.
-            microbatch: Microbatch carried, -1 if unknown.
-            chunk: Virtual stage on this rank, -1 if unknown.
+            carried: Its microbatch and chunk (``heads.carried``).
         """
-        slot_seq = self._take()
+        slot_seq, place = next(self._places)
         try:
-            self._commit(
-                slot_seq,
-                _pack_p2p(
-                    _P2P, slot_seq, self.step, seq, size_bytes, issue_ns,
-                    group, peer, microbatch, chunk, dtype, direction,
-                ),
+            _store_p2p(
+                self._slots, place, slot_seq, head, self.step, seq, size_bytes, issue_ns,
+                carried, slot_seq,
             )  # fmt: skip
         except _UNRECORDABLE:
             self.count("record_errors")
@@ -262,12 +242,12 @@ class Recorder:
         """
         if event_id == -1:
             return
-        seq = self._take()
+        seq, place = next(self._places)
         try:
-            self._commit(
+            _store_completion(
+                self._slots, place, seq, _COMPLETION, event_id, end_ns, wait_start_ns, wait_end_ns,
                 seq,
-                _pack_completion(_COMPLETION, seq, event_id, end_ns, wait_start_ns, wait_end_ns),
-            )
+            )  # fmt: skip
         except _UNRECORDABLE:
             self.count("record_errors")
 
@@ -279,14 +259,14 @@ class Recorder:
             stage: Pipeline stage, -1 if none.
             **values: Byte columns of the ``memory`` table; None or left out is unknown.
         """
-        seq = self._take()
+        seq, place = next(self._places)
         given = (values.pop(name, None) for name in MEMORY_VALUES)
         columns = [UNKNOWN if value is None else value for value in given]
         if values:
             self.count("record_errors")
         try:
-            packed = _pack_memory(_MEMORY, seq, self.step, now_ns(), *columns, stage, phase)
-            self._commit(seq, packed)
+            head = memory_head(phase, stage)
+            _store_memory(self._slots, place, seq, head, self.step, now_ns(), *columns, seq)
         except _UNRECORDABLE:
             self.count("record_errors")
 
@@ -327,12 +307,18 @@ class Recorder:
         _OPEN.discard(self)
         atexit.unregister(self.close)
         if self._writer.finish(_CLOSE_TIMEOUT_S):
-            self._ring.detach()
+            self._leave_ring()
 
     def _disarm(self) -> None:
         """Let go of everything that belongs to the parent of a forked process."""
         self._open = False
+        self._leave_ring()
+
+    def _leave_ring(self) -> None:
+        """Store what is still recorded into memory that nobody reads (see ``RingWriter.detach``)."""
         self._ring.detach()
+        self._slots = self._ring.slots
+        self._places = self._ring.places
 
 
 class NullRecorder(Recorder):

@@ -1,7 +1,7 @@
 """The writing half of the ring: where every record goes first.
 
-The sequence number comes from an ``itertools.count``, whose step is atomic
-under the interpreter lock, so each record owns its slot and no lock is needed:
+Sequence number and slot come together from iterators written in C, whose step is
+atomic under the interpreter lock, so each record owns its slot and no lock is needed:
 a record made by a garbage collection callback or a signal in the middle of
 another one takes the next slot, where a lock would deadlock.
 """
@@ -11,35 +11,33 @@ from __future__ import annotations
 import itertools
 import mmap
 import os
-import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 from .schema.manifest import create_file
 from .schema.ring import (
-    BODY_OFFSET,
     HEADER_BYTES,
     RING_NAME,
     SIGN_OF_LIFE,
     SIGN_OF_LIFE_OFFSET,
-    SLOT_BYTES,
-    SLOT_HEAD,
     new_header,
 )
-
-_SLOT_SHIFT = SLOT_BYTES.bit_length() - 1
-_crc32 = zlib.crc32
-_pack_head = SLOT_HEAD.pack_into
+from .schema.slots import FIRST_SEQ, SLOT_BYTES
 
 
 class RingWriter:
     """A mapping that records are stored into: of its file, or private with a file beside it.
+
+    Whoever records takes the next of ``places`` and packs the record there, its number
+    at both ends (``schema.slots``). That is written out where it happens: a function for
+    it would cost a quarter more.
 
     Attributes:
         image: What belongs into the file.
         is_mapped: Whether a store goes there by itself.
         slots: The mapped slots, for readers in this process.
         slot_count: Slots, a power of two.
-        take: Return the next slot sequence number.
+        places: Gives the sequence number of the next record and where its slot starts.
     """
 
     def __init__(
@@ -81,22 +79,7 @@ class RingWriter:
         self.image = memoryview(mapping)
         self.slots = memoryview(mapping)[HEADER_BYTES:]
         self._header = memoryview(mapping)[:HEADER_BYTES]
-        self._mask = slot_count - 1
-        self.take = itertools.count().__next__
-
-    def commit(self, seq: int, body: bytes) -> None:
-        """Store a packed record in the slot of its sequence number.
-
-        The commit word goes last (see ``schema.ring``).
-
-        Raises:
-            ValueError: The ring was detached in the middle of this call.
-        """
-        start = (seq & self._mask) << _SLOT_SHIFT
-        body_start = start + BODY_OFFSET
-        slots = self.slots
-        slots[body_start : body_start + len(body)] = body
-        _pack_head(slots, start, _crc32(body), seq + 1)
+        self.places = zip(itertools.count(FIRST_SEQ), _starts(slot_count), strict=False)
 
     def give_sign_of_life(self, time_ns: int) -> None:
         """Note in the header that the process runs, readable after it was killed."""
@@ -112,6 +95,13 @@ class RingWriter:
         # In this order: a record that another thread is storing meanwhile fails
         # to fit the scratch slot, but never lands in a wrong slot of the file.
         self.slots = memoryview(bytearray(SLOT_BYTES))
-        self._mask = 0
+        self.places = zip(itertools.count(FIRST_SEQ), itertools.repeat(0), strict=False)
         self._header = memoryview(bytearray(HEADER_BYTES))
         self.image = memoryview(b"")
+
+
+def _starts(slot_count: int) -> Iterator[int]:
+    """Return where the slots of the records start, lap after lap, that of number 1 first."""
+    first_lap = range(FIRST_SEQ * SLOT_BYTES, slot_count * SLOT_BYTES, SLOT_BYTES)
+    lap = range(0, slot_count * SLOT_BYTES, SLOT_BYTES)
+    return itertools.chain(first_lap, itertools.chain.from_iterable(itertools.repeat(lap)))

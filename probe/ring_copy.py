@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .ring import RingWriter
-from .schema.ring import HEADER_BYTES, RING_NAME, SLOT_BYTES, slot_dtype
+from .schema.ring import HEADER_BYTES, RING_NAME
+from .schema.slots import SLOT_BYTES, slot_dtype
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,8 +35,8 @@ class RingCopy:
     def __init__(self, directory: Path, ring: RingWriter) -> None:
         self._path = directory / RING_NAME
         self._image = ring.image
-        self._copied: NDArray[np.uint64] | None = None
-        self._pending: NDArray[np.uint64] | None = None
+        self._copied: NDArray[np.int64] | None = None
+        self._pending: NDArray[np.int64] | None = None
 
     def release(self) -> None:
         """Let go of the ring; nothing can be copied any more."""

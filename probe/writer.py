@@ -24,7 +24,7 @@ from .ring_copy import RingCopy
 from .schema.errors import ConfigError
 from .schema.record_payloads import encode_records
 from .schema.records import DRAINED_RECORD
-from .schema.ring import SLOT_BYTES, split_records
+from .schema.slots import SLOT_BYTES, split_records
 from .segment_series import SegmentSeries, SeriesBounds
 
 if TYPE_CHECKING:

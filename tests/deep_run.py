@@ -11,6 +11,7 @@ import json
 import os
 from pathlib import Path
 
+from meshscope.probe.heads import collective_head, span_head
 from meshscope.probe.recorder import Recorder, StorageSettings
 from meshscope.probe.schema.deep_trace import TraceName, description_file, sealed_file
 from meshscope.probe.schema.manifest import MANIFEST_NAME, rank_directory
@@ -60,8 +61,8 @@ def record(path: Path, *, ranks: int = 2, steps: int = STEPS, part: int = 1, at:
         for step in range(steps):
             start_ns = step_start_ns(at + step)
             recorder.step = step
-            recorder.record_span(FORWARD, start_ns, 8 * STEP_NS // 10, 0)
-            recorder.issue_collective(group, 0, step, 8, -1, start_ns + ISSUE_NS)
+            recorder.record_span(span_head(FORWARD), start_ns, 8 * STEP_NS // 10, 0)
+            recorder.issue_collective(collective_head(group, 0, -1), step, 8, start_ns + ISSUE_NS)
             recorder.record_step(step, start_ns, STEP_NS, 1)
     for rank, recorder in enumerate(recorders):
         recorder.close()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from meshscope.analyze.trace import Trace
 from meshscope.probe.full_records import FullRecords
+from meshscope.probe.heads import collective_head, p2p_head, span_head
 from meshscope.probe.recorder import Recorder, StorageSettings
 from meshscope.probe.schema.records import (
     COLLECTIVE_CODES,
@@ -50,7 +51,7 @@ def play(
         _play_rank(trace, rank, recorder, level)
         for _ in range(4 if empty_ring else 0):
             for _ in range(slot_count // 3):
-                recorder.record_span(SPAN_CODES[SpanKind.GC], 0, 0, 0)
+                recorder.record_span(span_head(SPAN_CODES[SpanKind.GC]), 0, 0, 0)
             recorder.flush()
         recorder.close()
     return path
@@ -74,7 +75,11 @@ def _play_rank(trace: Trace, rank: int, recorder: Recorder, level: CaptureLevel)
         elif what == "span":
             kind = SPAN_CODES[SpanKind(row["kind"])]
             recorder.record_span(
-                kind, row["start_ns"], row["dur_ns"], -1, row["stage"], 0, row["microbatch"]
+                span_head(kind, row["stage"], 0),
+                row["start_ns"],
+                row["dur_ns"],
+                -1,
+                row["microbatch"],
             )
         else:
             recorder.record_step(
@@ -108,9 +113,9 @@ def _by_time(moment: tuple[int, str, dict]) -> tuple:
 def _issue(recorder: Recorder, group: int, row: dict) -> int:
     if "peer" in row:
         direction = DIRECTION_CODES[Direction(row["direction"])]
-        rest = (row["peer"], row["seq"], row["size_bytes"], -1, row["issue_ns"])
-        return recorder.issue_p2p(group, direction, *rest)
+        head = p2p_head(group, direction, row["peer"], -1)
+        return recorder.issue_p2p(head, row["seq"], row["size_bytes"], row["issue_ns"])
     kind = COLLECTIVE_CODES[CollectiveKind(row["kind"])]
     return recorder.issue_collective(
-        group, kind, row["seq"], row["size_bytes"], -1, row["issue_ns"]
+        collective_head(group, kind, -1), row["seq"], row["size_bytes"], row["issue_ns"]
     )

@@ -63,6 +63,13 @@ class Alarms:
         ranks[[position for position, alarm in self._of.items() if alarm.is_slow]] = True
         return ranks
 
+    @property
+    def blamed(self) -> BoolArray:
+        """Return the ranks that were ever found slow."""
+        ranks = np.zeros(len(self._cube.ranks), dtype=bool)
+        ranks[list(self._of)] = True
+        return ranks
+
     def update(
         self, step: int, look: Look, judge: Judge, doubt: Doubt, told: BoolArray
     ) -> tuple[RankVerdict, ...]:

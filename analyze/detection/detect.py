@@ -14,12 +14,13 @@ from .conclude import Measured, Stretch, calm_verdict, slow_verdict
 from .cube import BoolArray, FloatArray
 from .durations import durations_of
 from .grid import Grid, grid_of
-from .judge import least_visible, window_budgets
-from .offline import Scored, Tested, Window, mean_over_steps, run_tests
+from .judge import least_visible
+from .offline import Tested, budgets_of, run_tests
 from .results import DetectionResult
 from .settings import DetectionSettings
 from .stretches import SHORTEST, raised_part
 from .verdict import Evidence, RankVerdict
+from .window import Scored, Window, mean_over_steps
 
 MAX_SUSPECTS = 16
 ALIKE = 0.5
@@ -59,10 +60,11 @@ def detect(
     ):
         suspect = _Suspect(rank, scored, tested)
         found.append(suspect)
-        trusted = _without(window, trusted, rank)
+        trusted = _without(grid, trusted, rank)
         scored, tested = _look(window, trusted, settings)
         suspect.rivals = _rivals(suspect, tested, found)
-    return _result(window, settings, found, (scored, tested))
+    limits = tuple(_limits(grid, window, scored, found))
+    return replace(_result(grid, settings, found, (scored, tested)), limits=limits)
 
 
 class _Suspect:
@@ -151,8 +153,8 @@ def _slow_part(scored: Scored, tested: Tested, position: int) -> _SlowPart:
     return _SlowPart(series, first, last, by_past)
 
 
-def _without(window: Window, trusted: BoolArray, position: int) -> BoolArray:
-    cube, rest = window.grid.cube, trusted.copy()
+def _without(grid: Grid, trusted: BoolArray, position: int) -> BoolArray:
+    cube, rest = grid.cube, trusted.copy()
     rest[cube.lane[position], cube.replica[position], cube.place[position]] = False
     return rest
 
@@ -173,14 +175,13 @@ def _rivals(suspect: _Suspect, after: Tested, found: list[_Suspect]) -> list[int
 
 
 def _result(
-    window: Window,
+    grid: Grid,
     settings: DetectionSettings,
     found: list[_Suspect],
     last: tuple[Scored, Tested],
 ) -> DetectionResult:
-    grid = window.grid
     scored, tested = last
-    budgets = window_budgets(len(grid.cube.ranks), len(grid.steps), settings)
+    budgets = budgets_of(scored, settings)
     least = least_visible(scored.doubt, len(grid.steps), budgets, settings)
     suspects = {suspect.position: suspect for suspect in found}
     verdicts = []
@@ -205,7 +206,6 @@ def _result(
         scores=_score_table(grid, scored),
         steps=len(grid.steps),
         minimum_slowdown=float(np.median(known)) if len(known) else None,
-        limits=tuple(_limits(window, scored, found)),
     )
 
 
@@ -247,12 +247,12 @@ def _calm(grid: Grid, position: int, scored: Scored, settings: DetectionSettings
         return calm_verdict(
             rank, measured, Evidence.WORK if scored.referenced[position] else Evidence.PEERS
         )
-    has_past = len(grid.steps) > settings.baseline_steps
+    has_past = np.isfinite(scored.own[:, position]).sum() > settings.baseline_steps
     return calm_verdict(rank, None, Evidence.HISTORY if has_past else Evidence.NOTHING)
 
 
-def _limits(window: Window, scored: Scored, found: list[_Suspect]) -> list[str]:
-    grid, limits = window.grid, []
+def _limits(grid: Grid, window: Window, scored: Scored, found: list[_Suspect]) -> list[str]:
+    limits = []
     ranks = np.array(grid.cube.ranks)
     alone = ranks[scored.comparison.replicas == 0]
     if len(alone):

@@ -32,6 +32,11 @@ class Grid:
     values: FloatArray
     features: FloatArray | None
 
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Return the number of steps, kinds and items."""
+        return len(self.steps), len(self.kinds), self.items
+
     def step(self, position: int) -> FloatArray:
         """Return the durations [lane, replica, place, kind, item] of one step."""
         return self._filled(position, self.values)

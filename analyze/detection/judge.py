@@ -31,10 +31,19 @@ class Budgets:
     peers: Budget
 
 
-def window_budgets(ranks: int, steps: int, settings: DetectionSettings) -> Budgets:
-    """Return the budgets of a recorded window, which is judged once."""
+def window_budgets(
+    ranks: int, steps: int, settings: DetectionSettings, *, replicas: bool = True
+) -> Budgets:
+    """Return the budgets of a recorded window, which is judged once.
+
+    Args:
+        ranks: Number of ranks.
+        steps: Length of the window.
+        settings: What it may cost.
+        replicas: Whether there are any; without them the other test has it all.
+    """
     baseline = settings.baseline_steps
-    chance = settings.false_alarms_per_window / (2.0 * ranks)
+    chance = settings.false_alarms_per_window / ((2.0 if replicas else 1.0) * ranks)
     tested = float(max(steps - 2 * baseline, FEWEST_LOOKS))
     return Budgets(
         past=Budget(chance / tested, float(baseline), min(LONGEST, max(steps - baseline, 1))),
@@ -44,11 +53,23 @@ def window_budgets(ranks: int, steps: int, settings: DetectionSettings) -> Budge
     )
 
 
-def running_budgets(ranks: int, settings: DetectionSettings) -> Budgets:
-    """Return the budgets of a running job, which is judged after each step."""
-    rate = 1.0 / (2.0 * settings.steps_between_false_alarms * ranks)
-    budget = Budget(rate, float(settings.baseline_steps))
-    return Budgets(past=budget, peers=budget)
+def running_budgets(
+    ranks: int, steps: int, settings: DetectionSettings, *, replicas: bool = True
+) -> Budgets:
+    """Return the budgets of a running job, which is judged after each step.
+
+    Args:
+        ranks: Number of ranks.
+        steps: Steps so far, which bound how long stretches can be.
+        settings: What it may cost.
+        replicas: Whether there are any; without them the other test has it all.
+    """
+    rate = 1.0 / ((2.0 if replicas else 1.0) * settings.steps_between_false_alarms * ranks)
+    baseline = settings.baseline_steps
+    return Budgets(
+        past=Budget(rate, float(baseline), min(LONGEST, max(steps - baseline, 1))),
+        peers=Budget(rate, float(baseline), min(LONGEST, steps)),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +99,8 @@ class Judge:
             budgets: How often a healthy rank may be blamed.
             past_steps: Steps that the scores against the own past already are relative to.
         """
-        self._settings, self._budgets = settings, budgets
+        self.budgets = budgets
+        self._settings = settings
         self.own = Stretches.empty(ranks, past_steps)
         self.peers = Stretches.empty(ranks)
         self._look = Look(Strongest.none(ranks), Strongest.none(ranks))
@@ -98,6 +120,17 @@ class Judge:
         self._look = Look(self._against_past(doubt), self._against_peers(doubt))
         return self._look
 
+    def recall(self, own: FloatArray, peers: FloatArray, blamed: BoolArray) -> None:
+        """Take the scores [step, rank] of all steps so far anew, for now they are known better.
+
+        Args:
+            own: Scores against the own past.
+            peers: Scores against the replicas.
+            blamed: Ranks that were found slow before; what was forgotten of them stays so.
+        """
+        self.own.replace(own, blamed)
+        self.peers.replace(peers, blamed)
+
     def relief(
         self, slowdown: FloatArray, steps: IntArray, doubt: Doubt, *, by_past: bool
     ) -> tuple[Strongest, FloatArray]:
@@ -114,7 +147,7 @@ class Judge:
         means = kept.means(np.full(len(slowdown), np.inf))
         excess = means.recent - usual
         variance = doubt.variance / np.maximum(means.count, 1.0)
-        border = borders(np.ones_like(variance), self._budgets.past, doubt.noise.degrees)
+        border = borders(np.ones_like(variance), self.budgets.past, doubt.noise.degrees)
         strength = (slowdown - excess) / np.sqrt(variance) / border
         since = np.arange(1, len(strength) + 1)[:, None] <= steps
         ended = strongest(np.where(since & (excess < slowdown / 2), strength, 0.0), means.count)
@@ -127,7 +160,7 @@ class Judge:
         error = doubt.variance / np.maximum(means.before_count, 1.0) + doubt.wander**2
         known = means.before_count >= self._settings.baseline_steps
         strength = self._strength(
-            means.recent - means.before, means.count, error, doubt, self._budgets.past
+            means.recent - means.before, means.count, error, doubt, self.budgets.past
         )
         return strongest(np.where(known, strength, 0.0), means.count)
 
@@ -136,7 +169,7 @@ class Judge:
             return Strongest.none(len(doubt.lasting))
         means = self.peers.means(REACH * doubt.step)
         error = np.broadcast_to(doubt.lasting**2, means.recent.shape)
-        strength = self._strength(means.recent, means.count, error, doubt, self._budgets.peers)
+        strength = self._strength(means.recent, means.count, error, doubt, self.budgets.peers)
         return strongest(strength, means.count)
 
     def _strength(

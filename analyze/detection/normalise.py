@@ -40,8 +40,9 @@ INDEPENDENT_SHARE = 0.75
 them to be independent: it is 1 to 2 then, and 0 where one waits for the other."""
 MIN_VOTERS = 3
 """With fewer, a median is one of the ranks, which may be the slow one."""
-MEDIAN_DEVIATIONS = 2.5 * 1.25
-"""Deviations, times that of a median over that of a mean, which make a common move real."""
+MEDIAN_DEVIATIONS = 2.5 * 1.25 * 1.58
+"""Deviations, times that of a median over that of a mean, which make a common move real; times
+that of a step over what the scatter within it leads to expect."""
 MIN_EXPECTED = 0.05
 """Least expected duration, as a share of the mean."""
 
@@ -54,6 +55,9 @@ class Line:
     """[1, replica or 1, place, kind]."""
     block: int
     """Places of one stage, which do not explain each other."""
+    blind: BoolArray
+    """[1, replica or 1, place] whether nobody who is trusted tells the work that a place follows:
+    it can be neither judged nor compared with."""
 
     def expected(self, relative: FloatArray) -> tuple[FloatArray, BoolArray]:
         """Return the relative duration that the other places lead to expect, and where they do.
@@ -121,7 +125,9 @@ class Slopes:
         block = 1 if self._siblings_differ() else self.block
         patterns, of_replica = np.unique(trusted.all(axis=0), axis=0, return_inverse=True)
         slopes = np.stack([self._slope(pattern, block)[0] for pattern in patterns])
-        return Line(slopes[of_replica.reshape(-1)][None], block)
+        slope = slopes[of_replica.reshape(-1)][None]
+        follows = self._slope(np.ones(len(self.products), dtype=bool), block)[0].any(axis=-1)
+        return Line(slope, block, np.asarray(follows & ~slope.any(axis=-1)))
 
     def _siblings_differ(self) -> bool:
         """Return whether the places of every stage have noise of their own.
@@ -203,7 +209,7 @@ def step_scores(step: FloatArray, expected: FloatArray, line: Line, trusted: Boo
         score = (share * np.nan_to_num(kinds)).sum(axis=-1) - 1.0
         variance = (share * np.nan_to_num(deviation)) ** 2 / np.maximum(count, 1)
         trim = kinds / _mean(raw, axis=-1)
-    seen = total > 0
+    seen = (total > 0) & ~line.blind
     return Scores(
         kinds=kinds,
         trim=np.where(np.isfinite(trim), trim, 1.0),
@@ -240,9 +246,9 @@ def replica_mean(mean: FloatArray, line: Line, trusted: BoolArray) -> FloatArray
     """
     axes = (0, 2, 3, 1)
     sound = np.where(trusted[..., None], mean, np.nan)
-    middle = _median(sound, axis=1, keepdims=True)
+    middle = _median(np.where(line.blind[..., None], np.nan, sound), axis=1, keepdims=True)
     model, _ = line.expected((sound / middle - 1.0)[..., None])
-    references = np.broadcast_to(trusted[..., None], mean.shape)
+    references = np.broadcast_to((trusted & ~line.blind)[..., None], mean.shape)
     even = (mean / model[..., 0]).transpose(axes)
     return median_of_others(even, references.transpose(axes)).transpose(0, 3, 1, 2)
 

@@ -1,13 +1,14 @@
 """Slow ranks of a running job, one step at a time.
 
-What is kept is a few numbers a rank and kind and the scores of the last steps, however
-long the job runs; a step costs time in proportion to its durations. The scores and the tests are
-those of the recorded window (``judge``); expectations come from the steps so far.
+The first steps are scored as a recorded window is (``window``), after each of them anew. Then their
+means are what every rank is expected to take, and what is kept is a few numbers a rank and kind
+and the scores of the last steps, however long the job runs; a step costs time in proportion to its
+durations. The tests are those of the recorded window (``judge``).
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -19,20 +20,13 @@ from .alarms import Alarms
 from .conclude import Measured, calm_verdict
 from .cube import FloatArray, cube_of
 from .doubt import Doubt, comparison_of, doubt_of
-from .judge import Judge, least_visible, running_budgets
+from .first_steps import FirstSteps
+from .judge import Budgets, Judge, least_visible, running_budgets
 from .noise import RunningNoise
-from .normalise import (
-    Line,
-    Scores,
-    Slopes,
-    common_mode,
-    item_mean,
-    peer_scores,
-    replica_mean,
-    step_scores,
-)
+from .normalise import Slopes, common_mode, peer_scores, replica_mean, step_scores
 from .settings import DetectionSettings
 from .verdict import Evidence, RankVerdict
+from .window import Window, mean_over_steps
 from .work import WorkModel
 
 
@@ -61,14 +55,11 @@ class OnlineDetector:
         self._settings = settings or DetectionSettings()
         self._cube = cube_of(ranks, layout)
         self._kinds = kinds
-        self._slopes = Slopes.empty(self._cube, kinds)
-        self._work: WorkModel | None = None
-        self._mean = np.full((*self._cube.shape, kinds), np.nan)
+        self._known: FirstSteps | _Usual = FirstSteps(self._cube, kinds)
         self._steps = 0
         self._trusted = self._cube.present
         self._noise = RunningNoise(len(ranks), self._settings.memory_steps)
-        self._budgets = running_budgets(len(ranks), self._settings)
-        self._judge = Judge(len(ranks), self._settings, self._budgets)
+        self._judge = Judge(len(ranks), self._settings, self._budgets())
         self._level = np.full(len(ranks), np.nan)
         self._doubt: Doubt | None = None
         self._told = np.zeros(len(ranks), dtype=bool)
@@ -95,25 +86,20 @@ class OnlineDetector:
                 f"have shape {values.shape}, not ({len(self._cube.ranks)}, {self._kinds}, items)",
                 where="durations",
             )
-        cells = self._at_average_work(self._cube.fill(values), features)
-        self._slopes.add(cells)
-        found: tuple[RankVerdict, ...] = ()
-        trim = np.ones_like(self._mean)
-        if self._steps:
-            line = self._slopes.line(self._trusted)
-            scores = step_scores(cells, self._mean, line, self._trusted)
-            trim = scores.trim
-            found = self._look(step, cells, scores, line)
+        cells = self._cube.fill(values)
+        work = None if features is None else self._cube.fill(features)
         self._steps += 1
-        self._learn_mean(item_mean(cells) * trim)
-        return found
+        if isinstance(self._known, FirstSteps):
+            self._known.add(cells, work)
+            return self._learn(step, self._known)
+        return self._look(step, cells, work, self._known)
 
     def verdicts(self) -> tuple[RankVerdict, ...]:
         """Return the verdict on every rank, in the order of the ranks."""
         doubt = self._doubt
         if doubt is None:
             return tuple(calm_verdict(r, None, Evidence.NOTHING) for r in self._cube.ranks)
-        least = least_visible(doubt, self._steps, self._budgets, self._settings)
+        least = least_visible(doubt, self._steps, self._judge.budgets, self._settings)
         error = doubt.error(self._steps)
         verdicts = []
         for position in range(len(self._cube.ranks)):
@@ -133,56 +119,82 @@ class OnlineDetector:
         told = Evidence.WORK if self._told[position] else Evidence.PEERS
         return calm_verdict(rank, measured, told)
 
-    def _at_average_work(self, cells: FloatArray, features: npt.ArrayLike | None) -> FloatArray:
-        if features is None:
-            return cells
-        work = self._cube.fill(features)
-        if self._work is None:
-            self._work = WorkModel.empty(cells.shape[2], self._kinds, work.shape[-1])
-        self._work.add(cells, work)
-        return self._work.without_work(cells, work)
+    def _learn(self, step: int, first: FirstSteps) -> tuple[RankVerdict, ...]:
+        """Score one of the first steps with those before it; the last one settles what is usual."""
+        window, judge = Window(first), self._judge
+        scored = window.score(self._trusted, self._settings)
+        self._told = scored.referenced
+        self._level = mean_over_steps(scored.peers)
+        judge.recall(scored.own[:-1], scored.peers[:-1], self._alarms.blamed)
+        found = self._judged(step, scored.own[-1], scored.peers[-1], scored.doubt)
+        if self._steps == self._settings.baseline_steps:
+            scored = window.score(self._trusted, self._settings)
+            judge.recall(scored.own, scored.peers, self._alarms.blamed)
+            for own, error in zip(scored.own, scored.errors, strict=True):
+                self._noise.add(own, error)
+            self._known = _Usual(scored.mean, scored.trimmed, window.slopes, window.work)
+        return found
 
     def _look(
-        self, step: int, cells: FloatArray, scores: Scores, line: Line
+        self, step: int, cells: FloatArray, work: FloatArray | None, usual: _Usual
     ) -> tuple[RankVerdict, ...]:
         """Score one step, test the stretches that end with it and return new alarms."""
         by_rank = self._cube.floats
-        shared = common_mode(scores, self._trusted)
+        cells, trusted = usual.at_average_work(cells, work), self._trusted
+        usual.slopes.add(cells)
+        line = usual.slopes.line(trusted)
+        scores = step_scores(cells, usual.mean, line, trusted)
+        shared = common_mode(scores, trusted)
         own = by_rank(scores.total - shared)
         self._noise.add(own, by_rank(scores.error))
-        expected = replica_mean(self._mean, line, self._trusted)
-        against = peer_scores(cells, expected, self._mean, line, self._trusted)
-        peers = by_rank(against - shared)
+        expected = replica_mean(usual.trimmed, line, trusted)
+        peers = by_rank(peer_scores(cells, expected, usual.mean, line, trusted) - shared)
         self._level = self._moved_level(peers)
-        self._told = by_rank(scores.referenced.astype(np.float64)) > 0
-        noise, comparison = self._noise.noise(), comparison_of(self._cube, self._trusted, line)
-        learnt = min(self._steps, self._settings.baseline_steps)
-        doubt = doubt_of(noise, self._level, comparison, learnt, self._settings)
+        self._told = self._cube.by_rank(scores.referenced).astype(bool)
+        doubt = doubt_of(
+            self._noise.noise(),
+            self._level,
+            comparison_of(self._cube, trusted, line),
+            self._settings.baseline_steps,
+            self._settings,
+        )
+        return self._judged(step, own, peers, doubt)
+
+    def _judged(
+        self, step: int, own: FloatArray, peers: FloatArray, doubt: Doubt
+    ) -> tuple[RankVerdict, ...]:
         self._doubt = doubt
-        if not self._has_past:
-            own = np.full_like(own, np.nan)
+        self._judge.budgets = self._budgets()
         look = self._judge.see(own, peers, doubt, self._alarms.slow)
         found = self._alarms.update(step, look, self._judge, doubt, self._told)
         self._trusted = self._cube.fill(~self._alarms.slow) == 1.0
         return found
 
-    @property
-    def _has_past(self) -> bool:
-        return self._steps >= self._settings.baseline_steps
-
-    def _learn_mean(self, mean: FloatArray) -> None:
-        """Average the first steps; then the expectation stays, and the past follows drift."""
-        if self._steps > self._settings.baseline_steps:
-            return
-        fresh = np.isnan(self._mean)
-        moved = self._mean + (mean - self._mean) / self._steps
-        self._mean = np.where(fresh, mean, np.where(np.isnan(moved), self._mean, moved))
-        if self._steps == self._settings.baseline_steps:
-            seen = self._cube.floats(np.isfinite(self._mean).any(axis=-1).astype(np.float64))
-            self._judge.own.count = seen * self._steps
+    def _budgets(self) -> Budgets:
+        ranks, replicas = len(self._cube.ranks), self._cube.shape[1] > 1
+        return running_budgets(ranks, self._steps, self._settings, replicas=replicas)
 
     def _moved_level(self, peers: FloatArray) -> FloatArray:
         """Return the running mean of the scores against replicas."""
         weight = 1.0 / min(self._steps, self._settings.memory_steps)
         moved = self._level + weight * (peers - self._level)
         return np.where(np.isnan(self._level), peers, np.where(np.isnan(moved), self._level, moved))
+
+
+@dataclass(slots=True)
+class _Usual:
+    """What the first steps showed: how long every rank takes, and how places share work."""
+
+    mean: FloatArray
+    """[lane, replica, place, kind]."""
+    trimmed: FloatArray
+    """The same with outliers drawn in."""
+    slopes: Slopes
+    work: WorkModel | None
+
+    def at_average_work(self, cells: FloatArray, work: FloatArray | None) -> FloatArray:
+        """Return the durations of a step as they would be with the usual work."""
+        if work is None or self.work is None:
+            return cells
+        self.work.add(cells, work)
+        return self.work.without_work(cells, work)

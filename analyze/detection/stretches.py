@@ -147,6 +147,12 @@ class Stretches:
         step = np.where(use, old - self.past, 0.0) / np.maximum(self.count, 1.0)
         self.past = self.past + step
 
+    def replace(self, scores: FloatArray, blamed: BoolArray) -> None:
+        """Take other scores [step, rank] for the recent ones; of blamed ranks gaps stay."""
+        gap = np.zeros(scores.shape, dtype=bool)
+        gap[: len(self.recent)] = np.isnan(self.recent) & blamed
+        self.recent = np.where(gap, np.nan, scores)
+
     def forget(self, ranks: BoolArray, *, last: int = 0, keep: int = 0) -> None:
         """Leave out the last steps of some ranks, or all but the last to keep.
 

@@ -1,27 +1,19 @@
 """Follows the ring of a rank from outside: reads what is new, writes and maps nothing.
 
 A file that is read cannot kill its reader when it is cut short, a mapped one can; and
-what the writer is doing meanwhile is told apart by commit words and checksums.
+what the writer is doing meanwhile is told apart by the numbers at both ends of a slot.
 """
 
 from __future__ import annotations
 
 import os
-import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..schema.errors import SegmentError
 from ..schema.reading import open_file
-from ..schema.records import RECORD_TYPES
-from ..schema.ring import (
-    BODY_OFFSET,
-    HEADER_BYTES,
-    SLOT_BYTES,
-    RingHeader,
-    slot_dtype,
-    split_records,
-)
+from ..schema.ring import HEADER_BYTES, RingHeader
+from ..schema.slots import FIRST_SEQ, SLOT_BYTES, committed, slot_dtype, split_records
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,7 +31,7 @@ class RingTail:
 
     Attributes:
         skipped: Records that were overwritten or passed over before they could be read.
-        last_seq: Newest record that was seen, -1 for none.
+        last_seq: Newest record that was seen, 0 for none.
     """
 
     def __init__(self, path: Path) -> None:
@@ -60,8 +52,8 @@ class RingTail:
             self._file.close()
             raise
         self.skipped = 0
-        self.last_seq = -1
-        self._next = max(self._newest() + 1 - _BACKLOG_SLOTS, 0)
+        self.last_seq = FIRST_SEQ - 1
+        self._next = max(self._newest() + 1 - _BACKLOG_SLOTS, FIRST_SEQ)
         self._waited_for = -1
 
     def close(self) -> None:
@@ -82,8 +74,9 @@ class RingTail:
             slots = self._committed()
             if not len(slots):
                 return found
-            for name, rows in split_records(_intact(slots, wanted)).items():
-                found.setdefault(name, []).append(rows)
+            for name, rows in split_records(slots).items():
+                if name in wanted:
+                    found.setdefault(name, []).append(rows)
             self._next += len(slots)
             self.last_seq = self._next - 1
         newest = self._newest()
@@ -92,12 +85,16 @@ class RingTail:
         return found
 
     def _committed(self) -> NDArray[np.void]:
-        """Return the slots from the next on that are committed without a gap."""
+        """Return the slots from the next on that are committed, without a gap."""
         import numpy as np
 
         while True:
-            slots = self._slots(self._next & (self._header.slot_count - 1))
-            seqs = slots["commit"] - 1
+            first = self._next & (self._header.slot_count - 1)
+            slots, again = self._slots(first), self._slots(first)
+            slots = slots[: len(again)]
+            # Twice, as another processor's stores may become visible in any order, for a moment.
+            same = slots["slot"] == again["slot"][: len(slots)]
+            seqs = np.where(same & committed(slots), slots["commit"], 0)
             good = seqs == np.arange(self._next, self._next + len(slots))
             held = len(slots) if good.all() else int(good.argmin())
             if held or not len(slots):
@@ -124,28 +121,11 @@ class RingTail:
         return np.frombuffer(raw, dtype=slot_dtype(), count=len(raw) // SLOT_BYTES)
 
     def _newest(self) -> int:
-        """Return the newest committed record, -1 if there is none; reads the whole ring."""
+        """Return the newest committed record, 0 if there is none; reads the whole ring."""
         import numpy as np
 
         raw = os.pread(self._file.fileno(), self._header.slot_count * SLOT_BYTES, HEADER_BYTES)
         slots = np.frombuffer(raw, dtype=slot_dtype(), count=len(raw) // SLOT_BYTES)
-        seqs = slots["commit"] - 1
+        seqs = slots["commit"]
         placed = seqs % self._header.slot_count == np.arange(len(slots))
-        return int(seqs[placed & (slots["commit"] > 0)].max(initial=-1))
-
-
-def _intact(slots: NDArray[np.void], wanted: frozenset[str]) -> NDArray[np.void]:
-    """Return the slots with records of the wanted names whose checksum holds."""
-    import numpy as np
-
-    keep = np.zeros(len(slots), dtype=bool)
-    raw = slots.tobytes()
-    for code, record in RECORD_TYPES.items():
-        if record.name not in wanted:
-            continue
-        # Few rows a second: one call each is cheaper than the checksum of many at once.
-        for place in np.flatnonzero(slots["code"] == code).tolist():
-            start = place * SLOT_BYTES + BODY_OFFSET
-            crc = zlib.crc32(raw[start : start + record.size_bytes])
-            keep[place] = crc == slots["crc"][place]
-    return slots[keep]
+        return int(seqs[placed & committed(slots)].max(initial=FIRST_SEQ - 1))

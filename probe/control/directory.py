@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -52,6 +51,8 @@ def base_directories(environment: Mapping[str, str]) -> list[Path]:
     given = environment.get("XDG_RUNTIME_DIR", "")
     if given.startswith("/"):
         found.append(Path(given) / _FOLDER)
+    import tempfile  # Here, as it brings a random generator and three compressors.
+
     found.append(Path(tempfile.gettempdir()) / f"{_FOLDER}-{os.geteuid()}")
     return found
 

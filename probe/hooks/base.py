@@ -17,6 +17,7 @@ from weakref import WeakSet
 from ..clock import now_ns, thread_cpu_ns
 from ..config import ProbeConfig
 from ..cost import ONE_IN, CostMeter
+from ..heads import span_head
 from ..recorder import Recorder
 from ..schema.records import LEVEL_CODES, NO_WORD, SPAN_CODES
 from ..schema.terms import CaptureLevel, SpanKind
@@ -144,12 +145,10 @@ class Source:
             kind, stage, chunk, microbatch = place
             end_ns = now_ns()
             event_id = self.capture.recorder.record_span(
-                SPAN_CODES[kind],
+                span_head(SPAN_CODES[kind], stage, chunk),
                 start_ns,
                 end_ns - start_ns,
                 thread_cpu_ns() - start_cpu_ns,
-                stage,
-                chunk,
                 microbatch,
             )
             if not event_id % ONE_IN:

@@ -25,6 +25,7 @@ from ..compat import (
     work_class,
 )
 from ..cost import ONE_IN
+from ..heads import collective_head, p2p_head
 from ..schema.records import COLLECTIVE_CODES, DIRECTION_CODES
 from ..schema.terms import Direction
 from .base import Capture
@@ -59,7 +60,6 @@ class CollectiveHook:
         self.pending = PendingWorks(capture)
         self._capture = capture
         self._tags = tags
-        self._dtypes: dict[Any, int] = {}
         self._library: Any = None
         self.groups: GroupTable | None = None
         self._waits: WaitHook | None = None
@@ -129,8 +129,8 @@ class CollectiveHook:
         capture, source, unbox, groups = self._capture, self.source, self._unbox, self._groups
         group_of_object, meet = groups.by_object.get, groups.meet
         group_at, message_at, message = operator.group_at, operator.message_at, operator.message
-        dtype_code = self._dtypes.get
         kind_code = COLLECTIVE_CODES[operator.kind]  # type: ignore[index]
+        new_head = self._new_collective_head
         times_group_size, returned = operator.times_group_size, self._returned(operator)
         aside = capture.aside
 
@@ -152,14 +152,12 @@ class CollectiveHook:
                     size_bytes = _size_bytes(tensors)
                 if times_group_size:
                     size_bytes *= group.size
-                dtype = dtype_code(tensors[0].dtype) if tensors else -1
-                if dtype is None:
-                    dtype = self._new_dtype(tensors[0].dtype)
+                dtype = tensors[0].dtype if tensors else None
+                heads = group.heads[kind_code]
+                head = heads.get(dtype) or new_head(heads, group.code, kind_code, dtype)
                 seq = group.seq
                 group.seq = seq + 1
-                event_id = capture.recorder.issue_collective(
-                    group.code, kind_code, seq, size_bytes, dtype, issue_ns
-                )
+                event_id = capture.recorder.issue_collective(head, seq, size_bytes, issue_ns)
                 taken_ns = 0 if event_id % ONE_IN else now_ns() - issue_ns
             except Exception as error:  # noqa: BLE001 - counted; training goes on
                 source.failed(error)
@@ -199,7 +197,7 @@ class CollectiveHook:
 
     def _sending(self, operator: Operator) -> Callable[[Any], Event]:
         """Return what records the issue of a send or receive."""
-        capture, group_of, dtype_code = self._capture, self._groups.of, self._dtypes.get
+        capture, group_of, new_head = self._capture, self._groups.of, self._new_p2p_head
         group_at, peer_at, message = operator.group_at, operator.peer_at, operator.message
         direction: Direction = operator.direction  # type: ignore[assignment]
         direction_code = DIRECTION_CODES[direction]
@@ -211,18 +209,15 @@ class CollectiveHook:
             tensors = message(args)
             size_bytes = _size_bytes(tensors)
             peer = -1 if peer_at is None else group.global_rank(args[peer_at])
-            microbatch, chunk = take_tag(direction, tensors)
-            dtype = dtype_code(tensors[0].dtype) if tensors else -1
+            channel = group.channel(direction, peer)
+            dtype = tensors[0].dtype if tensors else None
+            head = channel.heads.get(dtype) or new_head(
+                channel.heads, group.code, direction_code, peer, dtype
+            )
+            seq = channel.seq
+            channel.seq = seq + 1
             event_id = capture.recorder.issue_p2p(
-                group.code,
-                direction_code,
-                peer,
-                group.next_message(direction, peer),
-                size_bytes,
-                self._new_dtype(tensors[0].dtype) if dtype is None else dtype,
-                issue_ns,
-                microbatch,
-                chunk,
+                head, seq, size_bytes, issue_ns, take_tag(direction, tensors)
             )
             taken_ns = 0 if event_id % ONE_IN else now_ns() - issue_ns
             return event_id, issue_ns, size_bytes, not tensors or tensors[0].is_cpu, taken_ns
@@ -273,10 +268,22 @@ class CollectiveHook:
 
         return find_end
 
-    def _new_dtype(self, dtype: Any) -> int:
-        code = self._capture.recorder.register_dtype(str(dtype).removeprefix("torch."))
-        self._dtypes[dtype] = code
-        return code
+    def _new_collective_head(
+        self, heads: dict[Any, bytes], group: int, kind: int, dtype: Any
+    ) -> bytes:
+        heads[dtype] = collective_head(group, kind, self._dtype(dtype))
+        return heads[dtype]
+
+    def _new_p2p_head(
+        self, heads: dict[Any, bytes], group: int, direction: int, peer: int, dtype: Any
+    ) -> bytes:
+        heads[dtype] = p2p_head(group, direction, peer, self._dtype(dtype))
+        return heads[dtype]
+
+    def _dtype(self, dtype: Any) -> int:
+        if dtype is None:
+            return -1
+        return self._capture.recorder.register_dtype(str(dtype).removeprefix("torch."))
 
 
 def _count_sender(group: Group) -> Callable[[Any], None]:
@@ -286,7 +293,7 @@ def _count_sender(group: Group) -> Callable[[Any], None]:
     """
 
     def count(work: Any) -> None:
-        group.next_message(Direction.RECV, group.global_rank(source_rank(work)))
+        group.channel(Direction.RECV, group.global_rank(source_rank(work))).seq += 1
 
     return count
 

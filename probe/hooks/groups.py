@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
-from ..schema.terms import Axis, Direction
+from ..schema.terms import Axis, CollectiveKind, Direction
 from .base import Capture
 
 _AXIS_NAMES = {
@@ -40,6 +40,21 @@ _SPELLED_OUT = 8
 """Groups up to this size are named by all their members."""
 
 
+class Channel:
+    """The messages of one direction between this rank and a peer in a group.
+
+    Attributes:
+        seq: Position of the next one.
+        heads: Heads of their records by element type (None: no tensor).
+    """
+
+    __slots__ = ("heads", "seq")
+
+    def __init__(self) -> None:
+        self.seq = 0
+        self.heads: dict[Any, bytes] = {}
+
+
 class Group:
     """One process group of this rank, and its counters.
 
@@ -48,23 +63,27 @@ class Group:
         ranks: Members as global ranks in group order; empty when not known.
         size: Number of members.
         seq: Position of the next collective on it.
+        heads: Heads of the records of its collectives, by position of the kind, then
+            by element type (None: no tensor).
     """
 
-    __slots__ = ("_messages", "code", "ranks", "seq", "size")
+    __slots__ = ("_channels", "code", "heads", "ranks", "seq", "size")
 
     def __init__(self, code: int, ranks: tuple[int, ...], size: int, seq: int) -> None:
         self.code = code
         self.ranks = ranks
         self.size = size
         self.seq = seq
-        self._messages: dict[tuple[Direction, int], int] = {}
+        self.heads: tuple[dict[Any, bytes], ...] = tuple({} for _ in CollectiveKind)
+        self._channels: dict[tuple[Direction, int], Channel] = {}
 
-    def next_message(self, direction: Direction, peer: int) -> int:
-        """Return the position of the next message to or from a peer."""
+    def channel(self, direction: Direction, peer: int) -> Channel:
+        """Return the messages to or from a peer."""
         key = (direction, peer)
-        seq = self._messages.get(key, 0)
-        self._messages[key] = seq + 1
-        return seq
+        found = self._channels.get(key)
+        if found is None:
+            found = self._channels[key] = Channel()
+        return found
 
     def continue_from(self, before: Group) -> None:
         """Count on after a time without watching, so that no position is given twice.
@@ -73,7 +92,8 @@ class Group:
         not: ranks that cease and resume at the same steps agree on their numbers.
         """
         self.seq = max(self.seq, before.seq)
-        self._messages = before._messages
+        for key, channel in before._channels.items():
+            self._channels.setdefault(key, Channel()).seq = channel.seq
 
     def global_rank(self, group_rank: int) -> int:
         """Return the global rank of a member, -1 when the members are not known."""

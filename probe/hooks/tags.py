@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..heads import NOT_CARRIED, carried
 from ..schema.terms import Direction
 
 _MOST = 1024
@@ -18,16 +19,16 @@ class MessageTags:
     """
 
     def __init__(self) -> None:
-        self._tags: dict[tuple[Direction, int], tuple[int, int]] = {}
+        self._tags: dict[tuple[Direction, int], int] = {}
 
     def put(self, direction: Direction, tensor: Any, microbatch: int, chunk: int) -> None:
         """Announce the message that uses this buffer next."""
         if len(self._tags) >= _MOST:
             self._tags.clear()
-        self._tags[direction, tensor.data_ptr()] = (microbatch, chunk)
+        self._tags[direction, tensor.data_ptr()] = carried(microbatch, chunk)
 
-    def take(self, direction: Direction, tensors: list[Any]) -> tuple[int, int]:
-        """Return microbatch and chunk of a message, ``(-1, -1)`` when not announced."""
+    def take(self, direction: Direction, tensors: list[Any]) -> int:
+        """Return what a message carries (``heads.carried``), NOT_CARRIED when not announced."""
         if not self._tags or not tensors:
-            return -1, -1
-        return self._tags.pop((direction, tensors[0].data_ptr()), (-1, -1))
+            return NOT_CARRIED
+        return self._tags.pop((direction, tensors[0].data_ptr()), NOT_CARRIED)

@@ -46,7 +46,7 @@ class Shifts:
                 for group_id, end in _ends_of_groups(moved, groups).items():
                     ends[group_id] = max(end, ends.get(group_id, 0))
             newest = [int(pc.max(table["slot_seq"]).as_py()) for table in part.tables.values()]
-            self._slots[rank] = max(newest, default=self._slots.get(rank, 0) - 1) + 1
+            self._slots[rank] = max(newest, default=self._slots.get(rank, 0))
         self._steps += steps
         for group_id, end in ends.items():
             self._operations[group_id] = max(end, self._operations.get(group_id, 0))

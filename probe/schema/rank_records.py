@@ -67,10 +67,13 @@ def read_rank(directory: Path, rank: int) -> RankRecords:
     # In this order: what a live writer moves from the ring to a segment meanwhile
     # is then seen twice, not never, and the manifest knows every name in use.
     pieces: dict[str, list[pa.Table]] = {}
-    _read_ring(directory, pieces, found)
+    in_ring = _read_ring(directory, found)
     listed = _segments(directory, found)
     for number, path in listed.items():
         _read_segment(path, pieces, found, last=number == max(listed))
+    # Last, so that of a record in both the one under a checksum is taken.
+    for name, table in in_ring.items():
+        pieces.setdefault(name, []).append(table)
     found.manifest = _read_manifest(directory, found)
     found.last_seen = found.last_seen._replace(ended_ns=_read_end(directory, found))
     for record in RECORD_TYPES.values():
@@ -112,7 +115,7 @@ def _read_segment(
             found.note(f"{path.name}: the rest of a block is skipped: {error}")
 
 
-def _read_ring(directory: Path, pieces: dict[str, list[pa.Table]], found: RankRecords) -> None:
+def _read_ring(directory: Path, found: RankRecords) -> dict[str, pa.Table]:
     path = directory / RING_NAME
     try:
         ring = read_ring(path)
@@ -120,23 +123,24 @@ def _read_ring(directory: Path, pieces: dict[str, list[pa.Table]], found: RankRe
         raise
     except SegmentError as error:
         found.note(f"{RING_NAME} {error.what}")
-        return
+        return {}
     except OSError as error:
         found.note(f"{RING_NAME} cannot be read: {error.strerror}")
-        return
+        return {}
     _note_ring(ring, found)
     found.last_seen = LastSeen(ring.alive_ns)
-    for record in RECORD_TYPES.values():
-        if record.name in ring.records:
-            batch = records_to_batch(record, ring.records[record.name])
-            pieces.setdefault(record.name, []).append(pa.Table.from_batches([batch]))
+    return {
+        record.name: pa.Table.from_batches([records_to_batch(record, ring.records[record.name])])
+        for record in RECORD_TYPES.values()
+        if record.name in ring.records
+    }
 
 
 def _note_ring(ring: RingContents, found: RankRecords) -> None:
     if ring.header.rank != found.rank:
         found.note(f"{RING_NAME} is of rank {ring.header.rank}")
     if ring.damaged:
-        found.note(f"{RING_NAME}: records damaged (checksum) in slot {listed(ring.damaged)}")
+        found.note(f"{RING_NAME}: records damaged in slot {listed(ring.damaged)}")
     if ring.uncommitted:
         found.note(f"{RING_NAME}: {ring.uncommitted} records were never finished")
     if ring.missing_slots:
@@ -225,14 +229,14 @@ def _each_once(pieces: list[pa.Table], record: RecordType) -> pa.Table:
 
 
 def _note_gaps(found: RankRecords) -> None:
-    """State how many records are gone: sequence numbers are given without gaps."""
+    """State how many records are gone: sequence numbers are given from 1 without gaps."""
     present = numbers_present(found.tables)
     if not len(present):
         return
     newest = int(present[-1])
-    missing = newest + 1 - len(present) - _kept_out(found, present)
+    missing = newest - len(present) - _kept_out(found, present)
     if missing > 0:
-        found.note(f"{missing} of {newest + 1} records are missing")
+        found.note(f"{missing} of {newest} records are missing")
 
 
 def _kept_out(found: RankRecords, present: NDArray[np.int64]) -> int:

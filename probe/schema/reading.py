@@ -8,7 +8,6 @@ a file that was never part of the run. The probe writes none of these.
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import stat
 from pathlib import Path
@@ -49,6 +48,8 @@ def file_hash(path: Path) -> str:
     Raises:
         OSError: It is no regular file, or cannot be read.
     """
+    import hashlib
+
     found = hashlib.sha256()
     with open_file(path, most_bytes=_ANY_SIZE) as file:
         while chunk := file.read(_CHUNK_BYTES):

@@ -1,7 +1,7 @@
 """The records of a capture: fixed binary forms, each of which fits one ring slot.
 
-A record is packed little-endian without padding. It starts with the code of
-its type and its slot sequence number, which is unique within the rank and
+All numbers are little-endian; where they lie in a slot is told in ``schema.slots``.
+Each record has a slot sequence number, which is unique within the rank and
 serves as event id. Words of a closed vocabulary are stored as their position
 in the enum (``probe.schema.terms``), names as indices into the rank manifest,
 and ``-1`` stands for a value that is not known.
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 UNKNOWN = -1
 """A time, size or count that the writer did not know."""
 
-BODY_BYTES = 112
-"""Room for a record in a slot of the ring."""
+HEAD_BYTES = 16
+"""Room for the code of a record and the values that it shares with its like."""
 
 _Word = TypeVar("_Word", bound=StrEnum)
 
@@ -37,20 +37,33 @@ class RecordType:
     """One kind of record and its binary form."""
 
     code: int
-    """First byte of the record."""
+    """First byte of the head. Any two differ in two bits, so no flipped bit makes another."""
     name: str
     fields: tuple[tuple[str, str], ...]
-    """Name and struct format character of what follows the code."""
+    """Name and struct format character of its values."""
+    head: tuple[str, ...] = ()
+    """Fields that many records share: they are packed once, behind the code."""
 
     @property
-    def struct_format(self) -> str:
-        """Return the format string for the struct module."""
-        return "<B" + "".join(form for _, form in self.fields)
+    def head_fields(self) -> tuple[tuple[str, str], ...]:
+        """Return the fields of the head in their order."""
+        return tuple(field for field in self.fields if field[0] in self.head)
 
     @property
-    def size_bytes(self) -> int:
-        """Return the length of a packed record."""
-        return struct.calcsize(self.struct_format)
+    def tail_fields(self) -> tuple[tuple[str, str], ...]:
+        """Return the fields behind the head; the sequence number is before it."""
+        return tuple(
+            field for field in self.fields if field[0] not in self.head and field[0] != "slot_seq"
+        )
+
+    def pack_head(self, *values: int) -> bytes:
+        """Return a head.
+
+        Raises:
+            struct.error: A value is no integer, too large, or one is missing.
+        """
+        form = "<B" + "".join(form for _, form in self.head_fields)
+        return struct.pack(form, self.code, *values).ljust(HEAD_BYTES, b"\0")
 
     def numpy_dtype(self) -> np.dtype[np.void]:
         """Return the same form for numpy."""
@@ -82,7 +95,7 @@ MEMORY_VALUES = (
 """The byte columns of a memory record, in their binary order."""
 
 STEP_RECORD = RecordType(
-    1,
+    3,
     "step",
     (
         ("slot_seq", "q"),
@@ -92,10 +105,11 @@ STEP_RECORD = RecordType(
         ("tokens", "q"),
         ("level", "B"),
     ),
+    head=("level",),
 )
 
 SPAN_RECORD = RecordType(
-    2,
+    5,
     "span",
     (
         ("slot_seq", "q"),
@@ -108,10 +122,11 @@ SPAN_RECORD = RecordType(
         ("microbatch", "i"),
         ("kind", "B"),
     ),
+    head=("stage", "chunk", "kind"),
 )
 
 COLLECTIVE_RECORD = RecordType(
-    3,
+    6,
     "collective",
     (
         ("slot_seq", "q"),
@@ -123,10 +138,11 @@ COLLECTIVE_RECORD = RecordType(
         ("dtype", "h"),
         ("kind", "B"),
     ),
+    head=("group", "dtype", "kind"),
 )
 
 P2P_RECORD = RecordType(
-    4,
+    9,
     "p2p",
     (
         ("slot_seq", "q"),
@@ -141,10 +157,11 @@ P2P_RECORD = RecordType(
         ("dtype", "h"),
         ("direction", "B"),
     ),
+    head=("group", "peer", "dtype", "direction"),
 )
 
 COMPLETION_RECORD = RecordType(
-    5,
+    10,
     "completion",
     (
         ("slot_seq", "q"),
@@ -156,7 +173,7 @@ COMPLETION_RECORD = RecordType(
 )
 
 MEMORY_RECORD = RecordType(
-    6,
+    12,
     "memory",
     (
         ("slot_seq", "q"),
@@ -166,10 +183,11 @@ MEMORY_RECORD = RecordType(
         ("stage", "i"),
         ("phase", "B"),
     ),
+    head=("stage", "phase"),
 )
 
 COMMUNICATION_SUM_RECORD = RecordType(
-    7,
+    17,
     "communication_sum",
     (
         ("slot_seq", "q"),
@@ -198,12 +216,12 @@ CollectiveKind, or its length plus one in Direction; ``within`` the position in
 SpanKind of the compute span in which the host waited, ``NO_WORD`` if in none.
 """
 
-DRAINED_RECORD = RecordType(8, "drained", (("slot_seq", "q"), ("end_seq", "q"), ("kept_out", "q")))
+DRAINED_RECORD = RecordType(18, "drained", (("slot_seq", "q"), ("end_seq", "q"), ("kept_out", "q")))
 """Made by the writer: of the sequence numbers from ``slot_seq`` to before ``end_seq``,
 ``kept_out`` records are in sums and not here themselves."""
 
 DEVICE_TIME_RECORD = RecordType(
-    9,
+    15,
     "device_time",
     (("slot_seq", "q"), ("event_id", "q"), ("start_ns", "q"), ("dur_ns", "q")),
 )

@@ -1,16 +1,10 @@
 """The ring file: the newest records of a rank, readable after SIGKILL.
 
 The file is one header page and a power-of-two number of slots. The record with
-slot sequence number *s* lies in slot *s* modulo the number of slots::
-
-    byte 0    crc32 of the record              byte 8    commit word, s + 1
-    byte 4    zero                             byte 16   the record (``records``)
-
-A writer stores the record first and the commit word last, so a slot whose
-writer was killed still shows the commit word of the record it overwrites (or
-zero). The checksum tells damage that came later. The first 32 bytes of the
-header have this meaning in every format version. Byte 64 holds the time, in ns
-of the monotonic clock, at which the process last gave a sign of life; 0 for none.
+slot sequence number *s* lies in slot *s* modulo the number of slots; what a slot
+looks like is told in ``schema.slots``. The first 32 bytes of the header have this
+meaning in every format version. Byte 64 holds the time, in ns of the monotonic clock,
+at which the process last gave a sign of life; 0 for none.
 """
 
 from __future__ import annotations
@@ -22,11 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .checksum import crc32_rows
 from .errors import SegmentError
 from .manifest import check_format_version
 from .reading import open_file
-from .records import BODY_BYTES, RECORD_TYPES
+from .slots import SLOT_BYTES, committed, slot_dtype, split_records
 from .tables import FORMAT_VERSION
 
 if TYPE_CHECKING:
@@ -41,12 +34,7 @@ RING_COPIED = "ring_copied"
 """Annotation of a rank whose ring is copied to its file from time to time instead of being
 mapped from there: the type of the file system that made this necessary."""
 HEADER_BYTES = 4096
-SLOT_BYTES = 128
-BODY_OFFSET = 16
 MAGIC = b"MSHRING\n"
-
-SLOT_HEAD = struct.Struct("<I4xQ")
-"""Checksum and commit word, packed in this order: the commit word is stored last."""
 
 SIGN_OF_LIFE = struct.Struct("<q")
 SIGN_OF_LIFE_OFFSET = 64
@@ -97,7 +85,7 @@ class RingContents:
     records: dict[str, NDArray[np.void]]
     """Structured arrays by record name."""
     damaged: tuple[int, ...]
-    """Slots whose checksum does not hold."""
+    """Slots that show what no writer leaves behind."""
     uncommitted: int
     """Records that were being written when the file was read or its writer died."""
     missing_slots: int
@@ -106,39 +94,9 @@ class RingContents:
     """When the process last gave a sign of life; None if it never did."""
 
 
-def slot_dtype() -> np.dtype[np.void]:
-    """Return the numpy form of a slot."""
-    import numpy as np
-
-    return np.dtype(
-        {
-            "names": ["crc", "commit", "code", "slot_seq", "body"],
-            "formats": ["<u4", "<i8", "u1", "<i8", f"V{BODY_BYTES}"],
-            # Code and sequence number are the first fields of every record.
-            "offsets": [0, 8, BODY_OFFSET, BODY_OFFSET + 1, BODY_OFFSET],
-            "itemsize": SLOT_BYTES,
-        }
-    )
-
-
 def new_header(rank: int, pid: int, slot_count: int) -> RingHeader:
     """Return the header of a ring of this format version."""
     return RingHeader(FORMAT_VERSION, SLOT_BYTES, slot_count, rank, pid)
-
-
-def split_records(slots: NDArray[np.void]) -> dict[str, NDArray[np.void]]:
-    """Return the records of committed slots by record name, in slot order."""
-    import numpy as np
-
-    bodies = np.ascontiguousarray(slots).view(np.uint8).reshape(-1, SLOT_BYTES)
-    found = {}
-    for code, record in RECORD_TYPES.items():
-        rows = np.flatnonzero(slots["code"] == code)
-        if len(rows):
-            end = BODY_OFFSET + record.size_bytes
-            packed = np.ascontiguousarray(bodies[rows, BODY_OFFSET:end])
-            found[record.name] = packed.view(record.numpy_dtype()).reshape(-1)
-    return found
 
 
 def read_ring(path: Path) -> RingContents:
@@ -194,26 +152,20 @@ def _newest(slots: Slots, good: NDArray[np.bool_]) -> int:
 
 
 def _intact(slots: Slots, header: RingHeader) -> NDArray[np.bool_]:
-    """Tell which slots hold a committed record that passes its checksum."""
+    """Tell which slots hold a committed record of their own place."""
     import numpy as np
 
-    bodies = slots.view(np.uint8).reshape(-1, SLOT_BYTES)
-    sound: NDArray[np.bool_] = np.zeros(len(slots), dtype=bool)
-    for code, record in RECORD_TYPES.items():
-        rows = np.flatnonzero(slots["code"] == code)
-        body = bodies[rows, BODY_OFFSET : BODY_OFFSET + record.size_bytes]
-        sound[rows] = crc32_rows(body) == slots["crc"][rows]
-    seqs = slots["slot_seq"]
-    sound &= seqs % header.slot_count == np.arange(len(slots))
-    sound &= slots["commit"] == seqs + 1
+    sound = committed(slots)
+    sound &= slots["slot_seq"] % header.slot_count == np.arange(len(slots))
     return sound
 
 
 def _doubtful(slots: Slots, good: NDArray[np.bool_], header: RingHeader) -> Places:
     """Return the slots that a live writer may have changed since they were read.
 
-    These are the ones that are not intact, and those that hold an older record
-    than the newest one elsewhere says they should.
+    These are the ones that are not intact, those that hold an older record than the
+    newest one elsewhere says they should, and the newest: on some processors the
+    stores of another one become visible in any order, for a moment.
     """
     import numpy as np
 
@@ -221,7 +173,8 @@ def _doubtful(slots: Slots, good: NDArray[np.bool_], header: RingHeader) -> Plac
     newest = _newest(slots, good)
     due = newest - (newest - places) % header.slot_count
     held = np.where(good, slots["slot_seq"], -1)
-    return np.flatnonzero((_used(slots) & ~good) | (held < due))
+    doubtful = (_used(slots) & ~good) | (held < due) | (held > newest - _WRITERS_AT_ONCE)
+    return np.flatnonzero(doubtful & _used(slots))
 
 
 def _read_again(descriptor: int, slots: Slots, places: Places) -> bool:
@@ -249,7 +202,7 @@ def _overtaken_from(slots: Slots, header: RingHeader) -> int:
     import numpy as np
 
     places = np.arange(len(slots))
-    held = np.where(_used(slots), slots["commit"] - 1, places - header.slot_count)
+    held = np.where(_used(slots), slots["commit"], places - header.slot_count)
     plausible = held % header.slot_count == places
     return int(held[plausible].min(initial=np.iinfo(np.int64).max - header.slot_count)) + (
         header.slot_count
@@ -261,9 +214,9 @@ def _torn(slots: Slots, places: Places, header: RingHeader, *, newest: int) -> N
 
     The former still show the commit word of a whole lap before, or none.
     """
-    claimed = slots["commit"] - 1
+    claimed = slots["commit"]
     last_lap = newest - header.slot_count + _WRITERS_AT_ONCE
     torn: NDArray[np.bool_] = claimed % header.slot_count == places
     torn &= (claimed <= last_lap) & (claimed > last_lap - header.slot_count)
-    torn |= claimed == -1
+    torn |= claimed == 0
     return torn

@@ -16,6 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from .records import COMMUNICATION_SUM_RECORD, LEVEL_CODES, MADE_BY_THE_WRITER, NO_WORD
+from .slots import FIRST_SEQ
 from .terms import CaptureLevel, StepDetail
 
 Ints = NDArray[np.int64]
@@ -127,7 +128,7 @@ def _is_whole(step: Ints, slot: Ints, present: Ints) -> Mask:
 
     The end of an operation may be told in the step after its own.
     """
-    before = np.concatenate([[-1], slot[:-1]])
+    before = np.concatenate([[FIRST_SEQ - 1], slot[:-1]])
     begins = np.concatenate([[True], step[1:] == step[:-1] + 1])
     begins[0] = step[0] == 0
     after = np.concatenate([slot[1:], present[-1:]])

@@ -10,7 +10,7 @@ from .columns import RANK, Column, TableSpec, ns_column
 from .host_tables import HOST_TABLES
 from .summary_tables import ATTEMPT, COMMUNICATION_SUM, RECORDING
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 """Version of the run directory and of these tables; a reader refuses any other."""
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy  # noqa: F401 - what the writer thread needs is imported once here, not in every child
 import pyarrow  # noqa: F401
 
+from meshscope.probe.heads import collective_head, p2p_head, span_head
 from meshscope.probe.recorder import Recorder, StorageSettings
 
 
@@ -34,13 +35,15 @@ def record_forever(run_path: Path, counter_path: Path, settings: dict) -> None:
         recorder.step = number
         which = number % 5
         if which == 0:
-            event_id = recorder.issue_collective(group, 1, number, 64, dtype, number + 1)
+            event_id = recorder.issue_collective(
+                collective_head(group, 1, dtype), number, 64, number + 1
+            )
         elif which == 1:
             recorder.complete(event_id, number + 1, number + 2, number + 3)
         elif which == 2:
-            recorder.record_span(0, number + 1, 10, 5, 1, 0, 3)
+            recorder.record_span(span_head(0, 1, 0), number + 1, 10, 5, 3)
         elif which == 3:
-            recorder.issue_p2p(group, 0, 1, number, 32, dtype, number + 1)
+            recorder.issue_p2p(p2p_head(group, 0, 1, dtype), number, 32, number + 1)
         else:
             recorder.record_step(number, number + 1, 10, 2048)
         number += 1

@@ -89,7 +89,7 @@ def numbers(capture: RunCapture) -> list[int]:
     for row in capture.tables["collective"].to_pylist():
         number = row["seq"]
         assert (row["issue_ns"], row["step"], row["kind"]) == (number + 1, number, "all_gather")
-        assert (row["group_id"], row["dtype"], row["event_id"]) == ("world", "bf16", number)
+        assert (row["group_id"], row["dtype"], row["event_id"]) == ("world", "bf16", number + 1)
         found.append(number)
         if row["end_ns"] is not None:
             times = (row["end_ns"], row["wait_start_ns"], row["wait_end_ns"])

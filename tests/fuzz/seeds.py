@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from meshscope.probe.agent.host_directory import HostDirectory
 from meshscope.probe.agent.settings import AgentSettings
+from meshscope.probe.heads import collective_head
 from meshscope.probe.recorder import Recorder, StorageSettings
 from meshscope.probe.schema.rundir import create_run
 
@@ -214,7 +215,9 @@ def capture() -> Files:
             for step in range(20):
                 start_ns = 1_000_000 * (step + 1)
                 recorder.record_step(step, start_ns, 900_000)
-                event = recorder.issue_collective(group, 0, step, 4096, 0, start_ns)
+                event = recorder.issue_collective(
+                    collective_head(group, 0, 0), step, 4096, start_ns
+                )
                 recorder.complete(event, start_ns + 100_000, start_ns, start_ns + 50_000)
                 if step == 9:
                     recorder.flush()

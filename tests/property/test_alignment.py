@@ -9,7 +9,7 @@ from tests.skew import shifted
 from tests.synthetic import MS, Job, capture
 
 from meshscope.analyze.alignment import LEAST_CORRECTION_NS, align
-from meshscope.analyze.diagnose import diagnose
+from meshscope.analyze.diagnosis import diagnose
 from meshscope.analyze.trace import Trace
 from meshscope.probe.schema.layout import ParallelLayout
 

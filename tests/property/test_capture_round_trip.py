@@ -7,11 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from meshscope.probe.heads import carried, collective_head, p2p_head, span_head
 from meshscope.probe.recorder import Recorder, StorageSettings
-from meshscope.probe.schema.records import MEMORY_VALUES, STEP_RECORD
-from meshscope.probe.schema.ring import BODY_OFFSET, HEADER_BYTES, SLOT_BYTES, read_ring
+from meshscope.probe.schema.records import MEMORY_VALUES
+from meshscope.probe.schema.ring import HEADER_BYTES, read_ring
 from meshscope.probe.schema.rundir import read_run
 from meshscope.probe.schema.segment import SegmentFile, read_segment
+from meshscope.probe.schema.slots import COMMIT_OFFSET, SLOT_BYTES
 from meshscope.probe.schema.terms import CollectiveKind, Direction, MemoryPhase, SpanKind
 
 SLOTS = 256
@@ -69,6 +71,13 @@ VOCABULARIES = {
 }
 
 
+HEADS = {
+    "span": (span_head, ("kind", "stage", "chunk")),
+    "collective": (collective_head, ("group", "kind", "dtype")),
+    "p2p": (p2p_head, ("group", "direction", "peer", "dtype")),
+}
+
+
 def tagged(name: str, values: st.SearchStrategy) -> st.SearchStrategy:
     """Return events of one table; communication comes with its completions."""
     ends = completions if name in ("collective", "p2p") else st.just([])
@@ -87,6 +96,13 @@ events = st.lists(
 
 def record(recorder: Recorder, name: str, values: dict, ends: list) -> None:
     """Give one event and its completions to the recorder."""
+    if name in HEADS:
+        head, names = HEADS[name]
+        shared = {key: values[key] for key in names}
+        values = {key: value for key, value in values.items() if key not in names}
+        values["head"] = head(**shared)
+    if name == "p2p":
+        values["carried"] = carried(values.pop("microbatch"), values.pop("chunk"))
     if name in ("collective", "p2p"):
         event_id = getattr(recorder, f"issue_{name}")(**values)
         for times in ends:
@@ -153,20 +169,24 @@ def ring_bytes(tmp_path_factory) -> bytes:
 
 @given(
     slot=st.integers(0, SLOTS - 1),
-    byte=st.sampled_from([*range(4), *range(8, BODY_OFFSET + STEP_RECORD.size_bytes)]),
+    byte=st.integers(0, SLOT_BYTES - 1),
     bit=st.integers(0, 7),
 )
-def test_any_flipped_bit_of_a_slot_is_noticed(ring_bytes, slot, byte, bit):
-    """Fails when some bit of a record is outside the checksum, or takes other records along."""
+def test_a_flipped_bit_of_a_slot_costs_one_record(ring_bytes, slot, byte, bit):
+    """Fails when a flipped number or type is not noticed, or any bit takes other records along."""
     content = bytearray(ring_bytes)
     content[HEADER_BYTES + slot * SLOT_BYTES + byte] ^= 1 << bit
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "ring.bin")
         path.write_bytes(content)
         found = read_ring(path)
-    assert len(found.damaged) + found.uncommitted == 1
-    lost = max(step for step in range(400) if step % SLOTS == slot)
-    assert set(found.records["step"]["step"].tolist()) == set(range(400 - SLOTS, 400)) - {lost}
+    tells = byte <= 8 or byte >= COMMIT_OFFSET
+    assert len(found.damaged) + found.uncommitted == tells
+    own = max(seq for seq in range(1, 401) if seq % SLOTS == slot)
+    rows = found.records["step"]
+    assert len(rows) == SLOTS - tells
+    others = rows[rows["slot_seq"] != own]
+    assert set(others["step"].tolist()) == set(range(400 - SLOTS, 400)) - {own - 1}
 
 
 @settings(max_examples=200)

@@ -11,7 +11,7 @@ from tests.synthetic import MS, Job, capture, uniform
 
 from meshscope.analyze.bubble import ideal_bubble_frac
 from meshscope.analyze.communication import communication_events
-from meshscope.analyze.diagnose import diagnose
+from meshscope.analyze.diagnosis import diagnose
 from meshscope.analyze.ledger import build_ledger
 from meshscope.analyze.program import build_program
 from meshscope.analyze.steps import step_windows

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.synthetic import MS, Job, Machine, capture, capture_of, programs, uniform
 
-from meshscope.analyze.diagnose import diagnose
+from meshscope.analyze.diagnosis import diagnose
 from meshscope.probe.schema.layout import ParallelLayout
 
 CUBE = ParallelLayout(tp=2, pp=2, dp=2)

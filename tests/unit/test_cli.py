@@ -11,6 +11,7 @@ import pytest
 import typer
 
 from meshscope import cli
+from meshscope.probe.schema.tables import FORMAT_VERSION
 
 NOTES = re.compile(r"meshscope: (?:kept as|read) .*\n")
 KEYS = {"run", "step_time_ns", "mfu", "waterfall", "causes", "findings", "limits"}
@@ -99,7 +100,9 @@ def bad_inputs(folder):
     (folder / "newer").mkdir()
     (folder / "newer" / "manifest.json").write_text('{"format_version": 99}', encoding="utf-8")
     (folder / "hollow").mkdir()
-    (folder / "hollow" / "manifest.json").write_text('{"format_version": 2}', encoding="utf-8")
+    (folder / "hollow" / "manifest.json").write_text(
+        f'{{"format_version": {FORMAT_VERSION}}}', encoding="utf-8"
+    )
     for rank in ("a/rank00000", "b/rank00000"):
         (folder / "runs" / rank).mkdir(parents=True)
     (folder / "runs" / "notes.txt").write_text("hello\n", encoding="utf-8")

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from meshscope.analyze.alignment import align
-from meshscope.analyze.diagnose import diagnose
+from meshscope.analyze.diagnosis import diagnose
 from meshscope.analyze.results import Cause, Diagnosis, Finding
 from meshscope.analyze.synthetic import Fault, FaultKind, generate
 

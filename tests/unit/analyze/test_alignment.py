@@ -11,7 +11,7 @@ from tests.synthetic import MS, Job, capture
 from tests.tables import host_row, trace_of
 
 from meshscope.analyze.alignment import align, estimate_offsets
-from meshscope.analyze.diagnose import diagnose
+from meshscope.analyze.diagnosis import diagnose
 from meshscope.analyze.synthetic import Costs, Fault, FaultKind, SyntheticJob, generate
 from meshscope.analyze.trace import Trace
 from meshscope.probe.schema.layout import ParallelLayout

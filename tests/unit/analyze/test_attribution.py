@@ -3,7 +3,7 @@
 import pytest
 from tests.synthetic import MS, Job, capture, uniform
 
-from meshscope.analyze.diagnose import diagnose
+from meshscope.analyze.diagnosis import diagnose
 from meshscope.probe.schema.layout import ParallelLayout
 
 EVEN = uniform(10 * MS, 20 * MS)

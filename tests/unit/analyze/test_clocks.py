@@ -7,7 +7,7 @@ from tests.skew import shifted
 from tests.synthetic import MS, Job, capture, uniform
 
 from meshscope.analyze.clocks import clock_offsets
-from meshscope.analyze.diagnose import diagnose
+from meshscope.analyze.diagnosis import diagnose
 from meshscope.analyze.measure import measure
 from meshscope.analyze.trace import Trace
 from meshscope.probe.schema.layout import ParallelLayout

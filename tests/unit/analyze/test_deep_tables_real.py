@@ -10,6 +10,7 @@ from meshscope.analyze import load_trace
 from meshscope.analyze.breakdown import device_breakdown
 from meshscope.analyze.importers import import_trace
 from meshscope.analyze.kernels import kernel_report
+from meshscope.probe.heads import collective_head
 from meshscope.probe.recorder import Recorder
 from meshscope.probe.schema.rundir import create_run
 from meshscope.probe.schema.terms import Axis
@@ -38,7 +39,7 @@ def run(imported, tmp_path_factory):
     moving = kernel[kernel["category"] == "communication"].sort_values("launch_ns")
     for seq, (step, launch_ns) in enumerate(zip(moving["step"], moving["launch_ns"], strict=True)):
         recorder.step = int(step)
-        recorder.issue_collective(group, 0, seq, 8, -1, int(launch_ns) - HOOK_NS)
+        recorder.issue_collective(collective_head(group, 0, -1), seq, 8, int(launch_ns) - HOOK_NS)
     steps = alone.frame("step")
     for row in steps.itertuples():
         recorder.record_step(int(row.step), int(row.start_ns), int(row.dur_ns), 1)

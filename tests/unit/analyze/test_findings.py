@@ -3,7 +3,7 @@
 import pytest
 from tests.tables import host_row, trace_of
 
-from meshscope.analyze.diagnose import diagnose
+from meshscope.analyze.diagnosis import diagnose
 from meshscope.analyze.rules.grading import severity
 from meshscope.probe.schema.layout import ParallelLayout
 

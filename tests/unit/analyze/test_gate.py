@@ -3,7 +3,7 @@
 import pytest
 from tests.synthetic import MS, Job, capture, uniform
 
-from meshscope.analyze.diagnose import diagnose
+from meshscope.analyze.diagnosis import diagnose
 from meshscope.analyze.gate import METRICS, Budget, check, exit_code, load_budgets, to_rows
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.layout import ParallelLayout

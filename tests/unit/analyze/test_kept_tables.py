@@ -9,6 +9,7 @@ from meshscope.analyze import load_trace
 from meshscope.analyze.ingest import Keeping, open_run
 from meshscope.analyze.kept_tables import capture_key, is_closed, keep, read_kept
 from meshscope.analyze.table_folder import FOLDER
+from meshscope.probe.heads import collective_head
 from meshscope.probe.recorder import Recorder, StorageSettings
 from meshscope.probe.schema.manifest import rank_directory
 from meshscope.probe.schema.rundir import create_run
@@ -22,7 +23,7 @@ def record(path, rank, *, close=True):
     group = recorder.register_group("0", [0, 1], "default_pg")
     for step in range(200):
         recorder.record_step(step * 1000, step * 1000 + 900, 1)
-        recorder.issue_collective(group, 0, step, 8, -1, 1)
+        recorder.issue_collective(collective_head(group, 0, -1), step, 8, 1)
         if step % 20 == 19:
             recorder.flush()
     if close:

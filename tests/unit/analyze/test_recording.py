@@ -5,7 +5,7 @@ from tests.played import play
 from tests.synthetic import MS, Job, capture, uniform
 from tests.tables import trace_of
 
-from meshscope.analyze.diagnose import diagnose
+from meshscope.analyze.diagnosis import diagnose
 from meshscope.analyze.exchange.diagnosis import diagnosis_to_json
 from meshscope.analyze.load import load_trace
 from meshscope.analyze.recording import level_limits, probe_cost

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from tests.tables import trace_of
 
-from meshscope.analyze.diagnose import diagnose
+from meshscope.analyze.diagnosis import diagnose
 
 MS = 1_000_000
 SHAPE = {"num_layers": 1, "hidden_size": 1, "seq_len": 1, "vocab_size": 0, "parameters": 1}

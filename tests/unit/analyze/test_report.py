@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from tests.synthetic import MS, Job, capture
 
-from meshscope.analyze.diagnose import diagnose
+from meshscope.analyze.diagnosis import diagnose
 from meshscope.analyze.exchange import collectives_to_json, diagnosis_to_json, topology_to_json
 from meshscope.analyze.report import collectives_to_text, to_text, topology_to_text
 from meshscope.probe.schema.layout import ParallelLayout

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tests.synthetic import MS, Job, capture, uniform
 
-from meshscope.analyze.diagnose import diagnose
+from meshscope.analyze.diagnosis import diagnose
 from meshscope.analyze.flops import head_in_layers
 from meshscope.probe.schema.layout import ParallelLayout
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from tests.synthetic import MS, Job, capture, uniform
 
-from meshscope.analyze.diagnose import diagnose
+from meshscope.analyze.diagnosis import diagnose
 from meshscope.probe.schema.host_tables import HOST_TABLES
 from meshscope.probe.schema.layout import ParallelLayout
 

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from meshscope.analyze.diagnose import diagnose
+from meshscope.analyze.diagnosis import diagnose
 from meshscope.analyze.synthetic import Fault, FaultKind, SyntheticJob, generate
 from meshscope.probe.schema.layout import ParallelLayout
 

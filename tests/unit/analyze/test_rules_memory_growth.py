@@ -4,7 +4,7 @@ import pytest
 from tests.synthetic import MS, Job, capture, uniform
 from tests.tables import trace_of
 
-from meshscope.analyze.diagnose import diagnose
+from meshscope.analyze.diagnosis import diagnose
 from meshscope.probe.schema.layout import ParallelLayout
 
 GIB = 1 << 30

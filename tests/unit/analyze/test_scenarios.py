@@ -2,7 +2,7 @@
 
 import pytest
 
-from meshscope.analyze.diagnose import diagnose
+from meshscope.analyze.diagnosis import diagnose
 from meshscope.analyze.synthetic import Fault, FaultKind, SyntheticJob, generate
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.terms import ScheduleKind

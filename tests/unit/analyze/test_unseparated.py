@@ -5,7 +5,7 @@ import pytest
 from tests.played import play
 from tests.synthetic import MS, Job, capture, uniform
 
-from meshscope.analyze.diagnose import diagnose
+from meshscope.analyze.diagnosis import diagnose
 from meshscope.analyze.ledger import CLASSES, COMPUTE_CLASSES, UNSEPARATED, UNSPLIT
 from meshscope.analyze.load import load_trace
 from meshscope.probe.full_records import FullRecords

@@ -1,27 +1,16 @@
 """Taking records out of the ring in order."""
 
-from struct import Struct
-
 import pytest
+from tests.ring_records import store_at, store_steps
 
 from meshscope.probe.drain import RingDrain
 from meshscope.probe.ring import RingWriter
-from meshscope.probe.schema.records import STEP_RECORD
-
-PACK_STEP = Struct(STEP_RECORD.struct_format).pack
 
 
 @pytest.fixture
 def ring(tmp_path):
     """Return a ring of 64 slots."""
     return RingWriter(tmp_path, rank=0, slot_count=64)
-
-
-def fill(ring: RingWriter, count: int) -> None:
-    """Store step records."""
-    for _ in range(count):
-        seq = ring.take()
-        ring.commit(seq, PACK_STEP(STEP_RECORD.code, seq, seq, 1, 2, 3, 2))
 
 
 def drain_all(drain: RingDrain, *, final: bool = False) -> list[int]:
@@ -37,19 +26,19 @@ def test_each_record_comes_once_and_in_order(ring):
     drain = RingDrain(ring)
     seqs = []
     for count in (10, 50, 64, 0, 33):
-        fill(ring, count)
+        store_steps(ring, count)
         seqs += drain_all(drain)
-    assert seqs == list(range(157))
+    assert seqs == list(range(1, 158))
     assert drain.take_losses() == {}
 
 
 def test_lapped_drain_counts_what_it_lost(ring):
     """Fails when records that were overwritten before the drain came vanish uncounted."""
     drain = RingDrain(ring)
-    fill(ring, 200)
+    store_steps(ring, 200)
     seqs = drain_all(drain)
     lost = drain.take_losses()["ring_overwritten_dropped"]
-    assert seqs == list(range(lost, 200))
+    assert seqs == list(range(lost + 1, 201))
     assert 200 - 64 <= lost < 200
     assert drain.take_losses() == {}
 
@@ -57,30 +46,30 @@ def test_lapped_drain_counts_what_it_lost(ring):
 def test_unfinished_record_delays_but_never_blocks(ring):
     """Fails when a writer that was interrupted stops the drain for good."""
     drain = RingDrain(ring)
-    fill(ring, 3)
-    ring.take()
-    fill(ring, 3)
-    assert drain_all(drain) == [0, 1, 2]
-    assert drain_all(drain) == [4, 5, 6]
+    store_steps(ring, 3)
+    next(ring.places)
+    store_steps(ring, 3)
+    assert drain_all(drain) == [1, 2, 3]
+    assert drain_all(drain) == [5, 6, 7]
     assert drain.take_losses() == {"unfinished_dropped": 1}
 
 
 def test_late_record_is_not_lost(ring):
     """Fails when a slow writer's record is given up at the first look."""
     drain = RingDrain(ring)
-    late = ring.take()
-    fill(ring, 2)
+    late = next(ring.places)
+    store_steps(ring, 2)
     assert drain_all(drain) == []
-    ring.commit(late, PACK_STEP(STEP_RECORD.code, late, late, 1, 2, 3, 2))
-    assert drain_all(drain) == [0, 1, 2]
+    store_at(ring, *late)
+    assert drain_all(drain) == [1, 2, 3]
 
 
 def test_final_drain_does_not_wait(ring):
     """Fails when closing leaves records behind an unfinished one in the ring."""
     drain = RingDrain(ring)
-    ring.take()
-    fill(ring, 2)
-    assert drain_all(drain, final=True) == [1, 2]
+    next(ring.places)
+    store_steps(ring, 2)
+    assert drain_all(drain, final=True) == [2, 3]
 
 
 @pytest.mark.parametrize(
@@ -89,5 +78,5 @@ def test_final_drain_does_not_wait(ring):
 def test_has_tells_whether_enough_waits(ring, stored, asked, answer):
     """Fails when the writer wakes for too little or sleeps over a full batch."""
     drain = RingDrain(ring)
-    fill(ring, stored)
+    store_steps(ring, stored)
     assert drain.has(asked) is answer

@@ -6,6 +6,7 @@ import pytest
 
 from meshscope.probe import fold as fold_module
 from meshscope.probe.full_records import FullRecords
+from meshscope.probe.heads import collective_head, p2p_head, span_head
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.records import (
     COLLECTIVE_CODES,
@@ -32,18 +33,20 @@ def play(recorder, steps, *, seed=0, filler=0):
         begin = (step + 1) * STEP_NS
         for position, kind in enumerate((reduce, reduce, gather)):
             issue = begin + 1000 * (position + 1)
-            event = recorder.issue_collective(group, kind, 3 * step + position, 64, -1, issue)
+            event = recorder.issue_collective(
+                collective_head(group, kind, -1), 3 * step + position, 64, issue
+            )
             wait, end = issue + int(random.integers(1, 9)), issue + int(random.integers(20, 90))
             recorder.complete(event, end, wait, end)
-        recorder.record_span(SPAN_CODES[SpanKind.FORWARD], begin, 2500, 2500)
+        recorder.record_span(span_head(SPAN_CODES[SpanKind.FORWARD]), begin, 2500, 2500)
         for direction in Direction:
             recorder.issue_p2p(
-                group, DIRECTION_CODES[direction], 1, step, 1 << 20, -1, begin + 5000
+                p2p_head(group, DIRECTION_CODES[direction], 1, -1), step, 1 << 20, begin + 5000
             )
         for count in range(filler):
             if count % 30 == 0:
                 recorder.flush()
-            recorder.record_span(SPAN_CODES[SpanKind.GC], begin, 1, 1)
+            recorder.record_span(span_head(SPAN_CODES[SpanKind.GC]), begin, 1, 1)
         recorder.record_step(step, begin, STEP_NS, -1, LEVEL)
         recorder.step = step
 
@@ -163,7 +166,7 @@ def test_what_reaches_into_a_full_step_is_there(fresh, run_path):
     play(recorder, 2)
     group = recorder.register_group("7", [0, 1], "TP")
     recorder.step = 2
-    late = recorder.issue_collective(group, 0, 99, 8, -1, 3 * STEP_NS + 5)
+    late = recorder.issue_collective(collective_head(group, 0, -1), 99, 8, 3 * STEP_NS + 5)
     recorder.record_step(2, 3 * STEP_NS, STEP_NS, -1, LEVEL)
     recorder.step = 3
     recorder.complete(late, 4 * STEP_NS + 50, 4 * STEP_NS + 10, 4 * STEP_NS + 50)
@@ -209,7 +212,7 @@ def test_a_step_without_end_is_not_held_for_ever(fresh, run_path, monkeypatch):
     recorder = fresh(0, slot_count=64, full_records=FullRecords(every_steps=0))
     recorder.step = 0
     for seq in range(200):
-        recorder.complete(recorder.issue_collective(0, 0, seq, 8, -1, 5), 9, 6, 9)
+        recorder.complete(recorder.issue_collective(collective_head(0, 0, -1), seq, 8, 5), 9, 6, 9)
         if seq % 10 == 9:
             recorder.flush()
     assert recorder._writer._fold._pending <= 20 + 20

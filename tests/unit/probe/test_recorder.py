@@ -9,6 +9,7 @@ import threading
 
 import pytest
 
+from meshscope.probe.heads import carried, collective_head, p2p_head, span_head
 from meshscope.probe.recorder import (
     COLLECTIVE_CODES,
     DIRECTION_CODES,
@@ -36,12 +37,14 @@ def test_every_kind_of_event_reaches_its_table(make_recorder, run_path):
     dtype = recorder.register_dtype("bfloat16")
     recorder.step = 4
     recorder.record_step(4, 100, 50, 2048)
-    span = recorder.record_span(SPAN_CODES[SpanKind.BACKWARD], 101, 20, 15, 1, 0, 3)
+    span = recorder.record_span(span_head(SPAN_CODES[SpanKind.BACKWARD], 1, 0), 101, 20, 15, 3)
     recorder.record_device_time(span, 103, 16)
     event = recorder.issue_collective(
-        group, COLLECTIVE_CODES[CollectiveKind.BROADCAST], 9, 64, dtype, 105
+        collective_head(group, COLLECTIVE_CODES[CollectiveKind.BROADCAST], dtype), 9, 64, 105
     )
-    sent = recorder.issue_p2p(group, DIRECTION_CODES[Direction.SEND], 0, 2, 32, dtype, 106, 3, 1)
+    sent = recorder.issue_p2p(
+        p2p_head(group, DIRECTION_CODES[Direction.SEND], 0, dtype), 2, 32, 106, carried(3, 1)
+    )
     recorder.complete(event, 120, 110, 121)
     recorder.record_device_time(sent, -1, 12)
     recorder.record_memory(
@@ -86,8 +89,8 @@ def test_unknown_values_become_null(make_recorder, run_path):
     """Fails when the marks for *unknown* are read as real times or counts."""
     recorder = make_recorder()
     recorder.record_step(0, 1, 2)
-    recorder.record_span(0, 1, 2, -1)
-    event = recorder.issue_collective(0, 0, 0, 1, -1, 5)
+    recorder.record_span(span_head(0), 1, 2, -1)
+    event = recorder.issue_collective(collective_head(0, 0, -1), 0, 1, 5)
     recorder.complete(event, 0, -1, 0)
     recorder.close()
     tables = read_run(run_path).tables
@@ -101,7 +104,7 @@ def test_unknown_values_become_null(make_recorder, run_path):
 def test_later_completions_add_and_correct(make_recorder, run_path):
     """Fails when a second completion erases what the first one knew."""
     recorder = make_recorder()
-    event = recorder.issue_collective(0, 0, 0, 1, -1, 5)
+    event = recorder.issue_collective(collective_head(0, 0, -1), 0, 1, 5)
     recorder.flush()
     recorder.complete(event, 90, 0, 0)
     recorder.flush()
@@ -116,7 +119,9 @@ def test_later_completions_add_and_correct(make_recorder, run_path):
 def test_issue_is_known_before_its_end(make_recorder, run_path):
     """Fails when the last collective of a rank that hangs in it is not in the capture."""
     recorder = make_recorder()
-    recorder.issue_collective(recorder.register_group("dp", [0, 1], ""), 0, 41, 1, -1, 5)
+    recorder.issue_collective(
+        collective_head(recorder.register_group("dp", [0, 1], ""), 0, -1), 41, 1, 5
+    )
     live = read_run(run_path)
     assert live.tables["collective"]["seq"].to_pylist() == [41]
     assert live.tables["collective"]["group_id"].to_pylist() == ["dp"]
@@ -141,20 +146,21 @@ def test_bad_values_are_counted_and_never_raised(make_recorder, run_path):
     """Fails when a value that cannot be stored raises into training or vanishes uncounted."""
     recorder = make_recorder()
     recorder.record_step(0, None, 1)
-    recorder.record_span(999, 1, 1, 1)
-    assert recorder.issue_collective(0, 0, 0, 1 << 80, 0, 1) == -1
-    assert recorder.issue_p2p("group", 0, 0, 0, 0, 0, 1) == -1
+    recorder.record_step(0, 1, 1, 1, level=999)
+    recorder.record_span(None, 1, 1, 1)
+    assert recorder.issue_collective(collective_head(0, 0, 0), 0, 1 << 80, 1) == -1
+    assert recorder.issue_p2p("head", 0, 0, 1) == -1
     recorder.complete("x", 1, 1, 1)
     recorder.record_memory(0, 0, unheard_of_bytes=1)
     recorder.annotate("thing", object())
     recorder.close()
     assert rank_manifest(run_path)["counters"] == {
-        "record_errors": 6,
+        "record_errors": 7,
         "annotation_errors": 1,
-        "unfinished_dropped": 5,
+        "unfinished_dropped": 6,
     }
     limits = " ".join(read_run(run_path).limits)
-    assert "record_errors = 6" in limits
+    assert "record_errors = 7" in limits
 
 
 def test_counters_and_annotations_reach_the_manifest(make_recorder, run_path):
@@ -178,7 +184,7 @@ def test_threads_record_side_by_side(make_recorder, run_path):
 
     def work(number: int) -> None:
         for seq in range(1500):
-            recorder.issue_collective(number, 0, seq, 8, -1, 1 + seq)
+            recorder.issue_collective(collective_head(number, 0, -1), seq, 8, 1 + seq)
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
     for thread in threads:
@@ -199,7 +205,7 @@ def test_recording_inside_garbage_collection(make_recorder, run_path):
     calls = []
 
     def on_gc(phase: str, _: dict) -> None:
-        recorder.record_span(SPAN_CODES[SpanKind.GC], 1, 1, -1)
+        recorder.record_span(span_head(SPAN_CODES[SpanKind.GC]), 1, 1, -1)
         recorder.count("collections")
         calls.append(phase)
 
@@ -225,11 +231,12 @@ def test_forked_child_records_nothing(make_recorder, run_path):
     """Fails when a DataLoader worker writes into the ring of its parent."""
     recorder = make_recorder()
     issue = recorder.issue_collective
-    issue(0, 0, 1, 1, -1, 1)
+    head = collective_head(0, 0, -1)
+    issue(head, 1, 1, 1)
     child = os.fork()
     if child == 0:
         try:
-            issue(0, 0, 2, 1, -1, 1)
+            issue(head, 2, 1, 1)
             recorder.record_step(1, 1, 1)
             recorder.count("from_child")
             recorder.register_group("child", [0], "")
@@ -238,7 +245,7 @@ def test_forked_child_records_nothing(make_recorder, run_path):
         finally:
             os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
-    issue(0, 0, 3, 1, -1, 1)
+    issue(head, 3, 1, 1)
     recorder.close()
     capture = read_run(run_path)
     assert capture.tables["collective"]["seq"].to_pylist() == [1, 3]
@@ -267,10 +274,10 @@ def test_null_recorder_does_nothing(tmp_path):
     recorder.step = 1
     assert recorder.register_group("a", [0], "", Axis.TP) == -1
     assert recorder.register_dtype("f32") == -1
-    assert recorder.issue_collective(0, 0, 0, 0, 0, 0) == -1
-    assert recorder.issue_p2p(0, 0, 0, 0, 0, 0, 0, 1, 1) == -1
+    assert recorder.issue_collective(collective_head(0, 0, 0), 0, 0, 0) == -1
+    assert recorder.issue_p2p(p2p_head(0, 0, 0, 0), 0, 0, 0, carried(1, 1)) == -1
     recorder.record_step(0, 0, 0)
-    recorder.record_span(0, 0, 0, 0)
+    recorder.record_span(span_head(0), 0, 0, 0)
     recorder.complete(0, 0, 0, 0)
     recorder.record_memory(0, 0, rss_bytes=1)
     recorder.count("x")

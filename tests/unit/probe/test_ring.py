@@ -1,22 +1,13 @@
 """The writing half of the ring."""
 
 import os
-from struct import Struct
 
 import pytest
+from tests.ring_records import packed_step, store_steps
 
 from meshscope.probe.ring import RingWriter
-from meshscope.probe.schema.records import STEP_RECORD
-from meshscope.probe.schema.ring import BODY_OFFSET, HEADER_BYTES, SLOT_BYTES, read_ring
-
-PACK_STEP = Struct(STEP_RECORD.struct_format).pack
-
-
-def commit_step(ring: RingWriter, step: int) -> int:
-    """Store one step record and return its sequence number."""
-    seq = ring.take()
-    ring.commit(seq, PACK_STEP(STEP_RECORD.code, seq, step, 10, 20, 30, 2))
-    return seq
+from meshscope.probe.schema.ring import HEADER_BYTES, read_ring
+from meshscope.probe.schema.slots import COMMIT_OFFSET, SLOT_BYTES
 
 
 @pytest.fixture
@@ -27,43 +18,50 @@ def ring(tmp_path):
 
 def test_committed_records_are_in_the_file_at_once(ring, tmp_path):
     """Fails when a record is not in the file before the process could be killed."""
-    for step in range(3):
-        commit_step(ring, step)
+    store_steps(ring, 3)
     found = read_ring(tmp_path / "ring.bin")
-    assert found.records["step"]["step"].tolist() == [0, 1, 2]
+    assert found.records["step"]["step"].tolist() == [1, 2, 3]
     assert (found.header.rank, found.header.pid, found.header.slot_count) == (5, os.getpid(), 64)
     assert (found.damaged, found.uncommitted, found.missing_slots) == ((), 0, 0)
 
 
 def test_newest_records_stay_when_the_ring_laps(ring, tmp_path):
     """Fails when an overwritten slot shows anything but its newest record."""
-    for step in range(150):
-        commit_step(ring, step)
+    store_steps(ring, 150)
     found = read_ring(tmp_path / "ring.bin")
-    assert sorted(found.records["step"]["step"].tolist()) == list(range(86, 150))
+    assert sorted(found.records["step"]["step"].tolist()) == list(range(87, 151))
     assert found.damaged == ()
 
 
-def test_half_written_record_is_torn_and_not_damaged(ring, tmp_path):
-    """Fails when a record whose writer was killed counts as corruption of the file."""
-    for step in range(100):
-        commit_step(ring, step)
-    seq = ring.take()
-    body = PACK_STEP(STEP_RECORD.code, seq, 100, 10, 20, 30, 2)
-    start = seq % 64 * SLOT_BYTES + BODY_OFFSET
-    ring.slots[start : start + 20] = body[:20]
+@pytest.mark.parametrize("cleared", [False, True], ids=["over-the-old", "cleared-first"])
+@pytest.mark.parametrize("written", [8, 20, 40, COMMIT_OFFSET])
+def test_half_written_record_is_torn_and_not_damaged(ring, tmp_path, written, cleared):
+    """Fails when a record whose writer was killed is read, or counts as corruption of the file."""
+    store_steps(ring, 100)
+    seq, start = next(ring.places)
+    if cleared:
+        ring.slots[start : start + SLOT_BYTES] = bytes(SLOT_BYTES)
+    ring.slots[start : start + written] = packed_step(seq)[:written]
     found = read_ring(tmp_path / "ring.bin")
-    assert (found.uncommitted, found.damaged) == (1, ())
-    assert sorted(found.records["step"]["step"].tolist()) == list(range(37, 100))
+    if not (cleared and written == 8):  # Nothing but a number is in it: an empty slot.
+        assert (found.uncommitted, found.damaged) == (1, ())
+    assert sorted(found.records["step"]["step"].tolist()) == list(range(38, 101))
+
+
+def test_first_record_is_torn_too(ring, tmp_path):
+    """Fails when the first record of a ring, with zeros behind it, passes for a whole one."""
+    seq, start = next(ring.places)
+    ring.slots[start : start + 60] = packed_step(seq)[:60]
+    found = read_ring(tmp_path / "ring.bin")
+    assert (found.records, found.uncommitted, found.damaged) == ({}, 1, ())
 
 
 def test_detached_ring_leaves_the_file_alone(ring, tmp_path):
     """Fails when a forked child or a closed recorder still writes into the ring file."""
-    commit_step(ring, 0)
+    store_steps(ring, 1)
     before = (tmp_path / "ring.bin").read_bytes()
     ring.detach()
-    for step in range(1, 200):
-        commit_step(ring, step)
+    store_steps(ring, 200)
     assert (tmp_path / "ring.bin").read_bytes() == before
 
 

@@ -1,16 +1,13 @@
 """Rings in memory, of which the file is a copy."""
 
 import os
-from struct import Struct
 
 import pytest
+from tests.ring_records import store_steps
 
 from meshscope.probe.ring import RingWriter
 from meshscope.probe.ring_copy import RingCopy
-from meshscope.probe.schema.records import STEP_RECORD
 from meshscope.probe.schema.ring import read_ring
-
-PACK_STEP = Struct(STEP_RECORD.struct_format).pack
 
 
 @pytest.fixture
@@ -25,13 +22,6 @@ def copy(tmp_path, ring):
     return RingCopy(tmp_path, ring)
 
 
-def commit(ring, steps):
-    """Store step records."""
-    for step in steps:
-        seq = ring.take()
-        ring.commit(seq, PACK_STEP(STEP_RECORD.code, seq, step, 1, 2, 3, 2))
-
-
 def test_a_copy_is_what_a_mapped_ring_would_be(ring, copy, tmp_path):
     """Fails when the file of a copied ring is another one than that of a mapped ring."""
     mapped_in = tmp_path / "mapped"
@@ -39,7 +29,7 @@ def test_a_copy_is_what_a_mapped_ring_would_be(ring, copy, tmp_path):
     mapped = RingWriter(mapped_in, rank=3, slot_count=64)
     for steps in (range(10), range(10, 90), range(90, 91)):
         for each in (ring, mapped):
-            commit(each, steps)
+            store_steps(each, len(steps))
             each.give_sign_of_life(steps[0] + 1)
         copy.store(copy.changes())
         assert (tmp_path / "ring.bin").read_bytes() == (mapped_in / "ring.bin").read_bytes()
@@ -47,24 +37,24 @@ def test_a_copy_is_what_a_mapped_ring_would_be(ring, copy, tmp_path):
 
 def test_only_what_is_new_is_written(ring, copy):
     """Fails when each copy writes the whole ring over the network again."""
-    commit(ring, range(10))
+    store_steps(ring, 10)
     copy.store(copy.changes())
-    commit(ring, range(10, 13))
+    store_steps(ring, 3)
     places = copy.changes()
     assert [len(content) for _, content in places] == [4096, 3 * 128]
 
 
 def test_a_copy_that_failed_is_made_up_for(ring, copy, tmp_path):
     """Fails when records that a disk refused are never tried again."""
-    commit(ring, range(5))
+    store_steps(ring, 5)
     away = tmp_path / "away"
     (tmp_path / "ring.bin").rename(away)
     with pytest.raises(OSError, match="No such file"):
         copy.store(copy.changes())
     away.rename(tmp_path / "ring.bin")
-    commit(ring, range(5, 7))
+    store_steps(ring, 2)
     copy.store(copy.changes())
-    assert read_ring(tmp_path / "ring.bin").records["step"]["step"].tolist() == list(range(7))
+    assert read_ring(tmp_path / "ring.bin").records["step"]["step"].tolist() == list(range(1, 8))
 
 
 def test_a_link_in_place_of_the_ring_is_refused(ring, copy, tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from meshscope.probe.heads import collective_head
 from meshscope.probe.recorder import open_recorder
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.manifest import rank_directory
@@ -19,9 +20,9 @@ def capture(run):
     group = recorder.register_group("tp", [2, 3], "tp")
     dtype = recorder.register_dtype("fp32")
     recorder.step = 0
-    ended = recorder.issue_collective(group, 1, 0, 64, dtype, 1_000_000_000)
+    ended = recorder.issue_collective(collective_head(group, 1, dtype), 0, 64, 1_000_000_000)
     recorder.complete(ended, 2_000_000_000, 1_000_000_000, 2_000_000_000)
-    recorder.issue_collective(group, 1, 1, 64, dtype, 3_000_000_000)
+    recorder.issue_collective(collective_head(group, 1, dtype), 1, 64, 3_000_000_000)
     recorder.record_step(0, 1_000_000_000, 1_000_000_000, 128)
     recorder.close()
     return rank_directory(run, 3)

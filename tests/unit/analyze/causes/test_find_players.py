@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tests.synthetic import MS, Job, capture, capture_of, programs
 
-from meshscope.analyze.diagnose import diagnose
+from meshscope.analyze.diagnosis import diagnose
 from meshscope.analyze.results import Cause
 from meshscope.probe.schema.layout import ParallelLayout
 

@@ -22,7 +22,7 @@ DOUBT = Doubt(
 
 def follow(slow_from, slow_to, steps, number=lambda position: position):
     """Return the alarms of a job whose third rank is slow for a while, and its verdicts."""
-    judge = Judge(4, SETTINGS, running_budgets(4, SETTINGS))
+    judge = Judge(4, SETTINGS, running_budgets(4, 80, SETTINGS))
     alarms, found = Alarms(cube_of((0, 1, 2, 3), ParallelLayout(dp=4))), []
     for position in range(steps):
         own = np.zeros(4)

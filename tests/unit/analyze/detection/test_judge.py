@@ -7,6 +7,7 @@ from meshscope.analyze.detection.doubt import Doubt
 from meshscope.analyze.detection.judge import Judge, least_visible, running_budgets, window_budgets
 from meshscope.analyze.detection.noise import Noise
 from meshscope.analyze.detection.settings import DetectionSettings
+from meshscope.analyze.detection.stretches import borders
 
 SETTINGS = DetectionSettings()
 NOBODY = np.zeros(2, bool)
@@ -20,7 +21,7 @@ DOUBT = Doubt(
 
 def followed(own, peers):
     """Return a judge that has seen constant scores, of the first rank as given."""
-    judge = Judge(2, SETTINGS, running_budgets(2, SETTINGS))
+    judge = Judge(2, SETTINGS, running_budgets(2, 80, SETTINGS))
     look = None
     for x, y in zip(own, peers, strict=True):
         look = judge.see(np.array([x, 0.0]), np.array([y, np.nan]), DOUBT, NOBODY)
@@ -35,6 +36,34 @@ def test_a_change_is_found_against_the_past_and_a_level_against_the_replicas():
     _, apart = followed([0.0] * 10, [0.05] * 10)
     assert apart.peers.strength[0] > 1 > apart.past.strength[0]
     assert apart.strength[1] == 0
+
+
+def test_few_steps_leave_the_whole_rate_to_few_lengths():
+    """A node that is bad from the first step on would be found long after it."""
+    for which in ("past", "peers"):
+        early, late = (getattr(running_budgets(8, n, SETTINGS), which) for n in (25, 200))
+        assert early.rate == late.rate
+        assert early.longest < late.longest
+        fresh = np.full((5, 1), 0.5)
+        assert borders(fresh, early, 100.0)[4] < borders(fresh, late, 100.0)[4] - 0.2
+
+
+def test_without_replicas_the_past_has_the_whole_rate():
+    """A lone pipeline would pay for a test that it cannot have."""
+    for budgets in (running_budgets, window_budgets):
+        alone, both = (budgets(8, 60, SETTINGS, replicas=some).past for some in (False, True))
+        assert alone.rate == pytest.approx(2 * both.rate)
+
+
+def test_scores_that_are_seen_better_replace_those_before():
+    """The noise of the first expectations would stay in the past of every rank."""
+    judge, _ = followed([0.3] * 6, [0.3] * 6)
+    judge.own.forget(np.array([True, True]), last=2)
+    judge.recall(np.full((6, 2), 0.01), np.full((6, 2), 0.02), np.array([True, False]))
+    assert judge.own.recent[:4] == pytest.approx(0.01)
+    assert np.isnan(judge.own.recent[4:, 0]).all()
+    assert judge.own.recent[4:, 1] == pytest.approx(0.01)
+    assert judge.peers.recent[:, 0] == pytest.approx(0.02)
 
 
 def test_recovery_shows_in_the_steps_since_it_was_found():

@@ -42,7 +42,7 @@ def as_scores(total):
 def test_a_place_that_moves_together_is_no_slow_rank():
     """A stage that got more work would make suspects of all its ranks."""
     scores = np.zeros((1, 6, 2))
-    scores[0, :, 1] = 0.04
+    scores[0, :, 1] = 0.06
     common = common_mode(as_scores(scores), np.ones((1, 6, 2), bool))
     assert common == pytest.approx(scores)
 
@@ -77,6 +77,21 @@ def test_a_rank_that_is_not_trusted_is_no_reference():
     step[0, 1, 0] *= 2.0
     scores = step_scores(step, usual, line_of(step, trusted), trusted)
     assert np.abs(np.delete(scores.total[0, 1], 0)).max() < 0.02
+
+
+def test_a_place_whose_work_nobody_tells_is_neither_judged_nor_compared_with():
+    """Beside a slow rank, long sequences of its only other stage would be blamed on a healthy one."""
+    step = job(places=2)
+    usual = item_mean(step)
+    trusted = np.ones(step.shape[:3], bool)
+    trusted[0, 1, 0] = False
+    line = line_of(step, trusted)
+    scores = step_scores(step, usual, line, trusted)
+    assert np.isnan(scores.total).tolist() == [[[False, False], [False, True], [False, False]]]
+    longer = usual.copy()
+    longer[0, 1] *= 2.0
+    first, second = (replica_mean(mean, line, trusted)[0, ::2] for mean in (usual, longer))
+    assert first == pytest.approx(second)
 
 
 def test_noise_alone_is_not_taken_for_work():

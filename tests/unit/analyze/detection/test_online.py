@@ -39,6 +39,36 @@ def test_a_rank_that_is_slow_from_the_start_is_found_against_its_peers():
     assert alarm.found_at_step <= 5
 
 
+def test_first_steps_are_judged_together():
+    """A bad node in a job of two replicas would be found long after its first five steps."""
+    layout = ParallelLayout(pp=4, dp=2)
+    found = [
+        follow(Fault(rank=5, factor=1.07), layout=layout, steps=5, seed=s)[1] for s in range(4)
+    ]
+    assert [[alarm.rank for alarm in alarms] for alarms in found] == [[5]] * 4
+
+
+def test_the_other_stage_of_a_slow_rank_is_left_alone():
+    """Its sequences, which nobody tells any more, would make a suspect of its healthy replica."""
+    layout = ParallelLayout(pp=2, dp=2)
+    for seed in range(3):
+        fault = Fault(rank=seed % 4, factor=1.1, start=25)
+        _, (alarm,) = follow(fault, layout=layout, steps=50, seed=seed, work_cv=0.35)
+        assert alarm.rank == fault.rank
+
+
+def test_steps_of_unlike_length_are_followed_from_the_first_on():
+    """A job that grows its batch would be lost with an error in its first steps."""
+    durations = SlowRankJob(
+        seed=3, layout=GRID, steps=30, faults=(Fault(rank=6, factor=1.1, start=25),)
+    ).durations()
+    detector = OnlineDetector(tuple(range(16)), GRID, 2)
+    alarms = []
+    for step, values in enumerate(durations):
+        alarms += detector.update(step, values[..., : 4 + step % 5])
+    assert [alarm.rank for alarm in alarms] == [6]
+
+
 def test_recovery_is_noticed_and_a_second_fault_is_found():
     """One transient fault would blind the detector for the rest of the job."""
     detector, alarms = follow(

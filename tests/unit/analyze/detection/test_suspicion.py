@@ -6,7 +6,7 @@ from tests.synthetic import MS, Job, capture
 
 from meshscope.analyze.detection import detect
 from meshscope.analyze.detection.durations import durations_of
-from meshscope.analyze.diagnose import diagnose
+from meshscope.analyze.diagnosis import diagnose
 from meshscope.probe.schema.layout import ParallelLayout
 
 GRID = ParallelLayout(pp=4, dp=2)

@@ -3,7 +3,7 @@
 import pytest
 from tests.synthetic import MS, Job, capture, capture_of, programs, uniform
 
-from meshscope.analyze.diagnose import diagnose
+from meshscope.analyze.diagnosis import diagnose
 from meshscope.analyze.measure import measure
 from meshscope.analyze.whatif import parse_changes, predict
 from meshscope.probe.schema.errors import ConfigError, MeshscopeError

@@ -5,6 +5,7 @@ from tests.unit.probe.conftest import ASLEEP
 
 from meshscope.probe.comparison import is_watched
 from meshscope.probe.doctor.overhead import overhead_of, window_times
+from meshscope.probe.heads import collective_head
 from meshscope.probe.recorder import Recorder, StorageSettings
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.rundir import create_run, read_run
@@ -34,7 +35,7 @@ def record(tmp_path):
                 dur_ns = BASE_NS + watched * effect_ns + (step % WINDOW == 0) * first_ns
                 if watched:
                     for seq in range(3):
-                        recorder.issue_collective(group, 0, seq, 8, -1, now_ns)
+                        recorder.issue_collective(collective_head(group, 0, -1), seq, 8, now_ns)
                 recorder.record_step(step, now_ns, dur_ns)
                 now_ns += dur_ns
             recorder.close()

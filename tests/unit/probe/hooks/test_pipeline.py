@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.distributed.pipelining import schedules
 
+from meshscope.probe.heads import NOT_CARRIED, carried
 from meshscope.probe.hooks.pipeline import SCHEDULES, schedule_kind
 from meshscope.probe.hooks.tags import MessageTags
 from meshscope.probe.schema.terms import Direction, ScheduleKind
@@ -29,9 +30,9 @@ def test_a_tag_is_used_once():
     """Fails when a buffer that is used again keeps the microbatch of an earlier message."""
     tags, buffer = MessageTags(), torch.ones(2)
     tags.put(Direction.SEND, buffer, 3, 1)
-    assert tags.take(Direction.RECV, [buffer]) == (-1, -1)
-    assert tags.take(Direction.SEND, [buffer]) == (3, 1)
-    assert tags.take(Direction.SEND, [buffer]) == (-1, -1)
+    assert tags.take(Direction.RECV, [buffer]) == NOT_CARRIED
+    assert tags.take(Direction.SEND, [buffer]) == carried(3, 1)
+    assert tags.take(Direction.SEND, [buffer]) == NOT_CARRIED
 
 
 def test_tags_of_messages_that_never_come_do_not_pile_up():

@@ -3,6 +3,7 @@
 import pytest
 
 from meshscope.analyze.load import load_trace
+from meshscope.probe.heads import collective_head
 from meshscope.probe.recorder import Recorder, StorageSettings
 from meshscope.probe.schema.manifest import MANIFEST_NAME, rank_directory, read_json, write_json
 from meshscope.probe.schema.rundir import create_run, read_run
@@ -19,7 +20,9 @@ def record(run, rank, steps, *, launch="0 2", group="world[0,1]", close=True, fi
     dtype = recorder.register_dtype("bf16" if rank else "f32")
     for step in range(steps):
         recorder.step = step
-        event = recorder.issue_collective(code, 0, first_seq + step, 64, dtype, step * 10 + 1)
+        event = recorder.issue_collective(
+            collective_head(code, 0, dtype), first_seq + step, 64, step * 10 + 1
+        )
         if step < steps - 1:
             recorder.complete(event, step * 10 + 5, step * 10 + 1, step * 10 + 5)
         recorder.record_step(step, step * 10 + 1, 10)

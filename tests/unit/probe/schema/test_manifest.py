@@ -14,6 +14,7 @@ from meshscope.probe.schema.manifest import (
     read_json,
     write_json,
 )
+from meshscope.probe.schema.tables import FORMAT_VERSION
 
 
 @pytest.mark.parametrize("run_id", ["a", "2026-01-31_llama.70b", "A" * 128])
@@ -41,13 +42,13 @@ def test_rank_directories_are_found_in_rank_order(tmp_path):
     assert list(rank_directories(tmp_path)) == [2, 10, 123456]
 
 
-@pytest.mark.parametrize("version", [0, 1, None, "1", True, 1.5, [1]])
+@pytest.mark.parametrize("version", [0, 1, 2, None, "3", True, 3.5, [3]])
 def test_other_versions_are_refused_with_a_remedy(version):
     """Fails when a manifest without the right version is read as if it had it."""
     with pytest.raises(FormatVersionError) as caught:
         check_format_version(version, "run/manifest.json")
     assert repr(version) in str(caught.value)
-    assert "reads version 2" in str(caught.value)
+    assert f"reads version {FORMAT_VERSION}" in str(caught.value)
     assert caught.value.remedy
 
 

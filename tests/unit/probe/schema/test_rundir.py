@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from meshscope.probe.heads import collective_head, span_head
 from meshscope.probe.schema.errors import ConfigError, FormatVersionError, RunDirectoryError
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.rundir import (
@@ -26,7 +27,7 @@ def two_ranks(make_recorder, run_path):
         for step in range(300):
             recorder.record_step(step, step, 1)
             if step % 30 == 0:
-                recorder.issue_collective(group, 0, step // 30, 8, -1, 1)
+                recorder.issue_collective(collective_head(group, 0, -1), step // 30, 8, 1)
             if step % 20 == 19:
                 recorder.flush()
         recorder.close()
@@ -159,20 +160,23 @@ def test_malformed_names_in_a_rank_manifest_are_survived(two_ranks):
     assert "rank 0: 1 groups are without a name" in capture.limits
 
 
-def test_flipped_bytes_are_reported_and_the_rest_is_read(two_ranks, flip_byte):
-    """Fails when damage in a segment and a ring is silent or costs more than its block."""
+@pytest.mark.parametrize("place", [0, 8, 33], ids=["number", "type", "value"])
+def test_flipped_bytes_are_reported_and_the_rest_is_read(two_ranks, flip_byte, place):
+    """Fails when damage in a segment and a ring is silent, changes what both hold, or costs more than its block."""
     segment = two_ranks / "rank00001" / "seg-000001.arrows"
     flip_byte(segment, segment.stat().st_size // 2)
-    flip_byte(two_ranks / "rank00000" / "ring.bin", 4096 + 5 * 128 + 30)
+    flip_byte(two_ranks / "rank00000" / "ring.bin", 4096 + 5 * 128 + place)
     capture = read_run(two_ranks)
     frame = capture.tables["step"].to_pandas()
     # Rank 0 lost nothing: the damaged ring slot is in a segment as well.
     assert frame.query("rank == 0")["step"].tolist() == list(range(300))
+    assert frame.query("rank == 0")["start_ns"].tolist() == list(range(300))
     assert len(frame.query("rank == 1")) == 280
     collectives = capture.tables["collective"].to_pandas().query("rank == 1")
     lost = 310 - 280 - len(collectives)
     text = "\n".join(capture.limits)
-    assert "rank 0: ring.bin: records damaged (checksum) in slot 5" in text
+    # A value has no checksum in the ring; the one of the segment is taken.
+    assert ("rank 0: ring.bin: records damaged in slot 5" in text) == (place < 33)
     assert "rank 1: seg-000001.arrows: block" in text
     assert f"rank 1: {lost} of 310 records are missing" in text
 
@@ -222,8 +226,8 @@ def test_completion_without_issue_is_stated(make_recorder, run_path):
 def test_unknown_kind_is_left_out_and_stated(make_recorder, run_path):
     """Fails when a kind that this release does not know shows up as another one."""
     recorder = make_recorder()
-    recorder.record_span(0, 1, 2, 3)
-    recorder.record_span(200, 1, 2, 3)
+    recorder.record_span(span_head(0), 1, 2, 3)
+    recorder.record_span(span_head(200), 1, 2, 3)
     capture = read_run(run_path)
     assert capture.tables["span"]["kind"].to_pylist() == ["forward"]
     assert "rank 0: 1 span records have an unknown kind: left out" in capture.limits

@@ -2,6 +2,7 @@
 
 import pytest
 
+from meshscope.probe.heads import collective_head, p2p_head
 from meshscope.probe.recorder import Recorder, StorageSettings
 from meshscope.probe.schema.rundir import create_run, read_run
 
@@ -19,10 +20,12 @@ def record(run, rank, first, last, *, peer=None, group="world", annotate=True):
     code = recorder.register_group(group, [0, 1, 2], "default")
     for number, true_step in enumerate(range(first, last + 1)):
         recorder.step = number
-        event = recorder.issue_collective(code, 0, true_step, 8, -1, true_step * 10 + 1)
+        event = recorder.issue_collective(
+            collective_head(code, 0, -1), true_step, 8, true_step * 10 + 1
+        )
         recorder.complete(event, true_step * 10 + 5, true_step * 10 + 1, true_step * 10 + 5)
         if peer is not None:
-            recorder.issue_p2p(code, int(rank > peer), peer, number, true_step, -1, 3)
+            recorder.issue_p2p(p2p_head(code, int(rank > peer), peer, -1), number, true_step, 3)
         recorder.record_step(number, true_step * 10, 10)
     recorder.close()
 

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from meshscope.analyze.diagnose import diagnose
+from meshscope.analyze.diagnosis import diagnose
 from meshscope.analyze.importers import import_trace
 from meshscope.probe.schema.errors import TraceFormatError
 

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from meshscope.analyze.diagnose import diagnose
+from meshscope.analyze.diagnosis import diagnose
 from meshscope.analyze.importers import import_trace
 from meshscope.analyze.load import load_trace
 from meshscope.analyze.report.diagnosis import to_text

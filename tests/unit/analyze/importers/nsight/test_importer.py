@@ -8,7 +8,7 @@ import pytest
 from tests.nsight_exports import SCHEMA, Export, process, thread
 
 from meshscope.analyze.breakdown import device_breakdown
-from meshscope.analyze.diagnose import diagnose
+from meshscope.analyze.diagnosis import diagnose
 from meshscope.analyze.importers import import_trace
 from meshscope.analyze.load import load_trace
 from meshscope.analyze.matching import match_collectives

@@ -7,7 +7,7 @@ import pytest
 from tests.synthetic import MS, Job, capture, uniform
 from tests.tables import trace_of
 
-from meshscope.analyze.diagnose import diagnose
+from meshscope.analyze.diagnosis import diagnose
 from meshscope.analyze.ledger import CLASSES
 from meshscope.probe.schema.errors import TraceFormatError
 from meshscope.probe.schema.layout import ParallelLayout
