@@ -8,6 +8,7 @@ import pandas as pd
 
 from .attribution import Attribution
 from .communication import CommunicationEvents
+from .device_steps import DeviceSteps
 from .ledger import Ledger
 from .program import Program
 from .results import Bubble, Cause, Utilization
@@ -28,6 +29,8 @@ class Account:
     attribution: Attribution | None
     """None where the recorded events do not form a replayable order."""
     utilization: Utilization
+    devices: DeviceSteps
+    """Clocks and memory use of the devices."""
     bubble: Bubble
     memory: pd.DataFrame
     waits: pd.DataFrame
@@ -49,11 +52,18 @@ class Account:
         return [] if attribution is None else [c for c in attribution.causes if c.kind == kind]
 
     def suspects(self) -> list[int]:
-        """Return the ranks that work longer than their peers by more than noise."""
+        """Return the ranks that work longer than their peers by more than noise and their clock."""
         if self.attribution is None:
             return []
         ranks = self.attribution.ranks
         return [int(rank) for rank in ranks.loc[ranks["suspect"], "rank"]]
+
+    def slow_ranks(self) -> list[int]:
+        """Return the suspects, and the ranks whose devices have a slow clock."""
+        if self.attribution is None:
+            return []
+        ranks = self.attribution.ranks
+        return [int(rank) for rank in ranks.loc[ranks["suspect"] | (ranks["clock_ns"] > 0), "rank"]]
 
     def peers_of(self, rank: int) -> list[int]:
         """Return the other ranks that run the same operations in the same stage."""

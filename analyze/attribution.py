@@ -19,16 +19,19 @@ import pandas as pd
 from .causes import (
     Overlap,
     Player,
+    SlowRanks,
     explained_by_experts,
     find_players,
     kept_overlaps,
     sequence_effect,
     suspects_of,
     with_experts,
+    without_slow_clocks,
 )
 from .communication import CommunicationEvents
 from .detection import DetectionResult
 from .detection.suspicion import cleared_ranks, detect_in, expected_work
+from .device_steps import DeviceSteps
 from .effects import Expected, Work, excess_by_rank, peer_centre, place_work
 from .intervals import IntArray
 from .ledger import WAIT_CLASSES, Ledger
@@ -48,6 +51,8 @@ MAX_CHANCE = 1e-4
 """With this little a chance of arriving last so often, a smaller z is enough."""
 MIN_EXCESS_FRAC = 0.005
 """Excess below this share of the step is not worth a suspect."""
+MIN_OVER_CLOCK = 0.1
+"""Least excess over what its slow clock cost, for a rank to be suspected besides."""
 MAX_UNSEEN = 0.2
 """Share of operations without an end above which waiting hides in the work."""
 MAX_LONELY = 0.02
@@ -59,7 +64,8 @@ class Attribution:
     """Causes, and the per-rank table behind the worker causes."""
 
     ranks: pd.DataFrame
-    """rank, peer_class, peers, excess_ns, slowdown, z, suspect."""
+    """rank, peer_class, peers, excess_ns, peer_ns, slowdown, z, suspect, and clock_ns: what a slow
+    clock cost the rank per step, which the excess is without."""
     limits: tuple[str, ...]
     causes: tuple[Cause, ...] = ()
     """Empty where the capture does not tell whom ranks waited for."""
@@ -77,25 +83,30 @@ def attribute(
     ledger: Ledger,
     events: CommunicationEvents,
     waits: pd.DataFrame,
+    devices: DeviceSteps,
 ) -> Attribution:
     """Return the causes of loss of the analysed steps.
 
     A rank is suspected when its work exceeds that of its peers by more than noise;
     over few steps that is hard to tell, and arriving last far more often than by
     chance counts as the second witness. Where microbatches are recorded, the detection
-    is a third one, and clears ranks that only had more work.
+    is a third one, and clears ranks that only had more work. What a slow clock cost is
+    taken out before.
     """
-    work = place_work(trace, program, ledger)
+    recorded = place_work(trace, program, ledger)
+    work, clocks = without_slow_clocks(recorded, program, ledger, devices)
+    del recorded
     hidden = events.unseen_frac > MAX_UNSEEN
     detection = None if hidden else detect_in(trace, program.windows, ledger)
     peers = peer_centre(work)
-    ranks = excess_by_rank(work, peers)
+    ranks = _compared(work, peers)
     measured = program.windows.step_time_ns
     unlike = ranks.loc[_is_suspect(ranks, waits, measured, detection), "rank"].tolist()
     unlike += [] if detection is None else [verdict.rank for verdict in detection.suspects]
+    unlike += [rank for clock in clocks for rank in clock.ranks]
     sequence = sequence_effect(trace, program, ledger, work, unlike)
     expected = _expected(work, ranks, Expected(peers, sequence), detection)
-    ranks = excess_by_rank(work, expected.work_ns)
+    ranks = _compared(work, expected.work_ns)
     ranks["suspect"] = _is_suspect(ranks, waits, measured, detection) & (not hidden)
     limits = tuple(_limits(work, program, events))
     if hidden or events.lonely_frac > MAX_LONELY:
@@ -105,9 +116,10 @@ def attribute(
     slowdowns = dict(zip(slow["rank"].tolist(), slow["slowdown"].tolist(), strict=True))
     by_experts = explained_by_experts(events.frame, slowdowns)
     suspects = with_experts(trace, suspects_of(trace, excess, MAX_SUSPECTS), by_experts)
-    players, overlaps = find_players(trace, program, ledger, work, expected, suspects)
+    slow_ranks = SlowRanks(suspects, clocks)
+    players, overlaps = find_players(trace, program, ledger, work, expected, slow_ranks)
     # Not needed any more, and as large as the replays that follow.
-    del work, peers, sequence, expected
+    del work, peers, sequence, expected, clocks
     masks = coalitions(unions_of([player.union for player in players]))
     times, waiting = _replayed(program, players, overlaps, masks)
     return Attribution(
@@ -127,7 +139,14 @@ def _expected(
     seen = set(ranks.loc[ranks["z"] >= MIN_Z, "rank"].tolist())
     if peers.unequal_ns is not None:
         peers = peers._replace(work_ns=peer_centre(work, peers.unequal_ns))
-    return expected_work(work, peers, seen, detection)
+    clocked = set(ranks.loc[ranks["clock_ns"] > 0, "rank"].tolist())
+    return expected_work(work, peers, seen, detection, clocked)
+
+
+def _compared(work: Work, expected_ns: FloatArray) -> pd.DataFrame:
+    """Return how much longer each rank works than expected, and what its clock cost besides."""
+    ranks = excess_by_rank(work, expected_ns)
+    return ranks.assign(clock_ns=_clock_by_rank(work, ranks["rank"]))
 
 
 def _causes(
@@ -186,9 +205,20 @@ def _is_suspect(
     z, excess = ranks["z"].to_numpy(np.float64), ranks["excess_ns"].to_numpy(np.float64)
     unlikely = (z >= MIN_Z) | ((z >= MIN_Z_IF_LAST) & (chance <= MAX_CHANCE))
     found = [] if detection is None else [verdict.rank for verdict in detection.suspects]
-    unlikely |= np.isin(ranks["rank"], found)
+    clock = ranks["clock_ns"].to_numpy(np.float64)
+    # The detection does not know of clocks.
+    unlikely |= np.isin(ranks["rank"], found) & (clock == 0)
+    unlikely &= excess >= MIN_OVER_CLOCK * clock
     unlikely &= ~np.isin(ranks["rank"], cleared_ranks(ranks, detection))
     return np.asarray(unlikely & (excess >= MIN_EXCESS_FRAC * measured))
+
+
+def _clock_by_rank(work: Work, rank: pd.Series) -> FloatArray:
+    """Return what a slow clock cost each rank per step, ns."""
+    cells = work.cells[work.cells["clock_ns"] > 0]
+    steps = work.cells["step"].nunique()
+    mean = cells.groupby("rank")["clock_ns"].sum() / max(steps, 1)
+    return rank.map(mean).fillna(0.0).to_numpy(np.float64)
 
 
 def _limits(work: Work, program: Program, events: CommunicationEvents) -> list[str]:

@@ -13,16 +13,21 @@ from .attribution import MAX_UNSEEN, Attribution
 from .bubble import microbatches_of, schedule_of
 from .causes import ranks_of
 from .findings import find
-from .ledger import CLASSES, COMPUTE_CLASSES, Ledger
+from .ledger import CLASSES, REFINED
 from .measure import measure
 from .memory import peak_memory_frac
 from .recording import probe_cost
-from .refinement import Refinement, refine_compute
+from .refinement import SLOWED, Refinement, refine_compute, refine_ledger
 from .results import Bar, Diagnosis
 from .stepless import diagnose_without_steps, has_no_steps
 from .trace import Trace
 from .waiting import traffic_by_group
 from .words import sentence
+
+_BARS = (*SLOWED, *REFINED, *(name for name in CLASSES if name not in SLOWED))
+"""The classes of the refined ledger in the order of the waterfall."""
+_SLOW_RANKS = ("straggler_rank", "clock_throttle")
+"""Causes that make single ranks slow."""
 
 
 def diagnose(trace: Trace) -> Diagnosis:
@@ -43,18 +48,21 @@ def diagnosis_of(account: Account) -> Diagnosis:
     """Return the diagnosis of a run that was measured already."""
     trace = account.trace
     findings = find(account)
-    refinement = refine_compute(trace, account.windows, account.ledger, account.utilization)
+    ledger = refine_ledger(account.ledger.by_step, account.devices)
+    refinement = refine_compute(
+        trace, account.windows, ledger, account.utilization, account.devices
+    )
     attribution = account.attribution
     measured = account.windows.step_time_ns
     return Diagnosis(
         run=_run_header(account),
         step_time_ns=measured,
         utilization=account.utilization,
-        waterfall=waterfall(account.ledger, refinement, measured),
+        waterfall=waterfall(ledger, refinement, measured),
         causes=attribution.causes if attribution else (),
         findings=findings,
         limits=(*account.limits, *map(sentence, refinement.limits)),
-        ledger=account.ledger.by_step,
+        ledger=ledger,
         stragglers=_stragglers(account),
         bubble=account.bubble,
         memory=account.memory,
@@ -69,23 +77,19 @@ def diagnosis_of(account: Account) -> Diagnosis:
     )
 
 
-def waterfall(ledger: Ledger, refinement: Refinement, step_time_ns: float) -> tuple[Bar, ...]:
-    """Return the classes of the ledger as shares of the step time, which sum to 1.
+def waterfall(ledger: pd.DataFrame, refinement: Refinement, step_time_ns: float) -> tuple[Bar, ...]:
+    """Return the classes of the refined ledger as shares of the step time, which sum to 1.
 
     Where MFU is known, the parts of compute take the place of its classes.
     """
-    by_step = ledger.by_step
-    total = float(by_step["step_ns"].sum())
-    shares = {name: float(by_step[name].sum()) / total for name in CLASSES}
+    total = float(ledger["step_ns"].sum())
+    shares = {name: float(ledger[name].sum()) / total for name in _BARS}
     bars: list[tuple[str, float]] = []
     if refinement.frac:
         bars = list(refinement.frac.items())
-        shares = {
-            name: frac
-            for name, frac in shares.items()
-            if name not in COMPUTE_CLASSES or name == "optimizer"
-        }
-    bars += [(name, frac) for name, frac in shares.items() if frac > 0 or name == "unattributed"]
+        shares = {name: frac for name, frac in shares.items() if name not in (*SLOWED, *REFINED)}
+    shown = {"unattributed", *(name for name in REFINED if ledger[name].notna().any())}
+    bars += [(name, frac) for name, frac in shares.items() if frac > 0 or name in shown]
     return tuple(Bar(name=name, frac=frac, dur_ns=frac * step_time_ns) for name, frac in bars)
 
 
@@ -118,18 +122,27 @@ def _stragglers(account: Account) -> pd.DataFrame:
     if attribution is None:
         table = table.assign(slowdown=np.nan, excess_ns=np.nan, removal_gain_frac=np.nan)
     else:
-        excess = attribution.ranks[["rank", "slowdown", "excess_ns"]]
-        table = table.merge(excess, on="rank", how="left")
-        gains = {
-            rank: cause.removal_gain_frac
-            for cause in attribution.causes
-            if cause.kind == "straggler_rank"
-            for rank in ranks_of(cause)
-        }
+        table = table.merge(_excess(attribution.ranks), on="rank", how="left")
+        gains: dict[int, float] = {}
+        for cause in attribution.causes:
+            if cause.kind in _SLOW_RANKS:
+                for rank in ranks_of(cause):
+                    gains[rank] = max(cause.removal_gain_frac, gains.get(rank, 0.0))
         table["removal_gain_frac"] = table["rank"].map(gains)
     table = table.merge(account.waits, on="rank", how="left")
     return table.sort_values(
         ["removal_gain_frac", "excess_ns", "wait_caused_ns"], ascending=False, ignore_index=True
+    )
+
+
+def _excess(ranks: pd.DataFrame) -> pd.DataFrame:
+    """Return how much longer each rank works than its peers, with what its clock costs."""
+    return pd.DataFrame(
+        {
+            "rank": ranks["rank"],
+            "slowdown": ranks["slowdown"] + ranks["clock_ns"] / ranks["peer_ns"],
+            "excess_ns": ranks["excess_ns"] + ranks["clock_ns"],
+        }
     )
 
 
@@ -150,7 +163,7 @@ def _metrics(account: Account) -> dict[str, float | None]:
     attribution: Attribution | None = account.attribution
     slowdown = None
     if attribution is not None and attribution.replayed_ns is not None:
-        gain = sum(c.share_frac for c in attribution.causes if c.kind == "straggler_rank")
+        gain = sum(c.share_frac for c in attribution.causes if c.kind in _SLOW_RANKS)
         slowdown = 1.0 / (1.0 - gain) if gain < 1 else None
     return {
         "mfu": account.utilization.mfu,

@@ -45,9 +45,10 @@ class Work:
     """Cell of each work edge."""
     cells: pd.DataFrame
     """rank, step, interval, peer_class (-1: deviates from its peers), work_ns (without the
-    stalls of its host), compute_ns."""
+    stalls of its host), compute_ns, clock_ns (what a slow clock of its device cost, which the
+    other two are without)."""
     edge_work_ns: FloatArray
-    """Work of each edge without the stalls of its host."""
+    """Work of each edge without the stalls of its host, and without what slow clocks cost."""
     edge_host_ns: dict[str, FloatArray]
     """Time of each edge in the host classes of the ledger that occur at all."""
     peer_class: dict[int, int]
@@ -79,19 +80,20 @@ def place_work(trace: Trace, program: Program, ledger: Ledger) -> Work:
     )
     work = marks["work_ns"].to_numpy()[edge].astype(np.float64)
     host = {
-        name: _time_inside(marks, edge, ledger, [class_code(name)])
+        name: time_inside(marks, edge, ledger, [class_code(name)])
         for name in STALLS
         if ledger.by_step[name].any()
     }
     for stall in host.values():
         work -= stall
-    compute = _time_inside(marks, edge, ledger, list(map(class_code, COMPUTE_CLASSES)))
+    compute = time_inside(marks, edge, ledger, list(map(class_code, COMPUTE_CLASSES)))
     cell, first = _numbered_runs(*keys)
     names = ("rank", "step", "interval")
     cells = pd.DataFrame({name: key[first] for name, key in zip(names, keys, strict=True)})
     del keys
     cells["work_ns"] = np.bincount(cell, weights=work, minlength=len(cells))
     cells["compute_ns"] = np.bincount(cell, weights=compute, minlength=len(cells))
+    cells["clock_ns"] = 0.0
     classes, class_of_rank, deviating = _peer_classes(program, stage)
     run, head = _numbered_runs(cells["rank"].to_numpy(), cells["step"].to_numpy())
     row = pd.MultiIndex.from_frame(cells.loc[head, ["rank", "step"]])
@@ -145,7 +147,7 @@ def _numbered_runs(*keys: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArr
     return number, order[first]
 
 
-def _time_inside(
+def time_inside(
     marks: pd.DataFrame, edge: IntArray, ledger: Ledger, codes: list[int]
 ) -> FloatArray:
     """Return the time of some classes inside each work edge.
@@ -321,7 +323,7 @@ def excess_by_rank(work: Work, peer_ns: FloatArray) -> pd.DataFrame:
     """Return how much longer each rank works than its peers, with its significance.
 
     Returns:
-        One row a rank: rank, peer_class, peers, excess_ns (mean per step), slowdown
+        One row a rank: rank, peer_class, peers, excess_ns and peer_ns (means per step), slowdown
         (own work over that of the peers), z (mean excess over its standard error).
         NaN without peers. The noise behind the standard error is the median over all
         ranks of their spread across steps, long stalls included: the spread of a rank
@@ -344,6 +346,7 @@ def excess_by_rank(work: Work, peer_ns: FloatArray) -> pd.DataFrame:
     table = pd.DataFrame(
         {
             "excess_ns": by_rank.mean(),
+            "peer_ns": peer_mean,
             "slowdown": sums["work_ns"] / sums["peer_ns"],
             "z": by_rank.mean() / error,
         }

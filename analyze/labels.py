@@ -11,6 +11,8 @@ _NAMES = {
     "useful": "useful model FLOPs at peak",
     "kernel_inefficiency": "compute, slower than peak",
     "contention": "compute, slowed by communication",
+    "clock": "compute, below the full clock",
+    "memory_bound": "compute, bound by memory bandwidth",
     "compute": "device compute",
     "compute_or_communication": "compute and communication, not told apart",
     "exposed_sums": "communication: waiting and on the wire",

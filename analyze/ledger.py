@@ -49,6 +49,8 @@ CLASSES = (
     UNATTRIBUTED,
 )
 """All classes of the ledger, in the order of the waterfall."""
+REFINED = ("clock", "memory_bound")
+"""Classes that samples of the devices take out of computing afterwards (``refinement``)."""
 
 _CODE = {name: code for code, name in enumerate(CLASSES)}
 _AXES = [axis.value for axis in Axis]

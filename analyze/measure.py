@@ -12,6 +12,7 @@ from .attribution import attribute
 from .bubble import pipeline_bubble
 from .clocks import clock_offsets
 from .communication import CommunicationEvents, communication_events
+from .device_steps import device_steps
 from .effects import stage_of_ranks
 from .ledger import Ledger, build_ledger
 from .memory import memory_by_stage
@@ -42,10 +43,12 @@ def measure(trace: Trace) -> Account:
     corrections = trace.frame("clock_sync")
     errors_ns = dict(zip(corrections["host"].astype(str), corrections["error_ns"], strict=True))
     offsets = clock_offsets(events, trace.clock_of, errors_ns)
+    use = utilization(trace, windows.step_time_ns)
+    devices = device_steps(trace, windows, use.peak_flops)
     program, replay_limits = _program(windows, events, ledger, offsets)
     attribution = None
     if program is not None:
-        attribution = attribute(trace, program, ledger, events, waits)
+        attribution = attribute(trace, program, ledger, events, waits, devices)
         replay_limits = attribution.limits
     seen_limits = (*trace.limits, *_clock_limits(trace), *level_limits(trace))
     limits = (*seen_limits, *windows.limits, *events.limits, *replay_limits)
@@ -56,7 +59,8 @@ def measure(trace: Trace) -> Account:
         ledger=ledger,
         program=program,
         attribution=attribution,
-        utilization=utilization(trace, windows.step_time_ns),
+        utilization=use,
+        devices=devices,
         bubble=pipeline_bubble(trace, ledger),
         memory=memory_by_stage(trace),
         waits=waits,

@@ -31,7 +31,7 @@ class Bar:
     """One bar of the waterfall: a class of time, averaged over ranks and steps."""
 
     name: str
-    """Class: ``useful``, ``kernel_inefficiency``, ``exposed_tp_wait``, ``idle`` …"""
+    """Class: ``useful``, ``clock``, ``kernel_inefficiency``, ``exposed_tp_wait`` …"""
     frac: float
     """Share of the step time; all bars sum to 1."""
     dur_ns: float
@@ -138,7 +138,8 @@ class Diagnosis:
     """Most costly first."""
     limits: tuple[str, ...]
     ledger: pd.DataFrame
-    """One row a rank and step: rank, step, step_ns and one column per class in ns, which sum to step_ns."""
+    """One row a rank and step: rank, step, step_ns and one column per class in ns, which sum to
+    step_ns; ``clock`` and ``memory_bound`` are NaN where they are not known."""
     stragglers: pd.DataFrame
     """One row a rank: rank, pp, dp, tp, slowdown, excess_ns, removal_gain_frac, wait_ns, early_ns, wait_caused_ns, arrived_last, collectives (waits are sums over the analysed steps)."""
     bubble: Bubble

@@ -8,7 +8,7 @@ import pandas as pd
 
 from meshscope.probe.schema.terms import Axis
 
-from .ledger import CLASSES
+from .ledger import CLASSES, REFINED
 from .memory import memory_by_stage
 from .results import Bubble, Diagnosis, Finding, Utilization
 from .rules.capture import missing_ranks
@@ -63,7 +63,7 @@ def diagnose_without_steps(trace: Trace) -> Diagnosis:
         causes=(),
         findings=tuple(found),
         limits=tuple(map(sentence, limits)),
-        ledger=pd.DataFrame(columns=["rank", "step", "step_ns", *CLASSES]),
+        ledger=pd.DataFrame(columns=["rank", "step", "step_ns", *CLASSES, *REFINED]),
         stragglers=_ranks(trace),
         bubble=Bubble(
             None, None, pd.DataFrame(columns=["stage", "wait_ns", "wait_frac"]), _NO_STEPS

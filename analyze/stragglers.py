@@ -8,11 +8,12 @@ import pandas as pd
 
 from meshscope.probe.schema.terms import FindingKind
 
-from .ledger import COMPUTE_CLASSES
+from .ledger import COMPUTE_CLASSES, REFINED
 from .results import Diagnosis, Finding
 
+_SLOW_RANKS = (FindingKind.STRAGGLER_RANK, FindingKind.CLOCK_THROTTLE)
 _KINDS = (
-    FindingKind.STRAGGLER_RANK,
+    *_SLOW_RANKS,
     FindingKind.STAGE_IMBALANCE,
     FindingKind.HANG,
     FindingKind.CRASH,
@@ -27,7 +28,7 @@ class Stragglers:
     step_time_ns: float | None
     """Mean length of the analysed steps; None without steps."""
     findings: tuple[Finding, ...]
-    """Slow ranks, unequal stages, and who did not arrive, most costly first."""
+    """Slow ranks and clocks, unequal stages, and who did not arrive, most costly first."""
     ranks: pd.DataFrame
     """Those of ``Diagnosis.stragglers`` with share_frac, direct_ns, induced_wait_ns and ``named``:
     whether a finding names the rank. NaN where a rank is no cause of its own."""
@@ -54,19 +55,19 @@ def find_stragglers(diagnosis: Diagnosis) -> Stragglers:
 
 
 def _ranks(diagnosis: Diagnosis) -> pd.DataFrame:
-    causes = {
-        cause.where["rank"]: cause
-        for cause in diagnosis.causes
-        if cause.kind == FindingKind.STRAGGLER_RANK.value and "rank" in cause.where
-    }
+    causes = [c for c in diagnosis.causes if c.kind in _SLOW_RANKS and "rank" in c.where]
     named = {
         found.where["rank"]
         for found in diagnosis.findings
-        if found.kind is FindingKind.STRAGGLER_RANK and "rank" in found.where
+        if found.kind in _SLOW_RANKS and "rank" in found.where
     }
     table = diagnosis.stragglers.copy()
     for column in ("share_frac", "direct_ns", "induced_wait_ns"):
-        values = {rank: getattr(cause, column) for rank, cause in causes.items()}
+        values: dict[int, float] = {}
+        for cause in causes:
+            # A rank may be slow by its clock, and besides.
+            rank = cause.where["rank"]
+            values[rank] = values.get(rank, 0.0) + getattr(cause, column)
         table[column] = table["rank"].map(values).astype("float64")
     table["named"] = table["rank"].isin(named)
     return table
@@ -99,7 +100,7 @@ def _stages(diagnosis: Diagnosis) -> pd.DataFrame:
     stage = dict(zip(ranks["rank"].tolist(), ranks["pp"].tolist(), strict=True))
     if ledger.empty or not stage or min(stage.values()) < 0:
         return pd.DataFrame(columns=["stage", "ranks", "compute_ns"])
-    compute = ledger[list(COMPUTE_CLASSES)].sum(axis=1).groupby(ledger["rank"]).mean()
+    compute = ledger[[*COMPUTE_CLASSES, *REFINED]].sum(axis=1).groupby(ledger["rank"]).mean()
     groups = compute.groupby([stage[rank] for rank in compute.index])
     table = pd.DataFrame({"ranks": groups.size(), "compute_ns": groups.median()})
     return table.rename_axis("stage").reset_index()

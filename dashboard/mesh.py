@@ -9,8 +9,9 @@ import numpy.typing as npt
 import pandas as pd
 
 from meshscope.analyze import Diagnosis
+from meshscope.analyze.ledger import COMPUTE_CLASSES, REFINED
 
-_COMPUTE = ("forward", "backward", "recompute", "optimizer", "compute")
+_COMPUTE = (*COMPUTE_CLASSES, *REFINED)
 FloatMatrix = npt.NDArray[np.float64]
 
 

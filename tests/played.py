@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from meshscope.analyze.trace import Trace
@@ -28,10 +29,15 @@ def play(
     level: CaptureLevel = CaptureLevel.COLLECTIVES,
     slot_count: int = 64,
     empty_ring: bool = False,
+    into: Path | None = None,
+    device_name: str = "CPU",
+    devices: Mapping[int, str] | None = None,
 ) -> Path:
     """Record a trace anew; return the run. The ring is small, so that it keeps little.
 
     With ``empty_ring`` it keeps nothing but spans of no length that come at the end.
+
+    ``into`` names a run that is there already, ``devices`` the device of each rank.
 
     Below the level ``collectives`` no communication is recorded, below ``stages`` no span.
     """
@@ -40,14 +46,15 @@ def play(
         "layout": trace.layout.to_json(),
         "schedule": trace.run["schedule"],
         "microbatches": trace.run["microbatches"],
-        "device_name": "CPU",
+        "device_name": device_name,
     }
-    path = create_run(root, "run", run)
+    path = create_run(root, "run", run) if into is None else into
     for rank in trace.ranks:
         settings = StorageSettings(
             wake_s=3600.0, slot_count=slot_count, free_floor_frac=0.0, full_records=full
         )
-        recorder = Recorder(path, rank, settings=settings)
+        uuid = (devices or {}).get(rank)
+        recorder = Recorder(path, rank, device_uuid=uuid, settings=settings)
         _play_rank(trace, rank, recorder, level)
         for _ in range(4 if empty_ring else 0):
             for _ in range(slot_count // 3):

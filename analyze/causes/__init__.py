@@ -1,28 +1,32 @@
 """The causes of loss: what each of them adds to the edges of the replay graph.
 
-One module a family: slow ranks, unequal stages, unequal data, stalls of the host,
-degraded wires. Effects are nested, so that none is counted twice::
+One module a family: slow clocks, slow ranks, unequal stages, unequal data, stalls of the
+host, degraded wires. Effects are nested, so that none is counted twice::
 
-    recorded work = centre of equal stages + stage + rank + data + jitter + host stalls
+    recorded work = centre of equal stages + stage + rank + data + jitter + clock + host stalls
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 from ..effects import Expected, Work, repaired_work, stage_centre
 from ..ledger import Ledger
 from ..program import Program
 from ..trace import Trace
+from .clocks import SlowClock, clock_cells, of_single_ranks, without_slow_clocks
 from .data import sequence_effect
 from .degraded import Degraded, degraded_places
 from .experts import expert_loads, explained_by_experts
 from .host import HOST_CAUSES, host_players
-from .overlaps import Overlap, kept_overlaps, mean_passes, overlap_stages
+from .overlaps import Overlap, kept_overlaps, longer_by_factor, mean_passes, with_overlaps
 from .player import Player, Union, spread
 from .stages import stage_players
 from .wires import wire_players
 from .workers import Suspect, ranks_of, suspects_of, with_experts, worker_players
 
 CAUSES = (
+    "clock_throttle",
     "straggler_rank",
     "expert_imbalance",
     "stage_imbalance",
@@ -39,6 +43,8 @@ __all__ = [
     "Degraded",
     "Overlap",
     "Player",
+    "SlowClock",
+    "SlowRanks",
     "Suspect",
     "Union",
     "degraded_places",
@@ -46,11 +52,22 @@ __all__ = [
     "explained_by_experts",
     "find_players",
     "kept_overlaps",
+    "of_single_ranks",
     "ranks_of",
     "sequence_effect",
     "suspects_of",
     "with_experts",
+    "without_slow_clocks",
 ]
+
+
+class SlowRanks(NamedTuple):
+    """Ranks that are players of their own."""
+
+    suspects: list[Suspect]
+    """Those that work longer than their peers."""
+    clocks: list[SlowClock]
+    """Those whose devices have slow clocks."""
 
 
 def find_players(
@@ -59,7 +76,7 @@ def find_players(
     ledger: Ledger,
     work: Work,
     expected: Expected,
-    suspects: list[Suspect],
+    slow: SlowRanks,
 ) -> tuple[list[Player], list[Overlap]]:
     """Return all causes that the capture can tell apart, and what two of them have together.
 
@@ -67,14 +84,16 @@ def find_players(
         trace: The capture.
         program: The replay graph.
         ledger: The ledger of the same steps.
-        work: The recorded work by cell.
+        work: The recorded work by cell, without what slow clocks cost.
         expected: What each cell would have taken on a healthy rank.
-        suspects: The ranks that are players of their own.
+        slow: The ranks that are players of their own.
     """
-    slow = [rank for suspect in suspects for rank in suspect.ranks]
-    reference = repaired_work(work, expected.work_ns, slow)
+    suspects, clocks = slow
+    suspected = [rank for suspect in suspects for rank in suspect.ranks]
+    reference = repaired_work(work, expected.work_ns, suspected)
     residual = reference - stage_centre(work, reference)
     players = [
+        *(Player("clock_throttle", own.where, Union.WORKERS, own.effect) for own in clocks),
         *worker_players(work, reference, suspects),
         *stage_players(trace, program, ledger, work, reference),
     ]
@@ -85,7 +104,8 @@ def find_players(
     players.append(Player("jitter", {}, Union.DATA, spread(work, residual)))
     players += host_players(program, work)
     players += wire_players(program)
-    if not suspects:
-        return players, []
-    passes = mean_passes(trace, program, ledger)
-    return overlap_stages(work, reference, suspects, players, passes)
+    longer = [clock_cells(work, clock) for clock in clocks]
+    if suspects:
+        passes = mean_passes(trace, program, ledger)
+        longer += longer_by_factor(work, reference, suspects, passes)
+    return with_overlaps(work, longer, players)

@@ -93,6 +93,8 @@ def _excess(passes: pd.DataFrame, *, alone: bool) -> pd.Series | None:
         of_step = [passes["rank"], passes["step"], passes["kind"]]
         own = own - own.groupby(of_step).transform("mean")
         seen = others - others.groupby(of_step).transform("mean")
+        # A rank that is slow in a step is so in both directions, which is not the data's.
+        others = others.where(~passes["is_slow"], seen)
     # What a slow rank adds to its passes would be taken for their not following the data.
     telling = ~passes["is_slow"] if not passes["is_slow"].all() else slice(None)
     slope = _slope(own[telling], seen[telling], len(passes.drop_duplicates(_MICROBATCH)))

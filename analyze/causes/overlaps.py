@@ -1,13 +1,15 @@
 """Work that two causes have together: a slow rank on a stage that is not like the others.
 
 A device that is slow by a factor takes that factor longer for the extra work of its
-stage too. That part of the time is gone whichever of the two is repaired, so it belongs
-to both: each cause has it alone, and together they have it once. A rank that loses a
-time for each pass, whatever the pass is, has no such part.
+stage too, and one with a slow clock for what else makes it slow. That part of the time is
+gone whichever of the two is repaired, so it belongs to both: each cause has it alone, and
+together they have it once. A rank that loses a time for each pass, whatever the pass is,
+has no such part.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +26,8 @@ from .passes import computing_pieces
 from .player import Player
 from .workers import Suspect
 
+_OF_WORK = ("stage_imbalance", "straggler_rank")
+"""Kinds whose time on a slow rank is longer by the factor that the rank is slow by."""
 MIN_SPREAD = 0.1
 """Least deviation of a rank's kinds of passes, over their mean, that can show what is proportional."""
 
@@ -39,32 +43,23 @@ class Overlap(NamedTuple):
     """What both have of the edges of the program, negative: it counts once if both are repaired."""
 
 
-def overlap_stages(
-    work: Work,
-    reference: FloatArray,
-    suspects: list[Suspect],
-    players: list[Player],
-    passes: pd.Series,
+def with_overlaps(
+    work: Work, longer: Sequence[FloatArray], players: list[Player]
 ) -> tuple[list[Player], list[Overlap]]:
-    """Return the players with what stages cost on slow ranks, and what they share with these.
+    """Return the players with what they cost on slow ranks, and what they share with these.
 
     Args:
         work: The recorded work by cell.
-        reference: That work with the slow ranks repaired, ns per cell.
-        suspects: The slow ranks; the first players are theirs, in this order.
+        longer: By which share each cell takes longer by a factor because of each of the
+            first players.
         players: All players.
-        passes: As ``mean_passes`` gives them.
     """
     changed, overlaps = list(players), []
-    longer = _longer_by(work, reference)
-    for first, suspect in enumerate(suspects):
-        slow = [rank for rank in suspect.ranks if _is_by_factor(work, passes, rank)]
-        on_rank = np.isin(work.cells["rank"].to_numpy(), slow)
-        share = np.where(on_rank, longer, 0.0)
+    for first, share in enumerate(longer):
         if not share.any():
             continue
         for second, player in enumerate(players):
-            if player.kind != "stage_imbalance":
+            if second <= first or player.kind not in _OF_WORK:
                 continue
             shared = player.effect.ns * share[work.cell[player.effect.edge]]
             touched = np.flatnonzero(shared)
@@ -78,6 +73,23 @@ def overlap_stages(
                     )
                 )
     return changed, overlaps
+
+
+def longer_by_factor(
+    work: Work, reference: FloatArray, suspects: list[Suspect], passes: pd.Series
+) -> list[FloatArray]:
+    """Return, for each suspect, by which share its ranks work longer in a step; 0 if by a time.
+
+    Args:
+        work: The recorded work by cell.
+        reference: That work with the slow ranks repaired, ns per cell.
+        suspects: The slow ranks.
+        passes: As ``mean_passes`` gives them.
+    """
+    longer = _longer_by(work, reference)
+    rank = work.cells["rank"].to_numpy()
+    slow = [[one for one in own.ranks if _is_by_factor(work, passes, one)] for own in suspects]
+    return [np.where(np.isin(rank, ranks), longer, 0.0) for ranks in slow]
 
 
 def mean_passes(trace: Trace, program: Program, ledger: Ledger) -> pd.Series:

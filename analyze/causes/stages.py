@@ -66,6 +66,13 @@ def _scale(work: Work, reference: FloatArray) -> FloatArray:
         return np.where(recorded > 0, reference / recorded, 0.0)
 
 
+def _unslowed(work: Work) -> FloatArray:
+    """Return what is left of each cell's computing without the cost of a slow clock, as a share."""
+    clock = work.cells["clock_ns"].to_numpy()
+    whole = work.cells["compute_ns"].to_numpy() + clock
+    return 1.0 - clock / np.where(whole > 0, whole, 1.0)
+
+
 def _excess_of_stages(work: Work, compute: pd.Series, stage: IntArray) -> FloatArray | None:
     """Return what each cell computes more than with equal stages; negative on a light stage."""
     centre = _centres(work, compute.to_numpy(np.float64), stage)
@@ -90,7 +97,7 @@ def _excess_of_chunks(
         return None
     pieces = computing_pieces(spans, ledger)
     cell = work.cell[edge_of_pieces(program, pieces)]
-    compute = pieces["dur_ns"].to_numpy() * scale[cell]
+    compute = pieces["dur_ns"].to_numpy() * (scale * _unslowed(work))[cell]
     spans["compute_ns"] = np.bincount(pieces["span"], weights=compute, minlength=len(spans))
     spans["stage"] = spans["rank"].map(work.stage)
     keys = ["kind", "stage", "chunk"]

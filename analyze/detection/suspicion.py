@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 import numpy as np
 import pandas as pd
 
@@ -35,6 +37,7 @@ def expected_work(
     peers: Expected,
     seen_by_peers: set[int],
     detection: DetectionResult | None,
+    clocked: Set[int],
 ) -> Expected:
     """Return what each cell should have taken.
 
@@ -44,10 +47,11 @@ def expected_work(
     does not tell where in a step the time was lost.
 
     Args:
-        work: The recorded work by cell.
+        work: The work by cell, without what slow clocks cost.
         peers: What the peers of each cell's rank worked, or would have on its microbatches.
         seen_by_peers: Ranks that exceed their peers by more than noise.
         detection: The slow ranks.
+        clocked: Ranks with a slow clock, whose slow-downs contain what is taken out already.
     """
     told = [] if detection is None else _told_otherwise(detection)
     if not told:
@@ -56,6 +60,8 @@ def expected_work(
     rank, step = work.cells["rank"].to_numpy(), work.cells["step"].to_numpy()
     own, compute = work.cells["work_ns"].to_numpy(), work.cells["compute_ns"].to_numpy()
     for verdict in told:
+        if verdict.rank in clocked:
+            continue
         mine = rank == verdict.rank
         has_peers = bool(np.isfinite(expected[mine]).any())
         if has_peers and (is_told or verdict.rank in seen_by_peers):

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
+from functools import reduce
+from operator import or_
 from typing import Any
+
+import pandas as pd
 
 from meshscope.probe.schema.terms import FindingKind
 
 from ..account import Account
 from ..causes import ranks_of
-from ..device_health import THROTTLES, device_health
+from ..causes.clocks import MAX_RATIO
+from ..device_health import POWER_CAP, THROTTLES, device_health
+from ..device_steps import HOLD_NS
 from ..results import Cause, Finding, Where
 from ..words import counted
-from .grading import severity
+from .grading import MIN_COST, severity
 
 MIN_THROTTLED = 0.1
 """Share of the samples with a fault reason from which a device counts as throttled."""
@@ -34,43 +40,71 @@ Row = dict[Hashable, Any]
 def clock_throttle(account: Account) -> Iterator[Finding]:
     """Devices that the driver holds back, or whose clock is below that of their peers.
 
-    Ranks of one host with the same reasons are one finding: they share cooling and power.
+    What a lower clock costs the replay tells, one cause a host. Of a device that is held
+    back without being slower than its peers no cost is known; ranks of one host with the
+    same reasons are one finding, for they share cooling and power.
+    """
+    if account.windows.frame.empty or account.trace.per_step_clock:
+        return
+    rows = _rows(account)
+    told: set[int] = set()
+    for cause in account.causes("clock_throttle"):
+        own = rows[rows["rank"].isin(ranks_of(cause))]
+        cost = max(cause.share_frac, cause.removal_gain_frac)
+        if cost >= MIN_COST or own["flagged"].any():
+            told.update(ranks_of(cause))
+            yield _finding(account, own.to_dict("records"), cause)
+    flagged = rows[rows["flagged"] & ~rows["rank"].isin(told)]
+    for _, own in flagged.groupby(["host", "reasons"]):
+        yield _finding(account, own.to_dict("records"), None)
+
+
+def _rows(account: Account) -> pd.DataFrame:
+    """Return what was sampled of each rank's device at work, and what its clock cost the rank.
+
+    Returns:
+        Columns of ``device_health``, and ``ratio`` (clock over that of its peers, in the slow
+        steps if there are any), ``slow``, ``flagged``, ``reasons``, ``first`` and ``last`` (slow
+        step), ``clock_ns`` (its cost per step).
     """
     frame, shift_ns = account.windows.frame, account.windows.default_shift_ns
-    if frame.empty or account.trace.per_step_clock:
-        return
     begin_ns = int(frame["start_ns"].min()) - shift_ns
     end_ns = int(frame["end_ns"].max()) - shift_ns
-    health = device_health(account.trace, begin_ns, end_ns)
-    ratio = health["clock_hz"] / health["peer_hz"]
-    slow = ratio <= MAX_CLOCK_RATIO
-    throttled = health["throttled_frac"] >= MIN_THROTTLED
+    rows = device_health(account.trace, begin_ns - HOLD_NS, end_ns + HOLD_NS)
+    steps = account.devices.frame
+    by_step = steps.assign(ratio=steps["clock_hz"] / steps["peer_hz"])
+    slow_steps = by_step[by_step["ratio"] <= MAX_RATIO].groupby("rank")
+    found = slow_steps.agg(ratio=("ratio", "mean"), first=("step", "min"), last=("step", "max"))
+    rows = rows.merge(found, on="rank", how="left")
+    slow = rows["clock_hz"] / rows["peer_hz"] <= MAX_CLOCK_RATIO
+    throttled = rows["throttled_frac"] >= MIN_THROTTLED
     # At the power cap all busy devices arrive; only one that is slower for it is named.
-    reasons = health["mask"].where(slow, health["mask"] & ~0x04)
-    found = health.assign(ratio=ratio, slow=slow, reasons=reasons)[slow | throttled]
-    for _, rows in found.groupby(["host", "reasons"]):
-        first = rows.iloc[0]
-        yield _finding(account, str(first["host"]), int(first["reasons"]), rows.to_dict("records"))
+    reasons = rows["mask"].where(rows["ratio"].notna(), rows["mask"] & ~POWER_CAP)
+    cost = dict[int, float]()
+    if account.attribution is not None:
+        ranks = account.attribution.ranks
+        cost = dict(zip(ranks["rank"].tolist(), ranks["clock_ns"].tolist(), strict=True))
+    return rows.assign(
+        slow=slow,
+        flagged=slow | throttled,
+        reasons=reasons,
+        clock_ns=rows["rank"].map(cost).fillna(0.0),
+    )
 
 
-def _finding(account: Account, host: str, mask: int, rows: list[Row]) -> Finding:
+def _finding(account: Account, rows: list[Row], cause: Cause | None) -> Finding:
     ranks = sorted(int(row["rank"]) for row in rows)
-    causes = [c for c in account.causes("straggler_rank") if set(ranks_of(c)) & set(ranks)]
-    cost = _sum(causes, "share_frac")
-    gain = _sum(causes, "removal_gain_frac")
-    where: Where = {"host": host}
-    if len(ranks) == 1:
-        where = {"rank": ranks[0], "host": host}
-        if account.stage[ranks[0]] >= 0:
-            where["stage"] = account.stage[ranks[0]]
-    else:
-        where["ranks"] = ranks
+    mask = reduce(or_, (int(row["reasons"]) for row in rows))
+    share = gain = _without_cause(account, rows)
+    if cause is not None:
+        share, gain = cause.share_frac, cause.removal_gain_frac
+    cost = None if share is None or gain is None else max(share, gain)
     return Finding(
         kind=FindingKind.CLOCK_THROTTLE,
-        severity=severity(max(cost or 0.0, gain or 0.0) if causes else None),
-        where=where,
+        severity=severity(cost),
+        where=_where(account, rows),
         claim=_claim(ranks, mask, rows),
-        cost_frac=cost,
+        cost_frac=share,
         removal_gain_frac=gain,
         confidence=0.9 if mask else 0.7,
         evidence=tuple(_evidence(row, mask) for row in rows[:_MOST_SHOWN]),
@@ -78,11 +112,33 @@ def _finding(account: Account, host: str, mask: int, rows: list[Row]) -> Finding
     )
 
 
+def _without_cause(account: Account, rows: list[Row]) -> float | None:
+    """Return what clocks cost that are no cause: nothing, where ranks were no slower for them.
+
+    Unknown where there was no replay, or no peer to compare the clock with.
+    """
+    replayed = account.attribution is not None and account.attribution.causes
+    return 0.0 if replayed and all(row["slow"] for row in rows) else None
+
+
+def _where(account: Account, rows: list[Row]) -> Where:
+    ranks = sorted(int(row["rank"]) for row in rows)
+    hosts = {str(row["host"]) for row in rows}
+    where: Where = {"rank": ranks[0]} if len(ranks) == 1 else {"ranks": ranks}
+    if len(hosts) == 1:
+        where["host"] = hosts.pop()
+    if len(ranks) == 1 and account.stage[ranks[0]] >= 0:
+        where["stage"] = account.stage[ranks[0]]
+    slow = [row for row in rows if row["ratio"] == row["ratio"]]
+    if slow:
+        where["steps"] = [
+            int(min(row["first"] for row in slow)),
+            int(max(row["last"] for row in slow)),
+        ]
+    return where
+
+
 _MOST_SHOWN = 8
-
-
-def _sum(causes: list[Cause], name: str) -> float | None:
-    return float(sum(getattr(cause, name) for cause in causes)) if causes else None
 
 
 def _claim(ranks: list[int], mask: int, rows: list[Row]) -> str:
@@ -91,7 +147,7 @@ def _claim(ranks: list[int], mask: int, rows: list[Row]) -> str:
         f"The device of rank {ranks[0]}" if one else f"The devices of {counted(len(ranks), 'rank')}"
     )
     reasons = " and ".join(word for bit, word in THROTTLES.items() if mask & bit)
-    low = min((row["ratio"] for row in rows if row["slow"]), default=None)
+    low = min((row["ratio"] for row in rows if row["ratio"] == row["ratio"]), default=None)
     clock = "" if low is None else f"at {low:.0%} of the clock of its peers"
     if not one and clock:
         clock = f"at down to {low:.0%} of the clock of their peers"
@@ -111,6 +167,8 @@ def _evidence(row: Row, mask: int) -> str:
         peers = row["peer_hz"]
         against = "" if peers != peers else f", {peers / 1e6:.0f} MHz on the others"
         parts.append(f"median clock {row['clock_hz'] / 1e6:.0f} MHz{against}")
+    if row["clock_ns"] > 0:
+        parts.append(f"that cost {row['clock_ns'] / 1e6:.2f} ms of its computing per step")
     if row["temperature_c"] == row["temperature_c"]:
         parts.append(f"up to {row['temperature_c']:.0f} degC")
     if row["power_w"] == row["power_w"]:

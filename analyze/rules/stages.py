@@ -136,7 +136,7 @@ def _compute_by_stage(account: Account) -> pd.Series:
     A suspected rank does not count, unless a stage has no other.
     """
     by_step = account.ledger.by_step
-    suspects = account.suspects()
+    suspects = account.slow_ranks()
     healthy = [rank for rank in account.stage if rank not in suspects]
     if {account.stage[rank] for rank in healthy} == set(account.stage.values()):
         by_step = by_step[by_step["rank"].isin(healthy)]

@@ -180,6 +180,9 @@ def _straggler_evidence(account: Account, rank: int, own: dict[Hashable, Any]) -
         f"its own work exceeds that of its peers by {own['excess_ns'] / 1e6:.2f} ms per step "
         f"({own['excess_ns'] / step:.1%} of the step; {own['z']:.0f} standard errors)"
     )
+    if own["clock_ns"] > 0:
+        clock = f"{own['clock_ns'] / 1e6:.2f} ms per step"
+        yield f"besides, {clock} are the slow clock of its device, a cause of its own"
     excess = _class_excess(account, rank)
     if len(excess):
         yield "the excess is in " + ", ".join(f"{name} ({ns / 1e6:+.2f} ms)" for name, ns in excess)

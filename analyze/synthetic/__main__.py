@@ -92,6 +92,7 @@ def main(  # noqa: PLR0913 - typer reads the options from the signature
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of all variation.")] = 0,
+    sample_ms: Annotated[float, typer.Option(help="Devices are sampled so often; 0: never.")] = 0.0,
     ranks_per_host: Annotated[int, typer.Option(help="Ranks of one machine.")] = 8,
     out: Annotated[Path, typer.Option(help="Folder of runs.")] = Path("runs"),
     truth: Annotated[bool, typer.Option(help="Also simulate without each fault.")] = True,
@@ -115,6 +116,7 @@ def main(  # noqa: PLR0913 - typer reads the options from the signature
         wire_cv=wire_jitter,
         seed=seed,
         ranks_per_host=ranks_per_host,
+        sample_interval_ns=round(sample_ms * 1e6),
         faults=tuple(map(parse_fault, fault or [])),
     )
     trace = record(make_simulation(job))

@@ -60,8 +60,9 @@ class StepDurations:
 
 def step_durations(job: SyntheticJob, mesh: Mesh, program: StepProgram, step: int) -> StepDurations:
     """Return the durations of one step."""
-    slow = _slowdown(job, mesh, step)
-    work = _work(job, mesh, program, step, slow)
+    slow = _slowdown(job, mesh, step, FaultKind.SLOW_RANK)
+    clock = _slowdown(job, mesh, step, FaultKind.CLOCK_DROP)
+    work = _work(job, mesh, program, step, slow * clock)
     pause = _pauses(job, mesh, program, step)
     shape = mesh.rank.shape
     costs, buckets = job.costs, job.dp_buckets
@@ -108,9 +109,9 @@ def _rounded(value: FloatArray) -> IntArray:
     return np.rint(value).astype(np.int64)
 
 
-def _slowdown(job: SyntheticJob, mesh: Mesh, step: int) -> FloatArray:
+def _slowdown(job: SyntheticJob, mesh: Mesh, step: int, kind: FaultKind) -> FloatArray:
     slow = np.ones(mesh.rank.shape)
-    for fault in job.of_kind(FaultKind.SLOW_RANK, FaultKind.CLOCK_DROP, step=step):
+    for fault in job.of_kind(kind, step=step):
         slow[mesh.selected(fault, job.ranks_per_host)] *= fault.factor or 1.0
     return slow
 

@@ -39,7 +39,8 @@ class FaultKind(StrEnum):
     """Sequences differ in length, so that microbatches differ by the variation ``cv``; the
     work of a whole step stays what it was."""
     CLOCK_DROP = "clock_drop"
-    """The device of a rank runs hot: computing takes ``factor`` times as long."""
+    """A device runs hot, at its clock over ``factor``: passes take that many times as long. The
+    optimizer, which streams through memory, does not."""
     MISSING_COLLECTIVES = "missing_collectives"
     """Records of collectives of a rank are lost; the job itself is as it was."""
     MISSING_RANK = "missing_rank"
@@ -63,7 +64,7 @@ _REQUIRED: dict[FaultKind, set[str]] = {
     FaultKind.DATA_STALL: {"extra_ms"},
     FaultKind.CHECKPOINT: {"extra_ms"},
     FaultKind.SEQUENCE: {"cv"},
-    FaultKind.CLOCK_DROP: {"rank", "factor"},
+    FaultKind.CLOCK_DROP: {"factor"},
     FaultKind.MISSING_COLLECTIVES: {"rank"},
     FaultKind.MISSING_RANK: {"rank"},
     FaultKind.CLOCK_SKEW: {"host"},
@@ -80,7 +81,7 @@ _OPTIONAL: dict[FaultKind, set[str]] = {
     FaultKind.DATA_STALL: _TARGET | _WHEN,
     FaultKind.CHECKPOINT: _TARGET | _WHEN,
     FaultKind.SEQUENCE: _WHEN,
-    FaultKind.CLOCK_DROP: _WHEN,
+    FaultKind.CLOCK_DROP: _TARGET | _WHEN,
     FaultKind.MISSING_COLLECTIVES: {"axis", "chance"} | _WHEN,
     FaultKind.MISSING_RANK: set(),
     FaultKind.CLOCK_SKEW: {"offset_ms", "drift_ppm"},

@@ -64,6 +64,8 @@ class SyntheticJob:
     seed: int = 0
     ranks_per_host: int = 8
     tokens_per_microbatch: int = 4096
+    sample_interval_ns: int = 0
+    """How often a node agent samples the devices; 0: there is no agent."""
     faults: tuple[Fault, ...] = ()
 
     def __post_init__(self) -> None:
@@ -73,6 +75,7 @@ class SyntheticJob:
             ConfigError: A number is out of range, or the parts do not fit each other.
         """
         least = {"microbatches": 1, "steps": 1, "segments": 1, "dp_buckets": 1, "ranks_per_host": 1}
+        least |= {"sample_interval_ns": 0}
         for name, minimum in least.items():
             if getattr(self, name) < minimum:
                 raise ConfigError(f"must be at least {minimum}", where=f"job.{name}")

@@ -18,6 +18,7 @@ from ..intervals import IntArray
 from ..trace import SYNTHETIC, Trace
 from ..words import counted
 from .columns import Rows, to_table
+from .devices import DeviceRecorder
 from .faults import FaultKind
 from .groups import AXES, GroupNames, group_table
 from .job import SyntheticJob
@@ -43,9 +44,11 @@ def record(simulation: Simulation) -> Trace:
         "p2p": Rows("p2p", {**source, "group_id": names.words, "direction": list(DIRECTIONS)}),
     }
     recorder = StepRecorder(simulation, names, rows)
+    devices = DeviceRecorder(job, mesh)
     stuck = False
     for times in simulation.steps():
         recorder.add(times)
+        devices.add(times)
         stuck = stuck or times.is_stuck
     clock = _Clock(job, mesh)
     tables = {}
@@ -59,6 +62,7 @@ def record(simulation: Simulation) -> Trace:
     if stuck:
         tables["progress"] = _progress(tables["collective"], names, lost)
     ranks = tuple(rank for rank in range(job.layout.world_size) if rank not in lost)
+    tables |= clock.of_samples(devices.tables(ranks, DEVICE))
     return Trace(
         path=Path(SYNTHETIC),
         run=run,
@@ -90,6 +94,17 @@ class _Clock:
             return time_ns
         drift = np.rint(time_ns * self._gain[rank]).astype(np.int64)
         return time_ns + drift + self._ahead_ns[rank]
+
+    def of_samples(self, tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
+        """Return samples of devices, one a rank, as the clocks of their hosts show the time."""
+        if self._is_plain or not tables:
+            return tables
+        rows = tables["device_sample"]
+        per_rank = rows.num_rows // len(self._gain)
+        rank = np.repeat(np.arange(len(self._gain)), per_rank)
+        shown = pa.array(self.shown(rank, rows["time_ns"].to_numpy()))
+        at = rows.schema.get_field_index("time_ns")
+        return {**tables, "device_sample": rows.set_column(at, rows.schema.field(at), shown)}
 
 
 def _finished(

@@ -12,6 +12,7 @@ from meshscope.probe.schema.terms import Axis, ScheduleKind
 PLACES = ("rank", "stage", "host", "group", "link", "axis")
 CAUSES = (
     "stragglers",
+    "clock_throttle",
     "stage_imbalance",
     "sequence_imbalance",
     "jitter",

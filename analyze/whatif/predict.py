@@ -79,7 +79,7 @@ def predict(account: Account, changes: list[Change]) -> Prediction:
 
 def _repaired_ranks(account: Account, changes: list[Change]) -> set[int]:
     """Return the slow ranks that the changes repair."""
-    suspects = account.suspects()
+    suspects = account.slow_ranks()
     if any(change.is_fix and change.name == "stragglers" for change in changes):
         return set(suspects)
     named = {change.whole() for change in changes if change.is_fix and change.name == "rank"}

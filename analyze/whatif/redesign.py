@@ -134,7 +134,7 @@ def _by_stage(account: Account, repaired: set[int]) -> dict[str, FloatArray]:
     healthy = by_step[~by_step["rank"].isin(repaired)]
     if {account.stage[rank] for rank in healthy["rank"]} == set(account.stage.values()):
         by_step = healthy
-    slow = sorted(set(account.suspects()) - repaired)
+    slow = sorted(set(account.slow_ranks()) - repaired)
     per_rank = by_step.drop(columns="step").groupby("rank").mean()
     stage = per_rank.index.map(account.stage)
     backward = per_rank[["backward", "recompute"]].sum(axis=1)

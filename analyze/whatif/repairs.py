@@ -9,11 +9,22 @@ import numpy as np
 from meshscope.probe.schema.errors import ConfigError
 
 from ..account import Account
-from ..causes import Player, Suspect, find_players, sequence_effect
+from ..causes import (
+    Player,
+    SlowRanks,
+    Suspect,
+    find_players,
+    of_single_ranks,
+    sequence_effect,
+    without_slow_clocks,
+)
 from ..effects import Expected, Work, peer_centre, place_work
 from ..program import Program
 from ..replay import FloatArray
 from .changes import Change
+
+_OF_RANKS = ("straggler_rank", "clock_throttle")
+"""Kinds of causes that make single ranks slow."""
 
 
 def repair_effect(account: Account, program: Program, changes: Iterable[Change]) -> FloatArray:
@@ -26,13 +37,16 @@ def repair_effect(account: Account, program: Program, changes: Iterable[Change])
     """
     changes = list(changes)
     fixes = [change for change in changes if change.is_fix]
-    work = place_work(account.trace, program, account.ledger)
     trace, ledger = account.trace, account.ledger
+    recorded = place_work(trace, program, ledger)
+    work, clocks = without_slow_clocks(recorded, program, ledger, account.devices)
     suspects = _suspects(account, work, fixes)
-    slow = [rank for suspect in suspects for rank in suspect.ranks]
-    sequence = sequence_effect(trace, program, ledger, work, slow)
+    unlike = [rank for suspect in suspects for rank in suspect.ranks]
+    unlike += [rank for clock in clocks for rank in clock.ranks]
+    sequence = sequence_effect(trace, program, ledger, work, unlike)
     expected = Expected(peer_centre(work, sequence), sequence)
-    players, overlaps = find_players(trace, program, ledger, work, expected, suspects)
+    slow = SlowRanks(suspects, of_single_ranks(clocks, program))
+    players, overlaps = find_players(trace, program, ledger, work, expected, slow)
     taken = np.zeros(program.edge_count)
     chosen = _chosen(account, players, fixes)
     for number in chosen:
@@ -108,12 +122,12 @@ def _is_meant(account: Account, player: Player, change: Change) -> bool:
     kind, where = player.kind, player.where
     name, value = change.name, change.value
     if name == "rank":
-        return kind == "straggler_rank" and where["rank"] == change.whole()
+        return kind in _OF_RANKS and where["rank"] == change.whole()
     if name == "host":
         hosts = account.trace.clocks
-        return kind == "straggler_rank" and hosts.get(where["rank"]) == value
+        return kind in _OF_RANKS and hosts.get(where["rank"]) == value
     if name == "stragglers":
-        return kind == "straggler_rank" and where["rank"] in account.suspects()
+        return kind in _OF_RANKS and where["rank"] in account.slow_ranks()
     if name == "stage":
         return kind == "stage_imbalance" and where["stage"] == change.whole()
     if name in ("group", "link"):

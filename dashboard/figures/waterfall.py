@@ -31,6 +31,8 @@ _MEANINGS = {
 _COLOUR = {
     "kernel_inefficiency": _OVERHEAD,
     "contention": _OVERHEAD,
+    "clock": _OVERHEAD,
+    "memory_bound": _OVERHEAD,
     "exposed_unknown": _UNKNOWN,
     "unattributed": _OPEN,
 }

@@ -35,7 +35,7 @@ def kind_of(fault: Fault) -> str:
     return {
         FaultKind.SLOW_RANK: "straggler_rank",
         FaultKind.BLOCKED_RANK: "straggler_rank",
-        FaultKind.CLOCK_DROP: "straggler_rank",
+        FaultKind.CLOCK_DROP: "clock_throttle",
         FaultKind.SLOW_STAGE: "stage_imbalance",
         FaultKind.HEAVY_EMBEDDING: "stage_imbalance",
         FaultKind.HEAVY_HEAD: "stage_imbalance",

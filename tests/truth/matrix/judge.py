@@ -54,7 +54,7 @@ class Verdict:
     missed: tuple[str, ...]
     """Faults that cost ``ALL_FROM`` of the step and are no finding."""
     false_suspects: int
-    """Ranks called stragglers that are healthy."""
+    """Ranks called stragglers that are not slow, or only by the clock of their devices."""
 
 
 def judge(case: Case) -> Verdict:
@@ -138,7 +138,7 @@ def _false_suspects(case: Case, result: Diagnosis) -> int:
 def _of_fault(case: Case, fault: Fault, cause: Cause) -> bool:
     if cause.kind != kind_of(fault):
         return False
-    placed = cause.kind in ("straggler_rank", "stage_imbalance", "slow_link")
+    placed = cause.kind in ("straggler_rank", "clock_throttle", "stage_imbalance", "slow_link")
     return not placed or is_place(case.job, fault, cause.where)
 
 

@@ -7,13 +7,13 @@ from meshscope.analyze.synthetic import Fault, FaultKind, SyntheticJob, generate
 
 from .jobs import position_of
 
-SLOW_RANKS = (FaultKind.SLOW_RANK, FaultKind.BLOCKED_RANK, FaultKind.CLOCK_DROP)
+SLOW_RANKS = (FaultKind.SLOW_RANK, FaultKind.BLOCKED_RANK)
 """Faults of one rank's own work."""
 
 
 def is_place(job: SyntheticJob, fault: Fault, where: Where) -> bool:
     """Return whether a place is that of the fault."""
-    if fault.kind in SLOW_RANKS:
+    if fault.kind in (*SLOW_RANKS, FaultKind.CLOCK_DROP):
         return where.get("rank") == fault.rank
     if fault.kind is FaultKind.SLOW_STAGE:
         return where.get("stage") == position_of(job, fault.stage or 0)

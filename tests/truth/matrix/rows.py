@@ -190,6 +190,11 @@ def _twelve_steps(draw: Draw, job: SyntheticJob) -> dict[str, Any]:
     return {"steps": 12}
 
 
+def _sampled(draw: Draw, job: SyntheticJob) -> dict[str, Any]:
+    """Return ten samples of the devices a second, as the node agent takes them in a burst."""
+    return {"sample_interval_ns": 100_000_000}
+
+
 def _twenty_four_steps(draw: Draw, job: SyntheticJob) -> dict[str, Any]:
     return {"steps": 24}
 
@@ -215,7 +220,7 @@ ROWS = {
         faults=_under_sequences(_blocked_rank), changes=_twenty_four_steps
     ),
     "slow tensor-parallel member": Row(faults=_slow_member, needs=Needs.TENSOR),
-    "hot device": Row(faults=_hot_device),
+    "hot device": Row(faults=_hot_device, changes=_sampled),
     "slow rank, dp 1": Row(faults=_slow_rank, needs=Needs.ONE_REPLICA | Needs.TENSOR),
     "slow rank from mid-run, dp 1": Row(
         faults=_slow_rank_with_past, needs=Needs.LONE_RANKS, changes=_long

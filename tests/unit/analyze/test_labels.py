@@ -3,7 +3,7 @@
 import pytest
 
 from meshscope.analyze.labels import class_label
-from meshscope.analyze.ledger import CLASSES
+from meshscope.analyze.ledger import CLASSES, REFINED
 
 
 @pytest.mark.parametrize(
@@ -22,5 +22,5 @@ def test_a_class_has_words(name, label):
 
 def test_no_two_classes_share_their_words():
     """If this fails, two bars of one waterfall cannot be told apart."""
-    words = [class_label(name) for name in ("useful", "kernel_inefficiency", *CLASSES)]
+    words = [class_label(name) for name in ("useful", "kernel_inefficiency", *CLASSES, *REFINED)]
     assert len(set(words)) == len(words)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from meshscope.analyze.peaks import datasheet_peak
+from meshscope.analyze.peaks import datasheet_peak, rated_clock
 
 
 @pytest.mark.parametrize(
@@ -32,3 +32,28 @@ def test_known_devices(name, tera):
 def test_unknown_devices_have_no_peak(name):
     """A guessed peak would give a wrong MFU instead of none."""
     assert datasheet_peak(name) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "tera", "mhz"),
+    [
+        ("NVIDIA H100 80GB HBM3", 989, 1829),
+        ("NVIDIA H200", 989, 1829),
+        ("NVIDIA H100 PCIe", 756, 1619),
+        ("NVIDIA A100-SXM4-80GB", 312, 1411),
+        ("Tesla V100-SXM2-32GB", 125, 1526),
+    ],
+)
+def test_a_peak_assumes_a_clock(name, tera, mhz):
+    """A device at its full clock would seem to lose time, or a slow one none."""
+    assert rated_clock(name, tera * 1e12) / 1e6 == pytest.approx(mhz, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "tera"),
+    [("NVIDIA H100 80GB HBM3", 1979), ("NVIDIA H100 NVL", 835), ("NVIDIA B200", 2250), ("cpu", 1)],
+    ids=["sparse peak", "clock not known", "arithmetic not known", "no device"],
+)
+def test_other_peaks_assume_none(name, tera):
+    """A clock would be held against one that no device has."""
+    assert rated_clock(name, tera * 1e12) is None

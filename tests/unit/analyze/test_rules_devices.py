@@ -52,12 +52,18 @@ def with_devices(trace, slow=(), mask=0x40):
 
 
 def job(slow=()):
-    """Return a capture of eight ranks, of which some work half as long again."""
+    """Return a capture of eight ranks, of which some work as long as a hot device takes."""
 
     def work(kind, rank, step, microbatch):
-        return int(EVEN(kind, rank, step, microbatch) * (1.5 if rank in slow else 1.0))
+        return int(EVEN(kind, rank, step, microbatch) * (COLD / HOT if rank in slow else 1.0))
 
     return capture(Job(layout=LAYOUT, steps=8), work)
+
+
+def kinds(trace):
+    """Return the kinds of the findings about ranks and clocks."""
+    wanted = ("clock_throttle", "straggler_rank")
+    return [f.kind.value for f in diagnose(trace).findings if f.kind in wanted]
 
 
 def throttles(trace):
@@ -67,11 +73,19 @@ def throttles(trace):
 
 def test_a_hot_device_is_named_with_what_it_costs():
     """Fails when a straggler is named and the reason for it, which was measured, is not."""
-    (finding,) = throttles(with_devices(job({5}), {5}))
-    assert finding.where == {"rank": 5, "host": "node1", "stage": 1}
+    trace = with_devices(job({5}), {5})
+    (finding,) = throttles(trace)
+    (cause,) = [c for c in diagnose(trace).causes if c.kind == "clock_throttle"]
+    assert finding.where == {"rank": 5, "host": "node1", "stage": 1, "steps": [1, 7]}
+    assert (finding.cost_frac, finding.removal_gain_frac) == (
+        cause.share_frac,
+        cause.removal_gain_frac,
+    )
+    assert kinds(trace) == ["clock_throttle"]
     assert "hardware thermal slowdown, at 63% of the clock of its peers" in finding.claim
-    assert finding.cost_frac == pytest.approx(finding.removal_gain_frac, rel=0.5)
-    assert finding.cost_frac > 0.05
+    healthy = diagnose(job()).step_time_ns
+    gain = 1.0 - healthy / diagnose(trace).step_time_ns
+    assert finding.removal_gain_frac == pytest.approx(gain, rel=1e-6)
     assert "91 degC" in finding.evidence[0]
     assert "cooling" in finding.remedy
 
@@ -92,11 +106,26 @@ def test_a_slow_clock_without_a_reason_is_a_setting():
 
 def test_the_devices_of_one_host_are_one_finding():
     """Fails when one bad power supply is eight findings."""
-    (finding,) = throttles(with_devices(job(), {4, 5, 6, 7}, mask=0x80))
-    assert finding.where == {"host": "node1", "ranks": [4, 5, 6, 7]}
+    trace = with_devices(job({4, 5, 6, 7}), {4, 5, 6, 7}, mask=0x80)
+    (finding,) = throttles(trace)
+    assert finding.where == {"host": "node1", "ranks": [4, 5, 6, 7], "steps": [1, 7]}
     assert "power brake" in finding.claim
-    assert finding.cost_frac is None
+    assert finding.cost_frac > 0.1
     assert len(finding.evidence) == 4
+
+
+def test_a_slow_clock_that_makes_nobody_slower_costs_nothing():
+    """Fails when a clock is billed for time that the rank did not take."""
+    (finding,) = throttles(with_devices(job(), {5}))
+    assert (finding.cost_frac, finding.severity) == (0.0, "info")
+    assert kinds(with_devices(job(), {5})) == ["clock_throttle"]
+
+
+def test_all_devices_held_back_alike_have_no_cost_to_tell():
+    """Fails when a cost is made up where no peer shows what a full clock would return."""
+    (finding,) = {f.cost_frac: f for f in throttles(with_devices(job(), range(8)))}.values()
+    assert finding.cost_frac is None
+    assert "held back" in finding.claim
 
 
 def test_devices_at_their_power_cap_are_as_designed():
