@@ -4,7 +4,7 @@ from tests.synthetic import MS, Job, capture, uniform
 from tests.tables import trace_of
 
 from meshscope.analyze.attempts import attempts_of, attempts_text
-from meshscope.analyze.diagnose import diagnose
+from meshscope.analyze.diagnosis import diagnose
 from meshscope.analyze.exchange.diagnosis import diagnosis_to_json
 from meshscope.analyze.report.diagnosis import to_text
 from meshscope.probe.schema.layout import ParallelLayout

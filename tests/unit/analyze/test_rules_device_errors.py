@@ -5,7 +5,7 @@ import pytest
 from tests.synthetic import MS, Job, capture, uniform
 
 from meshscope.analyze.device_faults import faulty_devices
-from meshscope.analyze.diagnose import diagnose
+from meshscope.analyze.diagnosis import diagnose
 from meshscope.analyze.xids import XIDS, FaultClass
 from meshscope.probe.schema.host_tables import HOST_TABLES
 from meshscope.probe.schema.layout import ParallelLayout

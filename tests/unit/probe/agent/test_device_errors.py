@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from meshscope.analyze.diagnose import diagnose
+from meshscope.analyze.diagnosis import diagnose
 from meshscope.analyze.load import load_trace
 from meshscope.probe.agent.agent import Agent
 from meshscope.probe.agent.settings import AgentSettings
