@@ -63,7 +63,7 @@ frameworks: setup $(FRAMEWORKS)/.installed ## try the probe on trainers of DeepS
 chromium: # a system Chromium for the browser tests, where it may be installed
 	@.ci/install-chromium
 
-truth: setup ## diagnose 540 synthetic and 43 live jobs, print hits, errors and misses (20 to 45 minutes)
+truth: setup ## diagnose 600 synthetic and 46 live jobs, print hits, errors and misses (20 to 45 minutes)
 	$(PY) -m tests.truth.matrix
 	$(PY) -m tests.truth.live
 

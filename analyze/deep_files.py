@@ -32,6 +32,7 @@ class DeepFile:
     rank: int
     name: TraceName
     sealed_unix_ns: int
+    sha256: str
     manifest: Mapping[str, Any]
     """That of the part of the recording in which it was made."""
     is_counted_alike: bool
@@ -147,6 +148,7 @@ class _Part:
                 self.rank,
                 name,
                 sealed_ns if isinstance(sealed_ns, int) else 0,
+                str(said["sha256"]),
                 manifest,
                 is_counted_alike=self.is_only and not attached,
             )

@@ -14,11 +14,12 @@ import pyarrow.parquet as pq
 
 from meshscope.probe.schema.errors import MeshscopeError
 
+from .deep_cache import DeepCache, ReadTrace
 from .deep_files import DeepFile, Faults
 from .deep_steps import OwnSteps, listed_steps, steps_held, unix_offsets_ns
 from .importers.detect import InputFile
 from .importers.kineto.columns import StepWindows
-from .importers.kineto.rank import Place, RankFile, read_rank_file
+from .importers.kineto.rank import Place, read_rank_file
 
 _IntArray = npt.NDArray[np.int64]
 
@@ -41,7 +42,7 @@ class DeepTrace:
 
 
 def read_deep_trace(
-    file: DeepFile, steps: OwnSteps, folder: Path, faults: Faults
+    file: DeepFile, steps: OwnSteps, folder: Path, faults: Faults, cache: DeepCache | None = None
 ) -> DeepTrace | None:
     """Read one trace; None where it is of no use, which is noted.
 
@@ -50,6 +51,7 @@ def read_deep_trace(
         steps: The steps of its rank in the run.
         folder: Gets its large tables; must be empty or new.
         faults: Gets what is wrong with it.
+        cache: Keeps what was read of it; None to keep nothing.
     """
     known = f"its deep trace {file.name.ticket}"
     offsets_ns = unix_offsets_ns(file.manifest, steps.start_ns)
@@ -60,10 +62,14 @@ def read_deep_trace(
     windows = StepWindows(
         steps.number, steps.start_ns + offsets_ns, steps.end_ns + offsets_ns, is_whole_file=False
     )
-    found = _read(file, Place(folder, "trace", windows), faults)
+
+    def read() -> ReadTrace | None:
+        return _read(file, Place(folder, "trace", windows), faults)
+
+    found = read() if cache is None else cache.read(file, windows, read)
     if found is None:
         return None
-    place = Place(folder, "trace").files()
+    place = found.stored
     step, counts = _events_by_step(place, has_device=found.device_events > 0)
     held = steps_held(step, counts)
     kept = _judged(file, held, faults)
@@ -75,12 +81,12 @@ def read_deep_trace(
         offset_ns=int(offsets_ns[np.flatnonzero(steps.number == kept[0])[-1]]),
         has_kernels=found.device_events > 0,
         stored=place,
-        names=found.tables["name"],
+        names=found.names,
         outside=int(counts[~np.isin(step, kept)].sum()),
     )
 
 
-def _read(file: DeepFile, place: Place, faults: Faults) -> RankFile | None:
+def _read(file: DeepFile, place: Place, faults: Faults) -> ReadTrace | None:
     """Return the tables of a trace that is whole and of its rank, else None."""
     known = f"its deep trace {file.name.ticket}"
     place.folder.mkdir(parents=True, exist_ok=True)
@@ -96,7 +102,7 @@ def _read(file: DeepFile, place: Place, faults: Faults) -> RankFile | None:
     elif not found.has_base_time:
         faults.add(file.rank, f"{known} is left out: it does not say where its times begin")
     else:
-        return found
+        return ReadTrace(found.device_events, found.tables["name"], place.files())
     return None
 
 

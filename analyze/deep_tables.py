@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 
 from meshscope.probe.schema.tables import NAME, TABLES
 
+from .deep_cache import DeepCache
 from .deep_files import DeepFile, Faults, deep_files, listed_ranks
 from .deep_reading import DeepTrace, read_deep_trace
 from .deep_steps import listed_steps, own_steps
@@ -35,7 +36,9 @@ _CORRELATIONS = ("correlation", "wait_correlation")
 _MOST_POSITION = (1 << 31) - 1
 
 
-def with_deep_traces(trace: Trace, manifests: Mapping[int, Mapping[str, Any]]) -> Trace:
+def with_deep_traces(
+    trace: Trace, manifests: Mapping[int, Mapping[str, Any]], cache: DeepCache | None = None
+) -> Trace:
     """Return the trace with the kernels and operators of the sealed deep traces of its run.
 
     Of steps that several traces of a rank hold, the one that was sealed last counts. The
@@ -45,7 +48,7 @@ def with_deep_traces(trace: Trace, manifests: Mapping[int, Mapping[str, Any]]) -
     Args:
         trace: A run of ours; its times are those of the clocks of its ranks.
         manifests: The manifest of each rank.
-
+        cache: Keeps what was read of them; None to keep nothing.
     """
     faults = Faults()
     files = deep_files(trace.path, manifests, faults)
@@ -53,7 +56,7 @@ def with_deep_traces(trace: Trace, manifests: Mapping[int, Mapping[str, Any]]) -
     for rank in sorted(files.keys() & set(trace.ranks)):
         try:
             temporary = temporary or TemporaryFolder()
-            joined = _of_rank(trace, rank, files[rank], temporary.path, faults)
+            joined = _of_rank(trace, rank, files[rank], temporary.path, faults, cache)
         except OSError as error:
             where = error.filename or gettempdir()
             faults.add(rank, f"its deep traces are left out: {error.strerror} ({where})")
@@ -90,13 +93,18 @@ class _RankTraces:
 
 
 def _of_rank(
-    trace: Trace, rank: int, files: Sequence[DeepFile], folder: Path, faults: Faults
+    trace: Trace,
+    rank: int,
+    files: Sequence[DeepFile],
+    folder: Path,
+    faults: Faults,
+    cache: DeepCache | None,
 ) -> _RankTraces | None:
     steps = own_steps(trace.tables["step"], rank)
     read = [
         found
         for at, file in enumerate(files)
-        if (found := read_deep_trace(file, steps, folder / f"{rank}-{at}", faults))
+        if (found := read_deep_trace(file, steps, folder / f"{rank}-{at}", faults, cache))
     ]
     source_of = {step: at for at, one in enumerate(read) for step in one.steps}
     for at, one in enumerate(read):

@@ -8,6 +8,7 @@ import pandas as pd
 from meshscope.probe.schema.terms import Axis
 
 from .account import Account
+from .attempts import attempts_of
 from .attribution import MAX_UNSEEN, Attribution
 from .bubble import microbatches_of, schedule_of
 from .causes import ranks_of
@@ -104,6 +105,7 @@ def _run_header(account: Account) -> dict[str, object]:
     run["steps"] = len(account.windows.steps)
     run["first_step"] = int(account.windows.steps[0])
     run["last_step"] = int(account.windows.steps[-1])
+    run["attempts"] = attempts_of(trace)
     run |= probe_cost(trace)
     return run
 

@@ -132,7 +132,7 @@ def _open_capture(path: Path) -> Trace:
     kept = read_kept(path)
     if kept is not None:
         return kept
-    trace = load_trace(path)
+    trace = load_trace(path, keeps_traces=True)
     keep(trace)
     return trace
 

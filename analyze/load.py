@@ -17,12 +17,13 @@ from meshscope.probe.schema.tables import TABLES
 
 from .alignment import align
 from .broken_off import progress_at_the_end
+from .deep_cache import DeepCache
 from .deep_tables import with_deep_traces
 from .host_samples import named_as_clocks
 from .importers import import_trace
 from .importers.reading import Reading
 from .ingested import is_ingested, read_ingested
-from .kept_tables import read_kept
+from .kept_tables import is_closed, read_kept
 from .layout_inference import with_inferred_layout
 from .possible_times import with_possible_times
 from .realignment import realign
@@ -30,12 +31,14 @@ from .topology import with_axes
 from .trace import Trace
 
 
-def load_trace(path: str | Path) -> Trace:
+def load_trace(path: str | Path, *, keeps_traces: bool = False) -> Trace:
     """Return the capture at ``path`` on one clock, with the axis of every group inferred.
 
     Args:
         path: A run directory of ours, or a file, folder or glob of another tool. Nothing is
-            written beside it.
+            written beside it, unless ``keeps_traces``.
+        keeps_traces: Keep in a run that is still being recorded what was read of its deep
+            traces, for the next look.
 
     Raises:
         RunDirectoryError: Nothing is there, or nothing in it can be read.
@@ -56,7 +59,8 @@ def load_trace(path: str | Path) -> Trace:
         return kept
     capture = read_run(path)
     found = with_possible_times(_from_capture(path, capture))
-    found = with_deep_traces(found, capture.rank_manifests)
+    cache = DeepCache(path) if keeps_traces and not is_closed(path) else None
+    found = with_deep_traces(found, capture.rank_manifests, cache)
     del capture
     found = with_inferred_layout(with_axes(align(found)))
     # What reading took beside the tables: a tenth of a large capture.

@@ -112,6 +112,7 @@ def describe(  # noqa: PLR0913 - one keyword for each fact
     peak_flops: float | None = None,
     peak_source: str | None = None,
     device_name: str | None = None,
+    training_step: int | None = None,
 ) -> None:
     """State facts about the job; rank 0 writes them into the run's manifest.
 
@@ -125,6 +126,8 @@ def describe(  # noqa: PLR0913 - one keyword for each fact
         peak_flops: Peak of one device at the training dtype, in flop/s.
         peak_source: Where that peak comes from.
         device_name: Device model of the ranks.
+        training_step: Number that the training gives to the optimizer step at hand, such as
+            the one that it resumes at; the steps of attempts are told by it.
     """
     if _attached is not None:
         _attached.describe(
@@ -137,6 +140,7 @@ def describe(  # noqa: PLR0913 - one keyword for each fact
                 "peak_flops": peak_flops,
                 "peak_source": peak_source,
                 "device_name": device_name,
+                "training_step": training_step,
             }
         )
 

@@ -12,27 +12,44 @@ from typing import Any
 
 from .clock import clock_pair, unix_ns
 from .schema.manifest import MANIFEST_NAME, write_json
+from .schema.ring import RING_COPIED
 from .schema.tables import FORMAT_VERSION
 from .schema.terms import Axis
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _CLOCK_PAIRS_KEPT = 1024
+_LOCK_TIMEOUT_S = 5.0
 
 
 class RankManifest:
     """Facts about a rank that do not fit fixed-size records.
 
-    The names of groups and dtypes are on disk before a record can refer to
-    them, so that the ring of a killed process can be read. The lock is
+    The names of groups and dtypes are on disk before a record that refers to
+    them is, so that the ring of a killed process can be read. The lock is
     reentrant because a garbage collection callback may count something while
-    its own thread is in here.
+    its own thread is in here. It is never held while a file is written: who
+    counts does not wait for a disk.
 
     Attributes:
         rank: Global rank.
     """
 
-    def __init__(self, directory: Path, *, rank: int, device_uuid: str | None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        rank: int,
+        device_uuid: str | None = None,
+        *,
+        slow_file_system: str | None = None,
+    ) -> None:
         """Start the manifest and write it.
+
+        Args:
+            directory: Where the file goes.
+            rank: Global rank.
+            device_uuid: Its device, None if unknown.
+            slow_file_system: Its type where it may make a writer wait. New names are then not
+                written by whoever brings them, but when ``write_due`` is called.
 
         Raises:
             OSError: It cannot be written.
@@ -40,12 +57,17 @@ class RankManifest:
         self.rank = rank
         self._path = directory / MANIFEST_NAME
         self._lock = threading.RLock()
+        self._file_lock = threading.RLock()
+        self._is_deferred = slow_file_system is not None
+        self._is_due = False
         self._written = ""
         self._counters: Counter[str] = Counter()
         self._groups: dict[str, dict[str, Any]] = {}
         self._dtypes: dict[str, int] = {}
         self._clock_pairs: list[list[int]] = []
         self._annotations: dict[str, Any] = {}
+        if slow_file_system is not None:
+            self._annotations[RING_COPIED] = slow_file_system
         self._closed_unix_ns: int | None = None
         self._identity: dict[str, Any] = {
             "format_version": FORMAT_VERSION,
@@ -65,23 +87,27 @@ class RankManifest:
     ) -> int:
         """Return the index of a group, which is new or was added before."""
         with self._lock:
-            if group_id not in self._groups:
+            is_new = group_id not in self._groups
+            if is_new:
                 self._groups[group_id] = {
                     "index": len(self._groups),
                     "ranks": [int(rank) for rank in ranks],
                     "description": description,
                     "axis": None if axis is None else Axis(axis).value,
                 }
-                self.write()
-            return int(self._groups[group_id]["index"])
+            index = int(self._groups[group_id]["index"])
+        if is_new:
+            self.publish()
+        return index
 
     def add_dtype(self, name: str) -> int:
         """Return the index of an element type, which is new or was added before."""
         with self._lock:
-            if name not in self._dtypes:
-                self._dtypes[name] = len(self._dtypes)
-                self.write()
-            return self._dtypes[name]
+            is_new = name not in self._dtypes
+            index = self._dtypes.setdefault(name, len(self._dtypes))
+        if is_new:
+            self.publish()
+        return index
 
     def count(self, name: str, amount: int) -> None:
         """Add to a counter."""
@@ -105,6 +131,19 @@ class RankManifest:
                 del self._clock_pairs[_CLOCK_PAIRS_KEPT // 2]
             self._clock_pairs.append(list(clock_pair()))
 
+    def publish(self) -> None:
+        """Have on disk what is known now: at once, or by the next ``write_due``."""
+        if self._is_deferred:
+            self._is_due = True
+        else:
+            self.write()
+
+    def write_due(self) -> None:
+        """Write what was to be published since the last time."""
+        if self._is_due:
+            self._is_due = False
+            self.write()
+
     def write(self) -> None:
         """Replace the file if anything changed; a failure is counted, not raised."""
         try:
@@ -119,20 +158,30 @@ class RankManifest:
         self.write()
 
     def _replace(self) -> None:
-        with self._lock:
-            content = {
-                **self._identity,
-                "closed_unix_ns": self._closed_unix_ns,
-                "groups": [{"group_id": name, **self._groups[name]} for name in self._groups],
-                "dtypes": list(self._dtypes),
-                "clock_pairs": list(self._clock_pairs),
-                "counters": dict(self._counters),
-                "annotations": dict(self._annotations),
-            }
+        # Bounded, as a signal handler may write in the middle of a change of this thread.
+        if not self._file_lock.acquire(timeout=_LOCK_TIMEOUT_S):
+            raise TimeoutError("another thread has been writing the manifest for long")
+        try:
+            with self._lock:
+                content = self._content()
             text = repr(content)
             if text != self._written:
                 write_json(self._path, content)
                 self._written = text
+        finally:
+            self._file_lock.release()
+
+    def _content(self) -> dict[str, Any]:
+        """Return a copy that nobody changes any more."""
+        return {
+            **self._identity,
+            "closed_unix_ns": self._closed_unix_ns,
+            "groups": [{"group_id": name, **self._groups[name]} for name in self._groups],
+            "dtypes": list(self._dtypes),
+            "clock_pairs": list(self._clock_pairs),
+            "counters": dict(self._counters),
+            "annotations": dict(self._annotations),
+        }
 
 
 def boot_id() -> str | None:

@@ -22,6 +22,7 @@ from typing import Any
 from weakref import WeakSet
 
 from .clock import now_ns
+from .file_system import slow_file_system_of
 from .heads import NOT_CARRIED, STEP_HEADS, memory_head
 from .parts import new_part
 from .rank_manifest import RankManifest
@@ -58,7 +59,7 @@ __all__ = [
     "open_recorder",
 ]
 
-_CLOSE_TIMEOUT_S = 10.0
+_CLOSE_TIMEOUT_S = 30.0
 
 # Out of range or not an integer; or the ring was detached in the middle.
 _UNRECORDABLE = (struct.error, TypeError, ValueError, IndexError)
@@ -112,10 +113,13 @@ class Recorder:
         directory, deleted = new_part(run_path, rank, settings.max_bytes)
         self.rank = rank
         self.step = -1
-        self._ring = RingWriter(directory, rank=rank, slot_count=settings.slot_count)
+        slow = slow_file_system_of(directory)
+        self._ring = RingWriter(
+            directory, rank=rank, slot_count=settings.slot_count, is_mapped=slow is None
+        )
         self._slots = self._ring.slots
         self._places = self._ring.places
-        self._manifest = RankManifest(directory, rank=rank, device_uuid=device_uuid)
+        self._manifest = RankManifest(directory, rank, device_uuid, slow_file_system=slow)
         self._writer = SegmentWriter(directory, self._ring, self._manifest, settings)
         if deleted:
             self._manifest.count("parts_dropped", deleted)
@@ -291,9 +295,9 @@ class Recorder:
             self._writer.keep_ring()
 
     def publish(self) -> None:
-        """Write the manifest now, so that what was just annotated survives a kill."""
+        """Have the manifest written, so that what was just annotated survives a kill."""
         if self._open:
-            self._manifest.write()
+            self._manifest.publish()
 
     def close(self) -> None:
         """Write the rest, mark the capture as complete, record nothing from now on."""
@@ -302,10 +306,8 @@ class Recorder:
         self._open = False
         _OPEN.discard(self)
         atexit.unregister(self.close)
-        if not self._writer.finish(_CLOSE_TIMEOUT_S):
-            return
-        self._leave_ring()
-        self._manifest.write_closed()
+        if self._writer.finish(_CLOSE_TIMEOUT_S):
+            self._leave_ring()
 
     def _disarm(self) -> None:
         """Let go of everything that belongs to the parent of a forked process."""

@@ -26,40 +26,57 @@ from .schema.slots import FIRST_SEQ, SLOT_BYTES
 
 
 class RingWriter:
-    """A shared file mapping that records are stored into.
+    """A mapping that records are stored into: of its file, or private with a file beside it.
 
     Whoever records takes the next of ``places`` and packs the record there, its number
     at both ends (``schema.slots``). That is written out where it happens: a function for
     it would cost a quarter more.
 
     Attributes:
-        slots: The mapped slots.
+        image: What belongs into the file.
+        is_mapped: Whether a store goes there by itself.
+        slots: The mapped slots, for readers in this process.
         slot_count: Slots, a power of two.
         places: Gives the sequence number of the next record and where its slot starts.
     """
 
-    def __init__(self, directory: Path, *, rank: int, slot_count: int) -> None:
+    def __init__(
+        self, directory: Path, *, rank: int, slot_count: int, is_mapped: bool = True
+    ) -> None:
         """Create the ring file in a rank directory and map it.
 
         Its blocks are reserved on disk: storing into a mapped hole of a full
         file system would kill the process with SIGBUS.
+
+        Args:
+            directory: Where the file goes.
+            rank: Global rank.
+            slot_count: Slots, a power of two.
+            is_mapped: Store into the file itself; else into memory that a ``RingCopy``
+                brings to the file.
 
         Raises:
             OSError: It exists, or there is no room for it.
         """
         size_bytes = HEADER_BYTES + slot_count * SLOT_BYTES
         descriptor = create_file(directory / RING_NAME, writable=os.O_RDWR)
+        header = new_header(rank, os.getpid(), slot_count).pack()
         try:
-            os.posix_fallocate(descriptor, 0, size_bytes)
-            mapping = mmap.mmap(descriptor, size_bytes)
+            if is_mapped:
+                os.posix_fallocate(descriptor, 0, size_bytes)
+            else:
+                os.ftruncate(descriptor, size_bytes)
+                os.pwrite(descriptor, header, 0)
+            mapping = mmap.mmap(descriptor if is_mapped else -1, size_bytes)
         except OSError:
             (directory / RING_NAME).unlink(missing_ok=True)
             raise
         finally:
             os.close(descriptor)
-        header = new_header(rank, os.getpid(), slot_count).pack()
         mapping[: len(header)] = header
         self.slot_count = slot_count
+        self.is_mapped = is_mapped
+        self.image = memoryview(mapping)
         self.slots = memoryview(mapping)[HEADER_BYTES:]
         self._header = memoryview(mapping)[:HEADER_BYTES]
         self.places = zip(itertools.count(FIRST_SEQ), _starts(slot_count), strict=False)
@@ -80,6 +97,7 @@ class RingWriter:
         self.slots = memoryview(bytearray(SLOT_BYTES))
         self.places = zip(itertools.count(FIRST_SEQ), itertools.repeat(0), strict=False)
         self._header = memoryview(bytearray(HEADER_BYTES))
+        self.image = memoryview(b"")
 
 
 def _starts(slot_count: int) -> Iterator[int]:

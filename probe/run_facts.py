@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import sys
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from meshscope import __version__
 
 from .clock import unix_ns
+from .file_system import slow_file_system_of
 from .identity import Identity
 from .schema.errors import ConfigError
 from .schema.layout import ParallelLayout
@@ -35,11 +37,18 @@ _REFINED = frozenset({"layout"})
 
 
 class RunFacts:
-    """What is known of the job; kept until there is a run directory to write to."""
+    """What is known of the job; kept until there is a run directory to write to.
+
+    Where the file system may make a writer wait, facts that come later than that are
+    kept for ``write_due``, which a thread calls that may wait.
+    """
 
     def __init__(self) -> None:
         self._path: Path | None = None
         self._writes = True
+        self._is_deferred = False
+        self._is_due = False
+        self._lock = threading.RLock()
         self._said: dict[str, Any] = {}
         self._learned: dict[str, Any] = {}
         self._refinable: set[str] = set()
@@ -67,6 +76,7 @@ class RunFacts:
             write_run_manifest(path, {"created_unix_ns": unix_ns(), "command": sys.argv})
         self._learned["world_size"] = identity.world_size
         self._write()
+        self._is_deferred = slow_file_system_of(path) is not None
 
     def add(self, facts: Mapping[str, Any]) -> None:
         """State facts; they replace what was stated or learned before.
@@ -79,8 +89,9 @@ class RunFacts:
         known = _checked(facts)
         if "model" in known:
             known["model"] = {**self._said.get("model", {}), **known["model"]}
-        self._said |= known
-        self._write()
+        with self._lock:
+            self._said |= known
+        self._publish()
 
     def learn(self, facts: Mapping[str, Any]) -> None:
         """Fill in facts that nobody stated; a mesh that is learned later is a finer one.
@@ -89,11 +100,29 @@ class RunFacts:
             MeshscopeError: The run's manifest is damaged.
             OSError: It cannot be written.
         """
-        self._learned |= facts
-        if "layout" in facts:
-            self._mesh = dict(facts["layout"])
-            self._learn_mesh()
-        self._write()
+        with self._lock:
+            self._learned |= facts
+            if "layout" in facts:
+                self._mesh = dict(facts["layout"])
+                self._learn_mesh()
+        self._publish()
+
+    def write_due(self) -> None:
+        """Write what was kept for this call.
+
+        Raises:
+            MeshscopeError: The run's manifest is damaged.
+            OSError: It cannot be written; it is tried again when more is known.
+        """
+        if self._is_due:
+            self._is_due = False
+            self._write()
+
+    def _publish(self) -> None:
+        if self._is_deferred:
+            self._is_due = True
+        else:
+            self._write()
 
     def learn_chunks(self, chunks: int) -> None:
         """Learn how many pipeline stages a rank holds, which the mesh does not tell.
@@ -102,10 +131,12 @@ class RunFacts:
             MeshscopeError: The run's manifest is damaged.
             OSError: It cannot be written.
         """
-        self._chunks = chunks
-        if self._mesh:
+        with self._lock:
+            self._chunks = chunks
+            if not self._mesh:
+                return
             self._learn_mesh()
-            self._write()
+        self._publish()
 
     def _learn_mesh(self) -> None:
         self._learned["layout"] = {
@@ -116,17 +147,28 @@ class RunFacts:
     def _write(self) -> None:
         if self._path is None or not self._writes:
             return
+        with self._lock:
+            said, self._said = self._said, {}
+            learned, self._learned = self._learned, {}
+        try:
+            self._update(said, learned)
+        except BaseException:
+            with self._lock:
+                self._said = {**said, **self._said}
+                self._learned = {**learned, **self._learned}
+            raise
+
+    def _update(self, said: dict[str, Any], learned: dict[str, Any]) -> None:
+        assert self._path is not None
         present = read_json(self._path / MANIFEST_NAME)
         unknown = {
             name: value
-            for name, value in self._learned.items()
+            for name, value in learned.items()
             if present.get(name) in (None, {}) or name in self._refinable
         }
-        self._refinable = (self._refinable | (unknown.keys() & _REFINED)) - self._said.keys()
-        if self._said or unknown:
-            update_run_manifest(self._path, {**unknown, **self._said})
-        self._said = {}
-        self._learned = {}
+        self._refinable = (self._refinable | (unknown.keys() & _REFINED)) - said.keys()
+        if said or unknown:
+            update_run_manifest(self._path, {**unknown, **said})
 
 
 def _checked(facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from .listeners import StepListeners
 from .recorder import NullRecorder, StorageSettings, open_recorder
 from .run_facts import RunFacts, software
 from .schema.errors import MeshscopeError
+from .schema.manifest import TRAINING_STEP_KEY
 from .schema.terms import SpanKind
 
 
@@ -145,7 +146,14 @@ class Session:
     def describe(self, facts: Mapping[str, Any]) -> None:
         """Put facts about the run into its manifest; see ``meshscope.probe.describe``."""
         try:
-            self._facts.add(facts)
+            known = dict(facts)
+            number = known.pop(TRAINING_STEP_KEY, None)
+            if number is not None:
+                recorder = self._capture.recorder
+                at = {"step": max(recorder.step, 0), "number": int(number)}
+                recorder.annotate(TRAINING_STEP_KEY, at)
+                recorder.publish()
+            self._facts.add(known)
         except Exception as error:  # noqa: BLE001 - counted; training goes on
             self._source.failed(error)
 
@@ -244,4 +252,16 @@ class Session:
         full = FullRecords(config.full_first_steps, config.full_every_steps)
         assert self.run_path is not None
         watch = DisableWatch(self.run_path, self._tell_disabled)
-        return StorageSettings(full_records=full, each_wake=watch.look)
+
+        def each_wake() -> None:
+            if not self._closed:
+                watch.look()
+            self._write_facts()
+
+        return StorageSettings(full_records=full, each_wake=each_wake)
+
+    def _write_facts(self) -> None:
+        try:
+            self._facts.write_due()
+        except (MeshscopeError, OSError) as error:
+            self._source.failed(error)

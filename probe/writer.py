@@ -20,6 +20,7 @@ from .fold import Fold, joined
 from .full_records import FULL_RECORDS, FullRecords
 from .rank_manifest import RankManifest
 from .ring import RingWriter
+from .ring_copy import RingCopy
 from .schema.errors import ConfigError
 from .schema.record_payloads import encode_records
 from .schema.records import DRAINED_RECORD
@@ -58,8 +59,8 @@ class StorageSettings:
     """No segment is written while the file system has less free space than this share."""
     full_records: FullRecords = field(default_factory=FullRecords)
     """Steps of which every communication record is written; of the others sums are."""
-    each_wake: Callable[[], None] | None = None
-    """Called by the writer's thread each time that it has looked at the ring."""
+    each_wake: Callable[[], None] = field(default=lambda: None)
+    """Called by the writer's thread each time that it has looked at the ring, and at the end."""
 
     def __post_init__(self) -> None:
         """Validate.
@@ -107,11 +108,13 @@ class SegmentWriter(threading.Thread):
         self._settings = settings
         self._ring = ring
         self._drain = RingDrain(ring)
+        self._copy = None if ring.is_mapped else RingCopy(directory, ring)
         self._fold = Fold(settings.full_records)
         if not settings.full_records.are_all:
             manifest.annotate(FULL_RECORDS, asdict(settings.full_records))
         self._batch_records = min(settings.batch_records, settings.slot_count // 4)
         self._ended = threading.Event()
+        self._is_over = False
         self._drain_lock = threading.Lock()
         self._series = SegmentSeries(
             directory,
@@ -128,34 +131,38 @@ class SegmentWriter(threading.Thread):
         self._attempt(_load_arrow)
         while not self._ended.wait(self._settings.wake_s):
             self._attempt(self._wake)
-            if self._settings.each_wake is not None:
-                self._attempt(self._settings.each_wake)
+            self._attempt(self._settings.each_wake)
+        self._end()
 
-    def flush(self, *, final: bool = False) -> None:
-        """Write all records that are in the ring now, from any thread.
-
-        Args:
-            final: No more records follow: do not wait for unfinished ones, and
-                close the segment.
-        """
-        self._attempt(lambda: self._drain_ring(final=final))
+    def flush(self) -> None:
+        """Write all records that are in the ring now, from any thread."""
+        self._attempt(lambda: self._drain_ring(final=False))
         self._manifest.write()
 
     def finish(self, timeout_s: float) -> bool:
-        """Stop the thread, write the rest, close the last segment.
+        """Have the thread write the rest, close the last segment, mark the capture as complete.
 
         Returns:
-            False if the thread did not stop in time (a file system hangs); the
+            False if the thread did not end in time (a file system hangs); the
             rest is then left in the ring.
         """
         self._ended.set()
-        if self.is_alive():
-            self.join(timeout_s)
-            if self.is_alive():
-                return False
-        self.flush(final=True)
+        if not self.is_alive():
+            if not self._is_over:
+                self._end()
+            return True
+        self.join(timeout_s)
+        return not self.is_alive()
+
+    def _end(self) -> None:
+        self._is_over = True
+        self._attempt(lambda: self._drain_ring(final=True))
+        self._attempt(self._settings.each_wake)
+        self._attempt(self._copy_ring)
+        self._manifest.write_closed()
         self._drain.release()
-        return True
+        if self._copy is not None:
+            self._copy.release()
 
     def _attempt(self, work: Callable[[], None]) -> None:
         try:
@@ -165,12 +172,31 @@ class SegmentWriter(threading.Thread):
 
     def _wake(self) -> None:
         self._ring.give_sign_of_life(now_ns())
+        self._copy_ring()
         waited_ns = now_ns() - self._drained_ns
         due = waited_ns >= self._settings.batch_s * _NS_PER_S
         if due or self._drain.has(self._batch_records):
             self.flush()
 
+    def _copy_ring(self) -> None:
+        """Bring the ring to its file, where it is not mapped from there."""
+        if self._copy is None:
+            return
+        try:
+            # Names that the copied records refer to are in the manifest before them.
+            changes = self._copy.changes()
+            self._manifest.write_due()
+            self._copy.store(changes)
+        except OSError:
+            self._manifest.count("ring_copy_errors", 1)
+
     def _drain_ring(self, *, final: bool) -> None:
+        """Write what is new in the ring.
+
+        Args:
+            final: No more records follow: do not wait for unfinished ones, and
+                close the segment.
+        """
         # Bounded, as a signal handler may flush in the middle of a flush.
         if not self._drain_lock.acquire(timeout=_LOCK_TIMEOUT_S):
             self._manifest.count("writer_errors", 1)

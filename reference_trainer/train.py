@@ -68,6 +68,7 @@ def _train_on(
     comm = Communicator(PerfectLinks(), staged_operations(config.device))
     _describe_run(config, mesh, comm)
     source = agree_on_source(config, mesh, comm, emit)
+    probe.describe(training_step=source.step)
     out = _agree_on_folder(out, mesh, comm, resumed=source.path is not None)
     faults = _agree_on_faults(config, mesh, comm)
     truth = GroundTruth(out, mesh.rank, faults)

@@ -51,10 +51,18 @@ _DEFAULTS: dict[str, dict] = {
     "memory": {"rank": 0, "step": 0, "phase": "after_backward", "stage": -1, "time_ns": 0},
     "device": {"host": "h"},
     "rank_device": {"host": "h", "evidence": "stated"},
+    "device_event": {"host": "h", "time_ns": 0, "kind": "xid"},
     "device_sample": {"host": "h", "sm_util_frac": 1.0},
     "host_sample": {"host": "h"},
     "progress": {"rank": 0, "group_id": "g", "completed_seq": None},
     "group": {"group_id": "g", "axis": "other", "ranks": [0, 1]},
+    "attempt": {
+        "training_step": None,
+        "start_unix_ns": 0,
+        "end_unix_ns": 1,
+        "ranks": 2,
+        "killed_ranks": 0,
+    },
     "recording": {"rank": 0, "step": 0, "start_ns": None, "reason": None},
 }
 

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from ..bandwidth import size_buckets, with_bandwidth
+from ..detail_limits import not_one_by_one
 from ..matching import CollectiveMatch, TransferMatch, match_collectives, match_p2p
 from ..trace import Trace
 from ..waiting import SYNCHRONISING
@@ -49,7 +50,9 @@ def collectives_to_json(trace: Trace) -> dict[str, Any]:
         "transfers": _transfers(sent),
         "sizes": _records(size_buckets(match.collectives, sent.transfers)),
         "ranks": _by_rank(match.members),
-        "limits": list(map(sentence, (*trace.limits, *match.limits, *sent.limits))),
+        "limits": list(
+            map(sentence, (*trace.limits, *not_one_by_one(trace), *match.limits, *sent.limits))
+        ),
     }
 
 

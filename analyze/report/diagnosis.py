@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import isnan
 
+from ..attempts import attempts_text
 from ..labels import class_label, place_words
 from ..memory import CATEGORIES
 from ..results import Bar, Diagnosis, Finding
@@ -68,6 +69,8 @@ def _header(result: Diagnosis) -> Iterator[str]:
         f"{', ' + str(run['microbatches']) + ' microbatches' if run.get('microbatches') else ''}"
         f"; {steps}"
     )
+    if text := attempts_text(run.get("attempts")):
+        yield text
     if use.mfu is None:
         yield f"MFU unknown: {use.unknown_because}"
     else:

@@ -14,6 +14,7 @@ from ..results import Finding
 from .capture import missing
 from .clocks import clock_skew, corrected_clocks
 from .data import unequal_data
+from .device_errors import device_errors
 from .devices import clock_throttle
 from .experts import popular_experts
 from .hang import hang
@@ -27,6 +28,7 @@ from .stragglers import straggler_ranks
 
 RULES: tuple[Callable[[Account], Iterator[Finding]], ...] = (
     hang,
+    device_errors,
     clock_skew,
     corrected_clocks,
     straggler_ranks,

@@ -8,7 +8,7 @@ from ..ended import Death
 from ..hang import WaitGraph
 from ..results import Finding
 from ..trace import Trace
-from .standstill_words import capital, rank_names, waited_for, where_of
+from .standstill_words import capital, device_faults_of, rank_names, waited_for, where_of
 
 
 def crash_finding(trace: Trace, graph: WaitGraph | None, death: Death) -> Finding:
@@ -30,6 +30,7 @@ def crash_finding(trace: Trace, graph: WaitGraph | None, death: Death) -> Findin
             f"at least {lead_ns / 1e9:.2f} s later other ranks were still there",
             _how(death),
             *_waits(trace, graph, death),
+            *device_faults_of(trace, death.ranks),
         ),
         remedy=f"Look at the log and the exit code of {names}: an exception, a signal (SIGKILL: the "
         "kernel's out-of-memory killer writes to dmesg), errors of the device; the other ranks were "

@@ -17,6 +17,7 @@ from .crash import crash_finding
 from .standstill_words import (
     SHOWN,
     capital,
+    device_faults_of,
     last_record_ns,
     place_of,
     rank_names,
@@ -91,6 +92,7 @@ def _absent(trace: Trace, graph: WaitGraph, doubt: tuple[Severity, float]) -> Fi
         *waited_for(trace, graph, graph.absent, "it had nothing open"),
         since_when(trace, graph),
         *_signs_of_life(trace, graph),
+        *device_faults_of(trace, graph.absent),
     ]
     victims = set(graph.waiting) & {rank for o in graph.operations for rank in o.absent}
     if victims:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 from meshscope.probe.schema.listing import listed
 
+from ..device_faults import faults_text, faulty_devices
 from ..hang import OpenOperation, WaitGraph
 from ..results import Where
 from ..trace import FLIGHT_RECORDER, Trace
@@ -30,6 +31,13 @@ def waited_for(trace: Trace, graph: WaitGraph, ranks: tuple[int, ...], state: st
             f"rank {rank}: {rank_names(sorted(worst.since_ns))} waited for it in "
             f"{place_of(trace, worst)}; {state}{last}"
         )
+
+
+def device_faults_of(trace: Trace, ranks: tuple[int, ...]) -> Iterator[str]:
+    """Yield what the devices of the first few ranks reported, where they did."""
+    faulty = {device.rank: device for device in faulty_devices(trace)}
+    for device in [faulty[rank] for rank in ranks if rank in faulty][:SHOWN]:
+        yield f"the device of rank {device.rank} ({device.uuid}) reported {faults_text(device.faults)}"
 
 
 def where_of(ranks: list[int] | tuple[int, ...], trace: Trace) -> Where:

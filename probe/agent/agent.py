@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -16,7 +17,7 @@ from .doors import Doors
 from .host import HostReader
 from .host_directory import HostDirectory
 from .local_ranks import FlopsOfRun, LiveFigures, LocalRanks
-from .metrics import live_lines, sample_lines
+from .metrics import Fault, fault_lines, fault_of, live_lines, sample_lines
 from .node_traces import NodeTraces
 from .readings import Reading, ReplayEnded, Row
 from .recording import RecordingWriter, ReplayReader, recorded_sources
@@ -64,6 +65,7 @@ class Agent:
         self._ended = False
         self._burst_until_ns = 0
         self._newest: dict[str, tuple[int, Sequence[Row]]] = {}
+        self._faults: Counter[Fault] = Counter()
         self._live = LiveFigures(ranks={}, scores={}, mfu=None)
         self._readings = 0
         self._wake_in, self._wake_out = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -159,6 +161,7 @@ class Agent:
         for table, (time_ns, rows) in sorted(self._newest.items()):
             if time_ns >= oldest_ns:
                 lines += sample_lines(table, rows)
+        lines += fault_lines(dict(self._faults))
         lines += live_lines(self._live)
         return "\n".join([*lines, ""])
 
@@ -202,6 +205,7 @@ class Agent:
         self._record(reading)
         for table, rows in reading.rows.items():
             self._newest[table] = (reading.time_ns, rows)
+        self._faults.update(map(fault_of, reading.rows.get("device_event", ())))
         if self._store is not None:
             self._store.add(reading.rows)
             self._store.note_missing(reading.source, reading.missing)

@@ -21,13 +21,14 @@ NOT_IN_BINDING = "not in the installed nvidia-ml-py"
 LASTING = frozenset({"not supported", "not in this driver", "no permission", NOT_IN_BINDING})
 """Reasons that do not pass while a driver is loaded: such a call is not made again."""
 LOST = "device lost"
+NEEDS_RESET = "device needs a reset"
 _REASONS = {
     "NVML_ERROR_NOT_SUPPORTED": "not supported",
     "NVML_ERROR_FUNCTION_NOT_FOUND": "not in this driver",
     "NVML_ERROR_NO_PERMISSION": "no permission",
     "NVML_ERROR_GPU_IS_LOST": LOST,
     "NVML_ERROR_GPU_NOT_FOUND": LOST,
-    "NVML_ERROR_RESET_REQUIRED": "device needs a reset",
+    "NVML_ERROR_RESET_REQUIRED": NEEDS_RESET,
     "NVML_ERROR_LIBRARY_NOT_FOUND": "no driver library",
     "NVML_ERROR_DRIVER_NOT_LOADED": "driver not loaded",
     "NVML_ERROR_INVALID_ARGUMENT": "invalid argument",

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from ..clock import now_ns
+from ..schema.terms import DeviceEventKind
 from .device_events import EventListener
 from .device_fields import (
     ALL_LINKS,
@@ -21,6 +22,7 @@ from .device_fields import (
     LASTING,
     LOST,
     MOST_LINKS,
+    NEEDS_RESET,
     field_value,
     reason_of,
 )
@@ -32,6 +34,8 @@ INIT_CALL = "nvmlInit"
 HANG = "the driver did not answer"
 _PROCESSES_EVERY = 10
 """Processes come and go slowly: they are listed in one of so many readings."""
+_FAULTS = {LOST: DeviceEventKind.LOST, NEEDS_RESET: DeviceEventKind.RESET_REQUIRED}
+"""Refusals that are faults of the device; the first of each is an event."""
 
 Enter = Callable[[str], None]
 
@@ -47,6 +51,8 @@ class Device:
     activity: DeviceActivity | None = None
     field_ids: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     """(field, scope) pairs whose values add up to each counter."""
+    faults: set[DeviceEventKind] = field(default_factory=set)
+    """Those that were told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +82,19 @@ class _Look:
                 reason = reason_of(self.nvml, error)
                 if reason in LASTING:
                     self.device.refused[name] = reason
+                if reason in _FAULTS:
+                    self._tell_once(_FAULTS[reason])
                 if name == SAMPLE_CALL and self.device.activity is not None:
                     self.device.activity.forget()
         self.lack(columns, reason)
         return reason
+
+    def _tell_once(self, kind: DeviceEventKind) -> None:
+        if kind in self.device.faults:
+            return
+        self.device.faults.add(kind)
+        event: Row = {"uuid": self.device.uuid, "time_ns": now_ns(), "kind": kind.value}
+        self.reading.rows.setdefault("device_event", []).append(event)
 
     def lack(self, columns: tuple[str, ...], reason: str) -> None:
         """Count columns that could not be read."""
@@ -121,7 +136,7 @@ class DeviceReader:
         self._readings += 1
         if self._events is not None:
             if events := self._events.take():
-                reading.rows["device_event"] = events
+                reading.rows.setdefault("device_event", []).extend(events)
             if self._events.problem:
                 reading.lacks("device events", self._events.problem)
         return reading

@@ -42,6 +42,8 @@ _SAMPLED = {
 }
 
 Sample = tuple[Mapping[str, str], float]
+Fault = tuple[str, str, str]
+"""Device, kind and number of a fault, as labels."""
 
 
 def sample_lines(table: str, rows: Sequence[Row]) -> list[str]:
@@ -63,6 +65,22 @@ def sample_lines(table: str, rows: Sequence[Row]) -> list[str]:
             f"{prefix}{column.name}", kind, f"{column.meaning} ({column.unit})", samples
         )
     return lines
+
+
+def fault_of(event: Row) -> Fault:
+    """Return what makes a fault of a device the same as another one."""
+    code = event.get("code")
+    return str(event.get("uuid")), str(event.get("kind")), "" if code is None else str(code)
+
+
+def fault_lines(counts: Mapping[Fault, int]) -> list[str]:
+    """Return the text of how often each fault was reported."""
+    samples = [
+        ({"uuid": uuid, "kind": kind, "code": code}, float(count))
+        for (uuid, kind, code), count in sorted(counts.items())
+    ]
+    meaning = "faults that the driver reported since the agent began (1)"
+    return metric("meshscope_device_faults_total", "counter", meaning, samples)
 
 
 def live_lines(live: LiveFigures) -> list[str]:

@@ -11,7 +11,7 @@ by the same amount on all ranks::
     result       rank 0 steps 0..15    rank 1 steps 0..8 and 10..15
 
 Which steps of the training an attempt did again, after it had read a checkpoint,
-nobody tells the probe; so that is stated as unknown.
+is known only if the training says the number of a step; else it is stated as unknown.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from .attempt_table import AttemptFacts, absent_words, sequel_words, stated_training_step
 from .joined_parts import Shifts, concatenated
 from .listing import listed
 from .rank_records import RankRecords
@@ -46,8 +47,8 @@ class Attempt:
 
 def joined_attempts(
     parts: Mapping[int, Sequence[RankRecords]], limits: list[str]
-) -> list[RankRecords]:
-    """Return one set of records a rank.
+) -> tuple[list[RankRecords], list[AttemptFacts]]:
+    """Return one set of records a rank, and the attempts that they are from.
 
     Args:
         parts: The parts of each rank, oldest first.
@@ -57,9 +58,11 @@ def joined_attempts(
     for attempt in attempts:
         align_steps(attempt.parts, limits)
     if len(attempts) < 2:
-        return [part for attempt in attempts for _, part in sorted(attempt.parts.items())]
+        alone = [part for attempt in attempts for _, part in sorted(attempt.parts.items())]
+        return alone, _facts([attempt for attempt in attempts if attempt.parts])
     attempts = _on_the_last_machine(attempts, limits)
-    limits += _stated(attempts)
+    facts = _facts(attempts)
+    limits += _stated(attempts, facts)
     for number, attempt in enumerate(attempts, 1):
         for part in attempt.parts.values():
             part.limits = [limit.replace(": ", f": attempt {number}: ", 1) for limit in part.limits]
@@ -67,13 +70,14 @@ def joined_attempts(
     for attempt in attempts:
         shifts.move(attempt.parts, steps=_last_step(attempt) + 1)
     ranks = sorted({rank for attempt in attempts for rank in attempt.parts})
-    return [
+    joined = [
         concatenated(
             [attempt.parts[rank] for attempt in attempts if rank in attempt.parts],
             is_in_newest=rank in attempts[-1].parts,
         )
         for rank in ranks
     ]
+    return joined, facts
 
 
 def find_attempts(parts: Mapping[int, Sequence[RankRecords]]) -> list[Attempt]:
@@ -181,37 +185,66 @@ def _boot(part: RankRecords) -> object:
     return manifest.get("boot_id") or manifest.get("host")
 
 
-def _stated(attempts: Sequence[Attempt]) -> list[str]:
-    """Return what a reader has to know about several attempts."""
-    limits = []
-    first_step = 0
-    everybody = {rank for attempt in attempts for rank in attempt.parts}
+def _facts(attempts: Sequence[Attempt]) -> list[AttemptFacts]:
+    """Return the attempts with their steps as they are numbered in the run."""
+    facts = []
+    shift = 0
     for number, attempt in enumerate(attempts, 1):
         last_step = _last_step(attempt)
-        if number > 1:
-            again = all(map(attached_while_running, attempt.parts.values()))
-            gap_s = (attempt.start_ns - attempts[number - 2].end_ns) / 1e9
-            limits.append(
-                f"attempt {number} of the job begins at step {first_step}, {gap_s:.1f} s after the "
-                "one before had ended"
-                + (
-                    "; what the ranks did in between was not recorded"
-                    if again
-                    else "; which steps of the training it did again is not recorded"
-                )
+        first_step = _first_step(attempt)
+        parts = list(attempt.parts.values())
+        said = [
+            zero
+            for part in parts
+            if not attached_while_running(part)
+            and (zero := stated_training_step(part.manifest)) is not None
+        ]
+        closed = [(part.manifest or {}).get("closed_unix_ns") for part in parts]
+        facts.append(
+            AttemptFacts(
+                attempt=number,
+                first_step=shift + first_step,
+                last_step=shift + last_step if last_step >= 0 else None,
+                training_step=said[0] + first_step if said else None,
+                start_unix_ns=attempt.start_ns,
+                end_unix_ns=max(attempt.end_ns, *(_span_ns(part)[1] for part in parts)),
+                ranks=len(parts),
+                killed_ranks=closed.count(None),
             )
+        )
+        shift += last_step + 1
+    return facts
+
+
+def _stated(attempts: Sequence[Attempt], facts: Sequence[AttemptFacts]) -> list[str]:
+    """Return what a reader has to know about several attempts."""
+    limits = []
+    everybody = {rank for attempt in attempts for rank in attempt.parts}
+    for before, one, attempt in zip([None, *facts], facts, attempts, strict=False):
+        if before is not None:
+            again = all(map(attached_while_running, attempt.parts.values()))
+            limits.append(sequel_words(one, before, attached_again=again))
         absent = sorted(everybody - attempt.parts.keys())
         if absent:
-            limits.append(f"attempt {number} of the job has no capture of ranks {listed(absent)}")
-        first_step += last_step + 1
+            limits.append(absent_words(one.attempt, absent))
     return limits
+
+
+def _first_step(attempt: Attempt) -> int:
+    """Return the first step that any rank of an attempt finished, 0 if none."""
+    return min(_steps(attempt), default=0)
 
 
 def _last_step(attempt: Attempt) -> int:
     """Return the last step that any rank of an attempt finished, -1 if none."""
+    return max(_steps(attempt), default=-1)
+
+
+def _steps(attempt: Attempt) -> list[int]:
+    """Return the first and the last step of each rank of an attempt."""
     ends = [
-        pc.max(part.tables["step"]["step"]).as_py()
+        pc.min_max(part.tables["step"]["step"]).as_py()
         for part in attempt.parts.values()
-        if "step" in part.tables
+        if "step" in part.tables and part.tables["step"].num_rows
     ]
-    return max((int(end) for end in ends if end is not None), default=-1)
+    return [int(end) for pair in ends for end in (pair["min"], pair["max"])]

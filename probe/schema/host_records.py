@@ -17,6 +17,7 @@ from .columns import TableSpec
 from .errors import RunDirectoryError, SchemaError
 from .host_tables import DEVICE, HOST_TABLES, RANK_DEVICE, SAMPLED
 from .manifest import MANIFEST_NAME, check_format_version, host_directories, read_json
+from .printable import printable
 from .segment import read_segment, segment_paths
 
 if TYPE_CHECKING:
@@ -153,6 +154,9 @@ def _read_manifest(directory: Path, name: str, limits: list[str]) -> dict[str, A
     for counter, amount in sorted(counters.items() if isinstance(counters, dict) else ()):
         if counter.endswith(("_dropped", "_errors")) and amount:
             limits.append(f"host {name}: the agent counted {counter} = {amount}")
+    unopened = manifest.get("devices_not_found")
+    for device, reason in sorted(unopened.items() if isinstance(unopened, dict) else ()):
+        limits.append(f"host {name}: {printable(f'{device} could not be opened: {reason}')}")
     return manifest
 
 

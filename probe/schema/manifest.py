@@ -18,6 +18,8 @@ from .reading import open_file
 from .tables import FORMAT_VERSION
 
 MANIFEST_NAME = "manifest.json"
+TRAINING_STEP_KEY = "training_step"
+"""Annotation of a rank: a ``step`` of its process, and its ``number`` in the training."""
 RECORDING_KEY = "recording"
 """Annotation of a rank: the stretches of steps at one level, oldest first."""
 ENDED_NAME = "ended.json"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,9 +15,10 @@ from .clock_steps import clock_steps
 from .errors import FormatVersionError, RunDirectoryError, SegmentError
 from .listing import listed
 from .manifest import ENDED_NAME, MANIFEST_NAME, check_format_version, read_json
+from .printable import printable
 from .record_payloads import decode_records, records_to_batch
 from .records import DRAINED_RECORD, RECORD_TYPES, RecordType
-from .ring import RING_NAME, RingContents, read_ring
+from .ring import RING_COPIED, RING_NAME, RingContents, read_ring
 from .segment import read_segment, segment_paths
 from .step_detail import add_detail, numbers_present
 
@@ -155,6 +157,7 @@ def _read_manifest(directory: Path, found: RankRecords) -> dict[str, Any] | None
     check_format_version(manifest.get("format_version"), str(path))
     if manifest.get("closed_unix_ns") is None:
         found.note("no close mark: the process was killed or is still running")
+        _note_copied_ring(manifest, found)
     for step_ns in clock_steps(manifest.get("clock_pairs")):
         way = "forward" if step_ns > 0 else "back"
         found.note(
@@ -165,7 +168,37 @@ def _read_manifest(directory: Path, found: RankRecords) -> dict[str, Any] | None
     for name, amount in sorted(counters.items() if isinstance(counters, dict) else ()):
         if name.endswith(_REPORTED_COUNTERS) and amount:
             found.note(f"the probe counted {name} = {amount}")
+    _note_sources(manifest, found)
     return manifest
+
+
+_SOURCE_NOTES = {
+    "missing": "is not recorded",
+    "off": "was switched off after many errors",
+    "partly": "is recorded in part",
+    "patched_over": "could not be removed whole",
+}
+"""What a source of the probe says of itself: the last word of an annotation's name."""
+
+
+def _note_sources(manifest: Mapping[str, Any], found: RankRecords) -> None:
+    """State which sources of the probe did not work, and why."""
+    annotations = manifest.get("annotations")
+    for key, reason in sorted(annotations.items() if isinstance(annotations, dict) else ()):
+        source, _, word = str(key).rpartition(".")
+        if source and word in _SOURCE_NOTES:
+            found.note(f"{printable(source)} {_SOURCE_NOTES[word]}: {printable(str(reason))}")
+
+
+def _note_copied_ring(manifest: Mapping[str, Any], found: RankRecords) -> None:
+    """State that the last records before a kill are not there to be found missing."""
+    annotations = manifest.get("annotations")
+    kind = annotations.get(RING_COPIED) if isinstance(annotations, dict) else None
+    if isinstance(kind, str):
+        found.note(
+            f"{RING_NAME} was copied every half second, as a run on {printable(kind)} needs it: "
+            "of what came after the last copy nothing is known"
+        )
 
 
 def _read_end(directory: Path, found: RankRecords) -> int | None:

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     Places = NDArray[np.int64]
 
 RING_NAME = "ring.bin"
+RING_COPIED = "ring_copied"
+"""Annotation of a rank whose ring is copied to its file from time to time instead of being
+mapped from there: the type of the file system that made this necessary."""
 HEADER_BYTES = 4096
 MAGIC = b"MSHRING\n"
 

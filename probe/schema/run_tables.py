@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from .assemble import manifest_groups, rank_tables
+from .attempt_table import attempt_table
 from .attempts import joined_attempts
 from .listing import listed
 from .manifest import part_directories
@@ -48,7 +49,7 @@ def read_run_tables(path: Path, manifest: Mapping[str, Any], limits: list[str]) 
         rank: [read_rank(directory, rank) for directory in found.values()]
         for rank, found in part_directories(path).items()
     }
-    ranks = joined_attempts(parts, limits)
+    ranks, attempts = joined_attempts(parts, limits)
     captured = tuple(rank.rank for rank in ranks if not rank.is_empty)
     manifests = {rank.rank: rank.manifest for rank in ranks if rank.manifest is not None}
     groups = merge_groups(manifests, limits)
@@ -59,6 +60,7 @@ def read_run_tables(path: Path, manifest: Mapping[str, Any], limits: list[str]) 
         "group": TABLES["group"].conform(_group_table(groups)),
         **{name: _concatenate(name, pieces) for name in _RANK_TABLES},
         "recording": recording_table(manifests),
+        "attempt": attempt_table(attempts),
     }
     limits += _missing_ranks(tables["run"]["world_size"][0].as_py(), captured)
     limits += _merged(ranks)

@@ -54,3 +54,26 @@ RECORDING = TableSpec(
         ns_column("cost_ns", "what the hooks took of that, by their own measure", nullable=True),
     ),
 )
+
+ATTEMPT = TableSpec(
+    "attempt",
+    "one start of the job; a launcher that restarts it makes several in one run",
+    (
+        Column("attempt", "int32", "id", "number of the start, from 1"),
+        Column("first_step", "int64", "id", "its first step"),
+        Column("last_step", "int64", "id", "its last step, null if none ended", nullable=True),
+        Column(
+            "training_step",
+            "int64",
+            "id",
+            "what the training calls the first step, null if it did not say",
+            nullable=True,
+        ),
+        ns_column("start_unix_ns", "when its first rank began to record, time of day"),
+        ns_column("end_unix_ns", "when its last rank ended or made its last record, time of day"),
+        Column("ranks", "int32", "1", "ranks that recorded"),
+        Column(
+            "killed_ranks", "int32", "1", "those of them without a mark that they ended in order"
+        ),
+    ),
+)

@@ -8,7 +8,7 @@ identifier that does not apply; null marks a value that is not known.
 
 from .columns import RANK, Column, TableSpec, ns_column
 from .host_tables import HOST_TABLES
-from .summary_tables import COMMUNICATION_SUM, RECORDING
+from .summary_tables import ATTEMPT, COMMUNICATION_SUM, RECORDING
 
 FORMAT_VERSION = 3
 """Version of the run directory and of these tables; a reader refuses any other."""
@@ -340,6 +340,7 @@ TABLES: dict[str, TableSpec] = {
         P2P,
         COMMUNICATION_SUM,
         RECORDING,
+        ATTEMPT,
         PROGRESS,
         NAME,
         KERNEL,

@@ -118,6 +118,10 @@ class DeviceEventKind(StrEnum):
 
     XID = "xid"
     ECC_UNCORRECTED = "ecc_uncorrected"
+    LOST = "lost"
+    """Calls say that the device is gone from the bus."""
+    RESET_REQUIRED = "reset_required"
+    """Calls say that nothing goes on before the device is reset."""
 
 
 class LinkLayer(StrEnum):
@@ -182,6 +186,7 @@ class FindingKind(StrEnum):
     LAUNCH_BOUND = "launch_bound"
     RECOMPUTE = "recompute"
     CLOCK_THROTTLE = "clock_throttle"
+    DEVICE_ERROR = "device_error"
     HANG = "hang"
     CRASH = "crash"
     TOPOLOGY_VIOLATION = "topology_violation"

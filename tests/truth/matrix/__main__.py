@@ -6,13 +6,16 @@ from multiprocessing import get_context
 
 from .cases import SEED, cases
 from .judge import judge
+from .rows import ROWS
 from .table import report
+
+CASES_OF_ROW = 20
 
 
 def main() -> None:
     """Diagnose all cases on all cores and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cases", type=int, default=540)
+    parser.add_argument("--cases", type=int, default=CASES_OF_ROW * len(ROWS))
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args()

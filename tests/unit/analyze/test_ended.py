@@ -108,3 +108,21 @@ def test_without_the_ends_nobody_is_said_to_have_died():
     """Ends that nobody saw would be made up."""
     trace = broken_off({0: None, 1: None})
     assert died_first(trace, wait_graph(trace), None) is None
+
+
+@pytest.mark.parametrize(
+    ("ended", "kind"), [({0: 3, 1: 0.05}, "crash"), ({0: 41, 1: 40}, "hang")], ids=["crash", "hang"]
+)
+def test_what_the_device_reported_is_evidence(ended, kind):
+    """Fails when somebody reads logs for an exception while the driver said that the device died."""
+    devices = trace_of(
+        rank_device=[{"rank": rank, "uuid": f"GPU-{rank}"} for rank in (0, 1)],
+        device_event=[{"uuid": "GPU-1", "code": 79}, {"uuid": "GPU-0", "code": 45}],
+    )
+    trace = broken_off(ended).with_tables(
+        {name: devices.tables[name] for name in ("rank_device", "device_event")}
+    )
+    (finding,) = hang_findings(trace, SECOND / 10)
+    assert finding.kind == kind
+    said = [line for line in finding.evidence if "device of rank" in line]
+    assert said == ["the device of rank 1 (GPU-1) reported Xid 79 (a device that fell off the bus)"]

@@ -318,3 +318,14 @@ def test_sources_can_be_left_out(tmp_path):
     tables = recorded(tmp_path / "run")
     assert set(tables["span"]["kind"]) == {"optimizer"}
     assert len(tables["memory"]) == 0
+
+
+def test_the_training_may_say_its_step(tmp_path):
+    """Fails when a trainer that resumed cannot say at which step."""
+    probe.attach(tmp_path / "run")
+    probe.describe(training_step=1200)
+    for _ in range(3):
+        probe.step()
+    probe.detach()
+    (row,) = read_run(tmp_path / "run").tables["attempt"].to_pylist()
+    assert (row["first_step"], row["last_step"], row["training_step"]) == (0, 2, 1200)

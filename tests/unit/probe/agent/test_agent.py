@@ -83,6 +83,30 @@ def test_a_node_is_sampled(run_path, scenario, sysfs):
     assert all(path.stat().st_mode & 0o077 == 0 for path in run_path.glob("host-*/*"))
 
 
+def test_a_fault_can_be_scraped(run_path, scenario, sysfs):
+    """Fails when nobody is alerted of a device that died before the run is diagnosed."""
+    seen = {}
+
+    def beside(agent):
+        for _ in range(600):
+            if "device_sample" in agent.status()["sources"]:
+                scenario.add("event 2 79")
+                break
+            threading.Event().wait(0.05)
+        for _ in range(600):
+            if "device_event" in agent.status()["sources"]:
+                break
+            threading.Event().wait(0.05)
+        seen["text"] = agent.metrics()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    run_agent(run_path, sysfs, beside)
+    assert (
+        'faults_total{uuid="GPU-00000000-0000-0000-0000-000000000002",kind="xid",code="79"} 1'
+        in (seen["text"])
+    )
+
+
 def test_a_driver_that_hangs_delays_nothing_else(run_path, scenario, sysfs):
     """Fails when host and ports wait for a driver call that never returns."""
     scenario.add("hang * nvmlInitWithFlags")

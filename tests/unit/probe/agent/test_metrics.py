@@ -2,7 +2,7 @@
 
 from meshscope.probe.agent.live import RankFigures
 from meshscope.probe.agent.local_ranks import LiveFigures
-from meshscope.probe.agent.metrics import live_lines, metric, sample_lines
+from meshscope.probe.agent.metrics import fault_lines, fault_of, live_lines, metric, sample_lines
 
 
 def test_what_is_not_known_has_no_line():
@@ -54,6 +54,18 @@ def test_every_live_figure_is_documented(project_dir):
         step=7, step_time_s=0.5, tokens_per_s=1.0, stage=0, work_s=0.25, bubble_frac=0.1
     )
     text = live_lines(LiveFigures(ranks={3: known}, scores={3: 0.1}, mfu=0.4))
+    text += fault_lines({("GPU-a", "xid", "79"): 1})
     names = {line.split()[2] for line in text if line.startswith("# TYPE")}
-    assert len(names) == 7
+    assert len(names) == 8
     assert not [name for name in names if f"| `{name}` |" not in page]
+
+
+def test_faults_are_counted_by_number():
+    """Fails when an alert cannot tell a dead device from an error of the program."""
+    events = [{"uuid": "GPU-a", "kind": "xid", "code": 79}, {"uuid": "GPU-a", "kind": "lost"}]
+    counts = {fault_of(event): number for number, event in enumerate(events, 1)}
+    assert fault_lines(counts)[2:] == [
+        'meshscope_device_faults_total{uuid="GPU-a",kind="lost",code=""} 2',
+        'meshscope_device_faults_total{uuid="GPU-a",kind="xid",code="79"} 1',
+    ]
+    assert fault_lines({}) == []

@@ -146,5 +146,6 @@ def test_a_torch_without_redispatch_is_watched_without_collectives(world, tmp_pa
     assert (
         capture.rank_manifests[1]["annotations"]["collectives.missing"] == "redispatch is missing"
     )
+    assert "rank 1: collectives is not recorded: redispatch is missing" in capture.limits
     assert capture.rank_manifests[1]["counters"]["collectives_unseen"] == 1
     assert capture.tables["step"].num_rows == 1

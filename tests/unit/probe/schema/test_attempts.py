@@ -146,3 +146,63 @@ def test_a_rank_that_never_recorded_anything_in_one_attempt(run):
     capture = read_run(run)
     assert steps_by_rank(capture) == {0: [0, 1, 2, 3], 1: [0, 1, 2, 3]}
     assert "rank 0: nothing can be read of 1 of its attempts" in capture.limits
+
+
+def attempts_of(run):
+    """Return the rows of the table of attempts."""
+    return read_run(run).tables["attempt"].to_pylist()
+
+
+def test_attempts_are_a_table(run):
+    """Fails when nobody can tell to which start of the job a step belongs."""
+    in_attempts(run, [(0, 0, 10), (1, 0, 9), (0, 20, 30), (1, 20, 30)])
+    change(run, 1, 1, closed_unix_ns=None)
+    first, second = attempts_of(run)
+    assert (first["attempt"], first["first_step"], first["last_step"]) == (1, 0, 3)
+    assert (second["attempt"], second["first_step"], second["last_step"]) == (2, 4, 7)
+    assert (first["ranks"], first["killed_ranks"], second["killed_ranks"]) == (2, 1, 0)
+    assert (first["training_step"], second["start_unix_ns"]) == (None, 20 * S)
+    assert max(steps_by_rank(read_run(run))[0]) == second["last_step"]
+
+
+def test_one_start_is_one_attempt(run):
+    """Fails when a run without restart has no attempt, or a rank of its own each."""
+    in_attempts(run, [(0, 0, 10), (1, 0, 10)])
+    (only,) = attempts_of(run)
+    assert (only["first_step"], only["last_step"], only["ranks"]) == (0, 3, 2)
+
+
+@pytest.mark.parametrize(
+    ("resumed_at", "words"),
+    [
+        (102, "that is step 102 of the training, of which it did 2 steps again"),
+        (103, "that is step 103 of the training, which it did again"),
+        (104, "that is step 104 of the training"),
+        (110, "that is step 110 of the training, 6 steps further on"),
+        (None, "which steps of the training it did again is not recorded"),
+    ],
+)
+def test_the_training_says_where_it_resumed(run, resumed_at, words):
+    """Fails when a trainer that says its step is not understood, or one that does not is."""
+    in_attempts(run, [(0, 0, 10), (1, 0, 10), (0, 20, 30), (1, 20, 30)])
+    said = {1: {"step": 0, "number": 100}}
+    if resumed_at is not None:
+        # Said at the second step of the process, which is therefore one more.
+        said[2] = {"step": 1, "number": resumed_at + 1}
+    for part, value in said.items():
+        annotations = read_json(rank_directory(run, 0, part) / MANIFEST_NAME)["annotations"]
+        change(run, 0, part, annotations={**annotations, "training_step": value})
+    capture = read_run(run)
+    assert [row["training_step"] for row in attempts_of(run)] == [100, resumed_at]
+    (limit,) = [limit for limit in capture.limits if "begins at step 4" in limit]
+    assert limit.endswith(words)
+
+
+@pytest.mark.parametrize(
+    "said", [7, "x", {}, {"step": 0}, {"step": "0", "number": 1}, {"step": 0, "number": 1 << 70}]
+)
+def test_an_odd_training_step_is_none(run, said):
+    """Fails when a damaged manifest keeps a run from being read."""
+    in_attempts(run, [(0, 0, 10), (1, 0, 10)])
+    change(run, 0, 1, annotations={"launch": "launch", "training_step": said})
+    assert [row["training_step"] for row in attempts_of(run)] == [None]

@@ -55,6 +55,7 @@ def test_tables_conform_to_their_declaration(two_ranks):
     tables = read_run(two_ranks).tables
     assert set(tables) == {
         "run", "group", "step", "span", "collective", "p2p", "communication_sum", "recording",
+        "attempt",
         "memory",
     }  # fmt: skip
     for name, table in tables.items():
