@@ -11,6 +11,7 @@ from ..effects import Work
 from ..program import Program
 from ..replay import FloatArray
 from ..results import Where
+from ..waiting import chance_of_as_many
 from .player import Player, Union
 
 HOST_CAUSES = {
@@ -24,11 +25,14 @@ MIN_CONCENTRATION = 0.5
 """Share of all time of a kind from which one rank is named as its place."""
 MIN_OVER_OTHERS = 3.0
 """And so many times the mean of the other ranks: of two ranks, one always has half of it."""
+ALL = 0.9
+"""From this share on where it was is no question."""
+MAX_CHANCE = 0.1
+"""Below it, that one rank stalls in so many of the steps is no accident."""
 
 
 def host_players(program: Program, work: Work) -> Iterator[Player]:
     """Yield one player for each kind of host stall that lies in the way of a rank's work."""
-    rank = program.marks["rank"].to_numpy()[program.work_edges]
     for kind, classes in HOST_CAUSES.items():
         stall = np.zeros(len(program.work_edges))
         for name in classes:
@@ -36,16 +40,31 @@ def host_players(program: Program, work: Work) -> Iterator[Player]:
                 stall += work.edge_host_ns[name]
         if not stall.any():
             continue
-        yield Player(kind, _place(rank, stall, program), Union.HOST, edge_effect(stall))
+        yield Player(kind, _place(stall, program), Union.HOST, edge_effect(stall))
 
 
-def _place(rank: np.ndarray, stall: FloatArray, program: Program) -> Where:
-    """Return the one rank that most of the time belongs to, nothing where there is none."""
+def _place(stall: FloatArray, program: Program) -> Where:
+    """Return the one rank that most of the time belongs to, nothing where there is none.
+
+    A few pauses that come by chance often hit one rank twice, which is then no place.
+    """
     ranks = program.windows.ranks
-    total = np.bincount(np.searchsorted(ranks, rank), weights=stall, minlength=len(ranks))
-    top = int(total.argmax())
-    others = (total.sum() - total[top]) / max(len(ranks) - 1, 1)
-    is_most = total[top] > MIN_CONCENTRATION * total.sum()
-    if len(ranks) > 1 and is_most and total[top] > MIN_OVER_OTHERS * others:
+    if len(ranks) < 2:
+        return {}
+    of_edge = [
+        np.searchsorted(known, program.marks[name].to_numpy()[program.work_edges])
+        for name, known in (("rank", ranks), ("step", program.windows.steps))
+    ]
+    shape = (len(ranks), len(program.windows.steps))
+    cells = np.ravel_multi_index(tuple(of_edge), shape, mode="clip")
+    times = np.bincount(cells, weights=stall, minlength=shape[0] * shape[1]).reshape(shape)
+    total, pauses = times.sum(axis=1), np.count_nonzero(times, axis=1)
+    top, count = int(total.argmax()), pauses.sum()
+    share, rest = total[top] / total.sum(), total.sum() - total[top]
+    chance = chance_of_as_many(pauses[top], count, count / np.float64(len(ranks)))
+    by_length = total[top] / pauses[top] > MIN_OVER_OTHERS * rest / max(count - pauses[top], 1)
+    by_number = len(ranks) * chance < MAX_CHANCE
+    is_most = share > MIN_CONCENTRATION and total[top] > MIN_OVER_OTHERS * rest / (len(ranks) - 1)
+    if share >= ALL or (is_most and (by_length or by_number)):
         return {"rank": int(ranks[top])}
     return {}

@@ -1,5 +1,7 @@
 """Opening a path: what is a run, what is not, and what of its manifest is believed."""
 
+import json
+
 import pytest
 
 from meshscope.analyze import load_trace
@@ -32,7 +34,9 @@ def test_a_file_that_is_no_trace(tmp_path):
 
 def test_a_newer_format_is_refused(tmp_path):
     """Columns of another meaning would be read as ours."""
-    (tmp_path / "manifest.json").write_text('{"format_version": 3}', encoding="utf-8")
+    (tmp_path / "manifest.json").write_text(
+        json.dumps({"format_version": FORMAT_VERSION + 1}), encoding="utf-8"
+    )
     with pytest.raises(FormatVersionError):
         load_trace(tmp_path)
 
