@@ -11,7 +11,7 @@ from .verdict import RankVerdict
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DetectionResult:
-    """Verdicts of all ranks, the surest suspect first."""
+    """Verdicts of all ranks, the slowest suspect first."""
 
     verdicts: tuple[RankVerdict, ...]
     scores: pd.DataFrame
@@ -23,7 +23,7 @@ class DetectionResult:
 
     @property
     def suspects(self) -> tuple[RankVerdict, ...]:
-        """Return the verdicts of the slow ranks, the surest first."""
+        """Return the verdicts of the slow ranks, the slowest first."""
         return tuple(verdict for verdict in self.verdicts if verdict.is_slow)
 
     def of(self, rank: int) -> RankVerdict:
