@@ -127,7 +127,7 @@ class DeviceReader:
         """Read every device once; the first time, find them."""
         reading = Reading(source=self.name, time_ns=now_ns())
         if self._nvml is None:
-            reading.facts = self._begin()
+            reading.facts = self._begin(reading)
         rows = reading.rows.setdefault("device_sample", [])
         for device in self._devices:
             rows.append(self._sample(device, reading))
@@ -146,7 +146,7 @@ class DeviceReader:
         if self._events is not None:
             self._events.stop()
 
-    def _begin(self) -> dict[str, Any]:
+    def _begin(self, reading: Reading) -> dict[str, Any]:
         """Load the driver library and find the devices; return the facts of both."""
         if INIT_CALL in self._skip:
             return {"unavailable": HANG}
@@ -162,12 +162,15 @@ class DeviceReader:
             return {"unavailable": reason_of(nvml, error)}
         self._nvml = nvml
         problems: dict[str, str] = {}
-        listed = [facts for index in range(count) if (facts := self._find(index, problems))]
+        found = (self._find(index, problems, reading) for index in range(count))
+        listed = [facts for facts in found if facts]
         self._events = EventListener(nvml, {d.uuid: d.handle for d in self._devices})
         self._events.start()
-        return {"devices": listed, "devices_not_found": problems, **_versions(nvml)}
+        return {"devices": listed, "devices_not_found": problems, **_versions(nvml, reading)}
 
-    def _find(self, index: int, problems: dict[str, str]) -> dict[str, Any] | None:
+    def _find(
+        self, index: int, problems: dict[str, str], reading: Reading
+    ) -> dict[str, Any] | None:
         nvml, place = self._nvml, f"device {index}"
         if place in self._skip:
             problems[place] = HANG
@@ -180,7 +183,7 @@ class DeviceReader:
             problems[place] = reason_of(nvml, error)
             return None
         self._devices.append(device)
-        return {"uuid": device.uuid, "index": index, **_lasting_facts(nvml, handle)}
+        return {"uuid": device.uuid, "index": index, **_lasting_facts(nvml, handle, reading)}
 
     def _sample(self, device: Device, reading: Reading) -> Row:
         row: Row = {"uuid": device.uuid, "time_ns": now_ns()}
@@ -272,28 +275,29 @@ class DeviceReader:
         return {}
 
 
-def _lasting_facts(nvml: Any, handle: Any) -> dict[str, Any]:
-    """Return what a device is; what it refuses to say is left out."""
+def _lasting_facts(nvml: Any, handle: Any, reading: Reading) -> dict[str, Any]:
+    """Return what a device is; what it refuses to say is counted as lacking, with the reason."""
     asked: dict[str, Callable[[], Any]] = {
         "name": lambda: nvml.nvmlDeviceGetName(handle),
         "pci_bus": lambda: _decoded(nvml.nvmlDeviceGetPciInfo(handle).busId),
         "mem_total_bytes": lambda: int(nvml.nvmlDeviceGetMemoryInfo(handle).total),
         "max_clock_hz": lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM) * 1e6,
     }
-    return _answers(asked)
+    return _answers(nvml, asked, reading)
 
 
-def _versions(nvml: Any) -> dict[str, Any]:
-    return _answers({"driver_version": lambda: _decoded(nvml.nvmlSystemGetDriverVersion())})
+def _versions(nvml: Any, reading: Reading) -> dict[str, Any]:
+    version = {"driver_version": lambda: _decoded(nvml.nvmlSystemGetDriverVersion())}
+    return _answers(nvml, version, reading)
 
 
-def _answers(asked: dict[str, Callable[[], Any]]) -> dict[str, Any]:
+def _answers(nvml: Any, asked: dict[str, Callable[[], Any]], reading: Reading) -> dict[str, Any]:
     found = {}
     for key, ask in asked.items():
         try:
             found[key] = ask()
-        except Exception:  # noqa: BLE001 - a fact that is refused is not known
-            continue
+        except Exception as error:  # noqa: BLE001 - whatever the driver raises is a reason
+            reading.lacks(key, reason_of(nvml, error))
     return found
 
 

@@ -14,6 +14,15 @@ def rows_of(reading):
     return sorted(reading.rows["device_sample"], key=lambda row: row["uuid"])
 
 
+def test_what_a_device_refuses_to_say_of_itself_has_a_reason(scenario, ask):
+    """Fails when a clock that is not known leaves nobody a word why."""
+    scenario.add(f"error 2 nvmlDeviceGetMaxClockInfo {NOT_SUPPORTED}")
+    reading = ask("devices").read()
+    devices = reading.facts["devices"]
+    assert [d["index"] for d in devices if "max_clock_hz" not in d] == [2]
+    assert reading.missing["max_clock_hz: not supported"] == 1
+
+
 def test_every_field_in_its_unit(scenario, ask):
     """Fails when a field is read from another place, or in another unit."""
     scenario.add(
