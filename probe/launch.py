@@ -9,6 +9,7 @@ training code has to call ``meshscope.probe.attach()``.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -96,6 +97,8 @@ def run(
             code = _run(command, variables, agent)
     except _NotStartedError as error:
         _say(f"cannot start {command[0][:_LONGEST_SHOWN]!r}: {error}")
+        # Else a misspelt command would leave an empty run in every list of runs.
+        shutil.rmtree(run_path, ignore_errors=True)
         return _CANNOT_START
     _report(run_path, dormant=dormant)
     return code

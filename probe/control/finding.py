@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..schema.errors import ConfigError, RunDirectoryError
+from ..schema.errors import ConfigError, MeshscopeError
 from ..schema.manifest import MANIFEST_NAME, read_json
 from .client import Endpoint, endpoints_in
 from .directory import check_trusted, existing_directories, run_name
@@ -33,6 +33,7 @@ def ranks_of_run(run_path: Path, environment: Mapping[str, str]) -> FoundRanks:
 
     Raises:
         ConfigError: The path is no run directory and no run of its name has sockets here.
+        RunDirectoryError: No rank of it is found, and its manifest cannot be read.
     """
     found = FoundRanks()
     known: set[Endpoint] = set()
@@ -44,14 +45,13 @@ def ranks_of_run(run_path: Path, environment: Mapping[str, str]) -> FoundRanks:
     found.here = sorted(known)
     present = {endpoint.rank for endpoint in known} | found.refused.keys()
     present.update(*found.elsewhere.values())
-    world_size = _world_size(run_path)
-    if not present and world_size is None:
-        raise ConfigError(
-            "is no run directory, and no running rank belongs to it",
-            where=str(run_path),
-            remedy="Name the directory that the run records into",
-        )
-    found.unknown = [rank for rank in range(world_size or 0) if rank not in present]
+    try:
+        world_size = _world_size(run_path)
+    except MeshscopeError:
+        if not present:
+            raise
+        world_size = 0
+    found.unknown = [rank for rank in range(world_size) if rank not in present]
     return found
 
 
@@ -96,11 +96,16 @@ def _follow(pointer: Pointer, known: set[Endpoint], found: FoundRanks) -> None:
             found.refused[pointer.rank] = str(error)
 
 
-def _world_size(run_path: Path) -> int | None:
-    try:
-        size = read_json(run_path / MANIFEST_NAME).get("world_size")
-    except RunDirectoryError:
-        return None
+def _world_size(run_path: Path) -> int:
+    """Return how many ranks a run says it has, 0 if it does not."""
+    manifest = run_path / MANIFEST_NAME
+    if not os.path.lexists(manifest):
+        raise ConfigError(
+            "is no run directory, and no running rank belongs to it",
+            where=str(run_path),
+            remedy="Name the directory that the run records into",
+        )
+    size = read_json(manifest).get("world_size")
     return size if isinstance(size, int) and 0 <= size < 1 << 20 else 0
 
 

@@ -164,8 +164,9 @@ def test_a_killed_rank_is_named_and_keeps_its_records(tmp_path, capfd):
 
 
 def test_a_command_that_does_not_exist(tmp_path, capfd):
-    """Fails when a typing error shows as a traceback, or is blamed on the launcher."""
+    """Fails when a typing error shows as a traceback, is blamed on the launcher, or leaves an empty run."""
     assert run(["no-such-program-of-a-test"], tmp_path, "a") == 127
+    assert not (tmp_path / "a").exists()
     said = capfd.readouterr().err
     assert "cannot start 'no-such-program-of-a-test': No such file" in said
     assert "recorded" not in said
@@ -181,6 +182,7 @@ def test_a_command_that_the_system_refuses(tmp_path, capfd, name):
     assert said.startswith("meshscope: cannot start '")
     assert len(said) < 1000
     assert said.count("\n") == 1
+    assert not (tmp_path / "runs" / "a").exists()
 
 
 def test_a_folder_of_runs_that_is_a_file(tmp_path):

@@ -8,7 +8,7 @@ from meshscope.probe.control import pointers
 from meshscope.probe.control.client import Endpoint
 from meshscope.probe.control.directory import make_directory, run_name, socket_name
 from meshscope.probe.control.finding import ranks_of_run, socket_of_process
-from meshscope.probe.schema.errors import ConfigError
+from meshscope.probe.schema.errors import ConfigError, RunDirectoryError
 from meshscope.probe.schema.manifest import write_json
 from meshscope.probe.schema.rundir import create_run
 
@@ -95,6 +95,17 @@ def test_what_is_no_run_is_an_error(tmp_path, variables):
     """Fails when a typing error looks like a job without ranks."""
     with pytest.raises(ConfigError, match="is no run directory, and no running rank"):
         ranks_of_run(tmp_path / "nothing", variables)
+
+
+def test_a_torn_manifest_is_named_where_nothing_else_tells_of_the_job(run, variables):
+    """Fails when a run whose manifest was cut looks like a typing error, or hides ranks that run."""
+    (run / "manifest.json").write_text('{"world_size":', encoding="utf-8")
+    with pytest.raises(RunDirectoryError, match="is not valid JSON"):
+        ranks_of_run(run, variables)
+    socket = touch_socket(run, variables, 0, 10)
+    found = ranks_of_run(run, variables)
+    assert [endpoint.path for endpoint in found.here] == [socket]
+    assert found.unknown == []
 
 
 def test_the_socket_of_a_process(run, variables):
