@@ -112,6 +112,7 @@ def _from_capture(path: Path, capture: RunCapture) -> Trace:
     layout, limits = _layout(capture.manifest, capture.tables["group"], capture.ranks)
     progress = progress_at_the_end(
         capture.tables["collective"],
+        capture.tables["p2p"],
         capture.tables["group"],
         capture.rank_manifests,
         capture.last_seen,
