@@ -121,10 +121,10 @@ def _of_newest_attempt(table: pa.Table, manifests: Mapping[int, Mapping[str, Any
     """Return the rows of the newest attempt: what broke off before it has been taken up again."""
     if not table.num_rows:
         return pd.DataFrame(columns=_COLUMNS)
-    rows = table.select(_COLUMNS).to_pandas().astype({"group_id": str})
+    rows: pd.DataFrame = table.select(_COLUMNS).to_pandas().astype({"group_id": str})
     first = {
         rank: newest.get("first_event_id", 0) if newest.get("recorded", True) else 1 << 62
         for rank, manifest in manifests.items()
         if (newest := _newest_attempt(manifest))
     }
-    return rows[rows["event_id"] >= rows["rank"].map(first).fillna(0)] if first else rows
+    return rows[rows["event_id"] >= rows["rank"].map(first).fillna(0)]
