@@ -54,8 +54,8 @@ def _by_rank_and_step(stall: FloatArray, program: Program) -> FloatArray:
     ]
     shape = (len(ranks), len(steps))
     cells = np.ravel_multi_index(tuple(of_edge), shape, mode="clip")
-    table: FloatArray = np.bincount(cells, weights=stall, minlength=len(ranks) * len(steps))
-    return table.reshape(shape)
+    table = np.bincount(cells, weights=stall, minlength=len(ranks) * len(steps))
+    return np.asarray(table.reshape(shape), dtype=np.float64)
 
 
 def stalled_rank(ranks: IntArray, times: FloatArray) -> Where:
