@@ -57,11 +57,12 @@ def find_stragglers(diagnosis: Diagnosis) -> Stragglers:
 
 def _ranks(diagnosis: Diagnosis) -> pd.DataFrame:
     causes = [c for c in diagnosis.causes if c.kind in _SLOW_RANKS and "rank" in c.where]
-    named = {
-        found.where["rank"]
+    named = [
+        rank
         for found in diagnosis.findings
-        if found.kind in _SLOW_RANKS and "rank" in found.where
-    }
+        if found.kind in _SLOW_RANKS
+        for rank in (*found.where.get("ranks", ()), found.where.get("rank"))
+    ]
     table = diagnosis.stragglers.copy()
     for column in ("share_frac", "direct_ns", "induced_wait_ns"):
         values: dict[int, float] = {}

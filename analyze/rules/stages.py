@@ -28,7 +28,7 @@ MIN_EXCESS = 0.05
 MIN_BUBBLE = 0.05
 """Share of the step from which on the waiting of the schedule is worth a finding."""
 HEAD_MATCHES = (0.5, 2.0)
-"""How far the excess of the last stage may be from what the head's FLOPs predict."""
+"""How far the excess of the stage with the output head may be from what its FLOPs predict."""
 _NO_REPLAY = "what it costs is not known, because nothing tells who waited for whom"
 
 

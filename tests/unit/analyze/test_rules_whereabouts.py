@@ -172,12 +172,14 @@ def test_the_remedy_of_a_slow_rank_is_not_that_of_its_stalls(stall):
 def test_ranks_of_a_host_that_spans_stages_are_all_named():
     """Fails when one of four slow ranks is to be swapped, or a stage is named that half are not in."""
     layout = ParallelLayout(pp=2, dp=2, tp=2, order="dp-pp-cp-tp")
-    found = findings_of(trace_with("slow_rank:host=1,factor=1.3", layout=layout, ranks_per_host=4))
-    found = found["straggler_rank"]
+    trace = trace_with("slow_rank:host=1,factor=1.3", layout=layout, ranks_per_host=4)
+    found = findings_of(trace)["straggler_rank"]
     assert found.where["ranks"] == [4, 5, 6, 7]
     assert "stage" not in found.where
     assert "host0001 (ranks 4, 5, 6, 7)" in found.remedy
     assert all(f"rank {rank} by" in found.evidence[0] for rank in (4, 5, 6, 7))
+    table = find_stragglers(diagnose(trace)).ranks
+    assert sorted(table.loc[table["named"], "rank"]) == [4, 5, 6, 7]
 
 
 def test_a_slow_tensor_parallel_group_has_its_stage_and_a_remedy_of_its_own():
