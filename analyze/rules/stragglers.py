@@ -199,8 +199,9 @@ def _claim(who: str, own: dict[Hashable, Any], note: str) -> str:
 
 def _straggler_evidence(account: Account, rank: int, own: dict[Hashable, Any]) -> Iterator[str]:
     step = account.windows.step_time_ns
+    usual = "that of its peers" if own["peers"] else "what was expected"
     yield (
-        f"its own work exceeds that of its peers by {own['excess_ns'] / 1e6:.2f} ms per step "
+        f"its own work exceeds {usual} by {own['excess_ns'] / 1e6:.2f} ms per step "
         f"({own['excess_ns'] / step:.1%} of the step; {own['z']:.0f} standard errors)"
     )
     if own["clock_ns"] > 0:

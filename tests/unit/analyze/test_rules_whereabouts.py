@@ -196,6 +196,7 @@ def test_a_rank_without_peers_is_slow_against_what_was_expected():
     fault = "slow_rank:rank=1,factor=1.3,first_step=10"
     found = findings_of(trace_with(fault, layout=ParallelLayout(pp=2), steps=40))["straggler_rank"]
     assert " longer for its own work than expected and makes the others wait" in found.claim
+    assert not any("peers" in line for line in found.evidence)
 
 
 def test_a_rank_whose_computing_was_not_recorded_is_not_called_idle():
