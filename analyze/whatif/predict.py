@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,8 +13,9 @@ from ..account import Account
 from ..program import Program
 from ..replay import FloatArray
 from ..scenarios import replay_scenarios, step_lengths
-from .changes import Change
-from .redesign import REDESIGNS, Redesign, redesign
+from .changes import Change, check_together
+from .redesign import REDESIGNS, redesign
+from .repaired_times import RepairedTimes
 from .repairs import repair_effect
 
 Z_95 = 1.96
@@ -43,32 +45,33 @@ def predict(account: Account, changes: list[Change]) -> Prediction:
     """Return what the changes together would make of the step time.
 
     Repairs and speed-ups are replayed on the recorded program. Changes of the program
-    scale the result by the ratio of two simulated steps.
+    scale the result by the ratio of two simulated steps of the repaired run.
 
     Raises:
         MeshscopeError: The run cannot be replayed.
         ConfigError: A change does not fit the run.
     """
-    measured = account.windows.step_time_ns
     kept = [change for change in changes if change.name not in REDESIGNS]
     new = [change for change in changes if change.name in REDESIGNS]
-    predicted, parts = measured, {}
-    assumptions: list[str] = []
-    if kept:
-        predicted, parts["steps_ns"] = _repaired(account, kept)
-        if any(change.name.startswith("link.") for change in kept):
-            assumptions.append("a faster link shortens transfers in proportion, latency included")
-    changed: Redesign | None = (
-        redesign(account, new, _repaired_ranks(account, kept)) if new else None
+    check_together(changes)
+    repaired = (
+        _repaired(account, kept, with_times=bool(new)) if kept else _Repaired.as_recorded(account)
     )
+    predicted, parts = repaired.step_ns, {}
+    if kept:
+        parts["steps_ns"] = repaired.spread_ns
+    assumptions = list(repaired.assumptions)
+    changed = redesign(account, new, repaired.times) if new else None
     if changed is not None:
+        ratio = changed.after_ns / changed.before_ns
         missed = abs(changed.before_ns / predicted - 1.0)
-        predicted *= changed.after_ns / changed.before_ns
+        predicted *= ratio
+        parts = {name: part * ratio for name, part in parts.items()}
         parts["simulation_ns"] = missed * predicted
         assumptions += changed.assumptions
     unknown = any(np.isnan(part) for part in parts.values())
     return Prediction(
-        measured_ns=measured,
+        measured_ns=account.windows.step_time_ns,
         predicted_ns=predicted,
         error_ns=None if unknown else float(np.hypot(*_two(list(parts.values())))),
         error_parts={name: part for name, part in parts.items() if not np.isnan(part)},
@@ -77,19 +80,22 @@ def predict(account: Account, changes: list[Change]) -> Prediction:
     )
 
 
-def _repaired_ranks(account: Account, changes: list[Change]) -> set[int]:
-    """Return the slow ranks that the changes repair."""
-    suspects = account.slow_ranks()
-    if any(change.is_fix and change.name == "stragglers" for change in changes):
-        return set(suspects)
-    named = {change.whole() for change in changes if change.is_fix and change.name == "rank"}
-    hosts = {change.value for change in changes if change.is_fix and change.name == "host"}
-    clocks = account.trace.clocks
-    return named | {rank for rank in suspects if clocks.get(rank) in hosts}
+class _Repaired(NamedTuple):
+    """The run with what keeps its program: repairs and speed-ups."""
+
+    step_ns: float
+    spread_ns: float
+    """Half width of the interval of the mean gain over the steps; NaN for one step."""
+    times: RepairedTimes | None
+    assumptions: tuple[str, ...] = ()
+
+    @classmethod
+    def as_recorded(cls, account: Account) -> _Repaired:
+        """Return the run without any."""
+        return cls(account.windows.step_time_ns, 0.0, None)
 
 
-def _repaired(account: Account, changes: list[Change]) -> tuple[float, float]:
-    """Return the replayed step time with the changes, and the half width of its interval, ns."""
+def _repaired(account: Account, changes: list[Change], *, with_times: bool) -> _Repaired:
     program = account.program
     if program is None:
         raise MeshscopeError(
@@ -97,9 +103,15 @@ def _repaired(account: Account, changes: list[Change]) -> tuple[float, float]:
             where=str(account.trace.path),
             remedy="; ".join(account.limits[-1:]),
         )
-    effect = repair_effect(account, program, changes)[:, None]
-    times, _ = replay_scenarios(program, effect, np.zeros((1, 1)))
-    return float(times[0]), _spread(program, effect)
+    taken, notes = repair_effect(account, program, changes)
+    lane = taken[:, None]
+    times, _ = replay_scenarios(program, lane, np.zeros((1, 1)))
+    return _Repaired(
+        float(times[0]),
+        _spread(program, lane),
+        RepairedTimes(program, taken) if with_times else None,
+        tuple(notes),
+    )
 
 
 def _spread(program: Program, effect: FloatArray) -> float:

@@ -25,10 +25,14 @@ from .changes import Change
 
 _OF_RANKS = ("straggler_rank", "clock_throttle")
 """Kinds of causes that make single ranks slow."""
+_COLUMN = {"group": "group_id", "link": "link", "axis": "axis"}
+"""Where the events name a place of communication."""
 
 
-def repair_effect(account: Account, program: Program, changes: Iterable[Change]) -> FloatArray:
-    """Return what the changes take from every edge, ns, ``(edges,)``.
+def repair_effect(
+    account: Account, program: Program, changes: Iterable[Change]
+) -> tuple[FloatArray, list[str]]:
+    """Return what the changes take from every edge, ns, ``(edges,)``, and what to say of them.
 
     Repairs come first; speed-ups scale what these leave.
 
@@ -36,6 +40,7 @@ def repair_effect(account: Account, program: Program, changes: Iterable[Change])
         ConfigError: A place is not in the run, or cannot be compared with others.
     """
     changes = list(changes)
+    _check_places(account, changes)
     fixes = [change for change in changes if change.is_fix]
     trace, ledger = account.trace, account.ledger
     recorded = place_work(trace, program, ledger)
@@ -48,7 +53,7 @@ def repair_effect(account: Account, program: Program, changes: Iterable[Change])
     slow = SlowRanks(suspects, of_single_ranks(clocks, program))
     players, overlaps = find_players(trace, program, ledger, work, expected, slow)
     taken = np.zeros(program.edge_count)
-    chosen = _chosen(account, players, fixes)
+    chosen, notes = _chosen(account, players, fixes)
     for number in chosen:
         players[number].effect.add_to(taken)
     for overlap in overlaps:
@@ -57,7 +62,9 @@ def repair_effect(account: Account, program: Program, changes: Iterable[Change])
     for change in changes:
         if not change.is_fix:
             taken += (program.base_ns - taken) * _sped_up(program, change)
-    return taken
+    if any(change.name.startswith("link.") for change in changes):
+        notes.append("a faster link shortens transfers in proportion, latency included")
+    return taken, notes
 
 
 def _suspects(account: Account, work: Work, fixes: list[Change]) -> list[Suspect]:
@@ -107,15 +114,19 @@ def _ranks_of_host(account: Account, change: Change) -> list[int]:
     return found
 
 
-def _chosen(account: Account, players: list[Player], fixes: list[Change]) -> set[int]:
-    """Return the positions of the players that the fixes repair."""
+def _chosen(
+    account: Account, players: list[Player], fixes: list[Change]
+) -> tuple[set[int], list[str]]:
+    """Return the positions of the players that the fixes repair, and which fix found none."""
     chosen: set[int] = set()
+    notes = []
     for change in fixes:
         found = [n for n, player in enumerate(players) if _is_meant(account, player, change)]
-        if not found and change.name in ("group", "link", "axis"):
-            _check_place(account, change)
         chosen.update(found)
-    return chosen
+        if not found:
+            asked = f"{change.name}={change.value}" if change.value else change.name
+            notes.append(f"no loss by {asked} was found: its repair changes nothing")
+    return chosen, notes
 
 
 def _is_meant(account: Account, player: Player, change: Change) -> bool:
@@ -137,16 +148,29 @@ def _is_meant(account: Account, player: Player, change: Change) -> bool:
     return kind == name
 
 
-def _check_place(account: Account, change: Change) -> None:
-    """Refuse a group, link or axis that the run does not have; one that is not slow is fine."""
-    column = {"group": "group_id", "link": "link", "axis": "axis"}[change.name]
-    known = sorted(set(account.events.frame[column].unique()) - {""})
-    if change.value not in known:
-        raise ConfigError(
-            f"no {change.name} {change.value!r} in the capture",
-            where="--fix",
-            remedy="Known: " + ", ".join(known[:12]),
-        )
+def _check_places(account: Account, changes: list[Change]) -> None:
+    """Refuse a stage, group, link or axis that the run does not have; one that is healthy is fine.
+
+    Raises:
+        ConfigError: It is not there.
+    """
+    for change in changes:
+        name, value = change.name, change.value
+        if name.startswith("link."):
+            name, value = "axis", name.removeprefix("link.")
+        if name == "stage":
+            value = str(change.whole())
+            known = sorted({str(stage) for stage in account.stage.values() if stage >= 0}, key=int)
+        elif name in _COLUMN:
+            known = sorted(set(account.events.frame[_COLUMN[name]].unique()) - {""})
+        else:
+            continue
+        if value not in known:
+            raise ConfigError(
+                f"no {name} {value!r} in the capture",
+                where="--fix" if change.is_fix else "--set",
+                remedy=f"Known: {', '.join(known[:12])}" if known else f"It names no {name} at all",
+            )
 
 
 def _sped_up(program: Program, change: Change) -> FloatArray:

@@ -1,0 +1,120 @@
+"""Layers of the stages: how many each has now, and what its passes cost with others."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from meshscope.probe.schema.errors import ConfigError
+
+from ..intervals import IntArray
+from ..replay import FloatArray
+
+ROUNDS = 0.5
+"""A cost that is further from a whole number of layers belongs to the next one."""
+SURE = 0.25
+"""So near to whole numbers must all stages be to be taken for them: half of ``ROUNDS``."""
+
+
+def inferred_layers(cost_ns: FloatArray, total: int) -> IntArray | None:
+    """Return the layers that each stage seems to have; None where nothing fits.
+
+    The embedding and the output head, on the first and the last stage, may cost more than
+    the layers there; nothing else may. Of what is possible, in this order:
+
+    * equal stages, with no stage cheaper than those between the first and the last;
+    * costs that are in proportion to whole numbers of layers everywhere;
+    * the same on the stages between, with the least that is left for embedding and head.
+
+    Args:
+        cost_ns: What the passes of each stage take.
+        total: Layers of the model.
+
+    Examples:
+        Stages that cost 8, 8, 8, 11 with 32 layers have 8 each and a head worth 3;
+        such that cost 9, 8, 8, 7 have as many.
+    """
+    stages = len(cost_ns)
+    for split in (_equal(cost_ns, total), _proportional(cost_ns, total)):
+        if split is not None:
+            return split
+    return _with_whole_inner_stages(cost_ns, total) if stages > 2 else None
+
+
+def _equal(cost_ns: FloatArray, total: int) -> IntArray | None:
+    stages = len(cost_ns)
+    if total % stages:
+        return None
+    inner = cost_ns[1:-1] if stages > 2 else cost_ns.min(keepdims=True)
+    layers = cost_ns * (total / stages) / np.median(inner)
+    off = layers - total / stages
+    fits = (np.abs(off[1:-1]) < ROUNDS).all() and (off > -ROUNDS).all()
+    return np.full(stages, total // stages) if fits else None
+
+
+def _proportional(cost_ns: FloatArray, total: int) -> IntArray | None:
+    layers = cost_ns * total / cost_ns.sum()
+    whole = np.rint(layers).astype(np.int64)
+    fits = (np.abs(layers - whole) < SURE).all() and whole.sum() == total and whole.min() > 0
+    return whole if fits else None
+
+
+def _with_whole_inner_stages(cost_ns: FloatArray, total: int) -> IntArray | None:
+    """Return the split with whole numbers on the inner stages and the least left over."""
+    inner, ends = cost_ns[1:-1], cost_ns[[0, -1]]
+    for layers in range(1, total):
+        layer = inner.min() / layers
+        between = np.rint(inner / layer).astype(np.int64)
+        left = total - int(between.sum())
+        most = np.floor(ends / layer + SURE).astype(np.int64)
+        if left < 2:
+            return None
+        if (np.abs(inner / layer - between) >= SURE).any() or most.sum() < left or most.min() < 1:
+            continue
+        # What the ends cost more can be on either; the more even split is the likelier.
+        first = int(np.clip(left // 2, left - most[1], most[0]))
+        first = int(np.clip(first, 1, left - 1))
+        return np.array([first, *between, left - first])
+    return None
+
+
+def moved_costs(cost_ns: FloatArray, now: FloatArray, then: FloatArray) -> FloatArray:
+    """Return what the passes of each stage take with other layers, ``(kind, stage)``.
+
+    A layer costs what it costs on the stage that is lightest per layer. What a stage takes
+    beyond its layers stays: on the first and the last stage of the model, whichever these
+    are then, else on its place in the model.
+
+    Args:
+        cost_ns: What they take now, ``(kind, stage)``.
+        now: Layers of the stages now.
+        then: Layers of as many stages, or of more or fewer.
+    """
+    lightest = (cost_ns.sum(axis=0) / now).argmin()
+    layer = (cost_ns[:, lightest] / now[lightest])[:, None]
+    beyond = cost_ns - layer * now
+    before, after = len(now), len(then)
+    moved = layer * then
+    moved[:, 0] += beyond[:, 0]
+    moved[:, -1] += beyond[:, -1] if before > 1 else 0.0
+    if before > 2 and after > 2:
+        # Shares of the places of stages: the n-th stage lies from n/stages to (n + 1)/stages.
+        moved[:, 1:-1] += beyond[:, 1:-1] @ _shared(before - 2, after - 2)
+    return np.asarray(np.maximum(moved, 0.0))
+
+
+def _shared(before: int, after: int) -> FloatArray:
+    """Return which share of each of the former parts of a line lies in each of the new ones."""
+    old, new = np.arange(before)[:, None] / before, np.arange(after) / after
+    start = np.maximum(old, new)
+    end = np.minimum(old + 1 / before, new + 1 / after)
+    return np.asarray(np.clip(end - start, 0.0, None) * before)
+
+
+def unknown_layers(stages: int, total: int) -> ConfigError:
+    """Return the error of a present split that cannot be told."""
+    even = ",".join(str(len(part)) for part in np.array_split(np.arange(total), stages))
+    return ConfigError(
+        "what the stages cost does not tell how many layers each has now",
+        where="--set layers",
+        remedy=f"State it before the new one: --set layers={even}->…, with what the job has now",
+    )
