@@ -103,14 +103,14 @@ def _repaired(account: Account, changes: list[Change], *, with_times: bool) -> _
             where=str(account.trace.path),
             remedy="; ".join(account.limits[-1:]),
         )
-    taken, notes = repair_effect(account, program, changes)
-    lane = taken[:, None]
+    repair = repair_effect(account, program, changes)
+    lane = repair.taken_ns[:, None]
     times, _ = replay_scenarios(program, lane, np.zeros((1, 1)))
     return _Repaired(
         float(times[0]),
         _spread(program, lane),
-        RepairedTimes(program, taken) if with_times else None,
-        tuple(notes),
+        RepairedTimes(program, account.ledger, repair) if with_times else None,
+        repair.notes,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from meshscope.probe.schema.errors import ConfigError
 
 from ..account import Account
 from ..causes import (
+    HOST_CAUSES,
     Player,
     SlowRanks,
     Suspect,
@@ -29,10 +31,19 @@ _COLUMN = {"group": "group_id", "link": "link", "axis": "axis"}
 """Where the events name a place of communication."""
 
 
-def repair_effect(
-    account: Account, program: Program, changes: Iterable[Change]
-) -> tuple[FloatArray, list[str]]:
-    """Return what the changes take from every edge, ns, ``(edges,)``, and what to say of them.
+class Repair(NamedTuple):
+    """What changes take from a run."""
+
+    taken_ns: FloatArray
+    """From every edge of the replay graph, ``(edges,)``."""
+    stalls: tuple[str, ...]
+    """Classes of the ledger that are gone altogether."""
+    notes: tuple[str, ...]
+    """What to say of it."""
+
+
+def repair_effect(account: Account, program: Program, changes: Iterable[Change]) -> Repair:
+    """Return what the changes take from the run.
 
     Repairs come first; speed-ups scale what these leave.
 
@@ -64,7 +75,9 @@ def repair_effect(
             taken += (program.base_ns - taken) * _sped_up(program, change)
     if any(change.name.startswith("link.") for change in changes):
         notes.append("a faster link shortens transfers in proportion, latency included")
-    return taken, notes
+    kinds = {players[number].kind for number in chosen} & HOST_CAUSES.keys()
+    stalls = tuple(name for kind in sorted(kinds) for name in HOST_CAUSES[kind])
+    return Repair(taken, stalls, tuple(notes))
 
 
 def _suspects(account: Account, work: Work, fixes: list[Change]) -> list[Suspect]:
