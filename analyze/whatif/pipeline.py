@@ -8,6 +8,7 @@ was slow for a while, or came with one microbatch on all stages, does so here.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,6 +27,15 @@ VALUES_IN_ALL = 1 << 26
 """The same over all simulated steps, which bounds the time to some seconds."""
 LEVEL_COST = 300
 """A level of the graph costs as much as so many passes (measured: 20 us to 70 ns)."""
+
+
+class SimulatedSteps(NamedTuple):
+    """How long steps take, ns."""
+
+    mean_ns: float
+    """Mean over ranks from the first begin to the last end, per step: as recorded steps are measured."""
+    length_ns: FloatArray
+    """From one step's last end to the next one's, ``(steps,)``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,8 +73,8 @@ class Pipeline:
         cost = passes * replicas + levels * LEVEL_COST
         return int(np.clip(VALUES_IN_ALL // cost, 1, self.steps))
 
-    def step_ns(self, steps: int) -> float:
-        """Return the mean length of so many simulated steps, as that of the recorded ones is taken.
+    def simulated(self, steps: int) -> SimulatedSteps:
+        """Return the lengths of so many simulated steps.
 
         Raises:
             ConfigError: The schedule does not fit the sizes.
@@ -76,10 +86,11 @@ class Pipeline:
         if self.skew_share > 0:
             end = simulation.end_of(0, begin, steps)
             begin = self.skew_share * (end - end.mean())
-        end = begin
+        end, latest = begin, [begin.max()]
         for step in range(steps):
             end = simulation.end_of(step, end, steps)
-        return float((end - begin).mean() / steps)
+            latest.append(end.max())
+        return SimulatedSteps(float((end - begin).mean() / steps), np.diff(latest))
 
     def _with_slowest(self, most: int) -> Pipeline:
         """Return the pipeline with so many replicas, the slowest: the others wait for them."""

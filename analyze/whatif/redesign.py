@@ -22,7 +22,7 @@ from ..replay import FloatArray
 from ..schedules import stage_of
 from .changes import SCHEDULES, Change
 from .layers import inferred_layers, moved_costs, unknown_layers
-from .pipeline import MOST_PASSES, Pipeline
+from .pipeline import MOST_PASSES, Pipeline, SimulatedSteps
 from .recorded_passes import recorded_passes
 from .repaired_times import RepairedTimes
 
@@ -33,12 +33,23 @@ _CHUNKED = (ScheduleKind.INTERLEAVED, ScheduleKind.ZB_V)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Redesign:
-    """The simulated step before and after."""
+    """The simulated steps before and after."""
 
-    before_ns: float
-    after_ns: float
+    before: SimulatedSteps
+    after: SimulatedSteps
     microbatches: tuple[int, int]
     assumptions: tuple[str, ...]
+
+    @property
+    def ratio(self) -> float:
+        """Return the step after over the step before."""
+        return self.after.mean_ns / self.before.mean_ns
+
+    @property
+    def gain_by_step(self) -> FloatArray:
+        """Return by how much each step is shorter than the mean ratio makes it, as a share of a step."""
+        before = self.before.length_ns
+        return np.asarray((self.ratio * before - self.after.length_ns) / before.mean())
 
 
 def redesign(account: Account, changes: list[Change], times: RepairedTimes | None) -> Redesign:
@@ -85,8 +96,8 @@ def redesign(account: Account, changes: list[Change], times: RepairedTimes | Non
     )
     steps = min(before.affordable_steps(), after.affordable_steps())
     return Redesign(
-        before_ns=before.step_ns(steps),
-        after_ns=after.step_ns(steps),
+        before=before.simulated(steps),
+        after=after.simulated(steps),
         microbatches=(before.microbatches, microbatches),
         assumptions=(*assumptions, *said),
     )
