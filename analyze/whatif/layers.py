@@ -8,11 +8,77 @@ from meshscope.probe.schema.errors import ConfigError
 
 from ..intervals import IntArray
 from ..replay import FloatArray
+from .changes import Change
 
 ROUNDS = 0.5
 """A cost that is further from a whole number of layers belongs to the next one."""
 SURE = 0.25
 """So near to whole numbers must all stages be to be taken for them: half of ``ROUNDS``."""
+
+
+def stage_costs(
+    cost_ns: FloatArray, stages: int, change: Change | None, total: object
+) -> tuple[FloatArray, list[str]]:
+    """Return what the passes of every stage take after a change, and what was assumed.
+
+    Args:
+        cost_ns: What they take now, ``(kind, stage)``.
+        stages: Number of stages then.
+        change: The layers that are wanted; None to cut the model evenly if the number of
+            stages changes.
+        total: Layers of the model, if that is known.
+
+    Raises:
+        ConfigError: The layers do not fit, or those of now cannot be told.
+    """
+    if change is None and stages == cost_ns.shape[1]:
+        return cost_ns, []
+    beyond = "what a stage takes beyond its layers (embedding, output head) stays with it"
+    if change is None:
+        found = inferred_layers(cost_ns.sum(axis=0), total) if isinstance(total, int) else None
+        now = np.ones(cost_ns.shape[1]) if found is None else found.astype(np.float64)
+        cut = f"the layers are spread evenly over the {stages} stages"
+        return moved_costs(cost_ns, now, np.full(stages, now.sum() / stages)), [cut, beyond]
+    stated, then = change.layers()
+    _check_split(change, then, stages, total)
+    if stated is not None:
+        _check_split(change, stated, cost_ns.shape[1], total)
+        now, doubt = np.array(stated, np.float64), []
+        if sum(stated) != sum(then):
+            raise ConfigError(
+                f"layers={change.value} has {sum(stated)} layers now and {sum(then)} then",
+                where="--set",
+                remedy="Give as many layers as the model has on both sides",
+            )
+    else:
+        now, doubt = _judged(cost_ns.sum(axis=0), then)
+    return moved_costs(cost_ns, now, np.array(then, np.float64)), [*doubt, beyond]
+
+
+def _judged(cost_ns: FloatArray, then: list[int]) -> tuple[FloatArray, list[str]]:
+    """Return the layers of now as their cost tells them, and the doubt about that."""
+    found = inferred_layers(cost_ns, sum(then))
+    if found is None:
+        raise _unknown(len(cost_ns), sum(then))
+    text = ",".join(map(str, found))
+    doubt = (
+        f"the stages have {text} layers now, judged by what they cost, which no record confirms; "
+        f"if that is wrong, state it: --set layers=NOW->{','.join(map(str, then))}"
+    )
+    return found.astype(np.float64), [doubt]
+
+
+def _check_split(change: Change, split: list[int], stages: int, total: object) -> None:
+    """Refuse a split that has other stages or layers than the model."""
+    is_known = isinstance(total, int)
+    if len(split) == stages and min(split) > 0 and (not is_known or sum(split) == total):
+        return
+    of_model = f"{total} layers over " if is_known else ""
+    raise ConfigError(
+        f"layers={change.value} does not fit the run",
+        where="--set",
+        remedy=f"Give {of_model}{stages} stages, each with one layer or more",
+    )
 
 
 def inferred_layers(cost_ns: FloatArray, total: int) -> IntArray | None:
@@ -110,7 +176,7 @@ def _shared(before: int, after: int) -> FloatArray:
     return np.asarray(np.clip(end - start, 0.0, None) * before)
 
 
-def unknown_layers(stages: int, total: int) -> ConfigError:
+def _unknown(stages: int, total: int) -> ConfigError:
     """Return the error of a present split that cannot be told."""
     even = ",".join(str(len(part)) for part in np.array_split(np.arange(total), stages))
     return ConfigError(

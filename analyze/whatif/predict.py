@@ -18,6 +18,10 @@ from .redesign import REDESIGNS, redesign
 from .repaired_times import RepairedTimes
 from .repairs import repair_effect
 
+LEAST_MISS = 0.005
+"""Least error of a simulated schedule, as a share of the step: simulated jobs that differ in
+nothing but chance, with steps too alike to show it, were predicted within it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
@@ -26,9 +30,11 @@ class Prediction:
     measured_ns: float
     predicted_ns: float
     error_ns: float | None
-    """Half width of a 95 % interval of the prediction; None where one step tells no spread."""
+    """How far the gain may be off by chance; None where one step tells no spread."""
     error_parts: dict[str, float]
-    """What the error consists of, ns: spread between steps, simulation of the schedule."""
+    """What the error consists of, ns. ``steps_ns``: half width of the 95 % interval of the mean
+    gain over the steps. ``simulation_ns``: how far the simulation of the present schedule is
+    from the recorded step. What is assumed can be wrong by more."""
     microbatches: tuple[int, int] | None
     """Before and after, where the program itself changes."""
     assumptions: tuple[str, ...]
@@ -61,7 +67,7 @@ def predict(account: Account, changes: list[Change]) -> Prediction:
     assumptions = list(repaired.assumptions)
     changed = redesign(account, new, repaired.times) if new else None
     if changed is not None:
-        missed = abs(changed.before.mean_ns / predicted - 1.0)
+        missed = max(abs(changed.before.mean_ns / predicted - 1.0), LEAST_MISS)
         own = half_width(changed.gain_by_step) * predicted
         predicted *= changed.ratio
         parts["steps_ns"] = float(np.hypot(repaired.spread_ns * changed.ratio, own))

@@ -21,7 +21,7 @@ from ..bubble import schedule_of
 from ..replay import FloatArray
 from ..schedules import stage_of
 from .changes import SCHEDULES, Change
-from .layers import inferred_layers, moved_costs, unknown_layers
+from .layers import stage_costs
 from .pipeline import MOST_PASSES, Pipeline, SimulatedSteps
 from .recorded_passes import recorded_passes
 from .repaired_times import RepairedTimes
@@ -86,7 +86,12 @@ def redesign(account: Account, changes: list[Change], times: RepairedTimes | Non
         )
     if kind in _SPLIT and not is_split:
         assumptions.append("half of a backward pass is for the weights")
-    costs, said = _stage_costs(account, before, chunks * layout.pp, wanted.get("layers"))
+    costs, said = stage_costs(
+        _centre(before.pass_ns),
+        chunks * layout.pp,
+        wanted.get("layers"),
+        account.trace.run.get("num_layers"),
+    )
     after = replace(
         before,
         schedule=kind,
@@ -214,53 +219,6 @@ def _skew_share(account: Account) -> float:
     )
     square = float(after @ after)
     return float(np.clip(before @ after / square, 0.0, 1.0)) if square > 0 else 0.0
-
-
-def _stage_costs(
-    account: Account, before: Pipeline, stages: int, change: Change | None
-) -> tuple[FloatArray, list[str]]:
-    """Return what the passes of every stage cost then, ``(kind, stage)``, and what was assumed."""
-    costs = _centre(before.pass_ns)
-    if change is None and stages == costs.shape[1]:
-        return costs, []
-    total = account.trace.run.get("num_layers")
-    stated, then = change.layers() if change is not None else (None, None)
-    if change is not None:
-        for split, expected in ((stated, costs.shape[1]), (then, stages)):
-            if split is not None:
-                _check_split(change, split, expected, total)
-    if then is None:
-        now = inferred_layers(costs.sum(axis=0), total) if isinstance(total, int) else None
-        now = np.ones(costs.shape[1]) if now is None else now
-        even = np.full(stages, now.sum() / stages)
-        said = f"the model is cut into {stages} equal stages; embedding and head stay at its ends"
-        return moved_costs(costs, now, even), [said]
-    if stated is not None:
-        now, doubt = np.array(stated), []
-    else:
-        found = inferred_layers(costs.sum(axis=0), sum(then))
-        if found is None:
-            raise unknown_layers(costs.shape[1], sum(then))
-        now, text = found, ",".join(map(str, found))
-        doubt = [
-            f"the stages have {text} layers now, judging by what they cost; if that is wrong, "
-            f"state it: --set layers={text}->{','.join(map(str, then))}"
-        ]
-    doubt.append("what a stage takes beyond its layers (embedding, output head) stays with it")
-    return moved_costs(costs, now, np.array(then)), doubt
-
-
-def _check_split(change: Change, split: list[int], stages: int, total: object) -> None:
-    """Refuse a split that has other stages or layers than the model."""
-    is_known = isinstance(total, int)
-    if len(split) == stages and min(split) > 0 and (not is_known or sum(split) == total):
-        return
-    of_model = f"{total} layers over " if is_known else ""
-    raise ConfigError(
-        f"layers={change.value} does not fit the run",
-        where="--set",
-        remedy=f"Give {of_model}{stages} stages, each with one layer or more",
-    )
 
 
 def _centre(pass_ns: FloatArray) -> FloatArray:
