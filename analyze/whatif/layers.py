@@ -12,8 +12,8 @@ from .changes import Change
 
 ROUNDS = 0.5
 """A cost that is further from a whole number of layers belongs to the next one."""
-SURE = 0.25
-"""So near to whole numbers must all stages be to be taken for them: half of ``ROUNDS``."""
+MAX_CHANCE = 0.05
+"""Costs of any kind are as near to whole numbers of layers with this probability."""
 
 
 def stage_costs(
@@ -43,7 +43,7 @@ def stage_costs(
     _check_split(change, then, stages, total)
     if stated is not None:
         _check_split(change, stated, cost_ns.shape[1], total)
-        now, doubt = np.array(stated, np.float64), []
+        now, doubt = np.array(stated, np.float64), list[str]()
         if sum(stated) != sum(then):
             raise ConfigError(
                 f"layers={change.value} has {sum(stated)} layers now and {sum(then)} then",
@@ -85,11 +85,12 @@ def inferred_layers(cost_ns: FloatArray, total: int) -> IntArray | None:
     """Return the layers that each stage seems to have; None where nothing fits.
 
     The embedding and the output head, on the first and the last stage, may cost more than
-    the layers there; nothing else may. Of what is possible, in this order:
+    the layers there; nothing else may. The first of these that fits:
 
     * equal stages, with no stage cheaper than those between the first and the last;
-    * costs that are in proportion to whole numbers of layers everywhere;
-    * the same on the stages between, with the least that is left for embedding and head.
+    * costs in proportion to whole numbers of layers everywhere, nearer than by chance.
+
+    Uneven layers beside a heavy head fit too many splits for one of them to be told.
 
     Args:
         cost_ns: What the passes of each stage take.
@@ -99,11 +100,8 @@ def inferred_layers(cost_ns: FloatArray, total: int) -> IntArray | None:
         Stages that cost 8, 8, 8, 11 with 32 layers have 8 each and a head worth 3;
         such that cost 9, 8, 8, 7 have as many.
     """
-    stages = len(cost_ns)
-    for split in (_equal(cost_ns, total), _proportional(cost_ns, total)):
-        if split is not None:
-            return split
-    return _with_whole_inner_stages(cost_ns, total) if stages > 2 else None
+    even = _equal(cost_ns, total)
+    return _proportional(cost_ns, total) if even is None else even
 
 
 def _equal(cost_ns: FloatArray, total: int) -> IntArray | None:
@@ -120,27 +118,10 @@ def _equal(cost_ns: FloatArray, total: int) -> IntArray | None:
 def _proportional(cost_ns: FloatArray, total: int) -> IntArray | None:
     layers = cost_ns * total / cost_ns.sum()
     whole = np.rint(layers).astype(np.int64)
-    fits = (np.abs(layers - whole) < SURE).all() and whole.sum() == total and whole.min() > 0
+    # The stages but one are each within x of a whole number with the chance 2 x.
+    near = ROUNDS * MAX_CHANCE ** (1 / max(len(cost_ns) - 1, 1))
+    fits = (np.abs(layers - whole) < near).all() and whole.sum() == total and whole.min() > 0
     return whole if fits else None
-
-
-def _with_whole_inner_stages(cost_ns: FloatArray, total: int) -> IntArray | None:
-    """Return the split with whole numbers on the inner stages and the least left over."""
-    inner, ends = cost_ns[1:-1], cost_ns[[0, -1]]
-    for layers in range(1, total):
-        layer = inner.min() / layers
-        between = np.rint(inner / layer).astype(np.int64)
-        left = total - int(between.sum())
-        most = np.floor(ends / layer + SURE).astype(np.int64)
-        if left < 2:
-            return None
-        if (np.abs(inner / layer - between) >= SURE).any() or most.sum() < left or most.min() < 1:
-            continue
-        # What the ends cost more can be on either; the more even split is the likelier.
-        first = int(np.clip(left // 2, left - most[1], most[0]))
-        first = int(np.clip(first, 1, left - 1))
-        return np.array([first, *between, left - first])
-    return None
 
 
 def moved_costs(cost_ns: FloatArray, now: FloatArray, then: FloatArray) -> FloatArray:
