@@ -79,7 +79,9 @@ class Change:
     def _list(self, text: str) -> list[int]:
         parts = [part.strip() for part in text.split(",")]
         if not all(map(_WHOLE.fullmatch, parts)):
-            raise _bad(self, "layers per stage such as 9,8,8,7, or now and then: 9,8,8,7->8,8,8,8")
+            raise _bad(
+                self, "layers per stage such as 9,8,8,7, or with those of now: '9,8,8,7->8,8,8,8'"
+            )
         return [int(part) for part in parts]
 
     def schedule(self) -> ScheduleKind:
@@ -105,7 +107,7 @@ def parse_changes(fixes: Sequence[str], settings: Sequence[str]) -> list[Change]
             "nothing to change",
             where="whatif",
             remedy="Give --fix rank=5, --fix stage=3, --fix gc_pause, --set microbatches=64, "
-            "--set schedule=zb-h1, --set layers=9,8,8,7->8,8,8,8 or --set link.dp=2x",
+            "--set schedule=zb-h1, --set layers=9,8,8,7 or --set link.dp=2x",
         )
     seen: set[tuple[str, str]] = set()
     for change in changes:

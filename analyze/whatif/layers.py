@@ -63,7 +63,7 @@ def _judged(cost_ns: FloatArray, then: list[int]) -> tuple[FloatArray, list[str]
     text = ",".join(map(str, found))
     doubt = (
         f"the stages have {text} layers now, judged by what they cost, which no record confirms; "
-        f"if that is wrong, state it: --set layers=NOW->{','.join(map(str, then))}"
+        f"if that is wrong, state it: --set 'layers=NOW->{','.join(map(str, then))}'"
     )
     return found.astype(np.float64), [doubt]
 
@@ -163,5 +163,5 @@ def _unknown(stages: int, total: int) -> ConfigError:
     return ConfigError(
         "what the stages cost does not tell how many layers each has now",
         where="--set layers",
-        remedy=f"State it before the new one: --set layers={even}->…, with what the job has now",
+        remedy=f"State it before the new one: --set 'layers={even}->…', with what the job has now",
     )

@@ -154,7 +154,7 @@ def _shape(
         raise ConfigError(
             f"the schedule {kind} takes {needs.get(kind, 'one chunk')} a rank, not {chunks}",
             where="--set chunks" if stated else "--set schedule",
-            remedy="Give --set schedule=interleaved-1f1b --set chunks=2",
+            remedy="Leave chunks out, or give --set schedule=interleaved-1f1b --set chunks=2",
         )
     if isinstance(layers, int) and chunks > 1 and chunks * layout.pp > layers:
         raise ConfigError(

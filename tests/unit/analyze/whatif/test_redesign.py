@@ -166,15 +166,14 @@ CHANGES = [
 def test_the_error_covers_what_chance_makes_of_a_prediction():
     """Fails when fewer than nine in ten of what is called a 95 % interval hold the expected gain.
 
-    The expected steps are means over other seeds of the same job and of the changed one. With
-    sixty cases of 95 %, fewer than 54 would come by chance in about one of a hundred.
+    The expected steps are means over other seeds of the same job and of the changed one.
     """
     held = []
-    for seed in range(15):
+    for seed in range(8):
         random = np.random.default_rng(seed)
         for fault, fixes, settings, change in CHANGES:
             layout = (DEEP, WIDE)[seed % 2]
-            own = job(layout, fault, seed=seed, steps=int(random.choice([4, 8])))
+            own = job(layout, fault, seed=seed, steps=int(random.choice([3, 6])))
             own = replace(own, jitter_cv=float(random.choice([0.01, 0.03, 0.06])))
             if "schedule" in change:
                 change = {"schedule": ScheduleKind(change["schedule"])}
@@ -186,7 +185,7 @@ def test_the_error_covers_what_chance_makes_of_a_prediction():
 
 
 def _expected_ns(own):
-    return np.mean([truth_ns(replace(own, seed=1000 + other)) for other in range(5)])
+    return np.mean([truth_ns(replace(own, seed=1000 + other)) for other in range(4)])
 
 
 def test_the_error_of_a_repair_grows_with_the_step_that_it_is_for():
@@ -249,6 +248,6 @@ def test_a_job_without_a_pipeline_can_have_more_microbatches():
 
 def test_a_repair_that_finds_nothing_says_so():
     """Fails when a healthy place is repaired for nothing without a word."""
-    result = predicted(job(DEEP), fixes=["axis=dp", "gc_pause"])
+    result = predicted(job(DEEP), fixes=["data_stall", "gc_pause"])
     assert result.gain_frac == pytest.approx(0, abs=1e-9)
     assert any("no loss by gc_pause was found" in text for text in result.assumptions)
