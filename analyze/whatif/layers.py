@@ -84,13 +84,13 @@ def _check_split(change: Change, split: list[int], stages: int, total: object) -
 def inferred_layers(cost_ns: FloatArray, total: int) -> IntArray | None:
     """Return the layers that each stage seems to have; None where nothing fits.
 
-    The embedding and the output head, on the first and the last stage, may cost more than
-    the layers there; nothing else may. The first of these that fits:
+    The first of these that fits:
 
-    * equal stages, with no stage cheaper than those between the first and the last;
+    * equal stages, of which the last may cost more than the others, for the output head;
     * costs in proportion to whole numbers of layers everywhere, nearer than by chance.
 
-    Uneven layers beside a heavy head fit too many splits for one of them to be told.
+    Uneven layers beside a heavy head, or a heavy embedding, fit too many splits for one of
+    them to be told.
 
     Args:
         cost_ns: What the passes of each stage take.
@@ -108,10 +108,10 @@ def _equal(cost_ns: FloatArray, total: int) -> IntArray | None:
     stages = len(cost_ns)
     if total % stages:
         return None
-    inner = cost_ns[1:-1] if stages > 2 else cost_ns.min(keepdims=True)
+    inner = cost_ns[1:-1] if stages > 2 else cost_ns[:1]
     layers = cost_ns * (total / stages) / np.median(inner)
     off = layers - total / stages
-    fits = (np.abs(off[1:-1]) < ROUNDS).all() and (off > -ROUNDS).all()
+    fits = (np.abs(off[:-1]) < ROUNDS).all() and off[-1] > -ROUNDS
     return np.full(stages, total // stages) if fits else None
 
 
@@ -142,15 +142,15 @@ def moved_costs(cost_ns: FloatArray, now: FloatArray, then: FloatArray) -> Float
     before, after = len(now), len(then)
     moved = layer * then
     moved[:, 0] += beyond[:, 0]
-    moved[:, -1] += beyond[:, -1] if before > 1 else 0.0
-    if before > 2 and after > 2:
-        # Shares of the places of stages: the n-th stage lies from n/stages to (n + 1)/stages.
-        moved[:, 1:-1] += beyond[:, 1:-1] @ _shared(before - 2, after - 2)
+    moved[:, -1] += beyond[:, -1]
+    if before > 2:
+        between = slice(1, -1) if after > 2 else slice(None)
+        moved[:, between] += beyond[:, 1:-1] @ _shared(before - 2, moved[:, between].shape[1])
     return np.asarray(np.maximum(moved, 0.0))
 
 
 def _shared(before: int, after: int) -> FloatArray:
-    """Return which share of each of the former parts of a line lies in each of the new ones."""
+    """Return which share of each of the former equal parts of a line lies in each of the new."""
     old, new = np.arange(before)[:, None] / before, np.arange(after) / after
     start = np.maximum(old, new)
     end = np.minimum(old + 1 / before, new + 1 / after)
