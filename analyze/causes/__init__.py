@@ -16,13 +16,13 @@ from ..program import Program
 from ..trace import Trace
 from .clocks import SlowClock, clock_cells, of_single_ranks, without_slow_clocks
 from .data import sequence_effect
-from .degraded import Degraded, degraded_places
+from .degraded import Degraded, both_ways, degraded_places, places
 from .experts import expert_loads, explained_by_experts
-from .host import HOST_CAUSES, host_players
+from .host import HOST_CAUSES, MIN_CONCENTRATION, MIN_OVER_OTHERS, host_players
 from .overlaps import Overlap, kept_overlaps, longer_by_factor, mean_passes, with_overlaps
 from .player import Player, Union, spread
 from .stages import stage_players
-from .wires import wire_players
+from .wires import wire_excess, wire_players
 from .workers import Suspect, ranks_of, suspects_of, with_experts, worker_players
 
 CAUSES = (
@@ -40,6 +40,8 @@ CAUSES = (
 
 __all__ = [
     "CAUSES",
+    "MIN_CONCENTRATION",
+    "MIN_OVER_OTHERS",
     "Degraded",
     "Overlap",
     "Player",
@@ -47,15 +49,18 @@ __all__ = [
     "SlowRanks",
     "Suspect",
     "Union",
+    "both_ways",
     "degraded_places",
     "expert_loads",
     "explained_by_experts",
     "find_players",
     "kept_overlaps",
     "of_single_ranks",
+    "places",
     "ranks_of",
     "sequence_effect",
     "suspects_of",
+    "wire_excess",
     "with_experts",
     "without_slow_clocks",
 ]

@@ -19,12 +19,13 @@ from .devices import clock_throttle
 from .experts import popular_experts
 from .hang import hang
 from .host import host_stalls, launch_bound
-from .links import exposed_communication, slow_wires
+from .links import exposed_communication, slow_links
 from .memory import memory
 from .memory_growth import memory_growth
 from .recomputation import recomputation
 from .stages import bubble, stage_imbalances
 from .stragglers import straggler_ranks
+from .wires import uneven_wires
 
 RULES: tuple[Callable[[Account], Iterator[Finding]], ...] = (
     hang,
@@ -39,7 +40,8 @@ RULES: tuple[Callable[[Account], Iterator[Finding]], ...] = (
     recomputation,
     bubble,
     exposed_communication,
-    slow_wires,
+    slow_links,
+    uneven_wires,
     host_stalls,
     launch_bound,
     memory,
