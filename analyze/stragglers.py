@@ -56,11 +56,11 @@ def find_stragglers(diagnosis: Diagnosis) -> Stragglers:
 
 def _ranks(diagnosis: Diagnosis) -> pd.DataFrame:
     causes = [c for c in diagnosis.causes if c.kind in _SLOW_RANKS and "rank" in c.where]
-    named = {
-        found.where["rank"]
-        for found in diagnosis.findings
-        if found.kind in _SLOW_RANKS and "rank" in found.where
-    }
+    named: set[int] = set()
+    for found in diagnosis.findings:
+        if found.kind in _SLOW_RANKS:
+            named.update(found.where.get("ranks", ()))
+            named.update([found.where["rank"]] if "rank" in found.where else ())
     table = diagnosis.stragglers.copy()
     for column in ("share_frac", "direct_ns", "induced_wait_ns"):
         values: dict[int, float] = {}

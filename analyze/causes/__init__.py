@@ -23,11 +23,20 @@ from .overlaps import Overlap, kept_overlaps, longer_by_factor, mean_passes, wit
 from .player import Player, Union, spread
 from .stages import stage_players
 from .wires import wire_excess, wire_players
-from .workers import Suspect, ranks_of, suspects_of, with_experts, worker_players
+from .workers import (
+    OTHERS,
+    Suspect,
+    ranks_of,
+    suspects_of,
+    with_experts,
+    with_rest,
+    worker_players,
+)
 
 CAUSES = (
     "clock_throttle",
     "straggler_rank",
+    OTHERS,
     "expert_imbalance",
     "stage_imbalance",
     "sequence_imbalance",
@@ -42,6 +51,7 @@ __all__ = [
     "CAUSES",
     "MIN_CONCENTRATION",
     "MIN_OVER_OTHERS",
+    "OTHERS",
     "Degraded",
     "Overlap",
     "Player",
@@ -62,6 +72,7 @@ __all__ = [
     "suspects_of",
     "wire_excess",
     "with_experts",
+    "with_rest",
     "without_slow_clocks",
 ]
 

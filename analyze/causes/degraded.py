@@ -68,8 +68,9 @@ def degraded_places(frame: pd.DataFrame) -> list[Degraded]:
     slow = _slow_at_times(relative, [*keys, frame["step"]], table.index) | _slow_always(table)
     alone = _alone(frame, relative, both_ways(place))
     for axis, is_p2p, name in slow:
-        # One direction that is slower than the other says more than both do.
-        alone.pop((axis, is_p2p, _link_of(str(name))), None)
+        if is_p2p:
+            # One direction that is slower than the other says more than both do.
+            alone.pop((axis, is_p2p, _link_of(str(name))), None)
     found = []
     for key, (ratio, step_frac) in slow.items():
         own = _rows_of(frame, place, key)

@@ -22,6 +22,7 @@ from .host import host_stalls, launch_bound
 from .links import exposed_communication, slow_links
 from .memory import memory
 from .memory_growth import memory_growth
+from .other_ranks import other_slow_ranks
 from .recomputation import recomputation
 from .stages import bubble, stage_imbalances
 from .stragglers import straggler_ranks
@@ -33,6 +34,7 @@ RULES: tuple[Callable[[Account], Iterator[Finding]], ...] = (
     clock_skew,
     corrected_clocks,
     straggler_ranks,
+    other_slow_ranks,
     popular_experts,
     clock_throttle,
     stage_imbalances,

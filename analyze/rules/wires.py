@@ -102,15 +102,17 @@ def _most(account: Account, axis: str, excess: WireExcess) -> _Most:
     total = float(rows["excess_ns"].sum())
     where: Where = {"axis": axis}
     names: tuple[str, ...] = ()
-    by_place = rows.groupby(["place", "is_p2p"])["excess_ns"].sum()
-    (name, is_p2p), top = by_place.idxmax(), float(by_place.max())
+    by_place = rows.groupby("place")["excess_ns"].sum()
+    name, top = str(by_place.idxmax()), float(by_place.max())
     others = (total - top) / max(len(by_place) - 1, 1)
     if rows.loc[rows["is_slow_place"], "excess_ns"].sum() > MIN_CONCENTRATION * total:
         rows = rows[rows["is_slow_place"]]
         names = tuple(_name(own.where) for own in excess.unnamed if own.where["axis"] == axis)
     elif len(by_place) > 1 and top > max(MIN_CONCENTRATION * total, MIN_OVER_OTHERS * others):
-        where["link" if is_p2p else "group_id"] = str(name)
-        rows = rows[(rows["place"] == name) & (rows["is_p2p"] == is_p2p)]
+        rows = rows[rows["place"] == name]
+        where = {"axis": axis, "link": name}
+        if not rows["is_p2p"].iloc[0]:
+            where = {"axis": axis, "group_id": name}
         names = (_name(where),)
     place_frac = float(rows["excess_ns"].sum()) / total
     steps = _steps(rows)
@@ -129,13 +131,13 @@ def _rows(frame: pd.DataFrame, axis: str, excess: WireExcess) -> pd.DataFrame:
     is_slow_place = np.zeros(len(frame), dtype=bool)
     for own in excess.unnamed:
         is_slow_place |= own.events
-    own = np.flatnonzero((frame["axis"] == axis).to_numpy() & frame["wire_ns"].notna().to_numpy())
-    columns = {name: frame[name].to_numpy()[own] for name in ("is_p2p", "step", "wire_ns")}
+    at = np.flatnonzero((frame["axis"] == axis).to_numpy() & frame["wire_ns"].notna().to_numpy())
+    columns = {name: frame[name].to_numpy()[at] for name in ("is_p2p", "step", "wire_ns")}
     return pd.DataFrame(
         {
-            "place": both_ways(places(frame)).to_numpy()[own],
-            "excess_ns": excess.rest[own],
-            "is_slow_place": is_slow_place[own],
+            "place": both_ways(places(frame)).to_numpy()[at],
+            "excess_ns": excess.rest[at],
+            "is_slow_place": is_slow_place[at],
             **columns,
         }
     )
