@@ -134,6 +134,14 @@ def attribute(
     )
 
 
+def without_blame(ranks: list[int], limits: tuple[str, ...]) -> Attribution:
+    """Return the attribution of a capture in which no rank can be compared with its peers."""
+    unknown = ("excess_ns", "peer_ns", "slowdown", "z")
+    table = pd.DataFrame({"rank": ranks, "peer_class": range(len(ranks)), "peers": 0})
+    table = table.assign(**dict.fromkeys(unknown, np.nan), suspect=False, clock_ns=0.0)
+    return Attribution(ranks=table, limits=limits)
+
+
 def _expected(
     work: Work, ranks: pd.DataFrame, peers: Expected, detection: DetectionResult | None
 ) -> Expected:

@@ -153,7 +153,7 @@ def _exposed_communication(account: Account) -> float | None:
     """
     events = account.events
     alone = account.trace.run.get("world_size") == 1
-    if events.unseen_frac > MAX_UNSEEN or (events.frame.empty and not alone):
+    if events.unseen_frac > MAX_UNSEEN or account.unseen or (events.frame.empty and not alone):
         return None
     return sum(account.class_frac(f"exposed_{axis.value}_wire") for axis in Axis)
 
