@@ -32,15 +32,18 @@ def unseen_axes(trace: Trace, windows: StepWindows, events: CommunicationEvents)
     layout, frame = trace.layout, events.frame
     if layout is None or windows.detail is not StepDetail.FULL:
         return ()
+    sizes = {axis: getattr(layout, axis) for axis in (*MESH_AXES, Axis.EP.value)}
+    expected = [axis for axis, size in sizes.items() if size > 1]
     seen = set(frame["axis"].cat.categories)
+    if seen.issuperset(expected):
+        return ()
     for ranks in _members(trace, events):
         varying = _varying(layout, ranks)
         if len(varying) == 1 or any(varying <= together for together in _TOGETHER):
             seen |= varying
     if CollectiveKind.ALL_TO_ALL.value in set(frame["kind"].cat.categories):
         seen.add(Axis.EP.value)
-    sizes = {axis: getattr(layout, axis) for axis in (*MESH_AXES, Axis.EP.value)}
-    return tuple(axis for axis, size in sizes.items() if size > 1 and axis not in seen)
+    return tuple(axis for axis in expected if axis not in seen)
 
 
 def unseen_limit(trace: Trace, axes: tuple[str, ...]) -> str:
