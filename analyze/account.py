@@ -38,6 +38,8 @@ class Account:
     """ns by rank, of the ranks whose clock is wrong."""
     stage: dict[int, int]
     """Pipeline position of each rank; -1 if unknown."""
+    unseen: tuple[str, ...] = ()
+    """Axes of the mesh along which nothing was recorded, so that waiting there is not known."""
     limits: tuple[str, ...] = ()
     """What the capture, and so the account, cannot tell."""
 

@@ -11,7 +11,7 @@ from .account import Account
 from .attempts import attempts_of
 from .attribution import MAX_UNSEEN, Attribution
 from .bubble import microbatches_of, schedule_of
-from .causes import ranks_of
+from .causes import OTHERS, ranks_of
 from .findings import find
 from .ledger import CLASSES, REFINED
 from .measure import measure
@@ -27,7 +27,7 @@ from .words import sentence
 
 _BARS = (*SLOWED, *REFINED, *(name for name in CLASSES if name not in SLOWED))
 """The classes of the refined ledger in the order of the waterfall."""
-_SLOW_RANKS = ("straggler_rank", "clock_throttle")
+_SLOW_RANKS = ("straggler_rank", OTHERS, "clock_throttle")
 """Causes that make single ranks slow."""
 
 
@@ -155,7 +155,7 @@ def _exposed_communication(account: Account) -> float | None:
     """
     events = account.events
     alone = account.trace.run.get("world_size") == 1
-    if events.unseen_frac > MAX_UNSEEN or (events.frame.empty and not alone):
+    if events.unseen_frac > MAX_UNSEEN or account.unseen or (events.frame.empty and not alone):
         return None
     return sum(account.class_frac(f"exposed_{axis.value}_wire") for axis in Axis)
 

@@ -3,7 +3,8 @@
 At the level ``stages`` communication hides inside the compute spans: they become one
 class of their own. Where sums were kept, the waits of each kind of span are known
 together, so computing is the rest of the span; which of the waits was for others and
-which for the transfer is not known.
+which for the transfer is not known. Spans hide communication too where nothing was recorded along
+an axis whose operations lie inside of them.
 """
 
 from __future__ import annotations
@@ -25,16 +26,27 @@ from .ledger import (
 )
 from .steps import StepWindows
 from .trace import Trace
+from .unseen import INSIDE_SPANS
 
 _KEY = ["rank", "step"]
 
 
-def without_guesses(ledger: Ledger, trace: Trace, windows: StepWindows) -> Ledger:
-    """Return the ledger with what the detail of its steps cannot separate in a class of its own.
+def without_guesses(
+    ledger: Ledger, trace: Trace, windows: StepWindows, unseen: tuple[str, ...] = ()
+) -> Ledger:
+    """Return the ledger with what the capture cannot separate in a class of its own.
 
     The classes of a step still sum to its length. A job of one rank has no communication.
+
+    Args:
+        ledger: The ledger.
+        trace: The capture.
+        windows: Its steps; their detail may be too little.
+        unseen: Axes along which nothing was recorded; kernels are computing all the same.
     """
-    if windows.detail is StepDetail.FULL or trace.run.get("world_size") == 1:
+    is_hidden = not INSIDE_SPANS.isdisjoint(unseen) and not trace.row_count("kernel")
+    is_told = windows.detail is StepDetail.FULL and not is_hidden
+    if is_told or trace.run.get("world_size") == 1:
         return ledger
     segments = ledger.segments.copy()
     is_compute = compute_code(segments["code"].to_numpy(np.int64))

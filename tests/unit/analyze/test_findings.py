@@ -158,7 +158,7 @@ def test_idle_shares_of_stages_without_a_replay():
 
 def test_recorded_waiting_is_not_told_twice():
     """The same imbalance would appear with a cost and without one."""
-    rows = [host_row(ms * MS, 80 * MS, rank=stage) for stage, ms in enumerate((60, 79))]
+    rows = [host_row(ms * MS, 80 * MS, rank=stage, axis="pp") for stage, ms in enumerate((60, 79))]
     found = stages_that_compute(60, 79, collective=rows)
     assert "compute nothing" not in str(found)
 
