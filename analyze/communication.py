@@ -9,6 +9,7 @@ the later of both ends began.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,6 +27,10 @@ from .words import counted
 BLOCKING_NS = 50_000
 """A host wait longer than this stood still; a shorter one found the operation complete."""
 
+LATE_FRAC = 0.02
+"""Share of its time that a rank waits for missing ones beyond their like, from which it is told; as
+much as a replay may freeze (``attribution``)."""
+
 
 class CommunicationEvents(NamedTuple):
     """Every member of every operation in the analysed steps."""
@@ -39,8 +44,9 @@ class CommunicationEvents(NamedTuple):
     unseen_frac: float
     """Share of the records whose end nobody saw."""
     lonely_frac: float
-    """Share of the records that may have waited for somebody who is lost: of all ranks together,
-    or of one rank that has missing partners in whose place nobody stands, if that is more."""
+    """Share of the records that may have waited for somebody who is lost. Of all ranks together;
+    or of one rank that has missing partners in whose place nobody stands; or the share of its time
+    that one waited for missing ranks which came later than their like: whichever is most."""
     limits: tuple[str, ...]
     stand_ins: StandIns = NOBODY
     """Who stands in for the missing members."""
@@ -76,19 +82,30 @@ def communication_events(trace: Trace, windows: StepWindows) -> CommunicationEve
     unmatched = int((lonely & frame["is_p2p"]).sum())
     if unmatched:
         limits.append(f"{unmatched} sends or receives have no other end in the capture")
-    held = stand_ins(frame, lonely.to_numpy(bool), trace)
-    if len(held.event):
-        limits.append(
-            "for ranks that are not in the capture, the replay takes those in the same place of "
-            "another data-parallel replica"
-        )
+    time_ns = windows.step_time_ns * len(windows.steps)
+    held = stand_ins(frame, lonely.to_numpy(bool), trace, time_ns)
+    limits += _limits_of(held, windows.step_time_ns)
     return CommunicationEvents(
         frame=frame,
         unseen_frac=unseen / max(len(frame), 1),
-        lonely_frac=max(_lost_frac(frame, absent_frac), held.unheld_frac),
+        lonely_frac=max(_lost_frac(frame, absent_frac), held.unheld_frac, held.late_frac),
         limits=tuple(limits),
         stand_ins=held,
     )
+
+
+def _limits_of(held: StandIns, step_time_ns: float) -> Iterator[str]:
+    if len(held.event):
+        yield (
+            "for ranks that are not in the capture, the replay takes those in the same place of "
+            "another data-parallel replica"
+        )
+    if held.late_frac > LATE_FRAC:
+        yield (
+            f"rank {held.waiting_rank} waited {held.late_frac * step_time_ns / 1e6:.2f} ms per step for "
+            "ranks that are not in the capture, beyond what those in their place took: one of them "
+            "may be the straggler"
+        )
 
 
 def _in_order_of_issue(collectives: pd.DataFrame, p2p: pd.DataFrame) -> pd.DataFrame:

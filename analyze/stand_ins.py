@@ -43,18 +43,25 @@ class StandIns(NamedTuple):
     unheld_frac: float
     """Share of its records in which a rank waited for a missing one that nobody stands in for:
     that of the rank with the largest."""
+    late_frac: float
+    """Share of its time for which a rank waited for missing ones longer than for those that stand
+    in for them: that of the rank with the largest, ``waiting_rank``."""
+    waiting_rank: int
 
 
-NOBODY = StandIns(np.empty(0, np.int64), np.empty(0, np.int64), 0.0)
+NOBODY = StandIns(np.empty(0, np.int64), np.empty(0, np.int64), 0.0, 0.0, NO_RANK)
 
 
-def stand_ins(frame: pd.DataFrame, lacking: npt.NDArray[np.bool_], trace: Trace) -> StandIns:
+def stand_ins(
+    frame: pd.DataFrame, lacking: npt.NDArray[np.bool_], trace: Trace, time_ns: float
+) -> StandIns:
     """Return who stands in for the ranks without a capture.
 
     Args:
         frame: The communication events, those of each rank in the order of issue.
         lacking: Which of them belong to an operation that lacks a member.
         trace: The capture: its ranks, groups and layout.
+        time_ns: How long the analysed steps took together.
     """
     lone = frame[lacking & ~(frame["is_send"] & frame["host"]).to_numpy(bool)]
     if lone.empty:
@@ -70,11 +77,25 @@ def stand_ins(frame: pd.DataFrame, lacking: npt.NDArray[np.bool_], trace: Trace)
     held = found[is_held].drop_duplicates(["event", "join"])
     unheld = found[~is_held].drop_duplicates("row")["rank"].value_counts()
     share = (unheld / near["rank"].value_counts()).dropna()
+    late_ns = _late_ns(found[is_held], frame)
     return StandIns(
-        held["event"].to_numpy(np.int64),
-        held["join"].to_numpy(np.int64),
-        float(share.max()) if len(share) else 0.0,
+        event=held["event"].to_numpy(np.int64),
+        join=held["join"].to_numpy(np.int64),
+        unheld_frac=float(share.max()) if len(share) else 0.0,
+        late_frac=max(0.0, float(late_ns.max()) / time_ns) if len(late_ns) else 0.0,
+        waiting_rank=int(late_ns.idxmax()) if len(late_ns) else NO_RANK,
     )
+
+
+def _late_ns(held: pd.DataFrame, frame: pd.DataFrame) -> pd.Series:
+    """Return by rank how much longer it waited than if the missing had come with their stand-ins.
+
+    Earlier and later than these cancel out, so that what varies by chance adds up to little.
+    """
+    came = frame["start_ns"].reindex(held["event"]).groupby(held["row"].to_numpy()).max()
+    rows = frame.loc[came.index]
+    ready = np.maximum(rows["start_ns"], came) + rows["wire_ns"].fillna(0.0)
+    return (rows["end_ns"] - ready).groupby(rows["rank"]).sum()
 
 
 def _placed(rows: pd.DataFrame) -> pd.DataFrame:

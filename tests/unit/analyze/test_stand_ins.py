@@ -80,3 +80,15 @@ def test_a_whole_capture_needs_nobody(whole):
     events = communication_events(whole, step_windows(whole))
     assert len(events.stand_ins.event) == 0
     assert events.lonely_frac == 0
+
+
+def test_a_missing_straggler_is_a_limit_and_no_cause():
+    """Fails when what others waited for a missing slow rank is charged to the schedule."""
+
+    def one_slow(kind: str, rank: int, step: int, microbatch: int) -> int:
+        return (8 if rank == MISSING else 4) * MS * (1 if kind == "forward" else 2)
+
+    found = diagnose(without(capture(JOB, one_slow), MISSING))
+    assert not found.causes
+    assert "pipeline_bubble" not in {finding.kind for finding in found.findings}
+    assert any("may be the straggler" in limit for limit in found.limits)
