@@ -72,11 +72,13 @@ def schedule_of(trace: Trace) -> str | None:
 
     The last stage has no fill: it does all forwards before the first backward
     only in GPipe, and alternates in 1F1B (interleaved with several chunks). Split
-    backward passes have no closed form here.
+    backward passes have no closed form here. A job with one stage has none.
     """
     stated = trace.run.get("schedule")
     if isinstance(stated, str) and stated not in ("", ScheduleKind.OTHER):
         return stated
+    if trace.layout is not None and trace.layout.pp < 2:
+        return None
     spans = trace.frame("span")
     kind = spans["kind"].astype(str)
     if "backward_weight" in set(kind) or trace.layout is None:

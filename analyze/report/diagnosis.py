@@ -11,7 +11,7 @@ from ..memory import CATEGORIES
 from ..results import Bar, Diagnosis, Finding
 from ..text_table import text_table
 from ..trace import SYNTHETIC
-from ..words import is_missing
+from ..words import counted, is_missing
 from .amounts import left_out, milliseconds, size
 from .page import page
 
@@ -53,7 +53,7 @@ def _header(result: Diagnosis) -> Iterator[str]:
         for axis in ("tp", "pp", "dp", "cp")
         if run.get(axis) not in (None, 1)
     )
-    world = run.get("world_size")
+    world, microbatches = run.get("world_size"), run.get("microbatches")
     if run.get("origin") == SYNTHETIC:
         yield "SYNTHETIC: all times below are simulated, nothing was measured"
     steps = "no steps"
@@ -66,7 +66,7 @@ def _header(result: Diagnosis) -> Iterator[str]:
         f"{run['run_id']}: {run['captured_ranks']} of {world or 'an unknown number of'} ranks"
         f"{', ' + mesh if mesh else ''}"
         f"{', ' + str(run['schedule']) if run.get('schedule') not in (None, 'none') else ''}"
-        f"{', ' + str(run['microbatches']) + ' microbatches' if run.get('microbatches') else ''}"
+        f"{', ' + counted(microbatches, 'microbatch') if isinstance(microbatches, int) else ''}"
         f"; {steps}"
     )
     if text := attempts_text(run.get("attempts")):
@@ -84,12 +84,27 @@ def _header(result: Diagnosis) -> Iterator[str]:
             f"The probe took {100 * mean:.2g} % of the time by its own measure, "
             f"at most {100 * most:.2g} % (rank {run['probe_cost_most_rank']})"
         )
-    bubble = result.bubble
-    if bubble.measured_frac is not None:
-        ideal = (
-            f"{bubble.ideal_frac:.1%}" if bubble.ideal_frac is not None else bubble.unknown_because
+    yield from _bubble(result)
+
+
+def _bubble(result: Diagnosis) -> Iterator[str]:
+    """Say how much of the waiting is the schedule's own; the ideal is a share of a shorter step."""
+    bubble, waiting = result.bubble, result.waiting
+    if bubble.measured_frac is None:
+        return
+    yield (
+        f"Waiting on the pipeline {bubble.measured_frac:.1%} of the step; "
+        + (
+            "how much of it the schedule imposes is not known"
+            if waiting is None
+            else f"the schedule imposes {waiting.bubble_ns / result.step_time_ns:.1%} (by replay)"
         )
-        yield f"Waiting on the pipeline {bubble.measured_frac:.1%} of the step; the schedule's own bubble: {ideal}"
+        + (
+            f"; with equal stages and no jitter it is {bubble.ideal_frac:.1%} of a step that is shorter"
+            if bubble.ideal_frac is not None
+            else f"; {bubble.unknown_because}"
+        )
+    )
 
 
 def _waterfall(bars: tuple[Bar, ...], *, markdown: bool) -> Iterator[str]:
