@@ -13,7 +13,7 @@ import pandas as pd
 from meshscope.probe.schema.terms import Axis, ScheduleKind
 
 from .effects import stage_of_ranks
-from .ledger import Ledger
+from .ledger import LEAST_TOLD, UNSPLIT, Ledger
 from .results import Bubble
 from .trace import Trace
 
@@ -43,6 +43,9 @@ def pipeline_bubble(trace: Trace, ledger: Ledger) -> Bubble:
     if not trace.row_count("p2p") and not trace.row_count("collective"):
         untold = by_stage.assign(wait_ns=float("nan"), wait_frac=float("nan"))
         return Bubble(None, ideal, untold, "no communication was recorded: waiting is not known")
+    if frame[UNSPLIT].sum() >= LEAST_TOLD * frame["step_ns"].sum():
+        untold = by_stage.assign(wait_ns=float("nan"), wait_frac=float("nan"))
+        return Bubble(None, ideal, untold, "waiting and transfers cannot be told apart")
     measured = float(frame[wait].sum() / frame["step_ns"].sum())
     return Bubble(measured, ideal, by_stage, unknown)
 

@@ -13,7 +13,7 @@ from .attribution import MAX_UNSEEN, Attribution
 from .bubble import microbatches_of, schedule_of
 from .causes import ranks_of
 from .findings import find
-from .ledger import CLASSES, REFINED
+from .ledger import CLASSES, LEAST_TOLD, REFINED, UNSPLIT
 from .measure import measure
 from .memory import peak_memory_frac
 from .recording import probe_cost
@@ -149,11 +149,16 @@ def _excess(ranks: pd.DataFrame) -> pd.DataFrame:
 def _exposed_communication(account: Account) -> float | None:
     """Return the share of transfers that no compute hides, None where they were not seen.
 
-    Without ends they lie inside the spans around them, and a zero would pass any budget.
+    Without ends they lie inside the spans around them, without peers in one class with the
+    waiting, and a zero would pass any budget.
     """
     events = account.events
     alone = account.trace.run.get("world_size") == 1
-    if events.unseen_frac > MAX_UNSEEN or (events.frame.empty and not alone):
+    if (
+        account.class_frac(UNSPLIT) >= LEAST_TOLD
+        or events.unseen_frac > MAX_UNSEEN
+        or (events.frame.empty and not alone)
+    ):
         return None
     return sum(account.class_frac(f"exposed_{axis.value}_wire") for axis in Axis)
 

@@ -32,7 +32,11 @@ COMPUTE_CLASSES = ("forward", "backward", "recompute", "optimizer", "compute")
 UNSEPARATED = "compute_or_communication"
 """Spans of a capture that holds no communication: it may hide in them."""
 UNSPLIT = "exposed_sums"
-"""Exposed communication of which only sums are known: waiting and transfer of all axes."""
+"""Exposed communication of which only sums are known: waiting and transfer of all axes; and that of
+which no wire time is known, because its peers are not in the capture."""
+LEAST_TOLD = 0.001
+"""Share of the step from which on such time is named, and sums over wires or waits are unknown: as
+little as a report shows."""
 WAIT_CLASSES = tuple(f"exposed_{axis.value}_wait" for axis in Axis)
 WIRE_CLASSES = tuple(f"exposed_{axis.value}_wire" for axis in Axis)
 STALLS = ("data_load", "gc", "checkpoint", "offload", "host_blocked", "other")

@@ -20,7 +20,7 @@ from .program import Program, build_program
 from .recording import level_limits
 from .steps import StepWindows, step_windows
 from .trace import Trace
-from .unseparated import without_guesses
+from .unseparated import without_guesses, without_unknown_wires
 from .utilization import utilization
 from .waiting import waits_by_rank
 from .words import sentence
@@ -37,7 +37,8 @@ def measure(trace: Trace) -> Account:
     """
     windows = _windows(trace)
     events = communication_events(trace, windows)
-    ledger = without_guesses(build_ledger(trace, windows, events), trace, windows)
+    ledger, wire_limits = without_unknown_wires(build_ledger(trace, windows, events), events)
+    ledger = without_guesses(ledger, trace, windows)
     ranks = windows.ranks.tolist()
     waits = waits_by_rank(events, ranks)
     corrections = trace.frame("clock_sync")
@@ -51,7 +52,7 @@ def measure(trace: Trace) -> Account:
         attribution = attribute(trace, program, ledger, events, waits, devices)
         replay_limits = attribution.limits
     seen_limits = (*trace.limits, *_clock_limits(trace), *level_limits(trace))
-    limits = (*seen_limits, *windows.limits, *events.limits, *replay_limits)
+    limits = (*seen_limits, *windows.limits, *events.limits, *wire_limits, *replay_limits)
     return Account(
         trace=trace,
         windows=windows,

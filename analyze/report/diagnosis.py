@@ -185,7 +185,7 @@ def _ranks(result: Diagnosis, *, markdown: bool, most: int = 8) -> list[str]:
             "unknown" if isnan(row["slowdown"]) else f"{row['slowdown']:.3f} x",
             "unknown" if isnan(row["excess_ns"]) else f"{row['excess_ns'] / 1e6:+.3f}",
             *(milliseconds(row[name]) for name in ("wait_ns", "early_ns", "wait_caused_ns")),
-            f"{row['arrived_last']}/{row['collectives']}",
+            "unknown" if isnan(row["wait_ns"]) else f"{row['arrived_last']}/{row['collectives']}",
         )
         for row in result.stragglers.head(most).to_dict("records")
     ]
