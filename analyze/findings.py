@@ -18,7 +18,11 @@ _BY_DESIGN = (
 
 def _place(finding: Finding) -> tuple[int, bool, float]:
     cost = max(finding.cost_frac or 0.0, finding.removal_gain_frac or 0.0)
-    return _SEVERITIES.index(finding.severity), finding.kind in _BY_DESIGN, -cost
+    # A stall of all hosts alike is how the job is made; one of a single rank is a fault.
+    by_design = finding.kind in _BY_DESIGN or (
+        finding.kind is FindingKind.HOST_STALL and not finding.where
+    )
+    return _SEVERITIES.index(finding.severity), by_design, -cost
 
 
 def find(account: Account) -> tuple[Finding, ...]:

@@ -126,7 +126,7 @@ def build_ledger(trace: Trace, windows: StepWindows, events: CommunicationEvents
     del found, spans
     split = events.frame["split_ns"].to_numpy()
     parts, sums = [], []
-    for claims, own in _blocks(shared, windows, most=1 if any_kernels else CLAIMS_AT_ONCE):
+    for claims, own in _blocks(shared, windows, one_by_one=any_kernels):
         if any_kernels:
             rank = int(own["rank"].iloc[0])
             kernels = _kernel_claims(trace, rank, windows)
@@ -160,14 +160,15 @@ def class_code(name: str) -> int:
 
 
 def _blocks(
-    claims: pd.DataFrame, windows: StepWindows, *, most: int
+    claims: pd.DataFrame, windows: StepWindows, *, one_by_one: bool
 ) -> Iterator[tuple[_Claims, pd.DataFrame]]:
     """Yield the claims and windows of some ranks at a time: one sort, then slices.
 
     Args:
         claims: Those of all ranks.
         windows: All windows.
-        most: Claims of a block; one rank alone may have more.
+        one_by_one: One rank at a time, whether it has claims or none; else as many as have
+            ``CLAIMS_AT_ONCE`` together.
     """
     rank = claims["rank"].to_numpy()
     order = np.argsort(rank, kind="stable")
@@ -178,8 +179,8 @@ def _blocks(
     window_ends = np.append(first_window[1:], len(windows.frame))
     at = 0
     while at < len(windows.ranks):
-        last = int(np.searchsorted(ends, bounds[at] + most, side="right"))
-        last = min(max(last, at + 1), len(windows.ranks))
+        last = int(np.searchsorted(ends, bounds[at] + CLAIMS_AT_ONCE, side="right"))
+        last = at + 1 if one_by_one else min(max(last, at + 1), len(windows.ranks))
         rows = order[bounds[at] : ends[last - 1]]
         own_windows = windows.frame.iloc[first_window[at] : window_ends[last - 1]]
         own = {str(name): claims[name].to_numpy()[rows].astype(np.int64) for name in claims}

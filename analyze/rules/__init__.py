@@ -18,7 +18,8 @@ from .device_errors import device_errors
 from .devices import clock_throttle
 from .experts import popular_experts
 from .hang import hang
-from .host import host_stalls, launch_bound
+from .host import host_stalls
+from .idle import idle_devices
 from .links import exposed_communication, slow_wires
 from .memory import memory
 from .memory_growth import memory_growth
@@ -41,7 +42,7 @@ RULES: tuple[Callable[[Account], Iterator[Finding]], ...] = (
     exposed_communication,
     slow_wires,
     host_stalls,
-    launch_bound,
+    idle_devices,
     memory,
     memory_growth,
     missing,
