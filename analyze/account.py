@@ -40,6 +40,8 @@ class Account:
     """Pipeline position of each rank; -1 if unknown."""
     limits: tuple[str, ...] = ()
     """What the capture, and so the account, cannot tell."""
+    untold: tuple[str, ...] = ()
+    """Those of the limits for which no causes are told: a slow rank or link may be there unseen."""
 
     def class_frac(self, name: str) -> float:
         """Return the share of the step time of one ledger class, averaged over ranks and steps."""

@@ -73,6 +73,7 @@ def diagnosis_of(account: Account) -> Diagnosis:
             if attribution is not None and attribution.replayed_ns is not None
             else None
         ),
+        untold=account.untold,
         metrics=_metrics(account),
     )
 
@@ -119,7 +120,8 @@ def _stragglers(account: Account) -> pd.DataFrame:
             for rank in table["rank"].tolist()
         ]
     attribution = account.attribution
-    if attribution is None:
+    if attribution is None or account.events.unseen_frac > MAX_UNSEEN:
+        # Where ends are not seen, waiting is in the work, and comparing that tells nothing.
         table = table.assign(slowdown=np.nan, excess_ns=np.nan, removal_gain_frac=np.nan)
     else:
         table = table.merge(_excess(attribution.ranks), on="rank", how="left")

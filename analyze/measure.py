@@ -8,7 +8,7 @@ from meshscope.probe.schema.errors import TraceFormatError
 from meshscope.probe.schema.terms import StepDetail
 
 from .account import Account
-from .attribution import attribute
+from .attribution import attribute, untold
 from .bubble import pipeline_bubble
 from .clocks import clock_offsets
 from .communication import CommunicationEvents, communication_events
@@ -47,10 +47,10 @@ def measure(trace: Trace) -> Account:
     use = utilization(trace, windows.step_time_ns)
     devices = device_steps(trace, windows, use.peak_flops)
     program, replay_limits = _program(windows, events, ledger, offsets)
-    attribution = None
+    attribution, why_untold = None, replay_limits or windows.limits
     if program is not None:
         attribution = attribute(trace, program, ledger, events, waits, devices)
-        replay_limits = attribution.limits
+        replay_limits, why_untold = attribution.limits, tuple(untold(events))
     seen_limits = (*trace.limits, *_clock_limits(trace), *level_limits(trace))
     limits = (*seen_limits, *windows.limits, *events.limits, *wire_limits, *replay_limits)
     return Account(
@@ -68,6 +68,8 @@ def measure(trace: Trace) -> Account:
         clock_offsets=offsets,
         stage=stage_of_ranks(trace, ranks),
         limits=tuple(map(sentence, limits)),
+        # Nobody waits for the only rank of a job.
+        untold=() if trace.run.get("world_size") == 1 else tuple(map(sentence, why_untold)),
     )
 
 

@@ -17,6 +17,11 @@ def limit_lines(limits: Sequence[str]) -> list[str]:
     )
 
 
+def not_known(what: str, untold: Sequence[str]) -> list[str]:
+    """Return what says that something is not known, and why; nothing where it is."""
+    return [f"  {what}: not known", *(f"  - {reason}" for reason in untold)] if untold else []
+
+
 def left_out(count: int, what: str) -> list[str]:
     """Return what says that a table goes on, to stand below it; nothing where it does not."""
     return ["", f"  … and {count} more {what} (--format json has all)"] if count > 0 else []

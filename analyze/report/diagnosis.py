@@ -7,12 +7,14 @@ from math import isnan
 
 from ..attempts import attempts_text
 from ..labels import class_label, place_words
+from ..ledger import UNATTRIBUTED, UNSEPARATED
 from ..memory import CATEGORIES
-from ..results import Bar, Diagnosis, Finding
+from ..results import Bar, Diagnosis
+from ..rules.grading import MIN_COST
 from ..text_table import text_table
 from ..trace import SYNTHETIC
 from ..words import counted, is_missing
-from .amounts import left_out, milliseconds, size
+from .amounts import left_out, milliseconds, not_known, size
 from .page import page
 
 BAR_WIDTH = 32
@@ -24,7 +26,7 @@ def to_text(result: Diagnosis, *, markdown: bool = False) -> str:
     blocks = [
         (f"# meshscope diagnosis of {result.run['run_id']}" if markdown else None, _header(result)),
         ("Where the step time went", _waterfall(result.waterfall, markdown=markdown)),
-        ("Findings, in the order to look at them", _findings(result.findings, markdown=markdown)),
+        ("Findings, in the order to look at them", _findings(result, markdown=markdown)),
         ("Causes by replay", _causes(result, markdown=markdown)),
         ("Ranks, most harmful first", _ranks(result, markdown=markdown)),
         ("Memory by stage", _memory(result, markdown=markdown)),
@@ -127,9 +129,11 @@ def _waterfall(bars: tuple[Bar, ...], *, markdown: bool) -> Iterator[str]:
         yield f"  {'total':<34} {total:>8.2%} {time / 1e6:>12.3f} ms"
 
 
-def _findings(findings: tuple[Finding, ...], *, markdown: bool) -> Iterator[str]:
-    if not findings:
-        yield "  nothing that costs 1 % of the step or more"
+def _findings(result: Diagnosis, *, markdown: bool) -> Iterator[str]:
+    findings, unclear = result.findings, _unclear(result)
+    if not findings and not unclear:
+        yield f"  nothing that costs {MIN_COST:.0%} of the step or more"
+    yield from not_known("Slow ranks, stages and links" if findings else "What costs time", unclear)
     for number, finding in enumerate(findings, start=1):
         cost = (
             [f"costs {finding.cost_frac:.1%} of the step"] if finding.cost_frac is not None else []
@@ -142,6 +146,14 @@ def _findings(findings: tuple[Finding, ...], *, markdown: bool) -> Iterator[str]
             yield f"   - {'; '.join(cost)}; confidence {finding.confidence:.0%}"
         yield from (f"   - {line}" for line in finding.evidence)
         yield f"   - do: {finding.remedy}"
+
+
+def _unclear(result: Diagnosis) -> list[str]:
+    """Return why it is no all-clear that nothing more was found."""
+    unknown = sum(bar.frac for bar in result.waterfall if bar.name in (UNATTRIBUTED, UNSEPARATED))
+    if result.findings or unknown < MIN_COST:
+        return list(result.untold)
+    return [*result.untold, f"{unknown:.1%} of the step is not attributed to anything"]
 
 
 def _causes(result: Diagnosis, *, markdown: bool) -> list[str]:

@@ -8,7 +8,7 @@ from ..published import PublishedMetrics, Repair, Shares
 from ..stragglers import Stragglers
 from ..text_table import text_table
 from ..words import counted, is_missing
-from .amounts import limit_lines, milliseconds
+from .amounts import limit_lines, milliseconds, not_known
 from .page import page
 
 MOST_RANKS = 8
@@ -63,7 +63,8 @@ def _sections(
 
 
 def _claims(result: Stragglers) -> Iterator[str]:
-    if not result.findings:
+    yield from not_known("Which ranks make the others wait", result.untold)
+    if not result.findings and not result.untold:
         yield "  no rank makes the others wait by more than noise"
     for number, found in enumerate(result.findings, start=1):
         yield f"{number}. [{found.severity}] {found.claim}"

@@ -1,12 +1,16 @@
 """Each rule fires on its own fault, with its place and its cost, and stays silent otherwise."""
 
+from dataclasses import replace
+
 import pytest
 from tests.tables import host_row, trace_of
 
 from meshscope.analyze.diagnosis import diagnose
+from meshscope.analyze.findings import place
 from meshscope.analyze.kernels import kernel_report
 from meshscope.analyze.rules.grading import severity
 from meshscope.probe.schema.layout import ParallelLayout
+from meshscope.probe.schema.terms import FindingKind, Severity
 
 MS = 1_000_000
 
@@ -200,3 +204,12 @@ def test_recomputation_has_a_price():
     found = two_ranks(span=[again])["recompute"]
     assert found.cost_frac == pytest.approx(0.10)
     assert "recompute" not in two_ranks(span=[{**again, "dur_ns": 4 * MS}])
+
+
+def test_a_standstill_comes_before_what_costs_time():
+    """Fails when who reads the first finding of a job that hung reads of its pipeline bubble."""
+    (stall,) = idle_devices().values()
+    costly = replace(stall, severity=Severity.CRITICAL)
+    hang = replace(costly, kind=FindingKind.HANG, severity=Severity.WARNING)
+    doubtful = replace(hang, severity=Severity.INFO)
+    assert sorted([doubtful, costly, hang], key=place) == [hang, costly, doubtful]
