@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import isnan
 
+from ..all_clear import nothing_found
 from ..attempts import attempts_text
 from ..labels import class_label, place_words
-from ..ledger import UNATTRIBUTED, UNSEPARATED
 from ..memory import CATEGORIES
 from ..results import Bar, Diagnosis
-from ..rules.grading import MIN_COST
 from ..text_table import text_table
 from ..trace import SYNTHETIC
 from ..words import counted, is_missing
@@ -130,10 +129,9 @@ def _waterfall(bars: tuple[Bar, ...], *, markdown: bool) -> Iterator[str]:
 
 
 def _findings(result: Diagnosis, *, markdown: bool) -> Iterator[str]:
-    findings, unclear = result.findings, _unclear(result)
-    if not findings and not unclear:
-        yield f"  nothing that costs {MIN_COST:.0%} of the step or more"
-    yield from not_known("Slow ranks, stages and links" if findings else "What costs time", unclear)
+    findings = result.findings
+    if not findings:
+        yield f"  {nothing_found(result)}"
     for number, finding in enumerate(findings, start=1):
         cost = (
             [f"costs {finding.cost_frac:.1%} of the step"] if finding.cost_frac is not None else []
@@ -146,14 +144,8 @@ def _findings(result: Diagnosis, *, markdown: bool) -> Iterator[str]:
             yield f"   - {'; '.join(cost)}; confidence {finding.confidence:.0%}"
         yield from (f"   - {line}" for line in finding.evidence)
         yield f"   - do: {finding.remedy}"
-
-
-def _unclear(result: Diagnosis) -> list[str]:
-    """Return why it is no all-clear that nothing more was found."""
-    unknown = sum(bar.frac for bar in result.waterfall if bar.name in (UNATTRIBUTED, UNSEPARATED))
-    if result.findings or unknown < MIN_COST:
-        return list(result.untold)
-    return [*result.untold, f"{unknown:.1%} of the step is not attributed to anything"]
+    if findings and result.run["steps"]:
+        yield from not_known("Slow ranks, stages and links", result.untold)
 
 
 def _causes(result: Diagnosis, *, markdown: bool) -> list[str]:

@@ -65,7 +65,12 @@ def _sections(
 def _claims(result: Stragglers) -> Iterator[str]:
     yield from not_known("Which ranks make the others wait", result.untold)
     if not result.findings and not result.untold:
-        yield "  no rank makes the others wait by more than noise"
+        alone = result.run.get("world_size") == 1
+        yield (
+            "  the job has one rank: nobody waits for another"
+            if alone
+            else "  no rank makes the others wait by more than noise"
+        )
     for number, found in enumerate(result.findings, start=1):
         yield f"{number}. [{found.severity}] {found.claim}"
         known = [
