@@ -200,7 +200,8 @@ def _absent_frac(frame: pd.DataFrame, trace: Trace) -> pd.Series:
     expected = np.where(frame["is_p2p"], 2, expected[group.codes])
     there = by_join["rank"].transform("nunique")
     there = there.where(~frame["is_p2p"], by_join["is_send"].transform("nunique"))
-    return (1 - there / np.maximum(expected, there)).astype(np.float64)
+    members = there.to_numpy(np.float64)
+    return pd.Series(1.0 - members / np.maximum(expected, members), index=frame.index)
 
 
 def _lost_frac(frame: pd.DataFrame, absent_frac: pd.Series) -> float:

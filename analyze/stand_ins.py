@@ -83,7 +83,7 @@ def stand_ins(
         join=held["join"].to_numpy(np.int64),
         unheld_frac=float(share.max()) if len(share) else 0.0,
         late_frac=max(0.0, float(late_ns.max()) / time_ns) if len(late_ns) else 0.0,
-        waiting_rank=int(late_ns.idxmax()) if len(late_ns) else NO_RANK,
+        waiting_rank=int(late_ns.index.to_numpy()[late_ns.argmax()]) if len(late_ns) else NO_RANK,
     )
 
 
@@ -95,7 +95,8 @@ def _late_ns(held: pd.DataFrame, frame: pd.DataFrame) -> pd.Series:
     came = frame["start_ns"].reindex(held["event"]).groupby(held["row"].to_numpy()).max()
     rows = frame.loc[came.index]
     ready = np.maximum(rows["start_ns"], came) + rows["wire_ns"].fillna(0.0)
-    return (rows["end_ns"] - ready).groupby(rows["rank"]).sum()
+    late: pd.Series[float] = (rows["end_ns"] - ready).groupby(rows["rank"]).sum()
+    return late
 
 
 def _placed(rows: pd.DataFrame) -> pd.DataFrame:

@@ -43,8 +43,8 @@ def waits_by_rank(events: CommunicationEvents, ranks: list[int]) -> pd.DataFrame
     every = every[every["kind"].isin([kind.value for kind in SYNCHRONISING])]
     frame = every[every["end_ns"].notna()]
     frame = frame[frame.groupby("join")["rank"].transform("nunique") > 1]
-    untold = every.loc[every["wire_ns"].isna(), "rank"]
-    untold = np.setdiff1d(untold, frame.loc[frame["wire_ns"].notna(), "rank"])
+    told = frame.loc[frame["wire_ns"].notna(), "rank"]
+    untold = np.setdiff1d(every.loc[every["wire_ns"].isna(), "rank"], told)
     table = _waits(frame, ranks) if len(frame) else _no_waits(ranks)
     table.loc[table["rank"].isin(untold), list(_WAITS)] = np.nan
     return table

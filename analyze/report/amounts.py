@@ -7,6 +7,8 @@ from typing import Any
 
 from ..words import is_missing
 
+RANKS_TITLE = "Ranks, by what repairing returns, then by excess, then by how long others waited"
+
 
 def limit_lines(limits: Sequence[str]) -> list[str]:
     """Return the closing section that says what was not seen; nothing where all was."""

@@ -13,7 +13,7 @@ from ..results import Bar, Diagnosis
 from ..text_table import text_table
 from ..trace import SYNTHETIC
 from ..words import counted, is_missing
-from .amounts import left_out, milliseconds, not_known, size
+from .amounts import RANKS_TITLE, left_out, milliseconds, not_known, size
 from .page import page
 
 BAR_WIDTH = 32
@@ -27,7 +27,7 @@ def to_text(result: Diagnosis, *, markdown: bool = False) -> str:
         ("Where the step time went", _waterfall(result.waterfall, markdown=markdown)),
         ("Findings, in the order to look at them", _findings(result, markdown=markdown)),
         ("Causes by replay", _causes(result, markdown=markdown)),
-        ("Ranks, most harmful first", _ranks(result, markdown=markdown)),
+        (RANKS_TITLE, _ranks(result, markdown=markdown)),
         ("Memory by stage", _memory(result, markdown=markdown)),
         (
             "What this result could not see",
@@ -180,7 +180,8 @@ def _cause_table(result: Diagnosis, *, markdown: bool) -> list[str]:
 
 
 def _ranks(result: Diagnosis, *, markdown: bool, most: int = 8) -> list[str]:
-    if not result.run["steps"]:
+    steps = result.run["steps"]
+    if not isinstance(steps, int) or not steps:
         return []
     rows = [
         (
@@ -188,13 +189,16 @@ def _ranks(result: Diagnosis, *, markdown: bool, most: int = 8) -> list[str]:
             *("-" if row[axis] < 0 else row[axis] for axis in ("pp", "dp", "tp")),
             "unknown" if isnan(row["slowdown"]) else f"{row['slowdown']:.3f} x",
             "unknown" if isnan(row["excess_ns"]) else f"{row['excess_ns'] / 1e6:+.3f}",
-            *(milliseconds(row[name]) for name in ("wait_ns", "early_ns", "wait_caused_ns")),
+            *(
+                milliseconds(row[name] / steps)
+                for name in ("wait_ns", "early_ns", "wait_caused_ns")
+            ),
             "unknown" if isnan(row["wait_ns"]) else f"{row['arrived_last']}/{row['collectives']}",
         )
         for row in result.stragglers.head(most).to_dict("records")
     ]
-    headers = ["rank", "pp", "dp", "tp", "work vs peers", "excess ms/step", "waited ms"]
-    headers += ["came early ms", "made others wait ms", "arrived last"]
+    headers = ["rank", "pp", "dp", "tp", "work vs peers", "excess ms/step", "waited ms/step"]
+    headers += ["came early ms/step", "made others wait ms/step", "arrived last"]
     rest = left_out(len(result.stragglers) - most, "ranks")
     return [*text_table(headers, rows, markdown=markdown), *rest]
 
