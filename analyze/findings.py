@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from meshscope.probe.schema.terms import FindingKind, Severity
 
 from .account import Account
-from .results import Finding
+from .results import Finding, Where
 from .rules import RULES
+from .steps import WHOLE_CAPTURE
 
 _SEVERITIES = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)
 _BY_DESIGN = (
@@ -14,8 +17,6 @@ _BY_DESIGN = (
     FindingKind.EXPOSED_COMMUNICATION,
     FindingKind.LAUNCH_BOUND,
 )
-
-
 _STANDSTILL = (FindingKind.HANG, FindingKind.CRASH)
 
 
@@ -24,7 +25,7 @@ def place(finding: Finding) -> tuple[bool, int, bool, float]:
     cost = max(finding.cost_frac or 0.0, finding.removal_gain_frac or 0.0)
     # A stall of all hosts alike is how the job is made; one of a single rank is a fault.
     by_design = finding.kind in _BY_DESIGN or (
-        finding.kind is FindingKind.HOST_STALL and not finding.where
+        finding.kind is FindingKind.HOST_STALL and "rank" not in finding.where
     )
     goes_on = finding.kind not in _STANDSTILL or finding.severity is Severity.INFO
     return goes_on, _SEVERITIES.index(finding.severity), by_design, -cost
@@ -33,8 +34,18 @@ def place(finding: Finding) -> tuple[bool, int, bool, float]:
 def find(account: Account) -> tuple[Finding, ...]:
     """Return all findings in the order in which to look at them.
 
-    A job that stands still, or seems to, comes first. Then by severity; within it what is broken before what is designed so (the bubble
-    of the schedule, communication without overlap); then by cost.
+    A job that stands still, or seems to, comes first. Then by severity; within it what is
+    broken before what is designed so (the bubble of the schedule, communication without
+    overlap, a stall of all hosts alike); then by cost.
     """
-    found = [finding for rule in RULES for finding in rule(account)]
+    found = [_with_real_steps(finding) for rule in RULES for finding in rule(account)]
     return tuple(sorted(found, key=place))
+
+
+def _with_real_steps(finding: Finding) -> Finding:
+    """Return the finding without its steps, where the capture has no step marks to count by."""
+    if WHOLE_CAPTURE not in finding.where.get("steps", ()):
+        return finding
+    where: Where = {**finding.where}
+    del where["steps"]
+    return replace(finding, where=where)
