@@ -231,7 +231,8 @@ def _clock_by_rank(work: Work, rank: pd.Series) -> FloatArray:
     return rank.map(mean).fillna(0.0).to_numpy(np.float64)
 
 
-def _limits(work: Work, program: Program, events: CommunicationEvents) -> list[str]:
+def untold(events: CommunicationEvents) -> list[str]:
+    """Return why no causes are told; nothing where they are."""
     limits = []
     if events.unseen_frac > MAX_UNSEEN:
         limits.append(
@@ -243,6 +244,11 @@ def _limits(work: Work, program: Program, events: CommunicationEvents) -> list[s
             "ranks waited for others that are not in the capture: "
             "what repairing a cause returns is not known"
         )
+    return limits
+
+
+def _limits(work: Work, program: Program, events: CommunicationEvents) -> list[str]:
+    limits = untold(events)
     sizes = Counter(work.peer_class.values())
     alone = [rank for rank, own in work.peer_class.items() if sizes[own] < 2]
     if alone:

@@ -13,7 +13,7 @@ import pandas as pd
 from meshscope.probe.schema.terms import Axis, ScheduleKind
 
 from .effects import stage_of_ranks
-from .ledger import Ledger
+from .ledger import LEAST_TOLD, UNSPLIT, Ledger
 from .results import Bubble
 from .trace import Trace
 
@@ -51,6 +51,9 @@ def pipeline_bubble(trace: Trace, ledger: Ledger, unseen: tuple[str, ...] = ()) 
         untold = by_stage.assign(wait_ns=float("nan"), wait_frac=float("nan"))
         which = "no communication" if is_empty else "no communication of the pipeline"
         return Bubble(None, ideal, untold, f"{which} was recorded: waiting is not known")
+    if frame[UNSPLIT].sum() >= LEAST_TOLD * frame["step_ns"].sum():
+        untold = by_stage.assign(wait_ns=float("nan"), wait_frac=float("nan"))
+        return Bubble(None, ideal, untold, "waiting and transfers cannot be told apart")
     measured = float(frame[wait].sum() / frame["step_ns"].sum())
     return Bubble(measured, ideal, by_stage, unknown)
 
@@ -80,11 +83,13 @@ def schedule_of(trace: Trace) -> str | None:
 
     The last stage has no fill: it does all forwards before the first backward
     only in GPipe, and alternates in 1F1B (interleaved with several chunks). Split
-    backward passes have no closed form here.
+    backward passes have no closed form here. A job with one stage has none.
     """
     stated = trace.run.get("schedule")
     if isinstance(stated, str) and stated not in ("", ScheduleKind.OTHER):
         return stated
+    if trace.layout is not None and trace.layout.pp < 2:
+        return None
     spans = trace.frame("span")
     kind = spans["kind"].astype(str)
     if "backward_weight" in set(kind) or trace.layout is None:

@@ -8,7 +8,7 @@ from meshscope.probe.schema.errors import TraceFormatError
 from meshscope.probe.schema.terms import StepDetail
 
 from .account import Account
-from .attribution import attribute, without_blame
+from .attribution import attribute, untold, without_blame
 from .bubble import pipeline_bubble
 from .clocks import clock_offsets
 from .communication import CommunicationEvents, communication_events
@@ -21,7 +21,7 @@ from .recording import level_limits
 from .steps import StepWindows, step_windows
 from .trace import Trace
 from .unseen import INSIDE_SPANS, unseen_axes, unseen_limit
-from .unseparated import without_guesses
+from .unseparated import without_guesses, without_unknown_wires
 from .utilization import utilization
 from .waiting import waits_by_rank
 from .words import sentence
@@ -39,7 +39,8 @@ def measure(trace: Trace) -> Account:
     windows = _windows(trace)
     events = communication_events(trace, windows)
     unseen = unseen_axes(trace, windows, events)
-    ledger = without_guesses(build_ledger(trace, windows, events), trace, windows, unseen)
+    ledger, wire_limits = without_unknown_wires(build_ledger(trace, windows, events), events)
+    ledger = without_guesses(ledger, trace, windows, unseen)
     ranks = windows.ranks.tolist()
     waits = waits_by_rank(events, ranks)
     corrections = trace.frame("clock_sync")
@@ -54,11 +55,12 @@ def measure(trace: Trace) -> Account:
             attribution = without_blame(ranks, replay_limits)
     else:
         program, replay_limits = _program(windows, events, ledger, offsets)
+    why_untold = replay_limits or windows.limits
     if program is not None:
         attribution = attribute(trace, program, ledger, events, waits, devices)
-        replay_limits = attribution.limits
+        replay_limits, why_untold = attribution.limits, tuple(untold(events))
     seen_limits = (*trace.limits, *_clock_limits(trace), *level_limits(trace))
-    limits = (*seen_limits, *windows.limits, *events.limits, *replay_limits)
+    limits = (*seen_limits, *windows.limits, *events.limits, *wire_limits, *replay_limits)
     return Account(
         trace=trace,
         windows=windows,
@@ -75,6 +77,8 @@ def measure(trace: Trace) -> Account:
         stage=stage_of_ranks(trace, ranks),
         unseen=unseen,
         limits=tuple(map(sentence, limits)),
+        # Nobody waits for the only rank of a job.
+        untold=() if trace.run.get("world_size") == 1 else tuple(map(sentence, why_untold)),
     )
 
 

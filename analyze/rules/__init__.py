@@ -18,7 +18,8 @@ from .device_errors import device_errors
 from .devices import clock_throttle
 from .experts import popular_experts
 from .hang import hang
-from .host import host_stalls, launch_bound
+from .host import host_stalls
+from .idle import idle_devices
 from .links import exposed_communication, slow_links
 from .memory import memory
 from .memory_growth import memory_growth
@@ -45,7 +46,7 @@ RULES: tuple[Callable[[Account], Iterator[Finding]], ...] = (
     slow_links,
     uneven_wires,
     host_stalls,
-    launch_bound,
+    idle_devices,
     memory,
     memory_growth,
     missing,
