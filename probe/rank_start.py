@@ -1,6 +1,8 @@
 """Attach the probe in a rank that was started under ``meshscope run``.
 
-With ``--dormant`` the rank opens its control socket only, and records when asked.
+A rank is told who it is by the variables of its launcher, or by an argument of
+``init_process_group``: then it is attached once it has joined its group. With ``--dormant``
+the rank opens its control socket only, and records when asked.
 
 A rank is recorded by one process: the first one that has the rank's variables
 and imports torch. It leaves its mark in the environment, by which ``bootstrap``
@@ -13,6 +15,7 @@ from __future__ import annotations
 import os
 import sys
 
+from .group_watch import GroupWatch
 from .identity import ATTACHED_VARIABLE, DORMANT_VARIABLE, is_launcher, process_mark
 from .imports import ImportWatch
 
@@ -33,12 +36,25 @@ def when_torch_is_imported() -> None:
 
     def attach() -> None:
         watch.stop()
-        os.environ[ATTACHED_VARIABLE] = process_mark(os.environ)
-        from . import api
-
-        api.stand_by()
-        if os.environ.get(DORMANT_VARIABLE, "") in ("", "0"):
-            api.attach()
+        _attach()
 
     watch.start()
     watch.when_imported("torch", attach, _Stderr())
+
+
+def when_a_group_is_joined() -> None:
+    """Attach as soon as this process, or a child that it forks, has joined a process group."""
+    if is_launcher(sys.orig_argv):
+        return
+    watch = ImportWatch()
+    watch.start()
+    GroupWatch(_attach, _Stderr()).start(watch)
+
+
+def _attach() -> None:
+    os.environ[ATTACHED_VARIABLE] = process_mark(os.environ)
+    from . import api
+
+    api.stand_by()
+    if os.environ.get(DORMANT_VARIABLE, "") in ("", "0"):
+        api.attach()

@@ -31,8 +31,8 @@ def report(place: RunPlace, *, is_dormant: bool) -> list[str]:
     said = [f"{len(here)} rank{plural}{others} recorded in {place.path}"]
     if not here and not is_dormant:
         said.append(
-            "no process had RANK set and imported torch; "
-            "is the command a launcher such as torchrun?"
+            "no process was a rank: none that imported torch had RANK set, and none joined a process "
+            "group. Training in one process is recorded with RANK=0 WORLD_SIZE=1"
         )
     if unfinished := [rank for rank, manifest in here.items() if _was_killed(manifest)]:
         said.append(

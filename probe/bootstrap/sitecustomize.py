@@ -1,7 +1,7 @@
 """Found by Python at start under ``meshscope run``: attaches the probe to ranks.
 
 It must not be noticed by anything else: a ``sitecustomize`` that this one
-hides is run first, and processes that are no rank are left alone.
+hides is run first, and processes that are no rank are left alone: they are watched for an import at most.
 """
 
 import importlib.machinery
@@ -34,19 +34,24 @@ def _is_of_another() -> bool:
 
 
 def _attach_if_rank() -> None:
-    """Attach where RANK is set and no parent process was attached as this rank already."""
-    if "RANK" not in os.environ or _is_of_another():
-        return
-    if os.environ.get("MESHSCOPE_DISABLE", "") not in ("", "0"):
+    """Have ranks attached: those that have ``RANK``, and those that join a group without it.
+
+    Not where a parent process was attached as this rank already.
+    """
+    if _is_of_another() or os.environ.get("MESHSCOPE_DISABLE", "") not in ("", "0"):
         return
     try:
-        from meshscope.probe.rank_start import when_torch_is_imported
+        from meshscope.probe import rank_start
     except Exception as error:  # noqa: BLE001 - the interpreter must start whatever happens
-        sys.stderr.write(
-            f"meshscope: not attached: this Python cannot import meshscope ({error})\n"
-        )
+        if "RANK" in os.environ:
+            sys.stderr.write(
+                f"meshscope: not attached: this Python cannot import meshscope ({error})\n"
+            )
         return
-    when_torch_is_imported()
+    if "RANK" in os.environ:
+        rank_start.when_torch_is_imported()
+    else:
+        rank_start.when_a_group_is_joined()
 
 
 try:

@@ -27,6 +27,26 @@ TRAIN = textwrap.dedent(
         optimizer.step()
     """
 )
+SPAWNED = textwrap.dedent(
+    """
+    import sys
+    import torch
+    import torch.distributed as dist
+    import torch.multiprocessing as mp
+
+    def train(rank, store):
+        dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(3):
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+        dist.destroy_process_group()
+
+    if __name__ == "__main__":
+        mp.start_processes(train, (sys.argv[2],), nprocs=2, start_method=sys.argv[1])
+    """
+)
 
 
 def python(code):
@@ -47,9 +67,25 @@ def test_a_rank_records_itself(tmp_path, capfd):
 def test_a_process_without_rank_is_left_alone(tmp_path, capfd):
     """Fails when launchers and tools that import torch are recorded as ranks."""
     variables = {name: value for name, value in RANK.items() if name != "RANK"}
-    code = "import sys; sys.exit('meshscope.probe' in sys.modules)"
+    code = "import torch, sys; sys.exit('meshscope.probe.session' in sys.modules)"
     assert run(python(code), tmp_path, "a", environment=variables) == 0
-    assert "no process had RANK set" in capfd.readouterr().err
+    assert "no process was a rank" in capfd.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_ranks_that_only_an_argument_tells_are_recorded(tmp_path, capfd, method):
+    """Fails when ``torch.multiprocessing`` or srun start ranks without RANK, and nothing is recorded."""
+    script = tmp_path / "train.py"
+    script.write_text(SPAWNED, encoding="utf-8")
+    command = [sys.executable, str(script), method, str(tmp_path / "store")]
+    variables = {name: value for name, value in RANK.items() if name not in ("RANK", "WORLD_SIZE")}
+    assert run(command, tmp_path, "a", environment=variables) == 0
+    assert "2 ranks recorded" in capfd.readouterr().err
+    capture = read_run(tmp_path / "a")
+    assert capture.manifest["world_size"] == 2
+    assert set(capture.rank_manifests) == {0, 1}
+    assert capture.tables["step"].num_rows == 6
 
 
 def test_spawned_children_leave_the_capture_alone(tmp_path, capfd):
