@@ -188,8 +188,8 @@ class Stretches:
         known = np.isfinite(self.recent)
         middle = _middle(self.recent, known)
         excess = np.where(known, self.recent - middle, -np.inf)
-        upper = np.maximum(reach, _shared(excess))
-        near, shared = (
+        upper = np.maximum(reach, shared(excess))
+        near, full = (
             np.where(known, np.clip(excess, -reach, most), 0.0)[::-1].cumsum(axis=0)
             for most in (reach, upper)
         )
@@ -199,7 +199,7 @@ class Stretches:
             before_count, 1.0
         )
         return Means(
-            recent=middle + shared / np.maximum(count, 1.0),
+            recent=middle + full / np.maximum(count, 1.0),
             count=count,
             before=middle + before,
             before_count=before_count,
@@ -274,7 +274,7 @@ def raised_part(excess: FloatArray, size: float) -> tuple[int, int]:
     return min(first, len(excess) - 1), max(last - 1, 0)
 
 
-def _shared(excess: FloatArray) -> FloatArray:
+def shared(excess: FloatArray) -> FloatArray:
     """Return up to which level others near each score [step, rank] lie as high; -inf without.
 
     The largest of the third largest ones of all windows of ``NEAR`` steps that hold the step.
