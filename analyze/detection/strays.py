@@ -1,15 +1,16 @@
 """Single steps of single ranks that say nothing of what is usual.
 
-Such a step is scored as any other one. But it is left out of the means that ranks are expected
-to take, and it tells nobody how much work the step was: a rank that pauses for ten steps' time
-once would make the healthy stages of its replica look fast there and slow in all others.
+Such a step is scored as any other one. But it counts as what its work leads to expect in the means
+that ranks are expected to take, and it tells nobody how much work the step was: a rank that pauses
+for ten steps' time once would make the healthy stages of its replica look fast there and slow in
+all others.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from .cube import BoolArray, FloatArray
+from .cube import FloatArray
 from .noise import NOISE_FLOOR
 from .normalise import Line
 from .stretches import REACH, shared
@@ -18,8 +19,8 @@ TO_DEVIATION = 1.4826
 """Standard deviation of normal values over their median distance from the median."""
 
 
-def strays_of(means: FloatArray, line: Line) -> BoolArray:
-    """Return which steps [step, lane, replica, place] stray from the rank's others, alone.
+def strays_of(means: FloatArray, line: Line) -> FloatArray:
+    """Return by what factor single steps [step, lane, replica, place] stray; 1 for the others.
 
     Args:
         means: Mean durations [step, lane, replica, place, kind]; NaN where absent.
@@ -32,13 +33,15 @@ def strays_of(means: FloatArray, line: Line) -> BoolArray:
     count = np.maximum(known.sum(axis=-1), 1)
     level = np.where(known, excess, 0.0).sum(axis=-1) / count
     level = np.where(known.any(axis=-1), level, np.nan)
-    level = level - _median(level)
+    factor = level / _median(level)
+    level = factor - 1.0
     spread = TO_DEVIATION * _median(np.abs(level))
     usual = np.nanmedian(spread) if np.isfinite(spread).any() else NOISE_FLOOR
     reach = REACH * np.maximum(np.fmax(spread, usual), NOISE_FLOOR)
     level = np.where(np.isfinite(level), level, -np.inf)
     flat = level.reshape(len(level), -1)
-    return np.asarray((level > reach) & (shared(flat).reshape(level.shape) <= reach))
+    strays = (level > reach) & (shared(flat).reshape(level.shape) <= reach)
+    return np.where(strays, factor, 1.0)
 
 
 def _median(values: FloatArray) -> FloatArray:

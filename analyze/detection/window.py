@@ -86,8 +86,9 @@ class Window:
             self.slopes.add(cells)
             means.append(_by_step(item_mean(cells), self._cube))
         means_by_step = np.concatenate(means)
-        self._stray = strays_of(means_by_step, self.slopes.line(self._cube.present))
-        self._means = np.where(self._stray[..., None], np.nan, means_by_step)
+        strays = strays_of(means_by_step, self.slopes.line(self._cube.present))
+        self._stray = strays > 1.0
+        self._means = means_by_step / strays[..., None]
 
     @property
     def sees_work(self) -> bool:
