@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 def counted(number: int, noun: str) -> str:
     """Return a number with its noun: ``1 rank``, ``2 ranks``."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def joined(items: Sequence[str], word: str = "and") -> str:
+    """Return items as a list in a sentence: ``a``, ``a and b``, ``a, b and c``."""
+    *first, last = items
+    return f"{', '.join(first)} {word} {last}" if first else last
+
+
+def opened(clause: str) -> str:
+    """Return a clause with its first letter large."""
+    return f"{clause[:1].upper()}{clause[1:]}"
+
+
 def sentence(clause: str) -> str:
     """Return a clause as a sentence: first letter large, a full stop at the end."""
-    return f"{clause[:1].upper()}{clause[1:]}" + ("" if clause.endswith((".", "?", "!")) else ".")
+    return opened(clause) + ("" if clause.endswith((".", "?", "!")) else ".")
 
 
 def is_missing(value: object) -> bool:

@@ -145,16 +145,12 @@ class Alarms:
                 elif excess[position] > alarm.slowdown / 2:
                     alarm.total += float(excess[position])
                     alarm.count += 1
-                    alarm.verdict = replace(
-                        _until(alarm.verdict, step), slowdown=alarm.slowdown
-                    )
+                    alarm.verdict = replace(_until(alarm.verdict, step), slowdown=alarm.slowdown)
 
     def _recover(self, position: int, since: int, judge: Judge) -> None:
         alarm = self._of[position]
         last = self._steps[max(-len(self._steps), -since - 1)]
-        alarm.verdict = replace(
-            _until(alarm.verdict, last), persistence=Persistence.TRANSIENT
-        )
+        alarm.verdict = replace(_until(alarm.verdict, last), persistence=Persistence.TRANSIENT)
         itself = np.arange(len(self._cube.ranks)) == position
         judge.own.forget(itself, keep=since)
         judge.peers.forget(itself, keep=since)

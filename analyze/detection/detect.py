@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -14,15 +12,14 @@ from meshscope.probe.schema.layout import ParallelLayout
 from ..trace import Trace
 from .conclude import MIN_CONFIDENCE, Measured, Stretch, calm_verdict, slow_verdict
 from .cube import BoolArray, FloatArray
-from .doubt import Doubt
 from .durations import durations_of
 from .grid import Grid, grid_of
 from .judge import least_visible
 from .offline import Tested, budgets_of, run_tests
 from .results import DetectionResult
-from .settings import DetectionSettings
 from .runs import SURE, runs_of, slow_steps
-from .stretches import SHORTEST, raised_part
+from .settings import DetectionSettings
+from .slow_part import against_rest, measured_on, slow_part
 from .verdict import Evidence, RankVerdict
 from .window import Scored, Window, mean_over_steps
 
@@ -115,58 +112,10 @@ def _weights(scored: Scored, tested: Tested) -> FloatArray:
     weight = np.zeros(len(tested.strength))
     ranks = len(weight)
     for position in np.flatnonzero(tested.strength >= 1.0).tolist():
-        slow = _slow_part(scored, tested, position)
-        if _measured(slow, scored.doubt, position).confidence(ranks, 0) >= MIN_CONFIDENCE:
+        slow = slow_part(scored, tested, position)
+        if measured_on(slow, scored.doubt, position).confidence(ranks, 0) >= MIN_CONFIDENCE:
             weight[position] = slow.mean * np.sqrt(slow.count)
     return weight
-
-
-@dataclass(frozen=True, slots=True)
-class _SlowPart:
-    """The steps in which a rank was slow."""
-
-    series: FloatArray
-    """Scores of the whole window against what the rank was found slow against."""
-    slow: BoolArray
-    by_past: bool
-
-    @property
-    def mean(self) -> float:
-        """Return the mean score of the slow steps."""
-        return float(np.nanmean(self.series[self.slow]))
-
-    @property
-    def count(self) -> float:
-        """Return the number of slow steps with a score."""
-        return float(np.isfinite(self.series[self.slow]).sum())
-
-
-def _slow_part(scored: Scored, tested: Tested, position: int) -> _SlowPart:
-    """Return the most likely slow steps of a rank, by the test that points most at it."""
-    by_past = bool(tested.past.strength[position] > tested.peers.strength[position])
-    peak = tested.past if by_past else tested.peers
-    found = np.zeros(len(scored.own), dtype=bool)
-    found[peak.first[position] : peak.last[position] + 1] = True
-    series = scored.own[:, position] if by_past else scored.peers[:, position]
-    if by_past:
-        series = _against_rest(series, found, np.median)
-    slow = _slow_steps(series, found, scored.doubt, position)
-    if by_past:
-        series = _against_rest(series, slow, np.mean)
-    return _SlowPart(series, slow, by_past)
-
-
-def _slow_steps(series: FloatArray, found: BoolArray, doubt: Doubt, position: int) -> BoolArray:
-    """Return the most likely slow steps, given a stretch that holds some of them."""
-    size = float(np.nanmean(series[found]))
-    one = np.zeros_like(found)
-    first, last = raised_part(series, size)
-    one[first : last + 1] = True
-    deviation = float(doubt.step[position])
-    for slow in (slow_steps(series, size, deviation, doubt.noise.inflation), one):
-        if (slow & found & np.isfinite(series)).sum() >= SHORTEST:
-            return slow
-    return found
 
 
 def _without(grid: Grid, trusted: BoolArray, position: int) -> BoolArray:
@@ -228,8 +177,8 @@ def _result(
 def _slow(grid: Grid, suspect: _Suspect, seen: tuple[Scored, Tested]) -> RankVerdict:
     """Return the verdict on a suspect."""
     position, (scored, tested) = suspect.position, seen
-    part, doubt = _slow_part(scored, tested, position), scored.doubt
-    measured = _measured(part, doubt, position)
+    part, doubt = slow_part(scored, tested, position), scored.doubt
+    measured = measured_on(part, doubt, position)
     slow, last = part.slow.copy(), int(np.flatnonzero(part.slow)[-1])
     rest = part.series[last + 1 :]
     rest = rest[np.isfinite(rest)]
@@ -250,13 +199,6 @@ def _slow(grid: Grid, suspect: _Suspect, seen: tuple[Scored, Tested]) -> RankVer
     )
 
 
-def _measured(part: _SlowPart, doubt: Doubt, position: int) -> Measured:
-    """Return how slow a rank was, and how certain that is."""
-    outside = float(len(part.series)) - part.count
-    error = doubt.error(part.count, outside if part.by_past else None)[position]
-    return Measured(slowdown=part.mean, error=float(error), degrees=doubt.noise.degrees)
-
-
 def _run_steps(grid: Grid, slow: BoolArray) -> tuple[tuple[int, int], ...]:
     """Return the numbers of the first and last step of each run."""
     return tuple((int(grid.steps[first]), int(grid.steps[last])) for first, last in runs_of(slow))
@@ -267,7 +209,7 @@ def _calm(grid: Grid, position: int, scored: Scored, settings: DetectionSettings
     verdict = _level(grid, position, scored, settings)
     series, doubt = scored.peers[:, position], scored.doubt
     if not np.isfinite(series).any():
-        series = _against_rest(scored.own[:, position], np.zeros(len(series), dtype=bool), np.median)
+        series = against_rest(scored.own[:, position], np.zeros(len(series), dtype=bool), np.median)
     # One that is slow every other step has a noise of its own that hides this.
     deviation = float(np.median(doubt.step))
     slow = slow_steps(series, SURE * deviation, deviation, doubt.noise.inflation)
@@ -308,18 +250,6 @@ def _limits(grid: Grid, window: Window, scored: Scored, found: list[_Suspect]) -
                 "durations equally well: two replicas of two stages with uneven work"
             )
     return limits
-
-
-def _against_rest(
-    own: FloatArray, slow: BoolArray, centre: Callable[[FloatArray], np.floating[Any]]
-) -> FloatArray:
-    """Return own scores against a centre of those outside of the slow steps.
-
-    Own scores are relative to the mean of the window, which holds the slow steps.
-    """
-    rest = own[~slow & np.isfinite(own)]
-    usual = 1.0 + float(centre(rest)) if len(rest) else 1.0
-    return (1.0 + own) / usual - 1.0
 
 
 def _score_table(grid: Grid, scored: Scored) -> pd.DataFrame:

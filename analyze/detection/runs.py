@@ -68,4 +68,6 @@ def _best_choice(gain: FloatArray, price: float) -> BoolArray:
 def runs_of(slow: BoolArray) -> list[tuple[int, int]]:
     """Return the first and last position of each run."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], slow, [False]])))
-    return [(int(first), int(last) - 1) for first, last in zip(edges[::2], edges[1::2], strict=True)]
+    return [
+        (int(first), int(last) - 1) for first, last in zip(edges[::2], edges[1::2], strict=True)
+    ]

@@ -1,0 +1,149 @@
+"""Which of the analysed steps carry a cause, in words and as a place.
+
+A stall in one step and a little of it in every step cost the same on average, and have
+different remedies.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from meshscope.probe.schema.listing import MOST_LISTED
+
+from ..causes.alone import MIN_GAP
+from ..results import Where
+from ..steps import WHOLE_CAPTURE, StepWindows
+from ..words import joined
+from .grading import MIN_COST
+
+MOST_LEFT = 0.5
+"""Most of a cause that the steps which are not named may hold, whatever it costs."""
+
+NEARLY_ALL, ALL = 0.9, 0.995
+"""From these shares on a claim says so; in percent without decimals the latter is 100."""
+
+
+@dataclass(frozen=True, slots=True)
+class BadSteps:
+    """Some of the analysed steps."""
+
+    steps: tuple[int, ...]
+    """Rising; not empty."""
+    analysed: tuple[int, ...]
+    held_frac: float = 1.0
+    """What of the cause they hold."""
+
+    @property
+    def are_all(self) -> bool:
+        """Return whether these are all that was analysed."""
+        return len(self.steps) == len(self.analysed)
+
+    @property
+    def where(self) -> Where:
+        """Return the range as a place; nothing in a capture without step marks."""
+        if self.analysed == (WHOLE_CAPTURE,):
+            return {}
+        return {"steps": [self.steps[0], self.steps[-1]]}
+
+    @property
+    def suffix(self) -> str:
+        """Return what to add to a claim: the steps, or nothing where they are all."""
+        return "" if self.are_all else f", {self.words}"
+
+    @property
+    def share_suffix(self) -> str:
+        """Return the same for a claim of a share of the mean step, which these steps hold."""
+        part = "nearly all" if self.held_frac >= NEARLY_ALL else "most"
+        part = "all" if self.held_frac >= ALL else part
+        return "" if self.are_all else f", {part} of it {self.words}"
+
+    @property
+    def words(self) -> str:
+        """Return when: ``in step 5``, ``in steps 3, 9 and 12``, ``in every 10th step``."""
+        if self.analysed == (WHOLE_CAPTURE,):
+            return "in the whole capture"
+        if self.are_all:
+            return "in all analysed steps" if len(self.steps) > 1 else "in the one analysed step"
+        runs = self._runs()
+        stride = self._stride()
+        if stride is not None:
+            return f"in every {_ordinal(stride)} step (from {self.steps[0]} to {self.steps[-1]})"
+        if len(runs) > MOST_LISTED:
+            count = f"in {len(self.steps)} of {len(self.analysed)} steps"
+            return f"{count} between {self.steps[0]} and {self.steps[-1]}"
+        named = [f"{run[0]} to {run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs]
+        noun = "step" if len(self.steps) == 1 else "steps"
+        return f"in {noun} {joined(named)}"
+
+    def _runs(self) -> list[list[int]]:
+        """Return the steps as runs without an analysed step between; two are no run."""
+        place = np.searchsorted(self.analysed, self.steps)
+        parts = np.split(np.array(self.steps), np.flatnonzero(np.diff(place) > 1) + 1)
+        runs: list[list[int]] = []
+        for part in map(np.ndarray.tolist, parts):
+            runs += [part] if len(part) > 2 else [[step] for step in part]
+        return runs
+
+    def _stride(self) -> int | None:
+        """Return how far apart the steps are, if they come regularly through all of the run."""
+        apart = np.unique(np.diff(self.steps))
+        is_gapless = len(self.analysed) == self.analysed[-1] - self.analysed[0] + 1
+        if len(self.steps) < 3 or len(apart) > 1 or apart[0] < 2 or not is_gapless:
+            return None
+        stride = int(apart[0])
+        starts = self.steps[0] - stride < self.analysed[0]
+        return stride if starts and self.steps[-1] + stride > self.analysed[-1] else None
+
+
+def all_steps(windows: StepWindows) -> BadSteps:
+    """Return all analysed steps."""
+    steps = tuple(windows.steps.tolist())
+    return BadSteps(steps, steps)
+
+
+def bad_steps(windows: StepWindows, cost_ns: pd.Series, cost_frac: float | None) -> BadSteps:
+    """Return the steps that carry a cause.
+
+    They are set apart from the others by a gap: each costs at least ``MIN_GAP`` times what
+    any other does. What is left in the others is not worth a finding of its own, and at
+    most ``MOST_LEFT`` of the cause. Where no gap is like that, all steps carry it.
+
+    Args:
+        windows: The analysed steps.
+        cost_ns: What the cause costs, by step; in a step that is not there, nothing.
+        cost_frac: What it costs over all steps, as a share of the step; None if not known.
+
+    ==== ======= ================================
+    step cost_ns carries 10 % of the step?
+    ==== ======= ================================
+    0       0.4  no: all like it hold 4 % of the cause
+    1      20.0  yes: 20.0 / 0.4 is a gap
+    2       0.5  no
+    ==== ======= ================================
+    """
+    cost = cost_ns.reindex(windows.steps, fill_value=0.0).clip(lower=0.0).to_numpy(np.float64)
+    total, count = float(cost.sum()), len(cost)
+    if count < 2 or total <= 0:
+        return all_steps(windows)
+    left = min(MOST_LEFT, MIN_COST / cost_frac) if cost_frac else MOST_LEFT
+    ranked = np.sort(cost)[::-1]
+    # So little in a step is nothing: if all had it, it would be what may be left.
+    seen = np.maximum(ranked, left * total / count)
+    gaps = seen[:-1] / seen[1:]
+    rest = 1.0 - np.cumsum(ranked)[:-1] / total
+    gaps[rest > left] = 0.0
+    widest = int(gaps.argmax())
+    if gaps[widest] < MIN_GAP:
+        return all_steps(windows)
+    is_bad = cost >= ranked[widest]
+    steps, bad = windows.steps.tolist(), windows.steps[is_bad].tolist()
+    return BadSteps(tuple(bad), tuple(steps), float(cost[is_bad].sum()) / total)
+
+
+def _ordinal(number: int) -> str:
+    """Return ``2nd``, ``3rd``, ``10th``, ``11th``."""
+    teen = number % 100 // 10 == 1
+    return f"{number}{'th' if teen else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')}"
