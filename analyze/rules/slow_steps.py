@@ -11,7 +11,7 @@ import pandas as pd
 from ..account import Account
 from ..detection import DetectionResult, Evidence, Persistence, RankVerdict
 from ..words import counted
-from .bad_steps import MOST_LEFT, BadSteps
+from .bad_steps import MOST_LEFT, BadSteps, all_steps
 
 
 def verdict_on(detection: DetectionResult | None, rank: int) -> RankVerdict | None:
@@ -27,6 +27,8 @@ def slow_steps(account: Account, detection: DetectionResult | None, rank: int) -
     they hold most of its excess.
     """
     score = _scores(detection, rank)
+    if len(account.windows.steps) == 1:
+        return all_steps(account.windows)
     if detection is None or score.empty:
         return None
     steps, verdict = account.windows.steps, detection.of(rank)
@@ -74,7 +76,7 @@ def slowness(
 _AGAINST = {
     Evidence.PEERS: "its peers",
     Evidence.WORK: "its peers, with the work of each microbatch told by the other stages",
-    Evidence.HISTORY: "its own earlier steps",
+    Evidence.HISTORY: "its own other steps",
 }
 
 
@@ -89,15 +91,15 @@ def usual(verdict: RankVerdict) -> str:
 def detected(account: Account, detection: DetectionResult | None, rank: int) -> Iterator[str]:
     """Say since when the rank is slow, by how much, and how sure that is."""
     verdict, when = verdict_on(detection, rank), slow_steps(account, detection, rank)
-    if when is None:
+    score = _scores(detection, rank)
+    if when is None or score.empty:
         return
     if verdict is None or verdict.slowdown is None or verdict.interval is None:
-        score = _scores(detection, rank)
         inside = score.index.isin(when.steps)
-        others = "" if inside.all() else f", and {score[~inside].mean():.1%} in the others"
+        rest = "" if inside.all() else f", and {_percent(score[~inside])} in the others"
         yield (
-            f"its forward and backward take {score[inside].mean():.1%} longer than expected "
-            f"{when.words}{others}"
+            f"its forward and backward take {_percent(score[inside])} longer than expected "
+            f"{when.words}{rest}"
         )
         return
     low, high = verdict.interval
@@ -109,6 +111,11 @@ def detected(account: Account, detection: DetectionResult | None, rank: int) -> 
         others = counted(len(verdict.ambiguous_with), "other rank")
         named = ", ".join(map(str, verdict.ambiguous_with))
         yield f"{others} ({named}) being slow would explain the durations as well"
+
+
+def _percent(score: pd.Series[float]) -> str:
+    """Return a mean score; little less than nothing is 0.0 % as well."""
+    return f"{round(float(score.mean()), 3) + 0.0:.1%}"
 
 
 def _how_long(verdict: RankVerdict, when: BadSteps) -> str:

@@ -61,13 +61,13 @@ def _without_replay(account: Account) -> Iterator[Finding]:
         suffix = ""
         if when is not None:
             where = {**where, **when.where}
-            suffix = when.suffix
+            suffix = "" if when.are_all else f" {when.words}"
         yield Finding(
             kind=FindingKind.STRAGGLER_RANK,
             severity=severity(None),
             where=where,
-            claim=f"Rank {verdict.rank} takes {verdict.slowdown:.1%} longer for its own work than "
-            f"{usual(verdict)}{suffix}; what it costs is not known, because there is no replay",
+            claim=f"Rank {verdict.rank} takes {verdict.slowdown:.1%} longer for its own work{suffix} "
+            f"than {usual(verdict)}; what it costs is not known, because there is no replay",
             cost_frac=None,
             removal_gain_frac=None,
             confidence=_confidence({}, verdict),
@@ -132,12 +132,14 @@ def _who(cause: Cause) -> str:
 
 
 def _claim(who: str, own: dict[Hashable, Any], slow: Slowness, note: str) -> str:
-    slower = f"{slow.slowdown:.0%} longer{slow.suffix}"
-    # Without peers, other stages or other steps tell what its work should take.
-    usual = f"its {counted(own['peers'], 'peer')}" if own["peers"] else "expected"
+    slower = f"{slow.slowdown:.0%} longer"
     if who.startswith("All"):
-        return f"{who} {slower} for their own work than their peers and make the others wait{note}"
-    return f"{who} {slower} for its own work than {usual} and makes the others wait{note}"
+        others = f"their peers{slow.suffix}"
+        return f"{who} {slower} for their own work than {others} and make the others wait{note}"
+    # Without peers, other stages or other steps tell what its work should take.
+    others = f"its {counted(own['peers'], 'peer')}" if own["peers"] else "expected"
+    others += slow.suffix
+    return f"{who} {slower} for its own work than {others} and makes the others wait{note}"
 
 
 def _straggler_evidence(account: Account, rank: int, own: dict[Hashable, Any]) -> Iterator[str]:
