@@ -15,6 +15,9 @@ from .noise import NOISE_FLOOR
 from .normalise import Line
 from .stretches import REACH, shared
 
+STRAY = 2.0 * REACH
+"""Deviations from which on a single step strays: far beyond what noise of healthy steps reaches,
+whose means are best left as they are."""
 TO_DEVIATION = 1.4826
 """Standard deviation of normal values over their median distance from the median."""
 
@@ -37,7 +40,7 @@ def strays_of(means: FloatArray, line: Line) -> FloatArray:
     level = factor - 1.0
     spread = TO_DEVIATION * _median(np.abs(level))
     usual = np.nanmedian(spread) if np.isfinite(spread).any() else NOISE_FLOOR
-    reach = REACH * np.maximum(np.fmax(spread, usual), NOISE_FLOOR)
+    reach = STRAY * np.maximum(np.fmax(spread, usual), NOISE_FLOOR)
     level = np.where(np.isfinite(level), level, -np.inf)
     flat = level.reshape(len(level), -1)
     strays = (level > reach) & (shared(flat).reshape(level.shape) <= reach)
