@@ -46,6 +46,13 @@ class Account:
         by_step = self.ledger.by_step
         return float(by_step[name].sum() / by_step["step_ns"].sum())
 
+    def class_by_step(self, name: str, rank: int | None = None) -> pd.Series:
+        """Return the time of one ledger class by step, ns: of a rank, or the mean over all."""
+        by_step = self.ledger.by_step
+        rows = by_step if rank is None else by_step[by_step["rank"] == rank]
+        means: pd.Series = rows.groupby("step")[name].mean()
+        return means
+
     def causes(self, kind: str) -> list[Cause]:
         """Return the causes of one kind, the largest share first."""
         attribution = self.attribution

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import pandas as pd
@@ -11,16 +11,19 @@ import pyarrow as pa
 from meshscope.probe.schema.rank_records import LastSeen
 from meshscope.probe.schema.tables import PROGRESS
 
+_COLUMNS = ["rank", "group_id", "seq", "end_ns", "event_id"]
+
 
 def progress_at_the_end(
     collectives: pa.Table,
+    transfers: pa.Table,
     groups: pa.Table,
     manifests: Mapping[int, Mapping[str, Any]],
     last_seen: Mapping[int, LastSeen],
     *,
     summed: frozenset[str] = frozenset(),
 ) -> pa.Table:
-    """Return the ``progress`` rows; none where every rank has a close mark.
+    """Return the ``progress`` rows; none where every rank ended in order.
 
     What was complete is known only of ranks that ended in order, and of their last
     collective only if its end was seen or no other rank is behind it: an exception of a
@@ -30,6 +33,7 @@ def progress_at_the_end(
 
     Args:
         collectives: The ``collective`` table.
+        transfers: The ``p2p`` table.
         groups: The ``group`` table.
         manifests: Manifests of the ranks that were read.
         last_seen: Until when their processes are known to have been there.
@@ -40,26 +44,21 @@ def progress_at_the_end(
         for rank, manifest in manifests.items()
         if _newest_attempt(manifest).get("recorded", True)
     }
-    if all(closed.values()) or not collectives.num_rows:
+    ended_by = {
+        rank: name
+        for rank, manifest in manifests.items()
+        if isinstance(name := manifest.get("ended_by"), str)
+    }
+    if all(closed.values()) and not ended_by:
         return PROGRESS.empty()
-    rows = collectives.select(["rank", "group_id", "seq", "end_ns", "event_id"]).to_pandas()
-    rows = _of_newest_attempt(rows, manifests).astype({"group_id": str})
-    if rows.empty:
+    rows, sent = (_of_newest_attempt(table, manifests) for table in (collectives, transfers))
+    if rows.empty and sent.empty:
         return PROGRESS.empty()
     last = rows.groupby(["group_id", "rank"])["seq"].max()
-    first = rows.groupby("group_id")["seq"].agg(["min", "max"])
-    only_one = set(first.index[first["min"] == first["max"]]) - summed
-    never = [
-        (group, rank)
-        for group, ranks in zip(
-            groups["group_id"].to_pylist(), groups["ranks"].to_pylist(), strict=True
-        )
-        if group in only_one
-        for rank in ranks
-        if rank in closed and (group, rank) not in last.index
-    ]
-    issued: dict[Any, int] = {**last.to_dict(), **dict.fromkeys(never, -1)}
-    completed = _completed(rows, issued, closed)
+    never = _never_came(rows, set(sent["group_id"]), groups, closed, summed)
+    issued: dict[Any, int] = {**dict.fromkeys(never, -1), **last.to_dict()}
+    in_order = {rank: closed[rank] and not ended_by.get(rank) for rank in closed}
+    completed = _completed(rows, issued, in_order)
     seen = [last_seen.get(rank, LastSeen()) for _, rank in issued]
     frame = pd.DataFrame(
         {
@@ -69,15 +68,37 @@ def progress_at_the_end(
             "completed_seq": pd.array([completed.get(key) for key in issued], dtype="Int64"),
             "alive_ns": pd.array([one.alive_ns for one in seen], dtype="Int64"),
             "ended_ns": pd.array([one.ended_ns for one in seen], dtype="Int64"),
+            "ended_by": [ended_by.get(rank) for _, rank in issued],
         }
     )
     return PROGRESS.conform(pa.Table.from_pandas(frame, preserve_index=False))
 
 
+def _never_came(
+    rows: pd.DataFrame,
+    sending: set[str],
+    groups: pa.Table,
+    captured: Collection[int],
+    summed: frozenset[str],
+) -> list[tuple[str, int]]:
+    """Return group and rank of captured members of which no collective there can have been lost."""
+    numbers = rows.groupby("group_id")["seq"].agg(["min", "max"])
+    only_one = set(numbers.index[numbers["min"] == numbers["max"]]) - summed
+    nothing_lost = only_one | (sending - set(numbers.index))
+    members = zip(groups["group_id"].to_pylist(), groups["ranks"].to_pylist(), strict=True)
+    return [
+        (group, rank)
+        for group, ranks in members
+        if group in nothing_lost
+        for rank in ranks
+        if rank in captured
+    ]
+
+
 def _completed(
     rows: pd.DataFrame, issued: Mapping[tuple[str, int], int], closed: Mapping[int, bool]
 ) -> dict[tuple[str, int], int]:
-    """Return the last collective that was complete on each closed rank, by group and rank."""
+    """Return the last collective that was complete on ranks that closed, by group and rank."""
     ended = rows[rows["end_ns"].notna()].groupby(["group_id", "rank"])["seq"].max().to_dict()
     slowest: dict[str, int] = {}
     for (group, rank), seq in issued.items():
@@ -96,15 +117,14 @@ def _newest_attempt(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _of_newest_attempt(
-    rows: pd.DataFrame, manifests: Mapping[int, Mapping[str, Any]]
-) -> pd.DataFrame:
+def _of_newest_attempt(table: pa.Table, manifests: Mapping[int, Mapping[str, Any]]) -> pd.DataFrame:
     """Return the rows of the newest attempt: what broke off before it has been taken up again."""
+    if not table.num_rows:
+        return pd.DataFrame(columns=_COLUMNS)
+    rows: pd.DataFrame = table.select(_COLUMNS).to_pandas().astype({"group_id": str})
     first = {
         rank: newest.get("first_event_id", 0) if newest.get("recorded", True) else 1 << 62
         for rank, manifest in manifests.items()
         if (newest := _newest_attempt(manifest))
     }
-    if not first:
-        return rows
     return rows[rows["event_id"] >= rows["rank"].map(first).fillna(0)]

@@ -20,6 +20,7 @@ from .recording import probe_cost
 from .refinement import SLOWED, Refinement, refine_compute, refine_ledger
 from .results import Bar, Diagnosis
 from .stepless import diagnose_without_steps, has_no_steps
+from .steps import WHOLE_CAPTURE
 from .trace import Trace
 from .waiting import traffic_by_group
 from .words import sentence
@@ -103,8 +104,9 @@ def _run_header(account: Account) -> dict[str, object]:
     run["origin"] = trace.origin
     run["captured_ranks"] = len(trace.ranks)
     run["steps"] = len(account.windows.steps)
-    run["first_step"] = int(account.windows.steps[0])
-    run["last_step"] = int(account.windows.steps[-1])
+    first, last = int(account.windows.steps[0]), int(account.windows.steps[-1])
+    has_marks = first != WHOLE_CAPTURE
+    run["first_step"], run["last_step"] = (first, last) if has_marks else (None, None)
     run["attempts"] = attempts_of(trace)
     run |= probe_cost(trace)
     return run

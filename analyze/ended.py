@@ -29,6 +29,8 @@ class Death:
     """When at least one other rank was still there; the first that is known."""
     closed: bool
     """Whether they closed their captures: an exception, or an end that the code wanted."""
+    exceptions: tuple[str, ...]
+    """Types of the exceptions that are known to have ended them."""
 
 
 def alive_until_ns(trace: Trace, ranks: tuple[int, ...] | None = None) -> int | None:
@@ -72,6 +74,7 @@ def died_first(trace: Trace, graph: WaitGraph | None, patience_ns: float | None)
         ended_ns=int(first.max()),
         next_ns=max(int(later.min()), int(first.max())),
         closed=bool(times.loc[list(ranks), "closed"].all()),
+        exceptions=tuple(sorted(set(times.loc[list(ranks), "ended_by"].dropna().astype(str)))),
     )
 
 
@@ -92,12 +95,14 @@ def _may_be_blamed(
 
 
 def _times(trace: Trace) -> pd.DataFrame:
-    """Return for each rank: ended_ns, until_ns (its end, else its last sign of life), closed."""
+    """Return for each rank: ended_ns, until_ns (its end, else its last sign of life), closed, ended_by."""
     progress = trace.frame("progress")
     by_rank = progress.groupby("rank").agg(
         alive_ns=("alive_ns", "max"),
         ended_ns=("ended_ns", "max"),
         closed=("completed_seq", lambda seqs: bool(seqs.notna().any())),
+        ended_by=("ended_by", "first"),
     )
+    by_rank["closed"] |= by_rank["ended_by"].notna()
     by_rank["until_ns"] = by_rank["ended_ns"].fillna(by_rank["alive_ns"])
     return by_rank

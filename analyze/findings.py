@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from meshscope.probe.schema.terms import FindingKind, Severity
 
 from .account import Account
-from .results import Finding
+from .results import Finding, Where
 from .rules import RULES
+from .steps import WHOLE_CAPTURE
 
 _SEVERITIES = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)
 _BY_DESIGN = (
@@ -27,5 +30,14 @@ def find(account: Account) -> tuple[Finding, ...]:
     By severity; within it what is broken before what is designed so (the bubble
     of the schedule, communication without overlap); then by cost.
     """
-    found = [finding for rule in RULES for finding in rule(account)]
+    found = [_with_real_steps(finding) for rule in RULES for finding in rule(account)]
     return tuple(sorted(found, key=_place))
+
+
+def _with_real_steps(finding: Finding) -> Finding:
+    """Return the finding without its steps, where the capture has no step marks to count by."""
+    if WHOLE_CAPTURE not in finding.where.get("steps", ()):
+        return finding
+    where: Where = {**finding.where}
+    del where["steps"]
+    return replace(finding, where=where)

@@ -13,6 +13,8 @@ from .results import Diagnosis
 
 METRICS = ("mfu", "bubble_frac", "exposed_comm_frac", "straggler_slowdown", "peak_memory_frac")
 """What a budget can bound; each is in ``Diagnosis.metrics``."""
+_SHARES = frozenset(METRICS) - {"straggler_slowdown"}
+"""Metrics that lie between 0 and 1: a bound in percent would hold for ever, or never."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +66,9 @@ def load_budgets(path: Path) -> tuple[Budget, ...]:
     table = content.get("budget")
     if not isinstance(table, dict) or not table:
         raise ConfigError(
-            "has no [budget] table", where=str(path), remedy="Add: [budget] mfu = { min = 0.4 }"
+            "its [budget] holds no bound" if table == {} else "has no [budget] table",
+            where=str(path),
+            remedy="Write a line [budget], and below it lines such as mfu = { min = 0.4 }",
         )
     return tuple(_budget(path, name, bounds) for name, bounds in table.items())
 
@@ -80,6 +84,12 @@ def _budget(path: Path, name: str, bounds: object) -> Budget:
     for key, value in bounds.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
             raise ConfigError(f"{key} is not a number", where=where)
+        if name in _SHARES and not 0 <= value <= 1:
+            raise ConfigError(
+                f"{key} = {value:g} is no share: these lie between 0 and 1",
+                where=where,
+                remedy=f"For 30 % write {key} = 0.3",
+            )
     low, high = bounds.get("min"), bounds.get("max")
     if low is not None and high is not None and low > high:
         raise ConfigError("min is above max: nothing could pass", where=where)
@@ -118,3 +128,19 @@ def to_rows(verdicts: tuple[Verdict, ...]) -> list[dict[str, object]]:
         }
         for verdict in verdicts
     ]
+
+
+def to_markdown(verdicts: tuple[Verdict, ...]) -> str:
+    """Return the checks as a table, for a comment on a change."""
+    words = {True: "pass", False: "**FAIL**", None: "unknown"}
+    rows = [
+        f"| {verdict.budget.metric} | {_cell(verdict.budget.min)} | {_cell(verdict.budget.max)} "
+        f"| {_cell(verdict.value)} | {words[verdict.passed]} |"
+        for verdict in verdicts
+    ]
+    head = ["| metric | at least | at most | measured | verdict |", "|---|---:|---:|---:|---|"]
+    return "\n".join([*head, *rows])
+
+
+def _cell(value: float | None) -> str:
+    return "–" if value is None else f"{value:.6g}"

@@ -10,10 +10,17 @@ import pandas as pd
 from meshscope.probe.schema.listing import listed
 from meshscope.probe.schema.terms import Axis, CollectiveKind, Direction, SpanKind
 
+from .pass_traffic import (
+    MOST_IN_FORWARD,
+    REDUCTIONS,
+    gradient_groups,
+    reduced_in_passes,
+    tensor_groups,
+    within,
+)
 from .trace import Trace
 
-_OF_GRADIENTS = frozenset({CollectiveKind.ALL_REDUCE.value, CollectiveKind.REDUCE_SCATTER.value})
-_BESIDE_GRADIENTS = _OF_GRADIENTS | {
+_BESIDE_GRADIENTS = REDUCTIONS | {
     kind.value
     for kind in (
         CollectiveKind.ALL_GATHER,
@@ -31,8 +38,8 @@ _WHY_DATA = (
     "all groups in use hold all ranks, and only reduce and gather",
 )
 """Evidence of data parallelism, for one group and for several."""
-_MOST_IN_FORWARD = 0.1
-"""Share of reductions that a forward pass of a data-parallel job may issue (batch statistics)."""
+_WHY_TENSOR = "it reduces in forward and backward passes alike"
+_WHY_GRADIENTS = "it reduces most of what its ranks reduce, and nothing of it in a forward pass"
 
 
 class TrafficAxis(NamedTuple):
@@ -48,10 +55,11 @@ def traffic_axes(trace: Trace) -> dict[str, TrafficAxis]:
     A group that only sends and receives is a pipeline, unless its sends go one way
     round a ring, as in context parallelism. In a job without sends whose groups all hold
     the whole world, they are data-parallel if they reduce, and not within a forward pass.
+    Where forward passes were recorded, tensor and data parallelism are told by the passes
+    in which groups reduce (``pass_traffic``).
     """
     collective = trace.frame("collective")[["group_id", "kind"]].drop_duplicates().astype(str)
-    p2p = trace.frame("p2p")[["group_id", "rank", "peer", "direction"]].drop_duplicates()
-    p2p = p2p.astype({"group_id": str, "direction": str})
+    p2p = _links(trace)
     used = set(collective["group_id"])
     found = {
         str(group_id): _of_sends(_pairs(rows))
@@ -59,8 +67,54 @@ def traffic_axes(trace: Trace) -> dict[str, TrafficAxis]:
         if group_id not in used
     }
     if p2p.empty and _is_data_parallel(trace, used, set(collective["kind"])):
-        found |= dict.fromkeys(used, TrafficAxis(Axis.DP, _WHY_DATA[len(used) > 1]))
-    return found
+        return found | dict.fromkeys(used, TrafficAxis(Axis.DP, _WHY_DATA[len(used) > 1]))
+    return found | _of_passes(trace)
+
+
+def pipelines(trace: Trace) -> list[tuple[int, ...]]:
+    """Return the ranks that sends join to pipelines, on whatever group they send."""
+    pairs = _pairs(_links(trace))
+    joined = connected(pairs)
+    return [
+        line
+        for line in joined
+        if not _is_ring({pair for pair in pairs if pair[0] in line and pair[1] in line})
+    ]
+
+
+def connected(pairs: set[tuple[int, int]]) -> list[tuple[int, ...]]:
+    """Return the sets of ranks that pairs connect, sorted."""
+    of_rank: dict[int, set[int]] = {}
+    for one, other in pairs:
+        both = of_rank.get(one, {one}) | of_rank.get(other, {other})
+        of_rank.update(dict.fromkeys(both, both))
+    return sorted({tuple(sorted(ranks)) for ranks in of_rank.values()})
+
+
+def _links(trace: Trace) -> pd.DataFrame:
+    links = trace.frame("p2p")[["group_id", "rank", "peer", "direction"]].drop_duplicates()
+    return links.astype({"group_id": str, "direction": str})
+
+
+def _of_passes(trace: Trace) -> dict[str, TrafficAxis]:
+    """Return the groups of a job with several whose reductions tell tensor or data parallelism."""
+    reduced = reduced_in_passes(trace)
+    groups = trace.frame("group")
+    members = {
+        str(name): tuple(ranks)
+        for name, ranks in zip(groups["group_id"], groups["ranks"], strict=True)
+        if len(ranks) > 1
+    }
+    reduced = reduced[reduced["group_id"].isin(members)]
+    tensor, lines = tensor_groups(reduced), pipelines(trace)
+    # A group of all ranks can only be data-parallel if the job has no other axis.
+    world = trace.run.get("world_size") if tensor or lines else None
+    widest = {name for name, ranks in members.items() if len(ranks) == world}
+    data = gradient_groups(reduced[~reduced["group_id"].isin(widest)], members, lines)
+    return {
+        **dict.fromkeys(tensor, TrafficAxis(Axis.TP, _WHY_TENSOR)),
+        **dict.fromkeys(data, TrafficAxis(Axis.DP, _WHY_GRADIENTS)),
+    }
 
 
 def _is_data_parallel(trace: Trace, used: set[str], kinds: set[str]) -> bool:
@@ -71,7 +125,7 @@ def _is_data_parallel(trace: Trace, used: set[str], kinds: set[str]) -> bool:
         is_whole = len(used) == 1
     else:
         is_whole = bool(used) and all(len(ranks) == world for ranks in members)
-    reduces = bool(kinds & _OF_GRADIENTS) and kinds <= _BESIDE_GRADIENTS
+    reduces = bool(kinds & REDUCTIONS) and kinds <= _BESIDE_GRADIENTS
     return is_whole and reduces and not _reduces_in_forward(trace)
 
 
@@ -86,14 +140,10 @@ def _reduces_in_forward(trace: Trace) -> bool:
     spans = trace.rank_frame("span", rank, ["kind", "start_ns", "dur_ns"])
     forwards = spans[spans["kind"] == SpanKind.FORWARD.value]
     rows = trace.rank_frame("collective", rank, ["kind", "issue_ns"])
-    issued = rows.loc[rows["kind"].isin(_OF_GRADIENTS), "issue_ns"].dropna()
+    issued = rows.loc[rows["kind"].isin(REDUCTIONS), "issue_ns"].dropna()
     if forwards.empty or issued.empty:
         return False
-    starts = np.sort(forwards["start_ns"].to_numpy(np.int64))
-    ends = np.sort((forwards["start_ns"] + forwards["dur_ns"]).to_numpy(np.int64))
-    at = issued.to_numpy(np.int64)
-    inside = np.searchsorted(starts, at, side="right") > np.searchsorted(ends, at, side="right")
-    return bool(inside.mean() > _MOST_IN_FORWARD)
+    return bool(within(forwards, issued.to_numpy(np.int64)).mean() > MOST_IN_FORWARD)
 
 
 def _pairs(rows: pd.DataFrame) -> set[tuple[int, int]]:

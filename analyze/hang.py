@@ -19,6 +19,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 
 from meshscope.probe.schema.terms import Direction
@@ -74,6 +75,16 @@ def wait_graph(trace: Trace) -> WaitGraph | None:
     if trace.frame("progress").empty:
         return None
     rows = pd.concat([_open_collectives(trace), _open_transfers(trace)])
+    graph = _graph(trace, rows)
+    sends = _blocking_sends(trace)
+    # A rank that stands in a send has not stayed away of its own accord.
+    if sends.empty or (graph is not None and not set(graph.absent) & set(sends["rank"])):
+        return graph
+    return _graph(trace, pd.concat([rows, sends]))
+
+
+def _graph(trace: Trace, rows: pd.DataFrame) -> WaitGraph | None:
+    """Return who waits for whom in some operations, None without any."""
     if rows.empty:
         return None
     rows = rows.sort_values(["rank", "event_id"], ignore_index=True)
@@ -129,6 +140,39 @@ def _open_transfers(trace: Trace) -> pd.DataFrame:
         is_open &= ~is_send & rows["rank"].isin(trace.frame("progress")["rank"])
         is_open &= rows["seq"] > sent_seq
     return rows.loc[is_open, _COLUMNS]
+
+
+def _blocking_sends(trace: Trace) -> pd.DataFrame:
+    """Return the sends that their ranks stand in, as far as a capture of ours tells.
+
+    A send may be buffered, or waited for later. One that nobody receives, and after which
+    nothing more was recorded of its rank, holds the rank.
+    """
+    if trace.origin == FLIGHT_RECORDER:
+        return pd.DataFrame(columns=_COLUMNS)
+    rows = _ends_of_transfers(trace)
+    is_send = rows["kind"] == Direction.SEND.value
+    pair = ["group_id", "source", "target"]
+    received = rows[~is_send].groupby(pair)["seq"].max().rename("received_seq")
+    waits = is_send & rows["end_ns"].isna() & (rows["peer"] >= 0)
+    waits &= rows["rank"].isin(trace.frame("progress")["rank"])
+    waits &= rows["seq"] > rows.join(received, on=pair)["received_seq"].fillna(-1)
+    waits &= rows["issue_ns"] >= rows["rank"].map(last_records_ns(trace))
+    return rows.loc[waits, _COLUMNS]
+
+
+def last_records_ns(trace: Trace) -> pd.Series[float]:
+    """Return for each rank the last time that a record of it has, a begin or an end; 0 without."""
+    latest = pd.Series(0.0, index=pd.Index(trace.ranks, name="rank"))
+    for name in ("collective", "p2p", "span", "step"):
+        frame = trace.frame(name)
+        if "dur_ns" in frame:
+            times = frame["start_ns"] + frame["dur_ns"]
+        else:
+            times = frame[["issue_ns", "end_ns"]].astype("float64").max(axis=1)
+        by_rank = times.groupby(frame["rank"]).max()
+        latest = latest.combine(by_rank.reindex(latest.index).astype("float64"), np.fmax)
+    return latest
 
 
 def _ends_of_transfers(trace: Trace) -> pd.DataFrame:

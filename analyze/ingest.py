@@ -31,7 +31,17 @@ from .table_folder import FOLDER, drafted
 from .trace import Trace
 from .words import counted, sentence
 
-_CANNOT_WRITE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
+_CANNOT_WRITE = (
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ENOSPC,
+    errno.EDQUOT,
+    # A folder of runs that is a file, or that nobody can make, as below /proc.
+    errno.EEXIST,
+    errno.ENOTDIR,
+    errno.ENOENT,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,12 @@ from typing import Any
 
 from meshscope.probe.schema.errors import RunDirectoryError
 from meshscope.probe.schema.layout import ParallelLayout
-from meshscope.probe.schema.manifest import DIRECTORY_MODE, MANIFEST_NAME, read_json
+from meshscope.probe.schema.manifest import (
+    DIRECTORY_MODE,
+    MANIFEST_NAME,
+    check_format_version,
+    read_json,
+)
 from meshscope.probe.schema.rundir import list_runs, write_run_manifest
 
 from .kept_topology import with_kept_topology
@@ -97,10 +102,18 @@ def read_ingested(path: Path) -> Trace:
 
     Raises:
         RunDirectoryError: Its manifest or a table cannot be read.
+        FormatVersionError: It was written by a format that we do not know.
         ConfigError: The topology that was stated for it does not fit.
     """
     manifest = read_json(path / MANIFEST_NAME)
+    check_format_version(manifest.get("format_version"), str(path / MANIFEST_NAME))
     tables = read_folder(path / FOLDER)
+    if not tables["run"].num_rows:
+        raise RunDirectoryError(
+            "its tables are missing",
+            where=str(path / FOLDER),
+            remedy="Remove the run, and ingest its source or make it again",
+        )
     try:
         section, layout = manifest[_SECTION], manifest.get("layout")
         trace = Trace(
@@ -118,7 +131,7 @@ def read_ingested(path: Path) -> Trace:
         raise RunDirectoryError(
             f"its manifest is damaged ({type(error).__name__}: {error})",
             where=str(path),
-            remedy="Remove the run and ingest its source again",
+            remedy="Remove the run, and ingest its source or make it again",
         ) from error
     return with_kept_topology(trace)
 

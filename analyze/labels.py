@@ -44,7 +44,8 @@ def place_words(where: Mapping[str, Any]) -> str:
     parts = []
     for key, value in where.items():
         if key == "steps" and value:
-            parts.append(f"steps {value[0]} to {value[-1]}")
+            one = value[0] == value[-1]
+            parts.append(f"step {value[0]}" if one else f"steps {value[0]} to {value[-1]}")
         elif key == "axis" and value:
             parts.append(f"{str(value).upper()} {'group' if where.get('ranks') else 'axis'}")
         elif isinstance(value, list):

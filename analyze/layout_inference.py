@@ -20,7 +20,7 @@ from typing import NamedTuple
 from meshscope.probe.schema.layout import MESH_AXES, ParallelLayout
 from meshscope.probe.schema.terms import Axis
 
-from .group_traffic import traffic_axes
+from .group_traffic import pipelines, traffic_axes
 from .topology import named_axes, with_axes
 from .trace import Trace
 from .words import is_missing
@@ -53,7 +53,8 @@ def with_inferred_layout(trace: Trace) -> Trace:
 def layout_of_names(trace: Trace) -> tuple[ParallelLayout | None, str]:
     """Return the mesh that names and members of the groups give, or None and the reason.
 
-    A group without a name counts for the axis that its sends show. A job whose traffic
+    A group without a name counts for the axis that its sends show; where no group is
+    named after an axis, for that which its reductions show too. A job whose traffic
     shows data parallelism over all ranks and nothing else has no other axis.
     """
     groups = trace.frame("group")
@@ -61,13 +62,17 @@ def layout_of_names(trace: Trace) -> tuple[ParallelLayout | None, str]:
     if groups.empty or not isinstance(world_size, int):
         return None, ""
     traffic = traffic_axes(trace)
+    names = ["" if is_missing(text) else str(text) for text in groups["description"]]
+    is_named = any(named_axes(name) & _MESH for name in names)
     named = []
-    for row in groups.to_dict("records"):
-        axes = named_axes("" if is_missing(row["description"]) else str(row["description"]))
-        told = traffic.get(str(row["group_id"]))
-        if not axes and told is not None and told.axis is Axis.PP:
-            axes = frozenset({Axis.PP})
-        named.append(NamedGroup(axes, tuple(row["ranks"])))
+    for group_id, ranks, name in zip(groups["group_id"], groups["ranks"], names, strict=True):
+        axes, told = named_axes(name), traffic.get(str(group_id))
+        if not axes and told is not None and (told.axis is Axis.PP or not is_named):
+            axes = frozenset({told.axis})
+        named.append(NamedGroup(axes, tuple(ranks)))
+    if not is_named and all(group.axes != {Axis.PP} for group in named):
+        # Stages may send on the group of all ranks.
+        named += [NamedGroup(frozenset({Axis.PP}), line) for line in pipelines(trace)]
     layout, why_not = infer_layout(named, world_size)
     is_all_data = bool(traffic) and all(told.axis is Axis.DP for told in traffic.values())
     if layout is None and not why_not and is_all_data:

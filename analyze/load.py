@@ -25,6 +25,7 @@ from .importers.reading import Reading
 from .ingested import is_ingested, read_ingested
 from .kept_tables import is_closed, read_kept
 from .layout_inference import with_inferred_layout
+from .pass_numbers import with_passes_numbered
 from .possible_times import with_possible_times
 from .realignment import realign
 from .topology import with_axes
@@ -62,7 +63,7 @@ def load_trace(path: str | Path, *, keeps_traces: bool = False) -> Trace:
     cache = DeepCache(path) if keeps_traces and not is_closed(path) else None
     found = with_deep_traces(found, capture.rank_manifests, cache)
     del capture
-    found = with_inferred_layout(with_axes(align(found)))
+    found = with_passes_numbered(with_inferred_layout(with_axes(align(found))))
     # What reading took beside the tables: a tenth of a large capture.
     pa.default_memory_pool().release_unused()
     return found
@@ -112,6 +113,7 @@ def _from_capture(path: Path, capture: RunCapture) -> Trace:
     layout, limits = _layout(capture.manifest, capture.tables["group"], capture.ranks)
     progress = progress_at_the_end(
         capture.tables["collective"],
+        capture.tables["p2p"],
         capture.tables["group"],
         capture.rank_manifests,
         capture.last_seen,

@@ -10,6 +10,7 @@ from meshscope.probe.schema.terms import FindingKind
 
 from .ledger import COMPUTE_CLASSES, REFINED
 from .results import Diagnosis, Finding
+from .steps import WHOLE_CAPTURE
 
 _SLOW_RANKS = (FindingKind.STRAGGLER_RANK, FindingKind.CLOCK_THROTTLE)
 _KINDS = (
@@ -56,11 +57,12 @@ def find_stragglers(diagnosis: Diagnosis) -> Stragglers:
 
 def _ranks(diagnosis: Diagnosis) -> pd.DataFrame:
     causes = [c for c in diagnosis.causes if c.kind in _SLOW_RANKS and "rank" in c.where]
-    named = {
-        found.where["rank"]
+    named = [
+        rank
         for found in diagnosis.findings
-        if found.kind in _SLOW_RANKS and "rank" in found.where
-    }
+        if found.kind in _SLOW_RANKS
+        for rank in (*found.where.get("ranks", ()), found.where.get("rank"))
+    ]
     table = diagnosis.stragglers.copy()
     for column in ("share_frac", "direct_ns", "induced_wait_ns"):
         values: dict[int, float] = {}
@@ -74,9 +76,12 @@ def _ranks(diagnosis: Diagnosis) -> pd.DataFrame:
 
 
 def _steps(ledger: pd.DataFrame) -> pd.DataFrame:
-    """Return length of each step, and the rank that spent most of it on its own work."""
+    """Return length of each step, and the rank that spent most of it on its own work.
+
+    Nothing of a capture without step marks.
+    """
     columns = ["step", "step_ns", "slowest_rank", "own_ns", "median_own_ns"]
-    if ledger.empty:
+    if ledger.empty or (ledger["step"] == WHOLE_CAPTURE).all():
         return pd.DataFrame(columns=columns)
     waits = [name for name in ledger.columns if str(name).startswith("exposed_")]
     own = ledger[["rank", "step", "step_ns"]].assign(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import threading
 from collections import Counter
 from collections.abc import Sequence
@@ -69,6 +70,7 @@ class RankManifest:
         if slow_file_system is not None:
             self._annotations[RING_COPIED] = slow_file_system
         self._closed_unix_ns: int | None = None
+        self._ended_by: str | None = None
         self._identity: dict[str, Any] = {
             "format_version": FORMAT_VERSION,
             "rank": rank,
@@ -154,6 +156,7 @@ class RankManifest:
     def write_closed(self) -> None:
         """Write the file a last time, with the mark of an orderly end."""
         self._closed_unix_ns = unix_ns()
+        self._ended_by = _unhandled_exception()
         self.sample_clocks()
         self.write()
 
@@ -176,12 +179,23 @@ class RankManifest:
         return {
             **self._identity,
             "closed_unix_ns": self._closed_unix_ns,
+            "ended_by": self._ended_by,
             "groups": [{"group_id": name, **self._groups[name]} for name in self._groups],
             "dtypes": list(self._dtypes),
             "clock_pairs": list(self._clock_pairs),
             "counters": dict(self._counters),
             "annotations": dict(self._annotations),
         }
+
+
+def _unhandled_exception() -> str | None:
+    """Return the type of the exception that ended the program, None if none did.
+
+    Without its text, which may hold anything. An interpreter in which somebody types goes
+    on after one.
+    """
+    found = None if hasattr(sys, "ps1") else getattr(sys, "last_type", None)
+    return None if found is None else str(found.__name__)
 
 
 def boot_id() -> str | None:

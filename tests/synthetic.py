@@ -80,6 +80,10 @@ class Machine:
         self._open_span(rank)["cpu_ns"] += ns
         return True
 
+    def _do_idle(self, rank, key, entered, ns) -> bool:
+        self.clock[rank] += ns
+        return True
+
     def _do_close(self, rank, key, entered) -> bool:
         row = self._open_span(rank)
         row["dur_ns"] = self.clock[rank] - row["start_ns"]

@@ -18,11 +18,11 @@ from .clocks import SlowClock, clock_cells, of_single_ranks, without_slow_clocks
 from .data import sequence_effect
 from .degraded import Degraded, degraded_places
 from .experts import expert_loads, explained_by_experts
-from .host import HOST_CAUSES, host_players
+from .host import HOST_CAUSES, host_players, stalled_rank
 from .overlaps import Overlap, kept_overlaps, longer_by_factor, mean_passes, with_overlaps
 from .player import Player, Union, spread
 from .stages import stage_players
-from .wires import wire_players
+from .wires import beyond_its_like, wire_players
 from .workers import Suspect, ranks_of, suspects_of, with_experts, worker_players
 
 CAUSES = (
@@ -40,6 +40,7 @@ CAUSES = (
 
 __all__ = [
     "CAUSES",
+    "HOST_CAUSES",
     "Degraded",
     "Overlap",
     "Player",
@@ -47,6 +48,7 @@ __all__ = [
     "SlowRanks",
     "Suspect",
     "Union",
+    "beyond_its_like",
     "degraded_places",
     "expert_loads",
     "explained_by_experts",
@@ -55,6 +57,7 @@ __all__ = [
     "of_single_ranks",
     "ranks_of",
     "sequence_effect",
+    "stalled_rank",
     "suspects_of",
     "with_experts",
     "without_slow_clocks",

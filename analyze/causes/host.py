@@ -8,6 +8,7 @@ import numpy as np
 
 from ..edge_effect import edge_effect
 from ..effects import Work
+from ..intervals import IntArray
 from ..program import Program
 from ..replay import FloatArray
 from ..results import Where
@@ -40,24 +41,34 @@ def host_players(program: Program, work: Work) -> Iterator[Player]:
                 stall += work.edge_host_ns[name]
         if not stall.any():
             continue
-        yield Player(kind, _place(stall, program), Union.HOST, edge_effect(stall))
+        place = stalled_rank(program.windows.ranks, _by_rank_and_step(stall, program))
+        yield Player(kind, place, Union.HOST, edge_effect(stall))
 
 
-def _place(stall: FloatArray, program: Program) -> Where:
+def _by_rank_and_step(stall: FloatArray, program: Program) -> FloatArray:
+    """Return the time of work edges as a table of ranks (rows) and steps."""
+    ranks, steps = program.windows.ranks, program.windows.steps
+    of_edge = [
+        np.searchsorted(known, program.marks[name].to_numpy()[program.work_edges])
+        for name, known in (("rank", ranks), ("step", steps))
+    ]
+    shape = (len(ranks), len(steps))
+    cells = np.ravel_multi_index(tuple(of_edge), shape, mode="clip")
+    table = np.bincount(cells, weights=stall, minlength=len(ranks) * len(steps))
+    return np.asarray(table.reshape(shape), dtype=np.float64)
+
+
+def stalled_rank(ranks: IntArray, times: FloatArray) -> Where:
     """Return the one rank that most of the time belongs to, nothing where there is none.
 
     A few pauses that come by chance often hit one rank twice, which is then no place.
+
+    Args:
+        ranks: All ranks.
+        times: Time of the stall by rank (rows) and step.
     """
-    ranks = program.windows.ranks
-    if len(ranks) < 2:
+    if len(ranks) < 2 or not times.any():
         return {}
-    of_edge = [
-        np.searchsorted(known, program.marks[name].to_numpy()[program.work_edges])
-        for name, known in (("rank", ranks), ("step", program.windows.steps))
-    ]
-    shape = (len(ranks), len(program.windows.steps))
-    cells = np.ravel_multi_index(tuple(of_edge), shape, mode="clip")
-    times = np.bincount(cells, weights=stall, minlength=shape[0] * shape[1]).reshape(shape)
     total, pauses = times.sum(axis=1), np.count_nonzero(times, axis=1)
     top, count = int(total.argmax()), pauses.sum()
     share, rest = total[top] / total.sum(), total.sum() - total[top]

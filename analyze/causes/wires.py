@@ -31,7 +31,7 @@ def wire_players(program: Program) -> list[Player]:
     excess = np.nan_to_num((wire - like.transform("quantile", WIRE_REFERENCE)).clip(lower=0))
     players = []
     for place in degraded_places(frame)[:MAX_DEGRADED]:
-        own = _beyond_its_like(frame, place)
+        own = beyond_its_like(frame, place)
         # Where no other place has operations of just this size, the excess over the
         # undisturbed ones knows only slow operations, and is the smaller of the two.
         excess = (excess - own).clip(min=0)
@@ -43,7 +43,7 @@ def wire_players(program: Program) -> list[Player]:
     return [player for player in players if not player.effect.is_nothing]
 
 
-def _beyond_its_like(frame: pd.DataFrame, place: Degraded) -> FloatArray:
+def beyond_its_like(frame: pd.DataFrame, place: Degraded) -> FloatArray:
     """Return what the transfers of a place take longer than like ones elsewhere, or at other times.
 
     Each by what it exceeds their median, scaled so that, repaired, the place takes as long

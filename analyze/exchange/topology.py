@@ -60,11 +60,11 @@ def _evidence(trace: Trace, stated: StatedTopology | None) -> str:
     if trace.layout is None:
         _, why_not = layout_of_names(trace)
         return why_not or "no group is named after an axis, and nothing states the mesh"
-    if trace.origin == "meshscope":
-        return "recorded with the run"
     inferred, _ = layout_of_names(trace)
+    if trace.origin == "meshscope" and trace.run.get("dp") is not None:
+        return "recorded with the run"
     if inferred == trace.layout:
-        return "the only mesh that agrees with the names and members of all groups"
+        return "the only mesh that agrees with names, traffic and members of all groups"
     return "from the description of the job beside the trace"
 
 

@@ -57,7 +57,9 @@ def _header(result: Diagnosis) -> Iterator[str]:
     if run.get("origin") == SYNTHETIC:
         yield "SYNTHETIC: all times below are simulated, nothing was measured"
     steps = "no steps"
-    if run["steps"]:
+    if run["steps"] and run["first_step"] is None:
+        steps = f"no step marks, {result.step_time_ns / 1e6:.2f} ms in all"
+    elif run["steps"]:
         steps = (
             f"{run['steps']} steps ({run['first_step']}..{run['last_step']}) "
             f"of {result.step_time_ns / 1e6:.2f} ms"

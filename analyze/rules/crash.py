@@ -39,6 +39,8 @@ def crash_finding(trace: Trace, graph: WaitGraph | None, death: Death) -> Findin
 
 
 def _how(death: Death) -> str:
+    if death.exceptions:
+        return f"the program ended by an exception: {', '.join(death.exceptions)}"
     if death.closed:
         return "the capture was closed: an exception, or the training code ended there"
     return "there is no close mark: a signal, or an exit without clean-up"

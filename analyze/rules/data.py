@@ -8,6 +8,7 @@ from meshscope.probe.schema.terms import FindingKind
 
 from ..account import Account
 from ..results import Finding
+from .bad_steps import all_steps
 from .grading import MIN_COST, severity
 
 
@@ -16,10 +17,11 @@ def unequal_data(account: Account) -> Iterator[Finding]:
     for cause in account.causes("sequence_imbalance"):
         if max(cause.share_frac, cause.removal_gain_frac) < MIN_COST:
             continue
+        when = all_steps(account.windows)
         yield Finding(
             kind=FindingKind.SEQUENCE_IMBALANCE,
             severity=severity(cause.share_frac),
-            where=cause.where,
+            where={**cause.where, **when.where},
             claim="Microbatches differ in how much work they are, and the replicas wait for the "
             "longest",
             cost_frac=cause.share_frac,
@@ -27,7 +29,7 @@ def unequal_data(account: Account) -> Iterator[Finding]:
             confidence=0.8,
             evidence=(
                 "what a rank works beyond its mean on a microbatch, the others of its replica (or "
-                "its own backward pass) work too: no rank is slow, the data is uneven",
+                f"its own backward pass) work too, {when.words}: no rank is slow, the data is uneven",
             ),
             remedy="Balance the sum of squared sequence lengths over replicas and microbatches when "
             "packing, or sort by length within a batch",

@@ -9,6 +9,7 @@ from meshscope.probe.schema.terms import FindingKind
 from ..account import Account
 from ..causes import expert_loads
 from ..results import Cause, Finding, Where
+from .bad_steps import all_steps
 from .grading import MIN_COST, severity
 
 
@@ -26,6 +27,7 @@ def _finding(account: Account, cause: Cause) -> Finding:
     where: Where = {**cause.where}
     if account.stage[rank] >= 0:
         where["stage"] = account.stage[rank]
+    where |= all_steps(account.windows).where
     return Finding(
         kind=FindingKind.EXPERT_IMBALANCE,
         severity=severity(max(cause.share_frac, cause.removal_gain_frac)),

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
 
 from meshscope.probe.schema.terms import FindingKind, KernelCategory
 
 from ..account import Account
+from ..causes import stalled_rank
 from ..deep_steps import listed_steps
 from ..kernel_coverage import common_kernel_steps, has_kernels
-from ..results import Finding
+from ..results import Finding, Where
 from ..trace import Trace
+from .bad_steps import BadSteps, bad_steps
 from .grading import MIN_COST, severity
 
 MIN_STALL = 0.02
@@ -19,59 +24,97 @@ MIN_IDLE = 0.25
 OTHERS_WAIT = 1.5
 """From this ratio of cost to time spent, averaged over ranks, others wait for it."""
 
-_HOST_RULES = {
-    "data_load": (
+
+class _Stall(NamedTuple):
+    """What is said of the time of one ledger class."""
+
+    kind: FindingKind
+    what: str
+    remedy: str
+    remedy_of_one: str
+    """The same where one rank has it."""
+
+
+_STALLS = {
+    "data_load": _Stall(
         FindingKind.DATA_STALL,
         "waiting for data",
         "More loader workers, prefetch, faster storage",
+        "Look at what rank {rank} alone reads, and at its host's storage and loader workers; "
+        "then more workers, prefetch",
     ),
-    "gc": (
+    "gc": _Stall(
         FindingKind.GC_PAUSE,
         "Python garbage collection",
-        "Collect at a fixed step on all ranks",
+        "Disable automatic garbage collection and collect on all ranks at the same step",
+        "Look for what rank {rank} alone allocates and keeps; disable automatic garbage collection "
+        "and collect on all ranks at the same step",
     ),
-    "checkpoint": (
+    "checkpoint": _Stall(
         FindingKind.CHECKPOINT_STALL,
         "saving checkpoints",
         "Save asynchronously, or less often",
+        "Save asynchronously, less often, or with the state spread over more ranks than rank {rank}",
     ),
-    "host_blocked": (
+    "host_blocked": _Stall(
         FindingKind.HOST_STALL,
         "a blocked host",
         "Remove synchronising calls from the step",
+        "Look for what blocks rank {rank} alone: a synchronising call, logging, a hook, its host",
     ),
 }
 
 
 def host_stalls(account: Account) -> Iterator[Finding]:
     """Host time that takes 2 % of the step, or whose repair returns 1 % of it."""
-    for name, (kind, what, remedy) in _HOST_RULES.items():
+    for name, stall in _STALLS.items():
         spent = account.class_frac(name)
-        cause = next(iter(account.causes(kind.value)), None)
+        cause = next(iter(account.causes(stall.kind.value)), None)
         gain = None if cause is None else cause.removal_gain_frac
         cost = max(spent, gain or 0.0)
         if spent == 0 or (spent < MIN_STALL and (gain or 0.0) < MIN_COST):
             continue
-        by_rank = account.ledger.by_step.groupby("rank")[name].mean()
-        worst = int(account.windows.ranks[by_rank.to_numpy().argmax()])
-        alone = cause is not None and "rank" in cause.where and cost > OTHERS_WAIT * spent
+        place = cause.where if cause is not None else _place(account, name)
+        rank = place.get("rank")
+        when = bad_steps(account.windows, account.class_by_step(name, rank), cost)
+        claim = f"The ranks spend {spent:.1%} of the step on {stall.what}{when.share_suffix}"
+        if rank is not None:
+            own = float(account.class_by_step(name, rank).mean()) / account.windows.step_time_ns
+            claim = f"Rank {rank} spends {own:.1%} of the step on {stall.what}{when.share_suffix}"
+            if cause is not None and cost > OTHERS_WAIT * spent:
+                claim += ", and the others wait for it"
         yield Finding(
-            kind=kind,
+            kind=stall.kind,
             severity=severity(cost),
-            where={"rank": worst} if cause is None or "rank" in cause.where else {},
-            claim=f"Rank {worst} spends {by_rank.max() / account.windows.step_time_ns:.1%} of the step "
-            f"on {what}, and the others wait for it"
-            if alone
-            else f"The ranks spend {spent:.1%} of the step on {what}",
+            where={**place, **when.where},
+            claim=claim,
             cost_frac=cost,
             removal_gain_frac=gain,
             confidence=0.8,
-            evidence=(
-                f"{name}: mean {by_rank.mean() / 1e6:.2f} ms per step, "
-                f"most on rank {worst} with {by_rank.max() / 1e6:.2f} ms",
-            ),
-            remedy=remedy,
+            evidence=tuple(_evidence(account, name, rank, when)),
+            remedy=stall.remedy if rank is None else stall.remedy_of_one.format(rank=rank),
         )
+
+
+def _place(account: Account, name: str) -> Where:
+    """Return the rank that stalls, where there is no replay to ask: of a few, or none."""
+    times = account.ledger.by_step.pivot(index="rank", columns="step", values=name)
+    return stalled_rank(times.index.to_numpy(np.int64), times.fillna(0.0).to_numpy(np.float64))
+
+
+def _evidence(account: Account, name: str, rank: int | None, when: BadSteps) -> Iterator[str]:
+    """Say on which ranks, and in which steps, how much there is."""
+    by_rank = account.ledger.by_step.groupby("rank")[name].mean() / 1e6
+    least, most = f"{by_rank.min():.2f}", f"{by_rank.max():.2f}"
+    spread = f"{least} to {most} ms by rank" if least != most else "alike on all ranks"
+    if rank is not None:
+        spread = f"{by_rank[rank]:.2f} ms on rank {rank}"
+    yield f"{name}: mean {by_rank.mean():.2f} ms per step; {spread}"
+    who = "on average over the ranks" if rank is None else f"on rank {rank}"
+    by_step = account.class_by_step(name, rank) / 1e6
+    is_bad = by_step.index.isin(when.steps)
+    others = "" if when.are_all else f", {by_step[~is_bad].mean():.2f} ms in the others"
+    yield f"{who} {by_step[is_bad].mean():.2f} ms {when.words}{others}"
 
 
 def launch_bound(account: Account) -> Iterator[Finding]:
@@ -90,11 +133,14 @@ def launch_bound(account: Account) -> Iterator[Finding]:
     cost = float(traced["unattributed"].sum() / traced["step_ns"].sum())
     if cost < MIN_IDLE or not any(_has_compute(trace, rank) for rank in trace.ranks):
         return
+    seen_in = BadSteps(
+        tuple(sorted(set(traced["step"].tolist()))), tuple(account.windows.steps.tolist())
+    )
     seen = () if common is None else (f"seen in {listed_steps(common.tolist())}, traced in depth",)
     yield Finding(
         kind=FindingKind.LAUNCH_BOUND,
         severity=severity(cost),
-        where={},
+        where=seen_in.where,
         claim=f"The devices are idle {cost:.0%} of the step without waiting for a peer",
         cost_frac=cost,
         removal_gain_frac=None,

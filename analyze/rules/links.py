@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import pandas as pd
+
 from meshscope.probe.schema.terms import Axis, FindingKind
 
 from ..account import Account
-from ..causes import Degraded, degraded_places
+from ..causes import Degraded, beyond_its_like, degraded_places
 from ..labels import class_label
 from ..ledger import WIRE_CLASSES
 from ..results import Cause, Finding
+from .bad_steps import BadSteps, bad_steps
 from .grading import severity
 
 MIN_EXPOSED = 0.03
@@ -24,16 +27,19 @@ def exposed_communication(account: Account) -> Iterator[Finding]:
         cost = account.class_frac(name)
         if cost < MIN_EXPOSED:
             continue
+        when = bad_steps(account.windows, account.class_by_step(name), cost)
         yield Finding(
             kind=FindingKind.EXPOSED_COMMUNICATION,
             severity=severity(cost),
-            where={"axis": axis.value},
-            claim=f"Transfers on the {axis.value} axis that no compute hides take {cost:.1%} of the step",
+            where={"axis": axis.value, **when.where},
+            claim=f"Transfers on the {axis.value} axis that no compute hides take {cost:.1%} of the step"
+            f"{when.share_suffix}",
             cost_frac=cost,
             removal_gain_frac=None,
             confidence=0.8,
             evidence=(
-                f"{class_label(name)}: {cost * account.windows.step_time_ns / 1e6:.2f} ms per step",
+                f"{class_label(name)}: {cost * account.windows.step_time_ns / 1e6:.2f} ms per step, "
+                f"{when.words}",
             ),
             remedy={
                 Axis.DP: "Overlap gradient reduction with the backward pass; larger buckets; compress",
@@ -54,12 +60,13 @@ def slow_wires(account: Account) -> Iterator[Finding]:
     for cause in causes:
         own = next(own for own in degraded if own.where == cause.where)
         place = _place(cause)
+        when = _slow_steps(account, own, cause)
         yield Finding(
             kind=FindingKind.SLOW_LINK,
             severity=severity(cause.removal_gain_frac),
-            where=cause.where,
+            where={**cause.where, **when.where},
             claim=f"Transfers on {place} of the {cause.where['axis']} axis take "
-            f"{own.ratio:.1f} x as long {_against(own)}",
+            f"{own.ratio:.1f} x as long {_against(own, when)}",
             cost_frac=cause.share_frac,
             removal_gain_frac=cause.removal_gain_frac,
             confidence=0.7,
@@ -68,12 +75,22 @@ def slow_wires(account: Account) -> Iterator[Finding]:
         )
 
 
-def _against(own: Degraded) -> str:
+def _slow_steps(account: Account, own: Degraded, cause: Cause) -> BadSteps:
+    """Return the steps in which the transfers of a place take longer than their like."""
+    frame = account.events.frame
+    beyond = pd.Series(beyond_its_like(frame, own)).groupby(frame["step"].to_numpy()).sum()
+    return bad_steps(account.windows, beyond, max(cause.share_frac, cause.removal_gain_frac))
+
+
+def _against(own: Degraded, when: BadSteps) -> str:
     """Say what a place is slow against, and when."""
-    steps = f"in {own.step_frac:.0%} of the steps"
+    steps = when.words
+    if when.are_all and own.step_frac < 1:
+        # Its slow steps are more than chance, but nothing sets them apart one by one.
+        steps = f"in {own.step_frac:.0%} of the steps"
     if own.is_alone:
         return f"{steps} as in the rest"
-    return "as on the others" if own.step_frac == 1 else f"as on the others {steps}"
+    return f"as on the others {steps}"
 
 
 def _evidence(own: Degraded, place: str) -> str:

@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 from meshscope.probe.schema.listing import listed
 
 from ..device_faults import faults_text, faulty_devices
-from ..hang import OpenOperation, WaitGraph
+from ..ended import alive_until_ns
+from ..hang import OpenOperation, WaitGraph, last_records_ns
 from ..results import Where
 from ..trace import FLIGHT_RECORDER, Trace
 
@@ -67,7 +68,10 @@ def since_when(trace: Trace, graph: WaitGraph) -> str:
     since_ns = waiting_since_ns(graph)
     later = f"{(last_record_ns(trace) - since_ns) / 1e6:.1f} ms before the last record of any rank"
     if trace.origin != FLIGHT_RECORDER:
-        return f"the oldest open operation was issued {later}"
+        until_ns = alive_until_ns(trace, graph.waiting)
+        waited = None if until_ns is None else (until_ns - since_ns) / 1e9
+        alive = "" if waited is None else f"; who waits in it was there {waited:.1f} s later"
+        return f"the oldest open operation was issued {later}{alive}"
     moment = datetime.fromtimestamp(since_ns // 10**9, UTC)
     return f"the oldest open operation was issued at {moment:%Y-%m-%d %H:%M:%S} UTC, {later}"
 
@@ -79,16 +83,7 @@ def waiting_since_ns(graph: WaitGraph) -> int:
 
 def last_record_ns(trace: Trace) -> int:
     """Return the last time that a record of any rank has; 0 without records."""
-    last = 0
-    for name in ("collective", "p2p"):
-        frame = trace.frame(name)
-        if len(frame):
-            last = max(last, int(frame["issue_ns"].max()), int(frame["end_ns"].fillna(0).max()))
-    for name in ("span", "step"):
-        frame = trace.frame(name)
-        if len(frame):
-            last = max(last, int((frame["start_ns"] + frame["dur_ns"]).max()))
-    return last
+    return int(last_records_ns(trace).max()) if trace.ranks else 0
 
 
 def rank_names(ranks: list[int] | tuple[int, ...]) -> str:

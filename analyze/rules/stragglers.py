@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from typing import Any
 
+from meshscope.probe.schema.listing import listed
 from meshscope.probe.schema.terms import FindingKind
 
 from ..account import Account
@@ -13,8 +14,9 @@ from ..causes import ranks_of
 from ..detection import RankVerdict
 from ..detection.suspicion import detect_in
 from ..effects import excess_by_class
+from ..ledger import COMPUTE_CLASSES, STALLS, UNATTRIBUTED, UNSEPARATED
 from ..results import Cause, Finding, Where
-from ..words import counted
+from ..words import counted, opened
 from .grading import MIN_COST, severity
 from .slow_steps import Slowness, detected, slow_steps, slowness, usual, verdict_on
 
@@ -24,6 +26,8 @@ _HARDWARE_REMEDY = (
     "Check the clocks, temperature and neighbours of rank {rank}'s device and host; "
     "swap it against a spare if it stays slow"
 )
+_HOST_REMEDY = "Check the cooling, power, CPU load and other processes"
+_GROUP_REMEDY = "Check the host, the switch, the cooling and the power that"
 MIN_CPU_SHARE = 0.5
 """Of an excess on a CPU; with less the rank was not computing."""
 
@@ -92,8 +96,10 @@ def _straggler(account: Account, own: dict[Hashable, Any], cause: Cause | None) 
     if cause is not None and "ranks" in cause.where:
         where = {**cause.where}
         who = f"{_who(cause)} take"
-    if account.stage[rank] >= 0:
-        where["stage"] = account.stage[rank]
+    members = [rank] if cause is None else ranks_of(cause)
+    stages = {account.stage[member] for member in members}
+    if len(stages) == 1 and min(stages) >= 0:
+        where["stage"] = stages.pop()
     detection = account.attribution.detection if account.attribution is not None else None
     verdict = verdict_on(detection, rank)
     when = slow_steps(account, detection, rank)
@@ -112,8 +118,12 @@ def _straggler(account: Account, own: dict[Hashable, Any], cause: Cause | None) 
         cost_frac=None if cause is None else cause.share_frac,
         removal_gain_frac=None if cause is None else cause.removal_gain_frac,
         confidence=_confidence(own, verdict),
-        evidence=(*detected(account, detection, rank), *_straggler_evidence(account, rank, own)),
-        remedy=_straggler_remedy(account, rank, excess_ns),
+        evidence=(
+            *_by_member(account, members),
+            *detected(account, detection, rank),
+            *_straggler_evidence(account, rank, own),
+        ),
+        remedy=_straggler_remedy(account, own, cause),
     )
 
 
@@ -131,6 +141,18 @@ def _who(cause: Cause) -> str:
     return f"All ranks of the tensor-parallel group {members}"
 
 
+def _by_member(account: Account, members: list[int]) -> Iterator[str]:
+    """Say how slow each of several ranks is, since the rest is told of the slowest alone."""
+    assert account.attribution is not None
+    if len(members) < 2:
+        return
+    ranks = account.attribution.ranks
+    own = ranks[ranks["rank"].isin(members)].sort_values("excess_ns", ascending=False)
+    by_rank = own[["rank", "excess_ns"]].itertuples(index=False)
+    excess = listed(f"rank {rank} by {excess_ns / 1e6:.2f} ms" for rank, excess_ns in by_rank)
+    yield f"per step they exceed their peers: {excess}; what follows is of rank {own['rank'].iloc[0]}"
+
+
 def _claim(who: str, own: dict[Hashable, Any], slow: Slowness, note: str) -> str:
     slower = f"{slow.slowdown:.0%} longer"
     if who.startswith("All"):
@@ -144,8 +166,9 @@ def _claim(who: str, own: dict[Hashable, Any], slow: Slowness, note: str) -> str
 
 def _straggler_evidence(account: Account, rank: int, own: dict[Hashable, Any]) -> Iterator[str]:
     step = account.windows.step_time_ns
+    usual = "that of its peers" if own["peers"] else "what was expected"
     yield (
-        f"its own work exceeds that of its peers by {own['excess_ns'] / 1e6:.2f} ms per step "
+        f"its own work exceeds {usual} by {own['excess_ns'] / 1e6:.2f} ms per step "
         f"({own['excess_ns'] / step:.1%} of the step; {own['z']:.0f} standard errors)"
     )
     if own["clock_ns"] > 0:
@@ -170,12 +193,16 @@ def _straggler_evidence(account: Account, rank: int, own: dict[Hashable, Any]) -
 
 
 def _class_excess(account: Account, rank: int) -> list[tuple[str, float]]:
-    """Return the non-waiting classes in which the rank exceeds its peers, largest first."""
+    """Return the classes of its own work in which the rank exceeds its peers, largest first.
+
+    Neither waiting nor stalls of the host: no rank is called slow for these.
+    """
     peers = account.peers_of(rank)
     if not peers:
         return []
     excess = excess_by_class(account.ledger, rank, peers)
-    own_time = excess[[name for name in excess.index if not name.startswith("exposed_")]]
+    own_time = excess.drop([name for name in excess.index if name.startswith("exposed_")])
+    own_time = own_time.drop(list(STALLS))
     large = own_time[own_time > 0.1 * max(own_time.max(), 1.0)].nlargest(3)
     return [(str(name), float(ns)) for name, ns in large.items()]
 
@@ -196,22 +223,44 @@ def _cpu_per_step(account: Account, rank: int) -> tuple[float, float] | None:
     return float(total[rank]), float(total[peers].median())
 
 
-def _straggler_remedy(account: Account, rank: int, excess_ns: float) -> str:
-    excess = _class_excess(account, rank)
-    main = excess[0][0] if excess else ""
-    if main == "data_load":
-        return f"Look at the data pipeline of rank {rank}: more workers, prefetch, local storage"
-    if main == "gc":
-        return "Disable automatic garbage collection and collect on all ranks at the same step"
-    if main in ("unattributed", "other", "host_blocked"):
+def _straggler_remedy(account: Account, own: dict[Hashable, Any], cause: Cause | None) -> str:
+    """Return what to look at: what the ranks are, what they do in the time, and where it goes."""
+    rank, slow = int(own["rank"]), _slow_thing(own, cause)
+    if not _computes(account, rank):
         return (
-            f"Rank {rank} is late without computing: look at its host (CPU contention, launch delays, "
+            f"What {slow} does between communication was not recorded: capture at level stages or above "
+            "to tell a slow device from a late host"
+        )
+    if next((name for name, _ in _class_excess(account, rank)), "") == UNATTRIBUTED:
+        return (
+            f"{opened(slow)} is late without computing: look at its host (CPU contention, launch delays, "
             "a blocking call) before its GPU"
         )
     cpu = _cpu_per_step(account, rank)
-    if cpu is not None and cpu[0] - cpu[1] < MIN_CPU_SHARE * excess_ns:
+    if cpu is not None and cpu[0] - cpu[1] < MIN_CPU_SHARE * float(own["excess_ns"]):
         return (
-            f"Rank {rank} takes longer without using the CPU for it: look for what blocks it "
+            f"{opened(slow)} takes longer without using the CPU for it: look for what blocks it "
             "(a sleep, I/O, a lock, another process on its core)"
         )
-    return _HARDWARE_REMEDY.format(rank=rank)
+    if cause is None or "ranks" not in cause.where:
+        return _HARDWARE_REMEDY.format(rank=rank)
+    if "host" in cause.where:
+        return f"{_HOST_REMEDY} of {slow}; drain it if it stays slow"
+    return f"{_GROUP_REMEDY} {slow} shares; swap its devices against spares if it stays slow"
+
+
+def _slow_thing(own: dict[Hashable, Any], cause: Cause | None) -> str:
+    """Return the rank, or what the ranks share that are slow as one."""
+    if cause is None or "ranks" not in cause.where:
+        return f"rank {int(own['rank'])}"
+    members = ", ".join(map(str, cause.where["ranks"]))
+    if "host" in cause.where:
+        return f"host {cause.where['host']} (ranks {members})"
+    return f"the tensor-parallel group of ranks {members}"
+
+
+def _computes(account: Account, rank: int) -> bool:
+    """Return whether anything that a rank computed was recorded."""
+    by_step = account.ledger.by_step
+    own = by_step.loc[by_step["rank"] == rank, [*COMPUTE_CLASSES, UNSEPARATED]]
+    return bool(own.to_numpy().any())

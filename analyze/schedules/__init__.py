@@ -2,11 +2,12 @@
 
 from .graph import PassCosts, ScheduleGraph, ScheduleTimes, replayed_bubble_frac, schedule_graph
 from .lanes import replay_lanes
-from .orders import Action, rank_orders, stage_of
+from .orders import V_SHAPED, Action, rank_orders, stage_of
 from .plan import PASS_KINDS, Plan, make_plan
 
 __all__ = [
     "PASS_KINDS",
+    "V_SHAPED",
     "Action",
     "PassCosts",
     "Plan",

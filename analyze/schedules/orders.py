@@ -33,6 +33,9 @@ class Action(NamedTuple):
 
 Order = tuple[Action, ...]
 
+V_SHAPED = (ScheduleKind.ZB_V, ScheduleKind.DUALPIPE_V)
+"""Two chunks a rank, there and back again: the first rank holds the first and the last one."""
+
 
 def rank_orders(
     schedule: ScheduleKind, ranks: int, microbatches: int, chunks: int = 1
@@ -62,7 +65,7 @@ def rank_orders(
 
 def stage_of(schedule: ScheduleKind, rank: int, chunk: int, ranks: int) -> int:
     """Return the stage in model order that a rank holds as its given chunk."""
-    if schedule is ScheduleKind.ZB_V and chunk == 1:
+    if schedule in V_SHAPED and chunk == 1:
         return 2 * ranks - 1 - rank
     return chunk * ranks + rank
 

@@ -139,18 +139,27 @@ def _launch(part: RankRecords) -> str | None:
 
 
 def _span_ns(part: RankRecords) -> tuple[int, int]:
-    """Return when a part began and ended, wall clock in ns; its last record if it was killed."""
+    """Return when a part began and ended, wall clock in ns; its last record if it was killed.
+
+    What is no time of this world is moved to its border: sums of damaged ones fit no column.
+    """
+    start_ns, end_ns = _stated_span_ns(part)
+    start_ns = min(max(start_ns, 0), _FAR_NS)
+    return start_ns, min(max(start_ns, end_ns), _FAR_NS)
+
+
+def _stated_span_ns(part: RankRecords) -> tuple[int, int]:
     manifest = part.manifest or {}
     start, closed = manifest.get("started_unix_ns"), manifest.get("closed_unix_ns")
     start_ns = start if isinstance(start, int) else 0
     if isinstance(closed, int):
-        return start_ns, max(start_ns, closed)
+        return start_ns, closed
     pairs = manifest.get("clock_pairs")
     newest_ns = max((_newest_ns(table) for table in part.tables.values()), default=-_FAR_NS)
     if not isinstance(pairs, list) or not pairs or newest_ns == -_FAR_NS:
         return start_ns, start_ns
     monotonic_ns, unix_ns = pairs[-1][0], pairs[-1][1]
-    return start_ns, max(start_ns, newest_ns - monotonic_ns + unix_ns)
+    return start_ns, newest_ns - monotonic_ns + unix_ns
 
 
 def _newest_ns(table: pa.Table) -> int:

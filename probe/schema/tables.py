@@ -204,6 +204,13 @@ PROGRESS = TableSpec(
             nullable=True,
         ),
         Column("ended_ns", "int64", "ns", "when that process ended", nullable=True),
+        Column(
+            "ended_by",
+            "category",
+            "name",
+            "exception that ended the program of a closed capture",
+            nullable=True,
+        ),
     ),
 )
 

@@ -70,7 +70,7 @@ def test_memory_falls_along_the_pipeline(pipeline_result):
 def test_the_heavy_stage_is_named_and_no_waiting_invented(pipeline_result):
     """The last stage would go unnoticed, or be given a cost that nobody measured."""
     found = {finding.kind: finding for finding in pipeline_result.findings}
-    assert found["stage_imbalance"].where == {"stage": 7}
+    assert found["stage_imbalance"].where["stage"] == 7
     assert found["stage_imbalance"].cost_frac is None
     assert "0: 36.3%" in found["pipeline_bubble"].evidence[0]
     bubble = pipeline_result.bubble

@@ -25,7 +25,7 @@ def test_the_published_cause_comes_first(production):
     """A labelled production job would be diagnosed wrongly."""
     first = production.findings[0]
     assert first.kind == "stage_imbalance"
-    assert first.where == {"stage": 3}
+    assert first.where["stage"] == 3
     assert first.removal_gain_frac == pytest.approx(0.128, abs=0.005)
     assert not [f for f in production.findings if f.kind == "straggler_rank"]
 

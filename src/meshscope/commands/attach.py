@@ -11,7 +11,7 @@ import typer
 from meshscope.probe.schema.listing import listed
 from meshscope.probe.schema.terms import CaptureLevel
 
-from .options import DEFAULT_RUNS, MOST_TIMEOUT_S
+from .options import DEFAULT_RUNS, MOST_TIMEOUT_S, RunsOption, named_run
 from .output import emit, say
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ def attach(  # noqa: PLR0913 - one argument for each option
     timeout: Annotated[
         float, typer.Option("--timeout", min=0.1, max=MOST_TIMEOUT_S, help="Seconds to wait.")
     ] = 30.0,
+    runs: RunsOption = DEFAULT_RUNS,
     unsafe_gdb: Annotated[
         bool,
         typer.Option(
@@ -49,7 +50,7 @@ def attach(  # noqa: PLR0913 - one argument for each option
 ) -> None:
     """Switch recording on in a running job, or off again: meshscope attach --run RUN."""
     _check_one_order(level=level, status=status, off=detach or remove)
-    endpoints = _endpoints(run, pid, timeout, unsafe_gdb=unsafe_gdb)
+    endpoints = _endpoints(named_run(run, runs), pid, timeout, unsafe_gdb=unsafe_gdb)
     if level is not None and endpoints.here:
         outcome, clause = _change_level(endpoints.here, level, timeout)
     else:
@@ -115,8 +116,7 @@ def _endpoints(
     from meshscope.probe.control.finding import ranks_of_run
 
     assert run is not None
-    path = run if run.exists() or len(run.parts) > 1 else DEFAULT_RUNS / run
-    found = ranks_of_run(path, os.environ)
+    found = ranks_of_run(run, os.environ)
     missing = [
         f"ranks {listed(ranks, most=16)} are on {host}: run this command there (srun, ssh, kubectl exec)"
         for host, ranks in sorted(found.elsewhere.items())
@@ -127,7 +127,7 @@ def _endpoints(
             f"ranks {listed(found.unknown, most=16)} have no control socket: they ended, or have not begun"
         )
     if not found.here and not missing:
-        missing.append(f"no rank of {path} has a control socket: has the job ended?")
+        missing.append(f"no rank of {run} has a control socket: has the job ended?")
     return _Endpoints(found.here, missing)
 
 

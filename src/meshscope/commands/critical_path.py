@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from .opening import next_command, open_trace
-from .options import Format, FormatOption, RunPath, TopologyOption
+from .options import DEFAULT_RUNS, Format, FormatOption, RunPath, RunsOption, TopologyOption
 from .output import show
 
 
@@ -18,6 +18,7 @@ def critical_path(
         int | None, typer.Option(help="Which step; the one of median length if not given.")
     ] = None,
     topology_file: TopologyOption = None,
+    runs: RunsOption = DEFAULT_RUNS,
     output: FormatOption = Format.TEXT,
 ) -> None:
     """Follow one step back through the ranks: the work and transfers that decide its length."""
@@ -26,7 +27,7 @@ def critical_path(
     from meshscope.analyze.measure import measure
     from meshscope.analyze.report import critical_path_to_text
 
-    trace, _ = open_trace(path, topology_file)
+    trace, _ = open_trace(path, topology_file, runs)
     account = measure(trace)
     result = critical_path_to_json(find_path(account, step), account.limits)
     show(

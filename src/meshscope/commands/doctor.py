@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .options import Format, FormatOption
+from .options import DEFAULT_RUNS, Format, FormatOption, RunsOption
 from .output import emit, print_json
 
 if TYPE_CHECKING:
@@ -25,9 +25,7 @@ def doctor(
     window_steps: Annotated[
         int, typer.Option(min=2, help="Steps of a window; its first step is left out.")
     ] = 10,
-    runs: Annotated[Path, typer.Option(help="Folder that holds the run directories.")] = Path(
-        "meshscope_runs"
-    ),
+    runs: RunsOption = DEFAULT_RUNS,
     output: FormatOption = Format.TEXT,
 ) -> None:
     """Tell what works on this machine and the remedy for what does not.

@@ -8,28 +8,32 @@ from typing import Annotated
 import typer
 
 from .opening import next_command, open_trace
-from .options import DEFAULT_RUNS, Format, FormatOption, RunPath, RunsOption
+from .options import DEFAULT_RUNS, Format, FormatOption, RunPath, RunsOption, TopologyOption
 from .output import emit, print_json
 
 
 def gate(
     path: RunPath,
     budget: Annotated[Path, typer.Option(help="TOML file with a [budget] table.")],
+    topology_file: TopologyOption = None,
     runs: RunsOption = DEFAULT_RUNS,
     output: FormatOption = Format.TEXT,
 ) -> None:
     """Check a run against absolute budgets: exit 0 if all hold, 1 if one fails, 2 if one is unknown."""
     from meshscope.analyze import diagnose as analyse
-    from meshscope.analyze.gate import check, exit_code, load_budgets, to_rows
+    from meshscope.analyze.gate import check, exit_code, load_budgets, to_markdown, to_rows
 
     budgets = load_budgets(budget)
-    trace, _ = open_trace(path, runs=runs)
-    verdicts = check(analyse(trace), budgets)
+    trace, _ = open_trace(path, topology_file, runs)
+    result = analyse(trace)
+    verdicts = check(result, budgets)
     if output is Format.JSON:
-        print_json({"version": 1, "checks": to_rows(verdicts)})
+        run, limits = str(trace.run.get("run_id") or trace.path.name), list(result.limits)
+        print_json({"version": 1, "run": run, "checks": to_rows(verdicts), "limits": limits})
+    elif output is Format.MARKDOWN:
+        emit(to_markdown(verdicts))
     else:
         for verdict in verdicts:
             emit(verdict.sentence())
-        if output is Format.TEXT:
-            emit(next_command("diagnose", trace.path))
+        emit(next_command("diagnose", trace.path))
     raise typer.Exit(exit_code(verdicts))

@@ -32,7 +32,16 @@ RunsOption = Annotated[
     typer.Option(
         metavar="RUNS_DIR",
         envvar="MESHSCOPE_RUNS",
-        help="Folder of runs; it keeps what was read of other tools' traces.",
+        help="Folder of runs, which also keeps what was read of other tools' traces.",
     ),
 ]
+
+
+def named_run(run: Path | None, runs: Path) -> Path | None:
+    """Return the run directory that is meant: a path, or the name of one in the folder of runs."""
+    if run is None or run.exists() or len(run.parts) > 1:
+        return run
+    return runs / run
+
+
 FormatOption = Annotated[Format, typer.Option("--format", help="How to write the result.")]

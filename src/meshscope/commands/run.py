@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from .options import DEFAULT_RUNS, RunsOption
+
 
 def run(
     command: Annotated[list[str], typer.Argument(help="The launch command, after --.")],
-    runs: Annotated[Path, typer.Option(help="Folder that holds the run directories.")] = Path(
-        "meshscope_runs"
-    ),
+    runs: RunsOption = DEFAULT_RUNS,
     run_id: Annotated[
         str | None, typer.Option(help="Name of the run; a time stamp if not given.")
     ] = None,

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from .opening import next_command, open_trace
-from .options import Format, FormatOption, RunPath, TopologyOption
+from .options import DEFAULT_RUNS, Format, FormatOption, RunPath, RunsOption, TopologyOption
 from .output import show
 
 
@@ -25,11 +25,12 @@ def whatif(
         list[str] | None,
         typer.Option(
             "--set",
-            help="Change the job: microbatches=64, schedule=zb-h1, chunks=2, layers=9,8,8,7, "
-            "link.dp=2x, compute=1.1x. Can be given several times.",
+            help="Change the job: microbatches=64, schedule=zb-h1, chunks=2, layers=9,8,8,7 or "
+            "layers=NOW->THEN (quoted), link.dp=2x, compute=1.1x. Each can be given once.",
         ),
     ] = None,
     topology_file: TopologyOption = None,
+    runs: RunsOption = DEFAULT_RUNS,
     output: FormatOption = Format.TEXT,
 ) -> None:
     """Predict the step time with something repaired or changed, and the error of that."""
@@ -39,7 +40,7 @@ def whatif(
     from meshscope.analyze.whatif import parse_changes, predict
 
     changes = parse_changes(fix or [], set_ or [])
-    trace, _ = open_trace(path, topology_file)
+    trace, _ = open_trace(path, topology_file, runs)
     account = measure(trace)
     result = prediction_to_json(changes, predict(account, changes), account.limits)
     show(

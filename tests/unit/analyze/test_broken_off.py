@@ -7,19 +7,36 @@ from meshscope.analyze.broken_off import progress_at_the_end
 from meshscope.probe.schema.rank_records import LastSeen
 
 CLOSED, KILLED = {"closed_unix_ns": 5}, {"closed_unix_ns": None}
+FAILED = {"closed_unix_ns": 5, "ended_by": "RuntimeError"}
 
 
-def table(rows, manifests, ranks=(0, 1), seen=None, summed=frozenset()):
-    """Return the table; a row is rank, group, number and, if it was seen, the end."""
+def table(rows, manifests, ranks=(0, 1), seen=None, summed=frozenset(), sent=()):
+    """Return the table; a row is rank, group, number and, if it was seen, the end.
+
+    A send has rank and group.
+    """
     group = [{"group_id": name, "ranks": list(ranks)} for name in ("a", "b")]
     collective = [
         {"rank": rank, "group_id": name, "seq": seq, "start_ns": 0, "end_ns": (*end, None)[0]}
         for rank, name, seq, *end in rows
     ]
-    tables = trace_of(group=group, collective=collective).tables
+    p2p = [
+        {
+            "rank": rank,
+            "peer": 1 - rank,
+            "group_id": name,
+            "seq": 0,
+            "start_ns": 0,
+            "direction": "send",
+        }
+        for rank, name in sent
+    ]
+    tables = trace_of(group=group, collective=collective, p2p=p2p).tables
     empty = pa.table({})
-    collectives = tables.get("collective", empty)
-    found = progress_at_the_end(collectives, tables["group"], manifests, seen or {}, summed=summed)
+    collectives, transfers = tables.get("collective", empty), tables.get("p2p", empty)
+    found = progress_at_the_end(
+        collectives, transfers, tables["group"], manifests, seen or {}, summed=summed
+    )
     return found.to_pylist()
 
 
@@ -54,6 +71,24 @@ def test_an_exception_of_a_rank_that_waited_does_not_complete_its_collective():
     assert progress([(0, "a", 4), (1, "a", 5)], {0: KILLED, 1: CLOSED})[1, "a"] == (5, 4)
     assert progress([(0, "a", 4), (1, "a", 5, 9)], {0: KILLED, 1: CLOSED})[1, "a"] == (5, 5)
     assert progress([(0, "a", 4), (1, "a", 3)], {0: KILLED, 1: CLOSED})[1, "a"] == (3, 3)
+
+
+def test_a_job_whose_ranks_all_ended_by_exceptions_broke_off():
+    """A hang that a time limit or Ctrl-C ended on all ranks would go unseen."""
+    rows = table([(0, "a", 4), (1, "a", 3)], {0: FAILED, 1: FAILED})
+    found = {
+        row["rank"]: (row["issued_seq"], row["completed_seq"], row["ended_by"]) for row in rows
+    }
+    assert found == {0: (4, None, "RuntimeError"), 1: (3, None, "RuntimeError")}
+
+
+def test_ranks_that_only_send_and_receive_have_come_somewhere_too():
+    """A pipeline without collectives that came to a standstill would have no account of it."""
+    found = table([], {0: KILLED, 1: CLOSED}, sent=[(0, "b")])
+    assert [(row["rank"], row["group_id"], row["issued_seq"]) for row in found] == [
+        (0, "b", -1),
+        (1, "b", -1),
+    ]
 
 
 def test_the_ends_of_the_processes_are_with_it():

@@ -49,7 +49,7 @@ def test_host_stalls(span, kind):
     """Time of the host would have no name and no rank."""
     stall = {"rank": 1, "kind": span, "start_ns": 70 * MS, "dur_ns": 10 * MS}
     found = two_ranks(span=[stall])[kind]
-    assert found.where == {"rank": 1}
+    assert found.where == {"rank": 1, "steps": [0, 0]}
     # Ten of 100 ms on one of two ranks; what they are worth to the step needs more than one.
     assert found.cost_frac >= 0.05
     assert found.removal_gain_frac is not None
@@ -61,7 +61,7 @@ def test_exposed_transfer():
     """Communication that nothing hides would be free."""
     slow = [host_row(61 * MS, 71 * MS, rank=rank, seq=1, size_bytes=9) for rank in (0, 1)]
     found = two_ranks(collective=slow)["exposed_communication"]
-    assert found.where == {"axis": "dp"}
+    assert found.where == {"axis": "dp", "steps": [0, 0]}
     assert found.cost_frac == pytest.approx(0.11)
 
 
@@ -130,7 +130,7 @@ def stages_that_compute(*dur_ms, **job):
 def test_a_heavy_stage_is_named_without_a_replay(dur_ms, heavy):
     """A capture of compute alone would say nothing about its stages, or invent a cost."""
     found = stages_that_compute(*dur_ms)["stage_imbalance"]
-    assert found.where == {"stage": heavy}
+    assert found.where == {"stage": heavy, "steps": [0, 0]}
     assert f"{max(dur_ms) / 60 - 1:.0%} longer" in found.claim
     assert (found.cost_frac, found.removal_gain_frac) == (None, None)
     assert f"{max(dur_ms) - 60}.0 ms, or {max(dur_ms) - 60}.0% of the step" in found.evidence[1]
@@ -150,7 +150,7 @@ def test_idle_shares_of_stages_without_a_replay():
     found = stages_that_compute(60, 80, run=run)["pipeline_bubble"]
     assert "30.0% of the step" in found.claim
     assert found.cost_frac is None
-    assert found.evidence[0] == "idle share by stage: 0: 40.0%, 1: 20.0%"
+    assert found.evidence[0] == "idle share by stage, in the one analysed step: 0: 40.0%, 1: 20.0%"
     assert "= 33.3% of an ideal step" in found.evidence[1]
     assert "pipeline_bubble" not in stages_that_compute(98, 96)
     assert "pipeline_bubble" not in stages_that_compute(60)

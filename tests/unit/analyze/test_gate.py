@@ -4,7 +4,15 @@ import pytest
 from tests.synthetic import MS, Job, capture, uniform
 
 from meshscope.analyze.diagnosis import diagnose
-from meshscope.analyze.gate import METRICS, Budget, check, exit_code, load_budgets, to_rows
+from meshscope.analyze.gate import (
+    METRICS,
+    Budget,
+    check,
+    exit_code,
+    load_budgets,
+    to_markdown,
+    to_rows,
+)
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.layout import ParallelLayout
 
@@ -36,7 +44,7 @@ def test_budgets_are_read_in_their_order(tmp_path):
     ("text", "part"),
     [
         ("", "no [budget] table"),
-        ("[budget]\n", "no [budget] table"),
+        ("[budget]\n", "holds no bound"),
         ("budget = 3", "no [budget] table"),
         ("[budget]\nmfu = ", "is not TOML"),
         ("[budget]\nspeed = { min = 1 }", "unknown metric"),
@@ -46,7 +54,8 @@ def test_budgets_are_read_in_their_order(tmp_path):
         ("[budget]\nmfu = { min = true }", "min is not a number"),
         ("[budget]\nmfu = { min = 'x' }", "min is not a number"),
         ("[budget]\nmfu = { max = nan }", "max is not a number"),
-        ("[budget]\nmfu = { min = 2, max = 1 }", "min is above max"),
+        ("[budget]\nmfu = { min = 0.2, max = 0.1 }", "min is above max"),
+        ("[budget]\nbubble_frac = { max = 30 }", "max = 30 is no share"),
     ],
 )
 def test_a_budget_that_means_nothing_is_refused(tmp_path, text, part):
@@ -103,3 +112,12 @@ def test_a_verdict_says_what_was_measured_and_wanted(result):
 def test_every_metric_of_a_budget_is_measured(result):
     """A metric could be allowed in budgets but never be filled in."""
     assert set(METRICS) <= set(result.metrics)
+
+
+def test_checks_as_a_table(result):
+    """A comment on a change would show plain lines in one paragraph."""
+    budgets = (Budget(metric="mfu", min=0.4), Budget(metric="bubble_frac", max=0.9))
+    rows = to_markdown(check(result, budgets)).splitlines()
+    assert len({row.count("|") for row in rows}) == 1
+    assert rows[2] == "| mfu | 0.4 | – | – | unknown |"
+    assert rows[3].endswith("| pass |")

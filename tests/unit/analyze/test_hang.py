@@ -200,6 +200,43 @@ def test_a_job_killed_at_work_is_not_called_hung():
     assert "did not arrive" not in finding.claim
 
 
+def sends(*, later_span_ns=0, rank_2_waits=True):
+    """Return a capture of ours in which 0 and 1 send to each other and neither receives.
+
+    Rank 2 waits for a transfer from 1. A span of rank 1 ends at ``later_span_ns``.
+    """
+    transfer = {"group_id": "p", "issue_ns": 300, "start_ns": 300, "end_ns": None, "seq": 1}
+    rows = [
+        {**transfer, "rank": 0, "peer": 1, "direction": "send", "event_id": 1},
+        {**transfer, "rank": 1, "peer": 0, "direction": "send", "event_id": 1},
+    ]
+    if rank_2_waits:
+        rows.append({**transfer, "rank": 2, "peer": 1, "direction": "recv", "event_id": 1})
+    return dumped(
+        {"p": (0, 1, 2)},
+        dict.fromkeys(((rank, "p") for rank in range(3)), (0, None)),
+        [],
+        rows,
+        origin="meshscope",
+        span=[{"rank": 1, "kind": "forward", "start_ns": 0, "dur_ns": later_span_ns}],
+    )
+
+
+@pytest.mark.parametrize("rank_2_waits", [True, False])
+def test_two_ranks_that_send_to_each_other_are_told_as_a_circle(rank_2_waits):
+    """A deadlock of blocking sends would pass for a crash, or blame one of the two."""
+    graph = wait_graph(sends(rank_2_waits=rank_2_waits))
+    assert graph.absent == ()
+    assert graph.ring == (0, 1)
+
+
+def test_a_rank_that_worked_on_after_its_send_does_not_stand_in_it():
+    """A rank that hangs somewhere else would pass as a victim, for its sends were buffered."""
+    graph = wait_graph(sends(later_span_ns=400))
+    assert graph.absent == (1,)
+    assert graph.ring == ()
+
+
 @pytest.mark.parametrize("case", [{"progress": False}, {"missing": False}])
 def test_unseen_ends_alone_are_no_hang(case):
     """Gradient reductions that nobody waits for in Python would look as if they hung."""

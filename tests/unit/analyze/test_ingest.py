@@ -181,6 +181,17 @@ def test_traces_are_analysed_where_nothing_can_be_kept(source, tmp_path, monkeyp
     assert "not kept" in said[0]
 
 
+@pytest.mark.parametrize("below", ["file", "file/below", "/proc/nothing"])
+def test_a_folder_of_runs_that_cannot_be_one_costs_the_keeping_alone(source, tmp_path, below):
+    """A slip in the name of the folder of runs would end an analysis before it began."""
+    (tmp_path / "file").write_text("")
+    said = []
+    trace = open_run(source, Keeping(runs_dir=tmp_path / below), said.append)
+    assert trace.row_count("kernel") == 40 * RANKS
+    (line,) = said
+    assert "not kept" in line
+
+
 def test_a_source_that_may_not_be_read_is_an_error(source, keeping, monkeypatch):
     """It would be said that the folder of runs cannot be written."""
 

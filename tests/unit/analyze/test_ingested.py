@@ -1,7 +1,9 @@
 """Traces of other tools kept as run directories."""
 
 import dataclasses
+import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ from meshscope.analyze import diagnose, load_trace
 from meshscope.analyze.exchange import diagnosis_to_json
 from meshscope.analyze.ingested import find_ingested, run_name, write_ingested
 from meshscope.analyze.table_folder import drafted
-from meshscope.probe.schema.errors import MeshscopeError
+from meshscope.probe.schema.errors import FormatVersionError, MeshscopeError, RunDirectoryError
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.rundir import list_runs
 
@@ -104,3 +106,19 @@ def test_what_a_killed_program_left_is_removed(trace, tmp_path: Path):
 def test_runs_have_names_that_people_recognise(source, name):
     """If this fails, a run is a hash, or its name is none that a folder may have."""
     assert run_name(source) == name
+
+
+def test_a_run_of_another_format_is_refused(trace, tmp_path):
+    """Tables whose columns mean something else would be read as ours."""
+    manifest = store(trace, tmp_path) / "manifest.json"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "format_version": 99}))
+    with pytest.raises(FormatVersionError, match="99"):
+        load_trace(manifest.parent)
+
+
+def test_a_run_without_its_tables_says_so(trace, tmp_path):
+    """A sound manifest would be called damaged, and the user would look in the wrong place."""
+    run = store(trace, tmp_path)
+    shutil.rmtree(run / "tables")
+    with pytest.raises(RunDirectoryError, match="its tables are missing"):
+        load_trace(run)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from meshscope.analyze.labels import class_label
+from meshscope.analyze.labels import class_label, place_words
 from meshscope.analyze.ledger import CLASSES, REFINED
 
 
@@ -24,3 +24,16 @@ def test_no_two_classes_share_their_words():
     """If this fails, two bars of one waterfall cannot be told apart."""
     words = [class_label(name) for name in ("useful", "kernel_inefficiency", *CLASSES, *REFINED)]
     assert len(set(words)) == len(words)
+
+
+@pytest.mark.parametrize(
+    ("where", "words"),
+    [
+        ({"rank": 3, "steps": [5, 5]}, "rank 3, step 5"),
+        ({"axis": "pp", "link": "5<->9", "steps": [4, 7]}, "PP axis, link 5<->9, steps 4 to 7"),
+        ({}, ""),
+    ],
+)
+def test_a_place_has_words(where, words):
+    """Fails when one step is shown as a range, or a place by its keys."""
+    assert place_words(where) == words

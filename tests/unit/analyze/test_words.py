@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from meshscope.analyze.words import counted, is_missing, sentence
+from meshscope.analyze.words import counted, is_missing, joined, opened, sentence
 
 
 def test_numbers_agree_with_their_nouns():
@@ -16,6 +16,13 @@ def test_a_clause_becomes_one_sentence():
     """If this fails, limits from different parts look unlike each other."""
     assert sentence("rank 3 is lost") == "Rank 3 is lost."
     assert sentence("Done.") == "Done."
+    assert (opened("rank 3"), opened("")) == ("Rank 3", "")
+
+
+def test_items_become_a_list_in_a_sentence():
+    """Fails when a list of two has a comma, or one of three none."""
+    assert [joined("abc"[:count]) for count in (1, 2, 3)] == ["a", "a and b", "a, b and c"]
+    assert joined(["x", "y", "z"], "or") == "x, y or z"
 
 
 @pytest.mark.parametrize("value", [None, float("nan"), np.float64("nan"), pd.NA])

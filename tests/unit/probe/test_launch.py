@@ -163,6 +163,16 @@ def test_a_killed_rank_is_named_and_keeps_its_records(tmp_path, capfd):
     assert read_run(tmp_path / "a").tables["step"].num_rows == 3
 
 
+def test_the_exception_that_ended_a_rank_is_kept(tmp_path):
+    """Fails when a capture cannot tell an exception, or Ctrl-C, from the end of the training."""
+    code = f"{TRAIN}\nraise LookupError('secret')"
+    assert run(python(code), tmp_path, "a", environment=RANK) == 1
+    assert run(python(TRAIN), tmp_path, "b", environment=RANK) == 0
+    ended_by = [read_run(tmp_path / name).rank_manifests[0]["ended_by"] for name in "ab"]
+    assert ended_by == ["LookupError", None]
+    assert "secret" not in (tmp_path / "a" / "rank00000" / "manifest.json").read_text()
+
+
 def test_a_command_that_does_not_exist(tmp_path, capfd):
     """Fails when a typing error shows as a traceback, is blamed on the launcher, or leaves an empty run."""
     assert run(["no-such-program-of-a-test"], tmp_path, "a") == 127

@@ -206,3 +206,11 @@ def test_an_odd_training_step_is_none(run, said):
     in_attempts(run, [(0, 0, 10), (1, 0, 10)])
     change(run, 0, 1, annotations={"launch": "launch", "training_step": said})
     assert [row["training_step"] for row in attempts_of(run)] == [None]
+
+
+@pytest.mark.parametrize("facts", [{"started_unix_ns": -(10**30)}, {"closed_unix_ns": 10**30}])
+def test_times_that_fit_no_column_do_not_hide_the_run(run, facts):
+    """A damaged time in one manifest would make the whole run unreadable."""
+    record(run, 0, 4)
+    change(run, 0, 1, **facts)
+    assert read_run(run).tables["attempt"].num_rows == 1
