@@ -19,7 +19,7 @@ from .offline import Tested, budgets_of, run_tests
 from .results import DetectionResult
 from .runs import SURE, runs_of, slow_steps
 from .settings import DetectionSettings
-from .slow_part import against_rest, measured_on, slow_part
+from .slow_part import measured_on, slow_part
 from .verdict import Evidence, RankVerdict
 from .window import Scored, Window, mean_over_steps
 
@@ -209,7 +209,10 @@ def _calm(grid: Grid, position: int, scored: Scored, settings: DetectionSettings
     verdict = _level(grid, position, scored, settings)
     series, doubt = scored.peers[:, position], scored.doubt
     if not np.isfinite(series).any():
-        series = against_rest(scored.own[:, position], np.zeros(len(series), dtype=bool), np.median)
+        series = scored.own[:, position]
+        series = series - (
+            np.median(series[np.isfinite(series)]) if np.isfinite(series).any() else 0
+        )
     # One that is slow every other step has a noise of its own that hides this.
     deviation = float(np.median(doubt.step))
     slow = slow_steps(series, SURE * deviation, deviation, doubt.noise.inflation)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -15,6 +13,9 @@ from .offline import Tested
 from .runs import slow_steps
 from .stretches import SHORTEST, raised_part
 from .window import Scored
+
+_ROUNDS = 2
+"""Outside of the stretch that a test points at there may be other slow steps, which are no past."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +44,14 @@ def slow_part(scored: Scored, tested: Tested, position: int) -> SlowPart:
     peak = tested.past if by_past else tested.peers
     found = np.zeros(len(scored.own), dtype=bool)
     found[peak.first[position] : peak.last[position] + 1] = True
-    series = scored.own[:, position] if by_past else scored.peers[:, position]
-    if by_past:
-        series = against_rest(series, found, np.median)
-    slow = _steps_of(series, found, scored.doubt, position)
-    if by_past:
-        series = against_rest(series, slow, np.mean)
-    return SlowPart(series, slow, by_past)
+    if not by_past:
+        series = scored.peers[:, position]
+        return SlowPart(series, _steps_of(series, found, scored.doubt, position), by_past)
+    slow = found
+    for _ in range(_ROUNDS):
+        series = _against_rest(scored.own[:, position], slow)
+        slow = _steps_of(series, found, scored.doubt, position)
+    return SlowPart(_against_rest(scored.own[:, position], slow), slow, by_past)
 
 
 def _steps_of(series: FloatArray, found: BoolArray, doubt: Doubt, position: int) -> BoolArray:
@@ -72,13 +74,11 @@ def measured_on(part: SlowPart, doubt: Doubt, position: int) -> Measured:
     return Measured(slowdown=part.mean, error=float(error), degrees=doubt.noise.degrees)
 
 
-def against_rest(
-    own: FloatArray, slow: BoolArray, centre: Callable[[FloatArray], np.floating[Any]]
-) -> FloatArray:
-    """Return own scores against a centre of those outside of the slow steps.
+def _against_rest(own: FloatArray, slow: BoolArray) -> FloatArray:
+    """Return own scores against the mean of those outside of the slow steps.
 
     Own scores are relative to the mean of the window, which holds the slow steps.
     """
     rest = own[~slow & np.isfinite(own)]
-    usual = 1.0 + float(centre(rest)) if len(rest) else 1.0
+    usual = 1.0 + float(rest.mean()) if len(rest) else 1.0
     return (1.0 + own) / usual - 1.0

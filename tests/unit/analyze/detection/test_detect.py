@@ -192,3 +192,11 @@ def test_every_suspect_is_slow_and_likely():
         for verdict in window(fault, steps=50, seed=60 + seed, work_cv=0.35).suspects:
             assert verdict.slowdown > 0
             assert verdict.confidence * (1 + len(verdict.ambiguous_with)) >= 0.5
+
+
+def test_more_slow_steps_than_healthy_ones_are_not_the_past():
+    """Fails when a rank that is slow most of the time is told against its own slow steps."""
+    layout = ParallelLayout(pp=2)
+    (verdict,) = window(Fault(rank=1, factor=1.3, start=10), layout=layout).suspects
+    assert verdict.slow_steps == ((10, 39),)
+    assert verdict.slowdown == pytest.approx(0.3, abs=0.02)
