@@ -28,6 +28,7 @@ from .causes import (
     sequence_effect,
     suspects_of,
     with_experts,
+    with_rest,
     without_slow_clocks,
 )
 from .communication import CommunicationEvents
@@ -46,6 +47,7 @@ from .trace import Trace
 from .words import counted
 
 MAX_SUSPECTS = 4
+"""Slow ranks that are causes of their own; those beyond are one cause."""
 MIN_Z = 4.0
 """Robust z from which a rank's excess is more than noise (false alarms ~ 3e-5 a rank)."""
 MIN_Z_IF_LAST = 2.0
@@ -117,8 +119,8 @@ def attribute(
     excess = dict(zip(slow["rank"].tolist(), slow["excess_ns"].tolist(), strict=True))
     slowdowns = dict(zip(slow["rank"].tolist(), slow["slowdown"].tolist(), strict=True))
     by_experts = explained_by_experts(events.frame, slowdowns)
-    suspects = with_experts(trace, suspects_of(trace, excess, MAX_SUSPECTS), by_experts)
-    slow_ranks = SlowRanks(suspects, clocks)
+    suspects = with_experts(trace, suspects_of(trace, excess), by_experts)
+    slow_ranks = SlowRanks(with_rest(suspects, MAX_SUSPECTS), clocks)
     players, overlaps = find_players(trace, program, ledger, work, expected, slow_ranks)
     # Not needed any more, and as large as the replays that follow.
     del work, peers, sequence, expected, clocks
@@ -132,6 +134,14 @@ def attribute(
         waiting=_wait_account(ledger, waiting),
         detection=detection,
     )
+
+
+def without_blame(ranks: list[int], limits: tuple[str, ...]) -> Attribution:
+    """Return the attribution of a capture in which no rank can be compared with its peers."""
+    unknown = ("excess_ns", "peer_ns", "slowdown", "z")
+    table = pd.DataFrame({"rank": ranks, "peer_class": range(len(ranks)), "peers": 0})
+    table = table.assign(**dict.fromkeys(unknown, np.nan), suspect=False, clock_ns=0.0)
+    return Attribution(ranks=table, limits=limits)
 
 
 def _expected(
@@ -223,7 +233,8 @@ def _clock_by_rank(work: Work, rank: pd.Series) -> FloatArray:
     return rank.map(mean).fillna(0.0).to_numpy(np.float64)
 
 
-def _limits(work: Work, program: Program, events: CommunicationEvents) -> list[str]:
+def untold(events: CommunicationEvents) -> list[str]:
+    """Return why no causes are told; nothing where they are."""
     limits = []
     if events.unseen_frac > MAX_UNSEEN:
         limits.append(
@@ -235,6 +246,11 @@ def _limits(work: Work, program: Program, events: CommunicationEvents) -> list[s
             "ranks waited for others that are not in the capture: "
             "what repairing a cause returns is not known"
         )
+    return limits
+
+
+def _limits(work: Work, program: Program, events: CommunicationEvents) -> list[str]:
+    limits = untold(events)
     sizes = Counter(work.peer_class.values())
     alone = [rank for rank, own in work.peer_class.items() if sizes[own] < 2]
     if alone:

@@ -209,6 +209,19 @@ def is_compiling() -> Callable[[], bool]:
     return test
 
 
+def is_in_autograd() -> Callable[[], bool]:
+    """Return the test for being called by autograd, on whatever thread it runs a backward.
+
+    Where this torch cannot tell, it holds everywhere.
+    """
+    import torch
+
+    task_of_thread = getattr(torch._C, "_current_graph_task_id", None)
+    if task_of_thread is None:
+        return lambda: True
+    return lambda: task_of_thread() != -1
+
+
 def data_loader_iterator_class() -> Any:
     """Return the base class of data loader iterators.
 

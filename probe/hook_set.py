@@ -105,15 +105,18 @@ class HookSet:
             self._remove(name)
 
     def silence(self) -> None:
-        """Leave every patch in place, and have none of them record any more."""
-        for hook in self._installed.values():
+        """Leave every patch in place, and have none of them record any more; any thread."""
+        for hook in list(self._installed.values()):
             hook.source.on = False
 
     def _step_ended(self) -> None:
         for name in ("collectives", "device_times", "collective_times"):
             hook = self._installed.get(name)
             if isinstance(hook, CollectiveHook | DeviceTimes | CollectiveTimes):
-                hook.step_ended()
+                try:
+                    hook.step_ended()
+                except Exception as error:  # noqa: BLE001 - counted; the others still act
+                    hook.source.failed(error)
 
     def _make(self, name: str) -> Hook:
         capture, watch = self._capture, self._watch

@@ -3,9 +3,9 @@
 With ``--dormant`` the rank opens its control socket only, and records when asked.
 
 A rank is recorded by one process: the first one that has the rank's variables
-and imports torch. It leaves its pid in the environment, by which ``bootstrap``
+and imports torch. It leaves its mark in the environment, by which ``bootstrap``
 knows the processes that it spawns (data loader workers, compile workers): they
-inherit the rank's variables and must leave its capture alone.
+inherit the rank's variables and must leave its capture alone, also once it is detached.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import sys
 
-from .identity import DORMANT_VARIABLE, OWNER_VARIABLE
+from .identity import ATTACHED_VARIABLE, DORMANT_VARIABLE, is_launcher, process_mark
 from .imports import ImportWatch
 
 
@@ -26,12 +26,14 @@ class _Stderr:
 
 
 def when_torch_is_imported() -> None:
-    """Attach as soon as torch is imported."""
+    """Attach as soon as torch is imported, unless this is a launcher of ranks."""
+    if is_launcher(sys.orig_argv):
+        return
     watch = ImportWatch()
 
     def attach() -> None:
         watch.stop()
-        os.environ[OWNER_VARIABLE] = str(os.getpid())
+        os.environ[ATTACHED_VARIABLE] = process_mark(os.environ)
         from . import api
 
         api.stand_by()

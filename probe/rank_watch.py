@@ -12,6 +12,8 @@ from __future__ import annotations
 import os
 import select
 import threading
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from .clock import now_ns
@@ -29,11 +31,13 @@ class RankWatch:
 
     Args:
         run_path: The run directory; its ranks may come later.
+        before: Parts of ranks that others have started: their processes may have gone long
+            ago, and others may have got their ids.
     """
 
-    def __init__(self, run_path: Path) -> None:
+    def __init__(self, run_path: Path, before: Iterable[Path] = ()) -> None:
         self._run_path = run_path
-        self._known: set[Path] = set()
+        self._known = set(before)
         self._open: dict[int, Path] = {}
         self._poll = select.poll()
         self._stopped = threading.Event()
@@ -54,9 +58,10 @@ class RankWatch:
         self.stop()
 
     def start(self) -> None:
-        """Begin to watch; where the system has no pidfd, nothing is noted."""
+        """Begin to watch; where the system has no pidfd or no thread, nothing is noted."""
         if hasattr(os, "pidfd_open"):
-            self._thread.start()
+            with suppress(RuntimeError):
+                self._thread.start()
 
     def stop(self) -> None:
         """Note the ranks that have ended by now, and let go of the others."""

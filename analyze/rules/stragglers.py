@@ -17,7 +17,7 @@ from ..effects import excess_by_class
 from ..ledger import COMPUTE_CLASSES, STALLS, UNATTRIBUTED, UNSEPARATED
 from ..results import Cause, Finding, Where
 from ..words import counted, opened
-from .grading import MIN_COST, severity
+from .grading import MIN_COST, hidden_note, severity
 from .slow_steps import Slowness, detected, slow_steps, slowness, usual, verdict_on
 
 MIN_HIDDEN_EXCESS = 0.05
@@ -108,8 +108,7 @@ def _straggler(account: Account, own: dict[Hashable, Any], cause: Cause | None) 
     note, cost = "", excess_ns / account.windows.step_time_ns
     if cause is not None:
         cost = max(cause.share_frac, cause.removal_gain_frac)
-        if cause.removal_gain_frac < MIN_COST:
-            note = "; repairing it alone returns nothing, because another cause hides it"
+        note = hidden_note(cause)
     return Finding(
         kind=FindingKind.STRAGGLER_RANK,
         severity=severity(cost),

@@ -22,10 +22,20 @@ def _run_hidden_sitecustomize() -> None:
     spec.loader.exec_module(module)
 
 
+def _is_of_another() -> bool:
+    """Tell whether a parent has left its mark, as ``meshscope.probe.identity`` writes it.
+
+    Not imported from there: most processes that come here are no ranks.
+    """
+    pid, _, rank = os.environ.get("MESHSCOPE_ATTACHED_PID", "").partition(" ")
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
+    own_rank = "/".join(os.environ.get(name, "") for name in names)
+    return pid not in ("", str(os.getpid())) and rank in ("", own_rank)
+
+
 def _attach_if_rank() -> None:
-    """Attach where RANK is set and no parent process records this rank already."""
-    own_pid = str(os.getpid())
-    if "RANK" not in os.environ or os.environ.get("MESHSCOPE_OWNER_PID", own_pid) != own_pid:
+    """Attach where RANK is set and no parent process was attached as this rank already."""
+    if "RANK" not in os.environ or _is_of_another():
         return
     if os.environ.get("MESHSCOPE_DISABLE", "") not in ("", "0"):
         return

@@ -151,7 +151,7 @@ class RankTraces:
 
     def _listen(self) -> None:
         if self._remove_listener is None:
-            self._remove_listener = self._control.listeners.add(self._step_begins)
+            self._remove_listener = self._control.listeners.add(self._step_begins, self._hooks_gone)
 
     def _step_begins(self, step: int) -> None:
         """Start or stop; on the training thread, between two steps."""
@@ -167,6 +167,22 @@ class RankTraces:
         elif order.stage is Stage.MISSED and order.trace is not None:
             order.trace.discard()
         if order.stage in _OVER and self._remove_listener is not None:
+            self._remove_listener()
+            self._remove_listener = None
+
+    def _hooks_gone(self) -> None:
+        """Throw away what is being recorded, as no step border comes any more that would end it.
+
+        What Kineto's client was told to record, it ends by itself.
+        """
+        order = self._order
+        if order is None:
+            return
+        if order.stage not in (*_OVER, Stage.WRITING):
+            order.stage = Stage.MISSED
+        if order.trace is not None:
+            order.trace.discard()
+        if self._remove_listener is not None:
             self._remove_listener()
             self._remove_listener = None
 

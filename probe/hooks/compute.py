@@ -8,6 +8,10 @@ test and one Python frame; torch's global module hooks would push every module
 of the model onto the slow call path. Losses that are plain functions and ops
 between modules are not seen. Gradient clipping is recorded where the training
 code calls it through its module.
+
+Threads that run modules for something else (transforms of a prefetch) are left out: once a
+thread has run a backward, forwards are those of threads that do, and a recomputation is
+what autograd itself calls.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from __future__ import annotations
 from functools import wraps
 from typing import Any
 
-from ..compat import is_compiling
+from ..compat import is_compiling, is_in_autograd
 from ..schema.terms import SpanKind
 from .base import Capture, Patches, Place, compute_span
 
@@ -47,16 +51,19 @@ class ComputeHook:
 
     def _wrap_module_call(self, original: Any) -> Any:
         source, activity, compiling = self.source, self._activity, is_compiling()
+        in_autograd = is_in_autograd()
 
         def module_call(module: Any, /, *args: Any, **kwargs: Any) -> Any:
             # The tracer of torch.compile must see the original only.
             if not activity.listen or compiling() or not source.on:
                 return original(module, *args, **kwargs)
             around = activity.place
-            if around is None:
+            if around is None and activity.trains_here():
                 place = Place(SpanKind.FORWARD, microbatch=activity.microbatch)
-            else:
+            elif around is not None and in_autograd():
                 place = around._replace(kind=SpanKind.RECOMPUTE)
+            else:
+                return original(module, *args, **kwargs)
             return compute_span(source, place, original, (module, *args), kwargs)
 
         return wraps(original)(module_call)
@@ -66,7 +73,10 @@ class ComputeHook:
 
         @wraps(original)
         def backward(*args: Any, **kwargs: Any) -> Any:
-            if activity.place is not None or compiling() or not source.on:
+            if compiling() or not source.on:
+                return original(*args, **kwargs)
+            activity.backward_begins()
+            if activity.place is not None:
                 return original(*args, **kwargs)
             place = Place(SpanKind.BACKWARD, microbatch=activity.microbatch)
             try:

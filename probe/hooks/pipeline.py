@@ -98,14 +98,21 @@ class PipelineHook:
 
         @wraps(original)
         def loss(schedule: Any, stage: Any, *args: Any, **kwargs: Any) -> Any:
-            place = None
-            if source.on and stage.is_last and schedule._loss_fn is not None:
-                place = self._place("loss", stage, args[2:], kwargs)
+            place = self._loss_place(schedule, stage, args, kwargs) if source.on else None
             if place is None:
                 return original(schedule, stage, *args, **kwargs)
             return compute_span(source, place, original, (schedule, stage, *args), kwargs)
 
         return loss
+
+    def _loss_place(self, schedule: Any, stage: Any, args: Any, kwargs: Any) -> Place | None:
+        try:
+            if not stage.is_last or schedule._loss_fn is None:
+                return None
+        except Exception as error:  # noqa: BLE001 - counted; training goes on
+            self.source.failed(error)
+            return None
+        return self._place("loss", stage, args[2:], kwargs)
 
     def _place(self, method: str, stage: Any, args: Any, kwargs: Any) -> Place | None:
         try:

@@ -153,7 +153,10 @@ class StepHook:
         recorder.step += 1
         capture.activity.microbatch = 0
         for act in self._at_end:
-            act()
+            try:
+                act()
+            except Exception as error:  # noqa: BLE001 - counted; the others still act
+                self.source.failed(error)
         if self._memory is not None:
             self._memory.sample(MemoryPhase.STEP_START)
         capture.meter.add_border(now_ns() - entered_ns)

@@ -35,7 +35,7 @@ and what to call at the end. A plain tuple, because one is made for each call.""
 
 
 class PendingWorks:
-    """Operations whose end is still looked for, oldest first.
+    """Operations whose end is still looked for, oldest first; any thread may issue and wait.
 
     Attributes:
         by_work: They by the identity of their handle.
@@ -78,7 +78,10 @@ class PendingWorks:
             self._by_address[address] = key
         self._held_bytes += size_bytes
         while self._held_bytes > self._most_bytes or len(self.by_work) > self._most:
-            self._give_up(next(iter(self.by_work)))
+            oldest = self._oldest()
+            if oldest is None:
+                break
+            self._give_up(oldest)
 
     def take(self, work: Any) -> _Pending | None:
         """Return the operation of a handle and forget it; None for an unknown one."""
@@ -98,8 +101,11 @@ class PendingWorks:
     def step_ended(self) -> None:
         """Give up what was issued before the step that has just ended."""
         oldest = self._capture.recorder.step - 1
-        for key in [key for key, pending in self.by_work.items() if pending[4] < oldest]:
-            self._give_up(key)
+        # A list of the keys is made in one go, whatever other threads add meanwhile.
+        for key in list(self.by_work):
+            pending = self.by_work.get(key)
+            if pending is not None and pending[4] < oldest:
+                self._give_up(key)
 
     def clear(self) -> None:
         """Give up everything."""
@@ -108,6 +114,13 @@ class PendingWorks:
         self.by_work.clear()
         self._by_address.clear()
         self._held_bytes = 0
+
+    def _oldest(self) -> int | None:
+        """Return the oldest; None if there is none, or another thread changes them right now."""
+        try:
+            return next(iter(self.by_work), None)
+        except RuntimeError:
+            return None
 
     def _give_up(self, key: int) -> None:
         if self._forget(key) is not None:
@@ -118,9 +131,10 @@ class PendingWorks:
         if pending is None:
             return None
         self._held_bytes -= pending[2]
+        by_address = self._by_address
         for address in pending[3]:
-            if self._by_address.get(address) == key:
-                del self._by_address[address]
+            if by_address.get(address) == key:
+                by_address.pop(address, None)
         return pending
 
 

@@ -52,3 +52,18 @@ def test_a_rank_without_a_sound_manifest_is_no_reason_to_stop(tmp_path):
     watch.start()
     watch.stop()
     assert not list(tmp_path.glob(f"*/{ENDED_NAME}"))
+
+
+def test_parts_of_earlier_launches_are_left_alone(tmp_path):
+    """Fails if the end of a stranger that has got the id of an old rank is noted as that rank's."""
+    with subprocess.Popen(WAIT, stdin=subprocess.PIPE) as stranger:
+        old = rank_of(tmp_path, 0, pid=stranger.pid)
+        watch = RankWatch(tmp_path, [old])
+        watch.start()
+        rank_of(tmp_path, 1)
+        while watch.watched < 1:
+            sleep(0.01)
+        stranger.kill()
+        stranger.wait()
+        watch.stop()
+    assert not (old / ENDED_NAME).exists()

@@ -105,6 +105,24 @@ def test_a_promise_can_be_taken_back_at_any_time(rank, run_path):
     assert list(raw_traces(run_path)) == []
 
 
+@pytest.mark.parametrize("is_called_off", [False, True])
+def test_a_recording_that_is_switched_off_ends_its_trace(rank, run_path, is_called_off):
+    """Fails if the profiler runs on until memory is full, as no border comes any more to stop it."""
+    rank.prepare(6)
+    rank.traces.commit({"ticket": "t"})
+    rank.train()
+    assert torch._C._autograd._profiler_enabled()
+    if is_called_off:
+        rank.traces.disarm({"ticket": "t"})
+    rank.listeners.hooks_gone(rank.errors.append)
+    assert not torch._C._autograd._profiler_enabled()
+    assert rank.stage() == Stage.MISSED
+    assert list(raw_traces(run_path)) == []
+    rank.prepare(9, ticket="next")
+    rank.listeners.hooks_gone(rank.errors.append)
+    assert rank.stage("next") == Stage.MISSED, "it would be waited for"
+
+
 def test_steps_that_have_begun_are_refused(rank):
     """Fails if ranks record different steps because one was ahead."""
     with pytest.raises(Refusal, match="step 5 has begun"):
