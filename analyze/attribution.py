@@ -16,6 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from meshscope.probe.schema.listing import listed
+
 from .causes import (
     Overlap,
     Player,
@@ -110,7 +112,7 @@ def attribute(
     expected = _expected(work, ranks, Expected(peers, sequence), detection)
     ranks = _compared(work, expected.work_ns)
     ranks["suspect"] = _is_suspect(ranks, waits, measured, detection) & (not hidden)
-    limits = tuple(_limits(work, program, events))
+    limits = (*_limits(work, program, events), *_slow_together(detection))
     if hidden or events.lonely_frac > MAX_LONELY:
         return Attribution(ranks=ranks, limits=limits, detection=detection)
     slow = ranks[ranks["suspect"]]
@@ -267,6 +269,21 @@ def _limits(work: Work, program: Program, events: CommunicationEvents) -> list[s
             "(overlapping waits of several threads, or a wrong clock)"
         )
     return limits
+
+
+def _slow_together(detection: DetectionResult | None) -> list[str]:
+    """Say that all ranks became slower, which no comparison between them shows."""
+    job = None if detection is None else detection.together
+    if job is None:
+        return []
+    steps = listed(
+        f"{first} to {last}" if last > first else f"{first}" for first, last in job.slow_steps
+    )
+    return [
+        f"all ranks take {job.slowdown:.1%} longer for their own work in steps {steps} than in the others, "
+        "which is blamed on none of them: compare what changed there for the whole job (sequence lengths, "
+        "clocks, code)"
+    ]
 
 
 def _wait_account(ledger: Ledger, waiting: FloatArray) -> WaitAccount:
