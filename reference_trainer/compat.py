@@ -7,6 +7,7 @@ new torch version fails in the test suite and not in the middle of a run. Two
 collectives have a new name since torch 2.13, and warn under the old one.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -107,9 +108,26 @@ def process_group(boxed: Any) -> dist.ProcessGroup:
     return group
 
 
-def work_from_future(future: torch.futures.Future[Any]) -> Any:
-    """Return a handle whose ``wait`` ends when the future is set."""
-    return _create_work_from_future(future)
+def boxed_work(future: torch.futures.Future[Any]) -> Any:
+    """Return a handle whose ``wait`` ends when the future is set, as an operator returns it."""
+    return _create_work_from_future(future).boxed()
+
+
+def unboxed_work(boxed: Any) -> dist.Work:
+    """Return the handle that an operator returned."""
+    work: dist.Work = dist.Work.unbox(boxed)
+    return work
+
+
+def kernel_of(name: str, key: str) -> Callable[..., Any]:
+    """Return what an operator of torch.distributed does for a kind of device.
+
+    Args:
+        name: The operator, of the namespace ``c10d``.
+        key: Dispatch key of the device.
+    """
+    kernel = torch.library.get_kernel(getattr(torch.ops.c10d, name).default, key)
+    return kernel.call_boxed
 
 
 __all__ = [
@@ -123,14 +141,16 @@ __all__ = [
     "ScheduleRuntime",
     "TorchDispatchMode",
     "all_gather_single",
+    "boxed_work",
     "foreach_norm",
     "foreach_scale",
     "is_wanted",
+    "kernel_of",
     "process_group",
     "real_tensors",
     "receive_buffers",
     "reduce_scatter_single",
     "take_shapes_for_granted",
     "tree_iter",
-    "work_from_future",
+    "unboxed_work",
 ]

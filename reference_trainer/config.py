@@ -213,13 +213,6 @@ class TrainerConfig:
             remedy="Use slow_rank:mode=sleep with device.kind = cuda",
         )
 
-        _require(
-            self.device.staging == "auto" or all(f.kind != "slow_link" for f in self.faults),
-            "slow_link holds what gloo moves by itself, not what goes through host memory",
-            where="faults",
-            remedy="Set device.staging to auto",
-        )
-
     def _check_data(self) -> None:
         _require(
             not self.data.text or self.model.vocab >= _BYTE_VALUES,
@@ -253,26 +246,10 @@ class TrainerConfig:
                 where=fault.where,
                 remedy="Choose a lower one, or set moe.experts",
             )
-        for axis, change, scatters in (
-            ("dp", "data_parallel.zero to 0", self.data_parallel.zero > 0),
-            ("tp", "tensor.sequence_parallel to false", self.tensor.sequence_parallel),
-        ):
-            _require(
-                not scatters or all(fault.axis != axis for fault in self.faults),
-                f"slow_link cannot hold the reduce-scatters of gloo along axis {axis}",
-                where="faults",
-                remedy=f"Set {change}, or choose another axis",
-            )
         uneven = any(fault.kind == "sequence_imbalance" for fault in self.faults)
         _require(
             not uneven or (self.data.documents == "long_tail" and self.pace.layer_ms > 0),
             "sequence_imbalance scales the pace of blocks with packed documents",
             where="faults",
             remedy="Set data.documents to long_tail and pace.layer_ms to a time",
-        )
-        _require(
-            self.context.form != "ring" or all(fault.axis != "cp" for fault in self.faults),
-            "slow_link holds collectives, and a ring has none along axis cp",
-            where="faults",
-            remedy="Set context.form to all_to_all, or choose another axis",
         )

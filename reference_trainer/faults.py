@@ -99,7 +99,7 @@ class FaultInjector:
         """Make what faults need before the first step, and take it away after the last."""
         for fault in self._faults.of("gc_pause"):
             self._pauses[fault] = GarbagePause(fault.delay_ns)
-        self.links.install(mesh.pp)
+        self.links.install()
         self._start_duty_cycles(place, comm, mesh)
         for fault in self._faults.all:
             if fault.spec.kind == "gc_pause" and fault.rank is not None:
