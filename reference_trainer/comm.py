@@ -190,13 +190,19 @@ class Communicator:
         first, second = tensor.tolist()
         return first, second
 
-    def read_sum(self, tensor: Tensor) -> float:
-        """Sum one number over all ranks and read it, which waits for everybody and the device."""
+    def least(self, value: int, device: torch.device) -> int:
+        """Return the least of the values of all ranks."""
+        tensor = torch.tensor([value], dtype=torch.int64, device=device)
+        dist.all_reduce(tensor, op=dist.ReduceOp.MIN, async_op=True).wait()
+        return int(tensor.item())
+
+    def sum_of_all(self, tensor: Tensor) -> Tensor:
+        """Return the sum of a tensor over all ranks of the job, which waits for everybody."""
         total = tensor.detach().clone()
         begin_ns = now_ns()
         dist.all_reduce(total, async_op=True).wait()
         self.waited_ns += now_ns() - begin_ns
-        return float(total.item())
+        return total
 
     def _nothing(self) -> Pending:
         """Return what is complete already."""

@@ -240,6 +240,7 @@ class TrainerConfig:
     def _check_faults(self) -> None:
         for fault in self.faults:
             fault.check_mesh(self.layout)
+            fault.check_steps(self.train.steps)
             _require(
                 fault.kind != "hot_expert" or 0 <= fault.expert < self.moe.experts,
                 f"expert = {fault.expert} is none of the {self.moe.experts} experts of the model",
