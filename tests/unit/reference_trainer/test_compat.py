@@ -52,12 +52,11 @@ def test_the_renamed_collectives_are_those_of_this_torch(group_of_two):
 
 
 def test_a_handle_of_a_future_waits_for_it():
-    """Fails if a slow link between stages could no longer complete a receive late."""
+    """Fails if a slow link could no longer complete an operation late."""
     future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
-    work = compat.work_from_future(future)
+    boxed = compat.boxed_work(future)
     future.set_result([torch.ones(1)])
-    assert work.wait()
-    assert callable(work.boxed)
+    assert compat.unboxed_work(boxed).wait()
 
 
 class _Notes(torch.autograd.Function):
