@@ -8,12 +8,12 @@ collectives have a new name since torch 2.13, and warn under the old one.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[attr-defined]
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, ReduceScatter
 from torch.distributed.pipelining import PipelineStage
@@ -108,26 +108,25 @@ def process_group(boxed: Any) -> dist.ProcessGroup:
     return group
 
 
-def boxed_work(future: torch.futures.Future[Any]) -> Any:
-    """Return a handle whose ``wait`` ends when the future is set, as an operator returns it."""
-    return _create_work_from_future(future).boxed()
-
-
 def unboxed_work(boxed: Any) -> dist.Work:
     """Return the handle that an operator returned."""
     work: dist.Work = dist.Work.unbox(boxed)
     return work
 
 
-def kernel_of(name: str, key: str) -> Callable[..., Any]:
-    """Return what an operator of torch.distributed does for a kind of device.
+def replaced_operator(name: str) -> Callable[..., Any]:
+    """Return what still does as an operator for host memory does where that is replaced.
+
+    A saved kernel cannot be called: it would keep the interpreter lock, for which gloo's own
+    threads may wait. Dispatching releases the lock, and torch.distributed has the same kernel
+    for each kind of device; gloo serves host and CUDA memory with one backend, which looks at
+    the tensors.
 
     Args:
         name: The operator, of the namespace ``c10d``.
-        key: Dispatch key of the device.
     """
-    kernel = torch.library.get_kernel(getattr(torch.ops.c10d, name).default, key)
-    return kernel.call_boxed
+    handle: Any = getattr(torch.ops.c10d, name).default._handle
+    return partial(handle.redispatch_boxed, torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA))
 
 
 __all__ = [
@@ -141,15 +140,14 @@ __all__ = [
     "ScheduleRuntime",
     "TorchDispatchMode",
     "all_gather_single",
-    "boxed_work",
     "foreach_norm",
     "foreach_scale",
     "is_wanted",
-    "kernel_of",
     "process_group",
     "real_tensors",
     "receive_buffers",
     "reduce_scatter_single",
+    "replaced_operator",
     "take_shapes_for_granted",
     "tree_iter",
     "unboxed_work",

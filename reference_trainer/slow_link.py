@@ -20,6 +20,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any, NamedTuple
 
 import torch
@@ -29,7 +30,7 @@ from torch import Tensor
 from meshscope.probe.clock import now_ns
 from meshscope.probe.schema.terms import Axis
 
-from .compat import boxed_work, kernel_of, process_group, unboxed_work
+from .compat import process_group, replaced_operator, unboxed_work
 from .fault_plan import ResolvedFault
 from .ground_truth import Span
 from .group_members import axis_of_description
@@ -140,6 +141,58 @@ class Delay(NamedTuple):
     """Takes when it was held back."""
 
 
+class LateWork(dist.Work):
+    """An operation that completes some time after the real one.
+
+    Args:
+        inner: The real one.
+        delay: How late.
+        done: Is told when it has been waited for.
+    """
+
+    def __init__(
+        self,
+        inner: dist.Work,
+        delay: Delay,
+        done: Callable[[LateWork], None] = lambda _work: None,
+    ) -> None:
+        super().__init__()
+        self._inner = inner
+        self._delay = delay
+        self._done = done
+        self._error: RuntimeError | None = None
+        self._complete = threading.Event()
+        threading.Thread(target=self._deliver, name="slow link", daemon=True).start()
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Return when it is complete.
+
+        Raises:
+            RuntimeError: The real one has failed: a peer is gone.
+        """
+        finished = self._complete.wait(timeout.total_seconds() if timeout else None)
+        self._done(self)
+        if self._error is not None:
+            raise self._error
+        return finished
+
+    def is_completed(self) -> bool:
+        """Return whether ``wait`` would return at once."""
+        return self._complete.is_set()
+
+    def _deliver(self) -> None:
+        """Complete it when its time has come."""
+        try:
+            self._inner.wait()
+        except RuntimeError as error:  # which the waiting rank must hear of
+            self._error = error
+        else:
+            start_ns = now_ns()
+            time.sleep(self._delay.dur_ns / 1e9)
+            self._delay.log((start_ns, now_ns()))
+        self._complete.set()
+
+
 class SlowOperators:
     """Operators of torch.distributed that complete late; only operations on host memory do.
 
@@ -150,6 +203,8 @@ class SlowOperators:
     def __init__(self, delay: Callable[[Operation], Delay | None]) -> None:
         self._delay = delay
         self._library: Any = None
+        # torch holds only the part of a work that is no Python object.
+        self._running: set[LateWork] = set()
 
     def install(self) -> None:
         """Replace the operators."""
@@ -158,8 +213,8 @@ class SlowOperators:
             # torch says that a kernel is overridden, which is what is wanted.
             warnings.simplefilter("ignore", UserWarning)
             for name in _OPERATORS:
-                slow = self._slowed(kernel_of(name, "CPU"), is_message=name == "recv_")
-                self._library.impl(name, slow, "CPU", allow_override=True, with_keyset=True)
+                slow = self._slowed(replaced_operator(name), is_message=name == "recv_")
+                self._library.impl(name, slow, "CPU", allow_override=True)
 
     def remove(self) -> None:
         """Give the operators their own kernels back."""
@@ -167,20 +222,25 @@ class SlowOperators:
             self._library._destroy()
             self._library = None
 
-    def _slowed(self, kernel: Callable[..., Any], *, is_message: bool) -> Callable[..., Any]:
-        """Return what does as a kernel does, and delays the completion where the link is slow."""
+    def _slowed(self, operate: Callable[..., Any], *, is_message: bool) -> Callable[..., Any]:
+        """Return what does as an operator does, and delays the end where the link is slow."""
 
-        def slow(keyset: Any, *arguments: Any) -> Any:
+        def slow(*arguments: Any) -> Any:
             operation = _operation(arguments, is_message=is_message)
             delay = None if operation is None else self._delay(operation)
-            result = kernel(keyset, *arguments)
+            result = operate(*arguments)
             if delay is None:
                 return result
             if isinstance(result, tuple):  # what a collective has changed, and its handle
-                return (*result[:-1], _completed_late(result[-1], delay))
-            return _completed_late(result, delay)
+                return (*result[:-1], self._late(result[-1], delay))
+            return self._late(result, delay)
 
         return slow
+
+    def _late(self, boxed: Any, delay: Delay) -> Any:
+        work = LateWork(unboxed_work(boxed), delay, self._running.discard)
+        self._running.add(work)
+        return work.boxed()
 
 
 def _operation(arguments: tuple[Any, ...], *, is_message: bool) -> Operation | None:
@@ -199,23 +259,3 @@ def _operation(arguments: tuple[Any, ...], *, is_message: bool) -> Operation | N
 def _size_bytes(tensors: Tensor | list[Tensor]) -> int:
     """Return the size of one argument that holds tensors."""
     return sum(one.nbytes for one in ([tensors] if isinstance(tensors, Tensor) else tensors))
-
-
-def _completed_late(boxed: Any, delay: Delay) -> Any:
-    """Return a handle that is complete some time after a given one."""
-    work = unboxed_work(boxed)
-    complete: torch.futures.Future[Any] = torch.futures.Future()
-
-    def deliver() -> None:
-        try:
-            work.wait()
-        except RuntimeError as error:  # a peer is gone: the waiting rank must hear of it
-            complete.set_exception(error)
-            return
-        start_ns = now_ns()
-        time.sleep(delay.dur_ns / 1e9)
-        delay.log((start_ns, now_ns()))
-        complete.set_result(None)
-
-    threading.Thread(target=deliver, name="slow link", daemon=True).start()
-    return boxed_work(complete)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+import time
 
 import pytest
 import torch
@@ -15,10 +15,25 @@ from meshscope.reference_trainer import compat
 from meshscope.reference_trainer.fault_plan import parse_fault, resolve
 from meshscope.reference_trainer.faults import FaultInjector
 from meshscope.reference_trainer.ground_truth import GroundTruth
-from meshscope.reference_trainer.slow_link import Delay, Operation, SlowOperators, _completed_late
+from meshscope.reference_trainer.slow_link import Delay, LateWork, Operation, SlowOperators
 
 LAYOUT = ParallelLayout(tp=2, dp=2)
 """Ranks 0 1 | 2 3 along tp, 0 2 | 1 3 along dp."""
+
+
+class Transfer(dist.Work):
+    """Takes some time, and then fails if it is to."""
+
+    def __init__(self, takes_s, error=None):
+        super().__init__()
+        self.takes_s, self.error = takes_s, error
+
+    def wait(self):
+        """Return at the end."""
+        time.sleep(self.takes_s)
+        if self.error is not None:
+            raise self.error
+        return True
 
 
 def links_of(text, rank, layout=LAYOUT):
@@ -80,13 +95,11 @@ def test_latency_and_the_time_of_the_payload_add_up_for_the_first_operations_of_
 
 def test_the_delay_counts_from_the_completion_of_the_transfer():
     """Fails if a member that came early is let go before the link has had its time."""
-    arrived: torch.futures.Future[None] = torch.futures.Future()
     spans: list[tuple[int, int]] = []
-    late = _completed_late(compat.boxed_work(arrived), Delay(20_000_000, spans.append))
-    arrival = threading.Timer(0.03, arrived.set_result, [None])
     issue_ns = now_ns()
-    arrival.start()
-    compat.unboxed_work(late).wait()
+    late = LateWork(Transfer(0.03), Delay(20_000_000, spans.append))
+    assert not late.is_completed()
+    assert late.wait()
     assert now_ns() - issue_ns >= 50_000_000
     ((start_ns, end_ns),) = spans
     assert start_ns - issue_ns >= 30_000_000
@@ -94,12 +107,10 @@ def test_the_delay_counts_from_the_completion_of_the_transfer():
 
 
 def test_a_peer_that_is_gone_is_heard_of():
-    """Fails if a rank would wait for ever for an operation whose peer has died."""
-    arrived: torch.futures.Future[None] = torch.futures.Future()
-    late = _completed_late(compat.boxed_work(arrived), Delay(1, lambda _: None))
-    arrived.set_exception(RuntimeError("connection closed by peer"))
+    """Fails if a rank goes on, or waits for ever, when the peer of an operation has died."""
+    late = LateWork(Transfer(0.01, RuntimeError("connection closed")), Delay(1, lambda _: None))
     with pytest.raises(RuntimeError, match="connection closed"):
-        compat.unboxed_work(late).wait()
+        late.wait()
 
 
 @pytest.mark.parametrize("name", ["reduce", "gather", "scatter", "exchange"])
