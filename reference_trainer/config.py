@@ -38,6 +38,10 @@ __all__ = [
 ]
 
 _BYTE_VALUES = 256
+_MOST_RANKS = 1 << 17
+"""More than any published job has; every group of them is listed."""
+_MOST_TURNS = 1 << 15
+"""Forwards of a replica's step, four times those of MT-NLG 530B; every schedule is replayed."""
 _MOST_SEED = 10**12
 """Generators are seeded by it, times a million, in 64 bits."""
 
@@ -141,6 +145,7 @@ class TrainerConfig:
             ConfigError: The mesh does not divide the model or the batch, or a
                 setting needs another device.
         """
+        self._check_size()
         self._check_mesh()
         self.schedule.check_mesh(self.layout)
         self.schedule.check_layers(self.layout, self.model.layers)
@@ -182,6 +187,18 @@ class TrainerConfig:
             f"a {self.model.family} model can be planned, but not trained here",
             where="model.family",
             remedy="Add --dry-run, or set it to gpt",
+        )
+
+    def _check_size(self) -> None:
+        """Refuse what takes minutes to plan: groups are listed, and orders replayed."""
+        in_range(self.layout.world_size, 1, _MOST_RANKS, where="layout")
+        turns = self.stages * self.schedule.microbatches
+        _require(
+            turns <= _MOST_TURNS,
+            f"{self.schedule.microbatches} on each of {self.stages} stages are "
+            f"{turns:,} forwards in a step, more than {_MOST_TURNS:,}",
+            where="schedule.microbatches",
+            remedy=f"Set it to {_MOST_TURNS // self.stages} or less",
         )
 
     def _check_mesh(self) -> None:
