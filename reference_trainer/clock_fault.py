@@ -96,9 +96,7 @@ def falsify_capture(directory: Path, rank: int, clock: WrongClock) -> None:
     write_json(directory / MANIFEST_NAME, manifest | _wrong_host(manifest, rank, clock))
 
 
-def own_capture(
-    faults: Sequence[ResolvedFault], mesh: Mesh, comm: Communicator
-) -> Path | None:
+def own_capture(faults: Sequence[ResolvedFault], mesh: Mesh, comm: Communicator) -> Path | None:
     """Return where this rank records, if its clock is to have been wrong.
 
     Raises:

@@ -48,7 +48,11 @@ class ResolvedFault:
     def active(self, step: int) -> bool:
         """Return whether the fault is on in a step; the same on every rank."""
         spec = self.spec
-        if spec.rule.after_the_run or step < spec.start or (spec.stop is not None and step >= spec.stop):
+        if (
+            spec.rule.after_the_run
+            or step < spec.start
+            or (spec.stop is not None and step >= spec.stop)
+        ):
             return False
         if spec.rule.only_once:
             return step == spec.start

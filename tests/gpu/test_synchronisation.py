@@ -48,7 +48,7 @@ def test_batches_wait_in_pinned_memory() -> None:
     from meshscope.reference_trainer.data import batches
     from meshscope.reference_trainer.presets import load_config
 
-    text = "device = { kind = \"cuda\" }"
+    text = 'device = { kind = "cuda" }'
     for overrides in ((), ("data.num_workers=1",)):
         data = batches(load_config(text, overrides=overrides), 0)
         assert all(tensor.is_pinned() for tensor in next(data))
