@@ -86,12 +86,6 @@ def build_parts(
         injector.attach(stage)
     tied = TiedEmbedding(config, mesh, stages, comm)
     replica = build_replica(config, mesh, stages, tied, comm)
-    account: Account = NoAccount()
-    if memory.account and store is not None and out is not None:
-        path = account_path(out, mesh.rank)
-        account = MemoryAccount(
-            path, mesh.device, store, lambda: replica.kept().sizes(), first_step=first_step
-        )
     return Parts(
         stages=nn.ModuleList(stages),
         pipeline=Pipeline(
@@ -103,7 +97,19 @@ def build_parts(
             paces=[_weight_pace(config, stage, comm, injector) for stage in own],
         ),
         replica=replica,
-        account=account,
+        account=_account(mesh, replica, store if memory.account else None, out, first_step),
+    )
+
+
+def _account(
+    mesh: Mesh, replica: Replica, store: ActivationStore | None, out: Path | None, first_step: int
+) -> Account:
+    """Return what notes the memory of this rank; nothing does without a store or a folder."""
+    if store is None or out is None:
+        return NoAccount()
+    path = account_path(out, mesh.rank)
+    return MemoryAccount(
+        path, mesh.device, store, lambda: replica.kept().sizes(), first_step=first_step
     )
 
 

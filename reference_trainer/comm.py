@@ -190,12 +190,6 @@ class Communicator:
         first, second = tensor.tolist()
         return first, second
 
-    def least(self, value: int, device: torch.device) -> int:
-        """Return the least of the values of all ranks."""
-        tensor = torch.tensor([value], dtype=torch.int64, device=device)
-        dist.all_reduce(tensor, op=dist.ReduceOp.MIN, async_op=True).wait()
-        return int(tensor.item())
-
     def sum_of_all(self, tensor: Tensor) -> Tensor:
         """Return the sum of a tensor over all ranks of the job, which waits for everybody."""
         total = tensor.detach().clone()

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from meshscope.probe.clock import now_ns
@@ -234,13 +235,14 @@ class FaultInjector:
 
     def _start_duty_cycles(self, comm: Communicator, mesh: Mesh) -> None:
         """Start a helper for each victim, on the first rank that can send it signals."""
-        host, nobody = signal_scope(), mesh.layout.world_size
+        host = signal_scope()
         for fault in self._faults.all:
             if fault.spec.kind != "slow_rank" or fault.spec.way != "duty" or fault.rank is None:
                 continue
             pid, victims_host = comm.share_own(fault.rank, (os.getpid(), host), mesh.device)
-            neighbour = mesh.rank if host == victims_host else nobody
-            if mesh.rank == comm.least(neighbour, mesh.device):
+            can_signal = torch.zeros(mesh.layout.world_size, device=mesh.device)
+            can_signal[mesh.rank] = host == victims_host
+            if mesh.rank == int(comm.sum_of_all(can_signal).argmax()):
                 truth = self._faults.truth.path_of(fault.rank)
                 self._duty.append((fault, DutyCycle(pid, truth)))
 

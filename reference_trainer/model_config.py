@@ -7,7 +7,6 @@ from typing import Literal
 
 from .checks import in_range, require
 
-
 _MOST_LAYERS = 10_000
 """Ten times the deepest transformer published (arXiv 2203.00555); each is planned by itself."""
 

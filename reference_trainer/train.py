@@ -56,13 +56,13 @@ def train(
     """
     config.check_trainable()
     with open_mesh(config.layout, config.device, place) as mesh:
-        report, falsify = _train_on(mesh, place, config, out, emit)
+        report, falsify = _train_on(mesh, config, out, emit)
     falsify()
     return report.losses
 
 
 def _train_on(
-    mesh: Mesh, place: Place, config: TrainerConfig, out: Path | None, emit: Emit | None
+    mesh: Mesh, config: TrainerConfig, out: Path | None, emit: Emit | None
 ) -> tuple[LossReport, Callable[[], None]]:
     """Train on a mesh; return the losses, and what is to be done to the finished capture."""
     comm = Communicator(PerfectLinks(), staged_operations(config.device))

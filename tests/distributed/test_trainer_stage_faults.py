@@ -123,15 +123,17 @@ def _check_clock(run: RecordedRun) -> None:
     """Check that the capture of rank 0, and no other, tells the times of a wrong clock."""
     (skew,) = run.faults[run.faults["kind"] == "clock_skew"].to_dict("records")
     assert (skew["rank"], skew["offset_ns"]) == (0, OFFSET_MS * 1e6)
-    for rank, (offset_ns, drift) in {0: (OFFSET_MS * 1e6, DRIFT), 1: (0, 0)}.items():
-        told = run.tables["step"].query("rank == @rank").set_index("step")
-        real = run.steps.query("rank == @rank").set_index("step")
+    recorded, steps = run.tables["step"], run.steps
+    for rank, (offset_ns, drift) in enumerate(((OFFSET_MS * 1e6, DRIFT), (0, 0))):
+        told = recorded[recorded["rank"] == rank].set_index("step")
+        real = steps[steps["rank"] == rank].set_index("step")
         since_ns = told["start_ns"] + told["dur_ns"] - skew["start_ns"] - offset_ns
         end_ns = skew["start_ns"] + since_ns / (1 + drift)
         assert ((real["start_ns"] < end_ns) & (end_ns < real["end_ns"])).all()
     applied = run.fault("heavy_stage", 1).sort_values("start_ns")
     real_ns = (applied["end_ns"] - applied["start_ns"]).min()
-    assert (run.spans("forward", 1, 0).query("stage == 2")["dur_ns"] >= real_ns * (1 + DRIFT)).all()
+    forwards = run.spans("forward", 1, 0)
+    assert (forwards[forwards["stage"] == 2]["dur_ns"] >= real_ns * (1 + DRIFT)).all()
 
 
 def test_uneven_sequences_slow_the_same_microbatches_on_all_stages(run: RecordedRun) -> None:
