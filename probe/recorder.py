@@ -90,10 +90,12 @@ class Recorder:
     Attributes:
         rank: Global rank.
         step: Current optimizer step, set by the hooks; -1 before the first.
+        directory: That of this part of the capture; None where nothing is recorded.
     """
 
     rank: int
     step: int
+    directory: Path | None
 
     def __init__(
         self,
@@ -113,6 +115,7 @@ class Recorder:
         directory, deleted = new_part(run_path, rank, settings.max_bytes)
         self.rank = rank
         self.step = -1
+        self.directory = directory
         slow = slow_file_system_of(directory)
         self._ring = RingWriter(
             directory, rank=rank, slot_count=settings.slot_count, is_mapped=slow is None
@@ -332,6 +335,7 @@ class NullRecorder(Recorder):
         """Touch neither disk nor threads."""
         self.rank = rank
         self.step = -1
+        self.directory = None
         self.reason = reason
 
     def _nothing(self, *_: Any, **__: Any) -> None:

@@ -92,6 +92,11 @@ class Session:
         """Why a source does not record, by source; empty when all do that should."""
         return self._hooks.coverage
 
+    @property
+    def directory(self) -> Path | None:
+        """Where this rank records now; None where it does not, or not yet."""
+        return self._capture.recorder.directory
+
     def start(self) -> None:
         """Install the hooks, now if torch is there, else as soon as it is imported."""
         self.prepare()

@@ -39,6 +39,7 @@ class PendingWorks:
 
     Attributes:
         by_work: They by the identity of their handle.
+        met: Is told of each class of handles once.
     """
 
     def __init__(self, capture: Capture) -> None:
@@ -48,6 +49,8 @@ class PendingWorks:
         self.by_work: dict[int, _Pending] = {}
         self._by_address: dict[int, int] = {}
         self._held_bytes = 0
+        self._kinds: set[type] = set()
+        self.met: Callable[[type], None] = lambda _: None
 
     def __len__(self) -> int:
         """Return how many handles are held."""
@@ -70,6 +73,9 @@ class PendingWorks:
             outputs: Tensors whose wait is the end too.
             at_end: Called with the handle when the end was seen.
         """
+        if type(work) not in self._kinds:
+            self._kinds.add(type(work))
+            self.met(type(work))
         key = id(work)
         addresses = tuple([tensor.data_ptr() for tensor in outputs])
         step = self._capture.recorder.step
@@ -147,6 +153,7 @@ class WaitHook:
         self._pending = pending
         self._access = access
         self._patches = Patches(self.source)
+        self._watched: set[type] = set()
         self._library: Any = None
 
     def install(self) -> None:
@@ -157,8 +164,9 @@ class WaitHook:
         """
         base = work_class()
         for handle in (base, *base.__subclasses__()):
-            if "wait" in vars(handle):
-                self._patches.replace(handle, "wait", self._wrap_wait)
+            self._watch(handle)
+        # A class of handles may be made later, as by code that stages or delays operations.
+        self._pending.met = self._watch
         if "wait_tensor" in self._access.operators(_NAMESPACE):
             self._library = self._access.library(_NAMESPACE)
             self._library.impl(
@@ -168,11 +176,19 @@ class WaitHook:
     def remove(self) -> None:
         """Restore both waits and let go of all handles."""
         self.source.on = False
+        self._pending.met = lambda _: None
         if self._library is not None:
             self._library._destroy()
             self._library = None
         self._patches.restore()
+        self._watched.clear()
         self._pending.clear()
+
+    def _watch(self, handle: type) -> None:
+        """Time the waits of a class of handles, if they are its own."""
+        if "wait" in vars(handle) and handle not in self._watched:
+            self._watched.add(handle)
+            self._patches.replace(handle, "wait", self._wrap_wait)
 
     def _wrap_wait(self, original: Any) -> Any:
         source, take, completed = self.source, self._pending.take, self._completed

@@ -5,9 +5,10 @@ import weakref
 import pytest
 import torch
 
+from meshscope.probe.compat import dispatcher
 from meshscope.probe.config import ProbeConfig
 from meshscope.probe.hooks.base import Capture
-from meshscope.probe.hooks.waits import PendingWorks
+from meshscope.probe.hooks.waits import PendingWorks, WaitHook
 from meshscope.probe.schema.rundir import read_run
 
 
@@ -133,3 +134,24 @@ def test_operations_of_another_thread_at_a_step_border(pending):
     assert works.take(kept[0]) is None
     assert works.take(kept[1]) is None
     assert len(works) == 2
+
+
+def test_a_class_of_handles_that_is_made_later_is_timed(pending):
+    """Fails when the end of an operation is never seen whose handle a trainer's own class is."""
+    works = pending()
+    hook = WaitHook(works._capture, works, dispatcher())
+    hook.install()
+
+    class Late(torch.distributed.Work):
+        def wait(self, _timeout=None):
+            return True
+
+    original, late = Late.wait, Late()
+    try:
+        works.add(late, 1, 8, ())
+        assert Late.wait is not original
+        assert late.wait()
+        assert len(works) == 0
+    finally:
+        hook.remove()
+    assert Late.wait is original
