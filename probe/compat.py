@@ -316,8 +316,7 @@ def deep_profiler() -> Any:
     profiler = getattr(torch, "profiler", None)
     if profiler is None:
         raise UnsupportedError("this torch has no torch.profiler")
-    is_on = getattr(torch._C._autograd, "_profiler_enabled", None)
-    if is_on is not None and is_on():
+    if is_profiling():
         raise UnsupportedError("another profiler is on in this process")
     activities = [profiler.ProfilerActivity.CPU]
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
@@ -329,6 +328,38 @@ def deep_profiler() -> Any:
     except (AttributeError, TypeError):
         return profiler.profile(**options)
     return profiler.profile(**options, experimental_config=trace_only)
+
+
+def is_profiling() -> bool | None:
+    """Tell whether a profiler of torch is on in this thread; None where torch does not say."""
+    import torch
+
+    is_on = getattr(torch._C._autograd, "_profiler_enabled", None)
+    return None if is_on is None else bool(is_on())
+
+
+def before_other_profiler(act: Callable[[], None]) -> Callable[[], None]:
+    """Call a function before the next profiler of this process gets ready; return what ends that.
+
+    The training code would get nothing of a profile that begins while another one is on.
+    Where this torch gets profilers ready in another way, nothing is called.
+    """
+    module = sys.modules.get("torch.autograd.profiler")
+    owner = getattr(module, "profile", None)
+    original = None if owner is None else vars(owner).get("_prepare_trace")
+    if owner is None or original is None:
+        return lambda: None
+
+    def prepare(profiler: Any, *args: Any, **kwargs: Any) -> Any:
+        act()
+        return original(profiler, *args, **kwargs)
+
+    def restore() -> None:
+        if vars(owner).get("_prepare_trace") is prepare:
+            owner._prepare_trace = original
+
+    owner._prepare_trace = prepare
+    return restore
 
 
 def kineto_iterations() -> int:

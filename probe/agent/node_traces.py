@@ -56,7 +56,12 @@ class NodeTraces:
             "first_iteration": Whole(0, _LARGEST),
             "iterations": Whole(1, _MOST_ITERATIONS),
         }
-        return (Verb("trace", "Have Kineto record some steps of a rank.", self._trace, fields),)
+        ticket = {"ticket": Word(default="")}
+        return (
+            Verb("trace", "Have Kineto record some steps of a rank.", self._trace, fields),
+            Verb("cancel", "Forget what Kineto's clients have not taken yet; without a ticket, all.",
+                 self._cancel, ticket),
+        )  # fmt: skip
 
     def status(self) -> dict[str, Any]:
         """Return which processes can be told, as JSON."""
@@ -100,8 +105,12 @@ class NodeTraces:
         name = TraceName(first, first + int(values["steps"]) - 1, str(values["ticket"]))
         path = trace_folder(folder) / raw_stem(name)
         text = configuration(path, int(values["first_iteration"]), int(values["iterations"]))
-        self._daemon.order(pid, text)
+        self._daemon.order(pid, text, name.ticket)
         return {"ordered": True}
+
+    def _cancel(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        daemon = self._daemon
+        return {"cancelled": [] if daemon is None else daemon.cancel(str(values["ticket"]))}
 
     def _seal(self, waiting: list[Any]) -> None:
         for raw in waiting:
