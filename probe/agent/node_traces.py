@@ -23,6 +23,7 @@ _MOST_RANKS = 1 << 24
 _MOST_PID = 1 << 30
 _MOST_ITERATIONS = 100 * MOST_STEPS
 _CLOSE_S = 10.0
+_GIVE_UP_S = 2.0
 
 
 class NodeTraces:
@@ -38,6 +39,7 @@ class NodeTraces:
         self._daemon: KinetoDaemon | None = None
         self._sealer: threading.Thread | None = None
         self._broken: set[Path] = set()
+        self._is_closing = threading.Event()
         try:
             daemon = KinetoDaemon(kineto_directory(run_path, os.environ))
             daemon.start()
@@ -92,6 +94,9 @@ class NodeTraces:
             self._daemon.stop()
         if self._sealer is not None:
             self._sealer.join(_CLOSE_S)
+            # What is not done by then stays raw; a draft of it would be of use to nobody.
+            self._is_closing.set()
+            self._sealer.join(_GIVE_UP_S)
 
     def _trace(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Order a trace of a process that the run itself says is one of its ranks."""
@@ -114,9 +119,9 @@ class NodeTraces:
 
     def _seal(self, waiting: list[Any]) -> None:
         for raw in waiting:
-            if is_complete(raw.path):
+            if is_complete(raw.path) and not self._is_closing.is_set():
                 try:
-                    seal(raw)
+                    seal(raw, self._is_closing.is_set)
                 except OSError:
                     # No room: it stays as it is, and whoever opens the run reads it so.
                     self._broken.add(raw.path)

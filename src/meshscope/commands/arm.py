@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from meshscope.probe.deep.collecting import Collected
 
 
-def arm(
+def arm(  # noqa: PLR0913 - the options of a verb
     run: Annotated[Path, typer.Option(help="Run directory of the job.")],
     steps: Annotated[int, typer.Option(min=1, max=1000, help="How many steps to record.")] = 3,
     first_step: Annotated[
