@@ -236,7 +236,7 @@ class Agent:
         self._ranks.follow(time_ns)
         self._live = self._ranks.figures()
         if self._traces is not None:
-            self._traces.tend(self._ranks.numbers())
+            self._traces.tend(self._ranks.parts())
         if self._triggers is not None:
             self._triggers.consider(self._live.scores, time_ns)
             if self._is_asked_to_trace:

@@ -13,7 +13,7 @@ from ..control.verbs import Refusal, Verb
 from ..deep.kineto_fabric import KinetoDaemon, configuration
 from ..deep.names import kineto_directory, trace_folder
 from ..deep.rank_traces import MOST_STEPS
-from ..deep.sealing import is_complete, raw_traces, seal
+from ..deep.sealing import is_complete, raw_traces_in, seal
 from ..schema.deep_trace import TraceName, raw_stem
 from ..schema.errors import MeshscopeError
 from ..schema.manifest import MANIFEST_NAME, rank_directories, read_json
@@ -73,14 +73,19 @@ class NodeTraces:
             "kineto_missing": self.missing,
         }
 
-    def tend(self, local_ranks: Collection[int]) -> None:
-        """Compress traces of this node that are complete, on a thread of its own."""
+    def tend(self, local_parts: Mapping[int, Collection[Path]]) -> None:
+        """Compress traces of this node that are complete, on a thread of its own.
+
+        Args:
+            local_parts: The parts of the recording of each rank of this node.
+        """
         if self._sealer is not None and self._sealer.is_alive():
             return
         waiting = [
             raw
-            for raw in raw_traces(self._run_path)
-            if raw.rank in local_ranks and raw.path not in self._broken
+            for rank, parts in local_parts.items()
+            for raw in raw_traces_in(rank, parts)
+            if raw.path not in self._broken
         ]
         if waiting:
             self._sealer = threading.Thread(

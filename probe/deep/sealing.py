@@ -7,7 +7,7 @@ import fcntl
 import hashlib
 import os
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -53,13 +53,17 @@ class SealedTrace(NamedTuple):
 def raw_traces(run_path: Path) -> Iterator[RawTrace]:
     """Yield the raw files of all ranks of a run."""
     for rank, parts in part_directories(run_path).items():
-        for part in parts.values():
-            folder = part / FOLDER
-            with suppress(OSError):
-                for path in sorted(folder.iterdir()):
-                    found = raw_name(path)
-                    if found is not None and not path.is_symlink():
-                        yield RawTrace(path, rank, *found)
+        yield from raw_traces_in(rank, parts.values())
+
+
+def raw_traces_in(rank: int, parts: Iterable[Path]) -> Iterator[RawTrace]:
+    """Yield the raw files of a rank in some parts of its recording."""
+    for part in parts:
+        with suppress(OSError):
+            for path in sorted((part / FOLDER).iterdir()):
+                found = raw_name(path)
+                if found is not None and not path.is_symlink():
+                    yield RawTrace(path, rank, *found)
 
 
 def sealed_traces(run_path: Path, ticket: str | None = None) -> Iterator[SealedTrace]:
