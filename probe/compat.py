@@ -153,6 +153,38 @@ def dispatcher_hop_ns(access: Dispatcher, process_group: Any = None) -> int:
         own._destroy()
 
 
+def wrapper_frame_ns(
+    wrap: Callable[[Callable[..., Any]], Callable[..., Any]], argument: object
+) -> int:
+    """Return what a call takes longer through a wrapper, in ns: a millisecond, once.
+
+    Args:
+        wrap: Returns what is called in place of a function.
+        argument: What the function is called with.
+    """
+
+    def nothing(_module: object, *_args: Any, **_kwargs: Any) -> None:
+        pass
+
+    wrapped, arguments = wrap(nothing), (argument, argument)
+    rounds = range(_HOP_ROUNDS)
+    watched = min(_mean_ns(wrapped, arguments) for _ in rounds)
+    return max(watched - min(_mean_ns(nothing, arguments) for _ in rounds), 0)
+
+
+def runs_without_python(module: Any) -> bool:
+    """Tell whether the modules below one are not called by Python: it is compiled or scripted."""
+    import torch
+
+    if getattr(module, "_compiled_call_impl", None) is not None:
+        return True
+    dynamo = sys.modules.get("torch._dynamo.eval_frame")
+    compiled = getattr(dynamo, "OptimizedModule", ())
+    return isinstance(
+        module, (torch.jit.ScriptModule, compiled) if compiled else torch.jit.ScriptModule
+    )
+
+
 def _mean_ns(call: Callable[..., Any], arguments: tuple[Any, ...]) -> int:
     call(*arguments)
     start_ns = thread_cpu_ns()

@@ -139,7 +139,13 @@ class LevelControl:
         recorder.annotate(RECORDING_KEY, [dict(stretch) for stretch in self._stretches])
         recorder.annotate(
             "cost",
-            {"per_call_ns": meter.per_call_ns(), "hop_ns": meter.hop_ns, "sampled_one_in": ONE_IN},
+            {
+                "per_call_ns": meter.per_call_ns(),
+                "hop_ns": meter.hop_ns,
+                "frame_ns": meter.frame_ns,
+                "frames": meter.frames,
+                "sampled_one_in": ONE_IN,
+            },
         )
 
     def _publish(self) -> None:

@@ -106,12 +106,15 @@ class StepHook:
         try:
             if self._running is not None and self._running[0] is not optimizer:
                 return
+            entered_ns = thread_cpu_ns()
             self._capture.open()
             if self._memory is not None:
                 self._memory.sample(MemoryPhase.AFTER_BACKWARD)
             device = self._capture.device_times
             begin = None if device is None else device.begin()
-            self._running = (optimizer, now_ns(), thread_cpu_ns(), begin)
+            start_cpu_ns = thread_cpu_ns()
+            self._capture.meter.add_border(start_cpu_ns - entered_ns)
+            self._running = (optimizer, now_ns(), start_cpu_ns, begin)
         except Exception as error:  # noqa: BLE001 - counted; training goes on
             self.source.failed(error)
 
@@ -136,7 +139,7 @@ class StepHook:
 
     def _end(self, tokens: int | None) -> None:
         capture = self._capture
-        entered_ns = now_ns()
+        entered_ns = thread_cpu_ns()
         capture.open()
         if self._memory is not None:
             self._memory.sample(MemoryPhase.AFTER_OPTIMIZER)
@@ -156,4 +159,4 @@ class StepHook:
             act()
         if self._memory is not None:
             self._memory.sample(MemoryPhase.STEP_START)
-        capture.meter.add_border(now_ns() - entered_ns)
+        capture.meter.add_border(thread_cpu_ns() - entered_ns)
