@@ -23,6 +23,8 @@ caches used, and what is measured in a loop finds its own warm. Measured by atta
 detaching in one process, on CPUs, by ``bench/self_measure.py``: 2.1 for a model of one module,
 1.9 for one of 200."""
 _MOST_NS = 100_000
+_MOST_BARE = 4096
+"""Borders that the median is taken of."""
 WINDOWS_OVER_BUDGET = 3
 """So many windows in a row have to be over budget before less is recorded."""
 
@@ -43,6 +45,7 @@ class CostMeter:
         self._calls = {"communication": 0, "wait": 0, "span": 0}
         self._taken_ns = dict.fromkeys(self._calls, 0)
         self._border_ns = 0
+        self._bare_ns: list[int] = []
         self._told_ns = 0
 
     def add(self, kind: str, taken_ns: int) -> None:
@@ -56,6 +59,17 @@ class CostMeter:
     def add_border(self, taken_ns: int) -> None:
         """Add the CPU time that a step border took; all of them are timed."""
         self._border_ns += taken_ns
+
+    def add_bare_border(self, taken_ns: int) -> None:
+        """Add a border in a window without the probe, where hooks only see that a step ends."""
+        if len(self._bare_ns) < _MOST_BARE:
+            self._bare_ns.append(taken_ns)
+
+    def bare_border_ns(self) -> int | None:
+        """Return what is left of the probe in a step of a window without it; None if unknown."""
+        if not self._bare_ns:
+            return None
+        return COST_OVER_SEEN * sorted(self._bare_ns)[len(self._bare_ns) // 2]
 
     def total_ns(self) -> int:
         """Return the estimate of all that the hooks took so far."""
@@ -105,7 +119,9 @@ class CostWindows:
     def close(self) -> tuple[int, int, int]:
         """End the window here and return what ``step_ended`` would."""
         end_ns = now_ns()
-        window = (self._done, end_ns - self._start_ns, self._meter.taken_since_last())
+        dur_ns = end_ns - self._start_ns
+        # An estimate from few samples may exceed what it is a part of.
+        window = (self._done, dur_ns, min(self._meter.taken_since_last(), dur_ns))
         self._done, self._start_ns = 0, end_ns
         return window
 

@@ -80,6 +80,7 @@ class Agent:
             if run_path is not None:
                 self._store = HostDirectory(run_path, settings.bounds)
                 opened.callback(self._store.close)
+                opened.callback(self._state_cost)
             self._ranks = None if run_path is None else LocalRanks(run_path, flops_of_run)
             self._sources = self._own_sources() if replay is None else _replayed(replay)
             opened.callback(self._close_sources)
@@ -183,6 +184,14 @@ class Agent:
     def _count(self, name: str, amount: int) -> None:
         if self._store is not None:
             self._store.count(name, amount)
+
+    def _state_cost(self) -> None:
+        """Put the CPU time of this process and its readers, which have ended, into the manifest."""
+        if self._store is not None:
+            alive_s = (now_ns() - self._begun_ns) / _NS
+            self._store.state(
+                {"cpu_s": round(sum(os.times()[:4]), 2), "alive_s": round(alive_s, 2)}
+            )
 
     def _ask(self, time_ns: int) -> None:
         """Ask every source; a recording ends the agent when all of its sources have ended."""
