@@ -108,7 +108,7 @@ def _overhead_lines(found: Overhead) -> list[str]:
         f"in that, measured apart: {percent(found.left_frac)} of the step that stays in windows "
         f"without the probe ({_left(found)})",
         "not in that, since both kinds of windows have it, but on other cores: the probe's "
-        f"threads of a rank, {_share(found.threads_frac)}; the node agent, "
+        f"threads of a rank, {_share(found.threads_frac)}; the node agent with its start, "
         f"{_share(found.agent_frac)}",
         f"  {found.communication_per_step:.0f} communication calls in a step of a rank",
         f"a call, by the hooks' own measure: {calls or 'no sample'}",
