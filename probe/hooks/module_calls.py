@@ -29,7 +29,7 @@ class ModuleCalls:
 
     def __init__(self, meter: CostMeter) -> None:
         self._meter = meter
-        self._known: dict[int, tuple[weakref.ref[Any], int]] = {}
+        self._known: dict[int, tuple[Callable[[], Any], int]] = {}
 
     def note(self, module: Any) -> None:
         """Note that a module was called; anything else counts as one call."""

@@ -6,7 +6,6 @@ import time
 import pytest
 
 from meshscope.probe.config import MOST_CLOSE_S
-
 from meshscope.probe.control.switch import _TAKE_LOOK_S, _TAKE_LOOKS, RecordingSwitch, State
 
 
