@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from ..clock import now_ns
-from ..compat import UnsupportedError, before_other_profiler, deep_profiler, is_profiling
+from ..compat import UnsupportedError
+from ..compat_profiler import before_other_profiler, deep_profiler, is_profiling
 
 
 class InProcessTrace:

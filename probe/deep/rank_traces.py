@@ -14,7 +14,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from ..compat import UnsupportedError, kineto_iterations
+from ..compat import UnsupportedError
+from ..compat_profiler import kineto_iterations
 from ..control.fields import Choice, Whole, Word
 from ..control.rank_control import RankControl
 from ..control.verbs import Refusal, Verb

@@ -8,7 +8,8 @@ import time
 import pytest
 import torch
 
-from meshscope.probe.compat import UnsupportedError, kineto_iterations
+from meshscope.probe.compat import UnsupportedError
+from meshscope.probe.compat_profiler import kineto_iterations
 from meshscope.probe.control.rank_control import RankControl
 from meshscope.probe.control.switch import RecordingSwitch
 from meshscope.probe.control.verbs import Refusal
