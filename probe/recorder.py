@@ -22,6 +22,7 @@ from typing import Any
 from weakref import WeakSet
 
 from .clock import now_ns
+from .config import MOST_CLOSE_S
 from .file_system import slow_file_system_of
 from .heads import NOT_CARRIED, STEP_HEADS, memory_head
 from .parts import new_part
@@ -58,8 +59,6 @@ __all__ = [
     "StorageSettings",
     "open_recorder",
 ]
-
-_CLOSE_TIMEOUT_S = 30.0
 
 # Out of range or not an integer; or the ring was detached in the middle.
 _UNRECORDABLE = (struct.error, TypeError, ValueError, IndexError)
@@ -309,7 +308,7 @@ class Recorder:
         self._open = False
         _OPEN.discard(self)
         atexit.unregister(self.close)
-        if self._writer.finish(_CLOSE_TIMEOUT_S):
+        if self._writer.finish(MOST_CLOSE_S):
             self._leave_ring()
 
     def _disarm(self) -> None:

@@ -16,6 +16,7 @@ from ..imports import ImportWatch
 from ..run_facts import RunFacts
 from ..schema.terms import Direction, ScheduleKind, SpanKind
 from .base import Capture, Patches, Place, compute_span
+from .module_calls import ModuleCalls
 from .tags import MessageTags
 
 _STAGE_MODULE = "torch.distributed.pipelining.stage"
@@ -81,13 +82,15 @@ class PipelineHook:
         self._patches.replace(multi, "step", self._wrap_step)
 
     def _wrap_method(self, original: Any) -> Any:
-        source, name = self.source, original.__name__
+        source, calls, name = self.source, ModuleCalls(self._capture.meter), original.__name__
 
         @wraps(original)
         def method(stage: Any, *args: Any, **kwargs: Any) -> Any:
             place = self._place(name, stage, args, kwargs) if source.on else None
             if place is None:
                 return original(stage, *args, **kwargs)
+            if place.kind is SpanKind.FORWARD:
+                calls.note(getattr(stage, "submod", None))
             return compute_span(source, place, original, (stage, *args), kwargs)
 
         return method
