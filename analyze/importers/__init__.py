@@ -6,26 +6,25 @@ format gives and what it cannot give.
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from meshscope.analyze.trace import Trace
 from meshscope.probe.schema.errors import TraceFormatError
-from meshscope.probe.schema.listing import listed
 from meshscope.probe.schema.rundir import name_a_run_in
 
-from ..words import counted
 from .archives import unpack_archives
-from .detect import InputFile, InputFormat, classify, nothing_readable, why_unknown
+from .detect import InputFile, InputFormat, classify, nothing_readable
 from .flight_recorder.importer import import_flight_recorder
 from .input_paths import Found, input_file, look
 from .kineto.chrome_pairs import complete_pairs
 from .kineto.importer import import_kineto
 from .kineto.merged import split_merged
 from .memory.importer import MEMORY_FORMATS, import_memory
+from .mixed_formats import left_out, refuse_several_jobs
 from .nccl_inspector.importer import import_nccl_inspector
 from .ndtimeline.importer import import_ndtimeline
 from .nsight.importer import import_nsight
@@ -34,11 +33,6 @@ from .reading import Reading
 from .scratch import Scratch
 
 __all__ = ["import_trace"]
-
-_SETTINGS = re.compile(r"meta-.*\.ya?ml")
-"""Files that belong to an NDTimeline job, and are looked for by the reader of it."""
-_SHOWN = 4
-"""Files that are named where more are left out."""
 
 
 def import_trace(
@@ -96,17 +90,8 @@ def _import_files(
     Raises:
         TraceFormatError: They cannot be read, or cannot be one run.
     """
-
-    def others(*used: InputFormat) -> list[str]:
-        return _left_out(
-            [
-                file
-                for kind, files in by_format.items()
-                for file in files
-                if kind not in used and not _SETTINGS.fullmatch(file.name)
-            ]
-        )
-
+    refuse_several_jobs(path, by_format)
+    others = partial(left_out, by_format)
     if timelines := by_format[InputFormat.NDTIMELINE]:
         trace = import_ndtimeline(path, timelines)
         limits = others(InputFormat.NDTIMELINE)
@@ -142,16 +127,3 @@ def _unreadable(path: Path, by_format: Mapping[InputFormat, list[InputFile]]) ->
     if path.is_dir() and (remedy := name_a_run_in(path)):
         return TraceFormatError("is a folder of runs", where=str(path), remedy=remedy)
     return nothing_readable(path, sum(map(len, by_format.values())))
-
-
-def _left_out(files: Sequence[InputFile]) -> list[str]:
-    """Return what is said of files that are not read."""
-    if not files:
-        return []
-    # Only those that are named are looked into.
-    reasons = ((file.name, why_unknown(file)) for file in files)
-    names = (name + (f" ({why})" if why else "") for name, why in reasons)
-    return [
-        f"{counted(len(files), 'file')} of the input left out: no trace, or of another format: "
-        f"{listed(names, count=len(files), most=_SHOWN)}."
-    ]
