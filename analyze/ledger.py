@@ -198,7 +198,7 @@ def _span_claims(trace: Trace, windows: StepWindows, common: IntArray | None) ->
     if not is_left.all():
         frame, kind, is_compute = frame[is_left], kind[is_left], is_compute[is_left]
         on_device = on_device[is_left]
-    begin, dur_ns = _when_computed(frame)
+    begin, dur_ns = when_computed(frame)
     start = windows.shifted(frame["step"], begin)
     priority = np.select([kind == "gc", kind == "recompute", is_compute], [-1, 4, 5], default=3)
     if trace.per_step_clock:
@@ -208,7 +208,7 @@ def _span_claims(trace: Trace, windows: StepWindows, common: IntArray | None) ->
     return _claim_rows(frame["rank"], start, start + dur_ns, code, priority, NO_EVENT)
 
 
-def _when_computed(frame: pd.DataFrame) -> tuple[pd.Series, IntArray]:
+def when_computed(frame: pd.DataFrame) -> tuple[pd.Series, IntArray]:
     """Return start and length of spans: on the device where that was timed, else on the host."""
     known = frame["device_start_ns"].notna() & frame["device_dur_ns"].notna()
     start = frame["start_ns"].mask(known, frame["device_start_ns"].fillna(0).astype(np.int64))

@@ -40,6 +40,7 @@ CAUSES = (
 
 __all__ = [
     "CAUSES",
+    "HOST_CAUSES",
     "Degraded",
     "Overlap",
     "Player",

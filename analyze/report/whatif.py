@@ -7,6 +7,11 @@ from typing import Any
 from .amounts import limit_lines, milliseconds
 from .page import page
 
+_ERRORS = {
+    "steps_ns": "95 % interval of the mean gain over the steps",
+    "simulation_ns": "simulation of the schedule",
+}
+
 
 def prediction_to_text(result: dict[str, Any], *, markdown: bool = False) -> str:
     """Return the step time before and after, the error, and what was assumed."""
@@ -32,9 +37,9 @@ def prediction_to_text(result: dict[str, Any], *, markdown: bool = False) -> str
             f"time per microbatch, {result['microbatches']} of them: {abs(per):.1%} "
             f"{'less' if per >= 0 else 'more'}"
         )
-    names = {"steps_ns": "spread between steps", "simulation_ns": "simulation of the schedule"}
-    parts = [f"{names[name]} {milliseconds(ns)} ms" for name, ns in result["error_parts"].items()]
-    if len(parts) > 1 or "simulation_ns" in result["error_parts"]:
-        lines.append("error from: " + ", ".join(parts))
+    parts = [f"{_ERRORS[name]} {milliseconds(ns)} ms" for name, ns in result["error_parts"].items()]
+    if error is not None:
+        beyond = "; not in it: what is assumed" if result["assumptions"] else ""
+        lines.append("error by chance: " + ", ".join(parts) + beyond)
     lines += [f"assumed: {text}" for text in result["assumptions"]]
     return page([*lines, *limit_lines(result["limits"])], markdown=markdown)

@@ -23,7 +23,16 @@ CAUSES = (
     "slow_link",
 )
 SETTINGS = ("microbatches", "schedule", "chunks", "layers", "compute")
-_FACTOR = re.compile(r"(\d+(?:\.\d+)?)x")
+SCHEDULES = tuple(
+    kind
+    for kind in ScheduleKind
+    if kind not in (ScheduleKind.NONE, ScheduleKind.DUALPIPE_V, ScheduleKind.OTHER)
+)
+"""Schedules that can be simulated."""
+_FACTOR = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)x")
+_WHOLE = re.compile(r"[0-9]{1,9}")
+MOST_FACTOR = 1000.0
+"""A speed-up beyond it, or its inverse, is a slip of the pen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +52,8 @@ class Change:
             ConfigError: It is not written so, or not positive.
         """
         match = _FACTOR.fullmatch(self.value)
-        if match is None or float(match[1]) <= 0:
-            raise _bad(self, "a speed-up such as 2x or 1.1x")
+        if match is None or not 1 / MOST_FACTOR <= float(match[1]) <= MOST_FACTOR:
+            raise _bad(self, f"a speed-up such as 2x or 1.1x, up to {MOST_FACTOR:.0f}x")
         return float(match[1])
 
     def whole(self) -> int:
@@ -54,19 +63,25 @@ class Change:
             ConfigError: It is none, or not positive.
         """
         least = 0 if self.name in PLACES else 1
-        if not self.value.isdecimal() or int(self.value) < least:
-            raise _bad(self, f"a whole number from {least} on")
+        if not _WHOLE.fullmatch(self.value) or int(self.value) < least:
+            raise _bad(self, f"a whole number from {least} on, of at most 9 digits")
         return int(self.value)
 
-    def layers(self) -> list[int]:
-        """Return the layers of each stage.
+    def layers(self) -> tuple[list[int] | None, list[int]]:
+        """Return the layers of each stage now, if they are stated, and those wanted.
 
         Raises:
-            ConfigError: It is no list of whole numbers.
+            ConfigError: They are no lists of whole numbers.
         """
-        parts = self.value.split(",")
-        if not all(part.strip().isdecimal() for part in parts):
-            raise _bad(self, "layers per stage such as 9,8,8,7")
+        now, arrow, then = self.value.rpartition("->")
+        return (self._list(now) if arrow else None), self._list(then)
+
+    def _list(self, text: str) -> list[int]:
+        parts = [part.strip() for part in text.split(",")]
+        if not all(map(_WHOLE.fullmatch, parts)):
+            raise _bad(
+                self, "layers per stage such as 9,8,8,7, or with those of now: '9,8,8,7->8,8,8,8'"
+            )
         return [int(part) for part in parts]
 
     def schedule(self) -> ScheduleKind:
@@ -75,18 +90,16 @@ class Change:
         Raises:
             ConfigError: There is none.
         """
-        try:
-            return ScheduleKind(self.value)
-        except ValueError:
-            names = ", ".join(kind.value for kind in ScheduleKind if kind.value != "other")
-            raise _bad(self, f"one of {names}") from None
+        if self.value not in SCHEDULES:
+            raise _bad(self, f"one of {', '.join(SCHEDULES)}")
+        return ScheduleKind(self.value)
 
 
 def parse_changes(fixes: Sequence[str], settings: Sequence[str]) -> list[Change]:
     """Return the changes that the options name.
 
     Raises:
-        ConfigError: One is not known, or none is given.
+        ConfigError: One is not known or given twice, or none is given.
     """
     changes = [_fix(text) for text in fixes] + [_setting(text) for text in settings]
     if not changes:
@@ -96,12 +109,39 @@ def parse_changes(fixes: Sequence[str], settings: Sequence[str]) -> list[Change]
             remedy="Give --fix rank=5, --fix stage=3, --fix gc_pause, --set microbatches=64, "
             "--set schedule=zb-h1, --set layers=9,8,8,7 or --set link.dp=2x",
         )
+    seen: set[tuple[str, str]] = set()
+    for change in changes:
+        key = (change.name, change.value if change.is_fix else "set")
+        if key in seen:
+            raise ConfigError(
+                f"{change.name} is given twice",
+                where="--fix" if change.is_fix else "--set",
+                remedy="Give it once; other values are predictions of their own",
+            )
+        seen.add(key)
     return changes
+
+
+def check_together(changes: Sequence[Change]) -> None:
+    """Refuse changes that contradict each other.
+
+    Raises:
+        ConfigError: Two changes move the same work.
+    """
+    stage = [c for c in changes if c.is_fix and c.name in ("stage", "stage_imbalance")]
+    if stage and any(change.name == "layers" for change in changes):
+        raise ConfigError(
+            f"--fix {stage[0].name} and --set layers both move work between stages",
+            where="whatif",
+            remedy="Give one of them",
+        )
 
 
 def _fix(text: str) -> Change:
     name, _, value = text.partition("=")
     name, value = name.strip(), value.strip()
+    if name in ("rank", "stage") and _WHOLE.fullmatch(value):
+        value = str(int(value))
     if (name in PLACES and value) or (name in CAUSES and not value):
         return Change(name, value, is_fix=True)
     known = ", ".join([*(f"{place}=…" for place in PLACES), *CAUSES])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,11 +13,14 @@ from ..account import Account
 from ..program import Program
 from ..replay import FloatArray
 from ..scenarios import replay_scenarios, step_lengths
-from .changes import Change
-from .redesign import REDESIGNS, Redesign, redesign
+from .changes import Change, check_together
+from .redesign import REDESIGNS, redesign
+from .repaired_times import RepairedTimes
 from .repairs import repair_effect
 
-Z_95 = 1.96
+LEAST_MISS = 0.005
+"""Least error of a simulated schedule, as a share of the step: simulated jobs that differ in
+nothing but chance, with steps too alike to show it, were predicted within it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,9 +30,11 @@ class Prediction:
     measured_ns: float
     predicted_ns: float
     error_ns: float | None
-    """Half width of a 95 % interval of the prediction; None where one step tells no spread."""
+    """How far the gain may be off by chance; None where one step tells no spread."""
     error_parts: dict[str, float]
-    """What the error consists of, ns: spread between steps, simulation of the schedule."""
+    """What the error consists of, ns. ``steps_ns``: half width of the 95 % interval of the mean
+    gain over the steps. ``simulation_ns``: how far the simulation of the present schedule is
+    from the recorded step. What is assumed can be wrong by more."""
     microbatches: tuple[int, int] | None
     """Before and after, where the program itself changes."""
     assumptions: tuple[str, ...]
@@ -43,32 +49,33 @@ def predict(account: Account, changes: list[Change]) -> Prediction:
     """Return what the changes together would make of the step time.
 
     Repairs and speed-ups are replayed on the recorded program. Changes of the program
-    scale the result by the ratio of two simulated steps.
+    scale the result by the ratio of two simulated steps of the repaired run.
 
     Raises:
         MeshscopeError: The run cannot be replayed.
         ConfigError: A change does not fit the run.
     """
-    measured = account.windows.step_time_ns
     kept = [change for change in changes if change.name not in REDESIGNS]
     new = [change for change in changes if change.name in REDESIGNS]
-    predicted, parts = measured, {}
-    assumptions: list[str] = []
-    if kept:
-        predicted, parts["steps_ns"] = _repaired(account, kept)
-        if any(change.name.startswith("link.") for change in kept):
-            assumptions.append("a faster link shortens transfers in proportion, latency included")
-    changed: Redesign | None = (
-        redesign(account, new, _repaired_ranks(account, kept)) if new else None
+    check_together(changes)
+    repaired = (
+        _repaired(account, kept, with_times=bool(new)) if kept else _Repaired.as_recorded(account)
     )
+    predicted, parts = repaired.step_ns, {}
+    if kept:
+        parts["steps_ns"] = repaired.spread_ns
+    assumptions = list(repaired.assumptions)
+    changed = redesign(account, new, repaired.times) if new else None
     if changed is not None:
-        missed = abs(changed.before_ns / predicted - 1.0)
-        predicted *= changed.after_ns / changed.before_ns
+        missed = max(abs(changed.before.mean_ns / predicted - 1.0), LEAST_MISS)
+        own = half_width(changed.gain_by_step) * predicted
+        predicted *= changed.ratio
+        parts["steps_ns"] = float(np.hypot(repaired.spread_ns * changed.ratio, own))
         parts["simulation_ns"] = missed * predicted
         assumptions += changed.assumptions
     unknown = any(np.isnan(part) for part in parts.values())
     return Prediction(
-        measured_ns=measured,
+        measured_ns=account.windows.step_time_ns,
         predicted_ns=predicted,
         error_ns=None if unknown else float(np.hypot(*_two(list(parts.values())))),
         error_parts={name: part for name, part in parts.items() if not np.isnan(part)},
@@ -77,19 +84,22 @@ def predict(account: Account, changes: list[Change]) -> Prediction:
     )
 
 
-def _repaired_ranks(account: Account, changes: list[Change]) -> set[int]:
-    """Return the slow ranks that the changes repair."""
-    suspects = account.slow_ranks()
-    if any(change.is_fix and change.name == "stragglers" for change in changes):
-        return set(suspects)
-    named = {change.whole() for change in changes if change.is_fix and change.name == "rank"}
-    hosts = {change.value for change in changes if change.is_fix and change.name == "host"}
-    clocks = account.trace.clocks
-    return named | {rank for rank in suspects if clocks.get(rank) in hosts}
+class _Repaired(NamedTuple):
+    """The run with what keeps its program: repairs and speed-ups."""
+
+    step_ns: float
+    spread_ns: float
+    """Half width of the interval of the mean gain over the steps; NaN for one step."""
+    times: RepairedTimes | None
+    assumptions: tuple[str, ...] = ()
+
+    @classmethod
+    def as_recorded(cls, account: Account) -> _Repaired:
+        """Return the run without any."""
+        return cls(account.windows.step_time_ns, 0.0, None)
 
 
-def _repaired(account: Account, changes: list[Change]) -> tuple[float, float]:
-    """Return the replayed step time with the changes, and the half width of its interval, ns."""
+def _repaired(account: Account, changes: list[Change], *, with_times: bool) -> _Repaired:
     program = account.program
     if program is None:
         raise MeshscopeError(
@@ -97,18 +107,49 @@ def _repaired(account: Account, changes: list[Change]) -> tuple[float, float]:
             where=str(account.trace.path),
             remedy="; ".join(account.limits[-1:]),
         )
-    effect = repair_effect(account, program, changes)[:, None]
-    times, _ = replay_scenarios(program, effect, np.zeros((1, 1)))
-    return float(times[0]), _spread(program, effect)
+    repair = repair_effect(account, program, changes)
+    lane = repair.taken_ns[:, None]
+    times, _ = replay_scenarios(program, lane, np.zeros((1, 1)))
+    return _Repaired(
+        float(times[0]),
+        _spread(program, lane),
+        RepairedTimes(program, account.ledger, repair) if with_times else None,
+        repair.notes,
+    )
 
 
 def _spread(program: Program, effect: FloatArray) -> float:
-    """Return the half width of the 95 % interval of the mean gain over steps; NaN for one step."""
+    """Return the half width of the interval of the mean gain over steps; NaN for one step."""
     lengths = step_lengths(program, effect, np.array([[0.0, 1.0]]))
-    gain = lengths[:, 1] - lengths[:, 0]
+    return half_width(lengths[:, 1] - lengths[:, 0])
+
+
+def half_width(gain: FloatArray) -> float:
+    """Return the half width of the 95 % interval of a mean gain over steps; NaN for one step.
+
+    Steps are taken as independent, and their gains as normal (Student's t).
+    """
     if len(gain) < 2:
         return float("nan")
-    return float(Z_95 * gain.std(ddof=1) / np.sqrt(len(gain)))
+    return float(t_95(len(gain) - 1) * gain.std(ddof=1) / np.sqrt(len(gain)))
+
+
+def t_95(freedom: int) -> float:
+    """Return the 97.5 % quantile of Student's t.
+
+    Exact for one and two degrees of freedom, else the expansion in 1/freedom of Abramowitz and
+    Stegun 26.7.5, which is within 1 % from 3 on.
+    """
+    z = 1.959964
+    if freedom < 3:
+        return {1: 12.7062, 2: 4.30265}[freedom]
+    terms = (
+        z,
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+    )
+    return float(sum(term / freedom**power for power, term in enumerate(terms)))
 
 
 def _two(parts: list[float]) -> tuple[float, float]:

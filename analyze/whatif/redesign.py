@@ -1,228 +1,257 @@
 """Changes of the program itself: schedule, microbatches, layers per stage.
 
-The recorded program cannot be replayed with other passes. The step is simulated from
-the costs of its passes, once as it is and once as it would be; the ratio of the two is
-what the change is worth, and how far the first misses the recorded step is the error.
+The recorded program cannot be replayed with other passes. The job is simulated from
+what its passes took, once as it is and once as it would be; the ratio of the two is
+what the change is worth. Repairs of the same call come first: the passes are then
+those of the repaired run.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from meshscope.probe.schema.errors import ConfigError
-from meshscope.probe.schema.terms import ScheduleKind
+from meshscope.probe.schema.layout import ParallelLayout
+from meshscope.probe.schema.terms import Axis, ScheduleKind
 
 from ..account import Account
-from ..bubble import microbatches_of, schedule_of
-from ..ledger import COMPUTE_CLASSES
+from ..bubble import schedule_of
 from ..replay import FloatArray
-from ..schedules import PassCosts, make_plan, schedule_graph
-from .changes import Change
+from ..schedules import stage_of
+from .changes import SCHEDULES, Change
+from .layers import stage_costs
+from .pipeline import MOST_PASSES, Pipeline, SimulatedSteps
+from .recorded_passes import recorded_passes
+from .repaired_times import RepairedTimes
 
 REDESIGNS = ("microbatches", "schedule", "chunks", "layers")
-_PASSES = ("forward", "backward", "recompute", "exposed_tp_wire", "exposed_cp_wire")
 _SPLIT = (ScheduleKind.ZB_H1, ScheduleKind.ZB_V)
+_CHUNKED = (ScheduleKind.INTERLEAVED, ScheduleKind.ZB_V)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Redesign:
-    """The simulated step before and after."""
+    """The simulated steps before and after."""
 
-    before_ns: float
-    after_ns: float
+    before: SimulatedSteps
+    after: SimulatedSteps
     microbatches: tuple[int, int]
     assumptions: tuple[str, ...]
 
+    @property
+    def ratio(self) -> float:
+        """Return the step after over the step before."""
+        return self.after.mean_ns / self.before.mean_ns
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Pipeline:
-    """Costs of one step: forward and backward per microbatch by stage, p2p, tail."""
-
-    schedule: ScheduleKind
-    chunks: int
-    microbatches: int
-    forward_ns: FloatArray
-    backward_ns: FloatArray
-    p2p_ns: float
-    tail_ns: FloatArray
-
-    def step_ns(self) -> float:
-        """Return the simulated length of a step.
-
-        Raises:
-            ConfigError: The schedule does not fit the sizes.
-        """
-        ranks = len(self.forward_ns)
-        plan = make_plan(self.schedule, ranks, self.microbatches, self.chunks)
-        stage = np.arange(ranks * self.chunks)
-        # Which rank holds a stage: round by round, or there and back again in a V.
-        holder = stage % ranks
-        if self.schedule is ScheduleKind.ZB_V:
-            holder = np.where(stage < ranks, stage, 2 * ranks - 1 - stage)
-        forward = self.forward_ns[holder] / self.chunks
-        backward = self.backward_ns[holder] / self.chunks
-        costs = PassCosts(
-            forward_ns=_whole(forward),
-            backward_input_ns=_whole(backward / 2),
-            backward_weight_ns=_whole(backward - backward / 2),
-        )
-        graph = schedule_graph(plan)
-        p2p = round(self.p2p_ns)
-        times = graph.times(costs.of_passes(plan), p2p, _whole(self.tail_ns))
-        return float(times.makespan_ns[0])
+    @property
+    def gain_by_step(self) -> FloatArray:
+        """Return by how much each step is shorter than the mean ratio makes it, as a share of a step."""
+        before = self.before.length_ns
+        return np.asarray((self.ratio * before - self.after.length_ns) / before.mean())
 
 
-def redesign(account: Account, changes: list[Change], repaired: set[int]) -> Redesign:
+def redesign(account: Account, changes: list[Change], times: RepairedTimes | None) -> Redesign:
     """Return the step before and after changes of the program.
 
     Args:
         account: The measured run.
         changes: What to change.
-        repaired: Slow ranks that do not count, because they are repaired.
+        times: The run after the repairs of the same call; None without any.
 
     Raises:
         ConfigError: The pipeline of the run is not known well enough, or a change does not fit.
     """
-    before = _recorded_pipeline(account, repaired)
-    after, assumptions = _changed(account, before, {change.name: change for change in changes})
-    return Redesign(
-        before_ns=before.step_ns(),
-        after_ns=after.step_ns(),
-        microbatches=(before.microbatches, after.microbatches),
-        assumptions=tuple(assumptions),
-    )
-
-
-def _recorded_pipeline(account: Account, repaired: set[int]) -> _Pipeline:
-    layout, schedule = account.trace.layout, schedule_of(account.trace)
-    microbatches = microbatches_of(account.trace)
-    if layout is None or microbatches is None:
-        missing = "layout" if layout is None else "number of microbatches"
+    layout = account.trace.layout
+    if layout is None:
         raise ConfigError(
-            f"the {missing} of this run is not known",
+            "the layout of this run is not known",
             where=str(account.trace.path),
             remedy="State it with --topology FILE, or capture with the probe",
         )
-    by_stage = _by_stage(account, repaired)
-    if schedule is None and layout.pp > 1:
-        raise ConfigError(
-            "the pipeline schedule of this run is not known",
-            where=str(account.trace.path),
-            remedy="Give the schedule to meshscope.probe.attach(), or use --fix alone",
-        )
-    frame = account.events.frame
-    wires = frame.loc[frame["is_p2p"] & ~frame["is_send"], "wire_ns"].dropna()
-    return _Pipeline(
-        schedule=ScheduleKind(schedule or ScheduleKind.GPIPE),
-        chunks=layout.vpp,
-        microbatches=microbatches,
-        forward_ns=by_stage["forward"] / microbatches,
-        backward_ns=by_stage["backward"] / microbatches,
-        p2p_ns=float(wires.median()) if len(wires) else 0.0,
-        tail_ns=by_stage["tail"],
-    )
-
-
-def _by_stage(account: Account, repaired: set[int]) -> dict[str, FloatArray]:
-    """Return the time of a step by stage: forward, backward, tail.
-
-    A stage is as slow as a slow rank in it; without one it is as the median of its ranks.
-    """
-    by_step = account.ledger.by_step
-    healthy = by_step[~by_step["rank"].isin(repaired)]
-    if {account.stage[rank] for rank in healthy["rank"]} == set(account.stage.values()):
-        by_step = healthy
-    slow = sorted(set(account.slow_ranks()) - repaired)
-    per_rank = by_step.drop(columns="step").groupby("rank").mean()
-    stage = per_rank.index.map(account.stage)
-    backward = per_rank[["backward", "recompute"]].sum(axis=1)
-    compute = per_rank["forward"] + backward
-    # Transfers inside the passes lengthen both directions alike.
-    inside = per_rank[["exposed_tp_wire", "exposed_cp_wire", "exposed_ep_wire"]].sum(axis=1)
-    stretch = 1.0 + inside / compute.where(compute > 0)
-    other = [name for name in COMPUTE_CLASSES if name not in ("forward", "backward", "recompute")]
-    tail = per_rank[[*other, "exposed_dp_wire", "exposed_other_wire"]].sum(axis=1)
-    stalls = ["data_load", "gc", "checkpoint", "offload", "host_blocked", "other", "unattributed"]
-    table = {
-        "forward": per_rank["forward"] * stretch,
-        "backward": backward * stretch,
-        "tail": tail + per_rank[stalls].sum(axis=1),
-    }
-    counts = ~per_rank.index.isin(slow)
-    found = {}
-    for name, values in table.items():
-        usual = values[counts].groupby(stage[counts]).median()
-        worst = values[~counts].groupby(stage[~counts]).max()
-        found[name] = worst.combine_first(usual).sort_index().to_numpy()
-    if np.isnan(found["forward"]).any() or not (found["forward"] > 0).all():
-        raise ConfigError(
-            "forward and backward are not told apart in this capture",
-            where=str(account.trace.path),
-            remedy="Capture with the probe at level stages or above",
-        )
-    return found
-
-
-def _changed(
-    account: Account, before: _Pipeline, changes: dict[str, Change]
-) -> tuple[_Pipeline, list[str]]:
+    schedule = _schedule(account, layout)
+    wanted = {change.name: change for change in changes}
+    kind, chunks = _shape(layout, schedule, wanted, account.trace.run.get("num_layers"))
+    if "microbatches" in wanted:
+        _check_size(wanted["microbatches"], layout.pp * chunks)
+    before, is_split = _recorded_pipeline(account, layout, schedule, times)
     assumptions = []
-    schedule = changes["schedule"].schedule() if "schedule" in changes else before.schedule
-    chunks = changes["chunks"].whole() if "chunks" in changes else before.chunks
-    if schedule is ScheduleKind.ZB_V:
-        chunks = 2
-    elif schedule is not ScheduleKind.INTERLEAVED:
-        chunks = 1
     microbatches = before.microbatches
-    if "microbatches" in changes:
-        microbatches = changes["microbatches"].whole()
+    if "microbatches" in wanted:
+        microbatches = wanted["microbatches"].whole()
         assumptions.append(
             "microbatches keep their size: the step trains on "
             f"{microbatches / before.microbatches:.2f} x as many tokens"
         )
-    if schedule in _SPLIT and before.schedule not in _SPLIT:
+    if kind in _SPLIT and not is_split:
         assumptions.append("half of a backward pass is for the weights")
-    forward, backward = before.forward_ns, before.backward_ns
-    if "layers" in changes:
-        scale, said = _layer_scale(account, before, changes["layers"])
-        forward, backward = forward * scale, backward * scale
-        assumptions.append(said)
-    after = _Pipeline(
-        schedule=schedule,
+    costs, said = stage_costs(
+        _centre(before.pass_ns),
+        chunks * layout.pp,
+        wanted.get("layers"),
+        account.trace.run.get("num_layers"),
+    )
+    after = replace(
+        before,
+        schedule=kind,
         chunks=chunks,
         microbatches=microbatches,
-        forward_ns=forward,
-        backward_ns=backward,
-        p2p_ns=before.p2p_ns,
-        tail_ns=before.tail_ns,
+        pass_ns=_with_costs(before, costs, kind, chunks),
     )
-    return after, assumptions
+    steps = min(before.affordable_steps(), after.affordable_steps())
+    return Redesign(
+        before=before.simulated(steps),
+        after=after.simulated(steps),
+        microbatches=(before.microbatches, microbatches),
+        assumptions=(*assumptions, *said),
+    )
 
 
-def _layer_scale(account: Account, before: _Pipeline, change: Change) -> tuple[FloatArray, str]:
-    """Return by how much the passes of each stage get longer with other layers.
+def _schedule(account: Account, layout: ParallelLayout) -> ScheduleKind:
+    found = schedule_of(account.trace)
+    if layout.pp == 1:
+        return ScheduleKind.NONE
+    if found in SCHEDULES:
+        return ScheduleKind(found)
+    raise ConfigError(
+        f"the schedule {found} of this run cannot be simulated"
+        if found
+        else "the pipeline schedule of this run is not known",
+        where=str(account.trace.path),
+        remedy="Use --fix, --set compute or --set link alone, which replay the recorded run"
+        if found
+        else "Give the schedule to meshscope.probe.attach(), or use --fix alone",
+    )
 
-    A layer costs what it costs on the lightest stage per layer; what a stage takes
-    beyond its layers (embedding, output head) stays with it.
+
+def _shape(
+    layout: ParallelLayout, now: ScheduleKind, wanted: dict[str, Change], layers: object
+) -> tuple[ScheduleKind, int]:
+    """Return the schedule and its chunks per rank.
+
+    Raises:
+        ConfigError: They do not fit each other or the model.
     """
-    wanted = np.array(change.layers(), dtype=np.float64)
-    stages = len(before.forward_ns)
-    total = account.trace.run.get("num_layers")
-    if len(wanted) != stages or (total is not None and wanted.sum() != total):
-        of_model = f"{total} layers over " if total is not None else ""
+    if layout.pp == 1:
+        for name in {"schedule", "chunks", "layers"} & wanted.keys():
+            raise ConfigError(
+                f"the run has one pipeline stage, which has no {name} to set",
+                where="--set",
+                remedy="Set microbatches, compute or link",
+            )
+    kind = wanted["schedule"].schedule() if "schedule" in wanted else now
+    stated = wanted["chunks"].whole() if "chunks" in wanted else None
+    chunks = stated or (layout.vpp if kind in _CHUNKED else 1)
+    if kind is ScheduleKind.ZB_V:
+        chunks = stated or 2
+    fits = {ScheduleKind.ZB_V: chunks == 2, ScheduleKind.INTERLEAVED: chunks > 1}
+    if not fits.get(kind, chunks == 1):
+        needs = {
+            ScheduleKind.ZB_V: "exactly 2 chunks",
+            ScheduleKind.INTERLEAVED: "2 chunks or more",
+        }
         raise ConfigError(
-            f"layers={change.value} does not fit the run",
-            where="--set",
-            remedy=f"Give {of_model}{stages} stages",
+            f"the schedule {kind} takes {needs.get(kind, 'one chunk')} a rank, not {chunks}",
+            where="--set chunks" if stated else "--set schedule",
+            remedy="Leave chunks out, or give --set schedule=interleaved-1f1b --set chunks=2",
         )
-    now = np.full(stages, wanted.sum() / stages)
-    cost = before.forward_ns + before.backward_ns
-    layer = float((cost / now).min())
-    said = "the run has equal layers on every stage; what a stage takes beyond them stays with it"
-    return np.asarray((cost + (wanted - now) * layer) / cost), said
+    if isinstance(layers, int) and chunks > 1 and chunks * layout.pp > layers:
+        raise ConfigError(
+            f"{chunks} chunks on {layout.pp} ranks are more stages than the model has layers ({layers})",
+            where="--set chunks",
+            remedy=f"Give at most {layers // layout.pp}",
+        )
+    if chunks * layout.pp > MOST_PASSES:
+        raise ConfigError(
+            f"{chunks} chunks are too many", where="--set chunks", remedy="Give fewer"
+        )
+    return kind, chunks
 
 
-def _whole(values: FloatArray) -> np.ndarray:
-    return np.rint(values).astype(np.int64)
+def _check_size(change: Change, stages: int) -> None:
+    most = max(1, MOST_PASSES // stages)
+    if change.whole() > most:
+        raise ConfigError(
+            f"{change.name}={change.value} is more than can be simulated",
+            where="--set",
+            remedy=f"Give at most {most} with {stages} stages",
+        )
+
+
+def _recorded_pipeline(
+    account: Account, layout: ParallelLayout, schedule: ScheduleKind, times: RepairedTimes | None
+) -> tuple[Pipeline, bool]:
+    """Return the pipeline as it ran, and whether it ran split backward passes."""
+    passes = recorded_passes(account, layout, times)
+    kinds, ranks, chunks, replicas, steps, microbatches = passes.pass_ns.shape
+    _check_size(Change("microbatches", str(microbatches), is_fix=False), ranks * chunks)
+    by_stage = np.empty((kinds, ranks * chunks, replicas, steps * microbatches))
+    for rank in range(ranks):
+        for chunk in range(chunks):
+            stage = stage_of(schedule, rank, chunk, ranks)
+            by_stage[:, stage] = passes.pass_ns[:, rank, chunk].reshape(kinds, replicas, -1)
+    collective = account.events.frame[~account.events.frame["is_p2p"]]
+    pipeline = Pipeline(
+        schedule=schedule,
+        ranks=ranks,
+        chunks=chunks,
+        microbatches=microbatches,
+        pass_ns=by_stage,
+        head_ns=passes.head_ns,
+        tail_ns=passes.tail_ns,
+        message_ns=passes.message_ns,
+        replicas_meet=bool((collective["axis"] == Axis.DP.value).any()),
+        stages_meet=bool(collective["axis"].isin([Axis.PP.value, Axis.OTHER.value]).any()),
+        skew_share=_skew_share(account),
+    )
+    return pipeline, passes.is_split
+
+
+def _skew_share(account: Account) -> float:
+    """Return how much of the skew at the end of the first step the ranks began it with, 0..1."""
+    windows = account.windows
+    if not windows.chained:
+        return 0.0
+    first = windows.frame[windows.frame["step"] == windows.steps[0]]
+    before, after = (
+        (first[name] - first[name].mean()).to_numpy(np.float64) for name in ("start_ns", "end_ns")
+    )
+    square = float(after @ after)
+    return float(np.clip(before @ after / square, 0.0, 1.0)) if square > 0 else 0.0
+
+
+def _centre(pass_ns: FloatArray) -> FloatArray:
+    """Return the usual mean pass of every stage: the median over replicas, ``(kind, stage)``."""
+    return np.asarray(np.median(pass_ns.mean(axis=3), axis=2))
+
+
+def _with_costs(
+    before: Pipeline, costs: FloatArray, schedule: ScheduleKind, chunks: int
+) -> FloatArray:
+    """Return the passes with other costs of the stages.
+
+    By how much a pass is longer than is usual on its stage belongs to the rank that runs
+    it, and stays with the rank where stages move to others.
+    """
+    centre = _centre(before.pass_ns)[:, :, None, None]
+    now, then = (
+        _holders(before.schedule, before.ranks, before.chunks),
+        _holders(schedule, before.ranks, chunks),
+    )
+    if np.array_equal(now, then):
+        return before.pass_ns * (costs[:, :, None, None] / centre)
+    of_rank = np.stack(
+        [before.pass_ns[:, now == rank].sum(axis=1) for rank in range(before.ranks)], 1
+    )
+    usual = np.stack([centre[:, now == rank].sum(axis=1) for rank in range(before.ranks)], 1)
+    return np.asarray(costs[:, :, None, None] * (of_rank / usual)[:, then])
+
+
+def _holders(schedule: ScheduleKind, ranks: int, chunks: int) -> np.ndarray:
+    """Return the pipeline rank of every stage."""
+    holder = np.empty(ranks * chunks, np.int64)
+    for rank in range(ranks):
+        for chunk in range(chunks):
+            holder[stage_of(schedule, rank, chunk, ranks)] = rank
+    return holder

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from meshscope.probe.schema.errors import ConfigError
 
 from ..account import Account
 from ..causes import (
+    HOST_CAUSES,
     Player,
     SlowRanks,
     Suspect,
@@ -25,10 +27,23 @@ from .changes import Change
 
 _OF_RANKS = ("straggler_rank", "clock_throttle")
 """Kinds of causes that make single ranks slow."""
+_COLUMN = {"group": "group_id", "link": "link", "axis": "axis"}
+"""Where the events name a place of communication."""
 
 
-def repair_effect(account: Account, program: Program, changes: Iterable[Change]) -> FloatArray:
-    """Return what the changes take from every edge, ns, ``(edges,)``.
+class Repair(NamedTuple):
+    """What changes take from a run."""
+
+    taken_ns: FloatArray
+    """From every edge of the replay graph, ``(edges,)``."""
+    stalls: tuple[str, ...]
+    """Classes of the ledger that are gone altogether."""
+    notes: tuple[str, ...]
+    """What to say of it."""
+
+
+def repair_effect(account: Account, program: Program, changes: Iterable[Change]) -> Repair:
+    """Return what the changes take from the run.
 
     Repairs come first; speed-ups scale what these leave.
 
@@ -36,6 +51,7 @@ def repair_effect(account: Account, program: Program, changes: Iterable[Change])
         ConfigError: A place is not in the run, or cannot be compared with others.
     """
     changes = list(changes)
+    _check_places(account, changes)
     fixes = [change for change in changes if change.is_fix]
     trace, ledger = account.trace, account.ledger
     recorded = place_work(trace, program, ledger)
@@ -48,7 +64,7 @@ def repair_effect(account: Account, program: Program, changes: Iterable[Change])
     slow = SlowRanks(suspects, of_single_ranks(clocks, program))
     players, overlaps = find_players(trace, program, ledger, work, expected, slow)
     taken = np.zeros(program.edge_count)
-    chosen = _chosen(account, players, fixes)
+    chosen, notes = _chosen(account, players, fixes)
     for number in chosen:
         players[number].effect.add_to(taken)
     for overlap in overlaps:
@@ -57,7 +73,11 @@ def repair_effect(account: Account, program: Program, changes: Iterable[Change])
     for change in changes:
         if not change.is_fix:
             taken += (program.base_ns - taken) * _sped_up(program, change)
-    return taken
+    if any(change.name.startswith("link.") for change in changes):
+        notes.append("a faster link shortens transfers in proportion, latency included")
+    kinds = {players[number].kind for number in chosen} & HOST_CAUSES.keys()
+    stalls = tuple(name for kind in sorted(kinds) for name in HOST_CAUSES[kind])
+    return Repair(taken, stalls, tuple(notes))
 
 
 def _suspects(account: Account, work: Work, fixes: list[Change]) -> list[Suspect]:
@@ -107,15 +127,19 @@ def _ranks_of_host(account: Account, change: Change) -> list[int]:
     return found
 
 
-def _chosen(account: Account, players: list[Player], fixes: list[Change]) -> set[int]:
-    """Return the positions of the players that the fixes repair."""
+def _chosen(
+    account: Account, players: list[Player], fixes: list[Change]
+) -> tuple[set[int], list[str]]:
+    """Return the positions of the players that the fixes repair, and which fix found none."""
     chosen: set[int] = set()
+    notes = []
     for change in fixes:
         found = [n for n, player in enumerate(players) if _is_meant(account, player, change)]
-        if not found and change.name in ("group", "link", "axis"):
-            _check_place(account, change)
         chosen.update(found)
-    return chosen
+        if not found:
+            asked = f"{change.name}={change.value}" if change.value else change.name
+            notes.append(f"no loss by {asked} was found: its repair changes nothing")
+    return chosen, notes
 
 
 def _is_meant(account: Account, player: Player, change: Change) -> bool:
@@ -137,16 +161,29 @@ def _is_meant(account: Account, player: Player, change: Change) -> bool:
     return kind == name
 
 
-def _check_place(account: Account, change: Change) -> None:
-    """Refuse a group, link or axis that the run does not have; one that is not slow is fine."""
-    column = {"group": "group_id", "link": "link", "axis": "axis"}[change.name]
-    known = sorted(set(account.events.frame[column].unique()) - {""})
-    if change.value not in known:
-        raise ConfigError(
-            f"no {change.name} {change.value!r} in the capture",
-            where="--fix",
-            remedy="Known: " + ", ".join(known[:12]),
-        )
+def _check_places(account: Account, changes: list[Change]) -> None:
+    """Refuse a stage, group, link or axis that the run does not have; one that is healthy is fine.
+
+    Raises:
+        ConfigError: It is not there.
+    """
+    for change in changes:
+        name, value = change.name, change.value
+        if name.startswith("link."):
+            name, value = "axis", name.removeprefix("link.")
+        if name == "stage":
+            value = str(change.whole())
+            known = sorted({str(stage) for stage in account.stage.values() if stage >= 0}, key=int)
+        elif name in _COLUMN:
+            known = sorted(set(account.events.frame[_COLUMN[name]].unique()) - {""})
+        else:
+            continue
+        if value not in known:
+            raise ConfigError(
+                f"no {name} {value!r} in the capture",
+                where="--fix" if change.is_fix else "--set",
+                remedy=f"Known: {', '.join(known[:12])}" if known else f"It names no {name} at all",
+            )
 
 
 def _sped_up(program: Program, change: Change) -> FloatArray:

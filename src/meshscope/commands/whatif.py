@@ -25,8 +25,8 @@ def whatif(
         list[str] | None,
         typer.Option(
             "--set",
-            help="Change the job: microbatches=64, schedule=zb-h1, chunks=2, layers=9,8,8,7, "
-            "link.dp=2x, compute=1.1x. Can be given several times.",
+            help="Change the job: microbatches=64, schedule=zb-h1, chunks=2, layers=9,8,8,7 or "
+            "layers=NOW->THEN (quoted), link.dp=2x, compute=1.1x. Each can be given once.",
         ),
     ] = None,
     topology_file: TopologyOption = None,
