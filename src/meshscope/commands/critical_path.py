@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .opening import next_command, open_trace
+from .opening import open_trace
 from .options import DEFAULT_RUNS, Format, FormatOption, RunPath, RunsOption, TopologyOption
 from .output import show
+
+if TYPE_CHECKING:
+    from meshscope.analyze.account import Account
 
 
 def critical_path(
@@ -27,12 +30,24 @@ def critical_path(
     from meshscope.analyze.measure import measure
     from meshscope.analyze.report import critical_path_to_text
 
-    trace, _ = open_trace(path, topology_file, runs)
-    account = measure(trace)
+    opened = open_trace(path, topology_file, runs)
+    account = measure(opened.trace)
     result = critical_path_to_json(find_path(account, step), account.limits)
     show(
         output,
         lambda: result,
         partial(critical_path_to_text, result),
-        next_command("whatif", path, " --fix rank=N"),
+        opened.next_command("whatif", "--fix", _fix(account, result["by_rank"])),
+    )
+
+
+def _fix(account: Account, by_rank: list[dict[str, Any]]) -> str:
+    """Return what to repair first: the rank with the largest part of the path.
+
+    A rank without peers cannot be compared with any; then it is its stage.
+    """
+    first = by_rank[0]
+    is_alone = not account.peers_of(first["rank"])
+    return (
+        f"stage={first['stage']}" if is_alone and first["stage"] >= 0 else f"rank={first['rank']}"
     )

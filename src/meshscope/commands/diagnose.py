@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import TYPE_CHECKING
 
-from .opening import next_command, open_trace
+from .follow_up import follow_up
+from .opening import Opened, command_line, next_command, open_trace
 from .options import DEFAULT_RUNS, Format, FormatOption, RunPath, RunsOption, TopologyOption
 from .output import show
+
+if TYPE_CHECKING:
+    from meshscope.analyze.results import Diagnosis
 
 
 def diagnose(
@@ -20,11 +25,22 @@ def diagnose(
     from meshscope.analyze.exchange import diagnosis_to_json
     from meshscope.analyze.report import to_text
 
-    trace, _ = open_trace(path, topology_file, runs)
-    result = analyse(trace)
+    opened = open_trace(path, topology_file, runs)
+    result = analyse(opened.trace)
     show(
         output,
         lambda: diagnosis_to_json(result),
         partial(to_text, result),
-        next_command("dashboard", trace.path.resolve().parent),
+        _following(opened, result),
     )
+
+
+def _following(opened: Opened, result: Diagnosis) -> str:
+    """Return the command that takes up the first finding, after that for the pages of the run."""
+    words = follow_up(result)
+    pages = ("dashboard", opened.trace.path.resolve().parent)
+    if not opened.is_run:
+        return opened.next_command(*(words or ("collectives",)))
+    if not words:
+        return next_command(*pages)
+    return f"\nPages: {command_line(*pages)}{opened.next_command(*words)}"

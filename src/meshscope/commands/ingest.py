@@ -57,11 +57,14 @@ def _ingest_job(source: list[Path], runs: Path, topology_file: Path | None) -> N
     from meshscope.probe.schema.rundir import is_run_directory
 
     if len(source) == 1 and is_run_directory(source[0]):
-        trace, _ = open_trace(source[0], topology_file)
+        # A run of ours does not keep what is stated about it.
+        opened = open_trace(source[0], topology_file)
+        trace, following = opened.trace, opened.next_command("diagnose")
     else:
         trace = _ingested(source, runs, topology_file)
+        following = next_command("diagnose", trace.path)
     emit("\n".join(f"  {line}" for line in understood(trace)))
-    emit(next_command("diagnose", trace.path))
+    emit(following)
 
 
 def _ingested(source: list[Path], runs: Path, topology_file: Path | None) -> Trace:
