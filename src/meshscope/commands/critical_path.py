@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .opening import open_trace
+from .opening import Opened, open_trace
 from .options import DEFAULT_RUNS, Format, FormatOption, RunPath, RunsOption, TopologyOption
 from .output import show
 
@@ -37,17 +37,18 @@ def critical_path(
         output,
         lambda: result,
         partial(critical_path_to_text, result),
-        opened.next_command("whatif", "--fix", _fix(account, result["by_rank"])),
+        _following(opened, account, result["by_rank"]),
     )
 
 
-def _fix(account: Account, by_rank: list[dict[str, Any]]) -> str:
-    """Return what to repair first: the rank with the largest part of the path.
+def _following(opened: Opened, account: Account, by_rank: list[dict[str, Any]]) -> str:
+    """Return the command that repairs the rank with the largest part of the path.
 
     A rank without peers cannot be compared with any; then it is its stage.
     """
-    first = by_rank[0]
-    is_alone = not account.peers_of(first["rank"])
-    return (
-        f"stage={first['stage']}" if is_alone and first["stage"] >= 0 else f"rank={first['rank']}"
-    )
+    rank, stage = by_rank[0]["rank"], by_rank[0]["stage"]
+    if account.peers_of(rank):
+        return opened.next_command("whatif", "--fix", f"rank={rank}")
+    if stage >= 0:
+        return opened.next_command("whatif", "--fix", f"stage={stage}")
+    return opened.next_command("diagnose")

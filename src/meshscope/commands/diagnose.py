@@ -6,12 +6,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from .follow_up import follow_up
-from .opening import Opened, command_line, next_command, open_trace
+from .opening import Opened, command_line, open_trace
 from .options import DEFAULT_RUNS, Format, FormatOption, RunPath, RunsOption, TopologyOption
 from .output import show
 
 if TYPE_CHECKING:
     from meshscope.analyze.results import Diagnosis
+    from meshscope.analyze.trace import Trace
 
 
 def diagnose(
@@ -36,11 +37,15 @@ def diagnose(
 
 
 def _following(opened: Opened, result: Diagnosis) -> str:
-    """Return the command that takes up the first finding, after that for the pages of the run."""
-    words = follow_up(result)
-    pages = ("dashboard", opened.trace.path.resolve().parent)
+    """Return the command for the pages of the run, then the one that takes up the first finding."""
+    following = opened.next_command(*(follow_up(result) or _closer_look(opened.trace)))
     if not opened.is_run:
-        return opened.next_command(*(words or ("collectives",)))
-    if not words:
-        return next_command(*pages)
-    return f"\nPages: {command_line(*pages)}{opened.next_command(*words)}"
+        return following
+    return f"\nPages: {command_line('dashboard', opened.trace.path.resolve().parent)}{following}"
+
+
+def _closer_look(trace: Trace) -> tuple[str]:
+    """Return the verb that tells most of a capture in which nothing is to be taken up."""
+    if trace.row_count("kernel"):
+        return ("kernels",)
+    return ("stragglers" if trace.row_count("step") else "collectives",)

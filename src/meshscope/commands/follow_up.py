@@ -46,6 +46,8 @@ def _change(finding: Finding, result: Diagnosis) -> list[str]:
     kind, where = finding.kind, finding.where
     if kind in _OF_RANKS:
         ranks = where.get("ranks") or [where["rank"]]
+        if len(ranks) == 1 and _is_alone(ranks[0], result):
+            return ["--fix", f"stage={where['stage']}"] if "stage" in where else []
         if len(ranks) > _MOST_RANKS:
             return ["--fix", f"host={where['host']}"] if "host" in where else []
         return [word for rank in ranks for word in ("--fix", f"rank={rank}")]
@@ -60,3 +62,9 @@ def _change(finding: Finding, result: Diagnosis) -> list[str]:
     if kind is FindingKind.PIPELINE_BUBBLE and isinstance(microbatches, int):
         return ["--set", f"microbatches={2 * microbatches}"]
     return ["--fix", kind.value] if kind in _BY_NAME else []
+
+
+def _is_alone(rank: int, result: Diagnosis) -> bool:
+    """Return whether no other rank has the same stage: then nothing tells what it should take."""
+    stage = result.stragglers.set_index("rank")["pp"]
+    return bool((stage == stage[rank]).sum() == 1)
