@@ -13,7 +13,8 @@ from functools import partial
 from pathlib import Path
 
 from meshscope.analyze.trace import Trace
-from meshscope.probe.schema.errors import TraceFormatError
+from meshscope.probe.schema.errors import RunDirectoryError, TraceFormatError
+from meshscope.probe.schema.manifest import MANIFEST_NAME, read_json
 from meshscope.probe.schema.rundir import name_a_run_in
 
 from .archives import unpack_archives
@@ -116,6 +117,20 @@ def _import_files(
     return None
 
 
+def _damaged_run(path: Path) -> TraceFormatError:
+    """Return the error for a run that nothing but its manifest tells from a folder of files."""
+    try:
+        read_json(path / MANIFEST_NAME)
+        what = "names no format version"
+    except RunDirectoryError as error:
+        what = error.what
+    return TraceFormatError(
+        f"is a run directory of which {MANIFEST_NAME} {what}",
+        where=str(path),
+        remedy="Remove the run, and ingest its source or make it again",
+    )
+
+
 def _unreadable(path: Path, by_format: Mapping[InputFormat, list[InputFile]]) -> TraceFormatError:
     pages = by_format.get(InputFormat.MEMORY_PAGE)
     if pages:
@@ -124,6 +139,8 @@ def _unreadable(path: Path, by_format: Mapping[InputFormat, list[InputFile]]) ->
             where=pages[0].label,
             remedy="Export it as raw.json.gz (export_memory_timeline), or give the snapshot pickle",
         )
+    if path.is_dir() and (path / "tables").is_dir() and (path / MANIFEST_NAME).exists():
+        return _damaged_run(path)
     if path.is_dir() and (remedy := name_a_run_in(path)):
         return TraceFormatError("is a folder of runs", where=str(path), remedy=remedy)
     return nothing_readable(path, sum(map(len, by_format.values())))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .opening import next_command, open_trace, workers
-from .options import DEFAULT_RUNS, RunsOption, TopologyOption
+from .options import DEFAULT_RUNS, RunsOption, TopologyOption, named_path
 from .output import emit, say
 from .progress import reading_progress
 
@@ -21,6 +21,7 @@ def ingest(
         list[Path],
         typer.Argument(
             metavar="PATH...",
+            parser=named_path,
             help="Traces of other tools, or runs. Files given together are one job; each "
             "folder or quoted glob is a job of its own.",
         ),
