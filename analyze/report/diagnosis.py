@@ -11,7 +11,7 @@ from ..memory import CATEGORIES
 from ..results import Bar, Diagnosis, Finding
 from ..text_table import text_table
 from ..trace import SYNTHETIC
-from ..words import is_missing
+from ..words import counted, is_missing
 from .amounts import left_out, milliseconds, size
 from .page import page
 
@@ -61,7 +61,7 @@ def _header(result: Diagnosis) -> Iterator[str]:
         steps = f"no step marks, {result.step_time_ns / 1e6:.2f} ms in all"
     elif run["steps"]:
         steps = (
-            f"{run['steps']} steps ({run['first_step']}..{run['last_step']}) "
+            f"{counted(run['steps'], 'step')} ({run['first_step']}..{run['last_step']}) "
             f"of {result.step_time_ns / 1e6:.2f} ms"
         )
     yield (

@@ -20,7 +20,7 @@ def ingest(
     paths: Annotated[
         list[Path],
         typer.Argument(
-            metavar="PATH...",
+            metavar="PATH",
             parser=named_path,
             help="Traces of other tools, or runs. Files given together are one job; each "
             "folder or quoted glob is a job of its own.",

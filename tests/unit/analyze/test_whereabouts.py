@@ -53,3 +53,9 @@ def test_a_host_is_said_once(fault):
     found, _ = first_finding(fault, kind="straggler_rank")
     said = [line for line in found.evidence if "runs on" in line]
     assert len(said) == ("ranks" not in found.where)
+
+
+def test_missing_ranks_are_told_as_ranges():
+    """Fails when of many missing ranks only the first is named."""
+    found, _ = first_finding("missing_rank:rank=3", kind="missing_data")
+    assert found.evidence == ("missing: rank 3",)
