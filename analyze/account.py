@@ -38,8 +38,12 @@ class Account:
     """ns by rank, of the ranks whose clock is wrong."""
     stage: dict[int, int]
     """Pipeline position of each rank; -1 if unknown."""
+    unseen: tuple[str, ...] = ()
+    """Axes of the mesh along which nothing was recorded, so that waiting there is not known."""
     limits: tuple[str, ...] = ()
     """What the capture, and so the account, cannot tell."""
+    untold: tuple[str, ...] = ()
+    """Those of the limits for which no causes are told: a slow rank or link may be there unseen."""
 
     def class_frac(self, name: str) -> float:
         """Return the share of the step time of one ledger class, averaged over ranks and steps."""

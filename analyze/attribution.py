@@ -16,6 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from meshscope.probe.schema.listing import listed
+
 from .causes import (
     Overlap,
     Player,
@@ -26,6 +28,7 @@ from .causes import (
     sequence_effect,
     suspects_of,
     with_experts,
+    with_rest,
     without_slow_clocks,
 )
 from .communication import CommunicationEvents
@@ -44,6 +47,7 @@ from .trace import Trace
 from .words import counted
 
 MAX_SUSPECTS = 4
+"""Slow ranks that are causes of their own; those beyond are one cause."""
 MIN_Z = 4.0
 """Robust z from which a rank's excess is more than noise (false alarms ~ 3e-5 a rank)."""
 MIN_Z_IF_LAST = 2.0
@@ -108,15 +112,15 @@ def attribute(
     expected = _expected(work, ranks, Expected(peers, sequence), detection)
     ranks = _compared(work, expected.work_ns)
     ranks["suspect"] = _is_suspect(ranks, waits, measured, detection) & (not hidden)
-    limits = tuple(_limits(work, program, events))
+    limits = (*_limits(work, program, events), *_slow_together(detection))
     if hidden or events.lonely_frac > MAX_LONELY:
         return Attribution(ranks=ranks, limits=limits, detection=detection)
     slow = ranks[ranks["suspect"]]
     excess = dict(zip(slow["rank"].tolist(), slow["excess_ns"].tolist(), strict=True))
     slowdowns = dict(zip(slow["rank"].tolist(), slow["slowdown"].tolist(), strict=True))
     by_experts = explained_by_experts(events.frame, slowdowns)
-    suspects = with_experts(trace, suspects_of(trace, excess, MAX_SUSPECTS), by_experts)
-    slow_ranks = SlowRanks(suspects, clocks)
+    suspects = with_experts(trace, suspects_of(trace, excess), by_experts)
+    slow_ranks = SlowRanks(with_rest(suspects, MAX_SUSPECTS), clocks)
     players, overlaps = find_players(trace, program, ledger, work, expected, slow_ranks)
     # Not needed any more, and as large as the replays that follow.
     del work, peers, sequence, expected, clocks
@@ -130,6 +134,14 @@ def attribute(
         waiting=_wait_account(ledger, waiting),
         detection=detection,
     )
+
+
+def without_blame(ranks: list[int], limits: tuple[str, ...]) -> Attribution:
+    """Return the attribution of a capture in which no rank can be compared with its peers."""
+    unknown = ("excess_ns", "peer_ns", "slowdown", "z")
+    table = pd.DataFrame({"rank": ranks, "peer_class": range(len(ranks)), "peers": 0})
+    table = table.assign(**dict.fromkeys(unknown, np.nan), suspect=False, clock_ns=0.0)
+    return Attribution(ranks=table, limits=limits)
 
 
 def _expected(
@@ -221,7 +233,8 @@ def _clock_by_rank(work: Work, rank: pd.Series) -> FloatArray:
     return rank.map(mean).fillna(0.0).to_numpy(np.float64)
 
 
-def _limits(work: Work, program: Program, events: CommunicationEvents) -> list[str]:
+def untold(events: CommunicationEvents) -> list[str]:
+    """Return why no causes are told; nothing where they are."""
     limits = []
     if events.unseen_frac > MAX_UNSEEN:
         limits.append(
@@ -233,6 +246,11 @@ def _limits(work: Work, program: Program, events: CommunicationEvents) -> list[s
             "ranks waited for others that are not in the capture: "
             "what repairing a cause returns is not known"
         )
+    return limits
+
+
+def _limits(work: Work, program: Program, events: CommunicationEvents) -> list[str]:
+    limits = untold(events)
     sizes = Counter(work.peer_class.values())
     alone = [rank for rank, own in work.peer_class.items() if sizes[own] < 2]
     if alone:
@@ -251,6 +269,21 @@ def _limits(work: Work, program: Program, events: CommunicationEvents) -> list[s
             "(overlapping waits of several threads, or a wrong clock)"
         )
     return limits
+
+
+def _slow_together(detection: DetectionResult | None) -> list[str]:
+    """Say that all ranks became slower, which no comparison between them shows."""
+    job = None if detection is None else detection.together
+    if job is None:
+        return []
+    steps = listed(
+        f"{first} to {last}" if last > first else f"{first}" for first, last in job.slow_steps
+    )
+    return [
+        f"all ranks take {job.slowdown:.1%} longer for their own work in steps {steps} than in the others, "
+        "which is blamed on none of them: compare what changed there for the whole job (sequence lengths, "
+        "clocks, code)"
+    ]
 
 
 def _wait_account(ledger: Ledger, waiting: FloatArray) -> WaitAccount:

@@ -13,7 +13,7 @@ import pandas as pd
 from meshscope.probe.schema.terms import Axis, ScheduleKind
 
 from .effects import stage_of_ranks
-from .ledger import Ledger
+from .ledger import LEAST_TOLD, UNSPLIT, Ledger
 from .results import Bubble
 from .trace import Trace
 
@@ -25,8 +25,14 @@ def ideal_bubble_frac(stages: int, microbatches: int, chunks: int = 1) -> float:
     return (stages - 1) / (microbatches * chunks + stages - 1)
 
 
-def pipeline_bubble(trace: Trace, ledger: Ledger) -> Bubble:
-    """Return waiting on the pipeline axis by stage, beside the ideal of the schedule."""
+def pipeline_bubble(trace: Trace, ledger: Ledger, unseen: tuple[str, ...] = ()) -> Bubble:
+    """Return waiting on the pipeline axis by stage, beside the ideal of the schedule.
+
+    Args:
+        trace: The capture.
+        ledger: Its ledger.
+        unseen: Axes along which nothing was recorded.
+    """
     stage = stage_of_ranks(trace, sorted(set(ledger.by_step["rank"])))
     frame = ledger.by_step.assign(stage=ledger.by_step["rank"].map(stage))
     wait = f"exposed_{Axis.PP.value}_wait"
@@ -40,9 +46,14 @@ def pipeline_bubble(trace: Trace, ledger: Ledger) -> Bubble:
     if trace.layout.pp < 2:
         return Bubble(None, None, by_stage, "the job has one pipeline stage")
     ideal, unknown = _ideal(trace)
-    if not trace.row_count("p2p") and not trace.row_count("collective"):
+    is_empty = not trace.row_count("p2p") and not trace.row_count("collective")
+    if is_empty or Axis.PP.value in unseen:
         untold = by_stage.assign(wait_ns=float("nan"), wait_frac=float("nan"))
-        return Bubble(None, ideal, untold, "no communication was recorded: waiting is not known")
+        which = "no communication" if is_empty else "no communication of the pipeline"
+        return Bubble(None, ideal, untold, f"{which} was recorded: waiting is not known")
+    if frame[UNSPLIT].sum() >= LEAST_TOLD * frame["step_ns"].sum():
+        untold = by_stage.assign(wait_ns=float("nan"), wait_frac=float("nan"))
+        return Bubble(None, ideal, untold, "waiting and transfers cannot be told apart")
     measured = float(frame[wait].sum() / frame["step_ns"].sum())
     return Bubble(measured, ideal, by_stage, unknown)
 
@@ -72,11 +83,13 @@ def schedule_of(trace: Trace) -> str | None:
 
     The last stage has no fill: it does all forwards before the first backward
     only in GPipe, and alternates in 1F1B (interleaved with several chunks). Split
-    backward passes have no closed form here.
+    backward passes have no closed form here. A job with one stage has none.
     """
     stated = trace.run.get("schedule")
     if isinstance(stated, str) and stated not in ("", ScheduleKind.OTHER):
         return stated
+    if trace.layout is not None and trace.layout.pp < 2:
+        return None
     spans = trace.frame("span")
     kind = spans["kind"].astype(str)
     if "backward_weight" in set(kind) or trace.layout is None:

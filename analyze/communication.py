@@ -9,6 +9,7 @@ the later of both ends began.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,12 +19,17 @@ from pandas.api.types import union_categoricals
 
 from .communication_rows import communication_rows, narrow, sorted_categories
 from .intervals import IntArray
+from .stand_ins import NOBODY, StandIns, stand_ins
 from .steps import StepWindows
 from .trace import Trace
 from .words import counted
 
 BLOCKING_NS = 50_000
 """A host wait longer than this stood still; a shorter one found the operation complete."""
+
+LATE_FRAC = 0.02
+"""Share of its time that a rank waits for missing ones beyond their like, from which it is told; as
+much as a replay may freeze (``attribution``)."""
 
 
 class CommunicationEvents(NamedTuple):
@@ -38,19 +44,25 @@ class CommunicationEvents(NamedTuple):
     unseen_frac: float
     """Share of the records whose end nobody saw."""
     lonely_frac: float
-    """Share of the records whose operation lacks a member, so that whom they waited for is lost."""
+    """Share of the records that may have waited for somebody who is lost. Of all ranks together;
+    or of one rank that has missing partners in whose place nobody stands; or the share of its time
+    that one waited for missing ranks which came later than their like: whichever is most."""
     limits: tuple[str, ...]
+    stand_ins: StandIns = NOBODY
+    """Who stands in for the missing members."""
 
 
 def communication_events(trace: Trace, windows: StepWindows) -> CommunicationEvents:
     """Return the communication of the analysed steps, matched across ranks."""
     collectives = _match_collectives(communication_rows(trace, windows, "collective"))
-    p2p, unmatched = _match_p2p(communication_rows(trace, windows, "p2p"))
+    p2p = _match_p2p(communication_rows(trace, windows, "p2p"))
     if len(p2p):
         p2p["join"] += int(collectives["join"].max()) + 1 if len(collectives) else 0
     frame = _in_order_of_issue(collectives, p2p)
-    incomplete = _incomplete(frame, trace)
-    frame["wire_ns"] = _without_late_looks(frame, incomplete)
+    absent_frac = _absent_frac(frame, trace)
+    lonely = absent_frac > 0
+    incomplete = lonely & ~frame["is_p2p"]
+    frame["wire_ns"] = _without_late_looks(frame, lonely)
     frame["split_ns"] = (frame["end_ns"] - frame["wire_ns"]).fillna(frame["start_ns"])
     buffered = (frame["is_send"] & frame["host"]).to_numpy(bool)
     frame.loc[buffered, "split_ns"] = frame.loc[buffered, "start_ns"]
@@ -67,14 +79,33 @@ def communication_events(trace: Trace, windows: StepWindows) -> CommunicationEve
             f"{counted(missing, 'collective')} without some members of the group: "
             "how long these were on the wire is not known"
         )
+    unmatched = int((lonely & frame["is_p2p"]).sum())
     if unmatched:
         limits.append(f"{unmatched} sends or receives have no other end in the capture")
+    time_ns = windows.step_time_ns * len(windows.steps)
+    held = stand_ins(frame, lonely.to_numpy(bool), trace, time_ns)
+    limits += _limits_of(held, windows.step_time_ns)
     return CommunicationEvents(
         frame=frame,
         unseen_frac=unseen / max(len(frame), 1),
-        lonely_frac=(int(incomplete.sum()) + unmatched) / max(len(frame), 1),
+        lonely_frac=max(_lost_frac(frame, absent_frac), held.unheld_frac, held.late_frac),
         limits=tuple(limits),
+        stand_ins=held,
     )
+
+
+def _limits_of(held: StandIns, step_time_ns: float) -> Iterator[str]:
+    if len(held.event):
+        yield (
+            "for ranks that are not in the capture, the replay takes those in the same place of "
+            "another data-parallel replica"
+        )
+    if held.late_frac > LATE_FRAC:
+        yield (
+            f"rank {held.waiting_rank} waited {held.late_frac * step_time_ns / 1e6:.2f} ms per step for "
+            "ranks that are not in the capture, beyond what those in their place took: one of them "
+            "may be the straggler"
+        )
 
 
 def _in_order_of_issue(collectives: pd.DataFrame, p2p: pd.DataFrame) -> pd.DataFrame:
@@ -159,58 +190,72 @@ def _seen_by_others(rows: pd.DataFrame) -> pd.Series:
     return (complete - last).clip(lower=0)
 
 
-def _incomplete(frame: pd.DataFrame, trace: Trace) -> pd.Series:
-    """Return which rows belong to a collective that lacks a member of its group."""
+def _absent_frac(frame: pd.DataFrame, trace: Trace) -> pd.Series:
+    """Return for each row the share of the members of its operation that the capture lacks."""
     groups = trace.frame("group")
     size = dict(zip(groups["group_id"].astype(str), groups["ranks"].map(len), strict=True))
-    members = frame.groupby("join")["rank"].transform("nunique")
+    by_join = frame.groupby("join")
     group = frame["group_id"].cat
     expected = np.array([size.get(name, 0) for name in group.categories], dtype=np.int64)
-    return ~frame["is_p2p"] & (members < expected[group.codes])
+    expected = np.where(frame["is_p2p"], 2, expected[group.codes])
+    there = by_join["rank"].transform("nunique")
+    there = there.where(~frame["is_p2p"], by_join["is_send"].transform("nunique"))
+    members = there.to_numpy(np.float64)
+    return pd.Series(1.0 - members / np.maximum(expected, members), index=frame.index)
 
 
-def _without_late_looks(frame: pd.DataFrame, incomplete: pd.Series) -> pd.Series:
+def _lost_frac(frame: pd.DataFrame, absent_frac: pd.Series) -> float:
+    """Return the share of the records that may have waited for a member that is missing.
+
+    Where it is known how long the like is on the wire, each member is as likely the last.
+    A buffered send waits for nobody.
+    """
+    lost = absent_frac.where(frame["wire_ns"].notna() | (absent_frac == 0), 1.0)
+    lost = lost.mask(frame["is_send"] & frame["host"], 0.0)
+    return float(lost.sum()) / max(len(frame), 1)
+
+
+def _without_late_looks(frame: pd.DataFrame, lonely: pd.Series) -> pd.Series:
     """Return wire times without the part in which nobody looked, or a member is missing.
 
     A host sees the end of an operation only when it waits. Where no member had to
     (each came to its wait after the operation was complete) the least duration is
     only an upper bound; the median of like operations that somebody blocked on
     replaces it, where that is smaller. NaN where nobody ever blocked on the like.
-    The same holds where the member that came last may be missing.
+    The same holds where the member that came last may be missing, or the other end of a
+    receive: its own duration may be all waiting.
     """
     blocked = _stood_still(frame)
     alone = frame["host"] & frame["is_p2p"]
     sharp = blocked.where(alone, blocked.groupby(frame["join"]).transform("max")) | ~frame["host"]
-    sharp &= ~incomplete
+    sharp &= ~lonely
     keys = [frame["axis"], frame["kind"], frame["size_bytes"]]
     usual = frame["wire_ns"].where(sharp).groupby(keys, observed=True).transform("median")
     return frame["wire_ns"].where(sharp | (frame["wire_ns"] <= usual), usual)
 
 
-def _match_p2p(rows: pd.DataFrame) -> tuple[pd.DataFrame, int]:
-    """Pair each send with its receive; return the rows and how many have no partner.
+def _match_p2p(rows: pd.DataFrame) -> pd.DataFrame:
+    """Pair each send with its receive.
 
     Host rows: the receive is split where the later of both ends began; the send
     is buffered, and how long it was on the wire is not seen. Device and imported
     rows: the wire time is the least of the two durations.
     """
     if rows.empty:
-        return rows.assign(join=0, wire_ns=0.0, link=pd.Categorical([])), 0
+        return rows.assign(join=0, wire_ns=0.0, link=pd.Categorical([]))
     sends = rows["is_send"].to_numpy(bool)
     rank, peer = rows["rank"].to_numpy(), rows["peer"].to_numpy()
     source, target = np.where(sends, rank, peer), np.where(sends, peer, rank)
     link = numbered(source, target)
     join = narrow(numbered(_group(rows), link, rows["seq"].to_numpy()))
     rows["join"] = join
-    has_both = np.bincount(join, sends) * np.bincount(join, ~sends) > 0
     own = rows["end_ns"] - rows["start_ns"]
     least = own.groupby(join).transform("min")
     both_began = rows["start_ns"].groupby(join).transform("max")
     on_wire = (rows["end_ns"] - both_began).clip(lower=0)
     rows["wire_ns"] = np.where(rows["host"], np.where(sends, np.nan, on_wire), least)
-    unmatched = int((~has_both[join]).sum())
     first = np.zeros(int(link.max()) + 1, np.int64)
     first[link] = np.arange(len(link))
     names = [f"{source[at]}->{target[at]}" for at in first.tolist()]
     rows["link"] = sorted_categories(link, names)
-    return rows.drop(columns=["seq", "peer"]), unmatched
+    return rows.drop(columns=["seq", "peer"])

@@ -13,6 +13,7 @@ from meshscope.probe.schema.deep_trace import (
     TraceName,
     raw_name,
     read_description,
+    sealed_file,
     sealed_name,
 )
 from meshscope.probe.schema.errors import RunDirectoryError
@@ -21,7 +22,7 @@ from meshscope.probe.schema.manifest import MANIFEST_NAME, part_directories, rea
 from meshscope.probe.schema.reading import file_hash
 
 _CLAIMED = ".sealing"
-"""What a file is called while it is being compressed."""
+"""What a file was called while it was being compressed, in runs of earlier versions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +105,10 @@ def deep_files(
 
 
 def _note_unsealed(rank: int, files: Iterable[Path], run_path: Path, faults: Faults) -> None:
-    for path in files:
+    there = set(files)
+    for path in sorted(there):
         name = raw_name(path.with_suffix(".json") if path.suffix == _CLAIMED else path)
-        if name is not None:
+        if name is not None and sealed_file(path.parent, name[0], rank) not in there:
             faults.add(
                 rank,
                 f"its deep trace {name[0].ticket} of {_steps_of(name[0])} is not sealed and left "

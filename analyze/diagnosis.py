@@ -11,9 +11,9 @@ from .account import Account
 from .attempts import attempts_of
 from .attribution import MAX_UNSEEN, Attribution
 from .bubble import microbatches_of, schedule_of
-from .causes import ranks_of
+from .causes import OTHERS, ranks_of
 from .findings import find
-from .ledger import CLASSES, REFINED
+from .ledger import CLASSES, LEAST_TOLD, REFINED, UNSPLIT
 from .measure import measure
 from .memory import peak_memory_frac
 from .recording import probe_cost
@@ -27,7 +27,7 @@ from .words import sentence
 
 _BARS = (*SLOWED, *REFINED, *(name for name in CLASSES if name not in SLOWED))
 """The classes of the refined ledger in the order of the waterfall."""
-_SLOW_RANKS = ("straggler_rank", "clock_throttle")
+_SLOW_RANKS = ("straggler_rank", OTHERS, "clock_throttle")
 """Causes that make single ranks slow."""
 
 
@@ -74,6 +74,7 @@ def diagnosis_of(account: Account) -> Diagnosis:
             if attribution is not None and attribution.replayed_ns is not None
             else None
         ),
+        untold=account.untold,
         metrics=_metrics(account),
     )
 
@@ -121,7 +122,8 @@ def _stragglers(account: Account) -> pd.DataFrame:
             for rank in table["rank"].tolist()
         ]
     attribution = account.attribution
-    if attribution is None:
+    if attribution is None or account.events.unseen_frac > MAX_UNSEEN:
+        # Where ends are not seen, waiting is in the work, and comparing that tells nothing.
         table = table.assign(slowdown=np.nan, excess_ns=np.nan, removal_gain_frac=np.nan)
     else:
         table = table.merge(_excess(attribution.ranks), on="rank", how="left")
@@ -151,11 +153,17 @@ def _excess(ranks: pd.DataFrame) -> pd.DataFrame:
 def _exposed_communication(account: Account) -> float | None:
     """Return the share of transfers that no compute hides, None where they were not seen.
 
-    Without ends they lie inside the spans around them, and a zero would pass any budget.
+    Without ends they lie inside the spans around them, without peers in one class with the
+    waiting, and a zero would pass any budget.
     """
     events = account.events
     alone = account.trace.run.get("world_size") == 1
-    if events.unseen_frac > MAX_UNSEEN or (events.frame.empty and not alone):
+    if (
+        account.class_frac(UNSPLIT) >= LEAST_TOLD
+        or events.unseen_frac > MAX_UNSEEN
+        or account.unseen
+        or (events.frame.empty and not alone)
+    ):
         return None
     return sum(account.class_frac(f"exposed_{axis.value}_wire") for axis in Axis)
 

@@ -18,21 +18,29 @@ _BY_DESIGN = (
     FindingKind.EXPOSED_COMMUNICATION,
     FindingKind.LAUNCH_BOUND,
 )
+_STANDSTILL = (FindingKind.HANG, FindingKind.CRASH)
 
 
-def _place(finding: Finding) -> tuple[int, bool, float]:
+def place(finding: Finding) -> tuple[bool, int, bool, float]:
+    """Return what findings are sorted by."""
     cost = max(finding.cost_frac or 0.0, finding.removal_gain_frac or 0.0)
-    return _SEVERITIES.index(finding.severity), finding.kind in _BY_DESIGN, -cost
+    # A stall of all hosts alike is how the job is made; one of a single rank is a fault.
+    by_design = finding.kind in _BY_DESIGN or (
+        finding.kind is FindingKind.HOST_STALL and "rank" not in finding.where
+    )
+    goes_on = finding.kind not in _STANDSTILL or finding.severity is Severity.INFO
+    return goes_on, _SEVERITIES.index(finding.severity), by_design, -cost
 
 
 def find(account: Account) -> tuple[Finding, ...]:
     """Return all findings in the order in which to look at them.
 
-    By severity; within it what is broken before what is designed so (the bubble
-    of the schedule, communication without overlap); then by cost.
+    A job that stands still, or seems to, comes first. Then by severity; within it what is
+    broken before what is designed so (the bubble of the schedule, communication without
+    overlap, a stall of all hosts alike); then by cost.
     """
     found = [_with_real_steps(finding) for rule in RULES for finding in rule(account)]
-    return tuple(located(finding, account.trace) for finding in sorted(found, key=_place))
+    return tuple(located(finding, account.trace) for finding in sorted(found, key=place))
 
 
 def _with_real_steps(finding: Finding) -> Finding:

@@ -51,6 +51,15 @@ def traced_windows(windows: StepWindows, rank: int, common: IntArray) -> IntArra
     return union(pair(own["start_ns"], own["end_ns"]))
 
 
+def steps_with_kernels(trace: Trace, rank: int) -> pd.DataFrame:
+    """Return the rows of the steps of a rank whose kernels are known."""
+    steps = trace.rank_frame("step", rank)
+    if trace.kernel_steps is None:
+        return steps
+    known = steps[steps["step"].isin(trace.kernel_steps.get(rank, ()))]
+    return known.drop_duplicates("step", keep="last")
+
+
 def device_extents(trace: Trace, kernel: pd.DataFrame) -> IntArray:
     """Return from when to when the device activities of a rank were recorded.
 

@@ -14,6 +14,7 @@ import pandas as pd
 from meshscope.probe.schema.terms import KernelCategory
 
 from .device_idle import DeviceIdle, device_idle
+from .kernel_coverage import steps_with_kernels
 from .kernel_places import kernel_places
 from .trace import Trace
 from .words import counted
@@ -100,7 +101,7 @@ def _rank_row(
     trace: Trace, rank: int, kernel: pd.DataFrame, idle: DeviceIdle
 ) -> dict[str, int | float | None]:
     is_unknown = kernel["category"] == KernelCategory.UNKNOWN.value
-    steps = _steps_with_kernels(trace, rank)
+    steps = steps_with_kernels(trace, rank)
     bound_ns = idle.launch_bound_ns
     return {
         "rank": rank,
@@ -115,14 +116,6 @@ def _rank_row(
         "launch_bound_ns": bound_ns,
         "launch_bound_frac": None if bound_ns is None else bound_ns / idle.span_ns,
     }
-
-
-def _steps_with_kernels(trace: Trace, rank: int) -> pd.DataFrame:
-    steps = trace.rank_frame("step", rank)
-    if trace.kernel_steps is None:
-        return steps
-    known = steps[steps["step"].isin(trace.kernel_steps.get(rank, ()))]
-    return known.drop_duplicates("step", keep="last")
 
 
 def _rank_part(trace: Trace, rank: int, kernel: pd.DataFrame) -> pd.DataFrame:

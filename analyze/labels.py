@@ -15,7 +15,7 @@ _NAMES = {
     "memory_bound": "compute, bound by memory bandwidth",
     "compute": "device compute",
     "compute_or_communication": "compute and communication, not told apart",
-    "exposed_sums": "communication: waiting and on the wire",
+    "exposed_sums": "communication: waiting or wire",
     "data_load": "data loading",
     "gc": "garbage collection",
     "host_blocked": "host blocked",

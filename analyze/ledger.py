@@ -32,7 +32,11 @@ COMPUTE_CLASSES = ("forward", "backward", "recompute", "optimizer", "compute")
 UNSEPARATED = "compute_or_communication"
 """Spans of a capture that holds no communication: it may hide in them."""
 UNSPLIT = "exposed_sums"
-"""Exposed communication of which only sums are known: waiting and transfer of all axes."""
+"""Exposed communication of which only sums are known: waiting and transfer of all axes; and that of
+which no wire time is known, because its peers are not in the capture."""
+LEAST_TOLD = 0.001
+"""Share of the step from which on such time is named, and sums over wires or waits are unknown: as
+little as a report shows."""
 WAIT_CLASSES = tuple(f"exposed_{axis.value}_wait" for axis in Axis)
 WIRE_CLASSES = tuple(f"exposed_{axis.value}_wire" for axis in Axis)
 STALLS = ("data_load", "gc", "checkpoint", "offload", "host_blocked", "other")
@@ -122,7 +126,7 @@ def build_ledger(trace: Trace, windows: StepWindows, events: CommunicationEvents
     del found, spans
     split = events.frame["split_ns"].to_numpy()
     parts, sums = [], []
-    for claims, own in _blocks(shared, windows, most=1 if any_kernels else CLAIMS_AT_ONCE):
+    for claims, own in _blocks(shared, windows, one_by_one=any_kernels):
         if any_kernels:
             rank = int(own["rank"].iloc[0])
             kernels = _kernel_claims(trace, rank, windows)
@@ -156,14 +160,15 @@ def class_code(name: str) -> int:
 
 
 def _blocks(
-    claims: pd.DataFrame, windows: StepWindows, *, most: int
+    claims: pd.DataFrame, windows: StepWindows, *, one_by_one: bool
 ) -> Iterator[tuple[_Claims, pd.DataFrame]]:
     """Yield the claims and windows of some ranks at a time: one sort, then slices.
 
     Args:
         claims: Those of all ranks.
         windows: All windows.
-        most: Claims of a block; one rank alone may have more.
+        one_by_one: One rank at a time, whether it has claims or none; else as many as have
+            ``CLAIMS_AT_ONCE`` together.
     """
     rank = claims["rank"].to_numpy()
     order = np.argsort(rank, kind="stable")
@@ -174,8 +179,8 @@ def _blocks(
     window_ends = np.append(first_window[1:], len(windows.frame))
     at = 0
     while at < len(windows.ranks):
-        last = int(np.searchsorted(ends, bounds[at] + most, side="right"))
-        last = min(max(last, at + 1), len(windows.ranks))
+        last = int(np.searchsorted(ends, bounds[at] + CLAIMS_AT_ONCE, side="right"))
+        last = at + 1 if one_by_one else min(max(last, at + 1), len(windows.ranks))
         rows = order[bounds[at] : ends[last - 1]]
         own_windows = windows.frame.iloc[first_window[at] : window_ends[last - 1]]
         own = {str(name): claims[name].to_numpy()[rows].astype(np.int64) for name in claims}

@@ -54,7 +54,7 @@ def load_trace(path: str | Path, *, keeps_traces: bool = False) -> Trace:
     if not is_run_directory(path):
         return read_traces(path)
     if is_ingested(path):
-        return read_ingested(path)
+        return with_possible_times(read_ingested(path))
     kept = read_kept(path)
     if kept is not None:
         return kept

@@ -8,7 +8,7 @@ from meshscope.probe.schema.errors import TraceFormatError
 from meshscope.probe.schema.terms import StepDetail
 
 from .account import Account
-from .attribution import attribute
+from .attribution import attribute, untold, without_blame
 from .bubble import pipeline_bubble
 from .clocks import clock_offsets
 from .communication import CommunicationEvents, communication_events
@@ -20,7 +20,8 @@ from .program import Program, build_program
 from .recording import level_limits
 from .steps import StepWindows, step_windows
 from .trace import Trace
-from .unseparated import without_guesses
+from .unseen import INSIDE_SPANS, unseen_axes, unseen_limit
+from .unseparated import without_guesses, without_unknown_wires
 from .utilization import utilization
 from .waiting import waits_by_rank
 from .words import sentence
@@ -37,7 +38,9 @@ def measure(trace: Trace) -> Account:
     """
     windows = _windows(trace)
     events = communication_events(trace, windows)
-    ledger = without_guesses(build_ledger(trace, windows, events), trace, windows)
+    unseen = unseen_axes(trace, windows, events)
+    ledger, wire_limits = without_unknown_wires(build_ledger(trace, windows, events), events)
+    ledger = without_guesses(ledger, trace, windows, unseen)
     ranks = windows.ranks.tolist()
     waits = waits_by_rank(events, ranks)
     corrections = trace.frame("clock_sync")
@@ -45,13 +48,19 @@ def measure(trace: Trace) -> Account:
     offsets = clock_offsets(events, trace.clock_of, errors_ns)
     use = utilization(trace, windows.step_time_ns)
     devices = device_steps(trace, windows, use.peak_flops)
-    program, replay_limits = _program(windows, events, ledger, offsets)
-    attribution = None
+    program, attribution = None, None
+    if unseen:
+        replay_limits: tuple[str, ...] = (unseen_limit(trace, unseen),)
+        if not INSIDE_SPANS.isdisjoint(unseen):
+            attribution = without_blame(ranks, replay_limits)
+    else:
+        program, replay_limits = _program(windows, events, ledger, offsets)
+    why_untold = replay_limits or windows.limits
     if program is not None:
         attribution = attribute(trace, program, ledger, events, waits, devices)
-        replay_limits = attribution.limits
+        replay_limits, why_untold = attribution.limits, tuple(untold(events))
     seen_limits = (*trace.limits, *_clock_limits(trace), *level_limits(trace))
-    limits = (*seen_limits, *windows.limits, *events.limits, *replay_limits)
+    limits = (*seen_limits, *windows.limits, *events.limits, *wire_limits, *replay_limits)
     return Account(
         trace=trace,
         windows=windows,
@@ -61,12 +70,15 @@ def measure(trace: Trace) -> Account:
         attribution=attribution,
         utilization=use,
         devices=devices,
-        bubble=pipeline_bubble(trace, ledger),
+        bubble=pipeline_bubble(trace, ledger, unseen),
         memory=memory_by_stage(trace),
         waits=waits,
         clock_offsets=offsets,
         stage=stage_of_ranks(trace, ranks),
+        unseen=unseen,
         limits=tuple(map(sentence, limits)),
+        # Nobody waits for the only rank of a job.
+        untold=() if trace.run.get("world_size") == 1 else tuple(map(sentence, why_untold)),
     )
 
 

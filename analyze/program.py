@@ -25,6 +25,7 @@ from .intervals import IntArray
 from .ledger import Ledger
 from .marks import ISSUE, WAIT, program_marks
 from .replay import FloatArray, Graph, build_graph
+from .stand_ins import StandIns
 from .steps import StepWindows
 
 
@@ -109,7 +110,7 @@ def build_program(windows: StepWindows, events: CommunicationEvents, ledger: Led
     marks = program_marks(windows, frame, own_join, ledger.segments)
     joins = int(own_join.max()) + 1 if len(frame) else 0
     work_edges = np.flatnonzero(marks["previous"].to_numpy() >= 0).astype(np.int32)
-    members = _members(marks, frame)
+    members = _members(marks, frame, events.stand_ins)
     waits = np.flatnonzero((marks["mark"] == WAIT).to_numpy()).astype(np.int32)
     wire_of_event = np.nan_to_num(frame["wire_ns"].to_numpy(np.float64))
     wire = wire_of_event[marks["event"].to_numpy()[waits]]
@@ -163,11 +164,12 @@ def _buffered_sends_alone(frame: pd.DataFrame) -> IntArray:
     return narrow(join)
 
 
-def _members(marks: pd.DataFrame, frame: pd.DataFrame) -> Members:
+def _members(marks: pd.DataFrame, frame: pd.DataFrame, held: StandIns) -> Members:
     """Return who must have issued an operation before it can be complete.
 
     The members of a collective, both ends of a rendezvous, the send and the
-    receive of a buffered pair (where the send itself completes alone).
+    receive of a buffered pair (where the send itself completes alone), and who stands
+    in for a member that is not in the capture.
     """
     is_issue = (marks["mark"] == ISSUE).to_numpy()
     mark = np.flatnonzero(is_issue).astype(np.int32)
@@ -175,7 +177,12 @@ def _members(marks: pd.DataFrame, frame: pd.DataFrame) -> Members:
     own = marks["join"].to_numpy()[mark]
     shared = frame["join"].to_numpy()[event] if len(frame) else own
     buffered = own != shared
-    return Members(np.concatenate([mark, mark[buffered]]), np.concatenate([own, shared[buffered]]))
+    issue = np.zeros(len(frame), np.int32)
+    issue[event] = mark
+    return Members(
+        np.concatenate([mark, mark[buffered], issue[held.event]]),
+        np.concatenate([own, shared[buffered], held.join.astype(own.dtype)]),
+    )
 
 
 def _fit_waits(

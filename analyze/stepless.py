@@ -73,6 +73,7 @@ def diagnose_without_steps(trace: Trace) -> Diagnosis:
         groups=pd.DataFrame(
             columns=["group_id", "axis", "ranks", "operations", "wire_ns", "wait_ns", "size_bytes"]
         ),
+        untold=(sentence(_LIMIT),),
     )
 
 

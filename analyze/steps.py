@@ -13,6 +13,7 @@ from meshscope.probe.schema.terms import StepDetail
 
 from .intervals import IntArray
 from .step_choice import most_detailed
+from .step_order import in_order, without_repeats
 from .trace import Trace
 from .words import counted
 
@@ -78,11 +79,8 @@ def step_windows(trace: Trace) -> StepWindows:
     if frame.empty:
         frame = _whole_capture(trace)
         limits.append("no step boundaries were recorded: the whole capture is one window")
-    repeated = int(frame.duplicated(["rank", "step"]).sum())
-    if repeated:
-        limits.append(f"{counted(repeated, 'step')} of ranks recorded twice: the later one counts")
-    frame = frame.drop_duplicates(["rank", "step"], keep="last")
-    frame = frame.sort_values(["rank", "step"], ignore_index=True)
+    frame, unusable = without_repeats(frame)
+    limits += unusable
     absent = sorted(set(trace.ranks) - set(frame["rank"].tolist()))
     if absent and len(frame):
         limits.append(
@@ -96,6 +94,9 @@ def step_windows(trace: Trace) -> StepWindows:
             f"{len(counts) - len(common)} of {len(counts)} steps are not on every captured rank "
             "and are left out"
         )
+    if not trace.per_step_clock:
+        frame, common, disordered = in_order(frame, common)
+        limits += disordered
     if trace.origin == "meshscope" and len(common) >= 3:
         limits.append(f"step {common[0]} is discarded: it holds one-time work")
         common = common[1:]

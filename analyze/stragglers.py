@@ -39,6 +39,8 @@ class Stragglers:
     stages: pd.DataFrame
     """One row a stage: stage, ranks, compute_ns (median over its ranks of their mean per step)."""
     limits: tuple[str, ...]
+    untold: tuple[str, ...] = ()
+    """Those of the limits for which slow ranks are not known: without a finding no all-clear."""
 
 
 def find_stragglers(diagnosis: Diagnosis) -> Stragglers:
@@ -52,6 +54,7 @@ def find_stragglers(diagnosis: Diagnosis) -> Stragglers:
         steps=_steps(diagnosis.ledger),
         stages=_stages(diagnosis),
         limits=diagnosis.limits,
+        untold=diagnosis.untold,
     )
 
 

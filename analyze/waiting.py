@@ -16,6 +16,7 @@ from .communication import CommunicationEvents
 from .intervals import IntArray
 from .replay import FloatArray
 
+_WAITS = ("wait_ns", "early_ns", "wait_caused_ns")
 SYNCHRONISING = (
     CollectiveKind.ALL_REDUCE,
     CollectiveKind.ALL_GATHER,
@@ -34,17 +35,23 @@ def waits_by_rank(events: CommunicationEvents, ranks: list[int]) -> pd.DataFrame
         other members of the collectives that it arrived last at waited),
         arrived_last, collectives (that it took part in with at least one peer),
         chance (bound on the probability that a rank like the others is last so often).
-        The waits are NaN where no communication was recorded.
+        The waits are NaN where no communication was recorded, or no end of it is known.
     """
-    frame = events.frame
-    if frame.empty:
-        return _no_waits(ranks).assign(wait_ns=np.nan, early_ns=np.nan, wait_caused_ns=np.nan)
-    frame = frame[
-        frame["kind"].isin([kind.value for kind in SYNCHRONISING]) & frame["end_ns"].notna()
-    ]
+    every = events.frame
+    if every.empty:
+        return _no_waits(ranks).assign(**dict.fromkeys(_WAITS, np.nan))
+    every = every[every["kind"].isin([kind.value for kind in SYNCHRONISING])]
+    frame = every[every["end_ns"].notna()]
     frame = frame[frame.groupby("join")["rank"].transform("nunique") > 1]
-    if frame.empty:
-        return _no_waits(ranks)
+    told = frame.loc[frame["wire_ns"].notna(), "rank"]
+    untold = np.setdiff1d(every.loc[every["wire_ns"].isna(), "rank"], told)
+    table = _waits(frame, ranks) if len(frame) else _no_waits(ranks)
+    table.loc[table["rank"].isin(untold), list(_WAITS)] = np.nan
+    return table
+
+
+def _waits(frame: pd.DataFrame, ranks: list[int]) -> pd.DataFrame:
+    """Return the table of ``waits_by_rank`` from rows whose ends and peers are known."""
     wait = _stood_waiting(frame)
     last = _last_arrivals(frame)
     caused = wait.groupby(frame["join"]).sum().reindex(last.index)
@@ -116,7 +123,8 @@ def traffic_by_group(
     """Return one row a process group: operations, wire and wait per step, bytes per step.
 
     ``wire_ns`` sums the wire time of the operations, ``wait_ns`` the waiting of
-    all members (rank-seconds: it is not a share of the step).
+    all members (rank-seconds: it is not a share of the step). Both are NaN where they are
+    not known of any operation of the group.
     """
     frame = events.frame
     columns = ["group_id", "axis", "ranks", "operations", "wire_ns", "wait_ns", "size_bytes"]
@@ -126,12 +134,13 @@ def traffic_by_group(
     per_join = frame.groupby(["group_id", "axis", "join"], as_index=False, observed=True).agg(
         wire_ns=("wire_ns", "max"), size_bytes=("size_bytes", "max")
     )
-    wait = _stood_waiting(frame).groupby(frame["group_id"], observed=True).sum()
-    table = per_join.groupby(["group_id", "axis"], as_index=False, observed=True).agg(
-        operations=("join", "size"), wire_ns=("wire_ns", "sum"), size_bytes=("size_bytes", "sum")
-    )
+    is_told = frame["wire_ns"].notna()
+    wait = _stood_waiting(frame).where(is_told).groupby(frame["group_id"], observed=True)
+    groups = per_join.groupby(["group_id", "axis"], as_index=False, observed=True)
+    table = groups.agg(operations=("join", "size"), size_bytes=("size_bytes", "sum"))
+    table["wire_ns"] = groups["wire_ns"].sum(min_count=1)["wire_ns"]
     table = table.astype({"group_id": object, "axis": object})
-    table["wait_ns"] = table["group_id"].map(wait).fillna(0.0)
+    table["wait_ns"] = table["group_id"].map(wait.sum(min_count=1)).astype("float64")
     table["ranks"] = [list(members.get(group, [])) for group in table["group_id"]]
     for column in ("operations", "wire_ns", "wait_ns", "size_bytes"):
         table[column] = table[column] / steps

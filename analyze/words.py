@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number with its noun: ``1 rank``, ``2 ranks``."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    """Return a number with its noun: ``1 rank``, ``2 ranks``, ``2 microbatches``."""
+    if number == 1:
+        return f"{number} {noun}"
+    return f"{number} {noun}{'es' if noun.endswith(('ch', 'sh', 's', 'x')) else 's'}"
 
 
 def joined(items: Sequence[str], word: str = "and") -> str:

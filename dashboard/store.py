@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from meshscope.analyze.all_clear import nothing_found
 from meshscope.probe.schema.errors import ConfigError, MeshscopeError, RunDirectoryError
 
 from .loaded_run import LoadedRun, analysed_run, layout_words
@@ -207,6 +208,6 @@ def _entry(run: LoadedRun, modified_ns: int) -> RunEntry:
         step_time_ns=diagnosis.step_time_ns,
         mfu=diagnosis.utilization.mfu,
         mfu_unknown_because=diagnosis.utilization.unknown_because,
-        top_finding=top.claim if top else "",
+        top_finding=top.claim if top else nothing_found(diagnosis),
         severity=str(top.severity) if top else "",
     )

@@ -61,6 +61,11 @@ def attach(
     return session
 
 
+def attached() -> Session | None:
+    """Return the session that records this process; None where none does."""
+    return _attached
+
+
 def detach() -> None:
     """Stop to record, restore everything that was hooked, close capture and socket."""
     session = _switch.take()

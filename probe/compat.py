@@ -2,7 +2,8 @@
 
 Each function looks for what one hook needs and either returns it or raises
 ``UnsupportedError`` with the reason, which ends up in the capture as the reason why
-that hook is missing. No other module of the probe touches a private name.
+that hook is missing. No other module of the probe touches a private name, but
+``compat_profiler``, which is the same for the profiler.
 """
 
 from __future__ import annotations
@@ -153,6 +154,38 @@ def dispatcher_hop_ns(access: Dispatcher, process_group: Any = None) -> int:
         own._destroy()
 
 
+def wrapper_frame_ns(
+    wrap: Callable[[Callable[..., Any]], Callable[..., Any]], argument: object
+) -> int:
+    """Return what a call takes longer through a wrapper, in ns: a millisecond, once.
+
+    Args:
+        wrap: Returns what is called in place of a function.
+        argument: What the function is called with.
+    """
+
+    def nothing(_module: object, *_args: Any, **_kwargs: Any) -> None:
+        pass
+
+    wrapped, arguments = wrap(nothing), (argument, argument)
+    rounds = range(_HOP_ROUNDS)
+    watched = min(_mean_ns(wrapped, arguments) for _ in rounds)
+    return max(watched - min(_mean_ns(nothing, arguments) for _ in rounds), 0)
+
+
+def runs_without_python(module: Any) -> bool:
+    """Tell whether the modules below one are not called by Python: it is compiled or scripted."""
+    import torch
+
+    if getattr(module, "_compiled_call_impl", None) is not None:
+        return True
+    dynamo = sys.modules.get("torch._dynamo.eval_frame")
+    compiled = getattr(dynamo, "OptimizedModule", ())
+    return isinstance(
+        module, (torch.jit.ScriptModule, compiled) if compiled else torch.jit.ScriptModule
+    )
+
+
 def _mean_ns(call: Callable[..., Any], arguments: tuple[Any, ...]) -> int:
     call(*arguments)
     start_ns = thread_cpu_ns()
@@ -207,6 +240,19 @@ def is_compiling() -> Callable[[], bool]:
         return lambda: False
     test: Callable[[], bool] = compiler.is_compiling
     return test
+
+
+def is_in_autograd() -> Callable[[], bool]:
+    """Return the test for being called by autograd, on whatever thread it runs a backward.
+
+    Where this torch cannot tell, it holds everywhere.
+    """
+    import torch
+
+    task_of_thread = getattr(torch._C, "_current_graph_task_id", None)
+    if task_of_thread is None:
+        return lambda: True
+    return lambda: task_of_thread() != -1
 
 
 def data_loader_iterator_class() -> Any:
@@ -303,48 +349,6 @@ def cuda_device() -> Device:
     return Device(
         properties.name, int(properties.total_memory), None if uuid is None else str(uuid)
     )
-
-
-def deep_profiler() -> Any:
-    """Return a profiler of operators, shapes and device activities that has not begun.
-
-    Raises:
-        UnsupportedError: Another profiler is on, or this torch has none.
-    """
-    import torch
-
-    profiler = getattr(torch, "profiler", None)
-    if profiler is None:
-        raise UnsupportedError("this torch has no torch.profiler")
-    is_on = getattr(torch._C._autograd, "_profiler_enabled", None)
-    if is_on is not None and is_on():
-        raise UnsupportedError("another profiler is on in this process")
-    activities = [profiler.ProfilerActivity.CPU]
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        activities.append(profiler.ProfilerActivity.CUDA)
-    options = {"activities": activities, "record_shapes": True}
-    try:
-        # Skips the events of the Python interface, which a written trace does not need.
-        trace_only = torch._C._profiler._ExperimentalConfig(trace_only=True)
-    except (AttributeError, TypeError):
-        return profiler.profile(**options)
-    return profiler.profile(**options, experimental_config=trace_only)
-
-
-def kineto_iterations() -> int:
-    """Return how many steps Kineto has counted in this process.
-
-    Raises:
-        UnsupportedError: This torch does not count, or its daemon client is off.
-    """
-    module = sys.modules.get("torch.autograd.profiler")
-    tracker = getattr(module, "KinetoStepTracker", None)
-    if tracker is None or not hasattr(tracker, "current_step"):
-        raise UnsupportedError("torch.autograd.profiler.KinetoStepTracker is missing")
-    count = int(tracker.current_step())
-    if count < 1:
-        raise UnsupportedError("Kineto counts no steps; its daemon client is off")
-    return count
 
 
 def device_work_timing() -> None:

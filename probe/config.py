@@ -10,9 +10,12 @@ from .levels import SOURCES, level_of
 from .schema.errors import ConfigError
 from .schema.terms import CaptureLevel
 
-__all__ = ["SOURCES", "ProbeConfig"]
+__all__ = ["MOST_CLOSE_S", "SOURCES", "ProbeConfig"]
 
 _PREFIX = "MESHSCOPE_"
+
+MOST_CLOSE_S = 30.0
+"""Longest time that a recorder takes to close on a file system that hangs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from .compat import NotApplicableError, UnsupportedError
 from .cuda_events import cuda_events
-from .hooks.base import Capture, Hook, Source
+from .hooks.base import Capture, Hook
 from .hooks.collective_times import CollectiveTimes
 from .hooks.collectives import CollectiveHook
 from .hooks.compute import ComputeHook
@@ -25,10 +25,8 @@ from .run_facts import RunFacts
 from .schema.records import LEVEL_CODES
 from .schema.terms import CaptureLevel
 
-_NEVER_PAUSED = frozenset(
-    {"session", "hooks", "levels", "steps", "memory", "meshes", "deepspeed", "megatron"}
-)
-"""What tells where steps end; spans are left out by the level instead."""
+_NEVER_PAUSED = frozenset({"steps", "memory", "meshes", "checkpoint", "deepspeed", "megatron"})
+"""What tells where steps end, which is bare then, and what no step calls."""
 
 
 class HookSet:
@@ -67,7 +65,7 @@ class HookSet:
         self.steps = StepHook(capture, self._memory, (self._step_ended, at_border))
         self.level = CaptureLevel.STEPS
         self.coverage: dict[str, str] = {}
-        self._paused: list[Source] = []
+        self._paused: list[str] | None = None
 
     def apply(self, level: CaptureLevel) -> None:
         """Install what a level needs and is not there, remove what it does not."""
@@ -85,18 +83,23 @@ class HookSet:
         self._capture.level = LEVEL_CODES[self.level]
 
     def pause(self) -> None:
-        """Have all hooks but that of steps only call on, until ``resume``."""
+        """Take all hooks out that steps can do without, until ``resume``; at a border only."""
+        if self._paused is not None:
+            return
         self._capture.level = LEVEL_CODES[CaptureLevel.STEPS]
-        for source in self._capture.sources:
-            if source.on and source.name not in _NEVER_PAUSED:
-                source.on = False
-                self._paused.append(source)
+        self._paused = [name for name in self._installed if name not in _NEVER_PAUSED]
+        for name in reversed(self._paused):
+            self._remove(name)
+        self.steps.is_bare = True
 
     def resume(self) -> None:
-        """Have the hooks record again that ``pause`` has stopped."""
-        for source in self._paused:
-            source.on = True
-        self._paused.clear()
+        """Put the hooks in again that ``pause`` has taken out; at a border only."""
+        if self._paused is None:
+            return
+        paused, self._paused = self._paused, None
+        for name in paused:
+            self._install(name)
+        self.steps.is_bare = False
         self._capture.level = LEVEL_CODES[self.level]
 
     def remove_all(self) -> None:
@@ -105,15 +108,18 @@ class HookSet:
             self._remove(name)
 
     def silence(self) -> None:
-        """Leave every patch in place, and have none of them record any more."""
-        for hook in self._installed.values():
+        """Leave every patch in place, and have none of them record any more; any thread."""
+        for hook in list(self._installed.values()):
             hook.source.on = False
 
     def _step_ended(self) -> None:
         for name in ("collectives", "device_times", "collective_times"):
             hook = self._installed.get(name)
             if isinstance(hook, CollectiveHook | DeviceTimes | CollectiveTimes):
-                hook.step_ended()
+                try:
+                    hook.step_ended()
+                except Exception as error:  # noqa: BLE001 - counted; the others still act
+                    hook.source.failed(error)
 
     def _make(self, name: str) -> Hook:
         capture, watch = self._capture, self._watch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,8 +14,11 @@ from .schema.errors import ConfigError
 RUN_DIR_VARIABLE = "MESHSCOPE_RUN_DIR"
 DISABLE_VARIABLE = "MESHSCOPE_DISABLE"
 OWNER_VARIABLE = "MESHSCOPE_OWNER_PID"
-"""Set by a process that is recorded as a rank; by it the processes that it starts, which
-inherit the rank's variables, know that they are none."""
+"""Set while a process is recorded as a rank; by it the processes that it starts, which
+inherit the rank's variables, know that they are none (``process_mark``)."""
+ATTACHED_VARIABLE = "MESHSCOPE_ATTACHED_PID"
+"""Set for good by the process to which ``meshscope run`` has attached itself; by it those that
+it starts are left alone also when it is detached. Their own ``attach()`` is obeyed then."""
 DORMANT_VARIABLE = "MESHSCOPE_DORMANT"
 DEFAULT_ROOT = Path("meshscope_runs")
 """Where runs go that nobody gave a place."""
@@ -49,39 +52,110 @@ def launch_name(environment: Mapping[str, str]) -> str:
     return " ".join(environment.get(name, "-") for name in names)
 
 
+def process_mark(environment: Mapping[str, str]) -> str:
+    """Return by what the processes that this one starts know it: its pid, and which rank it is.
+
+    The latter only without ``LOCAL_RANK``. Such a process may be a launcher that was given
+    the rank of its node (Kubeflow does so); what it starts with other variables are ranks.
+    A process with ``LOCAL_RANK`` is a rank, and nothing that it starts is one.
+    """
+    rank = "" if "LOCAL_RANK" in environment else f" {_rank_of(environment)}"
+    return f"{os.getpid()}{rank}"
+
+
+def _rank_of(environment: Mapping[str, str]) -> str:
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
+    return "/".join(environment.get(name, "") for name in names)
+
+
 def owner_of(environment: Mapping[str, str]) -> int | None:
     """Return the process that records this one's rank; None if it is this one, or none does."""
-    pid = environment.get(OWNER_VARIABLE, "")
-    return int(pid) if pid.isdecimal() and int(pid) != os.getpid() else None
+    pid, _, rank = environment.get(OWNER_VARIABLE, "").partition(" ")
+    if not pid.isdecimal() or int(pid) == os.getpid():
+        return None
+    return None if rank and rank != _rank_of(environment) else int(pid)
 
 
 _marked_pid = -1
 
 
 def mark_owner(environment: MutableMapping[str, str]) -> None:
-    """Mark this process as the one that is recorded, unless it is marked already."""
+    """Mark this process as the one that is recorded, unless another one records its rank."""
     global _marked_pid
-    if OWNER_VARIABLE not in environment:
+    if owner_of(environment) is None:
         _marked_pid = os.getpid()
-        environment[OWNER_VARIABLE] = str(_marked_pid)
+        environment[OWNER_VARIABLE] = process_mark(environment)
 
 
 def unmark_owner(environment: MutableMapping[str, str]) -> None:
     """Take away the mark that ``mark_owner`` has set in this process; no other."""
     global _marked_pid
-    if _marked_pid == os.getpid() and environment.get(OWNER_VARIABLE) == str(_marked_pid):
+    pid = environment.get(OWNER_VARIABLE, "").partition(" ")[0]
+    if _marked_pid == os.getpid() and pid == str(_marked_pid):
         del environment[OWNER_VARIABLE]
     _marked_pid = -1
 
 
-def default_run_path(environment: Mapping[str, str], world_size: int) -> Path:
-    """Return a run directory on which all ranks agree without talking.
+_LAUNCHERS = frozenset(
+    {
+        "torchrun",
+        "torch.distributed.run",
+        "torch.distributed.launch",
+        "accelerate",
+        "accelerate.commands.launch",
+        "deepspeed",
+        "deepspeed.launcher.launch",
+        "deepspeed.launcher.runner",
+    }
+)
+"""Programs, by script or module, that import torch and start ranks, but are none."""
+_OPTIONS_WITH_VALUE = ("-W", "-X")
+
+
+def is_launcher(words: Sequence[str]) -> bool:
+    """Tell whether a command line of Python is that of a known launcher.
+
+    Args:
+        words: As in ``sys.orig_argv``: the interpreter, its options, the program.
+    """
+    rest = iter(words[1:])
+    for word in rest:
+        if word in _OPTIONS_WITH_VALUE:
+            next(rest, None)
+        elif word == "-m":
+            return next(rest, "") in _LAUNCHERS
+        elif not word.startswith("-"):
+            return Path(word).name in _LAUNCHERS
+    return False
+
+
+def working_directory() -> Path:
+    """Return the present directory, made sure of now: the training code may go elsewhere."""
+    try:
+        return Path.cwd()
+    except OSError:
+        return Path()  # It was deleted; an absolute run directory needs none.
+
+
+def default_run_path(
+    environment: Mapping[str, str], world_size: int, base: Path | None = None
+) -> Path:
+    """Return a run directory on which all ranks agree without talking; an absolute path.
 
     A job that its launcher restarts finds the same one.
+
+    Args:
+        environment: Variables of this process.
+        world_size: Ranks of the job.
+        base: Where relative ones are; by default the present directory.
 
     Raises:
         ConfigError: The ranks are on several hosts and share no job name.
     """
+    return (base or working_directory()) / _run_path(environment, world_size)
+
+
+def _run_path(environment: Mapping[str, str], world_size: int) -> Path:
     given = environment.get(RUN_DIR_VARIABLE)
     if given:
         return Path(given)

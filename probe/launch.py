@@ -1,6 +1,9 @@
 """What ``meshscope run`` does: start a command whose ranks record themselves.
 
-The command gets a new run directory and, first on its ``PYTHONPATH``, a folder
+The command is what matters: it starts and its exit code is passed on whatever becomes of
+the recording. Where that is not possible, it runs without us, which is said.
+
+The command gets a run directory (``run_place``) and, first on its ``PYTHONPATH``, a folder
 that holds nothing but our ``sitecustomize``. A Python that ignores the
 environment (``python -I``, ``-E``, ``-S``) cannot be reached this way; its
 training code has to call ``meshscope.probe.attach()``.
@@ -8,32 +11,35 @@ training code has to call ``meshscope.probe.attach()``.
 
 from __future__ import annotations
 
+import errno
 import os
-import shutil
 import signal
 import subprocess
-import sys
-import time
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 from .agent_child import AgentChild
-from .clock import unix_ns
 from .deep.kineto_fabric import DAEMON_VARIABLE, DIRECTORY_VARIABLE, LOG_VARIABLE, SILENT
 from .deep.names import kineto_directory
 from .identity import (
+    ATTACHED_VARIABLE,
     DEFAULT_ROOT,
     DISABLE_VARIABLE,
     DORMANT_VARIABLE,
     OWNER_VARIABLE,
     RUN_DIR_VARIABLE,
 )
+from .kill_switch import is_disabled
 from .rank_watch import RankWatch
-from .schema.errors import ConfigError, RunDirectoryError
-from .schema.listing import listed
-from .schema.manifest import MANIFEST_NAME, rank_directories, read_json
+from .run_place import RunPlace, place_of, take_back, words_of_joining
+from .run_report import report
+from .schema.errors import ConfigError, MeshscopeError
+from .schema.manifest import check_run_id
 from .schema.printable import printable
-from .schema.rundir import create_run
 
 BOOTSTRAP = Path(__file__).parent / "bootstrap"
 
@@ -43,6 +49,12 @@ _SENT_BY_A_PROCESS = 0
 _CANNOT_START = 127
 _LONGEST_SHOWN = 200
 """Of the name of a program, in a message."""
+_DISK_WAIT_S = 30.0
+"""How long a command, or its exit code, waits for the disk of the capture: as long as a rank does
+at its end."""
+_STDERR = 2
+
+T = TypeVar("T")
 
 
 def run(
@@ -54,12 +66,13 @@ def run(
     dormant: bool = False,
     agent_options: Sequence[str] | None = None,
 ) -> int:
-    """Run a command under the probe and return its exit code.
+    """Run a command under the probe and return its exit code; without the probe if need be.
 
     Args:
         command: Program and arguments, such as ``["torchrun", ..., "train.py"]``.
         runs_dir: Directory of all runs; made if it does not exist.
-        run_id: Name of the run; by default one of the present time.
+        run_id: Name of the run, which is joined if it is there; by default a new one of the
+            present time.
         environment: Variables of the command; by default those of this process.
         dormant: The ranks open their control sockets and record when asked.
         agent_options: Options of the node agent beside the job; None for no agent.
@@ -69,9 +82,7 @@ def run(
         command; 127 when it cannot be started.
 
     Raises:
-        ConfigError: There is no command, the id cannot name a run, or the run
-            exists.
-        OSError: The run directory cannot be created.
+        ConfigError: There is no command, or the id cannot name a run.
     """
     if not command:
         raise ConfigError(
@@ -79,28 +90,29 @@ def run(
             where="run",
             remedy="Put it after --, as in: meshscope run -- torchrun train.py",
         )
-    run_path = create_run(
-        runs_dir.absolute(),
-        run_id or _name_of_now(),
-        {"created_unix_ns": unix_ns(), "command": list(command)},
-    )
+    if run_id is not None:
+        check_run_id(run_id)
     inherited = os.environ if environment is None else environment
-    variables = _environment(run_path, inherited)
-    if dormant:
-        variables[DORMANT_VARIABLE] = "1"
-    agent = None
-    if agent_options is not None:
-        variables |= _kineto_variables(run_path, inherited)
-        agent = AgentChild(run_path, inherited, agent_options)
+    place = _place(runs_dir, run_id, command, inherited)
     try:
-        with RankWatch(run_path):
-            code = _run(command, variables, agent)
+        if place is None:
+            return _run(command, inherited)
+        variables = _environment(place.path, inherited)
+        if dormant:
+            variables[DORMANT_VARIABLE] = "1"
+        agent = None
+        if agent_options is not None:
+            variables |= _kineto_variables(place.path, inherited)
+            agent = AgentChild(place.path, inherited, agent_options)
+        code = _run(command, variables, RankWatch(place.path, place.before), agent)
     except _NotStartedError as error:
         _say(f"cannot start {command[0][:_LONGEST_SHOWN]!r}: {error}")
-        # Else a misspelt command would leave an empty run in every list of runs.
-        shutil.rmtree(run_path, ignore_errors=True)
+        if place is not None:
+            # Else a misspelt command would leave an empty run in every list of runs.
+            with suppress(Exception):
+                _within(_DISK_WAIT_S, lambda: take_back(place))
         return _CANNOT_START
-    _report(run_path, dormant=dormant)
+    _report(place, is_dormant=dormant)
     return code
 
 
@@ -108,16 +120,72 @@ class _NotStartedError(Exception):
     """The system refuses to start the command, for the reason that this says."""
 
 
-def _name_of_now() -> str:
-    now = time.localtime(unix_ns() / 1e9)
-    return f"{time.strftime('run-%Y%m%d-%H%M%S', now)}-{os.getpid()}"
+def _place(
+    runs_dir: Path, run_id: str | None, command: Sequence[str], environment: Mapping[str, str]
+) -> RunPlace | None:
+    """Return where to record; None if nothing can or may be recorded, which is said."""
+    if is_disabled(environment):
+        _say(f"{DISABLE_VARIABLE} is set: the command runs unrecorded")
+        return None
+
+    def found() -> tuple[RunPlace, str]:
+        place = place_of(runs_dir, run_id, list(command))
+        return place, words_of_joining(place)
+
+    try:
+        place, joining = _within(_DISK_WAIT_S, found)
+    except MeshscopeError as error:
+        _say(f"the command runs unrecorded: {error}")
+    except OSError as error:
+        _say(
+            f"the command runs unrecorded: {error.filename or runs_dir}: "
+            f"{error.strerror or error}. Name a folder that can be written with --runs"
+        )
+    except Exception as error:  # noqa: BLE001 - whatever it is, the command must start
+        _say(f"the command runs unrecorded: {type(error).__name__}: {error}")
+    else:
+        if joining:
+            _say(joining)
+        return place
+    return None
+
+
+def _within(seconds: float, act: Callable[[], T]) -> T:
+    """Return what a function returns that uses a disk, but wait for it no longer than so.
+
+    Raises:
+        TimeoutError: It was not done by then; it goes on in a thread of its own.
+        Exception: What the function has raised.
+    """
+    done: Future[T] = Future()
+
+    def apart() -> None:
+        try:
+            done.set_result(act())
+        except Exception as error:  # noqa: BLE001 - raised where it is waited for
+            done.set_exception(error)
+
+    # Signals are for the thread that passes them on.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)
+    try:
+        threading.Thread(target=apart, name="meshscope-disk", daemon=True).start()
+    except RuntimeError:
+        apart()  # The system has no thread to give.
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    try:
+        return done.result(seconds)
+    except TimeoutError:
+        if done.done():
+            raise
+        raise TimeoutError(errno.ETIMEDOUT, "the disk does not answer") from None
 
 
 def _environment(run_path: Path, inherited: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of the command: where to record, and our folder on the path."""
     variables = dict(inherited)
     variables[RUN_DIR_VARIABLE] = str(run_path)
-    for name in (OWNER_VARIABLE, DORMANT_VARIABLE):
+    for name in (OWNER_VARIABLE, ATTACHED_VARIABLE, DORMANT_VARIABLE):
         variables.pop(name, None)
     path = [str(BOOTSTRAP), *filter(None, [variables.get("PYTHONPATH")])]
     variables["PYTHONPATH"] = os.pathsep.join(path)
@@ -141,11 +209,16 @@ def _kineto_variables(run_path: Path, inherited: Mapping[str, str]) -> dict[str,
     return {DAEMON_VARIABLE: "1", DIRECTORY_VARIABLE: str(directory), **quiet}
 
 
-def _run(command: Sequence[str], variables: Mapping[str, str], agent: AgentChild | None) -> int:
+def _run(
+    command: Sequence[str],
+    variables: Mapping[str, str],
+    watch: RankWatch | None = None,
+    agent: AgentChild | None = None,
+) -> int:
     """Start the command, pass signals on until it ends, return its exit code.
 
-    The signals are blocked here and taken one by one, so that none is lost
-    between two looks and the command is never left behind.
+    The signals are blocked here, in the thread of the watch too, and taken one by
+    one, so that none is lost between two looks and the command is never left behind.
 
     Raises:
         _NotStartedError: It cannot be started.
@@ -153,6 +226,8 @@ def _run(command: Sequence[str], variables: Mapping[str, str], agent: AgentChild
     watched = {*_FORWARDED, signal.SIGCHLD}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
     try:
+        if watch is not None:
+            watch.start()
         process = _started(
             command, variables, lambda: signal.pthread_sigmask(signal.SIG_SETMASK, before)
         )
@@ -170,6 +245,8 @@ def _run(command: Sequence[str], variables: Mapping[str, str], agent: AgentChild
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         if agent is not None:
             agent.stop()
+        if watch is not None:
+            watch.stop()
     return process.returncode if process.returncode >= 0 else 128 - process.returncode
 
 
@@ -183,32 +260,16 @@ def _started(
         raise _NotStartedError(reason or str(error)) from error
 
 
-def _report(run_path: Path, *, dormant: bool) -> None:
+def _report(place: RunPlace, *, is_dormant: bool) -> None:
     """Say on stderr how many ranks recorded, and which did not end in order."""
-    ranks = rank_directories(run_path)
-    unfinished = [rank for rank, path in ranks.items() if not _is_closed(path)]
-    plural = "" if len(ranks) == 1 else "s"
-    _say(f"{len(ranks)} rank{plural} recorded in {run_path}")
-    if not ranks and not dormant:
-        _say(
-            "no process had RANK set and imported torch; "
-            "is the command a launcher such as torchrun?"
-        )
-    if unfinished:
-        ranks_named = listed(unfinished, most=16)
-        _say(
-            f"killed before they closed their capture: ranks {ranks_named}; "
-            "what they recorded is kept"
-        )
+    try:
+        for clause in _within(_DISK_WAIT_S, lambda: report(place, is_dormant=is_dormant)):
+            _say(clause)
+    except Exception as error:  # noqa: BLE001 - the exit code is that of the command
+        _say(f"what was recorded cannot be read: {error}")
 
 
 def _say(clause: str) -> None:
-    sys.stderr.write(f"meshscope: {printable(clause)}\n")
-
-
-def _is_closed(rank_path: Path) -> bool:
-    """Tell whether a rank ended its capture in order."""
-    try:
-        return read_json(rank_path / MANIFEST_NAME).get("closed_unix_ns") is not None
-    except RunDirectoryError:
-        return False
+    """Write a line to stderr at once; where that cannot be, the command matters more."""
+    with suppress(OSError):
+        os.write(_STDERR, f"meshscope: {printable(clause)}\n".encode(errors="replace"))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from .clock import now_ns
+from .clock import now_ns, own_threads_cpu_ns
 from .cost import ONE_IN, CostWindows
 from .hook_set import HookSet
 from .hooks.base import Capture
@@ -137,10 +137,17 @@ class LevelControl:
     def _note(self) -> None:
         recorder, meter = self._capture.recorder, self._capture.meter
         recorder.annotate(RECORDING_KEY, [dict(stretch) for stretch in self._stretches])
-        recorder.annotate(
-            "cost",
-            {"per_call_ns": meter.per_call_ns(), "hop_ns": meter.hop_ns, "sampled_one_in": ONE_IN},
-        )
+        cost: dict[str, Any] = {
+            "per_call_ns": meter.per_call_ns(),
+            "hop_ns": meter.hop_ns,
+            "frame_ns": meter.frame_ns,
+            "frames": meter.frames,
+            "bare_border_ns": meter.bare_border_ns(),
+            "sampled_one_in": ONE_IN,
+        }
+        if self._capture.config.compare_window_steps:
+            cost["threads_cpu_ns"] = own_threads_cpu_ns()
+        recorder.annotate("cost", cost)
 
     def _publish(self) -> None:
         self._note()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -9,10 +10,13 @@ from .clock import now_ns
 
 StepEnded = Callable[[int], None]
 """Takes the number of the step that begins now."""
+Failed = Callable[[BaseException], None]
+"""Gets the error of a listener."""
 
 
 class _Listener(NamedTuple):
     act: StepEnded
+    hooks_gone: Callable[[], None] | None
 
 
 class StepListeners:
@@ -30,25 +34,30 @@ class StepListeners:
         self.step = -1
         self.ended_ns = -1
         self._listeners: tuple[_Listener, ...] = ()
+        self._lock = threading.Lock()
 
-    def add(self, act: StepEnded) -> Callable[[], None]:
+    def add(
+        self, act: StepEnded, hooks_gone: Callable[[], None] | None = None
+    ) -> Callable[[], None]:
         """Call a function at the end of every step from now on; return what ends that.
 
         Both may be called on any thread, also by a listener.
+
+        Args:
+            act: What is called.
+            hooks_gone: Called in the main thread when the hooks are taken out, after which no
+                step is seen to end: what waits for one has to be ended now.
         """
-        listener = _Listener(act)
-        self._listeners = (*self._listeners, listener)
-
-        def remove() -> None:
-            self._listeners = tuple(kept for kept in self._listeners if kept is not listener)
-
-        return remove
+        listener = _Listener(act, hooks_gone)
+        with self._lock:
+            self._listeners = (*self._listeners, listener)
+        return lambda: self._remove(listener)
 
     def reset(self) -> None:
         """Forget the step, when the recording that counted it is over."""
         self.step = self.ended_ns = -1
 
-    def ended(self, step: int, failed: Callable[[BaseException], None]) -> None:
+    def ended(self, step: int, failed: Failed) -> None:
         """Tell the listeners that a step has ended; called on the training thread.
 
         Args:
@@ -60,5 +69,18 @@ class StepListeners:
             try:
                 listener.act(step)
             except Exception as error:  # noqa: BLE001 - counted; training goes on
-                self._listeners = tuple(kept for kept in self._listeners if kept is not listener)
+                self._remove(listener)
                 failed(error)
+
+    def hooks_gone(self, failed: Failed) -> None:
+        """Tell the listeners that no further step is seen to end; called in the main thread."""
+        for listener in self._listeners:
+            try:
+                if listener.hooks_gone is not None:
+                    listener.hooks_gone()
+            except Exception as error:  # noqa: BLE001 - counted; the others are told too
+                failed(error)
+
+    def _remove(self, listener: _Listener) -> None:
+        with self._lock:
+            self._listeners = tuple(kept for kept in self._listeners if kept is not listener)

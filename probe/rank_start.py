@@ -1,11 +1,13 @@
 """Attach the probe in a rank that was started under ``meshscope run``.
 
-With ``--dormant`` the rank opens its control socket only, and records when asked.
+A rank is told who it is by the variables of its launcher, or by an argument of
+``init_process_group``: then it is attached once it has joined its group. With ``--dormant``
+the rank opens its control socket only, and records when asked.
 
 A rank is recorded by one process: the first one that has the rank's variables
-and imports torch. It leaves its pid in the environment, by which ``bootstrap``
+and imports torch. It leaves its mark in the environment, by which ``bootstrap``
 knows the processes that it spawns (data loader workers, compile workers): they
-inherit the rank's variables and must leave its capture alone.
+inherit the rank's variables and must leave its capture alone, also once it is detached.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ from __future__ import annotations
 import os
 import sys
 
-from .identity import DORMANT_VARIABLE, OWNER_VARIABLE
+from .group_watch import GroupWatch
+from .identity import ATTACHED_VARIABLE, DORMANT_VARIABLE, is_launcher, process_mark
 from .imports import ImportWatch
 
 
@@ -26,17 +29,32 @@ class _Stderr:
 
 
 def when_torch_is_imported() -> None:
-    """Attach as soon as torch is imported."""
+    """Attach as soon as torch is imported, unless this is a launcher of ranks."""
+    if is_launcher(sys.orig_argv):
+        return
     watch = ImportWatch()
 
     def attach() -> None:
         watch.stop()
-        os.environ[OWNER_VARIABLE] = str(os.getpid())
-        from . import api
-
-        api.stand_by()
-        if os.environ.get(DORMANT_VARIABLE, "") in ("", "0"):
-            api.attach()
+        _attach()
 
     watch.start()
     watch.when_imported("torch", attach, _Stderr())
+
+
+def when_a_group_is_joined() -> None:
+    """Attach as soon as this process, or a child that it forks, has joined a process group."""
+    if is_launcher(sys.orig_argv):
+        return
+    watch = ImportWatch()
+    watch.start()
+    GroupWatch(_attach, _Stderr()).start(watch)
+
+
+def _attach() -> None:
+    os.environ[ATTACHED_VARIABLE] = process_mark(os.environ)
+    from . import api
+
+    api.stand_by()
+    if os.environ.get(DORMANT_VARIABLE, "") in ("", "0"):
+        api.attach()

@@ -22,6 +22,7 @@ from typing import Any
 from weakref import WeakSet
 
 from .clock import now_ns
+from .config import MOST_CLOSE_S
 from .file_system import slow_file_system_of
 from .heads import NOT_CARRIED, STEP_HEADS, memory_head
 from .parts import new_part
@@ -59,8 +60,6 @@ __all__ = [
     "open_recorder",
 ]
 
-_CLOSE_TIMEOUT_S = 30.0
-
 # Out of range or not an integer; or the ring was detached in the middle.
 _UNRECORDABLE = (struct.error, TypeError, ValueError, IndexError)
 
@@ -90,10 +89,12 @@ class Recorder:
     Attributes:
         rank: Global rank.
         step: Current optimizer step, set by the hooks; -1 before the first.
+        directory: That of this part of the capture; None where nothing is recorded.
     """
 
     rank: int
     step: int
+    directory: Path | None
 
     def __init__(
         self,
@@ -113,6 +114,7 @@ class Recorder:
         directory, deleted = new_part(run_path, rank, settings.max_bytes)
         self.rank = rank
         self.step = -1
+        self.directory = directory
         slow = slow_file_system_of(directory)
         self._ring = RingWriter(
             directory, rank=rank, slot_count=settings.slot_count, is_mapped=slow is None
@@ -306,7 +308,7 @@ class Recorder:
         self._open = False
         _OPEN.discard(self)
         atexit.unregister(self.close)
-        if self._writer.finish(_CLOSE_TIMEOUT_S):
+        if self._writer.finish(MOST_CLOSE_S):
             self._leave_ring()
 
     def _disarm(self) -> None:
@@ -332,6 +334,7 @@ class NullRecorder(Recorder):
         """Touch neither disk nor threads."""
         self.rank = rank
         self.step = -1
+        self.directory = None
         self.reason = reason
 
     def _nothing(self, *_: Any, **__: Any) -> None:

@@ -14,7 +14,15 @@ from .early import EarlyRecorder
 from .full_records import FullRecords
 from .hook_set import HookSet
 from .hooks.base import Capture, Place
-from .identity import Identity, default_run_path, identify, launch_name, mark_owner, unmark_owner
+from .identity import (
+    Identity,
+    default_run_path,
+    identify,
+    launch_name,
+    mark_owner,
+    unmark_owner,
+    working_directory,
+)
 from .imports import ImportWatch
 from .kill_switch import DisableWatch
 from .level_control import LevelControl
@@ -53,13 +61,15 @@ class Session:
         """Prepare nothing yet.
 
         Args:
-            run_path: The run directory; found out when the rank is known if None.
+            run_path: The run directory; found out when the rank is known if None. A relative
+                one is below the present directory, wherever the training code goes later.
             config: Settings.
             listeners: Told at the end of each step.
             opened: Called once the rank is known and its recorder open.
             disabled: Called when the run directory gets a file that forbids to record.
         """
-        self.run_path = run_path
+        self._base = working_directory()
+        self.run_path = None if run_path is None else self._base / run_path
         self.rank = -1
         self._listeners = listeners or StepListeners()
         self._tell_opened = opened or (lambda _: None)
@@ -81,6 +91,11 @@ class Session:
     def coverage(self) -> dict[str, str]:
         """Why a source does not record, by source; empty when all do that should."""
         return self._hooks.coverage
+
+    @property
+    def directory(self) -> Path | None:
+        """Where this rank records now; None where it does not, or not yet."""
+        return self._capture.recorder.directory
 
     def start(self) -> None:
         """Install the hooks, now if torch is there, else as soon as it is imported."""
@@ -109,6 +124,7 @@ class Session:
             return
         self._closed = self._unhooked = True
         self._watch.stop()
+        self._listeners.hooks_gone(self._source.failed)
         if self._early.has_spans or self._facts.waiting:
             # Nobody ever said who we are, so this is a job of one process.
             self._open()
@@ -222,7 +238,7 @@ class Session:
         self.rank = identity.rank
         try:
             if self.run_path is None:
-                self.run_path = default_run_path(os.environ, identity.world_size)
+                self.run_path = default_run_path(os.environ, identity.world_size, self._base)
             self._facts.open(self.run_path, identity)
             recorder = open_recorder(self.run_path, identity.rank, settings=self._storage())
         except (MeshscopeError, OSError) as error:

@@ -27,7 +27,7 @@ _USAGE_ERROR = 2
 
 _Out = Annotated[
     Path | None,
-    typer.Option(help="Folder for losses.json and the ground truth of faults.", file_okay=False),
+    typer.Option(help="Folder for losses.json and the ground truth of faults."),
 ]
 _SimulatedRanks = Annotated[
     str | None,

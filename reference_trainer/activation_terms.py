@@ -68,7 +68,7 @@ def activation_terms(
         plan: What the rank must hold by formula.
         found: Bytes of the activations by operator and shape.
     """
-    planned = dict(_planned(config, plan))
+    planned = dict(planned_terms(config, plan))
     by_name = dict.fromkeys((*planned, OTHER), 0)
     for (operator, shape), size_bytes in found.items():
         by_name[_name(config, operator, shape)] += size_bytes
@@ -79,7 +79,7 @@ def activation_terms(
     ]
 
 
-def _planned(config: TrainerConfig, plan: RankMemory) -> Iterator[tuple[str, float]]:
+def planned_terms(config: TrainerConfig, plan: RankMemory) -> Iterator[tuple[str, float]]:
     """Yield each part by the formula; they sum to the planned activations of the rank."""
     model, tp, recompute = config.model, config.layout.tp, config.memory.recompute
     tokens = config.microbatch_size * model.seq_len // config.layout.cp

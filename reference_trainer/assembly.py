@@ -17,7 +17,7 @@ from .memory_account import Account, MemoryAccount, NoAccount, account_path, loc
 from .mesh import Mesh
 from .model import Stage
 from .moe import ExpertSplit
-from .pace import NoPace, Pace, PartRunner
+from .pace import NoPace, Pace, PartRunner, WeightPace
 from .pipeline_parallel import Pipeline, own_stages, stage_part
 from .replica import Replica, build_replica
 from .schedules import SPLIT_BACKWARD
@@ -62,7 +62,7 @@ def build_parts(
         out: Folder of the account of memory; None writes none.
         first_step: Where the training begins.
     """
-    memory = config.memory
+    memory, own = config.memory, own_stages(config, mesh.pp.position)
     store = ActivationStore(offload=memory.offload) if memory.offload or memory.account else None
     stages = [
         Stage(
@@ -76,7 +76,7 @@ def build_parts(
             context=_context(config, mesh, comm),
             experts=_experts(config, mesh),
         )
-        for index in own_stages(config, mesh.pp.position)
+        for index in own
     ]
     for stage in stages:
         if mesh.device.type != "cpu":  # where weights are drawn; fake ones cannot be moved
@@ -86,17 +86,30 @@ def build_parts(
         injector.attach(stage)
     tied = TiedEmbedding(config, mesh, stages, comm)
     replica = build_replica(config, mesh, stages, tied, comm)
-    account: Account = NoAccount()
-    if memory.account and store is not None and out is not None:
-        path = account_path(out, mesh.rank)
-        account = MemoryAccount(
-            path, mesh.device, store, lambda: replica.kept().sizes(), first_step=first_step
-        )
     return Parts(
         stages=nn.ModuleList(stages),
-        pipeline=Pipeline(config, mesh, stages, comm, replica.listener),
+        pipeline=Pipeline(
+            config,
+            mesh,
+            stages,
+            comm,
+            replica.listener,
+            paces=[_weight_pace(config, stage, comm, injector) for stage in own],
+        ),
         replica=replica,
-        account=account,
+        account=_account(mesh, replica, store if memory.account else None, out, first_step),
+    )
+
+
+def _account(
+    mesh: Mesh, replica: Replica, store: ActivationStore | None, out: Path | None, first_step: int
+) -> Account:
+    """Return what notes the memory of this rank; nothing does without a store or a folder."""
+    if store is None or out is None:
+        return NoAccount()
+    path = account_path(out, mesh.rank)
+    return MemoryAccount(
+        path, mesh.device, store, lambda: replica.kept().sizes(), first_step=first_step
     )
 
 
@@ -138,7 +151,7 @@ def _build_runner(
         repeated = recompute_frac(config)
         runner = Pace(
             config.pace,
-            lambda: comm.waited_ns,
+            lambda: comm.waited_ns + injector.added_ns,
             injector.work,
             recompute_frac=repeated,
             splits_backward=config.schedule.kind in SPLIT_BACKWARD,
@@ -146,3 +159,19 @@ def _build_runner(
     runner = injector.wrap(runner, stage)
     full = config.memory.recompute == "full"
     return ActivationRunner(runner, full=full, store=store) if full or store else runner
+
+
+def _weight_pace(
+    config: TrainerConfig, stage: int, comm: Communicator, injector: FaultInjector
+) -> WeightPace | None:
+    """Return the pace of a stage's backward halves; None where they need none of their own."""
+    if not config.pace.enabled or config.schedule.kind not in SPLIT_BACKWARD:
+        return None
+    part = stage_part(config, stage)
+    return WeightPace(
+        config.pace,
+        len(part.layers),
+        (part.first, part.last),
+        lambda: comm.waited_ns + injector.added_ns,
+        injector.work_of,
+    )

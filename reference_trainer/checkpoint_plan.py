@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .config import TrainerConfig
-from .memory_plan import RankMemory, memory_plan
+from .memory_plan import memory_plan
 from .parameter_counts import parameter_count
 
 _FP32_BYTES = 4
@@ -39,7 +39,7 @@ def checkpoint_size(config: TrainerConfig) -> CheckpointSize:
     """Return the size of a checkpoint of a run."""
     per_parameter = bytes_per_parameter(config)
     plans = memory_plan(config)
-    written = tuple(_share(plan) * per_parameter for plan in plans)
+    written = tuple(plan.shared_parameters * per_parameter for plan in plans)
     staged = written
     copies = config.data_parallel
     if copies.zero == 0 or copies.shard_ranks:
@@ -65,12 +65,6 @@ def checkpoint_lines(config: TrainerConfig) -> list[str]:
         f"rank {where}; an asynchronous save takes up to {_gigabytes(max(size.staged))} GB of host "
         "memory per rank",
     ]
-
-
-def _share(plan: RankMemory) -> float:
-    """Return the parameters that one rank writes: of experts, fewer replicas share the same."""
-    dense = plan.parameters - plan.expert_parameters
-    return (dense + plan.expert_parameters * plan.expert_ranks) / plan.optimizer_shards
 
 
 def _gigabytes(size_bytes: float) -> str:

@@ -103,7 +103,7 @@ def agree_on_source(
         source = _follow(config, step) if mesh.rank else source
     except MeshscopeError as refused:
         error = refused
-    failed = comm.read_sum(torch.tensor(float(error is not None), device=mesh.device))
+    failed = comm.sum_of_all(torch.tensor(float(error is not None), device=mesh.device)).item()
     if error is not None:
         raise error
     if failed:

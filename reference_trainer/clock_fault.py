@@ -10,7 +10,6 @@ the error from what the ranks did together.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from meshscope import probe
+from meshscope.probe.api import attached
 from meshscope.probe.clock import now_ns
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.manifest import (
     MANIFEST_NAME,
-    rank_directory,
     read_json,
     write_json,
 )
@@ -33,8 +32,10 @@ from meshscope.probe.schema.records import RECORD_TYPES
 from meshscope.probe.schema.ring import HEADER_BYTES, RING_NAME
 from meshscope.probe.schema.segment import SegmentFile, segment_paths
 
+from .comm import Communicator
 from .fault_plan import ResolvedFault
 from .ground_truth import GroundTruth
+from .mesh import Mesh
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -77,35 +78,65 @@ def falsify_capture(directory: Path, rank: int, clock: WrongClock) -> None:
         clock: The wrong clock.
 
     Raises:
-        ConfigError: There is no capture of this rank.
-        OSError: It cannot be written.
+        RunDirectoryError: The capture cannot be read.
+        OSError: The capture cannot be written; what was recorded is still there.
     """
-    manifest = read_json(directory / MANIFEST_NAME) if directory.is_dir() else None
-    if manifest is None:
-        raise ConfigError(
-            f"rank {rank} has no capture whose clock could be wrong",
-            where="fault clock_skew",
-            remedy="Start the run with meshscope run",
-        )
+    manifest = read_json(directory / MANIFEST_NAME)
     tables = read_rank(directory, rank).tables
-    for path in segment_paths(directory).values():
+    recorded = segment_paths(directory)
+    _write_segment(
+        directory,
+        rank,
+        encode_records({name: _wrong(name, t, clock) for name, t in tables.items()}),
+        number=max(recorded, default=0) + 1,
+    )
+    for path in recorded.values():
         path.unlink()
-    segment = SegmentFile(directory, rank=rank, number=1)
-    segment.append(encode_records({name: _wrong(name, t, clock) for name, t in tables.items()}))
-    segment.close()
     _empty_ring(directory / RING_NAME)
     write_json(directory / MANIFEST_NAME, manifest | _wrong_host(manifest, rank, clock))
 
 
-def falsify_own_clock(faults: Sequence[ResolvedFault], rank: int, truth: GroundTruth) -> None:
-    """Close this rank's capture and rewrite it, if its clock is to have been wrong.
+def own_capture(faults: Sequence[ResolvedFault], mesh: Mesh, comm: Communicator) -> Path | None:
+    """Return where this rank records, if its clock is to have been wrong.
 
     Raises:
-        ConfigError: This rank was not recorded.
+        ConfigError: A rank whose clock is to be wrong is not recorded; said on every rank.
+    """
+    session = attached()
+    directory = None if session is None else session.directory
+    own = None
+    for fault in faults:
+        if fault.spec.kind != "clock_skew" or fault.rank is None:
+            continue
+        recorded, _ = comm.share_own(fault.rank, (int(directory is not None), 0), mesh.device)
+        if not recorded:
+            raise ConfigError(
+                f"rank {fault.rank} has no capture whose clock could be wrong",
+                where="fault clock_skew",
+                remedy="Start the run with meshscope run",
+            )
+        if fault.rank == mesh.rank:
+            own = directory
+    return own
+
+
+def falsify_own_clock(
+    faults: Sequence[ResolvedFault], rank: int, directory: Path | None, truth: GroundTruth
+) -> None:
+    """Close this rank's capture and rewrite it, if its clock is to have been wrong.
+
+    Args:
+        faults: All faults of the job.
+        rank: This rank.
+        directory: Where it has recorded, from ``own_capture``.
+        truth: Where the fault is noted.
+
+    Raises:
+        RunDirectoryError: The capture cannot be read.
         OSError: The capture cannot be written.
     """
     for fault in faults:
-        if fault.spec.kind != "clock_skew" or fault.rank != rank:
+        if fault.spec.kind != "clock_skew" or fault.rank != rank or directory is None:
             continue
         probe.detach()
         origin_ns = now_ns()
@@ -114,8 +145,7 @@ def falsify_own_clock(faults: Sequence[ResolvedFault], rank: int, truth: GroundT
             drift_ppm=fault.spec.drift_ppm,
             origin_ns=origin_ns,
         )
-        run = Path(os.environ.get("MESHSCOPE_RUN_DIR", ""))
-        falsify_capture(rank_directory(run, rank), rank, clock)
+        falsify_capture(directory, rank, clock)
         truth.fault(
             "clock_skew",
             fault.spec.start,
@@ -124,6 +154,17 @@ def falsify_own_clock(faults: Sequence[ResolvedFault], rank: int, truth: GroundT
             drift_ppm=clock.drift_ppm,
         )
         truth.flush()
+
+
+def _write_segment(directory: Path, rank: int, payload: bytes, *, number: int) -> None:
+    """Write a segment of one block, or leave no trace of it."""
+    segment = SegmentFile(directory, rank=rank, number=number)
+    try:
+        segment.append(payload)
+        segment.close()
+    except OSError:
+        segment.path.unlink()
+        raise
 
 
 def _wrong(name: str, table: pa.Table, clock: WrongClock) -> NDArray[np.void]:

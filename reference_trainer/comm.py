@@ -1,8 +1,8 @@
 """Every collective that the trainer issues, in one place.
 
 A collective is always issued asynchronously and then waited for: the wait is
-what a rank loses to communication, and the only place where an observer, the
-pace and an injected slow link can see or change it. On NCCL ``wait`` orders the
+what a rank loses to communication, and the only place where an observer and the
+pace can see it. On NCCL ``wait`` orders the
 compute stream after the communication and returns at once.
 
 Sends and receives between pipeline stages belong to torch's pipeline runtime
@@ -28,31 +28,18 @@ from .host_staging import StagedWork, host_like, to_host
 from .mesh import MeshGroup
 
 
-class Hold(Protocol):
-    """A collective that is kept from completing before its time."""
-
-    def finish(self) -> None:
-        """Return when its time has come."""
-
-
 class Links(Protocol):
-    """How much slower than the machine the links are."""
+    """What happens to the exchanges of a rank before they are issued."""
 
     def before(self, axis: Axis) -> None:
-        """Be told that a collective is about to be issued."""
-
-    def hold(self, work: dist.Work, axis: Axis, *, issue_ns: int, size_bytes: int) -> Hold | None:
-        """Keep a collective from completing too early; None where nothing holds it."""
+        """Be told that an exchange is about to be issued."""
 
 
 class PerfectLinks:
-    """Links that add nothing."""
+    """Links over which everything can be issued."""
 
     def before(self, axis: Axis) -> None:
         """Let it be issued."""
-
-    def hold(self, work: dist.Work, axis: Axis, *, issue_ns: int, size_bytes: int) -> None:
-        """Hold nothing."""
 
 
 class Pending:
@@ -60,13 +47,11 @@ class Pending:
 
     Args:
         works: torch's handles; none where a group of one had nothing to do.
-        hold: What keeps it from completing on a slow link.
         comm: Where the waited time is counted.
     """
 
-    def __init__(self, works: Sequence[dist.Work], hold: Hold | None, comm: Communicator) -> None:
+    def __init__(self, works: Sequence[dist.Work], comm: Communicator) -> None:
         self._works = works
-        self._hold = hold
         self._comm = comm
 
     @property
@@ -75,14 +60,12 @@ class Pending:
         return self._works[0] if self._works else None
 
     def wait(self) -> None:
-        """Return when the result is there, on a slow link not before its time."""
+        """Return when the result is there."""
         if not self._works:
             return
         begin_ns = now_ns()
         for work in self._works:
             work.wait()
-        if self._hold is not None:
-            self._hold.finish()
         self._works = ()
         self._comm.waited_ns += now_ns() - begin_ns
 
@@ -91,11 +74,11 @@ class Communicator:
     """Issues collectives and counts what this rank waits for them.
 
     Args:
-        links: Adds the delay of an injected slow link.
+        links: Is told of each exchange before it is issued.
         staged: Operations that go through host memory; see ``host_staging``.
 
     Attributes:
-        links: Adds the delay of an injected slow link.
+        links: Is told of each exchange before it is issued.
         waited_ns: Time spent in waits since the start, in nanoseconds.
         collectives: How many were issued since the start, by name and axis.
         payload_bytes: The payload of all of them, by name and axis: of each the larger of what
@@ -176,11 +159,7 @@ class Communicator:
         return received, self._issue("all_to_all", group, start, (received, sent.contiguous()))
 
     def pass_on(self, tensor: Tensor, group: MeshGroup) -> tuple[Tensor, Pending]:
-        """Send a tensor to the next member of a ring, and receive the previous one's, shaped alike.
-
-        Point-to-point transfers have no future to hang a delay on: an injected
-        slow link does not hold them.
-        """
+        """Send a tensor to the next member of a ring, and receive the previous one's, shaped alike."""
         if group.size == 1:
             return tensor, self._nothing()
         self.links.before(group.axis)
@@ -194,7 +173,7 @@ class Communicator:
                 dist.P2POp(dist.irecv, received, before, group.handle),
             ]
         )
-        return received, Pending(works, None, self)
+        return received, Pending(works, self)
 
     def share_from_rank_zero(self, value: int, device: torch.device) -> int:
         """Return rank 0's value on every rank; the others' values are ignored."""
@@ -211,24 +190,22 @@ class Communicator:
         first, second = tensor.tolist()
         return first, second
 
-    def read_sum(self, tensor: Tensor) -> float:
-        """Sum one number over all ranks and read it, which waits for everybody and the device."""
+    def sum_of_all(self, tensor: Tensor) -> Tensor:
+        """Return the sum of a tensor over all ranks of the job, which waits for everybody."""
         total = tensor.detach().clone()
         begin_ns = now_ns()
         dist.all_reduce(total, async_op=True).wait()
         self.waited_ns += now_ns() - begin_ns
-        return float(total.item())
+        return total
 
     def _nothing(self) -> Pending:
         """Return what is complete already."""
-        return Pending((), None, self)
+        return Pending((), self)
 
-    def _count(self, name: str, payload: Tensor, group: MeshGroup) -> int:
-        """Count an exchange, and return the size of its payload in bytes."""
-        size_bytes = payload.numel() * payload.element_size()
+    def _count(self, name: str, payload: Tensor, group: MeshGroup) -> None:
+        """Count an exchange and its payload."""
         self.collectives[name, group.axis] += 1
-        self.payload_bytes[name, group.axis] += size_bytes
-        return size_bytes
+        self.payload_bytes[name, group.axis] += payload.nbytes
 
     def _issue(
         self,
@@ -237,7 +214,7 @@ class Communicator:
         start: Callable[..., dist.Work],
         tensors: tuple[Tensor, ...],
     ) -> Pending:
-        """Start a collective of torch.distributed, and hold it back on a slow link.
+        """Start a collective of torch.distributed.
 
         Args:
             name: What it is counted as, and staged as.
@@ -246,13 +223,11 @@ class Communicator:
             tensors: Its tensors, the result first; one where it works in place.
         """
         self.links.before(group.axis)
-        size_bytes = self._count(name, max(tensors, key=Tensor.numel), group)
-        issue_ns = now_ns()
+        self._count(name, max(tensors, key=Tensor.numel), group)
         if name in self._staged:
             host = (*(host_like(result) for result in tensors[:-1]), to_host(tensors[-1]))
             inner = start(*host, group=group.handle, async_op=True)
             work: dist.Work = StagedWork(inner, host, tensors[0])
         else:
             work = start(*tensors, group=group.handle, async_op=True)
-        hold = self.links.hold(work, group.axis, issue_ns=issue_ns, size_bytes=size_bytes)
-        return Pending((work,), hold, self)
+        return Pending((work,), self)

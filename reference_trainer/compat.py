@@ -7,12 +7,13 @@ new torch version fails in the test suite and not in the middle of a run. Two
 collectives have a new name since torch 2.13, and warn under the old one.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[attr-defined]
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, ReduceScatter
 from torch.distributed.pipelining import PipelineStage
@@ -107,9 +108,25 @@ def process_group(boxed: Any) -> dist.ProcessGroup:
     return group
 
 
-def work_from_future(future: torch.futures.Future[Any]) -> Any:
-    """Return a handle whose ``wait`` ends when the future is set."""
-    return _create_work_from_future(future)
+def unboxed_work(boxed: Any) -> dist.Work:
+    """Return the handle that an operator returned."""
+    work: dist.Work = dist.Work.unbox(boxed)
+    return work
+
+
+def replaced_operator(name: str) -> Callable[..., Any]:
+    """Return what still does as an operator for host memory does where that is replaced.
+
+    A saved kernel cannot be called: it would keep the interpreter lock, for which gloo's own
+    threads may wait. Dispatching releases the lock, and torch.distributed has the same kernel
+    for each kind of device; gloo serves host and CUDA memory with one backend, which looks at
+    the tensors.
+
+    Args:
+        name: The operator, of the namespace ``c10d``.
+    """
+    handle: Any = getattr(torch.ops.c10d, name).default._handle
+    return partial(handle.redispatch_boxed, torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA))
 
 
 __all__ = [
@@ -130,7 +147,8 @@ __all__ = [
     "real_tensors",
     "receive_buffers",
     "reduce_scatter_single",
+    "replaced_operator",
     "take_shapes_for_granted",
     "tree_iter",
-    "work_from_future",
+    "unboxed_work",
 ]

@@ -38,6 +38,10 @@ __all__ = [
 ]
 
 _BYTE_VALUES = 256
+_MOST_RANKS = 1 << 17
+"""More than any published job has; every group of them is listed."""
+_MOST_TURNS = 1 << 15
+"""Forwards of a replica's step, four times those of MT-NLG 530B; every schedule is replayed."""
 _MOST_SEED = 10**12
 """Generators are seeded by it, times a million, in 64 bits."""
 
@@ -141,6 +145,7 @@ class TrainerConfig:
             ConfigError: The mesh does not divide the model or the batch, or a
                 setting needs another device.
         """
+        self._check_size()
         self._check_mesh()
         self.schedule.check_mesh(self.layout)
         self.schedule.check_layers(self.layout, self.model.layers)
@@ -184,6 +189,18 @@ class TrainerConfig:
             remedy="Add --dry-run, or set it to gpt",
         )
 
+    def _check_size(self) -> None:
+        """Refuse what takes minutes to plan: groups are listed, and orders replayed."""
+        in_range(self.layout.world_size, 1, _MOST_RANKS, where="layout")
+        turns = self.stages * self.schedule.microbatches
+        _require(
+            turns <= _MOST_TURNS,
+            f"{self.schedule.microbatches} on each of {self.stages} stages are "
+            f"{turns:,} forwards in a step, more than {_MOST_TURNS:,}",
+            where="schedule.microbatches",
+            remedy=f"Set it to {_MOST_TURNS // self.stages} or less",
+        )
+
     def _check_mesh(self) -> None:
         check_splits(
             self.layout, self.model, tensor=self.tensor, context=self.context, moe=self.moe
@@ -213,13 +230,6 @@ class TrainerConfig:
             remedy="Use slow_rank:mode=sleep with device.kind = cuda",
         )
 
-        _require(
-            self.device.staging == "auto" or all(f.kind != "slow_link" for f in self.faults),
-            "slow_link holds what gloo moves by itself, not what goes through host memory",
-            where="faults",
-            remedy="Set device.staging to auto",
-        )
-
     def _check_data(self) -> None:
         _require(
             not self.data.text or self.model.vocab >= _BYTE_VALUES,
@@ -247,21 +257,12 @@ class TrainerConfig:
     def _check_faults(self) -> None:
         for fault in self.faults:
             fault.check_mesh(self.layout)
+            fault.check_steps(self.train.steps)
             _require(
                 fault.kind != "hot_expert" or 0 <= fault.expert < self.moe.experts,
                 f"expert = {fault.expert} is none of the {self.moe.experts} experts of the model",
                 where=fault.where,
                 remedy="Choose a lower one, or set moe.experts",
-            )
-        for axis, change, scatters in (
-            ("dp", "data_parallel.zero to 0", self.data_parallel.zero > 0),
-            ("tp", "tensor.sequence_parallel to false", self.tensor.sequence_parallel),
-        ):
-            _require(
-                not scatters or all(fault.axis != axis for fault in self.faults),
-                f"slow_link cannot hold the reduce-scatters of gloo along axis {axis}",
-                where="faults",
-                remedy=f"Set {change}, or choose another axis",
             )
         uneven = any(fault.kind == "sequence_imbalance" for fault in self.faults)
         _require(
@@ -269,10 +270,4 @@ class TrainerConfig:
             "sequence_imbalance scales the pace of blocks with packed documents",
             where="faults",
             remedy="Set data.documents to long_tail and pace.layer_ms to a time",
-        )
-        _require(
-            self.context.form != "ring" or all(fault.axis != "cp" for fault in self.faults),
-            "slow_link holds collectives, and a ring has none along axis cp",
-            where="faults",
-            remedy="Set context.form to all_to_all, or choose another axis",
         )

@@ -163,6 +163,8 @@ def batches(
         sampler=range(first_step, config.train.steps),
         num_workers=settings.num_workers,
         prefetch_factor=settings.prefetch_factor if settings.num_workers else None,
+        # From pageable memory a copy to the device would wait for all that is queued there.
+        pin_memory=config.device.kind == "cuda",
     )
     return _unpack(iter(loader), log, first_step)
 

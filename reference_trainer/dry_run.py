@@ -12,6 +12,7 @@ from .config import TrainerConfig
 from .group_members import expert_groups, shard_groups, sum_groups
 from .memory_plan import RankMemory, memory_plan
 from .parameter_counts import parameter_count
+from .run_memory import run_memory
 from .stage_split import layer_ranges
 from .text_table import gigabytes, table
 
@@ -26,6 +27,7 @@ def dry_run_text(config: TrainerConfig) -> str:
         _stage_lines(config),
         _bubble_lines(config),
         _memory_lines(config),
+        _run_memory_lines(config),
         checkpoint_lines(config),
     )
     return "\n\n".join("\n".join(lines) for lines in sections) + "\n"
@@ -128,12 +130,12 @@ def _bubble_row(plan: BubblePlan) -> list[str]:
 
 
 def _memory_lines(config: TrainerConfig) -> list[str]:
-    """Return GB per GPU of every pipeline rank, at the usual precision of large runs."""
+    """Return GB per GPU of every pipeline rank as papers count, whatever this run's settings."""
     header = ["weights", "grads", "Adam", "Adam ZeRO-1", "mb held", "act.", "act. SP", "recomputed"]
     rows = [["pp rank", *header]]
     rows += [_memory_row(plan) for plan in memory_plan(config)]
     return [
-        "memory    GB per GPU (10^9 bytes) in bf16 with fp32 Adam",
+        "memory    GB per GPU (10^9 bytes) as papers count: bf16 with fp32 Adam",
         *table(rows),
         "Per parameter 2 + 2 + 12 bytes (arXiv 1910.02054, section 3.1); ZeRO-1 divides the 12 by "
         f"dp x cp = {config.layout.dp * config.layout.cp}, for experts by that over ep.",
@@ -141,6 +143,29 @@ def _memory_lines(config: TrainerConfig) -> list[str]:
         "dropout: all kept;",
         "with sequence parallelism; with full recomputation. Vocabulary split over tp.",
     ]
+
+
+def _run_memory_lines(config: TrainerConfig) -> list[str]:
+    """Return GB per GPU of every pipeline rank with the settings of this run."""
+    memory, zero = config.memory, config.data_parallel.zero
+    rows = [["pp rank", "weights", "grads", "optimizer", "act.", "sum"]]
+    for plan in memory_plan(config):
+        held = run_memory(config, plan)
+        sizes = (held.weights, held.gradients, held.optimizer, held.activations, held.total)
+        rows.append([str(plan.position), *map(gigabytes, sizes)])
+    lines = [
+        f"this run  GB per GPU: {memory.precision}, {config.train.optimizer}, ZeRO-{zero}, "
+        f"recompute {memory.recompute}",
+        *table(rows),
+        "Weights, fp32 gradients, masters and averages as kept between steps; activations at their "
+        "peak.",
+    ]
+    if zero >= 2:
+        whole = "gradients" if zero == 2 else "weights and gradients"
+        lines.append(f"Within a step ZeRO-{zero} makes {whole} whole, in pieces or at once.")
+    if memory.offload:
+        lines.append("Activations are offloaded: they are in host memory.")
+    return lines
 
 
 def _memory_row(plan: RankMemory) -> list[str]:

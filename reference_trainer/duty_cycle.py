@@ -2,7 +2,7 @@
 
 The signals come from a process of their own, never from the process that they
 stop: a stopped one could not continue itself. It is started by the first rank
-on the victim's host, reads one line per step on its standard input (the step,
+that shares the victim's host, reads one line per step on its standard input (the step,
 the share of time to stop and the period; a share of 0 lets the victim run), and
 lets the victim run for good when that input ends, as it does when the rank that
 started it dies.
@@ -11,6 +11,7 @@ started it dies.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import selectors
@@ -23,6 +24,8 @@ from typing import NamedTuple
 
 from meshscope.probe.clock import now_ns
 
+_OWN_IDS = "/proc/self/ns/pid"
+
 
 class Order(NamedTuple):
     """What the victim is to suffer from now on."""
@@ -33,6 +36,15 @@ class Order(NamedTuple):
     """Share of each period in which it is stopped."""
     period_ns: int
     """Length of a period, in nanoseconds."""
+
+
+def signal_scope() -> int:
+    """Return a number that processes share which know each other by their ids.
+
+    They run on one host, and in one container where there are containers.
+    """
+    names = (Path("/proc/sys/kernel/random/boot_id").read_text("ascii"), os.readlink(_OWN_IDS))
+    return int.from_bytes(hashlib.blake2b("".join(names).encode(), digest_size=7).digest())
 
 
 class DutyCycle:

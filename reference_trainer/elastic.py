@@ -9,7 +9,6 @@ what a replica can take.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from math import prod
 from typing import Any
@@ -99,8 +98,3 @@ def warning_of_restarts(environment: Mapping[str, str]) -> str | None:
             "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"
         )
     return None
-
-
-def was_restarted() -> bool:
-    """Return whether torchrun started this process anew after another one had failed."""
-    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"

@@ -48,7 +48,11 @@ class ResolvedFault:
     def active(self, step: int) -> bool:
         """Return whether the fault is on in a step; the same on every rank."""
         spec = self.spec
-        if step < spec.start or (spec.stop is not None and step >= spec.stop):
+        if (
+            spec.rule.after_the_run
+            or step < spec.start
+            or (spec.stop is not None and step >= spec.stop)
+        ):
             return False
         if spec.rule.only_once:
             return step == spec.start
@@ -98,6 +102,10 @@ def parse_fault(text: str) -> FaultSpec:
                 f"{setting!r} is not of the form key=value",
                 where=f"--fault {text}",
                 remedy="Write kind:key=value,key=value",
+            )
+        if name.strip() in values:
+            raise ConfigError(
+                f"{name.strip()} is given twice", where=f"--fault {text}", remedy="Remove one"
             )
         values[name.strip()] = value.strip()
     known = {field.name for field in fields(FaultSpec)}

@@ -14,6 +14,7 @@ from .group_members import groups_of_axis
 
 RANDOM_RANK: Literal["random"] = "random"
 ALL_RANKS: Literal["all"] = "all"
+_PERIOD_MS = 20.0
 _COORDINATES = ("tp", "pp", "dp", "cp")
 
 
@@ -54,8 +55,8 @@ class FaultSpec:
     ``kill``, by a signal."""
     delay_ms: float = 0.0
     """Extra time in milliseconds: per microbatch (slow_rank), per collective or message
-    (slow_link), per forward of the part (heavy_stage), per collection, batch or checkpoint. In
-    mode compute it is CPU time of the thread."""
+    (slow_link), per forward of the part (heavy_stage), per collection, batch, checkpoint or read
+    number (item_sync). In mode compute it is CPU time of the thread."""
     bytes_per_s: float = 0.0
     """slow_link, checkpoint_stall: bandwidth; payload / bandwidth is added. 0: unlimited."""
     axis: Literal["", "tp", "pp", "dp", "cp", "ep"] = ""
@@ -72,7 +73,7 @@ class FaultSpec:
     """heavy_stage: the stage, by its place in the model, whose ``layers`` get heavier."""
     stopped_frac: float = 0.0
     """slow_rank in mode duty: share of each period in which the process is stopped, 0 to 0.9."""
-    period_ms: float = 20.0
+    period_ms: float = _PERIOD_MS
     """slow_rank in mode duty: length of a period in milliseconds."""
     every: int = 1
     """In one of so many steps, from ``start`` on."""
@@ -126,9 +127,13 @@ class FaultSpec:
             self._refuse("has no size", f"Set {rule.needs[0]} ({rule.purpose}){others}")
         if rule.only_once and (self.stop is not None or self.window):
             self._refuse("happens once", "Remove stop and window, and set start to its step")
+        if rule.after_the_run and (self.start or self.stop is not None or self.window):
+            self._refuse("holds for the whole run", "Remove start, stop and window")
 
     def _check_ranges(self) -> None:
         for name, (least, most) in RANGES.items():
+            if name == "delay_ms":
+                most = self.rule.most_delay_ms
             in_range(getattr(self, name), least, most, where=f"{self.where}: {name}")
         if 0 < self.bytes_per_s < 1:
             self._refuse("bytes_per_s is below 1", "Set it to 1 or more, or to 0 for no limit")
@@ -152,6 +157,8 @@ class FaultSpec:
             self._refuse("has no delay", "Set delay_ms to the time per microbatch")
         if duty == bool(self.delay_ms) or (not duty and self.stopped_frac):
             self._refuse("mixes modes", "Give delay_ms, or mode=duty with stopped_frac")
+        if not duty and self.period_ms != _PERIOD_MS:
+            self._refuse("has no periods", "Remove period_ms, or set mode=duty and stopped_frac")
 
     def _check_heavy_stage(self) -> None:
         if not self.part:
@@ -190,6 +197,29 @@ class FaultSpec:
     def works_on_cuda(self) -> bool:
         """Return whether the fault slows a rank whose compute is on a GPU."""
         return self.rule.on_cuda and self.mode != "compute"
+
+    def check_steps(self, steps: int) -> None:
+        """Refuse a fault that no step of the run has, or no pair of blocks fits.
+
+        Args:
+            steps: Optimizer steps of the run.
+
+        Raises:
+            ConfigError: It would never be on, or never be compared.
+        """
+        if self.start >= steps:
+            self._refuse(
+                f"start = {self.start} is behind the last of {steps} steps",
+                f"Set it to {steps - 1} or less, or train.steps to {self.start + 1} or more",
+            )
+        on = min(steps, self.stop or steps) - self.start
+        if on < 2 * self.window:
+            self._refuse(
+                f"{on} steps from start to the end are no pair of blocks of window = {self.window}",
+                f"Set window to {on // 2}, or have {2 * self.window} steps"
+                if on > 1
+                else f"Remove window, or have {2 * self.window} steps",
+            )
 
     def check_mesh(self, layout: ParallelLayout) -> None:
         """Validate ranks, coordinates, stage and group against the mesh.

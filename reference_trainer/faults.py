@@ -18,19 +18,21 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from meshscope.probe.clock import now_ns
+from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.layout import ParallelLayout
 
 from .comm import Communicator
-from .duty_cycle import DutyCycle, Order
+from .duty_cycle import DutyCycle, Order, signal_scope
 from .fault_plan import ResolvedFault
 from .ground_truth import GroundTruth, Span
 from .heavy_stage import HeavyStage
-from .host_faults import GarbagePause, MemoryGrowth, SlowStorage, burn_cpu
+from .host_faults import GarbagePause, MemoryGrowth, SlowStorage, burn_cpu, read_late
 from .hot_expert import RouterBias
-from .mesh import Mesh, Place
+from .mesh import Mesh
 from .pace import PartRunner
 from .rank_faults import RankFaults
 from .slow_link import FaultyLinks
@@ -47,6 +49,7 @@ class FaultInjector:
 
     Attributes:
         links: What the faults do to collectives and messages.
+        added_ns: Time that heavy stages have added so far, in nanoseconds.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class FaultInjector:
     ) -> None:
         self._faults = RankFaults(faults, layout, rank, truth)
         self.links = FaultyLinks(self._faults)
+        self.added_ns = 0
         self._forwards: Counter[nn.Module] = Counter()
         self._microbatch = -1
         self._forward_start_ns = 0
@@ -95,16 +99,11 @@ class FaultInjector:
         return HeavyStage(runner, partial(self._spend, heavy, stage)) if heavy else runner
 
     @contextmanager
-    def prepared(self, mesh: Mesh, place: Place, comm: Communicator) -> Iterator[None]:
+    def prepared(self, mesh: Mesh, comm: Communicator) -> Iterator[None]:
         """Make what faults need before the first step, and take it away after the last."""
-        for fault in self._faults.of("gc_pause"):
-            self._pauses[fault] = GarbagePause(fault.delay_ns)
-        self.links.install(mesh.pp)
-        self._start_duty_cycles(place, comm, mesh)
-        for fault in self._faults.all:
-            if fault.spec.kind == "gc_pause" and fault.rank is not None:
-                # The others wait here for a heap that takes a second to build, not in step 0.
-                comm.share_own(fault.rank, (0, 0), mesh.device)
+        self._build_heaps(comm, mesh)
+        self.links.install()
+        self._start_duty_cycles(comm, mesh)
         try:
             yield
         finally:
@@ -132,9 +131,13 @@ class FaultInjector:
 
     def work(self) -> float:
         """Return the work of the microbatch that is in the forward, 1 being usual."""
+        return self.work_of(self._microbatch)
+
+    def work_of(self, microbatch: int) -> float:
+        """Return the work of a microbatch of this step, 1 being usual."""
         if not self._work or not self._faults.active("sequence_imbalance"):
             return 1.0
-        return self._work[self._microbatch]
+        return self._work[microbatch]
 
     def load_stall(self) -> SlowLoading:
         """Return what holds up the loading of this rank's batches."""
@@ -160,14 +163,14 @@ class FaultInjector:
             span_ns = self._growth.grow(round(fault.spec.megabytes * 1e6))
             faults.log(fault, span_ns, held_bytes=self._growth.held_bytes)
         for fault in faults.active("checkpoint_stall"):
-            span_ns = self._storage.save(
+            span_ns, requested_ns = self._storage.save(
                 state(), latency_ns=fault.delay_ns, bytes_per_s=fault.spec.bytes_per_s
             )
-            faults.log(fault, span_ns, requested_ns=fault.delay_ns)
+            faults.log(fault, span_ns, requested_ns=requested_ns)
         for fault in faults.active("item_sync"):
-            start_ns = now_ns()
-            comm.read_sum(next(iter(state().values())).flatten()[:1])
-            faults.log(fault, (start_ns, now_ns()))
+            total = comm.sum_of_all(next(iter(state().values())).flatten()[:1])
+            span_ns = read_late(total, fault.delay_ns)
+            faults.log(fault, span_ns, requested_ns=fault.delay_ns)
 
     def _before_forward(self, stage: nn.Module, _args: Any) -> None:
         self._microbatch = self._forwards[stage]
@@ -205,16 +208,41 @@ class FaultInjector:
                 start_ns, requested_ns = now_ns(), fault.delay_ns * times
                 time.sleep(requested_ns / 1e9)
                 span_ns = (start_ns, now_ns())
+                self.added_ns += span_ns[1] - start_ns
                 self._faults.log(fault, span_ns, part=part, stage=stage, requested_ns=requested_ns)
 
-    def _start_duty_cycles(self, place: Place, comm: Communicator, mesh: Mesh) -> None:
-        """Start a helper for each victim, on the first rank of the victim's host."""
-        own = (os.getpid(), place.local_rank)
+    def _build_heaps(self, comm: Communicator, mesh: Mesh) -> None:
+        """Build what makes collections long; all wait here for it, and not in step 0.
+
+        Raises:
+            ConfigError: A collection cannot take as long as asked for; said on every rank.
+        """
+        for fault in self._faults.of("gc_pause"):
+            self._pauses[fault] = GarbagePause(fault.delay_ns)
+        for fault in self._faults.all:
+            if fault.spec.kind != "gc_pause" or fault.rank is None:
+                continue
+            pause = self._pauses.get(fault)
+            own = (pause.longest_ns if pause else 0, 0)
+            longest_ns, _ = comm.share_own(fault.rank, own, mesh.device)
+            if longest_ns < fault.delay_ns:
+                raise ConfigError(
+                    f"a collection of the largest heap takes {longest_ns / 1e6:.0f} ms here, "
+                    f"and not {fault.spec.delay_ms:g} ms",
+                    where=fault.spec.where,
+                    remedy=f"Set delay_ms to {longest_ns / 1e6 * 0.8:.0f} or less",
+                )
+
+    def _start_duty_cycles(self, comm: Communicator, mesh: Mesh) -> None:
+        """Start a helper for each victim, on the first rank that can send it signals."""
+        host = signal_scope()
         for fault in self._faults.all:
             if fault.spec.kind != "slow_rank" or fault.spec.way != "duty" or fault.rank is None:
                 continue
-            pid, local_rank = comm.share_own(fault.rank, own, mesh.device)
-            if place.rank == fault.rank - local_rank:
+            pid, victims_host = comm.share_own(fault.rank, (os.getpid(), host), mesh.device)
+            can_signal = torch.zeros(mesh.layout.world_size, device=mesh.device)
+            can_signal[mesh.rank] = host == victims_host
+            if mesh.rank == int(comm.sum_of_all(can_signal).argmax()):
                 truth = self._faults.truth.path_of(fault.rank)
                 self._duty.append((fault, DutyCycle(pid, truth)))
 

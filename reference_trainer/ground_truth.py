@@ -20,9 +20,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from meshscope.probe.schema.errors import ConfigError
-
 from .fault_plan import ResolvedFault
+from .out_files import start_file, written
 
 Span = tuple[int, int]
 """Start and end in nanoseconds of the probe's clock."""
@@ -50,23 +49,6 @@ def next_attempt(out: Path) -> int:
     return number
 
 
-def _make_empty(path: Path) -> None:
-    """Make an empty file, and its folder.
-
-    Raises:
-        ConfigError: The file system refuses.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("", encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(
-            f"{path} cannot be written ({error.strerror})",
-            where="--out",
-            remedy="Name a folder that every rank may write to",
-        ) from error
-
-
 class GroundTruth:
     """Writes the log of one rank.
 
@@ -84,7 +66,7 @@ class GroundTruth:
         self._path = None if out is None else truth_path(out, rank)
         self._lines: deque[str] = deque()
         if self._path is not None:
-            _make_empty(self._path)
+            start_file(self._path)
         plan = [asdict(fault.spec) | {"rank": fault.rank, "seed": fault.seed} for fault in faults]
         self._add(record="plan", rank=rank, clock="monotonic_ns", faults=plan)
         self._flush()
@@ -104,7 +86,11 @@ class GroundTruth:
         return None if self._out is None else truth_path(self._out, rank)
 
     def flush(self) -> None:
-        """Write what was noted so far: the process may not come to the end of the step."""
+        """Write what was noted so far: the process may not come to the end of the step.
+
+        Raises:
+            OutputError: It can no longer be written.
+        """
         self._flush()
 
     def step(self, step: int, span_ns: tuple[int, int], *, fault_active: bool) -> None:
@@ -122,7 +108,7 @@ class GroundTruth:
     def _flush(self) -> None:
         if self._path is None:
             return
-        with self._path.open("a", encoding="utf-8") as file:
+        with written(self._path), self._path.open("a", encoding="utf-8") as file:
             # One by one: another thread may append meanwhile, and loses nothing.
             while self._lines:
                 file.write(f"{self._lines.popleft()}\n")

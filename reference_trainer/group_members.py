@@ -14,8 +14,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from meshscope.probe.schema.layout import MESH_AXES, ParallelLayout
+from meshscope.probe.schema.terms import Axis
 
 Members = tuple[int, ...]
+_SUMS = frozenset({"dp_cp", "dp_cp_tp", "expert_dp"})
+"""``group_desc`` of groups that sum gradients along more than the axis dp."""
+EMBEDDING = "embedding"
+"""``group_desc`` of the pairs of stages that hold a copy each of a tied embedding."""
 
 
 def groups_over(layout: ParallelLayout, axes: Sequence[str]) -> list[Members]:
@@ -62,6 +67,19 @@ def sum_groups(layout: ParallelLayout) -> dict[str, list[Members]]:
     if layout.ep > 1:
         found["expert_dp"] = expert_replica_groups(layout)
     return found
+
+
+def axis_of_description(description: str) -> Axis | None:
+    """Return the axis that a group of the trainer counts as, by its ``group_desc``.
+
+    >>> axis_of_description("dp_cp").value, axis_of_description("default_pg")
+    ('dp', None)
+    """
+    if description in _SUMS:
+        return Axis.DP
+    if description == EMBEDDING:
+        return Axis.PP
+    return Axis(description) if description in {*Axis} - {Axis.OTHER} else None
 
 
 def shard_groups(layout: ParallelLayout, shard_ranks: int) -> tuple[list[Members], list[Members]]:

@@ -18,6 +18,7 @@ from typing import IO, cast
 import torch
 from torch import Tensor
 
+from meshscope import probe
 from meshscope.probe.clock import now_ns, thread_cpu_ns
 
 from .ground_truth import Span
@@ -31,6 +32,8 @@ _HEAP_STEP = 100_000
 """Objects by which the heap of ``GarbagePause`` grows while it is measured."""
 _HEAP_MOST = 4_000_000
 """Objects, about 100 bytes each, above which that heap does not grow."""
+_CAUTION = 0.5
+"""Part of the missing objects by which it grows at once: one slow collection must not overshoot."""
 _SMALLEST_PAGE = 4096
 
 
@@ -54,6 +57,10 @@ class GarbagePause:
 
     Args:
         pause_ns: The wanted length of a collection, in nanoseconds.
+
+    Attributes:
+        longest_ns: The last collection while it was built; shorter than wanted where the heap
+            has become as large as it may.
     """
 
     def __init__(self, pause_ns: int) -> None:
@@ -61,11 +68,13 @@ class GarbagePause:
         shuffle = random.Random(0)
         gc.disable()  # the heap must not be collected over and over while it grows
         try:
-            while len(self._heap) < _HEAP_MOST:
-                self._grow(shuffle)
+            added = _HEAP_STEP
+            self.longest_ns = 0
+            while self.longest_ns < pause_ns and added:
+                self._grow(shuffle, added)
                 start_ns, end_ns = self.collect()
-                if end_ns - start_ns >= pause_ns:
-                    break
+                self.longest_ns = end_ns - start_ns
+                added = self._missing(pause_ns)
         finally:
             gc.enable()
 
@@ -75,9 +84,14 @@ class GarbagePause:
         gc.collect()
         return start_ns, now_ns()
 
-    def _grow(self, shuffle: random.Random) -> None:
-        added: list[list[object]] = [[] for _ in range(_HEAP_STEP)]
-        order = list(range(_HEAP_STEP))
+    def _missing(self, pause_ns: int) -> int:
+        """Return by how much to grow: most of the way, as small heaps are faster per object."""
+        missing = len(self._heap) * (pause_ns / max(self.longest_ns, 1) - 1)
+        return min(max(int(_CAUTION * missing), _HEAP_STEP), _HEAP_MOST - len(self._heap))
+
+    def _grow(self, shuffle: random.Random, size: int) -> None:
+        added: list[list[object]] = [[] for _ in range(size)]
+        order = list(range(size))
         shuffle.shuffle(order)
         for place, node in zip(order, added, strict=True):
             node.append(added[place])
@@ -94,28 +108,40 @@ class SlowStorage:
     def __init__(self, path: Path | None) -> None:
         self._path = path or Path(os.devnull)
 
-    def save(self, state: Mapping[str, Tensor], *, latency_ns: int, bytes_per_s: float) -> Span:
-        """Save a state with ``torch.save``, and return when it blocked the caller."""
+    def save(
+        self, state: Mapping[str, Tensor], *, latency_ns: int, bytes_per_s: float
+    ) -> tuple[Span, int]:
+        """Save a state with ``torch.save``.
+
+        Returns:
+            When it blocked the caller, and for how long the storage was asked to, in nanoseconds.
+        """
         start_ns = now_ns()
         with self._path.open("wb") as file:
-            slow = cast("IO[bytes]", _SlowFile(file, latency_ns, bytes_per_s))
-            torch.save(dict(state), slow)
-        return start_ns, now_ns()
+            slow = _SlowFile(file, latency_ns, bytes_per_s)
+            torch.save(dict(state), cast("IO[bytes]", slow))
+        return (start_ns, now_ns()), slow.requested_ns
 
 
 class _SlowFile:
-    """The part of a file that ``torch.save`` uses, with writes that take their time."""
+    """The part of a file that ``torch.save`` uses, with writes that take their time.
+
+    Attributes:
+        requested_ns: What the writes so far had to take longer, in nanoseconds.
+    """
 
     def __init__(self, file: IO[bytes], latency_ns: int, bytes_per_s: float) -> None:
         self._file = file
         self._owed_ns = latency_ns
         self._bytes_per_s = bytes_per_s
+        self.requested_ns = 0
 
     def write(self, content: bytes) -> int:
         """Write, and sleep for the latency once and for each byte."""
         if self._bytes_per_s:
             self._owed_ns += round(len(content) / self._bytes_per_s * 1e9)
         time.sleep(self._owed_ns / 1e9)
+        self.requested_ns += self._owed_ns
         self._owed_ns = 0
         return self._file.write(content)
 
@@ -143,6 +169,19 @@ class MemoryGrowth:
         self._held.append(block)
         self.held_bytes += size_bytes
         return start_ns, now_ns()
+
+
+def read_late(number: Tensor, late_ns: int) -> Span:
+    """Read a number with ``.item()``, from a device that is behind the host, if by ``late_ns``.
+
+    Returns:
+        When the host was blocked.
+    """
+    start_ns = now_ns()
+    with probe.span("host_blocked"):
+        time.sleep(late_ns / 1e9)
+        number.item()
+    return start_ns, now_ns()
 
 
 def stand_still() -> None:

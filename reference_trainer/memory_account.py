@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from .activation_memory import ActivationStore
+from .out_files import start_file, written
 
 
 class HeldBytes(NamedTuple):
@@ -116,8 +117,7 @@ class MemoryAccount:
         self._held = held
         self._step = first_step
         self._lines: list[str] = []
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("", encoding="utf-8")
+        start_file(path)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -144,7 +144,7 @@ class MemoryAccount:
 
     def end_step(self) -> None:
         """Write down the step's phases."""
-        with self._path.open("a", encoding="utf-8") as file:
+        with written(self._path), self._path.open("a", encoding="utf-8") as file:
             file.writelines(self._lines)
         self._lines.clear()
         self._step += 1

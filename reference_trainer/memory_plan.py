@@ -88,9 +88,13 @@ class RankMemory:
     @property
     def adam_zero1_bytes(self) -> float:
         """Return the bytes of master weights and moments under ZeRO-1."""
+        return self.shared_parameters * ADAM_BYTES
+
+    @property
+    def shared_parameters(self) -> float:
+        """Return one replica's share of the parameters; fewer replicas have the same experts."""
         dense = self.parameters - self.expert_parameters
-        alike = dense + self.expert_parameters * self.expert_ranks
-        return alike * ADAM_BYTES / self.optimizer_shards
+        return (dense + self.expert_parameters * self.expert_ranks) / self.optimizer_shards
 
 
 def memory_plan(config: TrainerConfig) -> tuple[RankMemory, ...]:

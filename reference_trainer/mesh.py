@@ -21,14 +21,16 @@ from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.terms import Axis
 
+from .checks import in_range
 from .config import DeviceConfig
 from .elastic import LAUNCH, check_job_size
 from .group_members import Members, expert_groups, sum_groups
 from .host_staging import StagedMessages, staged_operations
-from .launcher import number_of
+from .launcher import number_of, text_of
 
 _ALONE = "tcp://127.0.0.1:0"
 """A free port: a job of one process meets nobody."""
+_MOST_PORT = 65_535
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,20 +53,27 @@ class Place:
         """Read what torchrun sets; without it the job is this one process.
 
         Raises:
-            ConfigError: A variable is missing or no number.
+            ConfigError: A variable is missing, no number, or out of range.
         """
         if "RANK" not in environment:
             return cls()
         # Who starts ranks by hand may leave out what is only known of one host.
         local = {"LOCAL_RANK": "0", **environment}
         local = {"LOCAL_WORLD_SIZE": str(_number(local, "LOCAL_RANK") + 1), **local}
-        return cls(
+        place = cls(
             rank=_number(environment, "RANK"),
             world_size=_number(environment, "WORLD_SIZE"),
             local_rank=_number(local, "LOCAL_RANK"),
             local_ranks=_number(local, "LOCAL_WORLD_SIZE"),
             rendezvous="env://",
         )
+        if place.rank >= place.world_size:
+            last = place.world_size - 1
+            raise ConfigError(f"{place.rank} is outside 0..{last}", where="RANK", remedy=LAUNCH)
+        # Of these torch says nothing, or waits for ever at an address that is none.
+        text_of(environment, "MASTER_ADDR", remedy=LAUNCH)
+        in_range(_number(environment, "MASTER_PORT"), 1, _MOST_PORT, where="MASTER_PORT")
+        return place
 
 
 def _number(environment: Mapping[str, str], name: str) -> int:

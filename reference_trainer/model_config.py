@@ -7,6 +7,9 @@ from typing import Literal
 
 from .checks import in_range, require
 
+_MOST_LAYERS = 10_000
+"""Ten times the deepest transformer published (arXiv 2203.00555); each is planned by itself."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
@@ -38,7 +41,8 @@ class ModelConfig:
         Raises:
             ConfigError: A size is below one, or heads do not divide the width.
         """
-        for name in ("layers", "hidden", "ffn", "heads", "vocab", "seq_len"):
+        in_range(self.layers, 1, _MOST_LAYERS, where="model.layers")
+        for name in ("hidden", "ffn", "heads", "vocab", "seq_len"):
             in_range(getattr(self, name), 1, where=f"model.{name}")
         require(
             self.hidden % self.heads == 0,

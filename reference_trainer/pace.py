@@ -9,6 +9,7 @@ over; in the backward they change roles and the time is doubled::
 
 What the part spent waiting for communication is taken off, as a device does not
 compute meanwhile: a rank that waited 30 ms for its peer still takes t of its own.
+So is what a fault adds, which comes on top of t.
 Shapes as in ``model.py``.
 """
 
@@ -64,8 +65,8 @@ class Pace:
 
     Args:
         config: The times.
-        waited_ns: Returns how long this rank has waited for communication so
-            far, in nanoseconds.
+        waited_ns: Returns how long this rank has not computed so far: waits for
+            communication, and time that a fault has added; in nanoseconds.
         work: Returns how much work a block has with the microbatch that is in
             the forward now, 1 being the usual amount.
         recompute_frac: Part of a block's forward that its backward repeats.
@@ -123,6 +124,7 @@ class WeightPace:
         blocks: Transformer blocks of the stage.
         edges: Whether the stage has the embedding, and the head.
         waited_ns: As for ``Pace``.
+        work: Returns how much work a block has with a microbatch, 1 being the usual amount.
     """
 
     def __init__(
@@ -131,28 +133,32 @@ class WeightPace:
         blocks: int,
         edges: tuple[bool, bool],
         waited_ns: Callable[[], int],
+        work: Callable[[int], float] = lambda _microbatch: 1.0,
     ) -> None:
-        forward_ms = (
-            blocks * config.layer_ms + edges[0] * config.embed_ms + edges[1] * config.head_ms
-        )
-        self._forward_ns = round(forward_ms * 1e6)
+        self._blocks_ms = blocks * config.layer_ms
+        self._edges_ms = edges[0] * config.embed_ms + edges[1] * config.head_ms
         self._waited_ns = waited_ns
+        self._work = work
 
     @contextmanager
-    def weights(self) -> Iterator[None]:
-        """Give the body the time of one forward."""
-        timer = _Timer(self._forward_ns, self._waited_ns)
+    def weights(self, microbatch: int) -> Iterator[None]:
+        """Give the body the time of one forward of a microbatch."""
+        timer = self._timer(microbatch)
         timer.start()
         yield
         timer.finish_forward()
 
     @contextmanager
-    def whole_backward(self) -> Iterator[None]:
-        """Give the body the time of a whole backward."""
-        timer = _Timer(self._forward_ns, self._waited_ns)
+    def whole_backward(self, microbatch: int) -> Iterator[None]:
+        """Give the body the time of a microbatch's whole backward."""
+        timer = self._timer(microbatch)
         timer.start()
         yield
         timer.finish_backward()
+
+    def _timer(self, microbatch: int) -> _Timer:
+        forward_ms = self._blocks_ms * self._work(microbatch) + self._edges_ms
+        return _Timer(round(forward_ms * 1e6), self._waited_ns)
 
 
 class _Timer:

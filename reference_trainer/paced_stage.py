@@ -23,6 +23,17 @@ class PacedStage(PipelineStage):
     """
 
     pace: WeightPace | None = None
+    _microbatch = -1
+
+    def backward_one_chunk(self, bwd_chunk_id: int, *args: Any, **options: Any) -> Any:
+        """Run the backward of a microbatch, or the half for its inputs."""
+        self._microbatch = bwd_chunk_id
+        return super().backward_one_chunk(bwd_chunk_id, *args, **options)
+
+    def backward_weight_one_chunk(self, bwd_chunk_id: int, last_backward: bool = False) -> None:  # noqa: FBT001, FBT002
+        """Run the weights' half of a microbatch's backward."""
+        self._microbatch = bwd_chunk_id
+        super().backward_weight_one_chunk(bwd_chunk_id, last_backward)
 
     def backward_maybe_with_nosync(
         self,
@@ -33,8 +44,8 @@ class PacedStage(PipelineStage):
         """Run a backward of one kind (``full``, ``input`` or ``weight``) in its time."""
         keep: Any = nullcontext()
         if self.pace is not None and backward_type == "weight":
-            keep = self.pace.weights()
+            keep = self.pace.weights(self._microbatch)
         elif self.pace is not None and backward_type == "full":
-            keep = self.pace.whole_backward()
+            keep = self.pace.whole_backward(self._microbatch)
         with keep:
             return super().backward_maybe_with_nosync(backward_type, bwd_kwargs, last_backward)

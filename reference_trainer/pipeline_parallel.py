@@ -10,6 +10,7 @@ at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from typing import Any, Protocol
 
 import torch
@@ -23,7 +24,7 @@ from .model import Stage, StagePart
 from .pace import WeightPace
 from .paced_stage import PacedStage
 from .precision import model_dtype
-from .schedules import SPLIT_BACKWARD, pipeline_orders, stages_of_rank
+from .schedules import pipeline_orders, stages_of_rank
 from .stage_split import layer_ranges
 from .tensor_parallel import TensorSplit
 from .vocab_parallel import cross_entropy
@@ -61,9 +62,11 @@ class Pipeline:
         config: The run.
         mesh: This rank's groups.
         modules: This rank's stages, by chunk.
-        comm: Issues the collectives of the loss, and counts what is waited for.
+        comm: Issues the collectives of the loss.
         gradients: Hears what the runtime knows of gradients; None leaves that to torch,
             which tells FSDP2.
+        paces: The pace of each stage's backward halves; None leaves a stage as it is, and an
+            empty list all of them.
 
     Attributes:
         stages: The stages as torch's runtime sees them, by chunk.
@@ -76,6 +79,7 @@ class Pipeline:
         modules: Sequence[Stage],
         comm: Communicator,
         gradients: GradientListener | None = None,
+        paces: Sequence[WeightPace | None] = (),
     ) -> None:
         own = own_stages(config, mesh.pp.position)
         self._has_first = 0 in own
@@ -84,10 +88,8 @@ class Pipeline:
         self.stages = [
             _stage(config, mesh, module, index) for module, index in zip(modules, own, strict=True)
         ]
-        for stage in self.stages:
-            stage.gradients = gradients
-            if config.pace.enabled and config.schedule.kind in SPLIT_BACKWARD:
-                stage.pace = _weight_pace(config, stage.stage_index, lambda: comm.waited_ns)
+        for stage, pace in zip_longest(self.stages, paces):
+            stage.gradients, stage.pace = gradients, pace
         self._runtime = ScheduleRuntime(  # type: ignore[no-untyped-call]
             self.stages,
             microbatches,
@@ -148,11 +150,6 @@ def _stage(config: TrainerConfig, mesh: Mesh, module: Stage, index: int) -> _Sta
         output_args=(outputs,),
         group=mesh.pp.handle,
     )
-
-
-def _weight_pace(config: TrainerConfig, stage: int, waited_ns: Callable[[], int]) -> WeightPace:
-    part = stage_part(config, stage)
-    return WeightPace(config.pace, len(part.layers), (part.first, part.last), waited_ns)
 
 
 def _runtime_orders(config: TrainerConfig) -> dict[int, list[Action | None]]:

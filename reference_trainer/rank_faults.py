@@ -38,7 +38,11 @@ class RankFaults:
         self.all = tuple(faults)
         self.truth = truth
         self.step = -1
-        self._own = [fault for fault in faults if _concerns(fault, layout, rank)]
+        # Which operations pass over a slow link shows when they are issued.
+        self._own = [f for f in faults if f.spec.kind == "slow_link" or f.hits(rank)]
+        self._slow_groups = {
+            fault: _group_of(fault, layout) for fault in faults if fault.spec.kind == "slow_link"
+        }
 
     def of(self, *kinds: str) -> list[ResolvedFault]:
         """Return this rank's faults of some kinds, on or off."""
@@ -52,25 +56,16 @@ class RankFaults:
         """Return whether any fault of the job is on in this step, on this rank or another."""
         return any(fault.active(self.step) for fault in self.all)
 
+    def slow_group(self, fault: ResolvedFault) -> frozenset[int]:
+        """Return the ranks whose links along an axis a fault makes slow."""
+        return self._slow_groups[fault]
+
     def log(self, fault: ResolvedFault, span_ns: Span, **details: float | str) -> None:
         """Note a fault that was really applied."""
         self.truth.fault(fault.spec.kind, self.step, span_ns, **details)
 
 
-def _concerns(fault: ResolvedFault, layout: ParallelLayout, rank: int) -> bool:
-    """Return whether a rank has something to do for a fault."""
-    spec = fault.spec
-    if spec.kind == "slow_link":
-        return _shares_link(fault, layout, rank)
-    return fault.hits(rank)
-
-
-def _shares_link(fault: ResolvedFault, layout: ParallelLayout, rank: int) -> bool:
-    """Return whether operations of a rank may pass over the slow link.
-
-    Collectives of a group pass over all its links; messages over one.
-    """
-    group = next(group for group in groups_of_axis(layout, fault.spec.axis) if fault.rank in group)
-    if fault.spec.axis == "pp" and fault.spec.peer is not None:
-        return rank in (fault.rank, fault.spec.peer)
-    return rank in group
+def _group_of(fault: ResolvedFault, layout: ParallelLayout) -> frozenset[int]:
+    """Return the group along a fault's axis that its rank is in."""
+    groups = groups_of_axis(layout, fault.spec.axis)
+    return frozenset(next(group for group in groups if fault.rank in group))

@@ -16,6 +16,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from .out_files import start_file, written
+
 
 class _Entry(NamedTuple):
     """A loss on its way to the host."""
@@ -66,13 +68,28 @@ class LossReport:
                 entry.arrived.synchronize()
             self._read(entry)
 
+    def begin(self, path: Path) -> None:
+        """Make the file, without a loss: that it cannot be written shows before the training.
+
+        Raises:
+            ConfigError: It cannot be written.
+        """
+        start_file(path, self._text())
+
     def write(self, path: Path) -> None:
-        """Write the losses as JSON."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        written: dict[str, object] = {"first_step": self._first_step, "loss": self.losses}
+        """Write the losses as JSON.
+
+        Raises:
+            OutputError: They cannot be written.
+        """
+        with written(path):
+            path.write_text(self._text(), encoding="utf-8")
+
+    def _text(self) -> str:
+        found: dict[str, object] = {"first_step": self._first_step, "loss": self.losses}
         if self.grad_norms:
-            written["grad_norm"] = self.grad_norms
-        path.write_text(json.dumps(written) + "\n", encoding="utf-8")
+            found["grad_norm"] = self.grad_norms
+        return json.dumps(found) + "\n"
 
     def _read(self, entry: _Entry) -> None:
         loss, *norm = entry.values.tolist()

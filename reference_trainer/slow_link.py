@@ -1,9 +1,16 @@
-"""Links that are slower than the machine: collectives and messages are held back.
+"""Links that are slower than the machine: collectives and messages complete late.
 
 Nothing here sleeps where an operation is issued, for that would look like slow
-compute. A collective is held on the backend's own thread; a message is held
-between its arrival and the end of the receiver's ``Work.wait``. So ranks wait
-inside torch's wait, and work that overlaps the transfer still overlaps.
+compute, nor in the waiting rank, which would spoil overlap. The operators of
+torch.distributed themselves are replaced, underneath whatever observes them::
+
+    issue    the real operation starts; a handle of ours is returned
+    thread   waits until it is complete, sleeps for latency + payload / bandwidth,
+             completes our handle
+    wait     torch's own, of our handle
+
+So every member of a group sees each of its operations end late by the link's
+time, those that came early too, and work that overlaps the transfer still does.
 """
 
 from __future__ import annotations
@@ -11,20 +18,40 @@ from __future__ import annotations
 import threading
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from datetime import timedelta
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from meshscope.probe.clock import now_ns
 from meshscope.probe.schema.terms import Axis
 
-from .compat import process_group, work_from_future
+from .compat import process_group, replaced_operator, unboxed_work
+from .fault_plan import ResolvedFault
 from .ground_truth import Span
+from .group_members import axis_of_description
 from .host_faults import end_process, stand_still
-from .mesh import MeshGroup
 from .rank_faults import RankFaults
+
+_OPERATORS = ("allreduce_", "_allgather_base_", "_reduce_scatter_base_", "alltoall_base_", "recv_")
+"""What the trainer and the torch code that it calls issue, as operators of ``c10d``."""
+
+
+class Operation(NamedTuple):
+    """An exchange that is being issued."""
+
+    axis: Axis
+    """Direction of its group."""
+    ranks: tuple[int, ...]
+    """Global ranks of its group."""
+    size_bytes: int
+    """Payload: the larger of what goes in and what comes out."""
+    sender: int | None
+    """Global rank that a message comes from; None for a collective."""
 
 
 class FaultyLinks:
@@ -36,19 +63,19 @@ class FaultyLinks:
 
     def __init__(self, faults: RankFaults) -> None:
         self._faults = faults
-        self._issued: dict[str, int] = {}
-        self._receives: SlowReceives | None = None
+        self._issued: Counter[Axis] = Counter()
+        self._operators: SlowOperators | None = None
 
-    def install(self, pp: MeshGroup) -> None:
-        """Slow the messages between stages, where a fault of this rank does."""
-        if any(fault.spec.axis == "pp" for fault in self._faults.of("slow_link")):
-            self._receives = SlowReceives(pp, self._message_delay_ns, self._log_message)
-            self._receives.install()
+    def install(self) -> None:
+        """Slow the operations of this rank, where the job has a slow link."""
+        if self._faults.of("slow_link"):
+            self._operators = SlowOperators(self.delay)
+            self._operators.install()
 
     def remove(self) -> None:
-        """Let messages pass again."""
-        if self._receives is not None:
-            self._receives.remove()
+        """Let all operations pass again."""
+        if self._operators is not None:
+            self._operators.remove()
 
     def begin_step(self) -> None:
         """Count the operations of a new step."""
@@ -70,160 +97,165 @@ class FaultyLinks:
                 stand_still()
             end_process(mode)
 
-    def hold(
-        self, work: dist.Work, axis: Axis, *, issue_ns: int, size_bytes: int
-    ) -> SlowLinkHold | None:
-        """Keep a collective on slow links from completing before its time."""
-        requested_ns = self._delay_ns(axis, size_bytes)
+    def delay(self, operation: Operation) -> Delay | None:
+        """Return how late an operation that is issued now completes; None for one that is not."""
+        axis = operation.axis
+        position = self._issued[axis]
+        self._issued[axis] += 1
+        requested_ns = sum(
+            fault.transfer_ns(operation.size_bytes)
+            for fault in self._faults.active("slow_link")
+            if (not fault.spec.first or position < fault.spec.first)
+            and self._passes(operation, fault)
+        )
         if not requested_ns:
             return None
-        truth, step = self._faults.truth, self._faults.step
+        truth, step, issue_ns = self._faults.truth, self._faults.step, now_ns()
+        details: dict[str, int] = {"requested_ns": requested_ns, "size_bytes": operation.size_bytes}
+        if operation.sender is not None:
+            details["sender"] = operation.sender
 
         def log(span_ns: Span) -> None:
-            truth.fault(
-                "slow_link",
-                step,
-                span_ns,
-                axis=str(axis),
-                issue_ns=issue_ns,
-                requested_ns=requested_ns,
-                size_bytes=size_bytes,
-            )
+            truth.fault("slow_link", step, span_ns, axis=str(axis), issue_ns=issue_ns, **details)
 
-        hold = SlowLinkHold(issue_ns + requested_ns, log)
-        work.get_future().then(hold.on_completion)
-        return hold
+        return Delay(requested_ns, log)
 
-    def _delay_ns(self, axis: Axis, size_bytes: int, sender: int | None = None) -> int:
-        """Return the delay of the operation that is issued now; 0 where no slow link is."""
-        position = self._issued.get(axis, 0)
-        self._issued[axis] = position + 1
-        own = self._faults.rank
-        return sum(
-            fault.transfer_ns(size_bytes)
-            for fault in self._faults.active("slow_link")
-            if fault.spec.axis == axis
-            and (not fault.spec.first or position < fault.spec.first)
-            and (
-                None in (sender, fault.spec.peer) or {fault.rank, fault.spec.peer} == {sender, own}
-            )
-        )
-
-    def _message_delay_ns(self, sender: int, size_bytes: int) -> int:
-        return self._delay_ns(Axis.PP, size_bytes, sender)
-
-    def _log_message(self, span_ns: Span, sender: int, size_bytes: int) -> None:
-        start_ns, end_ns = span_ns
-        self._faults.truth.fault(
-            "slow_link",
-            self._faults.step,
-            span_ns,
-            axis="pp",
-            sender=sender,
-            issue_ns=start_ns,
-            requested_ns=end_ns - start_ns,
-            size_bytes=size_bytes,
-        )
+    def _passes(self, operation: Operation, fault: ResolvedFault) -> bool:
+        """Return whether an operation of this rank passes over a slow link."""
+        if fault.spec.axis != operation.axis:
+            return False
+        peer = fault.spec.peer
+        if peer is not None and operation.sender is not None:
+            return {fault.rank, peer} == {operation.sender, self._faults.rank}
+        members, slow = set(operation.ranks), self._faults.slow_group(fault)
+        # Parts of the group talk over its links too, and so does a larger one around it.
+        return (members <= slow or slow <= members) and peer in (None, *members)
 
 
-class SlowLinkHold:
-    """Completes a collective no earlier than a given time.
+class Delay(NamedTuple):
+    """How late an operation completes."""
 
-    gloo marks a collective as complete only after the callbacks of its future
-    have run, on the thread that did the transfer. Sleeping there keeps the
-    link busy and the waiting rank inside torch's own wait, as a slow link does.
+    dur_ns: int
+    """From its real completion."""
+    log: Callable[[Span], None]
+    """Takes when it was held back."""
+
+
+class LateWork(dist.Work):
+    """An operation that completes some time after the real one.
 
     Args:
-        due_ns: The earliest completion.
-        log: Takes start and end of the sleep.
-    """
-
-    def __init__(self, due_ns: int, log: Callable[[Span], None]) -> None:
-        self._due_ns = due_ns
-        self._log = log
-        self._issuing_thread = threading.get_ident()
-
-    def on_completion(self, _future: object) -> None:
-        """Sleep on the backend's thread.
-
-        A future that is complete already calls back on the issuing thread,
-        which has other work; ``finish`` then makes up for it.
-        """
-        if threading.get_ident() != self._issuing_thread:
-            self.finish()
-
-    def finish(self) -> None:
-        """Sleep for what is left, which after ``on_completion`` is nothing."""
-        start_ns = now_ns()
-        if start_ns < self._due_ns:
-            time.sleep((self._due_ns - start_ns) / 1e9)
-            self._log((start_ns, now_ns()))
-
-
-class SlowReceives:
-    """Holds received messages back between their arrival and the end of the wait for them.
-
-    Sends and receives between stages are issued by torch's pipeline runtime, so
-    the receive operator itself is replaced, underneath whatever observes it:
-    it posts the real receive, and a thread waits for the message, sleeps for
-    the link's delay, and completes the handle that the runtime waits for. Only
-    receives in CPU memory over gloo pass through here.
-
-    Args:
-        group: The ranks whose messages may be slow; others pass.
-        delay_ns: Returns the delay of a message from a global rank of the given
-            size in bytes; 0 lets it pass.
-        log: Takes the span, the sender and the size of a delayed message.
+        inner: The real one.
+        delay: How late.
+        done: Is told when it has been waited for.
     """
 
     def __init__(
         self,
-        group: MeshGroup,
-        delay_ns: Callable[[int, int], int],
-        log: Callable[[Span, int, int], None],
+        inner: dist.Work,
+        delay: Delay,
+        done: Callable[[LateWork], None] = lambda _work: None,
     ) -> None:
-        self._group = group
-        self._delay_ns = delay_ns
-        self._log = log
+        super().__init__()
+        self._inner = inner
+        self._delay = delay
+        self._done = done
+        self._error: RuntimeError | None = None
+        self._complete = threading.Event()
+        threading.Thread(target=self._deliver, name="slow link", daemon=True).start()
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Return when it is complete.
+
+        Raises:
+            RuntimeError: The real one has failed: a peer is gone.
+        """
+        finished = self._complete.wait(timeout.total_seconds() if timeout else None)
+        self._done(self)
+        if self._error is not None:
+            raise self._error
+        return finished
+
+    def is_completed(self) -> bool:
+        """Return whether ``wait`` would return at once."""
+        return self._complete.is_set()
+
+    def _deliver(self) -> None:
+        """Complete it when its time has come."""
+        try:
+            self._inner.wait()
+        except RuntimeError as error:  # which the waiting rank must hear of
+            self._error = error
+        else:
+            start_ns = now_ns()
+            time.sleep(self._delay.dur_ns / 1e9)
+            self._delay.log((start_ns, now_ns()))
+        self._complete.set()
+
+
+class SlowOperators:
+    """Operators of torch.distributed that complete late; only operations on host memory do.
+
+    Args:
+        delay: Returns how late an operation completes, None to let it pass.
+    """
+
+    def __init__(self, delay: Callable[[Operation], Delay | None]) -> None:
+        self._delay = delay
         self._library: Any = None
+        # torch holds only the part of a work that is no Python object.
+        self._running: set[LateWork] = set()
 
     def install(self) -> None:
-        """Replace the receive operator."""
+        """Replace the operators."""
         self._library = torch.library.Library("c10d", "IMPL")  # type: ignore[no-untyped-call]
         with warnings.catch_warnings():
             # torch says that a kernel is overridden, which is what is wanted.
             warnings.simplefilter("ignore", UserWarning)
-            self._library.impl("recv_", self._receive, "CPU", allow_override=True)
+            for name in _OPERATORS:
+                slow = self._slowed(replaced_operator(name), is_message=name == "recv_")
+                self._library.impl(name, slow, "CPU", allow_override=True)
 
     def remove(self) -> None:
-        """Give the operator its own kernel back."""
+        """Give the operators their own kernels back."""
         if self._library is not None:
             self._library._destroy()
             self._library = None
 
-    def _receive(self, tensors: list[torch.Tensor], boxed_group: Any, sender: int, tag: int) -> Any:
-        """Do what the replaced kernel does, and delay the completion where the link is slow."""
-        group = process_group(boxed_group)
-        backend: Any = group._get_backend(torch.device("cpu"))
-        work = backend.recv(tensors, sender, tag)
-        size_bytes = sum(tensor.nbytes for tensor in tensors)
-        delay_ns = 0
-        if group.group_name == self._group.handle.group_name:
-            delay_ns = self._delay_ns(self._group.ranks[sender], size_bytes)
-        if not delay_ns:
-            return work.boxed()
-        arrived: torch.futures.Future[Any] = torch.futures.Future()
+    def _slowed(self, operate: Callable[..., Any], *, is_message: bool) -> Callable[..., Any]:
+        """Return what does as an operator does, and delays the end where the link is slow."""
 
-        def deliver() -> None:
-            try:
-                work.wait()
-            except RuntimeError as error:  # the sender is gone: the waiting rank must hear of it
-                arrived.set_exception(error)
-                return
-            start_ns = now_ns()
-            time.sleep(delay_ns / 1e9)
-            self._log((start_ns, now_ns()), self._group.ranks[sender], size_bytes)
-            arrived.set_result(tensors)
+        def slow(*arguments: Any) -> Any:
+            operation = _operation(arguments, is_message=is_message)
+            delay = None if operation is None else self._delay(operation)
+            result = operate(*arguments)
+            if delay is None:
+                return result
+            if isinstance(result, tuple):  # what a collective has changed, and its handle
+                return (*result[:-1], self._late(result[-1], delay))
+            return self._late(result, delay)
 
-        threading.Thread(target=deliver, name="slow link", daemon=True).start()
-        return work_from_future(arrived).boxed()
+        return slow
+
+    def _late(self, boxed: Any, delay: Delay) -> Any:
+        work = LateWork(unboxed_work(boxed), delay, self._running.discard)
+        self._running.add(work)
+        return work.boxed()
+
+
+def _operation(arguments: tuple[Any, ...], *, is_message: bool) -> Operation | None:
+    """Return what is issued by the arguments of an operator; None outside the mesh's groups."""
+    at = next(i for i, one in enumerate(arguments) if not isinstance(one, Tensor | list))
+    group = process_group(arguments[at])
+    axis = axis_of_description(group.group_desc)
+    if axis is None:
+        return None
+    ranks = tuple(dist.get_process_group_ranks(group))
+    payloads = [_size_bytes(one) for one in arguments[:at]]
+    sender = ranks[arguments[at + 1]] if is_message else None
+    return Operation(axis, ranks, max(payloads), sender)
+
+
+def _size_bytes(tensors: Tensor | list[Tensor]) -> int:
+    """Return the size of one argument that holds tensors."""
+    return sum(one.nbytes for one in ([tensors] if isinstance(tensors, Tensor) else tensors))

@@ -18,10 +18,9 @@ from meshscope.probe.schema.layout import ParallelLayout
 
 from .comm import Communicator
 from .config import TrainerConfig
+from .group_members import EMBEDDING
 from .mesh import Mesh, MeshGroup
 from .model import Stage
-
-_GROUP_DESC = "embedding"
 
 
 class TiedEmbedding:
@@ -70,7 +69,7 @@ def _own_group(
     """Create all groups, as every rank must, and return this rank's."""
     own: MeshGroup | None = None
     for ranks in groups:
-        handle = dist.new_group(list(ranks), group_desc=_GROUP_DESC)
+        handle = dist.new_group(list(ranks), group_desc=EMBEDDING)
         if rank in ranks:
             axis = layout.axis_of(ranks)
             own = MeshGroup(axis=axis, ranks=ranks, position=ranks.index(rank), handle=handle)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from torch import Tensor
@@ -15,11 +16,10 @@ from meshscope.probe.clock import now_ns
 from .assembly import Parts, build_parts, own_tokens
 from .checkpoint import Checkpoints
 from .checkpoint_source import Emit, agree_on_source
-from .clock_fault import falsify_own_clock
+from .clock_fault import falsify_own_clock, own_capture
 from .comm import Communicator, PerfectLinks
 from .config import TrainerConfig
 from .data import batches
-from .elastic import was_restarted
 from .fault_plan import ResolvedFault, resolve
 from .faults import FaultInjector
 from .ground_truth import GroundTruth, attempt_folder, next_attempt
@@ -56,31 +56,35 @@ def train(
     """
     config.check_trainable()
     with open_mesh(config.layout, config.device, place) as mesh:
-        report, truth, faults = _train_on(mesh, place, config, out, emit)
-    falsify_own_clock(faults, place.rank, truth)
+        report, falsify = _train_on(mesh, config, out, emit)
+    falsify()
     return report.losses
 
 
 def _train_on(
-    mesh: Mesh, place: Place, config: TrainerConfig, out: Path | None, emit: Emit | None
-) -> tuple[LossReport, GroundTruth, tuple[ResolvedFault, ...]]:
-    """Train on a mesh, and return what is known of the run afterwards."""
+    mesh: Mesh, config: TrainerConfig, out: Path | None, emit: Emit | None
+) -> tuple[LossReport, Callable[[], None]]:
+    """Train on a mesh; return the losses, and what is to be done to the finished capture."""
     comm = Communicator(PerfectLinks(), staged_operations(config.device))
     _describe_run(config, mesh, comm)
     source = agree_on_source(config, mesh, comm, emit)
     probe.describe(training_step=source.step)
-    out = _agree_on_folder(out, mesh, comm, resumed=source.path is not None)
+    out = _agree_on_folder(out, mesh, comm, emit)
     faults = _agree_on_faults(config, mesh, comm)
+    capture = own_capture(faults, mesh, comm)
     truth = GroundTruth(out, mesh.rank, faults)
     injector = FaultInjector(faults, mesh.layout, mesh.rank, truth)
     comm.links = injector.links
-    parts = build_parts(config, mesh, comm, injector, out=out, first_step=source.step)
     reports = mesh.is_reporter(rank_of_last_stage(config.schedule.kind, config.layout.pp))
     report = LossReport(emit if reports else None, first_step=source.step)
+    losses = out / "losses.json" if out is not None and reports else None
+    if losses is not None:
+        report.begin(losses)
+    parts = build_parts(config, mesh, comm, injector, out=out, first_step=source.step)
     checkpoints = Checkpoints(config, mesh, parts)
     checkpoints.load(source)
     _freeze_garbage()
-    with injector.prepared(mesh, place, comm):
+    with injector.prepared(mesh, comm):
         own = own_tokens(config, mesh, comm)
         work = MicrobatchWork(config, mesh.dp.position)
         data = _own_batches(config, mesh, injector, source.step)
@@ -88,7 +92,8 @@ def _train_on(
             start_ns = now_ns()
             injector.begin_step(step, work.of_step(step))
             with probe.span("data_load"):
-                ids, labels = (tensor.to(mesh.device) for tensor in next(data))
+                batch = next(data)
+            ids, labels = (tensor.to(mesh.device, non_blocking=True) for tensor in batch)
             loss, norm = _train_step(parts, mesh, comm, ids[:, own], labels[:, own])
             injector.end_step(parts.state, comm)
             checkpoints.after_step(step + 1)
@@ -99,10 +104,10 @@ def _train_on(
                 report.add(step, loss, end_ns - start_ns, grad_norm=norm)
         parts.replica.settle()
         report.finish()
-        if out is not None and reports:
-            report.write(out / "losses.json")
+        if losses is not None:
+            report.write(losses)
         checkpoints.finish()
-    return report, truth, faults
+    return report, partial(falsify_own_clock, faults, mesh.rank, capture, truth)
 
 
 def _freeze_garbage() -> None:
@@ -152,16 +157,16 @@ def _train_step(
 
 
 def _agree_on_folder(
-    out: Path | None, mesh: Mesh, comm: Communicator, *, resumed: bool
+    out: Path | None, mesh: Mesh, comm: Communicator, emit: Emit | None
 ) -> Path | None:
     """Return where this attempt at the run writes, so that none overwrites an earlier one."""
     if out is None:
         return None
-    number = 1
-    if mesh.rank == 0 and (resumed or was_restarted()):
-        number = next_attempt(out)
-    number = comm.share_from_rank_zero(number, mesh.device)
-    return attempt_folder(out, number)
+    number = comm.share_from_rank_zero(next_attempt(out), mesh.device)
+    folder = attempt_folder(out, number)
+    if number > 1 and mesh.rank == 0 and emit is not None:
+        emit(f"{out} has the files of an earlier attempt; this one writes into {folder}")
+    return folder
 
 
 def _agree_on_faults(

@@ -16,18 +16,33 @@ from ..program import Program
 from ..trace import Trace
 from .clocks import SlowClock, clock_cells, of_single_ranks, without_slow_clocks
 from .data import sequence_effect
-from .degraded import Degraded, degraded_places
+from .degraded import Degraded, both_ways, degraded_places, places
 from .experts import expert_loads, explained_by_experts
-from .host import HOST_CAUSES, host_players, stalled_rank
+from .host import (
+    HOST_CAUSES,
+    MIN_CONCENTRATION,
+    MIN_OVER_OTHERS,
+    host_players,
+    stalled_rank,
+)
 from .overlaps import Overlap, kept_overlaps, longer_by_factor, mean_passes, with_overlaps
 from .player import Player, Union, spread
 from .stages import stage_players
-from .wires import beyond_its_like, wire_players
-from .workers import Suspect, ranks_of, suspects_of, with_experts, worker_players
+from .wires import beyond_its_like, wire_excess, wire_players
+from .workers import (
+    OTHERS,
+    Suspect,
+    ranks_of,
+    suspects_of,
+    with_experts,
+    with_rest,
+    worker_players,
+)
 
 CAUSES = (
     "clock_throttle",
     "straggler_rank",
+    OTHERS,
     "expert_imbalance",
     "stage_imbalance",
     "sequence_imbalance",
@@ -41,6 +56,9 @@ CAUSES = (
 __all__ = [
     "CAUSES",
     "HOST_CAUSES",
+    "MIN_CONCENTRATION",
+    "MIN_OVER_OTHERS",
+    "OTHERS",
     "Degraded",
     "Overlap",
     "Player",
@@ -49,17 +67,21 @@ __all__ = [
     "Suspect",
     "Union",
     "beyond_its_like",
+    "both_ways",
     "degraded_places",
     "expert_loads",
     "explained_by_experts",
     "find_players",
     "kept_overlaps",
     "of_single_ranks",
+    "places",
     "ranks_of",
     "sequence_effect",
     "stalled_rank",
     "suspects_of",
+    "wire_excess",
     "with_experts",
+    "with_rest",
     "without_slow_clocks",
 ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 import numpy as np
@@ -26,6 +27,9 @@ MAX_CHANCE = 1e-4
 LIKE_SIZE = 1.25
 """Transfers are compared with those of up to that many times their size: the stages of a model
 have gradients of nearly, but not quite, the same size."""
+
+
+_DIRECTION = re.compile(r"(\d+)->(\d+)")
 
 
 class Degraded(NamedTuple):
@@ -54,7 +58,7 @@ def degraded_places(frame: pd.DataFrame) -> list[Degraded]:
     wire = frame["wire_ns"]
     kinds = [frame["axis"], frame["kind"], like_size(frame)]
     like = wire.groupby(kinds, observed=True).transform("median")
-    place = _places(frame)
+    place = places(frame)
     relative = (wire / like).where(wire.notna() & (like > 0))
     keys = [frame["axis"], frame["is_p2p"], place]
     grouped = relative.groupby(keys, observed=True)
@@ -62,7 +66,11 @@ def degraded_places(frame: pd.DataFrame) -> list[Degraded]:
     table = table[table["count"] >= MIN_OPERATIONS]
     # What is slow on the median is slow always; the second dictionary wins.
     slow = _slow_at_times(relative, [*keys, frame["step"]], table.index) | _slow_always(table)
-    alone = _alone(frame, relative, place)
+    alone = _alone(frame, relative, both_ways(place))
+    for axis, is_p2p, name in slow:
+        if is_p2p:
+            # One direction that is slower than the other says more than both do.
+            alone.pop((axis, is_p2p, _link_of(str(name))), None)
     found = []
     for key, (ratio, step_frac) in slow.items():
         own = _rows_of(frame, place, key)
@@ -97,7 +105,7 @@ def _rows_of(frame: pd.DataFrame, place: pd.Series, key: PlaceKey) -> npt.NDArra
     return own.to_numpy(bool)
 
 
-def _places(frame: pd.DataFrame) -> pd.Series:
+def places(frame: pd.DataFrame) -> pd.Series:
     """Return the link of each transfer between two, and the group of each collective."""
     links, groups = (frame[name].astype("category").cat for name in ("link", "group_id"))
     names = [*links.categories, *groups.categories]
@@ -105,6 +113,19 @@ def _places(frame: pd.DataFrame) -> pd.Series:
         frame["is_p2p"], links.codes, groups.codes.astype(np.int64) + len(links.categories)
     )
     return pd.Series(sorted_categories(code, names), index=frame.index, name="place")
+
+
+def both_ways(place: pd.Series) -> pd.Series:
+    """Return the places with both directions of a link as one, ``a<->b``."""
+    names = [_link_of(str(name)) for name in place.cat.categories]
+    code = place.cat.codes.to_numpy()
+    return pd.Series(sorted_categories(code, names), index=place.index, name="place")
+
+
+def _link_of(name: str) -> str:
+    """Return the link of a direction, named by its lower end first; a group as it is."""
+    ends = _DIRECTION.fullmatch(name)
+    return "<->".join(sorted(ends.groups(), key=int)) if ends else name
 
 
 def like_size(frame: pd.DataFrame) -> IntArray:
@@ -137,7 +158,8 @@ def _slow_at_times(relative: pd.Series, keys: list[pd.Series], places: pd.Index)
     A step is slow against the median step of the other places; with few steps it is enough
     that they are of two kinds with nothing between, and not so elsewhere. A place must be slow on
     the average of all steps too, so that a small difference that is merely certain does
-    not count.
+    not count. The other direction of a link is no other place: it is slow when the link is,
+    and what is certain of one direction is so of both.
     """
     found: _Slow = {}
     if keys[-1].nunique() < MIN_STEPS:
@@ -146,18 +168,16 @@ def _slow_at_times(relative: pd.Series, keys: list[pd.Series], places: pd.Index)
     for _, rows in steps.groupby(level=[0, 1], observed=True):
         values = rows.to_numpy(np.float64)
         ratio = _over(values, _median_of_others(np.nanmedian(values, axis=1))[:, None])
-        is_slow = ratio >= MIN_RATIO
+        is_slow, back = ratio >= MIN_RATIO, _other_direction(rows.index)
         slow, seen = is_slow.sum(axis=1), np.isfinite(values).sum(axis=1)
-        # Half a slow step more, because what was not seen yet is not impossible.
-        usual = (slow.sum() - slow + 0.5) / (seen.sum() - seen + 1)
-        chance = chance_of_as_many(slow, seen, usual * seen)
+        chance = _least_of_both(_chance_elsewhere(slow, seen, back), back)
         mean = np.nanmean(values, axis=1)
         is_slower = mean >= MIN_RATIO * _median_of_others(mean)
-        for position in np.flatnonzero(is_slower).tolist():
+        for position in np.flatnonzero(is_slower & (slow > 0)).tolist():
             own = (
                 is_slow[position]
                 if chance[position] <= MAX_CHANCE
-                else _slow_alone(values, position)
+                else _slow_alone(values, position, int(back[position]))
             )
             if own is not None:
                 share = float(own.sum() / seen[position])
@@ -165,17 +185,50 @@ def _slow_at_times(relative: pd.Series, keys: list[pd.Series], places: pd.Index)
     return found
 
 
-def _slow_alone(values: FloatArray, position: int) -> npt.NDArray[np.bool_] | None:
+def _chance_elsewhere(slow: IntArray, seen: IntArray, back: IntArray) -> FloatArray:
+    """Return a bound on the chance of as many slow steps, given those of the other places.
+
+    Args:
+        slow: Slow steps of each place.
+        seen: Its steps.
+        back: As ``_other_direction`` gives it; of a link alone, its directions are compared.
+    """
+    others, total = slow.sum() - slow, seen.sum() - seen
+    of_back = np.where((back >= 0) & (total > seen[back]), back, -1)
+    others = others - np.where(of_back >= 0, slow[of_back], 0)
+    total = total - np.where(of_back >= 0, seen[of_back], 0)
+    # Half a slow step more, because what was not seen yet is not impossible.
+    return chance_of_as_many(slow, seen, (others + 0.5) / (total + 1) * seen)
+
+
+def _least_of_both(chance: FloatArray, back: IntArray) -> FloatArray:
+    """Return for each place the lesser chance of its two directions; its own without another."""
+    return np.where(back >= 0, np.minimum(chance, chance[back]), chance)
+
+
+def _other_direction(places: pd.Index) -> IntArray:
+    """Return the position of the link back of each link, -1 for groups and where it was not seen.
+
+    Args:
+        places: (axis, is_p2p, place) of places of one axis.
+    """
+    names = {key[2]: position for position, key in enumerate(places)}
+    turned = [_DIRECTION.sub(r"\2->\1", str(key[2])) if key[1] else "" for key in places]
+    return np.array([names.get(name, -1) for name in turned], np.int64)
+
+
+def _slow_alone(values: FloatArray, position: int, back: int) -> npt.NDArray[np.bool_] | None:
     """Return the slow steps of a place whose steps are of two kinds, unless they are so elsewhere.
 
     Args:
         values: Wire time by place and step.
         position: Of the place; None is returned where not all of its steps were seen.
+        back: Position of its other direction, which is not elsewhere; -1 without one.
     """
     kinds = slow_kind(values[position]) if np.isfinite(values[position]).all() else None
     if kinds is None:
         return None
-    others = np.delete(values, position, axis=0)
+    others = np.delete(values, [position, back] if back >= 0 else position, axis=0)
     others = others[np.isfinite(others).all(axis=1)]
     if not len(others):
         return None

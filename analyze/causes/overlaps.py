@@ -16,7 +16,8 @@ import numpy as np
 import pandas as pd
 
 from ..edge_effect import EdgeEffect
-from ..effects import Work
+from ..effects import Work, median_of_others
+from ..intervals import IntArray
 from ..ledger import Ledger
 from ..program import Program
 from ..replay import FloatArray
@@ -24,9 +25,9 @@ from ..time_lookup import microbatch_spans
 from ..trace import Trace
 from .passes import computing_pieces
 from .player import Player
-from .workers import Suspect
+from .workers import OTHERS, Suspect
 
-_OF_WORK = ("stage_imbalance", "straggler_rank")
+_OF_WORK = ("stage_imbalance", "straggler_rank", OTHERS)
 """Kinds whose time on a slow rank is longer by the factor that the rank is slow by."""
 MIN_SPREAD = 0.1
 """Least deviation of a rank's kinds of passes, over their mean, that can show what is proportional."""
@@ -88,7 +89,8 @@ def longer_by_factor(
     """
     longer = _longer_by(work, reference)
     rank = work.cells["rank"].to_numpy()
-    slow = [[one for one in own.ranks if _is_by_factor(work, passes, one)] for own in suspects]
+    by_time = _slow_by_a_time(work, passes)
+    slow = [np.setdiff1d(own.ranks, by_time) for own in suspects]
     return [np.where(np.isin(rank, ranks), longer, 0.0) for ranks in slow]
 
 
@@ -125,23 +127,28 @@ def _longer_by(work: Work, reference: FloatArray) -> FloatArray:
     return np.where(np.isfinite(longer), longer, 0.0)
 
 
-def _is_by_factor(work: Work, passes: pd.Series, rank: int) -> bool:
-    """Return whether a rank takes a factor longer for its passes, rather than a time.
+def _slow_by_a_time(work: Work, passes: pd.Series) -> IntArray:
+    """Return the ranks that take a time longer for each of their passes, rather than a factor.
 
-    Both are fitted to what its kinds of passes, which differ in length, take longer than
-    those of its peers. Where nothing shows the difference a factor is taken, which is how
-    slow devices are slow.
+    Both are fitted to what a rank's kinds of passes, which differ in length, take longer than
+    the median of those of its peers. Where nothing shows the difference a factor is taken, which
+    is how slow devices are slow.
     """
-    by_kind = passes.unstack("rank")
-    own_class = work.peer_class.get(rank)
-    peers = [p for p, c in work.peer_class.items() if c == own_class and p != rank]
-    known = [peer for peer in peers if peer in by_kind]
-    if rank not in by_kind or not known:
-        return True
-    table = pd.DataFrame({"own": by_kind[rank], "usual": by_kind[known].median(axis=1)}).dropna()
-    usual, excess = table["usual"].to_numpy(), (table["own"] - table["usual"]).to_numpy()
-    if len(table) < 2 or usual.std() < MIN_SPREAD * usual.mean():
-        return True
-    factor = float(excess @ usual / (usual @ usual))
-    of_factor, of_time = excess - factor * usual, excess - excess.mean()
-    return bool(of_factor @ of_factor <= of_time @ of_time)
+    table = passes.rename("own_ns").reset_index()
+    table["peer_class"] = table["rank"].map(work.peer_class).fillna(-1)
+    peer_class = np.asarray(table["peer_class"], dtype=np.int64)
+    kind = np.asarray(table.groupby(["kind", "chunk"], observed=True).ngroup(), dtype=np.int64)
+    table["usual"] = median_of_others(table["own_ns"].to_numpy(np.float64), peer_class, kind)
+    table = table[table["usual"].notna() & (table["peer_class"] >= 0)]
+    excess, by_rank = table["own_ns"] - table["usual"], table["rank"]
+    usual = table["usual"].groupby(by_rank)
+    factor = (excess * table["usual"]).groupby(by_rank).sum() / _squares(table["usual"], by_rank)
+    of_factor = excess - by_rank.map(factor) * table["usual"]
+    of_time = excess - excess.groupby(by_rank).transform("mean")
+    differ = (usual.size() >= 2) & (usual.std(ddof=0) >= MIN_SPREAD * usual.mean())
+    fits_time = _squares(of_time, by_rank) < _squares(of_factor, by_rank)
+    return np.asarray(differ.index[differ & fits_time], dtype=np.int64)
+
+
+def _squares(values: pd.Series, by: pd.Series) -> pd.Series:
+    return (values**2).groupby(by).sum()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import pandas as pd
 
@@ -17,28 +19,50 @@ MAX_DEGRADED = 3
 """Degraded places that are players of their own, the most costly ones."""
 
 
-def wire_players(program: Program) -> list[Player]:
-    """Return the degraded places, and one player an axis for what is left of the excess.
+class WireExcess(NamedTuple):
+    """What transfers take longer than they would on healthy, undisturbed wires, by event, ns."""
 
-    A degraded place repaired is as fast as the other places; what an operation takes beyond the undisturbed wire of its like, in excess of that, is
-    the axis' own.
+    places: list[tuple[Degraded, FloatArray]]
+    """The most costly degraded places, each with its own part."""
+    rest: FloatArray
+    """What is left, which is the axis' own."""
+    unnamed: list[Degraded]
+    """Degraded places whose part is in the rest, because there are too many."""
+
+
+def wire_excess(frame: pd.DataFrame) -> WireExcess:
+    """Return what events take beyond their like.
+
+    A degraded place repaired is as fast as the other places; what an operation takes beyond the
+    undisturbed wire of its like, in excess of that, is the axis' own.
     """
-    frame = program.events
-    if frame.empty:
-        return []
     wire = frame["wire_ns"].to_numpy(np.float64)
     like = frame.groupby(["axis", "kind", "size_bytes"], observed=True)["wire_ns"]
-    excess = np.nan_to_num((wire - like.transform("quantile", WIRE_REFERENCE)).clip(lower=0))
-    players = []
-    for place in degraded_places(frame)[:MAX_DEGRADED]:
+    usual = like.transform("quantile", WIRE_REFERENCE)
+    rest = np.nan_to_num((wire - usual).clip(lower=0))
+    degraded, places = degraded_places(frame), []
+    for place in degraded[:MAX_DEGRADED]:
         own = beyond_its_like(frame, place)
         # Where no other place has operations of just this size, the excess over the
         # undisturbed ones knows only slow operations, and is the smaller of the two.
-        excess = (excess - own).clip(min=0)
-        players.append(Player("slow_link", place.where, Union.WIRES, _on_waits(program, own)))
+        rest = (rest - own).clip(min=0)
+        places.append((place, own))
+    return WireExcess(places, rest, degraded[MAX_DEGRADED:])
+
+
+def wire_players(program: Program) -> list[Player]:
+    """Return the degraded places, and one player an axis for what is left of the excess."""
+    frame = program.events
+    if frame.empty:
+        return []
+    excess = wire_excess(frame)
+    players = [
+        Player("slow_link", place.where, Union.WIRES, _on_waits(program, own))
+        for place, own in excess.places
+    ]
     axis = frame["axis"].to_numpy()
     for name in sorted(pd.unique(axis)):
-        effect = _on_waits(program, np.where(axis == name, excess, 0.0))
+        effect = _on_waits(program, np.where(axis == name, excess.rest, 0.0))
         players.append(Player("slow_wire", {"axis": str(name)}, Union.WIRES, effect))
     return [player for player in players if not player.effect.is_nothing]
 

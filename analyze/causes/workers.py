@@ -18,6 +18,8 @@ from .player import Player, Union, spread
 
 MIN_ALIKE = 0.7
 """Least excess over the most, among ranks that are slow as one."""
+OTHERS = "other_slow_ranks"
+"""The cause of all slow ranks that are no causes of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +34,12 @@ class Suspect:
     """The cause that they are: slow, or ``expert_imbalance``."""
     sharing: tuple[int, ...] = ()
     """Ranks among which a repair spreads the excess evenly; none: it is gone."""
+    parts: tuple[Suspect, ...] = ()
+    """What it is made of, where several are told as one because there are too many."""
 
 
-def suspects_of(trace: Trace, excess_by_rank: dict[int, float], most: int) -> list[Suspect]:
-    """Group suspected ranks by host, then by tensor-parallel group, and keep the worst.
+def suspects_of(trace: Trace, excess_by_rank: dict[int, float]) -> list[Suspect]:
+    """Group suspected ranks by host, then by tensor-parallel group, the worst first.
 
     All captured ranks of a host that is not the only one, or all members of a
     tensor-parallel group that is not the only one of its stage, point to what they
@@ -44,7 +48,6 @@ def suspects_of(trace: Trace, excess_by_rank: dict[int, float], most: int) -> li
     Args:
         trace: The capture.
         excess_by_rank: The suspected ranks with their excess per step, ns.
-        most: How many suspects to keep.
     """
     left = dict(excess_by_rank)
     found = []
@@ -54,7 +57,22 @@ def suspects_of(trace: Trace, excess_by_rank: dict[int, float], most: int) -> li
             left = {rank: excess for rank, excess in left.items() if rank not in members}
             found.append(Suspect(tuple(members), {**where, "ranks": list(members)}, max(own)))
     found += [Suspect((rank,), {"rank": rank}, excess) for rank, excess in left.items()]
-    return sorted(found, key=lambda suspect: -suspect.excess_ns)[:most]
+    return sorted(found, key=lambda suspect: -suspect.excess_ns)
+
+
+def with_rest(suspects: list[Suspect], most: int) -> list[Suspect]:
+    """Return the worst suspects, and all others as one: coalitions of causes grow as 2**players.
+
+    Args:
+        suspects: All of them, the worst first.
+        most: How many are causes of their own; one more needs no other name.
+    """
+    if len(suspects) <= most + 1:
+        return suspects
+    parts = tuple(suspects[most:])
+    ranks = sorted(rank for part in parts for rank in part.ranks)
+    rest = Suspect(tuple(ranks), {"ranks": ranks}, parts[0].excess_ns, OTHERS, parts=parts)
+    return [*suspects[:most], rest]
 
 
 def with_experts(
@@ -88,14 +106,20 @@ def ranks_of(cause: Cause) -> list[int]:
 
 def worker_players(work: Work, reference: FloatArray, suspects: list[Suspect]) -> Iterator[Player]:
     """Yield one player a suspect: what its ranks work beyond their peers, or share with others."""
-    recorded = work.cells["work_ns"].to_numpy()
-    rank = work.cells["rank"].to_numpy()
+    excess = work.cells["work_ns"].to_numpy() - reference
     for suspect in suspects:
-        own = np.isin(rank, suspect.ranks)
-        excess = np.where(own, recorded - reference, 0.0)
-        if suspect.sharing:
-            excess = _shared(work, excess, suspect)
-        yield Player(suspect.kind, suspect.where, Union.WORKERS, spread(work, excess))
+        effect = _of_suspect(work, excess, suspect)
+        yield Player(suspect.kind, suspect.where, Union.WORKERS, spread(work, effect))
+
+
+def _of_suspect(work: Work, excess: FloatArray, suspect: Suspect) -> FloatArray:
+    """Return what repairing a suspect takes from each cell, ns."""
+    sharing = [part for part in suspect.parts or (suspect,) if part.sharing]
+    effect = np.where(np.isin(work.cells["rank"].to_numpy(), suspect.ranks), excess, 0.0)
+    for part in sharing:
+        own = np.where(np.isin(work.cells["rank"].to_numpy(), part.ranks), excess, 0.0)
+        effect += _shared(work, own, part) - own
+    return effect
 
 
 def _shared(work: Work, excess: FloatArray, suspect: Suspect) -> FloatArray:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .conclude import Measured, Stretch, slow_verdict
+from .conclude import MIN_CONFIDENCE, Measured, Stretch, slow_verdict
 from .cube import BoolArray, Cube, FloatArray
 from .doubt import Doubt
 from .judge import Judge, Look
@@ -106,10 +106,11 @@ class Alarms:
         evidence = Evidence.WORK if told[position] else Evidence.PEERS
         kept = judge.own if by_past else judge.peers
         length, measured, count = _latest(position, kept, doubt, by_past=by_past)
+        if measured.confidence(len(slow), 0) < MIN_CONFIDENCE:
+            return None
         step = self._steps[-1]
-        stretch = Stretch(
-            first_step=self._steps[-length], last_step=step, found_at_step=step, lasting=True
-        )
+        run = (self._steps[-length], step)
+        stretch = Stretch(runs=(run,), found_at_step=step, lasting=True)
         verdict = slow_verdict(
             self._cube.ranks[position],
             measured,
@@ -144,16 +145,12 @@ class Alarms:
                 elif excess[position] > alarm.slowdown / 2:
                     alarm.total += float(excess[position])
                     alarm.count += 1
-                    alarm.verdict = replace(
-                        alarm.verdict, slowdown=alarm.slowdown, last_bad_step=step
-                    )
+                    alarm.verdict = replace(_until(alarm.verdict, step), slowdown=alarm.slowdown)
 
     def _recover(self, position: int, since: int, judge: Judge) -> None:
         alarm = self._of[position]
         last = self._steps[max(-len(self._steps), -since - 1)]
-        alarm.verdict = replace(
-            alarm.verdict, persistence=Persistence.TRANSIENT, last_bad_step=last
-        )
+        alarm.verdict = replace(_until(alarm.verdict, last), persistence=Persistence.TRANSIENT)
         itself = np.arange(len(self._cube.ranks)) == position
         judge.own.forget(itself, keep=since)
         judge.peers.forget(itself, keep=since)
@@ -168,6 +165,12 @@ class Alarms:
         )
         alike = diagonal & (strength >= RIVAL_SHARE * strength[position])
         return tuple(int(rank) for rank in np.flatnonzero(alike))
+
+
+def _until(verdict: RankVerdict, step: int) -> RankVerdict:
+    """Return the verdict with another last bad step."""
+    first = verdict.slow_steps[0][0]
+    return replace(verdict, last_bad_step=step, slow_steps=((first, step),))
 
 
 def _latest(

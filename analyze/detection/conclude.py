@@ -8,6 +8,8 @@ from .noise import chance_of, quantile
 from .verdict import Evidence, Persistence, RankVerdict
 
 MAX_CONFIDENCE = 0.999
+MIN_CONFIDENCE = 0.5
+"""Below it, noise is the likelier explanation of what a test points at."""
 HALF_OF_ERRORS = 0.025
 """Chance on either side of a 95 % interval."""
 
@@ -37,11 +39,18 @@ class Measured:
 class Stretch:
     """The steps in which a rank was slow."""
 
-    first_step: int
-    last_step: int
+    runs: tuple[tuple[int, int], ...]
+    """First and last step of each run, in their order; at least one."""
     found_at_step: int | None
     lasting: bool
     """Whether it is still slow."""
+
+    @property
+    def persistence(self) -> Persistence:
+        """Return whether it lasts, is over, or comes and goes."""
+        if len(self.runs) > 1:
+            return Persistence.INTERMITTENT
+        return Persistence.PERSISTENT if self.lasting else Persistence.TRANSIENT
 
 
 def slow_verdict(
@@ -56,16 +65,17 @@ def slow_verdict(
     """Return the verdict on a suspect among so many ranks."""
     return RankVerdict(
         rank=rank,
-        persistence=Persistence.PERSISTENT if stretch.lasting else Persistence.TRANSIENT,
+        persistence=stretch.persistence,
         slowdown=measured.slowdown,
         interval=measured.interval,
-        first_bad_step=stretch.first_step,
-        last_bad_step=stretch.last_step,
+        first_bad_step=stretch.runs[0][0],
+        last_bad_step=stretch.runs[-1][1],
         found_at_step=stretch.found_at_step,
         evidence=evidence,
         confidence=measured.confidence(ranks, len(rivals)),
         minimum_slowdown=None,
         ambiguous_with=rivals,
+        slow_steps=stretch.runs,
     )
 
 

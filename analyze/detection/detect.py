@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -10,15 +10,16 @@ import pandas as pd
 from meshscope.probe.schema.layout import ParallelLayout
 
 from ..trace import Trace
-from .conclude import Measured, Stretch, calm_verdict, slow_verdict
+from .conclude import MIN_CONFIDENCE, Measured, Stretch, calm_verdict, slow_verdict
 from .cube import BoolArray, FloatArray
 from .durations import durations_of
 from .grid import Grid, grid_of
 from .judge import least_visible
 from .offline import Tested, budgets_of, run_tests
 from .results import DetectionResult
+from .runs import SURE, runs_of, slow_steps
 from .settings import DetectionSettings
-from .stretches import SHORTEST, raised_part
+from .slow_part import measured_on, slow_part
 from .verdict import Evidence, RankVerdict
 from .window import Scored, Window, mean_over_steps
 
@@ -109,48 +110,12 @@ def _weights(scored: Scored, tested: Tested) -> FloatArray:
     that is slow on and off has large ones.
     """
     weight = np.zeros(len(tested.strength))
-    for position in np.flatnonzero(tested.strength >= 1.0):
-        slow = _slow_part(scored, tested, int(position))
-        weight[position] = max(slow.mean, 0.0) * np.sqrt(slow.count)
+    ranks = len(weight)
+    for position in np.flatnonzero(tested.strength >= 1.0).tolist():
+        slow = slow_part(scored, tested, position)
+        if measured_on(slow, scored.doubt, position).confidence(ranks, 0) >= MIN_CONFIDENCE:
+            weight[position] = slow.mean * np.sqrt(slow.count)
     return weight
-
-
-@dataclass(frozen=True, slots=True)
-class _SlowPart:
-    """The steps in which a rank was slow, by positions."""
-
-    series: FloatArray
-    """Scores of the whole window against what the rank was found slow against."""
-    first: int
-    last: int
-    by_past: bool
-
-    @property
-    def mean(self) -> float:
-        """Return the mean score of the stretch."""
-        return float(np.nanmean(self.series[self.first : self.last + 1]))
-
-    @property
-    def count(self) -> float:
-        """Return the number of its steps with a score."""
-        return float(np.isfinite(self.series[self.first : self.last + 1]).sum())
-
-
-def _slow_part(scored: Scored, tested: Tested, position: int) -> _SlowPart:
-    """Return the most likely stretch of the test that points most at a rank."""
-    by_past = bool(tested.past.strength[position] > tested.peers.strength[position])
-    peak = tested.past if by_past else tested.peers
-    first, last = int(peak.first[position]), int(peak.last[position])
-    series = scored.own[:, position] if by_past else scored.peers[:, position]
-    if by_past:
-        series = _above_rest(series, first, last)
-    size = float(np.nanmean(series[first : last + 1]))
-    better = raised_part(series, size)
-    if min(last, better[1]) - max(first, better[0]) + 1 >= SHORTEST:
-        first, last = better
-    if by_past:
-        series = _above_rest(series, first, last)
-    return _SlowPart(series, first, last, by_past)
 
 
 def _without(grid: Grid, trusted: BoolArray, position: int) -> BoolArray:
@@ -212,34 +177,49 @@ def _result(
 def _slow(grid: Grid, suspect: _Suspect, seen: tuple[Scored, Tested]) -> RankVerdict:
     """Return the verdict on a suspect."""
     position, (scored, tested) = suspect.position, seen
-    slow, doubt = _slow_part(scored, tested, position), scored.doubt
-    outside = float(len(slow.series)) - slow.count
-    error = doubt.error(slow.count, outside if slow.by_past else None)[position]
-    rest = slow.series[slow.last + 1 :]
+    part, doubt = slow_part(scored, tested, position), scored.doubt
+    measured = measured_on(part, doubt, position)
+    slow, last = part.slow.copy(), int(np.flatnonzero(part.slow)[-1])
+    rest = part.series[last + 1 :]
     rest = rest[np.isfinite(rest)]
-    mean, lasting = float(rest.mean()) if len(rest) else slow.mean, True
+    mean, lasting = float(rest.mean()) if len(rest) else part.mean, True
     if len(rest):
-        deviates = (slow.mean - mean) / np.sqrt(doubt.variance[position] / len(rest))
-        lasting = mean > slow.mean / 2 or deviates < RECOVERED_DEVIATES
+        deviates = (part.mean - mean) / np.sqrt(doubt.variance[position] / len(rest))
+        lasting = mean > part.mean / 2 or deviates < RECOVERED_DEVIATES
+    if lasting:
+        slow[last:] = True
     told = Evidence.WORK if scored.referenced[position] else Evidence.PEERS
-    stretch = Stretch(
-        first_step=int(grid.steps[slow.first]),
-        last_step=int(grid.steps[-1] if lasting else grid.steps[slow.last]),
-        found_at_step=None,
-        lasting=lasting,
-    )
     return slow_verdict(
         grid.cube.ranks[position],
-        Measured(slowdown=slow.mean, error=float(error), degrees=doubt.noise.degrees),
-        stretch,
-        Evidence.HISTORY if slow.by_past else told,
+        measured,
+        Stretch(runs=_run_steps(grid, slow), found_at_step=None, lasting=lasting),
+        Evidence.HISTORY if part.by_past else told,
         ranks=len(grid.cube.ranks),
         rivals=tuple(grid.cube.ranks[rival] for rival in suspect.rivals),
     )
 
 
+def _run_steps(grid: Grid, slow: BoolArray) -> tuple[tuple[int, int], ...]:
+    """Return the numbers of the first and last step of each run."""
+    return tuple((int(grid.steps[first]), int(grid.steps[last])) for first, last in runs_of(slow))
+
+
 def _calm(grid: Grid, position: int, scored: Scored, settings: DetectionSettings) -> RankVerdict:
     """Return the verdict on a rank that no test points at."""
+    verdict = _level(grid, position, scored, settings)
+    series, doubt = scored.peers[:, position], scored.doubt
+    if not np.isfinite(series).any():
+        series = scored.own[:, position]
+        series = series - (
+            np.median(series[np.isfinite(series)]) if np.isfinite(series).any() else 0
+        )
+    # One that is slow every other step has a noise of its own that hides this.
+    deviation = float(np.median(doubt.step))
+    slow = slow_steps(series, SURE * deviation, deviation, doubt.noise.inflation)
+    return replace(verdict, slow_steps=_run_steps(grid, slow))
+
+
+def _level(grid: Grid, position: int, scored: Scored, settings: DetectionSettings) -> RankVerdict:
     rank, level = grid.cube.ranks[position], mean_over_steps(scored.peers)[position]
     if np.isfinite(level):
         error = float(scored.doubt.error(len(scored.peers))[position])
@@ -273,14 +253,6 @@ def _limits(grid: Grid, window: Window, scored: Scored, found: list[_Suspect]) -
                 "durations equally well: two replicas of two stages with uneven work"
             )
     return limits
-
-
-def _above_rest(own: FloatArray, first: int, last: int) -> FloatArray:
-    """Return own scores less their mean outside of a stretch."""
-    outside = np.ones(len(own), dtype=bool)
-    outside[first : last + 1] = False
-    rest = own[outside & np.isfinite(own)]
-    return own - (float(rest.mean()) if len(rest) else 0.0)
 
 
 def _score_table(grid: Grid, scored: Scored) -> pd.DataFrame:

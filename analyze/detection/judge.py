@@ -115,8 +115,9 @@ class Judge:
             suspects: Ranks that are known as slow; their past stays as it is.
         """
         calm = (self._look.past.strength < SUSPICION) & ~suspects
-        self.own.add(own, calm, self._settings.memory_steps)
-        self.peers.add(peers, ~suspects, self._settings.memory_steps)
+        memory, reach = self._settings.memory_steps, REACH * doubt.step
+        self.own.add(own, calm, memory, reach)
+        self.peers.add(peers, ~suspects, memory, reach)
         self._look = Look(self._against_past(doubt), self._against_peers(doubt))
         return self._look
 

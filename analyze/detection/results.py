@@ -20,6 +20,8 @@ class DetectionResult:
     minimum_slowdown: float | None
     """Median over the ranks of their ``minimum_slowdown``; None where no rank has one."""
     limits: tuple[str, ...] = field(default=())
+    together: RankVerdict | None = None
+    """How slow all ranks became together, as of one rank; None: they did not, or it was not asked."""
 
     @property
     def suspects(self) -> tuple[RankVerdict, ...]:

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from .cube import BoolArray, FloatArray, IntArray
 
@@ -32,6 +33,9 @@ SHORTEST, LONGEST = 3, 40
 """Steps of a stretch: a single step may be slow for reasons that no theory of noise covers."""
 REACH = 5.0
 """Deviations of a step beyond which a score is drawn in, so that no single one makes a stretch."""
+NEAR = 5
+"""Steps of which ``SHORTEST`` must share an excess for it to count in full: every other step slow
+is a slow rank as well, while independent stalls seldom come so close together."""
 _OVERSHOOT = 0.583
 _GRID = 40
 """Parts in which the share of the variance that is drawn anew is tabled."""
@@ -130,18 +134,27 @@ class Stretches:
         """Return no scores, after a past of so many steps whose mean is 0."""
         return cls(np.empty((0, ranks)), np.zeros(ranks), np.full(ranks, past_steps))
 
-    def add(self, scores: FloatArray, calm: BoolArray, memory: int) -> None:
+    def add(
+        self,
+        scores: FloatArray,
+        calm: BoolArray,
+        memory: int,
+        reach: FloatArray | float = np.inf,
+    ) -> None:
         """Add the scores of one step; the oldest recent ones join the past.
 
         Args:
             scores: [rank]; NaN where absent.
             calm: Ranks whose past may move; that of a suspect stays as it was.
             memory: Steps that the past is a mean of, at most.
+            reach: How far a score that joins the past may lie from the rank's middle.
         """
         self.recent = np.concatenate([self.recent, scores[None]])
         if len(self.recent) <= LONGEST:
             return
+        middle = _middle(self.recent, np.isfinite(self.recent))
         old, self.recent = self.recent[0], self.recent[1:]
+        old = np.clip(old, middle - reach, middle + reach)
         use = calm & np.isfinite(old)
         self.count = np.where(use, np.minimum(self.count + 1.0, memory), self.count)
         step = np.where(use, old - self.past, 0.0) / np.maximum(self.count, 1.0)
@@ -165,19 +178,28 @@ class Stretches:
     def means(self, reach: FloatArray) -> Means:
         """Return the means of all stretches that end now, single steps drawn in.
 
+        The middle is that of the recent scores alone: a past of few steps may be an outlier
+        itself, and the healthy scores would be drawn up to it.
+
         Args:
-            reach: How far a score may lie from the rank's middle [rank].
+            reach: How far a score may lie from the rank's middle [rank], unless others near
+                it lie as far.
         """
         known = np.isfinite(self.recent)
-        middle = np.where(self.count > 0, self.past, _middle(self.recent, known))
-        near = np.where(known, np.clip(self.recent - middle, -reach, reach), 0.0)[::-1]
-        total, count = near.cumsum(axis=0), known[::-1].cumsum(axis=0).astype(np.float64)
+        middle = _middle(self.recent, known)
+        excess = np.where(known, self.recent - middle, -np.inf)
+        upper = np.maximum(reach, shared(excess))
+        near, full = (
+            np.where(known, np.clip(excess, -reach, most), 0.0)[::-1].cumsum(axis=0)
+            for most in (reach, upper)
+        )
+        count = known[::-1].cumsum(axis=0).astype(np.float64)
         before_count = self.count + count[-1] - count
-        before = (self.count * (self.past - middle) + total[-1] - total) / np.maximum(
+        before = (self.count * (self.past - middle) + near[-1] - near) / np.maximum(
             before_count, 1.0
         )
         return Means(
-            recent=middle + total / np.maximum(count, 1.0),
+            recent=middle + full / np.maximum(count, 1.0),
             count=count,
             before=middle + before,
             before_count=before_count,
@@ -250,6 +272,17 @@ def raised_part(excess: FloatArray, size: float) -> tuple[int, int]:
     last = int((gain - lowest).argmax())
     first = int(gain[: last + 1].argmin())
     return min(first, len(excess) - 1), max(last - 1, 0)
+
+
+def shared(excess: FloatArray) -> FloatArray:
+    """Return up to which level others near each score [step, rank] lie as high; -inf without.
+
+    The largest of the third largest ones of all windows of ``NEAR`` steps that hold the step.
+    """
+    edge = np.full((NEAR - 1, excess.shape[1]), -np.inf)
+    windows = sliding_window_view(np.concatenate([edge, excess, edge]), NEAR, axis=0)
+    level = np.partition(windows, NEAR - SHORTEST, axis=-1)[..., NEAR - SHORTEST]
+    return np.asarray(sliding_window_view(level, NEAR, axis=0).max(axis=-1))
 
 
 def _middle(values: FloatArray, known: BoolArray) -> FloatArray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Set
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -14,6 +15,7 @@ from ..trace import Trace
 from .detect import detect
 from .durations import own_durations
 from .results import DetectionResult
+from .together import slow_together
 from .verdict import Evidence, RankVerdict
 
 MIN_STEPS = 3
@@ -23,13 +25,17 @@ EXPLAINED = 0.5
 
 
 def detect_in(trace: Trace, windows: StepWindows, ledger: Ledger) -> DetectionResult | None:
-    """Return the detection on a capture, or None where it shows no microbatches or few steps."""
-    if len(windows.steps) < MIN_STEPS or len(windows.ranks) < 2:
+    """Return the detection on a capture, or None where it shows no microbatches or few steps.
+
+    A single rank is judged by its own past.
+    """
+    if len(windows.steps) < MIN_STEPS:
         return None
     durations = own_durations(trace, windows, ledger)
     if not (durations["dur_ns"] > 0).any():
         return None
-    return detect(durations, trace.layout)
+    result = detect(durations, trace.layout)
+    return replace(result, together=slow_together(durations, windows, result))
 
 
 def expected_work(
@@ -66,7 +72,9 @@ def expected_work(
         has_peers = bool(np.isfinite(expected[mine]).any())
         if has_peers and (is_told or verdict.rank in seen_by_peers):
             continue
-        bad = mine & (step >= verdict.first_bad_step) & (step <= verdict.last_bad_step)
+        bad = mine & np.logical_or.reduce(
+            [(step >= first) & (step <= last) for first, last in verdict.slow_steps]
+        )
         slowdown = verdict.slowdown or 0.0
         extra = compute * slowdown / (1.0 + slowdown)
         expected[mine] = np.where(bad, own - extra, own)[mine]

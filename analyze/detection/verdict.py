@@ -12,9 +12,11 @@ class Persistence(StrEnum):
     NONE = "none"
     """Not slower than noise."""
     PERSISTENT = "persistent"
-    """Still slow in the last step."""
+    """Slow without a break, and still in the last step."""
     TRANSIENT = "transient"
     """Slow for a while, then as before."""
+    INTERMITTENT = "intermittent"
+    """Slow now and then: in several runs of steps, with healthy ones between them."""
     UNKNOWN = "unknown"
     """Nothing to compare it with: no peer, and too little past."""
 
@@ -38,7 +40,7 @@ class RankVerdict:
     rank: int
     persistence: Persistence
     slowdown: float | None
-    """Extra time for its own work while slow, as a share of what was expected (0.05: 5 %);
+    """Extra time for its own work in the slow steps, as a share of what was expected (0.05: 5 %);
     of a rank that is not slow, its mean over the window. None where unknown."""
     interval: tuple[float, float] | None
     """95 % confidence interval of ``slowdown``."""
@@ -56,8 +58,11 @@ class RankVerdict:
     (negative: smaller), as other stages tell; None where unknown."""
     ambiguous_with: tuple[int, ...] = ()
     """Ranks whose being slow would explain the same durations."""
+    slow_steps: tuple[tuple[int, int], ...] = ()
+    """First and last step of each run of slow steps; of a rank that is not suspected, those of
+    steps that stand out by themselves."""
 
     @property
     def is_slow(self) -> bool:
         """Return whether the rank is suspected."""
-        return self.persistence in (Persistence.PERSISTENT, Persistence.TRANSIENT)
+        return self.persistence not in (Persistence.NONE, Persistence.UNKNOWN)

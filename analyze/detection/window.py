@@ -25,6 +25,7 @@ from .normalise import (
     step_scores,
 )
 from .settings import DetectionSettings
+from .strays import strays_of
 from .work import WorkModel
 
 CHUNK_CELLS = 1 << 20
@@ -84,7 +85,10 @@ class Window:
         for _, cells in self._chunks():
             self.slopes.add(cells)
             means.append(_by_step(item_mean(cells), self._cube))
-        self._means = np.concatenate(means)
+        means_by_step = np.concatenate(means)
+        strays = strays_of(means_by_step, self.slopes.line(self._cube.present))
+        self._stray = strays > 1.0
+        self._means = means_by_step / strays[..., None]
 
     @property
     def sees_work(self) -> bool:
@@ -107,7 +111,8 @@ class Window:
         referenced = np.zeros(cube.shape, dtype=bool)
         for first, cells in self._chunks():
             steps = len(cells) // cube.shape[0]
-            scores = step_scores(cells, _repeated(mean, steps), line, _repeated(trusted, steps))
+            telling = self._telling(trusted, first, steps)
+            scores = step_scores(cells, _repeated(mean, steps), line, telling)
             common = common_mode(scores, trusted, steps)
             trims.append(self._means[first : first + steps] * _by_step(scores.trim, cube))
             shared.append(common)
@@ -117,10 +122,10 @@ class Window:
         trimmed = mean_over_steps(np.concatenate(trims))
         expected = replica_mean(trimmed, line, trusted)
         peers = []
-        for (_, cells), common in zip(self._chunks(), shared, strict=True):
+        for (first, cells), common in zip(self._chunks(), shared, strict=True):
             steps = len(cells) // cube.shape[0]
             means = _repeated(expected, steps), _repeated(mean, steps)
-            scored = peer_scores(cells, *means, line, _repeated(trusted, steps))
+            scored = peer_scores(cells, *means, line, self._telling(trusted, first, steps))
             peers.append(_by_step(scored - common, cube))
         against = np.concatenate(peers)
         by_rank, own_by_rank = cube.each(against), np.concatenate(own)
@@ -138,6 +143,11 @@ class Window:
             doubt=doubt_of(noise, mean_over_steps(by_rank), comparison, len(by_rank), settings),
             referenced=cube.by_rank(referenced).astype(bool),
         )
+
+    def _telling(self, trusted: BoolArray, first: int, steps: int) -> BoolArray:
+        """Return which ranks tell the work of some steps, one after the other along the lanes."""
+        telling = trusted & ~self._stray[first : first + steps]
+        return telling.reshape(-1, *trusted.shape[1:])
 
     def _chunks(self) -> Iterator[tuple[int, FloatArray]]:
         """Yield some steps at a time, one after the other along the lanes, with their first."""

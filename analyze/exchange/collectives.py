@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pandas as pd
@@ -49,7 +49,7 @@ def collectives_to_json(trace: Trace) -> dict[str, Any]:
         "collectives": list(_collectives(match)),
         "transfers": _transfers(sent),
         "sizes": _records(size_buckets(match.collectives, sent.transfers)),
-        "ranks": _by_rank(match.members),
+        "ranks": _by_rank(match.members, trace.ranks),
         "limits": list(
             map(sentence, (*trace.limits, *not_one_by_one(trace), *match.limits, *sent.limits))
         ),
@@ -74,25 +74,25 @@ def _collectives(match: CollectiveMatch) -> Iterator[dict[str, Any]]:
         }
 
 
-def _by_rank(members: pd.DataFrame) -> dict[str, dict[str, Any]]:
+def _by_rank(members: pd.DataFrame, ranks: Sequence[int]) -> dict[str, dict[str, Any]]:
     """Return the sums over the collectives that nobody can leave before all have come.
 
-    The root of a broadcast leaves at once, and a group of one waits for nobody.
+    The root of a broadcast leaves at once, and a group of one waits for nobody. A rank of
+    which no wait is known has none: not 0.
     """
     kinds = [kind.value for kind in SYNCHRONISING]
     size = members.groupby(_KEY)["rank"].transform("size")
     rows = members[members["kind"].isin(kinds) & (size > 1)]
     nobody_last = ~rows.groupby(_KEY)["arrived_last"].transform("any")
-    table = (
-        rows.assign(undecided=nobody_last)
-        .groupby("rank")
-        .agg(
-            wait_ns=("wait_ns", "sum"),
-            arrived_last=("arrived_last", "sum"),
-            count=("seq", "size"),
-            undecided=("undecided", "sum"),
-        )
+    by_rank = rows.assign(undecided=nobody_last, unknown=rows["wait_ns"].isna()).groupby("rank")
+    counts = by_rank.agg(
+        arrived_last=("arrived_last", "sum"),
+        count=("seq", "size"),
+        undecided=("undecided", "sum"),
+        unknown=("unknown", "sum"),
     )
+    table = counts.reindex(sorted({*ranks, *counts.index}), fill_value=0)
+    table.insert(0, "wait_ns", by_rank["wait_ns"].sum(min_count=1).reindex(table.index))
     table["arrived_last_frac"] = table["arrived_last"] / table["count"]
     return {str(rank): row for rank, row in zip(table.index.tolist(), _records(table), strict=True)}
 

@@ -42,6 +42,7 @@ def diagnosis_to_json(result: Diagnosis) -> dict[str, Any]:
         "groups": records_to_json(result.groups),
         "metrics": result.metrics,
         "model_error_frac": result.model_error_frac,
+        "untold": list(result.untold),
         "limits": list(result.limits),
     }
 

@@ -24,6 +24,7 @@ def stragglers_to_json(result: Stragglers) -> dict[str, Any]:
         "ranks": records_to_json(result.ranks),
         "steps": records_to_json(result.steps),
         "stages": records_to_json(result.stages),
+        "untold": list(result.untold),
         "limits": list(result.limits),
     }
 

@@ -7,6 +7,8 @@ from typing import Any
 
 from ..words import is_missing
 
+RANKS_TITLE = "Ranks, by what repairing returns, then by excess, then by how long others waited"
+
 
 def limit_lines(limits: Sequence[str]) -> list[str]:
     """Return the closing section that says what was not seen; nothing where all was."""
@@ -15,6 +17,11 @@ def limit_lines(limits: Sequence[str]) -> list[str]:
         if limits
         else []
     )
+
+
+def not_known(what: str, untold: Sequence[str]) -> list[str]:
+    """Return what says that something is not known, and why; nothing where it is."""
+    return [f"  {what}: not known", *(f"  - {reason}" for reason in untold)] if untold else []
 
 
 def left_out(count: int, what: str) -> list[str]:

@@ -38,7 +38,8 @@ _Section = tuple[str, tuple[str, ...], list[tuple[object, ...]], list[str]]
 def _sections(result: dict[str, Any]) -> Iterator[_Section]:
     ranks = _ranks(result)
     rest = left_out(len(result["ranks"]) - len(ranks), "ranks")
-    yield "Ranks", ("rank", "waited ms", "arrived last", "tied"), ranks, rest
+    headers = ("rank", "waited ms", "arrived last", "tied", "not known")
+    yield "Ranks", headers, ranks, rest
     by_group = _collectives_by_group(result)
     groups = _groups(result, by_group)
     columns = ("group", "axis", "ranks", "collectives", "wire ms", "GB/s (bus, median)")
@@ -47,9 +48,9 @@ def _sections(result: dict[str, Any]) -> Iterator[_Section]:
     sizes = ("axis", "operation", "size", "count", "total", *wire)
     yield "Message sizes", sizes, _sizes(result), []
     transfers = _transfers(result)
-    headers = ("group", "axis", "from", "to", "count", "total", "wire us p50", "GB/s (bus)")
+    pairs = ("group", "axis", "from", "to", "count", "total", "wire us p50", "GB/s (bus)")
     rest = left_out(len(result["transfers"]) - len(transfers), "pairs")
-    yield "Sends and receives", headers, transfers, rest
+    yield "Sends and receives", pairs, transfers, rest
 
 
 def _ranks(result: dict[str, Any]) -> list[tuple[object, ...]]:
@@ -61,11 +62,17 @@ def _ranks(result: dict[str, Any]) -> list[tuple[object, ...]]:
         (
             rank,
             milliseconds(row["wait_ns"]),
-            f"{row['arrived_last']}/{row['count']}",
-            row["undecided"],
+            _arrivals(row),
+            max(0, row["undecided"] - row["unknown"]),
+            row["unknown"],
         )
         for rank, row in shown
     ]
+
+
+def _arrivals(row: dict[str, Any]) -> str:
+    known = row["count"] - row["unknown"]
+    return "unknown" if row["count"] and not known else f"{row['arrived_last']}/{row['count']}"
 
 
 def _collectives_by_group(result: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
@@ -90,14 +97,22 @@ def _groups(
     rows: list[tuple[object, ...]] = []
     for group_id in shown:
         ranks = members[group_id]["ranks"] if group_id in members else []
-        own, wire = by_group[group_id], wires[group_id]
+        own = by_group[group_id]
         speeds = [row["bus_bandwidth_bytes_per_s"] for row in own]
         known = [speed for speed in speeds if speed is not None]
         speed = _speed(median(known) if known else None)
         rows.append(
-            (group_id, own[0]["axis"], len(ranks) or "unknown", len(own), milliseconds(wire), speed)
+            (group_id, own[0]["axis"], len(ranks) or "unknown", len(own), _wire(own), speed)
         )
     return rows
+
+
+def _wire(collectives: list[dict[str, Any]]) -> str:
+    """Return how long some collectives were on the wire together, as far as that is known."""
+    known = [row["wire_ns"] for row in collectives if row["wire_ns"] is not None]
+    if not known:
+        return "unknown"
+    return ("" if len(known) == len(collectives) else "at least ") + milliseconds(sum(known))
 
 
 def _sizes(result: dict[str, Any]) -> list[tuple[object, ...]]:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import isnan
 
+from ..all_clear import nothing_found
 from ..attempts import attempts_text
 from ..labels import class_label, place_words
 from ..memory import CATEGORIES
-from ..results import Bar, Diagnosis, Finding
+from ..results import Bar, Diagnosis
 from ..text_table import text_table
 from ..trace import SYNTHETIC
 from ..words import counted, is_missing
-from .amounts import left_out, milliseconds, size
+from .amounts import RANKS_TITLE, left_out, milliseconds, not_known, size
 from .page import page
 
 BAR_WIDTH = 32
@@ -24,9 +25,9 @@ def to_text(result: Diagnosis, *, markdown: bool = False) -> str:
     blocks = [
         (f"# meshscope diagnosis of {result.run['run_id']}" if markdown else None, _header(result)),
         ("Where the step time went", _waterfall(result.waterfall, markdown=markdown)),
-        ("Findings, in the order to look at them", _findings(result.findings, markdown=markdown)),
+        ("Findings, in the order to look at them", _findings(result, markdown=markdown)),
         ("Causes by replay", _causes(result, markdown=markdown)),
-        ("Ranks, most harmful first", _ranks(result, markdown=markdown)),
+        (RANKS_TITLE, _ranks(result, markdown=markdown)),
         ("Memory by stage", _memory(result, markdown=markdown)),
         (
             "What this result could not see",
@@ -53,7 +54,7 @@ def _header(result: Diagnosis) -> Iterator[str]:
         for axis in ("tp", "pp", "dp", "cp")
         if run.get(axis) not in (None, 1)
     )
-    world = run.get("world_size")
+    world, microbatches = run.get("world_size"), run.get("microbatches")
     if run.get("origin") == SYNTHETIC:
         yield "SYNTHETIC: all times below are simulated, nothing was measured"
     steps = "no steps"
@@ -68,7 +69,7 @@ def _header(result: Diagnosis) -> Iterator[str]:
         f"{run['run_id']}: {run['captured_ranks']} of {world or 'an unknown number of'} ranks"
         f"{', ' + mesh if mesh else ''}"
         f"{', ' + str(run['schedule']) if run.get('schedule') not in (None, 'none') else ''}"
-        f"{', ' + str(run['microbatches']) + ' microbatches' if run.get('microbatches') else ''}"
+        f"{', ' + counted(microbatches, 'microbatch') if isinstance(microbatches, int) else ''}"
         f"; {steps}"
     )
     if text := attempts_text(run.get("attempts")):
@@ -86,12 +87,27 @@ def _header(result: Diagnosis) -> Iterator[str]:
             f"The probe took {100 * mean:.2g} % of the time by its own measure, "
             f"at most {100 * most:.2g} % (rank {run['probe_cost_most_rank']})"
         )
-    bubble = result.bubble
-    if bubble.measured_frac is not None:
-        ideal = (
-            f"{bubble.ideal_frac:.1%}" if bubble.ideal_frac is not None else bubble.unknown_because
+    yield from _bubble(result)
+
+
+def _bubble(result: Diagnosis) -> Iterator[str]:
+    """Say how much of the waiting is the schedule's own; the ideal is a share of a shorter step."""
+    bubble, waiting = result.bubble, result.waiting
+    if bubble.measured_frac is None:
+        return
+    yield (
+        f"Waiting on the pipeline {bubble.measured_frac:.1%} of the step; "
+        + (
+            "how much of it the schedule imposes is not known"
+            if waiting is None
+            else f"the schedule imposes {waiting.bubble_ns / result.step_time_ns:.1%} (by replay)"
         )
-        yield f"Waiting on the pipeline {bubble.measured_frac:.1%} of the step; the schedule's own bubble: {ideal}"
+        + (
+            f"; with equal stages and no jitter it is {bubble.ideal_frac:.1%} of a step that is shorter"
+            if bubble.ideal_frac is not None
+            else f"; {bubble.unknown_because}"
+        )
+    )
 
 
 def _waterfall(bars: tuple[Bar, ...], *, markdown: bool) -> Iterator[str]:
@@ -114,9 +130,10 @@ def _waterfall(bars: tuple[Bar, ...], *, markdown: bool) -> Iterator[str]:
         yield f"  {'total':<34} {total:>8.2%} {time / 1e6:>12.3f} ms"
 
 
-def _findings(findings: tuple[Finding, ...], *, markdown: bool) -> Iterator[str]:
+def _findings(result: Diagnosis, *, markdown: bool) -> Iterator[str]:
+    findings = result.findings
     if not findings:
-        yield "  nothing that costs 1 % of the step or more"
+        yield f"  {nothing_found(result)}"
     for number, finding in enumerate(findings, start=1):
         cost = (
             [f"costs {finding.cost_frac:.1%} of the step"] if finding.cost_frac is not None else []
@@ -129,6 +146,8 @@ def _findings(findings: tuple[Finding, ...], *, markdown: bool) -> Iterator[str]
             yield f"   - {'; '.join(cost)}; confidence {finding.confidence:.0%}"
         yield from (f"   - {line}" for line in finding.evidence)
         yield f"   - do: {finding.remedy}"
+    if findings and result.run["steps"]:
+        yield from not_known("Slow ranks, stages and links", result.untold)
 
 
 def _causes(result: Diagnosis, *, markdown: bool) -> list[str]:
@@ -163,7 +182,8 @@ def _cause_table(result: Diagnosis, *, markdown: bool) -> list[str]:
 
 
 def _ranks(result: Diagnosis, *, markdown: bool, most: int = 8) -> list[str]:
-    if not result.run["steps"]:
+    steps = result.run["steps"]
+    if not isinstance(steps, int) or not steps:
         return []
     rows = [
         (
@@ -171,13 +191,16 @@ def _ranks(result: Diagnosis, *, markdown: bool, most: int = 8) -> list[str]:
             *("-" if row[axis] < 0 else row[axis] for axis in ("pp", "dp", "tp")),
             "unknown" if isnan(row["slowdown"]) else f"{row['slowdown']:.3f} x",
             "unknown" if isnan(row["excess_ns"]) else f"{row['excess_ns'] / 1e6:+.3f}",
-            *(milliseconds(row[name]) for name in ("wait_ns", "early_ns", "wait_caused_ns")),
-            f"{row['arrived_last']}/{row['collectives']}",
+            *(
+                milliseconds(row[name] / steps)
+                for name in ("wait_ns", "early_ns", "wait_caused_ns")
+            ),
+            "unknown" if isnan(row["wait_ns"]) else f"{row['arrived_last']}/{row['collectives']}",
         )
         for row in result.stragglers.head(most).to_dict("records")
     ]
-    headers = ["rank", "pp", "dp", "tp", "work vs peers", "excess ms/step", "waited ms"]
-    headers += ["came early ms", "made others wait ms", "arrived last"]
+    headers = ["rank", "pp", "dp", "tp", "work vs peers", "excess ms/step", "waited ms/step"]
+    headers += ["came early ms/step", "made others wait ms/step", "arrived last"]
     rest = left_out(len(result.stragglers) - most, "ranks")
     return [*text_table(headers, rows, markdown=markdown), *rest]
 

@@ -8,7 +8,7 @@ from ..published import PublishedMetrics, Repair, Shares
 from ..stragglers import Stragglers
 from ..text_table import text_table
 from ..words import counted, is_missing
-from .amounts import limit_lines, milliseconds
+from .amounts import RANKS_TITLE, limit_lines, milliseconds, not_known
 from .page import page
 
 MOST_RANKS = 8
@@ -23,7 +23,7 @@ def stragglers_to_text(result: Stragglers, *, markdown: bool = False) -> str:
     """Return ranks, stages and steps as tables, with what each straggler costs."""
     blocks = [
         ("Stragglers", list(_claims(result))),
-        ("Ranks, most harmful first", _ranks(result, markdown=markdown)),
+        (RANKS_TITLE, _ranks(result, markdown=markdown)),
         ("Stages", _stages(result, markdown=markdown)),
         ("Slowest steps", _steps(result, markdown=markdown)),
     ]
@@ -63,8 +63,14 @@ def _sections(
 
 
 def _claims(result: Stragglers) -> Iterator[str]:
-    if not result.findings:
-        yield "  no rank makes the others wait by more than noise"
+    yield from not_known("Which ranks make the others wait", result.untold)
+    if not result.findings and not result.untold:
+        alone = result.run.get("world_size") == 1
+        yield (
+            "  the job has one rank: nobody waits for another"
+            if alone
+            else "  no rank makes the others wait by more than noise"
+        )
     for number, found in enumerate(result.findings, start=1):
         yield f"{number}. [{found.severity}] {found.claim}"
         known = [
@@ -81,6 +87,7 @@ def _claims(result: Stragglers) -> Iterator[str]:
 
 
 def _ranks(result: Stragglers, *, markdown: bool) -> list[str]:
+    steps = max(1, len(result.steps))
     rows = [
         (
             f"{row['rank']} *" if row["named"] else row["rank"],
@@ -89,8 +96,9 @@ def _ranks(result: Stragglers, *, markdown: bool) -> list[str]:
             *(_number(row[name], ".2%") for name in ("removal_gain_frac", "share_frac")),
             *(
                 "" if is_missing(row[name]) else milliseconds(row[name])
-                for name in ("direct_ns", "induced_wait_ns", "wait_ns", "wait_caused_ns")
+                for name in ("direct_ns", "induced_wait_ns")
             ),
+            *(milliseconds(row[name] / steps) for name in ("wait_ns", "wait_caused_ns")),
             f"{row['arrived_last']:.0f}/{row['collectives']:.0f}",
         )
         for row in result.ranks.head(MOST_RANKS).to_dict("records")
@@ -99,14 +107,14 @@ def _ranks(result: Stragglers, *, markdown: bool) -> list[str]:
         return []
     headers = (
         *("rank", "pp", "dp", "tp", "slowdown", "removal gain", "share", "direct ms"),
-        *("induced wait ms", "waited ms", "others waited ms", "last"),
+        *("induced wait ms", "waited ms/step", "others waited ms/step", "last"),
     )
     table = text_table(headers, rows, markdown=markdown)
     more = len(result.ranks) - MOST_RANKS
     if more > 0:
         table.append(f"  … and {counted(more, 'rank')} more")
     if result.ranks["named"].any():
-        table.append("  * named above; waits are sums over the analysed steps")
+        table.append("  * named above; all times are of one step")
     return table
 
 

@@ -18,13 +18,16 @@ from .device_errors import device_errors
 from .devices import clock_throttle
 from .experts import popular_experts
 from .hang import hang
-from .host import host_stalls, launch_bound
-from .links import exposed_communication, slow_wires
+from .host import host_stalls
+from .idle import idle_devices
+from .links import exposed_communication, slow_links
 from .memory import memory
 from .memory_growth import memory_growth
+from .other_ranks import other_slow_ranks
 from .recomputation import recomputation
 from .stages import bubble, stage_imbalances
 from .stragglers import straggler_ranks
+from .wires import uneven_wires
 
 RULES: tuple[Callable[[Account], Iterator[Finding]], ...] = (
     hang,
@@ -32,6 +35,7 @@ RULES: tuple[Callable[[Account], Iterator[Finding]], ...] = (
     clock_skew,
     corrected_clocks,
     straggler_ranks,
+    other_slow_ranks,
     popular_experts,
     clock_throttle,
     stage_imbalances,
@@ -39,9 +43,10 @@ RULES: tuple[Callable[[Account], Iterator[Finding]], ...] = (
     recomputation,
     bubble,
     exposed_communication,
-    slow_wires,
+    slow_links,
+    uneven_wires,
     host_stalls,
-    launch_bound,
+    idle_devices,
     memory,
     memory_growth,
     missing,

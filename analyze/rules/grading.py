@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from meshscope.probe.schema.terms import Severity
 
+from ..results import Cause
+
 MIN_COST = 0.01
 """Causes that cost less of a step than this are not worth a finding."""
 
@@ -15,3 +17,20 @@ def severity(cost_frac: float | None) -> Severity:
     if cost_frac >= 0.05:
         return Severity.CRITICAL
     return Severity.WARNING if cost_frac >= 0.02 else Severity.INFO
+
+
+def hidden_note(cause: Cause, them: str = "it") -> str:
+    """Return why repairing a cause alone returns less than is worth a finding; empty if it does not.
+
+    What a cause has a share in, it costs once others are repaired: these hide it. Without a
+    share it costs nothing, whatever is repaired, because ranks wait there for the schedule.
+    """
+    gain, share = cause.removal_gain_frac, cause.share_frac
+    if gain >= MIN_COST:
+        return ""
+    returned = "nothing" if f"{max(gain, 0):.1%}" == "0.0%" else f"only {gain:.1%} of the step"
+    if share < MIN_COST:
+        return f"; repairing {them} returns {returned}, because ranks have time to spare there"
+    if gain > share / 2:
+        return ""
+    return f"; repairing {them} alone returns {returned}, because another cause hides it"

@@ -14,6 +14,7 @@ from ..steps import WHOLE_CAPTURE
 from ..trace import FLIGHT_RECORDER, Trace
 from ..words import counted
 from .crash import crash_finding
+from .silence import all_wait_for_silent, silences
 from .standstill_words import (
     SHOWN,
     capital,
@@ -77,21 +78,29 @@ def _doubt(trace: Trace, graph: WaitGraph, patience_ns: float) -> tuple[Severity
     """Return severity and the factor on the confidence, by how long the ranks have waited."""
     if trace.origin == FLIGHT_RECORDER:
         return Severity.CRITICAL, 1.0
-    until_ns = max(last_record_ns(trace), alive_until_ns(trace, graph.waiting) or 0)
+    alive_ns = alive_until_ns(trace, graph.waiting)
+    until_ns = max(last_record_ns(trace), alive_ns or 0)
     if until_ns - waiting_since_ns(graph) >= patience_ns:
         return Severity.CRITICAL, 1.0
+    # Where no process left a sign of life the capture ends with the last record, and a job that
+    # stood still for hours looks as one that was killed in that moment.
+    if alive_ns is None and all_wait_for_silent(trace, graph):
+        return Severity.WARNING, 0.6
     return Severity.INFO, 0.3
 
 
 def _absent(trace: Trace, graph: WaitGraph, doubt: tuple[Severity, float]) -> Finding:
     names = rank_names(graph.absent)
     claim = f"{names} did not arrive: {counted(len(graph.waiting), 'rank')} stood still in communication"
-    if doubt[0] is not Severity.CRITICAL:
+    if doubt[0] is Severity.WARNING:
+        claim = f"{names} did not arrive: all other ranks waited when the records end, not known for how long"
+    elif doubt[0] is Severity.INFO:
         claim = f"When the capture broke off the others waited for {names}, not known for how long"
     evidence = [
         *waited_for(trace, graph, graph.absent, "it had nothing open"),
         since_when(trace, graph),
         *_signs_of_life(trace, graph),
+        *silences(trace, graph),
         *device_faults_of(trace, graph.absent),
     ]
     victims = set(graph.waiting) & {rank for o in graph.operations for rank in o.absent}

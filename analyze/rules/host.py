@@ -1,4 +1,4 @@
-"""Hosts that stall their devices: data, garbage collection, checkpoints, launches."""
+"""Hosts that stall their devices: data, garbage collection, checkpoints, synchronisation."""
 
 from __future__ import annotations
 
@@ -7,20 +7,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshscope.probe.schema.terms import FindingKind, KernelCategory
+from meshscope.probe.schema.terms import FindingKind
 
 from ..account import Account
 from ..causes import stalled_rank
-from ..deep_steps import listed_steps
-from ..kernel_coverage import common_kernel_steps, has_kernels
 from ..results import Finding, Where
-from ..trace import Trace
 from .bad_steps import BadSteps, bad_steps
 from .grading import MIN_COST, severity
 
 MIN_STALL = 0.02
-MIN_IDLE = 0.25
-"""Shares of the step from which host time, and an idle device, are worth a finding."""
+"""Share of the step from which host time is worth a finding."""
 OTHERS_WAIT = 1.5
 """From this ratio of cost to time spent, averaged over ranks, others wait for it."""
 
@@ -115,41 +111,3 @@ def _evidence(account: Account, name: str, rank: int | None, when: BadSteps) -> 
     is_bad = by_step.index.isin(when.steps)
     others = "" if when.are_all else f", {by_step[~is_bad].mean():.2f} ms in the others"
     yield f"{who} {by_step[is_bad].mean():.2f} ms {when.words}{others}"
-
-
-def launch_bound(account: Account) -> Iterator[Finding]:
-    """A device that idles most of the time although nobody makes it wait.
-
-    A trace without a compute kernel (of communication only, say) tells nothing of idling.
-    """
-    trace = account.trace
-    if not trace.row_count("kernel"):
-        return
-    common = common_kernel_steps(trace, account.windows.ranks)
-    by_step = account.ledger.by_step
-    traced = by_step[has_kernels(trace, by_step["step"], common)]
-    if traced.empty:
-        return
-    cost = float(traced["unattributed"].sum() / traced["step_ns"].sum())
-    if cost < MIN_IDLE or not any(_has_compute(trace, rank) for rank in trace.ranks):
-        return
-    seen_in = BadSteps(
-        tuple(sorted(set(traced["step"].tolist()))), tuple(account.windows.steps.tolist())
-    )
-    seen = () if common is None else (f"seen in {listed_steps(common.tolist())}, traced in depth",)
-    yield Finding(
-        kind=FindingKind.LAUNCH_BOUND,
-        severity=severity(cost),
-        where=seen_in.where,
-        claim=f"The devices are idle {cost:.0%} of the step without waiting for a peer",
-        cost_frac=cost,
-        removal_gain_frac=None,
-        confidence=0.6,
-        evidence=("no kernel, copy or collective was on the device in that time", *seen),
-        remedy="Fuse or capture small kernels (CUDA graphs, torch.compile), or give each step more work",
-    )
-
-
-def _has_compute(trace: Trace, rank: int) -> bool:
-    category = trace.rank_frame("kernel", rank, ["category"])["category"]
-    return bool((category == KernelCategory.COMPUTE).any())

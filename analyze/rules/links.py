@@ -14,11 +14,10 @@ from ..labels import class_label
 from ..ledger import WIRE_CLASSES
 from ..results import Cause, Finding
 from .bad_steps import BadSteps, bad_steps
-from .grading import severity
+from .grading import MIN_COST, severity
 
 MIN_EXPOSED = 0.03
 """Share of the step from which exposed transfers of an axis are worth a finding."""
-MIN_LINK_GAIN = 0.02
 
 
 def exposed_communication(account: Account) -> Iterator[Finding]:
@@ -49,12 +48,12 @@ def exposed_communication(account: Account) -> Iterator[Finding]:
         )
 
 
-def slow_wires(account: Account) -> Iterator[Finding]:
+def slow_links(account: Account) -> Iterator[Finding]:
     """Groups and links whose transfers take far longer than those of their like."""
     causes = [
         cause
         for cause in account.causes("slow_link")
-        if max(cause.share_frac, cause.removal_gain_frac) >= MIN_LINK_GAIN
+        if max(cause.share_frac, cause.removal_gain_frac) >= MIN_COST
     ]
     degraded = degraded_places(account.events.frame) if causes else []
     for cause in causes:

@@ -11,13 +11,14 @@ from meshscope.probe.schema.terms import FindingKind
 from ..account import Account
 from ..attribution import MAX_SUSPECTS
 from ..causes import ranks_of
-from ..detection import Evidence, Persistence, RankVerdict
+from ..detection import RankVerdict
 from ..detection.suspicion import detect_in
 from ..effects import excess_by_class
 from ..ledger import COMPUTE_CLASSES, STALLS, UNATTRIBUTED, UNSEPARATED
 from ..results import Cause, Finding, Where
 from ..words import counted, opened
-from .grading import MIN_COST, severity
+from .grading import MIN_COST, hidden_note, severity
+from .slow_steps import Slowness, detected, slow_steps, slowness, usual, verdict_on
 
 MIN_HIDDEN_EXCESS = 0.05
 """A rank whose repair returns nothing is named from this excess, as a share of the step."""
@@ -54,22 +55,27 @@ def straggler_ranks(account: Account) -> Iterator[Finding]:
 def _without_replay(account: Account) -> Iterator[Finding]:
     """Ranks that are slow for their work, where nothing tells what that costs."""
     detection = detect_in(account.trace, account.windows, account.ledger)
-    suspects = () if detection is None else detection.suspects
-    for verdict in suspects[:MAX_SUSPECTS]:
+    if detection is None:
+        return
+    for verdict in detection.suspects[:MAX_SUSPECTS]:
         where: Where = {"rank": verdict.rank}
         if account.stage[verdict.rank] >= 0:
             where["stage"] = account.stage[verdict.rank]
-        where["steps"] = _bad_steps(account, verdict)
+        when = slow_steps(account, detection, verdict.rank)
+        suffix = ""
+        if when is not None:
+            where = {**where, **when.where}
+            suffix = "" if when.are_all else f" {when.words}"
         yield Finding(
             kind=FindingKind.STRAGGLER_RANK,
             severity=severity(None),
             where=where,
-            claim=f"Rank {verdict.rank} takes {verdict.slowdown:.1%} longer for its own work than "
-            "expected; what it costs is not known, because there is no replay",
+            claim=f"Rank {verdict.rank} takes {verdict.slowdown:.1%} longer for its own work{suffix} "
+            f"than {usual(verdict)}; what it costs is not known, because there is no replay",
             cost_frac=None,
             removal_gain_frac=None,
             confidence=_confidence({}, verdict),
-            evidence=tuple(_detected(account, verdict)),
+            evidence=tuple(detected(account, detection, verdict.rank)),
             remedy=_HARDWARE_REMEDY.format(rank=verdict.rank),
         )
 
@@ -94,77 +100,36 @@ def _straggler(account: Account, own: dict[Hashable, Any], cause: Cause | None) 
     stages = {account.stage[member] for member in members}
     if len(stages) == 1 and min(stages) >= 0:
         where["stage"] = stages.pop()
-    verdict = _verdict(account, rank)
-    where["steps"] = _bad_steps(account, verdict)
+    detection = account.attribution.detection if account.attribution is not None else None
+    verdict = verdict_on(detection, rank)
+    when = slow_steps(account, detection, rank)
+    if when is not None:
+        where = {**where, **when.where}
     note, cost = "", excess_ns / account.windows.step_time_ns
     if cause is not None:
         cost = max(cause.share_frac, cause.removal_gain_frac)
-        if cause.removal_gain_frac < MIN_COST:
-            note = "; repairing it alone returns nothing, because another cause hides it"
+        note = hidden_note(cause)
     return Finding(
         kind=FindingKind.STRAGGLER_RANK,
         severity=severity(cost),
         where=where,
-        claim=_claim(who, own, note),
+        claim=_claim(who, own, slowness(own, detection, when), note),
         cost_frac=None if cause is None else cause.share_frac,
         removal_gain_frac=None if cause is None else cause.removal_gain_frac,
         confidence=_confidence(own, verdict),
         evidence=(
             *_by_member(account, members),
-            *_detected(account, verdict),
+            *detected(account, detection, rank),
             *_straggler_evidence(account, rank, own),
         ),
         remedy=_straggler_remedy(account, own, cause),
     )
 
 
-def _verdict(account: Account, rank: int) -> RankVerdict | None:
-    """Return the verdict of the detection on a rank, None where it does not find it slow."""
-    detection = account.attribution.detection if account.attribution is not None else None
-    if detection is None or rank not in {suspect.rank for suspect in detection.suspects}:
-        return None
-    return detection.of(rank)
-
-
-def _bad_steps(account: Account, verdict: RankVerdict | None) -> list[int]:
-    """Return the first and last step in which the rank was slow; all where that is not known."""
-    first, last = int(account.windows.steps[0]), int(account.windows.steps[-1])
-    if verdict is None or verdict.first_bad_step is None or verdict.last_bad_step is None:
-        return [first, last]
-    return [verdict.first_bad_step, verdict.last_bad_step]
-
-
 def _confidence(own: dict[Hashable, Any], verdict: RankVerdict | None) -> float:
     if verdict is not None:
         return min(0.99, verdict.confidence)
     return max(0.0, min(0.99, 1.0 - 2.0 / float(own["z"]) ** 2))
-
-
-_AGAINST = {
-    Evidence.PEERS: "its peers",
-    Evidence.WORK: "its peers, with the work of each microbatch told by the other stages",
-    Evidence.HISTORY: "its own earlier steps",
-}
-
-
-def _detected(account: Account, verdict: RankVerdict | None) -> Iterator[str]:
-    """Say since when the rank is slow, by how much, and how sure that is."""
-    if verdict is None or verdict.slowdown is None or verdict.interval is None:
-        return
-    first, last = _bad_steps(account, verdict)
-    when = f"in steps {first} to {last}, and no longer"
-    if verdict.persistence is Persistence.PERSISTENT:
-        whole = first == int(account.windows.steps[0])
-        when = "in all analysed steps" if whole else f"from step {first} on"
-    low, high = verdict.interval
-    yield (
-        f"its forward and backward take {verdict.slowdown:.1%} (95 % interval {low:.1%} to "
-        f"{high:.1%}) longer {when}, against {_AGAINST[verdict.evidence]}"
-    )
-    if verdict.ambiguous_with:
-        others = counted(len(verdict.ambiguous_with), "other rank")
-        named = ", ".join(map(str, verdict.ambiguous_with))
-        yield f"{others} ({named}) being slow would explain the durations as well"
 
 
 def _who(cause: Cause) -> str:
@@ -187,14 +152,15 @@ def _by_member(account: Account, members: list[int]) -> Iterator[str]:
     yield f"per step they exceed their peers: {excess}; what follows is of rank {own['rank'].iloc[0]}"
 
 
-def _claim(who: str, own: dict[Hashable, Any], note: str) -> str:
-    slower = f"{own['slowdown'] - 1:.0%}"
-    # Without peers, other stages or earlier steps tell what its work should take.
-    peers = counted(own["peers"], "peer") if own["peers"] else ""
+def _claim(who: str, own: dict[Hashable, Any], slow: Slowness, note: str) -> str:
+    slower = f"{slow.slowdown:.0%} longer"
     if who.startswith("All"):
-        return f"{who} {slower} longer for their own work than their peers and make the others wait{note}"
-    usual = f"its {peers}" if peers else "expected"
-    return f"{who} {slower} longer for its own work than {usual} and makes the others wait{note}"
+        others = f"their peers{slow.suffix}"
+        return f"{who} {slower} for their own work than {others} and make the others wait{note}"
+    # Without peers, other stages or other steps tell what its work should take.
+    others = f"its {counted(own['peers'], 'peer')}" if own["peers"] else "expected"
+    others += slow.suffix
+    return f"{who} {slower} for its own work than {others} and makes the others wait{note}"
 
 
 def _straggler_evidence(account: Account, rank: int, own: dict[Hashable, Any]) -> Iterator[str]:

@@ -7,7 +7,9 @@ from dash import dcc, html
 from dash.development.base_component import Component
 
 from meshscope.analyze import Finding
+from meshscope.analyze.all_clear import nothing_found
 from meshscope.analyze.labels import place_words
+from meshscope.analyze.words import sentence
 
 from .. import units
 from ..loaded_run import LoadedRun
@@ -21,14 +23,22 @@ def layout(run: LoadedRun) -> Component:
     content: list[Component] = [html.H1("What to fix first", className="ms-title")]
     if findings:
         content += [_card(run.run_id, finding) for finding in findings]
+        content += _not_told(run)
     else:
-        content.append(
-            empty("No findings", "Nothing in this run crossed the threshold of a finding.")
-        )
+        content.append(empty("No findings", sentence(nothing_found(run.diagnosis))))
     if run.diagnosis.limits:
         limits = html.Ul([html.Li(limit) for limit in run.diagnosis.limits], className="ms-limits")
         content.append(card("What these findings could not see", [limits]))
     return run_page(run, "findings", content)
+
+
+def _not_told(run: LoadedRun) -> list[Component]:
+    """Return why other findings may be missing; nothing where all causes are known."""
+    reasons = run.diagnosis.untold
+    if not reasons or not run.diagnosis.run["steps"]:
+        return []
+    listed = html.Ul([html.Li(reason) for reason in reasons], className="ms-limits")
+    return [card("Slow ranks, stages and links are not known", [listed])]
 
 
 def severity_badge(severity: str) -> Component:

@@ -10,7 +10,9 @@ from dash import dcc, html
 from dash.development.base_component import Component
 
 from meshscope.analyze import Bar, Finding
+from meshscope.analyze.all_clear import nothing_found
 from meshscope.analyze.labels import class_label, place_words
+from meshscope.analyze.words import sentence
 
 from .. import units
 from ..figures.waterfall import meanings, shown_bars, waterfall
@@ -81,7 +83,8 @@ def _key_numbers(run: LoadedRun) -> list[tuple[str, str, str]]:
         (
             "Pipeline bubble",
             units.percent(bubble.measured_frac),
-            bubble.unknown_because or f"ideal for the schedule: {units.percent(bubble.ideal_frac)}",
+            bubble.unknown_because
+            or f"waiting; with equal stages {units.percent(bubble.ideal_frac)} of a shorter step",
         ),
         (
             "Exposed communication",
@@ -143,7 +146,8 @@ def _first_findings(run: LoadedRun) -> Component:
     findings = run.diagnosis.findings
     if not findings:
         return card(
-            "What to fix first", [html.P("No finding crossed its threshold.", className="ms-note")]
+            "What to fix first",
+            [html.P(sentence(nothing_found(run.diagnosis)), className="ms-note")],
         )
     link = f"/run/{run.run_id}/findings"
     words = (

@@ -79,7 +79,7 @@ class Agent:
             opened.callback(os.close, self._wake_out)
             if run_path is not None:
                 self._store = HostDirectory(run_path, settings.bounds)
-                opened.callback(self._store.close)
+                opened.callback(self._close_store, self._store)
             self._ranks = None if run_path is None else LocalRanks(run_path, flops_of_run)
             self._sources = self._own_sources() if replay is None else _replayed(replay)
             opened.callback(self._close_sources)
@@ -184,6 +184,12 @@ class Agent:
         if self._store is not None:
             self._store.count(name, amount)
 
+    def _close_store(self, store: HostDirectory) -> None:
+        """Close it, with the CPU time of this process and its readers, which have ended."""
+        alive_s = (now_ns() - self._begun_ns) / _NS
+        store.state({"cpu_s": round(sum(os.times()[:4]), 2), "alive_s": round(alive_s, 2)})
+        store.close()
+
     def _ask(self, time_ns: int) -> None:
         """Ask every source; a recording ends the agent when all of its sources have ended."""
         for source in list(self._sources):
@@ -236,7 +242,7 @@ class Agent:
         self._ranks.follow(time_ns)
         self._live = self._ranks.figures()
         if self._traces is not None:
-            self._traces.tend(self._ranks.numbers())
+            self._traces.tend(self._ranks.parts())
         if self._triggers is not None:
             self._triggers.consider(self._live.scores, time_ns)
             if self._is_asked_to_trace:

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..new_parts import NewParts
 from ..rank_manifest import boot_id
 from ..schema.errors import MeshscopeError
-from ..schema.manifest import MANIFEST_NAME, rank_directories, read_json
+from ..schema.manifest import MANIFEST_NAME, read_json
 from ..schema.ring import RING_NAME
 from .live import WANTED, RankFigures, RankFollower, straggler_scores
 from .ring_tail import RingTail
@@ -68,7 +69,10 @@ class LocalRanks:
         self._boot_id = boot_id()
         self._host = os.uname().nodename
         self._ranks: dict[int, LocalRank] = {}
-        self._foreign: set[int] = set()
+        self._new = NewParts(run_path)
+        self._parts: dict[int, dict[int, Path]] = {}
+        self._unread: dict[int, Path] = {}
+        """Newest part of the ranks of which it is not known yet whether they are here."""
         self._run: dict[str, Any] = {}
         self._run_changed_ns = 0
         self._flops: tuple[float, float] | None = None
@@ -76,9 +80,17 @@ class LocalRanks:
     def look(self, time_ns: int) -> None:
         """Look for new ranks and read manifests that have changed."""
         with suppress(OSError, MeshscopeError):
-            for rank, directory in rank_directories(self._run_path).items():
-                if rank not in self._foreign:
-                    self._look_at(rank, directory, time_ns)
+            for rank, number, path in self._new.take():
+                parts = self._parts.setdefault(rank, {})
+                parts[number] = path
+                self._unread[rank] = parts[max(parts)]
+            self._unread = {
+                rank: path
+                for rank, path in self._unread.items()
+                if not self._is_read(rank, path, time_ns)
+            }
+            for known in self._ranks.values():
+                self._manifest_of(known)
             changed_ns = (self._run_path / MANIFEST_NAME).stat().st_mtime_ns
             if changed_ns != self._run_changed_ns:
                 self._run = read_json(self._run_path / MANIFEST_NAME)
@@ -99,9 +111,9 @@ class LocalRanks:
             if rank.tail.last_seq != before:
                 rank.moved_ns = time_ns
 
-    def numbers(self) -> frozenset[int]:
-        """Return the ranks of this node that were seen."""
-        return frozenset(self._ranks)
+    def parts(self) -> dict[int, tuple[Path, ...]]:
+        """Return the parts of the recording of each rank of this node that was seen."""
+        return {rank: tuple(self._parts[rank].values()) for rank in self._ranks}
 
     def count(self) -> int:
         """Return how many ranks of this node there have been."""
@@ -128,25 +140,34 @@ class LocalRanks:
         for rank in self._ranks.values():
             rank.close()
 
-    def _look_at(self, number: int, directory: Path, time_ns: int) -> None:
-        try:
-            changed_ns = (directory / MANIFEST_NAME).stat().st_mtime_ns
-            known = self._ranks.get(number)
-            if known is not None and known.directory != directory:
-                self._ranks.pop(number).close()  # It records again, into a new part.
-            elif known is not None and known.changed_ns == changed_ns:
-                return
-            manifest = read_json(directory / MANIFEST_NAME)
-        except (OSError, MeshscopeError):
-            return
+    def _is_read(self, number: int, directory: Path, time_ns: int) -> bool:
+        """See whether a part that has come is of this node; False while nobody can tell."""
+        known = self._ranks.get(number)
+        if known is not None and known.directory != directory:
+            self._ranks.pop(number).close()  # It records again, into a new part.
+        found = LocalRank(directory, moved_ns=time_ns)
+        manifest = self._manifest_of(found)
+        if manifest is None:
+            return False
         boot = manifest.get("boot_id")
-        if boot != self._boot_id if boot else manifest.get("host") != self._host:
-            self._foreign.add(number)
-            return
-        rank = self._ranks.setdefault(number, LocalRank(directory, moved_ns=time_ns))
+        if boot == self._boot_id if boot else manifest.get("host") == self._host:
+            self._ranks[number] = found
+        return True
+
+    def _manifest_of(self, rank: LocalRank) -> dict[str, Any] | None:
+        """Return the manifest if it has changed and can be read, and what a rank is by it."""
+        path = rank.directory / MANIFEST_NAME
+        try:
+            changed_ns = path.stat().st_mtime_ns
+            if changed_ns == rank.changed_ns:
+                return None
+            manifest = read_json(path)
+        except (OSError, MeshscopeError):
+            return None
         rank.changed_ns = changed_ns
         rank.pid = pid if type(pid := manifest.get("pid")) is int else None
         rank.is_closed = manifest.get("closed_unix_ns") is not None
+        return manifest
 
     def _mfu(self, ranks: Mapping[int, RankFigures]) -> float | None:
         """Return model FLOPs over what the devices could have done in the slowest rank's step."""

@@ -1,7 +1,7 @@
 """Serves one text over HTTP: on a Unix socket in a private directory, or on loopback.
 
 It answers ``GET /metrics`` and nothing else, reads at most a few kilobytes of a request,
-waits for nobody longer than two seconds, and never listens to another machine.
+has two seconds for each connection, however its client talks, and never listens to another machine.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from ..clock import now_ns
 from ..control.server import peer_of
 from ..schema.errors import ConfigError
 from .metrics import CONTENT_TYPE
@@ -63,8 +64,10 @@ class MetricsServer:
                     try:
                         if not _is_ours(connection):
                             continue
-                        connection.settimeout(_PATIENCE_S)
-                        connection.sendall(self._answer(_request(connection)))
+                        deadline_ns = now_ns() + round(_PATIENCE_S * 1e9)
+                        answer = self._answer(_request(connection, deadline_ns))
+                        _leave_until(connection, deadline_ns)
+                        connection.sendall(answer)
                     except OSError:
                         continue  # The client has gone.
 
@@ -123,9 +126,22 @@ def loopback_listener(port: int) -> socket.socket:
     return listening
 
 
-def _request(connection: socket.socket) -> bytes:
+def _leave_until(connection: socket.socket, deadline_ns: int) -> None:
+    """Have the next call on a connection end in time.
+
+    Raises:
+        TimeoutError: The time is over.
+    """
+    left_s = (deadline_ns - now_ns()) / 1e9
+    if left_s <= 0:
+        raise TimeoutError
+    connection.settimeout(left_s)
+
+
+def _request(connection: socket.socket, deadline_ns: int) -> bytes:
     found = b""
     while b"\r\n\r\n" not in found and len(found) < _MOST_REQUEST_BYTES:
+        _leave_until(connection, deadline_ns)
         part = connection.recv(4096)
         if not part:
             break

@@ -13,7 +13,7 @@ from ..control.verbs import Refusal, Verb
 from ..deep.kineto_fabric import KinetoDaemon, configuration
 from ..deep.names import kineto_directory, trace_folder
 from ..deep.rank_traces import MOST_STEPS
-from ..deep.sealing import is_complete, raw_traces, seal
+from ..deep.sealing import is_complete, raw_traces_in, seal
 from ..schema.deep_trace import TraceName, raw_stem
 from ..schema.errors import MeshscopeError
 from ..schema.manifest import MANIFEST_NAME, rank_directories, read_json
@@ -23,6 +23,7 @@ _MOST_RANKS = 1 << 24
 _MOST_PID = 1 << 30
 _MOST_ITERATIONS = 100 * MOST_STEPS
 _CLOSE_S = 10.0
+_GIVE_UP_S = 2.0
 
 
 class NodeTraces:
@@ -38,6 +39,7 @@ class NodeTraces:
         self._daemon: KinetoDaemon | None = None
         self._sealer: threading.Thread | None = None
         self._broken: set[Path] = set()
+        self._is_closing = threading.Event()
         try:
             daemon = KinetoDaemon(kineto_directory(run_path, os.environ))
             daemon.start()
@@ -56,7 +58,12 @@ class NodeTraces:
             "first_iteration": Whole(0, _LARGEST),
             "iterations": Whole(1, _MOST_ITERATIONS),
         }
-        return (Verb("trace", "Have Kineto record some steps of a rank.", self._trace, fields),)
+        ticket = {"ticket": Word(default="")}
+        return (
+            Verb("trace", "Have Kineto record some steps of a rank.", self._trace, fields),
+            Verb("cancel", "Forget what Kineto's clients have not taken yet; without a ticket, all.",
+                 self._cancel, ticket),
+        )  # fmt: skip
 
     def status(self) -> dict[str, Any]:
         """Return which processes can be told, as JSON."""
@@ -66,14 +73,19 @@ class NodeTraces:
             "kineto_missing": self.missing,
         }
 
-    def tend(self, local_ranks: Collection[int]) -> None:
-        """Compress traces of this node that are complete, on a thread of its own."""
+    def tend(self, local_parts: Mapping[int, Collection[Path]]) -> None:
+        """Compress traces of this node that are complete, on a thread of its own.
+
+        Args:
+            local_parts: The parts of the recording of each rank of this node.
+        """
         if self._sealer is not None and self._sealer.is_alive():
             return
         waiting = [
             raw
-            for raw in raw_traces(self._run_path)
-            if raw.rank in local_ranks and raw.path not in self._broken
+            for rank, parts in local_parts.items()
+            for raw in raw_traces_in(rank, parts)
+            if raw.path not in self._broken
         ]
         if waiting:
             self._sealer = threading.Thread(
@@ -87,6 +99,9 @@ class NodeTraces:
             self._daemon.stop()
         if self._sealer is not None:
             self._sealer.join(_CLOSE_S)
+            # What is not done by then stays raw; a draft of it would be of use to nobody.
+            self._is_closing.set()
+            self._sealer.join(_GIVE_UP_S)
 
     def _trace(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Order a trace of a process that the run itself says is one of its ranks."""
@@ -100,14 +115,18 @@ class NodeTraces:
         name = TraceName(first, first + int(values["steps"]) - 1, str(values["ticket"]))
         path = trace_folder(folder) / raw_stem(name)
         text = configuration(path, int(values["first_iteration"]), int(values["iterations"]))
-        self._daemon.order(pid, text)
+        self._daemon.order(pid, text, name.ticket)
         return {"ordered": True}
+
+    def _cancel(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        daemon = self._daemon
+        return {"cancelled": [] if daemon is None else daemon.cancel(str(values["ticket"]))}
 
     def _seal(self, waiting: list[Any]) -> None:
         for raw in waiting:
-            if is_complete(raw.path):
+            if is_complete(raw.path) and not self._is_closing.is_set():
                 try:
-                    seal(raw)
+                    seal(raw, self._is_closing.is_set)
                 except OSError:
                     # No room: it stays as it is, and whoever opens the run reads it so.
                     self._broken.add(raw.path)

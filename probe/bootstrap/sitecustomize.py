@@ -1,7 +1,7 @@
 """Found by Python at start under ``meshscope run``: attaches the probe to ranks.
 
 It must not be noticed by anything else: a ``sitecustomize`` that this one
-hides is run first, and processes that are no rank are left alone.
+hides is run first, and processes that are no rank are left alone: they are watched for an import at most.
 """
 
 import importlib.machinery
@@ -22,21 +22,36 @@ def _run_hidden_sitecustomize() -> None:
     spec.loader.exec_module(module)
 
 
+def _is_of_another() -> bool:
+    """Tell whether a parent has left its mark, as ``meshscope.probe.identity`` writes it.
+
+    Not imported from there: most processes that come here are no ranks.
+    """
+    pid, _, rank = os.environ.get("MESHSCOPE_ATTACHED_PID", "").partition(" ")
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
+    own_rank = "/".join(os.environ.get(name, "") for name in names)
+    return pid not in ("", str(os.getpid())) and rank in ("", own_rank)
+
+
 def _attach_if_rank() -> None:
-    """Attach where RANK is set and no parent process records this rank already."""
-    own_pid = str(os.getpid())
-    if "RANK" not in os.environ or os.environ.get("MESHSCOPE_OWNER_PID", own_pid) != own_pid:
-        return
-    if os.environ.get("MESHSCOPE_DISABLE", "") not in ("", "0"):
+    """Have ranks attached: those that have ``RANK``, and those that join a group without it.
+
+    Not where a parent process was attached as this rank already.
+    """
+    if _is_of_another() or os.environ.get("MESHSCOPE_DISABLE", "") not in ("", "0"):
         return
     try:
-        from meshscope.probe.rank_start import when_torch_is_imported
+        from meshscope.probe import rank_start
     except Exception as error:  # noqa: BLE001 - the interpreter must start whatever happens
-        sys.stderr.write(
-            f"meshscope: not attached: this Python cannot import meshscope ({error})\n"
-        )
+        if "RANK" in os.environ:
+            sys.stderr.write(
+                f"meshscope: not attached: this Python cannot import meshscope ({error})\n"
+            )
         return
-    when_torch_is_imported()
+    if "RANK" in os.environ:
+        rank_start.when_torch_is_imported()
+    else:
+        rank_start.when_a_group_is_joined()
 
 
 try:

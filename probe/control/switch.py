@@ -12,11 +12,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
+from ..config import MOST_CLOSE_S
 from .main_thread import MainThreadJob
 
 _TAKE_LOOK_S = 0.01
-_TAKE_LOOKS = 1500
-"""Together longer than a recorder takes to close on a file system that hangs."""
+_TAKE_LOOKS = round(1.2 * MOST_CLOSE_S / _TAKE_LOOK_S)
+"""Together somewhat longer than a recorder takes to close, for what closing does besides."""
 
 
 class State(StrEnum):

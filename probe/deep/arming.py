@@ -6,6 +6,7 @@ import re
 import secrets
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import ceil
 from pathlib import Path
@@ -40,6 +41,8 @@ class Armed:
     last_step: int
     how: How
     found: FoundRanks
+    agent: Path | None = None
+    """Control socket of the node agent."""
     pids: dict[int, int] = field(default_factory=dict)
     """Process of each rank that will record."""
     failed: dict[int, str] = field(default_factory=dict)
@@ -72,10 +75,7 @@ def arm(
     """
     found = ranks_of_run(run_path, environment)
     if not found.here:
-        raise ConfigError(
-            "no rank of it can be asked from here", where=str(run_path),
-            remedy="Run this on a node where ranks run; `meshscope attach` tells which answer",
-        )  # fmt: skip
+        raise _nobody(run_path)
     pace_s, newest, statuses = _watch(found.here, timeout_s)
     agent = agent_socket(run_path, environment)
     chosen = how or (How.DAEMON if _has_kineto(agent, statuses) else How.IN_PROCESS)
@@ -84,15 +84,23 @@ def arm(
     reasons: dict[int, str] = {}
     for attempt in range(1 if first_step is not None else _TRIES):
         start = first_step if first_step is not None else newest + margin * 2**attempt
-        armed = Armed(secrets.token_hex(4), start, start + steps - 1, chosen, found, pace_s=pace_s)
-        reasons = _agree(armed, agent, timeout_s)
+        armed = Armed(
+            secrets.token_hex(4), start, start + steps - 1, chosen, found, agent, pace_s=pace_s
+        )
+        try:
+            reasons = _agree(armed, timeout_s)
+        except BaseException:
+            disarm(armed)
+            raise
         if not reasons:
             return armed
         newest = max([newest, *(int(status["step"]) for status in _steps(found.here, timeout_s))])
     told = "; ".join(f"rank {rank}: {why}" for rank, why in sorted(reasons.items())[:4])
+    is_busy = any("on its way" in why for why in reasons.values())
     raise ConfigError(
         f"the ranks did not agree on the steps ({told})", where=str(run_path),
-        remedy="Give a later step with --first-step, or a longer --timeout",
+        remedy=f"Call it off with: meshscope arm --run {run_path} --disarm" if is_busy
+        else "Give a later step with --first-step, or a longer --timeout",
     )  # fmt: skip
 
 
@@ -108,10 +116,43 @@ def agent_socket(run_path: Path, environment: Mapping[str, str]) -> Path | None:
 
 def disarm(armed: Armed, timeout_s: float = 5.0) -> None:
     """Take back what was agreed, as far as it has not been recorded."""
+    _cancel(armed.agent, {"ticket": armed.ticket})
     ask_all(armed.found.here, "disarm", {"ticket": armed.ticket}, timeout_s)
 
 
-def _agree(armed: Armed, agent: Path | None, timeout_s: float) -> dict[int, str]:
+def disarm_run(run_path: Path, environment: Mapping[str, str], timeout_s: float = 5.0) -> Outcome:
+    """Take back whatever the ranks of this node have promised, whoever asked for it.
+
+    A client of Kineto that has taken its order keeps to it; its trace is written.
+
+    Returns:
+        The answers; ``called_off`` is true in those of ranks that had promised something.
+
+    Raises:
+        ConfigError: No rank here can be asked.
+    """
+    found = ranks_of_run(run_path, environment)
+    if not found.here:
+        raise _nobody(run_path)
+    _cancel(agent_socket(run_path, environment), {})
+    return order(found.here, "disarm", {}, (), timeout_s)
+
+
+def _cancel(agent: Path | None, ticket: Mapping[str, str]) -> None:
+    """Have the agent forget orders; without an agent, or with a dead one, there are none."""
+    if agent is not None:
+        with suppress(OSError, MessageError):
+            ask(agent, "cancel", ticket)
+
+
+def _nobody(run_path: Path) -> ConfigError:
+    return ConfigError(
+        "no rank of it can be asked from here", where=str(run_path),
+        remedy="Run this on a node where ranks run; `meshscope attach` tells which answer",
+    )  # fmt: skip
+
+
+def _agree(armed: Armed, timeout_s: float) -> dict[int, str]:
     """Prepare, then commit; return why ranks do not record, {} if all do."""
     here, ticket = armed.found.here, {"ticket": armed.ticket}
     fields = {
@@ -127,7 +168,7 @@ def _agree(armed: Armed, agent: Path | None, timeout_s: float) -> dict[int, str]
     committed = order(here, "commit", ticket, (), timeout_s)
     failed = dict(committed.failed)
     if not failed and armed.how is How.DAEMON:
-        failed = _tell_agent(agent, armed, committed)
+        failed = _tell_agent(armed, committed)
     if failed:
         disarm(armed, timeout_s)
         return failed
@@ -135,8 +176,9 @@ def _agree(armed: Armed, agent: Path | None, timeout_s: float) -> dict[int, str]
     return {}
 
 
-def _tell_agent(agent: Path | None, armed: Armed, committed: Outcome) -> dict[int, str]:
+def _tell_agent(armed: Armed, committed: Outcome) -> dict[int, str]:
     """Give the agent what Kineto's client of each rank is to record."""
+    agent = armed.agent
     if agent is None:
         return dict.fromkeys(committed.done, "there is no node agent")
     failed = {}

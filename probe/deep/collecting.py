@@ -43,10 +43,10 @@ def collect(run_path: Path, armed: Armed, timeout_s: float) -> Collected:
     Args:
         run_path: The run directory.
         armed: What was agreed.
-        timeout_s: How long to wait once the steps should be over.
+        timeout_s: How long to wait once the steps are over, and for a step to end before.
     """
     collected = Collected(armed)
-    deadline_ns: int | None = None
+    reached, since_ns = -1, now_ns()
     complete_since: dict[Path, int] = {}
     while True:
         time_ns = now_ns()
@@ -55,15 +55,26 @@ def collect(run_path: Path, armed: Armed, timeout_s: float) -> Collected:
         waiting = armed.pids.keys() - collected.traces.keys() - collected.failed.keys()
         if not waiting:
             return collected
-        reached = max((int(said["step"]) for said in statuses.values()), default=None)
-        if deadline_ns is None and (reached is None or reached > armed.last_step):
-            deadline_ns = time_ns + int(timeout_s * 1e9)
-        if deadline_ns is not None and time_ns > deadline_ns:
-            for rank in waiting:
-                collected.failed[rank] = f"no trace {timeout_s:g} s after its steps"
+        newest = max((int(said["step"]) for said in statuses.values()), default=reached)
+        if reached <= armed.last_step and newest > reached:
+            since_ns = time_ns
+        reached = max(reached, newest)
+        if time_ns - since_ns > timeout_s * 1e9:
+            collected.failed |= dict.fromkeys(waiting, _why_late(armed, reached, timeout_s))
             disarm(armed)
             return collected
         threading.Event().wait(_POLL_S)
+
+
+def _why_late(armed: Armed, reached: int, timeout_s: float) -> str:
+    if reached > armed.last_step:
+        return f"no trace {timeout_s:g} s after its steps"
+    if reached < 0:
+        return f"no rank has answered for {timeout_s:g} s"
+    return (
+        f"no step has ended for {timeout_s:g} s: the training stands at step {reached} "
+        "(where it does other work there, give a longer --timeout)"
+    )
 
 
 def _look(

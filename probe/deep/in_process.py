@@ -2,6 +2,8 @@
 
 It begins and ends at step borders, because a profiler that another thread starts sees
 nothing. Ending and writing hold the interpreter lock; the time is measured and told.
+It gives way to a profiler that the training code starts meanwhile: of two at a time both
+would get nothing whole.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from ..clock import now_ns
-from ..compat import UnsupportedError, deep_profiler
+from ..compat import UnsupportedError
+from ..compat_profiler import before_other_profiler, deep_profiler, is_profiling
 
 
 class InProcessTrace:
@@ -36,6 +39,8 @@ class InProcessTrace:
         self._path = path
         self._written = written
         self._profiler: Any = None
+        self._thread = -1
+        self._stop_watching: Callable[[], None] = lambda: None
 
     def start(self) -> None:
         """Begin to record, on the training thread; what goes wrong is in ``error``."""
@@ -43,6 +48,8 @@ class InProcessTrace:
         try:
             self._profiler = deep_profiler()
             self._profiler.start()
+            self._thread = threading.get_ident()
+            self._stop_watching = before_other_profiler(self._give_way)
         except UnsupportedError as reason:
             self._fail(str(reason))
         except Exception as error:  # noqa: BLE001 - told to who asked; training goes on
@@ -51,8 +58,11 @@ class InProcessTrace:
 
     def stop(self) -> None:
         """End the recording, on the training thread; the file is written on another."""
-        profiler, self._profiler = self._profiler, None
+        profiler = self._let_go()
         if profiler is None:
+            return
+        if is_profiling() is False:
+            self._fail("another profiler of this process ended it")
             return
         began_ns = now_ns()
         try:
@@ -68,12 +78,25 @@ class InProcessTrace:
 
     def discard(self) -> None:
         """End the recording and keep nothing, on the training thread."""
-        profiler, self._profiler = self._profiler, None
+        profiler = self._let_go()
         if profiler is not None:
             try:
                 profiler.stop()
             except Exception as error:  # noqa: BLE001 - nothing is wanted of it any more
                 sys.stderr.write(f"meshscope: deep trace: {type(error).__name__}: {error}\n")
+
+    def _let_go(self) -> Any:
+        """Return the profiler if there is one, which from now on is no longer ours to stop."""
+        self._stop_watching()
+        profiler, self._profiler = self._profiler, None
+        return profiler
+
+    def _give_way(self) -> None:
+        """End the recording before the training code begins one of its own."""
+        # From another thread it can be neither stopped nor disturbed.
+        if self._profiler is not None and threading.get_ident() == self._thread:
+            self.discard()
+            self._fail("the training code began to profile itself; this trace gave way")
 
     def _write(self, profiler: Any) -> None:
         try:

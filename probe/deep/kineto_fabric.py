@@ -22,6 +22,8 @@ LOG_VARIABLE = "KINETO_LOG_LEVEL"
 SILENT = "99"
 ENDPOINT = "dynolog"
 """The name that the client sends to; it cannot be changed."""
+_CLIENT = "dynoconfigclient"
+"""How the names of the clients' sockets begin."""
 POLL_S = 5.0
 """How often a client asks."""
 
@@ -109,7 +111,7 @@ class KinetoDaemon(threading.Thread):
         super().__init__(name="meshscope-kineto", daemon=True)
         self.refused = 0
         self._path = directory / ENDPOINT
-        self._orders: dict[int, str] = {}
+        self._orders: dict[int, tuple[str, str]] = {}
         self._seen: set[int] = set()
         self._lock = threading.Lock()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
@@ -122,10 +124,27 @@ class KinetoDaemon(threading.Thread):
             raise
         self._closing = False
 
-    def order(self, pid: int, text: str) -> None:
-        """Have the client of a process take a configuration when it asks the next time."""
+    def order(self, pid: int, text: str, ticket: str = "") -> None:
+        """Have the client of a process take a configuration when it asks the next time.
+
+        Args:
+            pid: The process.
+            text: The configuration.
+            ticket: Names the request, so that it can be cancelled.
+        """
         with self._lock:
-            self._orders[pid] = text
+            self._orders[pid] = (ticket, text)
+
+    def cancel(self, ticket: str = "") -> list[int]:
+        """Forget the orders of a request, or all, and return the processes that had one.
+
+        A client that has taken its order keeps to it.
+        """
+        with self._lock:
+            found = [pid for pid, (named, _) in self._orders.items() if ticket in ("", named)]
+            for pid in found:
+                del self._orders[pid]
+        return sorted(found)
 
     def clients(self) -> list[int]:
         """Return the processes whose clients have asked."""
@@ -146,7 +165,7 @@ class KinetoDaemon(threading.Thread):
                 self._answer(packet, _sender(ancillary), sender)
 
     def stop(self) -> None:
-        """Cease to answer and remove the socket."""
+        """Cease to answer; remove the socket, those of dead clients, and the directory if it is empty."""
         self._closing = True
         with suppress(OSError):
             # Wakes the thread that waits for a datagram.
@@ -154,6 +173,12 @@ class KinetoDaemon(threading.Thread):
         self.join(2 * _BACKLOG_S)
         self._socket.close()
         self._path.unlink(missing_ok=True)
+        with suppress(OSError):
+            # A client removes its socket only where its process ends in order.
+            for path in self._path.parent.glob(f"{_CLIENT}*"):
+                if not _is_served(path):
+                    path.unlink(missing_ok=True)
+            self._path.parent.rmdir()
 
     def _answer(self, packet: bytes, sender_pid: int, address: object) -> None:
         if sender_pid >= 0 and _kind(packet) == b"ctxt":
@@ -165,13 +190,11 @@ class KinetoDaemon(threading.Thread):
             return
         pid = request.pids[0]
         self._seen.add(pid)
-        text = ""
-        if request.wants_activities:
-            with self._lock:
-                text = self._orders.pop(pid, "")
-        if not self._send(encode_reply(text), address) and text:
-            # The client is gone or does not read; the order waits for it to come back.
-            self.order(pid, text)
+        with self._lock:
+            text = self._orders.get(pid, ("", ""))[1] if request.wants_activities else ""
+            if self._send(encode_reply(text), address) and text:
+                # Else the client is gone or does not read: the order waits for it to come back.
+                del self._orders[pid]
 
     def _send(self, packet: bytes, address: object) -> bool:
         if not isinstance(address, str) or not address:
@@ -187,19 +210,21 @@ class KinetoDaemon(threading.Thread):
         try:
             self._socket.bind(os.fspath(self._path))
         except OSError:
-            if self._is_served():
+            if _is_served(self._path):
                 raise
             self._path.unlink(missing_ok=True)
             self._socket.bind(os.fspath(self._path))
         os.chmod(self._path, 0o600)
 
-    def _is_served(self) -> bool:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
-            try:
-                probe.connect(os.fspath(self._path))
-            except OSError:
-                return False
-            return True
+
+def _is_served(path: Path) -> bool:
+    """Tell whether a process has this socket open."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(os.fspath(path))
+        except OSError:
+            return False
+        return True
 
 
 def _sender(ancillary: list[tuple[int, int, bytes]]) -> int:

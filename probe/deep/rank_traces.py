@@ -11,9 +11,11 @@ import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
-from ..compat import UnsupportedError, kineto_iterations
+from ..compat import UnsupportedError
+from ..compat_profiler import kineto_iterations
 from ..control.fields import Choice, Whole, Word
 from ..control.rank_control import RankControl
 from ..control.verbs import Refusal, Verb
@@ -56,8 +58,11 @@ _OVER = (Stage.WRITTEN, Stage.MISSED, Stage.FAILED)
 class _Order:
     name: TraceName
     how: How
+    path: Path | None = None
+    """What the profiler in this process writes; its folder is there."""
     stage: Stage = Stage.PREPARED
     trace: InProcessTrace | None = None
+    error: str = ""
 
 
 def trace_verbs(control: RankControl) -> Iterable[Verb]:
@@ -70,7 +75,8 @@ def trace_verbs(control: RankControl) -> Iterable[Verb]:
         Verb("prepare", "Promise to record some steps in depth.", traces.prepare,
              {**ticket, **steps, **how}),
         Verb("commit", "Record what was promised.", traces.commit, ticket),
-        Verb("disarm", "Record nothing in depth after all.", traces.disarm, ticket),
+        Verb("disarm", "Record nothing in depth after all; without a ticket, whatever it was.",
+             traces.disarm, {"ticket": Word(default="")}),
         Verb("traced", "Tell how far a deep trace is.", traces.traced, ticket),
     )  # fmt: skip
 
@@ -101,7 +107,8 @@ class RankTraces:
                 raise Refusal(f"step {self._control.step} has begun already")
             if how is How.DAEMON and not self._counts.is_on:
                 raise Refusal("Kineto's daemon client is off in this process")
-            self._order = _Order(name, how)
+            path = self._raw_file(name) if how is How.IN_PROCESS else None
+            self._order = _Order(name, how, path)
             self._listen()
         return self._said()
 
@@ -119,12 +126,16 @@ class RankTraces:
         return said
 
     def disarm(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Take the promise back; what is being recorded is thrown away at the next step."""
+        """Take the promise back; what is being recorded is thrown away at the next step.
+
+        An empty ticket means whatever is on its way, also if it is nothing.
+        """
         with self._lock:
-            order = self._own(values["ticket"])
-            if order.stage not in _OVER:
+            order = self._own(values["ticket"]) if values["ticket"] else self._order
+            is_on_its_way = order is not None and order.stage not in _OVER
+            if order is not None and is_on_its_way:
                 order.stage = Stage.MISSED
-            return self._said()
+            return self._said() | {"called_off": is_on_its_way}
 
     def traced(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Tell how far the trace is."""
@@ -146,18 +157,44 @@ class RankTraces:
             "step": self._control.step,
             "stage": None if order is None else order.stage.value,
             "stall_ns": None if trace is None else trace.stall_ns,
-            "error": "" if trace is None else trace.error,
+            "error": (trace.error if trace else "") or (order.error if order else ""),
         }
 
     def _listen(self) -> None:
         if self._remove_listener is None:
-            self._remove_listener = self._control.listeners.add(self._step_begins)
+            self._remove_listener = self._control.listeners.add(self._step_begins, self._hooks_gone)
+
+    def _raw_file(self, name: TraceName) -> Path:
+        """Return where the trace of this rank goes; its folder is made here.
+
+        Not when the steps begin: the training thread would wait for the disk.
+
+        Raises:
+            Refusal: There is no such place.
+        """
+        run_path = self._control.run_path
+        try:
+            folder = run_path and rank_directories(run_path).get(self._control.rank)
+            if folder is None:
+                raise Refusal("this rank has no directory in the run")
+            return raw_file(trace_folder(folder), name, os.getpid())
+        except OSError as error:
+            raise Refusal(f"there is no folder for the trace: {error}") from error
 
     def _step_begins(self, step: int) -> None:
         """Start or stop; on the training thread, between two steps."""
         order = self._order
         if order is None:
             return
+        try:
+            self._advance(order, step)
+        except Exception as error:  # noqa: BLE001 - told to who asked; training goes on
+            order.stage, order.error = Stage.FAILED, f"{type(error).__name__}: {error}"
+        if order.stage in _OVER and self._remove_listener is not None:
+            self._remove_listener()
+            self._remove_listener = None
+
+    def _advance(self, order: _Order, step: int) -> None:
         if order.stage is Stage.PREPARED and step >= order.name.first_step:
             order.stage = Stage.MISSED
         elif order.stage is Stage.COMMITTED and step >= order.name.first_step:
@@ -166,7 +203,20 @@ class RankTraces:
             self._end(order)
         elif order.stage is Stage.MISSED and order.trace is not None:
             order.trace.discard()
-        if order.stage in _OVER and self._remove_listener is not None:
+
+    def _hooks_gone(self) -> None:
+        """Throw away what is being recorded, as no step border comes any more that would end it.
+
+        What Kineto's client was told to record, it ends by itself.
+        """
+        order = self._order
+        if order is None:
+            return
+        if order.stage not in (*_OVER, Stage.WRITING):
+            order.stage = Stage.MISSED
+        if order.trace is not None:
+            order.trace.discard()
+        if self._remove_listener is not None:
             self._remove_listener()
             self._remove_listener = None
 
@@ -175,20 +225,14 @@ class RankTraces:
             order.stage = Stage.MISSED
             return
         order.stage = Stage.RECORDING
-        if order.how is How.DAEMON:
+        if order.path is None:
             return
-        run_path = self._control.run_path
-        folder = None if run_path is None else rank_directories(run_path).get(self._control.rank)
-        if folder is None:
-            order.stage = Stage.FAILED
-            return
-        path = raw_file(trace_folder(folder), order.name, os.getpid())
 
         def written() -> None:
             failed = order.trace is not None and order.trace.error
             order.stage = Stage.FAILED if failed else Stage.WRITTEN
 
-        order.trace = InProcessTrace(path, written)
+        order.trace = InProcessTrace(order.path, written)
         order.trace.start()
 
     def _end(self, order: _Order) -> None:

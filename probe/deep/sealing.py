@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import hashlib
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from ..clock import unix_ns
 from ..schema.deep_trace import (
@@ -26,6 +28,7 @@ _CHUNK_BYTES = 1 << 20
 _LEVEL = 1
 """Nearly as small as the default for JSON, at a third of its time."""
 _TAIL_BYTES = 4096
+_DRAFT = ".draft"
 
 
 class RawTrace(NamedTuple):
@@ -50,13 +53,17 @@ class SealedTrace(NamedTuple):
 def raw_traces(run_path: Path) -> Iterator[RawTrace]:
     """Yield the raw files of all ranks of a run."""
     for rank, parts in part_directories(run_path).items():
-        for part in parts.values():
-            folder = part / FOLDER
-            with suppress(OSError):
-                for path in sorted(folder.iterdir()):
-                    found = raw_name(path)
-                    if found is not None and not path.is_symlink():
-                        yield RawTrace(path, rank, *found)
+        yield from raw_traces_in(rank, parts.values())
+
+
+def raw_traces_in(rank: int, parts: Iterable[Path]) -> Iterator[RawTrace]:
+    """Yield the raw files of a rank in some parts of its recording."""
+    for part in parts:
+        with suppress(OSError):
+            for path in sorted((part / FOLDER).iterdir()):
+                found = raw_name(path)
+                if found is not None and not path.is_symlink():
+                    yield RawTrace(path, rank, *found)
 
 
 def sealed_traces(run_path: Path, ticket: str | None = None) -> Iterator[SealedTrace]:
@@ -90,31 +97,61 @@ def is_complete(path: Path) -> bool:
     return tail.endswith(b"}") and b'"traceName"' in tail
 
 
-def seal(raw: RawTrace) -> SealedTrace | None:
+def seal(raw: RawTrace, given_up: Callable[[], bool] = lambda: False) -> SealedTrace | None:
     """Compress a complete trace, write its description beside it, remove the raw file.
 
-    Two processes may try at the same time: one does it, the other gets None.
+    The raw file stays under its name until the sealed one is there, so a process that is
+    killed while it seals loses nothing. Two may try at the same time: the one that has
+    the lock does it, the other gets None. The lock ends with the process that has it.
+
+    Args:
+        raw: The trace.
+        given_up: Asked now and then whether to leave it as it is.
 
     Raises:
-        OSError: There is no room, or a file cannot be read or written; the raw file stays.
+        OSError: There is no room, a file cannot be read or written, or it was given up; the
+            raw file stays.
     """
-    sealed = sealed_file(raw.path.parent, raw.name, raw.rank)
-    claimed = raw.path.with_suffix(".sealing")
     try:
-        raw.path.rename(claimed)
+        # For writing, because network file systems lock nothing else.
+        source = raw.path.open("r+b")
     except FileNotFoundError:
         return None
-    draft = sealed.with_suffix(".gz.draft")
+    with source:
+        if not _claim(source, raw.path):
+            return None
+        sealed = sealed_file(raw.path.parent, raw.name, raw.rank)
+        for left in sealed.parent.glob(f"{sealed.name}.*{_DRAFT}"):
+            left.unlink(missing_ok=True)  # Of a process that was killed.
+        draft = sealed.with_name(f"{sealed.name}.{os.urandom(4).hex()}{_DRAFT}")
+        try:
+            size_bytes, digest = _compress(source, draft, given_up)
+            write_json(description_file(sealed), _description(raw, size_bytes, digest))
+            draft.rename(sealed)
+        except OSError:
+            with suppress(OSError):
+                draft.unlink(missing_ok=True)
+            raise
+        raw.path.unlink(missing_ok=True)
+    return SealedTrace(sealed, raw.rank, raw.name, size_bytes, digest)
+
+
+def _claim(source: IO[bytes], path: Path) -> bool:
+    """Lock a file for this process; False if another one has it, or had it and is done."""
     try:
-        draft.unlink(missing_ok=True)
-        size_bytes, digest = _compress(claimed, draft)
-        draft.rename(sealed)
+        fcntl.flock(source, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
     except OSError:
-        with suppress(OSError):
-            draft.unlink(missing_ok=True)
-        claimed.rename(raw.path)
-        raise
-    description = {
+        pass  # No locks here: two that seal at once do it twice, and the last one counts.
+    try:
+        return os.path.samestat(os.fstat(source.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _description(raw: RawTrace, size_bytes: int, digest: str) -> dict[str, Any]:
+    return {
         "rank": raw.rank,
         "pid": raw.pid,
         "ticket": raw.name.ticket,
@@ -124,20 +161,18 @@ def seal(raw: RawTrace) -> SealedTrace | None:
         "sha256": digest,
         "sealed_unix_ns": unix_ns(),
     }
-    write_json(description_file(sealed), description)
-    claimed.unlink()
-    return SealedTrace(sealed, raw.rank, raw.name, size_bytes, digest)
 
 
-def _compress(source: Path, target: Path) -> tuple[int, str]:
+def _compress(source: IO[bytes], target: Path, given_up: Callable[[], bool]) -> tuple[int, str]:
     """Return size in bytes and SHA-256 of the compressed file."""
     digest, size_bytes = hashlib.sha256(), 0
     compressor = zlib.compressobj(_LEVEL, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
     out = create_file(target)
     try:
-        with source.open("rb") as file:
-            while chunk := file.read(_CHUNK_BYTES):
-                size_bytes += _put(out, compressor.compress(chunk), digest)
+        while chunk := source.read(_CHUNK_BYTES):
+            size_bytes += _put(out, compressor.compress(chunk), digest)
+            if given_up():
+                raise InterruptedError(errno.EINTR, "given up", os.fspath(target))
         size_bytes += _put(out, compressor.flush(), digest)
         os.fsync(out)
     finally:

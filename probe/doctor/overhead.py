@@ -1,12 +1,19 @@
-"""``meshscope doctor --overhead``: one job that compares itself with and without the probe."""
+"""``meshscope doctor --overhead``: one job that compares itself with and without the probe.
+
+In windows without it every hook is out that steps can do without. What stays is measured
+apart and added, so that the result is what a user pays against a job without the probe: the
+call that sees where steps end, and the counter of steps that Kineto's client puts beside it.
+"""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +21,11 @@ import numpy as np
 import pandas as pd
 
 from ..comparison import is_watched
+from ..cost import COST_OVER_SEEN
+from ..deep.kineto_fabric import DAEMON_VARIABLE, DIRECTORY_VARIABLE
 from ..launch import run
-from ..schema.errors import ConfigError
-from ..schema.manifest import rank_directories
+from ..schema.errors import ConfigError, MeshscopeError
+from ..schema.manifest import MANIFEST_NAME, host_directories, rank_directories, read_json
 from ..schema.rundir import RunCapture, read_run
 from .statistics import LEAST_PAIRS, Effect, paired_effect
 
@@ -35,6 +44,19 @@ print(rss() - before)
 recorder.close()
 """
 
+_KINETO_COUNTER = """
+import time, torch.profiler
+from torch.optim import optimizer
+hooks = list(optimizer._global_optimizer_post_hooks.values())
+def mean_ns(steps=1000):
+    start_ns = time.thread_time_ns()
+    for _ in range(steps):
+        for hook in hooks:
+            hook(None, (), {})
+    return (time.thread_time_ns() - start_ns) // steps
+print(min(mean_ns() for _ in range(5)))
+"""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overhead:
@@ -45,6 +67,15 @@ class Overhead:
     ranks: int
     window_steps: int
     effect: Effect
+    """What a step costs more than without any probe; what stays in windows without it is added."""
+    left_ns: dict[str, int | None]
+    """That, of a step, by what it is; None for what is not known, and then not added."""
+    left_frac: float
+    """The same together, as a share of the step."""
+    threads_frac: float | None
+    """Share of a core that the probe's own threads of a rank take, in both kinds of windows."""
+    agent_frac: float | None
+    """Share of a core that the agent of a node takes, in both kinds of windows."""
     load: tuple[float, float]
     """Load average of this machine before and after."""
     cpus: int
@@ -54,8 +85,6 @@ class Overhead:
     """Mean time of a call by kind, the largest of all ranks, by the hooks' own measure."""
     communication_per_step: float
     """Communication calls of a rank."""
-    hop_frac: float
-    """Share of the step that the bypass itself takes, which both kinds of windows have."""
     rss_bytes: int | None
     """Memory of a recorder with a full ring in a process of its own."""
 
@@ -79,16 +108,26 @@ def measure_overhead(
     before = os.getloadavg()[0]
     known = {path.name for path in runs_dir.iterdir()} if runs_dir.is_dir() else set()
     variables = {"MESHSCOPE_COMPARE_WINDOW_STEPS": str(window_steps), **_VARIABLES}
-    code = run(command, runs_dir, environment={**os.environ, **variables})
+    # With the agent and Kineto's client, as `meshscope run` starts a job.
+    code = run(command, runs_dir, environment={**os.environ, **variables}, agent_options=())
     new = [path for path in runs_dir.iterdir() if path.name not in known]
     if code or len(new) != 1:
         return None, code
     load = (before, os.getloadavg()[0])
-    return overhead_of(read_run(new[0]), window_steps, load, rss_bytes=_recorder_rss()), 0
+    capture = read_run(new[0])
+    found = overhead_of(
+        capture, window_steps, load, rss_bytes=_recorder_rss(), kineto_ns=_kineto_ns()
+    )
+    return found, 0
 
 
 def overhead_of(
-    capture: RunCapture, window_steps: int, load: tuple[float, float], *, rss_bytes: int | None
+    capture: RunCapture,
+    window_steps: int,
+    load: tuple[float, float],
+    *,
+    rss_bytes: int | None,
+    kineto_ns: int | None,
 ) -> Overhead:
     """Return what the windows of a comparison tell.
 
@@ -97,6 +136,7 @@ def overhead_of(
         window_steps: Steps of its windows.
         load: Load average before and after.
         rss_bytes: Memory of a recorder.
+        kineto_ns: What the counter of Kineto's client takes of a step; None if it is not known.
 
     Raises:
         ConfigError: It has too few pairs of whole windows.
@@ -114,18 +154,31 @@ def overhead_of(
     step_ns = float(windows["without"].median())
     costs = [_annotation(manifest, "cost") for manifest in capture.rank_manifests.values()]
     calls = _communication_per_step(capture, window_steps)
-    hop_ns = max((int(cost.get("hop_ns") or 0) for cost in costs), default=0)
+    borders = [cost["bare_border_ns"] for cost in costs if cost.get("bare_border_ns")]
+    left_ns = {
+        "border of the step": int(max(borders)) if borders else None,
+        "step counter of Kineto's client": kineto_ns,
+    }
+    left_frac = sum(taken or 0 for taken in left_ns.values()) / step_ns
     return Overhead(
         run=str(capture.path),
         ranks=len(rank_directories(capture.path)),
         window_steps=window_steps,
-        effect=effect,
+        effect=replace(
+            effect,
+            median_frac=effect.median_frac + left_frac,
+            low_frac=effect.low_frac + left_frac,
+            high_frac=effect.high_frac + left_frac,
+        ),
+        left_ns=left_ns,
+        left_frac=left_frac,
+        threads_frac=_threads_frac(capture),
+        agent_frac=_agent_frac(capture.path),
         load=load,
         cpus=os.cpu_count() or 0,
         step_time_ns=step_ns,
         per_call_ns=_largest([cost.get("per_call_ns") or {} for cost in costs]),
         communication_per_step=calls,
-        hop_frac=calls * hop_ns / step_ns,
         rss_bytes=rss_bytes,
     )
 
@@ -178,10 +231,51 @@ def _largest(parts: Sequence[Mapping[str, int | None]]) -> dict[str, int]:
     return found
 
 
-def _recorder_rss() -> int | None:
-    import tempfile
+def _threads_frac(capture: RunCapture) -> float | None:
+    """Return the largest share of a core that the threads of a rank took while it recorded."""
+    found = []
+    for manifest in capture.rank_manifests.values():
+        cpu_ns = _annotation(manifest, "cost").get("threads_cpu_ns")
+        stretches = (manifest.get("annotations") or {}).get("recording") or []
+        dur_ns = sum(int(stretch.get("dur_ns") or 0) for stretch in stretches)
+        if isinstance(cpu_ns, int) and dur_ns:
+            found.append(cpu_ns / dur_ns)
+    return max(found, default=None)
 
+
+def _agent_frac(run_path: Path) -> float | None:
+    """Return the largest share of a core that an agent of the run took, from its start to its end."""
+    found = []
+    for directory in host_directories(run_path).values():
+        with suppress(MeshscopeError):
+            said = read_json(directory / MANIFEST_NAME)
+            if said.get("cpu_s") is not None and said.get("alive_s"):
+                found.append(said["cpu_s"] / said["alive_s"])
+    return max(found, default=None)
+
+
+def _recorder_rss() -> int | None:
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-c", _FULL_RING, folder]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return int(done.stdout) if done.returncode == 0 else None
+        return _whole_from(_FULL_RING, {}, folder)
+
+
+def _kineto_ns() -> int | None:
+    """Return what torch adds to a step for Kineto's client; 0 where the job has that by itself."""
+    if DAEMON_VARIABLE in os.environ:
+        return 0
+    with tempfile.TemporaryDirectory() as folder:
+        taken = _whole_from(_KINETO_COUNTER, {DAEMON_VARIABLE: "1", DIRECTORY_VARIABLE: folder})
+    return None if taken is None else COST_OVER_SEEN * taken
+
+
+def _whole_from(code: str, variables: Mapping[str, str], *arguments: str) -> int | None:
+    """Return the number that a Python of its own prints; None where it fails."""
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    printed = done.stdout.split()
+    return int(printed[-1]) if done.returncode == 0 and printed else None

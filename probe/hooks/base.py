@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from functools import wraps
+from threading import get_ident
 from typing import Any, NamedTuple, Protocol
 from weakref import WeakSet
 
@@ -23,6 +24,9 @@ from ..schema.records import LEVEL_CODES, NO_WORD, SPAN_CODES
 from ..schema.terms import CaptureLevel, SpanKind
 
 _NO_SPANS = LEVEL_CODES[CaptureLevel.STEPS]
+_FORGOTTEN_NS = 60_000_000_000
+"""After so long without an error of a source its earlier ones no longer count: what fails that
+seldom costs nothing, what fails at each step fails oftener unless a step takes a minute."""
 
 
 class Hook(Protocol):
@@ -108,21 +112,29 @@ class Source:
             level; wrappers then only call on to what they wrap.
     """
 
-    __slots__ = ("__weakref__", "_errors", "capture", "name", "on")
+    __slots__ = ("__weakref__", "_errors", "_failed_ns", "_told", "capture", "name", "on")
 
     def __init__(self, name: str, capture: Capture) -> None:
         self.name = name
         self.capture = capture
         self.on = True
         self._errors = 0
+        self._failed_ns = 0
+        self._told = 0
 
     def failed(self, error: BaseException) -> None:
-        """Count an error of the probe; switch this source off when there are many."""
+        """Count an error of the probe; switch this source off when there are many of late."""
         try:
+            time_ns, most = now_ns(), self.capture.config.max_source_errors
+            if time_ns - self._failed_ns > _FORGOTTEN_NS:
+                self._errors = 0
             self._errors += 1
+            self._failed_ns = time_ns
             kind = type(error).__name__
-            self.capture.tell_once(f"{self.name}: {kind}: {error} (counted; training goes on)")
-            if self._errors >= self.capture.config.max_source_errors:
+            if self._told < most:
+                self._told += 1
+                self.capture.tell_once(f"{self.name}: {kind}: {error} (counted; training goes on)")
+            if self._errors >= most:
                 self.on = False
                 self.capture.tell_once(f"{self.name}: off after {self._errors} errors")
                 self.capture.recorder.annotate(f"{self.name}.off", f"{kind}: {error}")
@@ -169,11 +181,17 @@ class Place(NamedTuple):
     microbatch: int = -1
 
 
+_MOST_THREADS = 64
 _BACKWARD_KINDS = (SpanKind.BACKWARD, SpanKind.BACKWARD_INPUT, SpanKind.BACKWARD_WEIGHT)
 
 
 class Activity:
-    """What the training thread is computing now, so that nested calls are told apart.
+    """What the training is computing now, so that nested calls are told apart.
+
+    One for all threads, as autograd recomputes in threads of its own. A program may also
+    have threads that run modules for something else, such as the transforms of a prefetch:
+    what they do is not the training's (``trains_here``), and a span that ends after one that
+    it began in does not bring that back.
 
     Attributes:
         place: The compute span in progress, None between spans.
@@ -183,10 +201,12 @@ class Activity:
         stages: Pipeline stages that ran on this rank.
     """
 
-    __slots__ = ("listen", "microbatch", "place", "stages")
+    __slots__ = ("_over", "_threads", "listen", "microbatch", "place", "stages")
 
     def __init__(self) -> None:
         self.place: Place | None = None
+        self._over: dict[int, tuple[Place, Place | None]] = {}
+        self._threads: frozenset[int] = frozenset()
         self.listen = True
         self.microbatch = 0
         self.stages: set[int] = set()
@@ -197,6 +217,31 @@ class Activity:
         self.place = place
         self.listen = place is None or place.kind in _BACKWARD_KINDS
         return before
+
+    def leave(self, place: Place, before: Place | None) -> None:
+        """End a span that ``enter`` began, where ``before`` was in progress.
+
+        With one thread spans end in the reverse order of their begins. If a span of another
+        thread began inside this one and goes on, that one finds here what to go back to.
+        """
+        if self.place is not place:
+            self._over[id(place)] = (place, before)
+            return
+        while before is not None and (ended := self._over.pop(id(before), None)) is not None:
+            before = ended[1]
+        self.enter(before)
+
+    def trains_here(self) -> bool:
+        """Tell whether this thread may compute forwards: it runs backwards, or none did so far."""
+        return not self._threads or get_ident() in self._threads
+
+    def backward_begins(self) -> None:
+        """Note that this thread trains."""
+        own = get_ident()
+        if own not in self._threads:
+            # Thread after thread, each with a step of its own, must not gather here.
+            known = self._threads if len(self._threads) < _MOST_THREADS else frozenset()
+            self._threads = known | {own}
 
     def stage_of_rank(self) -> int:
         """Return the stage of this rank, -1 when it has none or several."""
@@ -221,7 +266,7 @@ def compute_span(
         event_id = source.record_span(place, start_ns, start_cpu_ns, entered_ns)
         if device is not None:
             device.end(begin, event_id)
-        activity.enter(before)
+        activity.leave(place, before)
 
 
 class Patches:

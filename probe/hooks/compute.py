@@ -8,6 +8,10 @@ test and one Python frame; torch's global module hooks would push every module
 of the model onto the slow call path. Losses that are plain functions and ops
 between modules are not seen. Gradient clipping is recorded where the training
 code calls it through its module.
+
+Threads that run modules for something else (transforms of a prefetch) are left out: once a
+thread has run a backward, forwards are those of threads that do, and a recomputation is
+what autograd itself calls.
 """
 
 from __future__ import annotations
@@ -15,9 +19,10 @@ from __future__ import annotations
 from functools import wraps
 from typing import Any
 
-from ..compat import is_compiling
+from ..compat import is_compiling, is_in_autograd, wrapper_frame_ns
 from ..schema.terms import SpanKind
-from .base import Capture, Patches, Place, compute_span
+from .base import Activity, Capture, Patches, Place, Source, compute_span
+from .module_calls import ModuleCalls
 
 
 class ComputeHook:
@@ -26,6 +31,8 @@ class ComputeHook:
     def __init__(self, capture: Capture) -> None:
         self.source = capture.source("compute")
         self._activity = capture.activity
+        self._meter = capture.meter
+        self._calls = ModuleCalls(capture.meter)
         self._patches = Patches(self.source)
 
     def install(self) -> None:
@@ -34,6 +41,8 @@ class ComputeHook:
         from torch.nn.utils import clip_grad
 
         self._activity.enter(self._activity.place)
+        if not self._meter.frame_ns:
+            self._meter.frame_ns = _frame_ns(self.source, self._calls)
         self._patches.replace(torch.nn.Module, "__call__", self._wrap_module_call)
         self._patches.replace(torch.autograd, "backward", self._wrap_backward)
         for module in (torch.nn.utils, clip_grad):
@@ -46,27 +55,17 @@ class ComputeHook:
         self._patches.restore()
 
     def _wrap_module_call(self, original: Any) -> Any:
-        source, activity, compiling = self.source, self._activity, is_compiling()
-
-        def module_call(module: Any, /, *args: Any, **kwargs: Any) -> Any:
-            # The tracer of torch.compile must see the original only.
-            if not activity.listen or compiling() or not source.on:
-                return original(module, *args, **kwargs)
-            around = activity.place
-            if around is None:
-                place = Place(SpanKind.FORWARD, microbatch=activity.microbatch)
-            else:
-                place = around._replace(kind=SpanKind.RECOMPUTE)
-            return compute_span(source, place, original, (module, *args), kwargs)
-
-        return wraps(original)(module_call)
+        return _module_call(original, self.source, self._activity, self._calls)
 
     def _wrap_backward(self, original: Any) -> Any:
         source, activity, compiling = self.source, self._activity, is_compiling()
 
         @wraps(original)
         def backward(*args: Any, **kwargs: Any) -> Any:
-            if activity.place is not None or compiling() or not source.on:
+            if compiling() or not source.on:
+                return original(*args, **kwargs)
+            activity.backward_begins()
+            if activity.place is not None:
                 return original(*args, **kwargs)
             place = Place(SpanKind.BACKWARD, microbatch=activity.microbatch)
             try:
@@ -86,3 +85,31 @@ class ComputeHook:
             return compute_span(source, Place(SpanKind.GRAD_CLIP), original, args, kwargs)
 
         return clip_grad_norm_
+
+
+def _module_call(original: Any, source: Source, activity: Activity, calls: ModuleCalls) -> Any:
+    """Return what is called in place of ``Module.__call__``."""
+    compiling, in_autograd = is_compiling(), is_in_autograd()
+
+    def module_call(module: Any, /, *args: Any, **kwargs: Any) -> Any:
+        # The tracer of torch.compile must see the original only.
+        if not activity.listen or compiling() or not source.on:
+            return original(module, *args, **kwargs)
+        around = activity.place
+        if around is None and activity.trains_here():
+            place = Place(SpanKind.FORWARD, microbatch=activity.microbatch)
+        elif around is not None and in_autograd():
+            place = around._replace(kind=SpanKind.RECOMPUTE)
+        else:
+            return original(module, *args, **kwargs)
+        calls.note(module)
+        return compute_span(source, place, original, (module, *args), kwargs)
+
+    return wraps(original)(module_call)
+
+
+def _frame_ns(source: Source, calls: ModuleCalls) -> int:
+    """Return what the wrapper takes where there is nothing to record."""
+    inside = Activity()
+    inside.listen = False
+    return wrapper_frame_ns(lambda original: _module_call(original, source, inside, calls), None)

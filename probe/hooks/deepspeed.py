@@ -106,20 +106,27 @@ class DeepSpeedHook:
 
     def _wrap_pass(self, original: Any, kind: SpanKind) -> Any:
         """Record a pass; the passes of one kind come in the order of their microbatches."""
-        source, activity, passes = self.source, self._capture.activity, self._passes
+        source = self.source
 
         @wraps(original)
         def execute(engine: Any, *args: Any, **kwargs: Any) -> Any:
-            if not source.on:
+            place = self._place(engine, kind) if source.on else None
+            if place is None:
                 return original(engine, *args, **kwargs)
-            microbatch = passes.get(kind, 0)
-            passes[kind] = microbatch + 1
-            stage = int(engine.stage_id)
-            activity.stages.add(stage)
-            place = Place(kind, stage, 0, microbatch)
             return compute_span(source, place, original, (engine, *args), kwargs)
 
         return execute
+
+    def _place(self, engine: Any, kind: SpanKind) -> Place | None:
+        try:
+            microbatch = self._passes.get(kind, 0)
+            self._passes[kind] = microbatch + 1
+            stage = int(engine.stage_id)
+            self._capture.activity.stages.add(stage)
+            return Place(kind, stage, 0, microbatch)
+        except Exception as error:  # noqa: BLE001 - counted; training goes on
+            self.source.failed(error)
+            return None
 
     def _end_step(self, _engine: Any) -> None:
         self._steps.end_step(None, Boundary.FRAMEWORK)

@@ -159,7 +159,7 @@ class DeviceTimes:
                 return
             self._move_anchor(self._events)
             if self._anchor is not None:
-                for pairs in self._pending.values():
+                for pairs in list(self._pending.values()):
                     self._take(pairs, self._events, self._anchor)
         except Exception as error:  # noqa: BLE001 - counted; training goes on
             self.source.failed(error)

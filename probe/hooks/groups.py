@@ -96,8 +96,8 @@ class Group:
         not: ranks that cease and resume at the same steps agree on their numbers.
         """
         self.seq = max(self.seq, before.seq)
-        for key, channel in before._channels.items():
-            self._channels.setdefault(key, Channel()).seq = channel.seq
+        for key in list(before._channels):
+            self._channels.setdefault(key, Channel()).seq = before._channels[key].seq
 
     def global_rank(self, group_rank: int) -> int:
         """Return the global rank of a member, -1 when the members are not known."""

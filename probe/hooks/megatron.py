@@ -109,12 +109,13 @@ class MegatronHook:
 
         @wraps(original)
         def run(*args: Any, **kwargs: Any) -> Any:
-            microbatches = int(kwargs.get("num_microbatches") or 0)
-            if self.source.on and microbatches not in told and not kwargs.get("forward_only"):
+            if self.source.on and not kwargs.get("forward_only"):
                 try:
-                    told.add(microbatches)
-                    named = {} if schedule is None else {"schedule": schedule.value}
-                    self._facts.learn({"microbatches": microbatches, **named})
+                    microbatches = int(kwargs.get("num_microbatches") or 0)
+                    if microbatches not in told:
+                        told.add(microbatches)
+                        named = {} if schedule is None else {"schedule": schedule.value}
+                        self._facts.learn({"microbatches": microbatches, **named})
                 except Exception as error:  # noqa: BLE001 - counted; training goes on
                     self.source.failed(error)
             return original(*args, **kwargs)
@@ -130,25 +131,20 @@ class MegatronHook:
             if place is None:
                 return original(*args, **kwargs)
             result = compute_span(source, place, original, args, kwargs)
-            if len(self._forwards) >= _MOST_PASSES:
-                self._forwards.clear()
-            output = _first(result[0] if isinstance(result, tuple) else result)
-            self._forwards[id(output)] = place
+            self._remember(result, place)
             return result
 
         return forward_step
 
     def _wrap_backward(self, original: Any) -> Any:
         """Record a backward at the place of the forward whose output it is given."""
-        source, forwards = self.source, self._forwards
+        source = self.source
 
         @wraps(original)
         def backward_step(*args: Any, **kwargs: Any) -> Any:
-            if not source.on:
+            place = self._place_of_forward(args, kwargs) if source.on else None
+            if place is None:
                 return original(*args, **kwargs)
-            output = kwargs.get("output_tensor", args[1] if len(args) > 1 else None)
-            place = forwards.pop(id(_first(output)), Place(SpanKind.FORWARD))
-            place = place._replace(kind=SpanKind.BACKWARD)
             return compute_span(source, place, original, args, kwargs)
 
         return backward_step
@@ -173,6 +169,25 @@ class MegatronHook:
                     self.source.failed(error)
 
         return step
+
+    def _remember(self, result: Any, place: Place) -> None:
+        """Note where the output of a forward was computed, for its backward."""
+        try:
+            if len(self._forwards) >= _MOST_PASSES:
+                self._forwards.clear()
+            output = _first(result[0] if isinstance(result, tuple) else result)
+            self._forwards[id(output)] = place
+        except Exception as error:  # noqa: BLE001 - counted; training goes on
+            self.source.failed(error)
+
+    def _place_of_forward(self, args: Any, kwargs: dict[str, Any]) -> Place | None:
+        try:
+            output = kwargs.get("output_tensor", args[1] if len(args) > 1 else None)
+            place = self._forwards.pop(id(_first(output)), Place(SpanKind.FORWARD))
+            return place._replace(kind=SpanKind.BACKWARD)
+        except Exception as error:  # noqa: BLE001 - counted; training goes on
+            self.source.failed(error)
+            return None
 
     def _place(self, kwargs: dict[str, Any]) -> Place | None:
         try:

@@ -16,6 +16,7 @@ from ..imports import ImportWatch
 from ..run_facts import RunFacts
 from ..schema.terms import Direction, ScheduleKind, SpanKind
 from .base import Capture, Patches, Place, compute_span
+from .module_calls import ModuleCalls
 from .tags import MessageTags
 
 _STAGE_MODULE = "torch.distributed.pipelining.stage"
@@ -81,13 +82,15 @@ class PipelineHook:
         self._patches.replace(multi, "step", self._wrap_step)
 
     def _wrap_method(self, original: Any) -> Any:
-        source, name = self.source, original.__name__
+        source, calls, name = self.source, ModuleCalls(self._capture.meter), original.__name__
 
         @wraps(original)
         def method(stage: Any, *args: Any, **kwargs: Any) -> Any:
             place = self._place(name, stage, args, kwargs) if source.on else None
             if place is None:
                 return original(stage, *args, **kwargs)
+            if place.kind is SpanKind.FORWARD:
+                calls.note(getattr(stage, "submod", None))
             return compute_span(source, place, original, (stage, *args), kwargs)
 
         return method
@@ -98,14 +101,21 @@ class PipelineHook:
 
         @wraps(original)
         def loss(schedule: Any, stage: Any, *args: Any, **kwargs: Any) -> Any:
-            place = None
-            if source.on and stage.is_last and schedule._loss_fn is not None:
-                place = self._place("loss", stage, args[2:], kwargs)
+            place = self._loss_place(schedule, stage, args, kwargs) if source.on else None
             if place is None:
                 return original(schedule, stage, *args, **kwargs)
             return compute_span(source, place, original, (schedule, stage, *args), kwargs)
 
         return loss
+
+    def _loss_place(self, schedule: Any, stage: Any, args: Any, kwargs: Any) -> Place | None:
+        try:
+            if not stage.is_last or schedule._loss_fn is None:
+                return None
+        except Exception as error:  # noqa: BLE001 - counted; training goes on
+            self.source.failed(error)
+            return None
+        return self._place("loss", stage, args[2:], kwargs)
 
     def _place(self, method: str, stage: Any, args: Any, kwargs: Any) -> Place | None:
         try:

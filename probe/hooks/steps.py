@@ -32,7 +32,11 @@ class Boundary(IntEnum):
 
 
 class StepHook:
-    """Ends steps, and tells the other hooks about it."""
+    """Ends steps, and tells the other hooks about it.
+
+    Attributes:
+        is_bare: Only that, with no span and no memory: what a comparison cannot do without.
+    """
 
     def __init__(
         self,
@@ -41,6 +45,7 @@ class StepHook:
         at_end: Sequence[Callable[[], None]],
     ) -> None:
         self.source = capture.source("steps")
+        self.is_bare = False
         self._capture = capture
         self._memory = memory
         self._at_end = at_end
@@ -101,23 +106,30 @@ class StepHook:
 
         One that raised left its mark behind; it is recognised by coming again.
         """
-        if not self.source.on:
+        if self.is_bare or not self.source.on:
             return
         try:
             if self._running is not None and self._running[0] is not optimizer:
                 return
+            entered_ns = thread_cpu_ns()
             self._capture.open()
-            if self._memory is not None:
-                self._memory.sample(MemoryPhase.AFTER_BACKWARD)
+            self._sample(MemoryPhase.AFTER_BACKWARD)
             device = self._capture.device_times
             begin = None if device is None else device.begin()
-            self._running = (optimizer, now_ns(), thread_cpu_ns(), begin)
+            start_cpu_ns = thread_cpu_ns()
+            self._capture.meter.add_border(start_cpu_ns - entered_ns)
+            self._running = (optimizer, now_ns(), start_cpu_ns, begin)
         except Exception as error:  # noqa: BLE001 - counted; training goes on
             self.source.failed(error)
 
     def _after(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         """Record the span; end the step if this optimizer leads."""
-        if not self.source.on or self._running is None or self._running[0] is not optimizer:
+        if not self.source.on:
+            return
+        if self.is_bare:
+            self._after_bare(optimizer)
+            return
+        if self._running is None or self._running[0] is not optimizer:
             return
         try:
             _, start_ns, start_cpu_ns, begin = self._running
@@ -125,21 +137,31 @@ class StepHook:
             event_id = self.source.record_span(_OPTIMIZER, start_ns, start_cpu_ns)
             if self._capture.device_times is not None:
                 self._capture.device_times.end(begin, event_id)
-            leader = None if self._leader is None else self._leader()
-            if leader is None:
-                self._leader = weakref.ref(optimizer)
-                leader = optimizer
-            if leader is optimizer and self._believed is Boundary.OPTIMIZER:
-                self._end(None)
+            self._end_if_led_by(optimizer)
         except Exception as error:  # noqa: BLE001 - counted; training goes on
             self.source.failed(error)
 
+    def _after_bare(self, optimizer: Any) -> None:
+        self._running = None
+        try:
+            self._end_if_led_by(optimizer)
+        except Exception as error:  # noqa: BLE001 - counted; training goes on
+            self.source.failed(error)
+
+    def _end_if_led_by(self, optimizer: Any) -> None:
+        leader = None if self._leader is None else self._leader()
+        if leader is None:
+            self._leader = weakref.ref(optimizer)
+            leader = optimizer
+        if leader is optimizer and self._believed is Boundary.OPTIMIZER:
+            self._end(None)
+
     def _end(self, tokens: int | None) -> None:
         capture = self._capture
-        entered_ns = now_ns()
+        entered_ns = thread_cpu_ns()
         capture.open()
-        if self._memory is not None:
-            self._memory.sample(MemoryPhase.AFTER_OPTIMIZER)
+        was_bare = self.is_bare
+        self._sample(MemoryPhase.AFTER_OPTIMIZER)
         end_ns = now_ns()
         recorder = capture.recorder
         recorder.record_step(
@@ -153,7 +175,16 @@ class StepHook:
         recorder.step += 1
         capture.activity.microbatch = 0
         for act in self._at_end:
-            act()
-        if self._memory is not None:
-            self._memory.sample(MemoryPhase.STEP_START)
-        capture.meter.add_border(now_ns() - entered_ns)
+            try:
+                act()
+            except Exception as error:  # noqa: BLE001 - counted; the others still act
+                self.source.failed(error)
+        self._sample(MemoryPhase.STEP_START)
+        taken_ns = thread_cpu_ns() - entered_ns
+        capture.meter.add_border(taken_ns)
+        if was_bare and self.is_bare:
+            capture.meter.add_bare_border(taken_ns)
+
+    def _sample(self, phase: MemoryPhase) -> None:
+        if self._memory is not None and not self.is_bare:
+            self._memory.sample(phase)

@@ -35,10 +35,11 @@ and what to call at the end. A plain tuple, because one is made for each call.""
 
 
 class PendingWorks:
-    """Operations whose end is still looked for, oldest first.
+    """Operations whose end is still looked for, oldest first; any thread may issue and wait.
 
     Attributes:
         by_work: They by the identity of their handle.
+        met: Is told of each class of handles once.
     """
 
     def __init__(self, capture: Capture) -> None:
@@ -48,6 +49,8 @@ class PendingWorks:
         self.by_work: dict[int, _Pending] = {}
         self._by_address: dict[int, int] = {}
         self._held_bytes = 0
+        self._kinds: set[type] = set()
+        self.met: Callable[[type], None] = lambda _: None
 
     def __len__(self) -> int:
         """Return how many handles are held."""
@@ -70,6 +73,9 @@ class PendingWorks:
             outputs: Tensors whose wait is the end too.
             at_end: Called with the handle when the end was seen.
         """
+        if type(work) not in self._kinds:
+            self._kinds.add(type(work))
+            self.met(type(work))
         key = id(work)
         addresses = tuple([tensor.data_ptr() for tensor in outputs])
         step = self._capture.recorder.step
@@ -78,7 +84,10 @@ class PendingWorks:
             self._by_address[address] = key
         self._held_bytes += size_bytes
         while self._held_bytes > self._most_bytes or len(self.by_work) > self._most:
-            self._give_up(next(iter(self.by_work)))
+            oldest = self._oldest()
+            if oldest is None:
+                break
+            self._give_up(oldest)
 
     def take(self, work: Any) -> _Pending | None:
         """Return the operation of a handle and forget it; None for an unknown one."""
@@ -98,8 +107,11 @@ class PendingWorks:
     def step_ended(self) -> None:
         """Give up what was issued before the step that has just ended."""
         oldest = self._capture.recorder.step - 1
-        for key in [key for key, pending in self.by_work.items() if pending[4] < oldest]:
-            self._give_up(key)
+        # A list of the keys is made in one go, whatever other threads add meanwhile.
+        for key in list(self.by_work):
+            pending = self.by_work.get(key)
+            if pending is not None and pending[4] < oldest:
+                self._give_up(key)
 
     def clear(self) -> None:
         """Give up everything."""
@@ -108,6 +120,13 @@ class PendingWorks:
         self.by_work.clear()
         self._by_address.clear()
         self._held_bytes = 0
+
+    def _oldest(self) -> int | None:
+        """Return the oldest; None if there is none, or another thread changes them right now."""
+        try:
+            return next(iter(self.by_work), None)
+        except RuntimeError:
+            return None
 
     def _give_up(self, key: int) -> None:
         if self._forget(key) is not None:
@@ -118,9 +137,10 @@ class PendingWorks:
         if pending is None:
             return None
         self._held_bytes -= pending[2]
+        by_address = self._by_address
         for address in pending[3]:
-            if self._by_address.get(address) == key:
-                del self._by_address[address]
+            if by_address.get(address) == key:
+                by_address.pop(address, None)
         return pending
 
 
@@ -133,6 +153,7 @@ class WaitHook:
         self._pending = pending
         self._access = access
         self._patches = Patches(self.source)
+        self._watched: set[type] = set()
         self._library: Any = None
 
     def install(self) -> None:
@@ -143,8 +164,9 @@ class WaitHook:
         """
         base = work_class()
         for handle in (base, *base.__subclasses__()):
-            if "wait" in vars(handle):
-                self._patches.replace(handle, "wait", self._wrap_wait)
+            self._watch(handle)
+        # A class of handles may be made later, as by code that stages or delays operations.
+        self._pending.met = self._watch
         if "wait_tensor" in self._access.operators(_NAMESPACE):
             self._library = self._access.library(_NAMESPACE)
             self._library.impl(
@@ -154,11 +176,19 @@ class WaitHook:
     def remove(self) -> None:
         """Restore both waits and let go of all handles."""
         self.source.on = False
+        self._pending.met = lambda _: None
         if self._library is not None:
             self._library._destroy()
             self._library = None
         self._patches.restore()
+        self._watched.clear()
         self._pending.clear()
+
+    def _watch(self, handle: type) -> None:
+        """Time the waits of a class of handles, if they are its own."""
+        if "wait" in vars(handle) and handle not in self._watched:
+            self._watched.add(handle)
+            self._patches.replace(handle, "wait", self._wrap_wait)
 
     def _wrap_wait(self, original: Any) -> Any:
         source, take, completed = self.source, self._pending.take, self._completed

@@ -4,6 +4,7 @@
 
     MeshscopeError                 every error says what, where and the remedy
     ├── ConfigError                a setting or argument is wrong
+    │   └── RunExistsError         a new run was to bear the name of one that is there
     ├── RunDirectoryError          a path is not a readable run directory
     │   ├── FormatVersionError     it was written by a format we do not know
     │   └── SegmentError           a file inside it is damaged beyond use
@@ -38,6 +39,10 @@ class MeshscopeError(Exception):
 
 class ConfigError(MeshscopeError):
     """A setting or a command line argument is wrong."""
+
+
+class RunExistsError(ConfigError):
+    """A new run was to bear the name of one that is there."""
 
 
 class RunDirectoryError(MeshscopeError):

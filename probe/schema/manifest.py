@@ -62,13 +62,20 @@ def rank_directory(run_path: Path, rank: int, part: int = 1) -> Path:
     return run_path / (f"rank{rank:05d}" if part == 1 else f"rank{rank:05d}.{part}")
 
 
+def rank_of_name(name: str) -> tuple[int, int] | None:
+    """Return rank and part that a directory of a run has by its name, None for another one."""
+    match = _RANK_DIRECTORY.fullmatch(name)
+    return None if match is None else (int(match[1]), int(match[2] or 1))
+
+
 def part_directories(run_path: Path) -> dict[int, dict[int, Path]]:
     """Return the existing parts of each rank by number, in order of rank and number."""
     found: dict[int, dict[int, Path]] = {}
-    for path in run_path.iterdir():
-        match = _RANK_DIRECTORY.fullmatch(path.name)
-        if match and path.is_dir():
-            found.setdefault(int(match[1]), {})[int(match[2] or 1)] = path
+    with os.scandir(run_path) as entries:
+        for entry in entries:
+            named = rank_of_name(entry.name)
+            if named is not None and entry.is_dir():
+                found.setdefault(named[0], {})[named[1]] = run_path / entry.name
     return {rank: dict(sorted(parts.items())) for rank, parts in sorted(found.items())}
 
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .errors import ConfigError, RunDirectoryError
+from .errors import ConfigError, RunDirectoryError, RunExistsError
 from .manifest import (
     DIRECTORY_MODE,
     MANIFEST_NAME,
@@ -89,7 +89,8 @@ def create_run(root: Path, run_id: str, manifest: Mapping[str, Any]) -> Path:
         manifest: Known facts (see ``write_run_manifest``); the rest stays null.
 
     Raises:
-        ConfigError: The id cannot name a run, the run exists, or ``root`` is a file.
+        RunExistsError: There is something of that name.
+        ConfigError: The id cannot name a run, or ``root`` is a file.
         OSError: The directory cannot be created.
     """
     path = root / check_run_id(run_id)
@@ -102,7 +103,7 @@ def create_run(root: Path, run_id: str, manifest: Mapping[str, Any]) -> Path:
     try:
         path.mkdir(mode=DIRECTORY_MODE)
     except FileExistsError:
-        raise ConfigError(
+        raise RunExistsError(
             "the run exists already", where=str(path), remedy="Choose another run id"
         ) from None
     write_run_manifest(path, {"run_id": run_id, **manifest})

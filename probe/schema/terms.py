@@ -175,6 +175,7 @@ class FindingKind(StrEnum):
     SEQUENCE_IMBALANCE = "sequence_imbalance"
     EXPERT_IMBALANCE = "expert_imbalance"
     SLOW_LINK = "slow_link"
+    SLOW_WIRE = "slow_wire"
     EXPOSED_COMMUNICATION = "exposed_communication"
     PIPELINE_BUBBLE = "pipeline_bubble"
     MEMORY_IMBALANCE = "memory_imbalance"

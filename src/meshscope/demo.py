@@ -22,7 +22,7 @@ import typer
 from meshscope.analyze import Diagnosis, diagnose, load_trace
 from meshscope.analyze.report import to_text
 from meshscope.probe.launch import run
-from meshscope.probe.schema.errors import MeshscopeError
+from meshscope.probe.schema.errors import ConfigError, MeshscopeError
 from meshscope.probe.schema.terms import FindingKind
 
 RANKS = 8
@@ -76,6 +76,12 @@ def run_demo(folder: Path | None = None) -> DemoResult:
     """
     base = folder or Path(tempfile.mkdtemp(prefix="meshscope-demo-"))
     runs_dir, truth_dir = base / "runs", base / "truth"
+    if (runs_dir / RUN_ID).exists():
+        raise ConfigError(
+            "the demo has run here already",
+            where=str(runs_dir / RUN_ID),
+            remedy="Name another folder",
+        )
     typer.echo(
         f"Training {RANKS} ranks (TP2 x PP2 x DP2, gloo) for {STEPS} steps; "
         "one of them is slowed down, and the analysis is not told which.",

@@ -136,26 +136,3 @@ def test_what_cannot_work_together_names_the_fields(settings, field, remedy) -> 
     """Fails if a combination that would train another model is accepted."""
     with pytest.raises(ConfigError, match=f"^{field}: .*{remedy}"):
         load_config(BASE, overrides=settings.split(), faults=(), where="test")
-
-
-@pytest.mark.parametrize(
-    ("settings", "axis", "remedy"),
-    [
-        ("layout.dp=2 data_parallel.zero=1", "dp", "data_parallel.zero to 0"),
-        ("layout.tp=2 tensor.sequence_parallel=true", "tp", "tensor.sequence_parallel to false"),
-    ],
-)
-def test_a_reduce_scatter_refuses_a_slow_link(settings: str, axis: str, remedy: str) -> None:
-    """Fails if a run is started that ends at its first reduce-scatter."""
-    fault = f"slow_link:rank=0,axis={axis},delay_ms=5,seed=1"
-    with pytest.raises(ConfigError, match=f"^faults: .*axis {axis}.*{remedy}"):
-        load_config(BASE, overrides=settings.split(), faults=(fault,), where="test")
-
-
-def test_a_ring_refuses_a_slow_link() -> None:
-    """Fails if a fault is promised on messages that nothing can hold."""
-    fault = "slow_link:rank=0,axis=cp,delay_ms=5,seed=1"
-    settings = ["layout.cp=2", "context.form=all_to_all"]
-    load_config(BASE, overrides=settings, faults=(fault,), where="test")
-    with pytest.raises(ConfigError, match=r"^faults: .*context\.form to all_to_all"):
-        load_config(BASE, overrides=settings[:1], faults=(fault,), where="test")

@@ -10,6 +10,7 @@ from meshscope.reference_trainer.config import (
     ModelConfig,
     PaceConfig,
     ScheduleConfig,
+    TensorConfig,
     TrainConfig,
     TrainerConfig,
 )
@@ -26,20 +27,24 @@ HOST_FAULTS = (
     "data_stall:rank=0,delay_ms=60,start=3,stop=4",
     "data_stall:rank=all,delay_ms=60,start=4,stop=5",
     "checkpoint_stall:rank=all,delay_ms=40,bytes_per_s=1e7,start=5,stop=6",
-    "slow_rank:rank=1,mode=duty,stopped_frac=0.8,period_ms=10,start=6,stop=7",
+    "slow_rank:rank=1,mode=duty,stopped_frac=0.8,period_ms=25,start=6,stop=7",
     "slow_rank:rank=0,mode=compute,delay_ms=40,start=7,stop=8",
     "slow_rank:tp=1,mode=sleep,delay_ms=40,start=8,stop=9",
     "memory_growth:rank=1,megabytes=32,start=9,stop=11",
     "slow_link:rank=0,axis=tp,delay_ms=20,start=11,stop=12",
-    "item_sync:start=12,every=2",
+    "item_sync:delay_ms=15,start=12,every=2",
 )
 STEPS = 14
+SIGNAL_NS = 3_000_000
+"""What it may take on a busy machine until all threads of a process have been stopped, and until
+the signal that continues it is on its way."""
 
 
 def host_config(faults: tuple[str, ...]) -> TrainerConfig:
     """Return a job of two tensor-parallel ranks."""
     return TrainerConfig(
         layout=ParallelLayout(tp=2),
+        tensor=TensorConfig(sequence_parallel=True),
         model=MODEL,
         schedule=ScheduleConfig(microbatches=2),
         train=TrainConfig(steps=STEPS, global_batch=4),
@@ -134,9 +139,52 @@ def test_slow_ranks_differ_in_the_cpu_time_that_they_use(host_run: RecordedRun) 
     assert cpu_ns[7] >= 2 * 40e6
     assert idle_ns[8] >= 2 * 40e6
     assert cpu_ns[8] < 40e6
+    # Taken away is wall time in which nothing was computed, wherever it fell.
+    assert idle_ns[6] >= sum(
+        overlap_ns(stop, host_run.spans("forward", 6, 1))
+        for _, stop in host_run.fault("slow_rank", 6).iterrows()
+    )
+
+
+def overlap_ns(stop: pd.Series, spans: pd.DataFrame) -> float:
+    """Return how long a process was stopped inside spans, less what signals take to arrive."""
+    begin = spans["start_ns"].clip(lower=stop["start_ns"] + SIGNAL_NS)
+    end = (spans["start_ns"] + spans["dur_ns"]).clip(upper=stop["end_ns"] - SIGNAL_NS)
+    return float((end - begin).clip(lower=0).sum())
+
+
+def test_a_stopped_process_does_nothing_at_all_meanwhile(host_run: RecordedRun) -> None:
+    """Fails if stops are only noted, so that the rank goes on where it is said to stand still."""
     stops = host_run.fault("slow_rank", 6)
     assert set(stops["mode"]) == {"duty"}
-    assert idle_ns[6] >= 8e6
+    spans, calls = host_run.tables["span"], host_run.tables["collective"]
+    inside = {}
+    for rank in range(2):
+        events = pd.concat(
+            [
+                spans.loc[(spans["rank"] == rank) & (spans["step"] == 6), "start_ns"],
+                calls.loc[(calls["rank"] == rank) & (calls["step"] == 6), "issue_ns"],
+            ]
+        )
+        assert len(events) > 20
+        inside[rank] = sum(
+            int(events.between(stop["start_ns"] + SIGNAL_NS, stop["end_ns"] - SIGNAL_NS).sum())
+            for _, stop in stops.iterrows()
+        )
+    # Four fifths of the step are stops; the other rank waits, and begins what it can in them.
+    assert len(stops) >= 3
+    assert inside[1] == 0
+
+
+def test_a_read_number_blocks_the_host_of_every_rank(
+    host_run: RecordedRun, clean_run: RecordedRun
+) -> None:
+    """Fails if a read that waits for the device leaves nothing that tells it from the step."""
+    for rank in range(2):
+        for step, blocked in ((12, True), (13, False)):
+            assert (longest_span_ns(host_run, "host_blocked", step, rank) >= 15e6) == blocked
+        assert longest_span_ns(clean_run, "host_blocked", 12, rank) == 0
+    assert (host_run.fault("item_sync", 12)["requested_ns"] == 15e6).all()
 
 
 def test_memory_grows_on_one_rank(host_run: RecordedRun) -> None:

@@ -157,6 +157,14 @@ def test_each_schedule_trains_a_tied_model_as_one_process_does(kind: str, tmp_pa
     assert_same_training(run_config(kind, tied=True), tmp_path)
 
 
+def test_three_chunks_per_rank_train_the_same_model(tmp_path: Path) -> None:
+    """Fails if an interleaved order, or the split of its stages, holds for two chunks only."""
+    two = run_config("interleaved-1f1b", tied=False, layers=6)
+    config = replace(two, layout=replace(two.layout, vpp=3))
+    assert config.layers_per_stage == (1,) * 6
+    assert_same_training(config, tmp_path)
+
+
 def test_blocks_split_by_weight_train_the_same_model(tmp_path: Path) -> None:
     """Fails if stages of unequal depth draw other weights or send other shapes."""
     config = run_config("zb-h1", tied=False, head_weight=2.0)

@@ -22,6 +22,7 @@ from meshscope.reference_trainer.config import (
 from meshscope.reference_trainer.fault_plan import parse_fault
 from meshscope.reference_trainer.ground_truth import truth_path
 from meshscope.reference_trainer.host_faults import CRASH_EXIT_CODE
+from meshscope.reference_trainer.presets import load_config
 
 from .recorded_training import RecordedRun, recorded_run, start_ranks, what_is_left
 
@@ -30,6 +31,8 @@ pytestmark = pytest.mark.distributed
 MODEL = ModelConfig(layers=2, hidden=32, ffn=64, heads=4, vocab=64, seq_len=64)
 DELAY_NS = 25_000_000
 PACE_NS = 10_000_000
+OFFSET_MS, DRIFT = 300_000, 0.09
+"""Of a wrong clock: longer than the run, and nearly as fast as a clock may be."""
 
 STAGE_FAULTS = (
     "slow_link:rank=0,peer=1,axis=pp,delay_ms=25,start=2,stop=3",
@@ -100,15 +103,37 @@ def test_one_of_the_stages_of_a_rank_gets_heavier(tmp_path: Path) -> None:
         model=replace(MODEL, layers=4),
         schedule=ScheduleConfig(kind="interleaved-1f1b", microbatches=2),
         train=TrainConfig(steps=2, global_batch=2),
-        faults=(parse_fault("heavy_stage:part=layers,stage=2,delay_ms=25,start=1,seed=1"),),
+        faults=(
+            parse_fault("heavy_stage:part=layers,stage=2,delay_ms=25,start=1,seed=1"),
+            parse_fault(f"clock_skew:rank=0,offset_ms={OFFSET_MS},drift_ppm={DRIFT * 1e6},seed=1"),
+        ),
     )
     run = recorded_run(config, tmp_path)
     assert run.codes == [0, 0]
     # Stage 2 is the second chunk of rank 0: a forward and a backward of each microbatch.
-    assert run.faults[["rank", "stage"]].to_numpy().tolist() == [[0, 2]] * 4
+    heavy = run.faults[run.faults["kind"] == "heavy_stage"]
+    assert heavy[["rank", "stage"]].to_numpy().tolist() == [[0, 2]] * 4
+    _check_clock(run)
     spans = run.spans("forward", 1, 0)
     assert (spans[spans["stage"] == 2]["dur_ns"] >= DELAY_NS).all()
     assert set(spans["stage"]) == {0, 2}
+
+
+def _check_clock(run: RecordedRun) -> None:
+    """Check that the capture of rank 0, and no other, tells the times of a wrong clock."""
+    (skew,) = run.faults[run.faults["kind"] == "clock_skew"].to_dict("records")
+    assert (skew["rank"], skew["offset_ns"]) == (0, OFFSET_MS * 1e6)
+    recorded, steps = run.tables["step"], run.steps
+    for rank, (offset_ns, drift) in enumerate(((OFFSET_MS * 1e6, DRIFT), (0, 0))):
+        told = recorded[recorded["rank"] == rank].set_index("step")
+        real = steps[steps["rank"] == rank].set_index("step")
+        since_ns = told["start_ns"] + told["dur_ns"] - skew["start_ns"] - offset_ns
+        end_ns = skew["start_ns"] + since_ns / (1 + drift)
+        assert ((real["start_ns"] < end_ns) & (end_ns < real["end_ns"])).all()
+    applied = run.fault("heavy_stage", 1).sort_values("start_ns")
+    real_ns = (applied["end_ns"] - applied["start_ns"]).min()
+    forwards = run.spans("forward", 1, 0)
+    assert (forwards[forwards["stage"] == 2]["dur_ns"] >= real_ns * (1 + DRIFT)).all()
 
 
 def test_uneven_sequences_slow_the_same_microbatches_on_all_stages(run: RecordedRun) -> None:
@@ -123,6 +148,91 @@ def test_uneven_sequences_slow_the_same_microbatches_on_all_stages(run: Recorded
     assert run.fault("sequence_imbalance", 5).empty
 
 
+@pytest.mark.parametrize(("kind", "chunks"), [("zb-h1", 1), ("zb-v", 2)])
+def test_split_backwards_are_as_uneven_as_whole_ones(
+    kind: str, chunks: int, tmp_path: Path
+) -> None:
+    """Fails if a pace swallows what a fault adds, or the weights' half has the usual work."""
+    last = 2 * chunks - 1
+    text = f"""
+    layout = {{ pp = 2, vpp = {chunks} }}
+    model = {{ layers = {2 * chunks}, hidden = 32, ffn = 64, vocab = 64, seq_len = 64 }}
+    schedule = {{ kind = "{kind}", microbatches = 4 }}
+    train = {{ steps = 5, global_batch = 4 }}
+    pace = {{ layer_ms = 5 }}
+    data = {{ documents = "long_tail", median_document = 8 }}
+    """
+    faults = (
+        "heavy_stage:part=layers,stage=0,delay_ms=15,start=1,stop=2",
+        f"heavy_stage:part=layers,stage={last},delay_ms=15,start=2,stop=3",
+        "sequence_imbalance:start=3",
+    )
+    run = recorded_run(
+        load_config(text, overrides=(), faults=[f"{fault},seed=1" for fault in faults]), tmp_path
+    )
+    assert run.codes == [0, 0]
+    pace_ns, heavy_ns = 5e6, 15e6
+
+    def halves_ns(step: int, stage: int) -> tuple[pd.Series, pd.Series]:
+        spans = run.tables["span"]
+        spans = spans[(spans["step"] == step) & (spans["stage"] == stage)]
+        names = spans["kind"].astype(str)
+        by_microbatch = spans.set_index("microbatch")["dur_ns"]
+        return tuple(  # type: ignore[return-value]
+            by_microbatch[(names == f"backward_{half}").to_numpy()] for half in ("input", "weight")
+        )
+
+    # The first stage has its whole backward in the weights' half.
+    assert (halves_ns(1, 0)[1] >= 2 * (pace_ns + heavy_ns)).all()
+    inputs, weights = halves_ns(2, last)
+    assert (inputs >= pace_ns + 2 * heavy_ns).all()
+    assert (weights >= pace_ns).all()
+    for step in (3, 4):
+        work = run.fault("sequence_imbalance", step).groupby("microbatch")["work"].first()
+        assert work.max() > 1.1 > 0.9 > work.min()
+        assert (halves_ns(step, 0)[1] >= 2 * work * pace_ns).all()
+        for half in halves_ns(step, last):
+            assert len(half) == 4
+            assert (half >= work * pace_ns).all()
+
+
+def test_slow_links_of_sharded_replicas_contexts_and_experts(tmp_path: Path) -> None:
+    """Fails if an axis escapes a slow link: a ring, an exchange of tokens, a reduce-scatter."""
+    text = """
+    layout = { dp = 2, cp = 2, ep = 2 }
+    model = { layers = 2, hidden = 32, ffn = 64, vocab = 64, seq_len = 16 }
+    moe = { experts = 2, experts_per_token = 1 }
+    schedule = { microbatches = 1 }
+    train = { steps = 4, global_batch = 2 }
+    data_parallel = { zero = 1 }
+    """
+    faults = (
+        "slow_link:rank=0,axis=cp,delay_ms=30,start=1,stop=2",
+        "slow_link:rank=2,axis=ep,delay_ms=30,start=2,stop=3",
+        "slow_link:rank=0,axis=dp,delay_ms=20,bytes_per_s=1e6,start=3,stop=4",
+    )
+    run = recorded_run(
+        load_config(text, overrides=(), faults=[f"{fault},seed=1" for fault in faults]), tmp_path
+    )
+    assert run.codes == [0] * 4
+    p2p, calls = run.tables["p2p"], run.tables["collective"]
+    slow = {
+        1: (p2p[(p2p["axis"].astype(str) == "cp") & (p2p["direction"] == "recv")], {0, 1}),
+        2: (calls[calls["axis"].astype(str) == "ep"], {2, 3}),
+        3: (calls[calls["kind"].astype(str) == "reduce_scatter"], {0, 1, 2, 3}),
+    }
+    for step, (rows, ranks) in slow.items():
+        dur_ns = (rows["end_ns"] - rows["issue_ns"])[rows["step"] == step]
+        least_ns = dur_ns.groupby(rows["rank"]).min()
+        asked = run.fault("slow_link", step)
+        assert set(asked["rank"]) == ranks
+        assert {rank for rank, ns in least_ns.items() if ns >= asked["requested_ns"].min()} == ranks
+        assert (asked["end_ns"] - asked["start_ns"] >= asked["requested_ns"]).all()
+    # Latency, and a microsecond for every byte.
+    assert (asked["requested_ns"] == 20e6 + 1000 * asked["size_bytes"]).all()
+    assert asked["size_bytes"].max() > 10_000
+
+
 def test_a_slow_link_may_be_hidden_by_the_backward(tmp_path: Path) -> None:
     """Fails if a delayed bucket cannot overlap the backward that goes on beside it."""
     config = TrainerConfig(
@@ -135,9 +245,8 @@ def test_a_slow_link_may_be_hidden_by_the_backward(tmp_path: Path) -> None:
     )
     run = recorded_run(config, tmp_path)
     assert run.codes == [0, 0]
-    # A bucket whose peers had all come already is not held, so not every one is in the log.
-    assert len(run.faults) >= 1
-    assert set(run.faults["step"]) <= {1, 2, 3, 4}
+    places = set(zip(run.faults["rank"], run.faults["step"], strict=True))
+    assert places == {(rank, step) for rank in range(2) for step in range(1, 5)}
     for _, held in run.faults.iterrows():
         backward = run.spans("backward", held["step"], held["rank"])
         assert held["end_ns"] < (backward["start_ns"] + backward["dur_ns"]).max()

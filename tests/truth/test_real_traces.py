@@ -3,6 +3,7 @@
 import pytest
 
 from meshscope.analyze import diagnose, load_trace
+from meshscope.analyze.kernels import kernel_report
 from meshscope.analyze.ledger import CLASSES, COMPUTE_CLASSES, WAIT_CLASSES, WIRE_CLASSES
 from meshscope.probe.schema.errors import MeshscopeError
 
@@ -93,18 +94,22 @@ def test_eight_ranks_without_metadata(traces_dir):
 
 
 @pytest.mark.parametrize(
-    ("trace", "kind", "cost"),
+    ("trace", "idle", "bound"),
     [
-        ("tracelens/b200/eager_trace.json.gz", "launch_bound", 0.86),
-        ("hta/nccl_parser_config/nccl_data.json.gz", "launch_bound", 0.76),
+        ("tracelens/b200/eager_trace.json.gz", 0.867, 0.555),
+        ("hta/nccl_parser_config/nccl_data.json.gz", 0.764, 0.604),
     ],
 )
-def test_idle_devices_are_launch_bound(traces_dir, trace, kind, cost):
-    """A device that idles for its host would look busy."""
-    result = diagnose(load_trace(traces_dir / trace))
-    found = [finding for finding in result.findings if finding.kind == kind]
-    assert found[0].cost_frac == pytest.approx(cost, abs=0.01)
-    assert any(finding.kind == "missing_data" for finding in result.findings)
+def test_idle_devices_are_launch_bound(traces_dir, trace, idle, bound):
+    """A device that idles for its host would look busy, or idle for launches alone."""
+    trace = load_trace(traces_dir / trace)
+    found = {finding.kind: finding for finding in diagnose(trace).findings}
+    (of_device,) = kernel_report(trace).ranks["launch_bound_frac"]
+    assert of_device == pytest.approx(bound, abs=0.001)
+    assert found["launch_bound"].cost_frac == pytest.approx(of_device, abs=0.02)
+    both = found["launch_bound"].cost_frac + found["host_stall"].cost_frac
+    assert both == pytest.approx(idle, abs=0.001)
+    assert "missing_data" in found
 
 
 @pytest.mark.parametrize(

@@ -43,13 +43,28 @@ def timeline(tmp_path_factory):
 
 
 def _step(dp, stage, step):
-    """Return the rows of one worker and step: forward, backward, reduce, optimizer."""
+    """Return the rows of one worker and step: forward, backward, their transfers, reduce, optimizer."""
     late = 0.2 if (dp, stage) == (1, 1) else 0.0
-    shape = [
-        ("forward-compute", 0.0, 0.2 + late),
-        ("backward-compute", 0.2 + late, 0.4),
-        ("grads-reduce-scatter", 0.6 + late, 0.3 - late if stage else 0.1),
-        ("optimizer", 0.9 if stage else 0.7, 0.05),
+    pair_late = 0.2 if dp else 0.0
+    if stage:
+        shape = [
+            ("forward-recv", 0.0, 0.21),
+            ("forward-compute", 0.21, 0.2 + late),
+            ("backward-compute", 0.41 + late, 0.4),
+            ("backward-send", 0.81 + late, 0.01),
+        ]
+    else:
+        shape = [
+            ("forward-compute", 0.0, 0.2),
+            ("forward-send", 0.2, 0.01),
+            ("backward-recv", 0.21, 0.61 + pair_late),
+            ("backward-compute", 0.82 + pair_late, 0.4),
+        ]
+    ready = 0.82 + late if stage else 1.22 + pair_late
+    both = 1.02 if stage else 1.42
+    shape += [
+        ("grads-reduce-scatter", ready, both + 0.1 - ready),
+        ("optimizer", both + 0.1, 0.05),
     ]
     return [
         {
@@ -62,7 +77,7 @@ def _step(dp, stage, step):
             "duration": length,
             "seq_id": 0,
             "mc": 0,
-            "mb_id": 0 if "compute" in kind else -1,
+            "mb_id": -1 if kind in ("grads-reduce-scatter", "optimizer") else 0,
         }
         for kind, start, length in shape
     ]

@@ -50,7 +50,7 @@ def test_every_capture_gets_ranks_steps_and_stages(tmp_path, job):
         3,
     ]
     assert len(form["steps"]) == len(form["stages"]) == 2
-    assert "Ranks, most harmful first" in run(job, *runs).stdout
+    assert "Ranks, by what repairing returns" in run(job, *runs).stdout
 
 
 def test_compat_of_another_capture_says_what_it_needs(tmp_path):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,10 +19,11 @@ from .output import emit, print_json, say
 
 if TYPE_CHECKING:
     from meshscope.analyze.deep_traces import TraceCheck
+    from meshscope.probe.deep.arming import Armed
     from meshscope.probe.deep.collecting import Collected
 
 
-def arm(
+def arm(  # noqa: PLR0913 - the options of a verb
     run: Annotated[Path, typer.Option(help="Run directory of the job.")],
     steps: Annotated[int, typer.Option(min=1, max=1000, help="How many steps to record.")] = 3,
     first_step: Annotated[
@@ -35,25 +39,28 @@ def arm(
     timeout: Annotated[
         float,
         typer.Option(
-            min=1, max=MOST_TIMEOUT_S, help="Seconds to wait for the traces after the steps."
+            min=1,
+            max=MOST_TIMEOUT_S,
+            help="Seconds to wait for a step to end, and for the traces after the steps.",
         ),
     ] = 120.0,
+    disarm: Annotated[
+        bool, typer.Option("--disarm", help="Call off what was asked for, by whomever.")
+    ] = False,
     output: FormatOption = Format.TEXT,
 ) -> None:
     """Record the same steps of all ranks of this node in depth: operators and kernels."""
     from meshscope.analyze.deep_traces import check_traces
     from meshscope.probe.deep.arming import arm as arm_ranks
-    from meshscope.probe.deep.collecting import collect
     from meshscope.probe.deep.rank_traces import How
 
+    if disarm:
+        _disarm(run, output)
+        return
     how = How.IN_PROCESS if in_process else None
-    armed = arm_ranks(run, steps, os.environ, first_step=first_step, how=how)
-    pace = "" if armed.pace_s is None else f"; a step takes {armed.pace_s * 1e3:.3g} ms"
-    say(
-        f"{len(armed.pids)} ranks record steps {armed.first_step} to {armed.last_step}, "
-        f"{_by(armed.how)}{pace}"
-    )
-    collected = collect(run, armed, timeout)
+    with _signals_raise():
+        armed = arm_ranks(run, steps, os.environ, first_step=first_step, how=how)
+        collected = _wait(run, armed, timeout)
     paths = {rank: sealed.path for rank, sealed in collected.traces.items()}
     checks = check_traces(run, paths)
     if output is Format.JSON:
@@ -63,6 +70,58 @@ def arm(
     wanted = tuple(range(armed.first_step, armed.last_step + 1))
     is_right = all(check.steps == wanted for check in checks.values())
     raise typer.Exit(0 if collected.is_whole and is_right else 1)
+
+
+def _wait(run: Path, armed: Armed, timeout: float) -> Collected:
+    """Wait for the traces; who leaves before calls off what was agreed."""
+    from meshscope.probe.deep.arming import disarm
+    from meshscope.probe.deep.collecting import collect
+
+    try:
+        pace = "" if armed.pace_s is None else f"; a step takes {armed.pace_s * 1e3:.3g} ms"
+        say(
+            f"{len(armed.pids)} ranks record steps {armed.first_step} to {armed.last_step}, "
+            f"{_by(armed.how)}{pace}"
+        )
+        return collect(run, armed, timeout)
+    except BaseException:
+        disarm(armed)
+        say("called off: no rank records these steps")
+        raise
+
+
+@contextmanager
+def _signals_raise() -> Iterator[None]:
+    """Have a signal that would end this process at once end it as Ctrl-C does."""
+
+    def leave(number: int, _frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    ending = [signal.SIGTERM, signal.SIGHUP]
+    taken = [number for number in ending if signal.getsignal(number) is signal.SIG_DFL]
+    for number in taken:
+        signal.signal(number, leave)
+    try:
+        yield
+    finally:
+        for number in taken:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _disarm(run: Path, output: Format) -> None:
+    """Call off what the ranks of this node have promised, and say which had."""
+    from meshscope.probe.deep.arming import disarm_run
+
+    outcome = disarm_run(run, os.environ)
+    ranks = [rank for rank, said in sorted(outcome.done.items()) if said["called_off"]]
+    if output is Format.JSON:
+        failed = {str(rank): reason for rank, reason in sorted(outcome.failed.items())}
+        print_json({"called_off": ranks, "failed": failed})
+    else:
+        emit(f"called off on ranks {listed(ranks)}" if ranks else "nothing was on its way")
+        for rank, reason in sorted(outcome.failed.items()):
+            say(f"rank {rank} was not reached: {reason}")
+    raise typer.Exit(1 if outcome.failed else 0)
 
 
 def _by(how: str) -> str:

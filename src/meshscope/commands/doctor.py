@@ -101,16 +101,32 @@ def _overhead_lines(found: Overhead) -> list[str]:
     memory = "unknown" if found.rss_bytes is None else f"{found.rss_bytes / 2**20:.0f} MB"
     calls = ", ".join(f"{kind} {taken:,} ns" for kind, taken in sorted(found.per_call_ns.items()))
     return [
-        f"step with the probe against without: {percent(effect.median_frac)} ({interval})",
+        f"step with the probe against none at all: {percent(effect.median_frac)} ({interval})",
         f"  {verdict}",
         f"  {effect.pairs} pairs of windows of {found.window_steps} steps in random order, "
         f"{found.ranks} ranks, median step {found.step_time_ns / 1e6:.4g} ms",
         f"  smallest effect that this comparison can find: {least}",
-        f"not in that: the bypass of windows without the probe, {percent(found.hop_frac)} of the "
-        f"step ({found.communication_per_step:.0f} communication calls)",
+        f"in that, measured apart: {percent(found.left_frac)} of the step that stays in windows "
+        f"without the probe ({_left(found)})",
+        "not in that, since both kinds of windows have it, but on other cores: the probe's "
+        f"threads of a rank, {_share(found.threads_frac)}; the node agent with its start, "
+        f"{_share(found.agent_frac)}",
+        f"  {found.communication_per_step:.0f} communication calls in a step of a rank",
         f"a call, by the hooks' own measure: {calls or 'no sample'}",
         f"memory of a recorder with a full ring: {memory}",
         f"load average {found.load[0]:.1f} before and {found.load[1]:.1f} after, "
         f"{found.cpus} CPUs" + (": busy" if max(found.load) > found.cpus else ""),
         f"run: {found.run}",
     ]
+
+
+def _left(found: Overhead) -> str:
+    """Return what stays of the probe in a step, by what it is."""
+    return ", ".join(
+        f"{name} " + ("unknown" if taken is None else f"{taken:,} ns")
+        for name, taken in found.left_ns.items()
+    )
+
+
+def _share(frac: float | None) -> str:
+    return "unknown" if frac is None else f"{frac:.1%} of a core"

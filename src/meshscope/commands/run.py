@@ -13,7 +13,8 @@ def run(
     command: Annotated[list[str], typer.Argument(help="The launch command, after --.")],
     runs: RunsOption = DEFAULT_RUNS,
     run_id: Annotated[
-        str | None, typer.Option(help="Name of the run; a time stamp if not given.")
+        str | None,
+        typer.Option(help="Name of the run, joined if it is there; a new one if not given."),
     ] = None,
     dormant: Annotated[
         bool, typer.Option("--dormant", help="Record only when `meshscope attach` asks for it.")

@@ -186,7 +186,7 @@ def _host_faults() -> Iterator[LiveCase]:
         ("gc pause", "gc_pause:rank=1,delay_ms=60", "gc_pause", one),
         ("data stall, one rank", "data_stall:rank=1,delay_ms=60", "data_stall", one),
         ("data stall, all ranks", "data_stall:rank=all,delay_ms=60", "data_stall", everybody),
-        ("item sync", "item_sync:", "host_stall", everybody),
+        ("item sync", "item_sync:delay_ms=15", "host_stall", everybody),
     ):
         yield LiveCase(
             row=row, layout=REPLICAS, faults=(fault,), kinds=(kind,), place=place, pace_ms=15

@@ -74,3 +74,60 @@ def test_a_rank_without_peers_is_said_to_be_undecidable():
     assert not any(f.kind == "straggler_rank" for f in result.findings)
     assert any(f.kind == "stage_imbalance" and f.where["stage"] == 3 for f in result.findings)
     assert any("peer" in limit for limit in result.limits)
+
+
+MANY = {1: 1.3, 3: 1.28, 5: 1.26, 8: 1.24, 10: 1.22, 12: 1.2}
+"""Slow ranks of two stages of eight, more than are causes of their own."""
+
+
+def many_slow(*left):
+    """Return work in which these ranks are slow."""
+    return lambda kind, rank, step, microbatch: int(
+        EVEN(kind, rank, step, microbatch) * (MANY[rank] if rank in left else 1)
+    )
+
+
+@pytest.fixture(scope="module")
+def many():
+    """Return the causes and the diagnosis of a job with many slow ranks."""
+    return causes_of(Job(layout=ParallelLayout(pp=2, dp=8), steps=3), many_slow(*MANY))
+
+
+def test_slow_ranks_beyond_the_cap_are_one_cause(many):
+    """Fails when the fifth slow rank of a job is told as jitter."""
+    causes, result = many
+    rest = causes["other_slow_ranks", "[10, 12]"]
+    healthy = diagnose(
+        capture(Job(layout=ParallelLayout(pp=2, dp=8), steps=3), many_slow(*list(MANY)[:4]))
+    )
+    returned = result.step_time_ns - healthy.step_time_ns
+    assert rest.removal_gain_frac * result.step_time_ns == pytest.approx(returned, abs=MS)
+    assert rest.share_frac > 0.01
+    assert causes[("jitter",)].share_frac == pytest.approx(0, abs=1e-9)
+
+
+def test_the_shares_of_many_slow_ranks_sum_to_the_loss(many):
+    """Fails when time of ranks that have no name is lost, or counted twice."""
+    _, result = many
+    clean = diagnose(capture(Job(layout=ParallelLayout(pp=2, dp=8), steps=3), EVEN))
+    loss = sum(cause.share_frac for cause in result.causes) * result.step_time_ns
+    assert loss == pytest.approx(result.step_time_ns - clean.step_time_ns, rel=1e-6)
+
+
+def test_slow_ranks_beyond_the_cap_have_a_finding(many):
+    """Fails when nobody is told of a slow rank because four others are slower."""
+    _, result = many
+    (rest,) = (found for found in result.findings if "ranks" in found.where)
+    assert (rest.kind, rest.where) == ("straggler_rank", {"ranks": [10, 12]})
+    assert "rank 10 by 22%, rank 12 by 20%" in rest.evidence[0]
+    assert "another cause hides it" in rest.claim
+    named = {found.where["rank"] for found in result.findings if "rank" in found.where}
+    assert named | {10, 12} == set(MANY)
+
+
+def test_one_rank_more_than_the_cap_needs_no_other_name():
+    """Fails when a rest of one rank loses its place."""
+    left = list(MANY)[:5]
+    causes, _ = causes_of(Job(layout=ParallelLayout(pp=2, dp=8), steps=3), many_slow(*left))
+    assert {int(key[1]) for key in causes if key[0] == "straggler_rank"} == set(left)
+    assert not any(kind == "other_slow_ranks" for kind, *_ in causes)

@@ -49,6 +49,11 @@ def test_schedule_is_read_off_the_last_stage(order, vpp, schedule):
     assert microbatches_of(trace) == 3
 
 
+def test_a_job_without_a_pipeline_has_no_schedule():
+    """Fails when the header of a plain data-parallel job names a pipeline schedule."""
+    assert schedule_of(trace_of(layout=ParallelLayout(dp=2), span=spans("F0 F1 B0 B1"))) is None
+
+
 def test_what_the_run_states_comes_first():
     """A user's own word would be overruled by a guess."""
     trace = trace_of(

@@ -3,9 +3,11 @@
 import msgspec
 import pytest
 from tests.synthetic import MS, Job, capture
+from tests.tables import trace_of
 
 from meshscope.analyze import load_trace
 from meshscope.analyze.exchange import breakdown_to_json, collectives_to_json
+from meshscope.analyze.report import collectives_to_text
 from meshscope.probe.schema.errors import MeshscopeError
 from meshscope.probe.schema.layout import ParallelLayout
 
@@ -32,11 +34,24 @@ def test_collectives_name_who_came_last():
         "arrived_last": 2,
         "count": 2,
         "undecided": 0,
+        "unknown": 0,
         "arrived_last_frac": 1.0,
     }
     assert result["ranks"]["0"]["wait_ns"] == 20 * MS
     bus = 2 * 3 / 4 * (1 << 24) / (job.wire_ns * 1e-9)
     assert first["bus_bandwidth_bytes_per_s"] == pytest.approx(bus)
+
+
+def test_waits_of_collectives_without_an_end_are_null_and_their_ranks_are_listed():
+    """Fails when an unknown wait is a 0, or a rank without collectives has no row."""
+    rows = [{"rank": rank, "start_ns": 1, "end_ns": None} for rank in (0, 1)]
+    trace = trace_of(ranks=(0, 1, 2), collective=rows)
+    result = plain(collectives_to_json(trace))
+    assert {rank: row["wait_ns"] for rank, row in result["ranks"].items()} == dict.fromkeys("012")
+    assert [row["unknown"] for row in result["ranks"].values()] == [1, 1, 0]
+    ranks, groups = collectives_to_text(result).split("Groups")
+    assert "0.000" not in ranks + groups.split("Message")[0]
+    assert [line.split()[1] for line in ranks.splitlines()[2:5]] == ["unknown"] * 3
 
 
 def test_groups_are_listed_with_their_axis():

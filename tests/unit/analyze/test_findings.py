@@ -1,11 +1,16 @@
 """Each rule fires on its own fault, with its place and its cost, and stays silent otherwise."""
 
+from dataclasses import replace
+
 import pytest
 from tests.tables import host_row, trace_of
 
 from meshscope.analyze.diagnosis import diagnose
+from meshscope.analyze.findings import place
+from meshscope.analyze.kernels import kernel_report
 from meshscope.analyze.rules.grading import severity
 from meshscope.probe.schema.layout import ParallelLayout
+from meshscope.probe.schema.terms import FindingKind, Severity
 
 MS = 1_000_000
 
@@ -65,14 +70,44 @@ def test_exposed_transfer():
     assert found.cost_frac == pytest.approx(0.11)
 
 
-def test_an_idle_device_is_launch_bound():
-    """A GPU that waits for its host would look like a short step."""
+def idle_devices():
+    """Return the findings of two devices that work for 50 of 100 ms."""
     kernels = [{"rank": rank, "start_ns": 0, "dur_ns": 50 * MS} for rank in (0, 1)]
     step = [{"rank": rank, "dur_ns": 100 * MS} for rank in (0, 1)]
     collective = [{"rank": rank, "start_ns": 50 * MS, "end_ns": 51 * MS} for rank in (0, 1)]
-    found = findings_of(step=step, kernel=kernels, collective=collective)["launch_bound"]
-    assert found.cost_frac == pytest.approx(0.49)
-    assert "launch_bound" not in two_ranks()
+    return findings_of(step=step, kernel=kernels, collective=collective)
+
+
+def test_an_idle_device_is_a_stall_and_of_unknown_reason_without_launches():
+    """Fails when an idle GPU looks like a short step, or is called launch-bound by a guess."""
+    found = idle_devices()
+    assert found["host_stall"].cost_frac == pytest.approx(0.49)
+    assert any("why is not known" in line for line in found["host_stall"].evidence)
+    assert "launch_bound" not in found
+    assert "host_stall" not in two_ranks()
+
+
+def test_only_the_time_of_launching_is_launch_bound():
+    """Fails when the finding and ``meshscope kernels`` mean different times by launch-bound."""
+    starts = (0, 40, 60)
+    kernels = [
+        {"rank": rank, "start_ns": at * MS, "dur_ns": 20 * MS, "launch_ns": (at - 2) * MS}
+        for rank in (0, 1)
+        for at in starts
+    ]
+    ops = [
+        {"rank": rank, "op_id": 0, "name_id": 0, "start_ns": 30 * MS, "dur_ns": 10 * MS}
+        for rank in (0, 1)
+    ]
+    step = [{"rank": rank, "dur_ns": 100 * MS} for rank in (0, 1)]
+    names = [{"rank": rank, "name_id": 0, "name": "aten::mm"} for rank in (0, 1)]
+    trace = trace_of(step=step, kernel=kernels, op=ops, name=names)
+    found = {finding.kind: finding for finding in diagnose(trace).findings}
+    bound = kernel_report(trace).ranks["launch_bound_frac"]
+    assert bound.tolist() == [pytest.approx(0.1)] * 2
+    assert found["launch_bound"].cost_frac == pytest.approx(0.08)
+    assert "10.0% (rank 0)" in found["launch_bound"].evidence[0]
+    assert found["host_stall"].cost_frac == pytest.approx(0.32)
 
 
 def test_memory_of_one_stage():
@@ -158,7 +193,7 @@ def test_idle_shares_of_stages_without_a_replay():
 
 def test_recorded_waiting_is_not_told_twice():
     """The same imbalance would appear with a cost and without one."""
-    rows = [host_row(ms * MS, 80 * MS, rank=stage) for stage, ms in enumerate((60, 79))]
+    rows = [host_row(ms * MS, 80 * MS, rank=stage, axis="pp") for stage, ms in enumerate((60, 79))]
     found = stages_that_compute(60, 79, collective=rows)
     assert "compute nothing" not in str(found)
 
@@ -169,3 +204,12 @@ def test_recomputation_has_a_price():
     found = two_ranks(span=[again])["recompute"]
     assert found.cost_frac == pytest.approx(0.10)
     assert "recompute" not in two_ranks(span=[{**again, "dur_ns": 4 * MS}])
+
+
+def test_a_standstill_comes_before_what_costs_time():
+    """Fails when who reads the first finding of a job that hung reads of its pipeline bubble."""
+    (stall,) = idle_devices().values()
+    costly = replace(stall, severity=Severity.CRITICAL)
+    hang = replace(costly, kind=FindingKind.HANG, severity=Severity.WARNING)
+    doubtful = replace(hang, severity=Severity.INFO)
+    assert sorted([doubtful, costly, hang], key=place) == [hang, costly, doubtful]

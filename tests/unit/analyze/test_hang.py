@@ -255,3 +255,33 @@ def test_many_ranks_are_listed_shortly():
     assert finding.where["ranks"] == list(range(2, 34))
     assert "and 290 more" in finding.claim
     assert len(finding.evidence) < 10
+
+
+def stopped(silent_ns):
+    """Return a capture of ours without a sign of life in which all wait for rank 1."""
+    spans = [{"rank": 1, "kind": "forward", "start_ns": 0, "dur_ns": 250}]
+    rows = [issued(rank, "a", seq, 100 * seq) for rank in (0, 1, 2) for seq in (1, 2)]
+    rows += [issued(0, "a", 3, 260), issued(2, "a", 3, 250 + silent_ns)]
+    progress = {(rank, "a"): (2 if rank == 1 else 3, None) for rank in (0, 1, 2)}
+    return dumped({"a": (0, 1, 2)}, progress, rows, origin="meshscope", span=spans)
+
+
+def test_a_job_that_all_stood_still_in_is_warned_of_although_nothing_tells_how_long():
+    """Fails when a job that hung is a note, because no process left a sign of life."""
+    (finding,) = hang_findings(stopped(silent_ns=150), 1_000)
+    assert (finding.severity, finding.where["ranks"]) == ("warning", [1])
+    assert 0.5 < finding.confidence < 0.7
+    assert any("never silent for longer" in line for line in finding.evidence)
+
+
+def test_a_rank_that_was_silent_as_often_before_is_not_called_hung():
+    """Fails when a job that was killed while one rank was in its forward pass raises an alarm."""
+    (finding,) = hang_findings(stopped(silent_ns=90), 1_000)
+    assert finding.severity == "info"
+
+
+def test_a_job_in_which_others_were_at_work_is_not_called_hung():
+    """Fails when ranks that went on working count as standing still."""
+    trace = stopped(silent_ns=150)
+    (finding,) = hang_findings(replace(trace, ranks=(0, 1, 2, 3)), 1_000)
+    assert finding.severity == "info"

@@ -6,6 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from tests.synthetic import MS, Job, capture, uniform
 
@@ -16,6 +17,7 @@ from meshscope.analyze.table_folder import drafted
 from meshscope.probe.schema.errors import FormatVersionError, RunDirectoryError
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.rundir import list_runs
+from meshscope.probe.schema.tables import TABLES
 
 
 @pytest.fixture
@@ -43,6 +45,17 @@ def test_what_was_stored_comes_back(trace, tmp_path: Path):
     first, second = (diagnosis_to_json(diagnose(one)) for one in (trace, again))
     assert first["causes"] == second["causes"]
     assert first["waterfall"] == second["waterfall"]
+
+
+def test_impossible_times_are_left_out_of_stored_runs_too(trace, tmp_path: Path):
+    """Fails when a stored run is believed what the same rows of a capture are not."""
+    frame = trace.frame("step").copy()
+    frame.loc[frame.index[-1], "dur_ns"] = -5 * MS
+    table = TABLES["step"].conform(pa.Table.from_pandas(frame, preserve_index=False))
+    again = load_trace(store(trace.with_tables({"step": table}), tmp_path))
+    assert again.row_count("step") == len(frame) - 1
+    assert again.limits[-1] == "1 row of step with impossible times left out."
+    assert sum(bar.frac for bar in diagnose(again).waterfall) == pytest.approx(1, abs=1e-9)
 
 
 def test_a_run_is_found_by_its_content(trace, tmp_path: Path):

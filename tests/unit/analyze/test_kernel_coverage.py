@@ -11,7 +11,7 @@ from meshscope.analyze.exchange import breakdown_to_json
 from meshscope.analyze.kernel_coverage import common_kernel_steps
 from meshscope.analyze.kernels import kernel_report
 from meshscope.analyze.measure import measure
-from meshscope.analyze.rules.host import launch_bound
+from meshscope.analyze.rules.idle import idle_devices
 
 
 @pytest.fixture
@@ -104,11 +104,13 @@ def test_kernels_have_the_axis_and_the_phase_that_the_probe_saw(run):
 
 def test_an_idle_device_is_found_in_the_traced_steps_only(run):
     """Fails if idleness is a share of steps of which nothing is known."""
-    assert list(launch_bound(measure(load_trace(run)))) == []
-    (finding,) = launch_bound(measure(traced(run)))
+    assert list(idle_devices(measure(load_trace(run)))) == []
+    found = list(idle_devices(measure(traced(run))))
     idle = 1 - (COMPUTE_NS + MOVE_NS) / STEP_NS
-    assert finding.cost_frac == pytest.approx(idle)
-    assert any("steps 4-5, 12" in one for one in finding.evidence)
+    # The part that was not launch-bound is too small for a finding of its own.
+    assert sum(finding.cost_frac for finding in found) == pytest.approx(idle, abs=0.005)
+    for finding in found:
+        assert any("steps 4-5, 12" in one for one in finding.evidence)
 
 
 def test_kernels_are_cut_at_the_border_of_what_was_traced(run):

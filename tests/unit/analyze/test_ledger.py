@@ -138,3 +138,12 @@ def test_a_span_that_the_device_ran_later_is_there_then():
         ],
     )  # fmt: skip
     assert found == {"forward": 60, "backward": 5, "unattributed": 35}
+
+
+def test_ranks_of_which_only_kernels_were_seen_have_their_own():
+    """Fails when the kernels of all ranks but the first are lost without spans and communication."""
+    kernels = [{"rank": rank, "start_ns": 0, "dur_ns": 60} for rank in (0, 1, 2)]
+    trace = trace_of(step=[{"rank": rank, "dur_ns": 100} for rank in (0, 1, 2)], kernel=kernels)
+    windows = step_windows(trace)
+    table = build_ledger(trace, windows, communication_events(trace, windows)).by_step
+    assert table["compute"].tolist() == [60, 60, 60]

@@ -102,3 +102,14 @@ def test_many_ranks_and_groups_fit_a_screen_with_what_matters_on_top():
     topology = topology_to_text(topology_to_json(trace))
     assert "more groups" in topology
     assert max(len(collectives.splitlines()), len(topology.splitlines())) < 120
+
+
+def test_the_waits_of_ranks_are_of_one_step():
+    """Fails when sums over all steps stand beside times of a step, and exceed it."""
+    layout = ParallelLayout(dp=2)
+    job = Job(layout=layout, steps=6, microbatches=1)
+    found = diagnose(capture(job, lambda kind, rank, step, microbatch: (2 + rank) * 10 * MS))
+    waited = found.stragglers.set_index("rank").loc[0, "wait_ns"] / found.run["steps"]
+    row = next(line for line in to_text(found).split("Ranks, by")[1].splitlines() if " 0  " in line)
+    assert f"{waited / 1e6:.3f}" in row.split()
+    assert waited < found.step_time_ns

@@ -195,7 +195,10 @@ def test_a_rank_without_peers_is_slow_against_what_was_expected():
     """Fails when a claim counts no peers."""
     fault = "slow_rank:rank=1,factor=1.3,first_step=10"
     found = findings_of(trace_with(fault, layout=ParallelLayout(pp=2), steps=40))["straggler_rank"]
-    assert " longer for its own work than expected and makes the others wait" in found.claim
+    assert (
+        " longer for its own work than expected in steps 10 to 39 and makes the others wait"
+        in found.claim
+    )
     assert not any("peers" in line for line in found.evidence)
 
 

@@ -83,7 +83,7 @@ def test_the_json_form_is_complete(diagnosis):
     """Programs would have to compute again what was known."""
     form = stragglers_to_json(find_stragglers(diagnosis))
     assert form.keys() == {
-        "version", "run", "step_time_ns", "findings", "ranks", "steps", "stages", "limits",
+        "version", "run", "step_time_ns", "findings", "ranks", "steps", "stages", "untold", "limits",
     }  # fmt: skip
     healthy = next(row for row in form["ranks"] if row["rank"] == 0)
     assert healthy["share_frac"] is None

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from tests.played import play
 from tests.synthetic import MS, Job, capture, uniform
+from tests.tables import trace_of
 
 from meshscope.analyze.diagnosis import diagnose
 from meshscope.analyze.ledger import CLASSES, COMPUTE_CLASSES, UNSEPARATED, UNSPLIT
@@ -90,3 +91,35 @@ def test_a_job_of_one_rank_has_nothing_to_separate(tmp_path):
     told = classes(diagnose(load_trace(path)))
     assert told["forward"] == 4 * 4 * MS
     assert told[UNSEPARATED] == 0
+
+
+def lone_rank():
+    """Return the diagnosis of one rank of two, which waits 30 of its 100 ms in an all-reduce."""
+    steps = [{"step": step, "start_ns": step * 100 * MS, "dur_ns": 100 * MS} for step in range(2)]
+    rows = [
+        {
+            "step": step,
+            "seq": step,
+            "start_ns": (100 * step + 50) * MS,
+            "end_ns": (100 * step + 80) * MS,
+        }
+        for step in range(2)
+    ]
+    groups = [{"group_id": "g", "axis": "dp", "ranks": [0, 1]}]
+    return diagnose(trace_of(run={"world_size": 2}, step=steps, collective=rows, group=groups))
+
+
+def test_the_wire_of_an_operation_without_peers_is_not_told():
+    """Fails when waiting for ranks that are not in the capture is called transfer, and blamed."""
+    found = lone_rank()
+    bars = {bar.name: bar.frac for bar in found.waterfall}
+    assert bars[UNSPLIT] == pytest.approx(0.3)
+    assert "exposed_dp_wire" not in bars
+    assert sum(bars.values()) == pytest.approx(1)
+    assert "exposed_communication" not in {finding.kind for finding in found.findings}
+    assert found.metrics["exposed_comm_frac"] is None
+    assert any(
+        limit.startswith("DP communication that no compute hides takes 30.0%")
+        for limit in found.limits
+    )
+    assert found.stragglers["wait_ns"].isna().all()

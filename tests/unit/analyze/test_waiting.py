@@ -73,10 +73,21 @@ def test_traffic_of_a_group_is_per_step():
     assert list(row["ranks"]) == [0, 1, 2]
 
 
-def test_no_finished_collective_gives_zeros():
-    """A run whose collectives never ended would have no table of ranks."""
+def test_waits_of_a_rank_whose_collectives_have_no_end_are_unknown():
+    """Fails when a rank of which no end was seen is said to have waited 0 ms."""
     trace = trace_of(step=STEPS, collective=[{"start_ns": 1, "end_ns": None}])
-    assert waits_of(trace)[["wait_ns", "collectives"]].to_numpy().sum() == 0
+    table = waits_of(trace)
+    assert table["wait_ns"].isna().tolist() == [True, False, False]
+    assert table["collectives"].tolist() == [0, 0, 0]
+
+
+def test_traffic_of_which_nobody_saw_an_end_took_an_unknown_time():
+    """Fails when the wire and the waiting of such a group are said to be 0 ms."""
+    trace = trace_of(step=STEPS, collective=[{"start_ns": 1, "end_ns": None}])
+    events = communication_events(trace, step_windows(trace))
+    table = traffic_by_group(events, trace.frame("group"), 2)
+    assert table[["wire_ns", "wait_ns"]].isna().all(axis=None)
+    assert len(table) == 1
 
 
 def test_waits_are_unknown_where_no_communication_was_recorded():

@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-STAGES, REPLICAS, STEPS = 2, 2, 3
+STAGES, REPLICAS, STEPS = 1, 4, 3
 SLOW_RANK, SLOW_FACTOR = 3, 2.0
 _FORWARD_S, _BACKWARD_S, _REDUCE_S, _OPTIMIZER_S = 0.010, 0.020, 0.002, 0.004
 
@@ -14,7 +14,7 @@ def _operations(stage: int, dp_rank: int, step: int) -> list[dict]:
     """Return one worker's step: forward, backward, gradient reduction, optimizer."""
     rank = stage * REPLICAS + dp_rank
     factor = SLOW_FACTOR if rank == SLOW_RANK else 1.0
-    last_start = (_FORWARD_S + _BACKWARD_S) * (SLOW_FACTOR if stage == 1 else 1.0)
+    last_start = (_FORWARD_S + _BACKWARD_S) * SLOW_FACTOR
     computed = (_FORWARD_S + _BACKWARD_S) * factor
     times = [
         ("forward-compute", 0.0, _FORWARD_S * factor, 0),
@@ -31,7 +31,7 @@ def _operations(stage: int, dp_rank: int, step: int) -> list[dict]:
 
 
 def write_job(path: Path, steps: int = STEPS, *, communicates: bool = True) -> Path:
-    """Write PP2 x DP2 with one rank of twice the compute time; return the folder."""
+    """Write DP4 with one rank of twice the compute time; return the folder."""
     path.mkdir(parents=True)
     rows = [
         row

@@ -71,7 +71,7 @@ def test_mesh(client):
     mesh = client.get("/api/v1/runs/job/mesh.json").json
     assert (mesh["ranks"], mesh["steps"]) == ([0, 1, 2, 3], [0, 1, 2])
     assert mesh["values"][3] == pytest.approx([2 * 30 / 34 + 4 / 34] * 3)
-    assert mesh["facets"][0]["rank"] == [[0, 2], [1, 3]]
+    assert mesh["facets"][0]["rank"] == [[0], [1], [2], [3]]
     waits = client.get("/api/v1/runs/job/mesh.json?metric=wait").json["values"]
     assert waits[2][0] == pytest.approx(30 / 66)
 

@@ -93,9 +93,9 @@ def test_a_path_that_is_not_there_is_explained(runs_dir, store):
     """Fails when a run without a path, or without a step, has a switch that does nothing."""
     write_job(runs_dir / "silent", communicates=False)
     page = page_of(store, "/run/silent/timeline", "?path=1")
-    assert "No critical path is drawn. No communication was recorded" in _text(page)
+    assert "No critical path is drawn. Unseen communication" in _text(page)
     assert page["timeline-path"].disabled
-    assert "No communication was recorded" in page["timeline-path-why"].label
+    assert "nothing was recorded along dp" in page["timeline-path-why"].label
     assert not page_of(store, "/run/job/timeline", "?path=1")["timeline-path"].disabled
     assert store.get("job").path_unknown_because(1) == ""
     reason = store.get("job").path_unknown_because(9)

@@ -51,7 +51,7 @@ def test_everything_in_the_folder_is_listed(runs_dir):
     entries = {entry.run_id: entry for entry in RunStore(runs_dir).entries(max_new=9)}
     assert set(entries) == {"job", "notes.txt", "bad name"}
     assert entries["job"].state == "ready"
-    assert entries["job"].layout == "TP1 PP2 DP2"
+    assert entries["job"].layout == "TP1 PP1 DP4"
     assert entries["job"].step_time_ns == pytest.approx(66_000_000)
     assert entries["job"].top_finding
     assert entries["notes.txt"].state == "unreadable"

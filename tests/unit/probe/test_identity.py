@@ -10,6 +10,7 @@ from meshscope.probe.identity import (
     Identity,
     default_run_path,
     identify,
+    is_launcher,
     launch_name,
     mark_owner,
     owner_of,
@@ -37,7 +38,8 @@ def test_the_given_directory_wins():
 
 def test_ranks_of_a_job_agree():
     """Fails when ranks of one job would write to different runs."""
-    assert default_run_path({"TORCHELASTIC_RUN_ID": "a/b c"}, 8) == DEFAULT_ROOT / "run-a-b-c"
+    found = default_run_path({"TORCHELASTIC_RUN_ID": "a/b c"}, 8)
+    assert found == Path.cwd() / DEFAULT_ROOT / "run-a-b-c"
     local = {"TORCHELASTIC_RUN_ID": "none", "LOCAL_WORLD_SIZE": "8"}
     assert default_run_path(local, 8) == default_run_path(local, 8)
 
@@ -55,13 +57,58 @@ def test_the_mark_of_the_owner(monkeypatch):
     mark_owner(environment)
     assert owner_of(environment) is None
     monkeypatch.setattr("os.getpid", lambda: 1)
-    assert owner_of(environment) == int(environment[OWNER_VARIABLE])
+    assert owner_of(environment) == int(environment[OWNER_VARIABLE].split()[0])
     unmark_owner(environment)
     assert OWNER_VARIABLE in environment, "only the process that set it may take it away"
     monkeypatch.undo()
     mark_owner({})
     unmark_owner(environment)
     assert environment == {"RANK": "0"}
+
+
+@pytest.mark.parametrize(
+    ("own", "owner", "is_owned"),
+    [
+        ({"RANK": "0", "LOCAL_RANK": "0"}, {"RANK": "0"}, False),
+        ({"RANK": "1"}, {"RANK": "0"}, False),
+        ({"RANK": "0"}, {"RANK": "0"}, True),
+        ({"RANK": "0", "LOCAL_RANK": "0"}, {"RANK": "1", "LOCAL_RANK": "1"}, True),
+    ],
+)
+def test_who_is_started_by_a_rank_and_who_by_a_launcher(monkeypatch, own, owner, is_owned):
+    """Fails when a launcher with the rank of its node keeps its ranks from being recorded."""
+    owner = dict(owner)
+    mark_owner(owner)
+    monkeypatch.setattr("os.getpid", lambda: 1)
+    inherited = {**owner, **own}
+    assert (owner_of(inherited) is not None) is is_owned
+    mark_owner(inherited)
+    assert inherited[OWNER_VARIABLE].startswith("1") is not is_owned
+
+
+@pytest.mark.parametrize(
+    ("words", "is_one"),
+    [
+        ("python /usr/bin/torchrun --nproc_per_node 2 train.py", True),
+        ("python -u -X dev -m torch.distributed.run train.py", True),
+        ("python -m accelerate.commands.launch train.py", True),
+        ("python train.py torchrun", False),
+        ("python -m trainer --launcher torchrun", False),
+        ("python -c torchrun", True),  # What nobody does.
+        ("python", False),
+    ],
+)
+def test_launchers_are_known(words, is_one):
+    """Fails when a launcher is recorded, or a rank is not."""
+    assert is_launcher(words.split()) is is_one
+
+
+def test_a_relative_place_is_that_of_the_start(tmp_path, monkeypatch):
+    """Fails when training code that changes its directory moves the run."""
+    monkeypatch.chdir(tmp_path)
+    given = {"MESHSCOPE_RUN_DIR": "runs/a"}
+    assert default_run_path(given, 8) == tmp_path / "runs/a"
+    assert default_run_path(given, 8, Path("/base")) == Path("/base/runs/a")
 
 
 def test_several_hosts_need_a_common_name():

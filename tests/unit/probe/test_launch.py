@@ -7,9 +7,11 @@ import subprocess
 import sys
 import textwrap
 import threading
+from pathlib import Path
 
 import pytest
 
+from meshscope.probe import launch
 from meshscope.probe.launch import BOOTSTRAP, run
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.rundir import read_run
@@ -23,6 +25,26 @@ TRAIN = textwrap.dedent(
     for _ in range(3):
         model(torch.ones(1, 2)).sum().backward()
         optimizer.step()
+    """
+)
+SPAWNED = textwrap.dedent(
+    """
+    import sys
+    import torch
+    import torch.distributed as dist
+    import torch.multiprocessing as mp
+
+    def train(rank, store):
+        dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(3):
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+        dist.destroy_process_group()
+
+    if __name__ == "__main__":
+        mp.start_processes(train, (sys.argv[2],), nprocs=2, start_method=sys.argv[1])
     """
 )
 
@@ -45,9 +67,25 @@ def test_a_rank_records_itself(tmp_path, capfd):
 def test_a_process_without_rank_is_left_alone(tmp_path, capfd):
     """Fails when launchers and tools that import torch are recorded as ranks."""
     variables = {name: value for name, value in RANK.items() if name != "RANK"}
-    code = "import sys; sys.exit('meshscope.probe' in sys.modules)"
+    code = "import torch, sys; sys.exit('meshscope.probe.session' in sys.modules)"
     assert run(python(code), tmp_path, "a", environment=variables) == 0
-    assert "no process had RANK set" in capfd.readouterr().err
+    assert "no process was a rank" in capfd.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_ranks_that_only_an_argument_tells_are_recorded(tmp_path, capfd, method):
+    """Fails when ``torch.multiprocessing`` or srun start ranks without RANK, and nothing is recorded."""
+    script = tmp_path / "train.py"
+    script.write_text(SPAWNED, encoding="utf-8")
+    command = [sys.executable, str(script), method, str(tmp_path / "store")]
+    variables = {name: value for name, value in RANK.items() if name not in ("RANK", "WORLD_SIZE")}
+    assert run(command, tmp_path, "a", environment=variables) == 0
+    assert "2 ranks recorded" in capfd.readouterr().err
+    capture = read_run(tmp_path / "a")
+    assert capture.manifest["world_size"] == 2
+    assert set(capture.rank_manifests) == {0, 1}
+    assert capture.tables["step"].num_rows == 6
 
 
 def test_spawned_children_leave_the_capture_alone(tmp_path, capfd):
@@ -66,6 +104,69 @@ def test_spawned_children_leave_the_capture_alone(tmp_path, capfd):
     assert "is recorded as a rank" in capfd.readouterr().err
     assert [path.name for path in (tmp_path / "a").glob("rank*")] == ["rank00000"]
     assert read_run(tmp_path / "a").tables["step"].num_rows == 3
+
+
+STARTS = """
+import os, subprocess, sys
+def child(code, **changes):
+    return subprocess.run([sys.executable, "-c", code], env={**os.environ, **changes}).returncode
+silent = "import sys, torch; from meshscope.probe import api; sys.exit(10 + bool(api._attached))"
+eager = "from meshscope import probe; import sys; sys.exit(10 + (probe.attach() is not None))"
+"""
+
+
+@pytest.mark.slow
+def test_a_launcher_that_has_the_rank_of_its_node(tmp_path):
+    """Fails when a launcher is taken for the rank that it starts, whose training is then lost."""
+    code = STARTS + textwrap.dedent(
+        """
+        import torch
+        assert child(silent, RANK="0", LOCAL_RANK="0") == 11
+        assert child(silent) == 10, "a worker of its own"
+        """
+    )
+    assert run(python(code), tmp_path, "a", environment=RANK) == 0
+
+
+@pytest.mark.slow
+def test_what_a_rank_starts_for_itself_is_no_rank(tmp_path):
+    """Fails when an evaluation that a rank starts with a launcher is recorded as another rank."""
+    code = STARTS + textwrap.dedent(
+        """
+        import torch
+        assert child(silent, RANK="0", WORLD_SIZE="1", LOCAL_RANK="0") == 10
+        """
+    )
+    variables = {**RANK, "WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1"}
+    assert run(python(code), tmp_path, "a", environment=variables) == 0
+
+
+@pytest.mark.slow
+def test_what_a_detached_rank_starts(tmp_path):
+    """Fails when it is refused although it asks, or its loader workers come to be recorded."""
+    code = STARTS + textwrap.dedent(
+        """
+        import torch
+        from meshscope import probe
+        assert child(eager) == 10
+        probe.detach()
+        assert "MESHSCOPE_OWNER_PID" not in os.environ
+        assert child(silent) == 10
+        assert child(eager) == 11
+        """
+    )
+    assert run(python(code), tmp_path, "a", environment=RANK) == 0
+
+
+@pytest.mark.slow
+def test_torchrun_that_has_the_rank_of_its_node(tmp_path):
+    """Fails when torchrun under Kubeflow, which sets RANK, is recorded in place of its workers."""
+    script = tmp_path / "train.py"
+    script.write_text(TRAIN)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", str(script)]
+    assert run(command, tmp_path / "runs", "a", environment=RANK) == 0
+    assert [path.name for path in (tmp_path / "runs" / "a").glob("rank*")] == ["rank00000"]
+    assert read_run(tmp_path / "runs" / "a").tables["step"].num_rows == 3
 
 
 @pytest.mark.parametrize("option", ["-I", "-S", "-E"])
@@ -195,11 +296,103 @@ def test_a_command_that_the_system_refuses(tmp_path, capfd, name):
     assert not (tmp_path / "runs" / "a").exists()
 
 
-def test_a_folder_of_runs_that_is_a_file(tmp_path):
-    """Fails when the user is told that a file exists, and not what to name in its place."""
+@pytest.mark.parametrize(
+    ("runs", "why"),
+    [
+        ("{}/file", "is no folder. Name a folder for the runs"),
+        ("/proc/nope", "/proc/nope: No such file or directory. Name a folder that can be written"),
+        ("/dev/null/x", "is no folder"),
+    ],
+)
+def test_without_a_place_for_the_run_the_command_runs(tmp_path, capfd, runs, why):
+    """Fails when a disk that the capture cannot use keeps a training from its start."""
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="is no folder"):
-        run(python("pass"), tmp_path / "file")
+    code = "import os, sys; sys.exit(7 + ('MESHSCOPE_RUN_DIR' in os.environ))"
+    assert run(python(code), Path(runs.format(tmp_path)), environment=RANK, agent_options=[]) == 7
+    said = capfd.readouterr().err
+    assert said.startswith("meshscope: the command runs unrecorded: ")
+    assert why in said
+    assert said.count("\n") == 1
+
+
+def test_a_disk_that_hangs_at_the_start(tmp_path, capfd, monkeypatch):
+    """Fails when a training waits for ever for the disk of its capture before it begins."""
+    released = threading.Event()
+    monkeypatch.setattr(launch, "_DISK_WAIT_S", 0.1)
+    monkeypatch.setattr(launch, "place_of", lambda *_: released.wait(60))
+    try:
+        assert run(python("import sys; sys.exit(7)"), tmp_path, environment=RANK) == 7
+    finally:
+        released.set()
+    assert "the disk does not answer" in capfd.readouterr().err
+
+
+def test_an_error_of_our_own_at_the_start(tmp_path, capfd, monkeypatch):
+    """Fails when a mistake in the probe keeps a training from its start."""
+    monkeypatch.setattr(launch, "place_of", lambda *_: 1 / 0)
+    assert run(python("import sys; sys.exit(7)"), tmp_path, environment=RANK) == 7
+    assert "runs unrecorded: ZeroDivisionError" in capfd.readouterr().err
+
+
+def test_a_disabled_probe_touches_nothing(tmp_path, capfd):
+    """Fails when the switch that keeps the probe off does not keep the launcher off the disk."""
+    variables = {**RANK, "MESHSCOPE_DISABLE": "1", "PYTHONPATH": "/theirs"}
+    code = "import os, sys; sys.exit(os.environ['PYTHONPATH'] != '/theirs')"
+    assert run(python(code), tmp_path / "runs", environment=variables, agent_options=[]) == 0
+    assert not (tmp_path / "runs").exists()
+    assert "MESHSCOPE_DISABLE is set: the command runs unrecorded" in capfd.readouterr().err
+
+
+def test_a_run_that_is_gone_at_the_end(tmp_path, capfd):
+    """Fails when a job that succeeded is reported as failed because its capture was deleted."""
+    command = ["sh", "-c", 'rm -r "$MESHSCOPE_RUN_DIR"; exit 5']
+    assert run(command, tmp_path, "a", environment=RANK) == 5
+    assert "what was recorded cannot be read" in capfd.readouterr().err
+
+
+def test_a_stderr_that_takes_nothing(tmp_path):
+    """Fails when a full disk under the log of a job changes its exit code."""
+    code = "import sys; from pathlib import Path; from meshscope.probe.launch import run; "
+    code += f"sys.exit(run(['true'], Path({str(tmp_path)!r})))"
+    with open("/dev/full", "w", encoding="ascii") as full:
+        assert subprocess.run(python(code), stderr=full, check=False).returncode == 0
+
+
+def test_a_job_that_is_started_again_joins_its_run(tmp_path, capfd):
+    """Fails when a requeued job does not start, or records over what it did before."""
+    assert run(python(TRAIN), tmp_path, "job", environment=RANK) == 0
+    kept = {path: path.read_bytes() for path in (tmp_path / "job" / "rank00000").iterdir()}
+    assert run(python(TRAIN), tmp_path, "job", environment=RANK) == 0
+    assert {path: path.read_bytes() for path in (tmp_path / "job" / "rank00000").iterdir()} == kept
+    assert "joins the run of 20" in capfd.readouterr().err
+    capture = read_run(tmp_path / "job")
+    assert capture.tables["attempt"].num_rows == 2
+    assert capture.tables["step"]["step"].to_pylist() == [*range(6)]
+
+
+def test_launchers_of_two_hosts_record_one_run(tmp_path):
+    """Fails when one of two launchers that start together refuses its ranks."""
+    code = "import sys; from pathlib import Path; from meshscope.probe.launch import run; "
+    code += f"sys.exit(run(sys.argv[1:], Path({str(tmp_path)!r}), 'job'))"
+    hosts = [
+        subprocess.Popen(
+            [*python(code), *python(TRAIN)],
+            env={**RANK, "RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": "0"},
+        )
+        for rank in range(2)
+    ]
+    assert [host.wait(60) for host in hosts] == [0, 0]
+    capture = read_run(tmp_path / "job")
+    assert capture.ranks == (0, 1)
+    assert capture.tables["attempt"].num_rows <= 1
+    assert capture.manifest["command"][0] == sys.executable
+
+
+def test_a_misspelt_command_leaves_a_joined_run_alone(tmp_path):
+    """Fails when a typing error on one host deletes what the other hosts recorded."""
+    assert run(python(TRAIN), tmp_path, "job", environment=RANK) == 0
+    assert run(["no-such-program-of-a-test"], tmp_path, "job") == 127
+    assert read_run(tmp_path / "job").tables["step"].num_rows == 3
 
 
 def test_no_command_is_refused(tmp_path):

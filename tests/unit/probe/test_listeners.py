@@ -24,6 +24,19 @@ def test_listeners_come_and_go():
     assert (listeners.step, listeners.ended_ns) == (-1, -1)
 
 
+def test_who_waits_for_a_step_is_told_that_none_comes():
+    """Fails when what began at a border goes on for ever because the hooks were taken out."""
+    listeners, heard, errors = StepListeners(), [], []
+    listeners.add(heard.append)
+    listeners.add(heard.append, lambda: 1 / 0)
+    remove = listeners.add(heard.append, lambda: heard.append("gone"))
+    listeners.hooks_gone(errors.append)
+    remove()
+    listeners.hooks_gone(errors.append)
+    assert heard == ["gone"]
+    assert [type(error) for error in errors] == [ZeroDivisionError] * 2
+
+
 def test_a_listener_that_fails_is_heard_once():
     """Fails when an error reaches the training thread, or comes back at every step."""
     listeners, heard, errors = StepListeners(), [], []

@@ -114,6 +114,32 @@ def test_a_wall_clock_that_is_put_back(tmp_path, monkeypatch):
     assert limit.startswith("rank 0: the wall clock was put back by 7.0")
 
 
+def test_training_code_that_changes_its_directory(tmp_path, monkeypatch):
+    """Fails when a relative run directory is lost as soon as Hydra goes elsewhere."""
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    session, training = probe.attach("run"), Training()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    training.run(3)
+    session.flush()
+    probe.detach()
+    assert session.run_path == tmp_path / "run"
+    assert read_run(tmp_path / "run").tables["step"].num_rows == 3
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_a_directory_changed_before_the_rank_is_known(tmp_path, monkeypatch):
+    """Fails when the run of a rank depends on when it was told who it is."""
+    for name in ("RANK", "WORLD_SIZE", "MESHSCOPE_RUN_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    session = probe.attach()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    Training().run(1)
+    assert session.run_path.parent == tmp_path / "meshscope_runs"
+
+
 def test_a_run_directory_that_vanishes(tmp_path):
     """Fails when deleting a run under a live job breaks the job."""
     session, training = probe.attach(tmp_path / "run"), Training()

@@ -6,10 +6,16 @@ import pytest
 
 from meshscope.probe.heads import collective_head
 from meshscope.probe.recorder import open_recorder
-from meshscope.probe.schema.errors import ConfigError
-from meshscope.probe.schema.manifest import rank_directory
+from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.rank_records import read_rank
-from meshscope.reference_trainer.clock_fault import WrongClock, falsify_capture
+from meshscope.reference_trainer import clock_fault
+from meshscope.reference_trainer.clock_fault import (
+    WrongClock,
+    falsify_capture,
+    falsify_own_clock,
+)
+from meshscope.reference_trainer.fault_plan import parse_fault, resolve
+from meshscope.reference_trainer.ground_truth import GroundTruth
 
 CLOCK = WrongClock(offset_ns=5_000_000, drift_ppm=100.0, origin_ns=1_000_000_000)
 
@@ -25,7 +31,7 @@ def capture(run):
     recorder.issue_collective(collective_head(group, 1, dtype), 1, 64, 3_000_000_000)
     recorder.record_step(0, 1_000_000_000, 1_000_000_000, 128)
     recorder.close()
-    return rank_directory(run, 3)
+    return recorder.directory
 
 
 def test_all_times_are_those_of_the_wrong_clock_and_nothing_else_changes(tmp_path):
@@ -61,7 +67,33 @@ def test_the_rank_seems_to_be_on_a_host_of_its_own(tmp_path):
         assert wrong_mono - mono == wrong_unix - unix == CLOCK.tells(mono) - mono
 
 
-def test_a_rank_without_a_capture_is_refused(tmp_path):
-    """Fails if a clock fault is silently not applied."""
-    with pytest.raises(ConfigError, match="meshscope run"):
-        falsify_capture(tmp_path / "rank00000", 0, CLOCK)
+def test_a_capture_that_cannot_be_rewritten_is_still_there(tmp_path, monkeypatch):
+    """Fails if a full disk loses what was recorded before the replacement is written."""
+    directory = capture(tmp_path)
+    before = {path.name: path.read_bytes() for path in directory.iterdir()}
+
+    def full(_self, _payload):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(clock_fault.SegmentFile, "append", full)
+    with pytest.raises(OSError, match="No space"):
+        falsify_capture(directory, 3, CLOCK)
+    assert {path.name: path.read_bytes() for path in directory.iterdir()} == before
+
+
+def test_the_part_that_was_recorded_now_is_rewritten_and_no_other(tmp_path, monkeypatch):
+    """Fails if the attempt before a restart, or another run, is told the wrong times."""
+    capture(tmp_path / "run")
+    other = capture(tmp_path / "run")
+    assert other.name == "rank00003.2"
+    foreign = capture(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    fault = resolve(parse_fault("clock_skew:rank=3,offset_ms=5"), ParallelLayout(dp=4), seed=0)
+    falsify_own_clock([fault], 3, other, GroundTruth(None, 3, [fault]))
+    changed = {path.parent for path, content in before.items() if _content(path) != content}
+    assert changed == {other} != {foreign}
+
+
+def _content(path):
+    return path.read_bytes() if path.exists() else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 
 import torch
+import torch.distributed as dist
 from torch.distributed.pipelining import PipelineStage
 
 from meshscope.reference_trainer import compat
@@ -51,13 +52,20 @@ def test_the_renamed_collectives_are_those_of_this_torch(group_of_two):
         call(*tensors, group=group_of_two.handle, async_op=True).wait()
 
 
-def test_a_handle_of_a_future_waits_for_it():
-    """Fails if a slow link between stages could no longer complete a receive late."""
-    future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
-    work = compat.work_from_future(future)
-    future.set_result([torch.ones(1)])
-    assert work.wait()
-    assert callable(work.boxed)
+def test_a_replaced_operator_can_still_be_called():
+    """Fails if a slow link could no longer do what the operator does that it replaces."""
+    dist.init_process_group("gloo", init_method="tcp://127.0.0.1:0", rank=0, world_size=1)
+    try:
+        group = dist.group.WORLD
+        host, device = (group._get_backend(torch.device(kind)) for kind in ("cpu", "cuda"))
+        assert host.name() == device.name() == "gloo"
+        sent, received = torch.ones(2), torch.zeros(2)
+        arguments = received, sent, group.boxed(), True, 1000
+        _, work = compat.replaced_operator("_allgather_base_")(*arguments)
+        assert compat.unboxed_work(work).wait()
+        assert torch.equal(received, sent)
+    finally:
+        dist.destroy_process_group()
 
 
 class _Notes(torch.autograd.Function):

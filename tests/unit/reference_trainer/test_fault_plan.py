@@ -44,6 +44,10 @@ def test_the_command_line_form_is_read_with_types():
         ("heavy_stage:delay_ms=1,part=head,rank=1", "rank belongs to"),
         ("gc_pause:rank=0,delay_ms=5,every=0", "every: 0 is out of range. Set it to at least 1"),
         ("crash:rank=0,start=3,stop=5", "happens once"),
+        ("clock_skew:rank=0,offset_ms=1,start=3", "holds for the whole run. Remove start"),
+        ("slow_rank:delay_ms=10,delay_ms=20", "delay_ms is given twice. Remove one"),
+        ("slow_rank:delay_ms=1,period_ms=100", "has no periods. Remove period_ms"),
+        ("gc_pause:rank=0,delay_ms=3000", "delay_ms: 3000.0 .*at most 500"),
         ("clock_skew:rank=0", "has no size. Set offset_ms"),
         ("memory_growth:rank=0", "Set megabytes"),
         ("slow_rank:delay_ms=1,start=4,stop=4", "stop = 4 is not after start = 4"),
@@ -177,3 +181,26 @@ def test_a_crash_is_in_its_step_only():
     """Fails if a rank would crash again after a restart that skips the step."""
     fault = resolve(parse_fault("crash:rank=0,start=2"), ParallelLayout(), seed=0)
     assert [step for step in range(5) if fault.active(step)] == [2]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("slow_rank:delay_ms=1,start=100", "start = 100 is behind the last of 8 steps"),
+        ("hang:rank=0,start=8", "Set it to 7 or less, or train.steps to 9 or more"),
+        ("slow_rank:delay_ms=1,window=5", "8 steps .* no pair .* Set window to 4"),
+        ("slow_rank:delay_ms=1,start=2,stop=5,window=2", "3 steps .* Set window to 1"),
+        ("slow_rank:delay_ms=1,start=7,window=2", "Remove window, or have 4 steps"),
+    ],
+)
+def test_a_fault_that_no_step_has_is_refused(text, message):
+    """Fails if a fault is accepted that is never on, or that nothing can be compared with."""
+    with pytest.raises(ConfigError, match=message):
+        parse_fault(text).check_steps(8)
+    parse_fault("slow_rank:delay_ms=1,start=2,window=3").check_steps(8)
+
+
+def test_a_wrong_clock_is_in_no_step():
+    """Fails if steps count as faulty of which only the finished capture is changed."""
+    fault = resolve(parse_fault("clock_skew:rank=0,offset_ms=1"), ParallelLayout(), seed=0)
+    assert not any(fault.active(step) for step in range(5))

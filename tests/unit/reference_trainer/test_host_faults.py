@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from meshscope.probe.clock import now_ns, thread_cpu_ns
+from meshscope.reference_trainer import host_faults
 from meshscope.reference_trainer.host_faults import (
     GarbagePause,
     MemoryGrowth,
@@ -32,12 +33,22 @@ def test_a_pause_is_a_real_collection_that_can_be_repeated():
     assert gc.isenabled()
 
 
+def test_a_pause_says_how_long_it_can_be(monkeypatch):
+    """Fails if a heap that may not grow any more is taken for one that is large enough."""
+    monkeypatch.setattr(host_faults, "_HEAP_MOST", 150_000)
+    pause = GarbagePause(3_000_000_000)
+    assert 0 < pause.longest_ns < 3_000_000_000
+    assert len(gc.get_objects(generation=2)) < 1_000_000
+    assert GarbagePause(1).longest_ns >= 1
+
+
 def test_a_slow_storage_takes_latency_and_bandwidth_and_keeps_the_state(tmp_path):
     """Fails if a checkpoint is quicker than its storage, or cannot be loaded."""
     state = {"weight": torch.arange(1000.0)}
     path = tmp_path / "state.pt"
-    start_ns, end_ns = SlowStorage(path).save(state, latency_ns=5_000_000, bytes_per_s=1e6)
-    assert end_ns - start_ns >= 5_000_000 + 4_000_000
+    span_ns, asked_ns = SlowStorage(path).save(state, latency_ns=5_000_000, bytes_per_s=1e6)
+    assert asked_ns == 5_000_000 + path.stat().st_size * 1000 > 5_000_000 + 4_000_000
+    assert span_ns[1] - span_ns[0] >= asked_ns
     assert torch.equal(torch.load(path)["weight"], state["weight"])
 
 

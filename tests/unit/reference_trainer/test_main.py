@@ -38,6 +38,9 @@ def test_one_process_trains_without_a_launcher(invoke, tmp_path):
         (["--preset", "llama3-405b"], "Add --dry-run"),
         (["--preset", "none"], "there is no preset 'none'"),
         (["--set", "model.heads=3"], "model.hidden"),
+        (["--dry-run", "--set", "model.layers=5000000"], "Set it to at most 10000"),
+        (["--dry-run", "--set", "layout.dp=100000000"], "layout: 200000000 is out of range"),
+        (["--dry-run", "--set", "schedule.microbatches=100000"], "Set it to 16384 or less"),
         (["--simulate-rank", "0,two"], "Write for example --simulate-rank 0,511"),
         (["--simulate-rank", "0,2"], "rank 2 is outside 0..1"),
         (["--set", "layout.pp=1", "--set", "device.kind=cuda"], "device.kind"),
@@ -68,17 +71,67 @@ def test_a_wrong_setting_is_one_line_and_exit_code_2(invoke, arguments, message,
         ({"RANK": "0"}, "WORLD_SIZE: is not set in this process. Start the ranks with torchrun"),
         ({"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "-1"}, "LOCAL_RANK: '-1' is no number"),
         ({"RANK": "x", "WORLD_SIZE": "1"}, "RANK: 'x' is no number"),
+        ({"RANK": "5", "WORLD_SIZE": "1"}, "RANK: 5 is outside 0..0. Start the ranks with"),
+        ({"RANK": "0", "WORLD_SIZE": "1"}, "MASTER_ADDR: is not set in this process. Start"),
+        (
+            {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "::1", "MASTER_PORT": "abc"},
+            "MASTER_PORT: 'abc' is no number",
+        ),
+        (
+            {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "::1", "MASTER_PORT": "99999"},
+            "MASTER_PORT: 99999 is out of range. Set it to at most 65535",
+        ),
     ],
 )
 def test_a_broken_environment_is_one_line_and_exit_code_2(invoke, variables, message, monkeypatch):
     """Fails if a rank that was started by hand ends in a traceback, or waits for others."""
-    for name in ("WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+    for name in ("WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     result = invoke("--set", "layout.pp=1")
     assert result.exit_code == 2
-    assert f"error: {message}" in result.stderr
+    assert f"error: {message}" in result.stderr.replace(f"rank {variables.get('RANK')}: ", "")
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_an_output_that_cannot_be_written_is_one_line_before_the_training(invoke, tmp_path):
+    """Fails if a run trains to its end and then has no place for its losses."""
+    (tmp_path / "taken" / "losses.json").mkdir(parents=True)
+    (tmp_path / "file").touch()
+    for out, message in (
+        ("taken", "losses.json cannot be written (Is a directory). Name a folder"),
+        ("file", "cannot be written (File exists). Name a folder"),
+    ):
+        result = invoke("--set", "layout.pp=1", "--out", str(tmp_path / out))
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert result.stderr.startswith(f"error: --out: {tmp_path / out}")
+        assert message in result.stderr
+        assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_folder_that_has_a_run_already_keeps_it(invoke, tmp_path):
+    """Fails if a second run overwrites the losses and the truth of the first."""
+    arguments = ["--set", "layout.pp=1", "--set", "train.steps=1", "--out", str(tmp_path)]
+    assert invoke(*arguments).exit_code == 0
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    again = invoke(*arguments, "--set", "train.seed=2")
+    assert again.exit_code == 0
+    second = tmp_path / "attempt2"
+    assert again.stdout.splitlines()[0].endswith(f"this one writes into {second}")
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
+    assert {path.name for path in second.iterdir()} == set(before)
+
+
+def test_a_wrong_clock_without_a_capture_is_refused_before_the_training(
+    invoke, tmp_path, monkeypatch
+):
+    """Fails if another run's capture is taken, or the fault is found missing at the end."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("meshscope.probe.api._attached", None)
+    result = invoke("--set", "layout.pp=1", "--fault", "clock_skew:rank=0,offset_ms=300")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "rank 0 has no capture whose clock could be wrong" in result.stderr
     assert len(result.stderr.splitlines()) == 1
 
 

@@ -7,7 +7,14 @@ import pytest
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.reference_trainer.mesh import Place, device_index
 
-TORCHRUN = {"RANK": "9", "WORLD_SIZE": "16", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "8"}
+TORCHRUN = {
+    "RANK": "9",
+    "WORLD_SIZE": "16",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "8",
+    "MASTER_ADDR": "host1",
+    "MASTER_PORT": "29500",
+}
 
 
 def test_torchrun_says_where_a_process_stands():

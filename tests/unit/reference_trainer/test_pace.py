@@ -121,8 +121,33 @@ def test_under_a_split_backward_each_half_takes_one_forward(clock):
     output.sum().backward()
     assert clock.slept_ns == [7_000_000, 6_000_000]
     weights = pace.WeightPace(config, 2, (False, True), lambda: 0)
-    with weights.weights():
+    with weights.weights(0):
         clock.time_ns += 4_000_000
-    with weights.whole_backward():
+    with weights.whole_backward(0):
         clock.time_ns += 4_000_000
     assert clock.slept_ns[2:] == [21_000_000, 46_000_000]
+
+
+def test_the_weights_half_follows_the_work_of_its_microbatch(clock):
+    """Fails if uneven sequences are uneven in one half of a split backward only."""
+    config = PaceConfig(layer_ms=10.0, head_ms=5.0)
+    works = [0.5, 2.0]
+    weights = pace.WeightPace(config, 2, (False, True), lambda: 0, works.__getitem__)
+    for microbatch in (0, 1):
+        with weights.weights(microbatch):
+            clock.time_ns += 1_000_000
+        with weights.whole_backward(microbatch):
+            clock.time_ns += 1_000_000
+    # Two blocks by the work of the microbatch, and the head, which every token passes.
+    assert clock.slept_ns == [14_000_000, 29_000_000, 44_000_000, 89_000_000]
+
+
+def test_what_a_fault_adds_comes_on_top_of_the_pace(clock):
+    """Fails if added time is taken for compute, so that less is added than the truth says."""
+    added_ns = 0
+    weights = pace.WeightPace(PaceConfig(layer_ms=10.0), 1, (False, False), lambda: added_ns)
+    with weights.whole_backward(0):
+        clock.time_ns += 4_000_000
+        clock.sleep(0.06)
+        added_ns = 60_000_000
+    assert clock.time_ns == 80_000_000

@@ -16,6 +16,7 @@ def test_losses_are_told_in_step_order_and_kept(tmp_path):
     for step, loss in enumerate((2.5, 1.25)):
         report.add(step, torch.tensor(loss), dur_ns=3_000_000)
     report.finish()
+    report.begin(tmp_path / "new" / "losses.json")
     report.write(tmp_path / "new" / "losses.json")
     assert [line.split() for line in lines] == [
         ["step", "0", "loss", "2.500000", "3.0", "ms"],

@@ -97,3 +97,59 @@ def test_sizes_within_a_quarter_are_alike():
     """Sizes would chain up until a small transfer is compared with a large one."""
     frame = pd.DataFrame({"size_bytes": [130, 100, 124, 160, 1]})
     assert like_size(frame).tolist() == [130, 100, 100, 130, 1]
+
+
+def sends(factors, *, steps=STEPS, seed=1, cv=0.05):
+    """Return sends of some directions, two a step, slower by {"0->1": factor of a step}."""
+    frame = transfers(factors, steps=steps, seed=seed, cv=cv)
+    same = {"axis": "pp", "kind": "send", "is_p2p": True, "link": frame["group_id"]}
+    return frame.assign(**same).assign(group_id="pp")
+
+
+PIPELINE = [f"{a}->{b}" for low in range(6) for a, b in ((low, low + 6), (low + 6, low))]
+
+
+def test_the_other_direction_of_a_link_is_no_other_place():
+    """Fails when a link that is slow in three of twenty steps makes its own slow steps usual."""
+
+    def at_times(step):
+        return 30.0 if 5 <= step <= 7 else 1.0
+
+    factors = dict.fromkeys(PIPELINE, even) | {"1->7": at_times, "7->1": at_times}
+    (place,) = degraded_places(sends(factors))
+    assert place.where == {"axis": "pp", "link": "1<->7"}
+    assert place.step_frac == 3 / STEPS
+    assert place.ratio == pytest.approx(30, rel=0.1)
+
+
+def test_what_is_certain_of_one_direction_is_so_of_both():
+    """Fails when a link that is slow both ways is told as one direction."""
+    factors = dict.fromkeys(PIPELINE, even)
+    factors["1->7"] = lambda step: 9.0 if step < 5 else 1.0
+    factors["7->1"] = lambda step: 9.0 if step == 0 else 1.0
+    assert [place.where["link"] for place in degraded_places(sends(factors))] == ["1<->7"]
+
+
+def test_a_lone_link_that_is_slow_at_times_both_ways_is_named():
+    """Fails when the only link of a pipeline is compared with its own other direction."""
+
+    def blocks(step):
+        return 20.0 if step // 3 % 2 else 1.0
+
+    (place,) = degraded_places(sends({"0->1": blocks, "1->0": blocks}))
+    assert (place.where["link"], place.is_alone) == ("0<->1", True)
+    (place,) = degraded_places(sends({"0->1": even, "1->0": blocks}))
+    assert place.where["link"] == "1->0"
+
+
+def test_groups_may_be_called_like_links():
+    """Fails when the name of a group is taken for the ends of a link."""
+    assert names(transfers({"a->b": even, "b->a": lambda step: 3.0, "c": even})) == {"b->a": 1.0}
+
+
+@pytest.mark.parametrize("cv", [0.3, 0.5])
+def test_noise_of_links_does_not_come_and_go(cv):
+    """Fails when the noise of both directions together looks like a bad link."""
+    factors = dict.fromkeys(PIPELINE, even)
+    found = [degraded_places(sends(factors, seed=seed, cv=cv)) for seed in range(40)]
+    assert not [places for places in found if any(own.step_frac < 1 for own in places)]

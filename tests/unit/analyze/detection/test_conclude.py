@@ -10,7 +10,7 @@ MEASURED = Measured(slowdown=0.05, error=0.005, degrees=1e6)
 
 def test_confidence_is_shared_by_those_that_fit_as_well():
     """One of two would be blamed with certainty."""
-    stretch = Stretch(first_step=3, last_step=9, found_at_step=None, lasting=False)
+    stretch = Stretch(runs=((3, 9),), found_at_step=None, lasting=False)
     alone = slow_verdict(1, MEASURED, stretch, Evidence.PEERS, ranks=8)
     both = slow_verdict(1, MEASURED, stretch, Evidence.PEERS, ranks=8, rivals=(4,))
     assert both.confidence == pytest.approx(alone.confidence / 2)

@@ -136,3 +136,67 @@ def test_interleaved_chunks_are_told_apart():
     second = frame.assign(chunk=1, dur_ns=(frame["dur_ns"] * 1.5).astype(np.int64))
     both = pd.concat([frame, second])
     assert [verdict.rank for verdict in detect(both, GRID).suspects] == [7]
+
+
+@pytest.mark.parametrize("layout", [ParallelLayout(dp=8), GRID, ParallelLayout(pp=4)], ids=str)
+@pytest.mark.parametrize(("steps", "at"), [(40, 0), (60, 0), (60, 10), (100, 3), (60, 59)])
+@pytest.mark.parametrize("factor", [1.3, 4])
+def test_one_slow_step_makes_no_suspect(layout, steps, at, factor):
+    """Fails when a pause of one step is reported as a slow rank, in windows of any length."""
+    fault = Fault(rank=2, factor=factor, start=at, stop=at + 1)
+    result = window(fault, layout=layout, steps=steps)
+    assert not result.suspects
+    assert result.of(2).slow_steps == ((at, at),)
+
+
+@pytest.mark.parametrize("steps", [20, 40, 100])
+def test_three_steps_of_a_strong_fault_are_found(steps):
+    """Fails when a fault that no one could overlook is too short to be reported."""
+    (verdict,) = window(Fault(rank=6, factor=1.3, start=10, stop=13), steps=steps).suspects
+    assert (verdict.rank, verdict.persistence) == (6, Persistence.TRANSIENT)
+    assert verdict.slow_steps == ((10, 12),)
+    assert verdict.slowdown == pytest.approx(0.3, abs=0.02)
+
+
+@pytest.mark.parametrize("layout", [GRID, ParallelLayout(pp=4)], ids=str)
+def test_a_rank_that_is_slow_on_and_off_is_told_by_its_slow_steps(layout):
+    """Fails when healthy steps between the slow ones make the fault longer and smaller."""
+    faults = [Fault(rank=2, factor=1.3, start=at, stop=at + 4) for at in (25, 33, 41)]
+    (verdict,) = window(*faults, layout=layout, steps=60).suspects
+    assert (verdict.rank, verdict.persistence) == (2, Persistence.INTERMITTENT)
+    assert verdict.slow_steps == ((25, 28), (33, 36), (41, 44))
+    assert (verdict.first_bad_step, verdict.last_bad_step) == (25, 44)
+    assert verdict.slowdown == pytest.approx(0.3, abs=0.02)
+
+
+def test_runs_of_unlike_strength_are_all_named():
+    """Fails when only the steps of the strongest run are named."""
+    faults = Fault(rank=5, factor=1.3, start=5, stop=10), Fault(rank=5, factor=2, start=45, stop=50)
+    (verdict,) = window(*faults, steps=60).suspects
+    assert verdict.slow_steps == ((5, 9), (45, 49))
+
+
+def test_a_lone_rank_is_as_slow_as_it_became():
+    """Fails when the slow-down is told against a mean that holds the slow steps."""
+    layout = ParallelLayout(dp=1)
+    (verdict,) = window(Fault(rank=0, factor=1.5, start=25), layout=layout).suspects
+    assert verdict.evidence is Evidence.HISTORY
+    assert verdict.slowdown == pytest.approx(0.5, abs=0.02)
+    assert verdict.slow_steps == ((25, 39),)
+
+
+def test_every_suspect_is_slow_and_likely():
+    """Fails when a rank is blamed with a confidence of nothing, or for being fast."""
+    for seed in range(6):
+        fault = Fault(rank=seed, factor=1.3, start=seed, stop=seed + 2)
+        for verdict in window(fault, steps=50, seed=60 + seed, work_cv=0.35).suspects:
+            assert verdict.slowdown > 0
+            assert verdict.confidence * (1 + len(verdict.ambiguous_with)) >= 0.5
+
+
+def test_more_slow_steps_than_healthy_ones_are_not_the_past():
+    """Fails when a rank that is slow most of the time is told against its own slow steps."""
+    layout = ParallelLayout(pp=2)
+    (verdict,) = window(Fault(rank=1, factor=1.3, start=10), layout=layout).suspects
+    assert verdict.slow_steps == ((10, 39),)
+    assert verdict.slowdown == pytest.approx(0.3, abs=0.02)

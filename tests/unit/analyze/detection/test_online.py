@@ -150,3 +150,12 @@ def test_the_state_machine_needs_no_tables():
             if isinstance(node, ast.ImportFrom) and node.level == 1:
                 todo.append(node.module)
             assert not (isinstance(node, ast.ImportFrom) and node.level > 1), name
+
+
+@pytest.mark.parametrize("at", [0, 1, 12, 21, 60])
+@pytest.mark.parametrize("factor", [2, 10])
+def test_one_slow_step_raises_no_alarm_however_long_the_job_runs(at, factor):
+    """Fails when a pause is blamed once it leaves the last forty steps."""
+    fault = Fault(rank=2, factor=factor, start=at, stop=at + 1)
+    _, alarms = follow(fault, layout=ParallelLayout(dp=8), steps=130)
+    assert not alarms

@@ -80,6 +80,31 @@ def test_one_slow_step_makes_no_stretch():
     assert means.recent[SHORTEST - 1, 0] == pytest.approx(REACH / SHORTEST)
 
 
+@pytest.mark.parametrize("steps", [LONGEST + 1, 60, 100])
+def test_an_early_outlier_does_not_lift_what_follows(steps):
+    """Fails when healthy scores are drawn up to the one slow step that the past consists of."""
+    values = np.zeros((steps, 1))
+    values[0] = 3.0
+    follow = Stretches.empty(1)
+    for row in values:
+        follow.add(row, np.ones(1, bool), 1_000, np.full(1, 0.05))
+    means = follow.means(np.full(1, 0.05))
+    assert means.recent[:LONGEST, 0] == pytest.approx(0, abs=0.05 / SHORTEST)
+    assert abs(means.before[:LONGEST, 0]).max() <= 0.05
+
+
+@pytest.mark.parametrize(
+    ("slow", "in_full"),
+    [([20], 0), ([20, 21], 0), ([20, 30, 39], 0), ([18, 19, 20], 3), ([16, 18, 20], 3)],
+)
+def test_a_score_counts_in_full_where_others_near_it_do(slow, in_full):
+    """Fails when a pause makes a stretch, or a short strong fault counts as a long faint one."""
+    values = np.zeros((40, 1))
+    values[slow] = 50.0
+    total = kept(values).means(np.full(1, REACH)).recent[-1, 0] * 40
+    assert total == pytest.approx(50 * in_full + REACH * (len(slow) - in_full))
+
+
 def test_a_suspect_does_not_become_its_own_normal():
     """A slow rank would be healthy after some minutes."""
     follow = Stretches.empty(2, 10.0)

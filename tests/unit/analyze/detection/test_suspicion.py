@@ -1,5 +1,7 @@
 """What the detection tells the attribution, on captures of simulated jobs."""
 
+import re
+
 import numpy as np
 import pytest
 from tests.synthetic import MS, Job, capture
@@ -96,3 +98,74 @@ def test_a_rank_that_is_slow_on_and_off_is_blamed_alone_under_uneven_work(cv):
 
     trace = capture(Job(layout=GRID, steps=24, microbatches=6), blocked)
     assert [verdict.rank for verdict in detect(trace).suspects] == [5]
+
+
+def noisy(layout, slow, by=1.3):
+    """Return even work with a jitter of 1 %, longer by a factor where ``slow(rank, step)``."""
+
+    def work(kind, rank, step, microbatch):
+        draw = np.random.default_rng([9, rank, step, microbatch, len(kind)]).standard_normal()
+        factor = by if slow(rank, step) else 1.0
+        return int((10 if kind == "forward" else 20) * MS * (1 + 0.01 * draw) * factor)
+
+    return work
+
+
+def straggler(result):
+    """Return the only straggler."""
+    (finding,) = [f for f in result.findings if f.kind == "straggler_rank"]
+    return finding
+
+
+REPLICAS = ParallelLayout(dp=4)
+
+
+@pytest.mark.parametrize(
+    ("slow", "by", "steps", "words"),
+    [
+        ({3, 4, 5, 6, 9, 10, 11, 12}, 1.3, [3, 12], "in steps 3 to 6 and 9 to 12"),
+        ({7, 8}, 2, [7, 8], "in steps 7 and 8"),
+        ({19}, 3, [19, 19], "in step 19"),
+        (set(range(1, 20, 2)), 1.3, [1, 19], "in every 2nd step (from 1 to 19)"),
+        (set(range(10, 20)), 1.3, [10, 19], "in steps 10 to 19"),
+    ],
+    ids=["on and off", "two", "the last", "every other", "from one on"],
+)
+def test_a_finding_says_in_which_steps_a_rank_is_slow_and_how_slow_there(slow, by, steps, words):
+    """Fails when steps are named in which the rank was healthy, or the slow-down is spread over them."""
+    work = noisy(REPLICAS, lambda rank, step: rank == 3 and step in slow, by)
+    finding = straggler(diagnose(capture(Job(layout=REPLICAS, steps=20), work)))
+    assert finding.where["steps"] == steps
+    claimed = re.search(
+        r"takes (\d+)% longer for its own work than its 3 peers (.*) and makes", finding.claim
+    )
+    assert claimed is not None
+    assert int(claimed[1]) / 100 == pytest.approx(by - 1, abs=0.02)
+    assert claimed[2] == words
+    assert any(words in line or "from step 10 on" in line for line in finding.evidence)
+
+
+def test_a_slow_rank_without_peers_is_as_slow_in_the_claim_as_in_the_evidence():
+    """Fails when the claim tells the mean of all steps, and of 0 peers."""
+    layout = ParallelLayout(pp=4)
+    work = noisy(layout, lambda rank, step: rank == 2 and step >= 30)
+    finding = straggler(diagnose(capture(Job(layout=layout, steps=40), work)))
+    assert "30% longer for its own work than expected in steps 30 to 39" in finding.claim
+    assert any("30." in line and "from step 30 on" in line for line in finding.evidence)
+
+
+def test_a_capture_of_one_rank_is_judged_by_its_past():
+    """Fails when a job of one rank that slows down has no finding."""
+    layout = ParallelLayout(dp=1)
+    work = noisy(layout, lambda rank, step: step >= 25)
+    finding = straggler(diagnose(capture(Job(layout=layout, steps=40), work)))
+    assert finding.where["steps"] == [25, 39]
+    assert "longer for its own work in steps 25 to 39 than in its other steps" in finding.claim
+
+
+def test_all_ranks_slower_together_are_told():
+    """Fails when the step of a whole job grows by a third and nothing says so."""
+    work = noisy(REPLICAS, lambda rank, step: step >= 25)
+    result = diagnose(capture(Job(layout=REPLICAS, steps=40), work))
+    assert not stragglers(result)
+    assert any("All ranks take 30." in limit and "25 to 39" in limit for limit in result.limits)

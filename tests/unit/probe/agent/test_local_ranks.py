@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from meshscope.probe.agent import local_ranks
 from meshscope.probe.agent.local_ranks import LocalRanks
 from meshscope.probe.clock import now_ns
 from meshscope.probe.recorder import Recorder, StorageSettings
@@ -97,4 +98,32 @@ def test_a_rank_with_process_ids_of_its_own_is_judged_by_its_records(run_path, r
     ranks = looked(run_path)
     assert ranks.alive(now_ns()) == 3
     assert ranks.alive(now_ns() + 2 * MINUTE_NS) == 2
+    ranks.close()
+
+
+def test_a_rank_that_comes_back_on_this_node_is_ours(run_path, recorders):
+    """Fails when a rank that was on another machine before a restart is never shown again."""
+    path = rank_directory(run_path, 2) / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "boot_id": "another"}))
+    ranks = looked(run_path)
+    assert ranks.count() == 2
+    again = Recorder(run_path, 2, settings=ASLEEP)
+    ranks.look(now_ns())
+    assert ranks.count() == 3
+    assert set(ranks.parts()[2]) == {rank_directory(run_path, 2), rank_directory(run_path, 2, 2)}
+    again.close()
+    ranks.close()
+
+
+def test_only_ranks_of_this_node_are_looked_at_again(run_path, recorders, monkeypatch):
+    """Fails when the agent of every node reads the manifests of all ranks at every look."""
+    path = rank_directory(run_path, 2) / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "boot_id": "another"}))
+    ranks = looked(run_path)
+    read = []
+    monkeypatch.setattr(local_ranks, "read_json", lambda path: read.append(path) or {})
+    for rank in range(3):
+        (rank_directory(run_path, rank) / "manifest.json").touch()
+    ranks.look(now_ns())
+    assert [path.parent.name for path in read] == ["rank00000", "rank00001"]
     ranks.close()

@@ -2,6 +2,8 @@
 
 import contextlib
 import socket
+import threading
+import time
 
 import pytest
 
@@ -107,3 +109,28 @@ def test_another_user_gets_nothing(server, monkeypatch):
     monkeypatch.setattr(metrics_server, "peer_of", lambda _: Peer(1, 4_000_000))
     with contextlib.suppress(ConnectionResetError, BrokenPipeError):
         assert ask(server, b"GET /metrics HTTP/1.1\r\n\r\n") == b""
+
+
+def test_a_client_that_drips_its_request_delays_nobody_for_long(tmp_path, monkeypatch):
+    """Fails if a client that sends a byte now and then keeps Prometheus waiting."""
+    monkeypatch.setattr(metrics_server, "_PATIENCE_S", 0.3)
+    path = tmp_path / "m.sock"
+    server = MetricsServer(unix_listener(path), lambda: "metric 1\n")
+    ended = threading.Event()
+
+    def drip():
+        with socket.socket(socket.AF_UNIX) as connection, contextlib.suppress(OSError):
+            connection.connect(str(path))
+            dripping.set()
+            while not ended.wait(0.05):
+                connection.send(b"G")
+
+    dripping, thread = threading.Event(), threading.Thread(target=drip)
+    thread.start()
+    assert dripping.wait(60)
+    began = time.monotonic()
+    assert b"metric 1" in ask(path, b"GET /metrics HTTP/1.1\r\n\r\n")
+    assert time.monotonic() - began < 5
+    ended.set()
+    thread.join()
+    server.stop()

@@ -5,7 +5,8 @@ import time
 
 import pytest
 
-from meshscope.probe.control.switch import RecordingSwitch, State
+from meshscope.probe.config import MOST_CLOSE_S
+from meshscope.probe.control.switch import _TAKE_LOOK_S, _TAKE_LOOKS, RecordingSwitch, State
 
 
 class Parts:
@@ -177,3 +178,8 @@ def test_a_recording_that_was_taken_is_the_callers_to_close(switch, made):
     switch.adopt(None)
     assert switch.state is State.OFF
     assert (made, recording.ran) == ([], [])
+
+
+def test_a_recording_that_is_being_closed_is_waited_for_as_long_as_that_takes():
+    """Fails if a process goes on while the files of its recording are still being closed."""
+    assert _TAKE_LOOKS * _TAKE_LOOK_S > MOST_CLOSE_S

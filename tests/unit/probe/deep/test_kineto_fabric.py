@@ -122,3 +122,31 @@ def test_a_configuration_names_iterations_and_file(tmp_path):
     assert f"ACTIVITIES_LOG_FILE={tmp_path / 'a.json'}" in lines
     assert "PROFILE_START_ITERATION=71" in lines
     assert "ACTIVITIES_ITERATIONS=3" in lines
+
+
+def test_an_order_that_was_cancelled_is_not_taken(daemon, client):
+    """Fails if a trace that was called off is recorded all the same."""
+    own = os.getpid()
+    daemon.order(own, "TEXT=1\n", "first")
+    daemon.order(own + 1, "TEXT=2\n", "second")
+    assert daemon.cancel("second") == [own + 1]
+    assert daemon.cancel("third") == []
+    assert daemon.cancel() == [own]
+    assert client.ask(request(own)) == (b"req", b"")
+
+
+def test_what_killed_clients_left_goes_with_the_daemon(short_dir):
+    """Fails if every run leaves a directory of dead sockets on the node."""
+    folder = short_dir / "k-1"
+    folder.mkdir()
+    daemon = KinetoDaemon(folder)
+    daemon.start()
+    dead, alive = (Client(folder, f"dynoconfigclient{n}") for n in range(2))
+    dead.socket.close()
+    daemon.stop()
+    assert [path.name for path in folder.iterdir()] == ["dynoconfigclient1"]
+    alive.socket.close()
+    again = KinetoDaemon(folder)
+    again.start()
+    again.stop()
+    assert not folder.exists()

@@ -8,7 +8,8 @@ import time
 import pytest
 import torch
 
-from meshscope.probe.compat import UnsupportedError, kineto_iterations
+from meshscope.probe.compat import UnsupportedError
+from meshscope.probe.compat_profiler import kineto_iterations
 from meshscope.probe.control.rank_control import RankControl
 from meshscope.probe.control.switch import RecordingSwitch
 from meshscope.probe.control.verbs import Refusal
@@ -105,6 +106,24 @@ def test_a_promise_can_be_taken_back_at_any_time(rank, run_path):
     assert list(raw_traces(run_path)) == []
 
 
+@pytest.mark.parametrize("is_called_off", [False, True])
+def test_a_recording_that_is_switched_off_ends_its_trace(rank, run_path, is_called_off):
+    """Fails if the profiler runs on until memory is full, as no border comes any more to stop it."""
+    rank.prepare(6)
+    rank.traces.commit({"ticket": "t"})
+    rank.train()
+    assert torch._C._autograd._profiler_enabled()
+    if is_called_off:
+        rank.traces.disarm({"ticket": "t"})
+    rank.listeners.hooks_gone(rank.errors.append)
+    assert not torch._C._autograd._profiler_enabled()
+    assert rank.stage() == Stage.MISSED
+    assert list(raw_traces(run_path)) == []
+    rank.prepare(9, ticket="next")
+    rank.listeners.hooks_gone(rank.errors.append)
+    assert rank.stage("next") == Stage.MISSED, "it would be waited for"
+
+
 def test_steps_that_have_begun_are_refused(rank):
     """Fails if ranks record different steps because one was ahead."""
     with pytest.raises(Refusal, match="step 5 has begun"):
@@ -149,3 +168,59 @@ def test_a_count_that_stands_still_is_none():
         kineto_iterations()
     with pytest.raises(Refusal, match="not counted"):
         rank_traces._KinetoCounts().iterations(TraceName(31, 32, "t"))
+
+
+def test_a_profile_that_the_training_code_begins_meanwhile_is_whole(rank):
+    """Fails if a deep trace under way costs the user's own profile its events, or is told as written."""
+    rank.prepare(6, 3)
+    rank.traces.commit({"ticket": "t"})
+    rank.train(2)
+    assert rank.stage() == Stage.RECORDING
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as own:
+        rank.train(5)
+    muls = [event for event in own.events() if event.name == "aten::mul"]
+    assert len(muls) == 5
+    assert rank.stage() == Stage.FAILED
+    assert "profile itself" in rank.traces.traced({"ticket": "t"})["error"]
+    assert "prepare" not in torch.autograd.profiler.profile._prepare_trace.__qualname__.split(".")
+
+
+def test_a_rank_without_a_folder_for_its_trace_refuses_and_hears_the_next_request(rank, run_path):
+    """Fails if a disk that refuses a folder is met in the training thread, or deafens the rank."""
+    taken = run_path / "rank00000" / "traces"
+    taken.write_text("x")
+    with pytest.raises(Refusal, match="no folder for the trace"):
+        rank.prepare(7)
+    taken.unlink()
+    rank.prepare(7, ticket="next")
+    rank.traces.commit({"ticket": "next"})
+    rank.train(2)
+    assert rank.stage("next") == Stage.RECORDING
+    rank.traces.disarm({"ticket": "next"})
+    rank.train()
+
+
+def test_an_error_at_a_border_ends_that_trace_and_no_other(rank, monkeypatch):
+    """Fails if one failed trace leaves its stage as it was and the rank deaf."""
+
+    def broken(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(rank_traces, "InProcessTrace", broken)
+        rank.prepare(6)
+        rank.traces.commit({"ticket": "t"})
+        rank.train()
+    assert rank.stage() == Stage.FAILED
+    assert "No space" in rank.traces.traced({"ticket": "t"})["error"]
+    rank.prepare(9, ticket="next")
+    rank.train(4)
+    assert rank.stage("next") == Stage.MISSED
+
+
+def test_a_promise_can_be_taken_back_by_who_does_not_know_its_ticket(rank):
+    """Fails if an order of somebody who has left blocks every later one."""
+    assert rank.traces.disarm({"ticket": ""})["called_off"] is False
+    rank.prepare(1_000_000)
+    assert rank.traces.disarm({"ticket": ""})["called_off"] is True
+    rank.prepare(12, ticket="other")

@@ -3,6 +3,8 @@
 import gzip
 import hashlib
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -70,3 +72,38 @@ def test_a_trace_that_cannot_be_compressed_stays(run_path, folder):
         seal(raw)
     assert path.read_text() == WHOLE
     assert [found.name for found in folder.iterdir() if "draft" in found.name] == []
+
+
+KILLED = """
+import sys, time
+from pathlib import Path
+from meshscope.probe.deep.sealing import raw_traces, seal
+def wait():
+    print("at work", flush=True)
+    time.sleep(600)
+for raw in raw_traces(Path(sys.argv[1])):
+    seal(raw, wait)
+"""
+
+
+def test_a_trace_is_there_while_it_is_sealed_and_after_its_sealer_was_killed(run_path, folder):
+    """Fails if an agent that is killed while it compresses takes the trace with it."""
+    path = write(folder)
+    command = [sys.executable, "-c", KILLED, str(run_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as sealer:
+        assert sealer.stdout.readline()
+        (raw,) = raw_traces(run_path)
+        assert seal(raw) is None, "the other one is at work"
+        sealer.kill()
+    assert raw.path == path
+    assert seal(raw).path.exists()
+    assert len(list(folder.iterdir())) == 2, "the draft of the killed one is gone"
+
+
+def test_sealing_that_is_given_up_leaves_the_raw_trace_alone(run_path, folder):
+    """Fails if an agent that has to end leaves half a file, or no trace."""
+    path = write(folder)
+    (raw,) = raw_traces(run_path)
+    with pytest.raises(InterruptedError):
+        seal(raw, lambda: True)
+    assert list(folder.iterdir()) == [path]

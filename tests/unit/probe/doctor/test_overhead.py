@@ -4,6 +4,7 @@ import pytest
 from tests.unit.probe.conftest import ASLEEP
 
 from meshscope.probe.comparison import is_watched
+from meshscope.probe.doctor import overhead
 from meshscope.probe.doctor.overhead import overhead_of, window_times
 from meshscope.probe.heads import collective_head
 from meshscope.probe.recorder import Recorder, StorageSettings
@@ -26,7 +27,10 @@ def record(tmp_path):
             group = recorder.register_group("g", [0, 1], "")
             recorder.annotate(
                 "cost",
-                {"hop_ns": 5000 + rank, "per_call_ns": {"communication": 7000, "wait": None}},
+                {
+                    "bare_border_ns": 5000 + rank,
+                    "per_call_ns": {"communication": 7000, "wait": None},
+                },
             )
             now_ns = 0
             for step in range(steps):
@@ -46,14 +50,19 @@ def record(tmp_path):
 
 def test_the_effect_is_that_of_the_watched_windows(record):
     """Fails when windows are assigned to the wrong side, or their first steps count."""
-    found = overhead_of(record(200, 40_000, first_ns=900_000), WINDOW, (0.1, 0.2), rss_bytes=None)
-    assert found.effect.median_frac == pytest.approx(0.04)
+    found = overhead_of(
+        record(200, 40_000, first_ns=900_000), WINDOW, (0.1, 0.2), rss_bytes=None, kineto_ns=None
+    )
+    left_frac = 5001 / BASE_NS
+    assert found.effect.median_frac == pytest.approx(0.04 + left_frac)
     assert found.effect.low_frac == pytest.approx(found.effect.high_frac)
     assert found.effect.pairs == 200 // (2 * WINDOW) - 1
     assert (found.ranks, found.step_time_ns) == (2, BASE_NS)
     assert found.communication_per_step == 3
-    assert found.hop_frac == pytest.approx(3 * 5001 / BASE_NS)
+    assert found.left_frac == pytest.approx(left_frac)
+    assert set(found.left_ns.values()) == {5001, None}
     assert found.per_call_ns == {"communication": 7000}
+    assert (found.threads_frac, found.agent_frac) == (None, None)
     json = found.to_json()
     assert json["median_frac"] == found.effect.median_frac
     assert "effect" not in json
@@ -68,7 +77,7 @@ def test_windows_that_are_not_whole_are_left_out(record):
 def test_a_short_job_says_how_long_it_has_to_be(record):
     """Fails when a few windows end in a traceback, or in a figure."""
     with pytest.raises(ConfigError, match=r"too short for a comparison.*at least 70 steps"):
-        overhead_of(record(30, 0), WINDOW, (0.0, 0.0), rss_bytes=None)
+        overhead_of(record(30, 0), WINDOW, (0.0, 0.0), rss_bytes=None, kineto_ns=0)
 
 
 def test_the_order_is_drawn_and_every_pair_has_both():
@@ -83,3 +92,21 @@ def test_the_order_is_drawn_and_every_pair_has_both():
         assert sides == {True, False}
         begin = 2 * WINDOW * pair
         assert len({is_watched("run-7", begin + step, WINDOW) for step in range(WINDOW)}) == 1
+
+
+def test_what_stays_in_both_kinds_of_windows_is_part_of_the_cost(record):
+    """Fails when a user is told less than he pays, as the comparison cannot see what stays."""
+    capture = record(200, 0)
+    least = overhead_of(capture, WINDOW, (0.0, 0.0), rss_bytes=None, kineto_ns=0).effect
+    more = overhead_of(capture, WINDOW, (0.0, 0.0), rss_bytes=None, kineto_ns=20_000).effect
+    for field in ("median_frac", "low_frac", "high_frac"):
+        assert getattr(more, field) - getattr(least, field) == pytest.approx(0.02)
+    assert more.detectable_frac == least.detectable_frac
+
+
+def test_the_counter_of_kineto_is_measured_apart(monkeypatch):
+    """Fails when what torch adds for Kineto's client is not known, or counted where it is there anyway."""
+    monkeypatch.delenv("KINETO_USE_DAEMON", raising=False)
+    assert 0 < overhead._kineto_ns() < 1_000_000
+    monkeypatch.setenv("KINETO_USE_DAEMON", "1")
+    assert overhead._kineto_ns() == 0

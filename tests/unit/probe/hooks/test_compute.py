@@ -1,5 +1,7 @@
 """Which intervals count as forward, backward and recomputation."""
 
+import threading
+
 import pytest
 import torch
 from torch import nn
@@ -108,3 +110,60 @@ def test_a_compiled_model_sees_no_probe(spans_of):
     torch._dynamo.reset()
     assert len(graphs) == 1
     assert list(spans["kind"]) == ["forward"] * 3
+
+
+class Transform(nn.Module):
+    """What a prefetch thread does to a sample; it says when it begins and waits to go on."""
+
+    def __init__(self):
+        """Begin with nothing."""
+        super().__init__()
+        self.begun, self.go_on = threading.Event(), threading.Event()
+
+    def forward(self, x):
+        """Wait."""
+        self.begun.set()
+        assert self.go_on.wait(30)
+        return x
+
+
+class During(torch.autograd.Function):
+    """Calls something in its backward."""
+
+    @staticmethod
+    def forward(ctx, x, act):
+        """Return the input."""
+        ctx.act = act
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        """Call it."""
+        ctx.act()
+        return gradient, None
+
+
+@pytest.mark.parametrize("trained_before", [False, True])
+def test_modules_of_a_prefetch_thread(spans_of, trained_before):
+    """Fails when they end the recording of forwards and backwards, or count as recomputation."""
+    model, transform = nn.Linear(4, 4), Transform()
+    thread = threading.Thread(target=lambda: transform(torch.ones(1)))
+
+    def start():
+        thread.start()
+        assert transform.begun.wait(30)
+
+    def train(act=lambda: None):
+        During.apply(model(torch.ones(1, 4)), act).sum().backward()
+
+    def job():
+        if trained_before:
+            train()
+        train(start)
+        train()
+        transform.go_on.set()
+        thread.join()
+        train()
+
+    kinds = list(spans_of(job)["kind"])
+    assert kinds == ["forward", "backward"] * (3 + trained_before)

@@ -5,9 +5,10 @@ import weakref
 import pytest
 import torch
 
+from meshscope.probe.compat import dispatcher
 from meshscope.probe.config import ProbeConfig
 from meshscope.probe.hooks.base import Capture
-from meshscope.probe.hooks.waits import PendingWorks
+from meshscope.probe.hooks.waits import PendingWorks, WaitHook
 from meshscope.probe.schema.rundir import read_run
 
 
@@ -110,3 +111,47 @@ def test_a_tensor_of_the_compiler_is_no_output(pending):
         traced = FunctionalTensor.to_functional(torch.ones(2))
         assert works.take_output(traced) is None
     assert works.take_output(tensor)[1] == 1
+
+
+class ChangingStep(int):
+    """A step whose comparison lets another thread come in between."""
+
+    def __lt__(self, other):
+        """Have that thread issue an operation."""
+        self.issue()
+        return int(self) < other
+
+
+def test_operations_of_another_thread_at_a_step_border(pending):
+    """Fails when an operation that is issued during the border raises, or the old ones stay."""
+    works, kept = pending(), [Handle(), Handle()]
+    step = works._capture.recorder.step = ChangingStep(0)
+    step.issue = lambda: works.add(kept.append(Handle()) or kept[-1], 9, 1, ())
+    works.add(kept[0], 1, 1, ())
+    works.add(kept[1], 2, 1, ())
+    works._capture.recorder.step = 2
+    works.step_ended()
+    assert works.take(kept[0]) is None
+    assert works.take(kept[1]) is None
+    assert len(works) == 2
+
+
+def test_a_class_of_handles_that_is_made_later_is_timed(pending):
+    """Fails when the end of an operation is never seen whose handle a trainer's own class is."""
+    works = pending()
+    hook = WaitHook(works._capture, works, dispatcher())
+    hook.install()
+
+    class Late(torch.distributed.Work):
+        def wait(self, _timeout=None):
+            return True
+
+    original, late = Late.wait, Late()
+    try:
+        works.add(late, 1, 8, ())
+        assert Late.wait is not original
+        assert late.wait()
+        assert len(works) == 0
+    finally:
+        hook.remove()
+    assert Late.wait is original

@@ -1,0 +1,40 @@
+"""Steps that take longer on all ranks: seen by none of the comparisons between them."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from ..steps import StepWindows
+from .detect import detect
+from .results import DetectionResult
+from .settings import DetectionSettings
+from .verdict import RankVerdict
+
+JOB_WANDER = 0.01
+"""Standard deviation by which a healthy job changes slowly. Ranks share a room, a power limit and a
+data set, so that it is larger than that of a rank; the seeded jobs of ``bench.detection`` go up to it."""
+_UNIT = 1e6
+
+
+def slow_together(
+    durations: pd.DataFrame, windows: StepWindows, detection: DetectionResult
+) -> RankVerdict | None:
+    """Return in which steps all ranks took longer for their work, None if they did not.
+
+    The job is judged as one rank would be that took the mean of all that are not slow
+    themselves, by its past. Tokens tell its work where every step has them.
+    """
+    slow = {verdict.rank for verdict in detection.suspects}
+    own = durations[~durations["rank"].isin(slow) & (durations["dur_ns"] > 0)]
+    if own["rank"].nunique() < 2:
+        return None
+    usual = own.groupby(["rank", "kind", "chunk"])["dur_ns"].transform("mean")
+    keys = ["step", "kind", "chunk", "microbatch"]
+    job = (_UNIT * own["dur_ns"] / usual).groupby([own[key] for key in keys]).mean()
+    table = job.rename("dur_ns").reset_index().assign(rank=0)
+    tokens = windows.frame.assign(tokens=windows.frame["tokens"].astype("float64"))
+    by_step = tokens.groupby("step")["tokens"].sum(min_count=len(windows.ranks))
+    if (by_step > 0).all():
+        table["tokens"] = table["step"].map(by_step)
+    verdict = detect(table, None, DetectionSettings(wander=JOB_WANDER)).of(0)
+    return verdict if verdict.is_slow else None

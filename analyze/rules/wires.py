@@ -1,0 +1,160 @@
+"""Axes whose transfers take longer at times than undisturbed ones, and where and when most of it is.
+
+Not what transfers take that nothing hides, which is there on an undisturbed wire too, nor a
+place that is known to be bad (``links``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from meshscope.probe.schema.listing import listed
+from meshscope.probe.schema.terms import FindingKind
+
+from ..account import Account
+from ..causes import MIN_CONCENTRATION, MIN_OVER_OTHERS, both_ways, places, wire_excess
+from ..causes.wires import WIRE_REFERENCE, WireExcess
+from ..results import Cause, Finding, Where
+from .grading import MIN_COST, severity
+
+MAX_STEP_FRAC = 0.25
+"""Steps are named where half of the excess is in no more than this share of them."""
+
+
+class _Most(NamedTuple):
+    """Where and when most of the excess of an axis is; the whole axis, or all steps, if nowhere."""
+
+    who: str
+    where: Where
+    places: tuple[str, ...]
+    """The links or groups that it is on; empty where no place holds most of it."""
+    place_frac: float
+    """Share of the excess that is on them."""
+    steps: list[int]
+    """The steps with most of it; empty where it is spread over time."""
+    ratio: float
+    """Wire time over the undisturbed one, on these places in these steps."""
+
+
+def uneven_wires(account: Account) -> Iterator[Finding]:
+    """An axis whose wires are slower at times, by what even wires would return."""
+    causes = [
+        cause
+        for cause in account.causes("slow_wire")
+        if max(cause.share_frac, cause.removal_gain_frac) >= MIN_COST
+    ]
+    excess = wire_excess(account.events.frame) if causes else None
+    for cause in causes:
+        if excess is not None:
+            yield _finding(account, cause, _most(account, cause.where["axis"], excess))
+
+
+def _finding(account: Account, cause: Cause, most: _Most) -> Finding:
+    count = len(account.windows.steps)
+    where = most.where | ({"steps": [most.steps[0], most.steps[-1]]} if most.steps else {})
+    when = f"in {len(most.steps)} of {count} steps" if most.steps else "on average"
+    evidence = [
+        f"undisturbed is the fastest {WIRE_REFERENCE:.0%} of like transfers; what those of the "
+        f"{cause.where['axis']} axis take longer costs {cause.share_frac:.1%} of the step",
+    ]
+    if most.places:
+        evidence.append(f"{most.place_frac:.0%} of that time is on {listed(most.places, most=8)}")
+    if most.steps:
+        evidence.append(f"most of it is in steps {listed(most.steps, most=8)}")
+    return Finding(
+        kind=FindingKind.SLOW_WIRE,
+        severity=severity(cause.removal_gain_frac),
+        where=where,
+        claim=f"Transfers on {most.who} take {most.ratio:.1f} x as long as undisturbed ones {when}",
+        cost_frac=cause.share_frac,
+        removal_gain_frac=cause.removal_gain_frac,
+        confidence=0.6,
+        evidence=tuple(evidence),
+        remedy=_remedy(most),
+    )
+
+
+def _remedy(most: _Most) -> str:
+    if len(most.places) > 1:
+        return f"Check the hardware path of {listed(most.places, most=8)}, and what they share"
+    if most.places:
+        return (
+            f"Record more steps: if {most.places[0]} is slow again, check its hardware path (errors, "
+            "congestion, placement); if not, it was a passing disturbance"
+        )
+    return (
+        "Look at what else uses the network at that time: other jobs, checkpoints, storage, paths "
+        "that collide; no single link or group explains it"
+    )
+
+
+def _most(account: Account, axis: str, excess: WireExcess) -> _Most:
+    """Return where most of the excess of an axis is.
+
+    On the slow places that have no cause of their own, if they hold it; else on one place, by the
+    rule that places stalls of the host.
+    """
+    rows = _rows(account.events.frame, axis, excess)
+    total = float(rows["excess_ns"].sum())
+    where: Where = {"axis": axis}
+    names: tuple[str, ...] = ()
+    by_place = rows.groupby("place")["excess_ns"].sum()
+    name, top = str(by_place.idxmax()), float(by_place.max())
+    others = (total - top) / max(len(by_place) - 1, 1)
+    if rows.loc[rows["is_slow_place"], "excess_ns"].sum() > MIN_CONCENTRATION * total:
+        rows = rows[rows["is_slow_place"]]
+        names = tuple(_name(own.where) for own in excess.unnamed if own.where["axis"] == axis)
+    elif len(by_place) > 1 and top > max(MIN_CONCENTRATION * total, MIN_OVER_OTHERS * others):
+        rows = rows[rows["place"] == name]
+        where = {"axis": axis, "link": name}
+        if not rows["is_p2p"].iloc[0]:
+            where = {"axis": axis, "group_id": name}
+        names = (_name(where),)
+    place_frac = float(rows["excess_ns"].sum()) / total
+    steps = _steps(rows)
+    if steps:
+        rows = rows[rows["step"].isin(steps)]
+    usual = float((rows["wire_ns"] - rows["excess_ns"]).sum())
+    ratio = float(rows["wire_ns"].sum()) / max(usual, 1.0)
+    who = f"the {axis} axis"
+    if names:
+        who = f"{names[0] if len(names) == 1 else f'{len(names)} more slow places'} of {who}"
+    return _Most(who, where, names, place_frac, steps, ratio)
+
+
+def _rows(frame: pd.DataFrame, axis: str, excess: WireExcess) -> pd.DataFrame:
+    """Return place, step and excess of the transfers of an axis whose wire time is known."""
+    is_slow_place = np.zeros(len(frame), dtype=bool)
+    for own in excess.unnamed:
+        is_slow_place |= own.events
+    at = np.flatnonzero((frame["axis"] == axis).to_numpy() & frame["wire_ns"].notna().to_numpy())
+    columns = {name: frame[name].to_numpy()[at] for name in ("is_p2p", "step", "wire_ns")}
+    return pd.DataFrame(
+        {
+            "place": both_ways(places(frame)).to_numpy()[at],
+            "excess_ns": excess.rest[at],
+            "is_slow_place": is_slow_place[at],
+            **columns,
+        }
+    )
+
+
+def _steps(rows: pd.DataFrame) -> list[int]:
+    """Return the steps that hold most of the excess, none where they are many.
+
+    The fewest that hold half of it, and those with half as much as the least of these.
+    """
+    by_step = rows.groupby("step")["excess_ns"].sum().sort_values(ascending=False)
+    enough = int(np.searchsorted(by_step.cumsum(), MIN_CONCENTRATION * by_step.sum()))
+    most = by_step.index[by_step >= MIN_CONCENTRATION * by_step.iloc[enough]]
+    if len(most) > MAX_STEP_FRAC * len(by_step):
+        return []
+    return sorted(int(step) for step in most)
+
+
+def _name(where: Where) -> str:
+    return f"link {where['link']}" if "link" in where else f"group {where['group_id']}"
