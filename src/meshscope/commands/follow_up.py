@@ -45,7 +45,7 @@ def _change(finding: Finding, result: Diagnosis) -> list[str]:
     """Return the options that repair what a finding is about, or change it."""
     kind, where = finding.kind, finding.where
     if kind in _OF_RANKS:
-        ranks = where.get("ranks") or [where["rank"]]
+        ranks = where.get("ranks") or ([where["rank"]] if "rank" in where else [])
         if len(ranks) == 1 and _is_alone(ranks[0], result):
             return ["--fix", f"stage={where['stage']}"] if "stage" in where else []
         if len(ranks) > _MOST_RANKS:
