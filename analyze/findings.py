@@ -10,6 +10,7 @@ from .account import Account
 from .results import Finding, Where
 from .rules import RULES
 from .steps import WHOLE_CAPTURE
+from .whereabouts import located
 
 _SEVERITIES = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)
 _BY_DESIGN = (
@@ -39,7 +40,7 @@ def find(account: Account) -> tuple[Finding, ...]:
     overlap, a stall of all hosts alike); then by cost.
     """
     found = [_with_real_steps(finding) for rule in RULES for finding in rule(account)]
-    return tuple(sorted(found, key=place))
+    return tuple(located(finding, account.trace) for finding in sorted(found, key=place))
 
 
 def _with_real_steps(finding: Finding) -> Finding:

@@ -11,6 +11,7 @@ from glob import has_magic
 from os.path import commonpath
 from pathlib import Path
 
+from meshscope.probe.schema.listing import listed
 from meshscope.probe.schema.printable import printable
 from meshscope.probe.schema.rundir import is_run_directory
 
@@ -42,6 +43,10 @@ _CANNOT_WRITE = (
     errno.ENOTDIR,
     errno.ENOENT,
 )
+
+
+_MOST_GROUPS = 16
+"""Of more groups those of one kind share a line: a screen has some 24."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,13 +133,27 @@ def understood(trace: Trace) -> list[str]:
     ]
     rows = [(name, count) for name in trace.tables if (count := trace.row_count(name))]
     lines.append("rows: " + ", ".join(f"{name} {count:,}" for name, count in rows))
-    lines += [
-        f"group {group['group_id']}: axis {group['axis']}, {counted(len(group['ranks']), 'rank')}"
-        f" ({group['evidence'] or 'no evidence'})"
-        for group in trace.frame("group").to_dict("records")
-    ]
+    lines += _groups(trace)
     lines += [f"limit: {sentence(limit)}" for limit in trace.limits]
     return [printable(line) for line in lines]
+
+
+def _groups(trace: Trace) -> list[str]:
+    """Return a line for each group; of many, one for each kind."""
+    groups = trace.frame("group")
+    kinds: dict[tuple[str, int, str], list[str]] = {}
+    for group in groups.to_dict("records"):
+        kind = str(group["axis"]), len(group["ranks"]), group["evidence"] or "no evidence"
+        kinds.setdefault(kind, []).append(str(group["group_id"]))
+    lines = []
+    for (axis, size, evidence), names in kinds.items():
+        what = f"axis {axis}, {counted(size, 'rank')}"
+        if len(groups) > _MOST_GROUPS and len(names) > 1:
+            shown = listed(names, most=3)
+            lines.append(f"{len(names)} groups: {what} each ({evidence}): {shown}")
+        else:
+            lines += [f"group {name}: {what} ({evidence})" for name in names]
+    return lines
 
 
 def _open_capture(path: Path) -> Trace:

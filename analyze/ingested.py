@@ -25,7 +25,8 @@ from meshscope.probe.schema.manifest import (
 from meshscope.probe.schema.rundir import list_runs, write_run_manifest
 
 from .kept_topology import with_kept_topology
-from .table_folder import FOLDER, read_folder, write_folder
+from .stored_tables import Tables
+from .table_folder import FOLDER, damaged_ranks, read_folder, write_folder
 from .trace import Trace
 
 _SECTION = "ingested"
@@ -107,7 +108,7 @@ def read_ingested(path: Path) -> Trace:
     """
     manifest = read_json(path / MANIFEST_NAME)
     check_format_version(manifest.get("format_version"), str(path / MANIFEST_NAME))
-    tables = read_folder(path / FOLDER)
+    tables, damaged = _readable_tables(path / FOLDER)
     if not tables["run"].num_rows:
         raise RunDirectoryError(
             "its tables are missing",
@@ -116,13 +117,15 @@ def read_ingested(path: Path) -> Trace:
         )
     try:
         section, layout = manifest[_SECTION], manifest.get("layout")
+        if damaged.keys() >= set(section["ranks"]):
+            raise _no_whole_rank(path, damaged)
         trace = Trace(
             path=path,
             run=tables["run"].to_pylist()[0],
             layout=ParallelLayout.from_json(layout) if layout else None,
-            ranks=tuple(section["ranks"]),
+            ranks=tuple(rank for rank in section["ranks"] if rank not in damaged),
             tables=tables,
-            limits=tuple(section["limits"]),
+            limits=(*_left_out(damaged), *section["limits"]),
             origin=section["origin"],
             per_step_clock=section["per_step_clock"],
             clocks={int(rank): str(clock) for rank, clock in section["clocks"].items()},
@@ -134,6 +137,36 @@ def read_ingested(path: Path) -> Trace:
             remedy="Remove the run, and ingest its source or make it again",
         ) from error
     return with_kept_topology(trace)
+
+
+def _readable_tables(folder: Path) -> tuple[Tables, dict[int, str]]:
+    """Return the tables without the ranks of which a file is damaged, and what is wrong with those.
+
+    Raises:
+        RunDirectoryError: What is damaged is of all ranks.
+    """
+    try:
+        return read_folder(folder), {}
+    except RunDirectoryError:
+        damaged = damaged_ranks(folder)
+        if not damaged:
+            raise
+    return read_folder(folder, without=damaged), damaged
+
+
+def _no_whole_rank(path: Path, damaged: Mapping[int, str]) -> RunDirectoryError:
+    return RunDirectoryError(
+        f"no rank has all its tables: of rank {min(damaged)}, {damaged[min(damaged)]}",
+        where=str(path),
+        remedy="Remove the run, and ingest its source or make it again",
+    )
+
+
+def _left_out(damaged: Mapping[int, str]) -> list[str]:
+    return [
+        f"rank {rank} is left out: {what}; remove the run and ingest its source again to have it"
+        for rank, what in sorted(damaged.items())
+    ]
 
 
 def _section(path: Path) -> Mapping[str, Any]:

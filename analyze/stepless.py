@@ -15,6 +15,7 @@ from .rules.capture import missing_ranks
 from .rules.hang import hang_findings
 from .rules.memory import fullest_rank
 from .trace import FLIGHT_RECORDER, Trace
+from .whereabouts import located
 from .words import sentence
 
 _NO_STEPS = "there are no steps"
@@ -61,7 +62,7 @@ def diagnose_without_steps(trace: Trace) -> Diagnosis:
         ),
         waterfall=(),
         causes=(),
-        findings=tuple(found),
+        findings=tuple(located(finding, trace) for finding in found),
         limits=tuple(map(sentence, limits)),
         ledger=pd.DataFrame(columns=["rank", "step", "step_ns", *CLASSES, *REFINED]),
         stragglers=_ranks(trace),

@@ -179,7 +179,7 @@ def _row_count(file: Path) -> int:
 
 def _damaged(file: Path, error: Exception) -> RunDirectoryError:
     return RunDirectoryError(
-        f"the table {file.parent.name} is damaged: {error}",
+        f"the table {file.parent.name} is damaged ({str(error).rstrip('.')})",
         where=str(file),
         remedy="Remove the run and ingest its source again",
     )

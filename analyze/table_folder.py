@@ -12,13 +12,14 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from meshscope.probe.schema.errors import RunDirectoryError
 from meshscope.probe.schema.tables import RUN, TABLES
 
 from .stored_tables import STORED, Tables, open_stored, read_tables, write_table
@@ -89,21 +90,49 @@ def write_folder(trace: Trace, folder: Path) -> None:
             _write_held(trace.tables[name], name, place)
 
 
-def read_folder(folder: Path) -> Tables:
+def read_folder(folder: Path, *, without: Collection[int] = ()) -> Tables:
     """Open the tables in a folder; of the large ones only the footers are read.
+
+    Args:
+        folder: Where they are.
+        without: Ranks of which nothing is read.
 
     Raises:
         RunDirectoryError: A table cannot be read.
     """
     held, stored = {}, {}
     for name, spec in TABLES.items():
-        files = sorted((folder / name).glob("*.parquet"))
+        by_rank = _files_of_ranks(folder / name)
+        kept = {rank: file for rank, file in by_rank.items() if rank not in without}
         if name in STORED:
-            by_rank = {int(m[1]): file for file in files if (m := _RANK_FILE.match(file.name))}
-            stored[name] = open_stored(name, by_rank)
-        else:
-            held[name] = read_tables(spec, files)
+            stored[name] = open_stored(name, kept)
+            continue
+        whole = (folder / name / _ALL,) if (folder / name / _ALL).exists() else ()
+        held[name] = read_tables(spec, (*whole, *kept.values()))
+        if whole and without and "rank" in held[name].column_names:
+            is_left_out = pc.is_in(held[name]["rank"], value_set=pa.array(sorted(without)))
+            held[name] = held[name].filter(pc.invert(is_left_out))
     return Tables(held, stored)
+
+
+def damaged_ranks(folder: Path) -> dict[int, str]:
+    """Return the ranks of which a file cannot be read, each with what is wrong with it."""
+    found: dict[int, str] = {}
+    for name, spec in TABLES.items():
+        for rank, file in _files_of_ranks(folder / name).items():
+            try:
+                if name in STORED:
+                    open_stored(name, {rank: file})
+                else:
+                    read_tables(spec, [file])
+            except RunDirectoryError as error:
+                found.setdefault(rank, error.what)
+    return found
+
+
+def _files_of_ranks(folder: Path) -> dict[int, Path]:
+    files = sorted(folder.glob("*.parquet"))
+    return {int(m[1]): file for file in files if (m := _RANK_FILE.match(file.name))}
 
 
 def _run_table(trace: Trace) -> pa.Table:

@@ -6,26 +6,26 @@ format gives and what it cannot give.
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from meshscope.analyze.trace import Trace
-from meshscope.probe.schema.errors import TraceFormatError
-from meshscope.probe.schema.listing import listed
+from meshscope.probe.schema.errors import RunDirectoryError, TraceFormatError
+from meshscope.probe.schema.manifest import MANIFEST_NAME, read_json
 from meshscope.probe.schema.rundir import name_a_run_in
 
-from ..words import counted
 from .archives import unpack_archives
-from .detect import InputFile, InputFormat, classify, nothing_readable, why_unknown
+from .detect import InputFile, InputFormat, classify, nothing_readable
 from .flight_recorder.importer import import_flight_recorder
 from .input_paths import Found, input_file, look
 from .kineto.chrome_pairs import complete_pairs
 from .kineto.importer import import_kineto
 from .kineto.merged import split_merged
 from .memory.importer import MEMORY_FORMATS, import_memory
+from .mixed_formats import left_out, refuse_several_jobs
 from .nccl_inspector.importer import import_nccl_inspector
 from .ndtimeline.importer import import_ndtimeline
 from .nsight.importer import import_nsight
@@ -34,11 +34,6 @@ from .reading import Reading
 from .scratch import Scratch
 
 __all__ = ["import_trace"]
-
-_SETTINGS = re.compile(r"meta-.*\.ya?ml")
-"""Files that belong to an NDTimeline job, and are looked for by the reader of it."""
-_SHOWN = 4
-"""Files that are named where more are left out."""
 
 
 def import_trace(
@@ -96,17 +91,8 @@ def _import_files(
     Raises:
         TraceFormatError: They cannot be read, or cannot be one run.
     """
-
-    def others(*used: InputFormat) -> list[str]:
-        return _left_out(
-            [
-                file
-                for kind, files in by_format.items()
-                for file in files
-                if kind not in used and not _SETTINGS.fullmatch(file.name)
-            ]
-        )
-
+    refuse_several_jobs(path, by_format)
+    others = partial(left_out, by_format)
     if timelines := by_format[InputFormat.NDTIMELINE]:
         trace = import_ndtimeline(path, timelines)
         limits = others(InputFormat.NDTIMELINE)
@@ -131,6 +117,20 @@ def _import_files(
     return None
 
 
+def _damaged_run(path: Path) -> TraceFormatError:
+    """Return the error for a run that nothing but its manifest tells from a folder of files."""
+    try:
+        read_json(path / MANIFEST_NAME)
+        what = "names no format version"
+    except RunDirectoryError as error:
+        what = error.what
+    return TraceFormatError(
+        f"is a run directory of which {MANIFEST_NAME} {what}",
+        where=str(path),
+        remedy="Remove the run, and ingest its source or make it again",
+    )
+
+
 def _unreadable(path: Path, by_format: Mapping[InputFormat, list[InputFile]]) -> TraceFormatError:
     pages = by_format.get(InputFormat.MEMORY_PAGE)
     if pages:
@@ -139,19 +139,8 @@ def _unreadable(path: Path, by_format: Mapping[InputFormat, list[InputFile]]) ->
             where=pages[0].label,
             remedy="Export it as raw.json.gz (export_memory_timeline), or give the snapshot pickle",
         )
+    if path.is_dir() and (path / "tables").is_dir() and (path / MANIFEST_NAME).exists():
+        return _damaged_run(path)
     if path.is_dir() and (remedy := name_a_run_in(path)):
         return TraceFormatError("is a folder of runs", where=str(path), remedy=remedy)
     return nothing_readable(path, sum(map(len, by_format.values())))
-
-
-def _left_out(files: Sequence[InputFile]) -> list[str]:
-    """Return what is said of files that are not read."""
-    if not files:
-        return []
-    # Only those that are named are looked into.
-    reasons = ((file.name, why_unknown(file)) for file in files)
-    names = (name + (f" ({why})" if why else "") for name, why in reasons)
-    return [
-        f"{counted(len(files), 'file')} of the input left out: no trace, or of another format: "
-        f"{listed(names, count=len(files), most=_SHOWN)}."
-    ]

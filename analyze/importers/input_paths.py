@@ -45,6 +45,12 @@ def look(path: Path) -> Found:
     """
     if path.is_file():
         return Found([input_file(path)])
+    if path.exists() and not path.is_dir():
+        raise TraceFormatError(
+            "is no regular file, but a pipe, a device or a socket",
+            where=str(path),
+            remedy="Write its content to a file first",
+        )
     if not path.is_dir():
         return Found([input_file(one) for one in _expand(path)])
     walk = _Walk(path)

@@ -62,7 +62,7 @@ def _header(result: Diagnosis) -> Iterator[str]:
         steps = f"no step marks, {result.step_time_ns / 1e6:.2f} ms in all"
     elif run["steps"]:
         steps = (
-            f"{run['steps']} steps ({run['first_step']}..{run['last_step']}) "
+            f"{run['steps']} step{'' if run['steps'] == 1 else 's'} ({run['first_step']}..{run['last_step']}) "
             f"of {result.step_time_ns / 1e6:.2f} ms"
         )
     yield (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
+from meshscope.probe.schema.listing import listed
 from meshscope.probe.schema.terms import FindingKind, Severity
 
 from ..account import Account
@@ -36,6 +37,18 @@ def missing_ranks(trace: Trace) -> Iterator[Finding]:
         cost_frac=None,
         removal_gain_frac=None,
         confidence=1.0,
-        evidence=(f"first missing: rank {absent[0]}",),
+        evidence=(f"missing: {_spans(absent)}{' …' if world - captured > len(absent) else ''}",),
         remedy="A straggler among them would be seen only as waiting: capture all ranks",
     )
+
+
+def _spans(ranks: list[int]) -> str:
+    """Return ascending ranks in words: ``ranks 0 to 3, 7``."""
+    spans: list[list[int]] = []
+    for rank in ranks:
+        if spans and rank == spans[-1][1] + 1:
+            spans[-1][1] = rank
+        else:
+            spans.append([rank, rank])
+    named = [str(first) if first == last else f"{first} to {last}" for first, last in spans]
+    return f"rank{'s' if len(ranks) > 1 else ''} {listed(named)}"

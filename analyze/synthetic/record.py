@@ -176,5 +176,6 @@ def _limits(job: SyntheticJob) -> tuple[str, ...]:
     lost = job.of_kind(FaultKind.MISSING_RANK)
     limits = [SIMULATED]
     if lost:
-        limits.append(f"{counted(len(lost), 'rank')} of the synthetic job were not captured")
+        verb = "was" if len(lost) == 1 else "were"
+        limits.append(f"{counted(len(lost), 'rank')} of the synthetic job {verb} not captured")
     return tuple(limits)

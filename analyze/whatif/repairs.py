@@ -154,8 +154,10 @@ def _is_meant(account: Account, player: Player, change: Change) -> bool:
         return kind in _OF_RANKS and where["rank"] in account.slow_ranks()
     if name == "stage":
         return kind == "stage_imbalance" and where["stage"] == change.whole()
-    if name in ("group", "link"):
-        return where.get("group_id" if name == "group" else "link") == value
+    if name == "group":
+        return where.get("group_id") == value
+    if name == "link":
+        return not _directions(value).isdisjoint(_directions(where.get("link", "")))
     if name == "axis":
         return kind in ("slow_wire", "slow_link") and where["axis"] == value
     return kind == name
@@ -178,12 +180,21 @@ def _check_places(account: Account, changes: list[Change]) -> None:
             known = sorted(set(account.events.frame[_COLUMN[name]].unique()) - {""})
         else:
             continue
-        if value not in known:
+        if not (_directions(value) if name == "link" else {value}) <= set(known):
             raise ConfigError(
                 f"no {name} {value!r} in the capture",
                 where="--fix" if change.is_fix else "--set",
                 remedy=f"Known: {', '.join(known[:12])}" if known else f"It names no {name} at all",
             )
+
+
+def _directions(link: str) -> set[str]:
+    """Return the directions of a link, as the tables name them: two of ``0<->4``.
+
+    What is wrong with a cable or a port often is so both ways, and is one place then.
+    """
+    source, both, target = link.partition("<->")
+    return {f"{source}->{target}", f"{target}->{source}"} if both else {link}
 
 
 def _sped_up(program: Program, change: Change) -> FloatArray:

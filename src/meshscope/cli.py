@@ -7,7 +7,10 @@ code of what it ran. This is the only place that turns errors into exit codes.
 
 from __future__ import annotations
 
+import inspect
 import os
+import re
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -24,10 +27,18 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-app.command()(commands.demo)
+
+def _summary(verb: Callable[..., None]) -> str:
+    """Return the first clause of a verb's help, for the list of verbs."""
+    return re.split(r"[:;]|\.\n|\.$", inspect.getdoc(verb) or "", maxsplit=1)[0]
+
+
+app.command(short_help=_summary(commands.demo))(commands.demo)
 # What follows the first word of the launch command belongs to it, options included.
 for _launching in (commands.run, commands.doctor):
-    app.command(context_settings={"allow_interspersed_args": False})(_launching)
+    app.command(
+        short_help=_summary(_launching), context_settings={"allow_interspersed_args": False}
+    )(_launching)
 for _verb in (
     commands.agent,
     commands.arm,
@@ -45,7 +56,7 @@ for _verb in (
     commands.gate,
     commands.dashboard,
 ):
-    app.command()(_verb)
+    app.command(short_help=_summary(_verb))(_verb)
 
 
 def _print_version(wanted: bool) -> None:

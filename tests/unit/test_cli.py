@@ -255,6 +255,8 @@ def test_usage_errors_exit_with_2(meshscope, timeline):
     """A wrong option would look like a failed gate."""
     for arguments in (
         ["diagnose"],
+        ["diagnose", ""],
+        ["ingest", ""],
         ["diagnose", timeline, "--format", "xml"],
         ["arm", "--run", timeline, "--format", "xml"],
         ["attach", "--run", timeline, "--timeout", "inf"],

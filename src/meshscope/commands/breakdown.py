@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .opening import next_command, open_trace
+from .opening import open_trace
 from .options import DEFAULT_RUNS, Format, FormatOption, RunPath, RunsOption, TopologyOption
 from .output import show
 
@@ -25,11 +25,11 @@ def breakdown(
     from meshscope.analyze.exchange import breakdown_to_json
     from meshscope.analyze.report import breakdown_to_text
 
-    trace, _ = open_trace(path, topology_file, runs)
-    result = breakdown_to_json(trace, step)
+    opened = open_trace(path, topology_file, runs)
+    result = breakdown_to_json(opened.trace, step)
     show(
         output,
         lambda: result,
         partial(breakdown_to_text, result),
-        next_command("diagnose", trace.path),
+        opened.next_command("diagnose"),
     )

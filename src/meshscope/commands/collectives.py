@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from .opening import next_command, open_trace
+from .opening import open_trace
 from .options import DEFAULT_RUNS, Format, FormatOption, RunPath, RunsOption, TopologyOption
 from .output import show
 
@@ -19,11 +19,11 @@ def collectives(
     from meshscope.analyze.exchange import collectives_to_json
     from meshscope.analyze.report import collectives_to_text
 
-    trace, _ = open_trace(path, topology_file, runs)
-    result = collectives_to_json(trace)
+    opened = open_trace(path, topology_file, runs)
+    result = collectives_to_json(opened.trace)
     show(
         output,
         lambda: result,
         partial(collectives_to_text, result),
-        next_command("diagnose", trace.path),
+        opened.next_command("diagnose"),
     )

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from .opening import command_line
+
 
 def dashboard(
     runs_dir: Annotated[
@@ -20,5 +22,13 @@ def dashboard(
 ) -> None:
     """Browse runs: overview, findings, timeline, mesh."""
     from meshscope.dashboard import serve
+    from meshscope.probe.schema.errors import RunDirectoryError
+    from meshscope.probe.schema.rundir import is_run_directory
 
+    if is_run_directory(runs_dir):
+        raise RunDirectoryError(
+            "is one run, not a folder of runs",
+            where=str(runs_dir),
+            remedy=f"Run: {command_line('dashboard', runs_dir.resolve().parent)}",
+        )
     serve(runs_dir, host=host, port=port, token=token)

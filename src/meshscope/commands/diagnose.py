@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import TYPE_CHECKING
 
-from .opening import next_command, open_trace
+from .follow_up import follow_up
+from .opening import Opened, command_line, open_trace
 from .options import DEFAULT_RUNS, Format, FormatOption, RunPath, RunsOption, TopologyOption
 from .output import show
+
+if TYPE_CHECKING:
+    from meshscope.analyze.results import Diagnosis
+    from meshscope.analyze.trace import Trace
 
 
 def diagnose(
@@ -20,11 +26,26 @@ def diagnose(
     from meshscope.analyze.exchange import diagnosis_to_json
     from meshscope.analyze.report import to_text
 
-    trace, _ = open_trace(path, topology_file, runs)
-    result = analyse(trace)
+    opened = open_trace(path, topology_file, runs)
+    result = analyse(opened.trace)
     show(
         output,
         lambda: diagnosis_to_json(result),
         partial(to_text, result),
-        next_command("dashboard", trace.path.resolve().parent),
+        _following(opened, result),
     )
+
+
+def _following(opened: Opened, result: Diagnosis) -> str:
+    """Return the command for the pages of the run, then the one that takes up the first finding."""
+    following = opened.next_command(*(follow_up(result) or _closer_look(opened.trace)))
+    if not opened.is_run:
+        return following
+    return f"\nPages: {command_line('dashboard', opened.trace.path.resolve().parent)}{following}"
+
+
+def _closer_look(trace: Trace) -> tuple[str]:
+    """Return the verb that tells most of a capture in which nothing is to be taken up."""
+    if trace.row_count("kernel"):
+        return ("kernels",)
+    return ("stragglers" if trace.row_count("step") else "collectives",)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .opening import next_command
 from .options import DEFAULT_RUNS, Format, FormatOption, RunsOption
 from .output import emit, print_json
 
@@ -50,6 +51,7 @@ def doctor(
     for check in found:
         remedy = f". {check.remedy}" if check.remedy else ""
         emit(f"{check.state.value:8} {check.name:{width}}  {check.found}{remedy}")
+    emit(next_command("run", "--", "torchrun", "train.py"))
 
 
 def _check_to_json(check: Check) -> dict[str, str]:
@@ -79,6 +81,7 @@ def _overhead(command: list[str], runs: Path, window_steps: int, output: Format)
         print_json(found.to_json())
     else:
         emit("\n".join(_overhead_lines(found)))
+        emit(next_command("diagnose", found.run))
 
 
 def _overhead_lines(found: Overhead) -> list[str]:

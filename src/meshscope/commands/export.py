@@ -34,15 +34,17 @@ def export(
     from meshscope.analyze.export import export_csv, export_hta, export_perfetto
 
     _check_place(out, to)
-    trace, _ = open_trace(path, topology_file, runs)
+    opened = open_trace(path, topology_file, runs)
     if to is Target.PERFETTO:
-        count = export_perfetto(trace, out)
+        count = export_perfetto(opened.trace, out)
         emit(f"{out}: {count:,} events\n\nNext: open it in the Perfetto UI")
         return
-    files = export_csv(trace, out) if to is Target.CSV else export_hta(trace, out)
+    files = export_csv(opened.trace, out) if to is Target.CSV else export_hta(opened.trace, out)
     emit("\n".join(str(file) for file in files))
     if to is Target.HTA:
         emit(f"\nNext: hta.trace_analysis.TraceAnalysis(trace_dir={str(out)!r})")
+    else:
+        emit(opened.next_command("diagnose"))
 
 
 def _check_place(out: Path, to: Target) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .opening import next_command, open_trace
+from .opening import open_trace
 from .options import DEFAULT_RUNS, Format, FormatOption, RunPath, RunsOption, TopologyOption
 from .output import emit, print_json
 
@@ -24,16 +24,17 @@ def gate(
     from meshscope.analyze.gate import check, exit_code, load_budgets, to_markdown, to_rows
 
     budgets = load_budgets(budget)
-    trace, _ = open_trace(path, topology_file, runs)
-    result = analyse(trace)
+    opened = open_trace(path, topology_file, runs)
+    result = analyse(opened.trace)
     verdicts = check(result, budgets)
     if output is Format.JSON:
-        run, limits = str(trace.run.get("run_id") or trace.path.name), list(result.limits)
+        run = str(opened.trace.run.get("run_id") or opened.trace.path.name)
+        limits = list(result.limits)
         print_json({"version": 1, "run": run, "checks": to_rows(verdicts), "limits": limits})
     elif output is Format.MARKDOWN:
         emit(to_markdown(verdicts))
     else:
         for verdict in verdicts:
             emit(verdict.sentence())
-        emit(next_command("diagnose", trace.path))
+        emit(opened.next_command("diagnose"))
     raise typer.Exit(exit_code(verdicts))

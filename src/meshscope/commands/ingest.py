@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .opening import next_command, open_trace, workers
-from .options import DEFAULT_RUNS, RunsOption, TopologyOption
-from .output import emit
+from .options import DEFAULT_RUNS, RunsOption, TopologyOption, named_path
+from .output import emit, say
 from .progress import reading_progress
 
 if TYPE_CHECKING:
@@ -20,7 +20,8 @@ def ingest(
     paths: Annotated[
         list[Path],
         typer.Argument(
-            metavar="PATH...",
+            metavar="PATH",
+            parser=named_path,
             help="Traces of other tools, or runs. Files given together are one job; each "
             "folder or quoted glob is a job of its own.",
         ),
@@ -33,18 +34,38 @@ def ingest(
     A run of our own keeps its tables in its directory, if it is closed. What a topology file
     states is kept with the tables of other tools' traces.
     """
-    from meshscope.analyze.ingest import understood
     from meshscope.analyze.source_files import jobs_of
+    from meshscope.probe.schema.errors import MeshscopeError
+
+    jobs = jobs_of(paths)
+    if len(jobs) == 1:
+        _ingest_job(jobs[0], runs, topology_file)
+        return
+    failed = 0
+    for source in jobs:
+        try:
+            _ingest_job(source, runs, topology_file)
+        except MeshscopeError as error:
+            say(str(error))
+            failed += 1
+    if failed:
+        raise typer.Exit(2)
+
+
+def _ingest_job(source: list[Path], runs: Path, topology_file: Path | None) -> None:
+    """Ingest one job, and say what was understood of it."""
+    from meshscope.analyze.ingest import understood
     from meshscope.probe.schema.rundir import is_run_directory
 
-    for source in jobs_of(paths):
-        is_run = len(source) == 1 and is_run_directory(source[0])
-        if is_run:
-            trace, _ = open_trace(source[0], topology_file)
-        else:
-            trace = _ingested(source, runs, topology_file)
-        emit("\n".join(f"  {line}" for line in understood(trace)))
-        emit(next_command("diagnose", trace.path))
+    if len(source) == 1 and is_run_directory(source[0]):
+        # A run of ours does not keep what is stated about it.
+        opened = open_trace(source[0], topology_file)
+        trace, following = opened.trace, opened.next_command("diagnose")
+    else:
+        trace = _ingested(source, runs, topology_file)
+        following = next_command("diagnose", trace.path)
+    emit("\n".join(f"  {line}" for line in understood(trace)))
+    emit(following)
 
 
 def _ingested(source: list[Path], runs: Path, topology_file: Path | None) -> Trace:

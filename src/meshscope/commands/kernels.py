@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .opening import next_command, open_trace
+from .opening import open_trace
 from .options import DEFAULT_RUNS, Format, FormatOption, RunPath, RunsOption, TopologyOption
 from .output import show
 
@@ -23,11 +23,11 @@ def kernels(
     from meshscope.analyze.exchange import kernels_to_json
     from meshscope.analyze.report import kernels_to_text
 
-    trace, _ = open_trace(path, topology_file, runs)
-    result = kernels_to_json(trace, top)
+    opened = open_trace(path, topology_file, runs)
+    result = kernels_to_json(opened.trace, top)
     show(
         output,
         lambda: result,
         partial(kernels_to_text, result),
-        next_command("breakdown", trace.path),
+        opened.next_command("breakdown"),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,10 +21,35 @@ _MOST_WORKERS = 16
 """Each process of the reading pool takes about 170 MB."""
 
 
-def open_trace(
-    path: Path, topology_file: Path | None = None, runs: Path = DEFAULT_RUNS
-) -> tuple[Trace, StatedTopology | None]:
-    """Return the capture with the stated topology applied, and what is stated.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """What a verb works on, and how that was named: the next command is to open the same."""
+
+    trace: Trace
+    """The capture, with what is stated about it."""
+    stated: StatedTopology | None
+    topology_file: Path | None
+    runs: Path
+
+    @property
+    def is_run(self) -> bool:
+        """Return whether it is a run directory, as all is that could be kept."""
+        from meshscope.probe.schema.rundir import is_run_directory
+
+        return is_run_directory(self.trace.path)
+
+    def next_command(self, verb: str, *options: object) -> str:
+        """Return the line that names the next command on the same capture."""
+        named: list[object] = [*options]
+        if self.topology_file is not None:
+            named += ["--topology", self.topology_file]
+        if not self.is_run and self.runs != DEFAULT_RUNS:
+            named += ["--runs", self.runs]
+        return next_command(verb, self.trace.path, *named)
+
+
+def open_trace(path: Path, topology_file: Path | None = None, runs: Path = DEFAULT_RUNS) -> Opened:
+    """Open a capture, and apply to it what the topology file states.
 
     Traces of other tools are ingested into the folder of runs, and read from there the
     next time. The topology file is read first: a slip in it shows before a long read.
@@ -41,7 +67,9 @@ def open_trace(
     with reading_progress(size_of(path)) as on_bytes:
         keeping = Keeping(runs_dir=runs, workers=workers(), on_bytes=on_bytes)
         trace = open_run(path, keeping, say)
-    return (trace if stated is None else apply_topology(trace, stated)), stated
+    if stated is not None:
+        trace = apply_topology(trace, stated)
+    return Opened(trace=trace, stated=stated, topology_file=topology_file, runs=runs)
 
 
 def workers() -> int:
@@ -51,6 +79,11 @@ def workers() -> int:
     return min(usable_cpus(), _MOST_WORKERS)
 
 
-def next_command(verb: str, path: Path, options: str = "") -> str:
-    """Return the line that names the next command to run."""
-    return f"\nNext: meshscope {verb} {printable(shlex.quote(str(path)))}{options}"
+def next_command(*words: object) -> str:
+    """Return the line that names the next command: a verb of meshscope and its arguments."""
+    return f"\nNext: {command_line(*words)}"
+
+
+def command_line(*words: object) -> str:
+    """Return a command of meshscope as a shell takes it, on one line."""
+    return printable(shlex.join(["meshscope", *map(str, words)]))

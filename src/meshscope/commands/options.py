@@ -17,8 +17,18 @@ class Format(StrEnum):
     MARKDOWN = "markdown"
 
 
+def named_path(text: str) -> Path:
+    """Return what was given as a path; an unset variable in quotes is no folder."""
+    if not text:
+        raise typer.BadParameter("it is empty: is a variable of the shell not set?")
+    return Path(text)
+
+
 RunPath = Annotated[
-    Path, typer.Argument(metavar="PATH", help="A run directory, or another tool's traces.")
+    Path,
+    typer.Argument(
+        metavar="PATH", parser=named_path, help="A run directory, or another tool's traces."
+    ),
 ]
 TopologyOption = Annotated[
     Path | None,

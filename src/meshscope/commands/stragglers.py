@@ -36,13 +36,13 @@ def stragglers(
     from meshscope.analyze.report.stragglers import stragglers_to_text
     from meshscope.analyze.stragglers import find_stragglers
 
-    trace, _ = open_trace(path, topology_file, runs)
-    result = find_stragglers(diagnose(trace))
+    opened = open_trace(path, topology_file, runs)
+    result = find_stragglers(diagnose(opened.trace))
     show(
         output,
         lambda: stragglers_to_json(result),
         partial(stragglers_to_text, result),
-        next_command("diagnose", path),
+        opened.next_command("diagnose"),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from .opening import next_command, open_trace
+from .opening import open_trace
 from .options import DEFAULT_RUNS, Format, FormatOption, RunPath, RunsOption, TopologyOption
 from .output import show
 
@@ -19,11 +19,11 @@ def topology(
     from meshscope.analyze.exchange import topology_to_json
     from meshscope.analyze.report import topology_to_text
 
-    trace, stated = open_trace(path, topology_file, runs)
-    result = topology_to_json(trace, stated)
+    opened = open_trace(path, topology_file, runs)
+    result = topology_to_json(opened.trace, opened.stated)
     show(
         output,
         lambda: result,
         partial(topology_to_text, result),
-        next_command("collectives", trace.path),
+        opened.next_command("collectives"),
     )

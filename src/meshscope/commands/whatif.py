@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .opening import next_command, open_trace
+from .opening import open_trace
 from .options import DEFAULT_RUNS, Format, FormatOption, RunPath, RunsOption, TopologyOption
 from .output import show
 
@@ -40,12 +40,12 @@ def whatif(
     from meshscope.analyze.whatif import parse_changes, predict
 
     changes = parse_changes(fix or [], set_ or [])
-    trace, _ = open_trace(path, topology_file, runs)
-    account = measure(trace)
+    opened = open_trace(path, topology_file, runs)
+    account = measure(opened.trace)
     result = prediction_to_json(changes, predict(account, changes), account.limits)
     show(
         output,
         lambda: result,
         partial(prediction_to_text, result),
-        next_command("diagnose", path),
+        opened.next_command("diagnose"),
     )

@@ -13,7 +13,9 @@ import pytest
 from meshscope.analyze import load_trace
 from meshscope.analyze.ingest import Keeping, ingest, open_run, understood
 from meshscope.analyze.source_files import SourceIndex
+from meshscope.analyze.synthetic import SyntheticJob, generate
 from meshscope.probe.schema.errors import MeshscopeError
+from meshscope.probe.schema.layout import ParallelLayout
 
 RANKS = 3
 
@@ -267,3 +269,12 @@ def test_a_real_set_is_parsed_once_and_explained(traces_dir: Path, keeping):
     assert "ranks: 4 of 4" in lines
     assert any("axis dp" in line and "only group" in line for line in lines)
     assert any(line.startswith("rows:") and "kernel 16,287" in line for line in lines)
+
+
+def test_many_groups_of_one_kind_share_a_line():
+    """Fails when what was understood of a large job runs off the screen."""
+    job = SyntheticJob(layout=ParallelLayout(tp=2, pp=2, dp=8), steps=2)
+    trace, _ = generate(job)
+    lines = [line for line in understood(trace) if "axis" in line]
+    assert len(lines) < 6
+    assert any(line.startswith("16 groups: axis tp, 2 ranks each") for line in lines)

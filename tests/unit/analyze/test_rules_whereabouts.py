@@ -39,7 +39,7 @@ def without(trace, name):
         (
             ["data_stall:rank=3,extra_ms=100,first_step=5,last_step=5"],
             "data_stall",
-            {"rank": 3, "steps": [5, 5]},
+            {"rank": 3, "steps": [5, 5], "host": "host0000"},
             ", all of it in step 5, and the others wait for it",
         ),
         (
