@@ -24,12 +24,21 @@ _STANDSTILL = (FindingKind.HANG, FindingKind.CRASH)
 def place(finding: Finding) -> tuple[bool, int, bool, float]:
     """Return what findings are sorted by."""
     cost = max(finding.cost_frac or 0.0, finding.removal_gain_frac or 0.0)
-    # A stall of all hosts alike is how the job is made; one of a single rank is a fault.
-    by_design = finding.kind in _BY_DESIGN or (
-        finding.kind is FindingKind.HOST_STALL and "rank" not in finding.where
-    )
     goes_on = finding.kind not in _STANDSTILL or finding.severity is Severity.INFO
-    return goes_on, _SEVERITIES.index(finding.severity), by_design, -cost
+    return goes_on, _SEVERITIES.index(finding.severity), is_by_design(finding), -cost
+
+
+def is_by_design(finding: Finding) -> bool:
+    """Return whether a finding tells how the job or its machines are made, not what is broken.
+
+    A stall of all hosts alike is how the job is made, and wires that vary everywhere and all
+    the time are how the network is; one rank, one link or some steps are a fault.
+    """
+    if finding.kind is FindingKind.HOST_STALL:
+        return "rank" not in finding.where
+    if finding.kind is FindingKind.SLOW_WIRE:
+        return finding.where.keys() <= {"axis"}
+    return finding.kind in _BY_DESIGN
 
 
 def find(account: Account) -> tuple[Finding, ...]:
@@ -37,7 +46,7 @@ def find(account: Account) -> tuple[Finding, ...]:
 
     A job that stands still, or seems to, comes first. Then by severity; within it what is
     broken before what is designed so (the bubble of the schedule, communication without
-    overlap, a stall of all hosts alike); then by cost.
+    overlap, what is alike on all hosts or wires); then by cost.
     """
     found = [_with_real_steps(finding) for rule in RULES for finding in rule(account)]
     return tuple(located(finding, account.trace) for finding in sorted(found, key=place))

@@ -9,7 +9,7 @@ from meshscope.analyze import diagnose, load_trace
 from meshscope.analyze.results import Diagnosis, Finding
 from meshscope.probe.schema.terms import Severity
 
-from ..matrix.judge import BY_DESIGN, SEEN_FROM
+from ..matrix.judge import SEEN_FROM, tells_design
 from .asked import told_of
 from .cases import NONE, LiveCase, Way
 from .job import run_job
@@ -142,7 +142,7 @@ def _faults(case: LiveCase, result: Diagnosis) -> list[Finding]:
     two cores: what that costs is no false alarm.
     """
     wanted = set(case.kinds)
-    found = [f for f in result.findings if f.kind.value not in set(BY_DESIGN) - wanted]
+    found = [f for f in result.findings if f.kind.value in wanted or not tells_design(f)]
     if case.way is Way.FATAL:
         return [f for f in found if f.severity is Severity.CRITICAL and f.cost_frac is None]
     found = [f for f in found if (f.cost_frac or 0.0) >= SEEN_FROM or f.kind.value in wanted]

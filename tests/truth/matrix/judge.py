@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from meshscope.analyze.alignment import align
 from meshscope.analyze.diagnosis import diagnose
+from meshscope.analyze.findings import is_by_design
 from meshscope.analyze.results import Cause, Diagnosis, Finding
 from meshscope.analyze.synthetic import Fault, FaultKind, generate
 
@@ -98,8 +99,13 @@ def judge(case: Case) -> Verdict:
 
 def _faults(result: Diagnosis) -> list[Finding]:
     """Return the findings that name a fault which costs enough to be looked at."""
-    found = [f for f in result.findings if f.kind.value not in BY_DESIGN]
+    found = [f for f in result.findings if not tells_design(f)]
     return [f for f in found if f.cost_frac and f.cost_frac >= SEEN_FROM]
+
+
+def tells_design(finding: Finding) -> bool:
+    """Return whether a finding is about the design of the job, or how its machines are everywhere."""
+    return finding.kind.value in BY_DESIGN or is_by_design(finding)
 
 
 def _meant(case: Case, costs: Mapping[Fault, float], first: Finding | None) -> Fault | None:

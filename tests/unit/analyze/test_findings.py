@@ -6,7 +6,7 @@ import pytest
 from tests.tables import host_row, trace_of
 
 from meshscope.analyze.diagnosis import diagnose
-from meshscope.analyze.findings import place
+from meshscope.analyze.findings import is_by_design, place
 from meshscope.analyze.kernels import kernel_report
 from meshscope.analyze.rules.grading import severity
 from meshscope.probe.schema.layout import ParallelLayout
@@ -213,3 +213,21 @@ def test_a_standstill_comes_before_what_costs_time():
     hang = replace(costly, kind=FindingKind.HANG, severity=Severity.WARNING)
     doubtful = replace(hang, severity=Severity.INFO)
     assert sorted([doubtful, costly, hang], key=place) == [hang, costly, doubtful]
+
+
+@pytest.mark.parametrize(
+    ("kind", "where", "is_told"),
+    [
+        (FindingKind.SLOW_WIRE, {"axis": "tp"}, True),
+        (FindingKind.SLOW_WIRE, {"axis": "pp", "link": "5<->9"}, False),
+        (FindingKind.SLOW_WIRE, {"axis": "pp", "steps": [2, 3]}, False),
+        (FindingKind.HOST_STALL, {}, True),
+        (FindingKind.HOST_STALL, {"rank": 3}, False),
+        (FindingKind.PIPELINE_BUBBLE, {}, True),
+        (FindingKind.STRAGGLER_RANK, {"rank": 3}, False),
+    ],
+)
+def test_what_is_alike_everywhere_comes_after_what_is_broken(kind, where, is_told):
+    """A network that varies a little everywhere would be put before the link that is broken."""
+    (any_finding, *_) = two_ranks().values()
+    assert is_by_design(replace(any_finding, kind=kind, where=where)) is is_told
