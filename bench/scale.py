@@ -78,6 +78,7 @@ def analyse(path):
     """Analyse one run, stage by stage; return the figures."""
     from meshscope.analyze.attribution import attribute
     from meshscope.analyze.communication import communication_events
+    from meshscope.analyze.device_steps import device_steps
     from meshscope.analyze.ledger import build_ledger
     from meshscope.analyze.load import load_trace
     from meshscope.analyze.program import build_program
@@ -96,7 +97,8 @@ def analyse(path):
         program = build_program(windows, events, ledger)
     with clocked(figures, "attribution"):
         waits = waits_by_rank(events, windows.ranks.tolist())
-        found = attribute(trace, program, ledger, events, waits)
+        devices = device_steps(trace, windows, None)
+        found = attribute(trace, program, ledger, events, waits, devices)
     figures["nodes"], figures["edges"] = program.graph.node_count, program.edge_count
     figures["replayed_ns"] = found.replayed_ns
     figures["causes"] = [
