@@ -176,12 +176,14 @@ def _straggler_evidence(account: Account, rank: int, own: dict[Hashable, Any]) -
     excess = _class_excess(account, rank)
     if len(excess):
         yield "the excess is in " + ", ".join(f"{name} ({ns / 1e6:+.2f} ms)" for name, ns in excess)
+    steps = len(account.windows.steps)
     row = account.waits[account.waits["rank"] == rank].iloc[0]
     if row["collectives"]:
+        caused_ns, own_ns = (row[name] / steps for name in ("wait_caused_ns", "wait_ns"))
         yield (
             f"it arrived last in {row['arrived_last']:.0f} of its {row['collectives']:.0f} collectives; "
-            f"the others waited {row['wait_caused_ns'] / 1e6:.1f} ms for it, "
-            f"it waited {row['wait_ns'] / 1e6:.1f} ms"
+            f"all others together waited {caused_ns / 1e6:.1f} ms per step for it, "
+            f"it waited {own_ns / 1e6:.1f} ms"
         )
     cpu = _cpu_per_step(account, rank)
     if cpu is not None:
