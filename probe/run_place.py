@@ -29,6 +29,8 @@ from .schema.manifest import (
 from .schema.rundir import create_run, write_run_manifest
 
 _ATTEMPTS = 100
+_MAKER_LOOKS, _MAKER_LOOK_S = 20, 0.05
+"""Who makes a run writes its manifest at once after its folder; network file systems take longer."""
 _INGESTED = "ingested"
 """Key in the manifest of a run that was made from other traces, beside which nothing is recorded."""
 
@@ -114,6 +116,8 @@ def _joined(path: Path, facts: Mapping[str, Any]) -> RunPlace:
     before = frozenset(
         directory for parts in part_directories(path).values() for directory in parts.values()
     )
+    if not before:
+        _await_maker(path)
     if (path / MANIFEST_NAME).exists():
         manifest = read_json(path / MANIFEST_NAME)
         check_format_version(manifest.get("format_version"), str(path / MANIFEST_NAME))
@@ -122,13 +126,22 @@ def _joined(path: Path, facts: Mapping[str, Any]) -> RunPlace:
     else:
         if not before and (foreign := _foreign(path)):
             raise ConfigError(f"holds {foreign!r} and is no run", where=str(path), remedy=remedy)
-        # Its maker is between two calls, or has died there: what it would write is the same.
+        # Its maker has died between two calls: what it would have written is the same.
         write_run_manifest(path, facts)
     return RunPlace(path, is_new=False, before=before)
+
+
+def _await_maker(path: Path) -> None:
+    """Wait a little for the manifest of a folder that another launcher may just have made."""
+    for _ in range(_MAKER_LOOKS):
+        if (path / MANIFEST_NAME).exists() or _foreign(path):
+            return
+        time.sleep(_MAKER_LOOK_S)
 
 
 def _foreign(path: Path) -> str:
     """Return the name of something that shows that a folder is none of ours; empty if nothing."""
     names = sorted(entry.name for entry in path.iterdir())
-    strange = (name for name in names if not name.startswith(".") and name != DISABLE_FILE)
+    ours = (DISABLE_FILE, MANIFEST_NAME)
+    strange = (name for name in names if not name.startswith(".") and name not in ours)
     return next(strange, "")

@@ -47,9 +47,12 @@ def truth(job):
 
 
 def conclusions(result) -> dict:
-    """Return the findings and causes of a diagnosis with their figures."""
+    """Return the findings and causes of a diagnosis with their figures.
+
+    Without the hosts of the places, which only the clocks tell here.
+    """
     found = {
-        (f.kind, str(f.where)): (f.cost_frac or 0.0, f.removal_gain_frac or 0.0)
+        (f.kind, str({**f.where, "host": ""})): (f.cost_frac or 0.0, f.removal_gain_frac or 0.0)
         for f in result.findings
     }
     caused = {(c.kind, str(c.where)): (c.share_frac, c.direct_ns) for c in result.causes}

@@ -40,11 +40,22 @@ class Training:
         )
 
     def command(self, *options):
-        """Start ``meshscope arm``."""
+        """Start ``meshscope arm``, as a terminal does: no signal is ignored, whoever runs the tests."""
         command = [sys.executable, "-m", "meshscope", "arm", "--run", self.run_path, *options]
         return subprocess.Popen(
-            command, env=self.environment, text=True, stdout=-1, stderr=subprocess.PIPE
+            command,
+            env=self.environment,
+            text=True,
+            stdout=-1,
+            stderr=subprocess.PIPE,
+            preexec_fn=heed_signals,
         )
+
+
+def heed_signals():
+    """Give the signals of a terminal back the action that nohup and background jobs take away."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 @pytest.fixture
