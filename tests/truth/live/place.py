@@ -31,6 +31,6 @@ def _members(trace: Trace, finding: Finding) -> tuple[int, ...]:
 
 
 def words(finding: Finding) -> str:
-    """Return the place of a finding."""
-    shown = ("rank", "ranks", "stage", "axis", "group_id", "link", "host")
+    """Return the place of a finding; all of these jobs run on one host."""
+    shown = ("rank", "ranks", "stage", "axis", "group_id", "link")
     return ", ".join(f"{name} {finding.where[name]}" for name in shown if name in finding.where)
