@@ -19,10 +19,8 @@ from ..account import Account
 from ..causes import MIN_CONCENTRATION, MIN_OVER_OTHERS, both_ways, places, wire_excess
 from ..causes.wires import WIRE_REFERENCE, WireExcess
 from ..results import Cause, Finding, Where
+from .bad_steps import BadSteps, bad_steps
 from .grading import MIN_COST, severity
-
-MAX_STEP_FRAC = 0.25
-"""Steps are named where half of the excess is in no more than this share of them."""
 
 
 class _Most(NamedTuple):
@@ -34,8 +32,8 @@ class _Most(NamedTuple):
     """The links or groups that it is on; empty where no place holds most of it."""
     place_frac: float
     """Share of the excess that is on them."""
-    steps: list[int]
-    """The steps with most of it; empty where it is spread over time."""
+    when: BadSteps
+    """The steps that carry it."""
     ratio: float
     """Wire time over the undisturbed one, on these places in these steps."""
 
@@ -50,21 +48,20 @@ def uneven_wires(account: Account) -> Iterator[Finding]:
     excess = wire_excess(account.events.frame) if causes else None
     for cause in causes:
         if excess is not None:
-            yield _finding(account, cause, _most(account, cause.where["axis"], excess))
+            yield _finding(account, cause, _most(account, cause, excess))
 
 
 def _finding(account: Account, cause: Cause, most: _Most) -> Finding:
-    count = len(account.windows.steps)
-    where = most.where | ({"steps": [most.steps[0], most.steps[-1]]} if most.steps else {})
-    when = f"in {len(most.steps)} of {count} steps" if most.steps else "on average"
+    where = most.where if most.when.are_all else {**most.where, **most.when.where}
+    when = "on average" if most.when.are_all else most.when.words
     evidence = [
         f"undisturbed is the fastest {WIRE_REFERENCE:.0%} of like transfers; what those of the "
         f"{cause.where['axis']} axis take longer costs {cause.share_frac:.1%} of the step",
     ]
     if most.places:
         evidence.append(f"{most.place_frac:.0%} of that time is on {listed(most.places, most=8)}")
-    if most.steps:
-        evidence.append(f"most of it is in steps {listed(most.steps, most=8)}")
+    if not most.when.are_all:
+        evidence.append(f"{most.when.held_frac:.0%} of it is {most.when.words}")
     return Finding(
         kind=FindingKind.SLOW_WIRE,
         severity=severity(cause.removal_gain_frac),
@@ -92,12 +89,13 @@ def _remedy(most: _Most) -> str:
     )
 
 
-def _most(account: Account, axis: str, excess: WireExcess) -> _Most:
+def _most(account: Account, cause: Cause, excess: WireExcess) -> _Most:
     """Return where most of the excess of an axis is.
 
     On the slow places that have no cause of their own, if they hold it; else on one place, by the
     rule that places stalls of the host.
     """
+    axis, cost_frac = cause.where["axis"], max(cause.share_frac, cause.removal_gain_frac)
     rows = _rows(account.events.frame, axis, excess)
     total = float(rows["excess_ns"].sum())
     where: Where = {"axis": axis}
@@ -115,15 +113,14 @@ def _most(account: Account, axis: str, excess: WireExcess) -> _Most:
             where = {"axis": axis, "group_id": name}
         names = (_name(where),)
     place_frac = float(rows["excess_ns"].sum()) / total
-    steps = _steps(rows)
-    if steps:
-        rows = rows[rows["step"].isin(steps)]
+    when = bad_steps(account.windows, rows.groupby("step")["excess_ns"].sum(), cost_frac)
+    rows = rows[rows["step"].isin(when.steps)]
     usual = float((rows["wire_ns"] - rows["excess_ns"]).sum())
     ratio = float(rows["wire_ns"].sum()) / max(usual, 1.0)
     who = f"the {axis} axis"
     if names:
         who = f"{names[0] if len(names) == 1 else f'{len(names)} more slow places'} of {who}"
-    return _Most(who, where, names, place_frac, steps, ratio)
+    return _Most(who, where, names, place_frac, when, ratio)
 
 
 def _rows(frame: pd.DataFrame, axis: str, excess: WireExcess) -> pd.DataFrame:
@@ -141,19 +138,6 @@ def _rows(frame: pd.DataFrame, axis: str, excess: WireExcess) -> pd.DataFrame:
             **columns,
         }
     )
-
-
-def _steps(rows: pd.DataFrame) -> list[int]:
-    """Return the steps that hold most of the excess, none where they are many.
-
-    The fewest that hold half of it, and those with half as much as the least of these.
-    """
-    by_step = rows.groupby("step")["excess_ns"].sum().sort_values(ascending=False)
-    enough = int(np.searchsorted(by_step.cumsum(), MIN_CONCENTRATION * by_step.sum()))
-    most = by_step.index[by_step >= MIN_CONCENTRATION * by_step.iloc[enough]]
-    if len(most) > MAX_STEP_FRAC * len(by_step):
-        return []
-    return sorted(int(step) for step in most)
 
 
 def _name(where: Where) -> str:

@@ -29,7 +29,7 @@ def test_a_single_bad_moment_of_a_link_has_its_place_and_step():
     assert found.where == {"axis": "pp", "link": "5<->9", "steps": [2, 2]}
     assert abs(found.removal_gain_frac - truth.joint_ns / truth.step_time_ns) < 0.01
     assert "link 5<->9 of the pp axis" in found.claim
-    assert "in 1 of 4 steps" in found.claim
+    assert found.claim.endswith("in step 2")
 
 
 def test_a_link_that_is_slow_in_few_steps_is_one_place():
@@ -46,7 +46,7 @@ def test_a_whole_axis_that_is_slow_at_times_names_the_steps_and_no_link():
     """Fails when a network that is busy now and then costs a share of the step unseen."""
     _, (found,) = diagnosed(slow(extra_ms=3.0, first_step=2, last_step=3))
     assert found.where == {"axis": "pp", "steps": [2, 3]}
-    assert "in 2 of 10 steps" in found.claim
+    assert found.claim.endswith("in steps 2 and 3")
     assert "no single link" in found.remedy
 
 
