@@ -2,12 +2,14 @@
 
 Two ways, both for processes of the same user: the interpreter's own, from Python
 3.14 on (``sys.remote_exec``, PEP 768), and a debugger, which stops the process while
-it reads the symbols of torch. Both run a short script in the main thread of the
-process; it starts a thread that imports the probe, and nothing else.
+it reads the symbols of torch. Both have the main thread of the process run a short
+script between two instructions of Python; it starts a thread that imports the probe,
+and nothing else.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
 import shutil
 import subprocess
@@ -29,6 +31,8 @@ GDB_STALL_S = 16
 """Longest stop that was seen while a debugger was attached to a torch process."""
 _GDB_TIMEOUT_S = 120.0
 _POLL_S = 0.1
+_READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
+_PRIVATE_ANONYMOUS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 
 _SCRIPT = """\
 def _begin():
@@ -93,9 +97,8 @@ def attach_by_debugger(
 ) -> tuple[Endpoint, float]:
     """Attach the probe with gdb; return the socket and for how many seconds gdb ran.
 
-    The process stands still meanwhile, and with it every rank that waits for it. If
-    the thread that holds the interpreter lock waits inside NCCL or CUDA, it may
-    never go on.
+    The process stands still meanwhile, and with it every rank that waits for it.
+    Nothing of Python runs in it before its main thread comes back to Python by itself.
 
     Raises:
         ConfigError: There is no gdb, it may not debug the process, or the process
@@ -127,13 +130,29 @@ def _require_process(pid: int) -> None:
 
 
 def _run_gdb(gdb: str, pid: int, script: Path) -> None:
-    code = f"import runpy; runpy.run_path('{script}')"
+    """Ask the interpreter of a process to run a script when it next can.
+
+    The debugger stops the process anywhere, also within malloc or while an object is
+    made; code that ran there and then would break it now and again. So the text goes
+    to a page that the kernel gives, and Python is asked by ``Py_AddPendingCall``, which
+    needs neither memory nor the interpreter lock. An error in what Python is so asked
+    to run would surface in the training, so there is none.
+    """
+    where = f"bytes.fromhex('{os.fsencode(script).hex()}').decode()"
+    code = (
+        "import contextlib, runpy\n"
+        f"with contextlib.suppress(BaseException): runpy.run_path({where})"
+    )
+    size = len(code) + 1
+    text = code.replace("\n", "\\n")
+    page = "((void *(*)(void *, unsigned long, int, int, int, long)) mmap)"
+    pending = "((int (*)(void *, void *)) Py_AddPendingCall)"
     command = [
         gdb, "--batch", "-nx", "-p", str(pid),
         "-iex", "set auto-load off", "-iex", "set debuginfod enabled off",
-        "-ex", "set $lock = (int) PyGILState_Ensure()",
-        "-ex", f'call (int) PyRun_SimpleString("{code}")',
-        "-ex", "call (void) PyGILState_Release($lock)",
+        "-ex", f"set $page = {page}(0, {size}, {_READ_WRITE}, {_PRIVATE_ANONYMOUS}, -1, 0)",
+        "-ex", f'set {{char[{size}]}} $page = "{text}"',
+        "-ex", f"print $page == -1 ? -1 : {pending}((void *) PyRun_SimpleString, $page)",
         "-ex", "detach",
     ]  # fmt: skip
     try:

@@ -9,7 +9,7 @@ import tempfile
 import pytest
 
 from meshscope.probe.control.client import ask
-from meshscope.probe.control.injection import attach_by_debugger
+from meshscope.probe.control.injection import _run_gdb, attach_by_debugger
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.rundir import read_run
 
@@ -68,3 +68,23 @@ def test_a_debugger_attaches_a_process_that_has_no_probe(tmp_path, project_dir):
     capture = read_run(tmp_path / "run")
     assert capture.tables["step"].num_rows > 5
     assert capture.rank_manifests[0]["annotations"]["attached_while_running"] is True
+
+
+@pytest.mark.skipif(shutil.which("gdb") is None, reason="gdb is not installed")
+def test_a_script_that_cannot_run_leaves_the_process_as_it_was(tmp_path):
+    """Fails when an error in what we asked Python to run surfaces in the training."""
+    with subprocess.Popen(
+        [sys.executable, "-c", TRAIN],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        try:
+            assert process.stdout.readline() == "ready\n"
+            try:
+                _run_gdb(shutil.which("gdb"), process.pid, tmp_path / "no \"such\" 'file'")
+            except ConfigError as error:
+                pytest.skip(f"gdb may not debug here: {error}")
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(1)
+        finally:
+            process.kill()
+        assert process.stderr.read() == ""

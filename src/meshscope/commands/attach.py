@@ -44,7 +44,7 @@ def attach(  # noqa: PLR0913 - one argument for each option
         bool,
         typer.Option(
             "--unsafe-gdb",
-            help="With --pid: use gdb, which stops the process for up to 16 s and may hang it.",
+            help="With --pid: use gdb, which stops the process for up to 16 s or longer.",
         ),
     ] = False,
 ) -> None:
@@ -142,7 +142,7 @@ def _process(pid: int, timeout_s: float, *, unsafe_gdb: bool) -> Endpoint:
         return injection.attach_by_interpreter(pid, os.environ, timeout_s)
     say(
         f"gdb stops process {pid}, and every rank that waits for it, for up to "
-        f"{injection.GDB_STALL_S} s or longer; it may never go on"
+        f"{injection.GDB_STALL_S} s or longer"
     )
     endpoint, stopped_s = injection.attach_by_debugger(pid, os.environ, timeout_s)
     say(f"process {pid} stood still for up to {stopped_s:.1f} s")
