@@ -20,7 +20,9 @@ PYTEST := $(PY) -m pytest -rs
 # Tests of one process run a file on each core; those that start processes run one by one.
 # Arguments that leave nothing of one of the two parts (exit code 5) are no failure.
 run-tests = $(PYTEST) $(1) $(ARGS) || [[ $$? -eq 5 && -n '$(subst ','\'',$(ARGS))' ]]
-PIP := $(PY) -m pip --disable-pip-version-check
+# What is never imported is never compiled, and what is, once: the tests start a thousand processes.
+unexport PYTHONDONTWRITEBYTECODE
+install = $(1)/bin/python -m pip --disable-pip-version-check install --quiet --no-compile --constraint constraints.txt
 
 .PHONY: help setup demo truth test test-fast golden chromium lint fmt types imports docs docs-check bench frameworks fuzz screenshots check clean
 
@@ -34,8 +36,8 @@ setup: $(STAMP) ## make .venv and install meshscope with its pinned dependencies
 # the editable build runs inside .venv, where its version is pinned too.
 $(STAMP): pyproject.toml constraints.txt
 	@.ci/make-venv "$(VENV)" "$(PYTHON)"
-	$(PIP) install --quiet --constraint constraints.txt setuptools torch
-	$(PIP) install --quiet --constraint constraints.txt --no-build-isolation --editable '.[$(EXTRAS)]'
+	$(call install,$(VENV)) setuptools torch
+	$(call install,$(VENV)) --no-build-isolation --editable '.[$(EXTRAS)]'
 	@touch $@
 
 demo: setup ## run a trainer with a hidden slow rank, diagnose it, serve the dashboard
@@ -52,9 +54,8 @@ test-fast: setup ## run the tests that need no browser, no second process and no
 FRAMEWORKS := .venv-frameworks
 $(FRAMEWORKS)/.installed: pyproject.toml constraints.txt tests/frameworks/requirements.txt
 	@.ci/make-venv "$(FRAMEWORKS)" "$(PYTHON)"
-	$(FRAMEWORKS)/bin/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt setuptools torch
-	$(FRAMEWORKS)/bin/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt \
-		--no-build-isolation --editable . --requirement tests/frameworks/requirements.txt
+	$(call install,$(FRAMEWORKS)) setuptools torch
+	$(call install,$(FRAMEWORKS)) --no-build-isolation --editable . --requirement tests/frameworks/requirements.txt
 	@touch $@
 
 frameworks: setup $(FRAMEWORKS)/.installed ## try the probe on trainers of DeepSpeed, Hugging Face, Lightning, Megatron-core and torchtitan
@@ -95,7 +96,7 @@ bench: setup ## measure what the probe and the readers cost; fails where the pro
 	$(PY) bench/run.py
 
 fuzz: setup ## feed the readers damaged files for SECONDS each (20), guided by coverage (x86-64 Linux)
-	$(PIP) install --quiet --constraint constraints.txt --no-build-isolation --editable '.[fuzz]'
+	$(call install,$(VENV)) --no-build-isolation --editable '.[fuzz]'
 	$(PY) -m tests.fuzz.run --seconds $(SECONDS)
 
 screenshots: setup chromium ## run the demo and take the pictures of docs/images from it
