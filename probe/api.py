@@ -91,10 +91,19 @@ def stand_by() -> None:
         sys.stderr.write(f"meshscope: no control socket: {error}\n")
 
 
-def record_when_possible() -> None:
-    """Begin to record when the main thread next runs Python; from any thread."""
-    if _why_not(_control.run_path) == "":
+def record_when_possible() -> str:
+    """Begin to record when the main thread next runs Python; from any thread.
+
+    Returns:
+        Why nothing is to be recorded, one clause; empty where it is.
+
+    Raises:
+        ConfigError: The ranks have no run directory on which all agree.
+    """
+    reason = _why_not(_control.run_path)
+    if not reason:
         _switch.turn_on(0.0)
+    return reason
 
 
 def step(tokens: int | None = None) -> None:

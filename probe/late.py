@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from . import api
+from .schema.errors import MeshscopeError
 
 
-def begin() -> None:
-    """Open the control socket and have the main thread put the hooks in; never raises."""
-    api.stand_by()
-    api.record_when_possible()
+def begin() -> str:
+    """Open the control socket and have the main thread put the hooks in; never raises.
+
+    Returns:
+        Why nothing is to be recorded here, one clause; empty where it is.
+    """
+    try:
+        api.stand_by()
+        return api.record_when_possible()
+    except MeshscopeError as error:
+        return str(error)

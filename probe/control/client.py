@@ -38,12 +38,13 @@ class Answer(NamedTuple):
 
 def endpoints_in(directory: Path) -> list[Endpoint]:
     """Return the sockets of ranks in a directory by rank and process."""
-    found = []
-    for path in directory.iterdir():
-        match = _RANK_SOCKET.fullmatch(path.name)
-        if match:
-            found.append(Endpoint(int(match[1]), int(match[2]), path))
-    return sorted(found)
+    return sorted(filter(None, map(endpoint_at, directory.iterdir())))
+
+
+def endpoint_at(path: Path) -> Endpoint | None:
+    """Return the socket of a rank that is called so; None if none would be."""
+    match = _RANK_SOCKET.fullmatch(path.name)
+    return Endpoint(int(match[1]), int(match[2]), path) if match else None
 
 
 def remove_dead(directory: Path, rank: int) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..schema.errors import ConfigError, MeshscopeError
 from ..schema.manifest import MANIFEST_NAME, read_json
-from .client import Endpoint, endpoints_in
+from .client import Endpoint, endpoint_at, endpoints_in
 from .directory import check_trusted, existing_directories, run_name
 from .pointers import Pointer, boot_id, read_pointers
 
@@ -62,13 +64,32 @@ def socket_of_process(pid: int, environment: Mapping[str, str]) -> Endpoint | No
             if endpoint.pid == pid:
                 return endpoint
     run_dir = _variables_of(pid).get("MESHSCOPE_RUN_DIR")
-    if run_dir:
-        known: set[Endpoint] = set()
-        for pointer in read_pointers(Path(run_dir)):
-            if pointer.pid == pid:
-                _follow(pointer, known, FoundRanks())
-        return next(iter(known), None)
-    return None
+    known: set[Endpoint] = set()
+    for pointer in read_pointers(Path(run_dir)) if run_dir else ():
+        if pointer.pid == pid:
+            _follow(pointer, known, FoundRanks())
+    return next(iter(known), None) or _socket_that_listens(pid)
+
+
+def owner_of_process(pid: int) -> int | None:
+    """Return the user whose rights a process has, None if that is not known."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    found = re.search(r"^Uid:\s+\d+\s+(\d+)", status, re.MULTILINE)
+    return int(found[1]) if found else None
+
+
+def python_of_process(pid: int) -> str:
+    """Return the version of Python that a process runs, as in 3.14; empty if not known."""
+    try:
+        maps = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    # Of the program itself or of its library; packages lie in folders of that name.
+    found = re.search(r"/(?:lib)?python(3\.\d+)t?d?(?:\.so[.\d]*)?$", maps, re.MULTILINE)
+    return found[1] if found else ""
 
 
 def is_alive(pid: int) -> bool:
@@ -78,6 +99,26 @@ def is_alive(pid: int) -> bool:
     except OSError:
         return False
     return stat.rpartition(")")[2].split()[:1] not in (["Z"], ["X"])
+
+
+def _socket_that_listens(pid: int) -> Endpoint | None:
+    """Return the socket of a process whose variables put it where we would not look.
+
+    A shell of ssh and a job of a batch system seldom have the same runtime directory.
+    """
+    try:
+        sockets = Path(f"/proc/{pid}/net/unix").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    for line in sockets.splitlines():
+        path = Path(line.split(maxsplit=7)[-1])
+        endpoint = endpoint_at(path)
+        if endpoint is None or endpoint.pid != pid:
+            continue
+        with suppress(ConfigError):
+            check_trusted(path.parent)
+            return endpoint
+    return None
 
 
 def _follow(pointer: Pointer, known: set[Endpoint], found: FoundRanks) -> None:

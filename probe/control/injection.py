@@ -18,54 +18,26 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
-import meshscope
-
 from ..clock import now_ns
 from ..schema.errors import ConfigError
-from ..schema.manifest import create_file
+from .attach_script import AttachScript
 from .client import Endpoint
-from .directory import make_directory
-from .finding import is_alive, socket_of_process
+from .finding import is_alive, owner_of_process, python_of_process, socket_of_process
 
 GDB_STALL_S = 16
 """Longest stop that was seen while a debugger was attached to a torch process."""
 _GDB_TIMEOUT_S = 120.0
 _POLL_S = 0.1
+_THIS_PYTHON = ".".join(map(str, sys.version_info[:2]))
 _READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
 _PRIVATE_ANONYMOUS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-
-_SCRIPT = """\
-def _begin():
-    import importlib.util
-    import sys
-
-    folder = {folder!r}
-    is_found = importlib.util.find_spec("meshscope") is not None
-    if not is_found:
-        sys.path.append(folder)
-    try:
-        from meshscope.probe.late import begin
-    except ImportError as error:
-        sys.stderr.write(f"meshscope: not attached: {{error}}\\n")
-        return
-    finally:
-        if not is_found:
-            sys.path.remove(folder)
-    begin()
-
-
-import threading
-
-threading.Thread(target=_begin, name="meshscope-attach", daemon=True).start()
-"""
 
 
 def can_remote_exec() -> str:
     """Return why this Python cannot run a script in another one; empty if it can."""
-    if hasattr(sys, "remote_exec"):
-        return ""
-    version = ".".join(map(str, sys.version_info[:2]))
-    return f"sys.remote_exec needs Python 3.14 here and in the process; this is {version}"
+    if not hasattr(sys, "remote_exec"):
+        return f"sys.remote_exec needs Python 3.14 here and in the process; this is {_THIS_PYTHON}"
+    return ""
 
 
 def attach_by_interpreter(pid: int, environment: Mapping[str, str], timeout_s: float) -> Endpoint:
@@ -75,21 +47,14 @@ def attach_by_interpreter(pid: int, environment: Mapping[str, str], timeout_s: f
         ConfigError: This Python or the process cannot do that, or it did not attach in time.
     """
     _require_process(pid)
-    reason = can_remote_exec()
-    if reason:
-        raise ConfigError(
-            f"process {pid} has no control socket, and {reason}",
-            where="attach",
-            remedy="Start the job with `meshscope run --dormant`, or see --unsafe-gdb",
-        )
-    script = _write_script(pid, environment)
+    _require_same_python(pid)
+    script = AttachScript(pid, environment)
     try:
-        sys.remote_exec(pid, str(script))  # type: ignore[attr-defined,unused-ignore]
-        return _wait_for_socket(pid, environment, timeout_s)
+        sys.remote_exec(pid, str(script.path))  # type: ignore[attr-defined,unused-ignore]
     except (OSError, RuntimeError, ValueError) as error:
-        raise ConfigError(f"process {pid} cannot be reached: {error}", where="attach") from error
-    finally:
-        shutil.rmtree(script.parent, ignore_errors=True)
+        script.remove()
+        raise _unreachable(pid, error) from error
+    return _wait_for_socket(pid, script, environment, timeout_s)
 
 
 def attach_by_debugger(
@@ -110,23 +75,74 @@ def attach_by_debugger(
         raise ConfigError(
             "gdb is not installed", where="--unsafe-gdb", remedy="Install gdb on this host"
         )
-    script = _write_script(pid, environment)
+    script = AttachScript(pid, environment)
     start_ns = now_ns()
     try:
-        _run_gdb(gdb, pid, script)
-        stopped_s = (now_ns() - start_ns) / 1e9
-        return _wait_for_socket(pid, environment, timeout_s), stopped_s
-    finally:
-        shutil.rmtree(script.parent, ignore_errors=True)
+        _run_gdb(gdb, pid, script.path)
+    except ConfigError:
+        script.remove()
+        raise
+    stopped_s = (now_ns() - start_ns) / 1e9
+    return _wait_for_socket(pid, script, environment, timeout_s), stopped_s
 
 
 def _require_process(pid: int) -> None:
+    """Accept a process that could read a script of ours; another user's cannot."""
     if not is_alive(pid):
         raise ConfigError(
             f"there is no process {pid} on this host",
             where="--pid",
             remedy="Give the id of a process that trains here, or --run",
         )
+    owner = owner_of_process(pid)
+    if owner not in (None, os.geteuid()):
+        raise ConfigError(
+            f"process {pid} belongs to user {owner}",
+            where="--pid",
+            remedy="Run this command as that user: nobody else can read what it is to run",
+        )
+
+
+def _require_same_python(pid: int) -> None:
+    """Accept a process whose interpreter understands ours, as far as that can be told."""
+    theirs = python_of_process(pid)
+    other = f"; the process runs {theirs}" if theirs not in ("", _THIS_PYTHON) else ""
+    if reason := can_remote_exec():
+        raise ConfigError(
+            f"process {pid} has no control socket, and {reason}{other}",
+            where="attach",
+            remedy="Start the job with `meshscope run --dormant`, or see --unsafe-gdb",
+        )
+    if other:
+        raise ConfigError(
+            f"process {pid} has no control socket, and sys.remote_exec needs one version of "
+            f"Python on both sides, 3.14 or later; this is {_THIS_PYTHON}{other}",
+            where="attach",
+            remedy="Run this command with the Python of the process if that is 3.14 or later, "
+            "else see --unsafe-gdb",
+        )
+
+
+def _unreachable(pid: int, error: Exception) -> ConfigError:
+    """Return what an error of ``sys.remote_exec`` means, and what would help."""
+    if isinstance(error, PermissionError):
+        remedy = (
+            "It takes the rights to debug it: those of root, CAP_SYS_PTRACE (in a container "
+            "--cap-add SYS_PTRACE), or kernel.yama.ptrace_scope at 0"
+        )
+    elif "not enabled in the remote" in str(error):
+        remedy = (
+            "It was started with PYTHON_DISABLE_REMOTE_DEBUG or -X disable-remote-debug, or its "
+            "Python was built without; see --unsafe-gdb"
+        )
+    elif "not enabled" in str(error):
+        remedy = "Unset PYTHON_DISABLE_REMOTE_DEBUG for this command"
+    else:
+        remedy = (
+            f"It must run Python {_THIS_PYTHON} as this command does, and neither begin nor end "
+            "just now"
+        )
+    return ConfigError(f"process {pid} cannot be reached: {error}", where="attach", remedy=remedy)
 
 
 def _run_gdb(gdb: str, pid: int, script: Path) -> None:
@@ -168,25 +184,35 @@ def _run_gdb(gdb: str, pid: int, script: Path) -> None:
         raise ConfigError(f"gdb could not run code in process {pid}: {said}", where="--unsafe-gdb")
 
 
-def _write_script(pid: int, environment: Mapping[str, str]) -> Path:
-    """Write the script where only this user can read or replace it."""
-    directory = make_directory(f"attach-{pid}-{os.urandom(4).hex()}", environment)
-    folder = str(Path(meshscope.__file__).resolve().parents[1])
-    path = directory / "attach.py"
-    with open(create_file(path), "w", encoding="utf-8") as file:
-        file.write(_SCRIPT.format(folder=folder))
-    return path
+def _wait_for_socket(
+    pid: int, script: AttachScript, environment: Mapping[str, str], timeout_s: float
+) -> Endpoint:
+    """Wait until a process that was given a script has attached itself.
 
-
-def _wait_for_socket(pid: int, environment: Mapping[str, str], timeout_s: float) -> Endpoint:
+    The script is taken away unless the process has still to come to it: then it would
+    complain of a file that is not there, in the output of the training.
+    """
     deadline_ns = now_ns() + int(timeout_s * 1e9)
-    while now_ns() < deadline_ns:
+    while now_ns() < deadline_ns and is_alive(pid):
         endpoint = socket_of_process(pid, environment)
+        refusal = "" if endpoint else script.refusal()
+        if endpoint is not None or refusal:
+            script.remove()
         if endpoint is not None:
             return endpoint
-        if not is_alive(pid):
-            raise ConfigError(f"process {pid} has ended", where="attach")
+        if refusal:
+            raise ConfigError(f"process {pid} did not attach: {refusal}", where="attach")
         threading.Event().wait(_POLL_S)
+    if not is_alive(pid):
+        script.remove()
+        raise ConfigError(f"process {pid} has ended", where="attach")
+    if not script.has_begun:
+        raise ConfigError(
+            f"the main thread of process {pid} has not run Python for {timeout_s:g} s",
+            where="attach",
+            remedy="It waits for a device, other ranks or the like, and attaches when it comes back",
+        )
+    script.remove()
     raise ConfigError(
         f"process {pid} has not attached within {timeout_s:g} s",
         where="attach",

@@ -62,6 +62,14 @@ def test_gdb_is_never_used_without_being_asked(monkeypatch):
         attach("--pid", os.getpid())
 
 
+@pytest.mark.parametrize("option", ["--status", "--detach", "--remove"])
+def test_a_question_brings_no_probe_into_a_process(monkeypatch, option):
+    """Fails when asking how a process is, or telling it to cease, begins to record it."""
+    monkeypatch.setattr("sys.remote_exec", lambda *_: pytest.fail("attached"), raising=False)
+    with pytest.raises(ConfigError, match="has no control socket: it is not recorded"):
+        attach("--pid", os.getpid(), option)
+
+
 def test_a_run_that_is_not_there():
     """Fails when a typing error shows as a traceback."""
     with pytest.raises(ConfigError, match="is no run directory"):

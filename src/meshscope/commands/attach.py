@@ -50,6 +50,8 @@ def attach(  # noqa: PLR0913 - one argument for each option
 ) -> None:
     """Switch recording on in a running job, or off again: meshscope attach --run RUN."""
     _check_one_order(level=level, status=status, off=detach or remove)
+    if pid is not None and (status or detach or remove):
+        _require_socket(pid)
     endpoints = _endpoints(named_run(run, runs), pid, timeout, unsafe_gdb=unsafe_gdb)
     if level is not None and endpoints.here:
         outcome, clause = _change_level(endpoints.here, level, timeout)
@@ -89,6 +91,19 @@ def _check_one_order(**orders: object) -> None:
             "--status, --level and --detach or --remove exclude each other",
             where="attach",
             remedy="Give one of them",
+        )
+
+
+def _require_socket(pid: int) -> None:
+    """Refuse to bring the probe into a process only to ask it how it is, or to cease."""
+    from meshscope.probe.control.finding import socket_of_process
+    from meshscope.probe.schema.errors import ConfigError
+
+    if socket_of_process(pid, os.environ) is None:
+        raise ConfigError(
+            f"process {pid} has no control socket: it is not recorded, or has ended",
+            where="--pid",
+            remedy="To record it, give --pid alone",
         )
 
 

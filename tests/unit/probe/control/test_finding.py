@@ -1,13 +1,20 @@
 """Finding the sockets of a run, and saying where the others are."""
 
 import os
+import socket
+import sys
 
 import pytest
 
 from meshscope.probe.control import pointers
 from meshscope.probe.control.client import Endpoint
 from meshscope.probe.control.directory import make_directory, run_name, socket_name
-from meshscope.probe.control.finding import ranks_of_run, socket_of_process
+from meshscope.probe.control.finding import (
+    owner_of_process,
+    python_of_process,
+    ranks_of_run,
+    socket_of_process,
+)
 from meshscope.probe.schema.errors import ConfigError, RunDirectoryError
 from meshscope.probe.schema.manifest import write_json
 from meshscope.probe.schema.rundir import create_run
@@ -87,8 +94,8 @@ def test_two_runs_on_one_host_are_kept_apart(tmp_path, variables):
     """Fails when an order for one run reaches the ranks of another of the same name."""
     runs = [create_run(tmp_path / folder, "run-1", {"world_size": 1}) for folder in "ab"]
     sockets = [touch_socket(run, variables, 0, 10 + number) for number, run in enumerate(runs)]
-    for run, socket in zip(runs, sockets, strict=True):
-        assert [endpoint.path for endpoint in ranks_of_run(run, variables).here] == [socket]
+    for run, path in zip(runs, sockets, strict=True):
+        assert [endpoint.path for endpoint in ranks_of_run(run, variables).here] == [path]
 
 
 def test_what_is_no_run_is_an_error(tmp_path, variables):
@@ -113,3 +120,25 @@ def test_the_socket_of_a_process(run, variables):
     path = touch_socket(run, variables, 0, 77)
     assert socket_of_process(77, variables) == Endpoint(0, 77, path)
     assert socket_of_process(GONE, variables) is None
+
+
+def test_the_kernel_tells_of_a_socket_elsewhere(run, variables, short_dir):
+    """Fails when a process with another runtime directory has no socket for the user."""
+    other = short_dir / "other"
+    other.mkdir(mode=0o700)
+    folder = make_directory(run_name(run), {"XDG_RUNTIME_DIR": str(other)})
+    path = folder / socket_name(3, os.getpid())
+    assert socket_of_process(os.getpid(), variables) is None
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
+        server.bind(str(path))
+        server.listen()
+        assert socket_of_process(os.getpid(), variables) == Endpoint(3, os.getpid(), path)
+        folder.chmod(0o755)
+        assert socket_of_process(os.getpid(), variables) is None
+
+
+def test_what_a_process_is():
+    """Fails when the user or the Python of a process is taken for another."""
+    assert owner_of_process(os.getpid()) == os.geteuid()
+    assert python_of_process(os.getpid()) == ".".join(map(str, sys.version_info[:2]))
+    assert (owner_of_process(GONE), python_of_process(GONE)) == (None, "")

@@ -52,9 +52,10 @@ def spin_until(state, switch):
 
 def test_files_are_opened_apart_and_hooks_go_in_and_out_in_the_main_thread(switch, made):
     """Fails when slow work stops training, or hooks change under a running operator."""
-    assert switch.turn_on(0.0) is State.STARTING
+    # The main thread may come by already before the request returns.
+    assert switch.turn_on(0.0) in (State.STARTING, State.RECORDING)
     spin_until(State.RECORDING, switch)
-    assert switch.turn_off(0.0) is State.STOPPING
+    assert switch.turn_off(0.0) in (State.STOPPING, State.OFF)
     spin_until(State.OFF, switch)
     ran = [(name, thread == "MainThread") for name, thread in made[0].ran]
     assert ran == [
@@ -131,7 +132,12 @@ def test_the_main_thread_can_end_it_whatever_another_thread_has_begun(switch, ma
         switch.turn_on(0.0)
         spin_until(State.RECORDING, switch)
     getattr(switch, begun)(0.0)
-    assert switch.take() is None
+    if (taken := switch.take()) is not None:
+        # The start was over before: then its end is ours.
+        assert begun == "turn_on"
+        taken.unhook()
+        taken.finish()
+        switch.adopt(None)
     assert switch.state is State.OFF
     names = [name for name, _ in made[0].ran]
     assert names.count("hook") == names.count("unhook")
