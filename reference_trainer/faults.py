@@ -102,7 +102,7 @@ class FaultInjector:
     def prepared(self, mesh: Mesh, comm: Communicator) -> Iterator[None]:
         """Make what faults need before the first step, and take it away after the last."""
         self._build_heaps(comm, mesh)
-        self.links.install()
+        self.links.install(mesh.messages)
         self._start_duty_cycles(comm, mesh)
         try:
             yield

@@ -22,7 +22,7 @@ def model():
     return nn.Sequential(*(nn.Linear(16, 16, bias=False) for _ in range(4)))
 
 
-def reducer_of(  # noqa: PLR0913 - one keyword for each setting
+def reducer_of(
     model, group, comm, *, zero=0, hooked=True, bucket_bytes=2048, shared=(), backwards=2, **plan
 ):
     """Return a reducer over the model's parameters."""
