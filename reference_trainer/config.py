@@ -16,7 +16,7 @@ from .data_config import DataConfig
 from .device_config import DeviceConfig, PaceConfig
 from .fault_spec import FaultSpec
 from .model_config import ModelConfig
-from .replica_config import DataParallelConfig, MemoryConfig
+from .replica_config import DataParallelConfig, MemoryConfig, check_gradients
 from .schedule_config import ScheduleConfig
 from .schedules import rank_of_last_stage
 from .split_config import ContextConfig, MoeConfig, TensorConfig, check_splits
@@ -248,7 +248,7 @@ class TrainerConfig:
 
     def _check_replicas(self) -> None:
         self.data_parallel.check_replicas(self.layout.dp * self.layout.cp)
-        self._check_gradients()
+        check_gradients(self.memory, self.data_parallel)
         _require(
             self.data_parallel.zero < 3 or not self.model.tied,
             "shards embedding and head one by one, and here they are one weight",
@@ -261,22 +261,6 @@ class TrainerConfig:
             "experts have fewer replicas than the rest",
             where="data_parallel.zero",
             remedy="Set it to 2 or less, or layout.ep to 1",
-        )
-
-    def _check_gradients(self) -> None:
-        if self.memory.gradients == "fp32":
-            return
-        _require(
-            self.data_parallel.zero < 3,
-            "is of the gradient buckets, and FSDP2 keeps gradients as precise as its fp32 parts",
-            where="memory.gradients",
-            remedy="Set it to fp32, or data_parallel.zero to 2 or less",
-        )
-        _require(
-            self.data_parallel.compression == "none",
-            "compresses fp32 gradients, and those of memory.gradients = bf16 travel as they are",
-            where="data_parallel.compression",
-            remedy="Set it to none, or memory.gradients to fp32",
         )
 
     def _check_faults(self) -> None:

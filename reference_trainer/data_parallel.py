@@ -200,12 +200,12 @@ class _BucketGradients:
         self._plan = plan
         self._flat: Tensor | None = None
         self._part: Tensor | None = None
-        if plan.zero < 2:
-            self._flat = self._zeros(bucket.size)
-        if plan.zero == 1:
-            self._part = self._flat.chunk(group.size)[group.position]
         if plan.zero == 2:
             self._part = self._zeros(bucket.size // group.size)
+        else:
+            self._flat = self._zeros(bucket.size)
+            if plan.zero == 1:
+                self._part = self._flat.chunk(group.size)[group.position]
         self._views = plan.zero < 2 and bucket.members[0].dtype == plan.dtype
         if self._flat is not None and self._views:
             for member, parameter in enumerate(bucket.members):

@@ -87,14 +87,14 @@ class DeviceCompute:
 
     def settle(self, *, wait: bool = False) -> None:
         """Tell of what is over by now; with ``wait``, of everything."""
-        while self._running and (wait or self._running[0].end.query()):
+        while self._running and (wait or _is_over(self._running[0].end)):
             begin, end, log = self._running.popleft()
             end.synchronize()
             log((self._at_ns(begin), self._at_ns(end)))
 
     def _at_ns(self, moment: torch.cuda.Event) -> int:
         """Return when an event was, on the host's clock: the time since one that the host saw."""
-        return self._origin_ns + round(self._origin.elapsed_time(moment) * 1e6)
+        return self._origin_ns + round(_between_ns(self._origin, moment))
 
     def _queue(self, products: int) -> None:
         with torch.no_grad():
@@ -107,7 +107,7 @@ class DeviceCompute:
         self._queue(_PRODUCTS)
         end = _marked()
         end.synchronize()
-        return max(begin.elapsed_time(end) * 1e6, 1.0) / _PRODUCTS
+        return max(_between_ns(begin, end), 1.0) / _PRODUCTS
 
 
 def products_of(wanted_ns: int, product_ns: float) -> int:
@@ -124,3 +124,13 @@ def _marked() -> torch.cuda.Event:
     event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
     event.record()
     return event
+
+
+def _is_over(event: torch.cuda.Event) -> bool:
+    """Return whether the device has come to an event; nothing waits."""
+    return bool(event.query())  # type: ignore[no-untyped-call]
+
+
+def _between_ns(begin: torch.cuda.Event, end: torch.cuda.Event) -> float:
+    """Return the time between two events that are over."""
+    return float(begin.elapsed_time(end)) * 1e6

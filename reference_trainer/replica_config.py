@@ -90,3 +90,25 @@ class MemoryConfig:
             where="memory.gradients",
             remedy="Set memory.precision to bf16, or this to fp32",
         )
+
+
+def check_gradients(memory: MemoryConfig, data_parallel: DataParallelConfig) -> None:
+    """Refuse bf16 gradients where there are no buckets of them, or where they would be compressed.
+
+    Raises:
+        ConfigError: What holds or sends the gradients wants them in fp32.
+    """
+    if memory.gradients == "fp32":
+        return
+    require(
+        data_parallel.zero < 3,
+        "is of the gradient buckets, and FSDP2 keeps gradients as precise as its fp32 parts",
+        where="memory.gradients",
+        remedy="Set it to fp32, or data_parallel.zero to 2 or less",
+    )
+    require(
+        data_parallel.compression == "none",
+        "compresses fp32 gradients, and those of memory.gradients = bf16 travel as they are",
+        where="data_parallel.compression",
+        remedy="Set it to none, or memory.gradients to fp32",
+    )

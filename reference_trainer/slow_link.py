@@ -207,8 +207,7 @@ class SlowOperators:
 
     Args:
         delay: Returns how late an operation completes, None to let it pass.
-        messages: What brings messages through host memory, which are late there; None where
-            nothing does.
+        messages: What brings messages through host memory, where they are late; if anything does.
     """
 
     def __init__(
