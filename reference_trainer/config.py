@@ -16,7 +16,7 @@ from .data_config import DataConfig
 from .device_config import DeviceConfig, PaceConfig
 from .fault_spec import FaultSpec
 from .model_config import ModelConfig
-from .replica_config import DataParallelConfig, MemoryConfig
+from .replica_config import DataParallelConfig, MemoryConfig, check_gradients
 from .schedule_config import ScheduleConfig
 from .schedules import rank_of_last_stage
 from .split_config import ContextConfig, MoeConfig, TensorConfig, check_splits
@@ -222,13 +222,21 @@ class TrainerConfig:
             where="pace",
             remedy="Set every pace to 0 with device.kind = cuda",
         )
-        _require(
-            on_cpu or all(fault.works_on_cuda for fault in self.faults),
-            "slow_link, heavy_stage, sequence_imbalance and slow_rank:mode=compute act on the host "
-            "and would not slow a GPU",
-            where="faults",
-            remedy="Use slow_rank:mode=sleep with device.kind = cuda",
-        )
+        for fault in self.faults:
+            _require(
+                fault.rule.over_nccl or self.device.backend == "gloo",
+                "NCCL moves data by kernels of the GPUs, several messages under one handle, and no "
+                "host can hold one of them back",
+                where=fault.where,
+                remedy="Set device.backend to gloo, over which it works on GPUs, too",
+            )
+            _require(
+                on_cpu or not self.data_parallel.shard_ranks or fault.axis != "dp",
+                "copies of the weights are summed by FSDP2 in the GPU's own memory, where nothing "
+                "can be held back",
+                where=fault.where,
+                remedy="Set data_parallel.shard_ranks to 0, or another axis",
+            )
 
     def _check_data(self) -> None:
         _require(
@@ -240,6 +248,7 @@ class TrainerConfig:
 
     def _check_replicas(self) -> None:
         self.data_parallel.check_replicas(self.layout.dp * self.layout.cp)
+        check_gradients(self.memory, self.data_parallel)
         _require(
             self.data_parallel.zero < 3 or not self.model.tied,
             "shards embedding and head one by one, and here they are one weight",
@@ -264,10 +273,13 @@ class TrainerConfig:
                 where=fault.where,
                 remedy="Choose a lower one, or set moe.experts",
             )
-        uneven = any(fault.kind == "sequence_imbalance" for fault in self.faults)
-        _require(
-            not uneven or (self.data.documents == "long_tail" and self.pace.layer_ms > 0),
-            "sequence_imbalance scales the pace of blocks with packed documents",
-            where="faults",
-            remedy="Set data.documents to long_tail and pace.layer_ms to a time",
-        )
+        for fault in self.faults:
+            sized = bool(fault.delay_ms) != (self.pace.layer_ms > 0)
+            _require(
+                fault.kind != "sequence_imbalance"
+                or (self.data.documents == "long_tail" and sized),
+                "scales the time of blocks by the packed documents of their microbatch: the pace, or "
+                "a delay_ms of its own",
+                where=fault.where,
+                remedy="Set data.documents to long_tail, and either pace.layer_ms or its delay_ms",
+            )

@@ -33,7 +33,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from .gradient_buckets import GRADIENT_DTYPE, Bucket
+from .gradient_buckets import MASTER_DTYPE, Bucket
 from .gradient_wire import Arrival, GradientWire
 from .mesh import MeshGroup
 
@@ -53,6 +53,8 @@ class ReductionPlan:
     hooked: bool = True
     """Whether every backward passes autograd's hooks. A schedule that splits its backwards sets
     this to False; sharded gradients are then reduced once, after the last."""
+    dtype: torch.dtype = MASTER_DTYPE
+    """What gradients are added up, sent and kept in."""
 
     @property
     def rounds(self) -> int:
@@ -65,7 +67,7 @@ class GradientReducer:
 
     Losses are scaled by the number of replicas before backward, so the sum is
     the gradient of the global mean. Zero gradients with ``start_step``, never
-    with ``set_to_none``: fp32 gradients are views into the buckets.
+    with ``set_to_none``: gradients as precise as their weights are views into the buckets.
 
     Args:
         buckets: Parameters by bucket, the first to be complete first.
@@ -104,7 +106,7 @@ class GradientReducer:
 
     @property
     def sums(self) -> list[Tensor]:
-        """Return what ``finish`` leaves of each bucket: whole sums or parts, flat and fp32."""
+        """Return what ``finish`` leaves of each bucket: whole sums or parts, flat."""
         return [gradients.kept for gradients in self._gradients]
 
     @property
@@ -182,9 +184,10 @@ class GradientReducer:
 class _BucketGradients:
     """The gradients of one bucket.
 
-    Weights in fp32 whose whole gradients are kept have them as views into the
-    buffer, where autograd adds to them. Otherwise each gradient is added to the
-    buffer when autograd has made it, and freed.
+    Weights as precise as the buffer whose whole gradients are kept have them as
+    views into it, where autograd adds to them. Otherwise each gradient is added
+    to the buffer when autograd has made it, and freed. With sharded optimizer
+    state the sum of this rank's part replaces its own summand.
 
     Attributes:
         bucket: The parameters.
@@ -197,11 +200,13 @@ class _BucketGradients:
         self._plan = plan
         self._flat: Tensor | None = None
         self._part: Tensor | None = None
-        if plan.zero < 2:
-            self._flat = self._zeros(bucket.size)
-        if plan.zero > 0:
+        if plan.zero == 2:
             self._part = self._zeros(bucket.size // group.size)
-        self._views = plan.zero < 2 and bucket.members[0].dtype == GRADIENT_DTYPE
+        else:
+            self._flat = self._zeros(bucket.size)
+            if plan.zero == 1:
+                self._part = self._flat.chunk(group.size)[group.position]
+        self._views = plan.zero < 2 and bucket.members[0].dtype == plan.dtype
         if self._flat is not None and self._views:
             for member, parameter in enumerate(bucket.members):
                 parameter.grad = bucket.view(self._flat, member)
@@ -215,15 +220,15 @@ class _BucketGradients:
 
     @property
     def held(self) -> list[Tensor]:
-        """Return the buffers that exist now."""
-        return [kept for kept in (self._flat, self._part) if kept is not None]
+        """Return the buffers that exist now; with sharded optimizer state the part lies in one."""
+        part = self._part if self._plan.zero == 2 else None
+        return [kept for kept in (self._flat, part) if kept is not None]
 
     def start_step(self) -> None:
         """Zero the gradients."""
         self.backwards_done = [0] * len(self.bucket.members)
-        for kept in (self._flat, self._part):
-            if kept is not None:
-                kept.zero_()
+        for kept in self.held:
+            kept.zero_()
 
     def collect(self, member: int) -> None:
         """Move a gradient that autograd made into the buffer."""
@@ -248,11 +253,12 @@ class _BucketGradients:
     def launch(self, wire: GradientWire) -> Arrival:
         """Start the sum over the replicas; with sharded gradients, give the buffer away."""
         flat = self._zeros(self.bucket.size) if self._flat is None else self._flat
-        if self._plan.zero == 2:
-            self._flat = None
-        return (
-            wire.all_reduce(flat) if self._part is None else wire.reduce_scatter(flat, self._part)
-        )
+        if self._part is None:
+            return wire.all_reduce(flat)
+        if self._plan.zero == 1:
+            return wire.reduce_scatter(flat, self._part.copy_)
+        self._flat = None
+        return wire.reduce_scatter(flat, self._part.add_)
 
     def _zeros(self, size: int) -> Tensor:
-        return torch.zeros(size, dtype=GRADIENT_DTYPE, device=self.bucket.device)
+        return torch.zeros(size, dtype=self._plan.dtype, device=self.bucket.device)

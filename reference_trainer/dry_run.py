@@ -157,8 +157,8 @@ def _run_memory_lines(config: TrainerConfig) -> list[str]:
         f"this run  GB per GPU: {memory.precision}, {config.train.optimizer}, ZeRO-{zero}, "
         f"recompute {memory.recompute}",
         *table(rows),
-        "Weights, fp32 gradients, masters and averages as kept between steps; activations at their "
-        "peak.",
+        f"Weights, {memory.gradients} gradients, masters and averages as kept between steps; "
+        "activations at their peak.",
     ]
     if zero >= 2:
         whole = "gradients" if zero == 2 else "weights and gradients"

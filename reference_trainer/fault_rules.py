@@ -55,8 +55,8 @@ class FaultRule:
     """It is done to what the whole run has left: it has no steps."""
     most_delay_ms: float = MOST_DELAY_MS
     """The most of ``delay_ms``."""
-    on_cuda: bool = True
-    """It also slows a rank whose compute is on a GPU."""
+    over_nccl: bool = True
+    """It also works where NCCL moves the data."""
 
 
 RULES: Mapping[str, FaultRule] = {
@@ -69,16 +69,15 @@ RULES: Mapping[str, FaultRule] = {
         takes=frozenset({"axis", "peer", "first", "delay_ms", "bytes_per_s"}),
         needs=("delay_ms", "bytes_per_s"),
         purpose="the latency per operation",
-        on_cuda=False,
+        over_nccl=False,
     ),
     "heavy_stage": FaultRule(
         takes=frozenset({"part", "stage", "delay_ms"}),
         needs=("delay_ms",),
         purpose="the extra time of the part's forward",
         has_rank=False,
-        on_cuda=False,
     ),
-    "sequence_imbalance": FaultRule(has_rank=False, on_cuda=False),
+    "sequence_imbalance": FaultRule(takes=frozenset({"delay_ms"}), has_rank=False),
     "gc_pause": FaultRule(
         takes=frozenset({"delay_ms", "every"}),
         needs=("delay_ms",),

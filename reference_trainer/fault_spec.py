@@ -50,13 +50,15 @@ class FaultSpec:
     cp: int | None = None
     """Context-parallel coordinate of the rank."""
     mode: Literal["", "sleep", "compute", "duty", "exit", "kill"] = ""
-    """slow_rank: ``sleep`` (default) leaves the core to others, ``compute`` burns CPU in matmuls,
-    ``duty`` stops the whole process for a part of each period. crash: ``exit`` (default) or
+    """slow_rank: ``sleep`` (default) leaves the core to others, ``compute`` multiplies matrices on
+    the rank's device, ``duty`` stops the whole process for a part of each period. crash: ``exit`` (default) or
     ``kill``, by a signal."""
     delay_ms: float = 0.0
     """Extra time in milliseconds: per microbatch (slow_rank), per collective or message
     (slow_link), per forward of the part (heavy_stage), per collection, batch, checkpoint or read
-    number (item_sync). In mode compute it is CPU time of the thread."""
+    number (item_sync), per block with a usual microbatch (sequence_imbalance, in place of a pace).
+    In mode compute it is CPU time of the thread; on a GPU that of heavy_stage, sequence_imbalance
+    and mode compute is time of the device."""
     bytes_per_s: float = 0.0
     """slow_link, checkpoint_stall: bandwidth; payload / bandwidth is added. 0: unlimited."""
     axis: Literal["", "tp", "pp", "dp", "cp", "ep"] = ""
@@ -192,11 +194,6 @@ class FaultSpec:
     def has_coordinates(self) -> bool:
         """Return whether the rank is given by its place in the mesh."""
         return any(getattr(self, axis) is not None for axis in _COORDINATES)
-
-    @property
-    def works_on_cuda(self) -> bool:
-        """Return whether the fault slows a rank whose compute is on a GPU."""
-        return self.rule.on_cuda and self.mode != "compute"
 
     def check_steps(self, steps: int) -> None:
         """Refuse a fault that no step of the run has, or no pair of blocks fits.

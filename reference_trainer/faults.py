@@ -27,10 +27,11 @@ from meshscope.probe.schema.layout import ParallelLayout
 
 from .comm import Communicator
 from .duty_cycle import DutyCycle, Order, signal_scope
+from .extra_compute import DeviceCompute, ExtraCompute, HostCompute
 from .fault_plan import ResolvedFault
 from .ground_truth import GroundTruth, Span
 from .heavy_stage import HeavyStage
-from .host_faults import GarbagePause, MemoryGrowth, SlowStorage, burn_cpu, read_late
+from .host_faults import GarbagePause, MemoryGrowth, SlowStorage, read_late
 from .hot_expert import RouterBias
 from .mesh import Mesh
 from .pace import PartRunner
@@ -73,6 +74,8 @@ class FaultInjector:
         path = truth.path_of(rank)
         self._storage = SlowStorage(path and path.with_name(f"fault_checkpoint.rank{rank:05d}.pt"))
         self._duty: list[tuple[ResolvedFault, DutyCycle]] = []
+        self._compute: ExtraCompute = HostCompute()
+        self._on_gpu = False
 
     def any_active(self) -> bool:
         """Return whether any fault of the job is on in this step, on this rank or another."""
@@ -96,16 +99,24 @@ class FaultInjector:
         """
         # Which stage has the embedding and the head, the model itself decides.
         heavy = [f for f in self._faults.of("heavy_stage") if f.spec.stage in (None, stage)]
-        return HeavyStage(runner, partial(self._spend, heavy, stage)) if heavy else runner
+        heavy += [f for f in self._faults.of("sequence_imbalance") if f.spec.delay_ms]
+        if not heavy:
+            return runner
+        return HeavyStage(runner, partial(self._spend, heavy, stage), lambda: self._microbatch)
 
     @contextmanager
     def prepared(self, mesh: Mesh, comm: Communicator) -> Iterator[None]:
         """Make what faults need before the first step, and take it away after the last."""
+        self._on_gpu = mesh.device.type == "cuda"
+        if self._on_gpu and self._faults.of("slow_rank", "heavy_stage", "sequence_imbalance"):
+            self._compute = DeviceCompute(mesh.device)
         self._build_heaps(comm, mesh)
-        self.links.install()
+        self.links.install(mesh.messages)
         self._start_duty_cycles(comm, mesh)
         try:
             yield
+            self._compute.settle(wait=True)
+            self._faults.truth.flush()
         finally:
             self.links.remove()
             for _, cycle in self._duty:
@@ -155,6 +166,7 @@ class FaultInjector:
             comm: Issues the sum that ``item_sync`` reads.
         """
         self.links.before(None)
+        self._compute.settle()
         faults = self._faults
         for fault in faults.active("hot_expert"):
             span_ns = (self._step_start_ns, now_ns())
@@ -177,19 +189,18 @@ class FaultInjector:
         self._forwards[stage] += 1
         for fault in self._faults.active("slow_rank"):
             start_ns = now_ns()
-            if fault.spec.way == "sleep":
-                time.sleep(fault.delay_ns / 1e9)
-            elif fault.spec.way == "compute":
-                burn_cpu(fault.delay_ns)
-            else:  # the process is stopped from outside, which the helper logs
-                continue
-            self._faults.log(
+            log = self._log_of(
                 fault,
-                (start_ns, now_ns()),
                 mode=fault.spec.way,
                 microbatch=self._microbatch,
                 requested_ns=fault.delay_ns,
             )
+            if fault.spec.way == "sleep":
+                time.sleep(fault.delay_ns / 1e9)
+                log((start_ns, now_ns()))
+            elif fault.spec.way == "compute":
+                self._compute.spend(fault.delay_ns, log)
+            # Else the process is stopped from outside, which the helper logs.
         if self._forwards.total() == 1:
             for fault in self._faults.active("gc_pause"):
                 span_ns = self._pauses[fault].collect()
@@ -198,18 +209,42 @@ class FaultInjector:
 
     def _after_forward(self, _module: nn.Module, _args: Any, _output: Any) -> None:
         for fault in self._faults.active("sequence_imbalance"):
+            if fault.spec.delay_ms:  # it has a time of its own, which is logged where it is spent
+                continue
             span_ns = (self._forward_start_ns, now_ns())
             self._faults.log(fault, span_ns, microbatch=self._microbatch, work=self.work())
 
-    def _spend(self, heavy: Sequence[ResolvedFault], stage: int, part: str, times: int) -> None:
+    def _spend(
+        self, heavy: Sequence[ResolvedFault], stage: int, part: str, microbatch: int, times: float
+    ) -> None:
         """Spend the extra time of a stage's part, which is asked for per forward, so many times."""
         for fault in heavy:
-            if fault.spec.part == part and fault.active(self._faults.step):
-                start_ns, requested_ns = now_ns(), fault.delay_ns * times
+            if not fault.active(self._faults.step) or (fault.spec.part or "layers") != part:
+                continue
+            details: dict[str, float | str] = {"part": part, "stage": stage}
+            if fault.spec.kind == "sequence_imbalance":
+                work = self.work_of(microbatch)
+                details = {"microbatch": microbatch, "work": work, "stage": stage}
+                requested_ns = round(fault.delay_ns * times * work)
+            else:
+                requested_ns = round(fault.delay_ns * times)
+            log = self._log_of(fault, **details, requested_ns=requested_ns)
+            if self._on_gpu:
+                self._compute.spend(requested_ns, log)
+            else:
+                start_ns = now_ns()
                 time.sleep(requested_ns / 1e9)
-                span_ns = (start_ns, now_ns())
-                self.added_ns += span_ns[1] - start_ns
-                self._faults.log(fault, span_ns, part=part, stage=stage, requested_ns=requested_ns)
+                log((start_ns, now_ns()))
+                self.added_ns += now_ns() - start_ns
+
+    def _log_of(self, fault: ResolvedFault, **details: float | str) -> Callable[[Span], None]:
+        """Return what notes a fault of this step when it is over, maybe in a later one."""
+        truth, step = self._faults.truth, self._faults.step
+
+        def log(span_ns: Span) -> None:
+            truth.fault(fault.spec.kind, step, span_ns, **details)
+
+        return log
 
     def _build_heaps(self, comm: Communicator, mesh: Mesh) -> None:
         """Build what makes collections long; all wait here for it, and not in step 0.

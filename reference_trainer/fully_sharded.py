@@ -30,7 +30,7 @@ from meshscope.probe.schema.terms import Axis
 from .comm import Communicator
 from .compat import AllGather, ReduceScatter, real_tensors
 from .config import TrainerConfig
-from .gradient_buckets import GRADIENT_DTYPE
+from .gradient_buckets import MASTER_DTYPE
 from .gradient_groups import Reduction, by_reduction, reduced_over, reduction_of
 from .gradient_norm import Piece, copies_over, gradient_norm, mark_split, split_axes
 from .group_members import shard_groups
@@ -174,7 +174,7 @@ def _shard_stage(
         # The runtime counts the weights as gathered until the end of the step.
         "reshard_after_forward": False,
         "mp_policy": MixedPrecisionPolicy(
-            param_dtype=model_dtype(config), reduce_dtype=GRADIENT_DTYPE
+            param_dtype=model_dtype(config), reduce_dtype=MASTER_DTYPE
         ),
     }
     parts: list[nn.Module] = [*stage.blocks]

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-GRADIENT_DTYPE = torch.float32
-"""Gradients are added up in fp32, whatever the weights are."""
+MASTER_DTYPE = torch.float32
+"""What the optimizer updates is fp32, whatever the weights and the gradients are."""
 
 
 class BucketPiece(NamedTuple):
@@ -65,6 +65,7 @@ def split_into_buckets(
     parameters: Iterable[nn.Parameter],
     bucket_bytes: int,
     *,
+    dtype: torch.dtype = MASTER_DTYPE,
     parts: int = 1,
     alone: nn.Parameter | None = None,
 ) -> list[Bucket]:
@@ -76,13 +77,14 @@ def split_into_buckets(
         parameters: In model order.
         bucket_bytes: Gradient bytes at which a bucket is closed; a larger single
             gradient gets a bucket of its own.
+        dtype: What the gradients are kept in.
         parts: Equal parts that each bucket must divide into.
         alone: A parameter that gets a bucket of its own.
     """
     buckets: list[list[nn.Parameter]] = []
     size_bytes = 0
     for parameter in list(parameters)[::-1]:
-        grad_bytes = parameter.numel() * GRADIENT_DTYPE.itemsize
+        grad_bytes = parameter.numel() * dtype.itemsize
         if not buckets or size_bytes + grad_bytes > bucket_bytes or parameter is alone:
             buckets.append([])
             size_bytes = 0

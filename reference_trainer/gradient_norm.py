@@ -84,7 +84,7 @@ class GradientNorm:
             The norm before, a scalar on the device.
         """
         gradients = [piece.gradient for piece in pieces]
-        norms = list(foreach_norm(gradients))
+        norms = list(foreach_norm(gradients, 2, torch.float32))
         # Numbers of the host as arguments: a tensor of them would have to be copied and waited for.
         foreach_scale(norms, [piece.copies**-0.5 for piece in pieces])
         squares = torch.stack(norms).square().sum()

@@ -1,6 +1,6 @@
 """How a bucket of gradients travels: as it is, as bf16, or as int8 with scales.
 
-Each form sums a flat fp32 buffer over the replicas, whole (``all_reduce``) or
+Each form sums a flat buffer over the replicas, whole (``all_reduce``) or
 only this rank's part of it (``reduce_scatter``), with one collective that is
 issued here and finished when its arrival is waited for. Nothing runs in a
 completion callback: on gloo a callback that blocks starves the few threads that
@@ -8,7 +8,9 @@ complete the other collectives.
 
 Errors per element, with g_r the gradient of replica r and R replicas:
 
-- fp32: rounding of the sum only.
+- as it is, fp32: rounding of the sum only.
+- as it is, bf16: at most ((1 + u)^(R - 1) - 1) x sum |g_r| with u = 2^-8; before
+  that, m microbatches added up in the buffer have m - 1 such roundings each.
 - bf16: at most ((1 + u)^R - 1) x sum |g_r| with u = 2^-8, the unit roundoff of
   8 significant bits: one rounding by the cast and at most R - 1 by the sum.
 - int8: at most sum m_r / 254 with m_r the largest |g_r| among the 256 neighbours
@@ -29,6 +31,9 @@ from .mesh import MeshGroup
 
 INT8_BLOCK = 256
 """Neighbouring gradients that share one fp32 scale: 1.6 % more bytes."""
+
+Deliver = Callable[[Tensor], object]
+"""Puts this rank's part of a sum into its place."""
 
 _INT8_LARGEST = 127
 _SCALE_BYTES = torch.float32.itemsize
@@ -53,13 +58,13 @@ class Arrival:
 
 
 class GradientWire(Protocol):
-    """Sums flat fp32 gradients over the replicas."""
+    """Sums flat gradients over the replicas."""
 
     def all_reduce(self, flat: Tensor) -> Arrival:
         """Replace a buffer (N,) by its sum."""
 
-    def reduce_scatter(self, flat: Tensor, part: Tensor) -> Arrival:
-        """Add this rank's part of the sum of a buffer (R P,) to ``part`` (P,)."""
+    def reduce_scatter(self, flat: Tensor, deliver: Deliver) -> Arrival:
+        """Hand over this rank's part (P,) of the sum of a buffer (R P,)."""
 
 
 def wire_for(
@@ -74,7 +79,7 @@ def wire_for(
 
 
 class ExactWire:
-    """fp32, as it is."""
+    """As it is: fp32, or bf16 where gradients are kept so."""
 
     def __init__(self, group: MeshGroup, comm: Communicator) -> None:
         self._group = group
@@ -84,10 +89,10 @@ class ExactWire:
         """Replace a buffer (N,) by its sum."""
         return Arrival(self._comm.all_reduce(flat, self._group), lambda: None)
 
-    def reduce_scatter(self, flat: Tensor, part: Tensor) -> Arrival:
-        """Add this rank's part of the sum of a buffer (R P,) to ``part`` (P,)."""
+    def reduce_scatter(self, flat: Tensor, deliver: Deliver) -> Arrival:
+        """Hand over this rank's part (P,) of the sum of a buffer (R P,)."""
         received, pending = self._comm.reduce_scatter(flat.view(self._group.size, -1), self._group)
-        return Arrival(pending, lambda: part.add_(received))
+        return Arrival(pending, lambda: deliver(received))
 
 
 class Bf16Wire:
@@ -102,11 +107,11 @@ class Bf16Wire:
         half = flat.bfloat16()
         return Arrival(self._comm.all_reduce(half, self._group), lambda: flat.copy_(half))
 
-    def reduce_scatter(self, flat: Tensor, part: Tensor) -> Arrival:
-        """Add this rank's part of the sum of a buffer (R P,) to ``part`` (P,)."""
+    def reduce_scatter(self, flat: Tensor, deliver: Deliver) -> Arrival:
+        """Hand over this rank's part (P,) of the sum of a buffer (R P,)."""
         rows = flat.bfloat16().view(self._group.size, -1)
         received, pending = self._comm.reduce_scatter(rows, self._group)
-        return Arrival(pending, lambda: part.add_(received))
+        return Arrival(pending, lambda: deliver(received))
 
 
 class Int8Wire:
@@ -126,11 +131,12 @@ class Int8Wire:
         received, pending = self._comm.all_gather(quantise(flat.view(1, -1))[0], self._group)
         return Arrival(pending, lambda: flat.copy_(dequantised_sum(received, flat.numel())))
 
-    def reduce_scatter(self, flat: Tensor, part: Tensor) -> Arrival:
-        """Add this rank's part of the sum of a buffer (R P,) to ``part`` (P,)."""
+    def reduce_scatter(self, flat: Tensor, deliver: Deliver) -> Arrival:
+        """Hand over this rank's part (P,) of the sum of a buffer (R P,)."""
         sent = quantise(flat.view(self._group.size, -1))
         received, pending = self._comm.all_to_all(sent, self._group)
-        return Arrival(pending, lambda: part.add_(dequantised_sum(received, part.numel())))
+        size = flat.numel() // self._group.size
+        return Arrival(pending, lambda: deliver(dequantised_sum(received, size)))
 
 
 def quantise(rows: Tensor) -> Tensor:

@@ -24,14 +24,17 @@ EMBEDDING = "embedding"
 
 
 def groups_over(layout: ParallelLayout, axes: Sequence[str]) -> list[Members]:
-    """Return the groups along several axes together, the last axis varying fastest."""
+    """Return the groups along several axes together, each by rising rank.
+
+    torch sorts the ranks of a group, whatever order they are given in; a member's place in
+    any other order would not be the part of a tensor that a collective brings it.
+    """
     others = [axis for axis in MESH_AXES if axis not in axes]
-    groups: dict[Members, list[tuple[Members, int]]] = {}
+    groups: dict[Members, list[int]] = {}
     for rank in range(layout.world_size):
         place = layout.coordinates(rank)
-        members = groups.setdefault(tuple(place[axis] for axis in others), [])
-        members.append((tuple(place[axis] for axis in axes), rank))
-    return [tuple(rank for _, rank in sorted(members)) for members in groups.values()]
+        groups.setdefault(tuple(place[axis] for axis in others), []).append(rank)
+    return [tuple(members) for members in groups.values()]
 
 
 def replica_groups(layout: ParallelLayout) -> list[Members]:

@@ -1,8 +1,8 @@
 """Extra time in parts of the model: a stage that has more to do than the others.
 
 The time is added behind the part in the forward, and twice as much in front of
-its backward, as more layers or more rows would do. It is slept, so it belongs to
-the emulated devices of ``pace.py``.
+its backward, as more layers or more rows would do. On a CPU it is slept, so it
+belongs to the emulated devices of ``pace.py``; a GPU spends it in matrix products.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from .pace import BACKWARD_FACTOR, Border, PartRunner
 
-Spend = Callable[[str, int], None]
-"""Spends the extra time of a part ("embed", "layers" or "head"), so many times."""
+Spend = Callable[[str, int, float], None]
+"""Spends the extra time of a part ("embed", "layers" or "head") with a microbatch, so many times."""
 
 
 class HeavyStage:
@@ -24,11 +24,15 @@ class HeavyStage:
     Args:
         runner: Runs the parts.
         spend: Spends the time of a part; it may have none.
+        microbatch: Returns the microbatch that is in the forward.
     """
 
-    def __init__(self, runner: PartRunner, spend: Spend) -> None:
+    def __init__(
+        self, runner: PartRunner, spend: Spend, microbatch: Callable[[], int] = lambda: -1
+    ) -> None:
         self._runner = runner
         self._spend = spend
+        self._microbatch = microbatch
 
     def embed(self, part: nn.Module, ids: Tensor) -> Tensor:
         """Run the embedding: ids (B, T) to hidden (B, T, D)."""
@@ -43,6 +47,7 @@ class HeavyStage:
         return self._weigh(self._runner.head(part, hidden), "head")
 
     def _weigh(self, output: Tensor, part: str) -> Tensor:
-        forward = partial(self._spend, part, 1)
-        backward = partial(self._spend, part, BACKWARD_FACTOR)
+        microbatch = self._microbatch()  # by its backward another one will be in the forward
+        forward = partial(self._spend, part, microbatch, 1)
+        backward = partial(self._spend, part, microbatch, BACKWARD_FACTOR)
         return Border.apply(output, forward, backward)  # type: ignore[no-any-return, no-untyped-call]

@@ -17,7 +17,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -34,15 +34,19 @@ WITHOUT_FORM = {("gloo", "cuda"): OPERATIONS - {"all_reduce"}}
 the documentation of torch.distributed)."""
 
 
-def staged_operations(device: DeviceConfig) -> frozenset[str]:
+def staged_operations(device: DeviceConfig, *, held_back: bool = False) -> frozenset[str]:
     """Return the operations that go through host memory.
+
+    Args:
+        device: Where the run executes.
+        held_back: A slow link holds operations back, which it can do in host memory only.
 
     >>> sorted(staged_operations(DeviceConfig(kind="cuda", backend="gloo")))
     ['all_gather', 'all_to_all', 'message', 'reduce_scatter']
     >>> sorted(staged_operations(DeviceConfig(kind="cuda", backend="nccl")))
     []
     """
-    if device.staging == "always":
+    if device.staging == "always" or (held_back and device.kind == "cuda"):
         return OPERATIONS
     return WITHOUT_FORM.get((device.backend, device.kind), frozenset())
 
@@ -104,6 +108,22 @@ class StagedWork(dist.Work):
         return self._inner.get_future()
 
 
+class Message(NamedTuple):
+    """A message that is being received."""
+
+    group: dist.ProcessGroup
+    """Its group."""
+    sender: int
+    """Who sends it, by the place in the group."""
+    size_bytes: int
+    """Payload."""
+
+
+def as_it_is(work: dist.Work, _message: Message) -> dist.Work:
+    """Return a receive unchanged."""
+    return work
+
+
 class StagedMessages:
     """Sends and receives through host memory, whoever issues them.
 
@@ -112,10 +132,14 @@ class StagedMessages:
 
     Args:
         device_type: Kind of device whose memory is staged.
+
+    Attributes:
+        arriving: Takes each receive of host memory and returns what is waited for in its place.
     """
 
     def __init__(self, device_type: str) -> None:
         self._key = device_type.upper()
+        self.arriving: Callable[[dist.Work, Message], dist.Work] = as_it_is
         self._library: Any = None
         # torch holds only the part of a work that is no Python object.
         self._running: set[StagedWork] = set()
@@ -145,7 +169,8 @@ class StagedMessages:
         (tensor,) = tensors
         host = host_like(tensor)
         work = _host_backend(boxed_group).recv([host], sender, tag)
-        return self._start(work, host, tensor)
+        message = Message(process_group(boxed_group), sender, host.nbytes)
+        return self._start(self.arriving(work, message), host, tensor)
 
     def _start(self, work: dist.Work, host: Tensor, result: Tensor | None) -> Any:
         staged = StagedWork(work, (host,), result, self._running.discard)

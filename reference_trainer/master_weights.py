@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from .comm import Communicator, Pending
-from .gradient_buckets import GRADIENT_DTYPE, Bucket
+from .gradient_buckets import MASTER_DTYPE, Bucket
 from .mesh import MeshGroup
 
 
@@ -56,10 +56,10 @@ class MasterWeights:
         self._weights = [_flat_weights(bucket) for bucket in buckets]
         # In fp32 a master is its part of the buffer; no second copy is needed.
         self.masters = [nn.Parameter(self._own(flat)) for flat in self._weights]
-        if dtype != GRADIENT_DTYPE:
+        if dtype != MASTER_DTYPE:
             self._weights = [flat.to(dtype) for flat in self._weights]
             self.masters = [nn.Parameter(master.detach().clone()) for master in self.masters]
-        self._copied = dtype != GRADIENT_DTYPE
+        self._copied = dtype != MASTER_DTYPE
         for bucket, flat in zip(self._buckets, self._weights, strict=True):
             for member, parameter in enumerate(bucket.members):
                 parameter.data = bucket.view(flat, member)
@@ -71,9 +71,14 @@ class MasterWeights:
         return self.masters if self._copied else ()
 
     def take_gradients(self, sums: Sequence[Tensor]) -> None:
-        """Give each master its gradient, flat and of its size."""
+        """Give each master its gradient, flat and of its size, as fp32 if it is not."""
         for master, gradient in zip(self.masters, sums, strict=True):
-            master.grad = gradient
+            master.grad = gradient.to(master.dtype)
+
+    def drop_gradients(self) -> None:
+        """Let go of what was made fp32 for the update."""
+        for master in self.masters:
+            master.grad = None
 
     def publish(self) -> None:
         """Start to make the model's weights those of the masters."""
@@ -98,7 +103,7 @@ class MasterWeights:
 
 def _flat_weights(bucket: Bucket) -> Tensor:
     """Return the weights of a bucket one after the other, zeros in the padding."""
-    flat = torch.zeros(bucket.size, dtype=GRADIENT_DTYPE, device=bucket.device)
+    flat = torch.zeros(bucket.size, dtype=MASTER_DTYPE, device=bucket.device)
     for member, parameter in enumerate(bucket.members):
         bucket.view(flat, member).copy_(parameter.detach())
     return flat

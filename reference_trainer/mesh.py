@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import cast
 
@@ -131,6 +131,8 @@ class Mesh:
     """The replicas of all tensor-parallel ranks."""
     expert_replicas: MeshGroup
     """Ranks with the same experts."""
+    messages: StagedMessages | None = None
+    """What brings messages through host memory; None where they go directly."""
 
     def is_reporter(self, last_stage_position: int) -> bool:
         """Return whether this rank prints and writes the losses: one of those with the last stage.
@@ -168,7 +170,7 @@ def open_mesh(layout: ParallelLayout, device: DeviceConfig, place: Place) -> Ite
     try:
         if messages is not None:
             messages.install()
-        yield build_mesh(layout, place.rank, torch_device)
+        yield replace(build_mesh(layout, place.rank, torch_device), messages=messages)
         dist.barrier()
     finally:
         if messages is not None:

@@ -172,6 +172,9 @@ class BucketReplica:
             if share.masters is not None:
                 share.masters.take_gradients(share.reducer.sums)
         self.optimizer.step()
+        for share in self._shares:
+            if share.masters is not None:
+                share.masters.drop_gradients()
         self._publish()
         return norm
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 from meshscope.probe.schema.errors import ConfigError
 
-from .checks import in_range
+from .checks import in_range, require
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +21,7 @@ class DataParallelConfig:
     """With zero = 3, consecutive replicas that share one copy of the weights; 0: all of them.
     Fewer is hybrid sharding: groups of replicas hold a copy each."""
     compression: Literal["none", "bf16", "int8"] = "none"
-    """Form of the gradients on the wire; the sums and the optimizer stay fp32."""
+    """Form of fp32 gradients on the wire; the sums and the optimizer stay fp32."""
 
     def __post_init__(self) -> None:
         """Validate the combination.
@@ -66,7 +66,10 @@ class MemoryConfig:
 
     precision: Literal["fp32", "bf16"] = "fp32"
     """Of weights and activations in forward and backward. With ``bf16`` the optimizer updates
-    fp32 master weights from fp32 gradient sums."""
+    fp32 master weights."""
+    gradients: Literal["fp32", "bf16"] = "fp32"
+    """Of the gradient buckets: what microbatches add up in, what travels, and what is kept. With
+    ``bf16`` the weights must be bf16 too; masters and optimizer stay fp32."""
     recompute: Literal["none", "full", "selective"] = "none"
     """Activation checkpointing. ``full`` keeps the input of each block and computes the block
     again in the backward; ``selective`` also keeps what collectives gave, and repeats none."""
@@ -74,3 +77,38 @@ class MemoryConfig:
     """Keep the activations of the blocks in host memory until the backward needs them."""
     account: bool = False
     """Write what each phase of a step keeps in memory, and the peak of the activations."""
+
+    def __post_init__(self) -> None:
+        """Validate the combination.
+
+        Raises:
+            ConfigError: Gradients would be coarser than the weights that they are of.
+        """
+        require(
+            self.gradients == "fp32" or self.precision == "bf16",
+            "would round the gradients of fp32 weights",
+            where="memory.gradients",
+            remedy="Set memory.precision to bf16, or this to fp32",
+        )
+
+
+def check_gradients(memory: MemoryConfig, data_parallel: DataParallelConfig) -> None:
+    """Refuse bf16 gradients where there are no buckets of them, or where they would be compressed.
+
+    Raises:
+        ConfigError: What holds or sends the gradients wants them in fp32.
+    """
+    if memory.gradients == "fp32":
+        return
+    require(
+        data_parallel.zero < 3,
+        "is of the gradient buckets, and FSDP2 keeps gradients as precise as its fp32 parts",
+        where="memory.gradients",
+        remedy="Set it to fp32, or data_parallel.zero to 2 or less",
+    )
+    require(
+        data_parallel.compression == "none",
+        "compresses fp32 gradients, and those of memory.gradients = bf16 travel as they are",
+        where="data_parallel.compression",
+        remedy="Set it to none, or memory.gradients to fp32",
+    )

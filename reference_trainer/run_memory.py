@@ -4,8 +4,8 @@
 the trainer, P parameters on a rank of which it owns P / s where s replicas share them::
 
     weights      P x 2 or 4; with ZeRO-3 between steps 4 P / s
-    gradients    fp32 buckets, 4 P; ZeRO-1 has the sums of its part besides, ZeRO-2 only these,
-                 ZeRO-3 nothing, having made them in the backward and dropped them in the update
+    gradients    buckets, P x 2 or 4; ZeRO-2 has only the sums of its part, ZeRO-3 nothing, having
+                 made them in the backward and dropped them in the update
     optimizer    fp32 masters of bf16 weights, and the averages, 4 bytes each, shared from ZeRO-1 on
     activations  the terms of ``activation_terms.py``, which are of bf16; the loss is fp32
 """
@@ -53,7 +53,7 @@ def run_memory(config: TrainerConfig, plan: RankMemory) -> RunMemory:
     fp32 = len(config.train.averages) + (config.memory.precision == "bf16" and zero < 3)
     return RunMemory(
         weights=precision * whole if zero < 3 else _FP32_BYTES * part,
-        gradients=_FP32_BYTES * (whole * (zero < 2) + part * (zero in (1, 2))),
+        gradients=_BYTES[config.memory.gradients] * (whole * (zero < 2) + part * (zero == 2)),
         optimizer=_FP32_BYTES * fp32 * (part if zero else whole),
         activations=sum(
             size * (1 if name == LOSS else precision / 2)

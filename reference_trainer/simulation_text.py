@@ -139,9 +139,9 @@ def _why_gradients(config: TrainerConfig) -> list[str]:
     zero, shards = config.data_parallel.zero, _shards(config)
     if zero == 3:
         return ["made in the backward, gone after the update"]
-    reasons = ["added up in fp32: 4 bytes each"]
-    if zero == 1:
-        reasons.append(f"and 1 / {shards} of the sums beside them")
+    reasons = []
+    if config.memory.gradients == "fp32":
+        reasons.append("added up in fp32: 4 bytes each")
     if zero == 2:
         reasons.append(f"only 1 / {shards} of the sums stays")
     return reasons

@@ -11,6 +11,9 @@ torch.distributed themselves are replaced, underneath whatever observes them::
 
 So every member of a group sees each of its operations end late by the link's
 time, those that came early too, and work that overlaps the transfer still does.
+On a GPU this is so over gloo, where every operation goes through host memory
+while the job has a slow link: it is late there, before it is copied back. What
+was queued on the device before the wait goes on meanwhile.
 """
 
 from __future__ import annotations
@@ -35,9 +38,11 @@ from .fault_plan import ResolvedFault
 from .ground_truth import Span
 from .group_members import axis_of_description
 from .host_faults import end_process, stand_still
+from .host_staging import Message, StagedMessages, as_it_is
 from .rank_faults import RankFaults
 
-_OPERATORS = ("allreduce_", "_allgather_base_", "_reduce_scatter_base_", "alltoall_base_", "recv_")
+_RECEIVE = "recv_"
+_OPERATORS = ("allreduce_", "_allgather_base_", "_reduce_scatter_base_", "alltoall_base_", _RECEIVE)
 """What the trainer and the torch code that it calls issue, as operators of ``c10d``."""
 
 
@@ -66,10 +71,14 @@ class FaultyLinks:
         self._issued: Counter[Axis] = Counter()
         self._operators: SlowOperators | None = None
 
-    def install(self) -> None:
-        """Slow the operations of this rank, where the job has a slow link."""
+    def install(self, messages: StagedMessages | None = None) -> None:
+        """Slow the operations of this rank, where the job has a slow link.
+
+        Args:
+            messages: What brings messages through host memory, if anything does.
+        """
         if self._faults.of("slow_link"):
-            self._operators = SlowOperators(self.delay)
+            self._operators = SlowOperators(self.delay, messages)
             self._operators.install()
 
     def remove(self) -> None:
@@ -198,10 +207,16 @@ class SlowOperators:
 
     Args:
         delay: Returns how late an operation completes, None to let it pass.
+        messages: What brings messages through host memory, where they are late; if anything does.
     """
 
-    def __init__(self, delay: Callable[[Operation], Delay | None]) -> None:
+    def __init__(
+        self,
+        delay: Callable[[Operation], Delay | None],
+        messages: StagedMessages | None = None,
+    ) -> None:
         self._delay = delay
+        self._messages = messages
         self._library: Any = None
         # torch holds only the part of a work that is no Python object.
         self._running: set[LateWork] = set()
@@ -213,11 +228,17 @@ class SlowOperators:
             # torch says that a kernel is overridden, which is what is wanted.
             warnings.simplefilter("ignore", UserWarning)
             for name in _OPERATORS:
-                slow = self._slowed(replaced_operator(name), is_message=name == "recv_")
-                self._library.impl(name, slow, "CPU", allow_override=True)
+                is_message = name == _RECEIVE
+                if is_message and self._messages is not None:
+                    self._messages.arriving = self._late_message
+                else:
+                    slow = self._slowed(replaced_operator(name), is_message=is_message)
+                    self._library.impl(name, slow, "CPU", allow_override=True)
 
     def remove(self) -> None:
         """Give the operators their own kernels back."""
+        if self._messages is not None:
+            self._messages.arriving = as_it_is
         if self._library is not None:
             self._library._destroy()
             self._library = None
@@ -242,18 +263,36 @@ class SlowOperators:
         self._running.add(work)
         return work.boxed()
 
+    def _late_message(self, work: dist.Work, message: Message) -> dist.Work:
+        """Return a receive of host memory that completes late where its link is slow."""
+        operation = _operation_in(message.group, message.size_bytes, message.sender)
+        delay = None if operation is None else self._delay(operation)
+        return work if delay is None else LateWork(work, delay)
+
 
 def _operation(arguments: tuple[Any, ...], *, is_message: bool) -> Operation | None:
     """Return what is issued by the arguments of an operator; None outside the mesh's groups."""
     at = next(i for i, one in enumerate(arguments) if not isinstance(one, Tensor | list))
-    group = process_group(arguments[at])
+    size_bytes = max(_size_bytes(one) for one in arguments[:at])
+    sender = arguments[at + 1] if is_message else None
+    return _operation_in(process_group(arguments[at]), size_bytes, sender)
+
+
+def _operation_in(
+    group: dist.ProcessGroup, size_bytes: int, sender: int | None
+) -> Operation | None:
+    """Return an operation of a group; None if it is none of the mesh's.
+
+    Args:
+        group: The group.
+        size_bytes: Payload.
+        sender: Who sends a message, by the place in the group; None of a collective.
+    """
     axis = axis_of_description(group.group_desc)
     if axis is None:
         return None
     ranks = tuple(dist.get_process_group_ranks(group))
-    payloads = [_size_bytes(one) for one in arguments[:at]]
-    sender = ranks[arguments[at + 1]] if is_message else None
-    return Operation(axis, ranks, max(payloads), sender)
+    return Operation(axis, ranks, size_bytes, None if sender is None else ranks[sender])
 
 
 def _size_bytes(tensors: Tensor | list[Tensor]) -> int:

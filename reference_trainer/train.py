@@ -65,7 +65,8 @@ def _train_on(
     mesh: Mesh, config: TrainerConfig, out: Path | None, emit: Emit | None
 ) -> tuple[LossReport, Callable[[], None]]:
     """Train on a mesh; return the losses, and what is to be done to the finished capture."""
-    comm = Communicator(PerfectLinks(), staged_operations(config.device))
+    slow = any(fault.kind == "slow_link" for fault in config.faults)
+    comm = Communicator(PerfectLinks(), staged_operations(config.device, held_back=slow))
     _describe_run(config, mesh, comm)
     source = agree_on_source(config, mesh, comm, emit)
     probe.describe(training_step=source.step)

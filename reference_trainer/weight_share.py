@@ -15,12 +15,12 @@ from meshscope.probe.schema.terms import Axis
 from .comm import Communicator
 from .config import TrainerConfig
 from .data_parallel import GradientReducer, ReductionPlan
-from .gradient_buckets import GRADIENT_DTYPE, split_into_buckets
+from .gradient_buckets import MASTER_DTYPE, split_into_buckets
 from .gradient_norm import Piece, copies_over
 from .gradient_wire import wire_for
 from .master_weights import MasterWeights
 from .mesh import MeshGroup
-from .precision import model_dtype
+from .precision import gradient_dtype, model_dtype
 from .schedules import SPLIT_BACKWARD
 from .tied_embedding import TiedEmbedding
 from .weight_places import TrainedPart
@@ -63,12 +63,13 @@ class WeightShare:
         self._buckets = split_into_buckets(
             self.weights,
             config.train.bucket_bytes,
+            dtype=gradient_dtype(config),
             parts=group.size if zero else 1,
             alone=tied.weight,
         )
         dtype = model_dtype(config)
         self.masters: MasterWeights | None = None
-        if zero or dtype != GRADIENT_DTYPE:
+        if zero or dtype != MASTER_DTYPE:
             self.masters = MasterWeights(
                 self._buckets, group, comm, dtype=dtype, sharded=bool(zero)
             )
@@ -77,6 +78,7 @@ class WeightShare:
             backwards=config.schedule.microbatches,
             zero=zero,
             hooked=config.schedule.kind not in SPLIT_BACKWARD,
+            dtype=gradient_dtype(config),
         )
         shared = [weight for weight, count in uses.items() if count > 1]
         self.reducer = GradientReducer(self._buckets, group, wire, plan, shared)

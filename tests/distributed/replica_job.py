@@ -8,13 +8,14 @@ from typing import NamedTuple
 
 import torch
 from tests.distributed.trainer_job import plain_model, run_ranks
+from torch import Tensor
 
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.reference_trainer.comm import Communicator, PerfectLinks
 from meshscope.reference_trainer.config import TrainerConfig
 from meshscope.reference_trainer.data import global_batch
-from meshscope.reference_trainer.gradient_wire import INT8_BLOCK, Bf16Wire, Int8Wire
-from meshscope.reference_trainer.mesh import Place, open_mesh
+from meshscope.reference_trainer.gradient_wire import INT8_BLOCK, Bf16Wire, ExactWire, Int8Wire
+from meshscope.reference_trainer.mesh import Mesh, Place, open_mesh
 from meshscope.reference_trainer.train import train
 
 _BF16_ROUNDOFF = 2.0**-8
@@ -70,9 +71,23 @@ def check_wires(config: TrainerConfig, place: Place, *, out: Path) -> None:
         for make, bound in bounds.items():
             wire = make(mesh.dp, comm)
             whole, part = both[mesh.rank].clone(), torch.zeros(size // 2)
-            arrivals = [wire.all_reduce(whole), wire.reduce_scatter(both[mesh.rank], part)]
+            arrivals = [wire.all_reduce(whole), wire.reduce_scatter(both[mesh.rank], part.add_)]
             for arrival in arrivals:
                 arrival.wait()
             assert ((whole - total).abs() <= bound).all()
             assert ((part - total[own]).abs() <= bound[own]).all()
             assert not torch.equal(whole, total.float()), "nothing was compressed"
+        _check_bf16_buffers(mesh, comm, both, own)
+
+
+def _check_bf16_buffers(mesh: Mesh, comm: Communicator, both: Tensor, own: slice) -> None:
+    """Sum buffers that are bf16 themselves: they travel as they are, and one sum is rounded."""
+    half = both.bfloat16()
+    total, bound = half.double().sum(dim=0), _BF16_ROUNDOFF * half.double().abs().sum(dim=0)
+    whole, part = half[mesh.rank].clone(), torch.zeros(len(total) // 2, dtype=torch.bfloat16)
+    wire = ExactWire(mesh.dp, comm)
+    for arrival in (wire.all_reduce(whole), wire.reduce_scatter(half[mesh.rank], part.copy_)):
+        arrival.wait()
+    assert ((whole - total).abs() <= bound).all()
+    assert ((part - total[own]).abs() <= bound[own]).all()
+    assert whole.dtype == part.dtype == torch.bfloat16

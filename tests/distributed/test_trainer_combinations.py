@@ -62,6 +62,12 @@ MESHES = {
     "experts of split sequences, tensor and sequence parallel, run again": (
         "tp=2 cp=2 ep=2 moe.experts=4 tensor.sequence_parallel=true memory.recompute=full"
     ),
+    "axes in another order, sums over two of them in parts": (
+        "tp=2 dp=2 layout.order=tp-pp-cp-dp tensor.sequence_parallel=true data_parallel.zero=1"
+    ),
+    "replicas along two axes in another order, hybrid sharding": (
+        "dp=2 cp=2 layout.order=pp-cp-dp-tp data_parallel.zero=3 data_parallel.shard_ranks=2"
+    ),
     "context and pipeline": "cp=2 pp=2",
     "context by all-to-all and a split backward": (
         "cp=2 pp=2 context.form=all_to_all schedule.kind=zb-h1"

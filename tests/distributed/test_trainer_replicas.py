@@ -37,6 +37,7 @@ EXACT = (1e-5, 1e-5)
 BF16_SUMS = (1e-4, 2e-3)
 INT8_SUMS = (5e-4, 5e-3)
 BF16_MODEL = (2e-3, 2e-2)
+BF16_GRADIENTS = MemoryConfig(precision="bf16", gradients="bf16")
 
 
 def run(
@@ -76,6 +77,7 @@ SMALL = {
     "bf16-sums": (run(DP2, compression="bf16"), BF16_SUMS),
     "int8-sums-zero2": (run(DP2, zero=2, compression="int8"), INT8_SUMS),
     "bf16-zero1": (run(DP2, zero=1, memory=MemoryConfig(precision="bf16")), BF16_MODEL),
+    "bf16-gradients-zero1": (run(DP2, zero=1, memory=BF16_GRADIENTS), BF16_MODEL),
     "tp2-clipped-selective": (
         run({"tp": 2}, train=CLIPPED, memory=MemoryConfig(recompute="selective")),
         EXACT,
@@ -105,6 +107,22 @@ LARGE = {
     "zb-h1-bf16": (run(FOUR, "zb-h1", memory=MemoryConfig(precision="bf16")), BF16_MODEL),
     "zb-v-zero3-bf16": (
         run(CHUNKS, "zb-v", zero=3, memory=MemoryConfig(precision="bf16")),
+        BF16_MODEL,
+    ),
+    **{
+        f"bf16-gradients-{kind}-zero{zero}": (
+            run(sizes, kind, zero=zero, memory=BF16_GRADIENTS),
+            BF16_MODEL,
+        )
+        for kind, sizes, zero in (
+            ("1f1b", FOUR, 0),
+            ("1f1b", FOUR, 2),
+            ("zb-h1", FOUR, 1),
+            ("zb-v", CHUNKS, 2),
+        )
+    },
+    "bf16-gradients-tied": (
+        run(FOUR, "zb-h1", model=TIED, zero=1, memory=BF16_GRADIENTS),
         BF16_MODEL,
     ),
     "tied-1f1b-zero1": (run(FOUR, model=TIED, zero=1), EXACT),

@@ -9,6 +9,8 @@ import pytest
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.reference_trainer.config import (
+    DataConfig,
+    DataParallelConfig,
     DeviceConfig,
     ModelConfig,
     PaceConfig,
@@ -97,11 +99,37 @@ def test_a_wrong_section_names_the_field(build, field, remedy):
         ),
         (
             {
-                "device": DeviceConfig(kind="cuda"),
-                "faults": (parse_fault("slow_rank:rank=0,mode=compute,delay_ms=1"),),
+                "layout": ParallelLayout(dp=2),
+                "device": DeviceConfig(kind="cuda", backend="nccl"),
+                "faults": (parse_fault("slow_link:rank=0,axis=dp,delay_ms=1"),),
             },
-            "faults",
-            "mode=sleep",
+            "fault slow_link",
+            "device.backend to gloo",
+        ),
+        (
+            {
+                "layout": ParallelLayout(dp=4),
+                "train": TrainConfig(global_batch=16),
+                "device": DeviceConfig(kind="cuda"),
+                "data_parallel": DataParallelConfig(zero=3, shard_ranks=2),
+                "faults": (parse_fault("slow_link:rank=0,axis=dp,delay_ms=1"),),
+            },
+            "fault slow_link",
+            "shard_ranks to 0",
+        ),
+        (
+            {"faults": (parse_fault("sequence_imbalance:delay_ms=1"),)},
+            "fault sequence_imbalance",
+            "documents to long_tail",
+        ),
+        (
+            {
+                "data": DataConfig(documents="long_tail"),
+                "pace": PaceConfig(layer_ms=1.0),
+                "faults": (parse_fault("sequence_imbalance:delay_ms=1"),),
+            },
+            "fault sequence_imbalance",
+            "either pace.layer_ms or its delay_ms",
         ),
         (
             {"faults": (parse_fault("slow_rank:rank=1,delay_ms=1"),)},
@@ -119,6 +147,21 @@ def test_sections_that_do_not_fit_together_are_refused(settings, field, remedy):
     """Fails if a run starts that would crash in its mesh, or the message has no remedy."""
     with pytest.raises(ConfigError, match=f"^{field}: .*{remedy}"):
         TrainerConfig(**settings)
+
+
+@pytest.mark.parametrize("backend", ["gloo", "nccl"])
+def test_a_gpu_takes_every_fault_of_compute(backend):
+    """Fails if extra work, which a GPU can do like any other, is refused on one."""
+    faults = (
+        "slow_rank:rank=0,mode=compute,delay_ms=1",
+        "heavy_stage:part=head,delay_ms=1",
+        "sequence_imbalance:delay_ms=1",
+    )
+    TrainerConfig(
+        data=DataConfig(documents="long_tail"),
+        device=DeviceConfig(kind="cuda", backend=backend),
+        faults=tuple(parse_fault(fault) for fault in faults),
+    )
 
 
 def test_a_microbatch_is_what_replicas_and_microbatches_leave_of_the_batch():

@@ -22,13 +22,15 @@ def model():
     return nn.Sequential(*(nn.Linear(16, 16, bias=False) for _ in range(4)))
 
 
-def reducer_of(model, group, comm, *, zero=0, hooked=True, bucket_bytes=2048, shared=()):
-    """Return a reducer over the model's parameters, for two backwards per step."""
+def reducer_of(
+    model, group, comm, *, zero=0, hooked=True, bucket_bytes=2048, shared=(), backwards=2, **plan
+):
+    """Return a reducer over the model's parameters."""
     group = replace(group, axis=Axis.DP)
     parts = group.size if zero else 1
     buckets = split_into_buckets(model.parameters(), bucket_bytes, parts=parts)
-    plan = ReductionPlan(backwards=2, zero=zero, hooked=hooked)
-    return GradientReducer(buckets, group, ExactWire(group, comm), plan, shared)
+    made = ReductionPlan(backwards=backwards, zero=zero, hooked=hooked, **plan)
+    return GradientReducer(buckets, group, ExactWire(group, comm), made, shared)
 
 
 def test_buckets_start_in_the_last_backward_and_not_before(model, comm, group_of_two):
@@ -121,6 +123,42 @@ def test_sharded_sums_are_reduce_scattered(model, comm, group_of_two, zero, hook
     assert reducer.launches_per_step == scatters
     assert comm.collectives == {("reduce_scatter", Axis.DP): scatters}
     assert [len(part) for part in reducer.sums] == [256, 256]
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2])
+def test_gradients_kept_in_bf16_are_off_by_their_roundings_at_most(model, comm, alone, zero):
+    """Fails if bf16 buckets lose more than a rounding for each sum of two, or are fp32 after all."""
+    model, microbatches = model.bfloat16(), torch.randn(6, 3, 16, dtype=torch.bfloat16)
+    singles = []
+    for one in microbatches:
+        model.zero_grad()
+        model(one).sum().backward()
+        singles.append([p.grad.double().flatten() for p in model.parameters()][::-1])
+        model.zero_grad()
+    each = torch.stack([torch.cat(grads) for grads in singles])
+    reducer = reducer_of(model, alone, comm, zero=zero, backwards=6, dtype=torch.bfloat16)
+    reducer.start_step()
+    for one in microbatches:
+        model(one).sum().backward()
+    reducer.finish()
+    assert {kept.dtype for kept in reducer.held} == {torch.bfloat16}
+    off = (torch.cat(reducer.sums).double() - each.sum(dim=0)).abs()
+    assert (off <= ((1 + 2.0**-8) ** 5 - 1) * each.abs().sum(dim=0)).all()
+    assert off.max() > 0
+
+
+def test_a_sharded_sum_takes_the_place_of_its_summand(model, comm, alone):
+    """Fails if ZeRO 1 holds its part of the sums besides the buckets, or adds it to its own."""
+    inputs = torch.randn(4, 16)
+    model(inputs).sum().backward()
+    expected = [parameter.grad.flatten() for parameter in model.parameters()][::-1]
+    reducer = reducer_of(model, alone, comm, zero=1)
+    reducer.start_step()
+    for half in inputs.chunk(2):
+        model(half).sum().backward()
+    reducer.finish()
+    torch.testing.assert_close(torch.cat(reducer.sums), torch.cat(expected))
+    assert tensor_bytes(reducer.held) == 4 * 16 * 16 * 4
 
 
 def test_sharded_gradients_leave_no_whole_ones_behind(model, comm, alone):

@@ -69,15 +69,16 @@ def test_every_sum_is_one_collective(comm, group_of_two, wire, whole, part):
     made = wire(group, comm)
     made.all_reduce(torch.ones(10)).wait()
     assert comm.collectives == {(whole, Axis.DP): 1}
-    made.reduce_scatter(torch.ones(10), torch.zeros(5)).wait()
+    made.reduce_scatter(torch.ones(10), torch.zeros(5).add_).wait()
     assert comm.collectives == {(whole, Axis.DP): 1, (part, Axis.DP): 1}
 
 
-def test_a_part_is_added_to_what_was_there(comm, alone):
-    """Fails if a second microbatch's sum replaces the first one's."""
+@pytest.mark.parametrize(("way", "expected"), [("add_", 3.0), ("copy_", 2.0)])
+def test_a_part_is_put_where_it_is_wanted(comm, alone, way, expected):
+    """Fails if a second microbatch's sum replaces the first one's, or a whole sum counts twice."""
     part = torch.ones(4)
-    ExactWire(alone, comm).reduce_scatter(torch.full((4,), 2.0), part).wait()
-    assert part.tolist() == [3.0] * 4
+    ExactWire(alone, comm).reduce_scatter(torch.full((4,), 2.0), getattr(part, way)).wait()
+    assert part.tolist() == [expected] * 4
 
 
 def test_without_other_replicas_nothing_is_rounded(comm, alone):

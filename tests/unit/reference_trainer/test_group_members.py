@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import permutations
+
 import pytest
 
 from meshscope.probe.schema.layout import ParallelLayout
@@ -10,6 +12,8 @@ from meshscope.reference_trainer.group_members import (
     expert_replica_groups,
     groups_over,
     replica_groups,
+    shard_groups,
+    sum_groups,
 )
 
 
@@ -20,10 +24,12 @@ def test_replicas_lie_along_data_and_context():
     assert groups_over(layout, ("dp", "cp", "tp"))[1] == tuple(range(8, 16))
 
 
-def test_members_are_in_the_order_of_the_axes_whatever_the_ranks_are():
-    """Fails if the place in a group depends on how ranks are laid out."""
-    layout = ParallelLayout(dp=2, cp=2, order="pp-cp-dp-tp")
-    assert replica_groups(layout) == [(0, 2, 1, 3)]
+@pytest.mark.parametrize("order", list(permutations(("pp", "dp", "cp", "tp"))))
+def test_members_are_in_the_order_that_torch_gives_them(order):
+    """Fails if a rank takes another part of a sum for its own, as torch sorts the ranks of groups."""
+    layout = ParallelLayout(tp=2, pp=2, dp=4, cp=2, ep=4, order="-".join(order))
+    kinds = [*sum_groups(layout).values(), expert_groups(layout), *shard_groups(layout, 4)]
+    assert all(list(members) == sorted(members) for groups in kinds for members in groups)
 
 
 def test_experts_are_shared_by_neighbours_among_the_replicas():

@@ -31,6 +31,13 @@ def test_what_is_staged_follows_from_backend_and_device(settings, staged):
     assert staged_operations(DeviceConfig(**settings)) == staged
 
 
+def test_a_slow_link_needs_all_operations_of_a_gpu_in_host_memory():
+    """Fails if gloo's own sums of a GPU's memory, which nothing can hold back, pass a slow link."""
+    for kind, staged in (("cuda", OPERATIONS), ("cpu", frozenset())):
+        device = DeviceConfig(kind=kind, backend="gloo")
+        assert staged_operations(device, held_back=True) == staged
+
+
 def test_nccl_cannot_be_staged():
     """Fails if a setting that has no effect is taken."""
     with pytest.raises(ConfigError, match=r"device\.staging: .*Set it to auto"):

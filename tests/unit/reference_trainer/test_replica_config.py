@@ -10,7 +10,7 @@ from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.reference_trainer.config import ModelConfig, MoeConfig, TrainConfig, TrainerConfig
 from meshscope.reference_trainer.presets import load_config
-from meshscope.reference_trainer.replica_config import DataParallelConfig
+from meshscope.reference_trainer.replica_config import DataParallelConfig, MemoryConfig
 
 
 @pytest.mark.parametrize(
@@ -47,6 +47,25 @@ from meshscope.reference_trainer.replica_config import DataParallelConfig
             ),
             "data_parallel.zero",
             "2 or less, or layout.ep to 1",
+        ),
+        (lambda: MemoryConfig(gradients="bf16"), "memory.gradients", "precision to bf16"),
+        (
+            lambda: TrainerConfig(
+                layout=ParallelLayout(dp=2),
+                memory=MemoryConfig(precision="bf16", gradients="bf16"),
+                data_parallel=DataParallelConfig(zero=3),
+            ),
+            "memory.gradients",
+            "zero to 2 or less",
+        ),
+        (
+            lambda: TrainerConfig(
+                layout=ParallelLayout(dp=2),
+                memory=MemoryConfig(precision="bf16", gradients="bf16"),
+                data_parallel=DataParallelConfig(compression="int8"),
+            ),
+            "data_parallel.compression",
+            "memory.gradients to fp32",
         ),
         (lambda: TrainConfig(max_grad_norm=-1.0), "train.max_grad_norm", "at least 0"),
     ],

@@ -26,6 +26,8 @@ train = { global_batch = 16 }
         "train.optimizer=adamw",
         "memory.precision=bf16 train.optimizer=adamw data_parallel.zero=1",
         "train.momentum=0.9 data_parallel.zero=1",
+        "memory.precision=bf16 memory.gradients=bf16 train.optimizer=adamw data_parallel.zero=1",
+        "memory.precision=bf16 memory.gradients=bf16 data_parallel.zero=2",
         "memory.precision=bf16 train.optimizer=adamw data_parallel.zero=2",
         "memory.precision=bf16 train.optimizer=adamw data_parallel.zero=3",
         "train.optimizer=adamw data_parallel.zero=3 data_parallel.shard_ranks=2",

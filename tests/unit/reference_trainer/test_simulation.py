@@ -16,6 +16,7 @@ from meshscope.reference_trainer.presets import load_config, preset_text
 from meshscope.reference_trainer.schedules import pipeline_orders
 from meshscope.reference_trainer.simulation import shortened, simulate_rank
 
+BF16_GRADIENTS = "memory.gradients=bf16"
 ONE_MICROBATCH = ("schedule.microbatches=1", "layout.dp=8", "train.global_batch=8")
 SMALL = ("model.layers=4", "model.vocab=64", "layout.pp=2", "train.global_batch=16")
 
@@ -42,28 +43,29 @@ def test_gpt3_on_512_gpus_holds_2_7_billion_parameters_per_gpu():
 
 
 def test_zero1_of_a_hundred_billion_shards_the_optimizer_alone():
-    """Fails if 3.1 + 3.1 + 2.3 GB are not there, gradients counted in the fp32 of the buckets."""
+    """Fails if 3.1 + 3.1 + 2.3 GB are not what the storages of a rank hold."""
     sizes = ("model.layers=80", "model.hidden=10240", "model.ffn=40960", "model.heads=80")
-    config = preset("gpt3-175b", *ONE_MICROBATCH, *sizes, "data_parallel.zero=1")
+    config = preset("gpt3-175b", *ONE_MICROBATCH, *sizes, "data_parallel.zero=1", BF16_GRADIENTS)
     found, plan = simulate_rank(config, 3 * 64), plan_of(config, 3 * 64)
     held = found.held
     assert held.weights_bytes / 1e9 == pytest.approx(3.1, abs=0.1)
-    assert plan.gradient_bytes / 1e9 == pytest.approx(3.1, abs=0.1)
-    # Twice that in fp32, and the eighth of the sums that this rank keeps.
-    assert held.gradients_bytes == pytest.approx(2 * plan.gradient_bytes * 9 / 8, rel=1e-3)
+    assert held.gradients_bytes / 1e9 == pytest.approx(3.1, abs=0.1)
+    assert held.gradients_bytes == pytest.approx(plan.gradient_bytes, rel=1e-3)
     optimizer_bytes = held.masters_bytes + held.optimizer_bytes
     assert optimizer_bytes / 1e9 == pytest.approx(2.3, abs=0.1)
     assert optimizer_bytes == pytest.approx(plan.adam_zero1_bytes, rel=1e-3)
 
 
 def test_gpt3_on_1024_gpus_needs_sixteen_gigabytes_for_an_unsharded_adam():
-    """Fails if 2.7 GB, 2.7 GB in bf16 and 12 bytes per parameter are not what TP8 x PP16 holds."""
-    config = preset("gpt3-175b", *ONE_MICROBATCH, "layout.pp=16")
+    """Fails if 2.7 GB, 2.7 GB and 12 bytes per parameter are not what TP8 x PP16 holds."""
+    config = preset("gpt3-175b", *ONE_MICROBATCH, "layout.pp=16", BF16_GRADIENTS)
     assert config.layout.world_size == 1024
     found, plan = simulate_rank(config, 7 * 64), plan_of(config, 7 * 64)
     assert found.held.weights_bytes / 1e9 == pytest.approx(2.7, abs=0.05)
-    assert plan.gradient_bytes / 1e9 == pytest.approx(2.7, abs=0.05)
-    assert found.held.gradients_bytes == 2 * plan.gradient_bytes
+    assert found.held.gradients_bytes / 1e9 == pytest.approx(2.7, abs=0.05)
+    assert found.held.gradients_bytes == plan.gradient_bytes
+    # Counted independently of what the replica says of itself: nothing else is called gradients.
+    assert found.phases[0].holdings[Holding.GRADIENTS] == found.held.gradients_bytes
     optimizer_bytes = found.held.masters_bytes + found.held.optimizer_bytes
     assert optimizer_bytes / 1e9 == pytest.approx(16.4, abs=0.15)
 
