@@ -29,6 +29,7 @@ def prediction_to_json(
         "step_time_ns": result.measured_ns,
         "predicted_step_time_ns": result.predicted_ns,
         "error_ns": result.error_ns,
+        "error_unknown": result.error_unknown,
         "error_parts": result.error_parts,
         "gain_frac": result.gain_frac,
         "microbatches": after,

@@ -24,7 +24,7 @@ def prediction_to_text(result: dict[str, Any], *, markdown: bool = False) -> str
     gain = result["gain_frac"]
     change = f"{abs(gain):.1%} {'shorter' if gain >= 0 else 'longer'}"
     error = result["error_ns"]
-    margin = "error unknown: one step only" if error is None else f"± {milliseconds(error)} ms"
+    margin = "error not known" if error is None else f"± {milliseconds(error)} ms"
     lines = [
         f"# What if: {asked}" if markdown else f"What if: {asked}",
         "",
@@ -38,7 +38,9 @@ def prediction_to_text(result: dict[str, Any], *, markdown: bool = False) -> str
             f"{'less' if per >= 0 else 'more'}"
         )
     parts = [f"{_ERRORS[name]} {milliseconds(ns)} ms" for name, ns in result["error_parts"].items()]
-    if error is not None:
+    if error is None:
+        lines.append(f"error not known: {result['error_unknown']}")
+    else:
         beyond = "; not in it: what is assumed" if result["assumptions"] else ""
         lines.append("error by chance: " + ", ".join(parts) + beyond)
     lines += [f"assumed: {text}" for text in result["assumptions"]]

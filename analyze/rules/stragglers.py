@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
+from math import isnan
 from typing import Any
 
 from meshscope.probe.schema.listing import listed
@@ -176,20 +177,32 @@ def _straggler_evidence(account: Account, rank: int, own: dict[Hashable, Any]) -
     excess = _class_excess(account, rank)
     if len(excess):
         yield "the excess is in " + ", ".join(f"{name} ({ns / 1e6:+.2f} ms)" for name, ns in excess)
-    steps = len(account.windows.steps)
-    row = account.waits[account.waits["rank"] == rank].iloc[0]
-    if row["collectives"]:
-        caused_ns, own_ns = (row[name] / steps for name in ("wait_caused_ns", "wait_ns"))
-        yield (
-            f"it arrived last in {row['arrived_last']:.0f} of its {row['collectives']:.0f} collectives; "
-            f"all others together waited {caused_ns / 1e6:.1f} ms per step for it, "
-            f"it waited {own_ns / 1e6:.1f} ms"
-        )
+    yield from _arrivals(account, rank)
     cpu = _cpu_per_step(account, rank)
     if cpu is not None:
         yield (
             f"CPU time of its forward and backward: {cpu[0] / 1e6:.2f} ms per step, "
             f"{cpu[1] / 1e6:.2f} ms on its peers"
+        )
+
+
+def _arrivals(account: Account, rank: int) -> Iterator[str]:
+    """Say how often it was awaited, and how long, as far as that is known."""
+    row = account.waits[account.waits["rank"] == rank].iloc[0]
+    if not row["collectives"]:
+        return
+    often = (
+        f"it arrived last in {row['arrived_last']:.0f} of its {row['collectives']:.0f} collectives"
+    )
+    caused_ns, own_ns = (
+        row[name] / len(account.windows.steps) for name in ("wait_caused_ns", "wait_ns")
+    )
+    if isnan(caused_ns) or isnan(own_ns):
+        yield f"of the captured ranks {often}; how long others waited for it is not known"
+    else:
+        yield (
+            f"{often}; all others together waited {caused_ns / 1e6:.1f} ms per step for it, "
+            f"it waited {own_ns / 1e6:.1f} ms"
         )
 
 

@@ -30,7 +30,9 @@ class Prediction:
     measured_ns: float
     predicted_ns: float
     error_ns: float | None
-    """How far the gain may be off by chance; None where one step tells no spread."""
+    """How far the gain may be off by chance; None where that is not known."""
+    error_unknown: str | None
+    """Why not."""
     error_parts: dict[str, float]
     """What the error consists of, ns. ``steps_ns``: half width of the 95 % interval of the mean
     gain over the steps. ``simulation_ns``: how far the simulation of the present schedule is
@@ -73,15 +75,23 @@ def predict(account: Account, changes: list[Change]) -> Prediction:
         parts["steps_ns"] = float(np.hypot(repaired.spread_ns * changed.ratio, own))
         parts["simulation_ns"] = missed * predicted
         assumptions += changed.assumptions
-    unknown = any(np.isnan(part) for part in parts.values())
+    unknown = _unknown_error(account, parts)
     return Prediction(
         measured_ns=account.windows.step_time_ns,
         predicted_ns=predicted,
         error_ns=None if unknown else float(np.hypot(*_two(list(parts.values())))),
+        error_unknown=unknown,
         error_parts={name: part for name, part in parts.items() if not np.isnan(part)},
         microbatches=None if changed is None else changed.microbatches,
         assumptions=tuple(assumptions),
     )
+
+
+def _unknown_error(account: Account, parts: dict[str, float]) -> str | None:
+    """Return why nothing tells how far a prediction may be off; None where something does."""
+    if account.untold:
+        return account.untold[0]
+    return "One step tells no spread." if np.isnan(list(parts.values())).any() else None
 
 
 class _Repaired(NamedTuple):

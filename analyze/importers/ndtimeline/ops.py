@@ -136,7 +136,10 @@ def _frame(
     # that every table sees the same end.
     ops["start_ns"], ops["dur_ns"] = _to_ns(numbers["start_ts"]), _to_ns(numbers["duration"])
     ops["end_ns"] = ops["start_ns"] + ops["dur_ns"]
-    return ops.sort_values(["step", "rank", "start_ns"], kind="stable", ignore_index=True)
+    # The order of the rows says nothing. Of operations that start together one without length
+    # comes first: nothing else can have been over when the other began.
+    order = ["step", "rank", "start_ns", "end_ns", "optype", *_RANGES]
+    return ops.sort_values(list(dict.fromkeys(order)), kind="stable", ignore_index=True)
 
 
 def _to_ns(seconds: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:

@@ -2,13 +2,17 @@
 
 from dataclasses import replace
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from tests.synthetic import MS, Job, capture
 
 from meshscope.analyze.communication import communication_events
 from meshscope.analyze.diagnosis import diagnose
+from meshscope.analyze.measure import measure
 from meshscope.analyze.steps import step_windows
 from meshscope.analyze.trace import Trace
+from meshscope.analyze.whatif import parse_changes, predict
 from meshscope.probe.schema.layout import ParallelLayout
 
 JOB = Job(layout=ParallelLayout(pp=2, dp=16), schedule="1f1b", microbatches=4, steps=3)
@@ -20,7 +24,7 @@ PEER = 19
 def without(trace: Trace, *gone: int) -> Trace:
     """Return the capture without some ranks; the job itself is as it was."""
     tables = {
-        name: table.filter([rank not in gone for rank in table["rank"].to_pylist()])
+        name: table.filter(pc.invert(pc.is_in(table["rank"], pa.array(gone, pa.int32()))))
         if "rank" in table.column_names
         else table
         for name, table in trace.tables.items()
@@ -92,3 +96,21 @@ def test_a_missing_straggler_is_a_limit_and_no_cause():
     assert not found.causes
     assert "pipeline_bubble" not in {finding.kind for finding in found.findings}
     assert any("may be the straggler" in limit for limit in found.limits)
+
+
+def test_a_missing_rank_leaves_no_number_that_is_not_one():
+    """Fails when what the captured ranks waited is printed as nan, or a gain as exact."""
+    job = Job(layout=ParallelLayout(dp=3), steps=4)
+
+    def slow(kind: str, rank: int, step: int, microbatch: int) -> int:
+        return (6 if rank == 2 else 4) * MS
+
+    trace = without(capture(job, slow), 0)
+    found = diagnose(trace)
+    evidence = [line for finding in found.findings for line in finding.evidence]
+    assert not [line for line in evidence if "nan" in line.lower().split()]
+    assert any("how long others waited for it is not known" in line for line in evidence)
+    result = predict(measure(trace), parse_changes(["rank=2"], []))
+    assert result.error_ns is None
+    assert result.error_unknown is not None
+    assert "not in the capture" in result.error_unknown

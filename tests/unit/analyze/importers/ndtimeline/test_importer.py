@@ -212,3 +212,20 @@ def test_every_table_conforms(labelled):
     assert labelled.tables.keys() == TABLES.keys()
     for name, table in labelled.tables.items():
         assert table.schema.equals(TABLES[name].arrow_schema()), name
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_order_of_the_rows_says_nothing(tmp_path, seed):
+    """Fails when rows in another order are another program: operations can start together."""
+    ends = [
+        op(FIRST, "gc", 6, 0), op(FIRST, "layernorm-grads-all-reduce", 6, 0.5),
+        op(FIRST, "grads-reduce-scatter", 6, 0.5), op(FIRST, "clip-main-grads", 6, 0.5),
+    ]  # fmt: skip
+    rows = [*PIPELINE, *ends]
+    mixed = np.random.default_rng(seed).permutation(len(rows))
+    one, other = (tmp_path / name for name in ("one", "other"))
+    one.mkdir(), other.mkdir()
+    in_order = import_trace(write_job(one, rows, META))
+    shuffled = import_trace(write_job(other, [rows[i] for i in mixed], META))
+    for name in in_order.tables:
+        assert in_order.tables[name].to_pylist() == shuffled.tables[name].to_pylist(), name
