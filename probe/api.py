@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 
@@ -89,6 +89,16 @@ def stand_by() -> None:
         _control.open(run_path, identity.rank, VERB_MAKERS, os.environ)
     except MeshscopeError as error:
         sys.stderr.write(f"meshscope: no control socket: {error}\n")
+
+
+def after_the_first_step(act: Callable[[], None]) -> None:
+    """Call a function once, at the end of the first step that is recorded from now on."""
+
+    def ended(_step: int) -> None:
+        remove()
+        act()
+
+    remove = _listeners.add(ended)
 
 
 def record_when_possible() -> None:

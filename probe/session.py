@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from .claim import Claim, claim
 from .comparison import Comparison
 from .config import ProbeConfig
 from .early import EarlyRecorder
@@ -15,11 +16,12 @@ from .full_records import FullRecords
 from .hook_set import HookSet
 from .hooks.base import Capture, Place
 from .identity import (
-    Identity,
     default_run_path,
     identify,
     launch_name,
     mark_owner,
+    train_alone,
+    trains_alone,
     unmark_owner,
     working_directory,
 )
@@ -32,6 +34,8 @@ from .run_facts import RunFacts, software
 from .schema.errors import MeshscopeError
 from .schema.manifest import TRAINING_STEP_KEY
 from .schema.terms import SpanKind
+
+_TAKEN = "another process of the run records it, and no launcher has told them apart"
 
 
 class Session:
@@ -83,6 +87,7 @@ class Session:
         self._levels = LevelControl(self._capture)
         self._hooks = HookSet(self._capture, self._watch, self._facts, self._at_border)
         self._comparison: Comparison | None = None
+        self._claim: Claim | None = None
         self._opened = False
         self._closed = False
         self._unhooked = False
@@ -140,6 +145,8 @@ class Session:
         unmark_owner(os.environ)
         recorder, self._capture.recorder = self._capture.recorder, NullRecorder(self.rank)
         recorder.close()
+        if self._claim is not None:
+            self._claim.release()
 
     def step(self, tokens: int | None = None) -> None:
         """End the current optimizer step here; overrides the automatic boundary for good.
@@ -234,13 +241,19 @@ class Session:
         if self._opened:
             return
         self._opened = True
-        identity = identify(os.environ) or Identity(0, 1)
+        is_told = identify(os.environ) is not None and not trains_alone()
+        identity = train_alone(os.environ)
         self.rank = identity.rank
         try:
             if self.run_path is None:
                 self.run_path = default_run_path(os.environ, identity.world_size, self._base)
             self._facts.open(self.run_path, identity)
-            recorder = open_recorder(self.run_path, identity.rank, settings=self._storage())
+            if not is_told:
+                self._claim = claim(self.run_path, identity.rank)
+            if is_told or self._claim is not None:
+                recorder = open_recorder(self.run_path, identity.rank, settings=self._storage())
+            else:
+                recorder = NullRecorder(identity.rank, reason=_TAKEN)
         except (MeshscopeError, OSError) as error:
             recorder = NullRecorder(identity.rank, reason=str(error))
         if isinstance(recorder, NullRecorder):
