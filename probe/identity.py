@@ -20,6 +20,8 @@ ATTACHED_VARIABLE = "MESHSCOPE_ATTACHED_PID"
 """Set for good by the process to which ``meshscope run`` has attached itself; by it those that
 it starts are left alone also when it is detached. Their own ``attach()`` is obeyed then."""
 DORMANT_VARIABLE = "MESHSCOPE_DORMANT"
+COMMAND_VARIABLE = "MESHSCOPE_COMMAND"
+"""What ``meshscope run`` was given to start, as a list in JSON."""
 DEFAULT_ROOT = Path("meshscope_runs")
 """Where runs go that nobody gave a place."""
 

@@ -12,6 +12,7 @@ training code has to call ``meshscope.probe.attach()``.
 from __future__ import annotations
 
 import errno
+import json
 import os
 import signal
 import subprocess
@@ -27,6 +28,7 @@ from .deep.kineto_fabric import DAEMON_VARIABLE, DIRECTORY_VARIABLE, LOG_VARIABL
 from .deep.names import kineto_directory
 from .identity import (
     ATTACHED_VARIABLE,
+    COMMAND_VARIABLE,
     DEFAULT_ROOT,
     DISABLE_VARIABLE,
     DORMANT_VARIABLE,
@@ -49,6 +51,8 @@ _SENT_BY_A_PROCESS = 0
 _CANNOT_START = 127
 _LONGEST_SHOWN = 200
 """Of the name of a program, in a message."""
+_LONGEST_TOLD = 100_000
+"""Linux takes no longer variable than 128 KiB."""
 _DISK_WAIT_S = 30.0
 """How long a command, or its exit code, waits for the disk of the capture: as long as a rank does
 at its end."""
@@ -97,7 +101,7 @@ def run(
     try:
         if place is None:
             return _run(command, inherited)
-        variables = _environment(place.path, inherited)
+        variables = _environment(place.path, inherited) | _told_command(command)
         if dormant:
             variables[DORMANT_VARIABLE] = "1"
         agent = None
@@ -185,11 +189,17 @@ def _environment(run_path: Path, inherited: Mapping[str, str]) -> dict[str, str]
     """Return the variables of the command: where to record, and our folder on the path."""
     variables = dict(inherited)
     variables[RUN_DIR_VARIABLE] = str(run_path)
-    for name in (OWNER_VARIABLE, ATTACHED_VARIABLE, DORMANT_VARIABLE):
+    for name in (OWNER_VARIABLE, ATTACHED_VARIABLE, DORMANT_VARIABLE, COMMAND_VARIABLE):
         variables.pop(name, None)
     path = [str(BOOTSTRAP), *filter(None, [variables.get("PYTHONPATH")])]
     variables["PYTHONPATH"] = os.pathsep.join(path)
     return variables
+
+
+def _told_command(command: Sequence[str]) -> dict[str, str]:
+    """Return what tells the ranks how the job was started; nothing where it would be too long."""
+    text = json.dumps(list(command))
+    return {COMMAND_VARIABLE: text} if len(text) < _LONGEST_TOLD else {}
 
 
 def _kineto_variables(run_path: Path, inherited: Mapping[str, str]) -> dict[str, str]:

@@ -16,9 +16,11 @@ from .full_records import FullRecords
 from .hook_set import HookSet
 from .hooks.base import Capture, Place
 from .identity import (
+    Identity,
     default_run_path,
     identify,
     launch_name,
+    local_rank_of,
     mark_owner,
     train_alone,
     trains_alone,
@@ -36,6 +38,12 @@ from .schema.manifest import TRAINING_STEP_KEY
 from .schema.terms import SpanKind
 
 _TAKEN = "another process of the run records it, and no launcher has told them apart"
+
+
+def _place(identity: Identity) -> dict[str, int | None]:
+    """Return what the rank's manifest says of where the rank is."""
+    local_rank = local_rank_of(identity.rank, os.environ)
+    return {"world_size": identity.world_size, "local_rank": local_rank}
 
 
 class Session:
@@ -251,7 +259,9 @@ class Session:
             if not is_told:
                 self._claim = claim(self.run_path, identity.rank)
             if is_told or self._claim is not None:
-                recorder = open_recorder(self.run_path, identity.rank, settings=self._storage())
+                recorder = open_recorder(
+                    self.run_path, identity.rank, settings=self._storage(), place=_place(identity)
+                )
             else:
                 recorder = NullRecorder(identity.rank, reason=_TAKEN)
         except (MeshscopeError, OSError) as error:
@@ -261,6 +271,7 @@ class Session:
         else:
             mark_owner(os.environ)
         recorder.annotate("launch", launch_name(os.environ))
+        self._facts.tell(recorder.annotate)
         self._early.release(recorder)
         self._capture.recorder = recorder
         self._tell_opened(self)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,10 +26,12 @@ import pyarrow.compute as pc
 from .attempt_table import AttemptFacts, absent_words, sequel_words, stated_training_step
 from .joined_parts import Shifts, concatenated
 from .listing import listed
+from .manifest import JOB_KEY
 from .rank_records import RankRecords
 from .step_numbers import align_steps, attached_while_running
 
 _FAR_NS = 1 << 62
+_MOST_RANKS = 1 << 31
 
 
 @dataclass(slots=True)
@@ -45,9 +48,22 @@ class Attempt:
         return min(_span_ns(part)[0] for part in self.parts.values())
 
 
-def joined_attempts(
-    parts: Mapping[int, Sequence[RankRecords]], limits: list[str]
-) -> tuple[list[RankRecords], list[AttemptFacts]]:
+class Joined(NamedTuple):
+    """What is read of a job that may have had several attempts.
+
+    Attributes:
+        ranks: One set of records a rank.
+        attempts: Those that they are from.
+        told: Facts about the job that those of the newest attempt are replaced by, where
+            that one is left out.
+    """
+
+    ranks: list[RankRecords]
+    attempts: list[AttemptFacts]
+    told: Mapping[str, Any]
+
+
+def joined_attempts(parts: Mapping[int, Sequence[RankRecords]], limits: list[str]) -> Joined:
     """Return one set of records a rank, and the attempts that they are from.
 
     Args:
@@ -59,8 +75,10 @@ def joined_attempts(
         align_steps(attempt.parts, limits)
     if len(attempts) < 2:
         alone = [part for attempt in attempts for _, part in sorted(attempt.parts.items())]
-        return alone, _facts([attempt for attempt in attempts if attempt.parts])
-    attempts = _on_the_last_machine(attempts, limits)
+        return Joined(alone, _facts([attempt for attempt in attempts if attempt.parts]), {})
+    every, newest = attempts, attempts[-1]
+    attempts = _on_the_last_machine(_of_one_size(attempts, limits), limits)
+    told = {} if attempts[-1] is newest else _told(attempts[-1], every)
     facts = _facts(attempts)
     limits += _stated(attempts, facts)
     for number, attempt in enumerate(attempts, 1):
@@ -77,7 +95,7 @@ def joined_attempts(
         )
         for rank in ranks
     ]
-    return joined, facts
+    return Joined(joined, facts, told)
 
 
 def find_attempts(parts: Mapping[int, Sequence[RankRecords]]) -> list[Attempt]:
@@ -168,6 +186,50 @@ def _newest_ns(table: pa.Table) -> int:
     return max((time for time in times if time is not None), default=-_FAR_NS)
 
 
+def _of_one_size(attempts: list[Attempt], limits: list[str]) -> list[Attempt]:
+    """Leave out attempts with another number of ranks than the newest that recorded anything.
+
+    The mesh, and with it what a rank computes and with whom it speaks, is another one then.
+    """
+    recorded = [one for one in attempts if any(part.tables for part in one.parts.values())]
+    size = _world_size((recorded or attempts)[-1])
+    kept = []
+    for number, attempt in enumerate(attempts, 1):
+        own = _world_size(attempt)
+        if None in (own, size) or own == size:
+            kept.append(attempt)
+        else:
+            limits.append(
+                f"attempt {number} of the job is left out: it had {own} ranks, and the newest "
+                f"one that recorded anything has {size}"
+            )
+    return kept
+
+
+def _world_size(attempt: Attempt) -> int | None:
+    stated = [(part.manifest or {}).get("world_size") for part in attempt.parts.values()]
+    sizes = [size for size in stated if type(size) is int and 0 < size < _MOST_RANKS]
+    return max(sizes, default=None)
+
+
+def _told(attempt: Attempt, every: Sequence[Attempt]) -> dict[str, Any]:
+    """Return what rank 0 said of the job in an attempt; None for what only others told."""
+    others = {name for other in every for name in _job_facts(other)}
+    return {**dict.fromkeys(others), **_job_facts(attempt)}
+
+
+def _job_facts(attempt: Attempt) -> Mapping[str, Any]:
+    manifest = attempt.parts[0].manifest if 0 in attempt.parts else None
+    annotations = (manifest or {}).get("annotations")
+    facts = annotations.get(JOB_KEY) if isinstance(annotations, dict) else None
+    return facts if isinstance(facts, dict) else {}
+
+
+def _hosts(attempt: Attempt) -> str | None:
+    named = [(part.manifest or {}).get("host") for _, part in sorted(attempt.parts.items())]
+    return ",".join(dict.fromkeys(host for host in named if isinstance(host, str))) or None
+
+
 def _on_the_last_machine(attempts: list[Attempt], limits: list[str]) -> list[Attempt]:
     """Leave out attempts in which a rank ran on another machine than in the newest.
 
@@ -219,6 +281,8 @@ def _facts(attempts: Sequence[Attempt]) -> list[AttemptFacts]:
                 end_unix_ns=max(attempt.end_ns, *(_span_ns(part)[1] for part in parts)),
                 ranks=len(parts),
                 killed_ranks=closed.count(None),
+                world_size=_world_size(attempt),
+                hosts=_hosts(attempt),
             )
         )
         shift += last_step + 1
