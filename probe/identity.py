@@ -74,6 +74,12 @@ def trains_alone() -> bool:
     return _alone is not None
 
 
+def train_alone_no_more() -> None:
+    """Let ``identify`` find out anew who this process is: it may join a group yet."""
+    global _alone
+    _alone = None
+
+
 def local_rank_of(rank: int, environment: Mapping[str, str]) -> int | None:
     """Return the place of a rank among those of its host, None if nobody has said it.
 

@@ -68,7 +68,6 @@ class RunFacts:
         self._mesh: dict[str, Any] = {}
         self._chunks = 1
         self._of_this: dict[str, Any] = {}
-        self._said_names: set[str] = set()
         self._annotate: Callable[[str, Any], None] | None = None
 
     @property
@@ -210,13 +209,13 @@ class RunFacts:
         unknown = {
             name: value
             for name, value in learned.items()
-            if present.get(name) in (None, {}) or name in self._refinable
+            if present.get(name) in (None, {}, []) or name in self._refinable
         }
         self._refinable = (self._refinable | (unknown.keys() & _REFINED)) - said.keys()
         if said or unknown:
             update_run_manifest(self._path, {**unknown, **said})
-        self._said_names |= said.keys()
-        heard = {name: value for name, value in learned.items() if name not in self._said_names}
+        taken = unknown.keys() | (learned.keys() - self._of_this.keys())
+        heard = {name: value for name, value in learned.items() if name in taken}
         self._of_this = {**self._of_this, **heard, **said}
         if self._annotate is not None:
             self._annotate(JOB_KEY, self._of_this)

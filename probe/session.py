@@ -23,6 +23,7 @@ from .identity import (
     local_rank_of,
     mark_owner,
     train_alone,
+    train_alone_no_more,
     trains_alone,
     unmark_owner,
     working_directory,
@@ -153,6 +154,7 @@ class Session:
         unmark_owner(os.environ)
         recorder, self._capture.recorder = self._capture.recorder, NullRecorder(self.rank)
         recorder.close()
+        train_alone_no_more()
         if self._claim is not None:
             self._claim.release()
 
@@ -219,6 +221,7 @@ class Session:
         self._hooks.silence()
         self._capture.activity.listen = False
         self._capture.recorder = NullRecorder(self.rank)
+        train_alone_no_more()
 
     def set_level(self, level: str, from_step: int | None = None) -> str:
         """Record more or less from a step border on; may be called from any thread.

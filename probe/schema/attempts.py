@@ -41,6 +41,8 @@ class Attempt:
     parts: dict[int, RankRecords] = field(default_factory=dict)
     end_ns: int = -_FAR_NS
     """When the last of its parts ended, wall clock."""
+    number: int = 1
+    """From 1, those that are left out counted too."""
 
     @property
     def start_ns(self) -> int:
@@ -71,7 +73,8 @@ def joined_attempts(parts: Mapping[int, Sequence[RankRecords]], limits: list[str
         limits: What is left out or not known, extended in place.
     """
     attempts = find_attempts({rank: _not_empty(found, limits) for rank, found in parts.items()})
-    for attempt in attempts:
+    for number, attempt in enumerate(attempts, 1):
+        attempt.number = number
         align_steps(attempt.parts, limits)
     if len(attempts) < 2:
         alone = [part for attempt in attempts for _, part in sorted(attempt.parts.items())]
@@ -81,9 +84,10 @@ def joined_attempts(parts: Mapping[int, Sequence[RankRecords]], limits: list[str
     told = {} if attempts[-1] is newest else _told(attempts[-1], every)
     facts = _facts(attempts)
     limits += _stated(attempts, facts)
-    for number, attempt in enumerate(attempts, 1):
+    for attempt in attempts:
+        named = f": attempt {attempt.number}: "
         for part in attempt.parts.values():
-            part.limits = [limit.replace(": ", f": attempt {number}: ", 1) for limit in part.limits]
+            part.limits = [limit.replace(": ", named, 1) for limit in part.limits]
     shifts = Shifts()
     for attempt in attempts:
         shifts.move(attempt.parts, steps=_last_step(attempt) + 1)
@@ -194,13 +198,13 @@ def _of_one_size(attempts: list[Attempt], limits: list[str]) -> list[Attempt]:
     recorded = [one for one in attempts if any(part.tables for part in one.parts.values())]
     size = _world_size((recorded or attempts)[-1])
     kept = []
-    for number, attempt in enumerate(attempts, 1):
+    for attempt in attempts:
         own = _world_size(attempt)
         if None in (own, size) or own == size:
             kept.append(attempt)
         else:
             limits.append(
-                f"attempt {number} of the job is left out: it had {own} ranks, and the newest "
+                f"attempt {attempt.number} of the job is left out: it had {own} ranks, and the newest "
                 f"one that recorded anything has {size}"
             )
     return kept
@@ -239,11 +243,11 @@ def _on_the_last_machine(attempts: list[Attempt], limits: list[str]) -> list[Att
     for attempt in attempts:
         boots |= {rank: _boot(part) for rank, part in attempt.parts.items()}
     kept = []
-    for number, attempt in enumerate(attempts, 1):
+    for attempt in attempts:
         moved = [rank for rank, part in attempt.parts.items() if _boot(part) != boots[rank]]
         if moved:
             limits.append(
-                f"attempt {number} of the job is left out: ranks {listed(moved)} ran on other machines "
+                f"attempt {attempt.number} of the job is left out: ranks {listed(moved)} ran on other machines "
                 "then, whose clocks cannot be compared with those of the last attempt"
             )
         else:
@@ -260,7 +264,7 @@ def _facts(attempts: Sequence[Attempt]) -> list[AttemptFacts]:
     """Return the attempts with their steps as they are numbered in the run."""
     facts = []
     shift = 0
-    for number, attempt in enumerate(attempts, 1):
+    for attempt in attempts:
         last_step = _last_step(attempt)
         first_step = _first_step(attempt)
         parts = list(attempt.parts.values())
@@ -273,7 +277,7 @@ def _facts(attempts: Sequence[Attempt]) -> list[AttemptFacts]:
         closed = [(part.manifest or {}).get("closed_unix_ns") for part in parts]
         facts.append(
             AttemptFacts(
-                attempt=number,
+                attempt=attempt.number,
                 first_step=shift + first_step,
                 last_step=shift + last_step if last_step >= 0 else None,
                 training_step=said[0] + first_step if said else None,

@@ -22,7 +22,8 @@ def test_the_second_process_gets_none_until_the_first_has_ended(tmp_path):
     with subprocess.Popen(command, **pipes) as first:
         assert first.stdout.readline() == b"True\n"
         assert claim(tmp_path, 0) is None
-        assert (other := claim(tmp_path, 1)) is not None
+        other = claim(tmp_path, 1)
+        assert other is not None
         first.kill()
     again = claim(tmp_path, 0)
     assert again is not None

@@ -146,7 +146,10 @@ with subprocess.Popen(command, **pipes) as first:
 
 def test_a_dormant_lone_trainer_waits_to_be_asked(tmp_path, capfd):
     """Fails when a job of one process that was started dormant can never be recorded."""
-    code = TRAIN + "from meshscope.probe import api; import sys; sys.exit(api._control.run_path is None)"
+    code = (
+        TRAIN
+        + "from meshscope.probe import api; import sys; sys.exit(api._control.run_path is None)"
+    )
     assert run(python(code), tmp_path, "a", environment=ALONE, dormant=True) == 0
     assert not list((tmp_path / "a").glob("rank*"))
 

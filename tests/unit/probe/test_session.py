@@ -8,6 +8,7 @@ import torch
 
 from meshscope import probe
 from meshscope.probe import clock
+from meshscope.probe.identity import identify
 from meshscope.probe.recorder import NullRecorder
 from meshscope.probe.schema.rundir import read_run
 from meshscope.probe.schema.segment import SegmentFile
@@ -149,3 +150,24 @@ def test_a_run_directory_that_vanishes(tmp_path):
     session.flush()
     probe.detach()
     assert training.losses == Training().run(6)
+
+
+def test_the_manifest_of_a_rank_says_which_of_its_host_it_is(tmp_path, monkeypatch):
+    """Fails when nobody can tell which GPU of the host a rank has had."""
+    for name, value in {"RANK": "0", "WORLD_SIZE": "4", "LOCAL_RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+    probe.attach(tmp_path)
+    probe.detach()
+    manifest = read_run(tmp_path).rank_manifests[0]
+    assert (manifest["world_size"], manifest["local_rank"]) == (4, 0)
+
+
+def test_who_was_alone_may_join_a_group_later(tmp_path, monkeypatch):
+    """Fails when a process that trained alone stays rank 0 of 1 for good."""
+    monkeypatch.delenv("RANK", raising=False)
+    session = probe.attach(tmp_path)
+    Training().run(1)
+    assert session.rank == 0
+    assert identify({}) == (0, 1)
+    probe.detach()
+    assert identify({}) is None
