@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 
+from .bounded import within
 from .clock import now_ns, thread_cpu_ns
-from .config import ProbeConfig
+from .config import MOST_OPEN_S, ProbeConfig
 from .control.rank_control import RankControl
 from .control.switch import RecordingSwitch
 from .identity import default_run_path, identify, owner_of
@@ -210,7 +211,7 @@ def _why_not(run_path: Path | None) -> str:
     identity = identify(os.environ)
     if run_path is None and identity is not None:
         run_path = default_run_path(os.environ, identity.world_size)
-    return why_disabled(os.environ, run_path)
+    return within(MOST_OPEN_S, lambda: why_disabled(os.environ, run_path))
 
 
 def _new_session(run_path: Path | None, settings: ProbeConfig) -> Session:

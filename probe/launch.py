@@ -11,19 +11,16 @@ training code has to call ``meshscope.probe.attach()``.
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import signal
 import subprocess
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
 
 from .agent_child import AgentChild
+from .bounded import within
 from .deep.kineto_fabric import DAEMON_VARIABLE, DIRECTORY_VARIABLE, LOG_VARIABLE, SILENT
 from .deep.names import kineto_directory
 from .identity import (
@@ -57,8 +54,6 @@ _DISK_WAIT_S = 30.0
 """How long a command, or its exit code, waits for the disk of the capture: as long as a rank does
 at its end."""
 _STDERR = 2
-
-T = TypeVar("T")
 
 
 def run(
@@ -114,7 +109,7 @@ def run(
         if place is not None:
             # Else a misspelt command would leave an empty run in every list of runs.
             with suppress(Exception):
-                _within(_DISK_WAIT_S, lambda: take_back(place))
+                within(_DISK_WAIT_S, lambda: take_back(place))
         return _CANNOT_START
     _report(place, is_dormant=dormant)
     return code
@@ -137,7 +132,7 @@ def _place(
         return place, words_of_joining(place)
 
     try:
-        place, joining = _within(_DISK_WAIT_S, found)
+        place, joining = within(_DISK_WAIT_S, found)
     except MeshscopeError as error:
         _say(f"the command runs unrecorded: {error}")
     except OSError as error:
@@ -152,37 +147,6 @@ def _place(
             _say(joining)
         return place
     return None
-
-
-def _within(seconds: float, act: Callable[[], T]) -> T:
-    """Return what a function returns that uses a disk, but wait for it no longer than so.
-
-    Raises:
-        TimeoutError: It was not done by then; it goes on in a thread of its own.
-        Exception: What the function has raised.
-    """
-    done: Future[T] = Future()
-
-    def apart() -> None:
-        try:
-            done.set_result(act())
-        except Exception as error:  # noqa: BLE001 - raised where it is waited for
-            done.set_exception(error)
-
-    # Signals are for the thread that passes them on.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)
-    try:
-        threading.Thread(target=apart, name="meshscope-disk", daemon=True).start()
-    except RuntimeError:
-        apart()  # The system has no thread to give.
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    try:
-        return done.result(seconds)
-    except TimeoutError:
-        if done.done():
-            raise
-        raise TimeoutError(errno.ETIMEDOUT, "the disk does not answer") from None
 
 
 def _environment(run_path: Path, inherited: Mapping[str, str]) -> dict[str, str]:
@@ -273,7 +237,7 @@ def _started(
 def _report(place: RunPlace, *, is_dormant: bool) -> None:
     """Say on stderr how many ranks recorded, and which did not end in order."""
     try:
-        for clause in _within(_DISK_WAIT_S, lambda: report(place, is_dormant=is_dormant)):
+        for clause in within(_DISK_WAIT_S, lambda: report(place, is_dormant=is_dormant)):
             _say(clause)
     except Exception as error:  # noqa: BLE001 - the exit code is that of the command
         _say(f"what was recorded cannot be read: {error}")

@@ -22,7 +22,7 @@ from typing import Any
 from weakref import WeakSet
 
 from .clock import now_ns
-from .config import MOST_CLOSE_S
+from .config import MOST_CLOSE_S, MOST_FLUSH_S
 from .file_system import slow_file_system_of
 from .heads import NOT_CARRIED, STEP_HEADS, memory_head
 from .parts import new_part
@@ -297,7 +297,7 @@ class Recorder:
     def keep_ring(self) -> None:
         """Write all that the ring holds in full, also of steps kept as sums; see ``flush``."""
         if self._open:
-            self._writer.keep_ring()
+            self._writer.keep_ring(MOST_FLUSH_S)
 
     def publish(self) -> None:
         """Have the manifest written, so that what was just annotated survives a kill."""

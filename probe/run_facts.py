@@ -61,6 +61,7 @@ class RunFacts:
         self._writes = True
         self._is_deferred = False
         self._is_due = False
+        self._is_given_up = False
         self._lock = threading.RLock()
         self._said: dict[str, Any] = {}
         self._learned: dict[str, Any] = {}
@@ -95,6 +96,10 @@ class RunFacts:
         self._learned = {**own, **self._learned}
         self._write()
         self._is_deferred = slow_file_system_of(path) is not None
+
+    def give_up(self) -> None:
+        """Write nothing any more: nothing is recorded, or the disk does not answer."""
+        self._is_given_up = True
 
     def tell(self, annotate: Callable[[str, Any], None]) -> None:
         """Have the facts of this attempt in the manifest of rank 0 too, now and as they come.
@@ -190,7 +195,7 @@ class RunFacts:
         }
 
     def _write(self) -> None:
-        if self._path is None or not self._writes:
+        if self._path is None or not self._writes or self._is_given_up:
             return
         with self._lock:
             said, self._said = self._said, {}

@@ -6,11 +6,12 @@ import atexit
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from .bounded import within
 from .claim import Claim, claim
 from .comparison import Comparison
-from .config import ProbeConfig
+from .config import MOST_OPEN_S, ProbeConfig
 from .early import EarlyRecorder
 from .full_records import FullRecords
 from .hook_set import HookSet
@@ -32,7 +33,7 @@ from .imports import ImportWatch
 from .kill_switch import DisableWatch
 from .level_control import LevelControl
 from .listeners import StepListeners
-from .recorder import NullRecorder, StorageSettings, open_recorder
+from .recorder import NullRecorder, Recorder, StorageSettings, open_recorder
 from .run_facts import RunFacts, software
 from .schema.errors import MeshscopeError
 from .schema.manifest import TRAINING_STEP_KEY
@@ -41,10 +42,21 @@ from .schema.terms import SpanKind
 _TAKEN = "another process of the run records it, and no launcher has told them apart"
 
 
-def _place(identity: Identity) -> dict[str, int | None]:
-    """Return what the rank's manifest says of where the rank is."""
-    local_rank = local_rank_of(identity.rank, os.environ)
-    return {"world_size": identity.world_size, "local_rank": local_rank}
+class _Opened(NamedTuple):
+    """The files of a rank."""
+
+    recorder: Recorder
+    claim: Claim | None = None
+
+    def close(self) -> None:
+        """Close them: they came when nobody waited for them any more."""
+        self.recorder.close()
+        if self.claim is not None:
+            self.claim.release()
+
+
+def _reason(error: Exception) -> str:
+    return error.strerror or str(error) if isinstance(error, TimeoutError) else str(error)
 
 
 class Session:
@@ -258,17 +270,14 @@ class Session:
         try:
             if self.run_path is None:
                 self.run_path = default_run_path(os.environ, identity.world_size, self._base)
-            self._facts.open(self.run_path, identity)
-            if not is_told:
-                self._claim = claim(self.run_path, identity.rank)
-            if is_told or self._claim is not None:
-                recorder = open_recorder(
-                    self.run_path, identity.rank, settings=self._storage(), place=_place(identity)
-                )
-            else:
-                recorder = NullRecorder(identity.rank, reason=_TAKEN)
+            path = self.run_path
+            opened = within(
+                MOST_OPEN_S, lambda: self._recorder(path, identity, is_told=is_told), _Opened.close
+            )
         except (MeshscopeError, OSError) as error:
-            recorder = NullRecorder(identity.rank, reason=str(error))
+            self._facts.give_up()
+            opened = _Opened(NullRecorder(identity.rank, reason=_reason(error)))
+        recorder, self._claim = opened.recorder, opened.claim
         if isinstance(recorder, NullRecorder):
             self._capture.tell_once(f"rank {self.rank} records nothing: {recorder.reason}")
         else:
@@ -278,6 +287,26 @@ class Session:
         self._early.release(recorder)
         self._capture.recorder = recorder
         self._tell_opened(self)
+
+    def _recorder(self, path: Path, identity: Identity, *, is_told: bool) -> _Opened:
+        """Open the files of the rank: what may wait for a disk.
+
+        Raises:
+            OSError: The run directory or its manifest cannot be written.
+            MeshscopeError: An existing manifest is damaged or of another version.
+        """
+        self._facts.open(path, identity)
+        lock = None if is_told else claim(path, identity.rank)
+        if lock is None and not is_told:
+            return _Opened(NullRecorder(identity.rank, reason=_TAKEN))
+        local_rank = local_rank_of(identity.rank, os.environ)
+        recorder = open_recorder(
+            path,
+            identity.rank,
+            settings=self._storage(),
+            place={"world_size": identity.world_size, "local_rank": local_rank},
+        )
+        return _Opened(recorder, lock)
 
     def _at_border(self) -> None:
         """Change what is recorded from the step on that now begins, where that is due."""

@@ -8,6 +8,8 @@ import torch
 
 from meshscope import probe
 from meshscope.probe import clock
+from meshscope.probe import recorder as recorder_module
+from meshscope.probe import session as session_module
 from meshscope.probe.identity import identify
 from meshscope.probe.recorder import NullRecorder
 from meshscope.probe.schema.rundir import read_run
@@ -171,3 +173,49 @@ def test_who_was_alone_may_join_a_group_later(tmp_path, monkeypatch):
     assert identify({}) == (0, 1)
     probe.detach()
     assert identify({}) is None
+
+
+def test_a_disk_that_hangs_at_the_start(tmp_path, monkeypatch, capfd):
+    """Fails when training waits for ever to begin, or files that come too late stay open."""
+    released, opened = threading.Event(), []
+    open_files = session_module.open_recorder
+
+    def slow(*arguments, **keywords):
+        assert released.wait(60)
+        opened.append(open_files(*arguments, **keywords))
+        return opened[0]
+
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    monkeypatch.setattr(session_module, "open_recorder", slow)
+    monkeypatch.setattr(session_module, "MOST_OPEN_S", 0.1)
+    session = probe.attach(tmp_path / "run")
+    assert Training().run(3) == Training().run(3)
+    assert session.directory is None
+    assert "records nothing: the disk does not answer" in capfd.readouterr().err
+    released.set()
+    for thread in threading.enumerate():
+        if thread.name == "meshscope-disk":
+            thread.join(60)
+    assert read_run(tmp_path / "run").rank_manifests[0]["closed_unix_ns"]
+
+
+def test_a_flush_that_takes_too_long_is_counted_and_made(tmp_path, monkeypatch):
+    """Fails when the training waits for its disk although it said how long it would."""
+    released = threading.Event()
+    append = SegmentFile.append
+
+    def slow_append(segment, payload):
+        assert released.wait(60)
+        append(segment, payload)
+
+    monkeypatch.setattr(SegmentFile, "append", slow_append)
+    monkeypatch.setattr(recorder_module, "MOST_FLUSH_S", 0.05)
+    session = probe.attach(tmp_path / "run")
+    Training().run(5)
+    session.flush()
+    released.set()
+    probe.detach()
+    capture = read_run(tmp_path / "run")
+    assert capture.rank_manifests[0]["counters"]["flush_timeouts"] == 1
+    assert capture.tables["step"].num_rows == 5
