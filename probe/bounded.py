@@ -58,14 +58,17 @@ def within(seconds: float, act: Callable[[], T], late: Callable[[T], object] | N
     work = _Work(act, late)
     # Signals are for the thread that waits.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    thread = threading.Thread(target=work.run, name="meshscope-disk", daemon=True)
     try:
-        threading.Thread(target=work.run, name="meshscope-disk", daemon=True).start()
+        thread.start()
     except RuntimeError:
         work.run()  # The system has no thread to give.
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     if not work.ended.wait(seconds) and work.give_up():
         raise TimeoutError(errno.ETIMEDOUT, "the disk does not answer")
+    if thread.is_alive():
+        thread.join(seconds)  # It has only to end.
     if work.error is not None:
         raise work.error
     return work.found[0]
