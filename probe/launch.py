@@ -21,6 +21,7 @@ from pathlib import Path
 
 from .agent_child import AgentChild
 from .bounded import within
+from .deaf import deaf_option
 from .deep.kineto_fabric import DAEMON_VARIABLE, DIRECTORY_VARIABLE, LOG_VARIABLE, SILENT
 from .deep.names import kineto_directory
 from .identity import (
@@ -99,6 +100,11 @@ def run(
         variables = _environment(place.path, inherited) | _told_command(command)
         if dormant:
             variables[DORMANT_VARIABLE] = "1"
+        if option := deaf_option(command, inherited.get("PATH")):
+            _say(
+                f"{option} keeps this Python from what would record it: "
+                "its training code has to call meshscope.probe.attach()"
+            )
         agent = None
         if agent_options is not None:
             variables |= _kineto_variables(place.path, inherited)

@@ -281,10 +281,11 @@ def test_torchrun_that_has_the_rank_of_its_node(tmp_path):
 
 
 @pytest.mark.parametrize("option", ["-I", "-S", "-E"])
-def test_a_python_that_ignores_its_environment_is_left_alone(tmp_path, option):
-    """Fails when such a Python does not start, or is half attached."""
+def test_a_python_that_ignores_its_environment_is_left_alone(tmp_path, capfd, option):
+    """Fails when such a Python does not start, is half attached, or records nothing in silence."""
     code = "import sys; sys.exit('meshscope.probe' in sys.modules)"
     assert run([sys.executable, option, "-c", code], tmp_path, "a", environment=RANK) == 0
+    assert f"{option} keeps this Python from what would record it" in capfd.readouterr().err
 
 
 def test_a_dormant_rank_records_nothing_until_asked(tmp_path, capfd):
