@@ -129,6 +129,7 @@ def read_ingested(path: Path) -> Trace:
             origin=section["origin"],
             per_step_clock=section["per_step_clock"],
             clocks={int(rank): str(clock) for rank, clock in section["clocks"].items()},
+            local_ranks={int(rank): int(n) for rank, n in section.get("local_ranks", {}).items()},
         )
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise RunDirectoryError(
@@ -188,6 +189,7 @@ def _manifest(trace: Trace, key: str, source_bytes: int) -> dict[str, Any]:
             "source_bytes": source_bytes,
             "per_step_clock": trace.per_step_clock,
             "clocks": {str(rank): clock for rank, clock in trace.clocks.items()},
+            "local_ranks": {str(rank): place for rank, place in trace.local_ranks.items()},
             "ranks": list(trace.ranks),
             "limits": list(trace.limits),
         },

@@ -53,6 +53,7 @@ def read_kept(path: Path) -> Trace | None:
             tables=read_folder(folder),
             limits=tuple(facts["limits"]),
             clocks={int(rank): clock for rank, clock in facts["clocks"].items()},
+            local_ranks={int(rank): place for rank, place in facts["local_ranks"].items()},
             kernel_steps=_kernel_steps(facts["kernel_steps"]),
         )
     except (OSError, RunDirectoryError, ConfigError, KeyError, TypeError, ValueError):
@@ -121,6 +122,7 @@ def _facts(trace: Trace, key: str) -> dict[str, object]:
         "ranks": list(trace.ranks),
         "limits": list(trace.limits),
         "clocks": {str(rank): clock for rank, clock in trace.clocks.items()},
+        "local_ranks": {str(rank): place for rank, place in trace.local_ranks.items()},
         "kernel_steps": trace.kernel_steps
         and {str(rank): list(steps) for rank, steps in trace.kernel_steps.items()},
     }

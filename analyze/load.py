@@ -129,7 +129,14 @@ def _from_capture(path: Path, capture: RunCapture) -> Trace:
         tables=capture.tables | hosts | {"progress": progress},
         limits=(*capture.limits, *limits),
         clocks=clocks,
+        local_ranks=_local_ranks(capture.rank_manifests),
     )
+
+
+def _local_ranks(manifests: Mapping[int, Mapping[str, Any]]) -> dict[int, int]:
+    """Return the place of each rank among those of its host, where it is known."""
+    stated = {rank: manifest.get("local_rank") for rank, manifest in sorted(manifests.items())}
+    return {rank: place for rank, place in stated.items() if type(place) is int and place >= 0}
 
 
 def _clocks(manifests: Mapping[int, Mapping[str, Any]]) -> dict[int, str]:

@@ -71,8 +71,9 @@ class StepWindows:
 def step_windows(trace: Trace) -> StepWindows:
     """Return the windows of the steps that every captured rank finished.
 
-    The first step of a capture of ours is left out when there are at least
-    three, because it holds one-time work (allocator, communicators, caches).
+    The first step of a capture of ours, and of each later attempt of the job, is left out
+    when there are at least three, because it holds one-time work (allocator, communicators,
+    caches).
     """
     frame = trace.frame("step")
     limits: list[str] = []
@@ -98,14 +99,31 @@ def step_windows(trace: Trace) -> StepWindows:
         frame, common, disordered = in_order(frame, common)
         limits += disordered
     if trace.origin == "meshscope" and len(common) >= 3:
-        limits.append(f"step {common[0]} is discarded: it holds one-time work")
-        common = common[1:]
+        common = _without_first_steps(trace, common, limits)
     choice = most_detailed(frame, common)
     limits += choice.limits
     sampled = len(choice.steps) < len(common)
     frame = frame[frame["step"].isin(choice.steps)].reset_index(drop=True)
     windows = _windows(trace, frame, choice.steps, limits)
     return replace(windows, detail=choice.detail, sampled=sampled)
+
+
+def _without_first_steps(
+    trace: Trace, common: npt.NDArray[np.int64], limits: list[str]
+) -> npt.NDArray[np.int64]:
+    """Return the steps without the first one that each attempt of the job finished."""
+    begins = np.asarray(trace.frame("attempt")["first_step"], dtype=np.int64)
+    places = np.unique(np.searchsorted(common, begins[begins > common[0]]))
+    first = common[[0, *places[places < len(common)]]]
+    if len(first) == len(common):
+        first = common[:1]
+    one = len(first) == 1
+    limits.append(
+        f"{'step' if one else 'steps'} {listed(first.tolist())} "
+        + ("is discarded: it holds" if one else "are discarded: they hold")
+        + " one-time work"
+    )
+    return common[~np.isin(common, first)]
 
 
 def _windows(

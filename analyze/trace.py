@@ -53,6 +53,8 @@ class Trace:
     """True where each step has its own time origin, so that steps cannot be chained."""
     clocks: Mapping[int, str] = field(default_factory=dict)
     """Which clock each rank read, where that is known; see ``clock_of``."""
+    local_ranks: Mapping[int, int] = field(default_factory=dict)
+    """Place of each rank among those of its host, where its launcher told it."""
     kernel_steps: Mapping[int, tuple[int, ...]] | None = None
     """Steps of each rank of which the kernels are known, where only a part of the capture was traced
     in depth; None where what it has of kernels is of the whole capture."""

@@ -16,7 +16,8 @@ def located(finding: Finding, trace: Trace) -> Finding:
     """Return a finding with the hosts and devices of its ranks, as far as the capture knows them.
 
     A finding about one rank gets the host as part of its place, and each gets a sentence such
-    as ``rank 5 runs on host0000, device GPU-6f1a…``. One that names its host stays as it is.
+    as ``rank 5 runs on host0000, local rank 1, device GPU-6f1a…``. One that names its host
+    stays as it is.
     """
     where = finding.where
     ranks = _ranks(where)
@@ -43,6 +44,7 @@ def _sentence(ranks: Sequence[int], trace: Trace) -> str:
     devices = dict(zip(joined["rank"].tolist(), joined["uuid"].astype(str), strict=True))
     places = (
         f"rank {rank} runs on {trace.clocks[rank]}"
+        + (f", local rank {trace.local_ranks[rank]}" if rank in trace.local_ranks else "")
         + (f", device {devices[rank]}" if rank in devices else "")
         for rank in ranks
     )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 
+from .bounded import within
 from .clock import now_ns, thread_cpu_ns
-from .config import ProbeConfig
+from .config import MOST_OPEN_S, ProbeConfig
 from .control.rank_control import RankControl
 from .control.switch import RecordingSwitch
 from .identity import default_run_path, identify, owner_of
@@ -89,6 +90,16 @@ def stand_by() -> None:
         _control.open(run_path, identity.rank, VERB_MAKERS, os.environ)
     except MeshscopeError as error:
         sys.stderr.write(f"meshscope: no control socket: {error}\n")
+
+
+def after_the_first_step(act: Callable[[], None]) -> None:
+    """Call a function once, at the end of the first step that is recorded from now on."""
+
+    def ended(_step: int) -> None:
+        remove()
+        act()
+
+    remove = _listeners.add(ended)
 
 
 def record_when_possible() -> str:
@@ -209,7 +220,7 @@ def _why_not(run_path: Path | None) -> str:
     identity = identify(os.environ)
     if run_path is None and identity is not None:
         run_path = default_run_path(os.environ, identity.world_size)
-    return why_disabled(os.environ, run_path)
+    return within(MOST_OPEN_S, lambda: why_disabled(os.environ, run_path))
 
 
 def _new_session(run_path: Path | None, settings: ProbeConfig) -> Session:

@@ -20,6 +20,8 @@ ATTACHED_VARIABLE = "MESHSCOPE_ATTACHED_PID"
 """Set for good by the process to which ``meshscope run`` has attached itself; by it those that
 it starts are left alone also when it is detached. Their own ``attach()`` is obeyed then."""
 DORMANT_VARIABLE = "MESHSCOPE_DORMANT"
+COMMAND_VARIABLE = "MESHSCOPE_COMMAND"
+"""What ``meshscope run`` was given to start, as a list in JSON."""
 DEFAULT_ROOT = Path("meshscope_runs")
 """Where runs go that nobody gave a place."""
 
@@ -31,11 +33,75 @@ class Identity(NamedTuple):
     world_size: int
 
 
+_OF_A_SCHEDULER = (
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+)
+"""Place and number of what was started together. The tasks of the step, not of the allocation:
+a batch script that starts one process has many of the latter."""
+_LOCAL_RANKS = (
+    ("LOCAL_RANK", "RANK"),
+    ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_RANK"),
+    ("MPI_LOCALRANKID", "PMI_RANK"),
+    ("PALS_LOCAL_RANKID", "PALS_RANKID"),
+    ("SLURM_LOCALID", "SLURM_PROCID"),
+)
+"""A place among the processes of the host, and the one in the job that was told with it."""
+
+_alone: Identity | None = None
+
+
+def train_alone(environment: Mapping[str, str]) -> Identity:
+    """Return who a process is that trains though nobody told it; ``identify`` says so from now on.
+
+    Rank 0 of 1, unless its scheduler has started several of them.
+    """
+    global _alone
+    if (known := identify(environment)) is not None:
+        return known
+    _alone = Identity(0, 1)
+    for rank, size in _OF_A_SCHEDULER:
+        found = _number(environment.get(rank)), _number(environment.get(size))
+        if found[0] is not None and found[1] is not None and found[0] < found[1]:
+            _alone = Identity(found[0], found[1])
+            break
+    return _alone
+
+
+def trains_alone() -> bool:
+    """Tell whether ``train_alone`` had to find out who this process is."""
+    return _alone is not None
+
+
+def train_alone_no_more() -> None:
+    """Let ``identify`` find out anew who this process is: it may join a group yet."""
+    global _alone
+    _alone = None
+
+
+def local_rank_of(rank: int, environment: Mapping[str, str]) -> int | None:
+    """Return the place of a rank among those of its host, None if nobody has said it.
+
+    Processes that a rank of a scheduler has started inherit its variables: they hold for the
+    rank that they name.
+    """
+    for name, whose in _LOCAL_RANKS:
+        local, of_rank = _number(environment.get(name)), environment.get(whose)
+        if local is not None and of_rank in (None, str(rank)):
+            return local
+    return None
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isascii() and text.isdecimal() else None
+
+
 def identify(environment: Mapping[str, str]) -> Identity | None:
     """Return rank and world size, or None when they cannot be known yet.
 
-    An initialised ``torch.distributed`` decides; before that the launcher's
-    variables do. Without either the process may still become a rank.
+    An initialised ``torch.distributed`` decides; before that the launcher's variables
+    do, or that it trains alone. Without any the process may still become a rank.
     """
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
@@ -43,7 +109,7 @@ def identify(environment: Mapping[str, str]) -> Identity | None:
     try:
         return Identity(int(environment["RANK"]), int(environment["WORLD_SIZE"]))
     except (KeyError, ValueError):
-        return None
+        return _alone
 
 
 def launch_name(environment: Mapping[str, str]) -> str:

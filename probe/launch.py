@@ -11,22 +11,22 @@ training code has to call ``meshscope.probe.attach()``.
 
 from __future__ import annotations
 
-import errno
+import json
 import os
 import signal
 import subprocess
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
 
 from .agent_child import AgentChild
+from .bounded import within
+from .deaf import deaf_option
 from .deep.kineto_fabric import DAEMON_VARIABLE, DIRECTORY_VARIABLE, LOG_VARIABLE, SILENT
 from .deep.names import kineto_directory
 from .identity import (
     ATTACHED_VARIABLE,
+    COMMAND_VARIABLE,
     DEFAULT_ROOT,
     DISABLE_VARIABLE,
     DORMANT_VARIABLE,
@@ -49,12 +49,12 @@ _SENT_BY_A_PROCESS = 0
 _CANNOT_START = 127
 _LONGEST_SHOWN = 200
 """Of the name of a program, in a message."""
+_LONGEST_TOLD = 100_000
+"""Linux takes no longer variable than 128 KiB."""
 _DISK_WAIT_S = 30.0
 """How long a command, or its exit code, waits for the disk of the capture: as long as a rank does
 at its end."""
 _STDERR = 2
-
-T = TypeVar("T")
 
 
 def run(
@@ -97,9 +97,14 @@ def run(
     try:
         if place is None:
             return _run(command, inherited)
-        variables = _environment(place.path, inherited)
+        variables = _environment(place.path, inherited) | _told_command(command)
         if dormant:
             variables[DORMANT_VARIABLE] = "1"
+        if option := deaf_option(command, inherited.get("PATH")):
+            _say(
+                f"{option} keeps this Python from what would record it: "
+                "its training code has to call meshscope.probe.attach()"
+            )
         agent = None
         if agent_options is not None:
             variables |= _kineto_variables(place.path, inherited)
@@ -110,7 +115,7 @@ def run(
         if place is not None:
             # Else a misspelt command would leave an empty run in every list of runs.
             with suppress(Exception):
-                _within(_DISK_WAIT_S, lambda: take_back(place))
+                within(_DISK_WAIT_S, lambda: take_back(place))
         return _CANNOT_START
     _report(place, is_dormant=dormant)
     return code
@@ -133,7 +138,7 @@ def _place(
         return place, words_of_joining(place)
 
     try:
-        place, joining = _within(_DISK_WAIT_S, found)
+        place, joining = within(_DISK_WAIT_S, found)
     except MeshscopeError as error:
         _say(f"the command runs unrecorded: {error}")
     except OSError as error:
@@ -150,46 +155,21 @@ def _place(
     return None
 
 
-def _within(seconds: float, act: Callable[[], T]) -> T:
-    """Return what a function returns that uses a disk, but wait for it no longer than so.
-
-    Raises:
-        TimeoutError: It was not done by then; it goes on in a thread of its own.
-        Exception: What the function has raised.
-    """
-    done: Future[T] = Future()
-
-    def apart() -> None:
-        try:
-            done.set_result(act())
-        except Exception as error:  # noqa: BLE001 - raised where it is waited for
-            done.set_exception(error)
-
-    # Signals are for the thread that passes them on.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)
-    try:
-        threading.Thread(target=apart, name="meshscope-disk", daemon=True).start()
-    except RuntimeError:
-        apart()  # The system has no thread to give.
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    try:
-        return done.result(seconds)
-    except TimeoutError:
-        if done.done():
-            raise
-        raise TimeoutError(errno.ETIMEDOUT, "the disk does not answer") from None
-
-
 def _environment(run_path: Path, inherited: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of the command: where to record, and our folder on the path."""
     variables = dict(inherited)
     variables[RUN_DIR_VARIABLE] = str(run_path)
-    for name in (OWNER_VARIABLE, ATTACHED_VARIABLE, DORMANT_VARIABLE):
+    for name in (OWNER_VARIABLE, ATTACHED_VARIABLE, DORMANT_VARIABLE, COMMAND_VARIABLE):
         variables.pop(name, None)
     path = [str(BOOTSTRAP), *filter(None, [variables.get("PYTHONPATH")])]
     variables["PYTHONPATH"] = os.pathsep.join(path)
     return variables
+
+
+def _told_command(command: Sequence[str]) -> dict[str, str]:
+    """Return what tells the ranks how the job was started; nothing where it would be too long."""
+    text = json.dumps(list(command))
+    return {COMMAND_VARIABLE: text} if len(text) < _LONGEST_TOLD else {}
 
 
 def _kineto_variables(run_path: Path, inherited: Mapping[str, str]) -> dict[str, str]:
@@ -263,7 +243,7 @@ def _started(
 def _report(place: RunPlace, *, is_dormant: bool) -> None:
     """Say on stderr how many ranks recorded, and which did not end in order."""
     try:
-        for clause in _within(_DISK_WAIT_S, lambda: report(place, is_dormant=is_dormant)):
+        for clause in within(_DISK_WAIT_S, lambda: report(place, is_dormant=is_dormant)):
             _say(clause)
     except Exception as error:  # noqa: BLE001 - the exit code is that of the command
         _say(f"what was recorded cannot be read: {error}")

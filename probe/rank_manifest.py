@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,7 @@ class RankManifest:
         device_uuid: str | None = None,
         *,
         slow_file_system: str | None = None,
+        place: Mapping[str, int | None] | None = None,
     ) -> None:
         """Start the manifest and write it.
 
@@ -51,6 +52,7 @@ class RankManifest:
             device_uuid: Its device, None if unknown.
             slow_file_system: Its type where it may make a writer wait. New names are then not
                 written by whoever brings them, but when ``write_due`` is called.
+            place: What else is known of where it is: ``world_size``, ``local_rank``.
 
         Raises:
             OSError: It cannot be written.
@@ -74,6 +76,9 @@ class RankManifest:
         self._identity: dict[str, Any] = {
             "format_version": FORMAT_VERSION,
             "rank": rank,
+            "world_size": None,
+            "local_rank": None,
+            **(place or {}),
             "pid": os.getpid(),
             "host": os.uname().nodename,
             # Equal on all containers of a machine: they share the monotonic clock.

@@ -1,8 +1,9 @@
 """Attach the probe in a rank that was started under ``meshscope run``.
 
 A rank is told who it is by the variables of its launcher, or by an argument of
-``init_process_group``: then it is attached once it has joined its group. With ``--dormant``
-the rank opens its control socket only, and records when asked.
+``init_process_group``: then it is attached once it has joined its group. One that is told by
+nobody is a job of its own once it trains. With ``--dormant`` the rank opens its control socket
+only, and records when asked.
 
 A rank is recorded by one process: the first one that has the rank's variables
 and imports torch. It leaves its mark in the environment, by which ``bootstrap``
@@ -16,8 +17,15 @@ import os
 import sys
 
 from .group_watch import GroupWatch
-from .identity import ATTACHED_VARIABLE, DORMANT_VARIABLE, is_launcher, process_mark
+from .identity import (
+    ATTACHED_VARIABLE,
+    DORMANT_VARIABLE,
+    is_launcher,
+    process_mark,
+    train_alone,
+)
 from .imports import ImportWatch
+from .optimizer_watch import OptimizerWatch
 
 
 class _Stderr:
@@ -42,13 +50,31 @@ def when_torch_is_imported() -> None:
     watch.when_imported("torch", attach, _Stderr())
 
 
-def when_a_group_is_joined() -> None:
-    """Attach as soon as this process, or a child that it forks, has joined a process group."""
+def when_it_trains() -> None:
+    """Attach once this process, or a child that it forks, has joined a group or trains without."""
     if is_launcher(sys.orig_argv):
         return
-    watch = ImportWatch()
-    watch.start()
-    GroupWatch(_attach, _Stderr()).start(watch)
+    imports = ImportWatch()
+
+    def attach_member() -> None:
+        optimizers.stop()
+        imports.stop()
+        _attach()
+
+    def attach_alone() -> None:
+        from . import api
+
+        groups.stop()
+        imports.stop()
+        train_alone(os.environ)
+        _attach()
+        api.after_the_first_step(optimizers.let_go)
+
+    groups = GroupWatch(attach_member, _Stderr())
+    optimizers = OptimizerWatch(attach_alone, _Stderr())
+    imports.start()
+    groups.start(imports)
+    optimizers.start(imports)
 
 
 def _attach() -> None:

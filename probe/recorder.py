@@ -16,13 +16,13 @@ from __future__ import annotations
 import atexit
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
 from .clock import now_ns
-from .config import MOST_CLOSE_S
+from .config import MOST_CLOSE_S, MOST_FLUSH_S
 from .file_system import slow_file_system_of
 from .heads import NOT_CARRIED, STEP_HEADS, memory_head
 from .parts import new_part
@@ -103,6 +103,7 @@ class Recorder:
         *,
         device_uuid: str | None = None,
         settings: StorageSettings | None = None,
+        place: Mapping[str, int | None] | None = None,
     ) -> None:
         """Create the directory of a new part, its ring and manifest; start the writer.
 
@@ -121,7 +122,9 @@ class Recorder:
         )
         self._slots = self._ring.slots
         self._places = self._ring.places
-        self._manifest = RankManifest(directory, rank, device_uuid, slow_file_system=slow)
+        self._manifest = RankManifest(
+            directory, rank, device_uuid, slow_file_system=slow, place=place
+        )
         self._writer = SegmentWriter(directory, self._ring, self._manifest, settings)
         if deleted:
             self._manifest.count("parts_dropped", deleted)
@@ -294,7 +297,7 @@ class Recorder:
     def keep_ring(self) -> None:
         """Write all that the ring holds in full, also of steps kept as sums; see ``flush``."""
         if self._open:
-            self._writer.keep_ring()
+            self._writer.keep_ring(MOST_FLUSH_S)
 
     def publish(self) -> None:
         """Have the manifest written, so that what was just annotated survives a kill."""
@@ -367,10 +370,11 @@ def open_recorder(
     *,
     device_uuid: str | None = None,
     settings: StorageSettings | None = None,
+    place: Mapping[str, int | None] | None = None,
 ) -> Recorder:
     """Return a recorder for a rank, or a NullRecorder with the reason why there is none."""
     try:
-        return Recorder(run_path, rank, device_uuid=device_uuid, settings=settings)
+        return Recorder(run_path, rank, device_uuid=device_uuid, settings=settings, place=place)
     except OSError as error:
         return NullRecorder(rank, reason=f"{error.filename or run_path}: {error.strerror}")
     except RuntimeError as error:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
 import platform
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,12 @@ from meshscope import __version__
 
 from .clock import unix_ns
 from .file_system import slow_file_system_of
-from .identity import Identity
-from .schema.errors import ConfigError
+from .identity import COMMAND_VARIABLE, Identity
+from .rank_manifest import boot_id
+from .schema.errors import ConfigError, RunDirectoryError
 from .schema.layout import ParallelLayout
-from .schema.manifest import MANIFEST_NAME, create_directory, read_json
-from .schema.rundir import update_run_manifest, write_run_manifest
+from .schema.manifest import JOB_KEY, MANIFEST_NAME, create_directory, newest_part, read_json
+from .schema.rundir import clear_run_manifest, update_run_manifest, write_run_manifest
 from .schema.terms import ScheduleKind
 
 _FACTS = frozenset(
@@ -36,6 +39,16 @@ _REFINED = frozenset({"layout"})
 """Facts that are learned piece by piece, the last piece being the best."""
 
 
+def command_of_job(environment: Mapping[str, str]) -> list[str]:
+    """Return what started the job, as its launcher told us, else the arguments of this process."""
+    try:
+        command = json.loads(environment[COMMAND_VARIABLE])
+    except (KeyError, ValueError, RecursionError):
+        return list(sys.argv)
+    is_one = isinstance(command, list) and all(isinstance(word, str) for word in command)
+    return command if is_one else list(sys.argv)
+
+
 class RunFacts:
     """What is known of the job; kept until there is a run directory to write to.
 
@@ -48,12 +61,15 @@ class RunFacts:
         self._writes = True
         self._is_deferred = False
         self._is_due = False
+        self._is_given_up = False
         self._lock = threading.RLock()
         self._said: dict[str, Any] = {}
         self._learned: dict[str, Any] = {}
         self._refinable: set[str] = set()
         self._mesh: dict[str, Any] = {}
         self._chunks = 1
+        self._of_this: dict[str, Any] = {}
+        self._annotate: Callable[[str, Any], None] | None = None
 
     @property
     def waiting(self) -> bool:
@@ -72,11 +88,45 @@ class RunFacts:
         self._writes = identity.rank == 0
         if not self._writes:
             return
+        own = {"command": command_of_job(os.environ), "world_size": identity.world_size}
         if not (path / MANIFEST_NAME).exists():
-            write_run_manifest(path, {"created_unix_ns": unix_ns(), "command": sys.argv})
-        self._learned["world_size"] = identity.world_size
+            write_run_manifest(path, {"created_unix_ns": unix_ns(), "command": own["command"]})
+        else:
+            self._follow_others(path)
+        self._learned = {**own, **self._learned}
         self._write()
         self._is_deferred = slow_file_system_of(path) is not None
+
+    def give_up(self) -> None:
+        """Write nothing any more: nothing is recorded, or the disk does not answer."""
+        self._is_given_up = True
+
+    def tell(self, annotate: Callable[[str, Any], None]) -> None:
+        """Have the facts of this attempt in the manifest of rank 0 too, now and as they come.
+
+        Those of the run are of its newest attempt.
+        """
+        if self._writes:
+            self._annotate = annotate
+            annotate(JOB_KEY, self._of_this)
+
+    def _follow_others(self, path: Path) -> None:
+        """Clear what an earlier attempt has written; go on where this process has written it."""
+        before = newest_part(path, 0)
+        if before is None:
+            return
+        try:
+            manifest = read_json(before / MANIFEST_NAME)
+        except RunDirectoryError:
+            return
+        annotations = manifest.get("annotations")
+        facts = annotations.get(JOB_KEY) if isinstance(annotations, dict) else None
+        if not isinstance(facts, dict):
+            facts = {"world_size": None}
+        if manifest.get("pid") == os.getpid() and manifest.get("boot_id") == boot_id():
+            self._of_this = dict(facts)
+        else:
+            clear_run_manifest(path, {*facts, "command"})
 
     def add(self, facts: Mapping[str, Any]) -> None:
         """State facts; they replace what was stated or learned before.
@@ -145,7 +195,7 @@ class RunFacts:
         }
 
     def _write(self) -> None:
-        if self._path is None or not self._writes:
+        if self._path is None or not self._writes or self._is_given_up:
             return
         with self._lock:
             said, self._said = self._said, {}
@@ -164,11 +214,16 @@ class RunFacts:
         unknown = {
             name: value
             for name, value in learned.items()
-            if present.get(name) in (None, {}) or name in self._refinable
+            if present.get(name) in (None, {}, []) or name in self._refinable
         }
         self._refinable = (self._refinable | (unknown.keys() & _REFINED)) - said.keys()
         if said or unknown:
             update_run_manifest(self._path, {**unknown, **said})
+        taken = unknown.keys() | (learned.keys() - self._of_this.keys())
+        heard = {name: value for name, value in learned.items() if name in taken}
+        self._of_this = {**self._of_this, **heard, **said}
+        if self._annotate is not None:
+            self._annotate(JOB_KEY, self._of_this)
 
 
 def _checked(facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -31,8 +31,9 @@ def report(place: RunPlace, *, is_dormant: bool) -> list[str]:
     said = [f"{len(here)} rank{plural}{others} recorded in {place.path}"]
     if not here and not is_dormant:
         said.append(
-            "no process was a rank: none that imported torch had RANK set, and none joined a process "
-            "group. Training in one process is recorded with RANK=0 WORLD_SIZE=1"
+            "no process was a rank: none that imported torch had RANK set, none joined a process "
+            "group, and none took a step of a torch optimizer. What trains without one calls "
+            "meshscope.probe.attach() and meshscope.probe.step()"
         )
     if unfinished := [rank for rank, manifest in here.items() if _was_killed(manifest)]:
         said.append(

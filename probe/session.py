@@ -6,10 +6,12 @@ import atexit
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from .bounded import within
+from .claim import Claim, claim
 from .comparison import Comparison
-from .config import ProbeConfig
+from .config import MOST_OPEN_S, ProbeConfig
 from .early import EarlyRecorder
 from .full_records import FullRecords
 from .hook_set import HookSet
@@ -19,7 +21,11 @@ from .identity import (
     default_run_path,
     identify,
     launch_name,
+    local_rank_of,
     mark_owner,
+    train_alone,
+    train_alone_no_more,
+    trains_alone,
     unmark_owner,
     working_directory,
 )
@@ -27,11 +33,30 @@ from .imports import ImportWatch
 from .kill_switch import DisableWatch
 from .level_control import LevelControl
 from .listeners import StepListeners
-from .recorder import NullRecorder, StorageSettings, open_recorder
+from .recorder import NullRecorder, Recorder, StorageSettings, open_recorder
 from .run_facts import RunFacts, software
 from .schema.errors import MeshscopeError
 from .schema.manifest import TRAINING_STEP_KEY
 from .schema.terms import SpanKind
+
+_TAKEN = "another process of the run records it, and no launcher has told them apart"
+
+
+class _Opened(NamedTuple):
+    """The files of a rank."""
+
+    recorder: Recorder
+    claim: Claim | None = None
+
+    def close(self) -> None:
+        """Close them: they came when nobody waited for them any more."""
+        self.recorder.close()
+        if self.claim is not None:
+            self.claim.release()
+
+
+def _reason(error: Exception) -> str:
+    return error.strerror or str(error) if isinstance(error, TimeoutError) else str(error)
 
 
 class Session:
@@ -83,6 +108,7 @@ class Session:
         self._levels = LevelControl(self._capture)
         self._hooks = HookSet(self._capture, self._watch, self._facts, self._at_border)
         self._comparison: Comparison | None = None
+        self._claim: Claim | None = None
         self._opened = False
         self._closed = False
         self._unhooked = False
@@ -140,6 +166,9 @@ class Session:
         unmark_owner(os.environ)
         recorder, self._capture.recorder = self._capture.recorder, NullRecorder(self.rank)
         recorder.close()
+        train_alone_no_more()
+        if self._claim is not None:
+            self._claim.release()
 
     def step(self, tokens: int | None = None) -> None:
         """End the current optimizer step here; overrides the automatic boundary for good.
@@ -204,6 +233,7 @@ class Session:
         self._hooks.silence()
         self._capture.activity.listen = False
         self._capture.recorder = NullRecorder(self.rank)
+        train_alone_no_more()
 
     def set_level(self, level: str, from_step: int | None = None) -> str:
         """Record more or less from a step border on; may be called from any thread.
@@ -234,23 +264,49 @@ class Session:
         if self._opened:
             return
         self._opened = True
-        identity = identify(os.environ) or Identity(0, 1)
+        is_told = identify(os.environ) is not None and not trains_alone()
+        identity = train_alone(os.environ)
         self.rank = identity.rank
         try:
             if self.run_path is None:
                 self.run_path = default_run_path(os.environ, identity.world_size, self._base)
-            self._facts.open(self.run_path, identity)
-            recorder = open_recorder(self.run_path, identity.rank, settings=self._storage())
+            path = self.run_path
+            opened = within(
+                MOST_OPEN_S, lambda: self._recorder(path, identity, is_told=is_told), _Opened.close
+            )
         except (MeshscopeError, OSError) as error:
-            recorder = NullRecorder(identity.rank, reason=str(error))
+            self._facts.give_up()
+            opened = _Opened(NullRecorder(identity.rank, reason=_reason(error)))
+        recorder, self._claim = opened.recorder, opened.claim
         if isinstance(recorder, NullRecorder):
             self._capture.tell_once(f"rank {self.rank} records nothing: {recorder.reason}")
         else:
             mark_owner(os.environ)
         recorder.annotate("launch", launch_name(os.environ))
+        self._facts.tell(recorder.annotate)
         self._early.release(recorder)
         self._capture.recorder = recorder
         self._tell_opened(self)
+
+    def _recorder(self, path: Path, identity: Identity, *, is_told: bool) -> _Opened:
+        """Open the files of the rank: what may wait for a disk.
+
+        Raises:
+            OSError: The run directory or its manifest cannot be written.
+            MeshscopeError: An existing manifest is damaged or of another version.
+        """
+        self._facts.open(path, identity)
+        lock = None if is_told else claim(path, identity.rank)
+        if lock is None and not is_told:
+            return _Opened(NullRecorder(identity.rank, reason=_TAKEN))
+        local_rank = local_rank_of(identity.rank, os.environ)
+        recorder = open_recorder(
+            path,
+            identity.rank,
+            settings=self._storage(),
+            place={"world_size": identity.world_size, "local_rank": local_rank},
+        )
+        return _Opened(recorder, lock)
 
     def _at_border(self) -> None:
         """Change what is recorded from the step on that now begins, where that is due."""

@@ -9,6 +9,7 @@ is raised into training: failures are counted in the rank manifest.
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 _NS_PER_S = 1_000_000_000
 _LOCK_TIMEOUT_S = 5.0
+_LOOK_S = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +116,8 @@ class SegmentWriter(threading.Thread):
             manifest.annotate(FULL_RECORDS, asdict(settings.full_records))
         self._batch_records = min(settings.batch_records, settings.slot_count // 4)
         self._ended = threading.Event()
+        self._called = threading.Event()
+        self._asked: deque[threading.Event] = deque()
         self._is_over = False
         self._drain_lock = threading.Lock()
         self._series = SegmentSeries(
@@ -129,10 +133,17 @@ class SegmentWriter(threading.Thread):
         """Drain the ring until ``finish``."""
         self._ring.give_sign_of_life(now_ns())
         self._attempt(_load_arrow)
-        while not self._ended.wait(self._settings.wake_s):
+        while True:
+            self._called.wait(self._settings.wake_s)
+            if self._ended.is_set():
+                break
+            self._called.clear()
+            self._attempt(self._keep_asked)
             self._attempt(self._wake)
             self._attempt(self._settings.each_wake)
         self._end()
+        for done in self._asked:
+            done.set()
 
     def flush(self) -> None:
         """Write all records that are in the ring now, from any thread."""
@@ -147,6 +158,7 @@ class SegmentWriter(threading.Thread):
             rest is then left in the ring.
         """
         self._ended.set()
+        self._called.set()
         if not self.is_alive():
             if not self._is_over:
                 self._end()
@@ -223,8 +235,36 @@ class SegmentWriter(threading.Thread):
         finally:
             self._drain_lock.release()
 
-    def keep_ring(self) -> None:
-        """Write every record that the ring still holds, those of sums too, from any thread."""
+    def keep_ring(self, timeout_s: float) -> None:
+        """Have the thread write every record that the ring still holds, those of sums too.
+
+        Args:
+            timeout_s: How long the caller waits for it. A longer one is counted, and done.
+        """
+        if not self.is_alive() or threading.current_thread() is self:
+            self._keep_ring()
+            return
+        done = threading.Event()
+        self._asked.append(done)
+        self._called.set()
+        last_ns = now_ns() + int(timeout_s * _NS_PER_S)
+        while not done.wait(min(timeout_s, _LOOK_S)) and self.is_alive():
+            if now_ns() >= last_ns:
+                self._manifest.count("flush_timeouts", 1)
+                return
+
+    def _keep_asked(self) -> None:
+        """Do what was asked for by now, once, and tell who has asked."""
+        if not self._asked:
+            return
+        asked = [self._asked.popleft() for _ in range(len(self._asked))]
+        try:
+            self._keep_ring()
+        finally:
+            for done in asked:
+                done.set()
+
+    def _keep_ring(self) -> None:
         self.flush()
         self._attempt(self._append_ring)
         self._manifest.write()

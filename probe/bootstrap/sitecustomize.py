@@ -34,7 +34,7 @@ def _is_of_another() -> bool:
 
 
 def _attach_if_rank() -> None:
-    """Have ranks attached: those that have ``RANK``, and those that join a group without it.
+    """Have ranks attached: those that have ``RANK``, and those that train without it.
 
     Not where a parent process was attached as this rank already.
     """
@@ -51,7 +51,7 @@ def _attach_if_rank() -> None:
     if "RANK" in os.environ:
         rank_start.when_torch_is_imported()
     else:
-        rank_start.when_a_group_is_joined()
+        rank_start.when_it_trains()
 
 
 try:

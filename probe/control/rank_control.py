@@ -11,9 +11,12 @@ import atexit
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from ..bounded import within
+from ..config import MOST_OPEN_S
 from ..listeners import StepListeners
 from ..schema.errors import MeshscopeError
 from .client import remove_dead
@@ -93,7 +96,9 @@ class RankControl:
         self._server = server
         atexit.register(self.close)
         try:
-            self._pointer = write_pointer(run_path, rank, path)
+            self._pointer = within(
+                MOST_OPEN_S, lambda: write_pointer(run_path, rank, path), _remove
+            )
         except OSError:
             # Found by its directory all the same, where the variables agree.
             self._pointer = None
@@ -108,14 +113,19 @@ class RankControl:
         atexit.unregister(self.close)
         try:
             server.stop()
-            if self._pointer is not None:
-                self._pointer.unlink(missing_ok=True)
-            # Only where no other rank has its socket or note there.
-            for folder in (server.path.parent, self._pointer and self._pointer.parent):
-                if folder is not None:
-                    folder.rmdir()
+            if (pointer := self._pointer) is not None:
+                within(MOST_OPEN_S, lambda: _remove(pointer))
         except OSError:
             pass
+        with suppress(OSError):
+            server.path.parent.rmdir()  # Only where no other rank has its socket there.
         self._pointer = None
         # A new one: the request that closed the socket is still to be noted in the old.
         self.log = RequestLog()
+
+
+def _remove(pointer: Path) -> None:
+    """Remove the note of a socket, and its folder where it was the last one."""
+    with suppress(OSError):
+        pointer.unlink(missing_ok=True)
+        pointer.parent.rmdir()

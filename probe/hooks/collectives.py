@@ -147,12 +147,12 @@ class CollectiveHook:
                 tensors = message(args) if message_at is None else args[message_at]
                 try:
                     (tensor,) = tensors
-                    size_bytes = tensor.nbytes
+                    size_bytes, dtype = tensor.nbytes, tensor.dtype
                 except (ValueError, RuntimeError):
-                    size_bytes = _size_bytes(tensors)
+                    tensor = tensors[0] if tensors else None
+                    size_bytes, dtype = _size_bytes(tensors), getattr(tensor, "dtype", None)
                 if times_group_size:
                     size_bytes *= group.size
-                dtype = tensors[0].dtype if tensors else None
                 heads = group.heads[kind_code]
                 head = heads.get(dtype) or new_head(heads, group.code, kind_code, dtype)
                 seq = group.seq
@@ -164,7 +164,7 @@ class CollectiveHook:
                 return redispatch(onward(keyset.raw_repr()) or keys_after(keyset), *args)
             result = redispatch(onward(keyset.raw_repr()) or keys_after(keyset), *args)
             if event_id >= 0:
-                on_host = not tensors or tensors[0].is_cpu
+                on_host = tensor is None or tensor.is_cpu
                 returned(args, result, (event_id, issue_ns, size_bytes, on_host, taken_ns))
             return result
 

@@ -28,6 +28,9 @@ class AttemptFacts:
     end_unix_ns: int
     ranks: int
     killed_ranks: int
+    world_size: int | None
+    """None where no rank said it."""
+    hosts: str | None
 
 
 def attempt_table(attempts: Sequence[AttemptFacts]) -> pa.Table:

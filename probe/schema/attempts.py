@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,10 +26,12 @@ import pyarrow.compute as pc
 from .attempt_table import AttemptFacts, absent_words, sequel_words, stated_training_step
 from .joined_parts import Shifts, concatenated
 from .listing import listed
+from .manifest import JOB_KEY
 from .rank_records import RankRecords
 from .step_numbers import align_steps, attached_while_running
 
 _FAR_NS = 1 << 62
+_MOST_RANKS = 1 << 31
 
 
 @dataclass(slots=True)
@@ -38,6 +41,8 @@ class Attempt:
     parts: dict[int, RankRecords] = field(default_factory=dict)
     end_ns: int = -_FAR_NS
     """When the last of its parts ended, wall clock."""
+    number: int = 1
+    """From 1, those that are left out counted too."""
 
     @property
     def start_ns(self) -> int:
@@ -45,9 +50,22 @@ class Attempt:
         return min(_span_ns(part)[0] for part in self.parts.values())
 
 
-def joined_attempts(
-    parts: Mapping[int, Sequence[RankRecords]], limits: list[str]
-) -> tuple[list[RankRecords], list[AttemptFacts]]:
+class Joined(NamedTuple):
+    """What is read of a job that may have had several attempts.
+
+    Attributes:
+        ranks: One set of records a rank.
+        attempts: Those that they are from.
+        told: Facts about the job that those of the newest attempt are replaced by, where
+            that one is left out.
+    """
+
+    ranks: list[RankRecords]
+    attempts: list[AttemptFacts]
+    told: Mapping[str, Any]
+
+
+def joined_attempts(parts: Mapping[int, Sequence[RankRecords]], limits: list[str]) -> Joined:
     """Return one set of records a rank, and the attempts that they are from.
 
     Args:
@@ -55,17 +73,21 @@ def joined_attempts(
         limits: What is left out or not known, extended in place.
     """
     attempts = find_attempts({rank: _not_empty(found, limits) for rank, found in parts.items()})
-    for attempt in attempts:
+    for number, attempt in enumerate(attempts, 1):
+        attempt.number = number
         align_steps(attempt.parts, limits)
     if len(attempts) < 2:
         alone = [part for attempt in attempts for _, part in sorted(attempt.parts.items())]
-        return alone, _facts([attempt for attempt in attempts if attempt.parts])
-    attempts = _on_the_last_machine(attempts, limits)
+        return Joined(alone, _facts([attempt for attempt in attempts if attempt.parts]), {})
+    every, newest = attempts, attempts[-1]
+    attempts = _on_the_last_machine(_of_one_size(attempts, limits), limits)
+    told = {} if attempts[-1] is newest else _told(attempts[-1], every)
     facts = _facts(attempts)
     limits += _stated(attempts, facts)
-    for number, attempt in enumerate(attempts, 1):
+    for attempt in attempts:
+        named = f": attempt {attempt.number}: "
         for part in attempt.parts.values():
-            part.limits = [limit.replace(": ", f": attempt {number}: ", 1) for limit in part.limits]
+            part.limits = [limit.replace(": ", named, 1) for limit in part.limits]
     shifts = Shifts()
     for attempt in attempts:
         shifts.move(attempt.parts, steps=_last_step(attempt) + 1)
@@ -77,7 +99,7 @@ def joined_attempts(
         )
         for rank in ranks
     ]
-    return joined, facts
+    return Joined(joined, facts, told)
 
 
 def find_attempts(parts: Mapping[int, Sequence[RankRecords]]) -> list[Attempt]:
@@ -168,6 +190,50 @@ def _newest_ns(table: pa.Table) -> int:
     return max((time for time in times if time is not None), default=-_FAR_NS)
 
 
+def _of_one_size(attempts: list[Attempt], limits: list[str]) -> list[Attempt]:
+    """Leave out attempts with another number of ranks than the newest that recorded anything.
+
+    The mesh, and with it what a rank computes and with whom it speaks, is another one then.
+    """
+    recorded = [one for one in attempts if any(part.tables for part in one.parts.values())]
+    size = _world_size((recorded or attempts)[-1])
+    kept = []
+    for attempt in attempts:
+        own = _world_size(attempt)
+        if None in (own, size) or own == size:
+            kept.append(attempt)
+        else:
+            limits.append(
+                f"attempt {attempt.number} of the job is left out: it had {own} ranks, and the newest "
+                f"one that recorded anything has {size}"
+            )
+    return kept
+
+
+def _world_size(attempt: Attempt) -> int | None:
+    stated = [(part.manifest or {}).get("world_size") for part in attempt.parts.values()]
+    sizes = [size for size in stated if type(size) is int and 0 < size < _MOST_RANKS]
+    return max(sizes, default=None)
+
+
+def _told(attempt: Attempt, every: Sequence[Attempt]) -> dict[str, Any]:
+    """Return what rank 0 said of the job in an attempt; None for what only others told."""
+    others = {name for other in every for name in _job_facts(other)}
+    return {**dict.fromkeys(others), **_job_facts(attempt)}
+
+
+def _job_facts(attempt: Attempt) -> Mapping[str, Any]:
+    manifest = attempt.parts[0].manifest if 0 in attempt.parts else None
+    annotations = (manifest or {}).get("annotations")
+    facts = annotations.get(JOB_KEY) if isinstance(annotations, dict) else None
+    return facts if isinstance(facts, dict) else {}
+
+
+def _hosts(attempt: Attempt) -> str | None:
+    named = [(part.manifest or {}).get("host") for _, part in sorted(attempt.parts.items())]
+    return ",".join(dict.fromkeys(host for host in named if isinstance(host, str))) or None
+
+
 def _on_the_last_machine(attempts: list[Attempt], limits: list[str]) -> list[Attempt]:
     """Leave out attempts in which a rank ran on another machine than in the newest.
 
@@ -177,11 +243,11 @@ def _on_the_last_machine(attempts: list[Attempt], limits: list[str]) -> list[Att
     for attempt in attempts:
         boots |= {rank: _boot(part) for rank, part in attempt.parts.items()}
     kept = []
-    for number, attempt in enumerate(attempts, 1):
+    for attempt in attempts:
         moved = [rank for rank, part in attempt.parts.items() if _boot(part) != boots[rank]]
         if moved:
             limits.append(
-                f"attempt {number} of the job is left out: ranks {listed(moved)} ran on other machines "
+                f"attempt {attempt.number} of the job is left out: ranks {listed(moved)} ran on other machines "
                 "then, whose clocks cannot be compared with those of the last attempt"
             )
         else:
@@ -198,7 +264,7 @@ def _facts(attempts: Sequence[Attempt]) -> list[AttemptFacts]:
     """Return the attempts with their steps as they are numbered in the run."""
     facts = []
     shift = 0
-    for number, attempt in enumerate(attempts, 1):
+    for attempt in attempts:
         last_step = _last_step(attempt)
         first_step = _first_step(attempt)
         parts = list(attempt.parts.values())
@@ -211,7 +277,7 @@ def _facts(attempts: Sequence[Attempt]) -> list[AttemptFacts]:
         closed = [(part.manifest or {}).get("closed_unix_ns") for part in parts]
         facts.append(
             AttemptFacts(
-                attempt=number,
+                attempt=attempt.number,
                 first_step=shift + first_step,
                 last_step=shift + last_step if last_step >= 0 else None,
                 training_step=said[0] + first_step if said else None,
@@ -219,6 +285,8 @@ def _facts(attempts: Sequence[Attempt]) -> list[AttemptFacts]:
                 end_unix_ns=max(attempt.end_ns, *(_span_ns(part)[1] for part in parts)),
                 ranks=len(parts),
                 killed_ranks=closed.count(None),
+                world_size=_world_size(attempt),
+                hosts=_hosts(attempt),
             )
         )
         shift += last_step + 1

@@ -22,6 +22,8 @@ TRAINING_STEP_KEY = "training_step"
 """Annotation of a rank: a ``step`` of its process, and its ``number`` in the training."""
 RECORDING_KEY = "recording"
 """Annotation of a rank: the stretches of steps at one level, oldest first."""
+JOB_KEY = "job"
+"""Annotation of rank 0: the facts about the job in the attempt that its part is of."""
 ENDED_NAME = "ended.json"
 """In a rank's directory: when its process ended, as ``meshscope run`` saw it."""
 DIRECTORY_MODE = 0o700
@@ -66,6 +68,12 @@ def rank_of_name(name: str) -> tuple[int, int] | None:
     """Return rank and part that a directory of a run has by its name, None for another one."""
     match = _RANK_DIRECTORY.fullmatch(name)
     return None if match is None else (int(match[1]), int(match[2] or 1))
+
+
+def newest_part(run_path: Path, rank: int) -> Path | None:
+    """Return the directory in which a rank records now or has recorded last, None without any."""
+    parts = part_directories(run_path).get(rank)
+    return None if not parts else parts[max(parts)]
 
 
 def part_directories(run_path: Path) -> dict[int, dict[int, Path]]:

@@ -32,6 +32,8 @@ class RunTables(NamedTuple):
     ranks: tuple[int, ...]
     rank_manifests: dict[int, dict[str, Any]]
     last_seen: dict[int, LastSeen]
+    manifest: dict[str, Any]
+    """That of the run, with the facts of the attempt at hand."""
 
 
 def read_run_tables(path: Path, manifest: Mapping[str, Any], limits: list[str]) -> RunTables:
@@ -49,7 +51,8 @@ def read_run_tables(path: Path, manifest: Mapping[str, Any], limits: list[str]) 
         rank: [read_rank(directory, rank) for directory in found.values()]
         for rank, found in part_directories(path).items()
     }
-    ranks, attempts = joined_attempts(parts, limits)
+    ranks, attempts, told = joined_attempts(parts, limits)
+    manifest = {**manifest, **told}
     captured = tuple(rank.rank for rank in ranks if not rank.is_empty)
     manifests = {rank.rank: rank.manifest for rank in ranks if rank.manifest is not None}
     groups = merge_groups(manifests, limits)
@@ -65,7 +68,7 @@ def read_run_tables(path: Path, manifest: Mapping[str, Any], limits: list[str]) 
     limits += _missing_ranks(tables["run"]["world_size"][0].as_py(), captured)
     limits += _merged(ranks)
     seen = {rank.rank: rank.last_seen for rank in ranks}
-    return RunTables(tables, captured, manifests, seen)
+    return RunTables(tables, captured, manifests, seen, manifest)
 
 
 def _merged(ranks: Sequence[RankRecords]) -> list[str]:

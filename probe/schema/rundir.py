@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -149,6 +149,21 @@ def update_run_manifest(path: Path, changes: Mapping[str, Any]) -> None:
         write_run_manifest(path, manifest)
 
 
+def clear_run_manifest(path: Path, names: Iterable[str]) -> None:
+    """Make some keys of a run's manifest unknown again: they were those of an earlier attempt.
+
+    Raises:
+        RunDirectoryError: The manifest is missing or damaged.
+        FormatVersionError: It was written by another format version.
+        OSError: It cannot be written.
+    """
+    with _locked(path):
+        manifest = read_json(path / MANIFEST_NAME)
+        check_format_version(manifest.get("format_version"), str(path / MANIFEST_NAME))
+        unknown = {name: _EMPTY_MANIFEST[name] for name in names if name in _EMPTY_MANIFEST}
+        write_run_manifest(path, {**manifest, **unknown})
+
+
 def is_run_directory(path: Path) -> bool:
     """Tell whether a path looks like a run: it has ranks, or a manifest with a format version."""
     try:
@@ -193,6 +208,7 @@ def read_run(path: Path) -> RunCapture:
     limits: list[str] = []
     manifest = _read_manifest(path, limits)
     found = read_run_tables(path, manifest, limits)
+    manifest = found.manifest
     hosts = read_hosts(path, found.rank_manifests, limits)
     return RunCapture(
         path=path,

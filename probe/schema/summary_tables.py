@@ -75,5 +75,13 @@ ATTEMPT = TableSpec(
         Column(
             "killed_ranks", "int32", "1", "those of them without a mark that they ended in order"
         ),
+        Column("world_size", "int32", "1", "ranks of the job, null if none said it", nullable=True),
+        Column(
+            "hosts",
+            "string",
+            "id",
+            "its machines as they name themselves, in order of their lowest rank, with commas",
+            nullable=True,
+        ),
     ),
 )

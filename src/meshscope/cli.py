@@ -17,6 +17,7 @@ import typer
 
 from . import commands
 from .commands.output import say
+from .commands.usage import UsageError, usage_words
 
 app = typer.Typer(
     name="meshscope",
@@ -86,7 +87,16 @@ def main() -> None:
     from meshscope.probe.schema.errors import MeshscopeError
 
     try:
-        app()
+        raise SystemExit(app(standalone_mode=False))
+    except UsageError as error:
+        words = usage_words(error)
+        if words is not None:
+            _fail(words)
+        error.show()  # type: ignore[attr-defined]
+        raise SystemExit(2) from None
+    except typer.Abort:
+        say("called off")
+        raise SystemExit(1) from None
     except MeshscopeError as error:
         _fail(str(error))
     except ModuleNotFoundError as error:

@@ -266,7 +266,7 @@ def test_usage_errors_exit_with_2(meshscope, timeline):
     ):
         code, out, err = meshscope(*arguments)
         assert (code, out) == (2, "")
-        assert "Error" in err
+        assert err.startswith("meshscope: ")
         assert "Traceback" not in err
 
 
@@ -314,3 +314,54 @@ def test_traces_are_kept_with_a_note_beside_the_output(timeline, tmp_path, monke
     first, second = (json.loads(output.out) for output in outputs)
     assert first == second
     assert first.keys() >= KEYS
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ["kernels", "run", "--top", "0"],
+            "--top: must be at least 1. See meshscope kernels --help",
+        ),
+        (
+            ["doctor", "--format", "html"],
+            "--format: 'html' is not one of 'text', 'json', 'markdown'. See meshscope doctor --help",
+        ),
+        (
+            ["arm", "run", "--steps", "5000"],
+            "--steps: must be at most 1000. See meshscope arm --help",
+        ),
+        (["diagnose"], "PATH: is missing. See meshscope diagnose --help"),
+        (
+            ["diagnose", "", "--format", "json"],
+            "PATH: it is empty: is a variable of the shell not set?",
+        ),
+        (["no-such-verb"], "no such command 'no-such-verb'. See meshscope --help"),
+        (
+            ["diagnose", "run", "--no-such"],
+            "no such option: --no-such. See meshscope diagnose --help",
+        ),
+    ],
+)
+def test_a_wrong_command_line_gets_one_line_with_a_remedy(meshscope, arguments, said):
+    """Fails when a user is answered in the words of the library that reads the command line."""
+    code, out, err = meshscope(*arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"meshscope: {said}")
+    assert err.count("\n") == 1
+
+
+def test_no_words_at_all_get_the_help(meshscope):
+    """Fails when who only types the name is told of an error."""
+    code, out, err = meshscope()
+    assert code == 2
+    assert "Commands:" in out + err
+
+
+def test_the_checks_as_markdown(meshscope, tmp_path):
+    """Fails when a program that pastes the checks into a page gets a text in columns."""
+    code, out, _ = meshscope("doctor", "--format", "markdown", "--runs", tmp_path)
+    lines = out.splitlines()
+    assert code == 0
+    assert lines[0] == "| state | check | found | remedy |"
+    assert {line.replace("\\|", "").count("|") for line in lines} == {5}

@@ -66,7 +66,7 @@ def arm(  # noqa: PLR0913 - the options of a verb
     if output is Format.JSON:
         print_json(_as_json(run, collected, checks))
     else:
-        _write(run, collected, checks)
+        _write(run, collected, checks, output)
     wanted = tuple(range(armed.first_step, armed.last_step + 1))
     is_right = all(check.steps == wanted for check in checks.values())
     raise typer.Exit(0 if collected.is_whole and is_right else 1)
@@ -128,14 +128,15 @@ def _by(how: str) -> str:
     return "by Kineto's own client" if how == "daemon" else "by the profiler in the training thread"
 
 
-def _write(run: Path, collected: Collected, checks: dict[int, TraceCheck]) -> None:
+def _write(run: Path, collected: Collected, checks: dict[int, TraceCheck], output: Format) -> None:
     armed = collected.armed
+    mark = "- " if output is Format.MARKDOWN else ""
     for rank, sealed in sorted(collected.traces.items()):
         check = checks[rank]
         stall_ns = collected.stalls_ns.get(rank)
         stall = "" if stall_ns is None else f"  stalled {stall_ns / 1e6:.1f} ms"
         emit(
-            f"rank {rank}  steps {listed(check.steps) or 'unknown'}  "
+            f"{mark}rank {rank}  steps {listed(check.steps) or 'unknown'}  "
             f"{check.operators} operators  {check.device_events} device events  "
             f"{sealed.size_bytes / 1e6:.2f} MB{stall}"
         )
@@ -148,7 +149,7 @@ def _write(run: Path, collected: Collected, checks: dict[int, TraceCheck]) -> No
             f"ranks {listed(ranks)} are on {host}: run this there with "
             f"--first-step {armed.first_step}, before that step (srun, ssh, kubectl exec)"
         )
-    if collected.traces:
+    if collected.traces and output is Format.TEXT:
         emit(next_command("kernels", run))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -47,11 +48,25 @@ def doctor(
     if output is Format.JSON:
         print_json({"checks": [_check_to_json(check) for check in found]})
         return
+    if output is Format.MARKDOWN:
+        emit("\n".join(_as_markdown(found)))
+        return
     width = max(len(check.name) for check in found)
     for check in found:
         remedy = f". {check.remedy}" if check.remedy else ""
         emit(f"{check.state.value:8} {check.name:{width}}  {check.found}{remedy}")
     emit(next_command("run", "--", "torchrun", "train.py"))
+
+
+def _as_markdown(found: Sequence[Check]) -> list[str]:
+    """Return the checks as a table."""
+    rows = [(check.state.value, check.name, check.found, check.remedy) for check in found]
+    lines = ["| state | check | found | remedy |", "|---|---|---|---|"]
+    return lines + [f"| {' | '.join(_cell(text) for text in row)} |" for row in rows]
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
 
 
 def _check_to_json(check: Check) -> dict[str, str]:
@@ -79,6 +94,8 @@ def _overhead(command: list[str], runs: Path, window_steps: int, output: Format)
         raise typer.Exit(code or 1)
     if output is Format.JSON:
         print_json(found.to_json())
+    elif output is Format.MARKDOWN:
+        emit("\n".join(f"- {line.strip()}" for line in _overhead_lines(found)))
     else:
         emit("\n".join(_overhead_lines(found)))
         emit(next_command("diagnose", found.run))

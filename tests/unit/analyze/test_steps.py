@@ -40,6 +40,23 @@ def test_first_step_of_our_own_capture_is_warm_up_and_said_so():
     assert step_windows(trace_of(origin="meshscope", step=rows[:2])).steps.tolist() == [0, 1]
 
 
+def test_the_first_step_of_each_attempt_is_warm_up():
+    """Fails when caches that a restarted process fills anew are billed to the job."""
+    rows = steps(*((0, step, 10 * step, 10) for step in range(8)))
+    begins = [{"attempt": 1, "first_step": 0}, {"attempt": 2, "first_step": 4}]
+    windows = step_windows(trace_of(origin="meshscope", step=rows, attempt=begins))
+    assert windows.steps.tolist() == [1, 2, 3, 5, 6, 7]
+    assert any("steps 0, 4 are discarded" in limit for limit in windows.limits)
+
+
+def test_attempts_of_one_step_each_keep_all_but_the_first():
+    """Fails when a job that crashes at every step has nothing left to look at."""
+    rows = steps(*((0, step, 10 * step, 10) for step in range(3)))
+    begins = [{"attempt": step + 1, "first_step": step} for step in range(3)]
+    windows = step_windows(trace_of(origin="meshscope", step=rows, attempt=begins))
+    assert windows.steps.tolist() == [1, 2]
+
+
 def test_a_step_that_one_rank_lacks_is_left_out_and_counted():
     """Ranks would be compared over different steps."""
     rows = steps((0, 0, 0, 10), (0, 1, 10, 10), (1, 0, 0, 10), (1, 1, 10, 10), (0, 2, 20, 10))

@@ -1,9 +1,12 @@
 """On which machine and device a finding is."""
 
+from dataclasses import replace
+
 import pytest
 
 from meshscope.analyze.diagnosis import diagnose
 from meshscope.analyze.synthetic import SyntheticJob, generate, parse_fault
+from meshscope.analyze.whereabouts import located
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.terms import ScheduleKind
 
@@ -24,6 +27,14 @@ def first_finding(fault, *, kind, sample_interval_ns=0, ranks_per_host=2):
     return found[0], trace
 
 
+@pytest.fixture
+def diagnosed():
+    """Return a finding about rank 5 whose place was not looked up yet, and its job."""
+    found, trace = first_finding("slow_rank:rank=5,factor=1.5", kind="straggler_rank")
+    where = {key: value for key, value in found.where.items() if key != "host"}
+    return replace(found, where=where), trace
+
+
 def test_a_slow_rank_is_named_with_its_host():
     """Fails when the advice is to check a host that no line names."""
     found, _ = first_finding("slow_rank:rank=5,factor=1.5", kind="straggler_rank")
@@ -37,6 +48,13 @@ def test_a_slow_rank_is_named_with_its_device():
     found, trace = first_finding(fault, kind="straggler_rank", sample_interval_ns=20_000_000)
     devices = trace.frame("rank_device").set_index("rank")["uuid"]
     assert any(f"device {devices[5]}" in line for line in found.evidence)
+
+
+def test_a_rank_is_named_with_its_place_on_the_host(diagnosed):
+    """Fails when of eight devices of a host nobody can tell which one is slow."""
+    found, trace = diagnosed
+    told = located(found, replace(trace, local_ranks={5: 1}))
+    assert any("rank 5 runs on host0002, local rank 1" in line for line in told.evidence)
 
 
 def test_a_slow_link_is_named_with_the_hosts_at_its_ends():

@@ -12,6 +12,7 @@ from meshscope.probe.identity import (
     identify,
     is_launcher,
     launch_name,
+    local_rank_of,
     mark_owner,
     owner_of,
     unmark_owner,
@@ -115,3 +116,22 @@ def test_several_hosts_need_a_common_name():
     """Fails when hosts silently record one job as several runs."""
     with pytest.raises(ConfigError, match=r"MESHSCOPE_RUN_DIR: .*several hosts.*meshscope run"):
         default_run_path({"LOCAL_WORLD_SIZE": "4"}, 8)
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({"RANK": "5", "LOCAL_RANK": "1"}, 1),
+        ({"LOCAL_RANK": "1"}, 1),
+        ({"RANK": "0", "LOCAL_RANK": "0"}, None),
+        ({"SLURM_PROCID": "5", "SLURM_LOCALID": "3"}, 3),
+        ({"SLURM_PROCID": "1", "SLURM_LOCALID": "0"}, None),
+        ({"OMPI_COMM_WORLD_RANK": "5", "OMPI_COMM_WORLD_LOCAL_RANK": "2"}, 2),
+        ({"PMI_RANK": "5", "MPI_LOCALRANKID": "4"}, 4),
+        ({"LOCAL_RANK": "one", "PMI_RANK": "5", "MPI_LOCALRANKID": "4"}, 4),
+        ({}, None),
+    ],
+)
+def test_the_place_among_the_ranks_of_a_host(variables, expected):
+    """Fails when rank 5 is given the place of the task that has spawned it."""
+    assert local_rank_of(5, variables) == expected

@@ -17,6 +17,7 @@ from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.rundir import read_run
 
 RANK = {**os.environ, "RANK": "0", "WORLD_SIZE": "1", "OMP_NUM_THREADS": "1"}
+ALONE = {name: value for name, value in RANK.items() if name not in ("RANK", "WORLD_SIZE")}
 TRAIN = textwrap.dedent(
     """
     import torch
@@ -70,6 +71,116 @@ def test_a_process_without_rank_is_left_alone(tmp_path, capfd):
     code = "import torch, sys; sys.exit('meshscope.probe.session' in sys.modules)"
     assert run(python(code), tmp_path, "a", environment=variables) == 0
     assert "no process was a rank" in capfd.readouterr().err
+
+
+def test_training_in_one_process_is_rank_0_of_1(tmp_path, capfd):
+    """Fails when ``meshscope run -- python train.py`` records nothing without RANK."""
+    assert run(python(TRAIN), tmp_path, "a", environment=ALONE) == 0
+    assert "1 rank recorded" in capfd.readouterr().err
+    capture = read_run(tmp_path / "a")
+    assert capture.manifest["world_size"] == 1
+    # The one in which the probe learned that this process trains is not whole.
+    assert capture.tables["step"].num_rows == 2
+    assert capture.rank_manifests[0]["closed_unix_ns"]
+
+
+LOADS = textwrap.dedent(
+    """
+    import sys
+    import torch
+    from torch.utils.data import DataLoader
+
+    def steps_in_a_worker(_):
+        weight = torch.nn.Parameter(torch.zeros(1))
+        weight.grad = torch.ones(1)
+        torch.optim.SGD([weight], lr=1.0).step()
+
+    if __name__ == "__main__":
+        model = torch.nn.Linear(1, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            optimizer.step()
+        loader = DataLoader(
+            torch.ones(4, 1), num_workers=2, multiprocessing_context=sys.argv[1],
+            worker_init_fn=steps_in_a_worker,
+        )
+        for batch in loader:
+            model(batch).sum().backward()
+            optimizer.step()
+    """
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_workers_of_a_lone_trainer_are_no_ranks(tmp_path, capfd, method):
+    """Fails when a DataLoader worker records beside the training, even if it has an optimizer."""
+    script = tmp_path / "train.py"
+    script.write_text(LOADS, encoding="utf-8")
+    assert run([sys.executable, str(script), method], tmp_path, "a", environment=ALONE) == 0
+    assert "1 rank recorded" in capfd.readouterr().err
+    assert [path.name for path in (tmp_path / "a").glob("rank*")] == ["rank00000"]
+    assert read_run(tmp_path / "a").tables["step"].num_rows == 5
+
+
+@pytest.mark.slow
+def test_trainers_side_by_side_do_not_share_a_rank(tmp_path, capfd):
+    """Fails when the trials of a search, which nobody has told apart, record as one rank."""
+    code = f"""
+import subprocess, sys
+trial = {TRAIN!r} + "print('trained', flush=True); sys.stdin.read()"
+pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+command = [sys.executable, "-c", "import sys" + trial]
+with subprocess.Popen(command, **pipes) as first:
+    first.stdout.readline()
+    with subprocess.Popen(command, **pipes) as second:
+        second.stdout.readline()
+        second.stdin.close()
+    first.stdin.close()
+"""
+    assert run(python(code), tmp_path, "a", environment=ALONE) == 0
+    said = capfd.readouterr().err
+    assert "rank 0 records nothing: another process of the run records it" in said
+    assert [path.name for path in (tmp_path / "a").glob("rank*")] == ["rank00000"]
+
+
+def test_a_dormant_lone_trainer_waits_to_be_asked(tmp_path, capfd):
+    """Fails when a job of one process that was started dormant can never be recorded."""
+    code = (
+        TRAIN
+        + "from meshscope.probe import api; import sys; sys.exit(api._control.run_path is None)"
+    )
+    assert run(python(code), tmp_path, "a", environment=ALONE, dormant=True) == 0
+    assert not list((tmp_path / "a").glob("rank*"))
+
+
+def test_an_attach_without_a_launcher(tmp_path):
+    """Fails when ``python train.py`` that attaches itself records nothing without RANK."""
+    code = "from meshscope import probe; probe.attach('a')" + TRAIN
+    variables = {name: value for name, value in ALONE.items() if name != "MESHSCOPE_RUN_DIR"}
+    subprocess.run(python(code), cwd=tmp_path, env=variables, check=True)
+    capture = read_run(tmp_path / "a")
+    assert capture.tables["step"].num_rows == 3
+    assert capture.manifest["world_size"] == 1
+
+
+@pytest.mark.parametrize(
+    ("variables", "rank", "world_size"),
+    [
+        ({"SLURM_PROCID": "2", "SLURM_STEP_NUM_TASKS": "4"}, 2, 4),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, 0, 1),
+    ],
+)
+def test_a_trainer_without_group_that_a_scheduler_has_numbered(
+    tmp_path, variables, rank, world_size
+):
+    """Fails when tasks of one step are all rank 0, or a batch script's one process is one of many."""
+    assert run(python(TRAIN), tmp_path, "a", environment=ALONE | variables) == 0
+    capture = read_run(tmp_path / "a")
+    assert capture.ranks == (rank,)
+    written = json.loads((tmp_path / "a" / f"rank{rank:05d}" / "manifest.json").read_text())
+    assert written["rank"] == rank
+    assert capture.manifest["world_size"] == (world_size if rank == 0 else None)
 
 
 @pytest.mark.slow
@@ -170,10 +281,11 @@ def test_torchrun_that_has_the_rank_of_its_node(tmp_path):
 
 
 @pytest.mark.parametrize("option", ["-I", "-S", "-E"])
-def test_a_python_that_ignores_its_environment_is_left_alone(tmp_path, option):
-    """Fails when such a Python does not start, or is half attached."""
+def test_a_python_that_ignores_its_environment_is_left_alone(tmp_path, capfd, option):
+    """Fails when such a Python does not start, is half attached, or records nothing in silence."""
     code = "import sys; sys.exit('meshscope.probe' in sys.modules)"
     assert run([sys.executable, option, "-c", code], tmp_path, "a", environment=RANK) == 0
+    assert f"{option} keeps this Python from what would record it" in capfd.readouterr().err
 
 
 def test_a_dormant_rank_records_nothing_until_asked(tmp_path, capfd):

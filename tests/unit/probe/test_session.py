@@ -8,6 +8,9 @@ import torch
 
 from meshscope import probe
 from meshscope.probe import clock
+from meshscope.probe import recorder as recorder_module
+from meshscope.probe import session as session_module
+from meshscope.probe.identity import identify
 from meshscope.probe.recorder import NullRecorder
 from meshscope.probe.schema.rundir import read_run
 from meshscope.probe.schema.segment import SegmentFile
@@ -149,3 +152,70 @@ def test_a_run_directory_that_vanishes(tmp_path):
     session.flush()
     probe.detach()
     assert training.losses == Training().run(6)
+
+
+def test_the_manifest_of_a_rank_says_which_of_its_host_it_is(tmp_path, monkeypatch):
+    """Fails when nobody can tell which GPU of the host a rank has had."""
+    for name, value in {"RANK": "0", "WORLD_SIZE": "4", "LOCAL_RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+    probe.attach(tmp_path)
+    probe.detach()
+    manifest = read_run(tmp_path).rank_manifests[0]
+    assert (manifest["world_size"], manifest["local_rank"]) == (4, 0)
+
+
+def test_who_was_alone_may_join_a_group_later(tmp_path, monkeypatch):
+    """Fails when a process that trained alone stays rank 0 of 1 for good."""
+    monkeypatch.delenv("RANK", raising=False)
+    session = probe.attach(tmp_path)
+    Training().run(1)
+    assert session.rank == 0
+    assert identify({}) == (0, 1)
+    probe.detach()
+    assert identify({}) is None
+
+
+def test_a_disk_that_hangs_at_the_start(tmp_path, monkeypatch, capfd):
+    """Fails when training waits for ever to begin, or files that come too late stay open."""
+    released, opened = threading.Event(), []
+    open_files = session_module.open_recorder
+
+    def slow(*arguments, **keywords):
+        assert released.wait(60)
+        opened.append(open_files(*arguments, **keywords))
+        return opened[0]
+
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    monkeypatch.setattr(session_module, "open_recorder", slow)
+    monkeypatch.setattr(session_module, "MOST_OPEN_S", 0.1)
+    session = probe.attach(tmp_path / "run")
+    assert Training().run(3) == Training().run(3)
+    assert session.directory is None
+    assert "records nothing: the disk does not answer" in capfd.readouterr().err
+    released.set()
+    for thread in threading.enumerate():
+        if thread.name == "meshscope-disk":
+            thread.join(60)
+    assert read_run(tmp_path / "run").rank_manifests[0]["closed_unix_ns"]
+
+
+def test_a_flush_that_takes_too_long_is_counted_and_made(tmp_path, monkeypatch):
+    """Fails when the training waits for its disk although it said how long it would."""
+    released = threading.Event()
+    append = SegmentFile.append
+
+    def slow_append(segment, payload):
+        assert released.wait(60)
+        append(segment, payload)
+
+    monkeypatch.setattr(SegmentFile, "append", slow_append)
+    monkeypatch.setattr(recorder_module, "MOST_FLUSH_S", 0.05)
+    session = probe.attach(tmp_path / "run")
+    Training().run(5)
+    session.flush()
+    released.set()
+    probe.detach()
+    capture = read_run(tmp_path / "run")
+    assert capture.rank_manifests[0]["counters"]["flush_timeouts"] == 1
+    assert capture.tables["step"].num_rows == 5

@@ -214,3 +214,39 @@ def test_times_that_fit_no_column_do_not_hide_the_run(run, facts):
     record(run, 0, 4)
     change(run, 0, 1, **facts)
     assert read_run(run).tables["attempt"].num_rows == 1
+
+
+def in_sizes(run, *sizes, recorded=True):
+    """Record an attempt of rank 0 alone for each number of ranks; the last may be empty."""
+    for part, size in enumerate(sizes, 1):
+        if recorded or part < len(sizes):
+            record(run, 0, 4)
+        else:
+            Recorder(run, 0, settings=SETTINGS).close()
+        start = 20 * S * part
+        change(run, 0, part, world_size=size, started_unix_ns=start, closed_unix_ns=start + S)
+
+
+def test_an_attempt_of_another_size_is_not_mixed_in(run):
+    """Fails when steps of four ranks are taken for those of a job that goes on with two."""
+    in_sizes(run, 4, 2)
+    capture = read_run(run)
+    assert steps_by_rank(capture) == {0: [0, 1, 2, 3]}
+    (row,) = attempts_of(run)
+    assert (row["attempt"], row["world_size"]) == (2, 2)
+    assert row["hosts"] == capture.rank_manifests[0]["host"]
+    said = "attempt 1 of the job is left out: it had 4 ranks, and the newest one"
+    assert any(limit.startswith(said) for limit in capture.limits)
+
+
+def test_facts_are_those_of_the_attempt_that_is_looked_at(run):
+    """Fails when the mesh of a start that did nothing is laid over what another recorded."""
+    in_sizes(run, 4, 2, recorded=False)
+    for part, job in ((1, {"world_size": 4, "layout": {"dp": 4}}), (2, {"model": {"seq_len": 9}})):
+        annotations = read_json(rank_directory(run, 0, part) / MANIFEST_NAME)["annotations"]
+        change(run, 0, part, annotations={**annotations, "job": job})
+    write_json(run / MANIFEST_NAME, {**read_json(run / MANIFEST_NAME), "model": {"seq_len": 9}})
+    capture = read_run(run)
+    assert capture.tables["run"]["world_size"].to_pylist() == [4]
+    assert capture.tables["run"]["seq_len"].to_pylist() == [None]
+    assert capture.manifest["layout"] == {"dp": 4}
