@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from .schema.manifest import FILE_MODE
@@ -27,6 +28,9 @@ class Claim:
         """Let another process have it."""
         if self._descriptor in _HELD:
             _HELD.discard(self._descriptor)
+            # Also for copies: a child that was just forked may not have closed its own yet.
+            with suppress(OSError):
+                fcntl.flock(self._descriptor, fcntl.LOCK_UN)
             os.close(self._descriptor)
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, cast
 
 import typer
 
-UsageError = typer.BadParameter.__mro__[1]
+UsageError = cast("type[Exception]", typer.BadParameter.__mro__[1])
 """What is raised for a command line that cannot be understood; its home varies with typer."""
 
 _PLAIN = (

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-from meshscope.probe.claim import claim
+from meshscope.probe.claim import _HELD, claim
 
 HOLDS = """
 import sys
@@ -44,16 +44,31 @@ def test_a_claim_that_was_released_is_free(tmp_path):
 def test_a_forked_child_does_not_hold_it(tmp_path):
     """Fails when a worker that outlives its trainer keeps the next one from recording."""
     held = claim(tmp_path, 0)
-    read, write = os.pipe()
+    (told, tell), (stay, leave) = os.pipe(), os.pipe()
     child = os.fork()
     if child == 0:
-        os.close(write)
-        os.read(read, 1)
+        os.close(leave)
+        os.write(tell, b"1")
+        os.read(stay, 1)
         os._exit(0)
+    assert os.read(told, 1) == b"1"
+    os.close(held._descriptor)  # as the end of the trainer does, whatever ended it
+    _HELD.discard(held._descriptor)
+    again = claim(tmp_path, 0)
+    os.close(leave)
+    os.waitpid(child, 0)
+    for end in (told, tell, stay):
+        os.close(end)
+    assert again is not None
+    again.release()
+
+
+def test_a_release_does_not_wait_for_a_child_that_was_just_forked(tmp_path):
+    """Fails when the copy of a stopped or starting child holds what was let go."""
+    held = claim(tmp_path, 0)
+    copy = os.dup(held._descriptor)
     held.release()
     again = claim(tmp_path, 0)
-    os.close(write)
-    os.waitpid(child, 0)
-    os.close(read)
+    os.close(copy)
     assert again is not None
     again.release()
