@@ -11,7 +11,7 @@ from meshscope.probe.schema.layout import ParallelLayout
 
 from ..trace import Trace
 from .conclude import MIN_CONFIDENCE, Measured, Stretch, calm_verdict, slow_verdict
-from .cube import BoolArray, FloatArray
+from .cube import BoolArray, Cube, FloatArray
 from .durations import durations_of
 from .grid import Grid, grid_of
 from .judge import least_visible
@@ -58,7 +58,7 @@ def detect(
     found: list[_Suspect] = []
     scored, tested = _look(window, trusted, settings)
     while len(found) < _most_suspects(grid):
-        suspect = _next(scored, tested, found, settings)
+        suspect = _next(grid.cube, (scored, tested), found, settings)
         if suspect is None:
             break
         found.append(suspect)
@@ -84,16 +84,17 @@ class _Suspect:
 
 
 def _next(
-    scored: Scored, tested: Tested, found: list[_Suspect], settings: DetectionSettings
+    cube: Cube, seen: tuple[Scored, Tested], found: list[_Suspect], settings: DetectionSettings
 ) -> _Suspect | None:
     """Return the rank that is suspected next, None if there is none.
 
     One that is slow on and off comes before those that only stand out against their peers by less:
     its slow steps tell these too much work, and its noise hides it from the same test.
     """
+    scored, tested = seen
     rank = _surest(scored, tested, found)
     pauses = pauses_of(scored, of_own_level=True)
-    often = most_often(pauses, [suspect.position for suspect in found], settings)
+    often = most_often(pauses, cube, [suspect.position for suspect in found], settings)
     if often is None or rank == often[0]:
         return None if rank is None else _Suspect(rank, scored, tested)
     if rank is not None:

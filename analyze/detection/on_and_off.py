@@ -15,7 +15,7 @@ from math import exp, lgamma
 import numpy as np
 
 from .conclude import Measured
-from .cube import BoolArray, FloatArray
+from .cube import BoolArray, Cube, FloatArray, IntArray
 from .runs import SURE, slow_steps
 from .settings import DetectionSettings
 from .stretches import SHORTEST
@@ -68,14 +68,17 @@ def _outstanding(series: FloatArray, scored: Scored) -> BoolArray:
 
 
 def most_often(
-    pauses: Pauses, known: list[int], settings: DetectionSettings
+    pauses: Pauses, cube: Cube, known: list[int], settings: DetectionSettings
 ) -> tuple[int, float] | None:
     """Return the rank that pauses more often than by accident, and the chance of as many.
 
-    None where no rank does. The rarest one, if there are several.
+    None where no rank does. The rarest one, if there are several. Two ranks of one replica that
+    both pause may have had more work in the same steps, or one is slow in some steps and makes the
+    other look slow in the rest, for it tells the work of that one: none of them is blamed.
 
     Args:
         pauses: Those of all ranks.
+        cube: Where the ranks are.
         known: Ranks that were found slow.
         settings: What a false suspect may cost.
     """
@@ -86,7 +89,8 @@ def most_often(
     accidents = np.where(judged, slow, 0).sum() - slow + pauses.fast.sum(axis=0)
     told = np.where(judged, steps, 0).sum()
     best: tuple[int, float] | None = None
-    for rank in np.flatnonzero(judged & (slow >= SHORTEST)).tolist():
+    often = np.flatnonzero(judged & (slow >= SHORTEST))
+    for rank in often[~_with_their_replica(slow, often, cube)].tolist():
         chance = chance_of_pauses(
             int(slow[rank]), int(steps[rank]), int(accidents[rank]), int(told)
         )
@@ -94,6 +98,13 @@ def most_often(
             best = rank, chance
     allowed = settings.false_alarms_per_window / seen.shape[1]
     return best if best is not None and best[1] < allowed else None
+
+
+def _with_their_replica(slow: IntArray, ranks: IntArray, cube: Cube) -> BoolArray:
+    """Return which ranks have another one in their replica with at least half as many pauses."""
+    same = (cube.lane[ranks, None] == cube.lane) & (cube.replica[ranks, None] == cube.replica)
+    same[np.arange(len(ranks)), ranks] = False
+    return np.asarray(2 * np.where(same, slow, 0).max(axis=1, initial=0) >= slow[ranks])
 
 
 def chance_of_pauses(pauses: int, steps: int, accidents: int, told: int) -> float:

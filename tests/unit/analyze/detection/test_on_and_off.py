@@ -45,6 +45,15 @@ def test_one_or_two_pauses_are_no_slow_rank():
         assert result.of(1).slow_steps == tuple((step, step) for step in slow)
 
 
+def test_two_ranks_of_a_replica_that_pause_together_are_not_blamed():
+    """Fails when a replica with more work in some steps has one of its ranks swapped."""
+    frame = SlowRankJob(seed=50, layout=SMALL, steps=20).frame()
+    together = [rank for rank in range(4) if SMALL.coordinates(rank)["dp"] == 1]
+    hit = frame["rank"].isin(together) & (frame["step"] % 3 == 0)
+    frame.loc[hit, "dur_ns"] = (frame.loc[hit, "dur_ns"] * 1.2).astype(np.int64)
+    assert not detect(frame, SMALL).suspects
+
+
 def test_pauses_that_all_ranks_have_point_at_none():
     """Fails when the unluckiest rank of a job with many stalls is blamed."""
     assert chance_of_pauses(4, 20, accidents=0, told=60) < 2e-4
