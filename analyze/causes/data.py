@@ -10,6 +10,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from meshscope.probe.schema.terms import SpanKind
+
 from ..effects import Work, leave_one_out_median
 from ..ledger import Ledger
 from ..program import Program
@@ -23,6 +25,14 @@ MIN_CORRELATION = 0.5
 stays below with as many microbatches as ``MIN_MICROBATCHES``."""
 MIN_MICROBATCHES = 12
 """Least number of microbatches over all steps and replicas that tells a correlation."""
+MIN_RANKS = 4
+"""Ranks of which most show what ratio of forward to backward is usual."""
+USUAL_UNLIKENESS, MIN_UNLIKE = 0.005, 6.0
+"""Least standard deviation of that ratio between healthy ranks, and how many make it another one."""
+TO_DEVIATION = 1.4826
+"""Standard deviation of normal values over their median distance from the median."""
+MAX_ERRORS = 3.0
+"""Standard errors by which passes may take longer on average by the work that they happen to have."""
 _MICROBATCH = ["replica", "step", "microbatch"]
 
 
@@ -35,7 +45,8 @@ def sequence_effect(
     regressed on the median ratio of the other ranks of the replica for the same
     microbatch; the fitted part is the data's. A rank that has no other in its replica is
     regressed on its own other direction, with the means of the steps taken out, because a
-    slow rank slows both.
+    slow rank slows both; unless it is longer than others in one of them only, for then the other
+    one tells what its microbatches need.
 
     None where microbatches are not on record, where nobody shares them, or where the
     ranks do not agree.
@@ -59,12 +70,16 @@ def sequence_effect(
     of_piece = spans.groupby(keys, sort=False).ngroup().to_numpy()[pieces["span"]]
     passes = spans.drop_duplicates(keys, ignore_index=True).copy()
     passes["compute_ns"] = np.bincount(of_piece, weights=pieces["dur_ns"], minlength=len(passes))
+    alone = len(set(replica.values())) == len(replica)
+    passes["tells"] = _still_telling(passes) if alone else False
+    slow = sorted({*slow, *passes.loc[passes["tells"], "rank"].tolist()})
     shared = _mean_of_stage(passes, work, slow)
     of_rank = passes.groupby(["rank", "kind", "chunk"])["compute_ns"].transform("mean")
-    compared = of_rank.where(passes["rank"].isin(slow) | shared.isna(), shared)
+    by_itself = passes["rank"].isin(slow) & ~passes["tells"]
+    compared = of_rank.where(by_itself | shared.isna(), shared)
     passes["own"] = (passes["compute_ns"] / compared.where(compared > 0)).fillna(1.0) - 1.0
     passes["is_slow"] = passes["rank"].isin(slow)
-    excess = _excess(passes, alone=len(set(replica.values())) == len(replica))
+    excess = _excess(passes, alone=alone)
     if excess is None:
         return None
     mean = shared.fillna(of_rank)
@@ -95,6 +110,9 @@ def _excess(passes: pd.DataFrame, *, alone: bool) -> pd.Series | None:
         seen = others - others.groupby(of_step).transform("mean")
         # A rank that is slow in a step is so in both directions, which is not the data's.
         others = others.where(~passes["is_slow"], seen)
+        told = passes["own"].where(passes["tells"])
+        told = told.groupby([passes[key] for key in _MICROBATCH]).transform("mean")
+        others = told.fillna(others)
     # What a slow rank adds to its passes would be taken for their not following the data.
     telling = ~passes["is_slow"] if not passes["is_slow"].all() else slice(None)
     slope = _slope(own[telling], seen[telling], len(passes.drop_duplicates(_MICROBATCH)))
@@ -119,6 +137,34 @@ def _of_other_ranks(passes: pd.DataFrame) -> pd.Series:
         "others"
     ]
     return others
+
+
+def _still_telling(passes: pd.DataFrame) -> pd.Series:
+    """Return which passes tell the work of their microbatch though their rank is slow.
+
+    More work lengthens forward and backward alike, and so does a slow device: their ratio does not
+    depend on it. Where the ratio of a rank lies far from that of the others, something else
+    lengthens one of the two, as a blocked host does. The other one is a measure of the work if it
+    takes no longer on average than by unequal work alone.
+    """
+    forward = (passes["kind"] == SpanKind.FORWARD.value).rename("forward")
+    keys = [passes["rank"], passes["step"], passes["microbatch"], forward]
+    of_microbatch = passes.groupby(keys)["compute_ns"].sum().unstack().dropna()
+    of_microbatch = of_microbatch[(of_microbatch > 0).all(axis=1)]
+    ranks = of_microbatch.groupby(level="rank")
+    if of_microbatch.shape[1] < 2 or len(ranks) < MIN_RANKS:
+        return pd.Series(data=False, index=passes.index)
+    logs: pd.Series[float] = (of_microbatch[True] / of_microbatch[False]).apply(np.log)
+    ratio = logs.groupby(level="rank").mean()
+    ratio -= ratio.median()
+    far = MIN_UNLIKE * max(TO_DEVIATION * float(ratio.abs().median()), USUAL_UNLIKENESS)
+    mean = ranks.mean()
+    level = mean / mean.median()
+    error = ranks.std().div(mean).div(ranks.size() ** 0.5, axis=0).median()
+    usual = level < 1.0 + MAX_ERRORS * error
+    told = {True: usual[True] & (ratio < -far), False: usual[False] & (ratio > far)}
+    found = [set(own.index[own]) for own in (told[False], told[True])]
+    return passes["rank"].isin(found[1]).where(forward, passes["rank"].isin(found[0]))
 
 
 def _of_other_direction(passes: pd.DataFrame) -> pd.Series:

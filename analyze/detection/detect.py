@@ -11,13 +11,14 @@ from meshscope.probe.schema.layout import ParallelLayout
 
 from ..trace import Trace
 from .conclude import MIN_CONFIDENCE, Measured, Stretch, calm_verdict, slow_verdict
-from .cube import BoolArray, FloatArray
+from .cube import BoolArray, Cube, FloatArray
 from .durations import durations_of
 from .grid import Grid, grid_of
 from .judge import least_visible
 from .offline import Tested, budgets_of, run_tests
+from .on_and_off import Pauses, measured_in, most_often, pauses_of
 from .results import DetectionResult
-from .runs import SURE, runs_of, slow_steps
+from .runs import runs_of
 from .settings import DetectionSettings
 from .slow_part import measured_on, slow_part
 from .verdict import Evidence, RankVerdict
@@ -56,12 +57,12 @@ def detect(
     trusted = grid.cube.present
     found: list[_Suspect] = []
     scored, tested = _look(window, trusted, settings)
-    while (rank := _surest(scored, tested, found)) is not None and len(found) < _most_suspects(
-        grid
-    ):
-        suspect = _Suspect(rank, scored, tested)
+    while len(found) < _most_suspects(grid):
+        suspect = _next(grid.cube, (scored, tested), found, settings)
+        if suspect is None:
+            break
         found.append(suspect)
-        trusted = _without(grid, trusted, rank)
+        trusted = _without(grid, trusted, suspect.position)
         scored, tested = _look(window, trusted, settings)
         suspect.rivals = _rivals(suspect, tested, found)
     limits = tuple(_limits(grid, window, scored, found))
@@ -76,6 +77,35 @@ class _Suspect:
         self.scored = scored
         self.tested = tested
         self.rivals: list[int] = []
+        self.pauses: Pauses | None = None
+        """Its single slow steps, where no stretch of them stands out."""
+        self.chance = 0.0
+        """Of as many of these in a healthy rank."""
+
+
+def _next(
+    cube: Cube, seen: tuple[Scored, Tested], found: list[_Suspect], settings: DetectionSettings
+) -> _Suspect | None:
+    """Return the rank that is suspected next, None if there is none.
+
+    One that is slow on and off comes before those that only stand out against their peers by less:
+    its slow steps tell these too much work, and its noise hides it from the same test.
+    """
+    scored, tested = seen
+    rank = _surest(scored, tested, found)
+    pauses = pauses_of(scored, of_own_level=True)
+    often = most_often(pauses, cube, [suspect.position for suspect in found], settings)
+    if often is None or rank == often[0]:
+        return None if rank is None else _Suspect(rank, scored, tested)
+    if rank is not None:
+        is_changed = tested.past.strength[rank] >= 1.0
+        slow = pauses.slow[:, often[0]]
+        weight = pauses.series[slow, often[0]].mean() * np.sqrt(slow.sum())
+        if is_changed or weight < _weights(scored, tested)[rank]:
+            return _Suspect(rank, scored, tested)
+    suspect = _Suspect(often[0], scored, tested)
+    suspect.pauses, suspect.chance = pauses, often[1]
+    return suspect
 
 
 def _look(window: Window, trusted: BoolArray, settings: DetectionSettings) -> tuple[Scored, Tested]:
@@ -130,6 +160,8 @@ def _rivals(suspect: _Suspect, after: Tested, found: list[_Suspect]) -> list[int
     Two replicas of two stages with uneven work cannot tell a slow rank from the one
     diagonally opposite; a change in the rank's own past can.
     """
+    if suspect.pauses is not None:
+        return []
     before = _weights(suspect.scored, suspect.tested)
     if suspect.tested.past.strength[suspect.position] >= 1.0:
         return []
@@ -149,11 +181,15 @@ def _result(
     budgets = budgets_of(scored, settings)
     least = least_visible(scored.doubt, len(grid.steps), budgets, settings)
     suspects = {suspect.position: suspect for suspect in found}
+    pauses = pauses_of(scored, of_own_level=False)
     verdicts = []
     for position in range(len(grid.cube.ranks)):
         suspect = suspects.get(position)
         if suspect is None:
-            verdict = _calm(grid, position, scored, settings)
+            calm = _level(grid, position, scored, settings)
+            verdict = replace(calm, slow_steps=_run_steps(grid, pauses.slow[:, position]))
+        elif suspect.pauses is not None:
+            verdict = _on_and_off(grid, suspect, suspect.pauses)
         else:
             still = tested.strength[position] >= 1.0
             verdict = _slow(grid, suspect, last if still else (suspect.scored, suspect.tested))
@@ -204,19 +240,20 @@ def _run_steps(grid: Grid, slow: BoolArray) -> tuple[tuple[int, int], ...]:
     return tuple((int(grid.steps[first]), int(grid.steps[last])) for first, last in runs_of(slow))
 
 
-def _calm(grid: Grid, position: int, scored: Scored, settings: DetectionSettings) -> RankVerdict:
-    """Return the verdict on a rank that no test points at."""
-    verdict = _level(grid, position, scored, settings)
-    series, doubt = scored.peers[:, position], scored.doubt
-    if not np.isfinite(series).any():
-        series = scored.own[:, position]
-        series = series - (
-            np.median(series[np.isfinite(series)]) if np.isfinite(series).any() else 0
-        )
-    # One that is slow every other step has a noise of its own that hides this.
-    deviation = float(np.median(doubt.step))
-    slow = slow_steps(series, SURE * deviation, deviation, doubt.noise.inflation)
-    return replace(verdict, slow_steps=_run_steps(grid, slow))
+def _on_and_off(grid: Grid, suspect: _Suspect, pauses: Pauses) -> RankVerdict:
+    """Return the verdict on a suspect whose steps stand out one by one."""
+    position, scored, slow = suspect.position, suspect.scored, pauses.slow[:, suspect.position]
+    told = Evidence.WORK if scored.referenced[position] else Evidence.PEERS
+    is_compared = bool(np.isfinite(scored.peers[:, position]).any())
+    verdict = slow_verdict(
+        grid.cube.ranks[position],
+        measured_in(pauses, scored, position),
+        Stretch(runs=_run_steps(grid, slow), found_at_step=None, lasting=bool(slow[-1])),
+        told if is_compared else Evidence.HISTORY,
+        ranks=len(grid.cube.ranks),
+    )
+    sure = max(0.0, 1.0 - len(grid.cube.ranks) * suspect.chance)
+    return replace(verdict, confidence=min(verdict.confidence, sure))
 
 
 def _level(grid: Grid, position: int, scored: Scored, settings: DetectionSettings) -> RankVerdict:

@@ -1,7 +1,9 @@
 """The two tests on the scores of all ranks, for the recorded window and the running job alike.
 
 A rank is suspected when a stretch of steps exceeds what its replicas take, or what it
-took before itself, by more than noise explains (``stretches``).
+took before itself, by more than noise explains (``stretches``). What the two tests may cost is
+shared out by what they can see, which the noise tells and the scores do not: weights that do not
+depend on the outcome keep the sum (Roeder and Wasserman, *Statistical Science* 2009).
 """
 
 from __future__ import annotations
@@ -21,6 +23,9 @@ FEWEST_LOOKS = 5
 """Looks that the steps right after the baseline count as: all of them share its error."""
 POWER_DEVIATE = 1.645
 """Normal deviate of a hit rate of 95 %."""
+MOST = 0.9
+"""Share of what both tests may cost for the one that sees more. The tenth that is left raises the
+border of the other one by little, which still finds large slow-downs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +36,34 @@ class Budgets:
     peers: Budget
 
 
+def past_share(doubt: Doubt | None, steps: int, settings: DetectionSettings) -> float:
+    """Return what the test against the own past has of the chance that a rank is blamed.
+
+    All of it without replicas, nothing while there is no past. Else most of it for the test whose
+    error is smaller over the longest stretch: both look at the same slow-down, and the one that
+    sees it worse seldom sees it alone.
+
+    Args:
+        doubt: How wrong scores may be; None: not known yet.
+        steps: Steps of the window, or of the job so far.
+        settings: What counts as slow.
+    """
+    if steps < settings.baseline_steps + SHORTEST:
+        return 0.0
+    if doubt is None:
+        return 0.5
+    compared = np.isfinite(doubt.lasting)
+    if not compared.any():
+        return 1.0
+    since = min(LONGEST, steps - settings.baseline_steps)
+    by_past = doubt.error(since, max(settings.baseline_steps, steps - since))
+    by_peers = doubt.error(min(LONGEST, steps))
+    is_better = bool(np.median(by_past[compared]) < np.median(by_peers[compared]))
+    return MOST if is_better else 1.0 - MOST
+
+
 def window_budgets(
-    ranks: int, steps: int, settings: DetectionSettings, *, replicas: bool = True
+    ranks: int, steps: int, settings: DetectionSettings, doubt: Doubt | None = None
 ) -> Budgets:
     """Return the budgets of a recorded window, which is judged once.
 
@@ -40,21 +71,26 @@ def window_budgets(
         ranks: Number of ranks.
         steps: Length of the window.
         settings: What it may cost.
-        replicas: Whether there are any; without them the other test has it all.
+        doubt: How wrong its scores may be.
     """
     baseline = settings.baseline_steps
-    chance = settings.false_alarms_per_window / ((2.0 if replicas else 1.0) * ranks)
+    chance = settings.false_alarms_per_window / ranks
     tested = float(max(steps - 2 * baseline, FEWEST_LOOKS))
+    share = past_share(doubt, steps, settings)
     return Budgets(
-        past=Budget(chance / tested, float(baseline), min(LONGEST, max(steps - baseline, 1))),
+        past=Budget(
+            share * chance / tested, float(baseline), min(LONGEST, max(steps - baseline, 1))
+        ),
         peers=Budget(
-            chance / max(steps, FEWEST_LOOKS), float(max(steps, baseline)), min(LONGEST, steps)
+            (1.0 - share) * chance / max(steps, FEWEST_LOOKS),
+            float(max(steps, baseline)),
+            min(LONGEST, steps),
         ),
     )
 
 
 def running_budgets(
-    ranks: int, steps: int, settings: DetectionSettings, *, replicas: bool = True
+    ranks: int, steps: int, settings: DetectionSettings, doubt: Doubt | None = None
 ) -> Budgets:
     """Return the budgets of a running job, which is judged after each step.
 
@@ -62,13 +98,14 @@ def running_budgets(
         ranks: Number of ranks.
         steps: Steps so far, which bound how long stretches can be.
         settings: What it may cost.
-        replicas: Whether there are any; without them the other test has it all.
+        doubt: How wrong scores may be; None: not known yet.
     """
-    rate = 1.0 / ((2.0 if replicas else 1.0) * settings.steps_between_false_alarms * ranks)
+    rate = 1.0 / (settings.steps_between_false_alarms * ranks)
     baseline = settings.baseline_steps
+    share = past_share(doubt, steps, settings)
     return Budgets(
-        past=Budget(rate, float(baseline), min(LONGEST, max(steps - baseline, 1))),
-        peers=Budget(rate, float(baseline), min(LONGEST, steps)),
+        past=Budget(share * rate, float(baseline), min(LONGEST, max(steps - baseline, 1))),
+        peers=Budget((1.0 - share) * rate, float(baseline), min(LONGEST, steps)),
     )
 
 
@@ -148,7 +185,9 @@ class Judge:
         means = kept.means(np.full(len(slowdown), np.inf))
         excess = means.recent - usual
         variance = doubt.variance / np.maximum(means.count, 1.0)
-        border = borders(np.ones_like(variance), self.budgets.past, doubt.noise.degrees)
+        # A recovery is looked for by one test, which has what the better one of the two has.
+        budget = max(self.budgets.past, self.budgets.peers, key=lambda own: own.rate)
+        border = borders(np.ones_like(variance), budget, doubt.noise.degrees)
         strength = (slowdown - excess) / np.sqrt(variance) / border
         since = np.arange(1, len(strength) + 1)[:, None] <= steps
         ended = strongest(np.where(since & (excess < slowdown / 2), strength, 0.0), means.count)

@@ -33,7 +33,7 @@ class Tested:
 def budgets_of(scored: Scored, settings: DetectionSettings) -> Budgets:
     """Return how often the tests on a window may blame a healthy rank."""
     steps, ranks = scored.own.shape
-    return window_budgets(ranks, steps, settings, replicas=bool(scored.comparison.replicas.any()))
+    return window_budgets(ranks, steps, settings, scored.doubt)
 
 
 def run_tests(scored: Scored, settings: DetectionSettings) -> Tested:

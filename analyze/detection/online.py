@@ -59,9 +59,9 @@ class OnlineDetector:
         self._steps = 0
         self._trusted = self._cube.present
         self._noise = RunningNoise(len(ranks), self._settings.memory_steps)
+        self._doubt: Doubt | None = None
         self._judge = Judge(len(ranks), self._settings, self._budgets())
         self._level = np.full(len(ranks), np.nan)
-        self._doubt: Doubt | None = None
         self._told = np.zeros(len(ranks), dtype=bool)
         self._alarms = Alarms(self._cube)
 
@@ -171,8 +171,7 @@ class OnlineDetector:
         return found
 
     def _budgets(self) -> Budgets:
-        ranks, replicas = len(self._cube.ranks), self._cube.shape[1] > 1
-        return running_budgets(ranks, self._steps, self._settings, replicas=replicas)
+        return running_budgets(len(self._cube.ranks), self._steps, self._settings, self._doubt)
 
     def _moved_level(self, peers: FloatArray) -> FloatArray:
         """Return the running mean of the scores against replicas."""

@@ -24,6 +24,7 @@ from .links import exposed_communication, slow_links
 from .memory import memory
 from .memory_growth import memory_growth
 from .other_ranks import other_slow_ranks
+from .pauses import pauses
 from .recomputation import recomputation
 from .stages import bubble, stage_imbalances
 from .stragglers import straggler_ranks
@@ -46,6 +47,7 @@ RULES: tuple[Callable[[Account], Iterator[Finding]], ...] = (
     slow_links,
     uneven_wires,
     host_stalls,
+    pauses,
     idle_devices,
     memory,
     memory_growth,

@@ -1,5 +1,7 @@
 """The tests against the own past and the replicas."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -48,11 +50,31 @@ def test_few_steps_leave_the_whole_rate_to_few_lengths():
         assert borders(fresh, early, 100.0)[4] < borders(fresh, late, 100.0)[4] - 0.2
 
 
+def doubt_with(lasting):
+    """Return a doubt with another deviation against replicas."""
+    return replace(DOUBT, lasting=np.full_like(DOUBT.lasting, lasting))
+
+
 def test_without_replicas_the_past_has_the_whole_rate():
     """A lone pipeline would pay for a test that it cannot have."""
+    alone = doubt_with(np.nan)
+    assert running_budgets(8, 60, SETTINGS, alone).past.rate == pytest.approx(1 / (8 * 20_000))
+    assert window_budgets(8, 60, SETTINGS, alone).peers.rate == 0.0
+
+
+def test_the_test_that_sees_more_has_most_of_the_rate():
+    """Half of the false suspects would be spent on a test that cannot see what is looked for."""
     for budgets in (running_budgets, window_budgets):
-        alone, both = (budgets(8, 60, SETTINGS, replicas=some).past for some in (False, True))
-        assert alone.rate == pytest.approx(2 * both.rate)
+        unlike, alike = (budgets(8, 60, SETTINGS, doubt_with(own)) for own in (0.1, 1e-6))
+        assert unlike.past.rate == pytest.approx(9 * alike.past.rate)
+        assert alike.peers.rate == pytest.approx(9 * unlike.peers.rate)
+
+
+def test_while_there_is_no_past_the_replicas_have_the_whole_rate():
+    """A node that is bad from the first step on would pay for a test that cannot look yet."""
+    first, later = (running_budgets(8, steps, SETTINGS, DOUBT).peers for steps in (22, 23))
+    assert first.rate == pytest.approx(1 / (8 * 20_000))
+    assert later.rate < first.rate
 
 
 def test_scores_that_are_seen_better_replace_those_before():

@@ -1,0 +1,104 @@
+"""Ranks that stood still in a step or two: no slow ranks, and yet time lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+
+from meshscope.probe.schema.terms import FindingKind
+
+from ..account import Account
+from ..causes import ranks_of
+from ..ledger import STALLS, WAIT_CLASSES, WIRE_CLASSES
+from ..results import Finding, Where
+from .bad_steps import BadSteps
+from .grading import severity
+
+MIN_LOST = 0.03
+"""Share of the analysed time that a pause must cost."""
+DEVIATIONS = 5.0
+"""Standard deviations of usual steps by which the work of a step with a pause is longer."""
+MOST_STEPS = 0.2
+"""Share of the steps from which on a rank is slow on and off, which others tell of."""
+FEWEST_STEPS = 5
+"""With fewer, no step is usual."""
+TO_DEVIATION = 1.4826
+"""Standard deviation of normal values over their median distance from the median."""
+LEAST_DEVIATION = 0.005
+"""That of a step, as a share of its work."""
+
+
+def pauses(account: Account) -> Iterator[Finding]:
+    """Steps in which one rank alone works far longer than in its others, and nothing says why."""
+    if len(account.windows.steps) < FEWEST_STEPS or account.attribution is None:
+        return
+    work = _own_work(account)
+    usual = work.median()
+    excess = work - usual
+    deviation = np.maximum(TO_DEVIATION * excess.abs().median(), LEAST_DEVIATION * usual)
+    length = account.ledger.by_step.groupby("step")["step_ns"].max().reindex(work.index)
+    beyond = (length - length.median()).clip(lower=0.0)
+    named = _named_otherwise(account)
+    for rank in work.columns[(excess > DEVIATIONS * deviation).any()].astype(int).tolist():
+        own = excess[rank] - _of_peers(account, excess, rank)
+        lost = own.clip(upper=beyond).where(own > DEVIATIONS * deviation[rank], 0.0)
+        count, cost = int((lost > 0).sum()), float(lost.sum() / length.sum())
+        if rank in named or count > MOST_STEPS * len(work) or cost < MIN_LOST:
+            continue
+        yield _finding(account, rank, lost, own, cost)
+
+
+def _own_work(account: Account) -> pd.DataFrame:
+    """Return what each rank (columns) worked in each step, without waiting and known stalls."""
+    by_step = account.ledger.by_step
+    known = by_step[[*WAIT_CLASSES, *WIRE_CLASSES, *STALLS]].sum(axis=1)
+    table = by_step.assign(own=by_step["step_ns"] - known)
+    return table.pivot(index="step", columns="rank", values="own").fillna(0.0)
+
+
+def _of_peers(account: Account, excess: pd.DataFrame, rank: int) -> pd.Series[float]:
+    """Return by how much the peers of a rank exceed their usual work; nothing without peers."""
+    peers = account.peers_of(rank)
+    if not peers:
+        return pd.Series(0.0, index=excess.index)
+    return excess[peers].median(axis=1).clip(lower=0.0)
+
+
+def _named_otherwise(account: Account) -> set[int]:
+    """Return the ranks that are told as slow."""
+    assert account.attribution is not None
+    kinds = ("straggler_rank", "clock_throttle", "expert_imbalance", "other_slow_ranks")
+    causes = [cause for kind in kinds for cause in account.causes(kind)]
+    ranks = account.attribution.ranks
+    suspected: list[int] = ranks.loc[ranks["suspect"], "rank"].tolist()
+    return {*suspected, *(rank for cause in causes for rank in ranks_of(cause))}
+
+
+def _finding(
+    account: Account, rank: int, lost: pd.Series[float], own: pd.Series[float], cost: float
+) -> Finding:
+    steps = account.windows.steps.tolist()
+    paused = lost[lost > 0]
+    when = BadSteps(tuple(int(step) for step in paused.index), tuple(steps))
+    where: Where = {"rank": rank, **when.where}
+    longest = float(own[paused.index].max())
+    return Finding(
+        kind=FindingKind.HOST_STALL,
+        severity=severity(cost),
+        where=where,
+        claim=f"Rank {rank} pauses {when.words}: these steps take {cost:.1%} of the analysed time longer "
+        "than the usual ones",
+        cost_frac=cost,
+        removal_gain_frac=None,
+        confidence=0.9,
+        evidence=(
+            f"its own work, without waiting, is up to {longest / 1e6:.1f} ms longer there than in its "
+            "other steps, and its peers' is not",
+            "the cost is by how much the steps are longer than the median one, which is what repairing "
+            "it returns if nothing else was late in them; in all other steps the rank is as fast as usual",
+        ),
+        remedy=f"Look at what stopped the host or the device of rank {rank} {when.words} (a page fault, "
+        "a driver reset, another process, a profiler); it is no slow rank, and needs no swap",
+    )

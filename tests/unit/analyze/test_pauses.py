@@ -1,0 +1,42 @@
+"""Ranks that stand still in a step or two."""
+
+import pytest
+from tests.synthetic import Job, capture
+from tests.unit.analyze.detection.test_suspicion import noisy
+
+from meshscope.analyze.diagnosis import diagnose
+from meshscope.probe.schema.layout import ParallelLayout
+
+PAIR = ParallelLayout(dp=2)
+
+
+def found(layout, slow, by=3.0):
+    """Return the kinds of findings about rank 1, and the pauses, of a job of 20 steps."""
+    work = noisy(layout, lambda rank, step: rank == 1 and step in slow, by)
+    findings = diagnose(capture(Job(layout=layout, steps=20), work)).findings
+    return [f.kind for f in findings if f.where.get("rank") == 1], [
+        f for f in findings if f.kind == "host_stall"
+    ]
+
+
+@pytest.mark.parametrize(("slow", "words"), [({7}, "in step 7"), ({7, 13}, "in steps 7 and 13")])
+def test_a_rank_that_stood_still_is_told_with_its_steps(slow, words):
+    """Fails when a tenth of the time is lost in one step and nothing says by whom."""
+    kinds, (pause,) = found(PAIR, slow)
+    assert kinds == ["host_stall"]
+    assert f"Rank 1 pauses {words}:" in pause.claim
+    assert pause.where["steps"] == [min(slow), max(slow)]
+    share = 2.0 * len(slow) / (20 + 2 * len(slow))
+    assert pause.cost_frac == pytest.approx(share, abs=0.02)
+
+
+def test_a_slow_rank_does_not_pause_besides():
+    """Fails when one cause is told twice."""
+    kinds, paused = found(ParallelLayout(dp=4), {19})
+    assert kinds == ["straggler_rank"]
+    assert not paused
+
+
+def test_a_short_delay_is_no_pause():
+    """Fails when everything that is late once is told."""
+    assert found(PAIR, {7}, by=1.2) == ([], [])
