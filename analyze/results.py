@@ -156,3 +156,5 @@ class Diagnosis:
     """Those of the limits for which no causes are told: without a finding that is no all-clear."""
     metrics: dict[str, float | None] = field(default_factory=dict)
     """The numbers that the gate can bound, by name."""
+    unknown_because: dict[str, str] = field(default_factory=dict)
+    """Why a number of ``metrics`` is None, by its name."""
