@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from meshscope.probe.schema.listing import listed
+from meshscope.probe.schema.listing import MOST_LISTED, listed
+
+from .words import joined
 
 _NAMES = {
     "useful": "useful model FLOPs at peak",
@@ -39,8 +41,25 @@ def class_label(name: str) -> str:
     return _NAMES.get(name, name.replace("_", " "))
 
 
+def rank_words(ranks: Sequence[int]) -> str:
+    """Return ranks in words: ``rank 3``, ``ranks 3 and 5``; of very many the first ones.
+
+    >>> rank_words([1, 2, 5])
+    'ranks 1, 2 and 5'
+    """
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if len(ranks) > MOST_LISTED:
+        return f"ranks {listed(ranks)}"
+    return f"ranks {joined(list(map(str, ranks)))}"
+
+
 def place_words(where: Mapping[str, Any]) -> str:
-    """Return a place in words, e.g. ``rank 5, stage 1``; ranks of one axis are a group of it."""
+    """Return a place in words; ranks of one axis are a group of it.
+
+    >>> place_words({"ranks": [3, 5], "stage": 1})
+    'ranks 3 and 5, stage 1'
+    """
     parts = []
     for key, value in where.items():
         if key == "steps" and value:
@@ -49,7 +68,7 @@ def place_words(where: Mapping[str, Any]) -> str:
         elif key == "axis" and value:
             parts.append(f"{str(value).upper()} {'group' if where.get('ranks') else 'axis'}")
         elif isinstance(value, list):
-            parts.append(f"{key} {listed(value)}" if value else "")
+            parts.append(rank_words(value) if value else "")
         elif value is not None:
             parts.append(f"{key.replace('_id', '')} {value}")
     return ", ".join(part for part in parts if part)

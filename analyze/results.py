@@ -91,6 +91,8 @@ class Finding:
     """Measured facts with units, one sentence each."""
     remedy: str
     """What to do next."""
+    steps: tuple[int, ...] = ()
+    """The steps in which it is so, one by one; empty where that is not known or has no meaning."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,6 +31,7 @@ def exposed_communication(account: Account) -> Iterator[Finding]:
             kind=FindingKind.EXPOSED_COMMUNICATION,
             severity=severity(cost),
             where={"axis": axis.value, **when.where},
+            steps=when.steps,
             claim=f"Transfers on the {axis.value} axis that no compute hides take {cost:.1%} of the step"
             f"{when.share_suffix}",
             cost_frac=cost,
@@ -64,6 +65,7 @@ def slow_links(account: Account) -> Iterator[Finding]:
             kind=FindingKind.SLOW_LINK,
             severity=severity(cause.removal_gain_frac),
             where={**cause.where, **when.where},
+            steps=when.steps,
             claim=f"Transfers on {place} of the {cause.where['axis']} axis take "
             f"{own.ratio:.1f} x as long {_against(own, when)}",
             cost_frac=cause.share_frac,

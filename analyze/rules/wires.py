@@ -64,6 +64,7 @@ def _finding(account: Account, cause: Cause, most: _Most) -> Finding:
         evidence.append(f"{most.when.held_frac:.0%} of it is {most.when.words}")
     return Finding(
         kind=FindingKind.SLOW_WIRE,
+        steps=most.when.steps,
         severity=severity(cause.removal_gain_frac),
         where=where,
         claim=f"Transfers on {most.who} take {most.ratio:.1f} x as long as undisturbed ones {when}",
