@@ -239,6 +239,17 @@ def test_help_of_every_command(meshscope, command):
     assert "--help" in out
 
 
+@pytest.mark.parametrize("target", ["perfetto", "csv", "hta"])
+def test_an_export_makes_no_folders_above_its_place(meshscope, timeline, tmp_path, target):
+    """Fails when a slip in the path of an export makes a tree of folders."""
+    out = tmp_path / "nope" / "deep" / "out"
+    code, _, err = meshscope("export", timeline, "--out", out, "--to", target)
+    assert code == 2
+    assert f"there is no folder {out.parent}" in err
+    assert "mkdir -p" in err
+    assert not (tmp_path / "nope").exists()
+
+
 def test_the_place_of_an_export_is_checked_first(meshscope, timeline, tmp_path):
     """Fails when a slip shows only after a long read, and then names a temporary file."""
     file = tmp_path / "file"
