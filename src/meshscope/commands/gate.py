@@ -9,7 +9,7 @@ import typer
 
 from .opening import open_trace
 from .options import DEFAULT_RUNS, Format, FormatOption, RunPath, RunsOption, TopologyOption
-from .output import emit, print_json
+from .output import emit, emit_report, print_json
 
 
 def gate(
@@ -34,6 +34,6 @@ def gate(
     elif output is Format.MARKDOWN:
         emit(to_markdown(verdicts, result.limits))
     else:
-        emit(to_text(verdicts, result.limits))
+        emit_report(to_text(verdicts, result.limits))
         emit(opened.next_command("diagnose"))
     raise typer.Exit(exit_code(verdicts))
