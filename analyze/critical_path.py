@@ -35,14 +35,14 @@ class CriticalPath:
     """The path of one step."""
 
     step: int
-    because: str
-    """Why it is this step; empty where it was asked for."""
     start_ns: int
     """End of the last rank in the step before, on the common time line of the windows."""
     end_ns: int
     pieces: pd.DataFrame
     """rank, stage, start_ns, end_ns, dur_ns, class (of the ledger), microbatch (-1: none),
     group_id and link (empty for work); in the order of time, without gaps."""
+    because: str = ""
+    """Why it is this step; empty where it was asked for."""
 
     def by(self, *columns: str) -> pd.DataFrame:
         """Return the length of the path by columns of its pieces, the longest first.
