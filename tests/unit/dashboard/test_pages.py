@@ -148,5 +148,6 @@ def test_places_in_words():
     assert place_words({"ranks": list(range(12))}).endswith("7 and 4 more")
     assert place_words({"steps": []}) == ""
     assert place_words({"host": "n1", "ranks": [4, 5]}) == "host n1, ranks 4 and 5"
+    assert place_words({"ranks": [3]}) == "rank 3"
     assert place_words({"axis": "tp", "ranks": [0, 1]}) == "TP group, ranks 0 and 1"
     assert place_words({"axis": "pp", "link": "0<->4"}) == "PP axis, link 0<->4"
