@@ -28,6 +28,11 @@ _NAMES = {
 }
 
 
+def axis_label(axis: str) -> str:
+    """Return an axis as people write it: ``TP``; ``other`` is no name of one."""
+    return axis if axis == "other" else axis.upper()
+
+
 def class_label(name: str) -> str:
     """Return the words for a class of time.
 
@@ -36,8 +41,7 @@ def class_label(name: str) -> str:
     """
     parts = name.split("_")
     if len(parts) == 3 and parts[0] == "exposed" and parts[2] in ("wait", "wire"):
-        axis = "other" if parts[1] == "other" else parts[1].upper()
-        return f"{axis} communication: {'waiting' if parts[2] == 'wait' else 'on the wire'}"
+        return f"{axis_label(parts[1])} communication: {'waiting' if parts[2] == 'wait' else 'on the wire'}"
     return _NAMES.get(name, name.replace("_", " "))
 
 
@@ -66,7 +70,7 @@ def place_words(where: Mapping[str, Any]) -> str:
             one = value[0] == value[-1]
             parts.append(f"step {value[0]}" if one else f"steps {value[0]} to {value[-1]}")
         elif key == "axis" and value:
-            parts.append(f"{str(value).upper()} {'group' if where.get('ranks') else 'axis'}")
+            parts.append(f"{axis_label(str(value))} {'group' if where.get('ranks') else 'axis'}")
         elif isinstance(value, list):
             parts.append(rank_words(value) if value else "")
         elif value is not None:
