@@ -3,6 +3,7 @@
 import os
 import shutil
 import threading
+import time
 
 import pytest
 
@@ -124,6 +125,20 @@ def test_newest_first(runs_dir):
     for path in [runs_dir / "old", *(runs_dir / "old").iterdir()]:
         os.utime(path, (1_000_000_000, 1_000_000_000))
     assert RunStore(runs_dir).entries(max_new=0)[-1].run_id == "old"
+
+
+def test_an_analysis_is_no_news(runs_dir):
+    """Fails when tables that a command keeps beside a run move it up in the list."""
+    run = runs_dir / "job"
+    before = RunStore(runs_dir).entries(max_new=0)
+    (run / "tables").mkdir()
+    (run / "tables" / "kept.parquet").write_bytes(b"x")
+    later = time.time_ns() + 10**12
+    for path in (run / "tables" / "kept.parquet", run / "tables", run):
+        os.utime(path, ns=(later, later))
+    assert RunStore(runs_dir).entries(max_new=0) == before
+    os.utime(next(run.glob("*.yaml")), ns=(later, later))
+    assert RunStore(runs_dir).entries(max_new=0) != before
 
 
 def test_a_path_is_found_once(runs_dir):
