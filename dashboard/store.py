@@ -25,6 +25,10 @@ from .paths import LastAccount
 
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 DEFAULT_BUDGET_BYTES = 1 << 30
+_NO_RUN_ID = (
+    "has a name that cannot stand in an address. Rename it: up to 128 letters, digits, dots, dashes "
+    "and underscores, beginning with a letter or digit"
+)
 _LOG = logging.getLogger(__name__)
 
 _DERIVED = FOLDER
@@ -125,7 +129,7 @@ class RunStore:
             reason = (
                 "is a link to outside the folder"
                 if path.is_symlink()
-                else "has a name that is no run id (letters, digits, dot, dash, underscore)"
+                else _NO_RUN_ID
             )
             return _unreadable(path.name, modified_ns, reason)
         key = _content_key(path)

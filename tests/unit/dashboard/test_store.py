@@ -57,7 +57,15 @@ def test_everything_in_the_folder_is_listed(runs_dir):
     assert entries["job"].top_finding
     assert entries["notes.txt"].state == "unreadable"
     assert "notes.txt" in entries["notes.txt"].error
-    assert "no run id" in entries["bad name"].error
+    assert "Rename it" in entries["bad name"].error
+
+
+@pytest.mark.parametrize("name", ["x" * 129, "two words", "-x"])
+def test_a_name_that_cannot_be_an_address_says_what_to_do(runs_dir, name):
+    """Fails when a run is refused for its name without the rule, its length included."""
+    (runs_dir / name).write_text("x")
+    error = {entry.run_id: entry.error for entry in RunStore(runs_dir).entries(max_new=0)}[name]
+    assert "Rename it: up to 128 letters" in error
 
 
 def test_the_list_opens_before_everything_is_analysed(runs_dir):
