@@ -24,6 +24,7 @@ from .ledger import CLASSES, UNATTRIBUTED
 from .marks import END
 from .program import Program
 from .replay import FloatArray
+from .step_to_show import not_analysed, step_to_show
 from .time_lookup import last_before, microbatch_spans, overlaps
 
 NO_PLACE = -1
@@ -40,6 +41,8 @@ class CriticalPath:
     pieces: pd.DataFrame
     """rank, stage, start_ns, end_ns, dur_ns, class (of the ledger), microbatch (-1: none),
     group_id and link (empty for work); in the order of time, without gaps."""
+    because: str = ""
+    """Why it is this step; empty where it was asked for."""
 
     def by(self, *columns: str) -> pd.DataFrame:
         """Return the length of the path by columns of its pieces, the longest first.
@@ -57,7 +60,7 @@ def critical_path(account: Account, step: int | None = None) -> CriticalPath:
 
     Args:
         account: The measured run.
-        step: Which step; the one of median length if not given.
+        step: Which step; if not given, the one of median length among those of the first finding.
 
     Raises:
         MeshscopeError: The run cannot be replayed, or the step is not among the analysed ones.
@@ -70,7 +73,7 @@ def critical_path(account: Account, step: int | None = None) -> CriticalPath:
             remedy="; ".join(account.limits[-1:]),
         )
     ends = _step_ends(program)
-    chosen = _chosen(account, ends, step)
+    chosen, because = _chosen(account, ends, step)
     row = ends.index.get_loc(chosen)
     node, start, end = (int(ends[name].to_numpy()[row]) for name in ("node", "begin_ns", "end_ns"))
     links = _links(program, node, start)
@@ -80,6 +83,7 @@ def critical_path(account: Account, step: int | None = None) -> CriticalPath:
     columns = ["rank", "stage", "start_ns", "end_ns", "dur_ns", "class", "microbatch"]
     return CriticalPath(
         step=chosen,
+        because=because,
         start_ns=start,
         end_ns=end,
         pieces=pieces[[*columns, "group_id", "link"]],
@@ -104,18 +108,12 @@ def _step_ends(program: Program) -> pd.DataFrame:
     return table
 
 
-def _chosen(account: Account, ends: pd.DataFrame, step: int | None) -> int:
-    steps = ends.index.to_numpy()
+def _chosen(account: Account, ends: pd.DataFrame, step: int | None) -> tuple[int, str]:
     if step is None:
-        length = (ends["end_ns"] - ends["begin_ns"]).to_numpy()
-        return int(steps[np.argsort(length, kind="stable")[(len(length) - 1) // 2]])
-    if step not in steps:
-        raise MeshscopeError(
-            f"step {step} is not among the analysed steps",
-            where=str(account.trace.path),
-            remedy=f"Analysed steps: {steps[0]}..{steps[-1]}",
-        )
-    return step
+        return step_to_show(account, ends["end_ns"] - ends["begin_ns"])
+    if step not in ends.index:
+        raise not_analysed(account, step)
+    return step, ""
 
 
 @dataclass(frozen=True, slots=True)

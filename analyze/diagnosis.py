@@ -9,13 +9,13 @@ from meshscope.probe.schema.terms import Axis
 
 from .account import Account
 from .attempts import attempts_of
-from .attribution import MAX_UNSEEN, Attribution
+from .attribution import MAX_UNSEEN
 from .bubble import microbatches_of, schedule_of
 from .causes import OTHERS, ranks_of
 from .findings import find
-from .ledger import CLASSES, LEAST_TOLD, REFINED, UNSPLIT
+from .ledger import CLASSES, REFINED
 from .measure import measure
-from .memory import peak_memory_frac
+from .metrics import metrics_of
 from .recording import probe_cost
 from .refinement import SLOWED, Refinement, refine_compute, refine_ledger
 from .results import Bar, Diagnosis
@@ -55,6 +55,7 @@ def diagnosis_of(account: Account) -> Diagnosis:
     )
     attribution = account.attribution
     measured = account.windows.step_time_ns
+    metrics = metrics_of(account)
     return Diagnosis(
         run=_run_header(account),
         step_time_ns=measured,
@@ -75,7 +76,8 @@ def diagnosis_of(account: Account) -> Diagnosis:
             else None
         ),
         untold=account.untold,
-        metrics=_metrics(account),
+        metrics=metrics.values,
+        unknown_because=metrics.unknown_because,
     )
 
 
@@ -148,38 +150,3 @@ def _excess(ranks: pd.DataFrame) -> pd.DataFrame:
             "excess_ns": ranks["excess_ns"] + ranks["clock_ns"],
         }
     )
-
-
-def _exposed_communication(account: Account) -> float | None:
-    """Return the share of transfers that no compute hides, None where they were not seen.
-
-    Without ends they lie inside the spans around them, without peers in one class with the
-    waiting, and a zero would pass any budget.
-    """
-    events = account.events
-    alone = account.trace.run.get("world_size") == 1
-    if (
-        account.class_frac(UNSPLIT) >= LEAST_TOLD
-        or events.unseen_frac > MAX_UNSEEN
-        or account.unseen
-        or (events.frame.empty and not alone)
-    ):
-        return None
-    return sum(account.class_frac(f"exposed_{axis.value}_wire") for axis in Axis)
-
-
-def _metrics(account: Account) -> dict[str, float | None]:
-    """Return the numbers that the gate can bound."""
-    attribution: Attribution | None = account.attribution
-    slowdown = None
-    if attribution is not None and attribution.replayed_ns is not None:
-        gain = sum(c.share_frac for c in attribution.causes if c.kind in _SLOW_RANKS)
-        slowdown = 1.0 / (1.0 - gain) if gain < 1 else None
-    return {
-        "mfu": account.utilization.mfu,
-        "bubble_frac": account.bubble.measured_frac,
-        "exposed_comm_frac": _exposed_communication(account),
-        "straggler_slowdown": slowdown,
-        "peak_memory_frac": peak_memory_frac(account.memory),
-        "step_time_ns": account.windows.step_time_ns,
-    }

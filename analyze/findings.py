@@ -58,4 +58,4 @@ def _with_real_steps(finding: Finding) -> Finding:
         return finding
     where: Where = {**finding.where}
     del where["steps"]
-    return replace(finding, where=where)
+    return replace(finding, where=where, steps=())

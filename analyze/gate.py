@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isnan
 from pathlib import Path
 
 from meshscope.probe.schema.errors import ConfigError
 
+from .report.amounts import limit_lines
+from .report.page import page
 from .results import Diagnosis
 
 METRICS = ("mfu", "bubble_frac", "exposed_comm_frac", "straggler_slowdown", "peak_memory_frac")
 """What a budget can bound; each is in ``Diagnosis.metrics``."""
 _SHARES = frozenset(METRICS) - {"straggler_slowdown"}
 """Metrics that lie between 0 and 1: a bound in percent would hold for ever, or never."""
+
+_NOT_TOLD = "this capture does not tell it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +39,8 @@ class Verdict:
     value: float | None
     passed: bool | None
     """None where the metric could not be known."""
+    unknown_because: str = ""
+    """Why it could not; empty where it is known."""
 
     def sentence(self) -> str:
         """Return the check in words."""
@@ -44,7 +51,7 @@ class Verdict:
         ]
         wanted = f"must be {' and '.join(bounds)}"
         if self.value is None:
-            return f"UNKNOWN  {self.budget.metric} {wanted}, but this capture does not tell it"
+            return f"UNKNOWN  {self.budget.metric} ({wanted}): {self.unknown_because}"
         word = "pass" if self.passed else "FAIL"
         return f"{word:<8} {self.budget.metric} = {self.value:.6g} ({wanted})"
 
@@ -98,12 +105,14 @@ def _budget(path: Path, name: str, bounds: object) -> Budget:
 
 def check(result: Diagnosis, budgets: tuple[Budget, ...]) -> tuple[Verdict, ...]:
     """Return the verdict of every budget, in their order."""
-    return tuple(_check(budget, result.metrics.get(budget.metric)) for budget in budgets)
+    return tuple(_check(budget, result) for budget in budgets)
 
 
-def _check(budget: Budget, value: float | None) -> Verdict:
+def _check(budget: Budget, result: Diagnosis) -> Verdict:
+    value = result.metrics.get(budget.metric)
     if value is None or isnan(value):
-        return Verdict(budget=budget, value=None, passed=None)
+        reason = result.unknown_because.get(budget.metric, "") or _NOT_TOLD
+        return Verdict(budget=budget, value=None, passed=None, unknown_because=reason)
     below = budget.min is not None and value < budget.min
     above = budget.max is not None and value > budget.max
     return Verdict(budget=budget, value=value, passed=not (below or above))
@@ -117,7 +126,7 @@ def exit_code(verdicts: tuple[Verdict, ...]) -> int:
 
 
 def to_rows(verdicts: tuple[Verdict, ...]) -> list[dict[str, object]]:
-    """Return the JSON form: metric, min, max, value, passed (null: unknown)."""
+    """Return the JSON form: metric, min, max, value, passed (null: unknown), and why unknown."""
     return [
         {
             "metric": verdict.budget.metric,
@@ -125,13 +134,20 @@ def to_rows(verdicts: tuple[Verdict, ...]) -> list[dict[str, object]]:
             "max": verdict.budget.max,
             "value": verdict.value,
             "passed": verdict.passed,
+            "unknown_because": verdict.unknown_because,
         }
         for verdict in verdicts
     ]
 
 
-def to_markdown(verdicts: tuple[Verdict, ...]) -> str:
-    """Return the checks as a table, for a comment on a change."""
+def to_text(verdicts: tuple[Verdict, ...], limits: Sequence[str]) -> str:
+    """Return the checks, one a line, then what the capture could not show: some of it is lost."""
+    lines = [verdict.sentence() for verdict in verdicts]
+    return page([*lines, *limit_lines(limits)], markdown=False)
+
+
+def to_markdown(verdicts: tuple[Verdict, ...], limits: Sequence[str] = ()) -> str:
+    """Return the checks as a table, for a comment on a change; reasons and limits below it."""
     words = {True: "pass", False: "**FAIL**", None: "unknown"}
     rows = [
         f"| {verdict.budget.metric} | {_cell(verdict.budget.min)} | {_cell(verdict.budget.max)} "
@@ -139,7 +155,13 @@ def to_markdown(verdicts: tuple[Verdict, ...]) -> str:
         for verdict in verdicts
     ]
     head = ["| metric | at least | at most | measured | verdict |", "|---|---:|---:|---:|---|"]
-    return "\n".join([*head, *rows])
+    reasons = [
+        f"- {verdict.budget.metric} is unknown: {verdict.unknown_because}"
+        for verdict in verdicts
+        if verdict.passed is None
+    ]
+    below = ["", *reasons] if reasons else []
+    return page([*head, *rows, *below, *limit_lines(limits)], markdown=True)
 
 
 def _cell(value: float | None) -> str:

@@ -69,12 +69,8 @@ def kernel_report(trace: Trace) -> KernelReport:
     table = pd.DataFrame(ranks)
     busy_ns, step_ns = table["busy_ns"].sum(), table["step_ns"].sum(min_count=1)
     if not parts:
-        limit = (
-            "The capture has no device activities: kernels, their launches and what the device "
-            "waited for are not in it."
-        )
         empty = pd.DataFrame(columns=[*_KEY, "total_ns"])
-        return KernelReport(ranks=table, kernels=empty, places=empty[[*PLACE]], limits=(limit,))
+        return KernelReport(ranks=table, kernels=empty, places=empty[[*PLACE]], limits=())
     part = pd.concat(parts, ignore_index=True)
     totals = part[part["what"] == "sum"].drop(columns=["what", "bin"])
     kernels = _with_shares(_kernels(totals, part), busy_ns, step_ns)

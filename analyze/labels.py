@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from meshscope.probe.schema.listing import listed
+from meshscope.probe.schema.listing import MOST_LISTED, listed
+
+from .words import joined
 
 _NAMES = {
     "useful": "useful model FLOPs at peak",
@@ -26,6 +28,11 @@ _NAMES = {
 }
 
 
+def axis_label(axis: str) -> str:
+    """Return an axis as people write it: ``TP``; ``other`` is no name of one."""
+    return axis if axis == "other" else axis.upper()
+
+
 def class_label(name: str) -> str:
     """Return the words for a class of time.
 
@@ -34,22 +41,38 @@ def class_label(name: str) -> str:
     """
     parts = name.split("_")
     if len(parts) == 3 and parts[0] == "exposed" and parts[2] in ("wait", "wire"):
-        axis = "other" if parts[1] == "other" else parts[1].upper()
-        return f"{axis} communication: {'waiting' if parts[2] == 'wait' else 'on the wire'}"
+        return f"{axis_label(parts[1])} communication: {'waiting' if parts[2] == 'wait' else 'on the wire'}"
     return _NAMES.get(name, name.replace("_", " "))
 
 
+def rank_words(ranks: Sequence[int]) -> str:
+    """Return ranks in words: ``rank 3``, ``ranks 3 and 5``; of very many the first ones.
+
+    >>> rank_words([1, 2, 5])
+    'ranks 1, 2 and 5'
+    """
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if len(ranks) > MOST_LISTED:
+        return f"ranks {listed(ranks)}"
+    return f"ranks {joined(list(map(str, ranks)))}"
+
+
 def place_words(where: Mapping[str, Any]) -> str:
-    """Return a place in words, e.g. ``rank 5, stage 1``; ranks of one axis are a group of it."""
+    """Return a place in words; ranks of one axis are a group of it.
+
+    >>> place_words({"ranks": [3, 5], "stage": 1})
+    'ranks 3 and 5, stage 1'
+    """
     parts = []
     for key, value in where.items():
         if key == "steps" and value:
             one = value[0] == value[-1]
             parts.append(f"step {value[0]}" if one else f"steps {value[0]} to {value[-1]}")
         elif key == "axis" and value:
-            parts.append(f"{str(value).upper()} {'group' if where.get('ranks') else 'axis'}")
+            parts.append(f"{axis_label(str(value))} {'group' if where.get('ranks') else 'axis'}")
         elif isinstance(value, list):
-            parts.append(f"{key} {listed(value)}" if value else "")
+            parts.append(rank_words(value) if value else "")
         elif value is not None:
             parts.append(f"{key.replace('_id', '')} {value}")
     return ", ".join(part for part in parts if part)

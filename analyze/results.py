@@ -91,6 +91,8 @@ class Finding:
     """Measured facts with units, one sentence each."""
     remedy: str
     """What to do next."""
+    steps: tuple[int, ...] = ()
+    """The steps in which it is so, one by one; empty where that is not known or has no meaning."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,3 +158,5 @@ class Diagnosis:
     """Those of the limits for which no causes are told: without a finding that is no all-clear."""
     metrics: dict[str, float | None] = field(default_factory=dict)
     """The numbers that the gate can bound, by name."""
+    unknown_because: dict[str, str] = field(default_factory=dict)
+    """Why a number of ``metrics`` is None, by its name."""

@@ -10,6 +10,7 @@ from meshscope.probe.schema.terms import Axis
 
 from .ledger import CLASSES, REFINED
 from .memory import memory_by_stage
+from .metrics import metrics_without_steps
 from .results import Bubble, Diagnosis, Finding, Utilization
 from .rules.capture import missing_ranks
 from .rules.hang import hang_findings
@@ -45,6 +46,8 @@ def diagnose_without_steps(trace: Trace) -> Diagnosis:
         *missing_ranks(trace),
     ]
     limits = [*trace.limits, _LIMIT]
+    memory = memory_by_stage(trace)
+    metrics = metrics_without_steps(memory)
     if trace.origin == FLIGHT_RECORDER:
         limits.append(_DUMP_LIMIT)
     return Diagnosis(
@@ -69,11 +72,13 @@ def diagnose_without_steps(trace: Trace) -> Diagnosis:
         bubble=Bubble(
             None, None, pd.DataFrame(columns=["stage", "wait_ns", "wait_frac"]), _NO_STEPS
         ),
-        memory=memory_by_stage(trace),
+        memory=memory,
         groups=pd.DataFrame(
             columns=["group_id", "axis", "ranks", "operations", "wire_ns", "wait_ns", "size_bytes"]
         ),
         untold=(sentence(_LIMIT),),
+        metrics=metrics.values,
+        unknown_because=metrics.unknown_because,
     )
 
 

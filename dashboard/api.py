@@ -56,6 +56,10 @@ def register(server: Flask, store: RunStore) -> None:
         answer.headers["Cache-Control"] = "private, max-age=60"
         return answer
 
+    @api.get("/<path:address>")
+    def nothing(address: str) -> Response:
+        return _error(404, f"there is nothing at {address[:128]}")
+
     @api.errorhandler(MeshscopeError)
     def missing(error: MeshscopeError) -> Response:
         return _error(404, str(error))

@@ -51,7 +51,11 @@ def create_app(runs_dir: Path, *, access: Access | None = None) -> Dash:
         enable_mcp=False,
     )
     app.layout = dmc.MantineProvider(
-        [dcc.Location(id="url", refresh=False), html.Div(id="page")],
+        [
+            dcc.Location(id="url", refresh=False),
+            dcc.Store(id="page-title"),
+            html.Div(id="page"),
+        ],
         theme=_THEME,
         forceColorScheme="light",
     )

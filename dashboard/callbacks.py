@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dash import Dash, Input, Output, Patch, State, ctx, no_update
+from dash import ClientsideFunction, Dash, Input, Output, Patch, State, ctx, no_update, set_props
 from dash.development.base_component import Component
 
 from meshscope.probe.schema.errors import MeshscopeError
@@ -24,8 +24,8 @@ from .views import shown_step
 _NS_PER_MS = 1e6
 
 _PAGES: dict[str, Callable[[LoadedRun, ViewState], Component]] = {
-    "overview": lambda run, _: overview.layout(run),
-    "findings": lambda run, _: findings.layout(run),
+    "overview": overview.layout,
+    "findings": findings.layout,
     "timeline": timeline.layout,
     "mesh": mesh.layout,
 }
@@ -61,20 +61,38 @@ def register(app: Dash, store: RunStore) -> None:
 
 
 def _register_navigation(app: Dash, store: RunStore) -> None:
-    @app.callback(Output("page", "children"), Input("url", "pathname"), State("url", "search"))
-    def show_page(path: str | None, query: str | None) -> Component:
-        return page_of(store, path, query)
+    @app.callback(
+        Output("page", "children"),
+        Output("page-title", "data"),
+        Input("url", "pathname"),
+        State("url", "search"),
+    )
+    def show_page(path: str | None, query: str | None) -> tuple[Component, str]:
+        return page_of(store, path, query), shell.title_of(path)
+
+    app.clientside_callback(  # type: ignore[no-untyped-call]
+        ClientsideFunction("meshscope", "setTitle"), Input("page-title", "data")
+    )
 
     @app.callback(
         Output("runs-grid", "rowData"),
         Output("runs-summary", "children"),
-        Output("runs-poll", "disabled"),
+        Output("runs-poll", "interval"),
         Input("runs-poll", "n_intervals"),
         prevent_initial_call=True,
     )
-    def fill_runs(_: int | None) -> tuple[list[dict[str, Any]], str, bool]:
+    def fill_runs(_: int | None) -> tuple[list[dict[str, Any]], str, int]:
         entries = store.entries(LIST_MAX_NEW)
-        return runs.rows(entries), runs.summary(entries), not runs.any_pending(entries)
+        return runs.rows(entries), runs.summary(entries), runs.poll_ms(entries)
+
+    @app.callback(
+        Output("page", "children", allow_duplicate=True),
+        Input("runs-wait", "n_intervals"),
+        prevent_initial_call=True,
+    )
+    def first_run(_: int | None) -> Any:
+        entries = store.entries(LIST_MAX_NEW)
+        return runs.layout(entries, str(store.root)) if entries else no_update
 
     @app.callback(
         Output("runs-grid", "dashGridOptions"),
@@ -96,19 +114,21 @@ def _register_timeline(app: Dash, store: RunStore) -> None:
         Output("timeline-path-why", "label"),
         Output("timeline-path-why", "disabled"),
         Output("timeline-drawn", "data"),
+        Output("json-link", "href", allow_duplicate=True),
         Input("timeline-url", "search"),
         State("timeline-url", "pathname"),
         prevent_initial_call=True,
     )
     def draw(query: str | None, path: str | None) -> Any:
-        run = _run_at(store, path)
+        run = _run_at(store, path, "timeline-content")
         if run is None:
-            return (no_update,) * 7
+            return (no_update,) * 8
         state = parse_query(query)
         step = shown_step(run, state)
         reason = run.path_unknown_because(step)
         drawn = timeline.content(run, state)
-        return drawn, str(step), state.path, bool(reason), reason, not reason, state.query()
+        link = shell.json_address(run.run_id, "timeline", state)
+        return drawn, str(step), state.path, bool(reason), reason, not reason, state.query(), link
 
     @app.callback(
         Output("timeline-url", "search"),
@@ -130,7 +150,7 @@ def _register_timeline(app: Dash, store: RunStore) -> None:
         drawn: str | None,
         path: str | None,
     ) -> Any:
-        run = _run_at(store, path)
+        run = _run_at(store, path, "timeline-content")
         if run is None:
             return no_update
         control, state = str(ctx.triggered_id), parse_query(query)
@@ -171,13 +191,16 @@ def _register_timeline_view(app: Dash) -> None:
 def _register_mesh(app: Dash, store: RunStore) -> None:
     @app.callback(
         Output("mesh-content", "children"),
+        Output("json-link", "href", allow_duplicate=True),
         Input("mesh-url", "search"),
         State("mesh-url", "pathname"),
         prevent_initial_call=True,
     )
     def draw(query: str | None, path: str | None) -> Any:
-        run = _run_at(store, path)
-        return no_update if run is None else mesh.rank_step(run, parse_query(query))
+        run, state = _run_at(store, path, "mesh-content"), parse_query(query)
+        if run is None:
+            return no_update, no_update
+        return mesh.rank_step(run, state), shell.json_address(run.run_id, "mesh", state)
 
     @app.callback(
         Output("mesh-url", "search"), Input("mesh-metric", "value"), prevent_initial_call=True
@@ -236,10 +259,14 @@ def zoomed_view(state: ViewState, relayout: dict[str, Any] | None) -> ViewState 
     return None if same else state.zoomed((t0, t1))
 
 
-def _run_at(store: RunStore, path: str | None) -> LoadedRun | None:
-    """Return the run of an address that came from the browser, if there is one."""
+def _run_at(store: RunStore, path: str | None, view: str) -> LoadedRun | None:
+    """Return the run of an address that came from the browser.
+
+    Where it is gone or broken since the page was opened, the view says so and None is returned.
+    """
     place = parse_path(path)
     try:
         return store.get(place[0]) if place else None
-    except MeshscopeError:
+    except MeshscopeError as error:
+        set_props(view, {"children": shell.gone_notice(str(error))})
         return None

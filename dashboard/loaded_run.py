@@ -12,11 +12,16 @@ from meshscope.analyze.diagnosis import diagnosis_of
 from meshscope.analyze.measure import measure
 from meshscope.analyze.stepless import diagnose_without_steps, has_no_steps
 from meshscope.analyze.words import counted
+from meshscope.probe.schema.terms import FindingKind
 
 from .paths import LastAccount, StepPath, step_path
-from .slices import StepSlices, step_slices
+from .slices import StepSlices, step_slices, steps_of
+from .unfinished import last_step
 
 Kept = TypeVar("Kept")
+
+STANDSTILL = (FindingKind.HANG, FindingKind.CRASH)
+"""Findings about a job that did not go on."""
 
 # Tables, their pandas copies and the results derived from them.
 _BYTES_PER_TABLE_BYTE = 4
@@ -33,10 +38,14 @@ class LoadedRun:
     """Changes when the files of the run change; part of addresses that browsers keep."""
     trace: Trace
     diagnosis: Diagnosis
+    steps: tuple[int, ...]
+    """Steps that can be drawn, ascending."""
     accounts: LastAccount = field(repr=False, compare=False)
     """Shared by all runs."""
     no_path_because: str = ""
     """Why no step has a critical path; empty if the analysed ones have one."""
+    stood_still_in: int | None = None
+    """Step in which the job came to a standstill; None where it did not, or nothing tells."""
     _drawn: dict[int, StepSlices] = field(default_factory=dict, repr=False, compare=False)
     _paths: dict[int, StepPath] = field(default_factory=dict, repr=False, compare=False)
     _finding: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
@@ -103,9 +112,16 @@ def analysed_run(path: Path, *, run_id: str, version: int, accounts: LastAccount
         version=version,
         trace=trace,
         diagnosis=diagnosis,
+        steps=steps_of(trace),
+        stood_still_in=_standstill_step(trace, diagnosis),
         accounts=accounts,
         no_path_because=reason,
     )
+
+
+def _standstill_step(trace: Trace, diagnosis: Diagnosis) -> int | None:
+    found = [finding for finding in diagnosis.findings if finding.kind in STANDSTILL]
+    return last_step(trace, found[0].where.get("ranks", ())) if found else None
 
 
 def layout_words(trace: Trace) -> str:

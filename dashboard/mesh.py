@@ -70,6 +70,42 @@ def rank_step_matrix(diagnosis: Diagnosis, metric: str) -> RankStepMatrix:
     return _matrix(ledger, ratio, 1.0, f"{words}, median of the same stage's other ranks = 1")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blocks:
+    """A matrix in fewer cells: each shows the highest value of the block that it stands for.
+
+    The highest and not the mean, so that one slow rank is seen among any number of others.
+    """
+
+    values: FloatMatrix
+    row: npt.NDArray[np.int64]
+    """Row of the matrix that the shown value is from."""
+    column: npt.NDArray[np.int64]
+    rows_each: int
+    """Rows of the matrix in one row of blocks; the last may hold fewer."""
+    columns_each: int
+
+
+def in_blocks(values: FloatMatrix, max_rows: int, max_columns: int) -> Blocks:
+    """Return a matrix in at most so many rows and columns of blocks."""
+    tall, wide = values.shape
+    rows_each, columns_each = -(-tall // max_rows), -(-wide // max_columns)
+    rows, columns = -(-tall // rows_each), -(-wide // columns_each)
+    padded = np.full((rows * rows_each, columns * columns_each), -np.inf)
+    padded[:tall, :wide] = np.where(np.isfinite(values), values, -np.inf)
+    blocks = padded.reshape(rows, rows_each, columns, columns_each).swapaxes(1, 2)
+    flat = blocks.reshape(rows, columns, rows_each * columns_each)
+    at = flat.argmax(axis=2)
+    highest = np.take_along_axis(flat, at[..., None], axis=2)[..., 0]
+    return Blocks(
+        values=np.where(np.isfinite(highest), highest, np.nan),
+        row=np.arange(rows)[:, None] * rows_each + at // columns_each,
+        column=np.arange(columns)[None, :] * columns_each + at % columns_each,
+        rows_each=rows_each,
+        columns_each=columns_each,
+    )
+
+
 def mesh_facets(diagnosis: Diagnosis) -> tuple[MeshFacet, ...]:
     """Return one DP x PP grid of slowdowns for each tensor rank.
 

@@ -16,8 +16,9 @@ from .categories import Category
 MAX_WIDTH = 2048
 MAX_ROWS = 2048
 """Largest tile in pixels; more ranks than rows share a pixel row."""
-MAX_SEPARATED_ROWS = 128
-"""Ranks up to which a picture has room for lines between them."""
+MAX_SEPARATED_ROWS = 72
+"""Ranks up to which a picture has room for lines between them: in a figure of 650 pixels a row keeps
+all its ``_SEPARATED_PX``, of which fewer would lose some of the lines and not others."""
 _SEPARATED_PX = 8
 
 

@@ -14,14 +14,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from meshscope.analyze import Trace
 from meshscope.analyze.communication_kernels import axis_by_launch
 from meshscope.analyze.intervals import NO_OWNER, sweep_priority
+from meshscope.analyze.labels import axis_label
 from meshscope.probe.schema.terms import COMPUTE_KINDS, Axis, KernelCategory, SpanKind, TimeSource
 
 from .categories import OF_AXIS, OF_SPAN, Category
+from .unfinished import OpenWait, last_record_ns, open_waits, unfinished_steps, with_unfinished
 
 WHOLE_CAPTURE = -1
 """Step id of the one window of a capture that has no step boundaries."""
@@ -31,6 +34,7 @@ _NO_STEP = -1
 
 # Lower covers higher, as in the ledger.
 _GC, _DEVICE_COMPUTE, _COMMUNICATION, _MEMCPY, _HOST, _RECOMPUTE, _COMPUTE = -1, 0, 1, 2, 3, 4, 5
+_OPEN = 6
 _HOST_CLOCKS = (TimeSource.HOST_BLOCKING.value, TimeSource.HOST_ISSUE.value)
 _KERNELS = {
     KernelCategory.COMPUTE.value: (Category.COMPUTE, _DEVICE_COMPUTE),
@@ -60,18 +64,27 @@ class StepSlices:
     """row, rank, category, start_ns, end_ns (after the earliest start), text."""
     undrawn: int
     """Communications whose waiting or end was not captured; they cannot be drawn."""
+    longest_ns: int = 0
+    """Longest time that a rank spends in the step; less than ``length_ns`` where ranks begin it
+    at different times."""
+    is_broken_off: bool = False
+    """Whether the capture ends in this step, so that what is open in it is drawn to its end."""
 
 
 def steps_of(trace: Trace) -> tuple[int, ...]:
-    """Return the steps that can be drawn, ascending."""
-    steps = trace.frame("step")["step"].unique()
-    return tuple(int(step) for step in np.sort(steps)) or (WHOLE_CAPTURE,)
+    """Return the steps that can be drawn, ascending; also those in which the capture broke off."""
+    steps = {int(step) for step in trace.frame("step")["step"].unique()}
+    return tuple(sorted(steps.union(unfinished_steps(trace)))) or (WHOLE_CAPTURE,)
 
 
 def step_slices(trace: Trace, step: int) -> StepSlices:
     """Return what happened in one step on every rank that has it."""
-    claims, undrawn = _claims(trace, step)
+    is_broken_off = step in unfinished_steps(trace)
+    stood = open_waits(trace) if is_broken_off or step == WHOLE_CAPTURE else ()
+    claims, undrawn = _claims(trace, step, stood)
     windows = _windows(trace, step, claims)
+    if is_broken_off:
+        windows = with_unfinished(trace, step, windows)
     ranks = _row_order(trace)
     origin = min((start for start, _ in windows.values()), default=0)
     parts = [
@@ -90,6 +103,8 @@ def step_slices(trace: Trace, step: int) -> StepSlices:
         length_ns=max((end for _, end in windows.values()), default=origin) - origin,
         slices=slices,
         undrawn=undrawn,
+        longest_ns=max((end - start for start, end in windows.values()), default=0),
+        is_broken_off=is_broken_off,
     )
 
 
@@ -144,7 +159,7 @@ def _near(frame: pd.DataFrame, trace: Trace, table: str, step: int) -> pd.DataFr
     return frame[frame["step"].isin([step - 1, step, step + 1, _NO_STEP])]
 
 
-def _claims(trace: Trace, step: int) -> tuple[pd.DataFrame, int]:
+def _claims(trace: Trace, step: int, stood: tuple[OpenWait, ...]) -> tuple[pd.DataFrame, int]:
     """Return every interval that asks for a place in the step, and how many have no interval."""
     has_kernels = _has_kernels(trace, step)
     parts = [_span_claims(_of_step(trace, "span", step), has_kernels=has_kernels)]
@@ -155,8 +170,10 @@ def _claims(trace: Trace, step: int) -> tuple[pd.DataFrame, int]:
         rows = _of_step(trace, table, step).drop_duplicates(["rank", "event_id"], keep="last")
         claims = _communication_claims(rows, table)
         known = claims["start_ns"].notna() & claims["end_ns"].notna()
-        undrawn += int((~known & (rows["step"] == step).to_numpy()).sum())
+        told = _is_open(rows, stood)
+        undrawn += int((~known & ~told & (rows["step"] == step).to_numpy()).sum())
         parts.append(claims[known])
+    parts.append(_open_claims(trace, stood))
     if trace.per_step_clock:
         parts[0].loc[parts[0]["priority"] >= _RECOMPUTE, "priority"] = _DEVICE_COMPUTE
     filled = [part for part in parts if len(part)]
@@ -252,6 +269,30 @@ def _communication_claims(rows: pd.DataFrame, table: str) -> pd.DataFrame:
             "text": on_host.map({True: "waiting for ", False: ""}) + _operation(rows, table),
         }
     )
+
+
+def _is_open(rows: pd.DataFrame, stood: tuple[OpenWait, ...]) -> npt.NDArray[np.bool_]:
+    """Return which operations are among those that ranks stood in."""
+    keys = zip(rows["rank"], rows["group_id"].astype(str), rows["issue_ns"], strict=True)
+    known = {(wait.rank, wait.group_id, wait.since_ns) for wait in stood}
+    return np.array([key in known for key in keys] if known else [False] * len(rows), dtype=bool)
+
+
+def _open_claims(trace: Trace, stood: tuple[OpenWait, ...]) -> pd.DataFrame:
+    """Return the claims of operations that had not ended; whatever else is known covers them."""
+    end_ns = last_record_ns(trace) if stood else 0
+    rows = [
+        (
+            wait.rank,
+            int(OF_AXIS.get(wait.axis, Category.COMM_OTHER)),
+            _OPEN,
+            wait.since_ns,
+            max(end_ns, wait.since_ns),
+            f"{wait.kind.replace('_', '-')} over {axis_label(wait.axis)}, had not ended when the records end",
+        )
+        for wait in stood
+    ]
+    return pd.DataFrame(rows, columns=_CLAIM)
 
 
 def _operation(rows: pd.DataFrame, table: str) -> pd.Series[str]:

@@ -15,6 +15,9 @@ METRICS = ("slowdown", "own", "compute", "wait")
 _SHOWN = "1"
 _MAX_DIGITS = 19
 _MAX_FIELDS = 20
+_NUMBERS = ("step", "t0", "t1")
+_KNOWN = (*_NUMBERS, "metric", "path")
+_NAME_SHOWN = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,10 +36,16 @@ class ViewState:
     """Fields of the query that were not understood."""
 
     def window(self, length_ns: int) -> tuple[int, int]:
-        """Return the time window inside a step of the given length."""
+        """Return the time window inside a step of the given length; the whole if it is outside."""
+        if self.is_outside(length_ns):
+            return 0, max(length_ns, 1)
         t0 = min(max(self.t0 or 0, 0), max(length_ns - 1, 0))
         t1 = length_ns if self.t1 is None else min(self.t1, length_ns)
         return (t0, t1) if t1 > t0 else (0, max(length_ns, 1))
+
+    def is_outside(self, length_ns: int) -> bool:
+        """Return whether the time window begins after the end of a step."""
+        return (self.t0 or 0) >= max(length_ns, 1)
 
     def query(self) -> str:
         """Return the query with its question mark, empty for the default view."""
@@ -70,27 +79,36 @@ def view_at(step: int, window_ns: tuple[int, int]) -> ViewState:
 def parse_query(query: str | None) -> ViewState:
     """Return the view that a query asks for."""
     numbers: dict[str, int] = {}
-    metric, path, rejected = METRICS[0], False, []
-    for name, value in _fields(query or ""):
-        if name in ("step", "t0", "t1") and value.isdecimal() and len(value) < _MAX_DIGITS:
+    metric, path = METRICS[0], False
+    fields, rejected = _fields(query or "")
+    for name, value in fields.items():
+        if name in _NUMBERS and value.isdecimal() and len(value) < _MAX_DIGITS:
             numbers[name] = int(value)
         elif name == "metric" and value in METRICS:
             metric = value
         elif name == "path" and value == _SHOWN:
             path = True
-        elif name in ("step", "t0", "t1", "metric", "path"):
-            rejected.append(name)
+        else:
+            rejected.append(name if name in _KNOWN else name[:_NAME_SHOWN])
     if "t0" in numbers and "t1" in numbers and numbers["t0"] >= numbers["t1"]:
         del numbers["t0"], numbers["t1"]
         rejected.append("t0, t1")
     return ViewState(**numbers, metric=metric, path=path, rejected=tuple(rejected))
 
 
-def _fields(query: str) -> list[tuple[str, str]]:
+def _fields(query: str) -> tuple[dict[str, str], list[str]]:
+    """Return the first value of each field, and what of the query cannot be taken."""
     try:
-        return parse_qsl(query.lstrip("?"), max_num_fields=_MAX_FIELDS)
+        pairs = parse_qsl(query.lstrip("?"), keep_blank_values=True, max_num_fields=_MAX_FIELDS)
     except ValueError:
-        return []
+        return {}, [f"all of it, which has more than {_MAX_FIELDS} fields"]
+    fields: dict[str, str] = {}
+    again = []
+    for name, value in pairs:
+        if name in fields:
+            again.append(f"a second {name[:_NAME_SHOWN]}")
+        fields.setdefault(name, value)
+    return fields, again
 
 
 def parse_path(path: str | None) -> tuple[str, str] | None:

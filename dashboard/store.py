@@ -14,8 +14,10 @@ from collections import OrderedDict
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from stat import S_ISDIR
 
 from meshscope.analyze.all_clear import nothing_found
+from meshscope.analyze.table_folder import FOLDER
 from meshscope.probe.schema.errors import ConfigError, MeshscopeError, RunDirectoryError
 
 from .loaded_run import LoadedRun, analysed_run, layout_words
@@ -23,9 +25,16 @@ from .paths import LastAccount
 
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 DEFAULT_BUDGET_BYTES = 1 << 30
+_NO_RUN_ID = (
+    "has a name that cannot stand in an address. Rename it: up to 128 letters, digits, dots, dashes "
+    "and underscores, beginning with a letter or digit"
+)
 _LOG = logging.getLogger(__name__)
 
-ContentKey = tuple[int, int, int]
+_DERIVED = FOLDER
+"""Folder of a run into which an analysis may write: that is no news of the run."""
+
+ContentKey = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +43,7 @@ class RunEntry:
 
     run_id: str
     modified_ns: int
-    """Newest modification of its files, ns since the epoch."""
+    """Newest modification of what was recorded, ns since the epoch."""
     state: str
     """``ready``, ``pending`` (not analysed yet) or ``unreadable``."""
     error: str = ""
@@ -120,7 +129,7 @@ class RunStore:
             reason = (
                 "is a link to outside the folder"
                 if path.is_symlink()
-                else "has a name that is no run id (letters, digits, dot, dash, underscore)"
+                else _NO_RUN_ID
             )
             return _unreadable(path.name, modified_ns, reason)
         key = _content_key(path)
@@ -128,7 +137,7 @@ class RunStore:
             known = self._entries.get(path.name)
         if known is not None and known[0] == key:
             return known[1]
-        return RunEntry(run_id=path.name, modified_ns=key[0], state="pending")
+        return RunEntry(run_id=path.name, modified_ns=key[-1], state="pending")
 
     def _new_entry(self, run_id: str, modified_ns: int) -> RunEntry:
         try:
@@ -168,12 +177,12 @@ class RunStore:
             self._keep(run, key)
             return run
         with self._lock:
-            self._entries[run_id] = (key, _unreadable(run_id, key[0], str(failure)))
+            self._entries[run_id] = (key, _unreadable(run_id, key[-1], str(failure)))
         raise failure
 
     def _keep(self, run: LoadedRun, key: ContentKey) -> None:
         with self._lock:
-            self._entries[run.run_id] = (key, _entry(run, key[0]))
+            self._entries[run.run_id] = (key, _entry(run, key[-1]))
             self._loaded[run.run_id] = (key, run)
             self._loaded.move_to_end(run.run_id)
             held = {run_id: kept.nbytes() for run_id, (_, kept) in self._loaded.items()}
@@ -183,14 +192,22 @@ class RunStore:
 
 
 def _content_key(path: Path) -> ContentKey:
-    """Return newest modification, total size and number of files: what a change alters."""
-    stats = []
+    """Return newest modification, total size and number of files: what a change alters.
+
+    The last is the newest modification of a file that no analysis wrote.
+    """
+    stats, recorded_ns = [], []
     for file in [path, *path.rglob("*")] if path.is_dir() else [path]:
         # A run that is being written replaces files while we look.
         with suppress(FileNotFoundError):
-            stats.append(file.lstat())
+            stat = file.lstat()
+            stats.append(stat)
+            inside = file.relative_to(path).parts
+            if not S_ISDIR(stat.st_mode) and inside[:1] != (_DERIVED,):
+                recorded_ns.append(stat.st_mtime_ns)
     newest_ns = max((stat.st_mtime_ns for stat in stats), default=0)
-    return newest_ns, sum(stat.st_size for stat in stats), len(stats)
+    size = sum(stat.st_size for stat in stats)
+    return newest_ns, size, len(stats), max(recorded_ns, default=newest_ns)
 
 
 def _unreadable(run_id: str, modified_ns: int, error: str) -> RunEntry:

@@ -32,14 +32,14 @@ def percent(frac: float | None, places: int = 1) -> str:
     """Return a fraction as a percentage.
 
     >>> percent(0.1234), percent(0.0002)
-    ('12.3 %', '0.02 %')
+    ('12.3%', '0.02%')
     """
     if frac is None or not math.isfinite(frac):
         return UNKNOWN
     if 0 < abs(frac) < _SMALL_FRAC:
         places = max(places, 2)
     # Adding zero turns the negative zero of a rounded small loss into zero.
-    return f"{round(100 * frac, places) + 0.0:.{places}f} %"
+    return f"{round(100 * frac, places) + 0.0:.{places}f}%"
 
 
 def size(count: float | None) -> str:

@@ -16,7 +16,7 @@ from .categories import LABELS, Category
 from .loaded_run import LoadedRun, layout_words
 from .mesh import mesh_facets, rank_step_matrix
 from .paths import StepPath
-from .slices import WHOLE_CAPTURE, StepSlices, in_window, steps_of
+from .slices import WHOLE_CAPTURE, StepSlices, in_window
 from .state import ViewState
 from .store import RunEntry
 
@@ -66,7 +66,7 @@ def trust(run: LoadedRun) -> dict[str, Any]:
         "capture_level": run.trace.run.get("capture_level"),
         "ranks_captured": len(run.trace.ranks),
         "world_size": world_size,
-        "steps_recorded": len(steps_of(run.trace)),
+        "steps_recorded": int(run.trace.frame("step")["step"].nunique()),
         "peak_source": run.diagnosis.utilization.peak_source,
         "flops_convention": run.diagnosis.utilization.flops_convention,
         "model_error_frac": run.diagnosis.model_error_frac,
@@ -84,9 +84,15 @@ def findings(run: LoadedRun) -> dict[str, Any]:
 
 
 def shown_step(run: LoadedRun, state: ViewState) -> int:
-    """Return the step that a view shows: the one asked for, else a typical one."""
-    steps = steps_of(run.trace)
-    return state.step if state.step in steps else typical_step(run.diagnosis, steps)
+    """Return the step that a view shows: the one asked for, else a typical one.
+
+    Of a job that came to a standstill it is the step in which it did.
+    """
+    if state.step in run.steps:
+        return state.step
+    if run.stood_still_in is not None:
+        return run.stood_still_in
+    return typical_step(run.diagnosis, run.steps)
 
 
 def typical_step(diagnosis: Diagnosis, steps: tuple[int, ...]) -> int:
@@ -114,16 +120,26 @@ def timeline_json(run: LoadedRun, state: ViewState) -> dict[str, Any]:
     return {
         "run_id": run.run_id,
         "step": None if step.step == WHOLE_CAPTURE else step.step,
-        "steps": [number for number in steps_of(run.trace) if number != WHOLE_CAPTURE],
+        "steps": [number for number in run.steps if number != WHOLE_CAPTURE],
         "length_ns": step.length_ns,
+        "longest_ns": step.longest_ns,
+        "is_broken_off": step.is_broken_off,
         "window_ns": list(window),
         "ranks": list(step.ranks),
         "undrawn_communications": step.undrawn,
         "slices_in_window": len(seen),
         "slices": sent.drop(columns=["row", "category"]).assign(category=names).to_dict("records"),
         "critical_path": critical_path_json(run, state),
-        "rejected": list(state.rejected),
+        "rejected": list(left_out(run, state)),
     }
+
+
+def left_out(run: LoadedRun, state: ViewState) -> tuple[str, ...]:
+    """Return the fields of the query that a timeline does not follow."""
+    step, _ = timeline(run, state)
+    absent = ["step"] if state.step is not None and state.step not in run.steps else []
+    outside = ["t0, t1"] if state.is_outside(step.length_ns) else []
+    return (*state.rejected, *absent, *outside)
 
 
 def critical_path(run: LoadedRun, state: ViewState) -> StepPath | None:
@@ -167,6 +183,7 @@ def mesh_json(run: LoadedRun, state: ViewState) -> dict[str, Any]:
             for facet in mesh_facets(run.diagnosis)
         ],
         "stragglers": run.diagnosis.stragglers.to_dict("records"),
+        "rejected": list(state.rejected),
     }
 
 

@@ -12,10 +12,13 @@ from meshscope.probe.schema.errors import MeshscopeError
 from ..breakdown import device_breakdown
 from ..trace import Trace
 from ..words import counted, sentence
+from .kernels import NO_KERNELS, known_of_device
 
 
 def breakdown_to_json(trace: Trace, step: int | None = None) -> dict[str, Any]:
     """Return where the device time of each rank went, over all device events or one step.
+
+    Times are null on a rank of which no device event was recorded.
 
     Raises:
         MeshscopeError: The step is not in the capture.
@@ -26,15 +29,19 @@ def breakdown_to_json(trace: Trace, step: int | None = None) -> dict[str, Any]:
         raise MeshscopeError(
             f"step {step} has no device events",
             where=str(trace.path),
-            remedy=f"Steps with device events: {known[0]}..{known[-1]}" if known else "",
+            remedy=f"Steps with device events: {known[0]}..{known[-1]}"
+            if known
+            else sentence(NO_KERNELS),
         )
     table = device_breakdown(trace, step)
     limits = [*trace.limits, *_unknown(table)]
     if not trace.row_count("kernel"):
-        limits.append("The capture has no device events: use diagnose for a host capture.")
+        limits.append(NO_KERNELS)
+    records: list[dict[str, Any]] = table.to_dict("records")  # type: ignore[assignment]
+    rows = map(known_of_device, records)
     return {
         "version": 1,
-        "ranks": {str(row.pop("rank")): row for row in table.to_dict("records")},
+        "ranks": {str(row.pop("rank")): row for row in rows},
         "limits": list(map(sentence, limits)),
     }
 

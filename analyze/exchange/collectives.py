@@ -10,6 +10,7 @@ import pandas as pd
 from ..bandwidth import size_buckets, with_bandwidth
 from ..detail_limits import not_one_by_one
 from ..matching import CollectiveMatch, TransferMatch, match_collectives, match_p2p
+from ..steps import WHOLE_CAPTURE, StepWindows, step_windows
 from ..trace import Trace
 from ..waiting import SYNCHRONISING
 from ..words import is_missing, sentence
@@ -35,8 +36,10 @@ _OF_COLLECTIVE = (
 def collectives_to_json(trace: Trace) -> dict[str, Any]:
     """Return every collective matched across ranks, with who waited and who came last."""
     match, sent = match_collectives(trace), match_p2p(trace)
+    windows = step_windows(trace)
     return {
         "version": 1,
+        "analysed_steps": _steps_of(windows),
         "groups": [
             {
                 "group_id": str(row["group_id"]),
@@ -49,7 +52,7 @@ def collectives_to_json(trace: Trace) -> dict[str, Any]:
         "collectives": list(_collectives(match)),
         "transfers": _transfers(sent),
         "sizes": _records(size_buckets(match.collectives, sent.transfers)),
-        "ranks": _by_rank(match.members, trace.ranks),
+        "ranks": _by_rank(match.members, trace.ranks, windows),
         "limits": list(
             map(sentence, (*trace.limits, *not_one_by_one(trace), *match.limits, *sent.limits))
         ),
@@ -74,8 +77,18 @@ def _collectives(match: CollectiveMatch) -> Iterator[dict[str, Any]]:
         }
 
 
-def _by_rank(members: pd.DataFrame, ranks: Sequence[int]) -> dict[str, dict[str, Any]]:
+def _steps_of(windows: StepWindows) -> int:
+    """Return how many steps the account of the capture is made of; 0 without step marks."""
+    return 0 if WHOLE_CAPTURE in windows.steps else len(windows.steps)
+
+
+def _by_rank(
+    members: pd.DataFrame, ranks: Sequence[int], windows: StepWindows
+) -> dict[str, dict[str, Any]]:
     """Return the sums over the collectives that nobody can leave before all have come.
+
+    ``wait_ns`` is the sum over the whole capture. ``wait_per_step_ns`` is of the steps that the
+    account is made of: without those that are discarded, and null where there are none.
 
     The root of a broadcast leaves at once, and a group of one waits for nobody. A rank of
     which no wait is known has none: not 0.
@@ -93,6 +106,9 @@ def _by_rank(members: pd.DataFrame, ranks: Sequence[int]) -> dict[str, dict[str,
     )
     table = counts.reindex(sorted({*ranks, *counts.index}), fill_value=0)
     table.insert(0, "wait_ns", by_rank["wait_ns"].sum(min_count=1).reindex(table.index))
+    steps = _steps_of(windows)
+    in_steps = windows.select(rows).groupby("rank")["wait_ns"].sum(min_count=1)
+    table.insert(1, "wait_per_step_ns", in_steps.reindex(table.index) / steps if steps else None)
     table["arrived_last_frac"] = table["arrived_last"] / table["count"]
     return {str(rank): row for rank, row in zip(table.index.tolist(), _records(table), strict=True)}
 

@@ -17,6 +17,7 @@ def critical_path_to_json(path: CriticalPath, limits: tuple[str, ...]) -> dict[s
     return {
         "version": 1,
         "step": path.step,
+        "step_because": path.because,
         "step_time_ns": path.end_ns - path.start_ns,
         "by_class": path.by("class").to_dict("records"),
         "by_rank": path.by("rank", "stage").to_dict("records"),

@@ -12,6 +12,10 @@ from ..trace import Trace
 from ..words import is_missing, sentence
 
 DEFAULT_TOP = 20
+NO_KERNELS = (
+    "there are no kernels in this capture, so what its devices did is not known. diagnose tells where the "
+    "step time of the hosts went; `meshscope arm` traces steps of a running job in depth, with kernels"
+)
 
 
 def kernels_to_json(trace: Trace, top: int = DEFAULT_TOP) -> dict[str, Any]:
@@ -22,16 +26,26 @@ def kernels_to_json(trace: Trace, top: int = DEFAULT_TOP) -> dict[str, Any]:
         top: Kernels of each list, longest first.
     """
     report = kernel_report(trace)
+    own_limits = report.limits if len(report.kernels) else (NO_KERNELS,)
+    limits = (*trace.limits, *own_limits)
     return {
         "version": 1,
-        "ranks": {str(row.pop("rank")): row for row in _rows(report.ranks)},
+        "ranks": {str(row.pop("rank")): row for row in map(known_of_device, _rows(report.ranks))},
         "kernel_count": len(report.kernels),
         "kernels": _kernels(report.kernels, top),
         "places": [
             row | {"kernels": _kernels(_of_place(report, row), top)} for row in _rows(report.places)
         ],
-        "limits": [*map(sentence, trace.limits), *report.limits],
+        "limits": [*map(sentence, limits)],
     }
+
+
+def known_of_device(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row about a device, with null for times where nothing of the device was recorded."""
+    if row["device_events"]:
+        return row
+    unknown = ("_ns", "_frac")
+    return {name: None if name.endswith(unknown) else value for name, value in row.items()}
 
 
 def _of_place(report: KernelReport, place: dict[str, Any]) -> pd.DataFrame:

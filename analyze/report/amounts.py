@@ -9,6 +9,8 @@ from ..words import is_missing
 
 RANKS_TITLE = "Ranks, by what repairing returns, then by excess, then by how long others waited"
 
+NOT_RECORDED = "No kernels were recorded: what the devices did is not known."
+
 
 def limit_lines(limits: Sequence[str]) -> list[str]:
     """Return the closing section that says what was not seen; nothing where all was."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..text_table import text_table
-from .amounts import limit_lines, milliseconds
+from .amounts import NOT_RECORDED, limit_lines, milliseconds
 from .page import page
 
 
@@ -29,6 +29,8 @@ def breakdown_to_text(result: dict[str, Any], *, markdown: bool = False) -> str:
         )
         for rank, row in result["ranks"].items()
     ]
+    if not any(row["device_events"] for row in result["ranks"].values()):
+        return page([NOT_RECORDED, *limit_lines(result["limits"])], markdown=markdown)
     titles = [f"{name.replace('_', ' ')} ms" for name in names]
     headers = ["rank", *titles, "device events", "unlinked"]
     lines = [*text_table(headers, rows, markdown=markdown), *limit_lines(result["limits"])]

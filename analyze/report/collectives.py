@@ -7,6 +7,7 @@ from statistics import median
 from typing import Any
 
 from ..text_table import text_table
+from ..words import counted
 from .amounts import left_out, limit_lines, milliseconds
 from .page import page
 
@@ -37,12 +38,12 @@ _Section = tuple[str, tuple[str, ...], list[tuple[object, ...]], list[str]]
 
 def _sections(result: dict[str, Any]) -> Iterator[_Section]:
     ranks = _ranks(result)
-    rest = left_out(len(result["ranks"]) - len(ranks), "ranks")
-    headers = ("rank", "waited ms", "arrived last", "tied", "not known")
+    rest = [*left_out(len(result["ranks"]) - len(ranks), "ranks"), *_about_waits(result)]
+    headers = ("rank", "waited ms/step", "waited ms in all", "arrived last", "tied", "not known")
     yield "Ranks", headers, ranks, rest
     by_group = _collectives_by_group(result)
     groups = _groups(result, by_group)
-    columns = ("group", "axis", "ranks", "collectives", "wire ms", "GB/s (bus, median)")
+    columns = ("group", "axis", "ranks", "collectives", "wire ms in all", "GB/s (bus, median)")
     yield "Groups", columns, groups, left_out(len(by_group) - len(groups), "groups")
     wire = ("wire us p50", "p95", "GB/s (algorithm)", "GB/s (bus)")
     sizes = ("axis", "operation", "size", "count", "total", *wire)
@@ -61,12 +62,25 @@ def _ranks(result: dict[str, Any]) -> list[tuple[object, ...]]:
     return [
         (
             rank,
+            milliseconds(row["wait_per_step_ns"]),
             milliseconds(row["wait_ns"]),
             _arrivals(row),
             max(0, row["undecided"] - row["unknown"]),
             row["unknown"],
         )
         for rank, row in shown
+    ]
+
+
+def _about_waits(result: dict[str, Any]) -> list[str]:
+    """Return of which steps the waits are, and why those of a diagnosis are smaller."""
+    steps = result["analysed_steps"]
+    if not steps:
+        return ["", "  per step: not known, as the capture has no step marks"]
+    return [
+        "",
+        f"  per step: of the {counted(steps, 'step')} that diagnose accounts for; in all: of the whole capture. "
+        "A wait here lasts from the issue of an operation. diagnose counts it from where the rank stood still",
     ]
 
 

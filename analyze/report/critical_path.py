@@ -36,6 +36,7 @@ def critical_path_to_text(result: dict[str, Any], *, markdown: bool = False) -> 
     headers = ("at ms", "ms", "rank", "what", "microbatch", "group or link")
     lines = [
         f"# {title}" if markdown else title,
+        *_because(result, markdown=markdown),
         "",
         *text_table(("what", "ms", "of the step"), by_class, markdown=markdown),
         "",
@@ -47,6 +48,16 @@ def critical_path_to_text(result: dict[str, Any], *, markdown: bool = False) -> 
         *limit_lines(result["limits"]),
     ]
     return page(lines, markdown=markdown)
+
+
+def _because(result: dict[str, Any], *, markdown: bool) -> list[str]:
+    """Return why it is this step, where nobody asked for it."""
+    if not result["step_because"]:
+        return []
+    return [
+        *([""] if markdown else []),
+        f"Shown is step {result['step']}: {result['step_because']}",
+    ]
 
 
 def _amount(row: dict[str, Any]) -> tuple[str, str]:

@@ -8,7 +8,7 @@ from typing import Any
 from meshscope.probe.schema.printable import printable
 
 from ..text_table import text_table
-from .amounts import limit_lines, milliseconds
+from .amounts import NOT_RECORDED, limit_lines, milliseconds
 from .page import page
 
 _NAME_LENGTH = 60
@@ -18,7 +18,7 @@ _RANK_TIMES = ("span", "busy", "idle", "starved", "launch_bound")
 def kernels_to_text(result: Mapping[str, Any], *, markdown: bool = False) -> str:
     """Return ranks, phases and the longest kernels; times in ms, percentiles in us."""
     if not result["kernels"]:
-        nothing = ["No device activities.", *limit_lines(result["limits"])]
+        nothing = [NOT_RECORDED, *limit_lines(result["limits"])]
         return page(nothing, markdown=markdown)
     shown, count = len(result["kernels"]), result["kernel_count"]
     sections = (

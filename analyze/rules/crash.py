@@ -6,14 +6,15 @@ from meshscope.probe.schema.terms import FindingKind, Severity
 
 from ..ended import Death
 from ..hang import WaitGraph
+from ..labels import rank_words
 from ..results import Finding
 from ..trace import Trace
-from .standstill_words import capital, device_faults_of, rank_names, waited_for, where_of
+from .standstill_words import capital, device_faults_of, waited_for, where_of
 
 
 def crash_finding(trace: Trace, graph: WaitGraph | None, death: Death) -> Finding:
     """Return the finding about ranks that ended before the others."""
-    names = rank_names(death.ranks)
+    names = rank_words(death.ranks)
     lead_ns = death.next_ns - death.ended_ns
     several = len(death.ranks) > 1
     return Finding(

@@ -8,10 +8,11 @@ from meshscope.probe.schema.terms import FindingKind, Severity
 
 from ..account import Account
 from ..device_faults import FaultyDevice, faults_text, faulty_devices, when
+from ..labels import rank_words
 from ..results import Finding, Where
 from ..trace import Trace
 from ..xids import FaultClass
-from .standstill_words import rank_names, where_of
+from .standstill_words import where_of
 
 _REMEDIES = {
     FaultClass.BUS: "Take the host out of the job, see dmesg for the Xid and AER messages around it, and "
@@ -75,9 +76,9 @@ def _claim(devices: list[FaultyDevice], ranks: list[int]) -> str:
     others = len(devices[0].faults) - 1
     more = f", and {others} more kind{'s' if others > 1 else ''} of faults" if others else ""
     if len(devices) > 1:
-        whose = f"of {rank_names(ranks)} " if ranks else ""
+        whose = f"of {rank_words(ranks)} " if ranks else ""
         return f"{len(devices)} devices {whose}on {devices[0].host} reported {what}{more}"
-    whose = f"of {rank_names(ranks)}" if ranks else f"{devices[0].uuid} of {devices[0].host}"
+    whose = f"of {rank_words(ranks)}" if ranks else f"{devices[0].uuid} of {devices[0].host}"
     return f"The device {whose} reported {what}{more}"
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from meshscope.probe.schema.terms import FindingKind, Severity
 
 from ..account import Account
 from ..ended import alive_until_ns, died_first
 from ..hang import WaitGraph, wait_graph
+from ..labels import rank_words
 from ..results import Finding
 from ..steps import WHOLE_CAPTURE
 from ..trace import FLIGHT_RECORDER, Trace
@@ -21,7 +23,6 @@ from .standstill_words import (
     device_faults_of,
     last_record_ns,
     place_of,
-    rank_names,
     since_when,
     waited_for,
     waiting_since_ns,
@@ -61,40 +62,52 @@ def hang_findings(trace: Trace, step_time_ns: float | None = None) -> Iterator[F
         yield crash_finding(trace, graph, death)
     if graph is None:
         return
-    doubt = _doubt(trace, graph, patience_ns)
+    standing = _standing(trace, graph, patience_ns)
     if graph.absent and death is None:
-        yield _absent(trace, graph, doubt)
+        yield _absent(trace, graph, standing)
     if graph.uncaptured:
-        yield _uncaptured(trace, graph, doubt)
+        yield _uncaptured(trace, graph, standing)
     if graph.absent or graph.uncaptured or death is not None:
         return
     if graph.ring:
-        yield _ring(trace, graph, doubt)
+        yield _ring(trace, graph, standing)
     elif graph.stuck:
-        yield _stuck(trace, graph, doubt)
+        yield _stuck(trace, graph, standing)
 
 
-def _doubt(trace: Trace, graph: WaitGraph, patience_ns: float) -> tuple[Severity, float]:
-    """Return severity and the factor on the confidence, by how long the ranks have waited."""
+class _Standing(NamedTuple):
+    """How sure it is that the job stood still; that it did is critical, whatever the chance."""
+
+    severity: Severity
+    factor: float
+    """On the confidence."""
+
+
+_WAITED = _Standing(Severity.CRITICAL, 1.0)
+_SILENT = _Standing(Severity.CRITICAL, 0.6)
+_BROKE_OFF = _Standing(Severity.INFO, 0.3)
+"""In a job that was killed at work, some rank is always the last: no standstill is claimed."""
+
+
+def _standing(trace: Trace, graph: WaitGraph, patience_ns: float) -> _Standing:
+    """Return how sure it is that the job stood still, by how long the ranks have waited."""
     if trace.origin == FLIGHT_RECORDER:
-        return Severity.CRITICAL, 1.0
+        return _WAITED
     alive_ns = alive_until_ns(trace, graph.waiting)
     until_ns = max(last_record_ns(trace), alive_ns or 0)
     if until_ns - waiting_since_ns(graph) >= patience_ns:
-        return Severity.CRITICAL, 1.0
+        return _WAITED
     # Where no process left a sign of life the capture ends with the last record, and a job that
     # stood still for hours looks as one that was killed in that moment.
-    if alive_ns is None and all_wait_for_silent(trace, graph):
-        return Severity.WARNING, 0.6
-    return Severity.INFO, 0.3
+    return _SILENT if alive_ns is None and all_wait_for_silent(trace, graph) else _BROKE_OFF
 
 
-def _absent(trace: Trace, graph: WaitGraph, doubt: tuple[Severity, float]) -> Finding:
-    names = rank_names(graph.absent)
+def _absent(trace: Trace, graph: WaitGraph, standing: _Standing) -> Finding:
+    names = rank_words(graph.absent)
     claim = f"{names} did not arrive: {counted(len(graph.waiting), 'rank')} stood still in communication"
-    if doubt[0] is Severity.WARNING:
+    if standing is _SILENT:
         claim = f"{names} did not arrive: all other ranks waited when the records end, not known for how long"
-    elif doubt[0] is Severity.INFO:
+    elif standing is _BROKE_OFF:
         claim = f"When the capture broke off the others waited for {names}, not known for how long"
     evidence = [
         *waited_for(trace, graph, graph.absent, "it had nothing open"),
@@ -106,17 +119,17 @@ def _absent(trace: Trace, graph: WaitGraph, doubt: tuple[Severity, float]) -> Fi
     victims = set(graph.waiting) & {rank for o in graph.operations for rank in o.absent}
     if victims:
         evidence.append(
-            f"{rank_names(sorted(victims))} did not arrive somewhere either, but waited for others "
+            f"{rank_words(sorted(victims))} did not arrive somewhere either, but waited for others "
             "themselves"
         )
     return Finding(
         kind=FindingKind.HANG,
-        severity=doubt[0],
+        severity=standing.severity,
         where=where_of(graph.absent, trace),
         claim=capital(claim),
         cost_frac=None,
         removal_gain_frac=None,
-        confidence=round(0.95 * doubt[1], 2),
+        confidence=round(0.95 * standing.factor, 2),
         evidence=tuple(evidence),
         remedy=f"Look at what {names} did instead: the stacks of the process (py-spy dump), a lock, "
         "data loading, a checkpoint, an exception, errors of the device; the others are waiting",
@@ -141,19 +154,18 @@ def _signs_of_life(trace: Trace, graph: WaitGraph) -> Iterator[str]:
             )
 
 
-def _uncaptured(trace: Trace, graph: WaitGraph, doubt: tuple[Severity, float]) -> Finding:
-    names = rank_names(graph.uncaptured)
-    severity = Severity.WARNING if graph.absent else doubt[0]
+def _uncaptured(trace: Trace, graph: WaitGraph, standing: _Standing) -> Finding:
+    names = rank_words(graph.uncaptured)
     return Finding(
         kind=FindingKind.HANG,
-        severity=severity,
+        severity=standing.severity,
         where=where_of(graph.uncaptured, trace),
         claim=capital(
             f"{names} may not have arrived: others waited there, and there is no capture to tell"
         ),
         cost_frac=None,
         removal_gain_frac=None,
-        confidence=round(0.6 * doubt[1], 2),
+        confidence=round(0.6 * standing.factor, 2),
         evidence=(
             *waited_for(trace, graph, graph.uncaptured, "there is no capture of it"),
             since_when(trace, graph),
@@ -162,21 +174,21 @@ def _uncaptured(trace: Trace, graph: WaitGraph, doubt: tuple[Severity, float]) -
     )
 
 
-def _ring(trace: Trace, graph: WaitGraph, doubt: tuple[Severity, float]) -> Finding:
-    names = rank_names(graph.ring)
+def _ring(trace: Trace, graph: WaitGraph, standing: _Standing) -> Finding:
+    names = rank_words(graph.ring)
     inner = [found for found in graph.operations if set(found.since_ns) & set(graph.ring)]
     return Finding(
         kind=FindingKind.HANG,
-        severity=doubt[0],
+        severity=standing.severity,
         where=where_of(graph.ring, trace),
         claim=capital(f"{names} waited for each other in a circle"),
         cost_frac=None,
         removal_gain_frac=None,
-        confidence=round(0.7 * doubt[1], 2),
+        confidence=round(0.7 * standing.factor, 2),
         evidence=(
             *(
-                f"{rank_names(sorted(found.since_ns))} waited in {place_of(trace, found)} for "
-                f"{rank_names(found.absent or found.delayed)}"
+                f"{rank_words(sorted(found.since_ns))} waited in {place_of(trace, found)} for "
+                f"{rank_words(found.absent or found.delayed)}"
                 for found in inner[:SHOWN]
             ),
             since_when(trace, graph),
@@ -185,22 +197,23 @@ def _ring(trace: Trace, graph: WaitGraph, doubt: tuple[Severity, float]) -> Find
     )
 
 
-def _stuck(trace: Trace, graph: WaitGraph, doubt: tuple[Severity, float]) -> Finding:
+def _stuck(trace: Trace, graph: WaitGraph, standing: _Standing) -> Finding:
     worst = max(graph.stuck, key=lambda found: len(found.since_ns))
     ranks = sorted({rank for found in graph.stuck for rank in found.since_ns})
     where = where_of(ranks, trace)
     where["group_id"] = worst.key[0]
-    severity = Severity.WARNING if doubt[0] is Severity.CRITICAL else doubt[0]
+    # A dump can be made of a job at work, where something is always on its way.
+    is_dump = trace.origin == FLIGHT_RECORDER
     return Finding(
         kind=FindingKind.HANG,
-        severity=severity,
+        severity=Severity.WARNING if is_dump else standing.severity,
         where=where,
         claim=f"All members had issued {place_of(trace, worst)}, and it had not ended",
         cost_frac=None,
         removal_gain_frac=None,
-        confidence=round(0.5 * doubt[1], 2),
+        confidence=round(0.5 * standing.factor, 2),
         evidence=(
-            f"{counted(len(graph.stuck), 'operation')} of this kind, on {rank_names(ranks)}; nothing "
+            f"{counted(len(graph.stuck), 'operation')} of this kind, on {rank_words(ranks)}; nothing "
             "older was open there",
             since_when(trace, graph),
         ),

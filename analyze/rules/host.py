@@ -83,6 +83,7 @@ def host_stalls(account: Account) -> Iterator[Finding]:
             kind=stall.kind,
             severity=severity(cost),
             where={**place, **when.where},
+            steps=when.steps,
             claim=claim,
             cost_frac=cost,
             removal_gain_frac=gain,

@@ -10,7 +10,7 @@ from meshscope.probe.schema.terms import Axis, FindingKind
 
 from ..account import Account
 from ..causes import Degraded, beyond_its_like, degraded_places
-from ..labels import class_label
+from ..labels import axis_label, class_label
 from ..ledger import WIRE_CLASSES
 from ..results import Cause, Finding
 from .bad_steps import BadSteps, bad_steps
@@ -31,7 +31,8 @@ def exposed_communication(account: Account) -> Iterator[Finding]:
             kind=FindingKind.EXPOSED_COMMUNICATION,
             severity=severity(cost),
             where={"axis": axis.value, **when.where},
-            claim=f"Transfers on the {axis.value} axis that no compute hides take {cost:.1%} of the step"
+            steps=when.steps,
+            claim=f"Transfers on the {axis_label(axis.value)} axis that no compute hides take {cost:.1%} of the step"
             f"{when.share_suffix}",
             cost_frac=cost,
             removal_gain_frac=None,
@@ -64,7 +65,8 @@ def slow_links(account: Account) -> Iterator[Finding]:
             kind=FindingKind.SLOW_LINK,
             severity=severity(cause.removal_gain_frac),
             where={**cause.where, **when.where},
-            claim=f"Transfers on {place} of the {cause.where['axis']} axis take "
+            steps=when.steps,
+            claim=f"Transfers on {place} of the {axis_label(cause.where['axis'])} axis take "
             f"{own.ratio:.1f} x as long {_against(own, when)}",
             cost_frac=cause.share_frac,
             removal_gain_frac=cause.removal_gain_frac,

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from meshscope.probe.schema.listing import listed
-
 from ..device_faults import faults_text, faulty_devices
 from ..ended import alive_until_ns
 from ..hang import OpenOperation, WaitGraph, last_records_ns
+from ..labels import rank_words
 from ..results import Where
 from ..trace import FLIGHT_RECORDER, Trace
 
@@ -29,7 +28,7 @@ def waited_for(trace: Trace, graph: WaitGraph, ranks: tuple[int, ...], state: st
         known = issued.get((worst.key[0], rank)) if worst.key[2] < 0 else None
         last = f"; its last one there was {known}" if known is not None and known > 0 else ""
         yield (
-            f"rank {rank}: {rank_names(sorted(worst.since_ns))} waited for it in "
+            f"rank {rank}: {rank_words(sorted(worst.since_ns))} waited for it in "
             f"{place_of(trace, worst)}; {state}{last}"
         )
 
@@ -84,15 +83,6 @@ def waiting_since_ns(graph: WaitGraph) -> int:
 def last_record_ns(trace: Trace) -> int:
     """Return the last time that a record of any rank has; 0 without records."""
     return int(last_records_ns(trace).max()) if trace.ranks else 0
-
-
-def rank_names(ranks: list[int] | tuple[int, ...]) -> str:
-    """Return ranks as words: ``rank 3``, ``ranks 1, 2 and 5``."""
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    if len(ranks) > 2 * SHOWN:
-        return f"ranks {listed(ranks, most=2 * SHOWN)}"
-    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
 
 
 def capital(text: str) -> str:

@@ -71,6 +71,7 @@ def _without_replay(account: Account) -> Iterator[Finding]:
             kind=FindingKind.STRAGGLER_RANK,
             severity=severity(None),
             where=where,
+            steps=() if when is None else when.steps,
             claim=f"Rank {verdict.rank} takes {verdict.slowdown:.1%} longer for its own work{suffix} "
             f"than {usual(verdict)}; what it costs is not known, because there is no replay",
             cost_frac=None,
@@ -114,6 +115,7 @@ def _straggler(account: Account, own: dict[Hashable, Any], cause: Cause | None) 
         kind=FindingKind.STRAGGLER_RANK,
         severity=severity(cost),
         where=where,
+        steps=() if when is None else when.steps,
         claim=_claim(who, own, slowness(own, detection, when), note),
         cost_frac=None if cause is None else cause.share_frac,
         removal_gain_frac=None if cause is None else cause.removal_gain_frac,

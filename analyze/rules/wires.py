@@ -18,6 +18,7 @@ from meshscope.probe.schema.terms import FindingKind
 from ..account import Account
 from ..causes import MIN_CONCENTRATION, MIN_OVER_OTHERS, both_ways, places, wire_excess
 from ..causes.wires import WIRE_REFERENCE, WireExcess
+from ..labels import axis_label
 from ..results import Cause, Finding, Where
 from .bad_steps import BadSteps, bad_steps
 from .grading import MIN_COST, severity
@@ -56,7 +57,7 @@ def _finding(account: Account, cause: Cause, most: _Most) -> Finding:
     when = "on average" if most.when.are_all else most.when.words
     evidence = [
         f"undisturbed is the fastest {WIRE_REFERENCE:.0%} of like transfers; what those of the "
-        f"{cause.where['axis']} axis take longer costs {cause.share_frac:.1%} of the step",
+        f"{axis_label(cause.where['axis'])} axis take longer costs {cause.share_frac:.1%} of the step",
     ]
     if most.places:
         evidence.append(f"{most.place_frac:.0%} of that time is on {listed(most.places, most=8)}")
@@ -64,6 +65,7 @@ def _finding(account: Account, cause: Cause, most: _Most) -> Finding:
         evidence.append(f"{most.when.held_frac:.0%} of it is {most.when.words}")
     return Finding(
         kind=FindingKind.SLOW_WIRE,
+        steps=most.when.steps,
         severity=severity(cause.removal_gain_frac),
         where=where,
         claim=f"Transfers on {most.who} take {most.ratio:.1f} x as long as undisturbed ones {when}",
@@ -117,7 +119,7 @@ def _most(account: Account, cause: Cause, excess: WireExcess) -> _Most:
     rows = rows[rows["step"].isin(when.steps)]
     usual = float((rows["wire_ns"] - rows["excess_ns"]).sum())
     ratio = float(rows["wire_ns"].sum()) / max(usual, 1.0)
-    who = f"the {axis} axis"
+    who = f"the {axis_label(axis)} axis"
     if names:
         who = f"{names[0] if len(names) == 1 else f'{len(names)} more slow places'} of {who}"
     return _Most(who, where, names, place_frac, when, ratio)

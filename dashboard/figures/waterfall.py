@@ -16,6 +16,8 @@ from ..theme import INK, MUTED, plain, styled
 
 _ROW_PX = 34
 _BORDER_PX = 56
+_MIN_PX = 140
+"""Below this plotly has no room for the title of the axis under its ticks."""
 
 _USEFUL, _OVERHEAD, _LOST, _WAITED, _OPEN = "#0072B2", "#56B4E9", "#E69F00", "#D55E00", "#8A94A0"
 _UNKNOWN = COLOURS[Category.UNKNOWN]
@@ -81,7 +83,7 @@ def waterfall(bars: Sequence[Bar]) -> go.Figure:
     figure.update_xaxes(
         range=[0, 116], tickvals=[0, 20, 40, 60, 80, 100], title="share of the step time, %"
     )
-    return styled(figure, _BORDER_PX + _ROW_PX * len(rows))
+    return styled(figure, max(_BORDER_PX + _ROW_PX * len(rows), _MIN_PX))
 
 
 class _Row(NamedTuple):

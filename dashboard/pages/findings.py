@@ -12,24 +12,26 @@ from meshscope.analyze.labels import place_words
 from meshscope.analyze.words import sentence
 
 from .. import units
-from ..loaded_run import LoadedRun
+from ..loaded_run import STANDSTILL, LoadedRun
+from ..state import ViewState
 from ..theme import SEVERITY_COLOUR
-from .shell import card, empty, paper, run_page
+from .shell import card, empty, paper, rejected_notice, run_page
 
 
-def layout(run: LoadedRun) -> Component:
+def layout(run: LoadedRun, state: ViewState) -> Component:
     """Return the page of findings, most costly first."""
     findings = run.diagnosis.findings
-    content: list[Component] = [html.H1("What to fix first", className="ms-title")]
+    content = rejected_notice(state.rejected)
+    content += [html.H1("What to fix first", className="ms-title")]
     if findings:
-        content += [_card(run.run_id, finding) for finding in findings]
+        content += [_card(run, finding) for finding in findings]
         content += _not_told(run)
     else:
         content.append(empty("No findings", sentence(nothing_found(run.diagnosis))))
     if run.diagnosis.limits:
         limits = html.Ul([html.Li(limit) for limit in run.diagnosis.limits], className="ms-limits")
         content.append(card("What these findings could not see", [limits]))
-    return run_page(run, "findings", content)
+    return run_page(run, "findings", content, state)
 
 
 def _not_told(run: LoadedRun) -> list[Component]:
@@ -48,7 +50,7 @@ def severity_badge(severity: str) -> Component:
     return badge
 
 
-def _card(run_id: str, finding: Finding) -> Component:
+def _card(run: LoadedRun, finding: Finding) -> Component:
     head = html.Div(
         [
             severity_badge(finding.severity),
@@ -61,7 +63,7 @@ def _card(run_id: str, finding: Finding) -> Component:
     body = html.Div(
         [
             html.Div([html.H3("Evidence"), evidence]),
-            html.Div([html.H3("Remedy"), html.P(finding.remedy), _links(run_id, finding)]),
+            html.Div([html.H3("Remedy"), html.P(finding.remedy), _links(run, finding)]),
         ],
         className="ms-finding-body",
     )
@@ -82,9 +84,12 @@ def _numbers(finding: Finding) -> list[Component]:
     ]
 
 
-def _links(run_id: str, finding: Finding) -> Component:
-    steps = finding.where.get("steps")
-    query = f"?step={steps[0]}" if steps else ""
+def _links(run: LoadedRun, finding: Finding) -> Component:
+    run_id, steps = run.run_id, finding.where.get("steps")
+    step = steps[0] if steps else None
+    if finding.kind in STANDSTILL:
+        step = run.stood_still_in
+    query = "" if step is None else f"?step={step}"
     return html.Div(
         [
             dcc.Link(

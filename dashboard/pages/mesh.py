@@ -8,11 +8,16 @@ from dash import dcc, html
 from dash.development.base_component import Component
 
 from .. import units
-from ..figures.heatmap import mesh_heatmap, rank_step_heatmap
+from ..figures.heatmap import (
+    mesh_heatmap,
+    mesh_rows_each,
+    rank_step_blocks,
+    rank_step_heatmap,
+)
 from ..loaded_run import LoadedRun
 from ..mesh import RankStepMatrix, mesh_facets, rank_step_matrix, slowest_rank
 from ..state import METRICS, ViewState
-from .shell import card, chart, empty, run_page, table
+from .shell import card, chart, empty, rejected_notice, run_page, table
 
 _METRIC_WORDS = {
     "slowdown": "Compute against peers",
@@ -21,6 +26,7 @@ _METRIC_WORDS = {
     "wait": "Waiting",
 }
 _TABLE_ROWS = 64
+_NO_GAIN = "\N{EN DASH}"
 
 
 def layout(run: LoadedRun, state: ViewState) -> Component:
@@ -48,27 +54,37 @@ def layout(run: LoadedRun, state: ViewState) -> Component:
             _grid(run),
             _table(run),
         ],
+        state,
     )
 
 
 def rank_step(run: LoadedRun, state: ViewState) -> list[Component]:
     """Return the rank x step heatmap of the metric in the query."""
     matrix = rank_step_matrix(run.diagnosis, state.metric)
-    title = "Every rank in every step"
+    title, notices = "Every rank in every step", rejected_notice(state.rejected)
     if not np.isfinite(matrix.values).any():
         return [
+            *notices,
             card(
                 title, [empty("Nothing to compare", f"No rank has a value for: {matrix.meaning}.")]
-            )
+            ),
         ]
-    note = f"Colour: {matrix.meaning}."
+    blocks = rank_step_blocks(matrix)
+    note = f"Colour: {matrix.meaning}.{_sharing(blocks.rows_each, 'rank', 'row')}"
+    note += _sharing(blocks.columns_each, "step", "column")
     return [
+        *notices,
         card(
             title,
             [chart(rank_step_heatmap(matrix), _caption(matrix), "rank-step-graph")],
             note=note,
-        )
+        ),
     ]
+
+
+def _sharing(count: int, what: str, line: str) -> str:
+    """Say that ranks or steps share a line of a figure, nothing where each has its own."""
+    return f" A {line} shows the highest value of {count} {what}s." if count > 1 else ""
 
 
 def _caption(matrix: RankStepMatrix) -> str:
@@ -103,6 +119,7 @@ def _grid(run: LoadedRun) -> Component:
         f"{slowest.slowdown:.2f} x its peers."
     )
     note = "Rows are data ranks, columns pipeline ranks, one panel for each tensor rank."
+    note += _sharing(mesh_rows_each(facets), "data rank", "row")
     return card(title, [chart(mesh_heatmap(facets), caption, "mesh-graph")], note=note)
 
 
@@ -112,7 +129,7 @@ def _table(run: LoadedRun) -> Component:
         [
             f"rank {int(row['rank'])}",
             _ratio(row["slowdown"]),
-            units.percent(_known(row["removal_gain_frac"])),
+            _gain(row["removal_gain_frac"], are_known=run.diagnosis.waiting is not None),
             units.duration(_known(row["excess_ns"])),
             units.duration(_known(row["wait_ns"])),
             units.duration(_known(row["wait_caused_ns"])),
@@ -135,9 +152,18 @@ def _table(run: LoadedRun) -> Component:
         "Was last",
     ]
     note = f"Waits and arrivals are sums over {steps} steps, in collectives that hold every member until the last has come."
+    if run.diagnosis.waiting is not None:
+        note += f" A rank that is no cause of loss has no removal gain ({_NO_GAIN})."
     if len(stragglers) > _TABLE_ROWS:
         note += f" The first {_TABLE_ROWS} of {len(stragglers)} ranks; the JSON has all."
     return card("Ranks", [table(columns, rows)], note=note)
+
+
+def _gain(value: object, *, are_known: bool) -> str:
+    """Return the removal gain of a rank; without one it is no cause, where the causes are known."""
+    gain = _known(value)
+    is_cause = gain is not None and np.isfinite(gain)
+    return _NO_GAIN if are_known and not is_cause else units.percent(gain)
 
 
 def _known(value: object) -> float | None:

@@ -18,19 +18,30 @@ from .. import units
 from ..figures.waterfall import meanings, shown_bars, waterfall
 from ..loaded_run import LoadedRun
 from ..mesh import slowest_rank
+from ..state import ViewState
 from ..views import trust
 from .findings import severity_badge
-from .shell import card, chart, run_page, table
+from .shell import card, chart, empty, rejected_notice, run_page, table
 
 _SHOWN_FINDINGS = 3
+_NEGATIVE = (
+    "A negative one means that the step gets longer with the cause repaired: a repair puts the "
+    "typical time in place of each, and of these some are longer."
+)
+_UNEXPLAINED = (
+    "by which the waiting in the replay falls short of it",
+    "by which the waiting in the replay exceeds it",
+)
+"""Of a waiting that is not explained, by whether it is negative."""
 
 
-def layout(run: LoadedRun) -> Component:
+def layout(run: LoadedRun, state: ViewState) -> Component:
     """Return the overview page."""
     return run_page(
         run,
         "overview",
         [
+            *rejected_notice(state.rejected),
             html.H1("Overview", className="ms-unseen"),
             html.Div([_key_number(*number) for number in _key_numbers(run)], className="ms-keys"),
             dmc.Grid(
@@ -45,6 +56,7 @@ def layout(run: LoadedRun) -> Component:
                 gutter="lg",
             ),
         ],
+        state,
     )
 
 
@@ -59,7 +71,7 @@ def trust_panel(facts: dict[str, Any]) -> Component:
         ("Steps recorded", str(facts["steps_recorded"])),
         ("Peak FLOP/s from", facts["peak_source"] or units.UNKNOWN),
         ("FLOPs convention", facts["flops_convention"] or units.UNKNOWN),
-        ("Replay error", units.percent(facts["model_error_frac"], places=2)),
+        ("Step time of the replay off by", units.percent(facts["model_error_frac"], places=2)),
     ]
     limits = facts["limits"]
     listed = (
@@ -76,8 +88,11 @@ def trust_panel(facts: dict[str, Any]) -> Component:
 def _key_numbers(run: LoadedRun) -> list[tuple[str, str, str]]:
     diagnosis, use = run.diagnosis, run.diagnosis.utilization
     metrics, bubble = diagnosis.metrics, run.diagnosis.bubble
+    step_time = units.duration(diagnosis.step_time_ns)
+    is_known = step_time != units.UNKNOWN
+    note = "mean of the analysed steps" if is_known else "there are no steps"
     return [
-        ("Step time", units.duration(diagnosis.step_time_ns), "mean of the analysed steps"),
+        ("Step time", step_time, note),
         ("MFU", units.percent(use.mfu), use.unknown_because or f"peak: {use.peak_source}"),
         ("Throughput", units.rate(use.tokens_per_s, "tok/s"), "tokens of all replicas"),
         (
@@ -115,19 +130,20 @@ def _key_number(name: str, value: str, note: str) -> Component:
 
 
 def _account(run: LoadedRun) -> Component:
-    bars = run.diagnosis.waterfall
+    bars, title = run.diagnosis.waterfall, "Where the step time went"
+    if not shown_bars(bars):
+        why = "Without the begin and end of a step there is no time to account for."
+        return card(title, [empty("No step was recorded", why)])
     largest = max(shown_bars(bars), key=lambda bar: bar.frac, default=None)
     caption = (
-        f"The bars sum to {100 * sum(bar.frac for bar in bars):.1f} % of "
+        f"The bars sum to {100 * sum(bar.frac for bar in bars):.1f}% of "
         f"{units.duration(run.diagnosis.step_time_ns)}, averaged over ranks and steps."
     )
     if largest is not None:
         caption += (
             f" The largest is {class_label(largest.name)} with {units.percent(largest.frac)}."
         )
-    return card(
-        "Where the step time went", [_key(bars), chart(waterfall(bars), caption, "waterfall-graph")]
-    )
+    return card(title, [_key(bars), chart(waterfall(bars), caption, "waterfall-graph")])
 
 
 def _key(bars: Sequence[Bar]) -> Component:
@@ -160,7 +176,9 @@ def _first_findings(run: LoadedRun) -> Component:
 
 
 def _first_finding(finding: Finding) -> Component:
-    cost = f"costs {units.percent(finding.cost_frac)} of the step"
+    cost = "cost not known"
+    if finding.cost_frac is not None:
+        cost = f"costs {units.percent(finding.cost_frac)} of the step"
     if finding.removal_gain_frac is not None:
         cost += f", fixing it returns {units.percent(finding.removal_gain_frac)}"
     head = [severity_badge(finding.severity), html.Span(cost, className="ms-place")]
@@ -184,6 +202,8 @@ def _causes(run: LoadedRun) -> list[Component]:
         return []
     columns = ["Cause", "Where", "Share", "Removal gain", "Direct", "Induced wait"]
     note = "Shares sum to the loss. Removal gain is what repairing this cause alone returns."
+    if any(min(c.share_frac, c.removal_gain_frac) < 0 for c in run.diagnosis.causes):
+        note += f" {_NEGATIVE}"
     drawn = [table(columns, rows, numeric_from=2), *_waiting(run)]
     return [card("Causes, by replay without them", drawn, note=note)]
 
@@ -195,7 +215,7 @@ def _waiting(run: LoadedRun) -> list[Component]:
         return []
     parts = [
         (waiting.induced_ns, "induced by the causes above"),
-        (waiting.model_error_ns, "that the replay does not explain"),
+        (waiting.model_error_ns, _UNEXPLAINED[waiting.model_error_ns < 0]),
     ]
     text = f"Waiting {units.percent(waiting.measured_ns / step_ns)} of the step = "
     text += f"{units.percent(waiting.bubble_ns / step_ns)} imposed by the schedule"

@@ -16,6 +16,8 @@ from .shell import empty, plain_page
 
 POLL_MS = 1500
 """How often the list asks for the runs that were not analysed yet."""
+IDLE_POLL_MS = 20_000
+"""How often it asks whether runs came, changed or went: that looks at every file of all runs."""
 
 _SEVERITY_CLASSES = {
     "ms-cell-critical": "params.value === 'critical'",
@@ -25,18 +27,17 @@ _SEVERITY_CLASSES = {
 _UNKNOWN_CLASS = {"ms-cell-quiet": f"params.value === '{units.UNKNOWN}'"}
 
 _COLUMNS = [
-    {"field": "run", "headerName": "Run", "cellRenderer": "markdown", "flex": 2, "minWidth": 170},
-    {"field": "when", "headerName": "Last written (UTC)", "width": 175, "sort": "desc"},
-    {"field": "layout", "headerName": "Layout", "width": 160},
-    {"field": "step_time", "headerName": "Step time", "width": 110, "type": "rightAligned"},
     {
-        "field": "mfu",
-        "headerName": "MFU",
-        "width": 110,
-        "type": "rightAligned",
-        "tooltipField": "mfu_note",
-        "cellClassRules": _UNKNOWN_CLASS,
+        "field": "run",
+        "headerName": "Run",
+        "cellRenderer": "markdown",
+        "flex": 2,
+        "minWidth": 150,
+        "tooltipField": "id",
+        # Its Markdown holds the words of an address.
+        "getQuickFilterText": {"function": "params.data.id"},
     },
+    # What is wrong stands before what is only good to know: a narrow window cuts the latter.
     {
         "field": "severity",
         "headerName": "Severity",
@@ -52,6 +53,17 @@ _COLUMNS = [
         "autoHeight": True,
         "cellClass": "ms-cell-words",
     },
+    {"field": "step_time", "headerName": "Step time", "width": 100, "type": "rightAligned"},
+    {
+        "field": "mfu",
+        "headerName": "MFU",
+        "width": 100,
+        "type": "rightAligned",
+        "tooltipField": "mfu_note",
+        "cellClassRules": _UNKNOWN_CLASS,
+    },
+    {"field": "layout", "headerName": "Layout", "width": 170, "tooltipField": "layout"},
+    {"field": "when", "headerName": "Last written (UTC)", "width": 185, "sort": "desc"},
 ]
 
 _GRID_THEME = """themeQuartz.withParams({
@@ -63,6 +75,11 @@ _GRID_OPTIONS = {
     "domLayout": "autoHeight",
     "tooltipShowDelay": 300,
     "enableCellTextSelection": True,
+    # A row is as high as the words of its finding, also where these are out of sight; and rows
+    # that glide to their places leave gaps behind while heights settle.
+    "suppressColumnVirtualisation": True,
+    "animateRows": False,
+    "quickFilterMatcher": {"function": "matchesWords"},
 }
 
 _ROW_CLASSES = {
@@ -81,6 +98,7 @@ def layout(entries: list[RunEntry], folder: str) -> Component:
                     "This folder has no runs yet",
                     f"Record one into {folder} with: meshscope run -- torchrun … train.py",
                 ),
+                dcc.Interval(id="runs-wait", interval=IDLE_POLL_MS),
             ]
         )
     return plain_page(
@@ -94,7 +112,7 @@ def layout(entries: list[RunEntry], folder: str) -> Component:
             ),
             dmc.TextInput(
                 id="runs-filter",
-                placeholder="Filter by any word",
+                placeholder="Filter: words, or rank 5",
                 size="xs",
                 className="ms-filter",
                 **{"aria-label": "filter the runs"},
@@ -106,18 +124,19 @@ def layout(entries: list[RunEntry], folder: str) -> Component:
                 defaultColDef={"sortable": True, "resizable": True},
                 dashGridOptions=_GRID_OPTIONS,
                 rowClassRules=_ROW_CLASSES,
+                eventListeners={"cellKeyDown": ["openOnEnter(params)"]},
                 getRowId="params.data.id",
                 className="ms-grid",
                 style={"height": None},
             ),
-            dcc.Interval(id="runs-poll", interval=POLL_MS, disabled=not any_pending(entries)),
+            dcc.Interval(id="runs-poll", interval=poll_ms(entries)),
         ]
     )
 
 
-def any_pending(entries: list[RunEntry]) -> bool:
-    """Return whether a run still waits to be analysed."""
-    return any(entry.state == "pending" for entry in entries)
+def poll_ms(entries: list[RunEntry]) -> int:
+    """Return when the list asks again: soon while a run still waits to be analysed."""
+    return POLL_MS if any(entry.state == "pending" for entry in entries) else IDLE_POLL_MS
 
 
 def summary(entries: list[RunEntry]) -> str:

@@ -11,6 +11,7 @@ from dash import dcc, html
 from dash.development.base_component import Component
 
 from ..loaded_run import LoadedRun, layout_words
+from ..state import ViewState, parse_path
 from ..theme import GRAPH_CONFIG
 
 TABS = ("overview", "findings", "timeline", "mesh")
@@ -25,7 +26,17 @@ def header(run_id: str | None = None) -> Component:
     return html.Header(html.Div(crumbs, className="ms-header-inner"), className="ms-header")
 
 
-def run_page(run: LoadedRun, active: str, children: Sequence[Component]) -> Component:
+def title_of(path: str | None) -> str:
+    """Return the title of the window at an address, by which tabs and history are told apart."""
+    place = parse_path(path)
+    if place is not None:
+        return f"{place[1].capitalize()} · {place[0]} · meshscope"
+    return "Runs · meshscope" if (path or "/") == "/" else "meshscope"
+
+
+def run_page(
+    run: LoadedRun, active: str, children: Sequence[Component], state: ViewState
+) -> Component:
     """Return the frame of a page of one run, with its tabs."""
     tabs = [
         dcc.Link(
@@ -48,7 +59,12 @@ def run_page(run: LoadedRun, active: str, children: Sequence[Component]) -> Comp
                         *tabs,
                         html.Span(className="ms-spring"),
                         *facts,
-                        _json_link(run.run_id, active),
+                        html.A(
+                            "JSON",
+                            id="json-link",
+                            href=json_address(run.run_id, active, state),
+                            className="ms-json",
+                        ),
                     ],
                     className="ms-nav-inner",
                 ),
@@ -142,5 +158,22 @@ def _facts(run: LoadedRun) -> list[Component]:
     return [html.Span(fact, className="ms-fact") for fact in facts]
 
 
-def _json_link(run_id: str, page: str) -> Component:
-    return html.A("JSON", href=f"/api/v1/runs/{run_id}/{page}.json", className="ms-json")
+def json_address(run_id: str, page: str, state: ViewState) -> str:
+    """Return where a program gets what a page shows."""
+    return f"/api/v1/runs/{run_id}/{page}.json{state.query()}"
+
+
+def rejected_notice(rejected: Sequence[str]) -> list[Component]:
+    """Name the parts of the address that are left out, nothing where all is followed."""
+    words = f"Not understood in the address, and left out: {', '.join(rejected)}."
+    return [notice(words)] if rejected else []
+
+
+def notice(text: str) -> Component:
+    """Return a line that a visitor should see before what is below it."""
+    return html.P(text, className="ms-notice")
+
+
+def gone_notice(error: str) -> list[Component]:
+    """Return what stands in place of a view whose run cannot be read any more."""
+    return [notice(f"This run cannot be read any more: {error}")]

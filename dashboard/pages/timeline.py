@@ -15,12 +15,16 @@ from ..figures.timeline import shown_categories, timeline, uses_tile
 from ..loaded_run import LoadedRun
 from ..path_words import path_sentence
 from ..paths import Outlines, StepPath, outlines
-from ..slices import WHOLE_CAPTURE, StepSlices, in_window, steps_of
+from ..slices import WHOLE_CAPTURE, StepSlices, in_window
 from ..state import ViewState, view_at
 from ..theme import INK
 from ..views import critical_path, shown_step
 from ..views import timeline as timeline_view
-from .shell import card, chart, empty, run_page
+from .shell import card, chart, empty, notice, rejected_notice, run_page
+
+
+_MIN_SKEW = 1.02
+"""Span of a step over its longest rank, from which the two need words."""
 
 
 def layout(run: LoadedRun, state: ViewState) -> Component:
@@ -36,13 +40,14 @@ def layout(run: LoadedRun, state: ViewState) -> Component:
             _controls(run, state),
             html.Div(content(run, state), id="timeline-content"),
         ],
+        state,
     )
 
 
 def content(run: LoadedRun, state: ViewState) -> list[Component]:
     """Return what depends on the query: notices, legend, figure, caption."""
     step, window = timeline_view(run, state)
-    notices = [html.P(text, className="ms-notice") for text in _notices(run, state)]
+    notices = [*rejected_notice(state.rejected), *map(notice, _notices(run, state))]
     if step.slices.empty:
         why = "The capture holds no spans, kernels or timed communication for it."
         return [*notices, empty("Nothing was recorded in this step", why)]
@@ -62,14 +67,13 @@ def content(run: LoadedRun, state: ViewState) -> list[Component]:
 
 def neighbour(run: LoadedRun, state: ViewState, offset: int) -> int:
     """Return the step before or after the shown one; at an end, the shown one."""
-    steps = steps_of(run.trace)
+    steps = run.steps
     at = steps.index(shown_step(run, state)) + offset
     return steps[min(max(at, 0), len(steps) - 1)]
 
 
 def _controls(run: LoadedRun, state: ViewState) -> Component:
-    steps = steps_of(run.trace)
-    named = [step for step in steps if step != WHOLE_CAPTURE]
+    named = [step for step in run.steps if step != WHOLE_CAPTURE]
     return html.Div(
         [
             html.H1("Pipeline timeline", className="ms-title"),
@@ -156,6 +160,11 @@ def _caption(step: StepSlices, window: tuple[int, int]) -> str:
         f"{counted(len(step.ranks), 'rank')}, {units.duration(window[1] - window[0])} of "
         f"{units.duration(step.length_ns)}, {seen:,} slices: {way}."
     )
+    if step.length_ns > _MIN_SKEW * step.longest_ns:
+        text += (
+            " Ranks begin the step at different times: it is drawn from the first begin to the last "
+            f"end, while no rank takes longer than {units.duration(step.longest_ns)} for it."
+        )
     if step.undrawn:
         text += f" {step.undrawn} communications whose waiting was not seen are not drawn."
     return text
@@ -163,10 +172,19 @@ def _caption(step: StepSlices, window: tuple[int, int]) -> str:
 
 def _notices(run: LoadedRun, state: ViewState) -> list[str]:
     notices = []
-    if state.rejected:
-        notices.append(f"Not understood in the address, and left out: {', '.join(state.rejected)}.")
-    if state.step is not None and state.step not in steps_of(run.trace):
-        notices.append(f"Step {state.step} is not in this run; a typical step is shown.")
+    step, _ = timeline_view(run, state)
+    if state.step is not None and state.step not in run.steps:
+        notices.append(f"Step {state.step} is not in this run; another one is shown.")
+    if state.is_outside(step.length_ns):
+        notices.append(
+            f"The window of the address begins after the end of the step, {units.duration(step.length_ns)} "
+            "after its start; the whole step is shown."
+        )
+    if step.is_broken_off:
+        notices.append(
+            f"The capture broke off in step {step.step}. What had not ended is drawn up to the last "
+            "record of any rank."
+        )
     reason = run.path_unknown_because(shown_step(run, state))
     if state.path and reason:
         notices.append(f"No critical path is drawn. {reason}")

@@ -1,6 +1,7 @@
 """What a visitor sees and can do, on real runs in a real browser."""
 
 import re
+import shutil
 from contextlib import suppress
 
 import pytest
@@ -61,10 +62,48 @@ def test_the_run_list_shows_every_entry(page):
     expect(rows.filter(has_text="notes.txt")).to_contain_text("unreadable")
     page.locator("#runs-filter").fill("unreadable")
     expect(rows).to_have_count(1)
+    page.locator("#runs-filter").fill(f"rank {SLOW_RANK}")
+    expect(rows).to_have_count(1)
+    page.locator("#runs-filter").fill("rank 7")
+    expect(rows).to_have_count(0)
     page.locator("#runs-filter").fill("")
+    expect(page).to_have_title("Runs · meshscope")
     trained.get_by_role("link").click()
     expect(page.get_by_role("heading", name="Where the step time went")).to_be_visible()
     assert page.url.endswith(f"/run/{TRAINED}/overview")
+    expect(page).to_have_title(f"Overview · {TRAINED} · meshscope")
+
+
+def test_the_filter_takes_numbers_whole(page):
+    """Fails when a number is found inside another one, or apart from the word before it."""
+    page.goto("/")
+    page.wait_for_function("!!window.dashAgGridFunctions?.matchesWords")
+    row = "demo\nRank 0 takes 65% longer than its 5 peers\nRanks 3 and 9 did not\n1.04 s\ndp-slow_7"
+    matches = "([words, row]) => dashAgGridFunctions.matchesWords(words.split(' '), row)"
+    present = ["rank 0", "rank 3", "ranks 9", "dem longer", "5", "65", "slow", "demo rank 9", "65%"]
+    absent = ["rank 5", "rank 6", "4", "04", "rank 0 7 x", "(", "0 peers 12"]
+    found = [words for words in present + absent if page.evaluate(matches, [words, row])]
+    assert found == present
+
+
+def test_enter_opens_the_run_of_a_row(page):
+    """Fails when a run cannot be opened without a mouse."""
+    page.goto("/")
+    cell = page.locator("#runs-grid .ag-row", has_text=TRAINED).locator(".ag-cell").first
+    expect(cell).to_be_visible()
+    cell.focus()
+    page.keyboard.press("Enter")
+    page.wait_for_url(re.compile(f"/run/{TRAINED}/overview$"))
+
+
+def test_a_run_that_went_away_is_told(page, runs_dir):
+    """Fails when a page of a deleted run answers a click with nothing."""
+    shutil.copytree(runs_dir / TRAINED, runs_dir / "gone")
+    page.goto("/run/gone/timeline?step=1")
+    expect(page.locator("#timeline-graph .bars .point").first).to_be_attached()
+    shutil.rmtree(runs_dir / "gone")
+    page.get_by_role("button", name="Next").click()
+    expect(page.locator(".ms-notice")).to_contain_text("cannot be read any more")
 
 
 def test_the_waterfall_sums_to_the_step(page):
@@ -76,7 +115,7 @@ def test_the_waterfall_sums_to_the_step(page):
     (bars,) = figure_data(page, "waterfall-graph")
     assert sum(bars["x"][:-1]) == pytest.approx(100, abs=1e-6)
     assert bars["x"][-1] == pytest.approx(100, abs=1e-6)
-    expect(page.locator("figcaption")).to_contain_text("The bars sum to 100.0 %")
+    expect(page.locator("figcaption")).to_contain_text("The bars sum to 100.0%")
     expect(page.locator(".ms-key", has_text="Slowest rank")).to_contain_text(f"rank {SLOW_RANK}")
 
 
@@ -100,6 +139,7 @@ def test_the_timeline_follows_the_step_selector(page):
     page.get_by_role("button", name="Next").click()
     expect(page.get_by_role("heading", name="Step 2")).to_be_visible()
     assert page.url.endswith("?step=2")
+    assert page.locator("#json-link").get_attribute("href").endswith("timeline.json?step=2")
     assert figure_data(page, "timeline-graph") != before
     page.locator("#timeline-step").click()
     page.get_by_role("option", name="step 1").click()
@@ -147,9 +187,7 @@ def test_the_critical_path_is_an_address(page):
     _open_timeline(page, "?step=1")
     caption, switch = page.locator("#timeline-path-caption"), page.locator("#timeline-path")
     switch.click()
-    expect(caption).to_contain_text(
-        re.compile(r"Critical path: \d+ % .* of it\. Its [\d,]+ pieces")
-    )
+    expect(caption).to_contain_text(re.compile(r"Critical path: \d+% .* of it\. Its [\d,]+ pieces"))
     page.wait_for_url(re.compile(r"\?step=1&path=1$"))
     drawn, words = _path_bars(page), caption.inner_text()
     assert len(drawn) == _number(r"Its ([\d,]+) pieces", words)

@@ -192,7 +192,8 @@ def test_gate_exit_codes(meshscope, timeline, tmp_path, bounds, code, form):
     if form == "json":
         checks = json.loads(out)["checks"]
         assert len(checks) == bounds.count("=") // 2
-        assert {"metric", "min", "max", "value", "passed"} == set(checks[0])
+        expected = {"metric", "min", "max", "value", "passed", "unknown_because"}
+        assert set(checks[0]) == expected
     else:
         assert {0: "pass", 1: "FAIL", 2: "UNKNOWN"}[code] in out
 
@@ -237,6 +238,17 @@ def test_help_of_every_command(meshscope, command):
     assert (code, err) == (0, "")
     assert f"meshscope {command}" in out
     assert "--help" in out
+
+
+@pytest.mark.parametrize("target", ["perfetto", "csv", "hta"])
+def test_an_export_makes_no_folders_above_its_place(meshscope, timeline, tmp_path, target):
+    """Fails when a slip in the path of an export makes a tree of folders."""
+    out = tmp_path / "nope" / "deep" / "out"
+    code, _, err = meshscope("export", timeline, "--out", out, "--to", target)
+    assert code == 2
+    assert f"there is no folder {out.parent}" in err
+    assert "mkdir -p" in err
+    assert not (tmp_path / "nope").exists()
 
 
 def test_the_place_of_an_export_is_checked_first(meshscope, timeline, tmp_path):

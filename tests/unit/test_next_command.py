@@ -101,6 +101,13 @@ def test_without_a_finding_to_take_up_the_next_command_still_works(tmp_path):
     assert meshscope(*words).exit_code == 0
 
 
+@pytest.mark.parametrize("verb", ["breakdown", "kernels"])
+def test_a_run_without_kernels_leads_to_what_can_be_told(slow_run, verb):
+    """Fails when two verbs that need kernels send the reader to each other."""
+    assert following(verb, slow_run) == ["diagnose", str(slow_run)]
+    assert following("diagnose", slow_run)[0] not in ("breakdown", "kernels")
+
+
 def test_a_critical_path_names_the_rank_that_it_found(slow_run):
     """Fails when a placeholder is printed though the rank is known."""
     words = following("critical-path", slow_run)

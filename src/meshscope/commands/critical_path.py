@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .follow_up import follow_up
 from .opening import Opened, open_trace
 from .options import DEFAULT_RUNS, Format, FormatOption, RunPath, RunsOption, TopologyOption
 from .output import show
@@ -18,7 +19,10 @@ if TYPE_CHECKING:
 def critical_path(
     path: RunPath,
     step: Annotated[
-        int | None, typer.Option(help="Which step; the one of median length if not given.")
+        int | None,
+        typer.Option(
+            help="Which step; if not given, one of median length that the first finding names."
+        ),
     ] = None,
     topology_file: TopologyOption = None,
     runs: RunsOption = DEFAULT_RUNS,
@@ -37,18 +41,15 @@ def critical_path(
         output,
         lambda: result,
         partial(critical_path_to_text, result),
-        _following(opened, account, result["by_rank"]),
+        _following(opened, account),
     )
 
 
-def _following(opened: Opened, account: Account, by_rank: list[dict[str, Any]]) -> str:
-    """Return the command that repairs the rank with the largest part of the path.
+def _following(opened: Opened, account: Account) -> str:
+    """Return the command that the diagnosis goes on with: a path is no finding of its own.
 
-    A rank without peers cannot be compared with any; then it is its stage.
+    The rank with the largest part of a path may be as healthy as its peers.
     """
-    rank, stage = by_rank[0]["rank"], by_rank[0]["stage"]
-    if account.peers_of(rank):
-        return opened.next_command("whatif", "--fix", f"rank={rank}")
-    if stage >= 0:
-        return opened.next_command("whatif", "--fix", f"stage={stage}")
-    return opened.next_command("diagnose")
+    from meshscope.analyze.diagnosis import diagnosis_of
+
+    return opened.next_command(*(follow_up(diagnosis_of(account)) or ("diagnose",)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -48,10 +49,21 @@ def export(
 
 
 def _check_place(out: Path, to: Target) -> None:
-    """Refuse a folder for a file, and a file for a folder, before the capture is read."""
+    """Refuse a place that cannot be meant, before the capture is read.
+
+    A folder for a file, a file for a folder, and a folder that is not there: a slip in the path
+    would make a tree of new ones.
+    """
     from meshscope.probe.schema.errors import ConfigError
 
     is_file_wanted = to is Target.PERFETTO
     if out.exists() and out.is_dir() == is_file_wanted:
         found, wanted = ("a folder", "file") if is_file_wanted else ("a file", "folder")
         raise ConfigError(f"is {found}", where=str(out), remedy=f"Name a {wanted} with --out")
+    if not out.absolute().parent.is_dir():
+        parent = out.parent
+        raise ConfigError(
+            f"there is no folder {parent}",
+            where=str(out),
+            remedy=f"Check the path, or make the folder: {shlex.join(['mkdir', '-p', str(parent)])}",
+        )

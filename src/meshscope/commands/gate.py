@@ -9,7 +9,7 @@ import typer
 
 from .opening import open_trace
 from .options import DEFAULT_RUNS, Format, FormatOption, RunPath, RunsOption, TopologyOption
-from .output import emit, print_json
+from .output import emit, emit_report, print_json
 
 
 def gate(
@@ -21,7 +21,7 @@ def gate(
 ) -> None:
     """Check a run against absolute budgets: exit 0 if all hold, 1 if one fails, 2 if one is unknown."""
     from meshscope.analyze import diagnose as analyse
-    from meshscope.analyze.gate import check, exit_code, load_budgets, to_markdown, to_rows
+    from meshscope.analyze.gate import check, exit_code, load_budgets, to_markdown, to_rows, to_text
 
     budgets = load_budgets(budget)
     opened = open_trace(path, topology_file, runs)
@@ -32,9 +32,8 @@ def gate(
         limits = list(result.limits)
         print_json({"version": 1, "run": run, "checks": to_rows(verdicts), "limits": limits})
     elif output is Format.MARKDOWN:
-        emit(to_markdown(verdicts))
+        emit(to_markdown(verdicts, result.limits))
     else:
-        for verdict in verdicts:
-            emit(verdict.sentence())
+        emit_report(to_text(verdicts, result.limits))
         emit(opened.next_command("diagnose"))
     raise typer.Exit(exit_code(verdicts))

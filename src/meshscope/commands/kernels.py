@@ -29,5 +29,5 @@ def kernels(
         output,
         lambda: result,
         partial(kernels_to_text, result),
-        opened.next_command("breakdown"),
+        opened.next_command("breakdown" if result["kernels"] else "diagnose"),
     )

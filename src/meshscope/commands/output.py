@@ -11,6 +11,7 @@ from typing import Any
 from meshscope.probe.schema.printable import printable
 
 from .options import Format
+from .terminal import fitted, terminal_width
 
 
 def print_json(value: dict[str, Any]) -> None:
@@ -38,9 +39,18 @@ def show(
     if output is Format.JSON:
         print_json(as_json())
         return
-    emit(as_text(markdown=output is Format.MARKDOWN))
-    if output is Format.TEXT:
-        emit(following)
+    if output is Format.MARKDOWN:
+        emit(as_text(markdown=True))
+        return
+    emit_report(as_text(markdown=False))
+    # A command is copied as one line.
+    emit(following)
+
+
+def emit_report(text: str) -> None:
+    """Write a text for people, as wide as their terminal; unchanged where there is none."""
+    width = terminal_width()
+    emit(text if width is None else fitted(text, width))
 
 
 def emit(text: str) -> None:

@@ -1,5 +1,7 @@
 """The JSON forms that other programs rely on."""
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 from tests.synthetic import MS, Job, capture
@@ -7,7 +9,7 @@ from tests.tables import trace_of
 
 from meshscope.analyze import load_trace
 from meshscope.analyze.exchange import breakdown_to_json, collectives_to_json
-from meshscope.analyze.report import collectives_to_text
+from meshscope.analyze.report import breakdown_to_text, collectives_to_text
 from meshscope.probe.schema.errors import MeshscopeError
 from meshscope.probe.schema.layout import ParallelLayout
 
@@ -31,6 +33,7 @@ def test_collectives_name_who_came_last():
     assert first["wait_ns"] == {"0": 10 * MS, "1": 10 * MS, "2": 0, "3": 10 * MS}
     assert result["ranks"]["2"] == {
         "wait_ns": 0,
+        "wait_per_step_ns": 0,
         "arrived_last": 2,
         "count": 2,
         "undecided": 0,
@@ -70,8 +73,28 @@ def test_a_host_capture_has_no_device_breakdown_and_says_so():
     """If this fails, zeros of a capture without kernels are read as an idle device."""
     job = Job(layout=ParallelLayout(dp=2), steps=2)
     result = plain(breakdown_to_json(capture(job, slow_rank_2)))
-    assert result["ranks"]["0"]["device_events"] == 0
-    assert any("no device events" in limit for limit in result["limits"])
+    row = result["ranks"]["0"]
+    assert row["device_events"] == 0
+    assert {value for name, value in row.items() if name.endswith("_ns")} == {None}
+    assert any("no kernels in this capture" in limit for limit in result["limits"])
+    text = breakdown_to_text(result)
+    assert "0.000" not in text
+    assert "diagnose tells where the step time" in text
+    with pytest.raises(MeshscopeError, match="no kernels in this capture"):
+        breakdown_to_json(capture(job, slow_rank_2), 1)
+
+
+def test_waits_per_step_leave_out_what_the_account_leaves_out():
+    """Fails when a sum over all steps, the discarded one too, stands beside figures per step."""
+    job = Job(layout=ParallelLayout(dp=4), steps=5)
+    trace = replace(capture(job, slow_rank_2), origin="meshscope")
+    result = plain(collectives_to_json(trace))
+    assert result["analysed_steps"] == 4
+    row = result["ranks"]["0"]
+    assert row["wait_per_step_ns"] == pytest.approx(row["wait_ns"] / 5)
+    text = collectives_to_text(result)
+    assert "waited ms/step" in text
+    assert "of the 4 steps that diagnose accounts for" in text
 
 
 @pytest.mark.traces

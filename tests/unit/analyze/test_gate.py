@@ -1,9 +1,10 @@
 """Budgets: what is refused, what passes, and the exit code."""
 
+import pandas as pd
 import pytest
 from tests.synthetic import MS, Job, capture, uniform
 
-from meshscope.analyze.diagnosis import diagnose
+from meshscope.analyze.diagnosis import diagnose, diagnosis_of
 from meshscope.analyze.gate import (
     METRICS,
     Budget,
@@ -12,7 +13,11 @@ from meshscope.analyze.gate import (
     load_budgets,
     to_markdown,
     to_rows,
+    to_text,
 )
+from meshscope.analyze.measure import measure
+from meshscope.analyze.metrics import metrics_without_steps
+from meshscope.analyze.whatif import parse_changes, predict
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.layout import ParallelLayout
 
@@ -105,7 +110,14 @@ def test_a_verdict_says_what_was_measured_and_wanted(result):
     assert "at most 0.01" in failed.sentence()
     assert unknown.sentence().startswith("UNKNOWN")
     assert to_rows((unknown,)) == [
-        {"metric": "mfu", "min": 0.4, "max": None, "value": None, "passed": None}
+        {
+            "metric": "mfu",
+            "min": 0.4,
+            "max": None,
+            "value": None,
+            "passed": None,
+            "unknown_because": result.utilization.unknown_because,
+        }
     ]
 
 
@@ -117,7 +129,57 @@ def test_every_metric_of_a_budget_is_measured(result):
 def test_checks_as_a_table(result):
     """A comment on a change would show plain lines in one paragraph."""
     budgets = (Budget(metric="mfu", min=0.4), Budget(metric="bubble_frac", max=0.9))
-    rows = to_markdown(check(result, budgets)).splitlines()
+    rows = to_markdown(check(result, budgets)).split("\n\n")[0].splitlines()
+    assert len(rows) == 4
     assert len({row.count("|") for row in rows}) == 1
     assert rows[2] == "| mfu | 0.4 | – | – | unknown |"
     assert rows[3].endswith("| pass |")
+
+
+def test_an_unknown_metric_stands_with_its_reason(result):
+    """Fails when the reader is told only that the capture does not tell it."""
+    verdicts = check(result, tuple(Budget(metric=name, min=0) for name in METRICS))
+    unknown = [verdict for verdict in verdicts if verdict.passed is None]
+    assert {verdict.budget.metric for verdict in unknown} == {"mfu", "peak_memory_frac"}
+    said = [verdict.sentence() for verdict in unknown]
+    assert "the model's shape" in said[0]
+    assert said[1].endswith("memory was not recorded")
+    assert "memory was not recorded" in to_markdown(verdicts)
+
+
+def test_every_metric_without_steps_has_a_reason():
+    """Fails when a dump, which has no steps, is gated with no word on why nothing is known."""
+    known = metrics_without_steps(pd.DataFrame())
+    assert set(METRICS) <= set(known.unknown_because)
+    assert known.unknown_because["mfu"] == "no steps were recorded"
+
+
+def test_what_is_lost_of_a_run_stands_below_its_checks(result):
+    """Fails when a run whose files break off in the middle passes without a word."""
+    verdicts = check(result, (Budget(metric="bubble_frac", max=0.9),))
+    limits = ["Rank 0: seg-000001.arrows: block 1 is torn."]
+    for text in (to_text(verdicts, limits), to_markdown(verdicts, limits)):
+        assert text.endswith("What this result could not see\n- " + limits[0])
+
+
+def test_slow_ranks_are_repaired_together():
+    """Fails when the slowdown is made of the shares of the causes: a slow stage has part of them."""
+    layout = ParallelLayout(pp=2, dp=4)
+
+    def work(kind: str, rank: int, step: int, microbatch: int) -> int:
+        base = 10 if layout.coordinates(rank)["pp"] == 0 else 18
+        return (base + (12 if rank in (1, 2) else 0)) * MS
+
+    account = measure(capture(Job(layout=layout, steps=6), work))
+    assert account.slow_ranks() == [1, 2]
+    result = diagnosis_of(account)
+    repaired = predict(account, parse_changes(["stragglers"], []))
+    without = repaired.predicted_ns / repaired.measured_ns
+    assert 1 / result.metrics["straggler_slowdown"] == pytest.approx(without)
+    shares = sum(cause.share_frac for cause in account.causes("straggler_rank"))
+    assert abs(without - (1 - shares)) > 0.01
+
+
+def test_a_run_without_slow_ranks_has_no_slowdown(result):
+    """Fails when a healthy run is charged with what the schedule or jitter costs."""
+    assert result.metrics["straggler_slowdown"] == 1.0

@@ -266,10 +266,10 @@ def stopped(silent_ns):
     return dumped({"a": (0, 1, 2)}, progress, rows, origin="meshscope", span=spans)
 
 
-def test_a_job_that_all_stood_still_in_is_warned_of_although_nothing_tells_how_long():
-    """Fails when a job that hung is a note, because no process left a sign of life."""
+def test_a_job_that_all_stood_still_in_is_critical_although_nothing_tells_how_long():
+    """Fails when a job that hung matters less than one that is slow, as no process left a sign of life."""
     (finding,) = hang_findings(stopped(silent_ns=150), 1_000)
-    assert (finding.severity, finding.where["ranks"]) == ("warning", [1])
+    assert (finding.severity, finding.where["ranks"]) == ("critical", [1])
     assert 0.5 < finding.confidence < 0.7
     assert any("never silent for longer" in line for line in finding.evidence)
 

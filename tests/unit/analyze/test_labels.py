@@ -31,9 +31,11 @@ def test_no_two_classes_share_their_words():
     [
         ({"rank": 3, "steps": [5, 5]}, "rank 3, step 5"),
         ({"axis": "pp", "link": "5<->9", "steps": [4, 7]}, "PP axis, link 5<->9, steps 4 to 7"),
+        ({"ranks": [3], "stage": 1}, "rank 3, stage 1"),
+        ({"ranks": [3, 5]}, "ranks 3 and 5"),
         ({}, ""),
     ],
 )
 def test_a_place_has_words(where, words):
-    """Fails when one step is shown as a range, or a place by its keys."""
+    """Fails when one step is shown as a range, one rank as several, or a place by its keys."""
     assert place_words(where) == words

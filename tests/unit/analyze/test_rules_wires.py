@@ -28,7 +28,7 @@ def test_a_single_bad_moment_of_a_link_has_its_place_and_step():
     assert (found.kind, found.severity) == ("slow_wire", "critical")
     assert found.where == {"axis": "pp", "link": "5<->9", "steps": [2, 2]}
     assert abs(found.removal_gain_frac - truth.joint_ns / truth.step_time_ns) < 0.01
-    assert "link 5<->9 of the pp axis" in found.claim
+    assert "link 5<->9 of the PP axis" in found.claim
     assert found.claim.endswith("in step 2")
 
 
@@ -57,7 +57,7 @@ def test_slow_links_that_are_no_causes_of_their_own_are_listed():
     named = {one.where["link"] for one in found if one.kind == "slow_link"}
     (rest,) = (one for one in found if one.kind == "slow_wire")
     assert named == {"0<->4", "1<->5", "2<->6"}
-    assert "2 more slow places of the pp axis" in rest.claim
+    assert "2 more slow places of the PP axis" in rest.claim
     assert "link 3<->7, link 4<->8" in rest.evidence[1]
 
 

@@ -55,6 +55,14 @@ def test_timeline(client):
     assert client.get("/api/v1/runs/job/timeline.json?step=x").json["rejected"] == ["step"]
 
 
+def test_what_is_not_there_is_rejected_by_name(client):
+    """Fails when a program gets another step or window than it asked for without a word."""
+    other = client.get("/api/v1/runs/job/timeline.json?step=999&t0=99999999999999&foo=1").json
+    assert other["rejected"] == ["foo", "step", "t0, t1"]
+    assert other["window_ns"] == [0, other["length_ns"]]
+    assert client.get("/api/v1/runs/job/mesh.json?metric=x").json["rejected"] == ["metric"]
+
+
 def test_critical_path(client):
     """Fails when a program gets no path, one that does not sum, or one that it did not ask for."""
     step = "/api/v1/runs/job/timeline.json?step=1"
@@ -95,6 +103,10 @@ def test_errors_say_what_is_wrong(client):
     """Fails when a program gets an error without words."""
     assert "notes.txt" in client.get("/api/v1/runs/notes.txt/mesh.json").json["error"]
     assert "known: overview" in client.get("/api/v1/runs/job/nope.json").json["error"]
+    for address in ("nope", "runs/..%2f..%2fetc/overview.json", "runs/job/nope.png"):
+        answer = client.get(f"/api/v1/{address}")
+        assert answer.status_code == 404
+        assert "there is nothing at" in answer.json["error"]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from meshscope.dashboard.categories import COLOURS, LABELS, Category, palette
 from meshscope.dashboard.figures.heatmap import mesh_heatmap, rank_step_heatmap
 from meshscope.dashboard.figures.timeline import MAX_BARS, timeline, uses_tile
 from meshscope.dashboard.figures.waterfall import meanings, waterfall
-from meshscope.dashboard.mesh import MeshFacet, RankStepMatrix
+from meshscope.dashboard.mesh import MeshFacet, RankStepMatrix, in_blocks
 from meshscope.dashboard.slices import StepSlices
 from meshscope.dashboard.theme import GRAPH_CONFIG, plain
 
@@ -129,6 +129,58 @@ def test_heatmap_of_ranks_and_steps():
         ranks=(0,), steps=(3,), values=np.array([[0.2]]), middle=None, meaning="m"
     )
     assert rank_step_heatmap(share).data[0].zmin == 0.0
+
+
+def _slow_among(ranks: int, steps: int, slow: int) -> RankStepMatrix:
+    values = np.ones((ranks, steps))
+    values[slow] = 1.2
+    numbers = (tuple(range(ranks)), tuple(range(steps)))
+    return RankStepMatrix(
+        ranks=numbers[0], steps=numbers[1], values=values, middle=1.0, meaning="m"
+    )
+
+
+@pytest.mark.parametrize("ranks", [8, 100, 305, 306, 1024, 4001])
+@pytest.mark.parametrize("steps", [6, 2000])
+def test_one_slow_rank_is_seen_among_any_number(ranks, steps):
+    """Fails when lines between cells take the cells, or a slow rank is averaged away."""
+    figure = rank_step_heatmap(_slow_among(ranks, steps, slow=5))
+    (trace,) = figure.data
+    rows, columns = np.array(trace.z).shape
+    assert (figure.layout.height - 110) / rows >= 2
+    assert 600 / columns >= 2
+    assert 2 * trace.ygap < (figure.layout.height - 110) / rows
+    assert 2 * trace.xgap < 600 / columns
+    (slow,) = set(np.argwhere(np.array(trace.z) == 1.2)[:, 0])
+    assert set(trace.customdata[slow, :, 0]) == {5}
+    assert list(trace.y)[1] == f"rank {-(-ranks // rows)}"
+
+
+@pytest.mark.parametrize(("data", "tensor"), [(4, 1), (512, 1), (64, 16), (2048, 8)])
+def test_one_slow_rank_is_seen_in_any_grid(data, tensor):
+    """Fails when the place of the slow rank is white in the mesh of a large job."""
+    facets = []
+    for tp in range(tensor):
+        slowdown = np.ones((data, 2))
+        slowdown[3, 1] = 1.2 if tp == 0 else 1.0
+        rank = np.arange(data * 2).reshape(data, 2)
+        facets.append(MeshFacet(tp=tp, slowdown=slowdown, rank=rank))
+    figure = mesh_heatmap(facets)
+    first = figure.data[0]
+    span = figure.layout.yaxis.domain
+    cell = (figure.layout.height - 110) * (span[1] - span[0]) / len(first.z)
+    assert cell >= 1.5
+    assert 2 * first.ygap < cell
+    assert np.array(first.z).max() == 1.2
+    assert first.customdata[np.array(first.z) == 1.2] == 7
+
+
+def test_a_block_without_a_value_is_a_gap():
+    """Fails when ranks without a step are painted, or a block loses the place of its value."""
+    values = np.array([[np.nan, 1.0], [np.nan, 3.0], [2.0, np.nan]])
+    blocks = in_blocks(values, 2, 2)
+    np.testing.assert_array_equal(blocks.values, [[np.nan, 3.0], [2.0, np.nan]])
+    assert (blocks.row[0, 1], blocks.column[0, 1], blocks.row[1, 0]) == (1, 1, 2)
 
 
 def test_one_grid_for_each_tensor_rank():

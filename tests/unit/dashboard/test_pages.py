@@ -2,16 +2,21 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 from dash.development.base_component import Component
 from plotly.utils import PlotlyJSONEncoder
 
+from meshscope.analyze import Finding
 from meshscope.analyze.labels import place_words
+from meshscope.dashboard import units
 from meshscope.dashboard.callbacks import chosen_view, page_of, stepped_view, zoomed_view
-from meshscope.dashboard.pages import runs
+from meshscope.dashboard.pages import findings, mesh, overview, runs, shell, timeline
 from meshscope.dashboard.state import ViewState
 from meshscope.dashboard.store import RunEntry, RunStore
+from meshscope.dashboard.views import shown_step
+from meshscope.probe.schema.terms import FindingKind, Severity
 
 from .conftest import write_job
 
@@ -30,7 +35,7 @@ def _text(page: Component) -> str:
 @pytest.mark.parametrize(
     ("page", "shown"),
     [
-        ("overview", ["The bars sum to 100.0 %", "Where the step time went", "4 of 4", "1.88 x"]),
+        ("overview", ["The bars sum to 100.0%", "Where the step time went", "4 of 4", "1.88 x"]),
         ("findings", ["straggler rank", "Remedy", "Fixing it returns"]),
         ("timeline", ["exposed DP communication", "4 ranks, 66 ms of 66 ms", "rank 3"]),
         ("mesh", ["Slowest is rank 3", "Highest: 1.88 x on rank 3"]),
@@ -77,7 +82,9 @@ def test_a_name_cannot_be_markdown():
 
 def test_an_empty_folder_says_what_to_do(tmp_path):
     """Fails when a newcomer sees an empty table and no next step."""
-    assert "meshscope run" in _text(page_of(RunStore(tmp_path), "/", ""))
+    page = page_of(RunStore(tmp_path), "/", "")
+    assert "meshscope run" in _text(page)
+    assert page["runs-wait"].interval == runs.IDLE_POLL_MS
 
 
 def test_the_path_follows_the_query(store):
@@ -105,13 +112,103 @@ def test_a_path_that_is_not_there_is_explained(runs_dir, store):
 def test_the_waiting_is_accounted_for(store):
     """Fails when the overview does not say where the waiting comes from, or its parts do not sum."""
     text = _text(page_of(store, "/run/job/overview", ""))
-    sentence = re.search(r"Waiting ([\d.]+) % of the step = ([^\"]*)\.\"", text)
+    sentence = re.search(r"Waiting ([\d.]+)% of the step = ([^\"]*)\.\"", text)
     parts = [
         float(number) * (-1 if sign else 1)
-        for sign, number in re.findall(r"(\\u2212 )?([\d.]+) %", sentence[2])
+        for sign, number in re.findall(r"(\\u2212 )?([\d.]+)%", sentence[2])
     ]
     assert len(parts) == 3
     assert sum(parts) == pytest.approx(float(sentence[1]), abs=0.16)
+
+
+def test_the_timeline_says_why_a_step_is_longer_than_its_ranks(store):
+    """Fails when a step whose ranks begin apart has two lengths without a word."""
+    run = store.get("job")
+    drawn = run.step(1)
+    skewed = replace(drawn, length_ns=2 * drawn.length_ns)
+    run._drawn[1] = skewed
+    assert "no rank takes longer than 66 ms" in _text(timeline.layout(run, ViewState(step=1)))
+    run._drawn[1] = drawn
+    assert "no rank takes longer" not in _text(timeline.layout(run, ViewState(step=1)))
+
+
+def test_a_window_beside_the_step_is_explained(store):
+    """Fails when an address with a window after the end shows the whole step silently."""
+    text = _text(page_of(store, "/run/job/timeline", "?step=1&t0=999999999999"))
+    assert "begins after the end of the step, 66 ms after its start" in text
+    assert "66 ms of 66 ms" in text
+
+
+@pytest.mark.parametrize("page", ["overview", "findings", "timeline", "mesh"])
+def test_every_page_names_what_it_leaves_out(store, page):
+    """Fails when a page drops a part of the address silently."""
+    assert "left out: foo." in _text(page_of(store, f"/run/job/{page}", "?foo=1"))
+
+
+@pytest.mark.parametrize(
+    ("page", "query"), [("timeline", "?step=1&t0=5&t1=9&path=1"), ("mesh", "?metric=wait")]
+)
+def test_the_json_link_is_of_the_same_view(store, page, query):
+    """Fails when the link gives a program another step, window or metric than is seen."""
+    link = page_of(store, f"/run/job/{page}", query)["json-link"].href
+    assert link == f"/api/v1/runs/job/{page}.json{query}"
+
+
+@pytest.mark.parametrize(
+    ("path", "title"),
+    [
+        ("/", "Runs · meshscope"),
+        ("/run/job", "Overview · job · meshscope"),
+        ("/run/job/mesh", "Mesh · job · meshscope"),
+        ("/nope", "meshscope"),
+    ],
+)
+def test_titles(path, title):
+    """Fails when the tabs of two pages or runs cannot be told apart."""
+    assert shell.title_of(path) == title
+
+
+def test_a_rank_without_a_cause_has_no_gain(store):
+    """Fails when a rank that costs nothing is shown as one whose cost is not known."""
+    text = _text(mesh.layout(store.get("job"), ViewState()))
+    assert units.UNKNOWN not in text
+    assert "no removal gain (\\u2013)" in text
+    run = store.get("job")
+    unknown = replace(run, diagnosis=replace(run.diagnosis, waiting=None))
+    stragglers = run.diagnosis.stragglers.assign(removal_gain_frac=float("nan"))
+    unknown = replace(unknown, diagnosis=replace(unknown.diagnosis, stragglers=stragglers))
+    assert units.UNKNOWN in _text(mesh.layout(unknown, ViewState()))
+
+
+def test_a_negative_share_is_explained(store):
+    """Fails when a cause with a gain below zero stands in the table without a word."""
+    run = store.get("job")
+    assert "A negative one" not in _text(overview.layout(run, ViewState()))
+    (first, *rest) = run.diagnosis.causes
+    causes = (replace(first, share_frac=-0.01), *rest)
+    less = replace(run, diagnosis=replace(run.diagnosis, causes=causes))
+    assert "A negative one" in _text(overview.layout(less, ViewState()))
+
+
+def test_a_hang_leads_to_its_step(store):
+    """Fails when the link of a hang opens a step in which all was well."""
+    run = store.get("job")
+    hang = Finding(
+        kind=FindingKind.HANG, severity=Severity.CRITICAL, where={"ranks": [3]}, claim="c",
+        cost_frac=None, removal_gain_frac=None, confidence=0.9, evidence=(), remedy="r",
+    )  # fmt: skip
+    hung = replace(run, stood_still_in=2, diagnosis=replace(run.diagnosis, findings=(hang,)))
+    page = _text(findings.layout(hung, ViewState()))
+    assert "/run/job/timeline?step=2" in page
+    assert '"rank 3"' in page
+    assert shown_step(hung, ViewState()) == 2
+    assert shown_step(hung, ViewState(step=1)) == 1
+
+
+def test_a_list_without_pending_runs_is_asked_for_less_often(store):
+    """Fails when a list that is complete never notices another run, or asks all the time."""
+    assert runs.poll_ms(store.entries(max_new=0)) == runs.POLL_MS
+    assert runs.poll_ms(store.entries(max_new=9)) == runs.IDLE_POLL_MS
 
 
 def test_zoom():
@@ -147,6 +244,7 @@ def test_places_in_words():
     assert place_words({"rank": 5, "stage": 1, "group_id": "g"}) == "rank 5, stage 1, group g"
     assert place_words({"ranks": list(range(12))}).endswith("7 and 4 more")
     assert place_words({"steps": []}) == ""
-    assert place_words({"host": "n1", "ranks": [4, 5]}) == "host n1, ranks 4, 5"
-    assert place_words({"axis": "tp", "ranks": [0, 1]}) == "TP group, ranks 0, 1"
+    assert place_words({"host": "n1", "ranks": [4, 5]}) == "host n1, ranks 4 and 5"
+    assert place_words({"ranks": [3]}) == "rank 3"
+    assert place_words({"axis": "tp", "ranks": [0, 1]}) == "TP group, ranks 0 and 1"
     assert place_words({"axis": "pp", "link": "0<->4"}) == "PP axis, link 0<->4"

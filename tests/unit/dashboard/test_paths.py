@@ -137,7 +137,7 @@ def test_the_sentence_sums_to_the_whole(shown):
     _, path = shown
     text = path_sentence(path)
     classes = text.split(";")[0]
-    assert sum(int(number) for number in re.findall(r"(\d+) %", classes)) == 100
+    assert sum(int(number) for number in re.findall(r"(\d+)%", classes)) == 100
     assert "backward" in classes
     assert "rank 1 holds" in text
     length = path.path.end_ns - path.path.start_ns
@@ -150,9 +150,9 @@ def test_thirds_sum_to_the_whole():
     text = path_sentence(
         _path([(0, 0, 3, "forward"), (1, 3, 6, "backward"), (2, 6, 9, "exposed_other_wire")])
     )
-    assert sorted(re.findall(r"(\d+) % (?:f|b|other t)", text)) == ["33", "33", "34"]
+    assert sorted(re.findall(r"(\d+)% (?:f|b|other t)", text)) == ["33", "33", "34"]
     assert "other transfers" in text
-    assert "hold 67 % of it" in text
+    assert "hold 67% of it" in text
     assert "rank 0 holds all of it" in path_sentence(_path([(0, 0, 4)]))
 
 

@@ -27,7 +27,9 @@ def test_round_trip(step, t0, t1, metric, path):
         ("?metric=<script>", ("metric",)),
         ("?path=yes", ("path",)),
         ("?step=" + "9" * 40, ("step",)),
-        ("?" + "&".join(["step=1"] * 99), ()),
+        ("?" + "&".join(["step=1"] * 99), ("all of it, which has more than 20 fields",)),
+        ("?foo=1&" + "x" * 99 + "=", ("foo", "x" * 32)),
+        ("?t0=", ("t0",)),
         (None, ()),
     ],
 )
@@ -41,6 +43,19 @@ def test_the_window_lies_in_the_step(t0, t1, length):
     """Fails when a window of the address reaches out of the step or is empty."""
     start, end = ViewState(t0=t0, t1=t1).window(length)
     assert 0 <= start < end <= max(length, 1)
+
+
+def test_of_two_values_the_second_is_named():
+    """Fails when one of two contradicting values is taken without a word."""
+    assert parse_query("?step=3&step=4") == ViewState(step=3, rejected=("a second step",))
+
+
+def test_a_window_after_the_end_is_the_whole_step():
+    """Fails when a window that the step does not reach becomes its last nanosecond."""
+    assert ViewState(t0=100).window(100) == (0, 100)
+    assert ViewState(t0=100).is_outside(100)
+    assert ViewState(t0=99).window(100) == (99, 100)
+    assert not ViewState(t0=99).is_outside(100)
 
 
 def test_another_step_is_shown_whole():

@@ -3,6 +3,7 @@
 import os
 import shutil
 import threading
+import time
 
 import pytest
 
@@ -56,7 +57,15 @@ def test_everything_in_the_folder_is_listed(runs_dir):
     assert entries["job"].top_finding
     assert entries["notes.txt"].state == "unreadable"
     assert "notes.txt" in entries["notes.txt"].error
-    assert "no run id" in entries["bad name"].error
+    assert "Rename it" in entries["bad name"].error
+
+
+@pytest.mark.parametrize("name", ["x" * 129, "two words", "-x"])
+def test_a_name_that_cannot_be_an_address_says_what_to_do(runs_dir, name):
+    """Fails when a run is refused for its name without the rule, its length included."""
+    (runs_dir / name).write_text("x")
+    error = {entry.run_id: entry.error for entry in RunStore(runs_dir).entries(max_new=0)}[name]
+    assert "Rename it: up to 128 letters" in error
 
 
 def test_the_list_opens_before_everything_is_analysed(runs_dir):
@@ -124,6 +133,20 @@ def test_newest_first(runs_dir):
     for path in [runs_dir / "old", *(runs_dir / "old").iterdir()]:
         os.utime(path, (1_000_000_000, 1_000_000_000))
     assert RunStore(runs_dir).entries(max_new=0)[-1].run_id == "old"
+
+
+def test_an_analysis_is_no_news(runs_dir):
+    """Fails when tables that a command keeps beside a run move it up in the list."""
+    run = runs_dir / "job"
+    before = RunStore(runs_dir).entries(max_new=0)
+    (run / "tables").mkdir()
+    (run / "tables" / "kept.parquet").write_bytes(b"x")
+    later = time.time_ns() + 10**12
+    for path in (run / "tables" / "kept.parquet", run / "tables", run):
+        os.utime(path, ns=(later, later))
+    assert RunStore(runs_dir).entries(max_new=0) == before
+    os.utime(next(run.glob("*.yaml")), ns=(later, later))
+    assert RunStore(runs_dir).entries(max_new=0) != before
 
 
 def test_a_path_is_found_once(runs_dir):

@@ -7,8 +7,10 @@ import pytest
 
 from meshscope.dashboard import create_app
 from meshscope.dashboard.pages import findings, mesh, overview, timeline
+from meshscope.dashboard.slices import WHOLE_CAPTURE
 from meshscope.dashboard.state import ViewState
 from meshscope.dashboard.store import RunStore
+from meshscope.dashboard.views import trust
 
 
 @pytest.fixture
@@ -39,11 +41,29 @@ def folder(tmp_path):
 def test_pages_open_and_name_the_rank(folder):
     """The page of the run that matters most would be an error."""
     run = RunStore(folder).get("hung")
-    for page in (overview.layout(run), findings.layout(run)):
+    for page in (overview.layout(run, ViewState()), findings.layout(run, ViewState())):
         assert "Rank 1 did not arrive" in str(page)
     assert mesh.layout(run, ViewState()) is not None
     assert timeline.layout(run, ViewState()) is not None
     assert "The capture has no steps." in str(timeline.layout(run, ViewState(path=True)))
+
+
+def test_the_overview_draws_no_account_of_nothing(folder):
+    """Fails when a run without steps shows bars of 0 %, a number of steps, or a cost."""
+    run = RunStore(folder).get("hung")
+    page = str(overview.layout(run, ViewState()))
+    assert "No step was recorded" in page
+    assert "waterfall-graph" not in page
+    assert "The bars sum" not in page
+    assert "costs not known" not in page
+    assert trust(run)["steps_recorded"] == 0
+
+
+def test_what_was_open_is_drawn(folder):
+    """Fails when the timeline of a hang is empty, or shows the absent rank as waiting."""
+    drawn = RunStore(folder).get("hung").step(WHOLE_CAPTURE)
+    assert drawn.undrawn == 0
+    assert set(drawn.slices["rank"]) <= {0}
 
 
 @pytest.mark.parametrize("page", ["overview", "findings", "timeline", "mesh"])

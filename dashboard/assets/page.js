@@ -1,0 +1,37 @@
+// What happens in the browser alone: the title of the window, and the list of runs.
+
+window.dash_clientside = window.dash_clientside || {};
+window.dash_clientside.meshscope = {
+  setTitle(title) {
+    document.title = title || "meshscope";
+  },
+};
+
+window.dashAgGridFunctions = window.dashAgGridFunctions || {};
+
+// Whether a row holds all that was asked for. Words are found anywhere ("slow" in "dp-slow"), a
+// number only as a whole (5 is not in 65%), and a number after a word belongs to it: "rank 5" is
+// in "Rank 5 takes" and in "Ranks 3 and 5", not in "rank 0, against its 5 peers".
+window.dashAgGridFunctions.matchesWords = function (parts, row) {
+  const asked = parts.join(" ").toUpperCase();
+  const text = row.toUpperCase();
+  const literal = (word) => word.replace(/[.*+?^${}()|[\]\\]/g, "\\$&");
+  const whole = (number) => `(?<!\\d|\\d\\.)${number}(?!\\d|\\.\\d)`;
+  const phrases = asked.match(/[A-Z]+\s+\d+(?!\S)|\S+/g) || [];
+  return phrases.every((phrase) => {
+    const [word, number] = phrase.split(/\s+/);
+    if (number !== undefined) {
+      const noun = word.replace(/S$/, "");
+      const others = "(?:\\d+(?:,\\s+|\\s+AND\\s+))*";
+      return new RegExp(`\\b${noun}S?\\s+${others}${whole(number)}`).test(text);
+    }
+    return new RegExp(/^\d+$/.test(word) ? whole(word) : literal(word)).test(text);
+  });
+};
+
+// The focus of the grid stands on cells, not on the links in them.
+window.dashAgGridFunctions.openOnEnter = function (params) {
+  if (params.event.key === "Enter") {
+    params.event.target.closest(".ag-row").querySelector("a")?.click();
+  }
+};

@@ -1,0 +1,103 @@
+"""Results in the width of a terminal."""
+
+import fcntl
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+
+import pytest
+
+from meshscope.analyze.synthetic import SyntheticJob, generate
+from meshscope.analyze.synthetic.run_directory import write_run
+from meshscope.analyze.text_table import text_table
+from meshscope.commands.terminal import LEAST_WIDTH, fitted
+from meshscope.probe.schema.layout import ParallelLayout
+
+HEADERS = ("rank", "work vs peers", "waited ms/step", "came early ms/step", "arrived last")
+ROWS = [
+    [rank, f"{1 + rank / 9:.3f} x", "17.556", "22.790", f"{270 + rank}/504"] for rank in range(12)
+]
+
+
+def test_a_wide_table_goes_on_below_with_its_first_column():
+    """Fails when the terminal breaks the lines of a table, or a cell gets lost."""
+    table = text_table(HEADERS, ROWS)
+    lines = fitted("\n".join(table), LEAST_WIDTH).split("\n")
+    assert max(map(len, lines)) <= LEAST_WIDTH
+    first, second = "\n".join(lines).split("\n\n")
+    for part in (first, second):
+        assert [line.split()[0] for line in part.split("\n")] == ["rank", *map(str, range(12))]
+    shown = " ".join(lines)
+    assert all(header in shown for header in HEADERS)
+    assert all(str(cell) in shown for row in ROWS for cell in row)
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_a_long_sentence_goes_on_under_its_first_word(width):
+    """Fails when words are lost, or the lines of a finding cannot be told from the next one."""
+    words = " ".join(f"word{number}" for number in range(40))
+    lines = fitted(f"12. {words}\n   - {words}\n- {words}", width).split("\n")
+    assert max(map(len, lines)) <= width
+    assert {len(line) - len(line.lstrip()) for line in lines} == {0, 2, 3, 4, 5}
+    assert " ".join(lines).split().count("word39") == 3
+
+
+def test_bars_keep_their_proportions():
+    """Fails when the waterfall is cut, so that long bars look alike."""
+    rows = [
+        f"  {'forward':<34} 75.00% 12.000 ms  {'#' * 32}",
+        f"  {'other':<34} 25.00%  4.000 ms  {'#' * 16}",
+    ]
+    bars = [line.count("#") for line in fitted("\n".join(rows), 70).split("\n")]
+    assert 0 < bars[0] < 32
+    assert abs(bars[0] - 2 * bars[1]) <= 1
+
+
+def test_what_fits_is_not_touched():
+    """Fails when spaces or empty lines of a report change though there is room."""
+    text = "\n".join(["Ranks", *text_table(("rank", "ms"), [[0, 1]]), "", "- a limit"])
+    assert fitted(text, LEAST_WIDTH) == text
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Return a small run whose report is wider than most terminals."""
+    job = SyntheticJob(layout=ParallelLayout(dp=2), steps=4)
+    return write_run(job, generate(job)[0], None, tmp_path_factory.mktemp("runs"))
+
+
+def seen_on_a_terminal(command, columns):
+    """Return what a command writes to a terminal of so many columns."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    with subprocess.Popen(command, stdout=theirs, env=environment) as process:
+        os.close(theirs)
+        parts = []
+        while part := _read(ours):
+            parts.append(part)
+    os.close(ours)
+    assert process.returncode == 0
+    return b"".join(parts).decode().replace("\r\n", "\n")
+
+
+def _read(descriptor):
+    """Return some bytes of a terminal, none once nobody holds its other end."""
+    try:
+        return os.read(descriptor, 65_536)
+    except OSError:
+        return b""
+
+
+def test_a_terminal_gets_its_width_and_a_pipe_the_whole_lines(run):
+    """Fails when a person gets lines that are broken anywhere, or a program broken ones."""
+    command = [sys.executable, "-m", "meshscope", "diagnose", str(run)]
+    piped = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    shown = seen_on_a_terminal(command, 72)
+    body = shown.split("\nPages: ")[0]
+    assert max(map(len, body.split("\n"))) <= 72 < max(map(len, piped.split("\n")))
+    # The command to go on with is copied as one line.
+    assert shown.split("\nPages: ")[1] == piped.split("\nPages: ")[1]
