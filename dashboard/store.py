@@ -126,11 +126,7 @@ class RunStore:
     def _known_entry(self, path: Path) -> RunEntry:
         if self.path_of(path.name) is None:
             modified_ns = path.lstat().st_mtime_ns
-            reason = (
-                "is a link to outside the folder"
-                if path.is_symlink()
-                else _NO_RUN_ID
-            )
+            reason = "is a link to outside the folder" if path.is_symlink() else _NO_RUN_ID
             return _unreadable(path.name, modified_ns, reason)
         key = _content_key(path)
         with self._lock:

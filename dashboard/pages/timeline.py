@@ -22,7 +22,6 @@ from ..views import critical_path, shown_step
 from ..views import timeline as timeline_view
 from .shell import card, chart, empty, notice, rejected_notice, run_page
 
-
 _MIN_SKEW = 1.02
 """Span of a step over its longest rank, from which the two need words."""
 
