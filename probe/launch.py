@@ -100,11 +100,7 @@ def run(
         variables = _environment(place.path, inherited) | _told_command(command)
         if dormant:
             variables[DORMANT_VARIABLE] = "1"
-        if option := deaf_option(command, inherited.get("PATH")):
-            _say(
-                f"{option} keeps this Python from what would record it: "
-                "its training code has to call meshscope.probe.attach()"
-            )
+        _say_deaf(command, inherited)
         agent = None
         if agent_options is not None:
             variables |= _kineto_variables(place.path, inherited)
@@ -119,6 +115,15 @@ def run(
         return _CANNOT_START
     _report(place, is_dormant=dormant)
     return code
+
+
+def _say_deaf(command: Sequence[str], environment: Mapping[str, str]) -> None:
+    """Say which option keeps the command from being recorded, if one does."""
+    if option := deaf_option(command, environment.get("PATH")):
+        _say(
+            f"{option} keeps this Python from what would record it: "
+            "its training code has to call meshscope.probe.attach()"
+        )
 
 
 class _NotStartedError(Exception):

@@ -31,7 +31,7 @@ _TEXT_CELL_PX = (30, 34)
 
 def rank_step_heatmap(matrix: RankStepMatrix) -> go.Figure:
     """Return the heatmap of one metric by rank and step."""
-    ranks, steps = matrix.values.shape
+    ranks, _ = matrix.values.shape
     height = int(np.clip(_BORDER_PX + 26 * ranks, 240, 720))
     blocks = rank_step_blocks(matrix)
     shown = blocks.values.shape

@@ -108,6 +108,7 @@ class RankControl:
         if os.getpid() != self._pid:
             return
         server, self._server = self._server, None
+        self.run_path = None
         if server is None:
             return
         atexit.unregister(self.close)

@@ -378,7 +378,7 @@ def test_a_killed_rank_is_named_and_keeps_its_records(tmp_path, capfd):
 
 def test_the_exception_that_ended_a_rank_is_kept(tmp_path):
     """Fails when a capture cannot tell an exception, or Ctrl-C, from the end of the training."""
-    code = f"{TRAIN}\nraise LookupError('secret')"
+    code = f"{TRAIN}\nraise LookupError('sec' + 'ret')"
     assert run(python(code), tmp_path, "a", environment=RANK) == 1
     assert run(python(TRAIN), tmp_path, "b", environment=RANK) == 0
     ended_by = [read_run(tmp_path / name).rank_manifests[0]["ended_by"] for name in "ab"]

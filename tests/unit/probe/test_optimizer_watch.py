@@ -38,7 +38,7 @@ def test_the_first_step_is_told_once_before_the_weights_change():
     """Fails when a job of one process is missed, or attached to at each step."""
     seen, trained = [], optimizer()
     weight = trained.param_groups[0]["params"][0]
-    OptimizerWatch(lambda: seen.append(float(weight)), Told()).start(ImportWatch())
+    OptimizerWatch(lambda: seen.append(weight.item()), Told()).start(ImportWatch())
     assert seen == []
     for _ in range(3):
         trained.step()
