@@ -31,7 +31,7 @@ from .causes import (
     with_rest,
     without_slow_clocks,
 )
-from .communication import CommunicationEvents
+from .communication import CommunicationEvents, from_anyone
 from .detection import DetectionResult
 from .detection.suspicion import cleared_ranks, detect_in, expected_work
 from .device_steps import DeviceSteps
@@ -242,10 +242,10 @@ def untold(events: CommunicationEvents) -> list[str]:
             "no rank is suspected, and no causes are told"
         )
     if events.lonely_frac > MAX_LONELY:
-        limits.append(
-            "ranks waited for others that are not in the capture: "
-            "what repairing a cause returns is not known"
-        )
+        whom = "others that are not in the capture"
+        if from_anyone(events.frame).any():
+            whom = "senders that their receives do not name"
+        limits.append(f"ranks waited for {whom}: what repairing a cause returns is not known")
     return limits
 
 

@@ -96,8 +96,8 @@ def place_work(trace: Trace, program: Program, ledger: Ledger) -> Work:
     cells["compute_ns"] = np.bincount(cell, weights=compute, minlength=len(cells))
     cells["clock_ns"] = 0.0
     run, head = _numbered_runs(cells["rank"].to_numpy(), cells["step"].to_numpy())
-    of_step = (cells[name].to_numpy(np.int64)[head] for name in ("rank", "step"))
-    classes = peer_classes(program, *of_step, stage)
+    rank, step = (cells[name].to_numpy(np.int64)[head] for name in ("rank", "step"))
+    classes = peer_classes(program, rank, step, stage)
     cells["peer_class"] = classes.of_step[run]
     return Work(
         cell=cell,
@@ -320,7 +320,8 @@ def _spread_of_steps(excess: pd.Series) -> pd.Series:
     squares = ((excess - kinds.transform("mean")) ** 2).groupby(level="rank").sum()
     freedom = whole.size() - kinds.size().groupby(level="rank").size()
     enough = freedom >= MIN_STEPS_FOR_SPREAD - 1
-    return np.sqrt(squares / freedom.where(enough)).where(enough, whole.std())
+    spread: pd.Series = np.sqrt(squares / freedom.where(enough)).where(enough, whole.std())
+    return spread
 
 
 def _spread_of_cells(cells: pd.DataFrame) -> pd.Series:

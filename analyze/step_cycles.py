@@ -54,8 +54,8 @@ def cycles(steps: Steps, communicating: Steps) -> Steps:
     What comes after the last of these belongs to the last cycle.
     """
     ends = np.isin(steps, communicating)
-    before = np.cumsum(ends) - ends
-    return np.asarray(np.minimum(before, max(int(ends.sum()) - 1, 0)))
+    before: Steps = np.cumsum(ends) - ends
+    return np.minimum(before, max(int(ends.sum()) - 1, 0))
 
 
 def carried_limits(frame: pd.DataFrame, *, chained: bool, step_time_ns: float) -> list[str]:
