@@ -286,3 +286,26 @@ def test_causes_are_not_split_where_the_replay_waits_otherwise_than_the_account(
     assert any("how much makes them wait, is not known" in limit for limit in result.limits)
     told = diagnosis_to_json(result)["causes"][0]
     assert told["induced_wait_ns"] is None
+
+
+def late_between_passes(stage, delay_ns):
+    """Return the capture of a pipeline with a stage that is late before each send, unrecorded."""
+    job = Job(layout=ParallelLayout(pp=4), schedule="gpipe", microbatches=6, steps=6)
+    operations = programs(job, uniform(3 * MS, 3 * MS))
+    operations[stage] = [
+        one
+        for op in operations[stage]
+        for one in ([("idle", delay_ns), op] if op[0] == "send" and op[2] > stage else [op])
+    ]
+    return capture_of(job, operations)
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2])
+def test_a_stage_that_is_late_between_its_passes_is_named_and_costed(stage):
+    """Fails when a delay of which nothing was recorded is called the waiting of the schedule."""
+    result, clean = (diagnose(late_between_passes(stage, ns)) for ns in (12 * MS, 0))
+    (finding,) = found(result, "host_stall")
+    assert finding.where == {"stage": stage, "rank": stage}
+    assert finding.removal_gain_frac == pytest.approx(paired_gain(result, clean), abs=0.01)
+    assert result.waiting.bubble_ns == pytest.approx(clean.waiting.bubble_ns, rel=0.05)
+    assert not found(clean, "host_stall")
