@@ -43,6 +43,8 @@ def exposed_communication(account: Account) -> Iterator[Finding]:
             remedy={
                 Axis.DP: "Overlap gradient reduction with the backward pass; larger buckets; compress",
                 Axis.TP: "Keep the group inside one node; sequence parallelism with overlapped collectives",
+                Axis.EP: "Overlap the exchange of tokens with other compute (shared experts, another "
+                "microbatch); keep experts of one group inside a node; fewer tokens or narrower types on the wire",
                 Axis.PP: "Overlap sends and receives with compute; fewer, larger microbatches",
             }.get(axis, "Overlap it with compute, or send less"),
         )
