@@ -12,6 +12,7 @@ from meshscope.probe.schema.listing import listed
 from meshscope.probe.schema.terms import StepDetail
 
 from .intervals import IntArray
+from .long_steps import long_steps_limit
 from .step_choice import most_detailed
 from .step_cycles import carried_limits, whole_cycles
 from .step_order import in_order, without_repeats
@@ -135,6 +136,7 @@ def _windows(
     )
     chained = not trace.per_step_clock and _is_contiguous(windows, steps)
     step_time_ns = _step_time(windows, len(steps), chained=chained)
+    limits = [*limits, *long_steps_limit(windows)]
     if not trace.per_step_clock:
         limits = [*limits, *carried_limits(windows, chained=chained, step_time_ns=step_time_ns)]
     return StepWindows(
