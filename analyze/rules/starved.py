@@ -31,10 +31,12 @@ def starved_hosts(account: Account) -> dict[str, str]:
     samples = samples.assign(host=samples["host"].astype(str))
     found = {}
     hosts = {trace.clock_of(rank) for rank in trace.ranks if rank in trace.clocks}
-    for host, own in samples.groupby("host"):
+    for host in sorted(hosts):
+        own = samples[samples["host"] == host]
         load, cpus = float(own["load_1m"].median()), float(own["cpus"].median())
-        if host in hosts and load >= MIN_LOAD * cpus:
-            found[str(host)] = (
+        # Neither is known of a host without samples, and nothing is more than that.
+        if load >= MIN_LOAD * cpus:
+            found[host] = (
                 f"host {host} has {load:.0f} tasks to run on {cpus:.0f} processors, and its processors move the "
                 "data: that they are short explains slow transfers better than a wire"
             )
