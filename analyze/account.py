@@ -57,6 +57,12 @@ class Account:
         means: pd.Series = rows.groupby("step")[name].mean()
         return means
 
+    def class_by_stage(self, name: str) -> pd.Series:
+        """Return the time of one ledger class per step by stage, ns, averaged over its ranks."""
+        by_step = self.ledger.by_step
+        means: pd.Series = by_step.groupby(by_step["rank"].map(self.stage))[name].mean()
+        return means
+
     def causes(self, kind: str) -> list[Cause]:
         """Return the causes of one kind, the largest share first."""
         attribution = self.attribution

@@ -31,7 +31,7 @@ from .causes import (
     with_rest,
     without_slow_clocks,
 )
-from .communication import CommunicationEvents
+from .communication import CommunicationEvents, from_anyone
 from .detection import DetectionResult
 from .detection.suspicion import cleared_ranks, detect_in, expected_work
 from .device_steps import DeviceSteps
@@ -61,6 +61,9 @@ MAX_UNSEEN = 0.2
 """Share of operations without an end above which waiting hides in the work."""
 MAX_LONELY = 0.02
 """Share of operations without a member above which a replay would freeze what was waited for."""
+
+MAX_UNEXPLAINED = 0.1
+"""Waiting that the replay does not explain, as a share of the step, above which no cause is split."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,12 +129,16 @@ def attribute(
     del work, peers, sequence, expected, clocks
     masks = coalitions(unions_of([player.union for player in players]))
     times, waiting = _replayed(program, players, overlaps, masks)
+    account: WaitAccount | None = _wait_account(ledger, waiting)
+    if account is not None and abs(account.model_error_ns) > MAX_UNEXPLAINED * measured:
+        limits = (*limits, _unsplit(account, measured))
+        waiting, account = np.full_like(waiting, np.nan), None
     return Attribution(
         ranks=ranks,
         limits=limits,
         causes=_causes(players, masks, times, waiting, measured),
         replayed_ns=float(times[-1]),
-        waiting=_wait_account(ledger, waiting),
+        waiting=account,
         detection=detection,
     )
 
@@ -242,10 +249,10 @@ def untold(events: CommunicationEvents) -> list[str]:
             "no rank is suspected, and no causes are told"
         )
     if events.lonely_frac > MAX_LONELY:
-        limits.append(
-            "ranks waited for others that are not in the capture: "
-            "what repairing a cause returns is not known"
-        )
+        whom = "others that are not in the capture"
+        if from_anyone(events.frame).any():
+            whom = "senders that their receives do not name"
+        limits.append(f"ranks waited for {whom}: what repairing a cause returns is not known")
     return limits
 
 
@@ -295,6 +302,15 @@ def _wait_account(ledger: Ledger, waiting: FloatArray) -> WaitAccount:
         bubble_ns=bubble,
         induced_ns=replayed - bubble,
         model_error_ns=measured - replayed,
+    )
+
+
+def _unsplit(account: WaitAccount, measured: float) -> str:
+    replayed = account.measured_ns - account.model_error_ns
+    return (
+        f"ranks wait {account.measured_ns / measured:.1%} of the step by the account, and "
+        f"{replayed / measured:.1%} by the replay: how much of a cause makes ranks busy, and how much makes "
+        "them wait, is not known"
     )
 
 

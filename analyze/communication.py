@@ -19,7 +19,7 @@ from pandas.api.types import union_categoricals
 
 from .communication_rows import communication_rows, narrow, sorted_categories
 from .intervals import IntArray
-from .stand_ins import NOBODY, StandIns, stand_ins
+from .stand_ins import NO_RANK, NOBODY, StandIns, stand_ins
 from .steps import StepWindows
 from .trace import Trace
 from .words import counted
@@ -79,9 +79,7 @@ def communication_events(trace: Trace, windows: StepWindows) -> CommunicationEve
             f"{counted(missing, 'collective')} without some members of the group: "
             "how long these were on the wire is not known"
         )
-    unmatched = int((lonely & frame["is_p2p"]).sum())
-    if unmatched:
-        limits.append(f"{unmatched} sends or receives have no other end in the capture")
+    limits += _unmatched(frame, lonely)
     time_ns = windows.step_time_ns * len(windows.steps)
     held = stand_ins(frame, lonely.to_numpy(bool), trace, time_ns)
     limits += _limits_of(held, windows.step_time_ns)
@@ -92,6 +90,25 @@ def communication_events(trace: Trace, windows: StepWindows) -> CommunicationEve
         limits=tuple(limits),
         stand_ins=held,
     )
+
+
+def _unmatched(frame: pd.DataFrame, lonely: pd.Series) -> Iterator[str]:
+    unnamed = int(from_anyone(frame).sum())
+    unmatched = int((lonely & frame["is_p2p"]).sum()) - unnamed
+    if unnamed:
+        yield (
+            f"{unnamed} receives take from any sender, and do not say from which: whom they waited for is "
+            "not known, and which sends they took is not either"
+        )
+    if unmatched:
+        yield f"{unmatched} sends or receives have no other end in the capture"
+
+
+def from_anyone(frame: pd.DataFrame) -> npt.NDArray[np.bool_]:
+    """Return which communication events are receives whose sender is not known."""
+    link = frame["link"].cat
+    of_nobody = [str(name).startswith(f"{NO_RANK}->") for name in link.categories]
+    return np.append(of_nobody, False).astype(bool)[link.codes]
 
 
 def _limits_of(held: StandIns, step_time_ns: float) -> Iterator[str]:

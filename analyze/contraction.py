@@ -84,6 +84,8 @@ class Contraction:
     """Edges (caller's order) at whose source somebody begins to wait for an operation."""
     waited_for: IntArray
     """Nodes of these operations."""
+    wait_ends: IntArray
+    """Edges from these nodes to the ends of the waits; -1 for a wait that ends with its operation."""
 
     def fold(
         self,
@@ -171,7 +173,7 @@ def contract(edges: ProgramEdges, must_keep: BoolArray | None = None) -> Contrac
     source = [member.node, before.node, node_of_join[own_join[kept[on_node]]], sole.node]
     own = node_of_row[kept_rows]
     target = [target_join, own, own[on_node], own[~on_node]]
-    waited, waited_for = _waited(edges, shared, released, kept, is_alone, node_of_join)
+    waited, waited_for, wait_ends = _waited(edges, shared, released, kept, is_alone, node_of_join)
     offset = np.zeros(heads[3])
     offset[own] = edges.offset_ns[kept]
     root_ns = np.zeros(heads[3])
@@ -188,6 +190,7 @@ def contract(edges: ProgramEdges, must_keep: BoolArray | None = None) -> Contrac
         sole=sole,
         waited=waited,
         waited_for=waited_for,
+        wait_ends=wait_ends,
     )
 
 
@@ -231,8 +234,8 @@ def _waited(
     kept: IntArray,
     is_alone: BoolArray,
     node_of_join: IntArray,
-) -> tuple[IntArray, IntArray]:
-    """Return the edges at whose source a wait begins, and the node that it is for.
+) -> tuple[IntArray, IntArray, IntArray]:
+    """Return the edges at whose source a wait begins, the node that it is for, and its end.
 
     A released wait begins with the issue before it; a kept one after the row before it.
     Nobody waits for an operation that only he is a member of.
@@ -244,7 +247,9 @@ def _waited(
     first = int(shared.sum())
     with_node = _rows_of(~is_alone[kept])
     own_join = edges.join[edges.waits[kept[with_node]]]
+    own_end = first + len(kept) + np.arange(len(with_node), dtype=np.int32)
     return (
         np.concatenate([_rows_of(after), first + with_node]),
         np.concatenate([node_of_join[join[after]], node_of_join[own_join]]),
+        np.concatenate([np.full(int(after.sum()), -1, np.int32), own_end]),
     )

@@ -2,8 +2,8 @@
 
 Work between two issues of communication is compared position by position with
 that of the rank's *peers*: the ranks of the same pipeline stage that issue the
-same operations in the same order. For a rank, the centre of its peers leaves
-the rank itself out, because a centre that contains the fault understates it.
+same operations in the same order in that step (``peer_classes``). For a rank, the
+centre of its peers leaves the rank itself out, because a centre that contains the fault understates it.
 
 The recorded work of a segment is the sum::
 
@@ -26,6 +26,7 @@ from .communication import combined
 from .intervals import IntArray, covered_length, union
 from .ledger import CLASSES, COMPUTE_CLASSES, STALLS, Ledger, class_code
 from .marks import ISSUE
+from .peer_classes import peer_classes
 from .program import Program
 from .replay import FloatArray
 from .trace import Trace
@@ -44,7 +45,7 @@ class Work:
     cell: IntArray
     """Cell of each work edge."""
     cells: pd.DataFrame
-    """rank, step, interval, peer_class (-1: deviates from its peers), work_ns (without the
+    """rank, step, interval, peer_class (of the step; -1: deviates from all peers), work_ns (without the
     stalls of its host), compute_ns, clock_ns (what a slow clock of its device cost, which the
     other two are without)."""
     edge_work_ns: FloatArray
@@ -52,11 +53,11 @@ class Work:
     edge_host_ns: dict[str, FloatArray]
     """Time of each edge in the host classes of the ledger that occur at all."""
     peer_class: dict[int, int]
-    """Class of each rank; the members of a class are each other's peers."""
+    """Class of each rank by its usual steps; the members of a class are each other's peers."""
     stage: dict[int, int]
     """Pipeline stage (pp coordinate) of each rank; -1 if unknown."""
     deviating: int
-    """Steps of ranks whose operations differ from those of their peers."""
+    """Steps of ranks whose operations differ from those of all their peers."""
 
 
 class Expected(NamedTuple):
@@ -94,18 +95,18 @@ def place_work(trace: Trace, program: Program, ledger: Ledger) -> Work:
     cells["work_ns"] = np.bincount(cell, weights=work, minlength=len(cells))
     cells["compute_ns"] = np.bincount(cell, weights=compute, minlength=len(cells))
     cells["clock_ns"] = 0.0
-    classes, class_of_rank, deviating = _peer_classes(program, stage)
     run, head = _numbered_runs(cells["rank"].to_numpy(), cells["step"].to_numpy())
-    row = pd.MultiIndex.from_frame(cells.loc[head, ["rank", "step"]])
-    cells["peer_class"] = classes.reindex(row).fillna(-1).to_numpy(np.int32)[run]
+    rank, step = (cells[name].to_numpy(np.int64)[head] for name in ("rank", "step"))
+    classes = peer_classes(program, rank, step, stage)
+    cells["peer_class"] = classes.of_step[run]
     return Work(
         cell=cell,
         cells=cells,
         edge_work_ns=work,
         edge_host_ns=host,
-        peer_class=class_of_rank,
+        peer_class=classes.of_rank,
         stage=stage,
-        deviating=deviating,
+        deviating=classes.deviating,
     )
 
 
@@ -178,56 +179,6 @@ def time_inside(
         moved = (rank[own].astype(np.int64) - first) * length - origin
         inside[own] = covered_length(merged, start[own] + moved, end[own] + moved)
     return inside
-
-
-def _peer_classes(program: Program, stage: dict[int, int]) -> tuple[pd.Series, dict[int, int], int]:
-    """Group ranks whose steps issue the same operations in the same order.
-
-    Returns:
-        The class of each (rank, step), -1 for a step that deviates from what its
-        rank usually issues; the class of each rank; how many steps deviate.
-    """
-    signature = _step_signatures(program)
-    usual = _most_frequent(signature)
-    ranks = usual.index.to_numpy()
-    keys = pd.MultiIndex.from_arrays([[stage[rank] for rank in ranks], usual.to_numpy()])
-    class_of_rank = pd.Series(pd.factorize(keys)[0], index=ranks)
-    by_rank = signature.index.get_level_values(0)
-    regular = signature.to_numpy() == usual.reindex(by_rank).to_numpy()
-    classes = pd.Series(
-        np.where(regular, class_of_rank.reindex(by_rank).to_numpy(), -1), index=signature.index
-    )
-    by_number = dict(zip(ranks.tolist(), class_of_rank.tolist(), strict=True))
-    return classes, by_number, int((~regular).sum())
-
-
-def _step_signatures(program: Program) -> pd.Series:
-    """Return one number for what each (rank, step) issues, equal for equal orders."""
-    row = np.flatnonzero(program.marks["mark"].to_numpy() == ISSUE)
-    rank, step = (program.marks[name].to_numpy()[row] for name in ("rank", "step"))
-    run, _ = _numbered_runs(rank, step)
-    order = np.argsort(run, kind="stable")
-    ordered = run[order]
-    first = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)])
-    code = program.signature[program.marks["event"].to_numpy()[row]][order]
-    position = (np.arange(len(row)) - first[ordered]).astype(np.uint64)
-    mixed = (code + np.uint64(1)) * (position * np.uint64(0x9E3779B97F4A7C15) + np.uint64(1))
-    index = pd.MultiIndex.from_arrays(
-        [rank[order][first].astype(np.int64), step[order][first]], names=["rank", "step"]
-    )
-    whole = np.bitwise_xor.reduceat(mixed, first) if len(first) else mixed
-    return pd.Series(whole, index=index)
-
-
-def _most_frequent(signature: pd.Series) -> pd.Series:
-    """Return the most frequent value of each rank, the smallest of equally frequent ones."""
-    rank, value = signature.index.get_level_values(0).to_numpy(), signature.to_numpy()
-    run, first = _numbered_runs(rank, value)
-    count = np.bincount(run, minlength=len(first))
-    order = np.lexsort((value[first], -count, rank[first]))
-    ranked = rank[first][order]
-    top = order[np.append(True, ranked[1:] != ranked[:-1])[: len(order)]]
-    return pd.Series(value[first][top], index=rank[first][top])
 
 
 def repaired_work(work: Work, peer_ns: FloatArray, suspects: list[int]) -> FloatArray:
@@ -330,14 +281,14 @@ def excess_by_rank(work: Work, peer_ns: FloatArray) -> pd.DataFrame:
         that is slow in some of its steps only would hide it.
     """
     is_known = ~np.isnan(peer_ns)
-    names = ("rank", "step", "interval", "work_ns")
+    names = ("rank", "step", "peer_class", "interval", "work_ns")
     columns = {name: work.cells[name].to_numpy()[is_known] for name in names}
     known = pd.DataFrame({**columns, "peer_ns": peer_ns[is_known]}, copy=False)
-    steps = known.groupby(["rank", "step"])[["work_ns", "peer_ns"]].sum()
+    steps = known.groupby(["rank", "step", "peer_class"])[["work_ns", "peer_ns"]].sum()
     excess = steps["work_ns"] - steps["peer_ns"]
     by_rank = excess.groupby(level=0)
     peer_mean = steps["peer_ns"].groupby(level=0).mean()
-    spread = by_rank.std()
+    spread = _spread_of_steps(excess)
     if known["step"].nunique() < MIN_STEPS_FOR_SPREAD:
         spread = _spread_of_cells(known)
     usual_noise = float((spread / peer_mean).median()) + NOISE_FLOOR
@@ -356,6 +307,21 @@ def excess_by_rank(work: Work, peer_ns: FloatArray) -> pd.DataFrame:
     table["peer_class"] = [work.peer_class[rank] for rank in ranks]
     table["peers"] = table.groupby("peer_class")["peer_class"].transform("size") - 1
     return table.rename_axis("rank").reset_index()
+
+
+def _spread_of_steps(excess: pd.Series) -> pd.Series:
+    """Return the spread of a step's sum by rank, among steps of one kind.
+
+    A rank that is slow in one kind of its steps only is no noisier for it. Where too many
+    steps are the only one of their kind, that between all of them.
+    """
+    whole = excess.groupby(level="rank")
+    kinds = excess.groupby(level=["rank", "peer_class"])
+    squares = ((excess - kinds.transform("mean")) ** 2).groupby(level="rank").sum()
+    freedom = whole.size() - kinds.size().groupby(level="rank").size()
+    enough = freedom >= MIN_STEPS_FOR_SPREAD - 1
+    spread: pd.Series = np.sqrt(squares / freedom.where(enough)).where(enough, whole.std())
+    return spread
 
 
 def _spread_of_cells(cells: pd.DataFrame) -> pd.Series:

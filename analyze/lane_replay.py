@@ -56,6 +56,7 @@ class _Chunk(NamedTuple):
     fan: int
     waited: slice
     touched: slice
+    early: slice
 
 
 def cause_weights(effects: Sequence[EdgeEffect], edges: int) -> CauseWeights:
@@ -90,6 +91,10 @@ class LaneReplay:
     """Edges at whose source a wait begins, rising."""
     waited_for: NarrowArray
     """Slots of what they wait for."""
+    early: NarrowArray
+    """Which of these waits may end before what they wait for, rising."""
+    early_end: NarrowArray
+    """Edges that end these."""
     base_ns: FloatArray
     """Weight of each edge with no cause present."""
     causes: CauseWeights
@@ -120,6 +125,10 @@ class LaneReplay:
             held[self.target[chunk.nodes]] = latest
             if chunk.waited.stop > chunk.waited.start:
                 gap = held.take(self.waited_for[chunk.waited], axis=0)
+                if chunk.early.stop > chunk.early.start:
+                    place = self.early[chunk.early] - chunk.waited.start
+                    end = reached.take(self.early_end[chunk.early] - chunk.edges.start, axis=0)
+                    gap[place] = np.minimum(gap[place], end)
                 gap -= reached.take(self.waited[chunk.waited] - chunk.edges.start, axis=0)
                 waiting += np.maximum(gap, 0.0, out=gap).sum(axis=0)
         return LaneTimes(held[self.wanted], waiting)
@@ -131,9 +140,12 @@ class LaneReplay:
         first, edges, fan = _cut(self.levels, self.fan, most)
         waited = np.searchsorted(self.waited, edges).tolist()
         touched = np.searchsorted(self.causes.edge, edges).tolist()
-        borders = map(pairwise, (edges.tolist(), first.tolist(), waited, touched))
-        for edge, node, wait, touch, width in zip(*borders, fan.tolist(), strict=True):
-            yield _Chunk(slice(*edge), slice(*node), width, slice(*wait), slice(*touch))
+        early = np.searchsorted(self.waited[self.early], edges).tolist()
+        borders = map(pairwise, (edges.tolist(), first.tolist(), waited, touched, early))
+        for edge, node, wait, touch, left, width in zip(*borders, fan.tolist(), strict=True):
+            yield _Chunk(
+                slice(*edge), slice(*node), width, slice(*wait), slice(*touch), slice(*left)
+            )
 
 
 def _latest(reached: FloatArray, fan: int) -> FloatArray:
@@ -175,7 +187,11 @@ def lane_replay(
         wanted: Nodes whose times are asked for.
     """
     graph = contraction.graph
-    waited, waited_for = _in_level_order(contraction)
+    waited, waited_for, wait_ends = _in_level_order(contraction)
+    least_ns = base_ns.copy()
+    least_ns[causes.edge] += np.minimum(causes.ns, 0.0).sum(axis=1)
+    # The root of a broadcast need not wait for those that it sends to.
+    early = np.flatnonzero((wait_ends >= 0) & (least_ns[wait_ends] < 0)).astype(np.int32)
     first = np.flatnonzero(np.append(True, graph.target[1:] != graph.target[:-1]))
     first = first[: len(graph.target)]
     node = graph.target[first]
@@ -192,6 +208,8 @@ def lane_replay(
         slots=slots,
         waited=waited,
         waited_for=slot[waited_for],
+        early=early,
+        early_end=wait_ends[early],
         base_ns=base_ns,
         causes=causes,
         levels=np.append(np.flatnonzero(opens), len(first)),
@@ -199,14 +217,16 @@ def lane_replay(
     )
 
 
-def _in_level_order(contraction: Contraction) -> tuple[NarrowArray, IntArray]:
-    """Return the waited edges in the order of the graph's levels, and what they wait for."""
+def _in_level_order(contraction: Contraction) -> tuple[NarrowArray, IntArray, NarrowArray]:
+    """Return the waited edges in the order of the graph's levels, what for, and the ends (or -1)."""
     graph = contraction.graph
     place = np.empty(len(graph.edge), np.int32)
     place[graph.edge] = np.arange(len(graph.edge), dtype=np.int32)
     edge = place[contraction.waited]
     order = np.argsort(edge)
-    return edge[order], contraction.waited_for[order]
+    ends = contraction.wait_ends
+    ends = np.where(ends >= 0, place[ends], np.int32(-1))
+    return edge[order], contraction.waited_for[order], ends[order]
 
 
 def _slots(

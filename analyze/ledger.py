@@ -25,6 +25,7 @@ from .intervals import NO_OWNER, IntArray, distinct, pair, sweep_priority
 from .kernel_coverage import common_kernel_steps, has_kernels, traced_windows
 from .replay import FloatArray
 from .steps import StepWindows
+from .time_lookup import steps_around_passes
 from .trace import Trace
 
 COMPUTE_CLASSES = ("forward", "backward", "recompute", "optimizer", "compute")
@@ -206,6 +207,7 @@ def _span_claims(trace: Trace, windows: StepWindows, common: IntArray | None) ->
     begin, dur_ns = when_computed(frame)
     start = windows.shifted(frame["step"], begin)
     priority = np.select([kind == "gc", kind == "recompute", is_compute], [-1, 4, 5], default=3)
+    priority += steps_around_passes(frame["rank"].to_numpy(), kind, start, dur_ns)
     if trace.per_step_clock:
         priority = np.where(is_compute, 0, 3)
     priority = np.where(on_device, 3, priority)

@@ -81,6 +81,13 @@ class Program:
         return _signature(self.events)
 
     @property
+    def communicating_steps(self) -> npt.NDArray[np.int64]:
+        """Return the analysed steps in which any rank issued anything."""
+        marks = self.marks
+        issued = marks["step"].to_numpy(np.int64)[marks["mark"].to_numpy() == ISSUE]
+        return np.unique(issued)
+
+    @property
     def recorded_ns(self) -> FloatArray:
         """Return the recorded time of every node; 0 for operations, which have none."""
         times = np.zeros(len(self.marks) + self.joins)

@@ -49,9 +49,9 @@ class Cause:
     removal_gain_frac: float
     """Step time that repairing this cause alone would return, as a share of it."""
     direct_ns: float
-    """Part that makes the ranks themselves busier, per step, averaged over ranks."""
+    """Part that makes the ranks themselves busier, per step, averaged over ranks; NaN if unknown."""
     induced_wait_ns: float
-    """Part that makes ranks wait, per step, averaged over ranks."""
+    """Part that makes ranks wait, per step, averaged over ranks; NaN if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

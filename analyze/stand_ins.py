@@ -157,7 +157,7 @@ class _Replicas:
     def _in_other_replica(self, rank: int) -> int:
         """Return a captured rank that differs from this one in its replica only."""
         layout = self._layout
-        if layout is None or rank >= layout.world_size:
+        if layout is None or not 0 <= rank < layout.world_size:
             return NO_RANK
         at = layout.coordinates(rank)
         others = (

@@ -12,7 +12,9 @@ from meshscope.probe.schema.listing import listed
 from meshscope.probe.schema.terms import StepDetail
 
 from .intervals import IntArray
+from .long_steps import long_steps_limit
 from .step_choice import most_detailed
+from .step_cycles import carried_limits, whole_cycles
 from .step_order import in_order, without_repeats
 from .trace import Trace
 from .words import counted
@@ -103,8 +105,12 @@ def step_windows(trace: Trace) -> StepWindows:
     choice = most_detailed(frame, common)
     limits += choice.limits
     sampled = len(choice.steps) < len(common)
-    frame = frame[frame["step"].isin(choice.steps)].reset_index(drop=True)
-    windows = _windows(trace, frame, choice.steps, limits)
+    steps = choice.steps
+    if choice.detail is StepDetail.FULL and not trace.per_step_clock:
+        steps, partial = whole_cycles(trace, steps)
+        limits += partial
+    frame = frame[frame["step"].isin(steps)].reset_index(drop=True)
+    windows = _windows(trace, frame, steps, limits)
     return replace(windows, detail=choice.detail, sampled=sampled)
 
 
@@ -147,6 +153,10 @@ def _windows(
         }
     )
     chained = not trace.per_step_clock and _is_contiguous(windows, steps)
+    step_time_ns = _step_time(windows, len(steps), chained=chained)
+    limits = [*limits, *long_steps_limit(windows)]
+    if not trace.per_step_clock:
+        limits = [*limits, *carried_limits(windows, chained=chained, step_time_ns=step_time_ns)]
     return StepWindows(
         frame=windows,
         steps=steps,
@@ -154,7 +164,7 @@ def _windows(
         shift_ns=shift,
         default_shift_ns=-origin,
         chained=chained,
-        step_time_ns=_step_time(windows, len(steps), chained=chained),
+        step_time_ns=step_time_ns,
         limits=tuple(limits),
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from meshscope.probe.schema.terms import SpanKind
@@ -76,3 +77,24 @@ def overlaps(
     high = np.minimum(end[own], rows[2][place])
     meets = (low < high) & (rows[0][place] == rank[own])
     return own[meets], place[meets], low[meets], high[meets]
+
+
+def steps_around_passes(
+    rank: IntArray, kind: pd.Series, start: IntArray, dur_ns: IntArray
+) -> npt.NDArray[np.bool_]:
+    """Return which spans are optimizer steps that evaluate the model, as with a closure.
+
+    Their passes are told as passes; the optimizer is what is left of its step. One that runs
+    inside a backward pass has none in it.
+    """
+    around = np.zeros(len(rank), dtype=bool)
+    steps = np.flatnonzero((kind == "optimizer").to_numpy())
+    forwards = np.flatnonzero((kind == "forward").to_numpy())
+    order = forwards[np.lexsort((start[forwards], rank[forwards]))]
+    for own_rank in np.unique(rank[steps]).tolist():
+        low, high = np.searchsorted(rank[order], (own_rank, own_rank + 1))
+        passes = start[order[low:high]]
+        own = steps[rank[steps] == own_rank]
+        first = np.searchsorted(passes, start[own])
+        around[own] = first < np.searchsorted(passes, start[own] + dur_ns[own])
+    return around

@@ -18,6 +18,7 @@ from meshscope.probe.schema.layout import MESH_AXES, ParallelLayout
 from meshscope.probe.schema.tables import TABLES
 from meshscope.probe.schema.terms import Axis
 
+from .expert_traffic import as_expert_exchanges, exchanging_groups
 from .group_traffic import TrafficAxis, traffic_axes
 from .trace import Trace
 from .words import is_missing
@@ -71,6 +72,9 @@ def with_axes(trace: Trace, *, stated: Mapping[str, Axis] | None = None, source:
         name: _relabel(trace.tables.get(name, TABLES[name].empty()), by_group, name)
         for name in ("collective", "p2p")
     }
+    shared = {name for name, axis in by_group.items() if axis == Axis.DP} - set(stated or {})
+    exchanging = exchanging_groups(trace, shared)
+    changes["collective"] = as_expert_exchanges(changes["collective"], exchanging)
     if trace.layout is not None:
         changes["p2p"] = _by_peers(changes["p2p"], trace.layout)
     changes["group"] = TABLES["group"].conform(pa.Table.from_pandas(labelled, preserve_index=False))

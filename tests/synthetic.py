@@ -121,6 +121,26 @@ class Machine:
         self.clock[rank] = end
         return True
 
+    def _do_broadcast(self, rank, key, entered, step, group, root, size, wire) -> bool:
+        """Let the root leave at once, and the others as soon as it has come."""
+        name, _ = group
+        if key not in entered:
+            entered.add(key)
+            seq = self.seq[(name, rank)]
+            self.seq[(name, rank)] += 1
+            self.came[(name, seq)][rank] = self.clock[rank]
+            self.came[(key, "seq")] = {rank: seq}
+        seq = self.came[(key, "seq")][rank]
+        arrivals = self.came[(name, seq)]
+        if root not in arrivals:
+            return False
+        start, end = arrivals[rank], max(arrivals[rank], arrivals[root]) + wire
+        row = {"rank": rank, "step": step, "group_id": name, "axis": "dp", "kind": "broadcast"}
+        row |= {"seq": seq, "size_bytes": size, "dtype": "float32", **self._times(start, end)}
+        self.rows["collective"].append(row)
+        self.clock[rank] = end
+        return True
+
     def _do_send(self, rank, key, entered, step, peer, tag, size) -> bool:
         now = self.clock[rank]
         self.sent[(rank, peer, tag)] = now

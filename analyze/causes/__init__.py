@@ -3,7 +3,7 @@
 One module a family: slow clocks, slow ranks, unequal stages, unequal data, stalls of the
 host, degraded wires. Effects are nested, so that none is counted twice::
 
-    recorded work = centre of equal stages + stage + rank + data + jitter + clock + host stalls
+    recorded work = centre of equal stages + stage + rank + data + jitter + clock + host stalls + gaps
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from .clocks import SlowClock, clock_cells, of_single_ranks, without_slow_clocks
 from .data import sequence_effect
 from .degraded import Degraded, both_ways, degraded_places, places
 from .experts import expert_loads, explained_by_experts
+from .gaps import UNRECORDED_DELAY, gap_players
 from .host import (
     HOST_CAUSES,
     MIN_CONCENTRATION,
@@ -48,6 +49,7 @@ CAUSES = (
     "sequence_imbalance",
     "jitter",
     *HOST_CAUSES,
+    UNRECORDED_DELAY,
     "slow_link",
     "slow_wire",
 )
@@ -59,6 +61,7 @@ __all__ = [
     "MIN_CONCENTRATION",
     "MIN_OVER_OTHERS",
     "OTHERS",
+    "UNRECORDED_DELAY",
     "Degraded",
     "Overlap",
     "Player",
@@ -121,6 +124,7 @@ def find_players(
         *(Player("clock_throttle", own.where, Union.WORKERS, own.effect) for own in clocks),
         *worker_players(work, reference, suspects),
         *stage_players(trace, program, ledger, work, reference),
+        *gap_players(program, work, reference),
     ]
     if expected.unequal_ns is not None:
         residual = residual - expected.unequal_ns

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from math import isnan
 from typing import Any
 
 from ..results import Cause, Diagnosis, Finding
@@ -53,8 +54,8 @@ def _cause(cause: Cause) -> dict[str, Any]:
         "where": dict(cause.where),
         "share_frac": cause.share_frac,
         "removal_gain_frac": cause.removal_gain_frac,
-        "direct_ns": cause.direct_ns,
-        "induced_wait_ns": cause.induced_wait_ns,
+        "direct_ns": None if isnan(cause.direct_ns) else cause.direct_ns,
+        "induced_wait_ns": None if isnan(cause.induced_wait_ns) else cause.induced_wait_ns,
     }
 
 

@@ -18,7 +18,7 @@ from .device_errors import device_errors
 from .devices import clock_throttle
 from .experts import popular_experts
 from .hang import hang
-from .host import host_stalls
+from .host import host_stalls, unrecorded_delays
 from .idle import idle_devices
 from .links import exposed_communication, slow_links
 from .memory import memory
@@ -48,6 +48,7 @@ RULES: tuple[Callable[[Account], Iterator[Finding]], ...] = (
     uneven_wires,
     host_stalls,
     pauses,
+    unrecorded_delays,
     idle_devices,
     memory,
     memory_growth,

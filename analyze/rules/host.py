@@ -10,7 +10,8 @@ import numpy as np
 from meshscope.probe.schema.terms import FindingKind
 
 from ..account import Account
-from ..causes import stalled_rank
+from ..causes import UNRECORDED_DELAY, stalled_rank
+from ..ledger import UNATTRIBUTED
 from ..results import Finding, Where
 from .bad_steps import BadSteps, bad_steps
 from .grading import MIN_COST, severity
@@ -90,6 +91,37 @@ def host_stalls(account: Account) -> Iterator[Finding]:
             confidence=0.8,
             evidence=tuple(_evidence(account, name, rank, when)),
             remedy=stall.remedy if rank is None else stall.remedy_of_one.format(rank=rank),
+        )
+
+
+def unrecorded_delays(account: Account) -> Iterator[Finding]:
+    """A stage that loses far more than the others in what nothing was recorded of."""
+    for cause in account.causes(UNRECORDED_DELAY):
+        cost = max(cause.share_frac, cause.removal_gain_frac)
+        if cost < MIN_COST:
+            continue
+        stage = cause.where["stage"]
+        own = account.class_by_stage(UNATTRIBUTED) / 1e6
+        others = float(own.drop(stage).median())
+        who = f"Stage {stage}"
+        who += f" (rank {cause.where['rank']})" if "rank" in cause.where else ""
+        yield Finding(
+            kind=FindingKind.HOST_STALL,
+            severity=severity(cost),
+            where=cause.where,
+            claim=f"{who} is late outside of its passes, in time of which nothing was recorded, and the "
+            "others wait for it",
+            cost_frac=cause.share_frac,
+            removal_gain_frac=cause.removal_gain_frac,
+            confidence=0.7,
+            evidence=(
+                f"not attributed: {own[stage]:.1f} ms per step, {others:.1f} ms in the median of the "
+                "other stages",
+                "no slow pass, no wait and no known stall explains it: a schedule with more microbatches "
+                "would not help",
+            ),
+            remedy=f"Look at what stage {stage} does between its passes: copies, serialisation, logging, "
+            "locks, calls that block before a send",
         )
 
 

@@ -15,6 +15,7 @@ from ..ledger import WIRE_CLASSES
 from ..results import Cause, Finding
 from .bad_steps import BadSteps, bad_steps
 from .grading import MIN_COST, severity
+from .starved import CONFIDENCE, REMEDY, starved_ends
 
 MIN_EXPOSED = 0.03
 """Share of the step from which exposed transfers of an axis are worth a finding."""
@@ -44,6 +45,8 @@ def exposed_communication(account: Account) -> Iterator[Finding]:
             remedy={
                 Axis.DP: "Overlap gradient reduction with the backward pass; larger buckets; compress",
                 Axis.TP: "Keep the group inside one node; sequence parallelism with overlapped collectives",
+                Axis.EP: "Overlap the exchange of tokens with other compute (shared experts, another "
+                "microbatch); keep experts of one group inside a node; fewer tokens or narrower types on the wire",
                 Axis.PP: "Overlap sends and receives with compute; fewer, larger microbatches",
             }.get(axis, "Overlap it with compute, or send less"),
         )
@@ -61,6 +64,8 @@ def slow_links(account: Account) -> Iterator[Finding]:
         own = next(own for own in degraded if own.where == cause.where)
         place = _place(cause)
         when = _slow_steps(account, own, cause)
+        ends = account.events.frame.loc[own.events, "rank"].unique().tolist()
+        starved = starved_ends(account, ends)
         yield Finding(
             kind=FindingKind.SLOW_LINK,
             severity=severity(cause.removal_gain_frac),
@@ -70,9 +75,10 @@ def slow_links(account: Account) -> Iterator[Finding]:
             f"{own.ratio:.1f} x as long {_against(own, when)}",
             cost_frac=cause.share_frac,
             removal_gain_frac=cause.removal_gain_frac,
-            confidence=0.7,
-            evidence=(_evidence(own, place),),
-            remedy=f"Check the hardware path of {place}: errors, congestion, placement",
+            confidence=CONFIDENCE if starved else 0.7,
+            evidence=(_evidence(own, place), *starved),
+            remedy=(REMEDY if starved else "")
+            + f"Check the hardware path of {place}: errors, congestion, placement",
         )
 
 

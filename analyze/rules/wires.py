@@ -22,6 +22,7 @@ from ..labels import axis_label
 from ..results import Cause, Finding, Where
 from .bad_steps import BadSteps, bad_steps
 from .grading import MIN_COST, severity
+from .starved import CONFIDENCE, REMEDY, starved_ends
 
 
 class _Most(NamedTuple):
@@ -63,6 +64,8 @@ def _finding(account: Account, cause: Cause, most: _Most) -> Finding:
         evidence.append(f"{most.place_frac:.0%} of that time is on {listed(most.places, most=8)}")
     if not most.when.are_all:
         evidence.append(f"{most.when.held_frac:.0%} of it is {most.when.words}")
+    starved = starved_ends(account, account.windows.ranks.tolist())
+    evidence += starved
     return Finding(
         kind=FindingKind.SLOW_WIRE,
         steps=most.when.steps,
@@ -71,9 +74,9 @@ def _finding(account: Account, cause: Cause, most: _Most) -> Finding:
         claim=f"Transfers on {most.who} take {most.ratio:.1f} x as long as undisturbed ones {when}",
         cost_frac=cause.share_frac,
         removal_gain_frac=cause.removal_gain_frac,
-        confidence=0.6,
+        confidence=CONFIDENCE if starved else 0.6,
         evidence=tuple(evidence),
-        remedy=_remedy(most),
+        remedy=(REMEDY if starved else "") + _remedy(most),
     )
 
 

@@ -20,6 +20,7 @@ CAUSES = (
     "data_stall",
     "checkpoint_stall",
     "host_stall",
+    "unrecorded_delay",
     "slow_link",
 )
 SETTINGS = ("microbatches", "schedule", "chunks", "layers", "compute")

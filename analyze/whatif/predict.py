@@ -13,6 +13,7 @@ from ..account import Account
 from ..program import Program
 from ..replay import FloatArray
 from ..scenarios import replay_scenarios, step_lengths
+from ..step_cycles import cycles
 from .changes import Change, check_together
 from .redesign import REDESIGNS, redesign
 from .repaired_times import RepairedTimes
@@ -129,9 +130,16 @@ def _repaired(account: Account, changes: list[Change], *, with_times: bool) -> _
 
 
 def _spread(program: Program, effect: FloatArray) -> float:
-    """Return the half width of the interval of the mean gain over steps; NaN for one step."""
+    """Return the half width of the interval of the mean gain over steps; NaN for one step.
+
+    Where ranks communicate in some steps only, whole cycles of them are the independent ones.
+    """
     lengths = step_lengths(program, effect, np.array([[0.0, 1.0]]))
-    return half_width(lengths[:, 1] - lengths[:, 0])
+    gain = lengths[:, 1] - lengths[:, 0]
+    if program.windows.chained:
+        cycle = cycles(program.windows.steps, program.communicating_steps)
+        gain = np.bincount(cycle, gain) / np.bincount(cycle)
+    return half_width(gain)
 
 
 def half_width(gain: FloatArray) -> float:

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from tests.synthetic import MS, Job, Machine, capture, capture_of, programs, uniform
 
+from meshscope.analyze import attribution
 from meshscope.analyze.diagnosis import diagnose
+from meshscope.analyze.exchange import diagnosis_to_json
 from meshscope.probe.schema.layout import ParallelLayout
 
 CUBE = ParallelLayout(tp=2, pp=2, dp=2)
@@ -247,3 +249,63 @@ def test_the_simulator_itself_is_exact():
     machine.run(programs(Job(layout=ParallelLayout(dp=2), steps=2), slow({1: 1.5})))
     length = 4 * (15 + 30) * MS + 100_000 + 2 * MS
     assert [row["dur_ns"] for row in machine.rows["step"]] == [length] * 4
+
+
+def broadcasts():
+    """Return the capture of ranks with roots that do not wait for the others; rank 3 is slow."""
+    layout, programs_of = ParallelLayout(dp=4), []
+    everybody, wire = ("dp-0", (0, 1, 2, 3)), MS // 10
+    for rank in range(4):
+        ops = []
+        for step in range(8):
+            ops += [("work", (30 if rank == 3 else 10) * MS, step, "forward", 0, 0)]
+            ops += [("broadcast", step, everybody, root, 1 << 20, wire) for root in (0, 1, 0, 3)]
+            ops += [("work", 20 * MS, step, "backward", 0, 0), ("end", step, 4096)]
+        programs_of.append(ops)
+    return capture_of(Job(layout=layout, microbatches=1), programs_of)
+
+
+def test_roots_of_broadcasts_wait_once_for_a_slow_rank():
+    """Fails when the wait of a root that left before the others came counts for every broadcast."""
+    result = diagnose(broadcasts())
+    (cause,) = (c for c in result.causes if c.kind == "straggler_rank")
+    assert cause.where["rank"] == 3
+    assert cause.direct_ns == pytest.approx(20 * MS / 4, rel=0.02)
+    assert cause.induced_wait_ns == pytest.approx(20 * MS * 3 / 4, rel=0.02)
+    assert result.waiting.model_error_ns == pytest.approx(0, abs=4 * MS // 10)
+
+
+def test_causes_are_not_split_where_the_replay_waits_otherwise_than_the_account(monkeypatch):
+    """Fails when a share is split by a waiting that was not measured: with nonsense signs."""
+    monkeypatch.setattr(attribution, "MAX_UNEXPLAINED", 1e-3)
+    result = diagnose(broadcasts())
+    (cause,) = (c for c in result.causes if c.kind == "straggler_rank")
+    assert cause.removal_gain_frac > 0.2
+    assert np.isnan([cause.direct_ns, cause.induced_wait_ns]).all()
+    assert result.waiting is None
+    assert any("how much makes them wait, is not known" in limit for limit in result.limits)
+    told = diagnosis_to_json(result)["causes"][0]
+    assert told["induced_wait_ns"] is None
+
+
+def late_between_passes(stage, delay_ns):
+    """Return the capture of a pipeline with a stage that is late before each send, unrecorded."""
+    job = Job(layout=ParallelLayout(pp=4), schedule="gpipe", microbatches=6, steps=6)
+    operations = programs(job, uniform(3 * MS, 3 * MS))
+    operations[stage] = [
+        one
+        for op in operations[stage]
+        for one in ([("idle", delay_ns), op] if op[0] == "send" and op[2] > stage else [op])
+    ]
+    return capture_of(job, operations)
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2])
+def test_a_stage_that_is_late_between_its_passes_is_named_and_costed(stage):
+    """Fails when a delay of which nothing was recorded is called the waiting of the schedule."""
+    result, clean = (diagnose(late_between_passes(stage, ns)) for ns in (12 * MS, 0))
+    (finding,) = found(result, "host_stall")
+    assert finding.where == {"stage": stage, "rank": stage}
+    assert finding.removal_gain_frac == pytest.approx(paired_gain(result, clean), abs=0.01)
+    assert result.waiting.bubble_ns == pytest.approx(clean.waiting.bubble_ns, rel=0.05)
+    assert not found(clean, "host_stall")

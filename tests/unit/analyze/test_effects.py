@@ -1,7 +1,7 @@
 """Work of ranks against their peers, on a job with known work."""
 
 import pytest
-from tests.synthetic import MS, Job, capture
+from tests.synthetic import MS, Job, capture, capture_of, programs
 from tests.tables import trace_of
 
 from meshscope.analyze.communication import communication_events
@@ -56,3 +56,24 @@ def test_stage_is_the_pipeline_coordinate():
     layout = ParallelLayout(pp=2, dp=2, order="dp-pp-cp-tp")
     assert stage_of_ranks(trace_of(layout=layout), [0, 1, 2, 3]) == {0: 0, 1: 1, 2: 0, 3: 1}
     assert stage_of_ranks(trace_of(), [0, 5]) == {0: -1, 5: -1}
+
+
+def test_a_step_unlike_that_of_all_peers_is_compared_with_none():
+    """Fails when a rank that repeats a part of a step is slow for it, or the step is not told."""
+    job = Job(layout=ParallelLayout(dp=2), microbatches=1, steps=5)
+    operations = programs(job, lambda kind, rank, step, microbatch: 10 * MS)
+    again = next(op for op in operations[1] if op[0] == "collective" and op[1] == 3)
+    place = operations[1].index(again)
+    own = (*again[:2], ("own", (1,)), *again[3:])
+    operations[1][place:place] = [("work", 30 * MS, 3, "forward", 0, 1), own]
+    trace = capture_of(job, operations)
+    windows = step_windows(trace)
+    events = communication_events(trace, windows)
+    ledger = build_ledger(trace, windows, events)
+    placed = place_work(trace, build_program(windows, events, ledger), ledger)
+    by_step = placed.cells.groupby(["rank", "step"])["peer_class"].first()
+    assert placed.deviating == 1
+    assert by_step[1, 3] == -1
+    assert by_step[0].nunique() == 1
+    table = excess_by_rank(placed, peer_centre(placed)).set_index("rank")
+    assert table["excess_ns"].tolist() == pytest.approx([0, 0])

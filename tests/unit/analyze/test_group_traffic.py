@@ -89,3 +89,24 @@ def test_sends_across_several_axes_are_a_contradiction():
     assert contradictions(trace_of(layout=layout, p2p=sends((0, 2), (2, 0)))) == []
     (told,) = contradictions(trace_of(layout=layout, p2p=sends((0, 3), (0, 2))))
     assert "1 of 2 pairs" in told
+
+
+@pytest.mark.parametrize(("issue_ns", "axis"), [(50, "ep"), (150, "dp")])
+def test_exchanges_before_there_are_gradients_are_those_of_experts(issue_ns, axis):
+    """Fails when tokens that go to experts on the group of all ranks are gradients by their axis."""
+    spans = [
+        {"kind": kind, "start_ns": at, "dur_ns": 40}
+        for kind, at in (("forward", 0), ("backward", 100))
+    ]
+    times = {"start_ns": 160, "end_ns": 200}
+    rows = [
+        {"kind": "all_to_all", "issue_ns": issue_ns, **times},
+        {"kind": "all_reduce", "issue_ns": 160, "event_id": 1, "seq": 1, **times},
+    ]
+    layout = ParallelLayout(dp=2)
+    trace = trace_of(layout=layout, group=[{"ranks": [0, 1]}], collective=rows, span=spans)
+    found = with_axes(trace).frame("collective")
+    assert dict(zip(found["kind"], found["axis"], strict=True)) == {
+        "all_to_all": axis,
+        "all_reduce": "dp",
+    }

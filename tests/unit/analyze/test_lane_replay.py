@@ -30,7 +30,10 @@ def replayed(graph, base, effects, keep, roots, wanted):
     waited = np.arange(0, len(base), 3)
     target = np.empty(len(base), np.int64)
     target[graph.edge] = graph.target
-    contraction = SimpleNamespace(graph=graph, waited=waited, waited_for=target[waited])
+    ends = np.full(len(waited), -1)
+    contraction = SimpleNamespace(
+        graph=graph, waited=waited, waited_for=target[waited], wait_ends=ends
+    )
     causes = cause_weights(as_effects(effects[graph.edge]), len(base))
     lanes = lane_replay(contraction, base[graph.edge], causes, wanted)
     return lanes, lanes.times(keep, roots)

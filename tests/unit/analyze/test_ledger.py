@@ -39,6 +39,21 @@ def test_a_wait_inside_a_span_is_not_compute():
     }
 
 
+def test_passes_inside_an_optimizer_step_are_passes():
+    """Fails when an optimizer that evaluates the model by a closure has all the computing."""
+    closure = [("optimizer", 10, 80), ("forward", 20, 20), ("backward", 40, 30)]
+    hook = [("backward", 0, 60), ("optimizer", 20, 10)]
+    in_closure, in_backward = (
+        ledger_of(
+            step=[{"dur_ns": 100}],
+            span=[{"kind": kind, "start_ns": at, "dur_ns": ns} for kind, at, ns in spans],
+        )
+        for spans in (closure, hook)
+    )
+    assert in_closure == {"optimizer": 30, "forward": 20, "backward": 30, "unattributed": 20}
+    assert in_backward == {"backward": 60, "unattributed": 40}
+
+
 def test_a_compute_kernel_hides_the_collective_under_it():
     """Overlapped communication would be billed although it costs nothing."""
     found = ledger_of(

@@ -8,12 +8,14 @@ import pytest
 from tests.synthetic import MS, Job, capture
 
 from meshscope.analyze.communication import communication_events
-from meshscope.analyze.diagnosis import diagnose
+from meshscope.analyze.critical_path import critical_path
+from meshscope.analyze.diagnosis import diagnose, diagnosis_of
 from meshscope.analyze.measure import measure
 from meshscope.analyze.steps import step_windows
 from meshscope.analyze.trace import Trace
 from meshscope.analyze.whatif import parse_changes, predict
 from meshscope.probe.schema.layout import ParallelLayout
+from meshscope.probe.schema.tables import TABLES
 
 JOB = Job(layout=ParallelLayout(pp=2, dp=16), schedule="1f1b", microbatches=4, steps=3)
 MISSING = 3
@@ -114,3 +116,22 @@ def test_a_missing_rank_leaves_no_number_that_is_not_one():
     assert result.error_ns is None
     assert result.error_unknown is not None
     assert "not in the capture" in result.error_unknown
+
+
+def from_any_sender(trace: Trace) -> Trace:
+    """Return the capture with receives that do not name their sender."""
+    rows = trace.tables["p2p"].to_pylist()
+    rows = [row | ({"peer": -1} if row["direction"] == "recv" else {}) for row in rows]
+    table = TABLES["p2p"].conform(pa.Table.from_pylist(rows))
+    return replace(trace, tables={**trace.tables, "p2p": table}, _frames={})
+
+
+def test_receives_from_any_sender_are_told_and_nobody_is_blamed():
+    """Fails when a sender that nobody knows is looked up in the mesh, which ends the command."""
+    job = Job(layout=ParallelLayout(pp=2, dp=2), microbatches=4, steps=4)
+    account = measure(from_any_sender(capture(job, slow_first_stage)))
+    text = " ".join(account.limits)
+    assert "48 receives take from any sender" in text
+    assert "waited for senders that their receives do not name" in text
+    assert critical_path(account).pieces["dur_ns"].sum() > 0
+    assert not [found for found in diagnosis_of(account).findings if "-1" in str(found.where)]

@@ -87,3 +87,25 @@ def test_steps_with_their_own_clocks_do_not_overlap_on_the_common_line():
     assert all(border <= begin for border, begin in zip(end[:-1], start[1:], strict=True))
     assert [e - s for s, e in zip(start, end, strict=True)] == [10, 30, 5]
     assert windows.step_time_ns == pytest.approx(15.0)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "told"),
+    [
+        ([50] * 8 + [1700, 50], True),
+        ([50] * 8 + [60, 50], False),
+        ([50] * 99 + [200], False),
+        ([50, 500] * 5, False),
+        ([50] * 5 + ([500] + [50] * 9) * 4, False),
+    ],
+)
+def test_single_long_steps_in_the_mean_are_told(lengths, told):
+    """Fails when a step of compiling makes the mean what no step takes, and nothing says so."""
+    ends = [sum(lengths[: place + 1]) for place in range(len(lengths))]
+    rows = [
+        {"step": place, "start_ns": (end - length) * 1_000_000, "dur_ns": length * 1_000_000}
+        for place, (end, length) in enumerate(zip(ends, lengths, strict=True))
+    ]
+    limits = [limit for limit in step_windows(trace_of(step=rows)).limits if "median" in limit]
+    assert bool(limits) == told
+    assert all("8 (1700 ms)" in limit and "50 ms in the mean" in limit for limit in limits)
