@@ -17,6 +17,7 @@ from ..detect import InputFile
 from ..reading import OnBytes, ignore_bytes
 from .columns import DeviceLinks, StepWindows, device_links, step_windows
 from .communication import IssueContext, RankCommunication, rank_communication
+from .device_windows import until_device_is_done
 from .event_columns import Events, RoledEvents
 from .events import DistributedInfo, KinetoHeader, to_int
 from .files import write_rank_tables
@@ -144,6 +145,7 @@ def _rank_file(source: _Source, roles: RoledEvents, place: Place) -> RankFile:
             f"the header says a world of {job.world_size} ranks, which has no such rank"
         )
     names = write_rank_tables(rank, roles, links, steps, files)
+    windows = until_device_is_done(steps, roles.device, links, issued.step)
     return RankFile(
         label=source.label,
         rank=rank,
@@ -154,7 +156,7 @@ def _rank_file(source: _Source, roles: RoledEvents, place: Place) -> RankFile:
         device_events=len(roles.device),
         tables={
             "name": name_table(rank, names),
-            "step": step_table(rank, steps),
+            "step": step_table(rank, windows),
             "span": span_table(rank, roles, steps),
         },
         stored=files,
