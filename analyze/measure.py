@@ -14,7 +14,7 @@ from .clocks import clock_offsets
 from .communication import CommunicationEvents, communication_events
 from .device_steps import device_steps
 from .effects import stage_of_ranks
-from .ledger import Ledger, build_ledger
+from .ledger import LEAST_TOLD, UNSPLIT, Ledger, build_ledger
 from .memory import memory_by_stage
 from .program import Program, build_program
 from .recording import level_limits
@@ -39,7 +39,9 @@ def measure(trace: Trace) -> Account:
     windows = _windows(trace)
     events = communication_events(trace, windows)
     unseen = unseen_axes(trace, windows, events)
-    ledger, wire_limits = without_unknown_wires(build_ledger(trace, windows, events), events)
+    ledger = build_ledger(trace, windows, events)
+    of_no_operation = _communication_alone(ledger)
+    ledger, wire_limits = without_unknown_wires(ledger, events)
     ledger = without_guesses(ledger, trace, windows, unseen)
     ranks = windows.ranks.tolist()
     waits = waits_by_rank(events, ranks)
@@ -60,7 +62,8 @@ def measure(trace: Trace) -> Account:
         attribution = attribute(trace, program, ledger, events, waits, devices)
         replay_limits, why_untold = attribution.limits, tuple(untold(events))
     seen_limits = (*trace.limits, *_clock_limits(trace), *level_limits(trace))
-    limits = (*seen_limits, *windows.limits, *events.limits, *wire_limits, *replay_limits)
+    limits = (*seen_limits, *windows.limits, *events.limits, *of_no_operation)
+    limits = (*limits, *wire_limits, *replay_limits)
     return Account(
         trace=trace,
         windows=windows,
@@ -118,6 +121,26 @@ def _windows(trace: Trace) -> StepWindows:
     raise TraceFormatError(what, where=str(trace.path), remedy=remedy)
 
 
+def _communication_alone(ledger: Ledger) -> tuple[str, ...]:
+    """Return how much of the step devices communicated without an operation that peers share."""
+    share = float(ledger.by_step[UNSPLIT].sum() / ledger.by_step["step_ns"].sum())
+    if share < LEAST_TOLD:
+        return ()
+    return (
+        f"communication that no compute hides and that names no operation takes {share:.1%} of the "
+        "step: how much of it was waiting, and for whom, is not known",
+    )
+
+
+def _no_operations(ledger: Ledger) -> str:
+    """Return why nobody can be told to make others wait, where no operation is known."""
+    if ledger.by_step[UNSPLIT].sum() > 0:
+        what = "what the devices communicated names no operation that its peers share"
+    else:
+        what = "no communication was recorded"
+    return f"{what}: who makes others wait cannot be known"
+
+
 def _program(
     windows: StepWindows, events: CommunicationEvents, ledger: Ledger, offsets: pd.Series
 ) -> tuple[Program | None, tuple[str, ...]]:
@@ -127,7 +150,7 @@ def _program(
     if events.frame.empty:
         if windows.detail is not StepDetail.FULL:
             return None, ()
-        return None, ("no communication was recorded: who makes others wait cannot be known",)
+        return None, (_no_operations(ledger),)
     try:
         return build_program(windows, events, ledger), ()
     except ValueError as error:
