@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pandas as pd
 
 from meshscope.probe.schema.errors import TraceFormatError
+from meshscope.probe.schema.listing import listed
 from meshscope.probe.schema.terms import StepDetail
 
 from .account import Account
@@ -12,6 +15,7 @@ from .attribution import attribute, untold, without_blame
 from .bubble import pipeline_bubble
 from .clocks import clock_offsets
 from .communication import CommunicationEvents, communication_events
+from .deep_steps import listed_steps
 from .device_steps import device_steps
 from .effects import stage_of_ranks
 from .ledger import LEAST_TOLD, UNSPLIT, Ledger, build_ledger
@@ -27,6 +31,7 @@ from .waiting import waits_by_rank
 from .words import sentence
 
 MOST_LIMITS_IN_ERROR = 3
+MOST_LISTED = 8
 _WRONG_CLOCKS = "no replay: the clocks of some ranks are wrong (see the finding clock_skew)"
 
 
@@ -112,13 +117,28 @@ def _windows(trace: Trace) -> StepWindows:
         return windows
     what = "no step and no event was recorded"
     if len(trace.frame("step")):
-        what = "no step was finished on every captured rank"
+        what = f"no step was finished on every captured rank{_steps_of_ranks(trace)}"
     if not windows.frame.empty:
         what = "the recorded steps have no length"
-    remedy = "Record at least one whole step, then diagnose again"
+    remedy = "Record at least one whole step, the same on every rank, then diagnose again"
     if trace.limits:
         remedy = " ".join(["What was read:", *map(sentence, trace.limits[:MOST_LIMITS_IN_ERROR])])
     raise TraceFormatError(what, where=str(trace.path), remedy=remedy)
+
+
+def _steps_of_ranks(trace: Trace) -> str:
+    """Return which ranks have which steps: those that have the same ones together."""
+    frame = trace.frame("step")
+    holders: dict[tuple[int, ...], list[int]] = {}
+    for rank, steps in frame.groupby("rank")["step"]:
+        holders.setdefault(tuple(sorted(set(steps.tolist()))), []).append(cast(int, rank))
+    parts = [
+        f"{'rank' if len(ranks) == 1 else 'ranks'} {listed(ranks, most=MOST_LISTED)}: "
+        f"{listed_steps(steps)}"
+        for steps, ranks in holders.items()
+    ]
+    more = len(parts) - MOST_LISTED
+    return f" ({'; '.join(parts[:MOST_LISTED])}{f'; {more} more' if more > 0 else ''})"
 
 
 def _communication_alone(ledger: Ledger) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from ..detect import InputFile
 from ..rank_limits import missing_ranks, shared_notes
 from ..reading import Reading, TemporaryFolder
 from .communication import CommunicationFrames, assemble
+from .cut_files import leave_out_cut_steps
 from .jobs import one_job
 from .pool import pays_processes, read_in_processes
 from .rank import Place, RankFile, read_rank_file
@@ -51,6 +52,7 @@ def import_kineto(
     folder = temporary.path if temporary else cast(Path, reading.folder)
     ranks, damaged = _read_all(path, files, folder, reading)
     ranks, foreign = one_job(ranks)
+    cut = list(leave_out_cut_steps(ranks))
     world_size = max(ranks[-1].rank + 1, *(r.world_size or 0 for r in ranks))
     communication = assemble([r.communication for r in ranks], range(world_size))
     return Trace(
@@ -59,7 +61,7 @@ def import_kineto(
         layout=None,
         ranks=tuple(r.rank for r in ranks),
         tables=Tables(_tables(ranks, communication), _stored(ranks, temporary)),
-        limits=(*limits, *damaged, *foreign, *_limits(ranks, world_size)),
+        limits=(*limits, *damaged, *foreign, *cut, *_limits(ranks, world_size)),
         origin="kineto",
     )
 

@@ -17,6 +17,7 @@ from ..detect import InputFile
 from ..reading import OnBytes, ignore_bytes
 from .columns import DeviceLinks, StepWindows, device_links, step_windows
 from .communication import IssueContext, RankCommunication, rank_communication
+from .cut_files import whole_steps
 from .device_windows import until_device_is_done
 from .event_columns import Events, RoledEvents
 from .events import DistributedInfo, KinetoHeader, to_int
@@ -54,6 +55,15 @@ class RankFile:
     """What is missing on this rank, one clause each."""
     losses: tuple[str, ...] = ()
     """Those of the notes that say that the file is damaged."""
+    marks_steps: bool = True
+    """False where the whole file is one step."""
+    whole_steps: frozenset[int] | None = None
+    """Of a file that is cut off, the steps that it surely holds; None for any other."""
+
+    @property
+    def has_device(self) -> bool:
+        """Return whether it holds work of a device."""
+        return self.device_events > 0
 
 
 def read_rank_file(
@@ -99,7 +109,9 @@ def read_rank_file(
                 where=file.label,
                 remedy="Put rank<N> into the file name",
             )
-        source = _Source(file.label, rank, header, notes, tuple(stream.losses))
+        source = _Source(
+            file.label, rank, header, notes, tuple(stream.losses), is_cut=stream.is_cut
+        )
         return _rank_file(source, roles, place)
 
 
@@ -129,6 +141,7 @@ class _Source:
     header: KinetoHeader
     notes: list[str]
     losses: tuple[str, ...]
+    is_cut: bool
 
 
 def _rank_file(source: _Source, roles: RoledEvents, place: Place) -> RankFile:
@@ -163,6 +176,8 @@ def _rank_file(source: _Source, roles: RoledEvents, place: Place) -> RankFile:
         communication=rank_communication(rank, info, roles, issued),
         notes=[*source.notes, *_notes(roles, links, steps)],
         losses=source.losses,
+        marks_steps=not steps.is_whole_file,
+        whole_steps=whole_steps(roles, steps) if source.is_cut else None,
     )
 
 

@@ -99,9 +99,7 @@ def process_tables(events: ProcessEvents, rank: int, base_ns: int) -> ProcessTab
             "runtime_call": runtime_call_table(rank, host.calls, steps, of_call),
             "op": op_table(rank, host.operators, steps, of_op),
             "annotation": annotation_table(rank, roles, steps, of_note),
-            "step": step_table(
-                rank, until_device_is_done(steps, roles.device, links, issued.step)
-            ),
+            "step": step_table(rank, until_device_is_done(steps, roles.device, links, issued.step)),
             "span": _span_table(rank, spans, steps, base_ns),
         },
         communication=_untyped(communication),

@@ -125,7 +125,7 @@ def test_the_time_base_is_added(tmp_path):
 
 
 def test_a_device_event_belongs_to_the_step_that_launched_it(tmp_path):
-    """Work that the device does late would be charged to the next step."""
+    """Work that the device does late would be charged to the next step; it ends the step it is of."""
     events = [
         step_note(5, 100, 50),
         step_note(6, 150, 50),
@@ -141,8 +141,8 @@ def test_a_device_event_belongs_to_the_step_that_launched_it(tmp_path):
     assert rows["launch_ns"].iloc[0] == 120_000
     assert mentions(trace, "2 of 3 device events have no launch")
     assert trace.frame("step")[["step", "start_ns", "dur_ns"]].to_numpy().tolist() == [
-        [5, 100_000, 50_000],
-        [6, 150_000, 50_000],
+        [5, 100_000, 65_000],
+        [6, 165_000, 35_000],
     ]
 
 
