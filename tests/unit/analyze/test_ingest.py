@@ -197,7 +197,7 @@ def test_a_folder_of_runs_that_cannot_be_one_costs_the_keeping_alone(source, tmp
 def test_a_source_that_may_not_be_read_is_an_error(source, keeping, monkeypatch):
     """It would be said that the folder of runs cannot be written."""
 
-    def refuse(_self, _files):
+    def refuse(_self, _files, _cycle):
         raise PermissionError(13, "Permission denied", str(source / "rank0.json"))
 
     monkeypatch.setattr(SourceIndex, "state", refuse)
