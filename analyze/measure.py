@@ -61,7 +61,7 @@ def measure(trace: Trace) -> Account:
         if not INSIDE_SPANS.isdisjoint(unseen):
             attribution = without_blame(ranks, replay_limits)
     else:
-        program, replay_limits = _program(windows, events, ledger, offsets)
+        program, replay_limits = _program(trace, windows, events, ledger, offsets)
     why_untold = replay_limits or windows.limits
     if program is not None:
         attribution = attribute(trace, program, ledger, events, waits, devices)
@@ -152,17 +152,30 @@ def _communication_alone(ledger: Ledger) -> tuple[str, ...]:
     )
 
 
-def _no_operations(ledger: Ledger) -> str:
+def _no_operations(trace: Trace, ledger: Ledger) -> str:
     """Return why nobody can be told to make others wait, where no operation is known."""
     if ledger.by_step[UNSPLIT].sum() > 0:
         what = "what the devices communicated names no operation that its peers share"
+    elif _names_host_communication(trace):
+        what = "communication was recorded on the host only, without what joins it between ranks"
     else:
         what = "no communication was recorded"
     return f"{what}: who makes others wait cannot be known"
 
 
+def _names_host_communication(trace: Trace) -> bool:
+    return any(
+        trace.rank_frame("name", rank, ["name"])["name"].str.match(r"(?:gloo|mpi):").any()
+        for rank in trace.ranks
+    )
+
+
 def _program(
-    windows: StepWindows, events: CommunicationEvents, ledger: Ledger, offsets: pd.Series
+    trace: Trace,
+    windows: StepWindows,
+    events: CommunicationEvents,
+    ledger: Ledger,
+    offsets: pd.Series,
 ) -> tuple[Program | None, tuple[str, ...]]:
     """Return the replay graph, or why there is none."""
     if not offsets.empty:
@@ -170,7 +183,7 @@ def _program(
     if events.frame.empty:
         if windows.detail is not StepDetail.FULL:
             return None, ()
-        return None, (_no_operations(ledger),)
+        return None, (_no_operations(trace, ledger),)
     try:
         return build_program(windows, events, ledger), ()
     except ValueError as error:

@@ -22,6 +22,7 @@ from .device_windows import until_device_is_done
 from .event_columns import Events, RoledEvents
 from .events import DistributedInfo, KinetoHeader, to_int
 from .files import write_rank_tables
+from .host_communication import HOST_COLLECTIVE, add_host_communication
 from .jobs import JobMark
 from .roles import RoleCollector
 from .rows import name_table, span_table, step_table
@@ -31,7 +32,6 @@ from .stream import CHUNK_BYTES, EventStream
 _RANK_IN_NAME = re.compile(r"(?:rank|worker)[-_. ]?(\d{1,9})(?!\d)", re.IGNORECASE)
 _MOST_RANKS = 1 << 20
 """More than any job has; a larger number is damage."""
-_HOST_COLLECTIVE = re.compile(r"(?:gloo|mpi):")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +158,10 @@ def _rank_file(source: _Source, roles: RoledEvents, place: Place) -> RankFile:
             f"the header says a world of {job.world_size} ranks, which has no such rank"
         )
     names = write_rank_tables(rank, roles, links, steps, files)
+    communication = rank_communication(rank, info, roles, issued)
+    on_host = len(roles.host_note.named(roles.names_like(HOST_COLLECTIVE)))
+    if not len(roles.device):
+        on_host = add_host_communication(communication, roles, steps)
     windows = until_device_is_done(steps, roles.device, links, issued.step)
     return RankFile(
         label=source.label,
@@ -173,8 +177,8 @@ def _rank_file(source: _Source, roles: RoledEvents, place: Place) -> RankFile:
             "span": span_table(rank, roles, steps),
         },
         stored=files,
-        communication=rank_communication(rank, info, roles, issued),
-        notes=[*source.notes, *_notes(roles, links, steps)],
+        communication=communication,
+        notes=[*source.notes, *_notes(roles, links, steps, on_host)],
         losses=source.losses,
         marks_steps=not steps.is_whole_file,
         whole_steps=whole_steps(roles, steps) if source.is_cut else None,
@@ -233,7 +237,7 @@ def _device_name(header: KinetoHeader, device: Events) -> str | None:
     return next(iter(by_id.values()), None)
 
 
-def _notes(roles: RoledEvents, links: DeviceLinks, steps: StepWindows) -> list[str]:
+def _notes(roles: RoledEvents, links: DeviceLinks, steps: StepWindows, on_host: int) -> list[str]:
     notes = []
     if steps.is_whole_file:
         notes.append("no ProfilerStep is marked, so the whole file is step 0")
@@ -251,7 +255,11 @@ def _notes(roles: RoledEvents, links: DeviceLinks, steps: StepWindows) -> list[s
     if roles.timeless:
         notes.append(f"{roles.timeless} events without a time stamp that can be read are left out")
     notes += unknown_notes(roles.device, links)
-    on_host = len(roles.host_note.named(roles.names_like(_HOST_COLLECTIVE)))
-    if on_host:
+    if on_host and len(roles.device):
         notes.append(f"{on_host} collectives on the host have no device kernel and are left out")
+    elif on_host:
+        notes.append(
+            f"{on_host} operations on the host do not say in which of the groups they are, and are "
+            "left out"
+        )
     return notes

@@ -3,12 +3,7 @@
 import json
 
 import pytest
-
-from meshscope.analyze import diagnose, load_trace
-from meshscope.analyze.importers import import_trace
-from meshscope.analyze.steps import step_windows
-from meshscope.probe.schema.errors import TraceFormatError
-from tests.unit.analyze.importers.kineto.test_importer import (
+from .test_importer import (
     event,
     kernel,
     launch,
@@ -16,6 +11,11 @@ from tests.unit.analyze.importers.kineto.test_importer import (
     step_note,
     write_rank,
 )
+
+from meshscope.analyze import diagnose, load_trace
+from meshscope.analyze.importers import import_trace
+from meshscope.analyze.steps import step_windows
+from meshscope.probe.schema.errors import TraceFormatError
 
 
 def steps_of(first, count):

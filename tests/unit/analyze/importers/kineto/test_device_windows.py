@@ -1,16 +1,16 @@
 """Steps of a device that lags behind its host end when the device is done."""
 
 import pytest
-
-from meshscope.analyze import diagnose, load_trace
-from meshscope.analyze.importers import import_trace
-from tests.unit.analyze.importers.kineto.test_importer import (
+from .test_importer import (
     event,
     kernel,
     launch,
     step_note,
     write_rank,
 )
+
+from meshscope.analyze import diagnose, load_trace
+from meshscope.analyze.importers import import_trace
 
 
 def lagging(steps, *, host=100, device=300, first=0):
