@@ -32,6 +32,8 @@ from .words import sentence
 
 MOST_LIMITS_IN_ERROR = 3
 MOST_LISTED = 8
+UNEQUAL = 0.01
+"""Share of the step time by which the mean window is shorter when it is worth a sentence."""
 _WRONG_CLOCKS = "no replay: the clocks of some ranks are wrong (see the finding clock_skew)"
 
 
@@ -67,7 +69,13 @@ def measure(trace: Trace) -> Account:
         attribution = attribute(trace, program, ledger, events, waits, devices)
         replay_limits, why_untold = attribution.limits, tuple(untold(events))
     seen_limits = (*trace.limits, *_clock_limits(trace), *level_limits(trace))
-    limits = (*seen_limits, *windows.limits, *events.limits, *of_no_operation)
+    limits = (
+        *seen_limits,
+        *windows.limits,
+        *_unequal_windows(windows),
+        *events.limits,
+        *of_no_operation,
+    )
     limits = (*limits, *wire_limits, *replay_limits)
     return Account(
         trace=trace,
@@ -87,6 +95,17 @@ def measure(trace: Trace) -> Account:
         limits=tuple(map(sentence, limits)),
         # Nobody waits for the only rank of a job.
         untold=() if trace.run.get("world_size") == 1 else tuple(map(sentence, why_untold)),
+    )
+
+
+def _unequal_windows(windows: StepWindows) -> tuple[str, ...]:
+    """Return whose mean the times of classes are, where the ranks are not in a step equally long."""
+    mean_ns, longest_ns = windows.mean_ns, windows.step_time_ns
+    if longest_ns - mean_ns < UNEQUAL * longest_ns:
+        return ()
+    return (
+        f"ranks are {mean_ns / 1e6:.2f} ms in a step on average, and the longest {longest_ns / 1e6:.2f} ms: "
+        "times and shares of the classes are of that average",
     )
 
 
