@@ -17,6 +17,7 @@ from meshscope.probe.schema.printable import printable
 from meshscope.probe.schema.rundir import is_run_directory
 
 from .importers.input_paths import look
+from .importers.mixed_formats import read_files
 from .importers.reading import OnBytes, Reading, ignore_bytes
 from .ingested import (
     Ingested,
@@ -76,21 +77,23 @@ def ingest(source: Path | Sequence[Path], keeping: Keeping) -> Ingested:
     """
     paths = [source] if isinstance(source, Path) else list(source)
     files = _files(paths, keeping.runs_dir)
-    index, size = SourceIndex(keeping.runs_dir), total_size(files)
+    index = SourceIndex(keeping.runs_dir)
     known = _find(index.find(files, keeping.cycle), keeping.runs_dir)
     if known is None:
         state = index.state(files, keeping.cycle)
+        counted_in = read_files(files)
+        size = total_size(counted_in)
         if any(one.get("source_bytes") == size for _, one in ingested_runs(keeping.runs_dir)):
-            key, _ = content_key(files, keeping.cycle)
+            key, _ = content_key(counted_in, keeping.cycle)
             known = _find(key, keeping.runs_dir)
         reused = known is not None
         if known is None:
-            key, known = _read(paths, files, keeping)
+            key, known = _read(paths, files, counted_in, keeping)
         # The index saves time only: a folder that cannot be written does without.
         with suppress(OSError):
             index.remember(files, key, seen=state, cycle=keeping.cycle)
     else:
-        reused = True
+        reused, size = True, total_size(files)
     return Ingested(path=known, trace=read_ingested(known), source_bytes=size, reused=reused)
 
 
@@ -185,12 +188,21 @@ def _is_below(file: str | Path | None, folder: Path) -> bool:
     return file is not None and Path(file).resolve().is_relative_to(folder.resolve())
 
 
-def _read(paths: Sequence[Path], files: Sequence[Path], keeping: Keeping) -> tuple[str, Path]:
-    """Read traces and write a run; return the key of the content and the run."""
+def _read(
+    paths: Sequence[Path], files: Sequence[Path], counted_in: Sequence[Path], keeping: Keeping
+) -> tuple[str, Path]:
+    """Read traces and write a run; return the key of the content and the run.
+
+    Args:
+        paths: What was given.
+        files: All files behind it.
+        counted_in: Those whose content is the key.
+        keeping: Where the run goes.
+    """
     named = paths[0] if len(paths) == 1 else Path(commonpath([f.resolve().parent for f in files]))
     with drafted(keeping.runs_dir) as draft, ThreadPoolExecutor(1) as background:
         # Hashing leaves the interpreter free, so it costs no time where there is a second CPU.
-        hashing = background.submit(content_key, files, keeping.cycle)
+        hashing = background.submit(content_key, counted_in, keeping.cycle)
         folder = draft / FOLDER
         folder.mkdir()
         reading = Reading(

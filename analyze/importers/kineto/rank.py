@@ -13,6 +13,7 @@ import pyarrow as pa
 from meshscope.probe.schema.errors import TraceFormatError
 
 from ...stored_tables import STORED
+from ...words import counted
 from ..detect import InputFile
 from ..reading import OnBytes, ignore_bytes
 from .columns import DeviceLinks, StepWindows, device_links, step_windows
@@ -250,10 +251,12 @@ def _notes(roles: RoledEvents, links: DeviceLinks, steps: StepWindows, on_host: 
         )
     if roles.lengthless:
         notes.append(
-            f"{roles.lengthless} events have no length, or a negative one, and count as 0 ns"
+            f"{counted(roles.lengthless, 'event')} of no length, or a negative one, taken as 0 ns"
         )
     if roles.timeless:
-        notes.append(f"{roles.timeless} events without a time stamp that can be read are left out")
+        notes.append(
+            f"{counted(roles.timeless, 'event')} without a time stamp that can be read left out"
+        )
     notes += unknown_notes(roles.device, links)
     if on_host and len(roles.device):
         notes.append(f"{on_host} collectives on the host have no device kernel and are left out")

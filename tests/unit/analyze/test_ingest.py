@@ -278,3 +278,15 @@ def test_many_groups_of_one_kind_share_a_line():
     lines = [line for line in understood(trace) if "axis" in line]
     assert len(lines) < 6
     assert any(line.startswith("16 groups: axis tp, 2 ranks each") for line in lines)
+
+
+def test_a_note_beside_the_traces_makes_no_new_run(source, keeping):
+    """Fails when a text file in the folder costs reading everything again, and a second copy."""
+    first = ingest(source, keeping)
+    (source / "notes.txt").write_text("the run of Tuesday")
+    again = ingest(source, keeping)
+    assert again.reused
+    assert again.path == first.path
+    (source / "rank3.json").write_text((source / "rank2.json").read_text())
+    with pytest.raises(MeshscopeError, match="is rank 2, and so is"):
+        ingest(source, keeping)

@@ -495,7 +495,7 @@ def test_lengths_that_cannot_be_are_zero_and_counted(tmp_path, dur, count):
     rows = [kernel("k", 1, 1), kernel("k", 5, dur)]
     trace = import_trace(write_rank(tmp_path / "rank0.json", rows))
     assert trace.frame("kernel")["dur_ns"].tolist() == [1000, 2000 if dur == 2 else 0]
-    assert mentions(trace, "1 events have no length") is bool(count)
+    assert mentions(trace, "1 event of no length") is bool(count)
 
 
 @pytest.mark.parametrize("stamp", ["abc", [], True, 1e30, 1e18, {"a": [1, 2]}, None])
@@ -504,7 +504,7 @@ def test_an_event_without_a_time_is_left_out_and_counted(tmp_path, stamp):
     rows = [kernel("k", 1, 1), kernel("odd", stamp, 1), kernel("k", 5, 1)]
     trace = import_trace(write_rank(tmp_path / "rank0.json", rows))
     assert trace.frame("kernel")["start_ns"].tolist() == [1000, 5000]
-    assert mentions(trace, "1 events without a time stamp that can be read")
+    assert mentions(trace, "1 event without a time stamp that can be read")
 
 
 def test_a_rank_beyond_the_world_is_stated(tmp_path):
