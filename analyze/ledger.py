@@ -289,7 +289,7 @@ def _kernel_claims(trace: Trace, rank: int, windows: StepWindows) -> _Claims:
     return _Claims(
         pair(start, start + kept["dur_ns"].to_numpy(np.int64)),
         np.asarray(classes.map(_CODE), dtype=np.int64),
-        classes.map(_KERNEL_PRIORITY).fillna(2).to_numpy(np.int64),
+        np.asarray(classes.map(_KERNEL_PRIORITY).fillna(2), dtype=np.int64),
         np.full(len(kept), NO_EVENT, dtype=np.int64),
         np.full(len(kept), rank, dtype=np.int64),
     )

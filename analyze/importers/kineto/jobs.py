@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol, TypeVar, cast
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 

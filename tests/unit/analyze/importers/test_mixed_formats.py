@@ -46,7 +46,7 @@ def test_side_records_of_a_job_in_folders_of_their_own_are_no_other_job(tmp_path
 @pytest.mark.parametrize(
     ("content", "what"),
     [
-        ('{"schema": "1.1.1-chakra.0.0.4", "nodes": [{"id": 2}]}'.encode(), "execution trace"),
+        (b'{"schema": "1.1.1-chakra.0.0.4", "nodes": [{"id": 2}]}', "execution trace"),
         ('{"traceEvents": []}'.encode("utf-16"), "UTF-16"),
     ],
     ids=["execution trace", "utf-16"],

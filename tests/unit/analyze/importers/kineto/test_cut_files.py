@@ -3,6 +3,12 @@
 import json
 
 import pytest
+
+from meshscope.analyze import diagnose, load_trace
+from meshscope.analyze.importers import import_trace
+from meshscope.analyze.steps import step_windows
+from meshscope.probe.schema.errors import TraceFormatError
+
 from .test_importer import (
     event,
     kernel,
@@ -11,11 +17,6 @@ from .test_importer import (
     step_note,
     write_rank,
 )
-
-from meshscope.analyze import diagnose, load_trace
-from meshscope.analyze.importers import import_trace
-from meshscope.analyze.steps import step_windows
-from meshscope.probe.schema.errors import TraceFormatError
 
 
 def steps_of(first, count):

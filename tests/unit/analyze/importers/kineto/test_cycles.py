@@ -64,7 +64,7 @@ def test_a_cycle_that_is_not_there_is_refused(tmp_path):
 def test_two_files_of_one_rank_and_the_same_steps_are_refused(tmp_path):
     """Fails when a copy of a file counts as a cycle."""
     write_cycles(tmp_path, (2, 2))
-    with pytest.raises(TraceFormatError, match="and so is .* of the same steps"):
+    with pytest.raises(TraceFormatError, match=r"and so is .* of the same steps"):
         import_trace(tmp_path)
 
 

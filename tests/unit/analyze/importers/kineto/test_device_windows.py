@@ -1,6 +1,10 @@
 """Steps of a device that lags behind its host end when the device is done."""
 
 import pytest
+
+from meshscope.analyze import diagnose, load_trace
+from meshscope.analyze.importers import import_trace
+
 from .test_importer import (
     event,
     kernel,
@@ -8,9 +12,6 @@ from .test_importer import (
     step_note,
     write_rank,
 )
-
-from meshscope.analyze import diagnose, load_trace
-from meshscope.analyze.importers import import_trace
 
 
 def lagging(steps, *, host=100, device=300, first=0):
