@@ -404,7 +404,7 @@ def test_events_without_a_time_are_counted(tmp_path):
     del lost["ts"]
     trace = import_trace(write_rank(tmp_path / "rank0.json", [kernel("k", 5, 1), lost]))
     assert trace.tables["kernel"].num_rows == 1
-    assert mentions(trace, "1 events without a time stamp")
+    assert mentions(trace, "1 event without a time stamp")
 
 
 def test_every_table_conforms(tmp_path):
