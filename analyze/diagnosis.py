@@ -60,7 +60,7 @@ def diagnosis_of(account: Account) -> Diagnosis:
         run=_run_header(account),
         step_time_ns=measured,
         utilization=account.utilization,
-        waterfall=waterfall(ledger, refinement, measured),
+        waterfall=waterfall(ledger, refinement, account.windows.mean_ns),
         causes=attribution.causes if attribution else (),
         findings=findings,
         limits=(*account.limits, *map(sentence, refinement.limits)),
@@ -81,8 +81,8 @@ def diagnosis_of(account: Account) -> Diagnosis:
     )
 
 
-def waterfall(ledger: pd.DataFrame, refinement: Refinement, step_time_ns: float) -> tuple[Bar, ...]:
-    """Return the classes of the refined ledger as shares of the step time, which sum to 1.
+def waterfall(ledger: pd.DataFrame, refinement: Refinement, mean_ns: float) -> tuple[Bar, ...]:
+    """Return the classes of the refined ledger as shares of the windows of ranks, which sum to 1.
 
     Where MFU is known, the parts of compute take the place of its classes.
     """
@@ -94,7 +94,7 @@ def waterfall(ledger: pd.DataFrame, refinement: Refinement, step_time_ns: float)
         shares = {name: frac for name, frac in shares.items() if name not in (*SLOWED, *REFINED)}
     shown = {"unattributed", *(name for name in REFINED if ledger[name].notna().any())}
     bars += [(name, frac) for name, frac in shares.items() if frac > 0 or name in shown]
-    return tuple(Bar(name=name, frac=frac, dur_ns=frac * step_time_ns) for name, frac in bars)
+    return tuple(Bar(name=name, frac=frac, dur_ns=frac * mean_ns) for name, frac in bars)
 
 
 def _run_header(account: Account) -> dict[str, object]:

@@ -11,11 +11,13 @@ from glob import has_magic
 from os.path import commonpath
 from pathlib import Path
 
+from meshscope.probe.schema.errors import TraceFormatError
 from meshscope.probe.schema.listing import listed
 from meshscope.probe.schema.printable import printable
 from meshscope.probe.schema.rundir import is_run_directory
 
 from .importers.input_paths import look
+from .importers.mixed_formats import read_files
 from .importers.reading import OnBytes, Reading, ignore_bytes
 from .ingested import (
     Ingested,
@@ -58,6 +60,8 @@ class Keeping:
     """Most processes that read files at the same time."""
     on_bytes: OnBytes = ignore_bytes
     """Told how many more bytes of the source were read."""
+    cycle: int | None = None
+    """Which cycle of a profiler that ran several is kept, from 1; None leaves it to the reader."""
 
 
 def ingest(source: Path | Sequence[Path], keeping: Keeping) -> Ingested:
@@ -73,21 +77,23 @@ def ingest(source: Path | Sequence[Path], keeping: Keeping) -> Ingested:
     """
     paths = [source] if isinstance(source, Path) else list(source)
     files = _files(paths, keeping.runs_dir)
-    index, size = SourceIndex(keeping.runs_dir), total_size(files)
-    known = _find(index.find(files), keeping.runs_dir)
+    index = SourceIndex(keeping.runs_dir)
+    known = _find(index.find(files, keeping.cycle), keeping.runs_dir)
     if known is None:
-        state = index.state(files)
+        state = index.state(files, keeping.cycle)
+        counted_in = read_files(files)
+        size = total_size(counted_in)
         if any(one.get("source_bytes") == size for _, one in ingested_runs(keeping.runs_dir)):
-            key, _ = content_key(files)
+            key, _ = content_key(counted_in, keeping.cycle)
             known = _find(key, keeping.runs_dir)
         reused = known is not None
         if known is None:
-            key, known = _read(paths, files, keeping)
+            key, known = _read(paths, files, counted_in, keeping)
         # The index saves time only: a folder that cannot be written does without.
         with suppress(OSError):
-            index.remember(files, key, seen=state)
+            index.remember(files, key, seen=state, cycle=keeping.cycle)
     else:
-        reused = True
+        reused, size = True, total_size(files)
     return Ingested(path=known, trace=read_ingested(known), source_bytes=size, reused=reused)
 
 
@@ -182,16 +188,36 @@ def _is_below(file: str | Path | None, folder: Path) -> bool:
     return file is not None and Path(file).resolve().is_relative_to(folder.resolve())
 
 
-def _read(paths: Sequence[Path], files: Sequence[Path], keeping: Keeping) -> tuple[str, Path]:
-    """Read traces and write a run; return the key of the content and the run."""
+def _read(
+    paths: Sequence[Path], files: Sequence[Path], counted_in: Sequence[Path], keeping: Keeping
+) -> tuple[str, Path]:
+    """Read traces and write a run; return the key of the content and the run.
+
+    Args:
+        paths: What was given.
+        files: All files behind it.
+        counted_in: Those whose content is the key.
+        keeping: Where the run goes.
+    """
     named = paths[0] if len(paths) == 1 else Path(commonpath([f.resolve().parent for f in files]))
     with drafted(keeping.runs_dir) as draft, ThreadPoolExecutor(1) as background:
         # Hashing leaves the interpreter free, so it costs no time where there is a second CPU.
-        hashing = background.submit(content_key, files)
+        hashing = background.submit(content_key, counted_in, keeping.cycle)
         folder = draft / FOLDER
         folder.mkdir()
-        reading = Reading(folder=folder, workers=keeping.workers, on_bytes=keeping.on_bytes)
+        reading = Reading(
+            folder=folder,
+            workers=keeping.workers,
+            on_bytes=keeping.on_bytes,
+            cycle=keeping.cycle,
+        )
         trace = read_traces(named, files=files, reading=reading)
+        if keeping.cycle is not None and trace.origin != "kineto":
+            raise TraceFormatError(
+                "a cycle was chosen, but these are no files of the PyTorch profiler",
+                where=str(named),
+                remedy="Leave --cycle out",
+            )
         skipped = [limit for path in paths if path.is_dir() for limit in look(path).limits]
         trace = replace(trace, limits=(*skipped, *trace.limits))
         key, size = hashing.result()

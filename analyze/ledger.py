@@ -34,7 +34,7 @@ UNSEPARATED = "compute_or_communication"
 """Spans of a capture that holds no communication: it may hide in them."""
 UNSPLIT = "exposed_sums"
 """Exposed communication of which only sums are known: waiting and transfer of all axes; and that of
-which no wire time is known, because its peers are not in the capture."""
+which no wire time is known, because its peers are not in the capture or nothing says which they are."""
 LEAST_TOLD = 0.001
 """Share of the step from which on such time is named, and sums over wires or waits are unknown: as
 little as a report shows."""
@@ -71,6 +71,7 @@ _KERNEL_CLASS = {
     KernelCategory.MEMCPY.value: "exposed_memcpy",
     KernelCategory.MEMSET.value: "exposed_memcpy",
 }
+_KERNEL_PRIORITY = {"compute": 0, UNSPLIT: 1}
 _KERNEL_COLUMNS = ("rank", "step", "category", "start_ns", "dur_ns", "op_id", "launch_ns")
 NO_EVENT = -1
 CLAIMS_AT_ONCE = 200_000
@@ -279,6 +280,9 @@ def _kernel_claims(trace: Trace, rank: int, windows: StepWindows) -> _Claims:
         axis = pd.Series(axis_by_launch(trace, rank, kernels["launch_ns"][moves]), dtype=str)
         wire = ("exposed_" + axis + "_wire").set_axis(kernels.index[moves])
         classes = classes.fillna(wire)
+    else:
+        # One that is an operation shares its time with it, and the operation comes first.
+        classes = classes.mask(category == KernelCategory.COMMUNICATION.value, UNSPLIT)
     is_kept = classes.notna()
     kept, classes = kernels[is_kept], classes[is_kept]
     # What an operator launched is taken for compute, as in the breakdown of device time.
@@ -287,7 +291,7 @@ def _kernel_claims(trace: Trace, rank: int, windows: StepWindows) -> _Claims:
     return _Claims(
         pair(start, start + kept["dur_ns"].to_numpy(np.int64)),
         np.asarray(classes.map(_CODE), dtype=np.int64),
-        np.where(classes == "compute", 0, 2).astype(np.int64),
+        np.asarray(classes.map(_KERNEL_PRIORITY).fillna(2), dtype=np.int64),
         np.full(len(kept), NO_EVENT, dtype=np.int64),
         np.full(len(kept), rank, dtype=np.int64),
     )

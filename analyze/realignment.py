@@ -28,6 +28,10 @@ _MOST_SHIFT = 32
 """Positions that a rank is moved by at most."""
 _LEAST_OVERLAP = 3
 """Positions that must agree after the move."""
+_LEAST_BY_TIME = 2
+"""The same where the ends must agree as well."""
+_FAR_CLOSER = 0.1
+"""Share of the distance of ends that is left after such a move, at most."""
 _LOOK_AHEAD = 4
 """Collectives behind a gap that must agree."""
 IntArray = npt.NDArray[np.int64]
@@ -40,7 +44,9 @@ def realign(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     A rank is moved if there is a least move after which all positions that it shares with
     the rank that has the most agree in kind, size and step, and if they share enough of
     them. Failing that, collectives that it has more or less in between are stepped over,
-    if what follows them tells how many. Everything else stays where it is and is counted.
+    if what follows them tells how many. Where kind and size agree but steps do not, a rank is
+    moved if then the steps agree and the ends are far closer together: that needs no clock to be
+    wrong. Everything else stays where it is and is counted.
 
     Args:
         rows: Members: rank, step, group_id, seq, kind, size_bytes, start_ns, end_ns and any
@@ -62,6 +68,12 @@ def realign(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
             own = members.index[members["rank"] == rank]
             rows.loc[own, "seq"] = rows.loc[own, "seq"].map(move.target)
             limits.append(f"Rank {rank} {move.what(group_id)}.")
+    for group_id in _in_other_steps(rows, suspects):
+        members = rows[rows["group_id"] == group_id]
+        for rank, shift in _shifts_by_time(members, what_when[members.index]).items():
+            own = members.index[members["rank"] == rank]
+            rows.loc[own, "seq"] += shift
+            limits.append(f"Rank {rank} {_Move({}, shift, 0, 0).what(group_id)}.")
     left = len(_disagreeing(rows, what))
     if left:
         limits.append(f"{left} collectives differ in kind or size between their members.")
@@ -73,6 +85,55 @@ def _disagreeing(rows: pd.DataFrame, what: pd.Series[int]) -> pd.DataFrame:
     told = what.groupby([rows["group_id"], rows["seq"]])
     differ = told.min() != told.max()
     return differ[differ].index.to_frame(index=False)
+
+
+def _in_other_steps(rows: pd.DataFrame, known: list[str]) -> list[str]:
+    """Return further groups in which members of one position are of different steps."""
+    step = rows.groupby(["group_id", "seq"], observed=True)["step"]
+    differ = step.min() != step.max()
+    groups = differ[differ].index.get_level_values("group_id").unique()
+    return [str(group) for group in groups if group not in known]
+
+
+def _shifts_by_time(members: pd.DataFrame, what: pd.Series[int]) -> dict[int, int]:
+    """Return by how much ranks of a group must be moved for their steps and ends to agree."""
+    frame = members[["rank", "seq", "end_ns"]].assign(what=what)
+    frame = frame.drop_duplicates(["rank", "seq"]).sort_values("seq")
+    by_rank = {int(str(rank)): own.set_index("seq") for rank, own in frame.groupby("rank")}
+    reference = max(by_rank.values(), key=len)
+    found = {}
+    for rank, own in by_rank.items():
+        distances = {
+            shift: distance
+            for shift in range(-_MOST_SHIFT, _MOST_SHIFT + 1)
+            if (distance := _distance(reference, own, shift)) is not None
+        }
+        if 0 in distances or not distances or (unmoved := _distance_now(reference, own)) is None:
+            continue
+        shift = min(distances, key=lambda one: distances[one])
+        if distances[shift] < _FAR_CLOSER * unmoved:
+            found[rank] = shift
+    return found
+
+
+def _distance(reference: pd.DataFrame, own: pd.DataFrame, shift: int) -> float | None:
+    """Return how far apart the ends are after a move; None where what was done does not agree."""
+    shared = reference.index.intersection(own.index + shift)
+    if len(shared) < max(_LEAST_BY_TIME, min(len(reference), len(own)) // 2):
+        return None
+    there, here = reference.loc[shared], own.loc[shared - shift]
+    if not np.array_equal(there["what"].to_numpy(), here["what"].to_numpy()):
+        return None
+    return float(np.median(np.abs(there["end_ns"].to_numpy() - here["end_ns"].to_numpy())))
+
+
+def _distance_now(reference: pd.DataFrame, own: pd.DataFrame) -> float | None:
+    """Return how far apart the ends are, whatever was done; None without a shared position."""
+    shared = reference.index.intersection(own.index)
+    if not len(shared):
+        return None
+    apart = reference.loc[shared, "end_ns"].to_numpy() - own.loc[shared, "end_ns"].to_numpy()
+    return float(np.median(np.abs(apart)))
 
 
 def _apart(rows: pd.DataFrame) -> list[str]:

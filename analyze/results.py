@@ -33,9 +33,9 @@ class Bar:
     name: str
     """Class: ``useful``, ``clock``, ``kernel_inefficiency``, ``exposed_tp_wait`` …"""
     frac: float
-    """Share of the step time; all bars sum to 1."""
+    """Share of the time that ranks spend in their steps; all bars sum to 1."""
     dur_ns: float
-    """The same in nanoseconds per step."""
+    """The same in nanoseconds per step, the mean over ranks and steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from meshscope.probe.schema.manifest import read_json, write_json
 
 from .importers.input_paths import find_files
 
-TABLES_VERSION = 3
+TABLES_VERSION = 4
 """Raised when the readers give other tables for the same files: part of every key."""
 
 INDEX_FOLDER = ".sources"
@@ -38,13 +38,19 @@ def source_files(paths: Sequence[Path]) -> list[Path]:
     return list(dict.fromkeys(file.path for path in paths for file in find_files(path)))
 
 
-def content_key(files: Iterable[Path]) -> tuple[str, int]:
+def content_key(files: Iterable[Path], cycle: int | None = None) -> tuple[str, int]:
     """Return the hash of the names and contents of files, and their size in bytes.
+
+    Args:
+        files: The files.
+        cycle: Which cycle of a profiler is read of them, where one was chosen.
 
     Raises:
         OSError: A file cannot be read.
     """
     whole, size = hashlib.sha256(b"tables %d\0" % TABLES_VERSION), 0
+    if cycle is not None:
+        whole.update(b"cycle %d\0" % cycle)
     for file in sorted(files):
         whole.update(os.fsencode(file.name) + b"\0")
         with file.open("rb") as stream:
@@ -87,10 +93,10 @@ class SourceIndex:
     def __init__(self, runs_dir: Path) -> None:
         self._folder = runs_dir / INDEX_FOLDER
 
-    def find(self, files: Sequence[Path]) -> str | None:
+    def find(self, files: Sequence[Path], cycle: int | None = None) -> str | None:
         """Return the key of these files, if they are the very ones that were read before."""
         try:
-            entry = self._entry(files)
+            entry = self._entry(files, cycle)
             key = read_json(entry).get("content_key")
             youngest_ns = max(_changed_ns(file.stat()) for file in files)
             is_settled = youngest_ns + _SETTLED_NS < entry.stat().st_mtime_ns
@@ -98,24 +104,27 @@ class SourceIndex:
             return None
         return key if is_settled and isinstance(key, str) else None
 
-    def remember(self, files: Sequence[Path], key: str, *, seen: str) -> None:
+    def remember(
+        self, files: Sequence[Path], key: str, *, seen: str, cycle: int | None = None
+    ) -> None:
         """Note the key of files that did not change since they were stated.
 
         Args:
             files: The files.
             key: Hash of their content.
             seen: What ``state`` said before they were hashed.
+            cycle: As for ``content_key``.
 
         Raises:
             OSError: The index cannot be written.
         """
-        if self.state(files) != seen:
+        if self.state(files, cycle) != seen:
             return
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_json(self._entry(files), {"content_key": key})
+        write_json(self._entry(files, cycle), {"content_key": key})
 
-    def state(self, files: Sequence[Path]) -> str:
-        """Return a hash of what the file system says of files.
+    def state(self, files: Sequence[Path], cycle: int | None = None) -> str:
+        """Return a hash of what the file system says of files, and of the cycle that is read.
 
         Raises:
             OSError: One cannot be looked at.
@@ -126,11 +135,12 @@ class SourceIndex:
             rows.append(
                 (os.fsdecode(file), stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns)
             )
-        text = json.dumps([TABLES_VERSION, rows])
+        chosen = [] if cycle is None else [cycle]
+        text = json.dumps([TABLES_VERSION, rows, *chosen])
         return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
-    def _entry(self, files: Sequence[Path]) -> Path:
-        return self._folder / f"{self.state(files)}.json"
+    def _entry(self, files: Sequence[Path], cycle: int | None) -> Path:
+        return self._folder / f"{self.state(files, cycle)}.json"
 
 
 def _changed_ns(stat: os.stat_result) -> int:

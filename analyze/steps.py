@@ -50,6 +50,17 @@ class StepWindows:
     """True where steps were left out because the capture holds less of them."""
     limits: tuple[str, ...] = ()
 
+    @property
+    def mean_ns(self) -> float:
+        """Return the mean window, of which classes are shares; it is no longer than the step time.
+
+        The windows of a single step begin and end apart on its ranks, and the longest is the
+        step time: what ranks spend on average is a share of their own windows.
+        """
+        if self.chained or self.frame.empty:
+            return self.step_time_ns
+        return float((self.frame["end_ns"] - self.frame["start_ns"]).mean())
+
     def select(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Return the rows of the analysed steps and ranks.
 

@@ -143,4 +143,5 @@ def _unreadable(path: Path, by_format: Mapping[InputFormat, list[InputFile]]) ->
         return _damaged_run(path)
     if path.is_dir() and (remedy := name_a_run_in(path)):
         return TraceFormatError("is a folder of runs", where=str(path), remedy=remedy)
-    return nothing_readable(path, sum(map(len, by_format.values())))
+    unknown = by_format.get(InputFormat.UNKNOWN, [])
+    return nothing_readable(path, sum(map(len, by_format.values())), unknown)

@@ -40,6 +40,10 @@ UTF8_MARK = b"\xef\xbb\xbf"
 """Byte order mark that some editors put before a text."""
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 _SQLITE_MAGIC = b"SQLite format 3\0"
+_NODES = re.compile(rb'"nodes"\s*:\s*\[')
+_SCHEMA = re.compile(rb'"schema"\s*:\s*"')
+_LOOKED_INTO = 16
+"""Files of an unknown format that are looked into to say what they are."""
 _TAR_MAGIC, _TAR_MAGIC_AT = b"ustar", 257
 _KINETO_KEY = re.compile(
     rb'"(?:traceEvents|schemaVersion|distributedInfo|deviceProperties|baseTimeNanoseconds)"\s*:'
@@ -210,12 +214,25 @@ def why_unknown(file: InputFile) -> str:
     head = file.head()
     if not head:
         return "empty or damaged"
-    return "UTF-16 or UTF-32 text" if head.startswith(_UTF16_MARKS) else ""
+    if head.startswith(_UTF16_MARKS):
+        return "UTF-16 or UTF-32 text"
+    if _NODES.search(head) and _SCHEMA.search(head):
+        return "an execution trace of PyTorch, a graph without a timeline"
+    return ""
 
 
-def nothing_readable(path: Path, count: int) -> TraceFormatError:
-    """Return the error for an input in which no file is a trace."""
+def nothing_readable(path: Path, count: int, unknown: Sequence[InputFile] = ()) -> TraceFormatError:
+    """Return the error for an input in which no file is a trace.
+
+    Args:
+        path: The input.
+        count: How many files it has.
+        unknown: Those of no format that we know; of the first ones it is told what they are.
+    """
     what = "is no trace that we can read" if count == 1 else f"none of its {count} files is a trace"
+    reasons = dict.fromkeys(filter(None, map(why_unknown, unknown[:_LOOKED_INTO])))
+    if reasons:
+        what += f" ({'; '.join(reasons)})"
     return TraceFormatError(what, where=str(path), remedy=WHAT_WE_READ)
 
 

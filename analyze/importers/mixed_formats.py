@@ -16,7 +16,8 @@ from meshscope.probe.schema.errors import TraceFormatError
 from meshscope.probe.schema.listing import listed
 
 from ..words import counted
-from .detect import InputFile, InputFormat, why_unknown
+from .detect import InputFile, InputFormat, classify, why_unknown
+from .input_paths import input_file
 
 TIMELINES = (
     InputFormat.NDTIMELINE,
@@ -68,6 +69,23 @@ def refuse_several_jobs(path: Path, by_format: Mapping[InputFormat, Sequence[Inp
                     where=str(path),
                     remedy="Give the folder of one job; `meshscope ingest FOLDER/*` makes a run of each",
                 )
+
+
+def read_files(files: Sequence[Path]) -> list[Path]:
+    """Return the files whose content makes a difference: those of a known format, and settings.
+
+    A note beside the traces is none; all files where there is nothing else.
+    """
+    return [file for file in files if _is_read(file)] or list(files)
+
+
+def _is_read(file: Path) -> bool:
+    if _SETTINGS.fullmatch(file.name):
+        return True
+    try:
+        return classify(input_file(file)) is not InputFormat.UNKNOWN
+    except OSError:
+        return True
 
 
 def left_out(by_format: Mapping[InputFormat, Sequence[InputFile]], *used: InputFormat) -> list[str]:

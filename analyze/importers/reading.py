@@ -26,6 +26,8 @@ class Reading:
     workers: int = 1
     """Most processes that read files at the same time."""
     on_bytes: OnBytes = ignore_bytes
+    cycle: int | None = None
+    """Which cycle of a profiler that ran several is read, from 1; None leaves the choice to the reader."""
 
 
 class TemporaryFolder:

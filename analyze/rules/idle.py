@@ -6,7 +6,7 @@ CUDA graphs do not help a device whose host waits for input.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
@@ -44,7 +44,7 @@ def idle_devices(account: Account) -> Iterator[Finding]:
     if cost < MIN_IDLE or not any(_has_compute(trace, rank) for rank in trace.ranks):
         return
     where = () if common is None else (f"seen in {listed_steps(common.tolist())}, traced in depth",)
-    idle = _idle_by_rank(trace)
+    idle = _idle_by_rank(trace, account.windows.ranks.tolist())
     bound = min(cost, _share(idle, "launch_bound_ns") or 0.0)
     if bound >= MIN_STALL:
         yield _launch_bound(idle, bound, where)
@@ -101,13 +101,13 @@ def _not_fed(idle: pd.DataFrame, cost: float, bound: float, where: tuple[str, ..
     )
 
 
-def _idle_by_rank(trace: Trace) -> pd.DataFrame:
+def _idle_by_rank(trace: Trace, ranks: Sequence[int]) -> pd.DataFrame:
     """Return the device idle times by rank, NaN where they are not known.
 
     ``time_ns`` is that of its steps; of the device alone where there are none, or it went on.
     """
     rows = {}
-    for rank in trace.ranks:
+    for rank in ranks:
         found = device_idle(trace, rank, trace.rank_frame("kernel", rank, _COLUMNS))
         if found.span_ns:
             steps_ns = int(steps_with_kernels(trace, rank)["dur_ns"].sum())

@@ -39,7 +39,7 @@ def exposed_communication(account: Account) -> Iterator[Finding]:
             removal_gain_frac=None,
             confidence=0.8,
             evidence=(
-                f"{class_label(name)}: {cost * account.windows.step_time_ns / 1e6:.2f} ms per step, "
+                f"{class_label(name)}: {cost * account.windows.mean_ns / 1e6:.2f} ms per step, "
                 f"{when.words}",
             ),
             remedy={

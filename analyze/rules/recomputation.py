@@ -32,7 +32,7 @@ def recomputation(account: Account) -> Iterator[Finding]:
         removal_gain_frac=None,
         confidence=0.9,
         evidence=(
-            f"recomputation: {cost * account.windows.step_time_ns / 1e6:.2f} ms per step, {when.words}",
+            f"recomputation: {cost * account.windows.mean_ns / 1e6:.2f} ms per step, {when.words}",
             "how full the memory is, is not known"
             if full is None
             else f"the fullest stage uses {full:.0%} of its memory",

@@ -222,7 +222,9 @@ def assemble(found: Sequence[RankCommunication], world: Sequence[int]) -> Commun
         identity.of(rank, name) for rank, name in zip(rows["rank"], rows["group_name"], strict=True)
     ]
     rows["axis"] = Axis.OTHER.value
-    rows["source"] = TimeSource.DEVICE.value
+    rows["source"] = rows["source"].astype(object).fillna(TimeSource.DEVICE.value)
+    waits = ["wait_start_ns", "wait_end_ns"]
+    rows[waits] = rows[waits].astype("Int64")
     is_p2p = rows["direction"] != ""
     collective, p2p = rows[~is_p2p].copy(), rows[is_p2p].copy()
     collective["seq"] = _collective_seq(collective)
@@ -271,6 +273,9 @@ _ROW_COLUMNS = [
     "issue_ns",
     "start_ns",
     "end_ns",
+    "source",
+    "wait_start_ns",
+    "wait_end_ns",
 ]
 
 

@@ -19,6 +19,8 @@ from ..detect import InputFile
 from ..rank_limits import missing_ranks, shared_notes
 from ..reading import Reading, TemporaryFolder
 from .communication import CommunicationFrames, assemble
+from .cut_files import leave_out_cut_steps
+from .cycles import one_cycle
 from .jobs import one_job
 from .pool import pays_processes, read_in_processes
 from .rank import Place, RankFile, read_rank_file
@@ -43,7 +45,7 @@ def import_kineto(
         reading: Where large tables go, and in how many processes files are read.
 
     Raises:
-        TraceFormatError: Two files claim one rank, files of two jobs are mixed, or no file
+        TraceFormatError: Two files claim one rank and time, files of two jobs are mixed, or no file
             can be read.
     """
     reading = reading or Reading()
@@ -51,6 +53,7 @@ def import_kineto(
     folder = temporary.path if temporary else cast(Path, reading.folder)
     ranks, damaged = _read_all(path, files, folder, reading)
     ranks, foreign = one_job(ranks)
+    cut = list(leave_out_cut_steps(ranks))
     world_size = max(ranks[-1].rank + 1, *(r.world_size or 0 for r in ranks))
     communication = assemble([r.communication for r in ranks], range(world_size))
     return Trace(
@@ -59,7 +62,7 @@ def import_kineto(
         layout=None,
         ranks=tuple(r.rank for r in ranks),
         tables=Tables(_tables(ranks, communication), _stored(ranks, temporary)),
-        limits=(*limits, *damaged, *foreign, *_limits(ranks, world_size)),
+        limits=(*limits, *damaged, *foreign, *cut, *_limits(ranks, world_size)),
         origin="kineto",
     )
 
@@ -67,33 +70,24 @@ def import_kineto(
 def _read_all(
     path: Path, files: Sequence[InputFile], folder: Path, reading: Reading
 ) -> tuple[list[RankFile], list[str]]:
-    """Return the readable ranks in rank order, and a sentence for each unreadable file."""
-    by_rank: dict[int, RankFile] = {}
+    """Return the readable ranks in rank order, and a sentence for each file that is not used."""
+    found: list[RankFile] = []
     errors: list[TraceFormatError] = []
     for one in _results(files, folder, reading):
         if isinstance(one, TraceFormatError):
             errors.append(one)
-            continue
-        if one.rank in by_rank:
-            other = by_rank[one.rank].label
-            raise TraceFormatError(
-                f"is rank {one.rank}, and so is {other}",
-                where=one.label,
-                remedy=_apart(one.label, other),
-            )
-        by_rank[one.rank] = one
-    if not by_rank:
+        else:
+            found.append(one)
+    if not found:
         raise errors[0] if errors else TraceFormatError("holds no trace", where=str(path))
-    return [by_rank[rank] for rank in sorted(by_rank)], [f"Left out: {e}." for e in errors]
-
-
-def _apart(label: str, other: str) -> str:
-    """Return what to do about two files of one rank."""
-    remedy = "Give the files of one run, one for each rank"
-    folders = sorted({str(Path(one.partition("!")[0]).parent) for one in (label, other)})
-    if len(folders) > 1:
-        remedy += f"; {folders[0]} and {folders[1]} may be two jobs: give one of them at a time"
-    return remedy
+    chosen, sentences = one_cycle(found, reading.cycle)
+    kept = {one.label for one in chosen}
+    for one in found:
+        if one.label not in kept:
+            for table in one.stored.values():
+                table.unlink(missing_ok=True)
+    chosen.sort(key=lambda one: one.rank)
+    return chosen, [*(f"Left out: {e}." for e in errors), *sentences]
 
 
 def _results(

@@ -8,20 +8,30 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar, cast
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from meshscope.probe.schema.errors import TraceFormatError
 from meshscope.probe.schema.listing import listed
 
+from .communication import RankCommunication
 from .events import DistributedInfo, to_int
 
 _UNIX_NS = 1_000_000_000_000_000_000
 """Year 2001: stamps above it count from 1970, those below it from the start of a host."""
 _LEAST_GAP_NS = 600_000_000_000
 """Ten minutes: clocks of hosts differ by less, and ranks of one window start closer."""
+_LEAST_MOMENTS = 3
+"""Collectives that must have ended together, on clocks that are apart."""
+_LOOKED_AT = 64
+"""Ranks of a part that another one is compared with: some share a group with it."""
+_MOST_APART_NS = 50_000
+"""How far apart members leave a collective: twice what was seen of devices. Runs differ by more."""
+_MOST_DRIFT = 1e-4
+"""How much faster one clock may be than the other."""
 _GAP_WINDOWS = 10
 """Windows that must fit into a gap, so that long captures which overlap little stay together."""
 
@@ -62,6 +72,10 @@ class JobFile(Protocol):
     def tables(self) -> dict[str, pa.Table]:
         """Return its tables, ``step`` among them."""
 
+    @property
+    def communication(self) -> RankCommunication:
+        """Return its collectives."""
+
 
 _File = TypeVar("_File", bound=JobFile)
 
@@ -71,7 +85,8 @@ def one_job(files: Sequence[_File]) -> tuple[list[_File], list[str]]:
 
     Files belong to different jobs if their headers state different world sizes or
     backends, or if they begin at times that are further apart than ten minutes and than
-    ten of their windows. A header that does not say belongs to any job.
+    ten of their windows. A header that does not say belongs to any job. Where the collectives of
+    two ranks ended together all the same, but for one offset, a clock is wrong and the job is one.
 
     Raises:
         TraceFormatError: Two jobs have equally many files.
@@ -99,7 +114,7 @@ def _most(
     left_out = {id(file) for _, part in others for file in part}
     sentences = [
         f"Left out as of another job: {_named(part)}, which {verb} {other}; those that are "
-        f"used {verb} {mark}."
+        f"used {verb} {mark}.{_remedy(verb)}"
         for other, part in others
     ]
     return [file for file in files if id(file) not in left_out], sentences
@@ -140,8 +155,68 @@ def _by_time(files: Sequence[_File]) -> dict[str, list[_File]]:
         if not parts or begin - parts[-1][-1][0] > gap_ns:
             parts.append([])
         parts[-1].append((begin, file))
+    parts = _joined(parts)
     first = windows[0][0]
     return {
         f"{(part[0][0] - first) / 6e10:.0f} minutes after the first": [file for _, file in part]
         for part in parts
     }
+
+
+def _remedy(verb: str) -> str:
+    """Return what to do where the time alone tells jobs apart."""
+    if verb != "begin":
+        return ""
+    return (
+        " If they are of one job, the clock of a host was wrong, and no collectives tell by how "
+        "much: record again with the clocks set, or correct baseTimeNanoseconds in the files."
+    )
+
+
+def _joined(parts: list[list[tuple[int, _File]]]) -> list[list[tuple[int, _File]]]:
+    """Return the parts, those as one whose collectives ended together but for a wrong clock."""
+    found: list[list[tuple[int, _File]]] = []
+    for part in parts:
+        ends = _ends(part[0][1])
+        homes = (
+            one for one in found if any(_together(_ends(f), ends) for _, f in one[:_LOOKED_AT])
+        )
+        home = next(homes, None)
+        if home is None:
+            found.append(list(part))
+        else:
+            home += part
+    return found
+
+
+_Ends = dict[str, list[tuple[object, int]]]
+"""What the collectives of each group are, in their order, and when each ended, ns."""
+
+
+def _ends(file: JobFile) -> _Ends:
+    found: _Ends = {}
+    for row in file.communication.rows:
+        if not row["direction"]:
+            what = (row["kind"], row["size_bytes"], row["step"])
+            found.setdefault(str(row["group_name"]), []).append((what, cast(int, row["end_ns"])))
+    return found
+
+
+def _together(one: _Ends, other: _Ends) -> bool:
+    """Return whether collectives of two ranks ended at the same moments, but for offset and drift.
+
+    Two runs of one program do the same, but never with the same pauses to within microseconds.
+    """
+    ours: list[int] = []
+    theirs: list[int] = []
+    for group in one.keys() & other.keys():
+        if [what for what, _ in one[group]] == [what for what, _ in other[group]]:
+            ours += [end for _, end in one[group]]
+            theirs += [end for _, end in other[group]]
+    if len(ours) < _LEAST_MOMENTS:
+        return False
+    ends = np.array(ours, dtype=np.int64)
+    ahead = np.array(theirs, dtype=np.int64) - ends
+    since, ahead = (ends - ends[0]).astype(np.float64), (ahead - ahead[0]).astype(np.float64)
+    drift = float(np.clip(np.polyfit(since, ahead, 1)[0], -_MOST_DRIFT, _MOST_DRIFT))
+    return bool(np.ptp(ahead - drift * since) <= _MOST_APART_NS)

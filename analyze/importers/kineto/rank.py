@@ -13,13 +13,17 @@ import pyarrow as pa
 from meshscope.probe.schema.errors import TraceFormatError
 
 from ...stored_tables import STORED
+from ...words import counted
 from ..detect import InputFile
 from ..reading import OnBytes, ignore_bytes
 from .columns import DeviceLinks, StepWindows, device_links, step_windows
 from .communication import IssueContext, RankCommunication, rank_communication
+from .cut_files import whole_steps
+from .device_windows import until_device_is_done
 from .event_columns import Events, RoledEvents
 from .events import DistributedInfo, KinetoHeader, to_int
 from .files import write_rank_tables
+from .host_communication import HOST_COLLECTIVE, add_host_communication
 from .jobs import JobMark
 from .roles import RoleCollector
 from .rows import name_table, span_table, step_table
@@ -29,7 +33,6 @@ from .stream import CHUNK_BYTES, EventStream
 _RANK_IN_NAME = re.compile(r"(?:rank|worker)[-_. ]?(\d{1,9})(?!\d)", re.IGNORECASE)
 _MOST_RANKS = 1 << 20
 """More than any job has; a larger number is damage."""
-_HOST_COLLECTIVE = re.compile(r"(?:gloo|mpi):")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +56,15 @@ class RankFile:
     """What is missing on this rank, one clause each."""
     losses: tuple[str, ...] = ()
     """Those of the notes that say that the file is damaged."""
+    marks_steps: bool = True
+    """False where the whole file is one step."""
+    whole_steps: frozenset[int] | None = None
+    """Of a file that is cut off, the steps that it surely holds; None for any other."""
+
+    @property
+    def has_device(self) -> bool:
+        """Return whether it holds work of a device."""
+        return self.device_events > 0
 
 
 def read_rank_file(
@@ -98,7 +110,9 @@ def read_rank_file(
                 where=file.label,
                 remedy="Put rank<N> into the file name",
             )
-        source = _Source(file.label, rank, header, notes, tuple(stream.losses))
+        source = _Source(
+            file.label, rank, header, notes, tuple(stream.losses), is_cut=stream.is_cut
+        )
         return _rank_file(source, roles, place)
 
 
@@ -128,6 +142,7 @@ class _Source:
     header: KinetoHeader
     notes: list[str]
     losses: tuple[str, ...]
+    is_cut: bool
 
 
 def _rank_file(source: _Source, roles: RoledEvents, place: Place) -> RankFile:
@@ -144,6 +159,11 @@ def _rank_file(source: _Source, roles: RoledEvents, place: Place) -> RankFile:
             f"the header says a world of {job.world_size} ranks, which has no such rank"
         )
     names = write_rank_tables(rank, roles, links, steps, files)
+    communication = rank_communication(rank, info, roles, issued)
+    on_host = len(roles.host_note.named(roles.names_like(HOST_COLLECTIVE)))
+    if not len(roles.device):
+        on_host = add_host_communication(communication, roles, steps)
+    windows = until_device_is_done(steps, roles.device, links, issued.step)
     return RankFile(
         label=source.label,
         rank=rank,
@@ -154,13 +174,15 @@ def _rank_file(source: _Source, roles: RoledEvents, place: Place) -> RankFile:
         device_events=len(roles.device),
         tables={
             "name": name_table(rank, names),
-            "step": step_table(rank, steps),
+            "step": step_table(rank, windows),
             "span": span_table(rank, roles, steps),
         },
         stored=files,
-        communication=rank_communication(rank, info, roles, issued),
-        notes=[*source.notes, *_notes(roles, links, steps)],
+        communication=communication,
+        notes=[*source.notes, *_notes(roles, links, steps, on_host)],
         losses=source.losses,
+        marks_steps=not steps.is_whole_file,
+        whole_steps=whole_steps(roles, steps) if source.is_cut else None,
     )
 
 
@@ -216,7 +238,7 @@ def _device_name(header: KinetoHeader, device: Events) -> str | None:
     return next(iter(by_id.values()), None)
 
 
-def _notes(roles: RoledEvents, links: DeviceLinks, steps: StepWindows) -> list[str]:
+def _notes(roles: RoledEvents, links: DeviceLinks, steps: StepWindows, on_host: int) -> list[str]:
     notes = []
     if steps.is_whole_file:
         notes.append("no ProfilerStep is marked, so the whole file is step 0")
@@ -229,12 +251,18 @@ def _notes(roles: RoledEvents, links: DeviceLinks, steps: StepWindows) -> list[s
         )
     if roles.lengthless:
         notes.append(
-            f"{roles.lengthless} events have no length, or a negative one, and count as 0 ns"
+            f"{counted(roles.lengthless, 'event')} of no length, or a negative one, taken as 0 ns"
         )
     if roles.timeless:
-        notes.append(f"{roles.timeless} events without a time stamp that can be read are left out")
+        notes.append(
+            f"{counted(roles.timeless, 'event')} without a time stamp that can be read left out"
+        )
     notes += unknown_notes(roles.device, links)
-    on_host = len(roles.host_note.named(roles.names_like(_HOST_COLLECTIVE)))
-    if on_host:
+    if on_host and len(roles.device):
         notes.append(f"{on_host} collectives on the host have no device kernel and are left out")
+    elif on_host:
+        notes.append(
+            f"{on_host} operations on the host do not say in which of the groups they are, and are "
+            "left out"
+        )
     return notes

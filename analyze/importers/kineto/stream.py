@@ -83,6 +83,8 @@ class JsonEvents(Generic[_Item]):
         """What stands around the events; complete once all batches were taken."""
         self.losses: list[str] = []
         """What could not be read, one clause each; complete likewise."""
+        self.is_cut = False
+        """True where the file ends before its events do; likewise."""
         self._count = 0
         self._odd = 0
 
@@ -222,6 +224,7 @@ class JsonEvents(Generic[_Item]):
                     self.losses.append("its gzip stream lacks the checksum that rules out damage")
                 return
         self.header = decode_header(before + b"]}", self._file.label, self.losses) or KinetoHeader()
+        self.is_cut = behind is None
         how = "the gzip stream ends early" if source.ends_early else "the text ends early"
         size, kept = (f"{count / 1e6:.3f}" for count in (source.offset, source.offset - len(torn)))
         self.losses.append(

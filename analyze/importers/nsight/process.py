@@ -13,6 +13,7 @@ from meshscope.probe.schema.terms import KernelCategory
 
 from ..kineto.columns import DeviceLinks, StepWindows, first_match, take_or
 from ..kineto.communication import IssueContext, RankCommunication, rank_communication
+from ..kineto.device_windows import until_device_is_done
 from ..kineto.event_columns import CATEGORIES, Events, IntArray, RoledEvents, SpilledEvents
 from ..kineto.events import DistributedInfo, EventArgs
 from ..kineto.rows import (
@@ -98,7 +99,7 @@ def process_tables(events: ProcessEvents, rank: int, base_ns: int) -> ProcessTab
             "runtime_call": runtime_call_table(rank, host.calls, steps, of_call),
             "op": op_table(rank, host.operators, steps, of_op),
             "annotation": annotation_table(rank, roles, steps, of_note),
-            "step": step_table(rank, steps),
+            "step": step_table(rank, until_device_is_done(steps, roles.device, links, issued.step)),
             "span": _span_table(rank, spans, steps, base_ns),
         },
         communication=_untyped(communication),

@@ -28,6 +28,16 @@ def ingest(
     ],
     runs: RunsOption = DEFAULT_RUNS,
     topology_file: TopologyOption = None,
+    cycle: Annotated[
+        int | None,
+        typer.Option(
+            "--cycle",
+            metavar="N",
+            min=1,
+            help="Of a profiler whose schedule repeats, the cycle to read, from 1. By default the "
+            "last one that most ranks have.",
+        ),
+    ] = None,
 ) -> None:
     """Turn other tools' traces into run directories, and say what was understood.
 
@@ -39,12 +49,12 @@ def ingest(
 
     jobs = jobs_of(paths)
     if len(jobs) == 1:
-        _ingest_job(jobs[0], runs, topology_file)
+        _ingest_job(jobs[0], runs, topology_file, cycle)
         return
     failed = 0
     for source in jobs:
         try:
-            _ingest_job(source, runs, topology_file)
+            _ingest_job(source, runs, topology_file, cycle)
         except MeshscopeError as error:
             say(str(error))
             failed += 1
@@ -52,7 +62,9 @@ def ingest(
         raise typer.Exit(2)
 
 
-def _ingest_job(source: list[Path], runs: Path, topology_file: Path | None) -> None:
+def _ingest_job(
+    source: list[Path], runs: Path, topology_file: Path | None, cycle: int | None
+) -> None:
     """Ingest one job, and say what was understood of it."""
     from meshscope.analyze.ingest import understood
     from meshscope.probe.schema.rundir import is_run_directory
@@ -62,13 +74,15 @@ def _ingest_job(source: list[Path], runs: Path, topology_file: Path | None) -> N
         opened = open_trace(source[0], topology_file)
         trace, following = opened.trace, opened.next_command("diagnose")
     else:
-        trace = _ingested(source, runs, topology_file)
+        trace = _ingested(source, runs, topology_file, cycle)
         following = next_command("diagnose", trace.path)
     emit("\n".join(f"  {line}" for line in understood(trace)))
     emit(following)
 
 
-def _ingested(source: list[Path], runs: Path, topology_file: Path | None) -> Trace:
+def _ingested(
+    source: list[Path], runs: Path, topology_file: Path | None, cycle: int | None
+) -> Trace:
     """Ingest one job, keep what is stated about it, and say how fast that was."""
     from meshscope.analyze.ingest import Keeping
     from meshscope.analyze.ingest import ingest as read
@@ -81,7 +95,7 @@ def _ingested(source: list[Path], runs: Path, topology_file: Path | None) -> Tra
         load_topology(topology_file)
     start_ns = now_ns()
     with reading_progress(size_of(*source)) as on_bytes:
-        keeping = Keeping(runs_dir=runs, workers=workers(), on_bytes=on_bytes)
+        keeping = Keeping(runs_dir=runs, workers=workers(), on_bytes=on_bytes, cycle=cycle)
         result = read(source, keeping)
     seconds = (now_ns() - start_ns) / 1e9
     size = result.source_bytes / 1e6

@@ -197,7 +197,7 @@ def test_a_folder_of_runs_that_cannot_be_one_costs_the_keeping_alone(source, tmp
 def test_a_source_that_may_not_be_read_is_an_error(source, keeping, monkeypatch):
     """It would be said that the folder of runs cannot be written."""
 
-    def refuse(_self, _files):
+    def refuse(_self, _files, _cycle):
         raise PermissionError(13, "Permission denied", str(source / "rank0.json"))
 
     monkeypatch.setattr(SourceIndex, "state", refuse)
@@ -278,3 +278,15 @@ def test_many_groups_of_one_kind_share_a_line():
     lines = [line for line in understood(trace) if "axis" in line]
     assert len(lines) < 6
     assert any(line.startswith("16 groups: axis tp, 2 ranks each") for line in lines)
+
+
+def test_a_note_beside_the_traces_makes_no_new_run(source, keeping):
+    """Fails when a text file in the folder costs reading everything again, and a second copy."""
+    first = ingest(source, keeping)
+    (source / "notes.txt").write_text("the run of Tuesday")
+    again = ingest(source, keeping)
+    assert again.reused
+    assert again.path == first.path
+    (source / "rank3.json").write_text((source / "rank2.json").read_text())
+    with pytest.raises(MeshscopeError, match="is rank 2, and so is"):
+        ingest(source, keeping)

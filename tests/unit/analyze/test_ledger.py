@@ -162,3 +162,26 @@ def test_ranks_of_which_only_kernels_were_seen_have_their_own():
     windows = step_windows(trace)
     table = build_ledger(trace, windows, communication_events(trace, windows)).by_step
     assert table["compute"].tolist() == [60, 60, 60]
+
+
+def test_a_communication_kernel_without_an_operation_is_communication():
+    """Fails when a transfer that nothing matches leaves the device idle: grouped sends, DeepEP."""
+    found = ledger_of(
+        step=STEP,
+        kernel=[
+            {"start_ns": 0, "dur_ns": 30},
+            {"category": "communication", "start_ns": 20, "dur_ns": 50},
+            {"category": "memcpy", "start_ns": 60, "dur_ns": 30},
+        ],
+    )
+    assert found == {"compute": 30, "exposed_sums": 40, "exposed_memcpy": 20, "unattributed": 10}
+
+
+def test_a_communication_kernel_that_is_an_operation_is_counted_once():
+    """Fails when the kernel of a matched collective takes it out of its axis."""
+    found = ledger_of(
+        step=STEP,
+        kernel=[{"category": "communication", "start_ns": 20, "dur_ns": 50}],
+        collective=[{"start_ns": 20, "end_ns": 70}],
+    )
+    assert found == {"exposed_dp_wire": 50, "unattributed": 50}

@@ -79,3 +79,40 @@ def test_a_difference_near_the_end_is_not_explained_by_a_guess():
     after, limits = realign(before)
     assert after["seq"].tolist() == before["seq"].tolist()
     assert any("differ in kind or size" in limit for limit in limits)
+
+
+def steps_of(first_step, ends_ns):
+    """Return what one rank did: an all-reduce a step, numbered from 0 where it was first seen."""
+    return [
+        {
+            "step": first_step + place,
+            "seq": place,
+            "group_id": "g",
+            "kind": "all_reduce",
+            "size_bytes": 8,
+            "start_ns": end - 10,
+            "end_ns": end,
+        }
+        for place, end in enumerate(ends_ns)
+    ]
+
+
+def of_ranks(*ranks):
+    """Return the rows of some ranks."""
+    return pd.DataFrame([row | {"rank": rank} for rank, own in enumerate(ranks) for row in own])
+
+
+def test_a_head_that_is_missing_is_no_wrong_clock():
+    """Fails when a rank without its first collective is matched a step late: clocks say otherwise."""
+    rows, limits = realign(of_ranks(steps_of(5, (1000, 4000, 7000)), steps_of(6, (4000, 7000))))
+    assert positions(rows, 1) == [1, 2]
+    assert any("Rank 1 saw group g from another collective on" in limit for limit in limits)
+
+
+def test_steps_that_are_numbered_otherwise_move_nothing():
+    """Fails when a counter that is one ahead parts collectives that ended together."""
+    rows, limits = realign(
+        of_ranks(steps_of(5, (1000, 4000, 7000)), steps_of(6, (1000, 4000, 7000)))
+    )
+    assert positions(rows, 1) == [0, 1, 2]
+    assert not limits

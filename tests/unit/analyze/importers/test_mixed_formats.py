@@ -41,3 +41,18 @@ def test_side_records_of_a_job_in_folders_of_their_own_are_no_other_job(tmp_path
     assert trace.origin == "kineto"
     assert any("another format (flight recorder)" in limit for limit in trace.limits)
     assert any("no trace: notes.txt" in limit for limit in trace.limits)
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (b'{"schema": "1.1.1-chakra.0.0.4", "nodes": [{"id": 2}]}', "execution trace"),
+        ('{"traceEvents": []}'.encode("utf-16"), "UTF-16"),
+    ],
+    ids=["execution trace", "utf-16"],
+)
+def test_what_is_no_trace_is_named(tmp_path, content, what):
+    """Fails when nobody learns why a file that looks like a trace is none."""
+    (tmp_path / "rank0.json").write_bytes(content)
+    with pytest.raises(TraceFormatError, match=f"is no trace that we can read .*{what}"):
+        import_trace(tmp_path)

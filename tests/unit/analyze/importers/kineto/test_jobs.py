@@ -72,3 +72,48 @@ def test_clocks_that_count_from_the_start_of_a_host_tell_nothing(tmp_path):
     write(tmp_path, 0, base_ns=HOUR_NS)
     write(tmp_path, 1, base_ns=100 * HOUR_NS)
     assert import_trace(tmp_path).ranks == (0, 1)
+
+
+def write_steps(folder, rank, ends_us, *, base_ns):
+    """Write a rank whose all-reduces end at given times, half a millisecond long."""
+    metadata = {
+        "Collective name": "allreduce",
+        "In msg nelems": 8,
+        "Out msg nelems": 8,
+        "dtype": "Float",
+        "Process Group Name": "0",
+        "stream": 20,
+        "device": 0,
+    }
+    events = [
+        {"ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllReduce", "ts": end - 500, "dur": 500, "args": metadata}
+        for end in ends_us
+    ]  # fmt: skip
+    info = {"rank": rank, "world_size": 4, "pg_config": [{"pg_name": "0", "ranks": [0, 1, 2, 3]}]}
+    header = {"distributedInfo": info, "baseTimeNanoseconds": base_ns}
+    (folder / f"rank{rank}.json").write_text(json.dumps(header | {"traceEvents": events}))
+
+
+ENDS_US = (1000, 4310, 7650, 10920)
+
+
+def test_a_host_whose_clock_is_hours_off_is_of_the_same_job(tmp_path):
+    """Fails when a wrong time zone costs the ranks of a host: their collectives end with the others'."""
+    for rank in range(4):
+        write_steps(tmp_path, rank, ENDS_US, base_ns=BASE_NS + 3 * HOUR_NS * (rank == 1))
+    trace = import_trace(tmp_path)
+    assert trace.ranks == (0, 1, 2, 3)
+    assert not left_out(trace)
+
+
+def test_the_same_program_run_again_is_another_job(tmp_path):
+    """Fails when runs are joined because they do the same: no two have the same pauses."""
+    again = [end + pause for end, pause in zip(ENDS_US, (0, 80, -40, 150), strict=True)]
+    for rank in range(4):
+        is_other = rank == 1
+        ends = again if is_other else ENDS_US
+        write_steps(tmp_path, rank, ends, base_ns=BASE_NS + 3 * HOUR_NS * is_other)
+    trace = import_trace(tmp_path)
+    assert trace.ranks == (0, 2, 3)
+    (limit,) = left_out(trace)
+    assert "baseTimeNanoseconds" in limit
