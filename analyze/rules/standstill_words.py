@@ -9,7 +9,8 @@ from meshscope.probe.schema.listing import listed
 
 from ..device_faults import faults_text, faulty_devices
 from ..ended import alive_until_ns
-from ..hang import OpenOperation, WaitGraph, last_records_ns
+from ..hang import OpenOperation, WaitGraph
+from ..last_records import last_records_ns
 from ..results import Where
 from ..trace import FLIGHT_RECORDER, Trace
 

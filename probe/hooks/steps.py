@@ -17,12 +17,11 @@ from typing import Any
 
 from ..clock import now_ns, thread_cpu_ns
 from ..compat import UnsupportedError
+from ..schema.manifest import LED_ANEW_KEY
 from ..schema.terms import MemoryPhase, SpanKind
 from .base import Capture, Place
 from .memory import MemoryHook
 
-LED_ANEW_KEY = "steps.led_anew"
-"""Annotation of a rank: steps that end with an optimizer that took the place of another."""
 _MOST_TOLD = 16
 _OPTIMIZER = Place(SpanKind.OPTIMIZER)
 _REPLACED_AFTER = 8

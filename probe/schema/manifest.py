@@ -22,6 +22,8 @@ TRAINING_STEP_KEY = "training_step"
 """Annotation of a rank: a ``step`` of its process, and its ``number`` in the training."""
 RECORDING_KEY = "recording"
 """Annotation of a rank: the stretches of steps at one level, oldest first."""
+LED_ANEW_KEY = "steps.led_anew"
+"""Annotation of a rank: steps that end with an optimizer that took the place of another."""
 ENDED_NAME = "ended.json"
 """In a rank's directory: when its process ended, as ``meshscope run`` saw it."""
 DIRECTORY_MODE = 0o700
