@@ -28,7 +28,7 @@ from .layout_inference import with_inferred_layout
 from .pass_numbers import with_passes_numbered
 from .possible_times import with_possible_times
 from .realignment import realign
-from .step_tail import led_anew
+from .step_tail import led_anew, unrecorded_saves
 from .topology import with_axes
 from .trace import Trace
 
@@ -128,7 +128,12 @@ def _from_capture(path: Path, capture: RunCapture) -> Trace:
         layout=layout,
         ranks=capture.ranks,
         tables=capture.tables | hosts | {"progress": progress},
-        limits=(*capture.limits, *limits, *led_anew(capture.rank_manifests)),
+        limits=(
+            *capture.limits,
+            *limits,
+            *led_anew(capture.rank_manifests),
+            *(unrecorded_saves(capture.rank_manifests) if progress.num_rows else ()),
+        ),
         clocks=clocks,
     )
 

@@ -35,6 +35,19 @@ def led_anew(manifests: Mapping[int, Mapping[str, Any]]) -> list[str]:
     ]
 
 
+def unrecorded_saves(manifests: Mapping[int, Mapping[str, Any]]) -> list[str]:
+    """Return a limit for a capture that broke off: communication of saves that was not recorded."""
+    counters = (manifest.get("counters") for manifest in manifests.values())
+    counts = [c.get("background_save_collectives") for c in counters if isinstance(c, dict)]
+    known = sum(count for count in counts if type(count) is int)
+    if not known:
+        return []
+    return [
+        f"{counted(known, 'collective')} of checkpoints saved in the background are not in the capture: "
+        "if ranks wait in one, nothing tells"
+    ]
+
+
 def recorded_after(trace: Trace) -> list[str]:
     """Return a limit where a capture of ours goes on for long after its last finished step."""
     steps = trace.frame("step")

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from meshscope.probe.schema.terms import FindingKind, Severity
 
 from ..account import Account
-from ..ended import alive_until_ns, died_first
+from ..ended import Death, alive_until_ns, died_first
 from ..hang import WaitGraph, wait_graph
 from ..results import Finding
 from ..steps import WHOLE_CAPTURE
 from ..trace import FLIGHT_RECORDER, Trace
 from ..words import counted
 from .crash import crash_finding
-from .silence import all_wait_for_silent, silences
+from .silence import all_silent, all_wait_for_silent, ended_together, silences
 from .standstill_words import (
     SHOWN,
     capital,
@@ -60,8 +61,16 @@ def hang_findings(trace: Trace, step_time_ns: float | None = None) -> Iterator[F
     if death is not None:
         yield crash_finding(trace, graph, death)
     if graph is None:
+        yield from all_silent(trace, patience_ns, step_time_ns)
         return
-    doubt = _doubt(trace, graph, patience_ns)
+    together = tuple(ended_together(trace, patience_ns))
+    for finding in _standstills(trace, graph, _doubt(trace, graph, patience_ns), death):
+        yield replace(finding, evidence=(*finding.evidence, *together))
+
+
+def _standstills(
+    trace: Trace, graph: WaitGraph, doubt: tuple[Severity, float], death: Death | None
+) -> Iterator[Finding]:
     if graph.absent and death is None:
         yield _absent(trace, graph, doubt)
     if graph.uncaptured:
