@@ -91,9 +91,7 @@ def test_a_job_that_stood_still_and_was_killed_has_no_crashed_rank():
     assert "ended within 0.06 s" in finding.evidence[0]
 
 
-@pytest.mark.parametrize(
-    "ended", [{0: 62.0, 1: 59.0}, {0: 4.5, 1: 4.4}], ids=["apart", "soon"]
-)
+@pytest.mark.parametrize("ended", [{0: 62.0, 1: 59.0}, {0: 4.5, 1: 4.4}], ids=["apart", "soon"])
 def test_a_death_that_the_others_outlived_is_still_one(ended):
     """Fails when a rank that died seconds before the others, or after a short silence, is not named."""
     trace = broken_off(ended, waits=False)
