@@ -90,6 +90,7 @@ def step_windows(trace: Trace) -> StepWindows:
         limits.append(
             f"{counted(len(absent), 'rank')} without a finished step left out: "
             + listed(absent, most=16)
+            + (f"; {REMEDY}" if trace.origin == "meshscope" else "")
         )
     counts = frame.groupby("step")["rank"].nunique()
     common = counts.index[counts == frame["rank"].nunique()].to_numpy(np.int64)
