@@ -15,6 +15,7 @@ from .intervals import IntArray
 from .step_choice import most_detailed
 from .step_order import in_order, without_repeats
 from .step_tail import recorded_after
+from .step_ties import without_untied
 from .trace import Trace
 from .whole_capture import REMEDY, WHOLE_CAPTURE, whole_capture, within_window
 from .words import counted
@@ -99,6 +100,8 @@ def step_windows(trace: Trace) -> StepWindows:
             f"{len(counts) - len(common)} of {len(counts)} steps are not on every captured rank "
             "and are left out"
         )
+    common, untied = without_untied(trace, frame, common)
+    limits += untied
     if not trace.per_step_clock:
         frame, common, disordered = in_order(frame, common)
         limits += disordered
