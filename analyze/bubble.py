@@ -82,8 +82,10 @@ def microbatches_of(trace: Trace) -> int | None:
         return None
     spans = trace.frame("span")
     if trace.origin == "meshscope":
-        # After the last border the count goes on without end.
-        spans = spans[spans["step"].isin(trace.frame("step")["step"])]
+        # After the last border the count goes on without end; one odd step does not stand for all.
+        spans = spans[spans["step"].isin(trace.frame("step")["step"]) & (spans["microbatch"] >= 0)]
+        by_step = spans.groupby("step")["microbatch"].max()
+        return int(by_step.mode().max()) + 1 if len(by_step) else None
     seen = spans["microbatch"]
     return int(seen.max()) + 1 if len(seen) and seen.max() >= 0 else None
 

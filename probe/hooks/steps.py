@@ -165,9 +165,10 @@ class StepHook:
             leader = optimizer
         if leader is not optimizer and not self._has_replaced_leader(optimizer):
             return
-        self._most_between = max(self._most_between, self._most_now)
-        self._most_now = 0
-        self._without_leader.clear()
+        if self._without_leader:
+            self._most_between = max(self._most_between, self._most_now)
+            self._most_now = 0
+            self._without_leader.clear()
         if self._believed is Boundary.OPTIMIZER:
             self._end(None)
 
@@ -176,10 +177,11 @@ class StepHook:
 
         Counted, not timed, so that all ranks of a job change in the same step.
         """
-        ends = self._without_leader.get(id(optimizer), 0) + 1
-        self._without_leader[id(optimizer)] = ends
-        if ends < max(_REPLACED_AFTER, 2 * self._most_between):
-            self._most_now = max(self._most_now, ends)
+        key = id(optimizer)
+        self._without_leader[key] = ends = self._without_leader.get(key, 0) + 1
+        if ends < _REPLACED_AFTER or ends < 2 * self._most_between:
+            if ends > self._most_now:
+                self._most_now = ends
             return False
         self._most_now = 0  # These were steps of its own: they say nothing of what one step has.
         self._leader = weakref.ref(optimizer)

@@ -16,10 +16,10 @@ SCRIPT = Path(__file__).with_name("ddp_job.py")
 
 def diagnosed(path, *arguments):
     """Return the diagnosis of the job under ``meshscope run``."""
+    probe = [sys.executable, "-m", "meshscope", "run", "--runs", path, "--run-id", "run", "--"]
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     subprocess.run(
-        [sys.executable, "-m", "meshscope", "run", "--runs", path, "--run-id", "run", "--"]
-        + [sys.executable, *launch, SCRIPT, *arguments],
+        [*probe, sys.executable, *launch, SCRIPT, *arguments],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         check=True,
         timeout=300,
