@@ -15,6 +15,7 @@ from meshscope.probe.schema.terms import Axis, ScheduleKind
 from .effects import stage_of_ranks
 from .ledger import LEAST_TOLD, UNSPLIT, Ledger
 from .results import Bubble
+from .step_tail import unsure_microbatches
 from .trace import Trace
 
 _FILL_AND_DRAIN = (ScheduleKind.GPIPE, ScheduleKind.ONE_F_ONE_B, ScheduleKind.INTERLEAVED)
@@ -70,11 +71,22 @@ def _ideal(trace: Trace) -> tuple[float | None, str]:
 
 
 def microbatches_of(trace: Trace) -> int | None:
-    """Return the microbatches of a step: as stated, else as many as the spans name."""
+    """Return the microbatches of a step: as stated, else as many as the spans name.
+
+    Where a rank of ours has no steps, its passes are numbered from the start of the capture.
+    """
     stated = trace.run.get("microbatches")
     if isinstance(stated, int):
         return stated
-    seen = trace.frame("span")["microbatch"]
+    if unsure_microbatches(trace):
+        return None
+    spans = trace.frame("span")
+    if trace.origin == "meshscope":
+        # After the last border the count goes on without end; one odd step does not stand for all.
+        spans = spans[spans["step"].isin(trace.frame("step")["step"]) & (spans["microbatch"] >= 0)]
+        by_step = spans.groupby("step")["microbatch"].max()
+        return int(by_step.mode().max()) + 1 if len(by_step) else None
+    seen = spans["microbatch"]
     return int(seen.max()) + 1 if len(seen) and seen.max() >= 0 else None
 
 

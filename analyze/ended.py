@@ -12,10 +12,15 @@ from dataclasses import dataclass
 import pandas as pd
 
 from .hang import WaitGraph
+from .last_records import last_records_ns
 from .trace import Trace
 
 LED_BY_NS = 50_000_000
 """Processes that are ended together are seen to end within that."""
+TOGETHER_NS = 1_000_000_000
+"""The same after a long silence: who ended first by less was not waited for, it was killed first."""
+LEAST_SILENCE_NS = 5_000_000_000
+"""Silence of all ranks is not told below that, however short steps are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +38,16 @@ class Death:
     """Types of the exceptions that are known to have ended them."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standstill:
+    """A job in which nothing was recorded for long, and that was then ended as a whole."""
+
+    silent_ns: int
+    """From the last record of any rank to the first end of a process."""
+    between_ns: int
+    """From the first end to the last."""
+
+
 def alive_until_ns(trace: Trace, ranks: tuple[int, ...] | None = None) -> int | None:
     """Return until when one of some ranks, or of all, is known to have been there."""
     times = _times(trace)
@@ -42,9 +57,28 @@ def alive_until_ns(trace: Trace, ranks: tuple[int, ...] | None = None) -> int | 
     return int(known.max()) if len(known) else None
 
 
+def stood_still(trace: Trace, patience_ns: float) -> Standstill | None:
+    """Return how long all ranks were silent before they were killed together; None if they were not.
+
+    Args:
+        trace: A capture that broke off.
+        patience_ns: From which silence on a job at work would have recorded something.
+    """
+    times = _times(trace)
+    ended = times["ended_ns"]
+    if times.empty or ended.isna().any() or times["closed"].any():
+        return None
+    silent_ns = int(ended.min()) - int(last_records_ns(trace).max())
+    between_ns = int(ended.max() - ended.min())
+    if silent_ns < max(patience_ns, LEAST_SILENCE_NS) or between_ns > TOGETHER_NS:
+        return None
+    return Standstill(silent_ns=silent_ns, between_ns=between_ns)
+
+
 def died_first(trace: Trace, graph: WaitGraph | None, patience_ns: float | None) -> Death | None:
     """Return who ended first and made the job break off; None where that is not known.
 
+    Where all were silent for long and were then killed together, the order of ends tells nothing.
     A rank for which others had waited longer than ``patience_ns`` when it ended was hung
     before it died. Where somebody did not arrive, only those who did not can be the first
     cause; the others may have given up.
@@ -57,6 +91,8 @@ def died_first(trace: Trace, graph: WaitGraph | None, patience_ns: float | None)
     times = _times(trace)
     ended = times["ended_ns"].dropna().astype("int64")
     if len(times) < 2 or ended.empty:
+        return None
+    if patience_ns is not None and stood_still(trace, patience_ns) is not None:
         return None
     first = ended[ended <= ended.min() + LED_BY_NS]
     later = times["until_ns"].drop(first.index).dropna()

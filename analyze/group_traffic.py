@@ -18,6 +18,7 @@ from .pass_traffic import (
     tensor_groups,
     within,
 )
+from .pipeline_traffic import why_no_pipeline
 from .trace import Trace
 
 _BESIDE_GRADIENTS = REDUCTIONS | {
@@ -53,7 +54,7 @@ def traffic_axes(trace: Trace) -> dict[str, TrafficAxis]:
     """Return the axis of the groups whose traffic tells it.
 
     A group that only sends and receives is a pipeline, unless its sends go one way
-    round a ring, as in context parallelism. In a job without sends whose groups all hold
+    round a ring, as in context parallelism, or are no stages' (``pipeline_traffic``). In a job without sends whose groups all hold
     the whole world, they are data-parallel if they reduce, and not within a forward pass.
     Where forward passes were recorded, tensor and data parallelism are told by the passes
     in which groups reduce (``pass_traffic``).
@@ -61,11 +62,12 @@ def traffic_axes(trace: Trace) -> dict[str, TrafficAxis]:
     collective = trace.frame("collective")[["group_id", "kind"]].drop_duplicates().astype(str)
     p2p = _links(trace)
     used = set(collective["group_id"])
-    found = {
-        str(group_id): _of_sends(_pairs(rows))
+    by_sends = {
+        str(group_id): _of_sends(trace, _pairs(rows))
         for group_id, rows in p2p.groupby("group_id")
         if group_id not in used
     }
+    found = {group: axis for group, axis in by_sends.items() if axis is not None}
     if p2p.empty and _is_data_parallel(trace, used, set(collective["kind"])):
         return found | dict.fromkeys(used, TrafficAxis(Axis.DP, _WHY_DATA[len(used) > 1]))
     return found | _of_passes(trace)
@@ -73,13 +75,24 @@ def traffic_axes(trace: Trace) -> dict[str, TrafficAxis]:
 
 def pipelines(trace: Trace) -> list[tuple[int, ...]]:
     """Return the ranks that sends join to pipelines, on whatever group they send."""
-    pairs = _pairs(_links(trace))
-    joined = connected(pairs)
     return [
         line
-        for line in joined
-        if not _is_ring({pair for pair in pairs if pair[0] in line and pair[1] in line})
+        for line, pairs in _joined(_pairs(_links(trace)))
+        if not _is_ring(pairs) and not why_no_pipeline(trace, pairs)
     ]
+
+
+def not_pipelines(trace: Trace) -> str:
+    """Return why the ranks that sends join are no pipelines; empty where they are, or none are."""
+    if not trace.row_count("p2p"):
+        return ""
+    joined = [pairs for _, pairs in _joined(_pairs(_links(trace))) if not _is_ring(pairs)]
+    return next(filter(None, (why_no_pipeline(trace, pairs) for pairs in joined)), "")
+
+
+def _joined(pairs: set[tuple[int, int]]) -> list[tuple[tuple[int, ...], set[tuple[int, int]]]]:
+    """Return the ranks that sends join, and the sends between them."""
+    return [(line, {pair for pair in pairs if pair[0] in line}) for line in connected(pairs)]
 
 
 def connected(pairs: set[tuple[int, int]]) -> list[tuple[int, ...]]:
@@ -155,12 +168,14 @@ def _pairs(rows: pd.DataFrame) -> set[tuple[int, int]]:
     }
 
 
-def _of_sends(pairs: set[tuple[int, int]]) -> TrafficAxis:
+def _of_sends(trace: Trace, pairs: set[tuple[int, int]]) -> TrafficAxis | None:
     if not pairs:
         return TrafficAxis(Axis.PP, "it carries sends and receives only")
     between = listed((f"{source}-{target}" for source, target in sorted(pairs)), most=_SHOWN)
     if _is_ring(pairs):
         return TrafficAxis(Axis.CP, f"its sends go one way round a ring: {between}")
+    if any(why_no_pipeline(trace, part) for _, part in _joined(pairs)):
+        return None
     return TrafficAxis(Axis.PP, f"it carries sends and receives only: {between}")
 
 

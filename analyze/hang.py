@@ -19,11 +19,11 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
-import numpy as np
 import pandas as pd
 
 from meshscope.probe.schema.terms import Direction
 
+from .last_records import last_records_ns
 from .trace import FLIGHT_RECORDER, Trace
 from .waiting import SYNCHRONISING
 
@@ -159,20 +159,6 @@ def _blocking_sends(trace: Trace) -> pd.DataFrame:
     waits &= rows["seq"] > rows.join(received, on=pair)["received_seq"].fillna(-1)
     waits &= rows["issue_ns"] >= rows["rank"].map(last_records_ns(trace))
     return rows.loc[waits, _COLUMNS]
-
-
-def last_records_ns(trace: Trace) -> pd.Series[float]:
-    """Return for each rank the last time that a record of it has, a begin or an end; 0 without."""
-    latest = pd.Series(0.0, index=pd.Index(trace.ranks, name="rank"))
-    for name in ("collective", "p2p", "span", "step"):
-        frame = trace.frame(name)
-        if "dur_ns" in frame:
-            times = frame["start_ns"] + frame["dur_ns"]
-        else:
-            times = frame[["issue_ns", "end_ns"]].astype("float64").max(axis=1)
-        by_rank = times.groupby(frame["rank"]).max()
-        latest = latest.combine(by_rank.reindex(latest.index).astype("float64"), np.fmax)
-    return latest
 
 
 def _ends_of_transfers(trace: Trace) -> pd.DataFrame:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from meshscope.probe.schema.layout import MESH_AXES, ParallelLayout
 from meshscope.probe.schema.terms import Axis
 
-from .group_traffic import pipelines, traffic_axes
+from .group_traffic import not_pipelines, pipelines, traffic_axes
 from .topology import named_axes, with_axes
 from .trace import Trace
 from .words import is_missing
@@ -45,9 +45,23 @@ def with_inferred_layout(trace: Trace) -> Trace:
     if layout is None:
         limits = (*trace.limits, f"the mesh is not known: {why_not}") if why_not else trace.limits
         return replace(trace, limits=limits)
-    found = replace(trace, layout=layout)
+    found = replace(trace, layout=replace(layout, vpp=_chunks(trace, layout.pp)))
     # With one axis alone, the groups keep the evidence that this mesh was inferred from.
     return found if layout.dp == layout.world_size else with_axes(found)
+
+
+def _chunks(trace: Trace, stages: int) -> int:
+    """Return how many stages of the model each rank holds, as its passes say; 1 where they do not."""
+    if stages < 2 or not trace.row_count("span"):
+        return 1
+    spans = trace.frame("span")
+    held = spans.loc[spans["stage"] >= 0, ["rank", "stage", "chunk"]].drop_duplicates()
+    counts = held.groupby("rank")["stage"].nunique()
+    if held.empty or set(counts.index) != set(trace.ranks) or counts.nunique() != 1:
+        return 1
+    chunks = int(counts.iloc[0])
+    is_whole = held["stage"].nunique() == stages * chunks and held["chunk"].nunique() == chunks
+    return chunks if is_whole else 1
 
 
 def layout_of_names(trace: Trace) -> tuple[ParallelLayout | None, str]:
@@ -77,6 +91,8 @@ def layout_of_names(trace: Trace) -> tuple[ParallelLayout | None, str]:
     is_all_data = bool(traffic) and all(told.axis is Axis.DP for told in traffic.values())
     if layout is None and not why_not and is_all_data:
         return ParallelLayout(dp=world_size), ""
+    if layout is None and not why_not:
+        why_not = not_pipelines(trace)
     return layout, why_not
 
 

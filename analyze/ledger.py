@@ -18,6 +18,7 @@ import pandas as pd
 
 from meshscope.probe.schema.terms import Axis, KernelCategory, SpanKind
 
+from .claims import Claims
 from .communication import CommunicationEvents
 from .communication_kernels import axis_by_launch
 from .communication_rows import narrow
@@ -76,8 +77,6 @@ _KERNEL_COLUMNS = ("rank", "step", "category", "start_ns", "dur_ns", "op_id", "l
 NO_EVENT = -1
 CLAIMS_AT_ONCE = 200_000
 """Claims that are swept together: large enough for few passes, small enough for the cache."""
-FAR_NS = 2**61
-"""Later than any time."""
 
 
 class Ledger(NamedTuple):
@@ -87,32 +86,6 @@ class Ledger(NamedTuple):
     """rank, step, start_ns, end_ns, code (position in CLASSES), event (row of the events, -1)."""
     by_step: pd.DataFrame
     """rank, step, step_ns and one column per class in ns."""
-
-
-class _Claims(NamedTuple):
-    """Intervals of some ranks that claim time, with class, priority, event row and rank."""
-
-    intervals: IntArray
-    code: IntArray
-    priority: IntArray
-    event: IntArray
-    rank: IntArray
-
-    def and_those(self, more: _Claims) -> _Claims:
-        """Return these claims, then others of the same rank."""
-        return _Claims(*map(np.concatenate, zip(self, more, strict=True)))
-
-    def within(self, merged: IntArray) -> _Claims:
-        """Return these claims cut to a merged set; one that two parts of it touch is in both."""
-        first = np.searchsorted(merged[:, 1], self.intervals[:, 0], side="right")
-        last = np.searchsorted(merged[:, 0], self.intervals[:, 1], side="left")
-        count = np.maximum(last - first, 0)
-        row = np.repeat(np.arange(len(self.code)), count)
-        part = np.arange(len(row)) - np.repeat(np.cumsum(count) - count - first, count)
-        start = np.maximum(self.intervals[row, 0], merged[part, 0])
-        end = np.minimum(self.intervals[row, 1], merged[part, 1])
-        others = (self.code[row], self.priority[row], self.event[row], self.rank[row])
-        return _Claims(np.column_stack([start, end]), *others)
 
 
 def build_ledger(trace: Trace, windows: StepWindows, events: CommunicationEvents) -> Ledger:
@@ -163,7 +136,7 @@ def class_code(name: str) -> int:
 
 def _blocks(
     claims: pd.DataFrame, windows: StepWindows, *, one_by_one: bool
-) -> Iterator[tuple[_Claims, pd.DataFrame]]:
+) -> Iterator[tuple[Claims, pd.DataFrame]]:
     """Yield the claims and windows of some ranks at a time: one sort, then slices.
 
     Args:
@@ -187,7 +160,7 @@ def _blocks(
         own_windows = windows.frame.iloc[first_window[at] : window_ends[last - 1]]
         own = {str(name): claims[name].to_numpy()[rows].astype(np.int64) for name in claims}
         intervals = np.column_stack([own.pop("start_ns"), own.pop("end_ns")])
-        yield _Claims(intervals, **own), own_windows
+        yield Claims(intervals, **own), own_windows
         at = last
 
 
@@ -270,7 +243,7 @@ def _event_claims(events: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _kernel_claims(trace: Trace, rank: int, windows: StepWindows) -> _Claims:
+def _kernel_claims(trace: Trace, rank: int, windows: StepWindows) -> Claims:
     kernels = _in_steps(trace.rank_frame("kernel", rank, _KERNEL_COLUMNS), trace, windows)
     category = kernels["category"].astype(str)
     classes = category.map(_KERNEL_CLASS)
@@ -288,7 +261,7 @@ def _kernel_claims(trace: Trace, rank: int, windows: StepWindows) -> _Claims:
     # What an operator launched is taken for compute, as in the breakdown of device time.
     classes = classes.mask((classes == "exposed_unknown") & (kept["op_id"] >= 0), "compute")
     start = windows.shifted(kept["step"], kept["start_ns"])
-    return _Claims(
+    return Claims(
         pair(start, start + kept["dur_ns"].to_numpy(np.int64)),
         np.asarray(classes.map(_CODE), dtype=np.int64),
         np.asarray(classes.map(_KERNEL_PRIORITY).fillna(2), dtype=np.int64),
@@ -298,7 +271,7 @@ def _kernel_claims(trace: Trace, rank: int, windows: StepWindows) -> _Claims:
 
 
 def _block_segments(
-    claims: _Claims, windows: pd.DataFrame, split_ns: FloatArray
+    claims: Claims, windows: pd.DataFrame, split_ns: FloatArray
 ) -> tuple[pd.DataFrame, FloatArray]:
     """Sweep some ranks, cut at their step borders, split exposed time into wait and wire.
 
@@ -312,7 +285,7 @@ def _block_segments(
     Returns:
         The segments, and the time of each class by window, ns.
     """
-    claims, starts, ends, moved_by = _on_one_line(claims, windows)
+    claims, starts, ends, moved_by = claims.on_one_line(windows)
     line = (int(starts.min()), int(ends.max()))
     swept = sweep_priority(claims.intervals, claims.priority, line)
     owner = swept.owner
@@ -346,30 +319,6 @@ def _block_segments(
     }
     table = pd.DataFrame(segments, copy=False)
     return table, np.asarray(sums, dtype=np.float64).reshape(len(windows), len(CLASSES))
-
-
-def _on_one_line(
-    claims: _Claims, windows: pd.DataFrame
-) -> tuple[_Claims, IntArray, IntArray, IntArray]:
-    """Return claims and window borders with the ranks side by side, and how windows were moved.
-
-    Nothing of one rank touches anything of another, claims beyond its windows included.
-    """
-    starts, ends = windows["start_ns"].to_numpy(np.int64), windows["end_ns"].to_numpy(np.int64)
-    rank = windows["rank"].to_numpy(np.int64)
-    ranks, own = np.unique(rank, return_inverse=True)
-    if len(ranks) == 1:
-        return claims, starts, ends, np.zeros(len(starts), np.int64)
-    low, high = np.full(len(ranks), FAR_NS), np.full(len(ranks), -FAR_NS)
-    np.minimum.at(low, own, starts)
-    np.maximum.at(high, own, ends)
-    place = np.searchsorted(ranks, claims.rank)
-    np.minimum.at(low, place, claims.intervals[:, 0])
-    np.maximum.at(high, place, claims.intervals[:, 1])
-    length = high - low
-    moved = np.cumsum(length) - length - low
-    intervals = claims.intervals + moved[place][:, None]
-    return claims._replace(intervals=intervals), starts + moved[own], ends + moved[own], moved[own]
 
 
 class _Pieces(NamedTuple):

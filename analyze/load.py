@@ -28,6 +28,8 @@ from .layout_inference import with_inferred_layout
 from .pass_numbers import with_passes_numbered
 from .possible_times import with_possible_times
 from .realignment import realign
+from .step_tail import led_anew, unrecorded_saves
+from .step_ties import with_tied_steps
 from .topology import with_axes
 from .trace import Trace
 
@@ -63,7 +65,7 @@ def load_trace(path: str | Path, *, keeps_traces: bool = False) -> Trace:
     cache = DeepCache(path) if keeps_traces and not is_closed(path) else None
     found = with_deep_traces(found, capture.rank_manifests, cache)
     del capture
-    found = with_passes_numbered(with_inferred_layout(with_axes(align(found))))
+    found = with_passes_numbered(with_inferred_layout(with_axes(with_tied_steps(align(found)))))
     # What reading took beside the tables: a tenth of a large capture.
     pa.default_memory_pool().release_unused()
     return found
@@ -127,7 +129,12 @@ def _from_capture(path: Path, capture: RunCapture) -> Trace:
         layout=layout,
         ranks=capture.ranks,
         tables=capture.tables | hosts | {"progress": progress},
-        limits=(*capture.limits, *limits),
+        limits=(
+            *capture.limits,
+            *limits,
+            *led_anew(capture.rank_manifests),
+            *(unrecorded_saves(capture.rank_manifests) if progress.num_rows else ()),
+        ),
         clocks=clocks,
         local_ranks=_local_ranks(capture.rank_manifests),
     )

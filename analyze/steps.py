@@ -16,11 +16,13 @@ from .long_steps import long_steps_limit
 from .step_choice import most_detailed
 from .step_cycles import carried_limits, whole_cycles
 from .step_order import in_order, without_repeats
+from .step_tail import recorded_after
+from .step_ties import without_untied
 from .trace import Trace
+from .whole_capture import REMEDY, WHOLE_CAPTURE, whole_capture, within_window
 from .words import counted
 
-WHOLE_CAPTURE = -1
-"""Step id of the one window of a capture that has no step boundaries."""
+__all__ = ["WHOLE_CAPTURE", "StepWindows", "step_windows"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,11 +66,12 @@ class StepWindows:
     def select(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Return the rows of the analysed steps and ranks.
 
-        In a capture without step boundaries every row is in the one window.
+        In a capture without step boundaries what overlaps the one window of its rank is.
         """
         frame = frame[frame["rank"].isin(self.ranks)]
         if len(self.steps) == 1 and self.steps[0] == WHOLE_CAPTURE:
-            return frame.assign(step=WHOLE_CAPTURE)
+            inside = within_window(frame, self.frame, self.default_shift_ns)
+            return inside.assign(step=WHOLE_CAPTURE)
         return frame[frame["step"].isin(self.steps)]
 
     def shifted(self, step: pd.Series, time_ns: pd.Series) -> IntArray:
@@ -91,8 +94,10 @@ def step_windows(trace: Trace) -> StepWindows:
     frame = trace.frame("step")
     limits: list[str] = []
     if frame.empty:
-        frame = _whole_capture(trace)
-        limits.append("no step boundaries were recorded: the whole capture is one window")
+        frame = whole_capture(trace)
+        own = f"; {REMEDY}" if trace.origin == "meshscope" else ""
+        limits.append(f"no step boundaries were recorded: the whole capture is one window{own}")
+    limits += recorded_after(trace)
     frame, unusable = without_repeats(frame)
     limits += unusable
     absent = sorted(set(trace.ranks) - set(frame["rank"].tolist()))
@@ -100,6 +105,7 @@ def step_windows(trace: Trace) -> StepWindows:
         limits.append(
             f"{counted(len(absent), 'rank')} without a finished step left out: "
             + listed(absent, most=16)
+            + (f"; {REMEDY}" if trace.origin == "meshscope" else "")
         )
     counts = frame.groupby("step")["rank"].nunique()
     common = counts.index[counts == frame["rank"].nunique()].to_numpy(np.int64)
@@ -108,6 +114,8 @@ def step_windows(trace: Trace) -> StepWindows:
             f"{len(counts) - len(common)} of {len(counts)} steps are not on every captured rank "
             "and are left out"
         )
+    common, untied = without_untied(trace, frame, common)
+    limits += untied
     if not trace.per_step_clock:
         frame, common, disordered = in_order(frame, common)
         limits += disordered
@@ -198,36 +206,3 @@ def _is_contiguous(windows: pd.DataFrame, steps: npt.NDArray[np.int64]) -> bool:
     gap = windows["start_ns"].to_numpy()[1:] - windows["end_ns"].to_numpy()[:-1]
     typical = float((windows["end_ns"] - windows["start_ns"]).median())
     return bool((np.abs(gap[same]) <= 0.01 * typical).all())
-
-
-def _whole_capture(trace: Trace) -> pd.DataFrame:
-    """Return one window a rank, from its first to its last event."""
-    bounds = [
-        found for name in ("span", "collective", "p2p") if len(found := _bounds(trace.frame(name)))
-    ]
-    if trace.row_count("kernel"):
-        bounds += [_bounds(trace.rank_frame("kernel", rank)) for rank in trace.ranks]
-    columns = ["rank", "step", "start_ns", "dur_ns", "tokens", "detail"]
-    if not bounds:
-        return pd.DataFrame(columns=columns)
-    span = (
-        pd.concat(bounds)
-        .groupby("rank", as_index=False)
-        .agg(first=("first", "min"), last=("last", "max"))
-    )
-    span = span.assign(
-        step=WHOLE_CAPTURE,
-        start_ns=span["first"],
-        dur_ns=span["last"] - span["first"],
-        tokens=None,
-        detail=None,
-    )
-    return span[columns]
-
-
-def _bounds(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return first and last instant of each rank in one table; what has no end counts as its start."""
-    start = frame["start_ns"]
-    last = start + frame["dur_ns"] if "dur_ns" in frame else frame["end_ns"].fillna(start)
-    rows = pd.DataFrame({"rank": frame["rank"], "first": start, "last": last})
-    return rows.groupby("rank", as_index=False).agg(first=("first", "min"), last=("last", "max"))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 from meshscope.probe.schema.terms import FindingKind, Severity
 
 from ..account import Account
-from ..ended import alive_until_ns, died_first
+from ..ended import Death, alive_until_ns, died_first
 from ..hang import WaitGraph, wait_graph
 from ..labels import rank_words
 from ..results import Finding
@@ -16,7 +17,7 @@ from ..steps import WHOLE_CAPTURE
 from ..trace import FLIGHT_RECORDER, Trace
 from ..words import counted
 from .crash import crash_finding
-from .silence import all_wait_for_silent, silences
+from .silence import all_silent, all_wait_for_silent, ended_together, silences
 from .standstill_words import (
     SHOWN,
     capital,
@@ -61,8 +62,17 @@ def hang_findings(trace: Trace, step_time_ns: float | None = None) -> Iterator[F
     if death is not None:
         yield crash_finding(trace, graph, death)
     if graph is None:
+        yield from all_silent(trace, patience_ns, step_time_ns)
         return
+    together = tuple(ended_together(trace, patience_ns))
     standing = _standing(trace, graph, patience_ns)
+    for finding in _standstills(trace, graph, standing, death):
+        yield replace(finding, evidence=(*finding.evidence, *together))
+
+
+def _standstills(
+    trace: Trace, graph: WaitGraph, standing: _Standing, death: Death | None
+) -> Iterator[Finding]:
     if graph.absent and death is None:
         yield _absent(trace, graph, standing)
     if graph.uncaptured:

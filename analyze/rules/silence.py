@@ -2,7 +2,8 @@
 
 In a capture that was killed at work somebody is always the last, and is in the middle of
 something that takes as long as it did before. A rank that stopped is silent for longer,
-while the others go on until each of them waits.
+while the others go on until each of them waits. Where all are silent for long and are then
+killed together, the job stood still, though no record says in what.
 """
 
 from __future__ import annotations
@@ -11,10 +12,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from meshscope.probe.schema.terms import FindingKind, Severity
+
+from ..ended import Standstill, stood_still
 from ..hang import WaitGraph
 from ..intervals import IntArray
+from ..results import Finding
 from ..trace import FLIGHT_RECORDER, Trace
-from .standstill_words import SHOWN, last_record_ns
+from .standstill_words import SHOWN, last_record_ns, where_of
 
 
 def all_wait_for_silent(trace: Trace, graph: WaitGraph) -> bool:
@@ -22,6 +27,54 @@ def all_wait_for_silent(trace: Trace, graph: WaitGraph) -> bool:
     if not graph.absent or set(trace.ranks) - set(graph.absent) - set(graph.waiting):
         return False
     return all(silent > usual for silent, usual in (_silence(trace, r) for r in graph.absent))
+
+
+def all_silent(trace: Trace, patience_ns: float, step_time_ns: float | None) -> Iterator[Finding]:
+    """Yield that no rank recorded anything for long, where no open operation tells who waited.
+
+    Args:
+        trace: A capture that broke off.
+        patience_ns: From which silence is one.
+        step_time_ns: Usual length of a step, where it is known.
+    """
+    found = None if trace.origin == FLIGHT_RECORDER else stood_still(trace, patience_ns)
+    if found is None:
+        return
+    steps = f", as long as {found.silent_ns / step_time_ns:.0f} steps" if step_time_ns else ""
+    yield Finding(
+        kind=FindingKind.HANG,
+        severity=Severity.CRITICAL,
+        where=where_of(trace.ranks, trace),
+        claim=f"The job stood still: no rank recorded anything in the last "
+        f"{found.silent_ns / 1e9:.1f} s{steps}",
+        cost_frac=None,
+        removal_gain_frac=None,
+        confidence=0.8,
+        evidence=(
+            _together(found),
+            "no operation that was recorded is open on one rank and not on another: who waited for whom "
+            "is not known",
+        ),
+        remedy="Look at what the ranks did instead, at the stacks of the next run that stands still "
+        "(py-spy dump): a lock, a queue, a checkpoint, communication of a background thread; if nobody and "
+        "no time limit ended the job, look at the exit codes and logs of all ranks",
+    )
+
+
+def ended_together(trace: Trace, patience_ns: float) -> Iterator[str]:
+    """Say that all processes were ended together after a long silence, where they were."""
+    found = None if trace.origin == FLIGHT_RECORDER else stood_still(trace, patience_ns)
+    if found is not None:
+        yield (
+            f"no rank recorded anything in the last {found.silent_ns / 1e9:.1f} s; {_together(found)}"
+        )
+
+
+def _together(found: Standstill) -> str:
+    return (
+        f"all processes then ended within {found.between_ns / 1e9:.2f} s, none in order: they were ended "
+        "together, and who was first says nothing"
+    )
 
 
 def silences(trace: Trace, graph: WaitGraph) -> Iterator[str]:

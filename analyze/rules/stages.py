@@ -22,11 +22,14 @@ from ..schedules import V_SHAPED
 from ..words import joined
 from .bad_steps import BadSteps, all_steps, bad_steps
 from .grading import MIN_COST, severity
+from .held_stages import by_stage_of_model, heavy_stage, position_name
 
 MIN_EXCESS = 0.05
 """Stages differ by less than this through their noise alone, where no replay weighs it."""
 MIN_BUBBLE = 0.05
 """Share of the step from which on the waiting of the schedule is worth a finding."""
+_OF_CHUNKS = (ScheduleKind.INTERLEAVED, *V_SHAPED)
+"""Schedules that have several chunks per rank."""
 HEAD_MATCHES = (0.5, 2.0)
 """How far the excess of the stage with the output head may be from what its FLOPs predict."""
 _NO_REPLAY = "what it costs is not known, because nothing tells who waited for whom"
@@ -57,6 +60,7 @@ def stage_imbalances(account: Account) -> Iterator[Finding]:
             confidence=0.9,
             evidence=(
                 _in_ms(f"compute per step by stage, {when.words}", centre),
+                *_of_the_model(account, stage),
                 *(() if of_head is None else (of_head,)),
             ),
             remedy=_imbalance_remedy(account, stage, when),
@@ -121,6 +125,10 @@ def _heavy_stage(account: Account) -> Iterator[Finding]:
     )
 
 
+def _of_the_model(account: Account, stage: int) -> tuple[str, ...]:
+    return () if heavy_stage(account, stage) is None else (by_stage_of_model(account),)
+
+
 def _holder_of_head(account: Account) -> int | None:
     """Return the stage whose ranks hold the last chunk of the model, None where that is not known."""
     layout = account.trace.layout
@@ -137,20 +145,27 @@ def _imbalance_claim(account: Account, centre: pd.Series, stage: int) -> str:
     held += ["the output head", "the loss"] if stage == _holder_of_head(account) else []
     others = float(centre.drop(stage).median())
     longer = f"computes {centre[stage] / others - 1:.0%} longer than the others"
-    if not held:
-        return f"Stage {stage} {longer}"
+    heavy = heavy_stage(account, stage)
+    if heavy is not None:
+        longer += (
+            f": it is stage {heavy.stage} (chunk {heavy.chunk} there), which takes "
+            f"{heavy.excess_frac:.0%} longer than the median of the other stages"
+        )
     place = "first" if stage == 0 else "last"
-    return f"Stage {stage} ({place} stage, which holds {joined(held)}) {longer}"
+    remark = f"{place} stage, which holds {joined(held)}" if held else ""
+    return f"{position_name(account, stage, remark)} {longer}"
 
 
 def _imbalance_remedy(account: Account, stage: int, when: BadSteps) -> str:
+    heavy, name = heavy_stage(account, stage), position_name(account, stage)
+    name = name[:1].lower() + name[1:] if heavy is None else f"stage {heavy.stage}"
     if not when.are_all:
         return (
-            f"Layers do not come and go: look at the devices and hosts of stage {stage}, and at what its "
+            f"Layers do not come and go: look at the devices and hosts of {name}, and at what its "
             f"ranks do {when.words}"
         )
-    has_head = stage == _holder_of_head(account)
-    return f"Move layers away from stage {stage}" + (
+    has_head = stage == _holder_of_head(account) and (heavy is None or heavy.is_last)
+    return f"Move layers away from {name}" + (
         ", or split the output head from the last transformer layers" if has_head else ""
     )
 
@@ -244,7 +259,7 @@ def _bubble_remedy(account: Account) -> str:
     """Return what the schedule of the run does not do yet."""
     layout, schedule = account.trace.layout, schedule_of(account.trace)
     ways = ["more microbatches per step"]
-    if layout is not None and layout.vpp == 1:
+    if layout is not None and layout.vpp == 1 and schedule not in _OF_CHUNKS:
         ways.append("several chunks per rank")
     if schedule not in (ScheduleKind.ZB_H1, *V_SHAPED):
         ways.append("a zero-bubble schedule")

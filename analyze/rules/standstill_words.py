@@ -7,8 +7,9 @@ from datetime import UTC, datetime
 
 from ..device_faults import faults_text, faulty_devices
 from ..ended import alive_until_ns
-from ..hang import OpenOperation, WaitGraph, last_records_ns
+from ..hang import OpenOperation, WaitGraph
 from ..labels import rank_words
+from ..last_records import last_records_ns
 from ..results import Where
 from ..trace import FLIGHT_RECORDER, Trace
 

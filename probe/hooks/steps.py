@@ -2,8 +2,9 @@
 
 A step ends when the first optimizer that was seen finishes its ``step()``.
 Others of the same step (one per parameter group, or an inner one under a
-wrapper) do not end it again. A framework whose step goes on after that (gathering
-updated parameters) marks the end itself. Once the training code marks its own
+wrapper) do not end it again. One that was replaced while something still holds it gives
+way to another that goes on ending without it. A framework whose step goes on after that
+(gathering updated parameters) marks the end itself. Once the training code marks its own
 boundary, only that one counts.
 """
 
@@ -16,11 +17,16 @@ from typing import Any
 
 from ..clock import now_ns, thread_cpu_ns
 from ..compat import UnsupportedError
+from ..schema.manifest import LED_ANEW_KEY
 from ..schema.terms import MemoryPhase, SpanKind
 from .base import Capture, Place
 from .memory import MemoryHook
 
+_MOST_TOLD = 16
 _OPTIMIZER = Place(SpanKind.OPTIMIZER)
+_REPLACED_AFTER = 8
+"""Ends of one optimizer without the one that leads, from which on it leads itself. A critic
+that is updated some times for each update of its generator stays below."""
 
 
 class Boundary(IntEnum):
@@ -51,6 +57,10 @@ class StepHook:
         self._at_end = at_end
         self._handles: list[Any] = []
         self._leader: weakref.ref[Any] | None = None
+        # How often others ended since the leader did, by id, and the most between two of its ends.
+        self._without_leader: dict[int, int] = {}
+        self._most_now = self._most_between = 0
+        self._led_anew: list[int] = []
         self._running: tuple[Any, int, int, Any] | None = None
         self._believed = Boundary.OPTIMIZER
         self._start_ns = now_ns()
@@ -153,8 +163,33 @@ class StepHook:
         if leader is None:
             self._leader = weakref.ref(optimizer)
             leader = optimizer
-        if leader is optimizer and self._believed is Boundary.OPTIMIZER:
+        if leader is not optimizer and not self._has_replaced_leader(optimizer):
+            return
+        if self._without_leader:
+            self._most_between = max(self._most_between, self._most_now)
+            self._most_now = 0
+            self._without_leader.clear()
+        if self._believed is Boundary.OPTIMIZER:
             self._end(None)
+
+    def _has_replaced_leader(self, optimizer: Any) -> bool:
+        """Count an end without the leader; lead by this one after more than one step can have.
+
+        Counted, not timed, so that all ranks of a job change in the same step.
+        """
+        key = id(optimizer)
+        self._without_leader[key] = ends = self._without_leader.get(key, 0) + 1
+        if ends < _REPLACED_AFTER or ends < 2 * self._most_between:
+            if ends > self._most_now:
+                self._most_now = ends
+            return False
+        self._most_now = 0  # These were steps of its own: they say nothing of what one step has.
+        self._leader = weakref.ref(optimizer)
+        if self._believed is Boundary.OPTIMIZER:
+            recorder = self._capture.recorder
+            self._led_anew = [*self._led_anew, recorder.step][-_MOST_TOLD:]
+            recorder.annotate(LED_ANEW_KEY, list(self._led_anew))
+        return True
 
     def _end(self, tokens: int | None) -> None:
         capture = self._capture

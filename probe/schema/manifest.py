@@ -24,6 +24,8 @@ RECORDING_KEY = "recording"
 """Annotation of a rank: the stretches of steps at one level, oldest first."""
 JOB_KEY = "job"
 """Annotation of rank 0: the facts about the job in the attempt that its part is of."""
+LED_ANEW_KEY = "steps.led_anew"
+"""Annotation of a rank: steps that end with an optimizer that took the place of another."""
 ENDED_NAME = "ended.json"
 """In a rank's directory: when its process ended, as ``meshscope run`` saw it."""
 DIRECTORY_MODE = 0o700

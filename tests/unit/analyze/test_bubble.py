@@ -105,3 +105,16 @@ def test_without_communication_waiting_is_unknown():
     assert "no communication" in found.unknown_because
     assert found.ideal_frac == 1 / 3
     assert found.by_stage["wait_frac"].isna().all()
+
+
+def test_microbatches_are_those_of_a_finished_step():
+    """Fails when passes that are counted on without the border of a step become microbatches."""
+    passes = [
+        {"kind": "forward", "step": step, "microbatch": number, "start_ns": 100 * step + number, "dur_ns": 1}
+        for step, count in enumerate((2, 2, 7, 2, 30))
+        for number in range(count)
+    ]  # fmt: skip
+    steps = [{"step": step, "start_ns": 100 * step, "dur_ns": 100} for step in range(4)]
+    assert microbatches_of(trace_of(origin="meshscope", step=steps, span=passes)) == 2
+    assert microbatches_of(trace_of(origin="meshscope", span=passes)) is None
+    assert microbatches_of(trace_of(span=passes)) == 30

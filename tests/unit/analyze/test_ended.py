@@ -83,6 +83,28 @@ def test_processes_that_are_ended_together_did_not_crash():
     assert findings(broken_off({0: 0.201, 1: 0.2})) == [("hang", [1], "info")]
 
 
+def test_a_job_that_stood_still_and_was_killed_has_no_crashed_rank():
+    """Fails when the first of two that a launcher killed 60 ms apart, after a minute of silence, is to blame."""
+    (finding,) = hang_findings(broken_off({0: 59.06, 1: 59.0}, waits=False), SECOND / 10)
+    assert (finding.kind, finding.where["ranks"]) == ("hang", [0, 1])
+    assert "the last 59.0 s, as long as 590 steps" in finding.claim
+    assert "ended within 0.06 s" in finding.evidence[0]
+
+
+@pytest.mark.parametrize("ended", [{0: 62.0, 1: 59.0}, {0: 4.5, 1: 4.4}], ids=["apart", "soon"])
+def test_a_death_that_the_others_outlived_is_still_one(ended):
+    """Fails when a rank that died seconds before the others, or after a short silence, is not named."""
+    trace = broken_off(ended, waits=False)
+    assert findings(trace) == [("crash", [1], "critical")]
+
+
+def test_ends_after_a_long_wait_are_told():
+    """Fails when a hang does not say that its processes were killed together."""
+    (finding,) = hang_findings(broken_off({0: 59.06, 1: 59.0}), SECOND / 10)
+    assert finding.where["ranks"] == [1]
+    assert "in the last 59.0 s; all processes then ended within 0.06 s" in finding.evidence[-1]
+
+
 def test_of_two_that_are_seen_to_end_at_once_the_one_that_did_not_close_crashed():
     """Fails if a busy launcher, which looks too late to see who was first, hides a crash."""
     trace = broken_off({0: 0.22, 1: 0.2}, closed=(0,))

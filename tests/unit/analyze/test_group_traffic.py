@@ -110,3 +110,70 @@ def test_exchanges_before_there_are_gradients_are_those_of_experts(issue_ns, axi
         "all_to_all": axis,
         "all_reduce": "dp",
     }
+
+
+def exchange(rank, words):
+    """Return spans and transfers of a rank from words: F and B, or a peer with > or <."""
+    spans, p2p = [], []
+    for at, word in enumerate(words.split()):
+        if word in "FB":
+            kind = {"F": "forward", "B": "backward"}[word]
+            spans.append(
+                {"rank": rank, "kind": kind, "start_ns": 10 * at, "dur_ns": 9, "stage": -1}
+            )
+        else:
+            direction = {">": "send", "<": "recv"}[word[0]]
+            row = {"rank": rank, "peer": int(word[1:]), "direction": direction}
+            p2p.append({**row, "start_ns": 10 * at, "end_ns": 10 * at + 9})
+    return spans, p2p
+
+
+def sending_job(*words):
+    """Return a capture of ours with an exchange for each rank."""
+    parts = [exchange(rank, text) for rank, text in enumerate(words)]
+    ranks = tuple(range(len(words)))
+    return trace_of(
+        origin="meshscope",
+        run={"world_size": len(words)},
+        ranks=ranks,
+        group=[{"ranks": list(ranks)}],
+        span=[row for spans, _ in parts for row in spans],
+        p2p=[row for _, p2p in parts for row in p2p],
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (
+            (">1 >2 >3 <1 <2 <3", "<0 F B >0", "<0 F B >0", "<0 F B >0"),
+            "rank 0 exchanges with 3 ranks",
+        ),
+        ((">1 >2 <1 <2", "<0 F B >0", "<0 F B >0"), "rank 0 exchanges with others and has no"),
+        ((">1 >2 F B <1 <2", "<0 F B >0", "<0 F B >0"), "exchanges nothing between a forward"),
+        ((">1 <1", "<0 F B >0"), "has no forward passes"),
+    ],
+    ids=["star", "server of two", "server that trains", "server of one"],
+)
+def test_a_server_of_parameters_is_no_pipeline(words, reason):
+    """Fails when ranks that send to a server are called stages, with a bubble and microbatches."""
+    found = with_inferred_layout(with_axes(sending_job(*words)))
+    assert found.layout is None
+    assert not traffic_axes(found)
+    assert any(
+        limit.startswith("the mesh is not known") and reason in limit for limit in found.limits
+    )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("F >1 F >1 <1 B <1 B", "<0 F <0 F B >0 B >0"),
+        ("F >1 <1 B", "<0 F >2 <2 B >0", "<1 F B >1"),
+    ],
+    ids=["gpipe", "one microbatch"],
+)
+def test_stages_that_send_between_passes_are_a_pipeline(words):
+    """Fails when a pipeline that was written by hand has no mesh."""
+    layout = with_inferred_layout(with_axes(sending_job(*words))).layout
+    assert layout == ParallelLayout(pp=len(words))

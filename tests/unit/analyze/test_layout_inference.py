@@ -135,3 +135,25 @@ def test_shards_and_replicas_together_are_the_data_axis(pp, replicas, shards, tp
     if layout.world_size > 1:
         assert found is not None, why_not
         assert found.dp == layout.dp
+
+
+@pytest.mark.parametrize(
+    ("stages", "vpp"),
+    [([[0, 2], [1, 3]], 2), ([[0, 3], [1, 2]], 2), ([[0], [1]], 1), ([[0, 1], [1]], 1)],
+    ids=["round", "there and back", "one each", "not whole"],
+)
+def test_chunks_of_a_rank_are_read_off_its_passes(stages, vpp):
+    """Fails when the bubble of a job without a mesh object is that of one chunk per rank."""
+    spans = [
+        {"rank": rank, "kind": "forward", "stage": stage, "chunk": at, "start_ns": 0, "dur_ns": 1}
+        for rank, held in enumerate(stages)
+        for at, stage in enumerate(held)
+    ]
+    sends = [
+        {"rank": rank, "peer": 1 - rank, "direction": "send", "start_ns": 0, "end_ns": 1}
+        for rank in (0, 1)
+    ]
+    trace = trace_of(
+        run={"world_size": 2}, ranks=(0, 1), group=[{"ranks": [0, 1]}], span=spans, p2p=sends
+    )
+    assert with_inferred_layout(trace).layout == ParallelLayout(pp=2, vpp=vpp)

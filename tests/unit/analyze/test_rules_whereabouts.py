@@ -2,12 +2,15 @@
 
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 from tests.synthetic import MS, Job, capture_of, programs
 
 from meshscope.analyze.diagnosis import diagnose
 from meshscope.analyze.exchange import diagnosis_to_json
+from meshscope.analyze.measure import measure
 from meshscope.analyze.report import to_text
+from meshscope.analyze.rules.held_stages import heavy_stage
 from meshscope.analyze.stragglers import find_stragglers
 from meshscope.analyze.synthetic import SyntheticJob, generate, parse_fault
 from meshscope.probe.schema.layout import ParallelLayout
@@ -125,7 +128,8 @@ def test_the_output_head_is_where_the_schedule_puts_the_last_chunk(schedule, sta
     found = findings_of(trace)["stage_imbalance"]
     assert found.where["stage"] == stage
     assert holds in found.claim
-    assert "split the output head" in found.remedy
+    assert ": it is stage 7 (chunk 1 there), which takes " in found.claim
+    assert found.remedy.startswith("Move layers away from stage 7, or split the output head")
 
 
 def test_the_edge_stages_of_an_unknown_order_are_not_called_by_what_they_hold():
@@ -135,9 +139,37 @@ def test_the_edge_stages_of_an_unknown_order_are_not_called_by_what_they_hold():
     trace = trace_with("heavy_head:extra_ms=3", **shape)
     said = {name: value for name, value in trace.run.items() if name != "schedule"}
     claim = findings_of(replace(trace, run=said))["stage_imbalance"].claim
-    assert claim.startswith("Stage 0 (first stage, which holds the embedding) computes")
+    holds = "first stage, which holds the embedding"
+    assert claim.startswith(f"Pipeline rank 0 (stages 0 and 7; {holds}) computes")
     v_shaped = replace(trace, run=said | {"schedule": "dualpipe-v"})
     assert "the output head and the loss" in findings_of(v_shaped)["stage_imbalance"].claim
+
+
+def slowed(trace, stage, factor):
+    """Return a trace whose passes of one stage of the model took longer at the cost of nobody's step."""
+    spans = trace.frame("span")
+    is_slow = (spans["stage"] == stage) & spans["kind"].isin(["forward", "backward"])
+    dur_ns = spans["dur_ns"].where(~is_slow, (spans["dur_ns"] * factor).astype("int64"))
+    table = trace.tables["span"]
+    at = table.column_names.index("dur_ns")
+    column = pa.array(dur_ns.to_numpy(), table.schema.field(at).type)
+    return trace.with_tables({"span": table.set_column(at, table.schema.field(at), column)})
+
+
+def test_of_several_stages_of_a_rank_the_heavy_one_is_named():
+    """Fails when layers are to move away from a stage that is not slow, because its rank has another."""
+    layout = ParallelLayout(pp=4, dp=2, vpp=2)
+    shape = {"layout": layout, "schedule": ScheduleKind.INTERLEAVED, "microbatches": 8, "steps": 4}
+    trace = trace_with("slow_stage:stage=2,factor=1.3", **shape)
+    heavy = heavy_stage(measure(trace), 2)
+    assert (heavy.stage, heavy.chunk, heavy.is_last) == (2, 0, False)
+    other = heavy_stage(measure(slowed(trace, 6, 2.0)), 2)
+    assert (other.stage, other.chunk) == (6, 1)
+    assert findings_of(trace)["stage_imbalance"].remedy == "Move layers away from stage 2"
+    found = findings_of(slowed(trace, 6, 1.3))["stage_imbalance"]
+    assert found.claim.startswith("Pipeline rank 2 (stages 2 and 6) computes ")
+    assert found.claim.endswith(" longer than the others")
+    assert found.remedy == "Move layers away from pipeline rank 2 (stages 2 and 6)"
 
 
 @pytest.mark.parametrize(

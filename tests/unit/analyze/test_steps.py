@@ -78,6 +78,41 @@ def test_a_capture_without_step_borders_is_one_window_per_rank():
     assert any("no step boundaries" in limit for limit in windows.limits)
 
 
+def test_the_window_without_steps_begins_with_training():
+    """Fails when imports count as a part of training, where no step was marked."""
+    trace = trace_of(
+        origin="meshscope",
+        ranks=(0, 1),
+        span=[
+            {"kind": "gc", "start_ns": 10, "dur_ns": 30, "step": 0},
+            {"kind": "forward", "start_ns": 1000, "dur_ns": 10, "step": 0},
+            {"kind": "gc", "start_ns": 1020, "dur_ns": 5, "step": 0},
+            {"kind": "backward", "start_ns": 1030, "dur_ns": 10, "step": 0},
+            {"kind": "gc", "start_ns": 5000, "dur_ns": 5, "step": 0},
+        ],
+        collective=[
+            {"start_ns": 500, "end_ns": 520},
+            {"start_ns": 1040, "end_ns": 1100},
+            {"rank": 1, "start_ns": 500, "end_ns": 520},
+            {"rank": 1, "start_ns": 1040, "end_ns": 1100},
+        ],
+    )
+    windows = step_windows(trace)
+    assert (windows.frame["end_ns"] - windows.frame["start_ns"]).tolist() == [100, 600]
+    assert windows.select(trace.frame("span"))["start_ns"].tolist() == [1000, 1020, 1030]
+    assert any("meshscope.probe.step()" in limit for limit in windows.limits)
+
+
+def test_what_was_recorded_after_the_last_border_is_told():
+    """Fails when most of a capture lies in no step, and nothing says so."""
+    rows = steps(*((0, step, 10 * step, 10) for step in range(4)))
+    updates = [{"kind": "optimizer", "start_ns": 41 + 10 * n, "dur_ns": 1} for n in range(20)]
+    long = step_windows(trace_of(origin="meshscope", step=rows, span=updates))
+    assert any("with 20 updates of an optimizer" in limit for limit in long.limits)
+    short = step_windows(trace_of(origin="meshscope", step=rows, span=updates[:5]))
+    assert not any("after the last finished step" in limit for limit in short.limits)
+
+
 def test_steps_with_their_own_clocks_do_not_overlap_on_the_common_line():
     """Events of two steps that both begin at zero would be added up as one."""
     windows = step_windows(

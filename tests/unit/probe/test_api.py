@@ -133,6 +133,41 @@ def test_several_optimizers_make_one_step(tmp_path):
     assert len(recorded(tmp_path / "run")["step"]) == 3
 
 
+def update(*optimizers):
+    """Compute a gradient and let each optimizer update its parameter."""
+    for optimizer in optimizers:
+        optimizer.param_groups[0]["params"][0].square().sum().backward()
+        optimizer.step()
+
+
+def optimizers_of(count):
+    """Return optimizers with one parameter each."""
+    return [torch.optim.SGD([torch.ones(2, requires_grad=True)], lr=0.1) for _ in range(count)]
+
+
+def test_an_optimizer_that_was_replaced_leads_no_longer(tmp_path):
+    """Fails when steps end no more after a new optimizer, because a list holds the old one."""
+    probe.attach(tmp_path / "run")
+    old, new = optimizers_of(2)
+    for optimizer in [old] * 5 + [new] * 20:
+        update(optimizer)
+    probe.detach()
+    held = read_run(tmp_path / "run")
+    steps = held.tables["step"].to_pandas()
+    assert list(steps["step"]) == list(range(5 + 1 + 20 - 8))
+    assert held.rank_manifests[0]["annotations"]["steps.led_anew"] == [5]
+
+
+def test_a_critic_that_steps_more_often_ends_no_step_of_its_own(tmp_path):
+    """Fails when an optimizer that steps five times for each step of the first takes its place."""
+    probe.attach(tmp_path / "run")
+    generator, critic = optimizers_of(2)
+    for _ in range(4):
+        update(generator, *[critic] * 5)
+    probe.detach()
+    assert len(recorded(tmp_path / "run")["step"]) == 4
+
+
 def test_own_step_marks_override_the_optimizer(tmp_path):
     """Fails when a step is counted both by the optimizer and by the training code."""
     probe.attach(tmp_path / "run")
