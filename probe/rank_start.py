@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 import sys
 
+from . import forked_exit
 from .group_watch import GroupWatch
 from .identity import (
     ATTACHED_VARIABLE,
@@ -40,6 +41,7 @@ def when_torch_is_imported() -> None:
     """Attach as soon as torch is imported, unless this is a launcher of ranks."""
     if is_launcher(sys.orig_argv):
         return
+    forked_exit.prepare()
     watch = ImportWatch()
 
     def attach() -> None:
@@ -54,6 +56,7 @@ def when_it_trains() -> None:
     """Attach once this process, or a child that it forks, has joined a group or trains without."""
     if is_launcher(sys.orig_argv):
         return
+    forked_exit.prepare()
     imports = ImportWatch()
 
     def attach_member() -> None:
