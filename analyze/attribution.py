@@ -112,7 +112,7 @@ def attribute(
     unlike += [] if detection is None else [verdict.rank for verdict in detection.suspects]
     unlike += [rank for clock in clocks for rank in clock.ranks]
     sequence = sequence_effect(trace, program, ledger, work, unlike)
-    expected = _expected(work, ranks, Expected(peers, sequence), detection)
+    expected = healthy_work(work, ranks, Expected(peers, sequence), detection)
     ranks = _compared(work, expected.work_ns)
     ranks["suspect"] = _is_suspect(ranks, waits, measured, detection) & (not hidden)
     limits = (*_limits(work, program, events), *_slow_together(detection))
@@ -151,10 +151,17 @@ def without_blame(ranks: list[int], limits: tuple[str, ...]) -> Attribution:
     return Attribution(ranks=table, limits=limits)
 
 
-def _expected(
+def healthy_work(
     work: Work, ranks: pd.DataFrame, peers: Expected, detection: DetectionResult | None
 ) -> Expected:
-    """Return what each cell should have taken, given what its peers took for their own work."""
+    """Return what each cell should have taken, given what its peers took for their own work.
+
+    Args:
+        work: The work by cell, without what slow clocks cost.
+        ranks: rank, z and clock_ns of each rank.
+        peers: What the peers of each cell's rank worked.
+        detection: Slow ranks as durations show them.
+    """
     seen = set(ranks.loc[ranks["z"] >= MIN_Z, "rank"].tolist())
     if peers.unequal_ns is not None:
         peers = peers._replace(work_ns=peer_centre(work, peers.unequal_ns))

@@ -56,7 +56,7 @@ def recorded_after(trace: Trace) -> list[str]:
     ends = (steps["start_ns"] + steps["dur_ns"]).groupby(steps["rank"]).max()
     tail = (last_records_ns(trace).reindex(ends.index) - ends).max()
     usual = float(steps["dur_ns"].median())
-    if not tail > MOST_TAIL_STEPS * usual:
+    if usual <= 0 or not tail > MOST_TAIL_STEPS * usual:
         return []
     spans = trace.frame("span")
     updates = spans[spans["kind"] == "optimizer"]

@@ -16,7 +16,7 @@ from .detect import detect
 from .durations import own_durations
 from .results import DetectionResult
 from .together import slow_together
-from .verdict import Evidence, RankVerdict
+from .verdict import Evidence
 
 MIN_STEPS = 3
 """With fewer steps their noise is not known, and the detection stays out."""
@@ -50,7 +50,8 @@ def expected_work(
     It is the work of the peers, on the rank's own microbatches where that is known. Where it
     is not, and the peers do not show the excess of a slow rank, or it has none, it is the
     rank's own time less the slow-down, in the steps in which it was slow: an average, which
-    does not tell where in a step the time was lost.
+    does not tell where in a step the time was lost. So are the steps in which it issued what
+    none of its peers did, as where records were lost.
 
     Args:
         work: The work by cell, without what slow clocks cost.
@@ -59,7 +60,7 @@ def expected_work(
         detection: The slow ranks.
         clocked: Ranks with a slow clock, whose slow-downs contain what is taken out already.
     """
-    told = [] if detection is None else _told_otherwise(detection)
+    told = [] if detection is None else [one for one in detection.suspects if one.slowdown]
     if not told:
         return peers
     expected, is_told = peers.work_ns.copy(), peers.unequal_ns is not None
@@ -69,9 +70,11 @@ def expected_work(
         if verdict.rank in clocked:
             continue
         mine = rank == verdict.rank
-        has_peers = bool(np.isfinite(expected[mine]).any())
-        if has_peers and (is_told or verdict.rank in seen_by_peers):
-            continue
+        compared = np.isfinite(expected[mine]).any() and (
+            is_told or verdict.rank in seen_by_peers or verdict.evidence is Evidence.PEERS
+        )
+        if compared:
+            mine &= np.isnan(expected)
         bad = mine & np.logical_or.reduce(
             [(step >= first) & (step <= last) for first, last in verdict.slow_steps]
         )
@@ -79,11 +82,6 @@ def expected_work(
         extra = compute * slowdown / (1.0 + slowdown)
         expected[mine] = np.where(bad, own - extra, own)[mine]
     return peers._replace(work_ns=expected)
-
-
-def _told_otherwise(detection: DetectionResult) -> list[RankVerdict]:
-    """Return the slow ranks that were found by more than a comparison with their peers."""
-    return [v for v in detection.suspects if v.evidence is not Evidence.PEERS and v.slowdown]
 
 
 def cleared_ranks(ranks: pd.DataFrame, detection: DetectionResult | None) -> list[int]:

@@ -10,6 +10,7 @@ import numpy as np
 from meshscope.probe.schema.errors import ConfigError
 
 from ..account import Account
+from ..attribution import healthy_work
 from ..causes import (
     HOST_CAUSES,
     Player,
@@ -60,7 +61,7 @@ def repair_effect(account: Account, program: Program, changes: Iterable[Change])
     unlike = [rank for suspect in suspects for rank in suspect.ranks]
     unlike += [rank for clock in clocks for rank in clock.ranks]
     sequence = sequence_effect(trace, program, ledger, work, unlike)
-    expected = Expected(peer_centre(work, sequence), sequence)
+    expected = _healthy(account, work, Expected(peer_centre(work), sequence))
     slow = SlowRanks(suspects, of_single_ranks(clocks, program))
     players, overlaps = find_players(trace, program, ledger, work, expected, slow)
     taken = np.zeros(program.edge_count)
@@ -80,6 +81,14 @@ def repair_effect(account: Account, program: Program, changes: Iterable[Change])
     return Repair(taken, stalls, tuple(notes))
 
 
+def _healthy(account: Account, work: Work, peers: Expected) -> Expected:
+    """Return what each cell should have taken, as the attribution of the run has it."""
+    attribution = account.attribution
+    if attribution is None:
+        return peers
+    return healthy_work(work, attribution.ranks, peers, attribution.detection)
+
+
 def _suspects(account: Account, work: Work, fixes: list[Change]) -> list[Suspect]:
     """Return the ranks that are to be repaired, and those that were suspected anyhow."""
     wanted = set()
@@ -88,9 +97,9 @@ def _suspects(account: Account, work: Work, fixes: list[Change]) -> list[Suspect
             wanted.add(_rank(account, change))
         elif change.name == "host":
             wanted.update(_ranks_of_host(account, change))
-    peers = peer_centre(work)
+    expected = _healthy(account, work, Expected(peer_centre(work), None)).work_ns
     alone = sorted(
-        rank for rank in wanted if np.isnan(peers[(work.cells["rank"] == rank).to_numpy()]).all()
+        rank for rank in wanted if np.isnan(expected[(work.cells["rank"] == rank).to_numpy()]).all()
     )
     if alone:
         raise ConfigError(

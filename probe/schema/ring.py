@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from .errors import SegmentError
 from .manifest import check_format_version
 from .reading import open_file
-from .slots import SLOT_BYTES, committed, slot_dtype, split_records
+from .slots import FIRST_SEQ, SLOT_BYTES, committed, slot_dtype, split_records
 from .tables import FORMAT_VERSION
 
 if TYPE_CHECKING:
@@ -164,8 +164,8 @@ def _doubtful(slots: Slots, good: NDArray[np.bool_], header: RingHeader) -> Plac
     """Return the slots that a live writer may have changed since they were read.
 
     These are the ones that are not intact, those that hold an older record than the
-    newest one elsewhere says they should, and the newest: on some processors the
-    stores of another one become visible in any order, for a moment.
+    newest one elsewhere says they should, or none yet, and the newest: on some processors
+    the stores of another one become visible in any order, for a moment.
     """
     import numpy as np
 
@@ -174,7 +174,7 @@ def _doubtful(slots: Slots, good: NDArray[np.bool_], header: RingHeader) -> Plac
     due = newest - (newest - places) % header.slot_count
     held = np.where(good, slots["slot_seq"], -1)
     doubtful = (_used(slots) & ~good) | (held < due) | (held > newest - _WRITERS_AT_ONCE)
-    return np.flatnonzero(doubtful & _used(slots))
+    return np.flatnonzero(doubtful & (_used(slots) | (due >= FIRST_SEQ)))
 
 
 def _read_again(descriptor: int, slots: Slots, places: Places) -> bool:

@@ -1,5 +1,6 @@
 """Predictions against the simulated run with the change made."""
 
+import pyarrow as pa
 import pytest
 from tests.synthetic import MS, Job, capture, capture_of, programs, uniform
 
@@ -161,3 +162,22 @@ def test_a_run_without_communication_has_no_prediction():
     """A number would be printed that rests on nothing."""
     with pytest.raises(MeshscopeError, match="no prediction"):
         predicted(capture(Job(layout=ParallelLayout(), steps=3), EVEN), fixes=["jitter"])
+
+
+def test_a_slow_rank_of_which_records_were_lost_is_told_by_its_durations():
+    """Fails when a rank whose steps are like none of its peers' hides, and its cost is the schedule's."""
+    layout = ParallelLayout(pp=2, dp=4)
+    whole = capture(Job(layout=layout, microbatches=8, steps=5), slow({5: 1.4}))
+    sends = whole.tables["p2p"]
+    numbered = sends.to_pandas()
+    mine = (numbered["rank"] == 5) & (numbered["direction"] == "send")
+    lost = mine & (numbered.groupby(["rank", "step"]).cumcount() == 2 + numbered["step"])
+    assert lost.any()
+    trace = whole.with_tables({"p2p": sends.filter(pa.array(~lost))})
+    told, known = diagnose(trace), diagnose(whole)
+    cause = next(cause for cause in told.causes if cause.where.get("rank") == 5)
+    truth = next(cause for cause in known.causes if cause.where.get("rank") == 5)
+    assert cause.removal_gain_frac == pytest.approx(truth.removal_gain_frac, rel=0.25)
+    assert predicted(trace, fixes=["rank=5"]).gain_frac == pytest.approx(cause.removal_gain_frac)
+    slowdown = told.metrics["straggler_slowdown"]
+    assert slowdown == pytest.approx(1 / (1 - cause.removal_gain_frac), rel=1e-6)

@@ -12,8 +12,16 @@ from tests.ring_records import store_steps
 
 from meshscope.probe.ring import RingWriter
 from meshscope.probe.schema.errors import FormatVersionError, SegmentError
-from meshscope.probe.schema.ring import HEADER_BYTES, MAGIC, RingHeader, read_ring
-from meshscope.probe.schema.slots import COMMIT_OFFSET, SLOT_BYTES
+from meshscope.probe.schema.ring import (
+    HEADER_BYTES,
+    MAGIC,
+    RingHeader,
+    _doubtful,
+    _intact,
+    _read_again,
+    read_ring,
+)
+from meshscope.probe.schema.slots import COMMIT_OFFSET, SLOT_BYTES, slot_dtype
 from meshscope.probe.schema.tables import FORMAT_VERSION
 
 
@@ -125,3 +133,18 @@ def test_live_ring_is_read_without_gaps(tmp_path):
     finally:
         stop.set()
         writer.join()
+
+
+def test_a_place_that_was_read_before_its_record_came_is_read_again(tmp_path):
+    """Fails when a reader that was held up amid a live ring leaves out what came meanwhile."""
+    ring = RingWriter(tmp_path, rank=0, slot_count=64)
+    store_steps(ring, 20)
+    with open(tmp_path / "ring.bin", "rb") as file:
+        header = RingHeader.unpack(file.read(HEADER_BYTES), "ring")
+        slots = np.frombuffer(bytearray(file.read()), dtype=slot_dtype())
+        slots[7:10] = np.zeros(3, slots.dtype)
+        places = _doubtful(slots, _intact(slots, header), header)
+        assert {7, 8, 9} <= set(places.tolist())
+        assert not {0, *range(21, 64)} & set(places.tolist())
+        assert _read_again(file.fileno(), slots, places)
+    assert slots["slot_seq"][7:10].tolist() == [7, 8, 9]
