@@ -92,8 +92,8 @@ class Machine:
     def _open_span(self, rank: int) -> dict:
         return next(r for r in reversed(self.rows["span"]) if r["rank"] == rank and r["dur_ns"] < 0)
 
-    def _do_collective(self, rank, key, entered, step, group, axis, kind, size, wire) -> bool:
-        name, members = group
+    def _arrive(self, rank, key, entered, name) -> tuple[int, dict]:
+        """Return the number of an operation of a group, and when its members came to it."""
         if key not in entered:
             entered.add(key)
             seq = self.seq[(name, rank)]
@@ -101,7 +101,11 @@ class Machine:
             self.came[(name, seq)][rank] = self.clock[rank]
             self.came[(key, "seq")] = {rank: seq}
         seq = self.came[(key, "seq")][rank]
-        arrivals = self.came[(name, seq)]
+        return seq, self.came[(name, seq)]
+
+    def _do_collective(self, rank, key, entered, step, group, axis, kind, size, wire) -> bool:
+        name, members = group
+        seq, arrivals = self._arrive(rank, key, entered, name)
         if len(arrivals) < len(members):
             return False
         start, end = arrivals[rank], max(arrivals.values()) + wire
@@ -124,14 +128,7 @@ class Machine:
     def _do_broadcast(self, rank, key, entered, step, group, root, size, wire) -> bool:
         """Let the root leave at once, and the others as soon as it has come."""
         name, _ = group
-        if key not in entered:
-            entered.add(key)
-            seq = self.seq[(name, rank)]
-            self.seq[(name, rank)] += 1
-            self.came[(name, seq)][rank] = self.clock[rank]
-            self.came[(key, "seq")] = {rank: seq}
-        seq = self.came[(key, "seq")][rank]
-        arrivals = self.came[(name, seq)]
+        seq, arrivals = self._arrive(rank, key, entered, name)
         if root not in arrivals:
             return False
         start, end = arrivals[rank], max(arrivals[rank], arrivals[root]) + wire

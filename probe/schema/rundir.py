@@ -138,15 +138,12 @@ def update_run_manifest(path: Path, changes: Mapping[str, Any]) -> None:
         FormatVersionError: It was written by another format version.
         OSError: It cannot be written.
     """
-    with _locked(path):
-        manifest = read_json(path / MANIFEST_NAME)
-        check_format_version(manifest.get("format_version"), str(path / MANIFEST_NAME))
+    with _changing_manifest(path) as manifest:
         for key, value in changes.items():
             old = manifest.get(key)
             if isinstance(old, dict) and isinstance(value, Mapping):
                 value = {**old, **value}
             manifest[key] = value
-        write_run_manifest(path, manifest)
 
 
 def clear_run_manifest(path: Path, names: Iterable[str]) -> None:
@@ -157,11 +154,18 @@ def clear_run_manifest(path: Path, names: Iterable[str]) -> None:
         FormatVersionError: It was written by another format version.
         OSError: It cannot be written.
     """
+    with _changing_manifest(path) as manifest:
+        manifest.update((name, _EMPTY_MANIFEST[name]) for name in names if name in _EMPTY_MANIFEST)
+
+
+@contextmanager
+def _changing_manifest(path: Path) -> Iterator[dict[str, Any]]:
+    """Give the manifest of a run to be changed, and write it then; alone on this host."""
     with _locked(path):
         manifest = read_json(path / MANIFEST_NAME)
         check_format_version(manifest.get("format_version"), str(path / MANIFEST_NAME))
-        unknown = {name: _EMPTY_MANIFEST[name] for name in names if name in _EMPTY_MANIFEST}
-        write_run_manifest(path, {**manifest, **unknown})
+        yield manifest
+        write_run_manifest(path, manifest)
 
 
 def is_run_directory(path: Path) -> bool:
