@@ -17,14 +17,16 @@ SECONDS ?= 20
 ARGS ?=
 FORMATTED := probe analyze dashboard reference_trainer src tests bench docs
 PYTEST := $(PY) -m pytest -rs
-# Tests of one process run a file on each core; those that start processes run one by one.
+PARALLEL := -n auto --maxprocesses 8 --dist loadfile
+# A file of tests runs on each core. Those that start processes come apart: they share a server
+# of processes. Tests that measure time are marked ``alone``, and wait until nothing else runs.
 # Arguments that leave nothing of one of the two parts (exit code 5) are no failure.
-run-tests = $(PYTEST) $(1) $(ARGS) || [[ $$? -eq 5 && -n '$(subst ','\'',$(ARGS))' ]]
+run-tests = $(PYTEST) $(PARALLEL) -m $(1) $(ARGS) || [[ $$? -eq 5 && -n '$(subst ','\'',$(ARGS))' ]]
 # What is never imported is never compiled, and what is, once: the tests start a thousand processes.
 unexport PYTHONDONTWRITEBYTECODE
 install = $(1)/bin/python -m pip --disable-pip-version-check install --quiet --no-compile --constraint constraints.txt
 
-.PHONY: help setup demo truth test test-fast golden chromium lint fmt types imports docs docs-check bench frameworks fuzz screenshots check clean
+.PHONY: help setup demo truth test test-fast golden chromium lint fmt types imports docs docs-check bench frameworks frameworks-setup fuzz screenshots check clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  \033[1m%-12s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,11 +46,11 @@ demo: setup ## run a trainer with a hidden slow rank, diagnose it, serve the das
 	$(VENV)/bin/meshscope demo $(if $(filter 0,$(SERVE)),--no-serve)
 
 test: setup chromium ## run all tests that this machine can run; print what was skipped
-	$(call run-tests,-n auto --maxprocesses 8 --dist loadfile -m "not distributed and not browser and not frameworks")
-	$(call run-tests,-m "(distributed or browser) and not frameworks")
+	$(call run-tests,"not distributed and not browser and not frameworks")
+	$(call run-tests,"(distributed or browser) and not frameworks")
 
 test-fast: setup ## run the tests that need no browser, no second process and no patience
-	$(PYTEST) -n auto --maxprocesses 8 --dist loadfile -m "not slow and not distributed and not browser" $(ARGS)
+	$(PYTEST) $(PARALLEL) -m "not slow and not distributed and not browser" $(ARGS)
 
 # Other frameworks live in an environment of their own: no pin of theirs touches ours.
 FRAMEWORKS := .venv-frameworks
@@ -58,8 +60,10 @@ $(FRAMEWORKS)/.installed: pyproject.toml constraints.txt tests/frameworks/requir
 	$(call install,$(FRAMEWORKS)) --no-build-isolation --editable . --requirement tests/frameworks/requirements.txt
 	@touch $@
 
-frameworks: setup $(FRAMEWORKS)/.installed ## try the probe on trainers of DeepSpeed, Hugging Face, Lightning, Megatron-core and torchtitan
-	$(PYTEST) tests/frameworks $(ARGS)
+frameworks-setup: setup $(FRAMEWORKS)/.installed # the environment of the other frameworks
+
+frameworks: frameworks-setup ## try the probe on trainers of DeepSpeed, Hugging Face, Lightning, Megatron-core and torchtitan
+	$(PYTEST) -n 2 tests/frameworks $(ARGS)
 
 chromium: # a system Chromium for the browser tests, where it may be installed
 	@.ci/install-chromium

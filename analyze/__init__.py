@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from meshscope.probe.schema.first_use import at_first_use
 
 if TYPE_CHECKING:
+    from .capture.trace import Trace
     from .diagnosis import diagnose
-    from .load import load_trace
+    from .opening.load import load_trace
     from .results import Bar, Bubble, Cause, Diagnosis, Finding, Utilization
-    from .trace import Trace
 
 __all__ = [
     "Bar",
@@ -29,5 +29,5 @@ if not TYPE_CHECKING:  # A checker would take this for a module that has any nam
     __getattr__, __dir__ = at_first_use(
         globals(),
         dict.fromkeys(__all__, "results")
-        | {"diagnose": "diagnosis", "load_trace": "load", "Trace": "trace"},
+        | {"diagnose": "diagnosis", "load_trace": "opening.load", "Trace": "capture.trace"},
     )

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import pandas as pd
 
 from .attribution import Attribution
-from .communication import CommunicationEvents
-from .device_steps import DeviceSteps
-from .ledger import Ledger
-from .program import Program
+from .capture.trace import Trace
+from .communication.events import CommunicationEvents
+from .devices.steps import DeviceSteps
+from .ledger.build import Ledger
+from .replay.program import Program
 from .results import Bubble, Cause, Utilization
-from .steps import StepWindows
-from .trace import Trace
+from .steps.windows import StepWindows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
-from .ledger import UNATTRIBUTED, UNSEPARATED
+from meshscope.probe.schema.terms import FindingKind
+
+from .ledger.classes import UNATTRIBUTED, UNSEPARATED
 from .results import Diagnosis
 from .rules.grading import MIN_COST
+
+_SLOW = (FindingKind.STRAGGLER_RANK, FindingKind.STAGE_IMBALANCE, FindingKind.SLOW_LINK)
+
+
+def untold_of(result: Diagnosis) -> str:
+    """Return what is not known where no causes are told; some may be named all the same."""
+    named = {finding.kind for finding in result.findings}
+    if FindingKind.STRAGGLER_RANK in named:
+        return "What slow ranks cost, and slow stages and links"
+    if named.intersection(_SLOW):
+        return "What repairing slow ranks, stages and links returns"
+    return "Slow ranks, stages and links"
 
 
 def nothing_found(result: Diagnosis) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .trace import Trace
+from .capture.trace import Trace
 from .words import is_missing
 
 _COLUMNS = ("attempt", "first_step", "last_step", "training_step", "ranks", "killed_ranks")

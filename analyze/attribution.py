@@ -1,6 +1,6 @@
 """Causes of loss by counterfactual replay, with Shapley shares that add up.
 
-Each cause owns a part of the recorded work or wire time (``effects``); a
+Each cause owns a part of the recorded work or wire time (``causes.effects``); a
 coalition of causes is replayed with the parts of all others repaired. The share
 of a cause is its Shapley value, its removal gain is what the step gets shorter
 when it alone is repaired. Both are taken on the step time and on the waiting in
@@ -9,21 +9,22 @@ it, which splits a share into direct time and induced wait.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from meshscope.probe.schema.listing import listed
-
+from .arrays import FloatArray, IntArray
+from .capture.trace import Trace
 from .causes import (
+    SLOW_RANKS,
+    Off,
     Overlap,
     Player,
     SlowRanks,
     explained_by_experts,
     find_players,
+    gain_errors,
     kept_overlaps,
     sequence_effect,
     suspects_of,
@@ -31,37 +32,22 @@ from .causes import (
     with_rest,
     without_slow_clocks,
 )
-from .communication import CommunicationEvents, from_anyone
+from .causes.effects import Expected, peer_centre, place_work
+from .causes.shapley import coalitions, membership, shares, unions_of
+from .communication.events import CommunicationEvents
 from .detection import DetectionResult
-from .detection.suspicion import cleared_ranks, detect_in, expected_work
-from .device_steps import DeviceSteps
-from .effects import Expected, Work, excess_by_rank, peer_centre, place_work
-from .intervals import IntArray
-from .ledger import WAIT_CLASSES, Ledger
-from .program import Program
-from .replay import FloatArray
+from .detection.suspicion import detect_in, steps_of_slow
+from .devices.steps import DeviceSteps
+from .ledger.build import Ledger
+from .ledger.classes import WAIT_CLASSES
+from .replay.program import Program
+from .replay.scenarios import replay_scenarios
 from .results import Cause, WaitAccount
-from .scenarios import replay_scenarios
-from .shapley import coalitions, membership, shares, unions_of
-from .trace import Trace
-from .words import counted
+from .suspects import arrives_late, compared_ranks, healthy_work, is_suspect, of_suspects
+from .untold import MAX_LONELY, MAX_UNSEEN, limits_of, slow_together
 
 MAX_SUSPECTS = 4
 """Slow ranks that are causes of their own; those beyond are one cause."""
-MIN_Z = 4.0
-"""Robust z from which a rank's excess is more than noise (false alarms ~ 3e-5 a rank)."""
-MIN_Z_IF_LAST = 2.0
-MAX_CHANCE = 1e-4
-"""With this little a chance of arriving last so often, a smaller z is enough."""
-MIN_EXCESS_FRAC = 0.005
-"""Excess below this share of the step is not worth a suspect."""
-MIN_OVER_CLOCK = 0.1
-"""Least excess over what its slow clock cost, for a rank to be suspected besides."""
-MAX_UNSEEN = 0.2
-"""Share of operations without an end above which waiting hides in the work."""
-MAX_LONELY = 0.02
-"""Share of operations without a member above which a replay would freeze what was waited for."""
-
 MAX_UNEXPLAINED = 0.1
 """Waiting that the replay does not explain, as a share of the step, above which no cause is split."""
 
@@ -71,13 +57,15 @@ class Attribution:
     """Causes, and the per-rank table behind the worker causes."""
 
     ranks: pd.DataFrame
-    """rank, peer_class, peers, excess_ns, peer_ns, slowdown, z, suspect, and clock_ns: what a slow
+    """rank, peer_class, peers, excess_ns, peer_ns, slowdown, z, late, suspect, and clock_ns: what a slow
     clock cost the rank per step, which the excess is without."""
     limits: tuple[str, ...]
     causes: tuple[Cause, ...] = ()
     """Empty where the capture does not tell whom ranks waited for."""
     replayed_ns: float | None = None
     """Step time with nothing repaired."""
+    without_slow_ns: float | None = None
+    """Step time with all slow ranks repaired, and those of slow clocks."""
     waiting: WaitAccount | None = None
     """Where the waiting comes from; None where the causes are not known."""
     detection: DetectionResult | None = None
@@ -106,25 +94,26 @@ def attribute(
     hidden = events.unseen_frac > MAX_UNSEEN
     detection = None if hidden else detect_in(trace, program.windows, ledger)
     peers = peer_centre(work)
-    ranks = _compared(work, peers)
+    ranks = compared_ranks(work, peers)
     measured = program.windows.step_time_ns
-    unlike = ranks.loc[_is_suspect(ranks, waits, measured, detection), "rank"].tolist()
+    ranks["late"] = arrives_late(trace, ranks, waits)
+    unlike = ranks.loc[is_suspect(ranks, measured, detection), "rank"].tolist()
     unlike += [] if detection is None else [verdict.rank for verdict in detection.suspects]
     unlike += [rank for clock in clocks for rank in clock.ranks]
-    sequence = sequence_effect(trace, program, ledger, work, unlike)
+    sequence = sequence_effect(trace, program, ledger, work, steps_of_slow(unlike, detection))
     expected = healthy_work(work, ranks, Expected(peers, sequence), detection)
-    ranks = _compared(work, expected.work_ns)
-    ranks["suspect"] = _is_suspect(ranks, waits, measured, detection) & (not hidden)
-    limits = (*_limits(work, program, events), *_slow_together(detection))
+    ranks = compared_ranks(work, expected.work_ns)
+    ranks["late"] = arrives_late(trace, ranks, waits)
+    ranks["suspect"] = is_suspect(ranks, measured, detection) & (not hidden)
+    limits = (*limits_of(work, program, events), *slow_together(detection))
     if hidden or events.lonely_frac > MAX_LONELY:
         return Attribution(ranks=ranks, limits=limits, detection=detection)
-    slow = ranks[ranks["suspect"]]
-    excess = dict(zip(slow["rank"].tolist(), slow["excess_ns"].tolist(), strict=True))
-    slowdowns = dict(zip(slow["rank"].tolist(), slow["slowdown"].tolist(), strict=True))
-    by_experts = explained_by_experts(events.frame, slowdowns)
-    suspects = with_experts(trace, suspects_of(trace, excess), by_experts)
+    by_experts = explained_by_experts(events.frame, of_suspects(ranks, "slowdown"))
+    suspects = suspects_of(trace, of_suspects(ranks, "excess_ns"))
+    suspects = with_experts(trace, suspects, by_experts)
     slow_ranks = SlowRanks(with_rest(suspects, MAX_SUSPECTS), clocks)
     players, overlaps = find_players(trace, program, ledger, work, expected, slow_ranks)
+    off = gain_errors(trace, work, expected, players, ranks)
     # Not needed any more, and as large as the replays that follow.
     del work, peers, sequence, expected, clocks
     masks = coalitions(unions_of([player.union for player in players]))
@@ -136,8 +125,9 @@ def attribute(
     return Attribution(
         ranks=ranks,
         limits=limits,
-        causes=_causes(players, masks, times, waiting, measured),
+        causes=_causes(players, off, masks, (times, waiting), measured),
         replayed_ns=float(times[-1]),
+        without_slow_ns=_without_slow(players, masks, times),
         waiting=account,
         detection=detection,
     )
@@ -147,48 +137,24 @@ def without_blame(ranks: list[int], limits: tuple[str, ...]) -> Attribution:
     """Return the attribution of a capture in which no rank can be compared with its peers."""
     unknown = ("excess_ns", "peer_ns", "slowdown", "z")
     table = pd.DataFrame({"rank": ranks, "peer_class": range(len(ranks)), "peers": 0})
-    table = table.assign(**dict.fromkeys(unknown, np.nan), suspect=False, clock_ns=0.0)
+    table = table.assign(**dict.fromkeys(unknown, np.nan), late=False, suspect=False, clock_ns=0.0)
     return Attribution(ranks=table, limits=limits)
-
-
-def healthy_work(
-    work: Work, ranks: pd.DataFrame, peers: Expected, detection: DetectionResult | None
-) -> Expected:
-    """Return what each cell should have taken, given what its peers took for their own work.
-
-    Args:
-        work: The work by cell, without what slow clocks cost.
-        ranks: rank, z and clock_ns of each rank.
-        peers: What the peers of each cell's rank worked.
-        detection: Slow ranks as durations show them.
-    """
-    seen = set(ranks.loc[ranks["z"] >= MIN_Z, "rank"].tolist())
-    if peers.unequal_ns is not None:
-        peers = peers._replace(work_ns=peer_centre(work, peers.unequal_ns))
-    clocked = set(ranks.loc[ranks["clock_ns"] > 0, "rank"].tolist())
-    return expected_work(work, peers, seen, detection, clocked)
-
-
-def _compared(work: Work, expected_ns: FloatArray) -> pd.DataFrame:
-    """Return how much longer each rank works than expected, and what its clock cost besides."""
-    ranks = excess_by_rank(work, expected_ns)
-    return ranks.assign(clock_ns=_clock_by_rank(work, ranks["rank"]))
 
 
 def _causes(
     players: list[Player],
+    off: list[Off | None],
     masks: IntArray,
-    times: FloatArray,
-    waiting: FloatArray,
+    replayed: tuple[FloatArray, FloatArray],
     measured: float,
 ) -> tuple[Cause, ...]:
     """Return what each player is charged with, the largest share first.
 
     Args:
         players: All causes.
+        off: How far off the removal gain of each may be.
         masks: The coalitions that were replayed.
-        times: The step time of each.
-        waiting: The waiting in it.
+        replayed: The step time of each, and the waiting in it.
         measured: The measured step time, ns.
     """
     unions = unions_of([player.union for player in players])
@@ -198,14 +164,15 @@ def _causes(
             where=player.where,
             share_frac=share / measured,
             removal_gain_frac=gain / measured,
+            removal_gain_interval=None if error is None else _over(error.interval(gain), measured),
             direct_ns=share - induced,
             induced_wait_ns=induced,
         )
-        for player, share, induced, gain in zip(
+        for player, error, share, induced, gain in zip(
             players,
-            shares(unions, masks, times).tolist(),
-            shares(unions, masks, waiting).tolist(),
-            _removal_gains(times, masks, len(players)),
+            off,
+            *(shares(unions, masks, values).tolist() for values in replayed),
+            _removal_gains(replayed[0], masks, len(players)),
             strict=True,
         )
     ]
@@ -220,84 +187,6 @@ def _replayed(
     keep = np.vstack([keep, kept_overlaps(keep, overlaps)])
     effects = [*(own.effect for own in players), *(own.given_back for own in overlaps)]
     return replay_scenarios(program, effects, keep)
-
-
-def _is_suspect(
-    ranks: pd.DataFrame, waits: pd.DataFrame, measured: float, detection: DetectionResult | None
-) -> npt.NDArray[np.bool_]:
-    """Return which ranks work longer than their peers by more than noise."""
-    by_rank = dict(zip(waits["rank"].tolist(), waits["chance"].tolist(), strict=True))
-    chance = np.array([by_rank[rank] for rank in ranks["rank"].tolist()])
-    z, excess = ranks["z"].to_numpy(np.float64), ranks["excess_ns"].to_numpy(np.float64)
-    unlikely = (z >= MIN_Z) | ((z >= MIN_Z_IF_LAST) & (chance <= MAX_CHANCE))
-    found = [] if detection is None else [verdict.rank for verdict in detection.suspects]
-    clock = ranks["clock_ns"].to_numpy(np.float64)
-    # The detection does not know of clocks.
-    unlikely |= np.isin(ranks["rank"], found) & (clock == 0)
-    unlikely &= excess >= MIN_OVER_CLOCK * clock
-    unlikely &= ~np.isin(ranks["rank"], cleared_ranks(ranks, detection))
-    return np.asarray(unlikely & (excess >= MIN_EXCESS_FRAC * measured))
-
-
-def _clock_by_rank(work: Work, rank: pd.Series) -> FloatArray:
-    """Return what a slow clock cost each rank per step, ns."""
-    cells = work.cells[work.cells["clock_ns"] > 0]
-    steps = work.cells["step"].nunique()
-    mean = cells.groupby("rank")["clock_ns"].sum() / max(steps, 1)
-    return rank.map(mean).fillna(0.0).to_numpy(np.float64)
-
-
-def untold(events: CommunicationEvents) -> list[str]:
-    """Return why no causes are told; nothing where they are."""
-    limits = []
-    if events.unseen_frac > MAX_UNSEEN:
-        limits.append(
-            "waiting cannot be told from working where the ends of operations are not seen: "
-            "no rank is suspected, and no causes are told"
-        )
-    if events.lonely_frac > MAX_LONELY:
-        whom = "others that are not in the capture"
-        if from_anyone(events.frame).any():
-            whom = "senders that their receives do not name"
-        limits.append(f"ranks waited for {whom}: what repairing a cause returns is not known")
-    return limits
-
-
-def _limits(work: Work, program: Program, events: CommunicationEvents) -> list[str]:
-    limits = untold(events)
-    sizes = Counter(work.peer_class.values())
-    alone = [rank for rank, own in work.peer_class.items() if sizes[own] < 2]
-    if alone:
-        limits.append(
-            f"{counted(len(alone), 'rank')} without a peer that runs the same operations: whether "
-            "such a rank or its stage is slow cannot be told apart"
-        )
-    if work.deviating:
-        limits.append(
-            f"{counted(work.deviating, 'step')} of ranks with other operations than usual: "
-            "not compared with their peers"
-        )
-    if program.disorder:
-        limits.append(
-            f"{program.disorder} of {len(program.marks)} program marks are out of order "
-            "(overlapping waits of several threads, or a wrong clock)"
-        )
-    return limits
-
-
-def _slow_together(detection: DetectionResult | None) -> list[str]:
-    """Say that all ranks became slower, which no comparison between them shows."""
-    job = None if detection is None else detection.together
-    if job is None:
-        return []
-    steps = listed(
-        f"{first} to {last}" if last > first else f"{first}" for first, last in job.slow_steps
-    )
-    return [
-        f"all ranks take {job.slowdown:.1%} longer for their own work in steps {steps} than in the others, "
-        "which is blamed on none of them: compare what changed there for the whole job (sequence lengths, "
-        "clocks, code)"
-    ]
 
 
 def _wait_account(ledger: Ledger, waiting: FloatArray) -> WaitAccount:
@@ -319,6 +208,17 @@ def _unsplit(account: WaitAccount, measured: float) -> str:
         f"{replayed / measured:.1%} by the replay: how much of a cause makes ranks busy, and how much makes "
         "them wait, is not known"
     )
+
+
+def _without_slow(players: list[Player], masks: IntArray, times: FloatArray) -> float:
+    """Return the step time of the coalition that lacks all slow ranks: they are of one union."""
+    slow = sum(1 << n for n, player in enumerate(players) if player.kind in SLOW_RANKS)
+    return float(times[np.searchsorted(masks, masks[-1] ^ slow)])
+
+
+def _over(interval: tuple[float, float], measured: float) -> tuple[float, float]:
+    low, high = interval
+    return low / measured, high / measured
 
 
 def _removal_gains(times: FloatArray, masks: IntArray, players: int) -> list[float]:

@@ -12,11 +12,12 @@ import pandas as pd
 
 from meshscope.probe.schema.terms import Axis, ScheduleKind
 
-from .effects import stage_of_ranks
-from .ledger import LEAST_TOLD, UNSPLIT, Ledger
+from .capture.trace import Trace
+from .causes.effects import stage_of_ranks
+from .ledger.build import Ledger
+from .ledger.classes import LEAST_TOLD, UNSPLIT
 from .results import Bubble
-from .step_tail import unsure_microbatches
-from .trace import Trace
+from .steps.tail import unsure_microbatches
 
 _FILL_AND_DRAIN = (ScheduleKind.GPIPE, ScheduleKind.ONE_F_ONE_B, ScheduleKind.INTERLEAVED)
 
@@ -84,8 +85,10 @@ def microbatches_of(trace: Trace) -> int | None:
     if trace.origin == "meshscope":
         # After the last border the count goes on without end; one odd step does not stand for all.
         spans = spans[spans["step"].isin(trace.frame("step")["step"]) & (spans["microbatch"] >= 0)]
-        by_step = spans.groupby("step")["microbatch"].max()
-        return int(by_step.mode().max()) + 1 if len(by_step) else None
+        by_step = spans.groupby(["rank", "step"])["microbatch"].max()
+        usual = by_step.groupby(level="rank").agg(lambda own: own.mode().max())
+        # Ranks that accumulate unequal numbers have none in common.
+        return int(usual.iloc[0]) + 1 if usual.nunique() == 1 else None
     seen = spans["microbatch"]
     return int(seen.max()) + 1 if len(seen) and seen.max() >= 0 else None
 

@@ -19,13 +19,12 @@ import pandas as pd
 from meshscope.probe.schema.errors import MeshscopeError
 
 from .account import Account
-from .intervals import IntArray
-from .ledger import CLASSES, UNATTRIBUTED
-from .marks import END
-from .program import Program
-from .replay import FloatArray
+from .arrays import FloatArray, IntArray
+from .ledger.classes import CLASSES, UNATTRIBUTED
+from .replay.marks import END
+from .replay.program import Program
 from .step_to_show import not_analysed, step_to_show
-from .time_lookup import last_before, microbatch_spans, overlaps
+from .steps.time_lookup import last_before, microbatch_spans, overlaps
 
 NO_PLACE = -1
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from meshscope.probe.schema.terms import StepDetail
 
-from .trace import Trace
+from .capture.trace import Trace
 from .words import counted
 
 _LACKING = (StepDetail.STEPS, StepDetail.STAGES, StepDetail.SUMS)

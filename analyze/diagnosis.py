@@ -5,30 +5,26 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from meshscope.probe.schema.terms import Axis
-
 from .account import Account
 from .attempts import attempts_of
-from .attribution import MAX_UNSEEN
 from .bubble import microbatches_of, schedule_of
-from .causes import OTHERS, ranks_of
+from .capture.trace import Trace
+from .causes import SLOW_RANKS, ranks_of
+from .communication.waiting import traffic_by_group
 from .findings import find
-from .ledger import CLASSES, REFINED
+from .ledger.classes import CLASSES, REFINED
 from .measure import measure
 from .metrics import metrics_of
 from .recording import probe_cost
 from .refinement import SLOWED, Refinement, refine_compute, refine_ledger
 from .results import Bar, Diagnosis
 from .stepless import diagnose_without_steps, has_no_steps
-from .steps import WHOLE_CAPTURE
-from .trace import Trace
-from .waiting import traffic_by_group
+from .steps.windows import WHOLE_CAPTURE
+from .untold import MAX_UNSEEN
 from .words import sentence
 
 _BARS = (*SLOWED, *REFINED, *(name for name in CLASSES if name not in SLOWED))
 """The classes of the refined ledger in the order of the waterfall."""
-_SLOW_RANKS = ("straggler_rank", OTHERS, "clock_throttle")
-"""Causes that make single ranks slow."""
 
 
 def diagnose(trace: Trace) -> Diagnosis:
@@ -116,13 +112,7 @@ def _run_header(account: Account) -> dict[str, object]:
 
 
 def _stragglers(account: Account) -> pd.DataFrame:
-    table = pd.DataFrame({"rank": account.windows.ranks})
-    layout = account.trace.layout
-    for axis in (Axis.PP, Axis.DP, Axis.TP):
-        table[axis.value] = [
-            layout.coordinates(rank)[axis.value] if layout is not None else -1
-            for rank in table["rank"].tolist()
-        ]
+    table = account.trace.places(account.windows.ranks.tolist())
     attribution = account.attribution
     if attribution is None or account.events.unseen_frac > MAX_UNSEEN:
         # Where ends are not seen, waiting is in the work, and comparing that tells nothing.
@@ -131,7 +121,7 @@ def _stragglers(account: Account) -> pd.DataFrame:
         table = table.merge(_excess(attribution.ranks), on="rank", how="left")
         gains: dict[int, float] = {}
         for cause in attribution.causes:
-            if cause.kind in _SLOW_RANKS:
+            if cause.kind in SLOW_RANKS:
                 for rank in ranks_of(cause):
                     gains[rank] = max(cause.removal_gain_frac, gains.get(rank, 0.0))
         table["removal_gain_frac"] = table["rank"].map(gains)

@@ -9,7 +9,7 @@ from meshscope.probe.schema.terms import FindingKind, Severity
 from .account import Account
 from .results import Finding, Where
 from .rules import RULES
-from .steps import WHOLE_CAPTURE
+from .steps.windows import WHOLE_CAPTURE
 from .whereabouts import located
 
 _SEVERITIES = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isnan
+from math import inf, isnan
 from pathlib import Path
 
 from meshscope.probe.schema.errors import ConfigError
@@ -14,11 +14,11 @@ from .report.amounts import limit_lines
 from .report.page import page
 from .results import Diagnosis
 
-METRICS = ("mfu", "bubble_frac", "exposed_comm_frac", "straggler_slowdown", "peak_memory_frac")
-"""What a budget can bound; each is in ``Diagnosis.metrics``."""
-_SHARES = frozenset(METRICS) - {"straggler_slowdown"}
+_SHARES = ("mfu", "bubble_frac", "exposed_comm_frac", "peak_memory_frac")
 """Metrics that lie between 0 and 1: a bound in percent would hold for ever, or never."""
-
+METRICS = (*_SHARES, "straggler_slowdown", "step_time_ns")
+"""What a budget can bound; each is in ``Diagnosis.metrics``."""
+_WHOLE = 1e6
 _NOT_TOLD = "this capture does not tell it"
 
 
@@ -45,7 +45,7 @@ class Verdict:
     def sentence(self) -> str:
         """Return the check in words."""
         bounds = [
-            f"{word} {bound:g}"
+            f"{word} {_amount(bound)}"
             for word, bound in (("at least", self.budget.min), ("at most", self.budget.max))
             if bound is not None
         ]
@@ -53,7 +53,7 @@ class Verdict:
         if self.value is None:
             return f"UNKNOWN  {self.budget.metric} ({wanted}): {self.unknown_because}"
         word = "pass" if self.passed else "FAIL"
-        return f"{word:<8} {self.budget.metric} = {self.value:.6g} ({wanted})"
+        return f"{word:<8} {self.budget.metric} = {_amount(self.value)} ({wanted})"
 
 
 def load_budgets(path: Path) -> tuple[Budget, ...]:
@@ -165,4 +165,9 @@ def to_markdown(verdicts: tuple[Verdict, ...], limits: Sequence[str] = ()) -> st
 
 
 def _cell(value: float | None) -> str:
-    return "–" if value is None else f"{value:.6g}"
+    return "–" if value is None else _amount(value)
+
+
+def _amount(value: float) -> str:
+    """Return a number of six digits; nanoseconds, which have more, in full."""
+    return f"{value:.0f}" if _WHOLE <= abs(value) < inf else f"{value:.6g}"

@@ -9,12 +9,13 @@ touch. Nothing here knows what the intervals stand for.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-IntArray = npt.NDArray[np.signedinteger[Any]]
+from .arrays import IntArray
+
 NO_OWNER = -1
 """Owner of a segment in which no interval is active."""
 

@@ -11,23 +11,25 @@ from meshscope.probe.schema.listing import listed
 from meshscope.probe.schema.terms import StepDetail
 
 from .account import Account
-from .attribution import attribute, untold, without_blame
+from .attribution import attribute, without_blame
 from .bubble import pipeline_bubble
-from .clocks import clock_offsets
-from .communication import CommunicationEvents, communication_events
-from .deep_steps import listed_steps
-from .device_steps import device_steps
-from .effects import stage_of_ranks
-from .ledger import LEAST_TOLD, UNSPLIT, Ledger, build_ledger
+from .capture.trace import Trace
+from .causes.effects import stage_of_ranks
+from .clocks.agreement import clock_offsets
+from .communication.events import CommunicationEvents, communication_events
+from .communication.unseen import INSIDE_SPANS, unseen_axes, unseen_limit
+from .communication.waiting import waits_by_rank
+from .deep.steps import listed_steps
+from .devices.steps import device_steps
+from .ledger.build import Ledger, build_ledger
+from .ledger.classes import LEAST_TOLD, UNSPLIT
+from .ledger.unseparated import without_guesses, without_unknown_wires
 from .memory import memory_by_stage
-from .program import Program, build_program
 from .recording import level_limits
-from .steps import StepWindows, step_windows
-from .trace import Trace
-from .unseen import INSIDE_SPANS, unseen_axes, unseen_limit
-from .unseparated import without_guesses, without_unknown_wires
+from .replay.program import Program, build_program
+from .steps.windows import StepWindows, step_windows
+from .untold import untold
 from .utilization import utilization
-from .waiting import waits_by_rank
 from .words import sentence
 
 MOST_LIMITS_IN_ERROR = 3

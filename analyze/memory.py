@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from .effects import stage_of_ranks
-from .trace import Trace
+from .capture.trace import Trace
+from .causes.effects import stage_of_ranks
 
 CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "other")
 """What allocated memory is for; the columns end in ``_bytes``."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from .trace import Trace
+from .capture.trace import Trace
 
 WARM_UP = 1 / 3
 """Share of the steps that is left out."""

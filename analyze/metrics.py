@@ -10,10 +10,9 @@ from meshscope.probe.schema.listing import listed
 from meshscope.probe.schema.terms import Axis
 
 from .account import Account
-from .attribution import MAX_UNSEEN
-from .ledger import LEAST_TOLD, UNSPLIT
+from .ledger.classes import LEAST_TOLD, UNSPLIT
 from .memory import peak_memory_frac
-from .whatif import parse_changes, predict
+from .untold import MAX_UNSEEN
 
 NO_STEPS = "no steps were recorded"
 _OF_STEPS = ("mfu", "bubble_frac", "exposed_comm_frac", "straggler_slowdown", "step_time_ns")
@@ -86,12 +85,10 @@ def _straggler_slowdown(account: Account) -> _Known:
             return None, "the job has one rank: nobody waits for another"
         reason = account.untold[0] if account.untold else "the run cannot be replayed"
         return None, reason
-    if not account.slow_ranks():
-        return 1.0, ""
-    repaired = predict(account, parse_changes(["stragglers"], []))
-    if repaired.predicted_ns <= 0:
+    without = attribution.without_slow_ns
+    if without is None or without <= 0:
         return None, "nothing is left of the step without its slow ranks"
-    return repaired.measured_ns / repaired.predicted_ns, ""
+    return attribution.replayed_ns / without, ""
 
 
 def _peak_memory(by_stage: pd.DataFrame) -> _Known:

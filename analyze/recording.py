@@ -6,7 +6,7 @@ import numpy as np
 
 from meshscope.probe.schema.listing import listed
 
-from .trace import Trace
+from .capture.trace import Trace
 from .words import counted
 
 _OVER_BUDGET = "over budget"

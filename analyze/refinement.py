@@ -29,13 +29,14 @@ import pandas as pd
 
 from meshscope.probe.schema.terms import KernelCategory
 
-from .device_steps import MEMORY_BOUND, DeviceSteps
-from .intervals import IntArray, covered_length, pair, union
-from .kernel_coverage import common_kernel_steps, has_kernels
-from .ledger import COMPUTE_CLASSES, REFINED, UNSEPARATED
+from .arrays import IntArray
+from .capture.trace import Trace
+from .devices.steps import MEMORY_BOUND, DeviceSteps
+from .intervals import covered_length, pair, union
+from .kernels.coverage import common_kernel_steps, has_kernels
+from .ledger.classes import COMPUTE_CLASSES, REFINED, UNSEPARATED
 from .results import Utilization
-from .steps import StepWindows
-from .trace import Trace
+from .steps.windows import StepWindows
 
 SLOWED = tuple(name for name in COMPUTE_CLASSES if name != "optimizer")
 """Classes that are refined."""

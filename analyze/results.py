@@ -52,6 +52,8 @@ class Cause:
     """Part that makes the ranks themselves busier, per step, averaged over ranks; NaN if unknown."""
     induced_wait_ns: float
     """Part that makes ranks wait, per step, averaged over ranks; NaN if unknown."""
+    removal_gain_interval: tuple[float, float] | None = None
+    """95 % interval of the removal gain, by the error of what was compared; None where that is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +93,8 @@ class Finding:
     """Measured facts with units, one sentence each."""
     remedy: str
     """What to do next."""
+    removal_gain_interval: tuple[float, float] | None = None
+    """95 % interval of ``removal_gain_frac``; None where its error is not known."""
     steps: tuple[int, ...] = ()
     """The steps in which it is so, one by one; empty where that is not known or has no meaning."""
 
@@ -160,3 +164,9 @@ class Diagnosis:
     """The numbers that the gate can bound, by name."""
     unknown_because: dict[str, str] = field(default_factory=dict)
     """Why a number of ``metrics`` is None, by its name."""
+
+    @property
+    def bubble_words(self) -> str:
+        """Return what the waiting is called that is left with every cause repaired."""
+        is_pipeline = self.bubble.measured_frac is not None
+        return "imposed by the schedule" if is_pipeline else "left with all of them repaired"

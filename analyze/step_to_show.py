@@ -10,12 +10,12 @@ import pandas as pd
 from meshscope.probe.schema.errors import MeshscopeError
 
 from .account import Account
+from .capture.trace import Trace
 from .findings import find
 from .labels import place_words
 from .results import Finding, Where
 from .rules.hang import hang_findings
-from .steps import WHOLE_CAPTURE
-from .trace import Trace
+from .steps.windows import WHOLE_CAPTURE
 from .words import counted
 
 _MEDIAN = "it is the one of median length"

@@ -6,16 +6,14 @@ from math import nan
 
 import pandas as pd
 
-from meshscope.probe.schema.terms import Axis
-
-from .ledger import CLASSES, REFINED
+from .capture.trace import FLIGHT_RECORDER, Trace
+from .ledger.classes import CLASSES, REFINED
 from .memory import memory_by_stage
 from .metrics import metrics_without_steps
 from .results import Bubble, Diagnosis, Finding, Utilization
 from .rules.capture import missing_ranks
 from .rules.hang import hang_findings
 from .rules.memory import fullest_rank
-from .trace import FLIGHT_RECORDER, Trace
 from .whereabouts import located
 from .words import sentence
 
@@ -91,13 +89,7 @@ def _run_header(trace: Trace) -> dict[str, object]:
 
 
 def _ranks(trace: Trace) -> pd.DataFrame:
-    table = pd.DataFrame({"rank": list(trace.ranks)})
-    layout = trace.layout
-    for axis in (Axis.PP, Axis.DP, Axis.TP):
-        table[axis.value] = [
-            layout.coordinates(rank)[axis.value] if layout is not None else -1
-            for rank in trace.ranks
-        ]
+    table = trace.places(trace.ranks)
     unknown = (
         "slowdown",
         "excess_ns",

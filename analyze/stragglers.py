@@ -8,9 +8,9 @@ import pandas as pd
 
 from meshscope.probe.schema.terms import FindingKind
 
-from .ledger import COMPUTE_CLASSES, REFINED
+from .ledger.classes import COMPUTE_CLASSES, REFINED
 from .results import Diagnosis, Finding
-from .steps import WHOLE_CAPTURE
+from .steps.windows import WHOLE_CAPTURE
 
 _SLOW_RANKS = (FindingKind.STRAGGLER_RANK, FindingKind.CLOCK_THROTTLE)
 _KINDS = (

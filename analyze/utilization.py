@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from .capture.trace import Trace
 from .flops import DEFAULT_CONVENTION, flops_per_token, model_shape
 from .peaks import datasheet_peak
 from .results import Utilization
-from .trace import Trace
 
 
 def utilization(
@@ -21,7 +21,7 @@ def utilization(
     flops = None
     if shape is not None and isinstance(tokens, int):
         flops = flops_per_token(shape, convention) * tokens
-    peak, source = _peak(trace)
+    peak, source = device_peak(trace)
     unknown = ", ".join(
         name
         for name, missing in (
@@ -48,7 +48,8 @@ def utilization(
     )
 
 
-def _peak(trace: Trace) -> tuple[float | None, str]:
+def device_peak(trace: Trace) -> tuple[float | None, str]:
+    """Return FLOP/s of one device at peak, None if unknown, and where that comes from."""
     stated = trace.run.get("peak_flops")
     if isinstance(stated, float) and stated > 0:
         return stated, str(trace.run.get("peak_source") or "stated by the run")

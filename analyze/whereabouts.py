@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from .capture.trace import Trace
 from .results import Finding, Where
-from .trace import Trace
 
 _MOST_RANKS = 8
 """Of more ranks the text would be a list that nobody reads."""
@@ -20,7 +20,7 @@ def located(finding: Finding, trace: Trace) -> Finding:
     stays as it is.
     """
     where = finding.where
-    ranks = _ranks(where)
+    ranks = ranks_named(where)
     if not ranks or "host" in where or not all(rank in trace.clocks for rank in ranks):
         return finding
     if len(ranks) == 1:
@@ -29,7 +29,7 @@ def located(finding: Finding, trace: Trace) -> Finding:
     return replace(finding, where=where, evidence=(*finding.evidence, *lines))
 
 
-def _ranks(where: Where) -> list[int]:
+def ranks_named(where: Where) -> list[int]:
     """Return the ranks that a place names, those at the ends of a link too."""
     if "rank" in where:
         return [where["rank"]]

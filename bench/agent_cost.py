@@ -25,8 +25,8 @@ from tests.nvml_stub import Scenario, build, missing_compiler
 from meshscope.probe.agent.links import INFINIBAND_COUNTERS
 from meshscope.probe.clock import now_ns
 from meshscope.probe.control.client import ask
-from meshscope.probe.heads import span_head
-from meshscope.probe.recorder import Recorder, StorageSettings
+from meshscope.probe.recording.heads import span_head
+from meshscope.probe.recording.recorder import Recorder, StorageSettings
 from meshscope.probe.schema.records import SPAN_CODES
 from meshscope.probe.schema.rundir import create_run
 from meshscope.probe.schema.terms import SpanKind

@@ -3,7 +3,7 @@
     python -m bench.detection [--cases N] [--windows N] [--layout NAME ...] [--held-out]
 
 Prints one row a family with Wilson 95 % intervals, offline and online, beside what a test that
-knows everything but the answer would find; then how often a rank of a healthy job is blamed: in
+knows everything but the answer would find, and one that must look for rank and step; then how often a rank of a healthy job is blamed: in
 recorded windows of 25 to 60 steps, and in 20 steps of a running job. What was missed is
 listed by seed.
 """
@@ -16,7 +16,7 @@ ROOT = str(Path(__file__).resolve().parent.parent)
 if ROOT not in sys.path:
     sys.path.insert(0, ROOT)
 
-from bench.detection_limit import best_rate  # noqa: E402
+from bench.detection_limit import best_rate, searching_rate  # noqa: E402
 from tests.detection_cases import (  # noqa: E402
     DEVELOPMENT,
     HELD_OUT,
@@ -46,7 +46,10 @@ def rate(successes: int, cases: int, scale: float = 100.0) -> str:
 def row(family: Family, mode: str, tally: Tally) -> str:
     """Return one line of the table."""
     work = ", tokens known" if family.tokens else ", uneven work" if family.work_cv else ""
-    best = f"{100 * best_rate(family):5.1f}" if family.start and not family.bigger else "    -"
+    best = "    -     -"
+    if family.start and not family.bigger:
+        searching = searching_rate(family, running=mode == "online")
+        best = f"{100 * best_rate(family):5.1f} {100 * searching:5.1f}"
     return (
         f"{family.layout + work:26} {family.name:26} {mode:8} {tally.cases:5} "
         f"{rate(tally.hits, tally.cases)} {best} {rate(tally.tops, tally.cases)} "
@@ -57,7 +60,7 @@ def row(family: Family, mode: str, tally: Tally) -> str:
 def faults(cases: int, layouts: list[str], first_seed: int) -> list[str]:
     """Print the table of faults and return what went wrong."""
     print(
-        f"{'layout':26} {'family':26} {'mode':8} {'cases':>5} {'hits, %':20} {'best':>5} "
+        f"{'layout':26} {'family':26} {'mode':8} {'cases':>5} {'hits, %':20} {'best':>5} {'looks':>5} "
         f"{'top-1, %':20} blamed open"
     )
     wrong = []

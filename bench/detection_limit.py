@@ -6,15 +6,26 @@ is that of the scatter of items, of whole steps and of slow drift (``tests.slow_
 a score holds that of the ranks that tell the work, by how much they can tell. The best linear
 test of a raised mean against an unknown constant has the deviate ``sqrt(s' P s)``, ``P = C^-1 -
 C^-1 1 1' C^-1 / (1' C^-1 1)`` (generalised least squares).
+
+Nobody tells a real test who is slow and since when. Looking for both takes the border of the detection (all ranks,
+all stretches, at the same rate of false alarms): what a test finds with that border that knows the slopes and
+the noise is the second figure. What the detection finds less, it loses because it estimates them.
 """
 
+from dataclasses import replace
 from statistics import NormalDist
 
 import numpy as np
 from tests.detection_cases import LAYOUTS, Family
 from tests.slow_ranks import KINDS, Nuisance, SlowRankJob
 
+from meshscope.analyze.detection.judge import running_budgets, window_budgets
+from meshscope.analyze.detection.settings import DetectionSettings
+from meshscope.analyze.detection.stretches import borders
+
 FALSE_ALARMS = 1e-3
+DEGREES = 1e4
+"""Of the noise that is known: many."""
 STUDENT_EFFICIENCY = 0.8
 """Variance of the best estimate of the mean of Student's t with 5 degrees, over that of the plain
 mean: ``1 / (5 / 3 * 6 / 8)``."""
@@ -22,9 +33,28 @@ mean: ``1 / (5 / 3 * 6 / 8)``."""
 
 def best_rate(family: Family) -> float:
     """Return the share of the slow ranks of a family that the clairvoyant test finds, 0 to 1."""
+    ranks = LAYOUTS[family.layout].world_size
+    return _rate(family, NormalDist().inv_cdf(1.0 - FALSE_ALARMS / ranks))
+
+
+def searching_rate(family: Family, *, running: bool) -> float:
+    """Return the share that is found without knowing the rank and the first bad step, 0 to 1.
+
+    Args:
+        family: Jobs of one kind, with a past.
+        running: Whether the job is judged after each step, or a recorded window once.
+    """
+    ranks, steps = LAYOUTS[family.layout].world_size, family.start + family.steps
+    budgets = (running_budgets if running else window_budgets)(ranks, steps, DetectionSettings())
+    # Of the two tests, the one against the past: together they may cost twice that without a doubt.
+    budget = replace(budgets.past, rate=2.0 * budgets.past.rate)
+    border = borders(np.ones((family.steps, 1)), budget, DEGREES)[-1, 0]
+    return _rate(family, float(border))
+
+
+def _rate(family: Family, border: float) -> float:
+    """Return the share of the slow ranks of a family whose statistic exceeds a border."""
     job, _ = family.job(0)
-    layout = LAYOUTS[family.layout]
-    border = NormalDist().inv_cdf(1.0 - FALSE_ALARMS / layout.world_size)
     slow = family.factors[0] - 1.0
     deviate = slow * step_deviates(job.nuisance, job.microbatches, family.start, family.steps)
     grown = _amplification(job, tells=bool(family.work_cv) and not family.tokens)

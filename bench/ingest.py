@@ -30,7 +30,7 @@ if __name__ == "__main__":
     wall, cpu = time.perf_counter() - began, sum(os.times()[:4]) - before
     print(wall, cpu, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 """
-_INGEST_IMPORTS = "from meshscope.analyze.ingest import Keeping, ingest"
+_INGEST_IMPORTS = "from meshscope.analyze.opening.ingest import Keeping, ingest"
 _INGEST = "ingest(path, Keeping(runs_dir=runs, workers={workers}))"
 _OPEN_IMPORTS = "from meshscope.analyze import load_trace"
 _OPEN = "load_trace(path)"
@@ -38,8 +38,8 @@ _HTA_IMPORTS = "from hta.trace_analysis import TraceAnalysis"
 _HTA = "TraceAnalysis(trace_files={0: str(path)})"
 _MATCH_IMPORTS = """
 import numpy as np, pyarrow as pa
-from meshscope.analyze.matching import match_collectives
-from meshscope.analyze.trace import Trace
+from meshscope.analyze.communication.matching import match_collectives
+from meshscope.analyze.capture.trace import Trace
 from meshscope.probe.schema.tables import COLLECTIVE, GROUP
 RANKS, COUNT = 64, 2000
 rank, seq = np.repeat(np.arange(RANKS), COUNT), np.tile(np.arange(COUNT), RANKS)

@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from meshscope.probe.heads import collective_head, p2p_head, span_head
-from meshscope.probe.recorder import NullRecorder, Recorder, StorageSettings
+from meshscope.probe.recording.heads import collective_head, p2p_head, span_head
+from meshscope.probe.recording.recorder import NullRecorder, Recorder, StorageSettings
 
 ROUNDS = 41
 CALLS = 1000

@@ -77,13 +77,13 @@ def generate(ranks, out):
 def analyse(path):
     """Analyse one run, stage by stage; return the figures."""
     from meshscope.analyze.attribution import attribute
-    from meshscope.analyze.communication import communication_events
-    from meshscope.analyze.device_steps import device_steps
-    from meshscope.analyze.ledger import build_ledger
-    from meshscope.analyze.load import load_trace
-    from meshscope.analyze.program import build_program
-    from meshscope.analyze.steps import step_windows
-    from meshscope.analyze.waiting import waits_by_rank
+    from meshscope.analyze.communication.events import communication_events
+    from meshscope.analyze.communication.waiting import waits_by_rank
+    from meshscope.analyze.devices.steps import device_steps
+    from meshscope.analyze.ledger.build import build_ledger
+    from meshscope.analyze.opening.load import load_trace
+    from meshscope.analyze.replay.program import build_program
+    from meshscope.analyze.steps.windows import step_windows
 
     figures = {}
     with clocked(figures, "load"):

@@ -34,7 +34,8 @@ _PAGES: dict[str, Callable[[LoadedRun, ViewState], Component]] = {
 def page_of(store: RunStore, path: str | None, query: str | None) -> Component:
     """Return the page at an address; what is wrong with it is shown, never raised."""
     if (path or "/") == "/":
-        return runs.layout(store.entries(LIST_MAX_NEW), str(store.root))
+        # What is new is analysed when the list asks again: it must not open minutes later.
+        return runs.layout(store.entries(0), str(store.root))
     place = parse_path(path)
     if place is None or place[1] not in _PAGES:
         return shell.not_found("This address is no page of the dashboard.")
@@ -91,7 +92,7 @@ def _register_navigation(app: Dash, store: RunStore) -> None:
         prevent_initial_call=True,
     )
     def first_run(_: int | None) -> Any:
-        entries = store.entries(LIST_MAX_NEW)
+        entries = store.entries(0)
         return runs.layout(entries, str(store.root)) if entries else no_update
 
     @app.callback(
@@ -109,6 +110,7 @@ def _register_timeline(app: Dash, store: RunStore) -> None:
     @app.callback(
         Output("timeline-content", "children"),
         Output("timeline-step", "value"),
+        Output("timeline-rank", "value"),
         Output("timeline-path", "checked"),
         Output("timeline-path", "disabled"),
         Output("timeline-path-why", "label"),
@@ -122,13 +124,14 @@ def _register_timeline(app: Dash, store: RunStore) -> None:
     def draw(query: str | None, path: str | None) -> Any:
         run = _run_at(store, path, "timeline-content")
         if run is None:
-            return (no_update,) * 8
+            return (no_update,) * 9
         state = parse_query(query)
         step = shown_step(run, state)
         reason = run.path_unknown_because(step)
         drawn = timeline.content(run, state)
         link = shell.json_address(run.run_id, "timeline", state)
-        return drawn, str(step), state.path, bool(reason), reason, not reason, state.query(), link
+        named = (str(step), timeline.rank_text(state), state.path)
+        return drawn, *named, bool(reason), reason, not reason, state.query(), link
 
     @app.callback(
         Output("timeline-url", "search"),
@@ -162,7 +165,7 @@ def _register_timeline(app: Dash, store: RunStore) -> None:
 
 
 def _register_timeline_view(app: Dash) -> None:
-    """Add what changes how a step is shown: its window, and its critical path."""
+    """Add what changes how a step is shown: its window, its rows, and its critical path."""
 
     @app.callback(
         Output("timeline-url", "search", allow_duplicate=True),
@@ -186,6 +189,21 @@ def _register_timeline_view(app: Dash) -> None:
         if shown == parse_query(drawn).path:
             return no_update
         return parse_query(query).with_path(shown=shown).query()
+
+    @app.callback(
+        Output("timeline-url", "search", allow_duplicate=True),
+        Input("timeline-rank", "value"),
+        State("timeline-url", "search"),
+        State("timeline-drawn", "data"),
+        prevent_initial_call=True,
+    )
+    def choose_rank(text: str | None, query: str | None, drawn: str | None) -> Any:
+        if text == timeline.rank_text(parse_query(drawn)):
+            return no_update
+        rank = timeline.rank_in(text or "")
+        return (
+            parse_query(query).around(rank).query() if rank is not None or not text else no_update
+        )
 
 
 def _register_mesh(app: Dash, store: RunStore) -> None:

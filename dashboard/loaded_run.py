@@ -36,6 +36,8 @@ class LoadedRun:
     run_id: str
     version: int
     """Changes when the files of the run change; part of addresses that browsers keep."""
+    as_of_ns: int | None = None
+    """When it was read, ns since the epoch, of a run that may still be recorded; else None."""
     trace: Trace
     diagnosis: Diagnosis
     steps: tuple[int, ...]
@@ -88,13 +90,21 @@ class LoadedRun:
         return _FIXED_BYTES + _BYTES_PER_TABLE_BYTE * self.trace.held_bytes()
 
 
-def analysed_run(path: Path, *, run_id: str, version: int, accounts: LastAccount) -> LoadedRun:
+def analysed_run(
+    path: Path,
+    *,
+    run_id: str,
+    version: int,
+    as_of_ns: int | None = None,
+    accounts: LastAccount,
+) -> LoadedRun:
     """Read and analyse a run.
 
     Args:
         path: Its file or folder.
         run_id: Its name among the runs.
         version: Number of the state of its files.
+        as_of_ns: What is told of when it was read.
         accounts: Where the account for its critical paths is kept.
 
     Raises:
@@ -110,6 +120,7 @@ def analysed_run(path: Path, *, run_id: str, version: int, accounts: LastAccount
     return LoadedRun(
         run_id=run_id,
         version=version,
+        as_of_ns=as_of_ns,
         trace=trace,
         diagnosis=diagnosis,
         steps=steps_of(trace),

@@ -9,7 +9,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from meshscope.analyze import Diagnosis
-from meshscope.analyze.ledger import COMPUTE_CLASSES, REFINED
+from meshscope.analyze.centres import median_of_others
+from meshscope.analyze.ledger.classes import COMPUTE_CLASSES, REFINED
 
 _COMPUTE = (*COMPUTE_CLASSES, *REFINED)
 FloatMatrix = npt.NDArray[np.float64]
@@ -162,17 +163,12 @@ def _peer_median(
     The rank itself is left out, because with few replicas its own slowness would
     move the median that it is compared with.
     """
-    wide = pd.DataFrame({"rank": ledger["rank"], "step": ledger["step"], "time": time}).pivot_table(
-        index="rank", columns="step", values="time"
-    )
-    stage_of = stage.groupby(ledger["rank"]).first()
-    reference = wide * np.nan
-    for rank in wide.index:
-        peers = stage_of.index[(stage_of == stage_of.get(rank)) & (stage_of.index != rank)]
-        own = pd.Series(wide.loc[rank].median(), index=wide.columns)
-        reference.loc[rank] = wide.loc[peers].median() if len(peers) else own
-    cells = pd.MultiIndex.from_frame(ledger[["rank", "step"]])
-    return pd.Series(reference.stack().reindex(cells).to_numpy(), index=ledger.index)
+    stage = stage.fillna(-1).astype(np.int64)
+    cells = [np.asarray(column, dtype=np.int64) for column in (stage, ledger["step"])]
+    others = median_of_others(np.asarray(time, dtype=np.float64), *cells)
+    own = time.groupby(ledger["rank"]).transform("median")
+    is_alone = ledger["rank"].groupby(stage).transform("nunique") == 1
+    return own.where(is_alone, others)
 
 
 def _matrix(

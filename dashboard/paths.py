@@ -24,7 +24,7 @@ class StepPath:
     """The critical path of one step, with times after the earliest start of that step."""
 
     path: CriticalPath
-    """Its pieces have a column more: row."""
+    """Its pieces have a column more: row, -1 where it is not drawn."""
 
     def total_ns(self) -> int:
         """Return the length of all pieces."""
@@ -85,6 +85,13 @@ def step_path(account: Account, drawn: StepSlices) -> StepPath:
     return StepPath(path=replace(path, start_ns=start, end_ns=end, pieces=pieces))
 
 
+def on_rows(shown: StepPath, ranks: tuple[int, ...]) -> StepPath:
+    """Return a path on the rows of these ranks."""
+    pieces = shown.path.pieces
+    row = pd.Index(ranks).get_indexer(pd.Index(pieces["rank"]))
+    return replace(shown, path=replace(shown.path, pieces=pieces.assign(row=row)))
+
+
 def outlines(shown: StepPath, window_ns: tuple[int, int]) -> Outlines:
     """Return what to draw of a path in a window.
 
@@ -92,7 +99,8 @@ def outlines(shown: StepPath, window_ns: tuple[int, int]) -> Outlines:
     """
     pieces = in_window(shown.path.pieces, window_ns)
     row = pieces["row"].to_numpy(np.int64)
-    moves = np.flatnonzero(row[1:] != row[:-1])
+    is_move = (row[1:] != row[:-1]) & (np.minimum(row[1:], row[:-1]) >= 0)
+    moves = np.flatnonzero(is_move)
     at = pieces["start_ns"].to_numpy(np.int64)[moves + 1]
     jumps = pd.DataFrame({"at_ns": at, "row_before": row[moves], "row_after": row[moves + 1]})
     pieces = pieces.assign(
@@ -100,6 +108,7 @@ def outlines(shown: StepPath, window_ns: tuple[int, int]) -> Outlines:
     )
     pieces = pieces.assign(pieces=1, total_ns=pieces["dur_ns"])
     stretches = _joined(pieces)
+    pieces, stretches = pieces[pieces["row"] >= 0], stretches[stretches["row"] >= 0]
     length = stretches["end_ns"] - stretches["start_ns"]
     longest = stretches.loc[length.nlargest(MAX_PIECES).index.sort_values()]
     return Outlines(

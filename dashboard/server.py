@@ -13,7 +13,8 @@ from meshscope.probe.schema.errors import ConfigError
 from .app import create_app
 from .security import LOOPBACK_NAMES, Access, is_loopback
 
-_THREADS = 8
+_THREADS = 32
+"""Requests at the same time: those for a run that is being analysed wait, the others must not."""
 _TOKEN_BYTES = 24
 _LAST_PORT = 65535
 

@@ -11,40 +11,21 @@ an all-reduce 4..6::
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from meshscope.analyze import Trace
-from meshscope.analyze.communication_kernels import axis_by_launch
 from meshscope.analyze.intervals import NO_OWNER, sweep_priority
-from meshscope.analyze.labels import axis_label
-from meshscope.probe.schema.terms import COMPUTE_KINDS, Axis, KernelCategory, SpanKind, TimeSource
+from meshscope.analyze.steps.whole_capture import WHOLE_CAPTURE
+from meshscope.probe.schema.layout import ParallelLayout
 
-from .categories import OF_AXIS, OF_SPAN, Category
-from .unfinished import OpenWait, last_record_ns, open_waits, unfinished_steps, with_unfinished
+from .claims import claims_of, rows_of_step
+from .unfinished import open_waits, unfinished_steps, with_unfinished
 
-WHOLE_CAPTURE = -1
-"""Step id of the one window of a capture that has no step boundaries."""
-
-_NO_STEP = -1
-"""Step of what was recorded outside all steps, or before it was known."""
-
-# Lower covers higher, as in the ledger.
-_GC, _DEVICE_COMPUTE, _COMMUNICATION, _MEMCPY, _HOST, _RECOMPUTE, _COMPUTE = -1, 0, 1, 2, 3, 4, 5
-_OPEN = 6
-_HOST_CLOCKS = (TimeSource.HOST_BLOCKING.value, TimeSource.HOST_ISSUE.value)
-_KERNELS = {
-    KernelCategory.COMPUTE.value: (Category.COMPUTE, _DEVICE_COMPUTE),
-    KernelCategory.UNKNOWN.value: (Category.UNKNOWN, _MEMCPY),
-    KernelCategory.MEMCPY.value: (Category.HOST, _MEMCPY),
-    KernelCategory.MEMSET.value: (Category.HOST, _MEMCPY),
-}
-_MOVING = {axis.value: (OF_AXIS.get(axis.value, Category.COMM_OTHER), _MEMCPY) for axis in Axis}
-_CLAIM = ["rank", "category", "priority", "start_ns", "end_ns", "text"]
-_SLICE = ["row", "rank", "category", "start_ns", "end_ns", "text"]
+_MARK = "\N{BLACK RIGHT-POINTING TRIANGLE} "
+"""Before the label of the rank whose groups are shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,19 +62,13 @@ def step_slices(trace: Trace, step: int) -> StepSlices:
     """Return what happened in one step on every rank that has it."""
     is_broken_off = step in unfinished_steps(trace)
     stood = open_waits(trace) if is_broken_off or step == WHOLE_CAPTURE else ()
-    claims, undrawn = _claims(trace, step, stood)
+    claims, undrawn = claims_of(trace, step, stood)
     windows = _windows(trace, step, claims)
     if is_broken_off:
         windows = with_unfinished(trace, step, windows)
     ranks = _row_order(trace)
     origin = min((start for start, _ in windows.values()), default=0)
-    parts = [
-        _visible(claims[claims["rank"] == rank], windows[rank]).assign(rank=rank, row=row)
-        for row, rank in enumerate(ranks)
-        if rank in windows
-    ]
-    parts = [part for part in parts if len(part)]
-    slices = pd.concat(parts, ignore_index=True)[_SLICE] if parts else pd.DataFrame(columns=_SLICE)
+    slices = _visible(claims, windows, ranks)
     slices[["start_ns", "end_ns"]] -= origin
     return StepSlices(
         step=step,
@@ -113,25 +88,71 @@ def in_window(slices: pd.DataFrame, window_ns: tuple[int, int]) -> pd.DataFrame:
     return slices[(slices["end_ns"] > window_ns[0]) & (slices["start_ns"] < window_ns[1])]
 
 
-def _visible(claims: pd.DataFrame, window: tuple[int, int]) -> pd.DataFrame:
-    """Return the pieces of one rank's overlapping claims that nothing covers."""
-    bounds = claims[["start_ns", "end_ns"]].to_numpy(np.int64)
-    swept = sweep_priority(bounds, claims["priority"].to_numpy(np.int64), window)
-    shown = swept.owner != NO_OWNER
-    owners = claims.iloc[swept.owner[shown]]
-    return pd.DataFrame(
+def around(step: StepSlices, rank: int, layout: ParallelLayout | None) -> StepSlices:
+    """Return a step with the rows of a rank and its groups: they differ in one axis of the mesh.
+
+    The rank alone where the mesh is not known, and all rows where it is not among them.
+    """
+    if rank not in step.ranks:
+        return step
+    kept = [at for at, other in enumerate(step.ranks) if _distance(layout, rank, other) <= 1]
+    row = pd.Index(kept).get_indexer(pd.Index(step.slices["row"]))
+    return replace(
+        step,
+        ranks=tuple(step.ranks[at] for at in kept),
+        labels=tuple(f"{_MARK * (step.ranks[at] == rank)}{step.labels[at]}" for at in kept),
+        slices=step.slices.assign(row=row)[row >= 0].reset_index(drop=True),
+    )
+
+
+def _distance(layout: ParallelLayout | None, rank: int, other: int) -> int:
+    """Return in how many axes two ranks differ; more than one where that is not known."""
+    if rank == other or layout is None or max(rank, other) >= layout.world_size:
+        return 0 if rank == other else 2
+    pairs = zip(*(layout.coordinates(one).values() for one in (rank, other)), strict=True)
+    return sum(here != there for here, there in pairs)
+
+
+def _visible(
+    claims: pd.DataFrame, windows: dict[int, tuple[int, int]], ranks: tuple[int, ...]
+) -> pd.DataFrame:
+    """Return the pieces of the ranks' claims that nothing covers, inside the window of each rank.
+
+    The ranks are laid end to end with all that they claim, so that one sweep is for all of them.
+    """
+    drawn = [(row, rank, *windows[rank]) for row, rank in enumerate(ranks) if rank in windows]
+    row, rank, begin, end = np.array(drawn, dtype=np.int64).reshape(-1, 4).T
+    at = pd.Index(rank).get_indexer(pd.Index(claims["rank"]))
+    claims, at = claims[at >= 0], at[at >= 0]
+    times = claims[["start_ns", "end_ns"]].to_numpy(np.int64)
+    first, last = begin.copy(), np.maximum(begin, end)
+    np.minimum.at(first, at, times[:, 0])
+    np.maximum.at(last, at, times[:, 1])
+    moved = np.append(0, np.cumsum(last - first)) - np.append(first, 0)
+    laid = times + moved[at, None]
+    priority = claims["priority"].to_numpy(np.int64)
+    swept = sweep_priority(laid, priority, (0, int(moved[-1])))
+    owner = swept.owner[swept.owner != NO_OWNER]
+    place = at[owner]
+    bounds = np.stack([swept.start, swept.end])[:, swept.owner != NO_OWNER] - moved[place]
+    start, stop = np.clip(bounds, begin[place], end[place])
+    pieces = pd.DataFrame(
         {
-            "category": owners["category"].to_numpy(np.int64),
-            "start_ns": swept.start[shown],
-            "end_ns": swept.end[shown],
-            "text": owners["text"].to_numpy(object),
+            "row": row[place],
+            "rank": rank[place],
+            "category": claims["category"].to_numpy(np.int64)[owner],
+            "start_ns": start,
+            "end_ns": stop,
+            "text": claims["text"].to_numpy(object)[owner],
         }
     )
+    is_seen = pieces["end_ns"] > pieces["start_ns"]
+    return pieces[is_seen].reset_index(drop=True)
 
 
 def _windows(trace: Trace, step: int, claims: pd.DataFrame) -> dict[int, tuple[int, int]]:
     """Return the window of the step on each rank; without steps, the span of its claims."""
-    frame = _of_step(trace, "step", step)
+    frame = rows_of_step(trace, "step", step)
     if step == WHOLE_CAPTURE:
         bounds = claims.groupby("rank").agg(first=("start_ns", "min"), last=("end_ns", "max"))
         return {int(r): (int(a), int(b)) for r, a, b in bounds.itertuples()}
@@ -140,168 +161,6 @@ def _windows(trace: Trace, step: int, claims: pd.DataFrame) -> dict[int, tuple[i
         int(rank): (int(start), int(end))
         for rank, start, end in zip(frame["rank"], frame["start_ns"], ends, strict=True)
     }
-
-
-def _of_step(trace: Trace, table: str, step: int) -> pd.DataFrame:
-    """Return the rows that may be seen in a step: its own and those that reach into it."""
-    if trace.stored(table) is None:
-        return _near(trace.frame(table), trace, table, step)
-    # Rank by rank, so that only the rows of this step are held for all ranks.
-    parts = [_near(trace.rank_frame(table, rank), trace, table, step) for rank in trace.ranks]
-    return pd.concat(parts, ignore_index=True) if parts else trace.frame(table)
-
-
-def _near(frame: pd.DataFrame, trace: Trace, table: str, step: int) -> pd.DataFrame:
-    if step == WHOLE_CAPTURE:
-        return frame
-    if trace.per_step_clock or table == "step":
-        return frame[frame["step"] == step]
-    return frame[frame["step"].isin([step - 1, step, step + 1, _NO_STEP])]
-
-
-def _claims(trace: Trace, step: int, stood: tuple[OpenWait, ...]) -> tuple[pd.DataFrame, int]:
-    """Return every interval that asks for a place in the step, and how many have no interval."""
-    has_kernels = _has_kernels(trace, step)
-    parts = [_span_claims(_of_step(trace, "span", step), has_kernels=has_kernels)]
-    if has_kernels:
-        parts.append(_kernel_claims(trace, step))
-    undrawn = 0
-    for table in ("collective", "p2p"):
-        rows = _of_step(trace, table, step).drop_duplicates(["rank", "event_id"], keep="last")
-        claims = _communication_claims(rows, table)
-        known = claims["start_ns"].notna() & claims["end_ns"].notna()
-        told = _is_open(rows, stood)
-        undrawn += int((~known & ~told & (rows["step"] == step).to_numpy()).sum())
-        parts.append(claims[known])
-    parts.append(_open_claims(trace, stood))
-    if trace.per_step_clock:
-        parts[0].loc[parts[0]["priority"] >= _RECOMPUTE, "priority"] = _DEVICE_COMPUTE
-    filled = [part for part in parts if len(part)]
-    claims = pd.concat(filled, ignore_index=True) if filled else pd.DataFrame(columns=_CLAIM)
-    return claims.astype({"start_ns": np.int64, "end_ns": np.int64}), undrawn
-
-
-def _has_kernels(trace: Trace, step: int) -> bool:
-    """Return whether kernels tell what the devices of all ranks did in a step."""
-    if trace.kernel_steps is None:
-        return trace.row_count("kernel") > 0
-    return all(step in trace.kernel_steps.get(rank, ()) for rank in trace.ranks)
-
-
-def _span_claims(spans: pd.DataFrame, *, has_kernels: bool) -> pd.DataFrame:
-    """Return the claims of spans; beside kernels only host spans claim time."""
-    kind = spans["kind"].astype(str)
-    if has_kernels:
-        spans = spans[~kind.isin(COMPUTE_KINDS)]
-        kind = kind[~kind.isin(COMPUTE_KINDS)]
-    is_compute = kind.isin(COMPUTE_KINDS)
-    choices = [kind == SpanKind.GC, kind == SpanKind.RECOMPUTE, is_compute]
-    text = kind.str.replace("_", " ")
-    text = (
-        text + _suffix(", stage ", spans["stage"]) + _suffix(", microbatch ", spans["microbatch"])
-    )
-    return pd.DataFrame(
-        {
-            "rank": spans["rank"],
-            "category": kind.map(lambda name: int(OF_SPAN.get(name, Category.HOST))),
-            "priority": np.select(choices, [_GC, _RECOMPUTE, _COMPUTE], default=_HOST),
-            "start_ns": spans["start_ns"],
-            "end_ns": spans["start_ns"] + spans["dur_ns"],
-            "text": text,
-        }
-    )
-
-
-def _suffix(words: str, number: pd.Series[int]) -> pd.Series[str]:
-    return (words + number.astype(str)).where(number >= 0, "")
-
-
-def _kernel_claims(trace: Trace, step: int) -> pd.DataFrame:
-    kernels = _of_step(trace, "kernel", step)
-    category = kernels["category"].astype(str)
-    # What an operator launched is taken for compute, as in the ledger.
-    launched = (category == KernelCategory.UNKNOWN) & (kernels["op_id"] >= 0)
-    category = category.mask(launched, KernelCategory.COMPUTE.value)
-    if trace.kernel_steps is not None:
-        category = _with_axes(trace, kernels, category)
-    places = _KERNELS | _MOVING
-    is_drawn = category.isin(places)
-    kernels, place = kernels[is_drawn], category[is_drawn].map(places)
-    names = trace.frame("name").set_index(["rank", "name_id"])["name"]
-    keys = pd.MultiIndex.from_frame(kernels[["rank", "name_id"]])
-    return pd.DataFrame(
-        {
-            "rank": kernels["rank"],
-            "category": place.map(lambda pair: int(pair[0])),
-            "priority": place.map(lambda pair: int(pair[1])),
-            "start_ns": kernels["start_ns"],
-            "end_ns": kernels["start_ns"] + kernels["dur_ns"],
-            "text": names.reindex(keys).fillna("unnamed kernel").to_numpy(),
-        }
-    )
-
-
-def _with_axes(trace: Trace, kernels: pd.DataFrame, category: pd.Series[str]) -> pd.Series[str]:
-    """Return the categories with the axis in place of communication.
-
-    The operations of such a run are those that the probe saw on the host, not these kernels.
-    """
-    moving = kernels[category == KernelCategory.COMMUNICATION.value]
-    for rank in moving["rank"].unique().tolist():
-        rows = moving[moving["rank"] == rank]
-        axis = axis_by_launch(trace, rank, rows["launch_ns"])
-        category = category.mask(category.index.isin(rows.index), None)
-        category = category.fillna(pd.Series(axis, index=rows.index, dtype=str))
-    return category
-
-
-def _communication_claims(rows: pd.DataFrame, table: str) -> pd.DataFrame:
-    """Return the wait on a host clock, else the operation from start to end."""
-    on_host = rows["source"].astype(str).isin(_HOST_CLOCKS)
-    axis = rows["axis"].astype(str)
-    return pd.DataFrame(
-        {
-            "rank": rows["rank"],
-            "category": axis.map(lambda name: int(OF_AXIS.get(name, Category.COMM_OTHER))),
-            "priority": _COMMUNICATION,
-            "start_ns": rows["wait_start_ns"].where(on_host, rows["start_ns"]),
-            "end_ns": rows["wait_end_ns"].where(on_host, rows["end_ns"]),
-            "text": on_host.map({True: "waiting for ", False: ""}) + _operation(rows, table),
-        }
-    )
-
-
-def _is_open(rows: pd.DataFrame, stood: tuple[OpenWait, ...]) -> npt.NDArray[np.bool_]:
-    """Return which operations are among those that ranks stood in."""
-    keys = zip(rows["rank"], rows["group_id"].astype(str), rows["issue_ns"], strict=True)
-    known = {(wait.rank, wait.group_id, wait.since_ns) for wait in stood}
-    return np.array([key in known for key in keys] if known else [False] * len(rows), dtype=bool)
-
-
-def _open_claims(trace: Trace, stood: tuple[OpenWait, ...]) -> pd.DataFrame:
-    """Return the claims of operations that had not ended; whatever else is known covers them."""
-    end_ns = last_record_ns(trace) if stood else 0
-    rows = [
-        (
-            wait.rank,
-            int(OF_AXIS.get(wait.axis, Category.COMM_OTHER)),
-            _OPEN,
-            wait.since_ns,
-            max(end_ns, wait.since_ns),
-            f"{wait.kind.replace('_', '-')} over {axis_label(wait.axis)}, had not ended when the records end",
-        )
-        for wait in stood
-    ]
-    return pd.DataFrame(rows, columns=_CLAIM)
-
-
-def _operation(rows: pd.DataFrame, table: str) -> pd.Series[str]:
-    size = ", " + rows["size_bytes"].astype(str) + " bytes"
-    if table == "collective":
-        kind = rows["kind"].astype(str).str.replace("_", "-")
-        return kind + " over " + rows["axis"].astype(str).str.upper() + size
-    words = rows["direction"].astype(str).map({"send": "send to", "recv": "receive from"})
-    return words + " rank " + rows["peer"].astype(str) + size
 
 
 def _row_order(trace: Trace) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""What a page shows, as the query of its URL: step, time window, critical path, metric.
+"""What a page shows, as the query of its URL: step, rank, time window, critical path, metric.
 
 The URL is the only state. It comes from outside, so every field is checked, and
 a field that makes no sense is left out and named, never passed on.
@@ -15,7 +15,7 @@ METRICS = ("slowdown", "own", "compute", "wait")
 _SHOWN = "1"
 _MAX_DIGITS = 19
 _MAX_FIELDS = 20
-_NUMBERS = ("step", "t0", "t1")
+_NUMBERS = ("step", "rank", "t0", "t1")
 _KNOWN = (*_NUMBERS, "metric", "path")
 _NAME_SHOWN = 32
 
@@ -25,6 +25,8 @@ class ViewState:
     """One view; ``None`` stands for the default of the page."""
 
     step: int | None = None
+    rank: int | None = None
+    """Rank of which the timeline shows the groups alone; None for all ranks."""
     t0: int | None = None
     """Start of the time window, ns from the start of the step."""
     t1: int | None = None
@@ -49,7 +51,7 @@ class ViewState:
 
     def query(self) -> str:
         """Return the query with its question mark, empty for the default view."""
-        fields = {"step": self.step, "t0": self.t0, "t1": self.t1}
+        fields = {"step": self.step, "rank": self.rank, "t0": self.t0, "t1": self.t1}
         pairs = [(name, str(value)) for name, value in fields.items() if value is not None]
         if self.metric != METRICS[0]:
             pairs.append(("metric", self.metric))
@@ -60,6 +62,10 @@ class ViewState:
     def at_step(self, step: int) -> ViewState:
         """Return the whole of another step."""
         return replace(self, step=step, t0=None, t1=None, rejected=())
+
+    def around(self, rank: int | None) -> ViewState:
+        """Return the same view of the groups of a rank; None for all ranks."""
+        return replace(self, rank=rank, rejected=())
 
     def zoomed(self, window_ns: tuple[int, int] | None) -> ViewState:
         """Return the same view with another time window; None shows the whole step."""

@@ -8,29 +8,36 @@ run list needs are kept for every run.
 from __future__ import annotations
 
 import logging
+import os
 import re
 import threading
 from collections import OrderedDict
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from stat import S_ISDIR
+from typing import NamedTuple
 
 from meshscope.analyze.all_clear import nothing_found
-from meshscope.analyze.table_folder import FOLDER
+from meshscope.analyze.capture.table_folder import FOLDER
 from meshscope.probe.schema.errors import ConfigError, MeshscopeError, RunDirectoryError
 
+from .clock import monotonic_s, unix_ns
 from .loaded_run import LoadedRun, analysed_run, layout_words
 from .paths import LastAccount
 
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 DEFAULT_BUDGET_BYTES = 1 << 30
+DEFAULT_PATIENCE = 10.0
+"""For how many times as long as it took a look at the files of a run, or its analysis, stands."""
 _NO_RUN_ID = (
     "has a name that cannot stand in an address. Rename it: up to 128 letters, digits, dots, dashes "
     "and underscores, beginning with a letter or digit"
 )
 _LOG = logging.getLogger(__name__)
 
+_RECENT_NS = 300 * 10**9
+"""A run that was written to so recently may still be recorded: pages say when it was read."""
 _DERIVED = FOLDER
 """Folder of a run into which an analysis may write: that is no news of the run."""
 
@@ -45,7 +52,7 @@ class RunEntry:
     modified_ns: int
     """Newest modification of what was recorded, ns since the epoch."""
     state: str
-    """``ready``, ``pending`` (not analysed yet) or ``unreadable``."""
+    """``ready``, ``pending`` (not analysed, or written to since) or ``unreadable``."""
     error: str = ""
     layout: str = ""
     step_time_ns: float | None = None
@@ -55,11 +62,35 @@ class RunEntry:
     severity: str = ""
 
 
+class _Known(NamedTuple):
+    """What the list says about a run, and for which files."""
+
+    key: ContentKey
+    entry: RunEntry
+    until_s: float
+    """Until then it also stands for what was written since, on the monotonic clock."""
+
+    def stands_for(self, key: ContentKey) -> bool:
+        """Return whether a run in this state is not to be analysed now."""
+        return self.key == key or monotonic_s() < self.until_s
+
+
 class RunStore:
     """Reads the runs below one folder, and nothing outside it."""
 
-    def __init__(self, runs_dir: Path, *, budget_bytes: int = DEFAULT_BUDGET_BYTES) -> None:
+    def __init__(
+        self,
+        runs_dir: Path,
+        *,
+        budget_bytes: int = DEFAULT_BUDGET_BYTES,
+        patience: float = DEFAULT_PATIENCE,
+    ) -> None:
         """Open the folder.
+
+        Args:
+            runs_dir: Its path.
+            budget_bytes: How much memory analysed runs may hold.
+            patience: With 0 each view of a job that is being recorded analyses all of it again.
 
         Raises:
             ConfigError: The path is no folder.
@@ -72,10 +103,13 @@ class RunStore:
             )
         self.root = runs_dir.resolve()
         self._budget_bytes = budget_bytes
+        self._patience = patience
         self._lock = threading.Lock()
+        self._listing = threading.Lock()
         self._loading: dict[str, threading.Lock] = {}
-        self._loaded: OrderedDict[str, tuple[ContentKey, LoadedRun]] = OrderedDict()
-        self._entries: dict[str, tuple[ContentKey, RunEntry]] = {}
+        self._loaded: OrderedDict[str, LoadedRun] = OrderedDict()
+        self._entries: dict[str, _Known] = {}
+        self._looks: dict[str, tuple[ContentKey, float]] = {}
         self._accounts = LastAccount()
 
     def path_of(self, run_id: str) -> Path | None:
@@ -95,10 +129,10 @@ class RunStore:
         path = self.path_of(run_id)
         if path is None:
             raise RunDirectoryError("there is no such run", where=run_id[:128])
-        key = _content_key(path)
         with self._lock:
             loading = self._loading.setdefault(run_id, threading.Lock())
         with loading:
+            key = self._look(path)
             found = self._recall(run_id, key)
             if found is None:
                 found = self._analyse(run_id, path, key)
@@ -110,30 +144,51 @@ class RunStore:
         Args:
             max_new: How many runs may be analysed in this call; the others that
                 were never analysed are ``pending``, so that a folder of many
-                runs opens at once and fills up over the next calls.
+                runs opens at once and fills up over the next calls. None while
+                another call analyses: those who ask again do not wait for it.
         """
-        entries = []
-        for path in sorted(self.root.iterdir()):
-            if path.name.startswith("."):
-                continue
-            entry = self._known_entry(path)
-            if entry.state == "pending" and max_new > 0:
-                max_new -= 1
-                entry = self._new_entry(path.name, entry.modified_ns)
-            entries.append(entry)
+        paths = [path for path in sorted(self.root.iterdir()) if not path.name.startswith(".")]
+        entries = [self._known_entry(path) for path in paths]
+        if max_new > 0 and self._listing.acquire(blocking=False):
+            try:
+                entries = self._with_new(entries, max_new)
+            finally:
+                self._listing.release()
         return sorted(entries, key=lambda entry: -entry.modified_ns)
+
+    def _with_new(self, entries: list[RunEntry], max_new: int) -> list[RunEntry]:
+        """Return the entries with the newest pending ones analysed."""
+        pending = [entry for entry in entries if entry.state == "pending"]
+        newest = sorted(pending, key=lambda entry: -entry.modified_ns)[:max_new]
+        new = {entry.run_id: self._new_entry(entry.run_id, entry.modified_ns) for entry in newest}
+        return [new.get(entry.run_id, entry) for entry in entries]
 
     def _known_entry(self, path: Path) -> RunEntry:
         if self.path_of(path.name) is None:
             modified_ns = path.lstat().st_mtime_ns
             reason = "is a link to outside the folder" if path.is_symlink() else _NO_RUN_ID
             return _unreadable(path.name, modified_ns, reason)
-        key = _content_key(path)
+        key = self._look(path)
         with self._lock:
             known = self._entries.get(path.name)
-        if known is not None and known[0] == key:
-            return known[1]
-        return RunEntry(run_id=path.name, modified_ns=key[-1], state="pending")
+        if known is None:
+            return RunEntry(run_id=path.name, modified_ns=key[-1], state="pending")
+        if known.stands_for(key):
+            return known.entry
+        return replace(known.entry, modified_ns=key[-1], state="pending", error="")
+
+    def _look(self, path: Path) -> ContentKey:
+        """Return the state of the files of a run: the newest, or one that was found just now."""
+        begun = monotonic_s()
+        with self._lock:
+            key, until = self._looks.get(path.name, (None, 0.0))
+        if key is not None and begun < until:
+            return key
+        key = _content_key(path)
+        now = monotonic_s()
+        with self._lock:
+            self._looks[path.name] = key, now + self._patience * (now - begun)
+        return key
 
     def _new_entry(self, run_id: str, modified_ns: int) -> RunEntry:
         try:
@@ -141,23 +196,28 @@ class RunStore:
         except MeshscopeError as error:
             return _unreadable(run_id, modified_ns, str(error))
         with self._lock:
-            return self._entries[run_id][1]
+            return self._entries[run_id].entry
 
     def _recall(self, run_id: str, key: ContentKey) -> LoadedRun | None:
-        """Return the kept analysis of these very files; raise the kept error."""
+        """Return the kept analysis if it stands for these files; raise the kept error."""
         with self._lock:
-            kept = self._loaded.get(run_id)
-            if kept is not None and kept[0] == key:
+            known, kept = self._entries.get(run_id), self._loaded.get(run_id)
+            if known is None or not known.stands_for(key):
+                return None
+            if kept is not None:
                 self._loaded.move_to_end(run_id)
-                return kept[1]
-            known = self._entries.get(run_id)
-        if known is not None and known[0] == key and known[1].state == "unreadable":
-            raise RunDirectoryError(known[1].error)
+                return kept
+        if known.entry.state == "unreadable":
+            raise RunDirectoryError(known.entry.error)
         return None
 
     def _analyse(self, run_id: str, path: Path, key: ContentKey) -> LoadedRun:
+        begun, now_ns = monotonic_s(), unix_ns()
+        as_of_ns = now_ns if now_ns - key[-1] < _RECENT_NS else None
         try:
-            run = analysed_run(path, run_id=run_id, version=key[0], accounts=self._accounts)
+            run = analysed_run(
+                path, run_id=run_id, version=key[0], as_of_ns=as_of_ns, accounts=self._accounts
+            )
         except MeshscopeError as error:
             # Paths are shown from the folder on: the reader knows which folder it is.
             failure = RunDirectoryError(str(error).replace(f"{self.root}/", ""))
@@ -170,18 +230,20 @@ class RunStore:
                 remedy="This is a defect of meshscope; the log of the dashboard has the details",
             )
         else:
-            self._keep(run, key)
+            self._keep(run, key, monotonic_s() - begun)
             return run
         with self._lock:
-            self._entries[run_id] = (key, _unreadable(run_id, key[-1], str(failure)))
+            self._entries[run_id] = _Known(key, _unreadable(run_id, key[-1], str(failure)), 0.0)
+            self._loaded.pop(run_id, None)
         raise failure
 
-    def _keep(self, run: LoadedRun, key: ContentKey) -> None:
+    def _keep(self, run: LoadedRun, key: ContentKey, took_s: float) -> None:
+        until_s = monotonic_s() + self._patience * took_s
         with self._lock:
-            self._entries[run.run_id] = (key, _entry(run, key[-1]))
-            self._loaded[run.run_id] = (key, run)
+            self._entries[run.run_id] = _Known(key, _entry(run, key[-1]), until_s)
+            self._loaded[run.run_id] = run
             self._loaded.move_to_end(run.run_id)
-            held = {run_id: kept.nbytes() for run_id, (_, kept) in self._loaded.items()}
+            held = {run_id: kept.nbytes() for run_id, kept in self._loaded.items()}
             while len(self._loaded) > 1 and sum(held.values()) > self._budget_bytes:
                 oldest, _ = self._loaded.popitem(last=False)
                 del held[oldest]
@@ -192,14 +254,16 @@ def _content_key(path: Path) -> ContentKey:
 
     The last is the newest modification of a file that no analysis wrote.
     """
-    stats, recorded_ns = [], []
-    for file in [path, *path.rglob("*")] if path.is_dir() else [path]:
-        # A run that is being written replaces files while we look.
+    stats, recorded_ns, places = [], [], [str(path)]
+    # What vanishes while we look is left out: a run of thousands of ranks is not removed at once.
+    for folder, folders, files in os.walk(path):
+        places += (os.path.join(folder, name) for name in (*folders, *files))
+    derived = os.path.join(path, _DERIVED, "")
+    for place in places:
         with suppress(FileNotFoundError):
-            stat = file.lstat()
+            stat = os.lstat(place)
             stats.append(stat)
-            inside = file.relative_to(path).parts
-            if not S_ISDIR(stat.st_mode) and inside[:1] != (_DERIVED,):
+            if not S_ISDIR(stat.st_mode) and not place.startswith(derived):
                 recorded_ns.append(stat.st_mtime_ns)
     newest_ns = max((stat.st_mtime_ns for stat in stats), default=0)
     size = sum(stat.st_size for stat in stats)

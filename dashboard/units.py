@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import UTC, datetime
 
 UNKNOWN = "not known"
 
@@ -42,6 +43,15 @@ def percent(frac: float | None, places: int = 1) -> str:
     return f"{round(100 * frac, places) + 0.0:.{places}f}%"
 
 
+def clock_time(epoch_ns: int) -> str:
+    """Return a time since the epoch as date and time in UTC.
+
+    >>> clock_time(0)
+    '1970-01-01 00:00:00'
+    """
+    return datetime.fromtimestamp(epoch_ns / 1e9, tz=UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
 def size(count: float | None) -> str:
     """Return bytes in binary units."""
     if count is None or not math.isfinite(count):
@@ -66,5 +76,6 @@ def _digits(value: float) -> str:
     """Return three significant digits, never in exponent form."""
     magnitude = abs(value)
     places = 2 if magnitude < 10 else 1 if magnitude < 100 else 0
-    text = f"{value:.{places}f}"
+    # Adding zero turns the negative zero of a small negative number into zero.
+    text = f"{round(value, places) + 0.0:.{places}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text

@@ -11,12 +11,13 @@ import numpy as np
 import pandas as pd
 
 from meshscope.analyze import Diagnosis
+from meshscope.analyze.steps.whole_capture import WHOLE_CAPTURE
 
 from .categories import LABELS, Category
 from .loaded_run import LoadedRun, layout_words
 from .mesh import mesh_facets, rank_step_matrix
-from .paths import StepPath
-from .slices import WHOLE_CAPTURE, StepSlices, in_window
+from .paths import StepPath, on_rows
+from .slices import StepSlices, around, in_window
 from .state import ViewState
 from .store import RunEntry
 
@@ -79,6 +80,7 @@ def findings(run: LoadedRun) -> dict[str, Any]:
     return {
         "run_id": run.run_id,
         "findings": [asdict(finding) for finding in run.diagnosis.findings],
+        "untold": list(run.diagnosis.untold),
         "limits": list(run.diagnosis.limits),
     }
 
@@ -108,6 +110,8 @@ def typical_step(diagnosis: Diagnosis, steps: tuple[int, ...]) -> int:
 def timeline(run: LoadedRun, state: ViewState) -> tuple[StepSlices, tuple[int, int]]:
     """Return the step that a view shows and the window of it."""
     step = run.step(shown_step(run, state))
+    if state.rank is not None:
+        step = around(step, state.rank, run.trace.layout)
     return step, state.window(step.length_ns)
 
 
@@ -138,14 +142,17 @@ def left_out(run: LoadedRun, state: ViewState) -> tuple[str, ...]:
     """Return the fields of the query that a timeline does not follow."""
     step, _ = timeline(run, state)
     absent = ["step"] if state.step is not None and state.step not in run.steps else []
+    unknown = ["rank"] if state.rank is not None and state.rank not in step.ranks else []
     outside = ["t0, t1"] if state.is_outside(step.length_ns) else []
-    return (*state.rejected, *absent, *outside)
+    return (*state.rejected, *absent, *unknown, *outside)
 
 
 def critical_path(run: LoadedRun, state: ViewState) -> StepPath | None:
     """Return the critical path of the step that a view shows; None if not asked for, or absent."""
     step = shown_step(run, state)
-    return run.path(step) if state.path and not run.path_unknown_because(step) else None
+    if not state.path or run.path_unknown_because(step):
+        return None
+    return on_rows(run.path(step), timeline(run, state)[0].ranks)
 
 
 def critical_path_json(run: LoadedRun, state: ViewState) -> dict[str, Any] | None:

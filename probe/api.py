@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 
+from .address_space import too_little_address_space
 from .bounded import within
 from .clock import now_ns, thread_cpu_ns
 from .config import MOST_OPEN_S, ProbeConfig
@@ -21,6 +21,7 @@ from .schema.errors import ConfigError, MeshscopeError
 from .schema.layout import ParallelLayout
 from .schema.terms import SpanKind
 from .session import Session
+from .telling import tell
 
 _attached: Session | None = None
 
@@ -50,12 +51,12 @@ def attach(
         settings = config or _settings_of_environment()
         path = None if run_dir is None else Path(run_dir)
         if reason := _why_not(path):
-            sys.stderr.write(f"meshscope: not attached: {reason}\n")
+            tell(f"not attached: {reason}")
             return None
         session = _new_session(path, settings)
         session.start()
     except Exception as error:  # noqa: BLE001 - attaching must never end a training run
-        sys.stderr.write(f"meshscope: not attached: {type(error).__name__}: {error}\n")
+        tell(f"not attached: {type(error).__name__}: {error}")
         return None
     _switch.adopt(session)
     _hooked(session)
@@ -83,13 +84,15 @@ def stand_by() -> None:
     Nothing happens where the probe is disabled or it is not known which rank this is.
     """
     identity = identify(os.environ)
-    if identity is None or is_disabled(os.environ) or not _settings_of_environment().control:
+    if identity is None or is_disabled(os.environ) or too_little_address_space():
+        return
+    if not _settings_of_environment().control:
         return
     try:
         run_path = default_run_path(os.environ, identity.world_size)
         _control.open(run_path, identity.rank, VERB_MAKERS, os.environ)
     except MeshscopeError as error:
-        sys.stderr.write(f"meshscope: no control socket: {error}\n")
+        tell(f"no control socket: {error}")
 
 
 def after_the_first_step(act: Callable[[], None]) -> None:
@@ -123,8 +126,8 @@ def step(tokens: int | None = None) -> None:
     Args:
         tokens: Tokens that this replica trained on in the step, if known.
     """
-    if _attached is not None:
-        _attached.step(tokens)
+    if (session := _attached) is not None:
+        session.step(tokens)
 
 
 def describe(  # noqa: PLR0913 - one keyword for each fact
@@ -154,8 +157,8 @@ def describe(  # noqa: PLR0913 - one keyword for each fact
         training_step: Number that the training gives to the optimizer step at hand, such as
             the one that it resumes at; the steps of attempts are told by it.
     """
-    if _attached is not None:
-        _attached.describe(
+    if (session := _attached) is not None:
+        session.describe(
             {
                 "layout": layout,
                 "model": model,
@@ -195,8 +198,8 @@ class span:  # noqa: N801 - used as a function
         _traceback: TracebackType | None,
     ) -> None:
         """End and record the span, also when the body raised."""
-        if _attached is not None:
-            _attached.record_span(self._kind, self._start_ns, self._start_cpu_ns)
+        if (session := _attached) is not None:
+            session.record_span(self._kind, self._start_ns, self._start_cpu_ns)
 
 
 _KINDS = {kind.value: kind for kind in SpanKind}
@@ -206,7 +209,7 @@ def _settings_of_environment() -> ProbeConfig:
     try:
         return ProbeConfig.from_environment()
     except ConfigError as error:
-        sys.stderr.write(f"meshscope: {error}; the defaults are used\n")
+        tell(f"{error}; the defaults are used")
         return ProbeConfig()
 
 
@@ -217,6 +220,8 @@ def _why_not(run_path: Path | None) -> str:
             f"process {owner}, which has started this one, is recorded as a rank "
             "(unset MESHSCOPE_OWNER_PID to record this one too)"
         )
+    if reason := too_little_address_space():
+        return reason
     identity = identify(os.environ)
     if run_path is None and identity is not None:
         run_path = default_run_path(os.environ, identity.world_size)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import errno
-import signal
 import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
+
+from .threads import start_deaf
 
 T = TypeVar("T")
 
@@ -56,15 +57,11 @@ def within(seconds: float, act: Callable[[], T], late: Callable[[T], object] | N
         Exception: What the function has raised.
     """
     work = _Work(act, late)
-    # Signals are for the thread that waits.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     thread = threading.Thread(target=work.run, name="meshscope-disk", daemon=True)
     try:
-        thread.start()
+        start_deaf(thread)  # Signals are for the thread that waits.
     except RuntimeError:
         work.run()  # The system has no thread to give.
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     if not work.ended.wait(seconds) and work.give_up():
         raise TimeoutError(errno.ETIMEDOUT, "the disk does not answer")
     if thread.is_alive():

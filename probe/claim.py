@@ -29,9 +29,10 @@ class Claim:
         if self._descriptor in _HELD:
             _HELD.discard(self._descriptor)
             # Also for copies: a child that was just forked may not have closed its own yet.
+            # A program that makes itself a daemon may have closed whatever was open.
             with suppress(OSError):
                 fcntl.flock(self._descriptor, fcntl.LOCK_UN)
-            os.close(self._descriptor)
+                os.close(self._descriptor)
 
 
 def claim(run_path: Path, rank: int) -> Claim | None:

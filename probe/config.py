@@ -10,7 +10,14 @@ from .levels import SOURCES, level_of
 from .schema.errors import ConfigError
 from .schema.terms import CaptureLevel
 
-__all__ = ["MOST_CLOSE_S", "MOST_FLUSH_S", "MOST_OPEN_S", "SOURCES", "ProbeConfig"]
+__all__ = [
+    "MOST_CLOSE_S",
+    "MOST_FLUSH_S",
+    "MOST_OPEN_S",
+    "MOST_PUBLISH_S",
+    "SOURCES",
+    "ProbeConfig",
+]
 
 _PREFIX = "MESHSCOPE_"
 
@@ -20,6 +27,8 @@ MOST_OPEN_S = 30.0
 """Longest time that it takes to open there, and that its notes beside it take at either end."""
 MOST_FLUSH_S = 30.0
 """Longest time that who asks for a flush waits for it there; it is made all the same."""
+MOST_PUBLISH_S = 2.0
+"""Longest time that the training waits, once, for a new name to be on a disk that hangs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

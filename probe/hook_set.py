@@ -19,11 +19,11 @@ from .hooks.meshes import MeshHook
 from .hooks.pipeline import PipelineHook
 from .hooks.steps import StepHook
 from .hooks.tags import MessageTags
-from .imports import ImportWatch
 from .levels import level_reached, sources_of
 from .run_facts import RunFacts
 from .schema.records import LEVEL_CODES
 from .schema.terms import CaptureLevel
+from .watches.imports import ImportWatch
 
 _NEVER_PAUSED = frozenset({"steps", "memory", "meshes", "checkpoint", "deepspeed", "megatron"})
 """What tells where steps end, which is bare then, and what no step calls."""
@@ -62,7 +62,9 @@ class HookSet:
         self._collectives: CollectiveHook | None = None
         self._memory = MemoryHook(capture, facts) if "memory" in capture.config.sources else None
         self._at_border = at_border
-        self.steps = StepHook(capture, self._memory, (self._step_ended, at_border))
+        self.steps = StepHook(
+            capture, self._memory, (self._step_ended, at_border), (self._step_ends,)
+        )
         self.level = CaptureLevel.STEPS
         self.coverage: dict[str, str] = {}
         self._paused: list[str] | None = None
@@ -111,6 +113,11 @@ class HookSet:
         """Leave every patch in place, and have none of them record any more; any thread."""
         for hook in list(self._installed.values()):
             hook.source.on = False
+
+    def _step_ends(self) -> None:
+        hook = self._installed.get("gc")
+        if isinstance(hook, GarbageHook):
+            hook.record()
 
     def _step_ended(self) -> None:
         for name in ("collectives", "device_times", "collective_times"):

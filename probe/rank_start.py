@@ -17,16 +17,11 @@ import os
 import sys
 
 from . import forked_exit
-from .group_watch import GroupWatch
-from .identity import (
-    ATTACHED_VARIABLE,
-    DORMANT_VARIABLE,
-    is_launcher,
-    process_mark,
-    train_alone,
-)
-from .imports import ImportWatch
-from .optimizer_watch import OptimizerWatch
+from .identity import ATTACHED_VARIABLE, DORMANT_VARIABLE, is_launcher, process_mark, train_alone
+from .telling import tell
+from .watches.group_watch import GroupWatch
+from .watches.imports import ImportWatch
+from .watches.optimizer_watch import OptimizerWatch
 
 
 class _Stderr:
@@ -34,7 +29,7 @@ class _Stderr:
 
     def failed(self, error: BaseException) -> None:
         """Say it in one line."""
-        sys.stderr.write(f"meshscope: not attached: {type(error).__name__}: {error}\n")
+        tell(f"not attached: {type(error).__name__}: {error}")
 
 
 def when_torch_is_imported() -> None:
@@ -49,6 +44,7 @@ def when_torch_is_imported() -> None:
         _attach()
 
     watch.start()
+    _have_kineto_deaf(watch)
     watch.when_imported("torch", attach, _Stderr())
 
 
@@ -76,8 +72,14 @@ def when_it_trains() -> None:
     groups = GroupWatch(attach_member, _Stderr())
     optimizers = OptimizerWatch(attach_alone, _Stderr())
     imports.start()
+    _have_kineto_deaf(imports)
     groups.start(imports)
     optimizers.start(imports)
+
+
+def _have_kineto_deaf(watch: ImportWatch) -> None:
+    """Watch the library of torch being loaded: the thread of Kineto's client then gets no signal."""
+    watch.when_imported("torch._C", lambda: None, _Stderr())
 
 
 def _attach() -> None:

@@ -14,9 +14,8 @@ from typing import Any
 from meshscope import __version__
 
 from .clock import unix_ns
-from .file_system import slow_file_system_of
 from .identity import COMMAND_VARIABLE, Identity
-from .rank_manifest import boot_id
+from .recording.rank_manifest import boot_id
 from .schema.errors import ConfigError, RunDirectoryError
 from .schema.layout import ParallelLayout
 from .schema.manifest import JOB_KEY, MANIFEST_NAME, create_directory, newest_part, read_json
@@ -52,14 +51,13 @@ def command_of_job(environment: Mapping[str, str]) -> list[str]:
 class RunFacts:
     """What is known of the job; kept until there is a run directory to write to.
 
-    Where the file system may make a writer wait, facts that come later than that are
-    kept for ``write_due``, which a thread calls that may wait.
+    Facts that come later than that are kept for ``write_due``, which a thread calls that
+    may wait for a disk.
     """
 
     def __init__(self) -> None:
         self._path: Path | None = None
         self._writes = True
-        self._is_deferred = False
         self._is_due = False
         self._is_given_up = False
         self._lock = threading.RLock()
@@ -95,7 +93,6 @@ class RunFacts:
             self._follow_others(path)
         self._learned = {**own, **self._learned}
         self._write()
-        self._is_deferred = slow_file_system_of(path) is not None
 
     def give_up(self) -> None:
         """Write nothing any more: nothing is recorded, or the disk does not answer."""
@@ -133,29 +130,22 @@ class RunFacts:
 
         Raises:
             ConfigError: A name is no fact, or a value does not fit it.
-            MeshscopeError: The run's manifest is damaged.
-            OSError: It cannot be written.
         """
         known = _checked(facts)
         if "model" in known:
             known["model"] = {**self._said.get("model", {}), **known["model"]}
         with self._lock:
             self._said |= known
-        self._publish()
+        self._is_due = True
 
     def learn(self, facts: Mapping[str, Any]) -> None:
-        """Fill in facts that nobody stated; a mesh that is learned later is a finer one.
-
-        Raises:
-            MeshscopeError: The run's manifest is damaged.
-            OSError: It cannot be written.
-        """
+        """Fill in facts that nobody stated; a mesh that is learned later is a finer one."""
         with self._lock:
-            self._learned |= facts
+            self._learned = _filled_in(self._learned, facts)
             if "layout" in facts:
                 self._mesh = dict(facts["layout"])
                 self._learn_mesh()
-        self._publish()
+        self._is_due = True
 
     def write_due(self) -> None:
         """Write what was kept for this call.
@@ -168,25 +158,14 @@ class RunFacts:
             self._is_due = False
             self._write()
 
-    def _publish(self) -> None:
-        if self._is_deferred:
-            self._is_due = True
-        else:
-            self._write()
-
     def learn_chunks(self, chunks: int) -> None:
-        """Learn how many pipeline stages a rank holds, which the mesh does not tell.
-
-        Raises:
-            MeshscopeError: The run's manifest is damaged.
-            OSError: It cannot be written.
-        """
+        """Learn how many pipeline stages a rank holds, which the mesh does not tell."""
         with self._lock:
             self._chunks = chunks
             if not self._mesh:
                 return
             self._learn_mesh()
-        self._publish()
+        self._is_due = True
 
     def _learn_mesh(self) -> None:
         self._learned["layout"] = {
@@ -205,7 +184,7 @@ class RunFacts:
         except BaseException:
             with self._lock:
                 self._said = {**said, **self._said}
-                self._learned = {**learned, **self._learned}
+                self._learned = _filled_in(learned, self._learned)
             raise
 
     def _update(self, said: dict[str, Any], learned: dict[str, Any]) -> None:
@@ -224,6 +203,12 @@ class RunFacts:
         self._of_this = {**self._of_this, **heard, **said}
         if self._annotate is not None:
             self._annotate(JOB_KEY, self._of_this)
+
+
+def _filled_in(learned: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was learned and, of what came later, what was not or is refined by it."""
+    refined = {name: later[name] for name in _REFINED & later.keys()}
+    return {**later, **learned, **refined}
 
 
 def _checked(facts: Mapping[str, Any]) -> dict[str, Any]:

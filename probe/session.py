@@ -12,8 +12,6 @@ from .bounded import within
 from .claim import Claim, claim
 from .comparison import Comparison
 from .config import MOST_OPEN_S, ProbeConfig
-from .early import EarlyRecorder
-from .full_records import FullRecords
 from .hook_set import HookSet
 from .hooks.base import Capture, Place
 from .identity import (
@@ -29,15 +27,17 @@ from .identity import (
     unmark_owner,
     working_directory,
 )
-from .imports import ImportWatch
 from .kill_switch import DisableWatch
 from .level_control import LevelControl
 from .listeners import StepListeners
-from .recorder import NullRecorder, Recorder, StorageSettings, open_recorder
+from .recording.early import EarlyRecorder
+from .recording.full_records import FullRecords
+from .recording.recorder import NullRecorder, Recorder, StorageSettings, open_recorder
 from .run_facts import RunFacts, software
 from .schema.errors import MeshscopeError
 from .schema.manifest import TRAINING_STEP_KEY
 from .schema.terms import SpanKind
+from .watches.imports import ImportWatch
 
 _TAKEN = "another process of the run records it, and no launcher has told them apart"
 
@@ -210,12 +210,6 @@ class Session:
         """Put a fact about this rank into the capture; any thread."""
         self._capture.recorder.annotate(key, value)
 
-    def _learn(self, facts: Mapping[str, Any]) -> None:
-        try:
-            self._facts.learn(facts)
-        except (MeshscopeError, OSError) as error:
-            self._source.failed(error)
-
     def mute(self) -> None:
         """Record nothing from now on, from any thread; ``close`` has to follow."""
         self._closed = True
@@ -257,7 +251,7 @@ class Session:
         self._levels.start(self._hooks)
         if identify(os.environ) is not None:
             self._open()
-        self._learn({"capture_level": self._hooks.level.value, "software": software()})
+        self._facts.learn({"capture_level": self._hooks.level.value, "software": software()})
 
     def _open(self) -> None:
         """Open the recorder of this rank, once it is known who that is."""

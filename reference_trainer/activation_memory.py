@@ -1,18 +1,11 @@
 """What autograd keeps for the backward: less of it, elsewhere, and how much it is.
 
-``recompute = full`` keeps the input of each block and runs the block again in
-the backward up to its last product, the collectives before that included (Chen
-et al. 2016, arXiv 1604.06174). ``selective`` runs again what lies before each
-row-parallel layer: norm, first linear layer, attention or activation. It keeps
-the residual stream and the inputs of the row-parallel layers, and repeats no
-all-reduce of tensor parallelism (after Korthikanti et al. 2022, arXiv
-2205.05198, section 5, which repeats the attention only). It does repeat the
-all-gathers of sequence parallelism and the exchanges of context parallelism, and
-keeps what experts need.
+What recomputation leaves of it is in ``recomputation.py``.
 
-``offload`` copies what is kept to host memory and back. On a GPU the copies are
-queued on the compute stream: the host never waits, and they do not overlap with
-compute. On a CPU both sides are the same memory, and only the account is real.
+``offload`` copies what is kept to host memory and back (Rhu et al. 2016, arXiv
+1602.08124, section 3). On a GPU the copies are queued on the compute stream: the
+host never waits, and they do not overlap with compute. On a CPU both sides are
+the same memory, and only the account is real.
 """
 
 from __future__ import annotations
@@ -23,34 +16,12 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
-from torch.utils.checkpoint import checkpoint
 
-from .config import TrainerConfig
 from .pace import PartRunner
+from .recomputation import recomputed
 
 _LEAST_OFFLOADED_BYTES = 1024
 """Smaller tensors stay: a copy would cost more than their memory is worth."""
-
-
-def recompute_frac(config: TrainerConfig) -> float:
-    """Return the part of a block's forward that its backward repeats, by multiplications.
-
-    A block has (4 D^2 + 2 D F) per token with D the width and F that of the MLP;
-    before its row-parallel layers are (3 D^2 + D F).
-    """
-    hidden, ffn = config.model.hidden, config.model.ffn
-    selective = (3 * hidden + ffn) / (4 * hidden + 2 * ffn)
-    return {"none": 0.0, "full": 1.0, "selective": selective}[config.memory.recompute]
-
-
-def recomputed(run: Callable[..., Tensor], *inputs: object) -> Tensor:
-    """Call a function now, and again in the backward in place of keeping what it needs there.
-
-    Tensors have any shape. The model has no dropout, so the state of random generators, whose saving
-    would stop a device, is left alone.
-    """
-    output: Tensor = checkpoint(run, *inputs, use_reentrant=False, preserve_rng_state=False)
-    return output
 
 
 class ActivationStore:
@@ -177,15 +148,15 @@ class ActivationRunner:
         self._store = store
 
     def embed(self, part: nn.Module, ids: Tensor) -> Tensor:
-        """Run the embedding: (B, T) to (B, T, D)."""
+        """Run the embedding: ids (B, T) to hidden (B, S, D)."""
         return self._keep(self._inner.embed, part, ids)
 
     def layer(self, part: nn.Module, hidden: Tensor) -> Tensor:
-        """Run one transformer block: (B, T, D) to (B, T, D)."""
+        """Run one transformer block: hidden (B, S, D) to hidden (B, S, D)."""
         return self._keep(self._layer, part, hidden)
 
     def head(self, part: nn.Module, hidden: Tensor) -> Tensor:
-        """Run the final norm and the output head: (B, T, D) to (B, T, V)."""
+        """Run the final norm and the output head: hidden (B, S, D) to logits (B, T, U)."""
         return self._keep(self._inner.head, part, hidden)
 
     def _layer(self, part: nn.Module, hidden: Tensor) -> Tensor:

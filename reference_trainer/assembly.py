@@ -8,7 +8,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from .activation_memory import ActivationRunner, ActivationStore, recompute_frac, recomputed
+from .activation_memory import ActivationRunner, ActivationStore
 from .comm import Communicator
 from .config import TrainerConfig
 from .context_parallel import ContextSplit
@@ -19,6 +19,7 @@ from .model import Stage
 from .moe import ExpertSplit
 from .pace import NoPace, Pace, PartRunner, WeightPace
 from .pipeline_parallel import Pipeline, own_stages, stage_part
+from .recomputation import recompute_frac, recomputed
 from .replica import Replica, build_replica
 from .schedules import SPLIT_BACKWARD
 from .tied_embedding import TiedEmbedding

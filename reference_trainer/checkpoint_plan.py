@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from .config import TrainerConfig
 from .memory_plan import memory_plan
 from .parameter_counts import parameter_count
+from .text_table import gigabytes
 
 _FP32_BYTES = 4
-_GB = 1e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,15 +59,9 @@ def checkpoint_lines(config: TrainerConfig) -> list[str]:
     largest = max(size.written)
     where = size.written.index(largest)
     return [
-        f"checkpoint  {_gigabytes(size.total)} GB: {kept}, "
+        f"checkpoint  {gigabytes(size.total)} GB: {kept}, "
         f"{bytes_per_parameter(config)} bytes per parameter",
-        f"each rank writes {_gigabytes(min(size.written))} to {_gigabytes(largest)} GB, most on pp "
-        f"rank {where}; an asynchronous save takes up to {_gigabytes(max(size.staged))} GB of host "
+        f"each rank writes {gigabytes(min(size.written))} to {gigabytes(largest)} GB, most on pp "
+        f"rank {where}; an asynchronous save takes up to {gigabytes(max(size.staged))} GB of host "
         "memory per rank",
     ]
-
-
-def _gigabytes(size_bytes: float) -> str:
-    """Return GB with three significant digits for small sizes, one decimal for large ones."""
-    size = size_bytes / _GB
-    return f"{size:,.1f}" if size >= 1 else f"{size:.3g}"

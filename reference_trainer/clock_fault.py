@@ -21,11 +21,7 @@ from meshscope import probe
 from meshscope.probe.api import attached
 from meshscope.probe.clock import now_ns
 from meshscope.probe.schema.errors import ConfigError
-from meshscope.probe.schema.manifest import (
-    MANIFEST_NAME,
-    read_json,
-    write_json,
-)
+from meshscope.probe.schema.manifest import MANIFEST_NAME, read_json, write_json
 from meshscope.probe.schema.rank_records import read_rank
 from meshscope.probe.schema.record_payloads import encode_records
 from meshscope.probe.schema.records import RECORD_TYPES

@@ -10,8 +10,7 @@ from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.terms import Axis
 
 from .checkpoint_config import CheckpointConfig
-from .checks import in_range
-from .checks import require as _require
+from .checks import in_range, require
 from .data_config import DataConfig
 from .device_config import DeviceConfig, PaceConfig
 from .fault_spec import FaultSpec
@@ -84,13 +83,13 @@ class TrainConfig:
             in_range(getattr(self, name), 0, where=f"train.{name}")
         in_range(self.max_grad_norm, 0, inf, where="train.max_grad_norm")
         in_range(self.seed, 0, _MOST_SEED, where="train.seed")
-        _require(
+        require(
             0 <= self.momentum < 1,
             f"{self.momentum} is out of range",
             where="train.momentum",
             remedy="Set it to at least 0 and below 1",
         )
-        _require(
+        require(
             self.momentum == 0 or self.optimizer == "sgd",
             f"{self.optimizer} has averages of its own",
             where="train.momentum",
@@ -182,7 +181,7 @@ class TrainerConfig:
         Raises:
             ConfigError: The model family has no implementation.
         """
-        _require(
+        require(
             self.model.family == "gpt",
             f"a {self.model.family} model can be planned, but not trained here",
             where="model.family",
@@ -193,7 +192,7 @@ class TrainerConfig:
         """Refuse what takes minutes to plan: groups are listed, and orders replayed."""
         in_range(self.layout.world_size, 1, _MOST_RANKS, where="layout")
         turns = self.stages * self.schedule.microbatches
-        _require(
+        require(
             turns <= _MOST_TURNS,
             f"{self.schedule.microbatches} on each of {self.stages} stages are "
             f"{turns:,} forwards in a step, more than {_MOST_TURNS:,}",
@@ -206,31 +205,31 @@ class TrainerConfig:
             self.layout, self.model, tensor=self.tensor, context=self.context, moe=self.moe
         )
         parts = self.layout.dp * self.schedule.microbatches
-        _require(
+        per_replica = bool(self.train.replica_batch)
+        require(
             self.train.global_batch % parts == 0,
             f"{self.train.global_batch} sequences do not divide into "
             f"layout.dp x schedule.microbatches = {parts}",
-            where="train.global_batch",
-            remedy=f"Use a multiple of {parts}",
+            where="train.replica_batch" if per_replica else "train.global_batch",
+            remedy=f"Use a multiple of {self.schedule.microbatches if per_replica else parts}",
         )
 
     def _check_device(self) -> None:
         on_cpu = self.device.kind == "cpu"
-        _require(
+        require(
             on_cpu or not self.pace.enabled,
             "emulates devices on a CPU and would only delay a real one",
             where="pace",
             remedy="Set every pace to 0 with device.kind = cuda",
         )
         for fault in self.faults:
-            _require(
+            require(
                 fault.rule.over_nccl or self.device.backend == "gloo",
-                "NCCL moves data by kernels of the GPUs, several messages under one handle, and no "
-                "host can hold one of them back",
+                "over NCCL a transfer is a kernel of the GPUs, and no host can make one take longer",
                 where=fault.where,
                 remedy="Set device.backend to gloo, over which it works on GPUs, too",
             )
-            _require(
+            require(
                 on_cpu or not self.data_parallel.shard_ranks or fault.axis != "dp",
                 "copies of the weights are summed by FSDP2 in the GPU's own memory, where nothing "
                 "can be held back",
@@ -239,7 +238,7 @@ class TrainerConfig:
             )
 
     def _check_data(self) -> None:
-        _require(
+        require(
             not self.data.text or self.model.vocab >= _BYTE_VALUES,
             f"{self.model.vocab} tokens cannot hold the bytes of data.text",
             where="model.vocab",
@@ -249,13 +248,13 @@ class TrainerConfig:
     def _check_replicas(self) -> None:
         self.data_parallel.check_replicas(self.layout.dp * self.layout.cp)
         check_gradients(self.memory, self.data_parallel)
-        _require(
+        require(
             self.data_parallel.zero < 3 or not self.model.tied,
             "shards embedding and head one by one, and here they are one weight",
             where="data_parallel.zero",
             remedy="Set it to 2 or less, or model.tied to false",
         )
-        _require(
+        require(
             self.data_parallel.zero < 3 or self.layout.ep == 1,
             f"shards all weights over the same ranks, and with layout.ep = {self.layout.ep} "
             "experts have fewer replicas than the rest",
@@ -267,7 +266,7 @@ class TrainerConfig:
         for fault in self.faults:
             fault.check_mesh(self.layout)
             fault.check_steps(self.train.steps)
-            _require(
+            require(
                 fault.kind != "hot_expert" or 0 <= fault.expert < self.moe.experts,
                 f"expert = {fault.expert} is none of the {self.moe.experts} experts of the model",
                 where=fault.where,
@@ -275,7 +274,7 @@ class TrainerConfig:
             )
         for fault in self.faults:
             sized = bool(fault.delay_ms) != (self.pace.layer_ms > 0)
-            _require(
+            require(
                 fault.kind != "sequence_imbalance"
                 or (self.data.documents == "long_tail" and sized),
                 "scales the time of blocks by the packed documents of their microbatch: the pace, or "

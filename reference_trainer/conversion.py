@@ -73,7 +73,8 @@ def _wanted(target: Any) -> str:
     if get_origin(target) is Literal:
         return f"one of {', '.join(str(choice) for choice in get_args(target) if choice != '')}"
     if get_origin(target) is tuple:
-        return "a list, as [3, 1]"
+        tables = is_dataclass(get_args(target)[0])
+        return "one [[table]] for each, in two brackets" if tables else "a list, as [3, 1]"
     if get_origin(target) in (Union, UnionType):
         return ", or ".join(filter(None, map(_wanted, get_args(target))))
     if is_dataclass(target):

@@ -13,6 +13,7 @@ from .group_members import expert_groups, shard_groups, sum_groups
 from .memory_plan import RankMemory, memory_plan
 from .parameter_counts import parameter_count
 from .run_memory import run_memory
+from .schedules import SPLIT_BACKWARD
 from .stage_split import layer_ranges
 from .text_table import gigabytes, table
 
@@ -163,6 +164,10 @@ def _run_memory_lines(config: TrainerConfig) -> list[str]:
     if zero >= 2:
         whole = "gradients" if zero == 2 else "weights and gradients"
         lines.append(f"Within a step ZeRO-{zero} makes {whole} whole, in pieces or at once.")
+    if memory.recompute != "none" and config.schedule.kind in SPLIT_BACKWARD:
+        lines.append(
+            "What a backward of two halves repeats is held from the first to the second, on top."
+        )
     if memory.offload:
         lines.append("Activations are offloaded: they are in host memory.")
     return lines

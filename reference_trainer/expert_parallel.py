@@ -49,7 +49,8 @@ def ship_capacity(experts: Tensor, expert_count: int, capacity_factor: float) ->
     """Return a shipment with room for ``ceil(factor k N / E)`` rows for each expert.
 
     Assignments that come first get the room: give all first choices before the
-    second ones. With E = 2 and room for 2::
+    second ones. (Expert capacity: Fedus et al. 2021, arXiv 2101.03961, section 2.2.)
+    With E = 2 and room for 2::
 
         experts      0 0 1 0        assignments  0 1 2 4     (3 is dropped, 4 is an empty row)
     """

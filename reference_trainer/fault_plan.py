@@ -65,7 +65,10 @@ class ResolvedFault:
         return bool(second) == on_in_second
 
     def transfer_ns(self, size_bytes: int) -> int:
-        """Return latency + size / bandwidth of a slow link or storage, in nanoseconds."""
+        """Return latency + size / bandwidth of a slow link or storage, in nanoseconds.
+
+        The two-parameter model of a transfer (Hockney 1994, Parallel Computing 20, pages 389 to 398).
+        """
         rate = self.spec.bytes_per_s
         return self.delay_ns + (round(size_bytes / rate * 1e9) if rate else 0)
 

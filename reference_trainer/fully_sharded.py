@@ -208,16 +208,20 @@ def _device_mesh(groups: ShardGroups, device: torch.device, replicas: Sequence[i
         )
 
 
-class _CountedAllGather(AllGather):
-    """FSDP2's all-gather through the trainer's communicator."""
+class _ThroughComm:
+    """A collective of FSDP2 that the trainer's communicator issues, so that it is counted."""
 
     def __init__(self, group: MeshGroup, comm: Communicator) -> None:
         self._group = group
         self._comm = comm
 
     def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Return a buffer for the collective."""
+        """Return a buffer for the collective, of any shape."""
         return torch.empty(size, dtype=dtype, device=device)
+
+
+class _CountedAllGather(_ThroughComm, AllGather):
+    """FSDP2's all-gather through the trainer's communicator."""
 
     def __call__(
         self,
@@ -234,16 +238,8 @@ class _CountedAllGather(AllGather):
         return None
 
 
-class _CountedReduceScatter(ReduceScatter):
+class _CountedReduceScatter(_ThroughComm, ReduceScatter):
     """FSDP2's reduce-scatter through the trainer's communicator."""
-
-    def __init__(self, group: MeshGroup, comm: Communicator) -> None:
-        self._group = group
-        self._comm = comm
-
-    def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Return a buffer for the collective."""
-        return torch.empty(size, dtype=dtype, device=device)
 
     def __call__(
         self,

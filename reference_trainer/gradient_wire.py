@@ -78,12 +78,16 @@ def wire_for(
     return ExactWire(group, comm)
 
 
-class ExactWire:
-    """As it is: fp32, or bf16 where gradients are kept so."""
+class _Wire:
+    """What the forms share: the replicas, and what issues their collectives."""
 
     def __init__(self, group: MeshGroup, comm: Communicator) -> None:
         self._group = group
         self._comm = comm
+
+
+class ExactWire(_Wire):
+    """As it is: fp32, or bf16 where gradients are kept so."""
 
     def all_reduce(self, flat: Tensor) -> Arrival:
         """Replace a buffer (N,) by its sum."""
@@ -95,12 +99,8 @@ class ExactWire:
         return Arrival(pending, lambda: deliver(received))
 
 
-class Bf16Wire:
+class Bf16Wire(_Wire):
     """Half the bytes: cast before, summed in bf16, added in fp32."""
-
-    def __init__(self, group: MeshGroup, comm: Communicator) -> None:
-        self._group = group
-        self._comm = comm
 
     def all_reduce(self, flat: Tensor) -> Arrival:
         """Replace a buffer (N,) by its sum."""
@@ -114,17 +114,13 @@ class Bf16Wire:
         return Arrival(pending, lambda: deliver(received))
 
 
-class Int8Wire:
+class Int8Wire(_Wire):
     """A quarter of the bytes: int8 steps and fp32 scales in one buffer, summed after arrival.
 
     Integers with different scales cannot be summed on the way. So the whole sum
     is an all-gather of everybody's bytes, which for more than a few replicas
     moves more than it saves; the sum of parts is an all-to-all and scales.
     """
-
-    def __init__(self, group: MeshGroup, comm: Communicator) -> None:
-        self._group = group
-        self._comm = comm
 
     def all_reduce(self, flat: Tensor) -> Arrival:
         """Replace a buffer (N,) by its sum."""

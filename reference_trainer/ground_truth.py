@@ -69,7 +69,7 @@ class GroundTruth:
             start_file(self._path)
         plan = [asdict(fault.spec) | {"rank": fault.rank, "seed": fault.seed} for fault in faults]
         self._add(record="plan", rank=rank, clock="monotonic_ns", faults=plan)
-        self._flush()
+        self.flush()
 
     def fault(
         self, kind: str, step: int, span_ns: tuple[int, int | None], **details: float | str | None
@@ -85,30 +85,27 @@ class GroundTruth:
         """Return the file of a rank of this job; None where nothing is written."""
         return None if self._out is None else truth_path(self._out, rank)
 
-    def flush(self) -> None:
-        """Write what was noted so far: the process may not come to the end of the step.
-
-        Raises:
-            OutputError: It can no longer be written.
-        """
-        self._flush()
-
     def step(self, step: int, span_ns: tuple[int, int], *, fault_active: bool) -> None:
         """Note a finished step and write what it collected."""
         start_ns, end_ns = span_ns
         self._add(
             record="step", step=step, start_ns=start_ns, end_ns=end_ns, fault_active=fault_active
         )
-        self._flush()
+        self.flush()
 
-    def _add(self, **record: object) -> None:
-        if self._path is not None:
-            self._lines.append(json.dumps(record))
+    def flush(self) -> None:
+        """Write what was noted so far: the process may not come to the end of the step.
 
-    def _flush(self) -> None:
+        Raises:
+            OutputError: It can no longer be written.
+        """
         if self._path is None:
             return
         with written(self._path), self._path.open("a", encoding="utf-8") as file:
             # One by one: another thread may append meanwhile, and loses nothing.
             while self._lines:
                 file.write(f"{self._lines.popleft()}\n")
+
+    def _add(self, **record: object) -> None:
+        if self._path is not None:
+            self._lines.append(json.dumps(record))

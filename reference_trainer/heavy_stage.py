@@ -35,15 +35,15 @@ class HeavyStage:
         self._microbatch = microbatch
 
     def embed(self, part: nn.Module, ids: Tensor) -> Tensor:
-        """Run the embedding: ids (B, T) to hidden (B, T, D)."""
+        """Run the embedding: ids (B, T) to hidden (B, S, D)."""
         return self._weigh(self._runner.embed(part, ids), "embed")
 
     def layer(self, part: nn.Module, hidden: Tensor) -> Tensor:
-        """Run one transformer block: hidden (B, T, D) to hidden (B, T, D)."""
+        """Run one transformer block: hidden (B, S, D) to hidden (B, S, D)."""
         return self._weigh(self._runner.layer(part, hidden), "layers")
 
     def head(self, part: nn.Module, hidden: Tensor) -> Tensor:
-        """Run the final norm and output head: hidden (B, T, D) to logits (B, T, V)."""
+        """Run the final norm and output head: hidden (B, S, D) to logits (B, T, U)."""
         return self._weigh(self._runner.head(part, hidden), "head")
 
     def _weigh(self, output: Tensor, part: str) -> Tensor:

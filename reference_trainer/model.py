@@ -1,9 +1,10 @@
 """The part of a decoder transformer that one pipeline stage holds.
 
-Every block draws its weights from a generator of its own, seeded by
-``seed * 1000 + index in the whole model``, and tensor parallelism slices what
-was drawn. So any split into stages and ranks starts from the same weights as a
-single process. Shapes: B microbatch, T tokens, S tokens of this rank between pairs
+The architecture is that of GPT-2 (Radford et al. 2019, section 2.3): learned positions,
+norms in front of attention and MLP, GELU. Every block draws its weights from a generator
+of its own, seeded by ``seed * 1000 + index in the whole model``, and tensor parallelism
+slices what was drawn. So any split into stages and ranks starts from the same weights as
+a single process. Shapes: B microbatch, T tokens, S tokens of this rank between pairs
 of linear layers (fewer than T with sequence parallelism), D width, U vocabulary
 rows of this rank, H heads of this rank, C channels of a head.
 """

@@ -127,6 +127,7 @@ class BucketReplica:
             )
             for kind, weights in by_reduction(uses).items()
         ]
+        self._masters = [share.masters for share in self._shares if share.masters is not None]
         trained = [weight for share in self._shares for weight in share.trained]
         self.optimizer = build_optimizer(config.train, trained)
         self._norm = gradient_norm(config.train.max_grad_norm, mesh, comm)
@@ -172,17 +173,15 @@ class BucketReplica:
             if share.masters is not None:
                 share.masters.take_gradients(share.reducer.sums)
         self.optimizer.step()
-        for share in self._shares:
-            if share.masters is not None:
-                share.masters.drop_gradients()
-        self._publish()
+        for masters in self._masters:
+            masters.drop_gradients()
+            masters.publish()
         return norm
 
     def settle(self) -> None:
         """Return when the weights are whole."""
-        for share in self._shares:
-            if share.masters is not None:
-                share.masters.settle()
+        for masters in self._masters:
+            masters.settle()
 
     def trained_parts(self) -> list[TrainedPart]:
         """Return what this rank trains of each weight."""
@@ -190,20 +189,15 @@ class BucketReplica:
 
     def publish(self) -> None:
         """Make the model's weights those of the masters, on all ranks."""
-        self._publish()
+        for masters in self._masters:
+            masters.publish()
         self.settle()
-
-    def _publish(self) -> None:
-        for share in self._shares:
-            if share.masters is not None:
-                share.masters.publish()
 
     def kept(self) -> KeptTensors:
         """Return what this rank keeps from step to step."""
-        masters = [share.masters for share in self._shares if share.masters is not None]
         return KeptTensors(
             weights=[weight for share in self._shares for weight in share.weights],
-            masters=[master for one in masters for master in one.copies],
+            masters=[master for one in self._masters for master in one.copies],
             gradients=[flat for share in self._shares for flat in share.reducer.held],
             optimizer=optimizer_state(self.optimizer),
         )

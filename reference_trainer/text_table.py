@@ -14,7 +14,7 @@ def gigabytes(size_bytes: float) -> str:
     ('5.4', '0.0032')
     """
     size = size_bytes / _GB
-    return f"{size:.1f}" if size >= 1 else f"{size:.3g}"
+    return f"{size:,.1f}" if size >= 1 else f"{size:.3g}"
 
 
 def table(rows: Iterable[Sequence[str]]) -> list[str]:

@@ -1,5 +1,6 @@
 """Fixtures and rules that hold for every test."""
 
+import gc
 import os
 import sys
 import threading
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from tests.turns import turn
 
 PROJECT = Path(__file__).resolve().parent.parent
 """The project root."""
@@ -42,6 +44,23 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip(
             "needs the shared real traces: the folder is absent (MESHSCOPE_TRACES names another)"
         )
+
+
+def pytest_collection_finish() -> None:
+    """Spare every collection of garbage the walk through all modules and tests."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Keep the tests of other processes away from one that is marked ``alone``."""
+    if not hasattr(item.config, "workerinput"):
+        return (yield)
+    # The folder of this process lies in that of all.
+    place = Path(item.config.option.basetemp).with_name("turn")
+    with turn(place, alone=item.get_closest_marker("alone") is not None):
+        return (yield)
 
 
 @pytest.fixture(scope="session")

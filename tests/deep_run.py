@@ -11,8 +11,8 @@ import json
 import os
 from pathlib import Path
 
-from meshscope.probe.heads import collective_head, span_head
-from meshscope.probe.recorder import Recorder, StorageSettings
+from meshscope.probe.recording.heads import collective_head, span_head
+from meshscope.probe.recording.recorder import Recorder, StorageSettings
 from meshscope.probe.schema.deep_trace import TraceName, description_file, sealed_file
 from meshscope.probe.schema.manifest import MANIFEST_NAME, rank_directory
 from meshscope.probe.schema.rundir import create_run

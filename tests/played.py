@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from meshscope.analyze.trace import Trace
-from meshscope.probe.full_records import FullRecords
-from meshscope.probe.heads import collective_head, p2p_head, span_head
-from meshscope.probe.recorder import Recorder, StorageSettings
+from meshscope.analyze.capture.trace import Trace
+from meshscope.probe.recording.full_records import FullRecords
+from meshscope.probe.recording.heads import collective_head, p2p_head, span_head
+from meshscope.probe.recording.recorder import Recorder, StorageSettings
 from meshscope.probe.schema.records import (
     COLLECTIVE_CODES,
     DIRECTION_CODES,

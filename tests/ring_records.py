@@ -2,8 +2,8 @@
 
 from struct import Struct
 
-from meshscope.probe.heads import STEP_HEADS
-from meshscope.probe.ring import RingWriter
+from meshscope.probe.recording.heads import STEP_HEADS
+from meshscope.probe.recording.ring import RingWriter
 from meshscope.probe.schema.records import STEP_RECORD
 from meshscope.probe.schema.slots import slot_format
 

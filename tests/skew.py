@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from meshscope.analyze.trace import Trace
+from meshscope.analyze.capture.trace import Trace
 from meshscope.probe.schema.tables import TABLES
 
 TIMES = ("start_ns", "issue_ns", "end_ns", "wait_start_ns", "wait_end_ns", "time_ns", "launch_ns")

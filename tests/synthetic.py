@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from meshscope.analyze.trace import Trace
+from meshscope.analyze.capture.trace import Trace
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.tables import TABLES
 

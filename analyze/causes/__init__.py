@@ -10,35 +10,22 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..effects import Expected, Work, repaired_work, stage_centre
-from ..ledger import Ledger
-from ..program import Program
-from ..trace import Trace
+from ..capture.trace import Trace
+from ..ledger.build import Ledger
+from ..replay.program import Program
 from .clocks import SlowClock, clock_cells, of_single_ranks, without_slow_clocks
 from .data import sequence_effect
 from .degraded import Degraded, both_ways, degraded_places, places
+from .doubts import Off, gain_errors
+from .effects import Expected, Work, repaired_work, stage_centre
 from .experts import expert_loads, explained_by_experts
 from .gaps import UNRECORDED_DELAY, gap_players
-from .host import (
-    HOST_CAUSES,
-    MIN_CONCENTRATION,
-    MIN_OVER_OTHERS,
-    host_players,
-    stalled_rank,
-)
+from .host import HOST_CAUSES, MIN_CONCENTRATION, MIN_OVER_OTHERS, host_players, stalled_rank
 from .overlaps import Overlap, kept_overlaps, longer_by_factor, mean_passes, with_overlaps
 from .player import Player, Union, spread
 from .stages import stage_players
 from .wires import beyond_its_like, wire_excess, wire_players
-from .workers import (
-    OTHERS,
-    Suspect,
-    ranks_of,
-    suspects_of,
-    with_experts,
-    with_rest,
-    worker_players,
-)
+from .workers import OTHERS, Suspect, ranks_of, suspects_of, with_experts, with_rest, worker_players
 
 CAUSES = (
     "clock_throttle",
@@ -54,6 +41,8 @@ CAUSES = (
     "slow_wire",
 )
 """The kinds of all causes."""
+SLOW_RANKS = ("straggler_rank", OTHERS, "clock_throttle")
+"""Those that make single ranks slow."""
 
 __all__ = [
     "CAUSES",
@@ -61,8 +50,10 @@ __all__ = [
     "MIN_CONCENTRATION",
     "MIN_OVER_OTHERS",
     "OTHERS",
+    "SLOW_RANKS",
     "UNRECORDED_DELAY",
     "Degraded",
+    "Off",
     "Overlap",
     "Player",
     "SlowClock",
@@ -75,6 +66,7 @@ __all__ = [
     "expert_loads",
     "explained_by_experts",
     "find_players",
+    "gain_errors",
     "kept_overlaps",
     "of_single_ranks",
     "places",

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from ..replay import FloatArray
+from ..arrays import FloatArray
 
 MIN_GAP = 2.0
 """Least ratio of the fastest slow step to the slowest fast one."""

@@ -18,14 +18,14 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from ..device_steps import DeviceSteps
-from ..edge_effect import EdgeEffect
-from ..effects import Work, excess_by_rank, peer_centre, time_inside
-from ..intervals import IntArray
-from ..ledger import Ledger, class_code
-from ..program import Program
-from ..replay import FloatArray
+from ..arrays import FloatArray, IntArray
+from ..devices.steps import DeviceSteps
+from ..ledger.build import Ledger
+from ..ledger.classes import class_code
+from ..replay.edge_effect import EdgeEffect
+from ..replay.program import Program
 from ..results import Where
+from .effects import Work, excess_by_rank, peer_centre, time_inside
 
 CLOCKED_CLASSES = ("forward", "backward", "recompute", "compute")
 """Classes whose time depends on the SM clock; the optimizer's depends on memory bandwidth."""

@@ -7,17 +7,21 @@ others need too, comes with the data; what it alone needs is its own.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from meshscope.probe.schema.terms import SpanKind
 
-from ..effects import Work, leave_one_out_median
-from ..ledger import Ledger
-from ..program import Program
-from ..replay import FloatArray
-from ..time_lookup import microbatch_spans
-from ..trace import Trace
+from ..arrays import FloatArray
+from ..capture.trace import Trace
+from ..centres import leave_one_out_median
+from ..ledger.build import Ledger
+from ..replay.program import Program
+from ..steps.time_lookup import microbatch_spans
+from .effects import Work
 from .passes import computing_pieces, edge_of_pieces
 
 MIN_CORRELATION = 0.5
@@ -33,11 +37,15 @@ TO_DEVIATION = 1.4826
 """Standard deviation of normal values over their median distance from the median."""
 MAX_ERRORS = 3.0
 """Standard errors by which passes may take longer on average by the work that they happen to have."""
+ROUNDS = 3
+"""In which the mean pass of each stage and the work of each microbatch are told by one another."""
+Runs = Sequence[tuple[int, int]]
+"""First and last step of each run of steps."""
 _MICROBATCH = ["replica", "step", "microbatch"]
 
 
 def sequence_effect(
-    trace: Trace, program: Program, ledger: Ledger, work: Work, slow: list[int]
+    trace: Trace, program: Program, ledger: Ledger, work: Work, slow: Mapping[int, Runs]
 ) -> FloatArray | None:
     """Return what each cell works more than with equal microbatches, ns.
 
@@ -45,8 +53,10 @@ def sequence_effect(
     regressed on the median ratio of the other ranks of the replica for the same
     microbatch; the fitted part is the data's. A rank that has no other in its replica is
     regressed on its own other direction, with the means of the steps taken out, because a
-    slow rank slows both; unless it is longer than others in one of them only, for then the other
-    one tells what its microbatches need.
+    slow rank slows both. What one that is slow for good takes in a step beyond the mean of these is
+    its data's, as with any other rank; how much of that mean is, nothing tells, and it is the rank's. Unless it
+    is longer than others in one direction only, for then the other one tells what its microbatches
+    need.
 
     None where microbatches are not on record, where nobody shares them, or where the
     ranks do not agree.
@@ -56,8 +66,8 @@ def sequence_effect(
         program: The replay graph.
         ledger: Its segments say which part of a pass was computing.
         work: The recorded work by cell.
-        slow: Ranks that are compared with their own mean, because they are slow anyhow; what
-            the data needs is what it would need on a healthy rank.
+        slow: Ranks that are slow anyhow, with their runs of slow steps (none: not known). They are
+            compared with their own mean; what the data needs is what it would need on a healthy rank.
     """
     spans = microbatch_spans(trace, program.windows)
     if trace.layout is None or spans.empty:
@@ -72,13 +82,13 @@ def sequence_effect(
     passes["compute_ns"] = np.bincount(of_piece, weights=pieces["dur_ns"], minlength=len(passes))
     alone = len(set(replica.values())) == len(replica)
     passes["tells"] = _still_telling(passes) if alone else False
-    slow = sorted({*slow, *passes.loc[passes["tells"], "rank"].tolist()})
-    shared = _mean_of_stage(passes, work, slow)
-    of_rank = passes.groupby(["rank", "kind", "chunk"])["compute_ns"].transform("mean")
-    by_itself = passes["rank"].isin(slow) & ~passes["tells"]
+    passes["is_slow"] = passes["rank"].isin({*slow, *passes.loc[passes["tells"], "rank"]})
+    shared = _even_passes(passes, work, telling=~passes["is_slow"] | passes["tells"])
+    level = _levels(passes, slow)
+    by_itself = (level >= 0) & ~passes["tells"]
+    of_rank = passes.groupby(["rank", "kind", "chunk", level])["compute_ns"].transform("mean")
     compared = of_rank.where(by_itself | shared.isna(), shared)
     passes["own"] = (passes["compute_ns"] / compared.where(compared > 0)).fillna(1.0) - 1.0
-    passes["is_slow"] = passes["rank"].isin(slow)
     excess = _excess(passes, alone=alone)
     if excess is None:
         return None
@@ -89,27 +99,61 @@ def sequence_effect(
     return np.bincount(cell, weights=effect, minlength=len(work.cells)).astype(np.float64)
 
 
-def _mean_of_stage(passes: pd.DataFrame, work: Work, slow: list[int]) -> pd.Series:
-    """Return, for each pass, the mean computing of its direction on the healthy ranks of its stage."""
-    healthy = passes.assign(
-        stage=passes["rank"].map(work.peer_class),
-        compute_ns=passes["compute_ns"].mask(passes["rank"].isin(slow)),
+def _levels(passes: pd.DataFrame, slow: Mapping[int, Runs]) -> pd.Series:
+    """Return with which others each pass of a slow rank is compared: those of its number; -1 with none.
+
+    A rank that is slow for good, from some step on or until one, with all of these steps. Of one that
+    is so on and off not every slow step is known: with the other microbatches of the step.
+    """
+    level = pd.Series(-1, index=passes.index)
+    for rank, runs in slow.items():
+        own, step = passes["rank"] == rank, passes["step"]
+        if len(runs) == 1:
+            level[own & step.between(*runs[0])] = 0
+        else:
+            level[own] = step[own] + 1
+    return level
+
+
+def _even_passes(passes: pd.DataFrame, work: Work, *, telling: pd.Series) -> pd.Series:
+    """Return what each pass would take on a healthy rank of its stage with the mean microbatch.
+
+    The mean over the healthy ranks is that of their replicas' microbatches. Where a stage has a
+    slow rank these are not all, and its mean would be that of other work than the next stage's: each
+    is brought to the work of all microbatches, as the stages tell it together.
+    """
+    stage = passes["rank"].map(work.peer_class)
+    stages = passes.groupby([stage, passes["kind"], passes["chunk"]])
+    of_stage, of_work = (
+        np.asarray(group.ngroup(), dtype=np.int64)
+        for group in (stages, passes.groupby(_MICROBATCH))
     )
-    mean: pd.Series = healthy.groupby(["stage", "kind", "chunk"])["compute_ns"].transform("mean")
-    return mean
+    time = passes["compute_ns"].to_numpy(np.float64)
+    seen = telling.to_numpy(bool)
+
+    def mean(group: npt.NDArray[np.int64], value: FloatArray) -> FloatArray:
+        count = np.bincount(group[seen], minlength=group.max() + 1)
+        total = np.bincount(group[seen], value[seen], minlength=group.max() + 1)
+        return np.asarray(total / np.where(count > 0, count, np.nan), dtype=np.float64)
+
+    even = mean(of_stage, time)
+    for _ in range(ROUNDS if seen.any() and not seen.all() else 0):
+        usual = even[of_stage]
+        relative = mean(of_work, np.divide(time, usual, out=np.ones(len(time)), where=usual > 0))
+        relative /= np.nanmean(relative)
+        even = mean(of_stage, time) / mean(of_stage, relative[of_work])
+    return pd.Series(even[of_stage], index=passes.index)
 
 
 def _excess(passes: pd.DataFrame, *, alone: bool) -> pd.Series | None:
     """Return by how much the data makes each pass longer than the mean one, as a ratio."""
     of_self = _of_other_direction(passes)
-    others = of_self if alone else _of_other_ranks(passes).fillna(of_self.mask(passes["is_slow"]))
+    others = of_self if alone else _of_other_ranks(passes).fillna(of_self)
     own, seen = passes["own"], others
     if alone:
         of_step = [passes["rank"], passes["step"], passes["kind"]]
         own = own - own.groupby(of_step).transform("mean")
         seen = others - others.groupby(of_step).transform("mean")
-        # A rank that is slow in a step is so in both directions, which is not the data's.
-        others = others.where(~passes["is_slow"], seen)
         told = passes["own"].where(passes["tells"])
         told = told.groupby([passes[key] for key in _MICROBATCH]).transform("mean")
         others = told.fillna(others)
@@ -168,10 +212,16 @@ def _still_telling(passes: pd.DataFrame) -> pd.Series:
 
 
 def _of_other_direction(passes: pd.DataFrame) -> pd.Series:
-    """Return, for each pass, the mean over the other passes of its microbatch."""
-    of_microbatch = passes.groupby(_MICROBATCH)["own"]
-    count = of_microbatch.transform("size") - 1
-    total: pd.Series = of_microbatch.transform("sum") - passes["own"]
+    """Return, for each pass, the mean over the other passes of its microbatch that tell it.
+
+    Where all ranks of the replica are slow, over these, each against its own mean.
+    """
+    of_microbatch = [passes[key] for key in _MICROBATCH]
+    telling = ~passes["is_slow"] | passes["tells"]
+    telling |= ~telling.groupby(of_microbatch).transform("any")
+    own = passes["own"].where(telling)
+    count = telling.groupby(of_microbatch).transform("sum") - telling
+    total: pd.Series = own.groupby(of_microbatch).transform("sum") - own.fillna(0.0)
     return total / count.where(count > 0)
 
 

@@ -9,11 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from ..communication_rows import sorted_categories
-from ..intervals import IntArray
-from ..replay import FloatArray
+from ..arrays import FloatArray, IntArray
+from ..communication.rows import sorted_categories
+from ..communication.waiting import chance_of_as_many
 from ..results import Where
-from ..waiting import chance_of_as_many
 from .alone import PlaceKey, slow_kind, slow_steps_of_lone_places
 
 MIN_RATIO = 1.3

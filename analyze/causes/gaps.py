@@ -9,25 +9,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+import pandas as pd
 
-from ..effects import Work
-from ..program import Program
-from ..replay import FloatArray
+from ..arrays import FloatArray
+from ..replay.program import Program
 from ..results import Where
+from .effects import Work
 from .player import Player, Union, spread
 
 UNRECORDED_DELAY = "unrecorded_delay"
 MIN_EXCESS = 0.05
 """Least excess over the median of the other stages, as a share of the step."""
 MIN_OVER_OTHERS = 2.0
-"""And so many times that median: the middle of a pipeline sends and receives twice as often as
-its ends, and each call takes some time of its own."""
+"""And so many times what the others lose by the operation: each call takes some time of its own, and
+the middle of a pipeline sends and receives twice as often as its ends."""
 
 
 def gap_players(program: Program, work: Work, reference: FloatArray) -> Iterator[Player]:
     """Yield the stage that loses most outside of what was recorded, with its excess.
 
-    Repaired, it loses as much as the median of the other stages.
+    Repaired, it loses as much as the others by the operation.
 
     Args:
         program: The replay graph.
@@ -45,7 +46,7 @@ def gap_players(program: Program, work: Work, reference: FloatArray) -> Iterator
     if len(centre) < 2 or int(centre.index.min()) < 0 or centre.max() <= 0:
         return
     stage = int(centre.index.to_numpy()[centre.to_numpy().argmax()])
-    others = float(centre.drop(stage).median())
+    others = _of_as_many_calls(work, centre, stage)
     excess = float(centre[stage]) - others
     is_large = excess >= MIN_EXCESS * program.windows.step_time_ns
     if not is_large or centre[stage] < MIN_OVER_OTHERS * others:
@@ -57,3 +58,11 @@ def gap_players(program: Program, work: Work, reference: FloatArray) -> Iterator
         where["rank"] = ranks[0]
     effect = spread(work, own * (excess / float(centre[stage])))
     yield Player(UNRECORDED_DELAY, where, Union.HOST, effect)
+
+
+def _of_as_many_calls(work: Work, centre: pd.Series, stage: int) -> float:
+    """Return what the other stages would lose if they issued as many operations as one stage."""
+    steps = work.cells.groupby(["rank", "step"])["interval"].max() + 1
+    calls = steps.groupby(level=0).median()
+    by_stage = calls.groupby(calls.index.map(work.stage)).median()
+    return float((centre / by_stage).drop(stage).median() * by_stage[stage])

@@ -6,13 +6,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ..edge_effect import edge_effect
-from ..effects import Work
-from ..intervals import IntArray
-from ..program import Program
-from ..replay import FloatArray
+from ..arrays import FloatArray, IntArray
+from ..communication.waiting import chance_of_as_many
+from ..replay.edge_effect import edge_effect
+from ..replay.program import Program
 from ..results import Where
-from ..waiting import chance_of_as_many
+from .effects import Work
 from .player import Player, Union
 
 HOST_CAUSES = {

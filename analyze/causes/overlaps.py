@@ -1,7 +1,7 @@
-"""Work that two causes have together: a slow rank on a stage that is not like the others.
+"""Work that two causes have together: a slow rank on a stage, or with data, unlike the others'.
 
 A device that is slow by a factor takes that factor longer for the extra work of its
-stage too, and one with a slow clock for what else makes it slow. That part of the time is
+stage and of its microbatches too, and one with a slow clock for what else makes it slow. That part of the time is
 gone whichever of the two is repaired, so it belongs to both: each cause has it alone, and
 together they have it once. A rank that loses a time for each pass, whatever the pass is,
 has no such part.
@@ -15,22 +15,24 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from ..edge_effect import EdgeEffect
-from ..effects import Work, median_of_others
-from ..intervals import IntArray
-from ..ledger import Ledger
-from ..program import Program
-from ..replay import FloatArray
-from ..time_lookup import microbatch_spans
-from ..trace import Trace
+from ..arrays import FloatArray, IntArray
+from ..capture.trace import Trace
+from ..centres import median_of_others
+from ..ledger.build import Ledger
+from ..replay.edge_effect import EdgeEffect
+from ..replay.program import Program
+from ..steps.time_lookup import microbatch_spans
+from .effects import Work
 from .passes import computing_pieces
 from .player import Player
 from .workers import OTHERS, Suspect
 
-_OF_WORK = ("stage_imbalance", "straggler_rank", OTHERS)
+_OF_WORK = ("stage_imbalance", "straggler_rank", OTHERS, "sequence_imbalance")
 """Kinds whose time on a slow rank is longer by the factor that the rank is slow by."""
 MIN_SPREAD = 0.1
 """Least deviation of a rank's kinds of passes, over their mean, that can show what is proportional."""
+MAX_REST = 0.25
+"""Most of the squares of what a rank loses by kind of pass that a factor may leave unexplained."""
 
 
 class Overlap(NamedTuple):
@@ -132,7 +134,8 @@ def _slow_by_a_time(work: Work, passes: pd.Series) -> IntArray:
 
     Both are fitted to what a rank's kinds of passes, which differ in length, take longer than
     the median of those of its peers. Where nothing shows the difference a factor is taken, which
-    is how slow devices are slow.
+    is how slow devices are slow, unless it leaves most unexplained: what lengthens one kind alone
+    is no slow device.
     """
     table = passes.rename("own_ns").reset_index()
     table["peer_class"] = table["rank"].map(work.peer_class).fillna(-1)
@@ -146,8 +149,10 @@ def _slow_by_a_time(work: Work, passes: pd.Series) -> IntArray:
     of_factor = excess - by_rank.map(factor) * table["usual"]
     of_time = excess - excess.groupby(by_rank).transform("mean")
     differ = (usual.size() >= 2) & (usual.std(ddof=0) >= MIN_SPREAD * usual.mean())
-    fits_time = _squares(of_time, by_rank) < _squares(of_factor, by_rank)
-    return np.asarray(differ.index[differ & fits_time], dtype=np.int64)
+    rest = _squares(of_factor, by_rank)
+    fits_time = differ & (_squares(of_time, by_rank) < rest)
+    unfit = rest > MAX_REST * _squares(excess, by_rank)
+    return np.asarray(differ.index[fits_time | unfit], dtype=np.int64)
 
 
 def _squares(values: pd.Series, by: pd.Series) -> pd.Series:

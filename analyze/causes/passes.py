@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from ..intervals import IntArray
-from ..ledger import COMPUTE_CLASSES, Ledger, class_code
-from ..program import Program
-from ..time_lookup import last_before, overlaps
+from ..arrays import IntArray
+from ..ledger.build import Ledger
+from ..ledger.classes import COMPUTE_CLASSES, class_code
+from ..replay.program import Program
+from ..steps.time_lookup import last_before, overlaps
 
 
 def computing_pieces(spans: pd.DataFrame, ledger: Ledger) -> pd.DataFrame:

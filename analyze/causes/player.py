@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..edge_effect import EdgeEffect
-from ..effects import Work
-from ..replay import FloatArray
+from ..arrays import FloatArray
+from ..replay.edge_effect import EdgeEffect
 from ..results import Where
+from .effects import Work
 
 
 class Union(StrEnum):

@@ -7,13 +7,12 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from ..effects import Work
-from ..intervals import IntArray
-from ..ledger import Ledger
-from ..program import Program
-from ..replay import FloatArray
-from ..time_lookup import microbatch_spans
-from ..trace import Trace
+from ..arrays import FloatArray, IntArray
+from ..capture.trace import Trace
+from ..ledger.build import Ledger
+from ..replay.program import Program
+from ..steps.time_lookup import microbatch_spans
+from .effects import Work
 from .passes import computing_pieces, edge_of_pieces
 from .player import Player, Union, spread
 
@@ -101,7 +100,9 @@ def _excess_of_chunks(
     spans["compute_ns"] = np.bincount(pieces["span"], weights=compute, minlength=len(spans))
     spans["stage"] = spans["rank"].map(work.stage)
     keys = ["kind", "stage", "chunk"]
-    of_rank = spans.groupby([*keys, "rank"])["compute_ns"].mean()
+    # A pass may be several spans: the loss of the last stage is one of its own.
+    passes = spans.groupby([*keys, "rank", "step", "microbatch"])["compute_ns"].sum()
+    of_rank = passes.groupby(level=[*keys, "rank"]).mean()
     centre = of_rank.groupby(level=keys).median()
     if not (centre > 0).all():
         return None

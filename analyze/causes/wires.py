@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from ..edge_effect import EdgeEffect, edge_effect
-from ..program import Program
-from ..replay import FloatArray
+from ..arrays import FloatArray
+from ..replay.edge_effect import EdgeEffect, edge_effect
+from ..replay.program import Program
 from .degraded import Degraded, degraded_places, like_size
 from .player import Player, Union
 

@@ -10,10 +10,10 @@ import pandas as pd
 
 from meshscope.probe.schema.terms import Axis
 
-from ..effects import Work
-from ..replay import FloatArray
+from ..arrays import FloatArray
+from ..capture.trace import Trace
 from ..results import Cause, Where
-from ..trace import Trace
+from .effects import Work
 from .player import Player, Union, spread
 
 MIN_ALIKE = 0.7

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ..arrays import BoolArray, FloatArray
 from .conclude import MIN_CONFIDENCE, Measured, Stretch, slow_verdict
-from .cube import BoolArray, Cube, FloatArray
+from .cube import Cube
 from .doubt import Doubt
 from .judge import Judge, Look
 from .stretches import LONGEST, SHORTEST, Stretches

@@ -22,8 +22,8 @@ import numpy.typing as npt
 
 from meshscope.probe.schema.layout import ParallelLayout
 
-FloatArray = npt.NDArray[np.float64]
-BoolArray = npt.NDArray[np.bool_]
+from ..arrays import BoolArray, FloatArray
+
 IntArray = npt.NDArray[np.int64]
 
 

@@ -9,9 +9,10 @@ import pandas as pd
 
 from meshscope.probe.schema.layout import ParallelLayout
 
-from ..trace import Trace
+from ..arrays import BoolArray, FloatArray
+from ..capture.trace import Trace
 from .conclude import MIN_CONFIDENCE, Measured, Stretch, calm_verdict, slow_verdict
-from .cube import BoolArray, Cube, FloatArray
+from .cube import Cube
 from .durations import durations_of
 from .grid import Grid, grid_of
 from .judge import least_visible

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .cube import BoolArray, Cube, FloatArray, IntArray
+from ..arrays import BoolArray, FloatArray
+from .cube import Cube, IntArray
 from .noise import Noise
 from .normalise import Line, replica_sigma
 from .settings import DetectionSettings

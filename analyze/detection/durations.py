@@ -7,11 +7,13 @@ import pandas as pd
 
 from meshscope.probe.schema.terms import SpanKind
 
-from ..communication import communication_events
-from ..intervals import IntArray, covered_length, union
-from ..ledger import WAIT_CLASSES, WIRE_CLASSES, Ledger, build_ledger, class_code
-from ..steps import StepWindows, step_windows
-from ..trace import Trace
+from ..arrays import IntArray
+from ..capture.trace import Trace
+from ..communication.events import communication_events
+from ..intervals import covered_length, union
+from ..ledger.build import Ledger, build_ledger
+from ..ledger.classes import WAIT_CLASSES, WIRE_CLASSES, class_code
+from ..steps.windows import StepWindows, step_windows
 
 MICROBATCH_KINDS = (
     SpanKind.FORWARD.value,

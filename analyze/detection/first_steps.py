@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from .cube import Cube, FloatArray
+from ..arrays import FloatArray
+from .cube import Cube
 
 
 @dataclass(slots=True)

@@ -10,7 +10,8 @@ import pandas as pd
 from meshscope.probe.schema.errors import TraceFormatError
 from meshscope.probe.schema.layout import ParallelLayout
 
-from .cube import Cube, FloatArray, IntArray, cube_of
+from ..arrays import FloatArray
+from .cube import Cube, IntArray, cube_of
 
 KEYS = ("rank", "step", "kind", "microbatch")
 FEATURES = ("tokens", "sum_sq")

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .cube import BoolArray, FloatArray, IntArray
+from ..arrays import BoolArray, FloatArray
+from .cube import IntArray
 from .doubt import Doubt
 from .settings import DetectionSettings
 from .stretches import LONGEST, REACH, SHORTEST, Budget, Stretches, Strongest, borders, strongest

@@ -21,7 +21,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from .cube import FloatArray
+from ..arrays import FloatArray
 
 LAGS = 5
 """Steps over which correlation is looked for."""

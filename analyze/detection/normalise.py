@@ -21,7 +21,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .cube import BoolArray, Cube, FloatArray
+from ..arrays import BoolArray, FloatArray
+from .cube import Cube
 
 CLIP_DEVIATIONS = 1.7
 """Items further than this many deviations from their step's median are drawn in to it: Huber's

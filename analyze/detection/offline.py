@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .cube import FloatArray
+from ..arrays import FloatArray
 from .judge import Budgets, Judge, window_budgets
 from .settings import DetectionSettings
 from .stretches import Peak

@@ -14,8 +14,9 @@ from math import exp, lgamma
 
 import numpy as np
 
+from ..arrays import BoolArray, FloatArray
 from .conclude import Measured
-from .cube import BoolArray, Cube, FloatArray, IntArray
+from .cube import Cube, IntArray
 from .runs import SURE, slow_steps
 from .settings import DetectionSettings
 from .stretches import SHORTEST

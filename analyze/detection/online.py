@@ -16,9 +16,10 @@ import numpy.typing as npt
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.layout import ParallelLayout
 
+from ..arrays import FloatArray
 from .alarms import Alarms
 from .conclude import Measured, calm_verdict
-from .cube import FloatArray, cube_of
+from .cube import cube_of
 from .doubt import Doubt, comparison_of, doubt_of
 from .first_steps import FirstSteps
 from .judge import Budgets, Judge, least_visible, running_budgets

@@ -14,7 +14,7 @@ from math import log
 
 import numpy as np
 
-from .cube import BoolArray, FloatArray
+from ..arrays import BoolArray, FloatArray
 from .stretches import REACH
 
 RARELY = 0.01

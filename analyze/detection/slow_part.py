@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..arrays import BoolArray, FloatArray
 from .conclude import Measured
-from .cube import BoolArray, FloatArray
 from .doubt import Doubt
 from .offline import Tested
 from .runs import slow_steps

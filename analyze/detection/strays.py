@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .cube import FloatArray
+from ..arrays import FloatArray
 from .noise import NOISE_FLOOR
 from .normalise import Line
 from .stretches import REACH, shared

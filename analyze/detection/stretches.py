@@ -27,7 +27,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from .cube import BoolArray, FloatArray, IntArray
+from ..arrays import BoolArray, FloatArray
+from .cube import IntArray
 
 SHORTEST, LONGEST = 3, 40
 """Steps of a stretch: a single step may be slow for reasons that no theory of noise covers."""

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 
-from ..effects import Expected, Work
-from ..ledger import Ledger
-from ..steps import StepWindows
-from ..trace import Trace
+from ..capture.trace import Trace
+from ..causes.effects import Expected, Work
+from ..ledger.build import Ledger
+from ..steps.windows import StepWindows
 from .detect import detect
 from .durations import own_durations
 from .results import DetectionResult
@@ -82,6 +82,15 @@ def expected_work(
         extra = compute * slowdown / (1.0 + slowdown)
         expected[mine] = np.where(bad, own - extra, own)[mine]
     return peers._replace(work_ns=expected)
+
+
+def steps_of_slow(
+    ranks: Iterable[int], detection: DetectionResult | None
+) -> dict[int, Sequence[tuple[int, int]]]:
+    """Return the runs of slow steps of each rank that is slow; none where they are not known."""
+    verdicts = () if detection is None else detection.suspects
+    runs: dict[int, Sequence[tuple[int, int]]] = dict.fromkeys(ranks, ())
+    return runs | {own.rank: own.slow_steps for own in verdicts if own.rank in runs}
 
 
 def cleared_ranks(ranks: pd.DataFrame, detection: DetectionResult | None) -> list[int]:

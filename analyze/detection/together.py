@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from ..steps import StepWindows
+from ..steps.windows import StepWindows
 from .detect import detect
 from .results import DetectionResult
 from .settings import DetectionSettings

@@ -12,18 +12,11 @@ from typing import Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from .cube import BoolArray, Cube, FloatArray
+from ..arrays import BoolArray, FloatArray
+from .cube import Cube
 from .doubt import Comparison, Doubt, comparison_of, doubt_of
 from .noise import noise_of
-from .normalise import (
-    Line,
-    Slopes,
-    common_mode,
-    item_mean,
-    peer_scores,
-    replica_mean,
-    step_scores,
-)
+from .normalise import Line, Slopes, common_mode, item_mean, peer_scores, replica_mean, step_scores
 from .settings import DetectionSettings
 from .strays import strays_of
 from .work import WorkModel

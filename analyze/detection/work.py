@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .cube import FloatArray
+from ..arrays import FloatArray
 
 
 @dataclass(slots=True)

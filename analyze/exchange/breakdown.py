@@ -9,8 +9,8 @@ import pandas as pd
 
 from meshscope.probe.schema.errors import MeshscopeError
 
-from ..breakdown import device_breakdown
-from ..trace import Trace
+from ..capture.trace import Trace
+from ..kernels.breakdown import device_breakdown
 from ..words import counted, sentence
 from .kernels import NO_KERNELS, known_of_device
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pandas as pd
 
-from ..bandwidth import size_buckets, with_bandwidth
+from ..capture.trace import Trace
+from ..communication.bandwidth import size_buckets, with_bandwidth
+from ..communication.matching import CollectiveMatch, TransferMatch, match_collectives, match_p2p
+from ..communication.waiting import SYNCHRONISING
 from ..detail_limits import not_one_by_one
-from ..matching import CollectiveMatch, TransferMatch, match_collectives, match_p2p
-from ..steps import WHOLE_CAPTURE, StepWindows, step_windows
-from ..trace import Trace
-from ..waiting import SYNCHRONISING
+from ..steps.windows import WHOLE_CAPTURE, StepWindows, step_windows
 from ..words import is_missing, sentence
 
 _KEY = ["group_id", "seq"]

@@ -54,9 +54,14 @@ def _cause(cause: Cause) -> dict[str, Any]:
         "where": dict(cause.where),
         "share_frac": cause.share_frac,
         "removal_gain_frac": cause.removal_gain_frac,
+        "removal_gain_interval": _ends(cause.removal_gain_interval),
         "direct_ns": None if isnan(cause.direct_ns) else cause.direct_ns,
         "induced_wait_ns": None if isnan(cause.induced_wait_ns) else cause.induced_wait_ns,
     }
+
+
+def _ends(interval: tuple[float, float] | None) -> list[float] | None:
+    return None if interval is None else list(interval)
 
 
 def finding_to_json(finding: Finding) -> dict[str, Any]:
@@ -68,6 +73,7 @@ def finding_to_json(finding: Finding) -> dict[str, Any]:
         "claim": finding.claim,
         "cost_frac": finding.cost_frac,
         "removal_gain_frac": finding.removal_gain_frac,
+        "removal_gain_interval": _ends(finding.removal_gain_interval),
         "confidence": finding.confidence,
         "evidence": list(finding.evidence),
         "remedy": finding.remedy,

@@ -6,9 +6,11 @@ from typing import Any
 
 import pandas as pd
 
-from ..kernel_places import NO_AXIS, NO_STAGE
-from ..kernels import PLACE, KernelReport, kernel_report
-from ..trace import Trace
+from ..capture.trace import Trace
+from ..kernels.host_waits import host_waits
+from ..kernels.operators import operator_report
+from ..kernels.places import NO_AXIS, NO_STAGE
+from ..kernels.table import PLACE, KernelReport, kernel_report
 from ..words import is_missing, sentence
 
 DEFAULT_TOP = 20
@@ -26,7 +28,8 @@ def kernels_to_json(trace: Trace, top: int = DEFAULT_TOP) -> dict[str, Any]:
         top: Kernels of each list, longest first.
     """
     report = kernel_report(trace)
-    own_limits = report.limits if len(report.kernels) else (NO_KERNELS,)
+    operators = operator_report(trace)
+    own_limits = (*report.limits, *operators.limits) if len(report.kernels) else (NO_KERNELS,)
     limits = (*trace.limits, *own_limits)
     return {
         "version": 1,
@@ -36,6 +39,11 @@ def kernels_to_json(trace: Trace, top: int = DEFAULT_TOP) -> dict[str, Any]:
         "places": [
             row | {"kernels": _kernels(_of_place(report, row), top)} for row in _rows(report.places)
         ],
+        "peak_flops": operators.peak_flops,
+        "peak_source": operators.peak_source,
+        "operator_count": len(operators.operators),
+        "operators": _operators(operators.operators.head(top), report.ranks),
+        "host_waits": _host_waits(host_waits(trace).head(top), report.ranks),
         "limits": [*map(sentence, limits)],
     }
 
@@ -59,6 +67,24 @@ def _of_place(report: KernelReport, place: dict[str, Any]) -> pd.DataFrame:
 
 def _kernels(frame: pd.DataFrame, top: int) -> list[dict[str, Any]]:
     return _rows(frame.head(top))
+
+
+def _operators(frame: pd.DataFrame, ranks: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return operators with their share of the busy time of all ranks."""
+    named = frame.drop(columns=["flops", "counted_ns"]).astype({"operator": object})
+    named[["operator", "shapes"]] = named[["operator", "shapes"]].where(lambda text: text != "")
+    return _rows(named.assign(busy_frac=_share(frame["total_ns"], ranks["busy_ns"])))
+
+
+def _host_waits(frame: pd.DataFrame, ranks: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return calls that wait, with what they cost as a share of the spans of all ranks."""
+    named = frame.assign(operator=frame["operator"].where(frame["operator"] != ""))
+    return _rows(named.assign(span_frac=_share(frame["starved_ns"], ranks["span_ns"])))
+
+
+def _share(part: pd.Series[Any], whole: pd.Series[Any]) -> pd.Series[float]:
+    total = float(whole.sum())
+    return part / (total if total > 0 else float("nan"))
 
 
 def _rows(frame: pd.DataFrame) -> list[dict[str, Any]]:

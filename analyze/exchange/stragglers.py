@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ..arrays import FloatArray
 from ..published import Parts, PublishedMetrics, Repair, Shares
-from ..replay import FloatArray
 from ..stragglers import Stragglers
 from .diagnosis import finding_to_json, records_to_json
 

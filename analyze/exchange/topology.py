@@ -8,11 +8,11 @@ from typing import Any
 from meshscope.probe.schema.layout import MESH_AXES, ParallelLayout
 from meshscope.probe.schema.terms import Axis
 
-from ..kept_topology import kept_topology
-from ..layout_inference import layout_of_names
-from ..stated_topology import StatedTopology
-from ..topology import UNKNOWN, contradictions
-from ..trace import Trace
+from ..capture.trace import Trace
+from ..topology.axes import UNKNOWN, contradictions
+from ..topology.kept import kept_topology
+from ..topology.layout import layout_of_names
+from ..topology.stated import StatedTopology
 from ..words import is_missing, sentence
 
 _MOST_RANKS = 4096

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from ..trace import Trace
+from ..capture.trace import Trace
 
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 

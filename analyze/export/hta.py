@@ -14,10 +14,10 @@ import msgspec
 
 from meshscope.probe.schema.errors import ConfigError
 
+from ..capture.trace import Trace
 from ..hta.bridge import header, rank_tables, ranks_with_events, time_base_ns
 from ..hta.raw import raw_events
 from ..hta.rows import Symbols, event_rows
-from ..trace import Trace
 
 _COMPRESSION = 4
 

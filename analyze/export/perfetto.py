@@ -19,9 +19,9 @@ import msgspec
 import numpy as np
 import pandas as pd
 
-from ..communication import CommunicationEvents, communication_events
-from ..steps import StepWindows, step_windows
-from ..trace import Trace
+from ..capture.trace import Trace
+from ..communication.events import CommunicationEvents, communication_events
+from ..steps.windows import StepWindows, step_windows
 from .perfetto_profile import profiled_events
 from .perfetto_rank import (
     AXES,

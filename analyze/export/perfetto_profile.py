@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from ..steps import StepWindows
-from ..trace import Trace
+from ..capture.trace import Trace
+from ..steps.windows import StepWindows
 from .perfetto_rank import Record, slices, track_title
 
 _STREAMS, _STREAM_NOTES, _THREADS = 10_000, 20_000, 30_000

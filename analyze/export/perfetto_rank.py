@@ -9,8 +9,8 @@ import pandas as pd
 
 from meshscope.probe.schema.terms import COMPUTE_KINDS, Axis
 
-from ..steps import StepWindows
-from ..trace import Trace
+from ..capture.trace import Trace
+from ..steps.windows import StepWindows
 
 Record = dict[str, Any]
 """One trace event."""

@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.listing import listed
 
-from ..load import load_trace
-from ..trace import Trace
+from ..capture.trace import Trace
+from ..opening.load import load_trace
 from .extra import require_hta
 from .raw import raw_events, raw_header
 from .rows import TABLES, Symbols, event_rows

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from meshscope.analyze.trace import Trace
+from meshscope.analyze.capture.trace import Trace
 from meshscope.probe.schema.errors import RunDirectoryError, TraceFormatError
 from meshscope.probe.schema.manifest import MANIFEST_NAME, read_json
 from meshscope.probe.schema.rundir import name_a_run_in

@@ -12,15 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from ..intervals import IntArray
-from ..replay import FloatArray, build_graph
-from ..replay_offsets import Wave, build_waves
+from ..arrays import BoolArray, FloatArray, IntArray
+from ..replay.engine import build_graph
+from ..replay.offsets import Wave, build_waves
 from .job import Pattern
 from .rules import Dependencies
-
-BoolArray = npt.NDArray[np.bool_]
 
 SETTLED_S = -1e-2
 """A wire time or launch delay at or below this is taken for a wrong clock and set to 0."""

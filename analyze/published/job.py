@@ -22,8 +22,7 @@ import pyarrow.parquet as pq
 from meshscope.probe.schema.errors import TraceFormatError
 from meshscope.probe.schema.listing import listed
 
-from ..intervals import IntArray
-from ..replay import FloatArray
+from ..arrays import FloatArray, IntArray
 from ..words import counted
 from . import optypes as op
 from .meta import read_meta

@@ -21,9 +21,7 @@ import numpy as np
 
 from meshscope.probe.schema.errors import TraceFormatError
 
-from ..intervals import IntArray
-from ..replay import FloatArray
-from .graph import BoolArray
+from ..arrays import BoolArray, FloatArray, IntArray
 from .job import Job, read_job
 from .parts import Parts, parts_by_delay, parts_by_length
 from .scenarios import Choice, Labels, Replayer, Scenario, everything, nothing

@@ -8,9 +8,8 @@ from functools import partial
 
 import numpy as np
 
-from ..replay import FloatArray
+from ..arrays import BoolArray, FloatArray
 from . import optypes as op
-from .graph import BoolArray
 from .job import Job
 from .scenarios import Choice, Labels, Replayer, Scenario, everything, nothing
 

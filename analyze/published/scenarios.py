@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..intervals import IntArray
-from ..replay import FloatArray
-from ..replay_offsets import replay_offsets
+from ..arrays import BoolArray, FloatArray, IntArray
+from ..replay.offsets import replay_offsets
 from . import optypes as op
-from .graph import BoolArray, JobGraph, job_graph, launch_delays, observed_lengths
+from .graph import JobGraph, job_graph, launch_delays, observed_lengths
 from .job import Job, Pattern
 from .rules import dependencies
 

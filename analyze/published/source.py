@@ -11,8 +11,8 @@ from meshscope.probe.schema.rundir import is_run_directory
 
 from ..importers.detect import InputFormat, classify
 from ..importers.input_paths import find_files
-from ..ingested import is_ingested
-from ..source_files import content_key, source_files
+from ..importers.source_files import content_key, source_files
+from ..opening.ingested import is_ingested
 
 _NEEDED = (
     "The published metrics need an NDTimeline job: one parquet file with a row for each operation "

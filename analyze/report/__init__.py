@@ -2,6 +2,7 @@
 
 from .breakdown import breakdown_to_text
 from .collectives import collectives_to_text
+from .comparison import comparison_to_text
 from .critical_path import critical_path_to_text
 from .diagnosis import to_text
 from .kernels import kernels_to_text
@@ -11,6 +12,7 @@ from .whatif import prediction_to_text
 __all__ = [
     "breakdown_to_text",
     "collectives_to_text",
+    "comparison_to_text",
     "critical_path_to_text",
     "kernels_to_text",
     "prediction_to_text",

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from meshscope.probe.schema.printable import printable
+
 from ..words import is_missing
+
+_NAME_LENGTH = 60
 
 RANKS_TITLE = "Ranks, by what repairing returns, then by excess, then by how long others waited"
 
@@ -34,6 +38,12 @@ def left_out(count: int, what: str) -> list[str]:
 def milliseconds(time_ns: float) -> str:
     """Return milliseconds; a wait of NumPy or pandas' own kind of missing is unknown."""
     return "unknown" if is_missing(time_ns) else f"{time_ns / 1e6:.3f}"
+
+
+def shortened(name: str) -> str:
+    """Return a name on one line; the kernel of a template is at its start."""
+    line = printable(" ".join(name.split()))
+    return line if len(line) <= _NAME_LENGTH else line[: _NAME_LENGTH - 1] + "…"
 
 
 def size(value: Any) -> str:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import isnan
 
-from ..all_clear import nothing_found
+from ..all_clear import nothing_found, untold_of
 from ..attempts import attempts_text
+from ..capture.trace import SYNTHETIC
 from ..labels import class_label, place_words
 from ..memory import CATEGORIES
-from ..results import Bar, Diagnosis
+from ..results import Bar, Diagnosis, Finding
 from ..text_table import text_table
-from ..trace import SYNTHETIC
 from ..words import counted, is_missing
 from .amounts import RANKS_TITLE, left_out, milliseconds, not_known, size
 from .page import page
@@ -139,7 +139,9 @@ def _findings(result: Diagnosis, *, markdown: bool) -> Iterator[str]:
             [f"costs {finding.cost_frac:.1%} of the step"] if finding.cost_frac is not None else []
         )
         if finding.removal_gain_frac is not None:
-            cost.append(f"fixing it alone returns {finding.removal_gain_frac:.1%}")
+            cost.append(
+                f"fixing it alone returns {finding.removal_gain_frac:.1%}{_between(finding)}"
+            )
         claim = f"**{finding.claim}**" if markdown else finding.claim
         yield f"{number}. [{finding.severity}] {finding.kind}: {claim}"
         if cost:
@@ -147,7 +149,15 @@ def _findings(result: Diagnosis, *, markdown: bool) -> Iterator[str]:
         yield from (f"   - {line}" for line in finding.evidence)
         yield f"   - do: {finding.remedy}"
     if findings and result.run["steps"]:
-        yield from not_known("Slow ranks, stages and links", result.untold)
+        yield from not_known(untold_of(result), result.untold)
+
+
+def _between(finding: Finding) -> str:
+    """Return the interval of what fixing returns; empty where its error is not known."""
+    if finding.removal_gain_interval is None:
+        return ""
+    low, high = (max(0.0, end) for end in finding.removal_gain_interval)
+    return f" (between {low:.1%} and {high:.1%})"
 
 
 def _causes(result: Diagnosis, *, markdown: bool) -> list[str]:
@@ -159,8 +169,8 @@ def _causes(result: Diagnosis, *, markdown: bool) -> list[str]:
         return table
     step = result.step_time_ns
     account = (
-        f"Waiting {waiting.measured_ns / step:.2%} of the step = {waiting.bubble_ns / step:.2%} imposed by "
-        f"the schedule, {waiting.induced_ns / step:+.2%} induced by the causes above, "
+        f"Waiting {waiting.measured_ns / step:.2%} of the step = {waiting.bubble_ns / step:.2%} "
+        f"{result.bubble_words}, {waiting.induced_ns / step:+.2%} induced by the causes above, "
         f"{waiting.model_error_ns / step:+.2%} that the replay does not explain"
     )
     return [*table, "", account if markdown else f"  {account}"]

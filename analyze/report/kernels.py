@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from meshscope.probe.schema.printable import printable
-
 from ..text_table import text_table
-from .amounts import NOT_RECORDED, limit_lines, milliseconds
+from .amounts import NOT_RECORDED, limit_lines, milliseconds, shortened
 from .page import page
 
-_NAME_LENGTH = 60
 _RANK_TIMES = ("span", "busy", "idle", "starved", "launch_bound")
 
 
@@ -21,7 +18,7 @@ def kernels_to_text(result: Mapping[str, Any], *, markdown: bool = False) -> str
         nothing = [NOT_RECORDED, *limit_lines(result["limits"])]
         return page(nothing, markdown=markdown)
     shown, count = len(result["kernels"]), result["kernel_count"]
-    sections = (
+    sections: tuple[tuple[str, list[str]], ...] = (
         ("Devices", _ranks(result["ranks"], markdown=markdown)),
         ("Phases", _places(result["places"], markdown=markdown)),
         (
@@ -29,6 +26,13 @@ def kernels_to_text(result: Mapping[str, Any], *, markdown: bool = False) -> str
             _kernels(result["kernels"], markdown=markdown),
         ),
     )
+    if result["operators"]:
+        shown, count = len(result["operators"]), result["operator_count"]
+        title = f"Operators that launched them: the longest {shown} of {count}"
+        sections += ((title, _operators(result["operators"], markdown=markdown)),)
+    if result["host_waits"]:
+        title = "Calls of the host that wait for the device"
+        sections += ((title, _host_waits(result["host_waits"], markdown=markdown)),)
     lines = []
     for title, table in sections:
         lines += [f"## {title}" if markdown else title, *([""] if markdown else []), *table, ""]
@@ -74,7 +78,7 @@ def _kernels(kernels: Sequence[Mapping[str, Any]], *, markdown: bool) -> list[st
     headers += ["p50 us", "p99 us", "delay p50 us", "ranks", "slowest", "over median"]
     rows = [
         (
-            _shortened(row["name"]),
+            shortened(row["name"]),
             _phase(row),
             _or_dash(row["axis"]),
             _or_dash(row["stage"]),
@@ -94,16 +98,57 @@ def _kernels(kernels: Sequence[Mapping[str, Any]], *, markdown: bool) -> list[st
     return text_table(headers, rows, markdown=markdown)
 
 
+def _operators(operators: Sequence[Mapping[str, Any]], *, markdown: bool) -> list[str]:
+    headers = ["operator", "shapes", "calls", "kernels", "total ms", "of busy"]
+    headers += ["TFLOP/s", "of peak", "beyond peak ms"]
+    rows = [
+        (
+            shortened(row["operator"] or "none recorded"),
+            _or_dash(row["shapes"] and shortened(row["shapes"])),
+            row["calls"] or "–",
+            row["kernels"],
+            milliseconds(row["total_ns"]),
+            _percent(row["busy_frac"]),
+            _or_dash(row["flops_per_s"] and f"{row['flops_per_s'] / 1e12:.1f}"),
+            _or_dash(row["peak_frac"] and _percent(row["peak_frac"])),
+            _or_dash(row["over_peak_ns"] and milliseconds(row["over_peak_ns"])),
+        )
+        for row in operators
+    ]
+    return text_table(headers, rows, markdown=markdown)
+
+
+def _host_waits(waits: Sequence[Mapping[str, Any]], *, markdown: bool) -> list[str]:
+    headers = [
+        "call",
+        "inside",
+        "phase",
+        "count",
+        "blocked ms",
+        "starved ms",
+        "of span",
+        "ranks",
+    ]
+    rows = [
+        (
+            shortened(row["call"]),
+            _or_dash(row["operator"] and shortened(row["operator"])),
+            row["phase"],
+            row["count"],
+            milliseconds(row["blocked_ns"]),
+            milliseconds(row["starved_ns"]),
+            _percent(row["span_frac"]),
+            row["ranks"],
+        )
+        for row in waits
+    ]
+    return text_table(headers, rows, markdown=markdown)
+
+
 def _phase(row: Mapping[str, Any]) -> str:
     """Return the phase, and what the kernel is where that is not plain."""
     plain = ("compute", row["phase"])
     return row["phase"] if row["category"] in plain else f"{row['phase']} ({row['category']})"
-
-
-def _shortened(name: str) -> str:
-    """Return a name on one line; the kernel of a template is at its start."""
-    line = printable(" ".join(name.split()))
-    return line if len(line) <= _NAME_LENGTH else line[: _NAME_LENGTH - 1] + "…"
 
 
 def _microseconds(time_ns: float | None) -> str:

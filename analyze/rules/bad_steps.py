@@ -9,18 +9,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from meshscope.probe.schema.listing import MOST_LISTED
 
 from ..causes.alone import MIN_GAP
 from ..results import Where
-from ..steps import WHOLE_CAPTURE, StepWindows
+from ..steps.windows import WHOLE_CAPTURE, StepWindows
 from ..words import joined
 from .grading import MIN_COST
 
 MOST_LEFT = 0.5
 """Most of a cause that the steps which are not named may hold, whatever it costs."""
+
+NEARLY_EVERYWHERE = 0.85
+"""From this share of the steps on a cause is in all of them, wherever the others lie."""
+MIN_FREE_END = 2
+"""Unless so many lie at one end, before a cause begins or after it has ended."""
 
 NEARLY_ALL, ALL = 0.9, 0.995
 """From these shares on a claim says so; in percent without decimals the latter is 100."""
@@ -139,8 +145,21 @@ def bad_steps(windows: StepWindows, cost_ns: pd.Series, cost_frac: float | None)
     if gaps[widest] < MIN_GAP:
         return all_steps(windows)
     is_bad = cost >= ranked[widest]
+    if _is_nearly_everywhere(is_bad):
+        return all_steps(windows)
     steps, bad = windows.steps.tolist(), windows.steps[is_bad].tolist()
     return BadSteps(tuple(bad), tuple(steps), float(cost[is_bad].sum()) / total)
+
+
+def _is_nearly_everywhere(is_bad: npt.NDArray[np.bool_]) -> bool:
+    """Return whether only a few scattered steps happen to be free: that tells no time of a cause.
+
+    A cause that began late, or ended early, leaves all steps of one end free.
+    """
+    if is_bad.mean() < NEARLY_EVERYWHERE:
+        return False
+    found = np.flatnonzero(is_bad)
+    return bool(max(found[0], len(is_bad) - 1 - found[-1]) < MIN_FREE_END)
 
 
 def _ordinal(number: int) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from meshscope.probe.schema.terms import FindingKind, Severity
 
 from ..account import Account
-from ..clocks import MAX_SKEW_NS
+from ..clocks.agreement import MAX_SKEW_NS
 from ..results import Finding
 from ..words import counted
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from meshscope.probe.schema.terms import FindingKind, Severity
 
-from ..ended import Death
-from ..hang import WaitGraph
+from ..capture.trace import Trace
+from ..hangs.ended import Death
+from ..hangs.hang import WaitGraph
 from ..labels import rank_words
 from ..results import Finding
-from ..trace import Trace
 from .standstill_words import capital, device_faults_of, waited_for, where_of
 
 

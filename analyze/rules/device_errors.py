@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from meshscope.probe.schema.terms import FindingKind, Severity
 
 from ..account import Account
-from ..device_faults import FaultyDevice, faults_text, faulty_devices, when
+from ..capture.trace import Trace
+from ..devices.faults import FaultyDevice, faults_text, faulty_devices, when
+from ..devices.xids import FaultClass
 from ..labels import rank_words
 from ..results import Finding, Where
-from ..trace import Trace
-from ..xids import FaultClass
 from .standstill_words import where_of
 
 _REMEDIES = {

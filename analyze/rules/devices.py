@@ -14,8 +14,8 @@ from meshscope.probe.schema.terms import FindingKind
 from ..account import Account
 from ..causes import ranks_of
 from ..causes.clocks import MAX_RATIO
-from ..device_health import POWER_CAP, THROTTLES, device_health
-from ..device_steps import HOLD_NS
+from ..devices.health import POWER_CAP, THROTTLES, device_health
+from ..devices.steps import HOLD_NS
 from ..results import Cause, Finding, Where
 from ..words import counted
 from .grading import MIN_COST, severity

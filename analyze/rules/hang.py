@@ -9,12 +9,12 @@ from typing import NamedTuple
 from meshscope.probe.schema.terms import FindingKind, Severity
 
 from ..account import Account
-from ..ended import Death, alive_until_ns, died_first
-from ..hang import WaitGraph, wait_graph
+from ..capture.trace import FLIGHT_RECORDER, Trace
+from ..hangs.ended import Death, alive_until_ns, died_first
+from ..hangs.hang import WaitGraph, wait_graph
 from ..labels import rank_words
 from ..results import Finding
-from ..steps import WHOLE_CAPTURE
-from ..trace import FLIGHT_RECORDER, Trace
+from ..steps.windows import WHOLE_CAPTURE
 from ..words import counted
 from .crash import crash_finding
 from .silence import all_silent, all_wait_for_silent, ended_together, silences

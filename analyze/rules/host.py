@@ -11,7 +11,7 @@ from meshscope.probe.schema.terms import FindingKind
 
 from ..account import Account
 from ..causes import UNRECORDED_DELAY, stalled_rank
-from ..ledger import UNATTRIBUTED
+from ..ledger.classes import UNATTRIBUTED
 from ..results import Finding, Where
 from .bad_steps import BadSteps, bad_steps
 from .grading import MIN_COST, severity

@@ -13,11 +13,13 @@ import pandas as pd
 from meshscope.probe.schema.terms import FindingKind, KernelCategory
 
 from ..account import Account
-from ..deep_steps import listed_steps
-from ..device_idle import DeviceIdle, device_idle
-from ..kernel_coverage import common_kernel_steps, has_kernels, steps_with_kernels
+from ..capture.trace import Trace
+from ..deep.steps import listed_steps
+from ..kernels.coverage import common_kernel_steps, has_kernels, steps_with_kernels
+from ..kernels.host_waits import host_waits
+from ..kernels.idle import DeviceIdle, device_idle
 from ..results import Finding
-from ..trace import Trace
+from ..words import counted
 from .grading import severity
 from .host import MIN_STALL
 
@@ -49,7 +51,7 @@ def idle_devices(account: Account) -> Iterator[Finding]:
     if bound >= MIN_STALL:
         yield _launch_bound(idle, bound, where)
     if cost - bound >= MIN_STALL:
-        yield _not_fed(idle, cost, bound, where)
+        yield _not_fed(idle, cost, bound, (*_waits(trace, float(idle["time_ns"].sum())), *where))
 
 
 def _launch_bound(idle: pd.DataFrame, bound: float, where: tuple[str, ...]) -> Finding:
@@ -97,7 +99,21 @@ def _not_fed(idle: pd.DataFrame, cost: float, bound: float, where: tuple[str, ..
         confidence=0.6,
         evidence=(_NOTHING, why, *where),
         remedy="See what the host does in the gaps: input, locks, synchronising calls, Python between "
-        "operators (meshscope kernels tells launches from the rest)",
+        "operators (meshscope kernels tells launches and waits from the rest)",
+    )
+
+
+def _waits(trace: Trace, time_ns: float) -> Iterator[str]:
+    """Yield what calls that wait for the device cost, where that is worth a sentence."""
+    waits = host_waits(trace)
+    share = float(waits["starved_ns"].sum()) / time_ns if time_ns else 0.0
+    if share < MIN_STALL:
+        return
+    most = waits.iloc[0]
+    inside = f" inside {most['operator']}" if most["operator"] else ""
+    yield (
+        f"calls that wait for the device starve it for up to {share:.1%} of the step, most of it "
+        f"{most['call']}{inside}: {most['starved_ns'] / time_ns:.1%} in {counted(int(most['count']), 'call')}"
     )
 
 

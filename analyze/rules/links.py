@@ -11,7 +11,7 @@ from meshscope.probe.schema.terms import Axis, FindingKind
 from ..account import Account
 from ..causes import Degraded, beyond_its_like, degraded_places
 from ..labels import axis_label, class_label
-from ..ledger import WIRE_CLASSES
+from ..ledger.classes import WIRE_CLASSES
 from ..results import Cause, Finding
 from .bad_steps import BadSteps, bad_steps
 from .grading import MIN_COST, severity

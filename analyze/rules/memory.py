@@ -9,9 +9,9 @@ import numpy as np
 from meshscope.probe.schema.terms import FindingKind, Severity
 
 from ..account import Account
+from ..capture.trace import Trace
 from ..memory import CATEGORIES, fullest_samples, peak_memory_frac, stage_imbalance
 from ..results import Finding
-from ..trace import Trace
 
 MIN_RATIO = 1.3
 NEARLY_FULL = 0.92

@@ -44,6 +44,7 @@ def _finding(account: Account, cause: Cause) -> Finding | None:
         + hidden_note(cause, "them"),
         cost_frac=cause.share_frac,
         removal_gain_frac=cause.removal_gain_frac,
+        removal_gain_interval=cause.removal_gain_interval,
         confidence=min(0.99, max(0.0, 1.0 - 2.0 / float(own["z"].median()) ** 2)),
         evidence=(
             f"longer than their peers are {listed(slow, most=8)}",

@@ -11,7 +11,7 @@ from meshscope.probe.schema.terms import FindingKind
 
 from ..account import Account
 from ..causes import ranks_of
-from ..ledger import STALLS, WAIT_CLASSES, WIRE_CLASSES
+from ..ledger.classes import STALLS, WAIT_CLASSES, WIRE_CLASSES
 from ..results import Finding, Where
 from .bad_steps import BadSteps
 from .grading import severity

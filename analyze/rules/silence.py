@@ -14,11 +14,11 @@ import numpy as np
 
 from meshscope.probe.schema.terms import FindingKind, Severity
 
-from ..ended import Standstill, stood_still
-from ..hang import WaitGraph
-from ..intervals import IntArray
+from ..arrays import IntArray
+from ..capture.trace import FLIGHT_RECORDER, Trace
+from ..hangs.ended import Standstill, stood_still
+from ..hangs.hang import WaitGraph
 from ..results import Finding
-from ..trace import FLIGHT_RECORDER, Trace
 from .standstill_words import SHOWN, last_record_ns, where_of
 
 

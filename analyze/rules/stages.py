@@ -16,7 +16,7 @@ from meshscope.probe.schema.terms import Axis, FindingKind, ScheduleKind
 from ..account import Account
 from ..bubble import schedule_of
 from ..flops import head_in_layers
-from ..ledger import COMPUTE_CLASSES
+from ..ledger.classes import COMPUTE_CLASSES
 from ..results import Finding
 from ..schedules import V_SHAPED
 from ..words import joined

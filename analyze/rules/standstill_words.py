@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from ..device_faults import faults_text, faulty_devices
-from ..ended import alive_until_ns
-from ..hang import OpenOperation, WaitGraph
+from ..capture.trace import FLIGHT_RECORDER, Trace
+from ..devices.faults import faults_text, faulty_devices
+from ..hangs.ended import alive_until_ns
+from ..hangs.hang import OpenOperation, WaitGraph
 from ..labels import rank_words
-from ..last_records import last_records_ns
 from ..results import Where
-from ..trace import FLIGHT_RECORDER, Trace
+from ..steps.last_records import last_records_ns
 
 MOST_LISTED = 32
 SHOWN = 4

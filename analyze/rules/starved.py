@@ -2,10 +2,13 @@
 
 Without a device that communicates, threads of the ranks copy and send. On a host with more
 to run than processors they wait for one, and every transfer looks slow: the wire is not
-to be told from the processor then, and the processor is the likelier of the two.
+to be told from the processor then, and the processor is the likelier of the two. So is it for
+a rank that is late without using its processor more than its peers.
 """
 
 from __future__ import annotations
+
+import numpy as np
 
 from ..account import Account
 
@@ -20,7 +23,7 @@ REMEDY = (
 
 
 def starved_hosts(account: Account) -> dict[str, str]:
-    """Return the hosts of ranks that were short of processors, each with what shows it.
+    """Return the hosts of ranks that were short of processors, each with how short they were.
 
     Nothing where transfers were not timed on the host, or no host was sampled.
     """
@@ -28,18 +31,13 @@ def starved_hosts(account: Account) -> dict[str, str]:
     if frame.empty or not frame["host"].all() or not trace.row_count("host_sample"):
         return {}
     samples = trace.frame("host_sample")[["host", "cpus", "load_1m"]].dropna()
-    samples = samples.assign(host=samples["host"].astype(str))
+    usual = samples.groupby(samples["host"].astype(str))[["load_1m", "cpus"]].median()
     found = {}
     hosts = {trace.clock_of(rank) for rank in trace.ranks if rank in trace.clocks}
-    for host in sorted(hosts):
-        own = samples[samples["host"] == host]
-        load, cpus = float(own["load_1m"].median()), float(own["cpus"].median())
-        # Neither is known of a host without samples, and nothing is more than that.
+    for host in sorted(hosts.intersection(usual.index)):
+        load, cpus = map(float, usual.loc[host].to_numpy(np.float64))
         if load >= MIN_LOAD * cpus:
-            found[host] = (
-                f"host {host} has {load:.0f} tasks to run on {cpus:.0f} processors, and its processors move the "
-                "data: that they are short explains slow transfers better than a wire"
-            )
+            found[host] = f"host {host} has {load:.0f} tasks to run on {cpus:.0f} processors"
     return found
 
 
@@ -50,4 +48,16 @@ def starved_ends(account: Account, ranks: list[int]) -> list[str]:
     hosts = {account.trace.clock_of(rank) for rank in ranks if rank in clocks}
     if not hosts or not hosts <= set(starved):
         return []
-    return [starved[host] for host in sorted(hosts)]
+    return [
+        f"{starved[host]}, and its processors move the data: that they are short explains slow transfers "
+        "better than a wire"
+        for host in sorted(hosts)
+    ]
+
+
+def starved_rank(account: Account, rank: int) -> str:
+    """Return what shows that a rank is on a host short of processors; nothing where it is not."""
+    if rank not in account.trace.clocks:
+        return ""
+    found = starved_hosts(account).get(account.trace.clock_of(rank), "")
+    return found and f"{found}: a rank that waits for one is late without being slow"

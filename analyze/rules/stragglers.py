@@ -12,14 +12,16 @@ from meshscope.probe.schema.terms import FindingKind
 from ..account import Account
 from ..attribution import MAX_SUSPECTS
 from ..causes import ranks_of
+from ..causes.effects import excess_by_class
 from ..detection import RankVerdict
 from ..detection.suspicion import detect_in
-from ..effects import excess_by_class
-from ..ledger import COMPUTE_CLASSES, STALLS, UNATTRIBUTED, UNSEPARATED
+from ..ledger.classes import COMPUTE_CLASSES, STALLS, UNATTRIBUTED, UNSEPARATED
 from ..results import Cause, Finding, Where
 from ..words import counted, opened
 from .grading import MIN_COST, hidden_note, severity
+from .pass_counts import more_passes
 from .slow_steps import Slowness, detected, slow_steps, slowness, usual, verdict_on
+from .starved import starved_rank
 
 MIN_HIDDEN_EXCESS = 0.05
 """A rank whose repair returns nothing is named from this excess, as a share of the step."""
@@ -119,6 +121,7 @@ def _straggler(account: Account, own: dict[Hashable, Any], cause: Cause | None) 
         claim=_claim(who, own, slowness(own, detection, when), note),
         cost_frac=None if cause is None else cause.share_frac,
         removal_gain_frac=None if cause is None else cause.removal_gain_frac,
+        removal_gain_interval=None if cause is None else cause.removal_gain_interval,
         confidence=_confidence(own, verdict),
         evidence=(
             *_by_member(account, members),
@@ -180,12 +183,18 @@ def _straggler_evidence(account: Account, rank: int, own: dict[Hashable, Any]) -
     if len(excess):
         yield "the excess is in " + ", ".join(f"{name} ({ns / 1e6:+.2f} ms)" for name, ns in excess)
     yield from _arrivals(account, rank)
+    passes = more_passes(account, rank)
+    if passes is not None:
+        yield passes.words
     cpu = _cpu_per_step(account, rank)
     if cpu is not None:
         yield (
             f"CPU time of its forward and backward: {cpu[0] / 1e6:.2f} ms per step, "
             f"{cpu[1] / 1e6:.2f} ms on its peers"
         )
+        starved = starved_rank(account, rank)
+        if starved and _is_off_cpu(cpu, own):
+            yield starved
 
 
 def _arrivals(account: Account, rank: int) -> Iterator[str]:
@@ -239,6 +248,11 @@ def _cpu_per_step(account: Account, rank: int) -> tuple[float, float] | None:
     return float(total[rank]), float(total[peers].median())
 
 
+def _is_off_cpu(cpu: tuple[float, float], own: dict[Hashable, Any]) -> bool:
+    """Return whether most of the excess of a rank is time without a CPU."""
+    return cpu[0] - cpu[1] < MIN_CPU_SHARE * float(own["excess_ns"])
+
+
 def _straggler_remedy(account: Account, own: dict[Hashable, Any], cause: Cause | None) -> str:
     """Return what to look at: what the ranks are, what they do in the time, and where it goes."""
     rank, slow = int(own["rank"]), _slow_thing(own, cause)
@@ -252,10 +266,17 @@ def _straggler_remedy(account: Account, own: dict[Hashable, Any], cause: Cause |
             f"{opened(slow)} is late without computing: look at its host (CPU contention, launch delays, "
             "a blocking call) before its GPU"
         )
-    cpu = _cpu_per_step(account, rank)
-    if cpu is not None and cpu[0] - cpu[1] < MIN_CPU_SHARE * float(own["excess_ns"]):
+    passes = more_passes(account, rank)
+    if passes is not None and passes.explain(float(own["slowdown"])):
         return (
-            f"{opened(slow)} takes longer without using the CPU for it: look for what blocks it "
+            f"Give {slow} as many microbatches as the others have, or look why it makes more passes; its "
+            "device need not be slow"
+        )
+    cpu = _cpu_per_step(account, rank)
+    if cpu is not None and _is_off_cpu(cpu, own):
+        first = "give the ranks enough processors first, then " * bool(starved_rank(account, rank))
+        return (
+            f"{opened(slow)} takes longer without using the CPU for it: {first}look for what blocks it "
             "(a sleep, I/O, a lock, another process on its core)"
         )
     if cause is None or "ranks" not in cause.where:

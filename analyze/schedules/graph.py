@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..intervals import IntArray
-from ..replay import Graph, build_graph
+from ..arrays import IntArray
+from ..replay.engine import Graph, build_graph
 from .lanes import replay_lanes
 from .plan import PASS_KINDS, Plan
 

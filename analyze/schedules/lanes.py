@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..intervals import IntArray
-from ..replay import Graph
+from ..arrays import IntArray
+from ..replay.engine import Graph
 
 
 def replay_lanes(graph: Graph, weight_ns: IntArray, root_ns: IntArray) -> IntArray:

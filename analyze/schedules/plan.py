@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from meshscope.probe.schema.terms import ScheduleKind, SpanKind
 
-from ..intervals import IntArray
+from ..arrays import IntArray
 from .orders import rank_orders, stage_of
 
 PASS_KINDS = (

@@ -14,8 +14,7 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 
-from ..intervals import IntArray
-from ..replay import FloatArray
+from ..arrays import FloatArray, IntArray
 from ..schedules import PASS_KINDS
 from .faults import Fault, FaultKind
 from .job import SyntheticJob

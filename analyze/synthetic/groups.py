@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from meshscope.probe.schema.tables import GROUP
 
-from ..intervals import IntArray
+from ..arrays import IntArray
 from .mesh import Mesh
 
 AXES = ("tp", "pp", "dp", "cp", "ep")

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from meshscope.probe.schema.layout import ParallelLayout
 
-from ..intervals import IntArray
+from ..arrays import IntArray
 from .faults import Fault
 
 

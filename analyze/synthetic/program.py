@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..intervals import IntArray
-from ..replay import Graph, build_graph
+from ..arrays import IntArray
+from ..replay.engine import Graph, build_graph
 from ..schedules import Plan, make_plan
 from .job import INNER_AXES, SyntheticJob
 from .mesh import Mesh

@@ -14,8 +14,8 @@ import pyarrow as pa
 from meshscope.probe.schema.tables import PROGRESS, RUN, TABLES
 from meshscope.probe.schema.terms import CaptureLevel, ScheduleKind
 
-from ..intervals import IntArray
-from ..trace import SYNTHETIC, Trace
+from ..arrays import IntArray
+from ..capture.trace import SYNTHETIC, Trace
 from ..words import counted
 from .columns import Rows, to_table
 from .devices import DeviceRecorder

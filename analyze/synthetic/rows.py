@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from meshscope.probe.schema.terms import CollectiveKind, Direction, SpanKind
 
-from ..intervals import IntArray
+from ..arrays import BoolArray, IntArray
 from ..schedules import PASS_KINDS
 from .columns import Block, Rows
 from .durations import Purpose, draws
@@ -36,8 +35,6 @@ MESSAGE_BYTES = 1 << 20
 GRADIENT_BYTES = 1 << 26
 _SEND = 1
 """Slot of a send after its operation; an operation itself has slot 0, buckets from 2 on."""
-
-BoolArray = npt.NDArray[np.bool_]
 
 
 class StepRecorder:

@@ -7,10 +7,10 @@ from pathlib import Path
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.manifest import write_json
 
-from ..alignment import align
-from ..ingested import find_ingested, write_ingested
-from ..table_folder import drafted
-from ..trace import Trace
+from ..capture.table_folder import drafted
+from ..capture.trace import Trace
+from ..clocks.alignment import align
+from ..opening.ingested import find_ingested, write_ingested
 from .faults import FaultKind
 from .job import SyntheticJob
 from .truth import Truth

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..intervals import IntArray
+from ..arrays import IntArray
 from ..schedules import replay_lanes
 from .durations import NEVER_NS, StepDurations, step_durations
 from .job import SyntheticJob

@@ -6,8 +6,7 @@ import numpy as np
 
 from meshscope.probe.schema.errors import ConfigError
 
-from ..intervals import IntArray
-from ..replay import FloatArray
+from ..arrays import FloatArray, IntArray
 from .changes import Change
 
 ROUNDS = 0.5

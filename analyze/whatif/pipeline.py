@@ -14,8 +14,7 @@ import numpy as np
 
 from meshscope.probe.schema.terms import ScheduleKind
 
-from ..intervals import IntArray
-from ..replay import FloatArray
+from ..arrays import FloatArray, IntArray
 from ..schedules import Plan, make_plan, replay_lanes, schedule_graph
 from .recorded_passes import FORWARD, INPUT, WEIGHT
 

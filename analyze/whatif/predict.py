@@ -10,10 +10,10 @@ import numpy as np
 from meshscope.probe.schema.errors import MeshscopeError
 
 from ..account import Account
-from ..program import Program
-from ..replay import FloatArray
-from ..scenarios import replay_scenarios, step_lengths
-from ..step_cycles import cycles
+from ..arrays import FloatArray
+from ..replay.program import Program
+from ..replay.scenarios import replay_scenarios, step_lengths
+from ..steps.cycles import cycles
 from .changes import Change, check_together
 from .redesign import REDESIGNS, redesign
 from .repaired_times import RepairedTimes

@@ -17,10 +17,11 @@ from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.terms import Axis
 
 from ..account import Account
-from ..ledger import NO_EVENT, WAIT_CLASSES, WIRE_CLASSES, class_code, when_computed
-from ..replay import FloatArray
+from ..arrays import FloatArray
+from ..ledger.build import NO_EVENT, when_computed
+from ..ledger.classes import WAIT_CLASSES, WIRE_CLASSES, class_code
 from ..schedules import PASS_KINDS
-from ..time_lookup import overlaps
+from ..steps.time_lookup import overlaps
 from .repaired_times import RepairedTimes
 
 HEAD, TAIL = len(PASS_KINDS), len(PASS_KINDS) + 1

@@ -17,8 +17,8 @@ from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.terms import Axis, ScheduleKind
 
 from ..account import Account
+from ..arrays import FloatArray
 from ..bubble import schedule_of
-from ..replay import FloatArray
 from ..schedules import stage_of
 from .changes import SCHEDULES, Change
 from .layers import stage_costs

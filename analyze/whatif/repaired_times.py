@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..intervals import IntArray, covered_length, union
-from ..ledger import Ledger, class_code
-from ..program import Program
-from ..replay import FloatArray
+from ..arrays import FloatArray, IntArray
+from ..intervals import covered_length, union
+from ..ledger.build import Ledger
+from ..ledger.classes import class_code
+from ..replay.program import Program
 from .repairs import Repair
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from meshscope.probe.schema.errors import ConfigError
 
 from ..account import Account
-from ..attribution import healthy_work
+from ..arrays import FloatArray
 from ..causes import (
     HOST_CAUSES,
     Player,
@@ -21,9 +21,10 @@ from ..causes import (
     sequence_effect,
     without_slow_clocks,
 )
-from ..effects import Expected, Work, peer_centre, place_work
-from ..program import Program
-from ..replay import FloatArray
+from ..causes.effects import Expected, Work, peer_centre, place_work
+from ..detection.suspicion import steps_of_slow
+from ..replay.program import Program
+from ..suspects import healthy_work
 from .changes import Change
 
 _OF_RANKS = ("straggler_rank", "clock_throttle")
@@ -60,7 +61,9 @@ def repair_effect(account: Account, program: Program, changes: Iterable[Change])
     suspects = _suspects(account, work, fixes)
     unlike = [rank for suspect in suspects for rank in suspect.ranks]
     unlike += [rank for clock in clocks for rank in clock.ranks]
-    sequence = sequence_effect(trace, program, ledger, work, unlike)
+    detection = None if account.attribution is None else account.attribution.detection
+    slow_steps = steps_of_slow(unlike, detection)
+    sequence = sequence_effect(trace, program, ledger, work, slow_steps)
     expected = _healthy(account, work, Expected(peer_centre(work), sequence))
     slow = SlowRanks(suspects, of_single_ranks(clocks, program))
     players, overlaps = find_players(trace, program, ledger, work, expected, slow)

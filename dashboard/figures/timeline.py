@@ -20,6 +20,8 @@ _ROW_PX = 30
 _BORDER_PX = 110
 _MIN_PX, _MAX_PX = 240, 760
 _NS_PER_MS = 1e6
+_MOST_LABELS, _ROOMY_LABELS = 64, 32
+"""Labels that the highest figure has room for, in small and in normal letters."""
 
 
 def uses_tile(step: StepSlices, window_ns: tuple[int, int]) -> bool:
@@ -56,13 +58,14 @@ def timeline(
         range=[window_ns[0] / _NS_PER_MS, window_ns[1] / _NS_PER_MS],
         title="time in the step, ms",
     )
-    every = max(1, rows // 32)
+    every = 1 if rows <= _MOST_LABELS else -(-rows // _ROOMY_LABELS)
     figure.update_yaxes(
         range=[rows - 0.5, -0.5],
         fixedrange=True,
         tickmode="array",
         tickvals=[*range(0, rows, every)],
         ticktext=[plain(label) for label in step.labels[::every]],
+        tickfont={"size": 10 if every == 1 and rows > _ROOMY_LABELS else 13},
         showgrid=False,
     )
     # The grid would be drawn over a picture.

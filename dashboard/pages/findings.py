@@ -7,12 +7,14 @@ from dash import dcc, html
 from dash.development.base_component import Component
 
 from meshscope.analyze import Finding
-from meshscope.analyze.all_clear import nothing_found
+from meshscope.analyze.all_clear import nothing_found, untold_of
 from meshscope.analyze.labels import place_words
+from meshscope.analyze.whereabouts import ranks_named
 from meshscope.analyze.words import sentence
 
 from .. import units
 from ..loaded_run import STANDSTILL, LoadedRun
+from ..raster import MAX_SEPARATED_ROWS
 from ..state import ViewState
 from ..theme import SEVERITY_COLOUR
 from .shell import card, empty, paper, rejected_notice, run_page
@@ -40,7 +42,7 @@ def _not_told(run: LoadedRun) -> list[Component]:
     if not reasons or not run.diagnosis.run["steps"]:
         return []
     listed = html.Ul([html.Li(reason) for reason in reasons], className="ms-limits")
-    return [card("Slow ranks, stages and links are not known", [listed])]
+    return [card(f"{untold_of(run.diagnosis)}: not known", [listed])]
 
 
 def severity_badge(severity: str) -> Component:
@@ -75,13 +77,26 @@ def _card(run: LoadedRun, finding: Finding) -> Component:
 def _numbers(finding: Finding) -> list[Component]:
     numbers = [
         ("Costs", units.percent(finding.cost_frac), "of the step time"),
-        ("Fixing it returns", units.percent(finding.removal_gain_frac), "of the step time"),
+        ("Fixing it returns", units.percent(finding.removal_gain_frac), _of_step(finding)),
         ("Confidence", units.percent(finding.confidence, places=0), "that the claim holds"),
     ]
     return [
-        html.Div([html.Dt(name), html.Dd([html.Strong(value), html.Span(note)])])
+        html.Div(
+            [
+                html.Dt(name),
+                html.Dd([html.Strong(value), html.Span(note if value != units.UNKNOWN else "")]),
+            ]
+        )
         for name, value, note in numbers
     ]
+
+
+def _of_step(finding: Finding) -> str:
+    """Return what the removal gain is a share of, and its interval where that is known."""
+    if finding.removal_gain_interval is None:
+        return "of the step time"
+    low, high = (units.percent(max(0.0, end)) for end in finding.removal_gain_interval)
+    return f"of the step time, between {low} and {high}"
 
 
 def _links(run: LoadedRun, finding: Finding) -> Component:
@@ -89,7 +104,10 @@ def _links(run: LoadedRun, finding: Finding) -> Component:
     step = steps[0] if steps else None
     if finding.kind in STANDSTILL:
         step = run.stood_still_in
-    query = "" if step is None else f"?step={step}"
+    rank = None
+    if len(run.trace.ranks) > MAX_SEPARATED_ROWS:
+        rank = next(iter(ranks_named(finding.where)), None)
+    query = ViewState(step=step, rank=rank).query()
     return html.Div(
         [
             dcc.Link(

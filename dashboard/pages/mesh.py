@@ -7,6 +7,8 @@ import numpy as np
 from dash import dcc, html
 from dash.development.base_component import Component
 
+from meshscope.analyze.words import counted
+
 from .. import units
 from ..figures.heatmap import (
     mesh_heatmap,
@@ -125,14 +127,17 @@ def _grid(run: LoadedRun) -> Component:
 
 def _table(run: LoadedRun) -> Component:
     stragglers = run.diagnosis.stragglers
+    steps = max(run.diagnosis.ledger["step"].nunique(), 1)
     rows = [
         [
             f"rank {int(row['rank'])}",
             _ratio(row["slowdown"]),
             _gain(row["removal_gain_frac"], are_known=run.diagnosis.waiting is not None),
             units.duration(_known(row["excess_ns"])),
-            units.duration(_known(row["wait_ns"])),
-            units.duration(_known(row["wait_caused_ns"])),
+            *(
+                units.duration(None if time is None else time / steps)
+                for time in (_known(row["wait_ns"]), _known(row["wait_caused_ns"]))
+            ),
             f"{int(row['arrived_last'])} of {int(row['collectives'])}",
         ]
         for row in stragglers.head(_TABLE_ROWS).to_dict("records")
@@ -141,17 +146,16 @@ def _table(run: LoadedRun) -> Component:
         return card(
             "Ranks", [empty("No ranks", "The capture holds no rank that could be analysed.")]
         )
-    steps = run.diagnosis.ledger["step"].nunique()
     columns = [
         "Rank",
         "Slowdown",
         "Removal gain",
         "Excess a step",
-        "Waited",
-        "Made others wait",
+        "Waited a step",
+        "Made others wait a step",
         "Was last",
     ]
-    note = f"Waits and arrivals are sums over {steps} steps, in collectives that hold every member until the last has come."
+    note = f"Waits and arrivals are those of {counted(steps, 'step')}, in collectives that hold every member until the last has come."
     if run.diagnosis.waiting is not None:
         note += f" A rank that is no cause of loss has no removal gain ({_NO_GAIN})."
     if len(stragglers) > _TABLE_ROWS:

@@ -137,7 +137,7 @@ def _account(run: LoadedRun) -> Component:
     largest = max(shown_bars(bars), key=lambda bar: bar.frac, default=None)
     caption = (
         f"The bars sum to {100 * sum(bar.frac for bar in bars):.1f}% of "
-        f"{units.duration(run.diagnosis.step_time_ns)}, averaged over ranks and steps."
+        f"{units.duration(sum(bar.dur_ns for bar in bars))}, averaged over ranks and steps."
     )
     if largest is not None:
         caption += (
@@ -218,7 +218,7 @@ def _waiting(run: LoadedRun) -> list[Component]:
         (waiting.model_error_ns, _UNEXPLAINED[waiting.model_error_ns < 0]),
     ]
     text = f"Waiting {units.percent(waiting.measured_ns / step_ns)} of the step = "
-    text += f"{units.percent(waiting.bubble_ns / step_ns)} imposed by the schedule"
+    text += f"{units.percent(waiting.bubble_ns / step_ns)} {run.diagnosis.bubble_words}"
     for part_ns, words in parts:
         sign = "\u2212" if part_ns < 0 else "+"
         text += f" {sign} {units.percent(abs(part_ns) / step_ns)} {words}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 import dash_ag_grid as dag
@@ -14,7 +13,7 @@ from .. import units
 from ..store import RunEntry
 from .shell import empty, plain_page
 
-POLL_MS = 1500
+POLL_MS = 1000
 """How often the list asks for the runs that were not analysed yet."""
 IDLE_POLL_MS = 20_000
 """How often it asks whether runs came, changed or went: that looks at every file of all runs."""
@@ -152,8 +151,7 @@ def rows(entries: list[RunEntry]) -> list[dict[str, Any]]:
 
 
 def _row(entry: RunEntry) -> dict[str, Any]:
-    when = datetime.fromtimestamp(entry.modified_ns / 1e9, tz=UTC)
-    shared = {"id": entry.run_id, "when": when.strftime("%Y-%m-%d %H:%M:%S")}
+    shared = {"id": entry.run_id, "when": units.clock_time(entry.modified_ns)}
     if entry.state == "unreadable":
         return {
             **shared,
@@ -162,7 +160,7 @@ def _row(entry: RunEntry) -> dict[str, Any]:
             "finding": entry.error,
         }
     link = f"[{entry.run_id}](/run/{entry.run_id}/overview)"
-    if entry.state == "pending":
+    if entry.state == "pending" and not entry.top_finding:
         return {
             **shared,
             "run": link,

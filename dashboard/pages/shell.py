@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 from dash import dcc, html
 from dash.development.base_component import Component
 
+from .. import units
 from ..loaded_run import LoadedRun, layout_words
 from ..state import ViewState, parse_path
 from ..theme import GRAPH_CONFIG
@@ -155,6 +156,8 @@ def _facts(run: LoadedRun) -> list[Component]:
         facts.append(str(schedule))
     if run.trace.origin != "meshscope":
         facts.append(f"from {run.trace.origin}")
+    if run.as_of_ns is not None:
+        facts.append(f"as of {units.clock_time(run.as_of_ns)[-8:]} UTC")
     return [html.Span(fact, className="ms-fact") for fact in facts]
 
 

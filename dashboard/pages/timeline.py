@@ -6,6 +6,7 @@ import dash_mantine_components as dmc
 from dash import dcc, html
 from dash.development.base_component import Component
 
+from meshscope.analyze.steps.whole_capture import WHOLE_CAPTURE
 from meshscope.analyze.words import counted
 
 from .. import units
@@ -15,13 +16,15 @@ from ..figures.timeline import shown_categories, timeline, uses_tile
 from ..loaded_run import LoadedRun
 from ..path_words import path_sentence
 from ..paths import Outlines, StepPath, outlines
-from ..slices import WHOLE_CAPTURE, StepSlices, in_window
-from ..state import ViewState, view_at
+from ..slices import StepSlices, in_window
+from ..state import ViewState, parse_query, view_at
 from ..theme import INK
 from ..views import critical_path, shown_step
 from ..views import timeline as timeline_view
 from .shell import card, chart, empty, notice, rejected_notice, run_page
 
+MOST_ROWS = 640
+"""Rows that the figure has a pixel for."""
 _MIN_SKEW = 1.02
 """Span of a step over its longest rank, from which the two need words."""
 
@@ -51,10 +54,12 @@ def content(run: LoadedRun, state: ViewState) -> list[Component]:
         why = "The capture holds no spans, kernels or timed communication for it."
         return [*notices, empty("Nothing was recorded in this step", why)]
     path = critical_path(run, state)
-    address = tile_url(run.run_id, view_at(step.step, window), run.version)
+    address = tile_url(run.run_id, view_at(step.step, window).around(state.rank), run.version)
     outlined = None if path is None else outlines(path, window)
     figure = timeline(step, window, address, outlined)
     title = "Whole capture" if step.step == WHOLE_CAPTURE else f"Step {step.step}"
+    if len(step.ranks) < len(run.trace.ranks):
+        title += f", rank {state.rank} and those in a group with it"
     drawn = [
         _legend(step, window, with_path=path is not None),
         chart(figure, _caption(step, window), "timeline-graph"),
@@ -95,11 +100,30 @@ def _controls(run: LoadedRun, state: ViewState) -> Component:
             dmc.Button(
                 "Next", id="timeline-next", variant="default", size="xs", disabled=not named
             ),
+            dmc.TextInput(
+                id="timeline-rank",
+                value=rank_text(state),
+                placeholder="all ranks",
+                debounce=True,
+                size="xs",
+                w=110,
+                **{"aria-label": "rank whose groups are shown"},
+            ),
             dmc.Button("Whole step", id="timeline-fit", variant="light", size="xs"),
             _path_switch(run, state),
         ],
         className="ms-title-row ms-controls",
     )
+
+
+def rank_text(state: ViewState) -> str:
+    """Return the rank of a view as its control shows it; empty for all ranks."""
+    return "" if state.rank is None else f"rank {state.rank}"
+
+
+def rank_in(text: str) -> int | None:
+    """Return the rank that was typed: ``5`` or ``rank 5``; None for anything else."""
+    return parse_query(f"?rank={text.strip().lower().removeprefix('rank').strip()}").rank
 
 
 def _path_switch(run: LoadedRun, state: ViewState) -> Component:
@@ -159,6 +183,8 @@ def _caption(step: StepSlices, window: tuple[int, int]) -> str:
         f"{counted(len(step.ranks), 'rank')}, {units.duration(window[1] - window[0])} of "
         f"{units.duration(step.length_ns)}, {seen:,} slices: {way}."
     )
+    if len(step.ranks) > MOST_ROWS:
+        text += " Rows are thinner than a pixel: name a rank above to see its groups alone."
     if step.length_ns > _MIN_SKEW * step.longest_ns:
         text += (
             " Ranks begin the step at different times: it is drawn from the first begin to the last "
@@ -184,6 +210,8 @@ def _notices(run: LoadedRun, state: ViewState) -> list[str]:
             f"The capture broke off in step {step.step}. What had not ended is drawn up to the last "
             "record of any rank."
         )
+    if state.rank is not None and state.rank not in step.ranks:
+        notices.append(f"Rank {state.rank} is not in this run; all ranks are shown.")
     reason = run.path_unknown_because(shown_step(run, state))
     if state.path and reason:
         notices.append(f"No critical path is drawn. {reason}")

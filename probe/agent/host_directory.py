@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from ..clock import clock_pair, now_ns, unix_ns
-from ..rank_manifest import boot_id
+from ..recording.rank_manifest import boot_id
+from ..recording.segment_series import SegmentSeries, SeriesBounds
 from ..schema.errors import ConfigError, MeshscopeError, RunDirectoryError, SchemaError
 from ..schema.host_records import Row, encode_rows
 from ..schema.manifest import (
@@ -30,7 +31,6 @@ from ..schema.manifest import (
     write_json,
 )
 from ..schema.tables import FORMAT_VERSION
-from ..segment_series import SegmentSeries, SeriesBounds
 
 LOCK_NAME = "agent.lock"
 _CLOCK_PAIRS_KEPT = 1024

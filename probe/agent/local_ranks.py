@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..new_parts import NewParts
-from ..rank_manifest import boot_id
+from ..recording.rank_manifest import boot_id
 from ..schema.errors import MeshscopeError
 from ..schema.manifest import MANIFEST_NAME, read_json
 from ..schema.ring import RING_NAME
@@ -53,6 +53,7 @@ class LiveFigures:
     ranks: Mapping[int, RankFigures]
     scores: Mapping[int, float]
     mfu: float | None
+    run_id: str = ""
 
 
 class LocalRanks:
@@ -133,7 +134,12 @@ class LocalRanks:
             for number, rank in sorted(self._ranks.items())
             if (figures := rank.follower.figures(timed=timed, piped=piped)) is not None
         }
-        return LiveFigures(ranks=ranks, scores=straggler_scores(ranks), mfu=self._mfu(ranks))
+        return LiveFigures(
+            ranks=ranks,
+            scores=straggler_scores(ranks),
+            mfu=self._mfu(ranks),
+            run_id=str(self._run.get("run_id") or self._run_path.name),
+        )
 
     def close(self) -> None:
         """Close the rings."""

@@ -93,6 +93,11 @@ def live_lines(live: LiveFigures) -> list[str]:
 
     assert set(_RANK_METRICS) <= set(RankFigures.__dataclass_fields__)
     lines: list[str] = []
+    if live.run_id:
+        # Which run the other lines are of; as a label of each it would make new series for each run.
+        lines += metric(
+            "meshscope_run_info", "gauge", "the run (1)", [({"run_id": live.run_id}, 1.0)]
+        )
     for name, (metric_name, meaning) in _RANK_METRICS.items():
         lines += metric(metric_name, "gauge", meaning, each(name))
     scores = [({"rank": str(rank)}, score) for rank, score in sorted(live.scores.items())]

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..recording.segment_series import SeriesBounds
 from ..schema.errors import ConfigError
-from ..segment_series import SeriesBounds
 from .host import PROC
 from .links import SYSFS
 

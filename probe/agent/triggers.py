@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from ..deep.arming import Armed, arm
 from ..schema.errors import MeshscopeError
+from ..telling import tell
 
 SUSPICIOUS_FRAC = 0.10
 """A rank that works this much longer than the others of its stage is suspected …"""
@@ -90,9 +90,9 @@ class TraceTriggers:
         try:
             armed = arm(self._run_path, self._steps, os.environ)
         except (MeshscopeError, OSError) as error:
-            sys.stderr.write(f"meshscope: no deep trace ({reason}): {error}\n")
+            tell(f"no deep trace ({reason}): {error}")
             return
-        sys.stderr.write(f"meshscope: {_told(armed)}: {reason}\n")
+        tell(f"{_told(armed)}: {reason}")
 
 
 def _told(armed: Armed) -> str:

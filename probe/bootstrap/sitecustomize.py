@@ -43,7 +43,7 @@ def _attach_if_rank() -> None:
     try:
         from meshscope.probe import rank_start
     except Exception as error:  # noqa: BLE001 - the interpreter must start whatever happens
-        if "RANK" in os.environ:
+        if "RANK" in os.environ and sys.stderr is not None:
             sys.stderr.write(
                 f"meshscope: not attached: this Python cannot import meshscope ({error})\n"
             )

@@ -52,7 +52,7 @@ def _begin():
         sys.stderr.write(f"meshscope: not attached: {{reason}}\\n")
         with open(script + {refusal!r}, "w", encoding="utf-8", errors="replace") as file:
             file.write(reason)
-    except OSError:
+    except Exception:
         pass
 
 

@@ -1,6 +1,7 @@
 """The private directory of a run's sockets: ``<base>/meshscope/<run name>``.
 
-The base is ``$XDG_RUNTIME_DIR``, else ``<temporary directory>/meshscope-<uid>``.
+The base is ``$XDG_RUNTIME_DIR``, else ``<temporary directory>/meshscope-<uid>``, the first of
+them that will do.
 A socket file does not protect itself: whoever may search its directory can
 connect to it, and whoever may write there can put his own in its place. So the
 directories must be ours with mode 0700, and nobody but root and us may be able
@@ -11,17 +12,18 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ..schema.errors import ConfigError
-from ..schema.manifest import check_run_id
 
 MOST_PATH_BYTES = 107
 """Longest path of a Unix socket, without the zero byte at its end."""
 
 _FOLDER = "meshscope"
+_USUAL = ("/tmp", "/var/tmp")
 _NAME_CHARACTERS = 40
 _SOCKET_NAME_BYTES = 40
 """Room that is kept for the name of a socket in its directory."""
@@ -30,12 +32,10 @@ _SOCKET_NAME_BYTES = 40
 def run_name(run_path: Path) -> str:
     """Return the name of a run's directory of sockets.
 
-    Runs of equal names in different folders get different ones; a long name is cut.
-
-    Raises:
-        ConfigError: The run has a name that no run can have.
+    Runs of equal names in different folders get different ones; a long name is cut, and odd
+    characters become hyphens.
     """
-    run_id = check_run_id(run_path.name)
+    run_id = re.sub(r"[^A-Za-z0-9._-]", "-", run_path.name)
     check = hashlib.sha256(os.fsencode(os.path.realpath(run_path))).hexdigest()[:8]
     return f"{run_id[:_NAME_CHARACTERS]}-{check}"
 
@@ -47,22 +47,25 @@ def socket_name(rank: int, pid: int) -> str:
 
 def base_directories(environment: Mapping[str, str]) -> list[Path]:
     """Return the directories that may hold those of runs, the preferred one first."""
-    found = []
-    given = environment.get("XDG_RUNTIME_DIR", "")
-    if given.startswith("/"):
-        found.append(Path(given) / _FOLDER)
-    import tempfile  # Here, as it brings a random generator and three compressors.
+    runtime = environment.get("XDG_RUNTIME_DIR", "")
+    found = [Path(runtime) / _FOLDER] if runtime.startswith("/") else []
+    # Not by ``tempfile``, which would remember what it has found: the program that we are in may
+    # name another place before it asks for the first time.
+    given = (environment.get(name) for name in ("TMPDIR", "TEMP", "TMP"))
+    temporary = (*map(os.path.abspath, filter(None, given)), *_USUAL)
+    found += (Path(directory) / f"{_FOLDER}-{os.geteuid()}" for directory in temporary)
+    return list(dict.fromkeys(found))
 
-    found.append(Path(tempfile.gettempdir()) / f"{_FOLDER}-{os.geteuid()}")
-    return found
 
-
-def make_directory(name: str, environment: Mapping[str, str]) -> Path:
+def make_directory(
+    name: str, environment: Mapping[str, str], name_bytes: int = _SOCKET_NAME_BYTES
+) -> Path:
     """Return the directory of sockets of a run, which is made if it is not there.
 
     Args:
         name: From ``run_name``, or another name that is safe for a directory.
         environment: Variables of this process.
+        name_bytes: Room that is kept for the name of a socket in it.
 
     Raises:
         ConfigError: None of the places is private; the message says why not.
@@ -71,11 +74,11 @@ def make_directory(name: str, environment: Mapping[str, str]) -> Path:
     for base in base_directories(environment):
         path = base / name
         try:
-            if len(os.fsencode(path)) + 1 + _SOCKET_NAME_BYTES > MOST_PATH_BYTES:
+            if len(os.fsencode(path)) + 1 + name_bytes > MOST_PATH_BYTES:
                 raise ConfigError("the path is too long for a socket", where=str(path))
             _check_way(base.parent)
             for directory in (base, path):
-                directory.mkdir(mode=0o700, exist_ok=True)
+                _make(directory)
                 check_private(directory)
             return path
         except ConfigError as error:
@@ -86,6 +89,15 @@ def make_directory(name: str, environment: Mapping[str, str]) -> Path:
         f"no private directory for the control socket: {'; '.join(reasons)}",
         remedy="Set XDG_RUNTIME_DIR or TMPDIR to a directory that only this user can change",
     )
+
+
+def _make(directory: Path) -> None:
+    """Make a directory for us alone if it is not there, whatever the umask takes away."""
+    try:
+        directory.mkdir(mode=0o700)
+    except FileExistsError:
+        return
+    directory.chmod(0o700)
 
 
 def existing_directories(environment: Mapping[str, str]) -> Iterator[Path]:

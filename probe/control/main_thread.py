@@ -13,11 +13,14 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 
 _QUEUE_FULL_PAUSE_S = 0.01
 _ATTEMPTS = 100
+_AGAIN_S = 0.003
+"""After this long the main thread is asked again that was where the function may not run."""
 
 
 class MainThreadJob:
@@ -28,13 +31,21 @@ class MainThreadJob:
         error: What the function raised, if it did.
     """
 
-    def __init__(self, act: Callable[[], None]) -> None:
+    def __init__(self, act: Callable[[], None], may_run: Callable[[], bool] = lambda: True) -> None:
+        """Prepare.
+
+        Args:
+            act: The function.
+            may_run: Asked in the main thread; where it says no, the job is for a later moment.
+        """
         self.has_run = False
         self.error: BaseException | None = None
         self._act = act
+        self._may_run = may_run
         self._lock = threading.Lock()
         self._settled = False
-        self._ended = threading.Event()
+        self._ended = False
+        self._came_by = threading.Event()
 
     def post(self) -> bool:
         """Ask the interpreter to run it; tell whether it took the request.
@@ -53,19 +64,29 @@ class MainThreadJob:
         return False
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait for its end; tell whether it has come."""
-        return self._ended.wait(timeout_s)
+        """Wait for its end, posting it again where it may not run; tell whether it has come."""
+        while self._came_by.wait(timeout_s):
+            self._came_by.clear()
+            if self._ended:
+                self._came_by.set()  # Whoever asks again learns it too.
+                return True
+            time.sleep(_AGAIN_S)
+            self.post()
+        return False
 
     def cancel(self) -> bool:
         """Make sure that it does not begin any more; tell whether it had not begun."""
         with self._lock:
             was_open, self._settled = not self._settled, True
         if was_open:
-            self._ended.set()
+            self._end()
         return was_open
 
     def run(self) -> None:
-        """Run it, unless it was cancelled or has run; an error is kept."""
+        """Run it, unless it was cancelled, has run or may not run now; an error is kept."""
+        if not self._may_run():
+            self._came_by.set()
+            return
         # Taken without waiting: another thread that holds it is cancelling.
         if not self._lock.acquire(blocking=False):
             return
@@ -81,7 +102,11 @@ class MainThreadJob:
             self.error = error
         finally:
             self.has_run = True
-            self._ended.set()
+            self._end()
+
+    def _end(self) -> None:
+        self._ended = True
+        self._came_by.set()
 
 
 _POSTED: deque[MainThreadJob] = deque()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +18,7 @@ from ..bounded import within
 from ..config import MOST_OPEN_S
 from ..listeners import StepListeners
 from ..schema.errors import MeshscopeError
+from ..telling import tell
 from .client import remove_dead
 from .directory import make_directory, run_name, socket_name
 from .pointers import write_pointer
@@ -91,7 +91,7 @@ class RankControl:
             server.start()
         except (MeshscopeError, OSError, RuntimeError) as error:
             self.missing = str(error)
-            sys.stderr.write(f"meshscope: rank {rank} has no control socket: {error}\n")
+            tell(f"rank {rank} has no control socket: {error}")
             return
         self._server = server
         atexit.register(self.close)

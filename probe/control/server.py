@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..schema.errors import ConfigError
+from ..threads import start_deaf
 from .directory import MOST_PATH_BYTES, check_private
 from .messages import MOST_BYTES, MessageError, decode_request, encode_error, encode_result
 from .request_log import RequestLog
@@ -79,7 +80,7 @@ class ControlServer:
             self._thread = threading.Thread(
                 target=self._serve, args=(listening,), name="meshscope-control", daemon=True
             )
-            self._thread.start()
+            start_deaf(self._thread)
         except BaseException:
             self._listening = self._thread = None
             listening.close()

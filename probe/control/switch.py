@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from ..config import MOST_CLOSE_S
+from ..threads import start_deaf
 from .main_thread import MainThreadJob
+from .quiet_moment import hooks_may_change
 
 _TAKE_LOOK_S = 0.01
 _TAKE_LOOKS = round(1.2 * MOST_CLOSE_S / _TAKE_LOOK_S)
@@ -181,7 +183,7 @@ class RecordingSwitch(Generic[R]):
 
     def _run_apart(self, work: Callable[[], None]) -> None:
         self._thread = threading.Thread(target=work, name="meshscope-switch", daemon=True)
-        self._thread.start()
+        start_deaf(self._thread)
 
     def _start(self) -> None:
         try:
@@ -238,7 +240,7 @@ class RecordingSwitch(Generic[R]):
 
     def _run_in_main_thread(self, act: Callable[[], None]) -> bool:
         """Run it there, however long that takes; tell whether it ran."""
-        job = MainThreadJob(act)
+        job = MainThreadJob(act, hooks_may_change)
         with self._lock:
             if self._is_called_off:
                 return False

@@ -8,7 +8,6 @@ would get nothing whole.
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +16,8 @@ from typing import Any
 from ..clock import now_ns
 from ..compat import UnsupportedError
 from ..compat_profiler import before_other_profiler, deep_profiler, is_profiling
+from ..telling import tell
+from ..threads import start_deaf
 
 
 class InProcessTrace:
@@ -72,9 +73,11 @@ class InProcessTrace:
             return
         finally:
             self.stall_ns += now_ns() - began_ns
-        threading.Thread(
-            target=self._write, args=(profiler,), name="meshscope-trace", daemon=True
-        ).start()
+        start_deaf(
+            threading.Thread(
+                target=self._write, args=(profiler,), name="meshscope-trace", daemon=True
+            )
+        )
 
     def discard(self) -> None:
         """End the recording and keep nothing, on the training thread."""
@@ -83,7 +86,7 @@ class InProcessTrace:
             try:
                 profiler.stop()
             except Exception as error:  # noqa: BLE001 - nothing is wanted of it any more
-                sys.stderr.write(f"meshscope: deep trace: {type(error).__name__}: {error}\n")
+                tell(f"deep trace: {type(error).__name__}: {error}")
 
     def _let_go(self) -> Any:
         """Return the profiler if there is one, which from now on is no longer ours to stop."""

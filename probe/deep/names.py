@@ -7,12 +7,11 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..control.directory import MOST_PATH_BYTES, make_directory
+from ..control.directory import make_directory
 from ..schema.deep_trace import FOLDER
-from ..schema.errors import ConfigError
 from ..schema.manifest import create_directory
 
-_CLIENT_NAME_BYTES = len("/dynoconfigclient") + 36
+_CLIENT_NAME_BYTES = len("dynoconfigclient") + 36
 """The client's socket: a word and a UUID."""
 
 
@@ -33,14 +32,7 @@ def kineto_directory(run_path: Path, environment: Mapping[str, str]) -> Path:
     Its name is short, because the client adds a long one and paths of sockets are bounded.
 
     Raises:
-        ConfigError: There is no private place for it, or its path is too long.
+        ConfigError: There is no private place for it, or their paths are too long.
     """
     check = hashlib.sha256(os.fsencode(os.path.realpath(run_path))).hexdigest()[:8]
-    path = make_directory(f"k-{check}", environment)
-    if len(os.fsencode(path)) + _CLIENT_NAME_BYTES > MOST_PATH_BYTES:
-        raise ConfigError(
-            "the path is too long for Kineto's sockets",
-            where=str(path),
-            remedy="Set XDG_RUNTIME_DIR or TMPDIR to a shorter path",
-        )
-    return path
+    return make_directory(f"k-{check}", environment, _CLIENT_NAME_BYTES)

@@ -23,7 +23,7 @@ import pandas as pd
 from ..comparison import is_watched
 from ..cost import COST_OVER_SEEN
 from ..deep.kineto_fabric import DAEMON_VARIABLE, DIRECTORY_VARIABLE
-from ..launch import run
+from ..launching.launch import run
 from ..schema.errors import ConfigError, MeshscopeError
 from ..schema.manifest import MANIFEST_NAME, host_directories, rank_directories, read_json
 from ..schema.rundir import RunCapture, read_run
@@ -35,7 +35,7 @@ import os, pathlib, sys
 def rss():
     return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 before = rss()
-from meshscope.probe.recorder import Recorder
+from meshscope.probe.recording.recorder import Recorder
 recorder = Recorder(pathlib.Path(sys.argv[1]), 0)
 for step in range(65536):
     recorder.record_step(step, 1, 2)

@@ -8,8 +8,7 @@ found.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from threading import get_ident
 from typing import Any, NamedTuple, Protocol
@@ -18,10 +17,11 @@ from weakref import WeakSet
 from ..clock import now_ns, thread_cpu_ns
 from ..config import ProbeConfig
 from ..cost import ONE_IN, CostMeter
-from ..heads import span_head
-from ..recorder import Recorder
+from ..recording.heads import span_head
+from ..recording.recorder import Recorder
 from ..schema.records import LEVEL_CODES, NO_WORD, SPAN_CODES
 from ..schema.terms import CaptureLevel, SpanKind
+from ..telling import tell
 
 _NO_SPANS = LEVEL_CODES[CaptureLevel.STEPS]
 _FORGOTTEN_NS = 60_000_000_000
@@ -101,7 +101,7 @@ class Capture:
         """Print one line to stderr, the first time that it is said."""
         if message not in self._told:
             self._told.add(message)
-            sys.stderr.write(f"meshscope: {message}\n")
+            tell(message)
 
 
 class Source:
@@ -282,10 +282,25 @@ class Patches:
         Raises:
             KeyError: The owner holds no such attribute.
         """
-        original = vars(owner)[name]
-        replacement = wrap(original)
-        setattr(owner, name, replacement)
-        self._done.append((owner, name, original, replacement))
+        self.replace_alike((owner,), name, wrap)
+
+    def replace_alike(self, owners: Sequence[Any], name: str, wrap: Callable[[Any], Any]) -> None:
+        """Replace a function in all modules that offer it, by the same object where it is the same.
+
+        ``pickle`` writes a function as its name in the module that it is from, and refuses one
+        that is not what is found there.
+
+        Raises:
+            KeyError: An owner holds no such attribute.
+        """
+        made: dict[int, Any] = {}
+        for owner in owners:
+            original = vars(owner)[name]
+            if id(original) not in made:
+                made[id(original)] = wrap(original)
+            replacement = made[id(original)]
+            setattr(owner, name, replacement)
+            self._done.append((owner, name, original, replacement))
 
     def restore(self) -> None:
         """Put the originals back.

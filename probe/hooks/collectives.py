@@ -5,8 +5,8 @@ where none exists, which notes the call and redispatches to the keys after it.
 This sees what Python functions do not: the C++ reducer of
 DistributedDataParallel, FSDP2, functional collectives, DTensor.
 
-The kernels are closures over what they need, and the events between their
-halves are plain tuples: this path runs once a communication call.
+The kernels are closures over what they need, written out in one function each: this
+path runs once a communication call, and each call in it is a tenth of a microsecond.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from ..compat import (
     work_class,
 )
 from ..cost import ONE_IN
-from ..heads import collective_head, p2p_head
+from ..recording.heads import NOT_CARRIED, collective_head, p2p_head
 from ..schema.records import COLLECTIVE_CODES, DIRECTION_CODES
 from ..schema.terms import Direction
 from .base import Capture
-from .groups import Group, GroupTable
+from .groups import Channel, Group, GroupTable
 from .operators import NOT_COMMUNICATION, OPERATORS, Operator
 from .tags import MessageTags
 from .waits import PendingWorks, WaitHook
 
 _NAMESPACE = "c10d"
 
-Event = tuple[int, int, int, bool, int]
-"""Event id, issue time in ns, message size in bytes, whether the host can see the end
-(it can for CPU tensors and where there is no tensor, as in barriers), and what the
-issue took in ns if this call is a sample of the hook's cost, else 0."""
+_Returned = Callable[[Any, Any, int, int, int, bool, int], None]
+"""Takes arguments and result of a call, event id, issue time in ns, message size in bytes,
+whether the host can see the end (it can for CPU tensors and where there is no tensor, as in
+barriers), and what the issue took in ns if this call is a sample of the hook's cost, else 0."""
 
 
 class CollectiveHook:
@@ -120,10 +120,7 @@ class CollectiveHook:
             self._library = None
 
     def _collective(self, operator: Operator, access: Dispatcher) -> Any:
-        """Return the kernel of a collective: note the issue, call on, look for the end.
-
-        Written out in one function, as each call in here is a tenth of a microsecond.
-        """
+        """Return the kernel of a collective: note the issue, call on, look for the end."""
         redispatch = access.redispatch(_NAMESPACE, operator.name)
         onward, keys_after = access.onward.get, access.keys_after
         capture, source, unbox, groups = self._capture, self.source, self._unbox, self._groups
@@ -132,7 +129,57 @@ class CollectiveHook:
         kind_code = COLLECTIVE_CODES[operator.kind]  # type: ignore[index]
         new_head = self._new_collective_head
         times_group_size, returned = operator.times_group_size, self._returned(operator)
-        aside = capture.aside
+        aside, blocks, is_one = capture.aside, operator.blocks, operator.is_one
+
+        def kernel(keyset: Any, *args: Any) -> Any:
+            if not source.on:
+                return redispatch(onward(keyset.raw_repr()) or keys_after(keyset), *args)
+            if aside and get_ident() in aside:
+                capture.recorder.count("background_save_collectives")
+                return redispatch(onward(keyset.raw_repr()) or keys_after(keyset), *args)
+            try:
+                issue_ns = now_ns()
+                process_group = unbox(args[group_at])
+                group = group_of_object(id(process_group)) or meet(process_group)
+                found: Any = message(args) if message_at is None else args[message_at]
+                try:
+                    (tensor,) = (found,) if is_one else found
+                    size_bytes, dtype = tensor.nbytes, tensor.dtype
+                except (ValueError, RuntimeError):
+                    tensors = message(args)
+                    tensor = tensors[0] if tensors else None
+                    size_bytes, dtype = _size_bytes(tensors), getattr(tensor, "dtype", None)
+                if times_group_size:
+                    size_bytes *= group.size
+                heads = group.heads[kind_code]
+                head = heads.get(dtype) or new_head(heads, group.code, kind_code, dtype)
+                seq = group.seq
+                group.seq = seq + 1
+                event_id = capture.recorder.issue_collective(head, seq, size_bytes, issue_ns)
+                taken_ns = 0 if event_id % ONE_IN else now_ns() - issue_ns
+            except Exception as error:  # noqa: BLE001 - counted; training goes on
+                source.failed(error)
+                return redispatch(onward(keyset.raw_repr()) or keys_after(keyset), *args)
+            result = redispatch(onward(keyset.raw_repr()) or keys_after(keyset), *args)
+            if event_id >= 0:
+                on_host = tensor is None or tensor.is_cpu
+                if on_host or blocks or taken_ns or capture.device_works is not None:
+                    returned(args, result, event_id, issue_ns, size_bytes, on_host, taken_ns)
+            return result
+
+        return kernel
+
+    def _message(self, operator: Operator, access: Dispatcher) -> Any:
+        """Return the kernel of a send or receive."""
+        redispatch = access.redispatch(_NAMESPACE, operator.name)
+        onward, keys_after = access.onward.get, access.keys_after
+        capture, source, unbox, groups = self._capture, self.source, self._unbox, self._groups
+        group_of_object, meet = groups.by_object.get, groups.meet
+        group_at, peer_at, message = operator.group_at, operator.peer_at, operator.message
+        direction: Direction = operator.direction  # type: ignore[assignment]
+        direction_code = DIRECTION_CODES[direction]
+        new_head, announced, take_tag = self._new_p2p_head, self._tags.announced, self._tags.take
+        message_at, returned, aside = operator.message_at, self._returned(operator), capture.aside
 
         def kernel(keyset: Any, *args: Any) -> Any:
             if not source.on:
@@ -151,13 +198,14 @@ class CollectiveHook:
                 except (ValueError, RuntimeError):
                     tensor = tensors[0] if tensors else None
                     size_bytes, dtype = _size_bytes(tensors), getattr(tensor, "dtype", None)
-                if times_group_size:
-                    size_bytes *= group.size
-                heads = group.heads[kind_code]
-                head = heads.get(dtype) or new_head(heads, group.code, kind_code, dtype)
-                seq = group.seq
-                group.seq = seq + 1
-                event_id = capture.recorder.issue_collective(head, seq, size_bytes, issue_ns)
+                peer = -1 if peer_at is None else args[peer_at]
+                channel = group.ends[direction_code].get(peer) or group.meet(direction, peer)
+                heads = channel.heads
+                head = heads.get(dtype) or new_head(channel, group.code, direction_code, dtype)
+                seq = channel.seq
+                channel.seq = seq + 1
+                tag = take_tag(direction, tensors) if announced else NOT_CARRIED
+                event_id = capture.recorder.issue_p2p(head, seq, size_bytes, issue_ns, tag)
                 taken_ns = 0 if event_id % ONE_IN else now_ns() - issue_ns
             except Exception as error:  # noqa: BLE001 - counted; training goes on
                 source.failed(error)
@@ -165,86 +213,46 @@ class CollectiveHook:
             result = redispatch(onward(keyset.raw_repr()) or keys_after(keyset), *args)
             if event_id >= 0:
                 on_host = tensor is None or tensor.is_cpu
-                returned(args, result, (event_id, issue_ns, size_bytes, on_host, taken_ns))
+                if on_host or taken_ns or capture.device_works is not None:
+                    returned(args, result, event_id, issue_ns, size_bytes, on_host, taken_ns)
             return result
 
         return kernel
 
-    def _message(self, operator: Operator, access: Dispatcher) -> Any:
-        """Return the kernel of a send or receive."""
-        redispatch = access.redispatch(_NAMESPACE, operator.name)
-        onward, keys_after = access.onward.get, access.keys_after
-        source, returned, issue = self.source, self._returned(operator), self._sending(operator)
-        capture, aside = self._capture, self._capture.aside
-
-        def kernel(keyset: Any, *args: Any) -> Any:
-            if not source.on:
-                return redispatch(onward(keyset.raw_repr()) or keys_after(keyset), *args)
-            if aside and get_ident() in aside:
-                capture.recorder.count("background_save_collectives")
-                return redispatch(onward(keyset.raw_repr()) or keys_after(keyset), *args)
-            try:
-                event = issue(args)
-            except Exception as error:  # noqa: BLE001 - counted; training goes on
-                source.failed(error)
-                return redispatch(onward(keyset.raw_repr()) or keys_after(keyset), *args)
-            result = redispatch(onward(keyset.raw_repr()) or keys_after(keyset), *args)
-            if event[0] >= 0:
-                returned(args, result, event)
-            return result
-
-        return kernel
-
-    def _sending(self, operator: Operator) -> Callable[[Any], Event]:
-        """Return what records the issue of a send or receive."""
-        capture, group_of, new_head = self._capture, self._groups.of, self._new_p2p_head
-        group_at, peer_at, message = operator.group_at, operator.peer_at, operator.message
-        direction: Direction = operator.direction  # type: ignore[assignment]
-        direction_code = DIRECTION_CODES[direction]
-        take_tag = self._tags.take
-
-        def issue(args: Any) -> Event:
-            issue_ns = now_ns()
-            group = group_of(args[group_at])
-            tensors = message(args)
-            size_bytes = _size_bytes(tensors)
-            peer = -1 if peer_at is None else group.global_rank(args[peer_at])
-            channel = group.channel(direction, peer)
-            dtype = tensors[0].dtype if tensors else None
-            head = channel.heads.get(dtype) or new_head(
-                channel.heads, group.code, direction_code, peer, dtype
-            )
-            seq = channel.seq
-            channel.seq = seq + 1
-            event_id = capture.recorder.issue_p2p(
-                head, seq, size_bytes, issue_ns, take_tag(direction, tensors)
-            )
-            taken_ns = 0 if event_id % ONE_IN else now_ns() - issue_ns
-            return event_id, issue_ns, size_bytes, not tensors or tensors[0].is_cpu, taken_ns
-
-        return issue
-
-    def _returned(self, operator: Operator) -> Callable[[Any, Any, Event], None]:
+    def _returned(self, operator: Operator) -> _Returned:
         """Return what looks for the end of an operation, or notes it if the call blocked.
 
-        A wait on a device backend only orders streams, so it tells no end, and
-        its handle would keep device memory alive. Barriers wait on the host.
+        The handle is kept until the host waits for it. A wait on a device backend only orders
+        streams, so it tells no end, and its handle would keep device memory alive. Barriers
+        wait on the host.
         """
         capture, source, meter = self._capture, self.source, self._capture.meter
-        find_end = self._finding_end(operator)
+        add, unbox, outputs_at = self.pending.add, self._unbox_work, operator.outputs_at
+        from_anyone = operator.direction is not None and operator.peer_at is None
+        blocks, group_at, groups = operator.blocks, operator.group_at, self._groups
 
-        def returned(args: Any, result: Any, event: Event) -> None:
+        def returned(  # noqa: PLR0913 - a tuple of them would cost
+            args: Any,
+            result: Any,
+            event_id: int,
+            issue_ns: int,
+            size_bytes: int,
+            on_host: bool,  # noqa: FBT001 - a keyword would cost
+            taken_ns: int,
+        ) -> None:
             try:
-                event_id, issue_ns, _, on_host, taken_ns = event
                 begin_ns = now_ns() if taken_ns else 0
-                if operator.blocks:
+                boxed = result[-1] if type(result) is tuple else result
+                if blocks:
                     end_ns = now_ns()
                     capture.recorder.complete(event_id, end_ns, issue_ns, end_ns)
-                elif on_host:
-                    find_end(args, result, event)
-                elif capture.device_works is not None:
-                    boxed = result[-1] if type(result) is tuple else result
-                    capture.device_works(boxed, event_id)
+                elif not on_host:
+                    if capture.device_works is not None:
+                        capture.device_works(boxed, event_id)
+                elif boxed is not None and (work := unbox(boxed)) is not None:
+                    outputs = () if outputs_at is None else args[outputs_at]
+                    at_end = _count_sender(groups.of(args[group_at])) if from_anyone else None
+                    add(work, event_id, size_bytes, outputs, at_end)
                 if taken_ns:
                     meter.add("communication", taken_ns + now_ns() - begin_ns)
             except Exception as error:  # noqa: BLE001 - counted; training goes on
@@ -252,33 +260,16 @@ class CollectiveHook:
 
         return returned
 
-    def _finding_end(self, operator: Operator) -> Callable[[Any, Any, Event], None]:
-        """Return what keeps the handle of an operation until the host waits for it."""
-        add, unbox, outputs = self.pending.add, self._unbox_work, operator.outputs
-        from_anyone = operator.direction is not None and operator.peer_at is None
-
-        def find_end(args: Any, result: Any, event: Event) -> None:
-            boxed = result[-1] if type(result) is tuple else result
-            work = None if boxed is None else unbox(boxed)
-            if work is not None:
-                at_end = None
-                if from_anyone:
-                    at_end = _count_sender(self._groups.of(args[operator.group_at]))
-                add(work, event[0], event[2], outputs(args) if outputs else (), at_end)
-
-        return find_end
-
     def _new_collective_head(
         self, heads: dict[Any, bytes], group: int, kind: int, dtype: Any
     ) -> bytes:
         heads[dtype] = collective_head(group, kind, self._dtype(dtype))
         return heads[dtype]
 
-    def _new_p2p_head(
-        self, heads: dict[Any, bytes], group: int, direction: int, peer: int, dtype: Any
-    ) -> bytes:
-        heads[dtype] = p2p_head(group, direction, peer, self._dtype(dtype))
-        return heads[dtype]
+    def _new_p2p_head(self, channel: Channel, group: int, direction: int, dtype: Any) -> bytes:
+        head = p2p_head(group, direction, channel.peer, self._dtype(dtype))
+        channel.heads[dtype] = head
+        return head
 
     def _dtype(self, dtype: Any) -> int:
         if dtype is None:

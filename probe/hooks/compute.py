@@ -45,8 +45,9 @@ class ComputeHook:
             self._meter.frame_ns = _frame_ns(self.source, self._calls)
         self._patches.replace(torch.nn.Module, "__call__", self._wrap_module_call)
         self._patches.replace(torch.autograd, "backward", self._wrap_backward)
-        for module in (torch.nn.utils, clip_grad):
-            self._patches.replace(module, "clip_grad_norm_", self._wrap_clipping)
+        self._patches.replace_alike(
+            (clip_grad, torch.nn.utils), "clip_grad_norm_", self._wrap_clipping
+        )
 
     def remove(self) -> None:
         """Restore everything."""

@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
+from ..schema.records import DIRECTION_CODES
 from ..schema.terms import Axis, CollectiveKind, Direction
 from .base import Capture
 
@@ -48,13 +49,15 @@ class Channel:
     """The messages of one direction between this rank and a peer in a group.
 
     Attributes:
+        peer: Global rank of the peer, -1 for any.
         seq: Position of the next one.
         heads: Heads of their records by element type (None: no tensor).
     """
 
-    __slots__ = ("heads", "seq")
+    __slots__ = ("heads", "peer", "seq")
 
-    def __init__(self) -> None:
+    def __init__(self, peer: int) -> None:
+        self.peer = peer
         self.seq = 0
         self.heads: dict[Any, bytes] = {}
 
@@ -69,9 +72,10 @@ class Group:
         seq: Position of the next collective on it.
         heads: Heads of the records of its collectives, by position of the kind, then
             by element type (None: no tensor).
+        ends: Messages by position of the direction, then by the peer's rank in the group.
     """
 
-    __slots__ = ("_channels", "code", "heads", "ranks", "seq", "size")
+    __slots__ = ("_channels", "code", "ends", "heads", "ranks", "seq", "size")
 
     def __init__(self, code: int, ranks: tuple[int, ...], size: int, seq: int) -> None:
         self.code = code
@@ -79,14 +83,21 @@ class Group:
         self.size = size
         self.seq = seq
         self.heads: tuple[dict[Any, bytes], ...] = tuple({} for _ in CollectiveKind)
+        self.ends: tuple[dict[int, Channel], ...] = tuple({} for _ in Direction)
         self._channels: dict[tuple[Direction, int], Channel] = {}
+
+    def meet(self, direction: Direction, group_rank: int) -> Channel:
+        """Return the messages to or from a member that had none so far, and remember them."""
+        found = self.channel(direction, self.global_rank(group_rank))
+        self.ends[DIRECTION_CODES[direction]][group_rank] = found
+        return found
 
     def channel(self, direction: Direction, peer: int) -> Channel:
         """Return the messages to or from a peer."""
         key = (direction, peer)
         found = self._channels.get(key)
         if found is None:
-            found = self._channels[key] = Channel()
+            found = self._channels[key] = Channel(peer)
         return found
 
     def continue_from(self, before: Group) -> None:
@@ -97,7 +108,7 @@ class Group:
         """
         self.seq = max(self.seq, before.seq)
         for key in list(before._channels):
-            self._channels.setdefault(key, Channel()).seq = before._channels[key].seq
+            self.channel(*key).seq = before._channels[key].seq
 
     def global_rank(self, group_rank: int) -> int:
         """Return the global rank of a member, -1 when the members are not known."""

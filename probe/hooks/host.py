@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import gc
 import threading
+from collections import deque
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 from ..clock import now_ns, thread_cpu_ns
 from ..compat import data_loader_iterator_class
-from ..imports import ImportWatch
+from ..recording.heads import span_head
+from ..schema.records import SPAN_CODES
 from ..schema.terms import SpanKind
-from .base import Capture, Patches, Place, timed
+from ..watches.imports import ImportWatch
+from .base import Capture, Patches, timed
 
 _CHECKPOINT_PACKAGE = "torch.distributed.checkpoint"
 _CHECKPOINT_MODULE = f"{_CHECKPOINT_PACKAGE}.state_dict_saver"
 _SAVING_THREAD = "AsyncCheckpointExecutor"
 """How torch names the thread that writes an asynchronous save."""
-_COLLECTION = Place(SpanKind.GC)
+_MOST_COLLECTIONS = 4096
+"""Of one step that are remembered, the newest; a step has some hundreds."""
 
 
 class DataLoadHook:
@@ -61,7 +65,7 @@ class CheckpointHook:
         """Wrap the saving functions, now or when they are imported."""
         import torch
 
-        self._patches.replace(torch, "save", self._timed)
+        self._patches.replace_alike((torch.serialization, torch), "save", self._timed)
         self._watch.when_imported(_CHECKPOINT_PACKAGE, self._wrap_distributed, self.source)
 
     def remove(self) -> None:
@@ -73,10 +77,10 @@ class CheckpointHook:
         """Wrap each function in its module and where the package offers it."""
         import sys
 
-        for module in (sys.modules[_CHECKPOINT_MODULE], sys.modules[_CHECKPOINT_PACKAGE]):
-            for name in ("save", "async_save"):
-                if name in vars(module):
-                    self._patches.replace(module, name, self._timed)
+        modules = (sys.modules[_CHECKPOINT_MODULE], sys.modules[_CHECKPOINT_PACKAGE])
+        for name in ("save", "async_save"):
+            if name in vars(modules[0]):
+                self._patches.replace_alike(modules, name, self._timed)
 
 
 def _unless_aside(aside: set[int], record: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -105,13 +109,21 @@ def _unless_aside(aside: set[int], record: Callable[[Any], Any]) -> Callable[[An
 
 
 class GarbageHook:
-    """Records garbage collections that are long enough to matter."""
+    """Records garbage collections that are long enough to matter, at the end of their step.
+
+    The collector calls nothing that is written in Python: that would handle a signal which
+    came during the collection, and what its handler raises (``KeyboardInterrupt``) is lost
+    there. So both times are noted by parts of the interpreter alone.
+    """
 
     def __init__(self, capture: Capture) -> None:
         self.source = capture.source("gc")
-        self._least_ns = capture.config.min_gc_ns
-        self._start_ns = -1
-        self._start_cpu_ns = -1
+        self._capture = capture
+        self._starts: deque[tuple[int, int]] = deque(maxlen=_MOST_COLLECTIONS)
+        self._stops: deque[tuple[int, int]] = deque(maxlen=_MOST_COLLECTIONS)
+        phases = {"start": _noting(self._starts), "stop": _noting(self._stops)}
+        # Called as ``(phase, what was collected)``: the second is the default of ``getattr``.
+        self._collected = partial(getattr, type("Phases", (), phases)())
 
     def install(self) -> None:
         """Listen to the collector."""
@@ -122,16 +134,23 @@ class GarbageHook:
         self.source.on = False
         if self._collected in gc.callbacks:
             gc.callbacks.remove(self._collected)
+        self.record()
 
-    def _collected(self, phase: str, _info: dict[str, Any]) -> None:
-        """Note the start; record at the stop.
+    def record(self) -> None:
+        """Record the collections since the last call of this."""
+        for _ in range(len(self._stops)):
+            start_ns, start_cpu_ns = self._starts.popleft()
+            end_ns, end_cpu_ns = self._stops.popleft()
+            if end_ns - start_ns >= self._capture.config.min_gc_ns:
+                self._capture.recorder.record_span(
+                    span_head(SPAN_CODES[SpanKind.GC], -1, -1),
+                    start_ns,
+                    end_ns - start_ns,
+                    end_cpu_ns - start_cpu_ns,
+                )
 
-        This runs wherever an allocation starts a collection, in the middle of
-        a record too: the recorder takes that, as it holds no lock.
-        """
-        if phase == "start":
-            self._start_ns, self._start_cpu_ns = now_ns(), thread_cpu_ns()
-        elif self._start_ns >= 0:
-            start_ns, self._start_ns = self._start_ns, -1
-            if self.source.on and now_ns() - start_ns >= self._least_ns:
-                self.source.record_span(_COLLECTION, start_ns, self._start_cpu_ns)
+
+def _noting(times: deque[tuple[int, int]]) -> property:
+    """Return an attribute of which each look adds the time, and the CPU time of the thread."""
+    both = zip(iter(now_ns, None), iter(thread_cpu_ns, None), strict=False)
+    return property(partial(next, map(times.append, both)))

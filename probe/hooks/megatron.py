@@ -12,10 +12,10 @@ import sys
 from functools import wraps
 from typing import Any
 
-from ..imports import ImportWatch
 from ..run_facts import RunFacts
 from ..schema.layout import MESH_AXES, ParallelLayout
 from ..schema.terms import ScheduleKind, SpanKind
+from ..watches.imports import ImportWatch
 from .base import Capture, Patches, Place, compute_span
 from .steps import Boundary, StepHook
 

@@ -14,10 +14,10 @@ from functools import wraps
 from math import prod
 from typing import Any
 
-from ..imports import ImportWatch
 from ..run_facts import RunFacts
 from ..schema.layout import MESH_AXES, ParallelLayout
 from ..schema.terms import Axis
+from ..watches.imports import ImportWatch
 from .base import Capture, Patches
 from .groups import axis_named
 

@@ -29,6 +29,16 @@ class _List:
 
 
 @dataclass(frozen=True, slots=True)
+class _One:
+    """The tensor that is one argument."""
+
+    position: int
+
+    def __call__(self, args: Args) -> list[Any]:
+        return [args[self.position]]
+
+
+@dataclass(frozen=True, slots=True)
 class Operator:
     """One operator of the ``c10d`` namespace."""
 
@@ -46,20 +56,22 @@ class Operator:
     times_group_size: bool = False
     blocks: bool = False
     """True where the call itself waits for the end and gives no handle."""
-    outputs: Callable[[Args], list[Any]] | None = None
-    """The tensors that a functional collective waits for; None where it has no such form."""
+    outputs_at: int | None = None
+    """Position of what a functional collective waits for; None where it has no such form."""
 
     @property
     def message_at(self) -> int | None:
-        """Position of the list of the message's tensors, None where it is no argument itself."""
-        return self.message.position if isinstance(self.message, _List) else None
+        """Position of the message's tensor or tensors, None where it is no argument itself."""
+        return self.message.position if isinstance(self.message, _List | _One) else None
+
+    @property
+    def is_one(self) -> bool:
+        """Tell whether that argument is one tensor."""
+        return isinstance(self.message, _One)
 
 
 _list = _List
-
-
-def _one(position: int) -> Callable[[Args], list[Any]]:
-    return lambda args: [args[position]]
+_one = _One
 
 
 def _nested(position: int) -> Callable[[Args], list[Any]]:
@@ -73,25 +85,25 @@ def _nothing(_args: Args) -> list[Any]:
 _K = CollectiveKind
 
 OPERATORS = (
-    Operator("allreduce_", 1, _list(0), _K.ALL_REDUCE, outputs=_list(0)),
-    Operator("allreduce_coalesced_", 1, _list(0), _K.ALL_REDUCE, outputs=_list(0)),
+    Operator("allreduce_", 1, _list(0), _K.ALL_REDUCE, outputs_at=0),
+    Operator("allreduce_coalesced_", 1, _list(0), _K.ALL_REDUCE, outputs_at=0),
     Operator("allgather_", 2, _nested(0), _K.ALL_GATHER),
-    Operator("_allgather_base_", 2, _one(0), _K.ALL_GATHER, outputs=_one(0)),
+    Operator("_allgather_base_", 2, _one(0), _K.ALL_GATHER, outputs_at=0),
     Operator("allgather_coalesced_", 2, _nested(0), _K.ALL_GATHER),
-    Operator("allgather_into_tensor_coalesced_", 2, _list(0), _K.ALL_GATHER, outputs=_list(0)),
+    Operator("allgather_into_tensor_coalesced_", 2, _list(0), _K.ALL_GATHER, outputs_at=0),
     Operator("reduce_scatter_", 2, _nested(1), _K.REDUCE_SCATTER),
-    Operator("_reduce_scatter_base_", 2, _one(1), _K.REDUCE_SCATTER, outputs=_one(0)),
-    Operator("reduce_scatter_tensor_coalesced_", 2, _list(1), _K.REDUCE_SCATTER, outputs=_list(0)),
+    Operator("_reduce_scatter_base_", 2, _one(1), _K.REDUCE_SCATTER, outputs_at=0),
+    Operator("reduce_scatter_tensor_coalesced_", 2, _list(1), _K.REDUCE_SCATTER, outputs_at=0),
     Operator("alltoall_", 2, _list(1), _K.ALL_TO_ALL),
-    Operator("alltoall_base_", 2, _one(1), _K.ALL_TO_ALL, outputs=_one(0)),
-    Operator("broadcast_", 1, _list(0), _K.BROADCAST, outputs=_list(0)),
+    Operator("alltoall_base_", 2, _one(1), _K.ALL_TO_ALL, outputs_at=0),
+    Operator("broadcast_", 1, _list(0), _K.BROADCAST, outputs_at=0),
     Operator("reduce_", 1, _list(0), _K.REDUCE),
     Operator("gather_", 2, _list(1), _K.GATHER),
     Operator("scatter_", 2, _list(0), _K.SCATTER, times_group_size=True),
     Operator("barrier", 1, _nothing, _K.BARRIER),
     Operator("monitored_barrier_", 1, _nothing, _K.BARRIER, blocks=True),
-    Operator("send", 1, _list(0), direction=Direction.SEND, peer_at=2, outputs=_list(0)),
-    Operator("recv_", 1, _list(0), direction=Direction.RECV, peer_at=2, outputs=_list(0)),
+    Operator("send", 1, _list(0), direction=Direction.SEND, peer_at=2, outputs_at=0),
+    Operator("recv_", 1, _list(0), direction=Direction.RECV, peer_at=2, outputs_at=0),
     Operator("recv_any_source_", 1, _list(0), direction=Direction.RECV),
 )
 """Every operator that communicates, in the order of the collective kinds."""

@@ -12,9 +12,9 @@ from functools import wraps
 from typing import Any
 
 from ..compat import pipeline_schedule_classes, pipeline_stage_class
-from ..imports import ImportWatch
 from ..run_facts import RunFacts
 from ..schema.terms import Direction, ScheduleKind, SpanKind
+from ..watches.imports import ImportWatch
 from .base import Capture, Patches, Place, compute_span
 from .module_calls import ModuleCalls
 from .tags import MessageTags

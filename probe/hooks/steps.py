@@ -49,12 +49,22 @@ class StepHook:
         capture: Capture,
         memory: MemoryHook | None,
         at_end: Sequence[Callable[[], None]],
+        before_end: Sequence[Callable[[], None]] = (),
     ) -> None:
+        """Prepare.
+
+        Args:
+            capture: Where records go.
+            memory: Samples memory around the borders, if that is wanted.
+            at_end: Called when a step has ended and the next one has begun.
+            before_end: Called just before, to record what is still of the step.
+        """
         self.source = capture.source("steps")
         self.is_bare = False
         self._capture = capture
         self._memory = memory
         self._at_end = at_end
+        self._before_end = before_end
         self._handles: list[Any] = []
         self._leader: weakref.ref[Any] | None = None
         # How often others ended since the leader did, by id, and the most between two of its ends.
@@ -197,6 +207,7 @@ class StepHook:
         capture.open()
         was_bare = self.is_bare
         self._sample(MemoryPhase.AFTER_OPTIMIZER)
+        self._call(self._before_end)
         end_ns = now_ns()
         recorder = capture.recorder
         recorder.record_step(
@@ -209,16 +220,19 @@ class StepHook:
         self._start_ns = end_ns
         recorder.step += 1
         capture.activity.microbatch = 0
-        for act in self._at_end:
-            try:
-                act()
-            except Exception as error:  # noqa: BLE001 - counted; the others still act
-                self.source.failed(error)
+        self._call(self._at_end)
         self._sample(MemoryPhase.STEP_START)
         taken_ns = thread_cpu_ns() - entered_ns
         capture.meter.add_border(taken_ns)
         if was_bare and self.is_bare:
             capture.meter.add_bare_border(taken_ns)
+
+    def _call(self, acts: Sequence[Callable[[], None]]) -> None:
+        for act in acts:
+            try:
+                act()
+            except Exception as error:  # noqa: BLE001 - counted; the others still act
+                self.source.failed(error)
 
     def _sample(self, phase: MemoryPhase) -> None:
         if self._memory is not None and not self.is_bare:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..heads import NOT_CARRIED, carried
+from ..recording.heads import NOT_CARRIED, carried
 from ..schema.terms import Direction
 
 _MOST = 1024
@@ -16,19 +16,22 @@ class MessageTags:
     A schedule builds its send and receive operations right before it issues
     them, so the address of the buffer identifies the message. A tag whose
     message never comes is dropped with the rest when too many have gathered.
+
+    Attributes:
+        announced: Those that were not taken yet.
     """
 
     def __init__(self) -> None:
-        self._tags: dict[tuple[Direction, int], int] = {}
+        self.announced: dict[tuple[Direction, int], int] = {}
 
     def put(self, direction: Direction, tensor: Any, microbatch: int, chunk: int) -> None:
         """Announce the message that uses this buffer next."""
-        if len(self._tags) >= _MOST:
-            self._tags.clear()
-        self._tags[direction, tensor.data_ptr()] = carried(microbatch, chunk)
+        if len(self.announced) >= _MOST:
+            self.announced.clear()
+        self.announced[direction, tensor.data_ptr()] = carried(microbatch, chunk)
 
     def take(self, direction: Direction, tensors: list[Any]) -> int:
         """Return what a message carries (``heads.carried``), NOT_CARRIED when not announced."""
-        if not self._tags or not tensors:
+        if not self.announced or not tensors:
             return NOT_CARRIED
-        return self._tags.pop((direction, tensors[0].data_ptr()), NOT_CARRIED)
+        return self.announced.pop((direction, tensors[0].data_ptr()), NOT_CARRIED)

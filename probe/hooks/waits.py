@@ -15,7 +15,7 @@ which must not have to wait for the interpreter lock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from ..clock import now_ns
@@ -29,13 +29,16 @@ _NAMESPACE = "_c10d_functional"
 NO_TIMEOUT = object()
 """Stands for a call that names none."""
 
-_Pending = tuple[Any, int, int, tuple[int, ...], int, Callable[[Any], None] | None]
-"""Handle, event id, size in bytes, addresses of the outputs, step of the issue,
+_Pending = tuple[Any, int, int, Any, int, Callable[[Any], None] | None]
+"""Handle, event id, size in bytes, outputs (a tensor or several), step of the issue,
 and what to call at the end. A plain tuple, because one is made for each call."""
 
 
 class PendingWorks:
     """Operations whose end is still looked for, oldest first; any thread may issue and wait.
+
+    Few jobs wait for outputs. So the addresses of these are noted from the first time on that
+    one does.
 
     Attributes:
         by_work: They by the identity of their handle.
@@ -47,7 +50,8 @@ class PendingWorks:
         self._most = capture.config.max_pending_works
         self._most_bytes = capture.config.max_pending_bytes
         self.by_work: dict[int, _Pending] = {}
-        self._by_address: dict[int, int] = {}
+        self._by_address: dict[int, int] | None = None
+        self._addresses: dict[int, list[int]] = {}
         self._held_bytes = 0
         self._kinds: set[type] = set()
         self.met: Callable[[type], None] = lambda _: None
@@ -61,7 +65,7 @@ class PendingWorks:
         work: Any,
         event_id: int,
         size_bytes: int,
-        outputs: Sequence[Any],
+        outputs: Any = (),
         at_end: Callable[[Any], None] | None = None,
     ) -> None:
         """Look for the end of an operation.
@@ -70,31 +74,36 @@ class PendingWorks:
             work: Its handle.
             event_id: Its record.
             size_bytes: What the handle may keep alive.
-            outputs: Tensors whose wait is the end too.
+            outputs: Tensor or tensors whose wait is the end too.
             at_end: Called with the handle when the end was seen.
         """
         if type(work) not in self._kinds:
             self._kinds.add(type(work))
             self.met(type(work))
-        key = id(work)
-        addresses = tuple([tensor.data_ptr() for tensor in outputs])
-        step = self._capture.recorder.step
-        self.by_work[key] = (work, event_id, size_bytes, addresses, step, at_end)
-        for address in addresses:
-            self._by_address[address] = key
+        key, step = id(work), self._capture.recorder.step
+        self.by_work[key] = (work, event_id, size_bytes, outputs, step, at_end)
+        if self._by_address is not None:
+            self._note_addresses(key, outputs)
         self._held_bytes += size_bytes
-        while self._held_bytes > self._most_bytes or len(self.by_work) > self._most:
-            oldest = self._oldest()
-            if oldest is None:
-                break
-            self._give_up(oldest)
+        if self._held_bytes > self._most_bytes or len(self.by_work) > self._most:
+            self._give_up_oldest()
 
-    def take(self, work: Any) -> _Pending | None:
-        """Return the operation of a handle and forget it; None for an unknown one."""
-        return self._forget(id(work))
+    def take(self, key: int) -> _Pending | None:
+        """Return the operation whose handle has an identity and forget it; None for another."""
+        pending = self.by_work.pop(key, None)
+        if pending is None:
+            return None
+        self._held_bytes -= pending[2]
+        if self._addresses:
+            self._forget_addresses(key)
+        return pending
 
     def take_output(self, tensor: Any) -> _Pending | None:
         """Return the operation whose output a tensor is and forget it, or None."""
+        if self._by_address is None:
+            self._by_address = {}
+            for work, pending in list(self.by_work.items()):
+                self._note_addresses(work, pending[3])
         if not self._by_address:
             return None
         try:
@@ -102,7 +111,7 @@ class PendingWorks:
         except RuntimeError:
             # What torch.compile traces with has no memory: nothing was issued for it.
             return None
-        return None if key is None else self._forget(key)
+        return None if key is None else self.take(key)
 
     def step_ended(self) -> None:
         """Give up what was issued before the step that has just ended."""
@@ -118,30 +127,36 @@ class PendingWorks:
         if self.by_work:
             self._capture.recorder.count("communication_end_unseen", len(self.by_work))
         self.by_work.clear()
-        self._by_address.clear()
+        self._by_address = None
+        self._addresses.clear()
         self._held_bytes = 0
 
-    def _oldest(self) -> int | None:
-        """Return the oldest; None if there is none, or another thread changes them right now."""
-        try:
-            return next(iter(self.by_work), None)
-        except RuntimeError:
-            return None
+    def _give_up_oldest(self) -> None:
+        """Hold as much as is allowed; another thread may change what is held meanwhile."""
+        while self._held_bytes > self._most_bytes or len(self.by_work) > self._most:
+            try:
+                oldest = next(iter(self.by_work), None)
+            except RuntimeError:
+                return
+            if oldest is None:
+                return
+            self._give_up(oldest)
 
     def _give_up(self, key: int) -> None:
-        if self._forget(key) is not None:
+        if self.take(key) is not None:
             self._capture.recorder.count("communication_end_unseen")
 
-    def _forget(self, key: int) -> _Pending | None:
-        pending = self.by_work.pop(key, None)
-        if pending is None:
-            return None
-        self._held_bytes -= pending[2]
+    def _note_addresses(self, key: int, outputs: Any) -> None:
+        tensors = outputs if isinstance(outputs, list | tuple) else (outputs,)
+        addresses = self._addresses[key] = [tensor.data_ptr() for tensor in tensors]
+        if self._by_address is not None:
+            self._by_address.update(dict.fromkeys(addresses, key))
+
+    def _forget_addresses(self, key: int) -> None:
         by_address = self._by_address
-        for address in pending[3]:
-            if by_address.get(address) == key:
+        for address in self._addresses.pop(key, ()):
+            if by_address is not None and by_address.get(address) == key:
                 by_address.pop(address, None)
-        return pending
 
 
 class WaitHook:
@@ -193,13 +208,16 @@ class WaitHook:
     def _wrap_wait(self, original: Any) -> Any:
         source, take, completed = self.source, self._pending.take, self._completed
         looked_for = self._pending.by_work
+        # A method of C++ is called faster without what binds it.
+        call = getattr(original, "__func__", original)
 
         def wait(work: Any, timeout: Any = NO_TIMEOUT) -> Any:
-            if id(work) not in looked_for or not source.on:
-                return original(work) if timeout is NO_TIMEOUT else original(work, timeout)
-            pending = take(work)
+            key = id(work)
+            if key not in looked_for or not source.on:
+                return call(work) if timeout is NO_TIMEOUT else call(work, timeout)
+            pending = take(key)
             start_ns = now_ns()
-            result = original(work) if timeout is NO_TIMEOUT else original(work, timeout)
+            result = call(work) if timeout is NO_TIMEOUT else call(work, timeout)
             if pending is not None:
                 completed(pending, start_ns)
             return result
@@ -231,11 +249,10 @@ class WaitHook:
 
     def _completed(self, pending: _Pending, start_ns: int) -> None:
         try:
-            end_ns = now_ns()
-            work, event_id, _, _, _, at_end = pending
+            end_ns, event_id = now_ns(), pending[1]
             self._capture.recorder.complete(event_id, end_ns, start_ns, end_ns)
-            if at_end is not None:
-                at_end(work)
+            if pending[5] is not None:
+                pending[5](pending[0])
             if not event_id % ONE_IN:
                 self._capture.meter.add("wait", now_ns() - end_ns)
         except Exception as error:  # noqa: BLE001 - counted; training goes on

@@ -19,15 +19,7 @@ from .rank_records import RankRecords
 from .records import MEMORY_VALUES
 from .step_detail import UNKNOWN_DETAIL, StepDetails, step_details
 from .tables import TABLES
-from .terms import (
-    Axis,
-    CollectiveKind,
-    Direction,
-    MemoryPhase,
-    SpanKind,
-    StepDetail,
-    TimeSource,
-)
+from .terms import Axis, CollectiveKind, Direction, MemoryPhase, SpanKind, StepDetail, TimeSource
 
 Ints = NDArray[np.int64]
 

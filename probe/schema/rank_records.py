@@ -156,7 +156,9 @@ def _read_manifest(directory: Path, found: RankRecords) -> dict[str, Any] | None
         return None
     check_format_version(manifest.get("format_version"), str(path))
     if manifest.get("closed_unix_ns") is None:
-        found.note("no close mark: the process was killed or is still running")
+        found.note(
+            "no close mark: the process was killed, left without clean-up, or is still running"
+        )
         _note_copied_ring(manifest, found)
     for step_ns in clock_steps(manifest.get("clock_pairs")):
         way = "forward" if step_ns > 0 else "back"

@@ -15,7 +15,7 @@ that all ranks have from its beginning are left out, and that is stated.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -71,20 +71,31 @@ def _step_shifts(parts: Mapping[int, RankRecords]) -> dict[int, int]:
     for rank, part in parts.items():
         for group_id, numbers in _numbers_and_steps(part).items():
             by_group[group_id][rank] = numbers
-    neighbours: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    offsets = []
     for members in by_group.values():
         reference = min(members)
         for rank in members.keys() - {reference}:
             shift = _shift(members[reference], members[rank])
             if shift is not None:
-                neighbours[reference].append((rank, shift))
-                neighbours[rank].append((reference, -shift))
-    start = min(parts)
-    found = {start: 0}
-    waiting = [start]
+                offsets.append((reference, rank, shift))
+    return joined_shifts(min(parts), offsets)
+
+
+def joined_shifts(start: int, offsets: Iterable[tuple[int, int, int]]) -> dict[int, int]:
+    """Return what to add to the steps of each rank that offsets join to ``start``, which keeps its own.
+
+    Args:
+        start: A rank.
+        offsets: Two ranks, and what the steps of the second need to agree with those of the first.
+    """
+    near: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for reference, rank, shift in offsets:
+        near[reference].append((rank, shift))
+        near[rank].append((reference, -shift))
+    found, waiting = {start: 0}, [start]
     while waiting:
         rank = waiting.pop()
-        for other, shift in neighbours[rank]:
+        for other, shift in near[rank]:
             if other not in found:
                 found[other] = found[rank] + shift
                 waiting.append(other)

@@ -295,8 +295,20 @@ OP = TableSpec(
         Column("thread", "int64", "id", "thread it ran on"),
         ns_column("start_ns", "start"),
         ns_column("dur_ns", "duration"),
-        Column("flops", "float64", "flop", "arithmetic of the operator", nullable=True),
-        Column("shapes", "string", "1", "input shapes", nullable=True),
+        Column(
+            "flops",
+            "float64",
+            "flop",
+            "arithmetic of a matrix product or attention, from its shapes",
+            nullable=True,
+        ),
+        Column(
+            "shapes",
+            "string",
+            "1",
+            "element types and sizes of its input tensors, if recorded",
+            nullable=True,
+        ),
         _POSITION,
     ),
 )

@@ -48,6 +48,7 @@ for _verb in (
     commands.stragglers,
     commands.critical_path,
     commands.whatif,
+    commands.compare,
     commands.ingest,
     commands.breakdown,
     commands.collectives,

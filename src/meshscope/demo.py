@@ -21,7 +21,7 @@ import typer
 
 from meshscope.analyze import Diagnosis, diagnose, load_trace
 from meshscope.analyze.report import to_text
-from meshscope.probe.launch import run
+from meshscope.probe.launching.launch import run
 from meshscope.probe.schema.errors import ConfigError, MeshscopeError
 from meshscope.probe.schema.terms import FindingKind
 

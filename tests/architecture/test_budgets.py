@@ -16,7 +16,7 @@ LONG_FUNCTIONS: dict[str, str] = {}
 LONG_FILES: dict[str, str] = {}
 """File over the budget, with the reason."""
 WIDE_CLASSES = {
-    "probe/recorder.py:Recorder": "one method for each kind of record, which hooks call directly",
+    "probe/recording/recorder.py:Recorder": "one method for each kind of record, which hooks call directly",
     "probe/session.py:Session": "the four parts of its life, what training code calls, and what "
     "the control socket asks for",
 }

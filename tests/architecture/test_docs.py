@@ -9,7 +9,7 @@ import typer
 
 from meshscope.analyze.causes import CAUSES
 from meshscope.analyze.gate import METRICS
-from meshscope.analyze.ledger import CLASSES, REFINED
+from meshscope.analyze.ledger.classes import CLASSES, REFINED
 from meshscope.probe.config import ProbeConfig
 from meshscope.probe.schema.tables import TABLES
 
@@ -44,6 +44,17 @@ def pages(project_dir):
 def test_generated_page_is_up_to_date(page, generator):
     """Fails when a table, column, vocabulary or command changed and its page did not."""
     assert not generator.stale(page, generator.PAGES[page]())
+
+
+def test_every_folder_of_the_large_parts_is_listed(project_dir, pages):
+    """Fails when a stage is added or renamed, and the list of folders is not."""
+    folders = {
+        f"`{path.parent.relative_to(project_dir).as_posix()}/`"
+        for part in ("probe", "analyze")
+        for path in (project_dir / part).glob("*/__init__.py")
+    }
+    listed = pages[project_dir / "docs" / "contributing.md"]
+    assert not {folder for folder in folders if folder not in listed}
 
 
 def test_every_column_has_a_sentence_and_a_unit():

@@ -145,6 +145,10 @@ def test_the_timeline_follows_the_step_selector(page):
     page.get_by_role("option", name="step 1").click()
     expect(page.get_by_role("heading", name="Step 1")).to_be_visible()
     assert figure_data(page, "timeline-graph") == before
+    page.locator("#timeline-rank").fill(f"rank {SLOW_RANK}")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name=f"Step 1, rank {SLOW_RANK} and")).to_be_visible()
+    assert page.url.endswith(f"?step=1&rank={SLOW_RANK}")
 
 
 def _drag_until(page, address):

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from tests.ports import free_port
+
 DRIVER = Path(__file__).parent / "driver.py"
 _FUSE = Path("/dev/fuse")
 
@@ -54,9 +56,10 @@ def run_on(
     """
     (folder / "disk").mkdir()
     spec = {"disk": asdict(disk), "folder": str(folder), "command": [*command], "ranks": ranks}
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     ran = subprocess.run(
         ["unshare", "-rm", sys.executable, str(DRIVER), json.dumps(spec)],
-        env={**os.environ, **environment},
+        env={**os.environ, **environment, **meeting},
         capture_output=True,
         text=True,
         timeout=400,

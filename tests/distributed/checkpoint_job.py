@@ -66,7 +66,7 @@ def run(sizes: dict[str, int], **sections: object) -> TrainerConfig:
 
 def run_jobs(jobs: Sequence[Job], out: Path) -> None:
     """Do some jobs, which need as many ranks each, in the same processes."""
-    run_ranks(partial(_run_jobs, jobs=jobs), jobs[0].config, out, timeout_s=240.0)
+    run_ranks(partial(_run_jobs, jobs=jobs), jobs[0].config, out)
 
 
 def losses(out: Path, name: str) -> list[float]:

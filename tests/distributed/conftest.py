@@ -1,13 +1,13 @@
 """How tests start the ranks of a small job."""
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests import ports
 
 HERE = Path(__file__).parent
 
@@ -31,7 +31,7 @@ def run_ranks() -> Callable[..., list[str]]:
             **os.environ,
             "OMP_NUM_THREADS": "1",
             "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(_free_port()),
+            "MASTER_PORT": str(ports.free_port()),
             "WORLD_SIZE": str(world_size),
             "LOCAL_WORLD_SIZE": str(world_size),
             **(environment or {}),
@@ -55,7 +55,7 @@ def run_ranks() -> Callable[..., list[str]]:
 @pytest.fixture(scope="session")
 def free_port() -> Callable[[], int]:
     """Return a function that returns a port that is free now."""
-    return _free_port
+    return ports.free_port
 
 
 def _collect(ranks: list[subprocess.Popen[str]], timeout_s: float) -> list[str]:
@@ -75,9 +75,3 @@ def _collect(ranks: list[subprocess.Popen[str]], timeout_s: float) -> list[str]:
             if process.stdout is not None:
                 process.stdout.close()
     return outputs
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from tests.distributed.forked_ranks import PATIENCE_S, join_ranks, start_ranks
 
 from meshscope import probe
 from meshscope.probe.schema.rundir import read_run
@@ -47,36 +47,24 @@ class RecordedRun:
         ]
 
 
-def start_ranks(config: TrainerConfig, out: Path) -> list[BaseProcess]:
+def start_recorded(config: TrainerConfig, out: Path) -> list[BaseProcess]:
     """Start one recorded process per rank."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["meshscope.reference_trainer.train", __name__])
     world_size = config.layout.world_size
-    ranks: list[BaseProcess] = [
-        context.Process(
-            target=_record_and_train, args=(config, rank, world_size, out), daemon=False
-        )
-        for rank in range(world_size)
-    ]
-    for process in ranks:
-        process.start()
-    return ranks
+    return start_ranks(
+        _record_and_train, [(config, rank, world_size, out) for rank in range(world_size)]
+    )
 
 
-def recorded_run(config: TrainerConfig, out: Path, *, timeout_s: float = 60.0) -> RecordedRun:
+def recorded_run(config: TrainerConfig, out: Path) -> RecordedRun:
     """Train until all ranks have ended, and return what the run left."""
-    ranks = start_ranks(config, out)
-    for process in ranks:
-        process.join(timeout_s)
-    return what_is_left(ranks, out)
+    return what_is_left(start_recorded(config, out), out)
 
 
-def what_is_left(ranks: list[BaseProcess], out: Path) -> RecordedRun:
-    """End the ranks that still run, and return what the run left."""
-    codes = [process.exitcode for process in ranks]
-    for process in ranks:
-        process.kill()
-        process.join()
+def what_is_left(
+    ranks: list[BaseProcess], out: Path, *, patience_s: float = PATIENCE_S
+) -> RecordedRun:
+    """Wait for the ranks, end those that run on, and return what the run left."""
+    codes = join_ranks(ranks, patience_s)
     truth = [
         json.loads(line) | {"rank": rank}
         for rank in range(len(ranks))

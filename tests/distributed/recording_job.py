@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy  # noqa: F401 - what the writer thread needs is imported once here, not in every child
 import pyarrow  # noqa: F401
 
-from meshscope.probe.heads import collective_head, p2p_head, span_head
-from meshscope.probe.recorder import Recorder, StorageSettings
+from meshscope.probe.recording.heads import collective_head, p2p_head, span_head
+from meshscope.probe.recording.recorder import Recorder, StorageSettings
 
 
 def record_forever(run_path: Path, counter_path: Path, settings: dict) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from meshscope.analyze import diagnose, load_trace
 
-pytestmark = [pytest.mark.distributed, pytest.mark.slow]
+pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.alone]
 
 SCRIPT = Path(__file__).with_name("ddp_job.py")
 

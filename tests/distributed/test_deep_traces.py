@@ -18,7 +18,8 @@ from meshscope.probe.deep.arming import agent_socket
 from meshscope.probe.deep.sealing import SealedTrace, sealed_traces
 from meshscope.probe.schema.rundir import read_run
 
-pytestmark = [pytest.mark.distributed, pytest.mark.slow]
+# Kineto asks one agent of a host, and the clocks are read one after the other.
+pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.alone]
 
 JOB = Path(__file__).with_name("deep_job.py")
 PATIENCE_S = 90

@@ -155,12 +155,10 @@ def test_a_job_goes_on_after_a_rank_was_killed(
 
 
 def test_a_job_goes_on_with_fewer_replicas(
-    start_agent: Callable[..., Agent], tmp_path: Path
+    start_agent: Callable[..., Agent], free_port: Callable[[], int], tmp_path: Path
 ) -> None:
     """Fails if a job that lost a node for good waits for it, or trains on another batch."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     meeting = (
         *("--nnodes", "1:2", "--rdzv-backend", "c10d", "--rdzv-id", "elastic"),
         *("--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-conf"),

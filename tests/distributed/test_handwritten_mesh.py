@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from meshscope.analyze.bubble import schedule_of
-from meshscope.analyze.load import load_trace
+from meshscope.analyze.opening.load import load_trace
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow]
 

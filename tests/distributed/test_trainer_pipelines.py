@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import torch
+from tests.distributed.forked_ranks import join_ranks, start_ranks
+from tests.distributed.pipeline_job import (
+    gradients_by_name,
+    train_and_keep_gradients,
+    train_only,
+    train_under_the_probe,
+)
 
-from meshscope import probe
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.rundir import read_run
 from meshscope.probe.schema.terms import Axis
-from meshscope.reference_trainer.assembly import build_parts
 from meshscope.reference_trainer.comm import Communicator, PerfectLinks
 from meshscope.reference_trainer.config import ModelConfig, PaceConfig, TrainConfig, TrainerConfig
 from meshscope.reference_trainer.data import global_batch
-from meshscope.reference_trainer.faults import FaultInjector
-from meshscope.reference_trainer.ground_truth import GroundTruth
-from meshscope.reference_trainer.mesh import MeshGroup, Place, open_mesh
+from meshscope.reference_trainer.mesh import MeshGroup
 from meshscope.reference_trainer.model import Stage, StagePart
 from meshscope.reference_trainer.pace import NoPace
-from meshscope.reference_trainer.pipeline_parallel import own_stages, stage_part
+from meshscope.reference_trainer.pipeline_parallel import own_stages
 from meshscope.reference_trainer.schedule_config import ScheduleConfig
-from meshscope.reference_trainer.train import train
 
 pytestmark = pytest.mark.distributed
 
@@ -49,58 +49,11 @@ def run_config(
     )
 
 
-def first_gradients(config: TrainerConfig, place: Place, out: Path) -> None:
-    """Write the gradients of the first step by parameter name in the whole model."""
-    with open_mesh(config.layout, config.device, place) as mesh:
-        comm = Communicator(PerfectLinks())
-        injector = FaultInjector((), mesh.layout, mesh.rank, GroundTruth(None, mesh.rank, ()))
-        parts = build_parts(config, mesh, comm, injector)
-        parts.replica.start_step()
-        parts.pipeline.step(*global_batch(config, 0))
-        parts.replica.finish()
-        found = {}
-        for index, stage in zip(own_stages(config, mesh.pp.position), parts.stages, strict=True):
-            first_layer = stage_part(config, index).layers.start
-            found |= gradients_by_name(stage, first_layer)
-        torch.save(found, out / f"gradients{mesh.rank}.pt")
-
-
-def train_and_keep_gradients(config: TrainerConfig, rank: int, out: Path) -> None:
-    """Run one rank: the training, then the first step once more for its gradients."""
-    for name, work in (("train", train), ("gradients", first_gradients)):
-        place = Place(
-            rank=rank, world_size=config.layout.world_size, rendezvous=f"file://{out}/{name}"
-        )
-        work(config, place, out=out)
-
-
-def gradients_by_name(stage: Stage, first_layer: int) -> dict[str, torch.Tensor]:
-    """Return the gradients of a stage, with blocks counted in the whole model."""
-    found = {}
-    for name, parameter in stage.named_parameters():
-        part, _, rest = name.partition(".")
-        if part == "blocks":
-            position, _, rest = rest.partition(".")
-            rest = f"{int(position) + first_layer}.{rest}"
-        assert parameter.grad is not None, name
-        found[f"{part}.{rest}"] = parameter.grad.clone()
-    return found
-
-
-def start_ranks(target: Any, config: TrainerConfig, out: Path) -> list[float]:
+def run_ranks(target: Any, config: TrainerConfig, out: Path) -> list[float]:
     """Run one process per rank and return the losses that the reporter wrote."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["meshscope.reference_trainer.train"])
     world_size = config.layout.world_size
-    ranks = [context.Process(target=target, args=(config, rank, out)) for rank in range(world_size)]
-    for process in ranks:
-        process.start()
-    for process in ranks:
-        process.join(timeout=60)
-    codes = [process.exitcode for process in ranks]
-    for process in ranks:
-        process.kill()
-    assert codes == [0] * world_size
+    ranks = start_ranks(target, [(config, rank, out) for rank in range(world_size)])
+    assert join_ranks(ranks) == [0] * world_size
     return cast("list[float]", json.loads((out / "losses.json").read_text())["loss"])
 
 
@@ -135,7 +88,7 @@ def plain_training(config: TrainerConfig) -> tuple[list[float], dict[str, torch.
 
 def assert_same_training(config: TrainerConfig, out: Path) -> None:
     """Compare the losses, and each gradient that some rank has, with plain training."""
-    losses = start_ranks(train_and_keep_gradients, config, out)
+    losses = run_ranks(train_and_keep_gradients, config, out)
     plain_losses, plain_gradients = plain_training(config)
     difference = max(abs(a - b) for a, b in zip(losses, plain_losses, strict=True))
     print(f"max loss difference {difference:.2e}")
@@ -186,12 +139,6 @@ def test_each_schedule_works_on_four_stages_of_ranks(kind: str, tmp_path: Path) 
     assert_same_training(config, tmp_path)
 
 
-def train_only(config: TrainerConfig, rank: int, out: Path) -> None:
-    """Run one rank of the training."""
-    world_size = config.layout.world_size
-    train(config, Place(rank=rank, world_size=world_size, rendezvous=f"file://{out}/meet"), out=out)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "tied"), [*((kind, False) for kind in CHUNKS), ("1f1b", True), ("zb-v", True)]
@@ -199,23 +146,15 @@ def train_only(config: TrainerConfig, rank: int, out: Path) -> None:
 def test_each_schedule_works_with_the_other_axes(kind: str, tied: bool, tmp_path: Path) -> None:
     """Fails if a schedule and tensor or data parallelism do not fit together."""
     config = run_config(kind, tied=tied, axes={"tp": 2, "pp": 2, "dp": 2})
-    losses = start_ranks(train_only, config, tmp_path)
+    losses = run_ranks(train_only, config, tmp_path)
     plain_losses, _ = plain_training(config)
     assert max(abs(a - b) for a, b in zip(losses, plain_losses, strict=True)) < TOLERANCE
-
-
-def train_under_the_probe(config: TrainerConfig, rank: int, out: Path) -> None:
-    """Run one rank of the training and record it."""
-    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(config.layout.world_size)}
-    probe.attach(out / "run")
-    train_only(config, rank, out)
-    probe.detach()
 
 
 def test_the_probe_sees_which_stage_chunk_and_microbatch_each_span_is(tmp_path: Path) -> None:
     """Fails if a recorded run does not tell its schedule, or spans cannot be told apart."""
     config = run_config("zb-v", tied=True)
-    start_ranks(train_under_the_probe, config, tmp_path)
+    run_ranks(train_under_the_probe, config, tmp_path)
     capture = read_run(tmp_path / "run")
     assert capture.manifest["schedule"] == "zb-v"
     assert capture.manifest["layout"]["vpp"] == 2

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from tests.distributed.forked_ranks import PATIENCE_S
 
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.reference_trainer.config import (
@@ -24,7 +25,7 @@ from meshscope.reference_trainer.ground_truth import truth_path
 from meshscope.reference_trainer.host_faults import CRASH_EXIT_CODE
 from meshscope.reference_trainer.presets import load_config
 
-from .recorded_training import RecordedRun, recorded_run, start_ranks, what_is_left
+from .recorded_training import RecordedRun, recorded_run, start_recorded, what_is_left
 
 pytestmark = pytest.mark.distributed
 
@@ -263,13 +264,11 @@ def test_a_rank_that_never_comes_back_stops_the_job_in_its_step(fault: str, tmp_
         device=DeviceConfig(timeout_s=30),
         faults=(parse_fault(f"{fault},start=2,seed=1"),),
     )
-    ranks = start_ranks(config, tmp_path)
-    if fault.startswith("crash"):
-        for process in ranks:
-            process.join(30)
-    else:
+    ranks = start_recorded(config, tmp_path)
+    hangs = fault.startswith("hang")
+    if hangs:
         _wait_for(truth_path(tmp_path, 1), '"record": "fault"')
-    run = what_is_left(ranks, tmp_path)
+    run = what_is_left(ranks, tmp_path, patience_s=0.0 if hangs else PATIENCE_S)
     expected = {"hang:rank=1": [None, None], "crash:rank=1": [1, CRASH_EXIT_CODE]}
     assert run.codes == expected.get(fault, [1, -9])
     assert run.steps["step"].max() == 1
@@ -280,8 +279,7 @@ def test_a_rank_that_never_comes_back_stops_the_job_in_its_step(fault: str, tmp_
 
 def _wait_for(path: Path, text: str) -> None:
     """Return once a file holds a text, or fail."""
-    for _ in range(600):
-        if path.exists() and text in path.read_text(encoding="utf-8"):
-            return
+    deadline = time.monotonic() + PATIENCE_S
+    while not (path.exists() and text in path.read_text(encoding="utf-8")):
+        assert time.monotonic() < deadline, f"{path} never held {text!r}"
         time.sleep(0.05)
-    pytest.fail(f"{path} never held {text!r}")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import torch
+from tests.distributed.forked_ranks import join_ranks, start_ranks
 from torch import Tensor
 
 from meshscope.reference_trainer.assembly import build_parts, own_tokens
@@ -24,32 +24,16 @@ from meshscope.reference_trainer.moe import ExpertSplit, MoeMlp
 from meshscope.reference_trainer.pace import NoPace
 from meshscope.reference_trainer.train import train
 
-HERE = "tests.distributed.trainer_job"
 
-
-def run_ranks(
-    target: Callable[..., Any], config: TrainerConfig, out: Path, *, timeout_s: float = 60.0
-) -> None:
+def run_ranks(target: Callable[..., Any], config: TrainerConfig, out: Path) -> None:
     """Run ``target(config, place, out=out)`` as every rank of the mesh; all must succeed."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["meshscope.reference_trainer.train", HERE])
     world_size = config.layout.world_size
-    ranks = [
-        context.Process(
-            target=target,
-            args=(config, Place(rank=rank, world_size=world_size, rendezvous=f"file://{out}/meet")),
-            kwargs={"out": out},
-        )
+    places = [
+        Place(rank=rank, world_size=world_size, rendezvous=f"file://{out}/meet")
         for rank in range(world_size)
     ]
-    for process in ranks:
-        process.start()
-    for process in ranks:
-        process.join(timeout=timeout_s)
-    codes = [process.exitcode for process in ranks]
-    for process in ranks:
-        process.kill()
-    assert codes == [0] * world_size
+    ranks = start_ranks(partial(target, out=out), [(config, place) for place in places])
+    assert join_ranks(ranks) == [0] * world_size
 
 
 def mesh_losses(config: TrainerConfig, out: Path) -> list[float]:

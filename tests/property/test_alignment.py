@@ -1,6 +1,7 @@
 """Whatever the clocks are set to: the same offsets are found and the same diagnosis made."""
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 from hypothesis import given, settings
@@ -8,9 +9,10 @@ from hypothesis import strategies as st
 from tests.skew import shifted
 from tests.synthetic import MS, Job, capture
 
-from meshscope.analyze.alignment import LEAST_CORRECTION_NS, align
+from meshscope.analyze.capture.trace import Trace
+from meshscope.analyze.clocks.alignment import LEAST_CORRECTION_NS, align
 from meshscope.analyze.diagnosis import diagnose
-from meshscope.analyze.trace import Trace
+from meshscope.analyze.results import Diagnosis
 from meshscope.probe.schema.layout import ParallelLayout
 
 SECOND = 1_000_000_000
@@ -26,17 +28,27 @@ def job(layout: ParallelLayout, steps: int = 3) -> Trace:
     return replace(trace, clocks={rank: f"host{rank}" for rank in trace.ranks})
 
 
-JOBS = {
-    layout: (trace := job(layout), diagnose(trace))
-    for layout in (
-        ParallelLayout(dp=4),
-        ParallelLayout(tp=2, pp=2),
-        ParallelLayout(tp=2, pp=2, dp=2),
-        ParallelLayout(pp=4),
-    )
-}
-LONGER = replace(job(ParallelLayout(dp=4), steps=10), clocks={})
-"""A job of which nobody knows whether its ranks share a clock."""
+LAYOUTS = (
+    ParallelLayout(dp=4),
+    ParallelLayout(tp=2, pp=2),
+    ParallelLayout(tp=2, pp=2, dp=2),
+    ParallelLayout(pp=4),
+)
+
+
+@cache
+def diagnosed(layout: ParallelLayout) -> tuple[Trace, Diagnosis]:
+    """Return a job on right clocks, and its diagnosis."""
+    trace = job(layout)
+    return trace, diagnose(trace)
+
+
+@pytest.fixture(scope="module")
+def longer() -> Trace:
+    """Return a job of which nobody knows whether its ranks share a clock."""
+    return replace(job(ParallelLayout(dp=4), steps=10), clocks={})
+
+
 OFFSETS = st.lists(
     st.sampled_from([0, 1_000, 100_000]) | st.integers(-SECOND, SECOND), min_size=8, max_size=8
 )
@@ -50,10 +62,10 @@ def set_clocks(trace: Trace, offsets: list[int]) -> Trace:
 
 
 @settings(max_examples=12)
-@given(st.sampled_from(list(JOBS)), OFFSETS)
+@given(st.sampled_from(LAYOUTS), OFFSETS)
 def test_random_clocks_change_nothing(layout, offsets):
     """Who is blamed, and for how much, would depend on how the clocks were set."""
-    trace, truth = JOBS[layout]
+    trace, truth = diagnosed(layout)
     result = diagnose(align(set_clocks(trace, offsets)))
     assert [(f.kind, f.where) for f in result.findings] == [
         (f.kind, f.where) for f in truth.findings
@@ -65,10 +77,10 @@ def test_random_clocks_change_nothing(layout, offsets):
 
 
 @settings(max_examples=12)
-@given(OFFSETS)
-def test_random_offsets_are_found_within_their_error(offsets):
+@given(offsets=OFFSETS)
+def test_random_offsets_are_found_within_their_error(longer, offsets):
     """A correction would be further off than it says."""
-    moved = align(set_clocks(LONGER, offsets))
+    moved = align(set_clocks(longer, offsets))
     starts = moved.frame("step").groupby("rank")["start_ns"].min()
     # All ranks began at 0, so what is left of the offsets is how far they are apart.
     assert starts.max() - starts.min() <= 2 * LEAST_CORRECTION_NS

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.synthetic import MS, Job, capture, uniform
 
+from meshscope.analyze.capture.trace import Trace
 from meshscope.analyze.diagnosis import diagnose
 from meshscope.analyze.report import to_text
-from meshscope.analyze.trace import Trace
 from meshscope.probe.schema.errors import MeshscopeError
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.tables import TABLES

@@ -6,12 +6,12 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshscope.analyze.communication import communication_events
-from meshscope.analyze.ledger import build_ledger
-from meshscope.analyze.marks import END
-from meshscope.analyze.program import build_program
-from meshscope.analyze.scenarios import replay_scenarios, step_lengths
-from meshscope.analyze.steps import step_windows
+from meshscope.analyze.communication.events import communication_events
+from meshscope.analyze.ledger.build import build_ledger
+from meshscope.analyze.replay.marks import END
+from meshscope.analyze.replay.program import build_program
+from meshscope.analyze.replay.scenarios import replay_scenarios, step_lengths
+from meshscope.analyze.steps.windows import step_windows
 from meshscope.analyze.synthetic import SyntheticJob, make_simulation, record
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.terms import ScheduleKind

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from tests.synthetic import MS, Job, capture, uniform
 
 from meshscope.analyze.bubble import ideal_bubble_frac
-from meshscope.analyze.communication import communication_events
+from meshscope.analyze.communication.events import communication_events
 from meshscope.analyze.diagnosis import diagnose
-from meshscope.analyze.ledger import build_ledger
-from meshscope.analyze.program import build_program
-from meshscope.analyze.steps import step_windows
+from meshscope.analyze.ledger.build import build_ledger
+from meshscope.analyze.replay.program import build_program
+from meshscope.analyze.steps.windows import step_windows
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.tables import TABLES
 

@@ -6,12 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.tables import trace_of
 
-from meshscope.analyze.communication import communication_events
-from meshscope.analyze.device_steps import device_steps
+from meshscope.analyze.communication.events import communication_events
+from meshscope.analyze.devices.steps import device_steps
 from meshscope.analyze.diagnosis import diagnose
-from meshscope.analyze.ledger import CLASSES, REFINED, build_ledger
+from meshscope.analyze.ledger.build import build_ledger
+from meshscope.analyze.ledger.classes import CLASSES, REFINED
 from meshscope.analyze.refinement import SLOWED, refine_ledger
-from meshscope.analyze.steps import step_windows
+from meshscope.analyze.steps.windows import step_windows
 
 LENGTH = 10**9
 RANKS, STEPS = 4, 3

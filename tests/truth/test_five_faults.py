@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 from meshscope.analyze import load_trace
-from meshscope.analyze.contraction import contract
-from meshscope.analyze.marks import END
+from meshscope.analyze.causes.shapley import coalitions, membership, shares
 from meshscope.analyze.measure import measure
-from meshscope.analyze.program import Program
-from meshscope.analyze.scenarios import replay_scenarios
-from meshscope.analyze.shapley import coalitions, membership, shares
-from meshscope.analyze.time_lookup import microbatch_spans
+from meshscope.analyze.replay.contraction import contract
+from meshscope.analyze.replay.marks import END
+from meshscope.analyze.replay.program import Program
+from meshscope.analyze.replay.scenarios import replay_scenarios
+from meshscope.analyze.steps.time_lookup import microbatch_spans
 
 pytestmark = pytest.mark.traces
 

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from meshscope.analyze import diagnose, load_trace
-from meshscope.analyze.hang import wait_graph
+from meshscope.analyze.hangs.hang import wait_graph
 from meshscope.probe.schema.layout import ParallelLayout
 
 pytestmark = pytest.mark.traces

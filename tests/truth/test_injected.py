@@ -14,7 +14,7 @@ from meshscope.analyze import diagnose, load_trace
 from meshscope.demo import RUN_ID, DemoResult, run_demo
 from meshscope.probe.schema.terms import FindingKind
 
-pytestmark = [pytest.mark.slow, pytest.mark.distributed]
+pytestmark = [pytest.mark.slow, pytest.mark.distributed, pytest.mark.alone]
 
 MAX_COST_ERROR = 0.30
 """The demo stays within 20 %; other work on the machine, which hits the two halves of the

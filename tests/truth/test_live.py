@@ -24,6 +24,7 @@ def verdict(tmp_path_factory) -> LiveVerdict:
     return judge(case, tmp_path_factory.mktemp("live"))
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.distributed
 def test_a_slow_group_of_a_live_job_is_found_and_costed(verdict):
@@ -36,6 +37,7 @@ def test_a_slow_group_of_a_live_job_is_found_and_costed(verdict):
     assert verdict.bar_error <= allowed
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.distributed
 def test_the_live_table_has_its_figures(verdict):

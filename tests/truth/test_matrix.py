@@ -34,6 +34,14 @@ def test_removal_gains_are_those_of_the_paired_jobs(verdicts):
     assert not far
 
 
+def test_intervals_hold_the_true_gains(verdicts):
+    """Fails when the error that is told beside a removal gain is smaller than the error it has."""
+    known = [verdict for verdict in verdicts if verdict.interval is not None]
+    held = [v for v in known if v.interval[0] <= v.true_gain <= v.interval[1]]
+    assert len(known) >= 8
+    assert len(held) >= len(known) - 1
+
+
 def test_no_healthy_rank_is_blamed(verdicts):
     """Somebody would swap a machine that works."""
     assert sum(verdict.false_suspects for verdict in verdicts) == 0

@@ -3,8 +3,8 @@
 import pytest
 
 from meshscope.analyze import diagnose, load_trace
-from meshscope.analyze.breakdown import device_breakdown
-from meshscope.analyze.ledger import COMPUTE_CLASSES
+from meshscope.analyze.kernels.breakdown import device_breakdown
+from meshscope.analyze.ledger.classes import COMPUTE_CLASSES
 
 pytestmark = pytest.mark.traces
 

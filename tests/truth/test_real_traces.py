@@ -3,8 +3,8 @@
 import pytest
 
 from meshscope.analyze import diagnose, load_trace
-from meshscope.analyze.kernels import kernel_report
-from meshscope.analyze.ledger import CLASSES, COMPUTE_CLASSES, WAIT_CLASSES, WIRE_CLASSES
+from meshscope.analyze.kernels.table import kernel_report
+from meshscope.analyze.ledger.classes import CLASSES, COMPUTE_CLASSES, WAIT_CLASSES, WIRE_CLASSES
 from meshscope.probe.schema.errors import MeshscopeError
 
 pytestmark = pytest.mark.traces

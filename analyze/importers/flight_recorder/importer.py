@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from meshscope.analyze.trace import FLIGHT_RECORDER, Trace
+from meshscope.analyze.capture.trace import FLIGHT_RECORDER, Trace
 from meshscope.analyze.words import counted
 from meshscope.probe.schema.errors import TraceFormatError
 from meshscope.probe.schema.listing import listed

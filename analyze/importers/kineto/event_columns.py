@@ -62,6 +62,8 @@ class Events:
     rate_bytes_per_s: FloatArray = field(default_factory=lambda: _NO_NUMBER)
     wait_stream: IntArray = field(default_factory=lambda: _NONE)
     wait_correlation: IntArray = field(default_factory=lambda: _NONE)
+    shapes: IntArray = field(default_factory=lambda: _NONE)
+    """Codes of the input shapes of an operator, -1 where they are not recorded."""
 
     def __len__(self) -> int:
         return len(self.start)
@@ -148,6 +150,8 @@ class RoledEvents:
     """Complete events without a time stamp that can be read; left out."""
     lengthless: int = 0
     """Complete events without a length, or with a negative one; they count as 0 ns."""
+    shapes: list[str] = field(default_factory=list)
+    """Distinct input shapes of operators, at the positions that the columns call codes."""
 
     def names_like(self, pattern: re.Pattern[str]) -> dict[int, re.Match[str]]:
         """Return the codes of the names that begin as the pattern says, with the match."""

@@ -48,6 +48,9 @@ class EventArgs(msgspec.Struct, gc=False):
     rate_gb_per_s: Any = msgspec.field(default=None, name="memory bandwidth (GB/s)")
     wait_stream: Any = msgspec.field(default=None, name="wait_on_stream")
     wait_correlation: Any = msgspec.field(default=None, name="wait_on_cuda_event_record_corr_id")
+    input_dims: msgspec.Raw = msgspec.field(default=_NO_VALUE, name="Input Dims")
+    input_types: msgspec.Raw = msgspec.field(default=_NO_VALUE, name="Input type")
+    input_values: msgspec.Raw = msgspec.field(default=_NO_VALUE, name="Concrete Inputs")
 
 
 class EventContent(msgspec.Struct, gc=False):

@@ -10,9 +10,10 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
-from ...stored_tables import write_table
+from ...capture.stored_tables import write_table
 from .columns import DeviceLinks, StepWindows
 from .event_columns import IntArray, RoledEvents
+from .input_shapes import ShapeColumns
 from .rows import annotation_table, kernel_table, op_table, runtime_call_table
 
 _ROWS = 1 << 16
@@ -93,9 +94,10 @@ def _kernels(
 def _operators(
     rank: int, roles: RoledEvents, steps: StepWindows, names: NameIds
 ) -> Iterator[pa.Table]:
-    first = 0
+    first, shapes = 0, ShapeColumns(roles)
     for part in roles.operator.parts():
-        yield op_table(rank, part, steps, names.of(part.name), first=first)
+        arithmetic = shapes.of(part)
+        yield op_table(rank, part, steps, names.of(part.name), arithmetic, first=first)
         first += len(part)
 
 

@@ -9,12 +9,12 @@ from typing import cast
 
 import pyarrow as pa
 
-from meshscope.analyze.trace import Trace
+from meshscope.analyze.capture.trace import Trace
 from meshscope.probe.schema.errors import TraceFormatError
 from meshscope.probe.schema.tables import RUN, TABLES
 from meshscope.probe.schema.terms import CaptureLevel
 
-from ...stored_tables import STORED, StoredTable, Tables, open_stored
+from ...capture.stored_tables import STORED, StoredTable, Tables, open_stored
 from ..detect import InputFile
 from ..rank_limits import missing_ranks, shared_notes
 from ..reading import Reading, TemporaryFolder

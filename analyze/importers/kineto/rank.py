@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from meshscope.probe.schema.errors import TraceFormatError
 
-from ...stored_tables import STORED
+from ...capture.stored_tables import STORED
 from ...words import counted
 from ..detect import InputFile
 from ..reading import OnBytes, ignore_bytes

@@ -21,15 +21,9 @@ from meshscope.probe.schema.terms import DeviceInterface, KernelCategory
 
 from ..kernel_names import CATEGORY_OF_EVENT, kernel_category
 from .device_columns import Blocks, transfer_columns
-from .event_columns import (
-    CATEGORIES,
-    INTERFACES,
-    Events,
-    IntArray,
-    RoledEvents,
-    SpilledEvents,
-)
+from .event_columns import CATEGORIES, INTERFACES, Events, IntArray, RoledEvents, SpilledEvents
 from .events import AnyEvent, EventArgs, EventContent, to_integers
+from .input_shapes import InputShapes
 from .spill import ColumnSpill
 from .stamps import EXPORT_AGAIN, readable_stamps
 
@@ -89,6 +83,7 @@ class RoleCollector:
         self._by_category: dict[str, _Category] = defaultdict(_Category)
         self._texts: dict[str, str] = {}
         self._blocks = Blocks()
+        self._shapes = InputShapes()
         self._merged_ranks: set[int] = set()
         self._timeless = 0
         self._lengthless = 0
@@ -146,6 +141,7 @@ class RoleCollector:
 
         return RoledEvents(
             names=list(self._codes),
+            shapes=self._shapes.texts,
             device=joined(device),
             launch=spilled(_LAUNCH),
             operator=spilled(_OPERATOR),
@@ -198,6 +194,8 @@ class RoleCollector:
             columns["category"] = np.full(len(rows), INTERFACES.index(called))
         else:
             columns["external_id"] = to_integers([a.external_id for a in args])
+        if role in _OPERATOR:
+            columns["shapes"] = self._shapes.codes(rows)
         if role == _DEVICE_NOTE:
             columns["device"] = to_integers([event.pid for event in rows], bits=32)
         if role in CATEGORY_OF_EVENT:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -53,7 +55,13 @@ def runtime_call_table(rank: int, calls: Events, steps: StepWindows, name_id: _N
 
 
 def op_table(
-    rank: int, operator: Events, steps: StepWindows, name_id: _NameIds, *, first: int = 0
+    rank: int,
+    operator: Events,
+    steps: StepWindows,
+    name_id: _NameIds,
+    arithmetic: Mapping[str, pa.Array] | None = None,
+    *,
+    first: int = 0,
 ) -> pa.Table:
     """Return CPU operators; the id of one is its place in the table, of which ``first`` come before."""
     columns = {
@@ -61,6 +69,7 @@ def op_table(
         "step": steps.step_of(operator.start),
         "op_id": np.arange(first, first + len(operator)),
         "thread": operator.thread,
+        **(arithmetic or {}),
     }
     return OP.conform(pa.table(columns))
 

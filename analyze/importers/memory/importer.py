@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from meshscope.analyze.trace import Trace
+from meshscope.analyze.capture.trace import Trace
 from meshscope.probe.schema.errors import TraceFormatError
 from meshscope.probe.schema.tables import MEMORY, RUN, TABLES
 from meshscope.probe.schema.terms import CaptureLevel, MemoryPhase

@@ -13,7 +13,7 @@ from pathlib import Path
 import pandas as pd
 import pyarrow as pa
 
-from meshscope.analyze.trace import Trace
+from meshscope.analyze.capture.trace import Trace
 from meshscope.probe.schema.errors import TraceFormatError
 from meshscope.probe.schema.tables import RUN, SPAN, STEP, TABLES
 from meshscope.probe.schema.terms import CaptureLevel, SpanKind

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from meshscope.analyze.trace import Trace
+from meshscope.analyze.capture.trace import Trace
 from meshscope.probe.schema.errors import TraceFormatError
 from meshscope.probe.schema.tables import RUN, TABLES
 from meshscope.probe.schema.terms import CaptureLevel

@@ -27,15 +27,7 @@ from ..kineto.rows import (
 from ..kineto.side_streams import told_apart, unknown_notes
 from .activities import GRAPH_NAME
 from .nccl import Membership, kernel_arguments
-from .ranges import (
-    NamedSpans,
-    NvtxEvents,
-    Ranges,
-    innermost,
-    nvtx_spans,
-    nvtx_steps,
-    operators,
-)
+from .ranges import NamedSpans, NvtxEvents, Ranges, innermost, nvtx_spans, nvtx_steps, operators
 
 _COMMUNICATION = CATEGORIES.index(KernelCategory.COMMUNICATION)
 _NO_THREAD = -1

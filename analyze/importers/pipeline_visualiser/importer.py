@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from meshscope.analyze.trace import Trace
+from meshscope.analyze.capture.trace import Trace
 from meshscope.probe.schema.errors import TraceFormatError
 from meshscope.probe.schema.tables import MEMORY, RUN, SPAN, STEP, TABLES
 from meshscope.probe.schema.terms import CaptureLevel, MemoryPhase, SpanKind

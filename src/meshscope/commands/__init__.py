@@ -5,6 +5,7 @@ from .arm import arm
 from .attach import attach
 from .breakdown import breakdown
 from .collectives import collectives
+from .compare import compare
 from .critical_path import critical_path
 from .dashboard import dashboard
 from .demo import demo
@@ -25,6 +26,7 @@ __all__ = [
     "attach",
     "breakdown",
     "collectives",
+    "compare",
     "critical_path",
     "dashboard",
     "demo",

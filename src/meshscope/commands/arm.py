@@ -18,7 +18,7 @@ from .options import MOST_TIMEOUT_S, Format, FormatOption
 from .output import emit, print_json, say
 
 if TYPE_CHECKING:
-    from meshscope.analyze.deep_traces import TraceCheck
+    from meshscope.analyze.deep.traces import TraceCheck
     from meshscope.probe.deep.arming import Armed
     from meshscope.probe.deep.collecting import Collected
 
@@ -50,7 +50,7 @@ def arm(  # noqa: PLR0913 - the options of a verb
     output: FormatOption = Format.TEXT,
 ) -> None:
     """Record the same steps of all ranks of this node in depth: operators and kernels."""
-    from meshscope.analyze.deep_traces import check_traces
+    from meshscope.analyze.deep.traces import check_traces
     from meshscope.probe.deep.arming import arm as arm_ranks
     from meshscope.probe.deep.rank_traces import How
 

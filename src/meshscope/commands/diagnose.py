@@ -11,8 +11,8 @@ from .options import DEFAULT_RUNS, Format, FormatOption, RunPath, RunsOption, To
 from .output import show
 
 if TYPE_CHECKING:
+    from meshscope.analyze.capture.trace import Trace
     from meshscope.analyze.results import Diagnosis
-    from meshscope.analyze.trace import Trace
 
 
 def diagnose(

@@ -14,8 +14,8 @@ from .output import say
 from .progress import reading_progress
 
 if TYPE_CHECKING:
-    from meshscope.analyze.stated_topology import StatedTopology
-    from meshscope.analyze.trace import Trace
+    from meshscope.analyze.capture.trace import Trace
+    from meshscope.analyze.topology.stated import StatedTopology
 
 _MOST_WORKERS = 16
 """Each process of the reading pool takes about 170 MB."""
@@ -58,10 +58,10 @@ def open_trace(path: Path, topology_file: Path | None = None, runs: Path = DEFAU
         MeshscopeError: One of the two cannot be read, or they exclude each other.
         OSError: A file cannot be read.
     """
-    from meshscope.analyze.ingest import Keeping, open_run
-    from meshscope.analyze.source_files import size_of
-    from meshscope.analyze.stated_topology import apply_topology
-    from meshscope.analyze.topology_file import load_topology
+    from meshscope.analyze.importers.source_files import size_of
+    from meshscope.analyze.opening.ingest import Keeping, open_run
+    from meshscope.analyze.topology.file import load_topology
+    from meshscope.analyze.topology.stated import apply_topology
 
     stated = None if topology_file is None else load_topology(topology_file)
     with reading_progress(size_of(path)) as on_bytes:

@@ -30,7 +30,7 @@ def run(
     ] = False,
 ) -> None:
     """Run a launch command with the probe in every rank: meshscope run -- torchrun … train.py."""
-    from meshscope.probe.launch import run as launch
+    from meshscope.probe.launching.launch import run as launch
 
     options = ["--trace-on-suspicion"] if trace_on_suspicion else []
     code = launch(command, runs, run_id, dormant=dormant, agent_options=options if agent else None)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any, cast
 
 import typer
 
+from .opening import command_line
+
 UsageError = cast("type[Exception]", typer.BadParameter.__mro__[1])
 """What is raised for a command line that cannot be understood; its home varies with typer."""
 
+_NO_VERB = re.compile(r"No such command '(.+?)'")
 _PLAIN = (
     (r"(?i)value error, (.*)", r"\1"),
     (r"(?i)input should be greater than or equal to (.*)", r"must be at least \1"),
@@ -31,8 +35,12 @@ def usage_words(error: Any) -> str | None:
     place = "" if parameter is None else f"{_name(parameter)}: "
     if parameter is None:
         what = str(error.format_message()).rstrip(".")
+    named = _NO_VERB.match(what)
+    if named and Path(named[1]).exists():
+        return f"{named[1]} is no command. Run: {command_line('diagnose', named[1])}"
     program = "meshscope" if context is None else _command_of(context)
-    return f"{place}{_lowered(_plain(what))}. See {program} --help"
+    end = "" if what.endswith("?") else "."
+    return f"{place}{_lowered(_plain(what))}{end} See {program} --help"
 
 
 def _name(parameter: Any) -> str:

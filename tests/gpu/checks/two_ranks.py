@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from meshscope.probe.launch import run
+from meshscope.probe.launching.launch import run
 from meshscope.probe.schema.terms import SpanKind
 
 from .capture import no_errors, read_rank

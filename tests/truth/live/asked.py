@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
+from meshscope.analyze.capture.trace import Trace
 from meshscope.analyze.results import Diagnosis
-from meshscope.analyze.trace import Trace
 from meshscope.probe.schema.terms import Axis
 from meshscope.reference_trainer.fault_plan import parse_fault
 from meshscope.reference_trainer.fault_spec import FaultSpec

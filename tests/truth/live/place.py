@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from meshscope.analyze.capture.trace import Trace
 from meshscope.analyze.results import Finding
-from meshscope.analyze.trace import Trace
 
 from .cases import LiveCase
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from meshscope.analyze.alignment import align
+from meshscope.analyze.clocks.alignment import align
 from meshscope.analyze.diagnosis import diagnose
 from meshscope.analyze.findings import is_by_design
 from meshscope.analyze.results import Cause, Diagnosis, Finding
@@ -46,6 +46,8 @@ class Verdict:
     """Whether that finding names the right place."""
     bar_error: float | None
     """Error of the removal gain of that fault's cause, share of the step; None without one."""
+    interval: tuple[float, float] | None
+    """What the diagnosis says that removal gain lies between; None where it says no error."""
     share_error: float | None
     """Most that the share of one of several faults is wrong."""
     sum_error: float | None
@@ -85,6 +87,7 @@ def judge(case: Case) -> Verdict:
         found=found,
         is_located=right or wanted in (NONE, BUBBLE),
         bar_error=bar_error,
+        interval=None if fault is None else _interval(case, result, fault),
         share_error=_share_error(case, result, shares),
         sum_error=_sum_error(case, result, shares),
         skew_change=_skew_change(case, result),
@@ -154,6 +157,12 @@ def _bar_error(case: Case, result: Diagnosis, fault: Fault, gain: float) -> floa
         return None
     own = [cause for cause in result.causes if _of_fault(case, fault, cause)]
     return abs(sum(cause.removal_gain_frac for cause in own) - gain)
+
+
+def _interval(case: Case, result: Diagnosis, fault: Fault) -> tuple[float, float] | None:
+    """Return the interval of the removal gain of a fault that is one cause."""
+    own = [cause for cause in result.causes if _of_fault(case, fault, cause)]
+    return own[0].removal_gain_interval if len(own) == 1 else None
 
 
 def _share_error(case: Case, result: Diagnosis, shares: Mapping[Fault, float]) -> float | None:

@@ -80,6 +80,7 @@ def _totals(verdicts: Sequence[Verdict]) -> list[str]:
         f"({hits / max(len(costly), 1):.1%}, 95 % {low:.1%} .. {high:.1%})",
         f"macro-F1 over {len({v.wanted for v in verdicts})} kinds: {macro_f1(verdicts):.3f}",
         f"bar error <= 1 point: {within} of {len(errors)}; worst {max(errors, default=0):.2f} points",
+        _coverage(verdicts),
         f"several faults, {len(sums)} cases: worst share off by median {median(shares or [0]):.2f}, "
         f"at most {max(shares, default=0):.2f} points; their sum, against what they cost together, "
         f"by median {median(sums or [0]):.2f}, at most {max(sums, default=0):.2f} points",
@@ -89,10 +90,23 @@ def _totals(verdicts: Sequence[Verdict]) -> list[str]:
     ]
 
 
-def _far(verdict: Verdict) -> str:
+def _coverage(verdicts: Sequence[Verdict]) -> str:
+    """Say how often the interval that stands with a removal gain holds the true one."""
+    known = [(v, v.interval) for v in verdicts if v.interval is not None]
+    held = sum(low <= verdict.true_gain <= high for verdict, (low, high) in known)
+    widths = [100 * (high - low) / 2 for _, (low, high) in known]
     return (
-        f"- {_name(verdict)}: true {verdict.true_gain:.1%}, off by {verdict.bar_error or 0.0:.1%}"
+        f"intervals of 95 %: {held} of {len(known)} hold the true gain; half of one is "
+        f"{median(widths or [0]):.2f} points in the median, {max(widths, default=0):.2f} at most"
     )
+
+
+def _far(verdict: Verdict) -> str:
+    told = ""
+    if verdict.interval is not None:
+        low, high = verdict.interval
+        told = f", told as between {low:.1%} and {high:.1%}"
+    return f"- {_name(verdict)}: true {verdict.true_gain:.1%}, off by {verdict.bar_error or 0.0:.1%}{told}"
 
 
 def _miss(verdict: Verdict) -> str:

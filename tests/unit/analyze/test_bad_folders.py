@@ -13,7 +13,7 @@ from tests.fuzz.seeds import SEEDS, write
 from meshscope.analyze import diagnose, load_trace
 from meshscope.analyze.exchange import collectives_to_json
 from meshscope.analyze.importers import import_trace
-from meshscope.analyze.ingest import understood
+from meshscope.analyze.opening.ingest import understood
 from meshscope.analyze.report import collectives_to_text, to_text
 from meshscope.probe.schema.errors import MeshscopeError
 

@@ -10,9 +10,9 @@ from meshscope.analyze.bubble import (
     pipeline_bubble,
     schedule_of,
 )
-from meshscope.analyze.communication import communication_events
-from meshscope.analyze.ledger import build_ledger
-from meshscope.analyze.steps import step_windows
+from meshscope.analyze.communication.events import communication_events
+from meshscope.analyze.ledger.build import build_ledger
+from meshscope.analyze.steps.windows import step_windows
 from meshscope.probe.schema.layout import ParallelLayout
 
 

@@ -5,8 +5,8 @@ from tests.played import play
 from tests.synthetic import MS, Job, capture, uniform
 
 from meshscope.analyze.exchange.collectives import collectives_to_json
-from meshscope.analyze.load import load_trace
-from meshscope.probe.full_records import FullRecords
+from meshscope.analyze.opening.load import load_trace
+from meshscope.probe.recording.full_records import FullRecords
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.terms import CaptureLevel
 

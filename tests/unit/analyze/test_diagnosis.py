@@ -8,7 +8,7 @@ from tests.synthetic import MS, Job, capture, uniform
 from tests.tables import trace_of
 
 from meshscope.analyze.diagnosis import diagnose
-from meshscope.analyze.ledger import CLASSES
+from meshscope.analyze.ledger.classes import CLASSES
 from meshscope.probe.schema.errors import TraceFormatError
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.tables import TABLES

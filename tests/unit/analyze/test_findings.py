@@ -7,7 +7,8 @@ from tests.tables import host_row, trace_of
 
 from meshscope.analyze.diagnosis import diagnose
 from meshscope.analyze.findings import is_by_design, place
-from meshscope.analyze.kernels import kernel_report
+from meshscope.analyze.kernels.table import kernel_report
+from meshscope.analyze.rules.capture import missing_ranks
 from meshscope.analyze.rules.grading import severity
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.terms import FindingKind, Severity
@@ -100,14 +101,25 @@ def test_only_the_time_of_launching_is_launch_bound():
         for rank in (0, 1)
     ]
     step = [{"rank": rank, "dur_ns": 100 * MS} for rank in (0, 1)]
-    names = [{"rank": rank, "name_id": 0, "name": "aten::mm"} for rank in (0, 1)]
-    trace = trace_of(step=step, kernel=kernels, op=ops, name=names)
+    waits = [
+        {"rank": rank, "name_id": 1, "start_ns": 10 * MS, "dur_ns": 16 * MS} for rank in (0, 1)
+    ]
+    names = [
+        {"rank": rank, "name_id": at, "name": name}
+        for rank in (0, 1)
+        for at, name in enumerate(("aten::mm", "cudaStreamSynchronize"))
+    ]
+    trace = trace_of(step=step, kernel=kernels, op=ops, runtime_call=waits, name=names)
     found = {finding.kind: finding for finding in diagnose(trace).findings}
     bound = kernel_report(trace).ranks["launch_bound_frac"]
     assert bound.tolist() == [pytest.approx(0.1)] * 2
     assert found["launch_bound"].cost_frac == pytest.approx(0.08)
     assert "10.0% (rank 0)" in found["launch_bound"].evidence[0]
     assert found["host_stall"].cost_frac == pytest.approx(0.32)
+    assert (
+        "up to 16.0% of the step, most of it cudaStreamSynchronize"
+        in found["host_stall"].evidence[2]
+    )
 
 
 def test_memory_of_one_stage():
@@ -134,6 +146,22 @@ def test_missing_ranks_are_named():
         )
     ).findings
     assert [f.where["ranks"] for f in found if f.kind == "missing_data"] == [[1, 3]]
+
+
+@pytest.mark.parametrize(
+    ("world", "ranks", "words"),
+    [
+        (60, range(0, 60, 2), "ranks 1, 3, 5, 7, 9, 11, 13, 15 and 22 more"),
+        (60, range(4, 60), "ranks 0 to 3"),
+        (9000, [0], "ranks 1 to 1024 and 7975 more"),
+    ],
+)
+def test_missing_ranks_are_counted(world, ranks, words):
+    """Fails when those that are named and those that are not are no longer all that are missing."""
+    steps = [{"rank": rank, "dur_ns": 100} for rank in ranks]
+    (finding,) = missing_ranks(trace_of(run={"world_size": world}, step=steps))
+    assert finding.evidence == (f"missing: {words}",)
+    assert len(finding.where.get("ranks", range(world - 1))) == world - len(ranks)
 
 
 def test_a_healthy_pair_has_no_finding():

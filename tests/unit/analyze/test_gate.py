@@ -136,6 +136,13 @@ def test_checks_as_a_table(result):
     assert rows[3].endswith("| pass |")
 
 
+def test_the_step_time_can_be_bounded(result):
+    """Fails when a run whose MFU nobody can know has no bound on its speed, or it reads as 9.5e+08."""
+    (verdict,) = check(result, (Budget(metric="step_time_ns", max=9.5e8),))
+    assert verdict.value == result.step_time_ns
+    assert verdict.sentence().endswith(f"= {result.step_time_ns:.0f} (must be at most 950000000)")
+
+
 def test_an_unknown_metric_stands_with_its_reason(result):
     """Fails when the reader is told only that the capture does not tell it."""
     verdicts = check(result, tuple(Budget(metric=name, min=0) for name in METRICS))

@@ -13,9 +13,9 @@ import pytest
 from tests.tables import trace_of
 
 from meshscope.analyze import hta, load_trace
-from meshscope.analyze.device_idle import device_idle
 from meshscope.analyze.export import export_hta
 from meshscope.analyze.hta.rows import FIRST_INDEX, TABLES, Symbols, event_rows
+from meshscope.analyze.kernels.idle import device_idle
 from meshscope.probe.schema.errors import ConfigError
 
 OPERATOR = "AddmmBackward0"

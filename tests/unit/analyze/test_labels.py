@@ -3,7 +3,7 @@
 import pytest
 
 from meshscope.analyze.labels import class_label, place_words
-from meshscope.analyze.ledger import CLASSES, REFINED
+from meshscope.analyze.ledger.classes import CLASSES, REFINED
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ from tests.tables import trace_of
 
 from meshscope.analyze.diagnosis import diagnose
 from meshscope.analyze.exchange.diagnosis import diagnosis_to_json
-from meshscope.analyze.load import load_trace
+from meshscope.analyze.opening.load import load_trace
 from meshscope.analyze.recording import level_limits, probe_cost
 from meshscope.analyze.report.diagnosis import to_text
-from meshscope.probe.full_records import FullRecords
+from meshscope.probe.recording.full_records import FullRecords
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.manifest import RECORDING_KEY, read_json, write_json
 

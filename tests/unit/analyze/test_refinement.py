@@ -117,7 +117,13 @@ def test_unknown_is_not_zero():
     bars, result = bars_of(beside_ns=7 * MS)
     assert not {"clock", "memory_bound"} & bars.keys()
     assert result.ledger[["clock", "memory_bound"]].isna().all(axis=None)
-    assert sum("are not known: no device was sampled" in limit for limit in result.limits) == 1
+    assert (
+        sum(
+            "are not known: no node agent has sampled the devices" in limit
+            for limit in result.limits
+        )
+        == 1
+    )
     full, result = bars_of(beside_ns=7 * MS, devices=sampled(clock_hz=FULL_HZ))
     assert full["clock"] == 0.0
     assert any("without the bytes" in limit for limit in result.limits)

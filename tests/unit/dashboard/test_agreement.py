@@ -3,7 +3,7 @@
 import pytest
 
 from meshscope.analyze import diagnose, load_trace
-from meshscope.analyze.ledger import CLASSES, UNATTRIBUTED
+from meshscope.analyze.ledger.classes import CLASSES, UNATTRIBUTED
 from meshscope.dashboard.categories import Category
 from meshscope.dashboard.slices import step_slices
 

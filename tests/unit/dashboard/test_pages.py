@@ -61,8 +61,9 @@ def test_a_wrong_address_is_explained(store, path):
 
 def test_a_wrong_query_is_explained(store):
     """Fails when an address that asks for what is not there shows something else silently."""
-    text = _text(page_of(store, "/run/job/timeline", "?step=99&t0=x"))
+    text = _text(page_of(store, "/run/job/timeline", "?step=99&t0=x&rank=7"))
     assert "Step 99 is not in this run" in text
+    assert "Rank 7 is not in this run" in text
     assert "left out: t0" in text
 
 
@@ -231,6 +232,8 @@ def test_controls(store):
     assert chosen_view(run, state, "timeline-fit") == ViewState(step=1)
     assert stepped_view(run, state, state, "1") is None
     assert stepped_view(run, state, state, "0") == ViewState(step=0)
+    typed = ["5", " Rank 5 ", "rank", "-1", "x", ""]
+    assert [timeline.rank_in(text) for text in typed] == [5, 5, None, None, None, None]
 
 
 def test_going_back_is_not_undone_by_the_selector(store):

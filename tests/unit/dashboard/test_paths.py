@@ -13,7 +13,14 @@ from meshscope.dashboard.categories import Category
 from meshscope.dashboard.figures.critical_path import NAME, path_traces
 from meshscope.dashboard.figures.timeline import timeline
 from meshscope.dashboard.path_words import path_sentence
-from meshscope.dashboard.paths import MAX_PIECES, LastAccount, StepPath, outlines, step_path
+from meshscope.dashboard.paths import (
+    MAX_PIECES,
+    LastAccount,
+    StepPath,
+    on_rows,
+    outlines,
+    step_path,
+)
 from meshscope.dashboard.slices import step_slices
 from meshscope.probe.schema.layout import ParallelLayout
 
@@ -84,6 +91,10 @@ def test_a_line_leads_from_rank_to_rank():
     assert found.stretches["row"].tolist() == [0, 2, 1]
     assert found.stretches["end_ns"].tolist() == [6, 9, 10]
     jumps, frames, bars = path_traces(found)
+    part = outlines(on_rows(_path([(0, 0, 4), (2, 4, 6), (1, 6, 9), (0, 9, 10)]), (1, 0)), (0, 10))
+    assert part.jumps.to_numpy().tolist() == [[9, 0, 1]]
+    assert part.stretches["row"].tolist() == [1, 0, 1]
+    assert len(part.pieces) == 3
     assert list(jumps.y)[:2] == [0, 2]
     assert list(jumps.x)[:2] == [6e-6, 6e-6]
     assert np.isnan(list(jumps.x)[2])

@@ -7,8 +7,9 @@ import pytest
 from tests.deep_run import COMPUTE_NS, MOVE_NS, STEP_NS, add_trace, make_run
 
 from meshscope.analyze import Trace, load_trace
+from meshscope.analyze.steps.whole_capture import WHOLE_CAPTURE
 from meshscope.dashboard.categories import Category
-from meshscope.dashboard.slices import WHOLE_CAPTURE, in_window, step_slices, steps_of
+from meshscope.dashboard.slices import around, in_window, step_slices, steps_of
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.tables import TABLES
 
@@ -92,6 +93,24 @@ def test_device_work_of_unknown_kind_is_not_compute():
         (Category.COMM_TP, 4, 14),
         (Category.COMPUTE, 15, 19),
     ]
+
+
+def test_a_rank_is_shown_with_its_groups():
+    """Fails when one rank among thousands cannot be looked at, or beside ranks it never talks to."""
+    layout = ParallelLayout(tp=2, pp=2, dp=2)
+    rows = [{**STEP, "rank": rank} for rank in range(8)]
+    spans = [{**FORWARD, "rank": rank, "start_ns": 1000 + rank} for rank in range(8)]
+    step = step_slices(_trace(layout=layout, ranks=tuple(range(8)), step=rows, span=spans), 4)
+    place = layout.coordinates(5)
+    near = [r for r in step.ranks if sum(layout.coordinates(r)[a] != place[a] for a in place) <= 1]
+    shown = around(step, 5, layout)
+    assert shown.ranks == tuple(near)
+    assert len(near) == 4
+    assert shown.slices["rank"].tolist() == near
+    assert shown.slices["row"].tolist() == [0, 1, 2, 3]
+    assert shown.slices["start_ns"].tolist() == near
+    assert around(step, 5, None).ranks == (5,)
+    assert around(step, 8, layout) is step
 
 
 def test_the_last_record_of_an_event_counts():

@@ -9,12 +9,19 @@ from meshscope.dashboard.state import METRICS, ViewState, parse_path, parse_quer
 numbers = st.none() | st.integers(min_value=0, max_value=10**17)
 
 
-@given(step=numbers, t0=numbers, t1=numbers, metric=st.sampled_from(METRICS), path=st.booleans())
-def test_round_trip(step, t0, t1, metric, path):
+@given(
+    step=numbers,
+    rank=numbers,
+    t0=numbers,
+    t1=numbers,
+    metric=st.sampled_from(METRICS),
+    path=st.booleans(),
+)
+def test_round_trip(step, rank, t0, t1, metric, path):
     """Fails when a shared link opens another view than the one that it was made from."""
     if t0 is not None and t1 is not None and t0 >= t1:
         t0, t1 = None, None
-    state = ViewState(step=step, t0=t0, t1=t1, metric=metric, path=path)
+    state = ViewState(step=step, rank=rank, t0=t0, t1=t1, metric=metric, path=path)
     assert parse_query(state.query()) == state
 
 

@@ -78,17 +78,39 @@ def test_the_list_opens_before_everything_is_analysed(runs_dir):
 
 def test_a_run_is_analysed_once_until_it_changes(runs_dir):
     """Fails when a page view repeats the analysis, or shows an old one of a changed run."""
-    store = RunStore(runs_dir)
+    store = RunStore(runs_dir, patience=0)
     first = store.get("job")
     assert store.get("job") is first
     shutil.rmtree(runs_dir / "job")
     write_job(runs_dir / "job", steps=5)
+    (changed,) = [entry for entry in store.entries(max_new=0) if entry.run_id == "job"]
+    assert (changed.state, bool(changed.top_finding)) == ("pending", True)
     assert len(store.get("job").diagnosis.ledger["step"].unique()) == 5
+
+
+def test_a_run_that_is_being_recorded_is_not_analysed_for_every_view(runs_dir):
+    """Fails when the pages of a running job analyse all of it again for each click."""
+    store = RunStore(runs_dir, patience=1e6)
+    first = store.get("job")
+    (runs_dir / "job" / "more.txt").write_text("x")
+    assert store.get("job") is first
+    assert first.as_of_ns is not None
+    shutil.rmtree(runs_dir / "job")
+    with pytest.raises(RunDirectoryError, match="no such run"):
+        store.get("job")
+
+
+def test_who_asks_for_the_list_does_not_wait_for_another_one(runs_dir):
+    """Fails when requests for the list pile up behind the analysis of a large run."""
+    store = RunStore(runs_dir)
+    with store._listing:
+        assert {entry.state for entry in store.entries(max_new=9)} == {"pending"}
+    assert "pending" not in {entry.state for entry in store.entries(max_new=9)}
 
 
 def test_an_error_is_remembered_until_the_file_changes(runs_dir):
     """Fails when a bad file is read again for every request, or stays bad after its repair."""
-    store = RunStore(runs_dir)
+    store = RunStore(runs_dir, patience=0)
     with pytest.raises(MeshscopeError) as first:
         store.get("notes.txt")
     with pytest.raises(MeshscopeError) as second:

@@ -5,9 +5,9 @@ import pickle
 
 import pytest
 
+from meshscope.analyze.steps.whole_capture import WHOLE_CAPTURE
 from meshscope.dashboard import create_app
 from meshscope.dashboard.pages import findings, mesh, overview, timeline
-from meshscope.dashboard.slices import WHOLE_CAPTURE
 from meshscope.dashboard.state import ViewState
 from meshscope.dashboard.store import RunStore
 from meshscope.dashboard.views import trust

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from meshscope.probe.recorder import Recorder, StorageSettings
+from meshscope.probe.recording.recorder import Recorder, StorageSettings
 from meshscope.probe.schema.rundir import create_run
 
 ASLEEP = {"wake_s": 3600.0, "slot_count": 256, "free_floor_frac": 0.0}

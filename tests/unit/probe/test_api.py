@@ -7,6 +7,7 @@ import pickle
 
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 from torch import nn
 
 from meshscope import probe
@@ -241,6 +242,25 @@ def test_an_unwritable_run_directory_costs_the_capture_only(tmp_path, capsys):
     assert capsys.readouterr().err.count("records nothing") == 1
 
 
+class Full:
+    """A stream that takes nothing."""
+
+    def write(self, _text):
+        """Refuse."""
+        raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize("stderr", [None, Full()], ids=["closed", "full"])
+def test_a_stderr_that_takes_nothing(tmp_path, monkeypatch, stderr):
+    """Fails when what the probe has to say ends a training that nobody listens to."""
+    (tmp_path / "file").write_text("no directory")
+    monkeypatch.setenv("MESHSCOPE_MIN_GC_NS", "soon")
+    monkeypatch.setattr("sys.stderr", stderr)
+    probe.attach(tmp_path / "file")
+    train(1)
+    probe.detach()
+
+
 def test_wrong_settings_in_the_environment_are_told(tmp_path, monkeypatch, capsys):
     """Fails when a typing error in a variable ends a training run."""
     monkeypatch.setenv("MESHSCOPE_MIN_GC_NS", "soon")
@@ -339,6 +359,8 @@ def test_models_can_still_be_copied_pickled_and_exported(tmp_path):
         torch.export.export(model, (x,)).module(),
     ):
         assert torch.equal(again(x), expected)
+    for function in (torch.save, torch.nn.utils.clip_grad_norm_, dcp.save, dcp.async_save):
+        assert pickle.loads(pickle.dumps(function)) is function
 
 
 def test_sources_can_be_left_out(tmp_path):

@@ -41,6 +41,14 @@ def test_a_claim_that_was_released_is_free(tmp_path):
     second.release()
 
 
+def test_a_lock_whose_file_was_closed_is_let_go(tmp_path):
+    """Fails when a program that closes all that is open gets an error when it is detached."""
+    held = claim(tmp_path, 0)
+    os.close(held._descriptor)
+    held.release()
+    assert held._descriptor not in _HELD
+
+
 def test_a_forked_child_does_not_hold_it(tmp_path):
     """Fails when a worker that outlives its trainer keeps the next one from recording."""
     held = claim(tmp_path, 0)

@@ -7,9 +7,9 @@ import torch
 
 from meshscope.probe.config import ProbeConfig
 from meshscope.probe.cost import COST_OVER_SEEN, ONE_IN, CostMeter
-from meshscope.probe.early import EarlyRecorder
 from meshscope.probe.hooks.base import Capture
 from meshscope.probe.hooks.steps import StepHook
+from meshscope.probe.recording.early import EarlyRecorder
 
 
 def test_every_kind_of_cost_is_in_the_sum():

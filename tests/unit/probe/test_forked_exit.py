@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from meshscope.probe.launch import run
+from meshscope.probe.launching.launch import run
 
 FORKS = """
 import os, sys, torch

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from meshscope.probe.identity import Identity
-from meshscope.probe.rank_manifest import RankManifest
+from meshscope.probe.recording.rank_manifest import RankManifest
 from meshscope.probe.run_facts import RunFacts, command_of_job
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.manifest import MANIFEST_NAME, rank_directory, read_json, write_json
@@ -22,8 +22,10 @@ def facts(tmp_path):
     return found
 
 
-def layout_in(tmp_path):
-    """Return the layout that the manifest holds."""
+def layout_in(tmp_path, facts=None):
+    """Return the layout that the manifest holds, once what is due is written."""
+    if facts is not None:
+        facts.write_due()
     return ParallelLayout.from_json(read_json(tmp_path / MANIFEST_NAME)["layout"])
 
 
@@ -31,15 +33,27 @@ def test_chunks_join_the_mesh_in_either_order(tmp_path, facts):
     """Fails if an interleaved schedule is held against the bubble of one chunk a rank."""
     facts.learn({"layout": ParallelLayout(dp=4).to_json()})
     facts.learn_chunks(2)
-    assert layout_in(tmp_path) == ParallelLayout(dp=4, vpp=2)
+    assert layout_in(tmp_path, facts) == ParallelLayout(dp=4, vpp=2)
     facts.learn({"layout": MESH.to_json()})
-    assert layout_in(tmp_path) == ParallelLayout(pp=2, dp=2, vpp=2)
+    assert layout_in(tmp_path, facts) == ParallelLayout(pp=2, dp=2, vpp=2)
 
 
 def test_chunks_without_a_mesh_make_none(tmp_path, facts):
     """Fails if a job whose mesh is unknown gets one of a single rank."""
     facts.learn_chunks(2)
+    facts.write_due()
     assert not read_json(tmp_path / MANIFEST_NAME).get("layout")
+
+
+def test_what_was_learned_first_stays_however_late_it_is_written(tmp_path, facts):
+    """Fails if which schedule a run is told to have depends on when the writer comes by."""
+    facts.learn({"schedule": "gpipe"})
+    facts.learn({"schedule": "1f1b", "microbatches": 4})
+    facts.write_due()
+    facts.learn({"schedule": "zb-v"})
+    facts.write_due()
+    run = read_json(tmp_path / MANIFEST_NAME)
+    assert (run["schedule"], run["microbatches"]) == ("gpipe", 4)
 
 
 def test_a_stated_layout_stays(tmp_path, facts):
@@ -47,7 +61,7 @@ def test_a_stated_layout_stays(tmp_path, facts):
     facts.add({"layout": MESH})
     facts.learn({"layout": ParallelLayout(tp=4).to_json()})
     facts.learn_chunks(2)
-    assert layout_in(tmp_path) == MESH
+    assert layout_in(tmp_path, facts) == MESH
 
 
 @pytest.fixture
@@ -65,6 +79,7 @@ def attempt(tmp_path):
         opened.append(manifest)
 
         def end():
+            found.write_due()
             manifest.write()
             path = directory / MANIFEST_NAME
             if pid is not None:

@@ -2,16 +2,18 @@
 
 import resource
 import threading
+from pathlib import Path
 
 import pytest
 import torch
 
 from meshscope import probe
 from meshscope.probe import clock
-from meshscope.probe import recorder as recorder_module
 from meshscope.probe import session as session_module
+from meshscope.probe.address_space import NEEDED_BYTES
 from meshscope.probe.identity import identify
-from meshscope.probe.recorder import NullRecorder
+from meshscope.probe.recording import recorder as recorder_module
+from meshscope.probe.recording.recorder import NullRecorder
 from meshscope.probe.schema.rundir import read_run
 from meshscope.probe.schema.segment import SegmentFile
 
@@ -51,6 +53,20 @@ def test_a_directory_that_cannot_be_made(capfd):
     assert Training().run(5) == Training().run(5)
     assert isinstance(session._capture.recorder, NullRecorder)
     assert "rank 0 records nothing: " in capfd.readouterr().err
+
+
+def test_a_limit_of_address_space(tmp_path, capfd):
+    """Fails when the probe takes memory that a limit leaves to the training, which then dies."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    for limit, is_attached in ((used + NEEDED_BYTES // 2, False), (used + 2 * NEEDED_BYTES, True)):
+        resource.setrlimit(resource.RLIMIT_AS, (limit, before[1]))
+        try:
+            session = probe.attach(tmp_path / "run")
+        finally:
+            resource.setrlimit(resource.RLIMIT_AS, before)
+        assert (session is not None) == is_attached
+    assert "not attached: the limit of address space (ulimit -v) leaves" in capfd.readouterr().err
 
 
 def test_a_file_size_limit_in_the_middle(tmp_path):

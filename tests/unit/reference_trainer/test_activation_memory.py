@@ -6,15 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from meshscope.reference_trainer.activation_memory import (
-    ActivationRunner,
-    ActivationStore,
-    recompute_frac,
-    recomputed,
-)
+from meshscope.reference_trainer.activation_memory import ActivationRunner, ActivationStore
 from meshscope.reference_trainer.config import ModelConfig, TrainerConfig
 from meshscope.reference_trainer.model import Stage, StagePart
 from meshscope.reference_trainer.pace import NoPace
+from meshscope.reference_trainer.recomputation import recompute_frac, recomputed
 from meshscope.reference_trainer.replica_config import MemoryConfig
 
 CONFIG = ModelConfig(layers=2, hidden=32, ffn=128, heads=2, vocab=40, seq_len=16)

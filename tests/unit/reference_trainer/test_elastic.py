@@ -30,6 +30,8 @@ def test_a_batch_per_replica_follows_the_replicas():
         preset_text("tiny"), overrides=["layout.dp=2", "train.replica_batch=6"], world_size=4
     )
     assert fixed.train.global_batch == 12
+    with pytest.raises(ConfigError, match=r"^train\.replica_batch: 9 .*Use a multiple of 2"):
+        config_of(6, "train.replica_batch=3")
 
 
 def test_ranks_that_make_no_whole_replica_are_refused():

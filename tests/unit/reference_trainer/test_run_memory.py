@@ -64,3 +64,5 @@ def test_a_dry_run_names_what_the_run_has():
     text = dry_run_text(load_config(BASE, overrides=["data_parallel.zero=3"]))
     assert "this run  GB per GPU: fp32, sgd, ZeRO-3, recompute none" in text
     assert "ZeRO-3 makes weights and gradients whole" in text
+    split = ["schedule.kind=zb-h1", "memory.recompute=full"]
+    assert "two halves repeats is held" in dry_run_text(load_config(BASE, overrides=split))

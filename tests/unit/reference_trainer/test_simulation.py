@@ -10,6 +10,7 @@ import pytest
 
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.reference_trainer.memory_plan import memory_plan
+from meshscope.reference_trainer.parameter_counts import parameter_count
 from meshscope.reference_trainer.pass_watch import Holding
 from meshscope.reference_trainer.pipeline_replay import replay
 from meshscope.reference_trainer.presets import load_config, preset_text
@@ -43,16 +44,17 @@ def test_gpt3_on_512_gpus_holds_2_7_billion_parameters_per_gpu():
 
 
 def test_zero1_of_a_hundred_billion_shards_the_optimizer_alone():
-    """Fails if 3.1 + 3.1 + 2.3 GB are not what the storages of a rank hold."""
-    sizes = ("model.layers=80", "model.hidden=10240", "model.ffn=40960", "model.heads=80")
-    config = preset("gpt3-175b", *ONE_MICROBATCH, *sizes, "data_parallel.zero=1", BF16_GRADIENTS)
+    """Fails if 3.1 + 3.1 + 2.3 GB are not what the storages of a rank hold, to the digit."""
+    sizes = ("model.layers=40", "model.hidden=14336", "model.ffn=57344", "model.heads=112")
+    settings = (*sizes, "model.tied=false", "data_parallel.zero=1", BF16_GRADIENTS)
+    config = preset("gpt3-175b", *ONE_MICROBATCH, *settings)
+    assert parameter_count(config.model) == pytest.approx(100e9, rel=2e-3)
     found, plan = simulate_rank(config, 3 * 64), plan_of(config, 3 * 64)
     held = found.held
-    assert held.weights_bytes / 1e9 == pytest.approx(3.1, abs=0.1)
-    assert held.gradients_bytes / 1e9 == pytest.approx(3.1, abs=0.1)
-    assert held.gradients_bytes == pytest.approx(plan.gradient_bytes, rel=1e-3)
     optimizer_bytes = held.masters_bytes + held.optimizer_bytes
-    assert optimizer_bytes / 1e9 == pytest.approx(2.3, abs=0.1)
+    sizes_bytes = (held.weights_bytes, held.gradients_bytes, optimizer_bytes)
+    assert [f"{size / 1e9:.1f}" for size in sizes_bytes] == ["3.1", "3.1", "2.3"]
+    assert held.gradients_bytes == pytest.approx(plan.gradient_bytes, rel=1e-3)
     assert optimizer_bytes == pytest.approx(plan.adam_zero1_bytes, rel=1e-3)
 
 
@@ -141,6 +143,16 @@ def test_recomputation_leaves_what_it_says(recompute, share):
     )
     values = (four.activations_bytes - two.activations_bytes) / (4 * 2)
     assert values / (64 * 16) == pytest.approx(share, rel=0.02)
+
+
+def test_a_split_backward_repeats_a_block_once():
+    """Fails if the gradients of each group of weights have their block run again."""
+    settings = (*SMALL, "layout.tp=2", "memory.recompute=full")
+    whole, split = (
+        simulate_rank(preset("tiny", *settings, f"schedule.kind={kind}"), 2).collectives
+        for kind in ("1f1b", "zb-h1")
+    )
+    assert split == whole
 
 
 @pytest.mark.parametrize(

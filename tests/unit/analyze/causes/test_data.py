@@ -1,10 +1,22 @@
-"""A rank that is blocked while its microbatches differ: both have their own price."""
+"""A rank that is blocked or slow while its microbatches differ: both have their own price."""
 
+import numpy as np
 import pytest
 
 from meshscope.analyze import diagnose
+from meshscope.analyze.causes import sequence_effect
+from meshscope.analyze.causes.effects import place_work
+from meshscope.analyze.detection.suspicion import steps_of_slow
+from meshscope.analyze.measure import measure
 from meshscope.analyze.synthetic import SyntheticJob, generate, parse_fault
 from meshscope.probe.schema.layout import ParallelLayout
+from meshscope.probe.schema.terms import ScheduleKind
+
+
+def true_gains(truth):
+    """Return what the step gets shorter without each fault, as a share of it, by kind."""
+    step_ns = truth.step_time_ns
+    return {one.fault.kind.value: one.removal_gain_ns / step_ns for one in truth.faults}
 
 
 @pytest.mark.parametrize(
@@ -21,6 +33,8 @@ def test_what_a_blocked_rank_loses_is_not_taken_for_long_sequences(layout):
     gain = next(one.removal_gain_ns for one in truth.faults if one.fault == blocked)
     causes = [cause for cause in diagnose(trace).causes if cause.kind == "straggler_rank"]
     assert causes[0].where == {"rank": 3}
+    (low, high) = causes[0].removal_gain_interval
+    assert low < gain / truth.step_time_ns < high
     found = sum(cause.removal_gain_frac for cause in causes)
     assert found == pytest.approx(gain / truth.step_time_ns, abs=0.01)
     assert gain >= 0.02 * truth.step_time_ns
@@ -49,3 +63,80 @@ def test_a_rank_that_is_slow_in_both_directions_tells_nothing_by_its_ratio():
     gain = next(one.removal_gain_ns for one in truth.faults if one.fault == slow)
     causes = {cause.kind: cause.removal_gain_frac for cause in diagnose(trace).causes}
     assert causes["straggler_rank"] == pytest.approx(gain / truth.step_time_ns, abs=0.01)
+
+
+def test_evening_out_the_data_is_priced_by_the_mean_microbatch_of_the_job():
+    """Fails when the replicas without the slow rank, or that rank's own passes, say what work is usual."""
+    faults = (
+        parse_fault("blocked_rank:rank=1,extra_ms=10,every=3"),
+        parse_fault("sequence:cv=0.4"),
+    )
+    job = SyntheticJob(
+        layout=ParallelLayout(pp=2, dp=4),
+        schedule=ScheduleKind.GPIPE,
+        steps=24,
+        microbatches=8,
+        jitter_cv=0.01,
+        faults=faults,
+    )
+    trace, truth = generate(job)
+    causes = {cause.kind: cause.removal_gain_frac for cause in diagnose(trace).causes}
+    true = true_gains(truth)
+    assert causes["sequence_imbalance"] == pytest.approx(true["sequence"], abs=0.004)
+    assert causes["straggler_rank"] == pytest.approx(true["blocked_rank"], abs=0.004)
+
+
+def test_the_replica_of_a_slow_rank_is_late_for_its_sake():
+    """Fails when a rank that waits for a slow one, and has more work by chance, is blamed for being late.
+
+    Nor is the data cheaper on the slow rank, which takes longer for long microbatches too.
+    """
+    faults = (parse_fault("slow_rank:rank=6,factor=1.5"), parse_fault("sequence:cv=0.4"))
+    job = SyntheticJob(
+        layout=ParallelLayout(pp=2, dp=4),
+        schedule=ScheduleKind.ZB_H1,
+        steps=24,
+        microbatches=8,
+        jitter_cv=0.01,
+        seed=16,
+        faults=faults,
+    )
+    trace, truth = generate(job)
+    causes = diagnose(trace).causes
+    assert [c.where for c in causes if c.kind == "straggler_rank"] == [{"rank": 6}]
+    (data,) = [c.removal_gain_frac for c in causes if c.kind == "sequence_imbalance"]
+    assert data == pytest.approx(true_gains(truth)["sequence"], abs=0.004)
+
+
+def test_more_work_and_a_slow_device_are_not_told_apart_without_another_rank():
+    """Fails when one of two explanations of the same record is told as if it were certain."""
+    faults = (parse_fault("slow_rank:rank=6,factor=1.05"), parse_fault("sequence:cv=0.3"))
+    job = SyntheticJob(
+        layout=ParallelLayout(dp=8),
+        steps=24,
+        microbatches=16,
+        jitter_cv=0.016,
+        seed=148_803_771,
+        faults=faults,
+    )
+    trace, truth = generate(job)
+    result = diagnose(trace)
+    (cause,) = [own for own in result.causes if own.kind == "sequence_imbalance"]
+    low, high = cause.removal_gain_interval
+    assert low < true_gains(truth)["sequence"] < cause.removal_gain_frac < high
+    (told,) = [own for own in result.findings if own.kind == "sequence_imbalance"]
+    assert f"as little as {low:.1%}" in told.evidence[-1]
+
+
+def test_where_all_ranks_are_slow_each_is_compared_with_itself():
+    """Fails when a mean of no healthy pass reaches the user as a warning, or the causes as no number."""
+    faults = tuple(parse_fault(f"slow_rank:rank={rank},factor=1.5,every=2") for rank in (0, 1))
+    faults = (*faults, parse_fault("sequence:cv=0.1"))
+    job = SyntheticJob(layout=ParallelLayout(dp=2), steps=24, microbatches=4, faults=faults)
+    trace, _ = generate(job)
+    account = measure(trace)
+    work = place_work(trace, account.program, account.ledger)
+    runs = steps_of_slow([0, 1], None)
+    effect = sequence_effect(trace, account.program, account.ledger, work, runs)
+    assert effect is not None
+    assert np.isfinite(effect).all()

@@ -9,7 +9,7 @@ from tests.synthetic import MS, Job, capture
 from meshscope.analyze.causes import kept_overlaps
 from meshscope.analyze.causes.overlaps import Overlap
 from meshscope.analyze.diagnosis import diagnose
-from meshscope.analyze.edge_effect import edge_effect
+from meshscope.analyze.replay.edge_effect import edge_effect
 from meshscope.probe.schema.layout import ParallelLayout
 
 LAYOUT = ParallelLayout(pp=2, dp=4)

@@ -8,7 +8,7 @@ from tests.tables import trace_of
 
 from meshscope.analyze.detection import detect
 from meshscope.analyze.detection.together import slow_together
-from meshscope.analyze.steps import step_windows
+from meshscope.analyze.steps.windows import step_windows
 from meshscope.probe.schema.layout import ParallelLayout
 
 LAYOUT = ParallelLayout(pp=2, dp=2)

@@ -13,12 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from meshscope.analyze.importers import import_trace
-from meshscope.analyze.importers.detect import (
-    NDTIMELINE_COLUMNS,
-    InputFile,
-    InputFormat,
-    classify,
-)
+from meshscope.analyze.importers.detect import NDTIMELINE_COLUMNS, InputFile, InputFormat, classify
 from meshscope.analyze.importers.input_paths import look
 from meshscope.probe.schema.errors import TraceFormatError
 

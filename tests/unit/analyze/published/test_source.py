@@ -5,8 +5,8 @@ import json
 import pytest
 from tests.ndtimeline_jobs import JobShape, job_frame, write_frame, write_job
 
+from meshscope.analyze.importers.source_files import content_key
 from meshscope.analyze.published import find_job
-from meshscope.analyze.source_files import content_key
 from meshscope.probe.schema.errors import TraceFormatError
 from meshscope.probe.schema.rundir import create_run
 

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from meshscope.analyze.diagnosis import diagnose
-from meshscope.analyze.load import load_trace
+from meshscope.analyze.opening.load import load_trace
 from meshscope.analyze.synthetic import (
     Costs,
     Fault,

@@ -12,8 +12,8 @@ from tests.trees import write
 
 from meshscope.probe.agent.sources import ChildSource
 from meshscope.probe.clock import now_ns
+from meshscope.probe.recording.segment_series import SeriesBounds
 from meshscope.probe.schema.rundir import create_run
-from meshscope.probe.segment_series import SeriesBounds
 
 PATIENCE_NS = 20_000_000_000
 

@@ -164,7 +164,7 @@ def test_without_a_launcher_it_lives_as_long_as_a_rank(run_path, sysfs, monkeypa
     """Fails when the agent ends while a rank of a killed launcher runs on, or never."""
     monkeypatch.setattr(agent_module, "_LOOK_NS", 50_000_000)
     code = (
-        "import sys, time; from pathlib import Path; from meshscope.probe.recorder import Recorder\n"
+        "import sys, time; from pathlib import Path; from meshscope.probe.recording.recorder import Recorder\n"
         "Recorder(Path(sys.argv[1]), 0); print('ready', flush=True); time.sleep(60)"
     )
     rank = subprocess.Popen([sys.executable, "-c", code, str(run_path)], stdout=subprocess.PIPE)

@@ -7,11 +7,11 @@ import threading
 import pytest
 
 from meshscope.analyze.diagnosis import diagnose
-from meshscope.analyze.load import load_trace
+from meshscope.analyze.opening.load import load_trace
 from meshscope.probe.agent.agent import Agent
 from meshscope.probe.agent.settings import AgentSettings
 from meshscope.probe.clock import now_ns
-from meshscope.probe.recorder import SPAN_CODES, Recorder, StorageSettings
+from meshscope.probe.recording.recorder import SPAN_CODES, Recorder, StorageSettings
 from meshscope.probe.schema.terms import SpanKind
 
 UUID = "GPU-00000000-0000-0000-0000-00000000000{}".format

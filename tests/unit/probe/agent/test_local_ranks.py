@@ -9,7 +9,7 @@ import pytest
 from meshscope.probe.agent import local_ranks
 from meshscope.probe.agent.local_ranks import LocalRanks
 from meshscope.probe.clock import now_ns
-from meshscope.probe.recorder import Recorder, StorageSettings
+from meshscope.probe.recording.recorder import Recorder, StorageSettings
 from meshscope.probe.schema.manifest import rank_directory
 from meshscope.probe.schema.rundir import update_run_manifest
 
@@ -77,7 +77,7 @@ def test_a_closed_rank_has_ended(run_path, recorders):
 def test_a_killed_rank_has_ended(run_path):
     """Fails when the agent waits for a rank that was killed before it closed its capture."""
     code = (
-        "import sys, time; from pathlib import Path; from meshscope.probe.recorder import Recorder\n"
+        "import sys, time; from pathlib import Path; from meshscope.probe.recording.recorder import Recorder\n"
         "Recorder(Path(sys.argv[1]), 0); print('ready', flush=True); time.sleep(60)"
     )
     rank = subprocess.Popen([sys.executable, "-c", code, str(run_path)], stdout=subprocess.PIPE)

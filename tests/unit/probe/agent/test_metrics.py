@@ -35,9 +35,10 @@ def test_live_figures():
     known = RankFigures(
         step=7, step_time_s=0.5, tokens_per_s=None, stage=0, work_s=0.25, bubble_frac=None
     )
-    text = live_lines(LiveFigures(ranks={3: known}, scores={3: 0.1}, mfu=0.4))
+    text = live_lines(LiveFigures(ranks={3: known}, scores={3: 0.1}, mfu=0.4, run_id="a"))
     shown = [line for line in text if not line.startswith("#")]
     assert shown == [
+        'meshscope_run_info{run_id="a"} 1',
         'meshscope_step{rank="3"} 7',
         'meshscope_step_time_seconds{rank="3"} 0.5',
         'meshscope_work_seconds{rank="3"} 0.25',
@@ -53,10 +54,10 @@ def test_every_live_figure_is_documented(project_dir):
     known = RankFigures(
         step=7, step_time_s=0.5, tokens_per_s=1.0, stage=0, work_s=0.25, bubble_frac=0.1
     )
-    text = live_lines(LiveFigures(ranks={3: known}, scores={3: 0.1}, mfu=0.4))
+    text = live_lines(LiveFigures(ranks={3: known}, scores={3: 0.1}, mfu=0.4, run_id="a"))
     text += fault_lines({("GPU-a", "xid", "79"): 1})
     names = {line.split()[2] for line in text if line.startswith("# TYPE")}
-    assert len(names) == 8
+    assert len(names) == 9
     assert not [name for name in names if f"| `{name}` |" not in page]
 
 

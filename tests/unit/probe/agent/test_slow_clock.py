@@ -11,11 +11,11 @@ import pytest
 from tests.played import play
 
 from meshscope.analyze.diagnosis import diagnose
-from meshscope.analyze.load import load_trace
+from meshscope.analyze.opening.load import load_trace
 from meshscope.analyze.synthetic import SyntheticJob, generate, parse_fault
 from meshscope.probe.agent.agent import Agent
 from meshscope.probe.agent.settings import AgentSettings
-from meshscope.probe.full_records import FullRecords
+from meshscope.probe.recording.full_records import FullRecords
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.rundir import create_run, read_run
 

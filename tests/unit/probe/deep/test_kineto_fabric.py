@@ -10,12 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshscope.probe.deep.kineto_fabric import (
-    ENDPOINT,
-    KinetoDaemon,
-    configuration,
-    decode_request,
-)
+from meshscope.probe.deep.kineto_fabric import ENDPOINT, KinetoDaemon, configuration, decode_request
 
 HEAD = struct.Struct("=Q32s")
 

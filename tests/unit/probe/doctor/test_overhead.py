@@ -6,8 +6,8 @@ from tests.unit.probe.conftest import ASLEEP
 from meshscope.probe.comparison import is_watched
 from meshscope.probe.doctor import overhead
 from meshscope.probe.doctor.overhead import overhead_of, window_times
-from meshscope.probe.heads import collective_head
-from meshscope.probe.recorder import Recorder, StorageSettings
+from meshscope.probe.recording.heads import collective_head
+from meshscope.probe.recording.recorder import Recorder, StorageSettings
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.rundir import create_run, read_run
 

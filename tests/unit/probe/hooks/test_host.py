@@ -1,8 +1,11 @@
 """Data loading, checkpoints, collections and memory leave their rows."""
 
+import _thread
 import gc
 import io
 import os
+import signal
+from functools import partial
 
 import pytest
 import torch
@@ -65,6 +68,34 @@ def test_long_collections_are_spans(tables_of):
         assert count(tables_of(gc.collect, min_gc_ns=0), "gc") >= 1
     finally:
         gc.enable()
+
+
+def test_a_signal_during_a_collection_is_not_lost(tables_of):
+    """Fails when Ctrl-C has no effect during a collection, or that is put into another step."""
+    # Called by the collector when it starts: the signal comes once, with no code in Python.
+    once = partial(next, map(_thread.interrupt_main, [signal.SIGINT]))
+    comes = partial(getattr, type("Comes", (), {"start": property(once), "stop": None})())
+
+    def interrupted():
+        probe.step()
+        gc.collect()  # What is collected below has no finalizer in Python.
+        gc.callbacks.insert(0, comes)
+        with pytest.raises(KeyboardInterrupt):
+            gc.collect()
+
+    gc.disable()
+    others = gc.callbacks[:]
+    gc.callbacks.clear()
+    # A shell that starts a job in the background has it ignore the signal.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        tables = tables_of(interrupted, min_gc_ns=0)
+    finally:
+        signal.signal(signal.SIGINT, before)
+        gc.callbacks[:] = others
+        gc.enable()
+    spans = tables["span"]
+    assert list(spans["step"][spans["kind"] == "gc"]) == [1, 1]
 
 
 def test_short_collections_are_left_out(tables_of):

@@ -8,10 +8,10 @@ from torch import nn
 
 from meshscope.probe.config import ProbeConfig
 from meshscope.probe.cost import CostMeter
-from meshscope.probe.early import EarlyRecorder
 from meshscope.probe.hooks.base import Capture
 from meshscope.probe.hooks.compute import ComputeHook
 from meshscope.probe.hooks.module_calls import ModuleCalls, called_modules
+from meshscope.probe.recording.early import EarlyRecorder
 
 
 class Listed(nn.Module):

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch.distributed.pipelining import schedules
 
-from meshscope.probe.heads import NOT_CARRIED, carried
 from meshscope.probe.hooks.pipeline import SCHEDULES, schedule_kind
 from meshscope.probe.hooks.tags import MessageTags
+from meshscope.probe.recording.heads import NOT_CARRIED, carried
 from meshscope.probe.schema.terms import Direction, ScheduleKind
 
 
@@ -41,4 +41,4 @@ def test_tags_of_messages_that_never_come_do_not_pile_up():
     buffers = [torch.ones(1) for _ in range(2000)]
     for buffer in buffers:
         tags.put(Direction.SEND, buffer, 0, 0)
-    assert len(tags._tags) <= 1024
+    assert len(tags.announced) <= 1024

@@ -33,10 +33,10 @@ def test_a_handle_gives_its_event_once(pending):
     works, (first, second) = pending(), (Handle(), Handle())
     works.add(first, 7, 100, ())
     works.add(second, 8, 100, ())
-    assert works.take(second)[1] == 8
-    assert works.take(second) is None
-    assert works.take(first)[1] == 7
-    assert works.take(Handle()) is None
+    assert works.take(id(second))[1] == 8
+    assert works.take(id(second)) is None
+    assert works.take(id(first))[1] == 7
+    assert works.take(id(Handle())) is None
 
 
 def test_an_output_gives_its_event(pending):
@@ -47,6 +47,12 @@ def test_an_output_gives_its_event(pending):
     assert works.take_output(tensor.view(3, 1))[1] == 5
     assert len(works) == 0
     assert works.take_output(tensor) is None
+    later = Handle()
+    works.add(later, 6, 12, tensor)
+    assert works.take_output(tensor)[1] == 6
+    works.add(later, 7, 12, [tensor])
+    assert works.take(id(later))[1] == 7
+    assert works.take_output(tensor) is None
 
 
 def test_a_reused_buffer_belongs_to_its_last_operation(pending):
@@ -54,7 +60,7 @@ def test_a_reused_buffer_belongs_to_its_last_operation(pending):
     works, tensor, first = pending(), torch.ones(3), Handle()
     works.add(first, 1, 12, [tensor])
     works.add(Handle(), 2, 12, [tensor])
-    assert works.take(first)[1] == 1
+    assert works.take(id(first))[1] == 1
     assert works.take_output(tensor)[1] == 2
 
 
@@ -64,7 +70,7 @@ def test_the_number_is_bounded(pending):
     handles = [Handle() for _ in range(5)]
     for event_id, handle in enumerate(handles):
         works.add(handle, event_id, 1, ())
-    assert [works.take(handle) is not None for handle in handles] == [
+    assert [works.take(id(handle)) is not None for handle in handles] == [
         False,
         False,
         True,
@@ -131,8 +137,8 @@ def test_operations_of_another_thread_at_a_step_border(pending):
     works.add(kept[1], 2, 1, ())
     works._capture.recorder.step = 2
     works.step_ended()
-    assert works.take(kept[0]) is None
-    assert works.take(kept[1]) is None
+    assert works.take(id(kept[0])) is None
+    assert works.take(id(kept[1])) is None
     assert len(works) == 2
 
 

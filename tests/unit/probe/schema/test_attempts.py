@@ -2,9 +2,9 @@
 
 import pytest
 
-from meshscope.analyze.load import load_trace
-from meshscope.probe.heads import collective_head
-from meshscope.probe.recorder import Recorder, StorageSettings
+from meshscope.analyze.opening.load import load_trace
+from meshscope.probe.recording.heads import collective_head
+from meshscope.probe.recording.recorder import Recorder, StorageSettings
 from meshscope.probe.schema.manifest import MANIFEST_NAME, rank_directory, read_json, write_json
 from meshscope.probe.schema.rundir import create_run, read_run
 

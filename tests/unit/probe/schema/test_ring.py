@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tests.ring_records import store_steps
 
-from meshscope.probe.ring import RingWriter
+from meshscope.probe.recording.ring import RingWriter
 from meshscope.probe.schema.errors import FormatVersionError, SegmentError
 from meshscope.probe.schema.ring import (
     HEADER_BYTES,

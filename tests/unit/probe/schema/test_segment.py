@@ -8,12 +8,7 @@ from pathlib import Path
 import pytest
 
 from meshscope.probe.schema.errors import FormatVersionError
-from meshscope.probe.schema.segment import (
-    SegmentFile,
-    read_segment,
-    segment_path,
-    segment_paths,
-)
+from meshscope.probe.schema.segment import SegmentFile, read_segment, segment_path, segment_paths
 
 PAYLOADS = [b"first", b"second payload", b"", b"MSB is no block here"]
 HEAD_BYTES = 16

@@ -2,8 +2,8 @@
 
 import pytest
 
-from meshscope.probe.heads import collective_head, p2p_head
-from meshscope.probe.recorder import Recorder, StorageSettings
+from meshscope.probe.recording.heads import collective_head, p2p_head
+from meshscope.probe.recording.recorder import Recorder, StorageSettings
 from meshscope.probe.schema.rundir import create_run, read_run
 
 SETTINGS = StorageSettings(slot_count=1024, wake_s=3600.0, free_floor_frac=0.0)

@@ -6,7 +6,7 @@ import pytest
 
 from meshscope.analyze import diagnose, load_trace
 from meshscope.analyze.importers import import_trace
-from meshscope.analyze.steps import step_windows
+from meshscope.analyze.steps.windows import step_windows
 from meshscope.probe.schema.errors import TraceFormatError
 
 from .test_importer import (

@@ -4,7 +4,7 @@ import pytest
 
 from meshscope.analyze.importers import import_trace
 from meshscope.analyze.importers.reading import Reading
-from meshscope.analyze.ingest import Keeping, ingest
+from meshscope.analyze.opening.ingest import Keeping, ingest
 from meshscope.probe.schema.errors import TraceFormatError
 
 from .test_importer import kernel, mentions, step_note, write_rank

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from meshscope.analyze import load_trace
-from meshscope.analyze.breakdown import device_breakdown
 from meshscope.analyze.exchange import breakdown_to_json
 from meshscope.analyze.importers import import_trace
+from meshscope.analyze.kernels.breakdown import device_breakdown
 
 
 def event(cat, name, ts, dur, **args):

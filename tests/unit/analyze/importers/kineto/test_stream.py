@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from meshscope.analyze.capture.stored_tables import open_stored
 from meshscope.analyze.importers import import_trace
 from meshscope.analyze.importers.detect import InputFile
 from meshscope.analyze.importers.json_borders import elements, find_array
@@ -19,7 +20,6 @@ from meshscope.analyze.importers.kineto import stream as kineto_stream
 from meshscope.analyze.importers.kineto.events import OtherPhase, to_int, to_integers
 from meshscope.analyze.importers.kineto.rank import Place, read_rank_file
 from meshscope.analyze.importers.kineto.stream import EventStream
-from meshscope.analyze.stored_tables import open_stored
 from meshscope.probe.schema.errors import TraceFormatError
 
 COUNT = 60

@@ -7,7 +7,7 @@ import pytest
 
 from meshscope.analyze.diagnosis import diagnose
 from meshscope.analyze.importers import import_trace
-from meshscope.analyze.load import load_trace
+from meshscope.analyze.opening.load import load_trace
 from meshscope.analyze.report.diagnosis import to_text
 from meshscope.probe.schema.errors import TraceFormatError
 from meshscope.probe.schema.tables import TABLES

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from meshscope.analyze.communication import communication_events
+from meshscope.analyze.communication.events import communication_events
+from meshscope.analyze.communication.waiting import waits_by_rank
 from meshscope.analyze.importers import import_trace
-from meshscope.analyze.steps import step_windows
-from meshscope.analyze.waiting import waits_by_rank
+from meshscope.analyze.steps.windows import step_windows
 from meshscope.probe.schema.errors import TraceFormatError
 from meshscope.probe.schema.tables import TABLES
 

@@ -7,11 +7,11 @@ from contextlib import closing
 import pytest
 from tests.nsight_exports import SCHEMA, Export, process, thread
 
-from meshscope.analyze.breakdown import device_breakdown
+from meshscope.analyze.communication.matching import match_collectives
 from meshscope.analyze.diagnosis import diagnose
 from meshscope.analyze.importers import import_trace
-from meshscope.analyze.load import load_trace
-from meshscope.analyze.matching import match_collectives
+from meshscope.analyze.kernels.breakdown import device_breakdown
+from meshscope.analyze.opening.load import load_trace
 from meshscope.probe.schema.errors import TraceFormatError
 from meshscope.probe.schema.tables import TABLES
 

@@ -1,0 +1,30 @@
+"""Arrays of numbers: their types, and keys made of several of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+IntArray = npt.NDArray[np.signedinteger[Any]]
+FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
+
+
+def combined(*keys: IntArray) -> IntArray:
+    """Return whole numbers that are equal where all keys are, and in the order of the keys."""
+    number = np.zeros(len(keys[0]), np.int64)
+    for key in keys:
+        if not len(key):
+            return number
+        lowest = int(key.min())
+        width = int(key.max()) - lowest + 1
+        if (int(number.max()) + 1) * width >= 2**62:
+            number = np.unique(number, return_inverse=True)[1]
+            key, width = np.unique(key, return_inverse=True)[1], len(key)
+            lowest = 0
+        number *= width
+        number += key
+        number -= lowest
+    return number

@@ -1,0 +1,99 @@
+"""Whether the ranks' clocks agree, judged from what the tables say of the same moments.
+
+Members leave a synchronising collective together, so the differences of their
+recorded ends show the differences of their clocks. What is judged here remains after
+offsets were corrected (``alignment``). Ends are used only where the
+member was seen to stand still until the end (host) or on the device. And nothing
+is received before it is sent. Ranks that read one clock cannot disagree: what their
+ends differ by is how busy their machine was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import pandas as pd
+
+from ..communication.events import BLOCKING_NS, CommunicationEvents
+from ..communication.waiting import SYNCHRONISING
+
+MAX_SKEW_NS = 1_000_000
+"""Constant offset that is taken as a wrong clock; members leave within far less."""
+MAX_SPREADS = 5.0
+"""It must also be that many times the usual scatter of the rank's ends."""
+
+PARTS = 4
+LEAST_IN_PART = 8
+"""Ends of a rank in a part of the capture from which the part is judged by itself."""
+
+
+def clock_offsets(
+    events: CommunicationEvents,
+    clock_of: Callable[[int], str],
+    errors_ns: Mapping[str, float] | None = None,
+) -> pd.Series:
+    """Return how far clocks are off, in ns, by rank; only ranks beyond the limits.
+
+    From collectives: the offset to the median of the rank's groups. From sends and
+    receives, which may cross hosts where no collective does: how long before the
+    send a receive is recorded to have ended. Empty where the clocks agree.
+
+    Args:
+        events: The communication of the analysed steps.
+        clock_of: The clock that a rank read; only operations across clocks tell anything.
+        errors_ns: How far each clock that was corrected may still be off: that much besides the
+            limits is no news, up to as much again.
+    """
+    frame = _across_clocks(events.frame, clock_of)
+    if frame.empty:
+        return pd.Series(dtype=float)
+    found = pd.concat([_by_common_end(frame), _by_causality(frame)])
+    left_ns = min(max((errors_ns or {}).values(), default=0.0), MAX_SKEW_NS)
+    found = found[found.abs() > MAX_SKEW_NS + left_ns]
+    worst: pd.Series[float] = found.iloc[np.argsort(-found.abs().to_numpy(), kind="stable")]
+    return worst[~worst.index.duplicated()]
+
+
+def _across_clocks(frame: pd.DataFrame, clock_of: Callable[[int], str]) -> pd.DataFrame:
+    """Return the events of operations whose members read different clocks."""
+    clocks = {rank: clock_of(rank) for rank in frame["rank"].unique().tolist()}
+    if len(set(clocks.values())) == len(clocks):
+        return frame
+    number = pd.Series(pd.factorize(frame["rank"].map(clocks))[0], index=frame.index)
+    by_join = number.groupby(frame["join"])
+    return frame[by_join.transform("min") != by_join.transform("max")]
+
+
+def _by_common_end(frame: pd.DataFrame) -> pd.Series:
+    """Return, by rank, offsets in the whole capture and in parts of it, where beyond the limits."""
+    stood = ~frame["host"] | ((frame["wait_end_ns"] - frame["wait_start_ns"]) > BLOCKING_NS)
+    kinds = [kind.value for kind in SYNCHRONISING]
+    rows = frame[frame["kind"].isin(kinds) & frame["end_ns"].notna() & stood]
+    rows = rows[rows.groupby("join")["rank"].transform("nunique") > 1]
+    early = rows["end_ns"] - rows.groupby("join")["end_ns"].transform("median")
+    # A clock that is set in mid-capture is wrong in a part of it only.
+    part = rows["step"].rank(method="dense") * PARTS // (rows["step"].nunique() + 1)
+    in_part = early.groupby([rows["rank"], part]).transform("size") >= LEAST_IN_PART
+    of_part = _beyond(early[in_part], [rows.loc[in_part, "rank"], part[in_part]]).droplevel(1)
+    found: pd.Series[float] = pd.concat([_beyond(early, [rows["rank"]]), of_part])
+    return found
+
+
+def _beyond(early: pd.Series, keys: list[pd.Series]) -> pd.Series:
+    """Return the medians of early by key that are beyond the limits."""
+    by_key = early.groupby(keys)
+    offset: pd.Series[float] = by_key.median()
+    scatter = (early - by_key.transform("median")).abs().groupby(keys).median()
+    beyond = offset.abs() > np.maximum(MAX_SKEW_NS, MAX_SPREADS * scatter)
+    return offset[beyond]
+
+
+def _by_causality(frame: pd.DataFrame) -> pd.Series:
+    """Return, by receiving rank, the earliest end of a receive before its send began."""
+    p2p = frame[frame["is_p2p"]]
+    receives = p2p[~p2p["is_send"] & p2p["end_ns"].notna()].set_index("join")
+    sends = p2p[p2p["is_send"]].groupby("join")["start_ns"].min()
+    ahead = (receives["end_ns"] - sends.reindex(receives.index)).dropna()
+    earliest = ahead.groupby(receives["rank"].reindex(ahead.index).to_numpy()).min()
+    return earliest[earliest < -MAX_SKEW_NS]

@@ -1,0 +1,1 @@
+"""Communication as events: members matched, their waits and their bandwidth."""

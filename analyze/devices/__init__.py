@@ -1,0 +1,1 @@
+"""The condition of the devices: clocks, limits, faults."""

@@ -1,0 +1,1 @@
+"""What the devices did: kernels, the parts of the step they belong to, and idle time."""

@@ -1,0 +1,1 @@
+"""The exact account: every instant of every step has one class."""

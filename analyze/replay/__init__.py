@@ -1,0 +1,1 @@
+"""The recorded program as a graph, and its replay under other durations."""

@@ -1,0 +1,1 @@
+"""Which steps are analysed, and the window of each on every rank."""

@@ -1,0 +1,89 @@
+"""Which ranks work longer than their peers by more than noise."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from .arrays import BoolArray, FloatArray
+from .capture.trace import Trace
+from .causes.effects import Expected, Work, excess_by_rank, peer_centre
+from .detection import DetectionResult
+from .detection.suspicion import cleared_ranks, expected_work
+
+MIN_Z = 4.0
+"""Robust z from which a rank's excess is more than noise (false alarms ~ 3e-5 a rank)."""
+MIN_Z_IF_LAST = 2.0
+MAX_CHANCE = 1e-4
+"""With this little a chance of arriving last so often, a smaller z is enough."""
+MIN_EXCESS_FRAC = 0.005
+"""Excess below this share of the step is not worth a suspect."""
+MIN_OVER_CLOCK = 0.1
+"""Least excess over what its slow clock cost, for a rank to be suspected besides."""
+
+
+def compared_ranks(work: Work, expected_ns: FloatArray) -> pd.DataFrame:
+    """Return how much longer each rank works than expected, and what its clock cost besides."""
+    ranks = excess_by_rank(work, expected_ns)
+    return ranks.assign(clock_ns=_clock_by_rank(work, ranks["rank"]))
+
+
+def healthy_work(
+    work: Work, ranks: pd.DataFrame, peers: Expected, detection: DetectionResult | None
+) -> Expected:
+    """Return what each cell should have taken, given what its peers took for their own work.
+
+    Args:
+        work: The work by cell, without what slow clocks cost.
+        ranks: rank, z and clock_ns of each rank.
+        peers: What the peers of each cell's rank worked.
+        detection: Slow ranks as durations show them.
+    """
+    seen = set(ranks.loc[ranks["z"] >= MIN_Z, "rank"].tolist())
+    if peers.unequal_ns is not None:
+        peers = peers._replace(work_ns=peer_centre(work, peers.unequal_ns))
+    clocked = set(ranks.loc[ranks["clock_ns"] > 0, "rank"].tolist())
+    return expected_work(work, peers, seen, detection, clocked)
+
+
+def arrives_late(trace: Trace, ranks: pd.DataFrame, waits: pd.DataFrame) -> BoolArray:
+    """Return which ranks arrive last by more than chance, for no other rank's sake.
+
+    A slow rank makes the whole of its replica late, since the stages wait for one another: beside
+    one that exceeds its peers by more than noise, being late is no witness against the others.
+    """
+    by_rank, layout = waits.set_index("rank")["chance"], trace.layout
+    own = ranks["rank"].tolist()
+    replica = own if layout is None else [layout.coordinates(rank)["dp"] for rank in own]
+    is_slow = ranks["z"] >= MIN_Z
+    others = is_slow.groupby(np.asarray(replica)).transform("sum") - is_slow
+    return np.asarray((by_rank[own].to_numpy() <= MAX_CHANCE) & (others == 0).to_numpy())
+
+
+def is_suspect(
+    ranks: pd.DataFrame, measured: float, detection: DetectionResult | None
+) -> BoolArray:
+    """Return which ranks work longer than their peers by more than noise."""
+    z, excess = ranks["z"].to_numpy(np.float64), ranks["excess_ns"].to_numpy(np.float64)
+    unlikely = (z >= MIN_Z) | ((z >= MIN_Z_IF_LAST) & ranks["late"].to_numpy(bool))
+    found = [] if detection is None else [verdict.rank for verdict in detection.suspects]
+    clock = ranks["clock_ns"].to_numpy(np.float64)
+    # The detection does not know of clocks.
+    unlikely |= np.isin(ranks["rank"], found) & (clock == 0)
+    unlikely &= excess >= MIN_OVER_CLOCK * clock
+    unlikely &= ~np.isin(ranks["rank"], cleared_ranks(ranks, detection))
+    return np.asarray(unlikely & (excess >= MIN_EXCESS_FRAC * measured))
+
+
+def of_suspects(ranks: pd.DataFrame, name: str) -> dict[int, float]:
+    """Return a column of the suspects, by rank."""
+    slow = ranks[ranks["suspect"]]
+    return dict(zip(slow["rank"].tolist(), slow[name].tolist(), strict=True))
+
+
+def _clock_by_rank(work: Work, rank: pd.Series) -> FloatArray:
+    """Return what a slow clock cost each rank per step, ns."""
+    cells = work.cells[work.cells["clock_ns"] > 0]
+    steps = work.cells["step"].nunique()
+    mean = cells.groupby("rank")["clock_ns"].sum() / max(steps, 1)
+    return rank.map(mean).fillna(0.0).to_numpy(np.float64)

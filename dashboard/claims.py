@@ -1,0 +1,194 @@
+"""What claims the time of a step: spans, kernels and waits, before any covers another."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from meshscope.analyze import Trace
+from meshscope.analyze.arrays import BoolArray
+from meshscope.analyze.communication.kernels import axis_by_launch
+from meshscope.analyze.labels import axis_label
+from meshscope.analyze.steps.whole_capture import WHOLE_CAPTURE
+from meshscope.probe.schema.terms import COMPUTE_KINDS, Axis, KernelCategory, SpanKind, TimeSource
+
+from .categories import OF_AXIS, OF_SPAN, Category
+from .unfinished import OpenWait, last_record_ns
+
+_NO_STEP = -1
+"""Step of what was recorded outside all steps, or before it was known."""
+
+# Lower covers higher, as in the ledger.
+_GC, _DEVICE_COMPUTE, _COMMUNICATION, _MEMCPY, _HOST, _RECOMPUTE, _COMPUTE = -1, 0, 1, 2, 3, 4, 5
+_OPEN = 6
+_HOST_CLOCKS = (TimeSource.HOST_BLOCKING.value, TimeSource.HOST_ISSUE.value)
+_KERNELS = {
+    KernelCategory.COMPUTE.value: (Category.COMPUTE, _DEVICE_COMPUTE),
+    KernelCategory.UNKNOWN.value: (Category.UNKNOWN, _MEMCPY),
+    KernelCategory.MEMCPY.value: (Category.HOST, _MEMCPY),
+    KernelCategory.MEMSET.value: (Category.HOST, _MEMCPY),
+}
+_MOVING = {axis.value: (OF_AXIS.get(axis.value, Category.COMM_OTHER), _MEMCPY) for axis in Axis}
+_CLAIM = ["rank", "category", "priority", "start_ns", "end_ns", "text"]
+
+
+def claims_of(trace: Trace, step: int, stood: tuple[OpenWait, ...]) -> tuple[pd.DataFrame, int]:
+    """Return every interval that asks for a place in the step, and how many have no interval."""
+    has_kernels = _has_kernels(trace, step)
+    parts = [_span_claims(rows_of_step(trace, "span", step), has_kernels=has_kernels)]
+    if has_kernels:
+        parts.append(_kernel_claims(trace, step))
+    undrawn = 0
+    for table in ("collective", "p2p"):
+        rows = rows_of_step(trace, table, step).drop_duplicates(["rank", "event_id"], keep="last")
+        claims = _communication_claims(rows, table)
+        known = claims["start_ns"].notna() & claims["end_ns"].notna()
+        told = _is_open(rows, stood)
+        undrawn += int((~known & ~told & (rows["step"] == step).to_numpy()).sum())
+        parts.append(claims[known])
+    parts.append(_open_claims(trace, stood))
+    if trace.per_step_clock:
+        parts[0].loc[parts[0]["priority"] >= _RECOMPUTE, "priority"] = _DEVICE_COMPUTE
+    filled = [part for part in parts if len(part)]
+    claims = pd.concat(filled, ignore_index=True) if filled else pd.DataFrame(columns=_CLAIM)
+    return claims.astype({"start_ns": np.int64, "end_ns": np.int64}), undrawn
+
+
+def _has_kernels(trace: Trace, step: int) -> bool:
+    """Return whether kernels tell what the devices of all ranks did in a step."""
+    if trace.kernel_steps is None:
+        return trace.row_count("kernel") > 0
+    return all(step in trace.kernel_steps.get(rank, ()) for rank in trace.ranks)
+
+
+def _span_claims(spans: pd.DataFrame, *, has_kernels: bool) -> pd.DataFrame:
+    """Return the claims of spans; beside kernels only host spans claim time."""
+    kind = spans["kind"].astype(str)
+    if has_kernels:
+        spans = spans[~kind.isin(COMPUTE_KINDS)]
+        kind = kind[~kind.isin(COMPUTE_KINDS)]
+    is_compute = kind.isin(COMPUTE_KINDS)
+    choices = [kind == SpanKind.GC, kind == SpanKind.RECOMPUTE, is_compute]
+    text = kind.str.replace("_", " ")
+    text = (
+        text + _suffix(", stage ", spans["stage"]) + _suffix(", microbatch ", spans["microbatch"])
+    )
+    return pd.DataFrame(
+        {
+            "rank": spans["rank"],
+            "category": kind.map(lambda name: int(OF_SPAN.get(name, Category.HOST))),
+            "priority": np.select(choices, [_GC, _RECOMPUTE, _COMPUTE], default=_HOST),
+            "start_ns": spans["start_ns"],
+            "end_ns": spans["start_ns"] + spans["dur_ns"],
+            "text": text,
+        }
+    )
+
+
+def _suffix(words: str, number: pd.Series[int]) -> pd.Series[str]:
+    return (words + number.astype(str)).where(number >= 0, "")
+
+
+def _kernel_claims(trace: Trace, step: int) -> pd.DataFrame:
+    kernels = rows_of_step(trace, "kernel", step)
+    category = kernels["category"].astype(str)
+    # What an operator launched is taken for compute, as in the ledger.
+    launched = (category == KernelCategory.UNKNOWN) & (kernels["op_id"] >= 0)
+    category = category.mask(launched, KernelCategory.COMPUTE.value)
+    if trace.kernel_steps is not None:
+        category = _with_axes(trace, kernels, category)
+    places = _KERNELS | _MOVING
+    is_drawn = category.isin(places)
+    kernels, place = kernels[is_drawn], category[is_drawn].map(places)
+    names = trace.frame("name").set_index(["rank", "name_id"])["name"]
+    keys = pd.MultiIndex.from_frame(kernels[["rank", "name_id"]])
+    return pd.DataFrame(
+        {
+            "rank": kernels["rank"],
+            "category": place.map(lambda pair: int(pair[0])),
+            "priority": place.map(lambda pair: int(pair[1])),
+            "start_ns": kernels["start_ns"],
+            "end_ns": kernels["start_ns"] + kernels["dur_ns"],
+            "text": names.reindex(keys).fillna("unnamed kernel").to_numpy(),
+        }
+    )
+
+
+def _with_axes(trace: Trace, kernels: pd.DataFrame, category: pd.Series[str]) -> pd.Series[str]:
+    """Return the categories with the axis in place of communication.
+
+    The operations of such a run are those that the probe saw on the host, not these kernels.
+    """
+    moving = kernels[category == KernelCategory.COMMUNICATION.value]
+    for rank in moving["rank"].unique().tolist():
+        rows = moving[moving["rank"] == rank]
+        axis = axis_by_launch(trace, rank, rows["launch_ns"])
+        category = category.mask(category.index.isin(rows.index), None)
+        category = category.fillna(pd.Series(axis, index=rows.index, dtype=str))
+    return category
+
+
+def _communication_claims(rows: pd.DataFrame, table: str) -> pd.DataFrame:
+    """Return the wait on a host clock, else the operation from start to end."""
+    on_host = rows["source"].astype(str).isin(_HOST_CLOCKS)
+    axis = rows["axis"].astype(str)
+    return pd.DataFrame(
+        {
+            "rank": rows["rank"],
+            "category": axis.map(lambda name: int(OF_AXIS.get(name, Category.COMM_OTHER))),
+            "priority": _COMMUNICATION,
+            "start_ns": rows["wait_start_ns"].where(on_host, rows["start_ns"]),
+            "end_ns": rows["wait_end_ns"].where(on_host, rows["end_ns"]),
+            "text": on_host.map({True: "waiting for ", False: ""}) + _operation(rows, table),
+        }
+    )
+
+
+def _is_open(rows: pd.DataFrame, stood: tuple[OpenWait, ...]) -> BoolArray:
+    """Return which operations are among those that ranks stood in."""
+    keys = zip(rows["rank"], rows["group_id"].astype(str), rows["issue_ns"], strict=True)
+    known = {(wait.rank, wait.group_id, wait.since_ns) for wait in stood}
+    return np.array([key in known for key in keys] if known else [False] * len(rows), dtype=bool)
+
+
+def _open_claims(trace: Trace, stood: tuple[OpenWait, ...]) -> pd.DataFrame:
+    """Return the claims of operations that had not ended; whatever else is known covers them."""
+    end_ns = last_record_ns(trace) if stood else 0
+    rows = [
+        (
+            wait.rank,
+            int(OF_AXIS.get(wait.axis, Category.COMM_OTHER)),
+            _OPEN,
+            wait.since_ns,
+            max(end_ns, wait.since_ns),
+            f"{wait.kind.replace('_', '-')} over {axis_label(wait.axis)}, had not ended when the records end",
+        )
+        for wait in stood
+    ]
+    return pd.DataFrame(rows, columns=_CLAIM)
+
+
+def _operation(rows: pd.DataFrame, table: str) -> pd.Series[str]:
+    size = ", " + rows["size_bytes"].astype(str) + " bytes"
+    if table == "collective":
+        kind = rows["kind"].astype(str).str.replace("_", "-")
+        return kind + " over " + rows["axis"].astype(str).str.upper() + size
+    words = rows["direction"].astype(str).map({"send": "send to", "recv": "receive from"})
+    return words + " rank " + rows["peer"].astype(str) + size
+
+
+def rows_of_step(trace: Trace, table: str, step: int) -> pd.DataFrame:
+    """Return the rows that may be seen in a step: its own and those that reach into it."""
+    if trace.stored(table) is None:
+        return _near(trace.frame(table), trace, table, step)
+    # Rank by rank, so that only the rows of this step are held for all ranks.
+    parts = [_near(trace.rank_frame(table, rank), trace, table, step) for rank in trace.ranks]
+    return pd.concat(parts, ignore_index=True) if parts else trace.frame(table)
+
+
+def _near(frame: pd.DataFrame, trace: Trace, table: str, step: int) -> pd.DataFrame:
+    if step == WHOLE_CAPTURE:
+        return frame
+    if trace.per_step_clock or table == "step":
+        return frame[frame["step"] == step]
+    return frame[frame["step"].isin([step - 1, step, step + 1, _NO_STEP])]

@@ -1,0 +1,1 @@
+"""What `meshscope run` does around the command that it starts."""

@@ -1,0 +1,1 @@
+"""From a hook to the disk: records in a ring, drained, summed and written as segments."""

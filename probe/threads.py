@@ -1,0 +1,32 @@
+"""Threads beside the training, which take none of its signals.
+
+A program may block a signal in its threads and wait for it (``signal.sigwait``). One thread that
+does not block it would get it instead, which ends the process.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def deaf_threads() -> Iterator[None]:
+    """Have threads that this one starts meanwhile block all signals; their own keep so."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def start_deaf(thread: threading.Thread) -> None:
+    """Start a thread to which the system delivers no signal.
+
+    Raises:
+        RuntimeError: The system has no thread to give.
+    """
+    with deaf_threads():
+        thread.start()

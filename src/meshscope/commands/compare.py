@@ -1,0 +1,54 @@
+"""The verb that compares two runs."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .opening import open_trace
+from .options import (
+    DEFAULT_RUNS,
+    Format,
+    FormatOption,
+    RunsOption,
+    TopologyOption,
+    named_path,
+)
+from .output import show
+
+
+def compare(
+    before: Annotated[
+        Path,
+        typer.Argument(
+            metavar="BEFORE", parser=named_path, help="A run, or another tool's traces."
+        ),
+    ],
+    after: Annotated[
+        Path, typer.Argument(metavar="AFTER", parser=named_path, help="The run to compare with it.")
+    ],
+    top: Annotated[
+        int, typer.Option(min=1, help="How many operators and kernels to list, most changed first.")
+    ] = 20,
+    topology_file: TopologyOption = None,
+    runs: RunsOption = DEFAULT_RUNS,
+    output: FormatOption = Format.TEXT,
+) -> None:
+    """Compare two runs: by how much the step became longer, in which class, operator and kernel."""
+    from meshscope.analyze.comparison import compare as compared
+    from meshscope.analyze.comparison import side_of
+    from meshscope.analyze.exchange import comparison_to_json
+    from meshscope.analyze.report import comparison_to_text
+
+    first = side_of(open_trace(before, topology_file, runs).trace)
+    opened = open_trace(after, topology_file, runs)
+    result = comparison_to_json(compared(first, side_of(opened.trace)), top)
+    show(
+        output,
+        lambda: result,
+        partial(comparison_to_text, result),
+        opened.next_command("diagnose"),
+    )

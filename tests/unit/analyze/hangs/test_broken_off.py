@@ -1,0 +1,115 @@
+"""How far the ranks of a killed run of ours came."""
+
+import pyarrow as pa
+from tests.tables import trace_of
+
+from meshscope.analyze.hangs.broken_off import progress_at_the_end
+from meshscope.probe.schema.rank_records import LastSeen
+
+CLOSED, KILLED = {"closed_unix_ns": 5}, {"closed_unix_ns": None}
+FAILED = {"closed_unix_ns": 5, "ended_by": "RuntimeError"}
+
+
+def table(rows, manifests, ranks=(0, 1), seen=None, summed=frozenset(), sent=()):
+    """Return the table; a row is rank, group, number and, if it was seen, the end.
+
+    A send has rank and group.
+    """
+    group = [{"group_id": name, "ranks": list(ranks)} for name in ("a", "b")]
+    collective = [
+        {"rank": rank, "group_id": name, "seq": seq, "start_ns": 0, "end_ns": (*end, None)[0]}
+        for rank, name, seq, *end in rows
+    ]
+    p2p = [
+        {
+            "rank": rank,
+            "peer": 1 - rank,
+            "group_id": name,
+            "seq": 0,
+            "start_ns": 0,
+            "direction": "send",
+        }
+        for rank, name in sent
+    ]
+    tables = trace_of(group=group, collective=collective, p2p=p2p).tables
+    empty = pa.table({})
+    collectives, transfers = tables.get("collective", empty), tables.get("p2p", empty)
+    found = progress_at_the_end(
+        collectives, transfers, tables["group"], manifests, seen or {}, summed=summed
+    )
+    return found.to_pylist()
+
+
+def progress(rows, manifests, ranks=(0, 1), summed=frozenset()):
+    """Return issued and completed numbers by rank and group."""
+    return {
+        (row["rank"], row["group_id"]): (row["issued_seq"], row["completed_seq"])
+        for row in table(rows, manifests, ranks, summed=summed)
+    }
+
+
+def test_a_run_that_ended_in_order_has_none():
+    """Healthy runs would be searched for hangs."""
+    assert progress([(0, "a", 4), (1, "a", 3)], {0: CLOSED, 1: CLOSED}) == {}
+    assert progress([], {0: KILLED}) == {}
+
+
+def test_the_last_number_of_each_rank_and_group():
+    """A rank would look behind, or ahead, of where it was."""
+    rows = [(0, "a", 3), (0, "a", 4), (1, "a", 3), (0, "b", 1), (1, "b", 2)]
+    found = progress(rows, {0: KILLED, 1: CLOSED})
+    assert found == {
+        (0, "a"): (4, None),
+        (1, "a"): (3, 3),
+        (0, "b"): (1, None),
+        (1, "b"): (2, 1),
+    }
+
+
+def test_an_exception_of_a_rank_that_waited_does_not_complete_its_collective():
+    """A hang would go unseen because the others gave up and closed their captures."""
+    assert progress([(0, "a", 4), (1, "a", 5)], {0: KILLED, 1: CLOSED})[1, "a"] == (5, 4)
+    assert progress([(0, "a", 4), (1, "a", 5, 9)], {0: KILLED, 1: CLOSED})[1, "a"] == (5, 5)
+    assert progress([(0, "a", 4), (1, "a", 3)], {0: KILLED, 1: CLOSED})[1, "a"] == (3, 3)
+
+
+def test_a_job_whose_ranks_all_ended_by_exceptions_broke_off():
+    """A hang that a time limit or Ctrl-C ended on all ranks would go unseen."""
+    rows = table([(0, "a", 4), (1, "a", 3)], {0: FAILED, 1: FAILED})
+    found = {
+        row["rank"]: (row["issued_seq"], row["completed_seq"], row["ended_by"]) for row in rows
+    }
+    assert found == {0: (4, None, "RuntimeError"), 1: (3, None, "RuntimeError")}
+
+
+def test_ranks_that_only_send_and_receive_have_come_somewhere_too():
+    """A pipeline without collectives that came to a standstill would have no account of it."""
+    found = table([], {0: KILLED, 1: CLOSED}, sent=[(0, "b")])
+    assert [(row["rank"], row["group_id"], row["issued_seq"]) for row in found] == [
+        (0, "b", -1),
+        (1, "b", -1),
+    ]
+
+
+def test_the_ends_of_the_processes_are_with_it():
+    """Who died first could not be told from who was ended for it."""
+    rows = table(
+        [(0, "a", 4), (1, "a", 3)],
+        {0: KILLED, 1: KILLED},
+        seen={0: LastSeen(70, None), 1: LastSeen(40, 50)},
+    )
+    found = {row["rank"]: (row["alive_ns"], row["ended_ns"]) for row in rows}
+    assert found == {0: (70, None), 1: (40, 50)}
+
+
+def test_a_member_without_rows_is_behind_only_where_nothing_can_be_lost():
+    """A rank whose old records were dropped would be blamed, or one that never came be missed."""
+    found = progress([(0, "a", 0), (0, "b", 8), (0, "b", 9)], {0: KILLED, 1: KILLED}, (0, 1, 2))
+    assert found == {(0, "a"): (0, None), (1, "a"): (-1, None), (0, "b"): (9, None)}
+
+
+def test_a_group_whose_earlier_collectives_were_summed_names_nobody_as_absent():
+    """A member would be said never to have come, because its steps were kept as sums."""
+    rows, killed = [(0, "a", 7)], {0: KILLED, 1: KILLED}
+    assert (1, "a") in progress(rows, killed)
+    assert progress(rows, killed, summed=frozenset({"a"})) == {(0, "a"): (7, None)}
