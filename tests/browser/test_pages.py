@@ -62,9 +62,11 @@ def test_the_run_list_shows_every_entry(page):
     expect(rows.filter(has_text="notes.txt")).to_contain_text("unreadable")
     page.locator("#runs-filter").fill("unreadable")
     expect(rows).to_have_count(1)
+    # Other tests add runs of their own, whose findings may name the same rank.
     page.locator("#runs-filter").fill(f"rank {SLOW_RANK}")
-    expect(rows).to_have_count(1)
-    page.locator("#runs-filter").fill("rank 7")
+    expect(rows.filter(has_text="notes.txt")).to_have_count(0)
+    expect(trained).to_have_count(1)
+    page.locator("#runs-filter").fill("rank 77")
     expect(rows).to_have_count(0)
     page.locator("#runs-filter").fill("")
     expect(page).to_have_title("Runs · meshscope")
