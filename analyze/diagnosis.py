@@ -19,7 +19,6 @@ from .recording import probe_cost
 from .refinement import SLOWED, Refinement, refine_compute, refine_ledger
 from .results import Bar, Diagnosis
 from .stepless import diagnose_without_steps, has_no_steps
-from .steps.windows import WHOLE_CAPTURE
 from .untold import MAX_UNSEEN
 from .words import sentence
 
@@ -104,8 +103,8 @@ def _run_header(account: Account) -> dict[str, object]:
     run["captured_ranks"] = len(trace.ranks)
     run["steps"] = len(account.windows.steps)
     first, last = int(account.windows.steps[0]), int(account.windows.steps[-1])
-    has_marks = first != WHOLE_CAPTURE
-    run["first_step"], run["last_step"] = (first, last) if has_marks else (None, None)
+    known = (first, last) if account.windows.has_marks else (None, None)
+    run["first_step"], run["last_step"] = known
     run["attempts"] = attempts_of(trace)
     run |= probe_cost(trace)
     return run

@@ -9,7 +9,6 @@ from meshscope.probe.schema.terms import FindingKind, Severity
 from .account import Account
 from .results import Finding, Where
 from .rules import RULES
-from .steps.windows import WHOLE_CAPTURE
 from .whereabouts import located
 
 _SEVERITIES = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)
@@ -18,6 +17,7 @@ _BY_DESIGN = (
     FindingKind.EXPOSED_COMMUNICATION,
     FindingKind.LAUNCH_BOUND,
 )
+_PER_STEP = " per step"
 _STANDSTILL = (FindingKind.HANG, FindingKind.CRASH)
 
 
@@ -48,14 +48,18 @@ def find(account: Account) -> tuple[Finding, ...]:
     broken before what is designed so (the bubble of the schedule, communication without
     overlap, what is alike on all hosts or wires); then by cost.
     """
-    found = [_with_real_steps(finding) for rule in RULES for finding in rule(account)]
+    found = [finding for rule in RULES for finding in rule(account)]
+    if not account.windows.has_marks:
+        found = [_of_whole_capture(finding) for finding in found]
     return tuple(located(finding, account.trace) for finding in sorted(found, key=place))
 
 
-def _with_real_steps(finding: Finding) -> Finding:
-    """Return the finding without its steps, where the capture has no step marks to count by."""
-    if WHOLE_CAPTURE not in finding.where.get("steps", ()):
-        return finding
+def _of_whole_capture(finding: Finding) -> Finding:
+    """Return the finding without its steps, where there are no step marks to count by.
+
+    Times are then of the whole capture, which the rules know as its one step.
+    """
     where: Where = {**finding.where}
-    del where["steps"]
-    return replace(finding, where=where, steps=())
+    where.pop("steps", None)
+    evidence = tuple(line.replace(_PER_STEP, "") for line in finding.evidence)
+    return replace(finding, where=where, steps=(), evidence=evidence)

@@ -57,7 +57,7 @@ def measure(trace: Trace) -> Account:
     corrections = trace.frame("clock_sync")
     errors_ns = dict(zip(corrections["host"].astype(str), corrections["error_ns"], strict=True))
     offsets = clock_offsets(events, trace.clock_of, errors_ns)
-    use = utilization(trace, windows.step_time_ns)
+    use = utilization(trace, windows.step_time_ns if windows.has_marks else None)
     devices = device_steps(trace, windows, use.peak_flops)
     program, attribution = None, None
     if unseen:

@@ -15,6 +15,7 @@ from .memory import peak_memory_frac
 from .untold import MAX_UNSEEN
 
 NO_STEPS = "no steps were recorded"
+NO_MARKS = "no ends of steps were recorded"
 _OF_STEPS = ("mfu", "bubble_frac", "exposed_comm_frac", "straggler_slowdown", "step_time_ns")
 
 
@@ -39,7 +40,7 @@ def metrics_of(account: Account) -> Metrics:
             "exposed_comm_frac": _exposed_communication(account),
             "straggler_slowdown": _straggler_slowdown(account),
             "peak_memory_frac": _peak_memory(account.memory),
-            "step_time_ns": (account.windows.step_time_ns, ""),
+            "step_time_ns": _step_time(account),
         }
     )
 
@@ -53,6 +54,11 @@ def metrics_without_steps(memory: pd.DataFrame) -> Metrics:
 def _metrics(known: dict[str, _Known]) -> Metrics:
     reasons = {name: reason for name, (value, reason) in known.items() if value is None}
     return Metrics({name: value for name, (value, _) in known.items()}, reasons)
+
+
+def _step_time(account: Account) -> _Known:
+    windows = account.windows
+    return (windows.step_time_ns, "") if windows.has_marks else (None, NO_MARKS)
 
 
 def _exposed_communication(account: Account) -> _Known:

@@ -31,12 +31,15 @@ class StepToShow(NamedTuple):
 def step_to_show(account: Account, length_ns: pd.Series) -> StepToShow:
     """Return the step of median length: of those that the first finding with any names.
 
-    What comes and goes is not on the path of the steps in which it was away.
+    What comes and goes is not on the path of the steps in which it was away. A capture without
+    step marks is its own one step.
 
     Args:
         account: The measured run.
         length_ns: How long each analysed step is.
     """
+    if not account.windows.has_marks:
+        return StepToShow(WHOLE_CAPTURE, "")
     first = next((finding for finding in find(account) if finding.steps), None)
     named = length_ns if first is None else length_ns[length_ns.index.isin(first.steps)]
     if first is None or len(named) in (0, len(length_ns)):
@@ -65,7 +68,7 @@ def not_analysed(account: Account, step: int) -> MeshscopeError:
     trace, steps = account.trace, account.windows.steps
     where = str(trace.path)
     analysed = f"Analysed steps: {steps[0]}..{steps[-1]}"
-    if steps[0] == WHOLE_CAPTURE:
+    if not account.windows.has_marks:
         return MeshscopeError("no step marks: the whole capture is one window", where=where)
     ended = trace.frame("step")
     ended_on = ended.loc[ended["step"] == step, "rank"].nunique()

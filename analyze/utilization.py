@@ -9,11 +9,16 @@ from .results import Utilization
 
 
 def utilization(
-    trace: Trace, step_time_ns: float, *, convention: str = DEFAULT_CONVENTION
+    trace: Trace, step_time_ns: float | None, *, convention: str = DEFAULT_CONVENTION
 ) -> Utilization:
     """Return MFU = model FLOPs of a step / (world size x peak x step time).
 
     HFU is None here: it needs to know what was recomputed.
+
+    Args:
+        trace: A capture.
+        step_time_ns: Mean length of a step; None where its end is not known, as without step marks.
+        convention: Which FLOPs count, as in ``flops``.
     """
     run = trace.run
     tokens = run.get("tokens_per_step")
@@ -28,10 +33,11 @@ def utilization(
             ("the model's shape", shape is None),
             ("the tokens of a step", not isinstance(tokens, int)),
             ("the device's peak FLOP/s", peak is None),
+            ("the ends of steps", step_time_ns is None),
         )
         if missing
     )
-    seconds = step_time_ns * 1e-9
+    seconds = (step_time_ns or 0.0) * 1e-9
     world = run.get("world_size")
     mfu = None
     if flops is not None and peak is not None and isinstance(world, int) and seconds > 0:

@@ -35,7 +35,7 @@ def communication_rows(trace: Trace, windows: StepWindows, name: str) -> pd.Data
     """
     table = trace.tables.get(name, TABLES[name].empty())
     table, step = _chosen(table, windows)
-    if _is_whole(windows):
+    if not windows.has_marks:
         step = np.full(len(step), WHOLE_CAPTURE)
     is_p2p = name == "p2p"
     direction = "direction" if is_p2p else "kind"
@@ -72,10 +72,6 @@ def communication_rows(trace: Trace, windows: StepWindows, name: str) -> pd.Data
     return pd.DataFrame(columns, copy=False)
 
 
-def _is_whole(windows: StepWindows) -> bool:
-    return len(windows.steps) == 1 and windows.steps[0] == WHOLE_CAPTURE
-
-
 def _chosen(table: pa.Table, windows: StepWindows) -> tuple[pa.Table, IntArray]:
     """Return the rows of the analysed steps and ranks, each event once (its last row).
 
@@ -86,7 +82,7 @@ def _chosen(table: pa.Table, windows: StepWindows) -> tuple[pa.Table, IntArray]:
     keep = np.isin(rank, windows.ranks)
     if windows.sampled:
         step = np.where(_reaches_over(table, windows), step + 1, step)
-    if not _is_whole(windows):
+    if windows.has_marks:
         keep &= np.isin(step, windows.steps)
     event = _integers(table, "event_id")
     if not _is_rising(rank, event):

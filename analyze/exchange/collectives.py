@@ -12,7 +12,7 @@ from ..communication.bandwidth import size_buckets, with_bandwidth
 from ..communication.matching import CollectiveMatch, TransferMatch, match_collectives, match_p2p
 from ..communication.waiting import SYNCHRONISING
 from ..detail_limits import not_one_by_one
-from ..steps.windows import WHOLE_CAPTURE, StepWindows, step_windows
+from ..steps.windows import StepWindows, step_windows
 from ..words import is_missing, sentence
 
 _KEY = ["group_id", "seq"]
@@ -79,7 +79,7 @@ def _collectives(match: CollectiveMatch) -> Iterator[dict[str, Any]]:
 
 def _steps_of(windows: StepWindows) -> int:
     """Return how many steps the account of the capture is made of; 0 without step marks."""
-    return 0 if WHOLE_CAPTURE in windows.steps else len(windows.steps)
+    return len(windows.steps) if windows.has_marks else 0
 
 
 def _by_rank(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..critical_path import CriticalPath
+from ..steps.whole_capture import WHOLE_CAPTURE
 
 
 def critical_path_to_json(path: CriticalPath, limits: tuple[str, ...]) -> dict[str, Any]:
@@ -16,7 +17,7 @@ def critical_path_to_json(path: CriticalPath, limits: tuple[str, ...]) -> dict[s
     """
     return {
         "version": 1,
-        "step": path.step,
+        "step": None if path.step == WHOLE_CAPTURE else path.step,
         "step_because": path.because,
         "step_time_ns": path.end_ns - path.start_ns,
         "by_class": path.by("class").to_dict("records"),

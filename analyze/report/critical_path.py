@@ -15,7 +15,8 @@ MOST_ROWS = 12
 def critical_path_to_text(result: dict[str, Any], *, markdown: bool = False) -> str:
     """Return what the length of a step consists of: by class, by rank, and its longest pieces."""
     length = milliseconds(result["step_time_ns"])
-    title = f"Critical path of step {result['step']}: {length} ms"
+    what = "the whole capture" if result["step"] is None else f"step {result['step']}"
+    title = f"Critical path of {what}: {length} ms"
     by_class = [(class_label(row["class"]), *_amount(row)) for row in result["by_class"]]
     by_rank = [
         (row["rank"], "-" if row["stage"] < 0 else row["stage"], *_amount(row))

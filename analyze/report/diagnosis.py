@@ -209,8 +209,9 @@ def _ranks(result: Diagnosis, *, markdown: bool, most: int = 8) -> list[str]:
         )
         for row in result.stragglers.head(most).to_dict("records")
     ]
-    headers = ["rank", "pp", "dp", "tp", "work vs peers", "excess ms/step", "waited ms/step"]
-    headers += ["came early ms/step", "made others wait ms/step", "arrived last"]
+    unit = "ms" if result.run["first_step"] is None else "ms/step"
+    headers = ["rank", "pp", "dp", "tp", "work vs peers", f"excess {unit}", f"waited {unit}"]
+    headers += [f"came early {unit}", f"made others wait {unit}", "arrived last"]
     rest = left_out(len(result.stragglers) - most, "ranks")
     return [*text_table(headers, rows, markdown=markdown), *rest]
 

@@ -105,16 +105,18 @@ def _ranks(result: Stragglers, *, markdown: bool) -> list[str]:
     ]
     if not rows:
         return []
+    unit = "ms/step" if len(result.steps) else "ms"
     headers = (
         *("rank", "pp", "dp", "tp", "slowdown", "removal gain", "share", "direct ms"),
-        *("induced wait ms", "waited ms/step", "others waited ms/step", "last"),
+        *("induced wait ms", f"waited {unit}", f"others waited {unit}", "last"),
     )
     table = text_table(headers, rows, markdown=markdown)
     more = len(result.ranks) - MOST_RANKS
     if more > 0:
         table.append(f"  … and {counted(more, 'rank')} more")
     if result.ranks["named"].any():
-        table.append("  * named above; all times are of one step")
+        one = "one step" if len(result.steps) else "the whole capture"
+        table.append(f"  * named above; all times are of {one}")
     return table
 
 

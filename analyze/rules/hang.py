@@ -14,7 +14,6 @@ from ..hangs.ended import Death, alive_until_ns, died_first
 from ..hangs.hang import WaitGraph, wait_graph
 from ..labels import rank_words
 from ..results import Finding
-from ..steps.windows import WHOLE_CAPTURE
 from ..words import counted
 from .crash import crash_finding
 from .silence import all_silent, all_wait_for_silent, ended_together, silences
@@ -42,8 +41,7 @@ SILENT_NS = 5_000_000_000
 def hang(account: Account) -> Iterator[Finding]:
     """Ranks that others waited for when the capture broke off."""
     windows = account.windows
-    has_steps = windows.steps[0] != WHOLE_CAPTURE
-    yield from hang_findings(account.trace, windows.step_time_ns if has_steps else None)
+    yield from hang_findings(account.trace, windows.step_time_ns if windows.has_marks else None)
 
 
 def hang_findings(trace: Trace, step_time_ns: float | None = None) -> Iterator[Finding]:

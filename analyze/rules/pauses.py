@@ -88,16 +88,15 @@ def _finding(
         kind=FindingKind.HOST_STALL,
         severity=severity(cost),
         where=where,
-        claim=f"Rank {rank} pauses {when.words}: these steps take {cost:.1%} of the analysed time longer "
-        "than the usual ones",
+        claim=f"Rank {rank} pauses {when.words}: that takes {cost:.1%} of the analysed time",
         cost_frac=cost,
         removal_gain_frac=None,
         confidence=0.9,
         evidence=(
-            f"its own work, without waiting, is up to {longest / 1e6:.1f} ms longer there than in its "
-            "other steps, and its peers' is not",
-            "the cost is by how much the steps are longer than the median one, which is what repairing "
-            "it returns if nothing else was late in them; in all other steps the rank is as fast as usual",
+            f"its own work, without waiting, exceeds that of its usual steps there by up to {longest / 1e6:.1f} ms "
+            "more than its peers' does",
+            "the cost is that excess, at most by how much the steps are longer than the median one: what "
+            "repairing it returns if nothing else was late in them; in all other steps the rank is as fast as usual",
         ),
         remedy=f"Look at what stopped the host or the device of rank {rank} {when.words} (a page fault, "
         "a driver reset, another process, a profiler); it is no slow rank, and needs no swap",

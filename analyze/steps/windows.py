@@ -53,6 +53,11 @@ class StepWindows:
     limits: tuple[str, ...] = ()
 
     @property
+    def has_marks(self) -> bool:
+        """Return whether ends of steps were recorded; else the whole capture is one window."""
+        return WHOLE_CAPTURE not in self.steps
+
+    @property
     def mean_ns(self) -> float:
         """Return the mean window, of which classes are shares; it is no longer than the step time.
 
@@ -69,7 +74,7 @@ class StepWindows:
         In a capture without step boundaries what overlaps the one window of its rank is.
         """
         frame = frame[frame["rank"].isin(self.ranks)]
-        if len(self.steps) == 1 and self.steps[0] == WHOLE_CAPTURE:
+        if not self.has_marks:
             inside = within_window(frame, self.frame, self.default_shift_ns)
             return inside.assign(step=WHOLE_CAPTURE)
         return frame[frame["step"].isin(self.steps)]

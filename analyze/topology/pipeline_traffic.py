@@ -1,7 +1,7 @@
 """Whether ranks that send to each other are the stages of a pipeline.
 
 A stage sends to the one before it and the one after it, and does so between passes: what a
-forward has computed goes on before the backward comes. A server of parameters has as many peers
+forward has computed goes on before the backward comes, and gradients come back. A server of parameters has as many peers
 as it has workers, or no passes, and its workers send after their backward. Three ranks in a row,
 F and B the passes and s a transfer::
 
@@ -47,6 +47,9 @@ def why_no_pipeline(trace: Trace, pairs: set[tuple[int, int]]) -> str:
     kinds = trace.frame("span")["kind"]
     if not (kinds == _FORWARD).any():
         return ""
+    if kinds.isin(_PASSES[1:]).any() and not pairs & {(target, source) for source, target in pairs}:
+        source, target = min(pairs)
+        return f"rank {source} sends to rank {target} and gets nothing back, such as gradients"
     asked = [rank for rank in sorted(peers) if rank in trace.ranks][:MOST_ASKED]
     after = {rank: _sends_after_forward(trace, rank) for rank in asked}
     idle = [rank for rank, found in after.items() if found is None]

@@ -243,6 +243,16 @@ class Activity:
             known = self._threads if len(self._threads) < _MOST_THREADS else frozenset()
             self._threads = known | {own}
 
+    def step_ends(self) -> None:
+        """Count the microbatches of the next step.
+
+        An update in a hook of the backward ends the step inside that pass, which the next step
+        must not count when it is over.
+        """
+        place = self.place
+        inside = place is not None and place.kind is SpanKind.BACKWARD and place.stage < 0
+        self.microbatch = -1 if inside else 0
+
     def stage_of_rank(self) -> int:
         """Return the stage of this rank, -1 when it has none or several."""
         return next(iter(self.stages)) if len(self.stages) == 1 else -1

@@ -219,7 +219,7 @@ class StepHook:
         )
         self._start_ns = end_ns
         recorder.step += 1
-        capture.activity.microbatch = 0
+        capture.activity.step_ends()
         self._call(self._at_end)
         self._sample(MemoryPhase.STEP_START)
         taken_ns = thread_cpu_ns() - entered_ns

@@ -30,6 +30,20 @@ def test_a_rank_that_stood_still_is_told_with_its_steps(slow, words):
     assert pause.cost_frac == pytest.approx(share, abs=0.02)
 
 
+def test_what_all_ranks_lose_in_a_step_is_not_told_as_lost_by_one():
+    """Fails when a step that is long on all ranks is called usual for all but one."""
+    alone = noisy(PAIR, lambda rank, step: rank == 1 and step == 7, 3.0)
+
+    def work(kind, rank, step, microbatch):
+        return alone(kind, rank, step, microbatch) * (2 if step == 7 else 1)
+
+    findings = diagnose(capture(Job(layout=PAIR, steps=20), work)).findings
+    (pause,) = (finding for finding in findings if finding.kind == "host_stall")
+    assert pause.cost_frac == pytest.approx(4 / (19 + 6), abs=0.03)
+    assert f"that takes {pause.cost_frac:.1%} of the analysed time" in pause.claim
+    assert "more than its peers' does" in pause.evidence[0]
+
+
 def test_a_slow_rank_does_not_pause_besides():
     """Fails when one cause is told twice."""
     kinds, paused = found(ParallelLayout(dp=4), {19})

@@ -152,11 +152,12 @@ def sending_job(*words):
         ((">1 >2 <1 <2", "<0 F B >0", "<0 F B >0"), "rank 0 exchanges with others and has no"),
         ((">1 >2 F B <1 <2", "<0 F B >0", "<0 F B >0"), "exchanges nothing between a forward"),
         ((">1 <1", "<0 F B >0"), "has no forward passes"),
+        (("F >1 F >1", "<0 F B <0 F B"), "rank 0 sends to rank 1 and gets nothing back"),
     ],
-    ids=["star", "server of two", "server that trains", "server of one"],
+    ids=["star", "server of two", "server that trains", "server of one", "teacher"],
 )
-def test_a_server_of_parameters_is_no_pipeline(words, reason):
-    """Fails when ranks that send to a server are called stages, with a bubble and microbatches."""
+def test_a_server_or_a_teacher_is_no_pipeline(words, reason):
+    """Fails when ranks that serve others are called stages, with a bubble and microbatches."""
     found = with_inferred_layout(with_axes(sending_job(*words)))
     assert found.layout is None
     assert not traffic_axes(found)

@@ -60,6 +60,18 @@ def test_microbatches_are_counted_by_their_backwards(spans_of):
         assert list(spans[spans["kind"] == kind]["microbatch"]) == [0, 1, 2]
 
 
+def test_a_step_that_ends_inside_the_backward_leaves_no_microbatch_behind(spans_of):
+    """Fails when updates in hooks of the backward make each step look like two microbatches."""
+    model = nn.Linear(4, 4, bias=False)
+    model.weight.register_post_accumulate_grad_hook(lambda _: probe.step())
+
+    def train():
+        for _ in range(3):
+            model(torch.ones(1, 4)).sum().backward()
+
+    assert set(spans_of(train)["microbatch"]) == {0}
+
+
 def test_recomputation_inside_a_backward_is_told_apart(spans_of):
     """Fails when recomputed forwards count as backward, so that hfu equals mfu."""
     model = nn.Sequential(Block(), Block())
