@@ -111,7 +111,7 @@ def find_players(
     suspects, clocks = slow
     suspected = [rank for suspect in suspects for rank in suspect.ranks]
     reference = repaired_work(work, expected.work_ns, suspected)
-    residual = reference - stage_centre(work, reference)
+    residual = reference - stage_centre(work, reference, expected.unequal_ns)
     players = [
         *(Player("clock_throttle", own.where, Union.WORKERS, own.effect) for own in clocks),
         *worker_players(work, reference, suspects),

@@ -30,6 +30,7 @@ from ..ledger.build import Ledger
 from ..ledger.classes import CLASSES, COMPUTE_CLASSES, STALLS, class_code
 from ..replay.marks import ISSUE
 from ..replay.program import Program
+from .kinds_of_steps import kinds_of_steps
 from .peer_classes import peer_classes
 from .rank_kinds import kinds_of_ranks
 
@@ -220,13 +221,25 @@ def peer_centre(work: Work, unequal_ns: FloatArray | None = None) -> FloatArray:
     return result if unequal_ns is None else result + unequal_ns
 
 
-def stage_centre(work: Work, reference_ns: FloatArray) -> FloatArray:
-    """Return, per cell, the mean of a reference over the peer class and all steps.
+def stage_centre(
+    work: Work, reference_ns: FloatArray, unequal_ns: FloatArray | None = None
+) -> FloatArray:
+    """Return, per cell, the mean of a reference over the peer class and all steps of a kind.
 
     The mean, because jitter that is evened out leaves the total work as it was.
     Cells that deviate from their peers keep their own reference.
+
+    Args:
+        work: The recorded work.
+        reference_ns: What each cell worked, or would have.
+        unequal_ns: What of it comes with its microbatch, which makes no kind of step.
     """
-    keys = [work.cells["peer_class"], work.cells["interval"]]
+    names = ["peer_class", "rank", "step"]
+    even = reference_ns if unequal_ns is None else reference_ns - unequal_ns
+    per_step = work.cells[names].assign(ns=even).groupby(names)["ns"].sum()
+    kinds = kinds_of_steps(per_step)
+    kind = kinds.reindex(pd.MultiIndex.from_frame(work.cells[list(kinds.index.names)]))
+    keys = [work.cells["peer_class"], work.cells["interval"], kind.to_numpy()]
     mean = pd.Series(reference_ns).groupby(keys).transform("mean").to_numpy()
     return np.where(work.cells["peer_class"].to_numpy() >= 0, mean, reference_ns)
 

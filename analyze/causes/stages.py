@@ -13,6 +13,7 @@ from ..ledger.build import Ledger
 from ..replay.program import Program
 from ..steps.time_lookup import microbatch_spans
 from .effects import Work
+from .kinds_of_steps import kinds_of_steps
 from .passes import computing_pieces, edge_of_pieces
 from .player import Player, Union, spread
 
@@ -24,7 +25,8 @@ def stage_players(
 
     The centre of a stage is the median over its ranks of their compute per step;
     equal stages would each have the mean of the centres, for the work stays the
-    same and only moves. Repairing a heavy stage moves its excess to the light ones:
+    same and only moves. A stage whose steps are of two kinds, heavy ones and others, has
+    a centre for each kind. Repairing a heavy stage moves its excess to the light ones:
     of what these lack, it fills the part that its excess is of all excess. Nothing
     with one stage, or where a stage has no compute on record.
 
@@ -73,12 +75,20 @@ def _unslowed(work: Work) -> FloatArray:
 
 
 def _excess_of_stages(work: Work, compute: pd.Series, stage: IntArray) -> FloatArray | None:
-    """Return what each cell computes more than with equal stages; negative on a light stage."""
-    centre = _centres(work, compute.to_numpy(np.float64), stage)
-    if centre is None:
+    """Return what each cell computes more than with equal stages; negative on a light stage.
+
+    None where stages cannot be compared.
+    """
+    if not len(stage) or stage.min() < 0 or stage.min() == stage.max():
         return None
-    excess = centre - centre.mean()
-    return np.asarray(compute * (excess / centre).reindex(stage).to_numpy())
+    frame = work.cells[["rank", "step"]].assign(compute=compute, stage=stage)
+    per_step = frame.groupby(["stage", "rank", "step"])["compute"].sum()
+    centre = _centres(per_step, kinds_of_steps(per_step))
+    if not (centre > 0).all():
+        return None
+    excess_frac = 1.0 - centre.groupby(level="step").transform("mean") / centre
+    of_cell = excess_frac.reindex(pd.MultiIndex.from_frame(frame[["stage", "step"]]))
+    return np.asarray(compute * of_cell.to_numpy())
 
 
 def _excess_of_chunks(
@@ -99,24 +109,36 @@ def _excess_of_chunks(
     compute = pieces["dur_ns"].to_numpy() * (scale * _unslowed(work))[cell]
     spans["compute_ns"] = np.bincount(pieces["span"], weights=compute, minlength=len(spans))
     spans["stage"] = spans["rank"].map(work.stage)
-    keys = ["kind", "stage", "chunk"]
+    keys = ["stage", "chunk"]
     # A pass may be several spans: the loss of the last stage is one of its own.
-    passes = spans.groupby([*keys, "rank", "step", "microbatch"])["compute_ns"].sum()
-    of_rank = passes.groupby(level=[*keys, "rank"]).mean()
-    centre = of_rank.groupby(level=keys).median()
+    whole = [*keys, "kind", "rank", "step", "microbatch"]
+    passes = spans.groupby(whole)["compute_ns"].sum()
+    per_step = passes.groupby(level=[*keys, "rank", "step"]).sum()
+    mean_pass = passes.groupby(level=[*keys, "kind", "rank", "step"]).mean()
+    centre = _centres(mean_pass, kinds_of_steps(per_step))
     if not (centre > 0).all():
         return None
-    excess_frac = 1.0 - centre.groupby(level="kind").transform("mean") / centre
-    of_span = excess_frac.reindex(pd.MultiIndex.from_frame(spans[keys])).to_numpy()
-    weights = compute * of_span[pieces["span"]]
+    excess_frac = 1.0 - centre.groupby(level=["kind", "step"]).transform("mean") / centre
+    of_span = excess_frac.reindex(pd.MultiIndex.from_frame(spans[[*keys, "kind", "step"]]))
+    weights = compute * of_span.to_numpy()[pieces["span"]]
     return np.bincount(cell, weights=weights, minlength=len(work.cells)).astype(np.float64)
 
 
-def _centres(work: Work, compute: FloatArray, stage: np.ndarray) -> pd.Series | None:
-    """Return the compute per step of each stage; None where stages cannot be compared."""
-    if not len(stage) or stage.min() < 0 or stage.min() == stage.max():
-        return None
-    frame = work.cells[["rank", "step"]].assign(compute=compute, stage=stage)
-    per_step = frame.groupby(["stage", "rank", "step"])["compute"].sum()
-    centre = per_step.groupby(level=[0, 1]).mean().groupby(level=0).median()
-    return centre if (centre > 0).all() else None
+def _centres(per_step: pd.Series, kinds: pd.Series) -> pd.Series:
+    """Return what a place takes in each step: of its steps of that kind, the median over its ranks.
+
+    Args:
+        per_step: What each rank takes, by place, whatever else, rank and step.
+        kinds: The kind of each step, by place and step.
+    """
+    names = [str(name) for name in per_step.index.names if name != "rank"]
+    others = [name for name in names if name != "step"]
+    table = per_step.rename("ns").reset_index()
+    table["step_kind"] = kinds.reindex(
+        pd.MultiIndex.from_frame(table[list(kinds.index.names)])
+    ).to_numpy()
+    of_rank = table.groupby([*others, "step_kind", "rank"])["ns"].mean()
+    centre = of_rank.groupby(level=[*others, "step_kind"]).median().rename("ns")
+    steps = table.drop_duplicates(names)[[*names, "step_kind"]]
+    found: pd.Series = steps.join(centre, on=[*others, "step_kind"]).set_index(names)["ns"]
+    return found

@@ -17,6 +17,7 @@ from .durations import own_durations
 from .results import DetectionResult
 from .together import slow_together
 from .verdict import Evidence
+from .whole_stages import without_whole_stages
 
 MIN_STEPS = 3
 """With fewer steps their noise is not known, and the detection stays out."""
@@ -27,14 +28,14 @@ EXPLAINED = 0.5
 def detect_in(trace: Trace, windows: StepWindows, ledger: Ledger) -> DetectionResult | None:
     """Return the detection on a capture, or None where it shows no microbatches or few steps.
 
-    A single rank is judged by its own past.
+    A single rank is judged by its own past. None is blamed for what all its replicas show in the same steps.
     """
     if len(windows.steps) < MIN_STEPS:
         return None
     durations = own_durations(trace, windows, ledger)
     if not (durations["dur_ns"] > 0).any():
         return None
-    result = detect(durations, trace.layout)
+    result = without_whole_stages(detect(durations, trace.layout), trace.layout)
     return replace(result, together=slow_together(durations, windows, result))
 
 

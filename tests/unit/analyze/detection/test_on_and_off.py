@@ -37,6 +37,13 @@ def test_a_pipeline_without_replicas_tells_it_by_its_past():
     assert (verdict.rank, verdict.persistence) == (1, Persistence.INTERMITTENT)
 
 
+def test_half_of_the_steps_slow_are_compared_with_the_other_half():
+    """Fails when the slow-down is a share of a mean step, which holds the slow steps itself."""
+    layout = ParallelLayout(pp=4)
+    (verdict,) = paused(range(0, 40, 2), layout=layout, steps=40, factor=2.0).suspects
+    assert verdict.slowdown == pytest.approx(1.0, abs=0.05)
+
+
 def test_one_or_two_pauses_are_no_slow_rank():
     """Fails when a rank is swapped for an accident that could hit any of them."""
     for slow in ((7,), (7, 13)):
