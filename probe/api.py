@@ -17,6 +17,7 @@ from .identity import default_run_path, identify, owner_of
 from .kill_switch import is_disabled, why_disabled
 from .listeners import StepListeners
 from .offered import VERB_MAKERS
+from .program_signals import pass_on
 from .schema.errors import ConfigError, MeshscopeError
 from .schema.layout import ParallelLayout
 from .schema.terms import SpanKind
@@ -53,9 +54,9 @@ def attach(
         if reason := _why_not(path):
             tell(f"not attached: {reason}")
             return None
-        session = _new_session(path, settings)
-        session.start()
+        session = _started(path, settings)
     except Exception as error:  # noqa: BLE001 - attaching must never end a training run
+        pass_on(error)
         tell(f"not attached: {type(error).__name__}: {error}")
         return None
     _switch.adopt(session)
@@ -73,8 +74,10 @@ def detach() -> None:
     session = _switch.take()
     _hooked(None)
     if session is not None:
-        session.close()
-        _switch.adopt(None)
+        try:
+            session.close()
+        finally:
+            _switch.adopt(None)
     _control.close()
 
 
@@ -240,6 +243,16 @@ def _new_session(run_path: Path | None, settings: ProbeConfig) -> Session:
         opened=opened,
         disabled=_turn_off,
     )
+
+
+def _started(run_path: Path | None, settings: ProbeConfig) -> Session:
+    session = _new_session(run_path, settings)
+    try:
+        session.start()
+    except BaseException:
+        session.close()
+        raise
+    return session
 
 
 def _turn_off() -> None:

@@ -62,8 +62,15 @@ def within(seconds: float, act: Callable[[], T], late: Callable[[T], object] | N
         start_deaf(thread)  # Signals are for the thread that waits.
     except RuntimeError:
         work.run()  # The system has no thread to give.
-    if not work.ended.wait(seconds) and work.give_up():
-        raise TimeoutError(errno.ETIMEDOUT, "the disk does not answer")
+    try:
+        if not work.ended.wait(seconds) and work.give_up():
+            raise TimeoutError(errno.ETIMEDOUT, "the disk does not answer")
+    except BaseException:
+        # Also a signal handler of the program may end the wait.
+        if not work.give_up() and late is not None:
+            for found in work.found:
+                late(found)
+        raise
     if thread.is_alive():
         thread.join(seconds)  # It has only to end.
     if work.error is not None:

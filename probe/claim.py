@@ -12,27 +12,31 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from .schema.descriptors import OwnDescriptor
 from .schema.manifest import FILE_MODE
 
-_HELD: set[int] = set()
+_HELD: set[Claim] = set()
 
 
 class Claim:
     """The lock of one rank, held until ``release`` or the end of this process."""
 
     def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        _HELD.add(descriptor)
+        self._descriptor = OwnDescriptor(descriptor)
+        _HELD.add(self)
 
     def release(self) -> None:
         """Let another process have it."""
-        if self._descriptor in _HELD:
-            _HELD.discard(self._descriptor)
+        _HELD.discard(self)
+        if self._descriptor.is_open:
             # Also for copies: a child that was just forked may not have closed its own yet.
-            # A program that makes itself a daemon may have closed whatever was open.
             with suppress(OSError):
-                fcntl.flock(self._descriptor, fcntl.LOCK_UN)
-                os.close(self._descriptor)
+                fcntl.flock(self._descriptor.number, fcntl.LOCK_UN)
+        self._descriptor.close()
+
+    def let_go(self) -> None:
+        """Close it in a forked child, whose parent keeps it."""
+        self._descriptor.close()
 
 
 def claim(run_path: Path, rank: int) -> Claim | None:
@@ -57,8 +61,8 @@ def claim(run_path: Path, rank: int) -> Claim | None:
 
 def _let_go() -> None:
     """Close the locks of the parent of a forked process, which keeps them."""
-    for descriptor in _HELD:
-        os.close(descriptor)
+    for held in _HELD:
+        held.let_go()
     _HELD.clear()
 
 

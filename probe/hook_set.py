@@ -153,33 +153,30 @@ class HookSet:
         return makers[name]()
 
     def _install(self, name: str) -> None:
-        hook = self._make(name)
+        # First, so that a hook in which a signal handler of the program raises is removed too.
+        hook = self._installed[name] = self._make(name)
         try:
             hook.install()
         except NotApplicableError as reason:
-            hook.remove()
+            self._remove(name)
             self._capture.recorder.annotate(f"{name}.not_applicable", str(reason))
         except UnsupportedError as reason:
-            self._without(name, str(reason), hook)
+            self._without(name, str(reason))
         except Exception as error:  # noqa: BLE001 - training must go on without this hook
             self._source.failed(error)
-            self._without(name, f"{type(error).__name__}: {error}", hook)
+            self._without(name, f"{type(error).__name__}: {error}")
         else:
-            self._installed[name] = hook
             self.coverage.pop(name, None)
 
-    def _without(self, name: str, reason: str, hook: Hook) -> None:
-        try:
-            hook.remove()
-        except Exception as error:  # noqa: BLE001 - a half-installed hook must not stop the rest
-            self._source.failed(error)
+    def _without(self, name: str, reason: str) -> None:
+        self._remove(name)
         self.coverage[name] = reason
         self._capture.recorder.annotate(f"{name}.missing", reason)
         self._capture.recorder.count(f"{name}_unseen")
 
     def _remove(self, name: str) -> None:
-        hook = self._installed.pop(name)
         try:
-            hook.remove()
+            self._installed[name].remove()
         except Exception as error:  # noqa: BLE001 - the other hooks must still be removed
             self._source.failed(error)
+        del self._installed[name]

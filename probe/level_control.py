@@ -73,9 +73,11 @@ class LevelControl:
             window = self._windows.step_ended() if self._windows is not None else None
             if window is not None:
                 self._account(*window)
-            if self._request is not None and self._capture.recorder.step >= self._request[1]:
-                (level, _), self._request = self._request, None
-                self._set(level, "asked for")
+            request = self._request
+            if request is not None and self._capture.recorder.step >= request[1]:
+                self._set(request[0], "asked for")
+                if self._request is request:
+                    self._request = None
         except Exception as error:  # noqa: BLE001 - counted; training goes on
             self._source.failed(error)
 

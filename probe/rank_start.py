@@ -18,6 +18,7 @@ import sys
 
 from . import forked_exit
 from .identity import ATTACHED_VARIABLE, DORMANT_VARIABLE, is_launcher, process_mark, train_alone
+from .program_signals import pass_on
 from .telling import tell
 from .watches.group_watch import GroupWatch
 from .watches.imports import ImportWatch
@@ -28,7 +29,8 @@ class _Stderr:
     """Where an error of the attachment is told."""
 
     def failed(self, error: BaseException) -> None:
-        """Say it in one line."""
+        """Say it in one line; what a signal handler of the program raised goes on."""
+        pass_on(error)
         tell(f"not attached: {type(error).__name__}: {error}")
 
 

@@ -30,6 +30,7 @@ from .identity import (
 from .kill_switch import DisableWatch
 from .level_control import LevelControl
 from .listeners import StepListeners
+from .program_signals import is_the_programs, pass_on
 from .recording.early import EarlyRecorder
 from .recording.full_records import FullRecords
 from .recording.recorder import NullRecorder, Recorder, StorageSettings, open_recorder
@@ -130,8 +131,10 @@ class Session:
 
     def close(self) -> None:
         """Remove every hook, restore what they patched, close the recorder."""
-        self.unhook()
-        self.finish()
+        try:
+            self.unhook()
+        finally:
+            self.finish()
 
     def prepare(self) -> None:
         """Open the recorder if the rank is known already."""
@@ -148,7 +151,15 @@ class Session:
         """Remove every hook and restore what they patched; nothing is recorded from now on."""
         if self._unhooked or os.getpid() != self._pid:
             return
-        self._closed = self._unhooked = True
+        self._closed = True
+        try:
+            self._take_out()
+        finally:
+            # The rest, where a signal handler of the program has raised in the middle.
+            if not self._unhooked:
+                self._take_out()
+
+    def _take_out(self) -> None:
         self._watch.stop()
         self._listeners.hooks_gone(self._source.failed)
         if self._early.has_spans or self._facts.waiting:
@@ -156,6 +167,7 @@ class Session:
             self._open()
         self._hooks.remove_all()
         self._levels.close()
+        self._unhooked = True
 
     def finish(self) -> None:
         """Close the recorder, after ``unhook`` or without ``hook``."""
@@ -258,6 +270,14 @@ class Session:
         if self._opened:
             return
         self._opened = True
+        try:
+            self._open_files()
+        except BaseException as error:
+            # Where a signal handler of the program has raised, whoever asks next opens them.
+            self._opened = not is_the_programs(error)
+            raise
+
+    def _open_files(self) -> None:
         is_told = identify(os.environ) is not None and not trains_alone()
         identity = train_alone(os.environ)
         self.rank = identity.rank
@@ -269,6 +289,7 @@ class Session:
                 MOST_OPEN_S, lambda: self._recorder(path, identity, is_told=is_told), _Opened.close
             )
         except (MeshscopeError, OSError) as error:
+            pass_on(error)
             self._facts.give_up()
             opened = _Opened(NullRecorder(identity.rank, reason=_reason(error)))
         recorder, self._claim = opened.recorder, opened.claim

@@ -5,7 +5,8 @@ torch reads its table of kernels without a lock. A thread of ours cannot know wh
 that is. The interpreter's queue of pending calls can: it runs them in the main
 thread between two instructions of Python, as it runs signal handlers, and touches
 no handler of the program. A main thread that waits in C code for something gets to
-it when it comes back.
+it when it comes back. What a signal handler of the program raises meanwhile goes on into
+the program's code, as if it had come an instruction later.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+
+from ..program_signals import is_the_programs
 
 _QUEUE_FULL_PAUSE_S = 0.01
 _ATTEMPTS = 100
@@ -28,7 +31,7 @@ class MainThreadJob:
 
     Attributes:
         has_run: Whether it ran to its end, by an exception or without.
-        error: What the function raised, if it did.
+        error: What the function raised, or a signal handler of the program meanwhile.
     """
 
     def __init__(self, act: Callable[[], None], may_run: Callable[[], bool] = lambda: True) -> None:
@@ -42,8 +45,8 @@ class MainThreadJob:
         self.error: BaseException | None = None
         self._act = act
         self._may_run = may_run
-        self._lock = threading.Lock()
-        self._settled = False
+        # Who takes it decides, in one step that no signal handler divides.
+        self._turns = [None]
         self._ended = False
         self._came_by = threading.Event()
 
@@ -51,13 +54,16 @@ class MainThreadJob:
         """Ask the interpreter to run it; tell whether it took the request.
 
         On the main thread itself it runs at once.
+
+        Raises:
+            BaseException: As ``run``, on the main thread.
         """
         if threading.current_thread() is threading.main_thread():
             self.run()
             return True
         _POSTED.append(self)
         for _ in range(_ATTEMPTS):
-            if _add_pending_call(_RUN_POSTED, None) == 0:
+            if _add_pending_call(_IS_TRUE, _RUN_POSTED) == 0:
                 return True
             threading.Event().wait(_QUEUE_FULL_PAUSE_S)
         self.cancel()
@@ -76,52 +82,61 @@ class MainThreadJob:
 
     def cancel(self) -> bool:
         """Make sure that it does not begin any more; tell whether it had not begun."""
-        with self._lock:
-            was_open, self._settled = not self._settled, True
+        was_open = self._take()
         if was_open:
-            self._end()
+            self._ended = True
+            self._came_by.set()
         return was_open
 
     def run(self) -> None:
-        """Run it, unless it was cancelled, has run or may not run now; an error is kept."""
-        if not self._may_run():
-            self._came_by.set()
-            return
-        # Taken without waiting: another thread that holds it is cancelling.
-        if not self._lock.acquire(blocking=False):
-            return
-        try:
-            if self._settled:
-                return
-            self._settled = True
-        finally:
-            self._lock.release()
-        try:
-            self._act()
-        except BaseException as error:  # noqa: BLE001 - it must not surface in the program's code
-            self.error = error
-        finally:
-            self.has_run = True
-            self._end()
+        """Run it, unless it was cancelled, has run or may not run now; an error is kept.
 
-    def _end(self) -> None:
-        self._ended = True
-        self._came_by.set()
+        Raises:
+            BaseException: What a signal handler of the program raised meanwhile.
+        """
+        try:
+            if self._may_run() and self._take():
+                try:
+                    self._act()
+                finally:
+                    self.has_run = True
+        except BaseException as error:
+            self._turns.clear()
+            self.error = error
+            if is_the_programs(error):
+                raise
+        finally:
+            self._ended = not self._turns
+            self._came_by.set()
+
+    def _take(self) -> bool:
+        try:
+            self._turns.pop()
+        except IndexError:
+            return False
+        return True
 
 
 _POSTED: deque[MainThreadJob] = deque()
 
 
-def _run_posted(_: object) -> int:
-    while _POSTED:
-        _POSTED.popleft().run()
-    return 0
+class _Posted:
+    """Runs what was posted when it is asked whether it is true, which it is not."""
+
+    def __bool__(self) -> bool:
+        while _POSTED:
+            _POSTED.popleft().run()
+        return False
 
 
-_RUN_POSTED = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(_run_posted)
+_RUN_POSTED = _Posted()
 """Made once and kept: the interpreter holds its address."""
 
+_IS_TRUE = ctypes.cast(ctypes.pythonapi.PyObject_IsTrue, ctypes.c_void_p)
+"""The pending call: a function of the interpreter, so that what is raised in it goes on from it.
+A callback of ctypes would only print it."""
 _add_pending_call = ctypes.pythonapi.Py_AddPendingCall
+_add_pending_call.argtypes = (ctypes.c_void_p, ctypes.py_object)
 _add_pending_call.restype = ctypes.c_int
 
 

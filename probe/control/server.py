@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from ..schema.descriptors import OwnDescriptor
 from ..schema.errors import ConfigError
 from ..threads import start_deaf
 from .directory import MOST_PATH_BYTES, check_private
@@ -57,6 +58,7 @@ class ControlServer:
         self.registry = registry
         self.log = log
         self._listening: socket.socket | None = None
+        self._own = OwnDescriptor(-1)
         self._serving: socket.socket | None = None
         self._thread: threading.Thread | None = None
 
@@ -76,7 +78,7 @@ class ControlServer:
             listening.bind(os.fspath(self.path))
             self.path.chmod(0o600)
             listening.listen(_BACKLOG)
-            self._listening = listening
+            self._listening, self._own = listening, OwnDescriptor(listening.fileno())
             self._thread = threading.Thread(
                 target=self._serve, args=(listening,), name="meshscope-control", daemon=True
             )
@@ -99,22 +101,26 @@ class ControlServer:
             return
         _SERVERS.discard(self)
         self.path.unlink(missing_ok=True)
+        thread, self._thread = self._thread, None
+        if not self._own.is_open:
+            return  # Nothing wakes the thread, which waits at a socket that has no number any more.
         with suppress(OSError):  # its thread has seen the end already
             listening.shutdown(socket.SHUT_RDWR)
-        thread, self._thread = self._thread, None
         if thread is not None and thread is not threading.current_thread():
             thread.join(_STOP_TIMEOUT_S)
 
     def abandon(self) -> None:
         """Close the sockets in a forked child, which has no control thread; unlink nothing."""
-        for connection in (self._listening, self._serving):
-            if connection is not None:
-                connection.close()
+        if self._listening is not None:
+            _close(self._listening, self._own)
+        if self._serving is not None:
+            self._serving.close()
         self._listening = self._serving = self._thread = None
 
     def _serve(self, listening: socket.socket) -> None:
+        own = self._own
         try:
-            while self._listening is listening:
+            while self._listening is listening and own.is_open:
                 try:
                     connection, _ = listening.accept()
                 except OSError:
@@ -132,7 +138,7 @@ class ControlServer:
                     self._serving = None
                     connection.close()
         finally:
-            listening.close()
+            _close(listening, own)
 
     def _answer(self, connection: socket.socket) -> None:
         peer = peer_of(connection)
@@ -162,6 +168,14 @@ class ControlServer:
             reply, outcome = encode_error(clause), clause
         self.log.add(verb, peer.uid, peer.pid, outcome)
         connection.send(reply)
+
+
+def _close(listening: socket.socket, own: OwnDescriptor) -> None:
+    """Close a socket, or forget its number where that stands for something of the program."""
+    if own.is_open:
+        listening.close()
+    else:
+        listening.detach()
 
 
 def peer_of(connection: socket.socket) -> Peer:

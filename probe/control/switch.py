@@ -189,13 +189,22 @@ class RecordingSwitch(Generic[R]):
         try:
             recording = self.recording = self._make()
             recording.prepare()
+            are_in = False
 
             def hook() -> None:
-                recording.hook()
-                self._hooked(recording)
-                self.state = State.RECORDING
+                nonlocal are_in
+                try:
+                    recording.hook()
+                    self._hooked(recording)
+                    are_in, self.state = True, State.RECORDING
+                except BaseException:
+                    # A signal handler of the program: what it raises is for the training code.
+                    self._hooked(None)
+                    recording.unhook()
+                    raise
 
-            if self._run_in_main_thread(hook):
+            self._run_in_main_thread(hook)
+            if are_in:
                 if self._was_called_off_late():
                     self._stop()
                 return
@@ -238,21 +247,20 @@ class RecordingSwitch(Generic[R]):
         if then is not None:
             then()
 
-    def _run_in_main_thread(self, act: Callable[[], None]) -> bool:
-        """Run it there, however long that takes; tell whether it ran."""
+    def _run_in_main_thread(self, act: Callable[[], None]) -> None:
+        """Run it there, however long that takes, unless it is called off."""
         job = MainThreadJob(act, hooks_may_change)
         with self._lock:
             if self._is_called_off:
-                return False
+                return
             self._job = job
         try:
             if not job.post():
                 self.error = "the interpreter takes no more pending calls"
-                return False
+                return
             job.wait()
         finally:
             with self._lock:
                 self._job = None
         if job.error is not None:
             self.error = f"{type(job.error).__name__}: {job.error}"
-        return job.has_run

@@ -17,6 +17,7 @@ from weakref import WeakSet
 from ..clock import now_ns, thread_cpu_ns
 from ..config import ProbeConfig
 from ..cost import ONE_IN, CostMeter
+from ..program_signals import pass_on
 from ..recording.heads import span_head
 from ..recording.recorder import Recorder
 from ..schema.records import LEVEL_CODES, NO_WORD, SPAN_CODES
@@ -123,7 +124,12 @@ class Source:
         self._told = 0
 
     def failed(self, error: BaseException) -> None:
-        """Count an error of the probe; switch this source off when there are many of late."""
+        """Count an error of the probe; switch this source off when there are many of late.
+
+        Raises:
+            Exception: The error itself, if a signal handler of the program raised it.
+        """
+        pass_on(error)
         try:
             time_ns, most = now_ns(), self.capture.config.max_source_errors
             if time_ns - self._failed_ns > _FORGOTTEN_NS:
@@ -309,8 +315,9 @@ class Patches:
             if id(original) not in made:
                 made[id(original)] = wrap(original)
             replacement = made[id(original)]
-            setattr(owner, name, replacement)
+            # In this order: a signal handler of the program may raise in between.
             self._done.append((owner, name, original, replacement))
+            setattr(owner, name, replacement)
 
     def restore(self) -> None:
         """Put the originals back.
@@ -320,12 +327,13 @@ class Patches:
         wrapper below it only calls on, because its source is off.
         """
         left = []
-        for owner, name, original, replacement in reversed(self._done):
-            if vars(owner).get(name) is replacement:
+        while self._done:
+            owner, name, original, replacement = self._done[-1]
+            if (found := vars(owner).get(name)) is replacement:
                 setattr(owner, name, original)
-            else:
+            elif found is not original:
                 left.append(f"{getattr(owner, '__name__', owner)}.{name}")
-        self._done.clear()
+            self._done.pop()
         if left:
             self._source.capture.recorder.annotate(f"{self._source.name}.patched_over", left)
 

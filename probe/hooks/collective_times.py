@@ -22,6 +22,7 @@ from ..compat import (
     work_class,
 )
 from ..config import ProbeConfig
+from ..program_signals import pass_on
 from .base import Capture
 from .groups import GroupTable
 
@@ -99,6 +100,7 @@ class CollectiveTimes:
         try:
             enable_device_timing(process_group)
         except Exception as error:  # noqa: BLE001 - a backend without timing (gloo) is left alone
+            pass_on(error)
             self._capture.recorder.annotate("collective_times.partly", f"{error}")
 
     def _add(self, boxed: Any, event_id: int) -> None:

@@ -25,6 +25,7 @@ from ..compat import (
     work_class,
 )
 from ..cost import ONE_IN
+from ..program_signals import pass_on
 from ..recording.heads import NOT_CARRIED, collective_head, p2p_head
 from ..schema.records import COLLECTIVE_CODES, DIRECTION_CODES
 from ..schema.terms import Direction
@@ -107,6 +108,7 @@ class CollectiveHook:
         try:
             self._capture.meter.hop_ns = dispatcher_hop_ns(self._access, process_group)
         except Exception as error:  # noqa: BLE001 - the cost is then too low, and says so
+            pass_on(error)
             self._capture.recorder.annotate("cost.hop_unknown", f"{type(error).__name__}: {error}")
 
     def remove(self) -> None:

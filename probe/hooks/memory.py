@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from ..compat import cuda_device, cuda_memory_reader
 from ..run_facts import RunFacts
+from ..schema.descriptors import OwnDescriptor
 from ..schema.records import MEMORY_PHASE_CODES
 from ..schema.terms import MemoryPhase
 from .base import Capture
@@ -29,14 +30,14 @@ class MemoryHook:
         self._capture = capture
         self._facts = facts
         self._page_bytes = os.sysconf("SC_PAGE_SIZE")
-        self._statm = -1
+        self._statm: OwnDescriptor | None = None
         self._capacity: dict[str, int] = {}
         self._read_device: Callable[[], tuple[int, int, int]] | None = None
 
     def install(self) -> None:
         """Open the counters of this process."""
         try:
-            self._statm = os.open(_STATM, os.O_RDONLY | os.O_CLOEXEC)
+            self._statm = OwnDescriptor(os.open(_STATM, os.O_RDONLY | os.O_CLOEXEC))
         except OSError as error:
             self._capture.recorder.annotate("memory.rss", f"unknown: {error}")
         self._capture.recorder.annotate(
@@ -46,9 +47,9 @@ class MemoryHook:
     def remove(self) -> None:
         """Close the counters."""
         self.source.on = False
-        if self._statm >= 0:
-            os.close(self._statm)
-            self._statm = -1
+        if self._statm is not None:
+            self._statm.close()
+            self._statm = None
 
     def sample(self, *phases: MemoryPhase) -> None:
         """Read memory once and record it for the phase borders that meet here."""
@@ -65,8 +66,8 @@ class MemoryHook:
 
     def _read(self) -> dict[str, int]:
         values: dict[str, int] = {}
-        if self._statm >= 0:
-            resident_pages = int(os.pread(self._statm, 128, 0).split()[1])
+        if self._statm is not None and self._statm.is_open:
+            resident_pages = int(os.pread(self._statm.number, 128, 0).split()[1])
             values["rss_bytes"] = resident_pages * self._page_bytes
         if self._read_device is None:
             self._find_device()

@@ -15,6 +15,7 @@ from typing import Any
 
 from ..compat import runs_without_python
 from ..cost import CostMeter
+from ..program_signals import pass_on
 
 _MOST_KNOWN = 4096
 """Modules whose number is remembered; a job has few whose calls are recorded."""
@@ -43,7 +44,8 @@ class ModuleCalls:
             self._known.clear()
         try:
             found = self._known[id(module)] = (weakref.ref(module), called_modules(module))
-        except Exception:  # noqa: BLE001 - an odd module: training goes on, and less is counted
+        except Exception as error:  # noqa: BLE001 - an odd module: training goes on, and less is counted
+            pass_on(error)
             return lambda: None, 1
         return found
 

@@ -41,12 +41,13 @@ from .deaf import deaf_option
 from .rank_watch import RankWatch
 from .run_place import RunPlace, place_of, take_back, words_of_joining
 from .run_report import report
+from .witness import Witness
 
 BOOTSTRAP = Path(__file__).parents[1] / "bootstrap"
 
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-_SENT_BY_A_PROCESS = 0
-"""``si_code`` of a signal from kill(); one from the terminal reaches the command itself."""
+_MOST_OF_A_PROCESS = 0
+"""Largest ``si_code`` of a signal from a process; the terminal's reach the command themselves."""
 _CANNOT_START = 127
 _LONGEST_SHOWN = 200
 """Of the name of a program, in a message."""
@@ -201,7 +202,7 @@ def _run(
     watch: RankWatch | None = None,
     agent: AgentChild | None = None,
 ) -> int:
-    """Start the command, pass signals on until it ends, return its exit code.
+    """Start the command, pass signals on that it has not got itself, return its exit code.
 
     The signals are blocked here, in the thread of the watch too, and taken one by
     one, so that none is lost between two looks and the command is never left behind.
@@ -211,10 +212,12 @@ def _run(
     """
     watched = {*_FORWARDED, signal.SIGCHLD}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
+    witness = None
     try:
         process = _started(
             command, variables, lambda: signal.pthread_sigmask(signal.SIG_SETMASK, before)
         )
+        witness = Witness()
         # Python runs between fork and exec: a thread of ours could hold a lock just then.
         if watch is not None:
             watch.start()
@@ -222,14 +225,17 @@ def _run(
             if agent is not None:
                 agent.tend()
             received = signal.sigtimedwait(watched, 1.0)
-            if (
-                received is not None
-                and received.si_signo in _FORWARDED
-                and received.si_code == _SENT_BY_A_PROCESS
-            ):
+            if received is None or received.si_signo == signal.SIGCHLD:
+                continue
+            is_known = witness.has_heard(received.si_signo)
+            witness.end()
+            witness = Witness()  # What is pending for one stays so.
+            if received.si_code <= _MOST_OF_A_PROCESS and not is_known:
                 process.send_signal(received.si_signo)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if witness is not None:
+            witness.end()
         if agent is not None:
             agent.stop()
         if watch is not None:

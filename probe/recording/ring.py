@@ -8,6 +8,7 @@ another one takes the next slot, where a lock would deadlock.
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import mmap
 import os
@@ -17,6 +18,14 @@ from pathlib import Path
 from ..schema.manifest import create_file
 from ..schema.ring import HEADER_BYTES, RING_NAME, SIGN_OF_LIFE, SIGN_OF_LIFE_OFFSET, new_header
 from ..schema.slots import FIRST_SEQ, SLOT_BYTES
+
+_MAP_FIXED = 0x10
+_mmap = ctypes.CDLL(None, use_errno=True).mmap
+_mmap.argtypes = (
+    *(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int),
+    *(ctypes.c_int, ctypes.c_int, ctypes.c_long),
+)
+_mmap.restype = ctypes.c_void_p
 
 
 class RingWriter:
@@ -61,7 +70,9 @@ class RingWriter:
             else:
                 os.ftruncate(descriptor, size_bytes)
                 os.pwrite(descriptor, header, 0)
-            mapping = mmap.mmap(descriptor if is_mapped else -1, size_bytes)
+            mapping = mmap.mmap(-1, size_bytes)
+            if is_mapped:
+                _map_file_over(mapping, descriptor)
         except OSError:
             (directory / RING_NAME).unlink(missing_ok=True)
             raise
@@ -92,6 +103,23 @@ class RingWriter:
         self.places = zip(itertools.count(FIRST_SEQ), itertools.repeat(0), strict=False)
         self._header = memoryview(bytearray(HEADER_BYTES))
         self.image = memoryview(b"")
+
+
+def _map_file_over(mapping: mmap.mmap, descriptor: int) -> None:
+    """Put a file in the place of anonymous memory.
+
+    ``mmap`` would keep a descriptor of its own, which nothing tells from one of the program's
+    after that has closed whatever was open.
+
+    Raises:
+        OSError: The system refuses.
+    """
+    address = ctypes.addressof(ctypes.c_char.from_buffer(mapping))
+    protection = mmap.PROT_READ | mmap.PROT_WRITE
+    flags = mmap.MAP_SHARED | _MAP_FIXED
+    if _mmap(address, len(mapping), protection, flags, descriptor, 0) != address:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
 
 
 def _starts(slot_count: int) -> Iterator[int]:

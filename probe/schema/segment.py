@@ -10,6 +10,7 @@ the next intact block.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -19,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from .descriptors import OwnDescriptor
 from .errors import FormatVersionError
 from .manifest import check_format_version, create_file
 from .reading import open_file
@@ -67,7 +69,7 @@ class SegmentFile:
         self.path = segment_path(directory, number)
         self.size_bytes = 0
         self._blocks = 0
-        self._descriptor = create_file(self.path)
+        self._descriptor = OwnDescriptor(create_file(self.path))
         facts = {"format_version": FORMAT_VERSION, "rank": rank, "segment": number}
         try:
             self._append(HEADER_KIND, json.dumps(facts).encode())
@@ -96,14 +98,16 @@ class SegmentFile:
 
     def abandon(self) -> None:
         """Close the file without an end block."""
-        os.close(self._descriptor)
+        self._descriptor.close()
 
     def _append(self, kind: bytes, payload: bytes | memoryview) -> None:
         crc = _checksum(kind, self._blocks, payload)
         head = _BLOCK.pack(MAGIC + kind, len(payload), crc, self._blocks)
         rest = memoryview(head + bytes(payload))
+        if not self._descriptor.is_open:
+            raise OSError(errno.EBADF, "the program has closed it", str(self.path))
         while rest:
-            rest = rest[os.write(self._descriptor, rest) :]
+            rest = rest[os.write(self._descriptor.number, rest) :]
         self.size_bytes += len(head) + len(payload)
         self._blocks += 1
 

@@ -44,9 +44,9 @@ def test_a_claim_that_was_released_is_free(tmp_path):
 def test_a_lock_whose_file_was_closed_is_let_go(tmp_path):
     """Fails when a program that closes all that is open gets an error when it is detached."""
     held = claim(tmp_path, 0)
-    os.close(held._descriptor)
+    os.close(held._descriptor.number)
     held.release()
-    assert held._descriptor not in _HELD
+    assert held not in _HELD
 
 
 def test_a_forked_child_does_not_hold_it(tmp_path):
@@ -60,8 +60,8 @@ def test_a_forked_child_does_not_hold_it(tmp_path):
         os.read(stay, 1)
         os._exit(0)
     assert os.read(told, 1) == b"1"
-    os.close(held._descriptor)  # as the end of the trainer does, whatever ended it
-    _HELD.discard(held._descriptor)
+    os.close(held._descriptor.number)  # as the end of the trainer does, whatever ended it
+    _HELD.discard(held)
     again = claim(tmp_path, 0)
     os.close(leave)
     os.waitpid(child, 0)
@@ -74,7 +74,7 @@ def test_a_forked_child_does_not_hold_it(tmp_path):
 def test_a_release_does_not_wait_for_a_child_that_was_just_forked(tmp_path):
     """Fails when the copy of a stopped or starting child holds what was let go."""
     held = claim(tmp_path, 0)
-    copy = os.dup(held._descriptor)
+    copy = os.dup(held._descriptor.number)
     held.release()
     again = claim(tmp_path, 0)
     os.close(copy)

@@ -1,5 +1,6 @@
 """What another thread posts runs in the main thread, once or not at all."""
 
+import signal
 import threading
 import time
 
@@ -50,6 +51,26 @@ def test_an_error_stays_with_the_job():
     job = MainThreadJob(lambda: 1 / 0)
     assert from_another_thread(lambda: job.post() and job.wait(5))
     assert isinstance(job.error, ZeroDivisionError)
+
+
+def test_what_a_signal_handler_raises_meanwhile_goes_on():
+    """Fails when a deadline of the program is lost because its signal came during our work."""
+
+    class DeadlineError(Exception):
+        pass
+
+    def handler(_signal, _frame):
+        raise DeadlineError
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    job = MainThreadJob(lambda: signal.raise_signal(signal.SIGUSR1))
+    try:
+        with pytest.raises(DeadlineError):
+            from_another_thread(job.post)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert job.wait(5)
+    assert isinstance(job.error, DeadlineError)
 
 
 def test_a_cancelled_job_never_runs():

@@ -1,5 +1,6 @@
 """Recording on and off, from a thread that is not the main one."""
 
+import signal
 import threading
 import time
 
@@ -109,6 +110,41 @@ def test_an_error_is_told_and_leaves_it_off(made):
     spin_until(State.OFF, switch)
     assert switch.error == "OSError: no room"
     assert switch.turn_off(0.0) is State.OFF
+
+
+def test_a_signal_handler_that_raises_while_the_hooks_go_in(made):
+    """Fails when what the program's handler raises is lost, or leaves hooks or the switch half in."""
+
+    class Struck(Parts):
+        def hook(self):
+            super().__getattr__("hook")()
+            signal.raise_signal(signal.SIGUSR1)
+
+    def make():
+        made.append(Parts() if made else Struck())
+        return made[-1]
+
+    def handler(_signal, _frame):
+        raise InterruptedError("the node is wanted back")
+
+    def start():
+        switch.turn_on(0.0)
+        spin_until(State.RECORDING, switch)
+
+    switch = RecordingSwitch(make, lambda _: None)
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with pytest.raises(InterruptedError, match="wanted back"):
+            start()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    spin_until(State.OFF, switch)
+    assert switch.error == "InterruptedError: the node is wanted back"
+    assert [name for name, _ in made[0].ran] == ["prepare", "hook", "unhook", "finish"]
+    start()
+    assert switch.error == ""
+    switch.turn_off(0.0)
+    spin_until(State.OFF, switch)
 
 
 def test_what_follows_is_called_when_all_is_closed(switch):

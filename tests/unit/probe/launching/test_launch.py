@@ -557,6 +557,45 @@ def test_signals_reach_the_command(tmp_path):
         launcher.wait()
 
 
+def test_a_signal_for_all_processes_of_the_job_is_not_sent_again(tmp_path):
+    """Fails when a scheduler that signals the whole job has the trainer save or end twice."""
+    code = textwrap.dedent(
+        """
+        import signal, sys
+        open(sys.argv[1], "w").close()
+        while True:
+            number = signal.sigwait([signal.SIGUSR1, signal.SIGTERM])
+            print(number, flush=True)
+            if number == signal.SIGTERM:
+                break
+        """
+    )
+    run_it = (
+        "import signal, sys; from pathlib import Path\n"
+        "from meshscope.probe.launching.launch import run\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1, signal.SIGTERM])\n"
+        "sys.exit(run(sys.argv[2:], Path(sys.argv[1]), 'a'))"
+    )
+    ready = tmp_path / "ready"
+    command = [sys.executable, "-c", run_it, str(tmp_path), *python(code), str(ready)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+    with subprocess.Popen(command, **pipes, start_new_session=True) as launcher:
+        try:
+            while not ready.exists():
+                assert launcher.poll() is None
+                threading.Event().wait(0.02)
+            told = []
+            for tell in (os.killpg, os.kill, os.killpg):
+                tell(launcher.pid, signal.SIGUSR1)
+                told.append(int(launcher.stdout.readline()))
+                threading.Event().wait(0.5)
+            launcher.send_signal(signal.SIGTERM)
+            rest = [int(line) for line in launcher.stdout]
+        finally:
+            os.killpg(launcher.pid, signal.SIGKILL)
+    assert (told, rest) == ([signal.SIGUSR1] * 3, [signal.SIGTERM])
+
+
 def test_the_signal_mask_is_restored(tmp_path):
     """Fails when the caller cannot be interrupted any more."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
