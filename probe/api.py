@@ -14,6 +14,7 @@ from .config import MOST_OPEN_S, ProbeConfig
 from .control.rank_control import RankControl
 from .control.switch import RecordingSwitch
 from .identity import default_run_path, identify, owner_of
+from .interpreter import no_interpreter_lock
 from .kill_switch import is_disabled, why_disabled
 from .listeners import StepListeners
 from .offered import VERB_MAKERS
@@ -223,7 +224,7 @@ def _why_not(run_path: Path | None) -> str:
             f"process {owner}, which has started this one, is recorded as a rank "
             "(unset MESHSCOPE_OWNER_PID to record this one too)"
         )
-    if reason := too_little_address_space():
+    if reason := too_little_address_space() or no_interpreter_lock():
         return reason
     identity = identify(os.environ)
     if run_path is None and identity is not None:

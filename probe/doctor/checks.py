@@ -23,6 +23,7 @@ from ..config import ProbeConfig
 from ..cuda_events import cuda_events
 from ..hooks.collective_times import refusal
 from ..identity import DISABLE_VARIABLE
+from ..interpreter import REMEDY, no_interpreter_lock
 
 
 class State(StrEnum):
@@ -76,7 +77,10 @@ def all_checks(runs_dir: Path) -> list[Check]:
 
 def _software() -> Iterator[Check]:
     python = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
-    yield Check("python", State.OK, python)
+    if reason := no_interpreter_lock():
+        yield Check("python", State.MISSING, f"{python}: {reason}", REMEDY)
+    else:
+        yield Check("python", State.OK, python)
     for package, remedy in (
         ("meshscope", ""),
         ("pyarrow", "pip install pyarrow: without it records stay in the ring"),

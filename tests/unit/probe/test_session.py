@@ -1,6 +1,7 @@
 """A session in a bad place: training goes on, and the capture says what is missing."""
 
 import resource
+import sys
 import threading
 from pathlib import Path
 
@@ -67,6 +68,16 @@ def test_a_limit_of_address_space(tmp_path, capfd):
             resource.setrlimit(resource.RLIMIT_AS, before)
         assert (session is not None) == is_attached
     assert "not attached: the limit of address space (ulimit -v) leaves" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("has_lock", [False, True])
+def test_an_interpreter_without_its_lock(tmp_path, capfd, monkeypatch, has_lock):
+    """Fails when threads of a free-threaded Python share slots of the ring, or nobody is told why not."""
+    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: has_lock, raising=False)
+    assert (probe.attach(tmp_path / "run") is not None) == has_lock
+    assert has_lock or not (tmp_path / "run").exists()
+    told = capfd.readouterr().err
+    assert ("not attached: this free-threaded Python runs without" in told) != has_lock
 
 
 def test_a_file_size_limit_in_the_middle(tmp_path):

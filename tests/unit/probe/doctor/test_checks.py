@@ -2,6 +2,7 @@
 
 import json
 import socket
+import sys
 
 import pytest
 from typer.testing import CliRunner
@@ -30,6 +31,15 @@ def test_what_is_missing_comes_with_a_remedy(tmp_path):
     assert [
         check.name for check in found if check.state is State.MISSING and not check.remedy
     ] == []
+
+
+def test_a_python_without_its_lock_is_found(tmp_path, monkeypatch):
+    """Fails when doctor calls a Python good in which the probe refuses to record."""
+    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
+    python = named(all_checks(tmp_path), "python")
+    assert python.state is State.MISSING
+    assert "interpreter lock" in python.found
+    assert "PYTHON_GIL=1" in python.remedy
 
 
 def test_a_folder_that_cannot_be_written_is_found(tmp_path, monkeypatch):
