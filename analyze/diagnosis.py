@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import pandas as pd
 
@@ -17,7 +19,7 @@ from .measure import measure
 from .metrics import metrics_of
 from .recording import probe_cost
 from .refinement import SLOWED, Refinement, refine_compute, refine_ledger
-from .results import Bar, Diagnosis
+from .results import Bar, Cause, Diagnosis
 from .stepless import diagnose_without_steps, has_no_steps
 from .untold import MAX_UNSEEN
 from .words import sentence
@@ -118,16 +120,21 @@ def _stragglers(account: Account) -> pd.DataFrame:
         table = table.assign(slowdown=np.nan, excess_ns=np.nan, removal_gain_frac=np.nan)
     else:
         table = table.merge(_excess(attribution.ranks), on="rank", how="left")
-        gains: dict[int, float] = {}
-        for cause in attribution.causes:
-            if cause.kind in SLOW_RANKS:
-                for rank in ranks_of(cause):
-                    gains[rank] = max(cause.removal_gain_frac, gains.get(rank, 0.0))
-        table["removal_gain_frac"] = table["rank"].map(gains)
+        table["removal_gain_frac"] = table["rank"].map(_largest_gains(attribution.causes))
     table = table.merge(account.waits, on="rank", how="left")
     return table.sort_values(
         ["removal_gain_frac", "excess_ns", "wait_caused_ns"], ascending=False, ignore_index=True
     )
+
+
+def _largest_gains(causes: Iterable[Cause]) -> dict[int, float]:
+    """Return the largest removal gain of a cause that makes a rank slow, by rank."""
+    gains: dict[int, float] = {}
+    for cause in causes:
+        if cause.kind in SLOW_RANKS:
+            for rank in ranks_of(cause):
+                gains[rank] = max(cause.removal_gain_frac, gains.get(rank, 0.0))
+    return gains
 
 
 def _excess(ranks: pd.DataFrame) -> pd.DataFrame:

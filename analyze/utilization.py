@@ -8,24 +8,22 @@ from .peaks import datasheet_peak
 from .results import Utilization
 
 
-def utilization(
-    trace: Trace, step_time_ns: float | None, *, convention: str = DEFAULT_CONVENTION
-) -> Utilization:
+def utilization(trace: Trace, step_time_ns: float | None) -> Utilization:
     """Return MFU = model FLOPs of a step / (world size x peak x step time).
 
-    HFU is None here: it needs to know what was recomputed.
+    Model FLOPs are counted by the default convention (``flops``). HFU is None here: it needs
+    to know what was recomputed.
 
     Args:
         trace: A capture.
         step_time_ns: Mean length of a step; None where its end is not known, as without step marks.
-        convention: Which FLOPs count, as in ``flops``.
     """
     run = trace.run
     tokens = run.get("tokens_per_step")
     shape = model_shape(run)
     flops = None
     if shape is not None and isinstance(tokens, int):
-        flops = flops_per_token(shape, convention) * tokens
+        flops = flops_per_token(shape, DEFAULT_CONVENTION) * tokens
     peak, source = device_peak(trace)
     unknown = ", ".join(
         name
@@ -46,7 +44,7 @@ def utilization(
         mfu=mfu,
         hfu=None,
         flops_per_step=flops,
-        flops_convention=convention,
+        flops_convention=DEFAULT_CONVENTION,
         peak_flops=peak,
         peak_source=source,
         tokens_per_s=tokens / seconds if isinstance(tokens, int) and seconds > 0 else None,

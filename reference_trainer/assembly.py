@@ -65,26 +65,7 @@ def build_parts(
     """
     memory, own = config.memory, own_stages(config, mesh.pp.position)
     store = ActivationStore(offload=memory.offload) if memory.offload or memory.account else None
-    stages = [
-        Stage(
-            config.model,
-            stage_part(config, index),
-            seed=config.train.seed,
-            tp=mesh.tp,
-            comm=comm,
-            runner=_build_runner(config, index, comm, injector, store),
-            sequence_parallel=config.tensor.sequence_parallel,
-            context=_context(config, mesh, comm),
-            experts=_experts(config, mesh),
-        )
-        for index in own
-    ]
-    for stage in stages:
-        if mesh.device.type != "cpu":  # where weights are drawn; fake ones cannot be moved
-            stage.to(mesh.device)
-        if memory.recompute == "selective":
-            stage.recompute_halves(recomputed)
-        injector.attach(stage)
+    stages = [_build_stage(config, mesh, comm, injector, index=index, store=store) for index in own]
     tied = TiedEmbedding(config, mesh, stages, comm)
     replica = build_replica(config, mesh, stages, tied, comm)
     return Parts(
@@ -100,6 +81,34 @@ def build_parts(
         replica=replica,
         account=_account(mesh, replica, store if memory.account else None, out, first_step),
     )
+
+
+def _build_stage(
+    config: TrainerConfig,
+    mesh: Mesh,
+    comm: Communicator,
+    injector: FaultInjector,
+    *,
+    index: int,
+    store: ActivationStore | None,
+) -> Stage:
+    stage = Stage(
+        config.model,
+        stage_part(config, index),
+        seed=config.train.seed,
+        tp=mesh.tp,
+        comm=comm,
+        runner=_build_runner(config, index, comm, injector, store),
+        sequence_parallel=config.tensor.sequence_parallel,
+        context=_context(config, mesh, comm),
+        experts=_experts(config, mesh),
+    )
+    if mesh.device.type != "cpu":  # where weights are drawn; fake ones cannot be moved
+        stage.to(mesh.device)
+    if config.memory.recompute == "selective":
+        stage.recompute_halves(recomputed)
+    injector.attach(stage)
+    return stage
 
 
 def _account(

@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
 from meshscope.probe.schema.terms import Axis
 
@@ -200,6 +201,28 @@ def run_step(config: TrainerConfig, mesh: Mesh, live: LiveStorage) -> SimulatedR
     passes = PassWatch(parts.pipeline.stages, live)
     tokens = config.model.seq_len // config.layout.cp
     ids = torch.zeros(config.train.global_batch // config.layout.dp, tokens, dtype=torch.int64)
+    phases = _run_phases(parts, ids, passes, live)
+    return SimulatedRank(
+        rank=mesh.rank,
+        position=mesh.pp.position,
+        parameters=sum(weight.numel() for weight in parts.stages.parameters()),
+        held=held,
+        phases=phases,
+        activations_bytes=passes.kept_bytes,
+        activations=passes.kept,
+        order=tuple(passes.order),
+        microbatches=config.schedule.microbatches,
+        received_bytes=passes.received_bytes // config.schedule.microbatches,
+        sent_bytes=passes.sent_bytes // config.schedule.microbatches,
+        collectives=dict(comm.collectives),
+        payload_bytes=dict(comm.payload_bytes),
+    )
+
+
+def _run_phases(
+    parts: Parts, ids: Tensor, passes: PassWatch, live: LiveStorage
+) -> tuple[PhaseMemory, ...]:
+    """Run one step phase by phase; return what each held at its peak."""
     steps: tuple[tuple[str, Holding, Callable[[], object]], ...] = (
         ("weights", Holding.WEIGHTS, parts.replica.start_step),
         ("pipeline", Holding.WEIGHTS, lambda: parts.pipeline.step(ids, ids)),
@@ -213,21 +236,7 @@ def run_step(config: TrainerConfig, mesh: Mesh, live: LiveStorage) -> SimulatedR
         passes.forget_sent()
         found = dict(live.peak_by_label)
         phases.append(PhaseMemory(name=name, peak_bytes=live.peak_bytes, holdings=found))
-    return SimulatedRank(
-        rank=mesh.rank,
-        position=mesh.pp.position,
-        parameters=sum(weight.numel() for weight in parts.stages.parameters()),
-        held=held,
-        phases=tuple(phases),
-        activations_bytes=passes.kept_bytes,
-        activations=passes.kept,
-        order=tuple(passes.order),
-        microbatches=config.schedule.microbatches,
-        received_bytes=passes.received_bytes // config.schedule.microbatches,
-        sent_bytes=passes.sent_bytes // config.schedule.microbatches,
-        collectives=dict(comm.collectives),
-        payload_bytes=dict(comm.payload_bytes),
-    )
+    return tuple(phases)
 
 
 def _update(parts: Parts) -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from meshscope.probe.schema.columns import TableSpec
 from meshscope.probe.schema.errors import RunDirectoryError
 from meshscope.probe.schema.tables import RUN, TABLES
 
@@ -120,14 +121,21 @@ def damaged_ranks(folder: Path) -> dict[int, str]:
     found: dict[int, str] = {}
     for name, spec in TABLES.items():
         for rank, file in _files_of_ranks(folder / name).items():
-            try:
-                if name in STORED:
-                    open_stored(name, {rank: file})
-                else:
-                    read_tables(spec, [file])
-            except RunDirectoryError as error:
-                found.setdefault(rank, error.what)
+            if (damage := _damage(spec, rank, file)) is not None:
+                found.setdefault(rank, damage)
     return found
+
+
+def _damage(spec: TableSpec, rank: int, file: Path) -> str | None:
+    """Return what is wrong with a file of one rank, None for nothing."""
+    try:
+        if spec.name in STORED:
+            open_stored(spec.name, {rank: file})
+        else:
+            read_tables(spec, [file])
+    except RunDirectoryError as error:
+        return error.what
+    return None
 
 
 def _files_of_ranks(folder: Path) -> dict[int, Path]:

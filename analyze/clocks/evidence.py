@@ -120,23 +120,7 @@ def causal_bounds(
         ``wire_ns``, the same for all rows of a pair, tell which bound is an equation: 1 the lower
         one, -1 the upper one, less the wire; 0 neither, or both.
     """
-    pairs = _pairs(trace, clock_of, maps, middle)
-    pairs = pairs[pairs["sender"] != pairs["receiver"]]
-    forward = pairs["sender"] < pairs["receiver"]
-    # Received by the clock in question: it was sent before that, so first is ahead by at least this.
-    lead = pairs["sent_ns"] - pairs["received_ns"]
-    table = pd.DataFrame(
-        {
-            "first": pairs[["sender", "receiver"]].min(axis=1),
-            "clock": pairs[["sender", "receiver"]].max(axis=1),
-            "step": pairs["step"],
-            "time_ns": pairs["received_ns"].where(forward, pairs["sent_ns"]),
-            "bound_ns": lead.where(forward, -lead),
-            "forward": forward,
-            "error_ns": pairs["error_ns"],
-            "own_ns": pairs["own_ns"],
-        }
-    )
+    table = _bounds(_pairs(trace, clock_of, maps, middle))
     firm = _firm_sides(table)
     table["base_ns"] = table.groupby(["first", "clock"])["bound_ns"].transform("first")
     near = (table["bound_ns"] - table["base_ns"]).astype(float)
@@ -153,6 +137,26 @@ def causal_bounds(
         }
     )
     return found.drop(columns="step").merge(firm, on=["first", "clock"])
+
+
+def _bounds(pairs: pd.DataFrame) -> pd.DataFrame:
+    """Return one bound for each send between two clocks: a lower one where it goes ``forward``."""
+    pairs = pairs[pairs["sender"] != pairs["receiver"]]
+    forward = pairs["sender"] < pairs["receiver"]
+    # Received by the clock in question: it was sent before that, so first is ahead by at least this.
+    lead = pairs["sent_ns"] - pairs["received_ns"]
+    return pd.DataFrame(
+        {
+            "first": pairs[["sender", "receiver"]].min(axis=1),
+            "clock": pairs[["sender", "receiver"]].max(axis=1),
+            "step": pairs["step"],
+            "time_ns": pairs["received_ns"].where(forward, pairs["sent_ns"]),
+            "bound_ns": lead.where(forward, -lead),
+            "forward": forward,
+            "error_ns": pairs["error_ns"],
+            "own_ns": pairs["own_ns"],
+        }
+    )
 
 
 def _firm_sides(table: pd.DataFrame) -> pd.DataFrame:

@@ -126,20 +126,17 @@ class Look:
 class Judge:
     """Keeps the last scores of all ranks and tests them after each step."""
 
-    def __init__(
-        self, ranks: int, settings: DetectionSettings, budgets: Budgets, past_steps: float = 0.0
-    ) -> None:
+    def __init__(self, ranks: int, settings: DetectionSettings, budgets: Budgets) -> None:
         """Begin.
 
         Args:
             ranks: Number of ranks.
             settings: What counts as slow.
             budgets: How often a healthy rank may be blamed.
-            past_steps: Steps that the scores against the own past already are relative to.
         """
         self.budgets = budgets
         self._settings = settings
-        self.own = Stretches.empty(ranks, past_steps)
+        self.own = Stretches.empty(ranks)
         self.peers = Stretches.empty(ranks)
         self._look = Look(Strongest.none(ranks), Strongest.none(ranks))
 

@@ -39,16 +39,7 @@ def progress_at_the_end(
         last_seen: Until when their processes are known to have been there.
         summed: Groups of whose collectives only sums are left of some steps.
     """
-    closed = {
-        rank: manifest.get("closed_unix_ns") is not None
-        for rank, manifest in manifests.items()
-        if _newest_attempt(manifest).get("recorded", True)
-    }
-    ended_by = {
-        rank: name
-        for rank, manifest in manifests.items()
-        if isinstance(name := manifest.get("ended_by"), str)
-    }
+    closed, ended_by = _ends(manifests)
     if all(closed.values()) and not ended_by:
         return PROGRESS.empty()
     rows, sent = (_of_newest_attempt(table, manifests) for table in (collectives, transfers))
@@ -72,6 +63,21 @@ def progress_at_the_end(
         }
     )
     return PROGRESS.conform(pa.Table.from_pandas(frame, preserve_index=False))
+
+
+def _ends(manifests: Mapping[int, Mapping[str, Any]]) -> tuple[dict[int, bool], dict[int, str]]:
+    """Return which ranks that recorded closed their capture, and the exceptions that ended ranks."""
+    closed = {
+        rank: manifest.get("closed_unix_ns") is not None
+        for rank, manifest in manifests.items()
+        if _newest_attempt(manifest).get("recorded", True)
+    }
+    ended_by = {
+        rank: name
+        for rank, manifest in manifests.items()
+        if isinstance(name := manifest.get("ended_by"), str)
+    }
+    return closed, ended_by
 
 
 def _never_came(

@@ -77,13 +77,7 @@ class _Walk:
         inside = os.path.realpath(root)
         waiting = [str(root)]
         while waiting:
-            folder = waiting.pop()
-            try:
-                with os.scandir(folder) as entries:
-                    for entry in entries:
-                        self._take(entry, inside, waiting)
-            except OSError as error:
-                self._unlisted.append(f"{printable(folder)} ({error.strerror})")
+            self._list(waiting.pop(), inside, waiting)
 
     def limits(self) -> list[str]:
         """Return what was not looked at."""
@@ -101,6 +95,14 @@ class _Walk:
         if len(self._unlisted) > _SHOWN:
             found.append(f"{len(self._unlisted) - _SHOWN} more folders cannot be listed.")
         return found
+
+    def _list(self, folder: str, inside: str, waiting: list[str]) -> None:
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    self._take(entry, inside, waiting)
+        except OSError as error:
+            self._unlisted.append(f"{printable(folder)} ({error.strerror})")
 
     def _take(self, entry: os.DirEntry[str], inside: str, waiting: list[str]) -> None:
         if entry.is_symlink():

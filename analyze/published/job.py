@@ -140,16 +140,18 @@ def _read(parquet: Path) -> pa.Table:
         present = set(pq.read_schema(parquet).names)
         names = [*_NATURAL, "mc", *present & {"gmc"}, "start_ts", "duration", "optype"]
         table = pq.read_table(parquet, columns=names)
-        for place, name in enumerate(table.column_names):
-            if name in ("start_ts", "duration"):
-                if not pa.types.is_floating(table[name].type):
-                    table = table.set_column(place, name, table[name].cast(pa.float64()))
-            elif name != "optype":
-                numbers = table[name].cast(pa.int64()).fill_null(-1)
-                table = table.set_column(place, name, numbers)
+        columns = {name: _as_number(name, table[name]) for name in table.column_names}
     except (pa.ArrowException, OSError) as error:
         raise TraceFormatError(f"cannot be read ({error})", where=str(parquet)) from error
-    return table
+    return pa.table(columns)
+
+
+def _as_number(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
+    if name == "optype":
+        return column
+    if name in ("start_ts", "duration"):
+        return column if pa.types.is_floating(column.type) else column.cast(pa.float64())
+    return column.cast(pa.int64()).fill_null(-1)
 
 
 def _fill_global_chunk(columns: Columns, limits: list[str]) -> None:

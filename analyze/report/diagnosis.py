@@ -17,6 +17,7 @@ from .amounts import RANKS_TITLE, left_out, milliseconds, not_known, size
 from .page import page
 
 BAR_WIDTH = 32
+_MOST_RANKS = 8
 
 
 def to_text(result: Diagnosis, *, markdown: bool = False) -> str:
@@ -35,8 +36,8 @@ def to_text(result: Diagnosis, *, markdown: bool = False) -> str:
         ),
     ]
     lines: list[str] = []
-    for title, body in blocks:
-        body = list(body)
+    for title, rows in blocks:
+        body = list(rows)
         if not body:
             continue
         if title:
@@ -191,7 +192,7 @@ def _cause_table(result: Diagnosis, *, markdown: bool) -> list[str]:
     return text_table(headers, rows, markdown=markdown)
 
 
-def _ranks(result: Diagnosis, *, markdown: bool, most: int = 8) -> list[str]:
+def _ranks(result: Diagnosis, *, markdown: bool) -> list[str]:
     steps = result.run["steps"]
     if not isinstance(steps, int) or not steps:
         return []
@@ -207,12 +208,12 @@ def _ranks(result: Diagnosis, *, markdown: bool, most: int = 8) -> list[str]:
             ),
             "unknown" if isnan(row["wait_ns"]) else f"{row['arrived_last']}/{row['collectives']}",
         )
-        for row in result.stragglers.head(most).to_dict("records")
+        for row in result.stragglers.head(_MOST_RANKS).to_dict("records")
     ]
     unit = "ms" if result.run["first_step"] is None else "ms/step"
     headers = ["rank", "pp", "dp", "tp", "work vs peers", f"excess {unit}", f"waited {unit}"]
     headers += [f"came early {unit}", f"made others wait {unit}", "arrived last"]
-    rest = left_out(len(result.stragglers) - most, "ranks")
+    rest = left_out(len(result.stragglers) - _MOST_RANKS, "ranks")
     return [*text_table(headers, rows, markdown=markdown), *rest]
 
 

@@ -112,13 +112,7 @@ def step_windows(trace: Trace) -> StepWindows:
             + listed(absent, most=16)
             + (f"; {REMEDY}" if trace.origin == "meshscope" else "")
         )
-    counts = frame.groupby("step")["rank"].nunique()
-    common = counts.index[counts == frame["rank"].nunique()].to_numpy(np.int64)
-    if len(common) < len(counts):
-        limits.append(
-            f"{len(counts) - len(common)} of {len(counts)} steps are not on every captured rank "
-            "and are left out"
-        )
+    common = _on_every_rank(frame, limits)
     common, untied = without_untied(trace, frame, common)
     limits += untied
     if not trace.per_step_clock:
@@ -136,6 +130,18 @@ def step_windows(trace: Trace) -> StepWindows:
     frame = frame[frame["step"].isin(steps)].reset_index(drop=True)
     windows = _windows(trace, frame, steps, limits)
     return replace(windows, detail=choice.detail, sampled=sampled)
+
+
+def _on_every_rank(frame: pd.DataFrame, limits: list[str]) -> IntArray:
+    counts = frame.groupby("step")["rank"].nunique()
+    is_common = counts == frame["rank"].nunique()
+    common: IntArray = counts.index[is_common].to_numpy(np.int64)
+    if len(common) < len(counts):
+        limits.append(
+            f"{len(counts) - len(common)} of {len(counts)} steps are not on every captured rank "
+            "and are left out"
+        )
+    return common
 
 
 def _without_first_steps(

@@ -22,7 +22,6 @@ from .devices import DeviceRecorder
 from .faults import FaultKind
 from .groups import AXES, GroupNames, group_table
 from .job import SyntheticJob
-from .mesh import Mesh
 from .rows import COLLECTIVE_KINDS, DIRECTIONS, SPAN_KINDS, StepRecorder
 from .simulate import Simulation, is_never
 
@@ -50,7 +49,7 @@ def record(simulation: Simulation) -> Trace:
         recorder.add(times)
         devices.add(times)
         stuck = stuck or times.is_stuck
-    clock = _Clock(job, mesh)
+    clock = _Clock(job)
     tables = {}
     for name, own in rows.items():
         order = ("rank", "event_id") if "source" in own.words else ("rank", "start_ns")
@@ -78,7 +77,7 @@ def record(simulation: Simulation) -> Trace:
 class _Clock:
     """Maps true time to what the clock of a rank's host shows."""
 
-    def __init__(self, job: SyntheticJob, mesh: Mesh) -> None:
+    def __init__(self, job: SyntheticJob) -> None:
         world = job.layout.world_size
         host = np.arange(world) // job.ranks_per_host
         self._ahead_ns, self._gain = np.zeros(world, np.int64), np.zeros(world)

@@ -19,6 +19,7 @@ from meshscope.probe.schema.terms import Axis, ScheduleKind
 from ..account import Account
 from ..arrays import FloatArray
 from ..bubble import schedule_of
+from ..capture.trace import Trace
 from ..schedules import stage_of
 from .changes import SCHEDULES, Change
 from .layers import stage_costs
@@ -63,27 +64,18 @@ def redesign(account: Account, changes: list[Change], times: RepairedTimes | Non
     Raises:
         ConfigError: The pipeline of the run is not known well enough, or a change does not fit.
     """
-    layout = account.trace.layout
-    if layout is None:
-        raise ConfigError(
-            "the layout of this run is not known",
-            where=str(account.trace.path),
-            remedy="State it with --topology FILE, or capture with the probe",
-        )
+    layout = _layout(account.trace)
     schedule = _schedule(account, layout)
     wanted = {change.name: change for change in changes}
     kind, chunks = _shape(layout, schedule, wanted, account.trace.run.get("num_layers"))
     if "microbatches" in wanted:
         _check_size(wanted["microbatches"], layout.pp * chunks)
     before, is_split = _recorded_pipeline(account, layout, schedule, times)
-    assumptions = []
-    microbatches = before.microbatches
+    microbatches, assumptions = before.microbatches, []
     if "microbatches" in wanted:
         microbatches = wanted["microbatches"].whole()
-        assumptions.append(
-            "microbatches keep their size: the step trains on "
-            f"{microbatches / before.microbatches:.2f} x as many tokens"
-        )
+        more = f"{microbatches / before.microbatches:.2f} x as many tokens"
+        assumptions.append(f"microbatches keep their size: the step trains on {more}")
     if kind in _SPLIT and not is_split:
         assumptions.append("half of a backward pass is for the weights")
     costs, said = stage_costs(
@@ -106,6 +98,16 @@ def redesign(account: Account, changes: list[Change], times: RepairedTimes | Non
         microbatches=(before.microbatches, microbatches),
         assumptions=(*assumptions, *said),
     )
+
+
+def _layout(trace: Trace) -> ParallelLayout:
+    if trace.layout is None:
+        raise ConfigError(
+            "the layout of this run is not known",
+            where=str(trace.path),
+            remedy="State it with --topology FILE, or capture with the probe",
+        )
+    return trace.layout
 
 
 def _schedule(account: Account, layout: ParallelLayout) -> ScheduleKind:

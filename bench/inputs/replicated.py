@@ -17,6 +17,7 @@ _ID_STRIDE = 1_000_000
 _STEP_STRIDE = 1_000
 _EVENTS_KEY = b', "traceEvents": ['
 _MOST_HEADER = 1 << 20
+_PLACE = {"pid": 1, "tid": 1}
 
 
 def source_trace() -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -31,58 +32,25 @@ def source_trace() -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 def _synthetic() -> Iterator[dict[str, Any]]:
     """Yield operators, launches, flows and kernels in the proportions of a training step."""
-    place = {"pid": 1, "tid": 1}
     for n in range(8000):
         ts = 4458676526266.285 + 60.5 * n
         ids = {"External id": n + 1, "Record function id": 0, "Sequence number": n, "Ev Idx": n}
         called = {"External id": n + 1, "cbid": 211, "correlation": n + 1}
         ran = called | {"device": 0, "stream": 7, "grid": [108, 1, 1], "block": [128, 1, 1]}
-        yield {
-            "ph": "X",
-            "cat": "cpu_op",
-            "name": f"aten::op{n % 90}",
-            **place,
-            "ts": ts,
-            "dur": 40.5,
-            "args": ids,
-        }
-        yield {
-            "ph": "X",
-            "cat": "cpu_op",
-            "name": "aten::empty",
-            **place,
-            "ts": ts + 1,
-            "dur": 2.5,
-            "args": ids,
-        }
-        yield {
-            "ph": "X",
-            "cat": "cuda_runtime",
-            "name": "cudaLaunchKernel",
-            **place,
-            "ts": ts + 9,
-            "dur": 5,
-            "args": called,
-        }
-        yield {"ph": "s", "id": n, "cat": "ac2g", "name": "ac2g", **place, "ts": ts + 9}
-        yield {
-            "ph": "X",
-            "cat": "kernel",
-            "name": f"void kernel{n % 50}<float, 4>(float*)",
-            **place,
-            "ts": ts + 99,
-            "dur": 55.25,
-            "args": ran,
-        }
+        yield _complete("cpu_op", f"aten::op{n % 90}", ts, 40.5, args=ids)
+        yield _complete("cpu_op", "aten::empty", ts + 1, 2.5, args=ids)
+        yield _complete("cuda_runtime", "cudaLaunchKernel", ts + 9, 5, args=called)
+        yield {"ph": "s", "id": n, "cat": "ac2g", "name": "ac2g", **_PLACE, "ts": ts + 9}
+        kernel = f"void kernel{n % 50}<float, 4>(float*)"
+        yield _complete("kernel", kernel, ts + 99, 55.25, args=ran)
     for step in range(4):
-        window = {"ts": 4458676526266.285 + 121_000 * step, "dur": 121_000}
-        yield {
-            "ph": "X",
-            "cat": "user_annotation",
-            "name": f"ProfilerStep#{step}",
-            **place,
-            **window,
-        }
+        ts = 4458676526266.285 + 121_000 * step
+        yield _complete("user_annotation", f"ProfilerStep#{step}", ts, 121_000)
+
+
+def _complete(category: str, name: str, ts: float, dur: float, **more: Any) -> dict[str, Any]:
+    """Return a complete event; times in microseconds."""
+    return {"ph": "X", "cat": category, "name": name, **_PLACE, "ts": ts, "dur": dur, **more}
 
 
 def write_replicated(

@@ -20,8 +20,8 @@ _BATCH_SLOTS = 2048
 class RingDrain:
     """Follows the sequence numbers of a ring while other threads write it.
 
-    A slot is taken if it shows the expected commit word both before and after
-    it was copied. Any other slot is one of three: not written yet (stop there),
+    A slot is taken if it shows the expected commit word before it was copied, and
+    the expected front after. Any other slot is one of three: not written yet (stop there),
     overwritten because the drain is a whole lap behind (count, skip ahead), or
     never finished because an exception hit its writer (count, step over it once
     it was found unfinished twice with finished ones behind it).
@@ -53,11 +53,10 @@ class RingDrain:
         while True:
             expected = np.arange(self._next, self._next + min(_BATCH_SLOTS, self._slot_count))
             places = expected % self._slot_count
+            whole = slots["commit"][places] == expected
             copied = slots[places]
-            whole = copied["commit"] == expected
             # Who overwrites a slot changes its front first.
-            untouched = slots["slot_seq"][places] == expected
-            taken = whole & untouched & (slots["commit"][places] == expected)
+            taken = whole & (slots["slot_seq"][places] == expected)
             run = len(taken) if taken.all() else int(np.argmin(taken))
             self._next += run
             if run:
@@ -71,9 +70,10 @@ class RingDrain:
         slots = self._view()
         for first in range(0, self._slot_count, _BATCH_SLOTS):
             window = slots[first : first + _BATCH_SLOTS]
+            commit = window["commit"].copy()
             copied = window.copy()
-            untouched = window["slot_seq"] == copied["slot_seq"]
-            yield copied[committed(copied) & untouched & (window["commit"] == copied["commit"])]
+            untouched = (commit == copied["commit"]) & (commit == window["slot_seq"])
+            yield copied[committed(copied) & untouched]
 
     def take_losses(self) -> dict[str, int]:
         """Return the records lost since the last call, by counter name."""

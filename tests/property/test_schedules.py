@@ -155,7 +155,10 @@ def test_chunks_divide_the_bubble(ranks, more, chunks, forward, half):
     st.integers(1, 6), st.integers(0, 20), DURATIONS, st.integers(0, 10**9), st.integers(0, 10**9)
 )
 def test_bubble_of_zb_h1(ranks, more, weight, forward_more, input_more):
-    """The paper's (p - 1)(T_F + T_B - T_W), section 2.3: m >= p, T_W the shortest of the three."""
+    """Fails when the idle time is not the paper's (p - 1)(T_F + T_B - T_W).
+
+    Section 2.3: m >= p, T_W the shortest of the three.
+    """
     plan = make_plan(ScheduleKind.ZB_H1, ranks, ranks + more)
     forward, backward_input = weight + forward_more, weight + input_more
     costs = equal_stages(plan, forward, backward_input, weight)
@@ -164,7 +167,7 @@ def test_bubble_of_zb_h1(ranks, more, weight, forward_more, input_more):
 
 @given(st.integers(1, 6), st.integers(0, 20), DURATIONS)
 def test_zb_v_is_idle_only_while_it_fills(ranks, more, one):
-    """With equal passes only the fill is left: p - 1 passes of one chunk."""
+    """Fails when equal passes leave more idle than the fill, p - 1 passes of one chunk."""
     plan = make_plan(ScheduleKind.ZB_V, ranks, 2 * ranks - 1 + more, 2)
     assert idle_ns(plan, equal_stages(plan, one, one, one)) == (ranks - 1) * one
 

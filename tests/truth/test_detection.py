@@ -51,7 +51,7 @@ def test_the_running_job_is_judged_as_well_as_the_recorded_one(place):
 
 
 def test_two_replicas_of_two_stages_show_what_physics_lets_them():
-    """With uneven work of unknown size each of two stages is the only measure of the other one."""
+    """Fails when less is found than physics allows where each of two stages alone tells the other's work."""
     place = {"layout": "pp2 dp2", "work_cv": WORK_CV}
     family = Family(name="", factors=(1.05,), start=PAST, steps=10, **place)
     assert judge(family, CASES, offline).hits >= CASES - 1

@@ -62,7 +62,7 @@ def test_ledger_of_the_first_eight_steps(production):
 
 
 def test_waterfall_of_a_real_run_sums_to_one(production, four_ranks):
-    """Real timelines overlap in ways that made-up ones do not."""
+    """Fails when time counts twice where real timelines overlap as made-up ones do not."""
     for result in (production, four_ranks):
         assert sum(bar.frac for bar in result.waterfall) == pytest.approx(1, abs=1e-9)
 

@@ -164,10 +164,10 @@ def _progress(
         for group_id, (issued, completed) in _from_ring(dump, groups).items():
             known = last.get(group_id, (0, 0))
             last[group_id] = (max(known[0], issued), max(known[1], completed))
-        if dump.is_status_whole:
-            for group_id, ranks in members.items():
-                if dump.rank in ranks and group_id not in with_transfers:
-                    last.setdefault(group_id, (0, 0))
+        own = [group_id for group_id, ranks in members.items() if dump.rank in ranks]
+        for group_id in own if dump.is_status_whole else ():
+            if group_id not in with_transfers:
+                last.setdefault(group_id, (0, 0))
         for group_id, (issued, completed) in last.items():
             yield {
                 "rank": dump.rank,

@@ -108,7 +108,6 @@ class DistributedInfo(msgspec.Struct):
     backend: Any = None
     rank: Any = None
     world_size: Any = None
-    pg_count: Any = None
     pg_config: list[GroupConfig] | None = None
 
 

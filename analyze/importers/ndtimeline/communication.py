@@ -89,7 +89,7 @@ def communication_tables(
     is_p2p = rows["optype"].isin(_TRANSFERS)
     collective = _collectives(rows[~is_p2p].copy(), job)
     p2p = _transfers(rows[is_p2p].copy(), ops, workers, job, limits)
-    group = _groups(collective, p2p, workers)
+    group = _groups(collective, p2p)
     return {
         spec.name: spec.conform(pa.Table.from_pandas(frame, preserve_index=False))
         for spec, frame in ((COLLECTIVE, collective), (P2P, p2p), (GROUP, group))
@@ -154,7 +154,7 @@ def _carried_microbatch(
     return rows["mb_id"].where(rows["mb_id"] >= 0, found)
 
 
-def _groups(collective: pd.DataFrame, p2p: pd.DataFrame, workers: pd.DataFrame) -> pd.DataFrame:
+def _groups(collective: pd.DataFrame, p2p: pd.DataFrame) -> pd.DataFrame:
     """Return the groups with their recorded members; a pipeline's are in stage order."""
     used = pd.concat([collective, p2p])[["group_id", "axis", "rank", "stage"]].drop_duplicates()
     ranks = used.sort_values(["stage", "rank"]).groupby("group_id", sort=True)

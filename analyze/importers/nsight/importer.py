@@ -127,8 +127,7 @@ def _read_file(file: InputFile, notes: list[str], *, is_only: bool) -> Iterator[
         stray = int((~np.isin(device.columns["process"], processes)).sum())
         if stray:
             notes.append(f"{stray} device events of {file.name} name no process and are left out.")
-        utc = database.integers("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",))["utcEpochNs"]
-        base_ns = int(utc[0]) if len(utc) and 0 < utc[0] < 1 << 61 else 0
+        base_ns = _base_ns(database)
         for one in numbered:
             if one.rank is None:
                 notes.append(
@@ -155,6 +154,12 @@ def _read_file(file: InputFile, notes: list[str], *, is_only: bool) -> Iterator[
                 joined=joined[one.process],
                 found=found,
             )
+
+
+def _base_ns(database: Database) -> int:
+    """Return the time of day that times of the export count from, ns since 1970; 0 if unknown."""
+    utc = database.integers("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",))["utcEpochNs"]
+    return int(utc[0]) if len(utc) and 0 < utc[0] < 1 << 61 else 0
 
 
 def _processes(device: Activities, calls: Activities, nvtx: NvtxEvents, where: str) -> list[int]:

@@ -357,7 +357,7 @@ def test_what_unpacks_to_too_much_is_refused_within_bounded_memory(tmp_path):
 
 
 def test_parquet_files_of_absurd_length_are_refused(tmp_path, monkeypatch):
-    """A few kilobytes of Parquet may stand for a thousand million rows."""
+    """Fails when a few kilobytes of Parquet, which may stand for a thousand million rows, fill the memory."""
     monkeypatch.setattr("meshscope.analyze.importers.ndtimeline.ops.MOST_ROWS", 7)
     with pytest.raises(TraceFormatError, match="8 rows"):
         import_trace(write(tmp_path, SEEDS["ndtimeline"]()))

@@ -170,9 +170,11 @@ def test_a_healthy_pair_has_no_finding():
 
 
 def test_every_finding_can_be_acted_on():
-    """A finding without evidence or remedy tells nobody what to do."""
+    """Fails when a finding lacks evidence or a remedy, and so tells nobody what to do."""
     stall = {"rank": 1, "kind": "gc", "start_ns": 70 * MS, "dur_ns": 10 * MS}
-    for finding in two_ranks(span=[stall]).values():
+    findings = two_ranks(span=[stall])
+    assert findings
+    for finding in findings.values():
         assert finding.evidence
         assert finding.remedy
         assert 0 < finding.confidence <= 1

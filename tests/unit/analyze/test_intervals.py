@@ -55,7 +55,7 @@ def test_covered_length_per_query():
 
 
 def test_sweep_gives_each_instant_to_the_highest_priority():
-    """The worked example of the docstring: compute hides communication, gaps have no owner."""
+    """Fails when the worked example of the docstring is wrong: compute hides communication, gaps have no owner."""
     segments = iv.sweep_priority(make((1, 9), (3, 5), (6, 9)), [1, 0, 0], (0, 10))
     found = list(zip(*(column.tolist() for column in segments), strict=True))
     assert found == [(0, 1, -1), (1, 3, 0), (3, 5, 1), (5, 6, 0), (6, 9, 2), (9, 10, -1)]

@@ -11,14 +11,14 @@ from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.terms import ScheduleKind
 
 
-def first_finding(fault, *, kind, sample_interval_ns=0, ranks_per_host=2):
+def first_finding(fault, *, kind, sample_interval_ns=0):
     """Return the first finding of a kind in a simulated job of four machines."""
     job = SyntheticJob(
         layout=ParallelLayout(pp=2, dp=4),
         schedule=ScheduleKind.ONE_F_ONE_B,
         steps=8,
         jitter_cv=0.02,
-        ranks_per_host=ranks_per_host,
+        ranks_per_host=2,
         sample_interval_ns=sample_interval_ns,
         faults=(parse_fault(fault),),
     )

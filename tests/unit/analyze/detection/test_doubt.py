@@ -13,14 +13,14 @@ from meshscope.probe.schema.layout import ParallelLayout
 SETTINGS = DetectionSettings()
 
 
-def doubt(layout, slope=0.0, steps=20):
-    """Return the doubt about ranks with a noise of 1 % a step."""
+def doubt(layout, slope=0.0):
+    """Return the doubt about ranks with a noise of 1 % a step and a past of 20 steps."""
     count = layout.world_size
     cube = cube_of(tuple(range(count)), layout)
     line = Line(np.full((1, 1, cube.shape[2], 1), slope), 1, np.zeros((1, 1, 1), bool))
     comparison = comparison_of(cube, cube.present, line)
     noise = Noise(np.full(count, 0.01), 1.0, 100.0)
-    return doubt_of(noise, np.zeros(count), comparison, steps, SETTINGS)
+    return doubt_of(noise, np.zeros(count), comparison, 20, SETTINGS)
 
 
 def test_a_small_job_is_given_the_usual_spread():

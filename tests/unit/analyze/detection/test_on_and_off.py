@@ -11,10 +11,10 @@ from meshscope.probe.schema.layout import ParallelLayout
 SMALL = ParallelLayout(pp=2, dp=2)
 
 
-def paused(slow, *, layout=SMALL, steps=20, rank=1, factor=1.2):
-    """Return the detection on a job with a rank that is slower by a factor in some steps."""
+def paused(slow, *, layout=SMALL, steps=20, factor=1.2):
+    """Return the detection on a job whose rank 1 is slower by a factor in some steps."""
     frame = SlowRankJob(seed=50, layout=layout, steps=steps).frame()
-    hit = (frame["rank"] == rank) & frame["step"].isin(list(slow))
+    hit = (frame["rank"] == 1) & frame["step"].isin(list(slow))
     frame.loc[hit, "dur_ns"] = (frame.loc[hit, "dur_ns"] * factor).astype(np.int64)
     return detect(frame, layout)
 

@@ -9,9 +9,9 @@ from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.layout import ParallelLayout
 
 
-def lengths(shape, seed=2):
+def lengths(shape):
     """Return tokens and sums of squared lengths."""
-    draw = np.random.default_rng(seed)
+    draw = np.random.default_rng(2)
     tokens = draw.integers(1000, 5000, shape).astype(float)
     return np.stack([tokens, tokens * draw.uniform(50, 900, shape)], axis=-1)
 

@@ -301,5 +301,8 @@ def test_a_capture_without_step_marks_shows_no_step():
 def test_every_finding_about_time_has_its_steps():
     """Fails when a finding of a job with several faults does not say which steps it is of."""
     faults = ["data_stall:extra_ms=5", "sequence:cv=0.3", "slow_stage:stage=1,factor=1.2"]
-    for found in diagnose(trace_with(*faults)).findings:
-        assert found.where.get("steps") == [0, 19], found.kind
+    steps = {
+        found.kind: found.where.get("steps") for found in diagnose(trace_with(*faults)).findings
+    }
+    assert steps.keys() >= {"data_stall", "stage_imbalance"}
+    assert all(told == [0, 19] for told in steps.values()), steps

@@ -14,12 +14,12 @@ from .test_importer import (
 )
 
 
-def lagging(steps, *, host=100, device=300, first=0):
-    """Return events of which the host needs ``host`` us a step and the device ``device``."""
+def lagging(steps, *, host=100):
+    """Return events of which the host needs ``host`` us a step and the device 300."""
     for k in range(steps):
         yield step_note(k, 1000 + k * host, host)
         yield launch(1001 + k * host, k + 1)
-        yield kernel("gemm", 1002 + first + k * device, device, correlation=k + 1)
+        yield kernel("gemm", 1002 + k * 300, 300, correlation=k + 1)
 
 
 def windows(trace):

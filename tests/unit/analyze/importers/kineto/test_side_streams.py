@@ -74,7 +74,7 @@ def test_ordinary_work_raises_no_alarm(tmp_path, kernel):
 
 
 def test_a_replayed_graph_raises_no_alarm(tmp_path):
-    """A captured graph puts computation on any stream, and launches all of it at once."""
+    """Fails when the computation that a captured graph puts on any stream is taken for communication."""
     also = event("kernel", "b", 130, 5, device=0, stream=21, correlation=3, grid=[8, 1, 1])
     graph = [*launched("a", 120, 60, stream=20, call=3), also]
     found, _ = categories(tmp_path, graph)

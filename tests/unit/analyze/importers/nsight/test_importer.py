@@ -346,7 +346,7 @@ def test_a_damaged_export_is_refused_in_one_line(tmp_path, cut):
 
 
 def test_a_damaged_schema_is_refused_in_one_line(tmp_path):
-    """SQLite puts the bytes of the damage into its message, which then is no text."""
+    """Fails when the damaged bytes that SQLite puts into its message reach the terminal."""
     path = Export().kernel("k", 1, 2, launch=0).write(tmp_path / "rank0.sqlite")
     content = path.read_bytes().replace(b"NOT NULL, end", b"N\xcb( NULL, end", 1)
     path.write_bytes(content)
