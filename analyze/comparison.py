@@ -17,6 +17,7 @@ import pandas as pd
 
 from meshscope.probe.schema.terms import KernelCategory
 
+from .account import Account
 from .capture.trace import Trace
 from .diagnosis import diagnosis_of
 from .kernels.coverage import common_kernel_steps, has_kernels
@@ -86,8 +87,12 @@ def side_of(trace: Trace) -> Side:
     Raises:
         TraceFormatError: The capture holds no event that lies in a step.
     """
-    account = measure(trace)
-    windows = account.windows
+    return side_of_account(measure(trace))
+
+
+def side_of_account(account: Account) -> Side:
+    """Return one run, already measured, reduced to what is compared."""
+    trace, windows = account.trace, account.windows
     common = common_kernel_steps(trace, windows.ranks)
     count = int(has_kernels(trace, windows.frame["step"], common).sum())
     operators = kernels = pd.DataFrame()

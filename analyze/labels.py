@@ -25,6 +25,7 @@ _NAMES = {
     "exposed_memcpy": "exposed memory copies",
     "other": "other host time",
     "unattributed": "not attributed",
+    "not_in_step": "ranks not in the step",
 }
 
 

@@ -22,11 +22,13 @@ DEFAULT_TILE_WIDTH = 1200
 LIST_MAX_NEW = 4
 """Runs that one request for the list may analyse."""
 
-_TWINS: dict[str, Callable[[LoadedRun, ViewState], dict[str, Any]]] = {
-    "overview": lambda run, _: views.overview(run),
-    "findings": lambda run, _: views.findings(run),
-    "timeline": views.timeline_json,
-    "mesh": views.mesh_json,
+_TWINS: dict[str, Callable[[RunStore, LoadedRun, ViewState], dict[str, Any]]] = {
+    "overview": lambda _store, run, _state: views.overview(run),
+    "findings": lambda _store, run, _state: views.findings(run),
+    "timeline": lambda _store, run, state: views.timeline_json(run, state),
+    "mesh": lambda _store, run, state: views.mesh_json(run, state),
+    "kernels": lambda _store, run, _state: views.kernels(run),
+    "compare": views.comparison,
 }
 
 
@@ -43,7 +45,7 @@ def register(server: Flask, store: RunStore) -> None:
         view = _TWINS.get(page)
         if view is None:
             return _error(404, f"there is no page {page[:64]}; known: {', '.join(_TWINS)}")
-        return _json(view(store.get(run_id), _state()))
+        return _json(view(store, store.get(run_id), _state()))
 
     @api.get("/runs/<run_id>/tile.png")
     def tile(run_id: str) -> Response:
@@ -65,12 +67,6 @@ def register(server: Flask, store: RunStore) -> None:
         return _error(404, str(error))
 
     server.register_blueprint(api)
-
-
-def tile_url(run_id: str, state: ViewState, version: int) -> str:
-    """Return the address of the tile of a view; the version changes with the run's files."""
-    query = state.query()
-    return f"/api/v1/runs/{run_id}/tile.png{query}{'&' if query else '?'}v={version}"
 
 
 def _state() -> ViewState:

@@ -9,6 +9,7 @@ from dash import Dash, dcc, html
 from flask import Flask, Response, request
 
 from . import api, callbacks
+from .proxy import Below
 from .security import Access, guard
 from .store import RunStore
 from .theme import FONT
@@ -37,11 +38,13 @@ def create_app(runs_dir: Path, *, access: Access | None = None) -> Dash:
     Raises:
         ConfigError: ``runs_dir`` is no folder.
     """
-    store = RunStore(runs_dir)
+    store, access = RunStore(runs_dir), access or Access()
     app = Dash(
         __name__,
         assets_folder=str(Path(__file__).resolve().parent / "assets"),
         serve_locally=True,
+        requests_pathname_prefix=f"{access.prefix}/",
+        routes_pathname_prefix="/",
         suppress_callback_exceptions=True,
         index_string=_INDEX,
         title="meshscope",
@@ -62,7 +65,9 @@ def create_app(runs_dir: Path, *, access: Access | None = None) -> Dash:
     callbacks.register(app, store)
     api.register(app.server, store)
     _mark_missing_pages(app.server, store)
-    guard(app.server, access or Access(), list(app.csp_hashes()))
+    guard(app.server, access, list(app.csp_hashes()))
+    if access.prefix:
+        app.server.wsgi_app = Below(app.server.wsgi_app, access.prefix)
     return app
 
 

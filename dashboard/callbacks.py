@@ -14,33 +14,37 @@ from dash.development.base_component import Component
 
 from meshscope.probe.schema.errors import MeshscopeError
 
+from .addresses import inner, json_address
 from .api import LIST_MAX_NEW
 from .loaded_run import LoadedRun
-from .pages import findings, mesh, overview, runs, shell, timeline
+from .pages import compare, findings, kernels, mesh, overview, runs, shell, timeline
 from .state import METRICS, ViewState, parse_path, parse_query
 from .store import RunStore
 from .views import shown_step
 
 _NS_PER_MS = 1e6
 
-_PAGES: dict[str, Callable[[LoadedRun, ViewState], Component]] = {
-    "overview": overview.layout,
-    "findings": findings.layout,
-    "timeline": timeline.layout,
-    "mesh": mesh.layout,
+_PAGES: dict[str, Callable[[RunStore, LoadedRun, ViewState], Component]] = {
+    "overview": lambda _, run, state: overview.layout(run, state),
+    "findings": lambda _, run, state: findings.layout(run, state),
+    "timeline": lambda _, run, state: timeline.layout(run, state),
+    "mesh": lambda _, run, state: mesh.layout(run, state),
+    "kernels": lambda _, run, state: kernels.layout(run, state),
+    "compare": compare.layout,
 }
 
 
 def page_of(store: RunStore, path: str | None, query: str | None) -> Component:
     """Return the page at an address; what is wrong with it is shown, never raised."""
-    if (path or "/") == "/":
+    own = inner(path)
+    if own == "/":
         # What is new is analysed when the list asks again: it must not open minutes later.
         return runs.layout(store.entries(0), str(store.root))
-    place = parse_path(path)
+    place = parse_path(own)
     if place is None or place[1] not in _PAGES:
         return shell.not_found("This address is no page of the dashboard.")
     try:
-        return _PAGES[place[1]](store.get(place[0]), parse_query(query))
+        return _PAGES[place[1]](store, store.get(place[0]), parse_query(query))
     except MeshscopeError as error:
         return shell.not_found(str(error))
 
@@ -59,6 +63,7 @@ def register(app: Dash, store: RunStore) -> None:
     _register_timeline(app, store)
     _register_timeline_view(app)
     _register_mesh(app, store)
+    _register_compare(app, store)
 
 
 def _register_navigation(app: Dash, store: RunStore) -> None:
@@ -117,6 +122,7 @@ def _register_timeline(app: Dash, store: RunStore) -> None:
         Output("timeline-path-why", "disabled"),
         Output("timeline-drawn", "data"),
         Output("json-link", "href", allow_duplicate=True),
+        Output("run-tabs", "children", allow_duplicate=True),
         Input("timeline-url", "search"),
         State("timeline-url", "pathname"),
         prevent_initial_call=True,
@@ -124,14 +130,13 @@ def _register_timeline(app: Dash, store: RunStore) -> None:
     def draw(query: str | None, path: str | None) -> Any:
         run = _run_at(store, path, "timeline-content")
         if run is None:
-            return (no_update,) * 9
+            return (no_update,) * 10
         state = parse_query(query)
         step = shown_step(run, state)
         reason = run.path_unknown_because(step)
         drawn = timeline.content(run, state)
-        link = shell.json_address(run.run_id, "timeline", state)
-        named = (str(step), timeline.rank_text(state), state.path)
-        return drawn, *named, bool(reason), reason, not reason, state.query(), link
+        controls = (str(step), timeline.rank_text(state), state.path, bool(reason), reason)
+        return drawn, *controls, not reason, state.query(), *_links(run, "timeline", state)
 
     @app.callback(
         Output("timeline-url", "search"),
@@ -209,7 +214,10 @@ def _register_timeline_view(app: Dash) -> None:
 def _register_mesh(app: Dash, store: RunStore) -> None:
     @app.callback(
         Output("mesh-content", "children"),
+        Output("mesh-metric", "value"),
+        Output("mesh-drawn", "data"),
         Output("json-link", "href", allow_duplicate=True),
+        Output("run-tabs", "children", allow_duplicate=True),
         Input("mesh-url", "search"),
         State("mesh-url", "pathname"),
         prevent_initial_call=True,
@@ -217,14 +225,62 @@ def _register_mesh(app: Dash, store: RunStore) -> None:
     def draw(query: str | None, path: str | None) -> Any:
         run, state = _run_at(store, path, "mesh-content"), parse_query(query)
         if run is None:
-            return no_update, no_update
-        return mesh.rank_step(run, state), shell.json_address(run.run_id, "mesh", state)
+            return (no_update,) * 5
+        content = mesh.rank_step(run, state)
+        return content, state.metric, state.query(), *_links(run, "mesh", state)
 
     @app.callback(
-        Output("mesh-url", "search"), Input("mesh-metric", "value"), prevent_initial_call=True
+        Output("mesh-url", "search"),
+        Input("mesh-metric", "value"),
+        State("mesh-url", "search"),
+        State("mesh-drawn", "data"),
+        prevent_initial_call=True,
     )
-    def choose(metric: str | None) -> Any:
-        return ViewState(metric=metric).query() if metric in METRICS else no_update
+    def choose(metric: str | None, query: str | None, drawn: str | None) -> Any:
+        if metric not in METRICS or metric == parse_query(drawn).metric:
+            return no_update
+        return parse_query(query).of_metric(metric).query()
+
+    @app.callback(
+        Output("mesh-url", "search", allow_duplicate=True),
+        Input("rank-step-graph", "clickData"),
+        State("mesh-url", "search"),
+        prevent_initial_call=True,
+    )
+    def mark(click: dict[str, Any] | None, query: str | None) -> Any:
+        marked = marked_view(parse_query(query), click)
+        return no_update if marked is None else marked.query()
+
+
+def _register_compare(app: Dash, store: RunStore) -> None:
+    @app.callback(
+        Output("compare-content", "children"),
+        Output("compare-before", "value"),
+        Output("compare-drawn", "data"),
+        Output("json-link", "href", allow_duplicate=True),
+        Output("run-tabs", "children", allow_duplicate=True),
+        Input("compare-url", "search"),
+        State("compare-url", "pathname"),
+        prevent_initial_call=True,
+    )
+    def draw(query: str | None, path: str | None) -> Any:
+        run, state = _run_at(store, path, "compare-content"), parse_query(query)
+        if run is None:
+            return (no_update,) * 5
+        content = compare.content(store, run, state)
+        return content, state.before, state.query(), *_links(run, "compare", state)
+
+    @app.callback(
+        Output("compare-url", "search"),
+        Input("compare-before", "value"),
+        State("compare-url", "search"),
+        State("compare-drawn", "data"),
+        prevent_initial_call=True,
+    )
+    def choose(run_id: str | None, query: str | None, drawn: str | None) -> Any:
+        if run_id == parse_query(drawn).before:
+            return no_update
+        return parse_query(query).compared_with(run_id).query()
 
 
 def stepped_view(
@@ -258,6 +314,21 @@ def chosen_view(run: LoadedRun, state: ViewState, control: str) -> ViewState:
     )
 
 
+def marked_view(state: ViewState, click: dict[str, Any] | None) -> ViewState | None:
+    """Return the view after a cell of rank and step was clicked; None for no change.
+
+    Args:
+        state: The view before.
+        click: What plotly reports; the data of the point are rank and step, by their place.
+    """
+    try:
+        place = (click or {})["points"][0]["customdata"]
+        rank, step = int(place["0"]), int(place["1"])
+    except (KeyError, IndexError, TypeError, ValueError):
+        return None
+    return state.at_step(step).around(rank) if step >= 0 else state.around(rank)
+
+
 def zoomed_view(state: ViewState, relayout: dict[str, Any] | None) -> ViewState | None:
     """Return the view after the figure was zoomed, panned or reset; None for no change.
 
@@ -277,12 +348,17 @@ def zoomed_view(state: ViewState, relayout: dict[str, Any] | None) -> ViewState 
     return None if same else state.zoomed((t0, t1))
 
 
+def _links(run: LoadedRun, page: str, state: ViewState) -> tuple[str, list[Component]]:
+    """Return the links that follow the view: to its JSON, and to the other pages."""
+    return json_address(run.run_id, page, state), shell.tabs(run, page, state)
+
+
 def _run_at(store: RunStore, path: str | None, view: str) -> LoadedRun | None:
     """Return the run of an address that came from the browser.
 
     Where it is gone or broken since the page was opened, the view says so and None is returned.
     """
-    place = parse_path(path)
+    place = parse_path(inner(path))
     try:
         return store.get(place[0]) if place else None
     except MeshscopeError as error:

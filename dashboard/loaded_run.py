@@ -5,13 +5,16 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from meshscope.analyze import Diagnosis, Trace, load_trace
+from meshscope.analyze.comparison import Side, side_of_account
 from meshscope.analyze.diagnosis import diagnosis_of
+from meshscope.analyze.exchange import kernels_to_json
 from meshscope.analyze.measure import measure
 from meshscope.analyze.stepless import diagnose_without_steps, has_no_steps
 from meshscope.analyze.words import counted
+from meshscope.probe.schema.errors import TraceFormatError
 from meshscope.probe.schema.terms import FindingKind
 
 from .paths import LastAccount, StepPath, step_path
@@ -50,6 +53,7 @@ class LoadedRun:
     """Step in which the job came to a standstill; None where it did not, or nothing tells."""
     _drawn: dict[int, StepSlices] = field(default_factory=dict, repr=False, compare=False)
     _paths: dict[int, StepPath] = field(default_factory=dict, repr=False, compare=False)
+    _kept: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
     _finding: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def step(self, step: int) -> StepSlices:
@@ -84,6 +88,27 @@ class LoadedRun:
                 found = step_path(self.accounts.of(self.trace), drawn)
                 _keep_few(self._paths, step, found)
         return found
+
+    def kernels(self) -> dict[str, Any]:
+        """Return what its devices did, as ``meshscope kernels`` has it; computed once."""
+        with self._finding:
+            if "kernels" not in self._kept:
+                self._kept["kernels"] = kernels_to_json(self.trace)
+            return self._kept["kernels"]  # type: ignore[no-any-return]
+
+    def side(self) -> Side:
+        """Return what of it is compared with another run; computed once.
+
+        Raises:
+            MeshscopeError: It has no steps.
+        """
+        if self.diagnosis.ledger.empty:
+            reason = "there is no complete step, so nothing can be compared"
+            raise TraceFormatError(reason, where=self.run_id)
+        with self._finding:
+            if "side" not in self._kept:
+                self._kept["side"] = side_of_account(self.accounts.of(self.trace))
+            return self._kept["side"]  # type: ignore[no-any-return]
 
     def nbytes(self) -> int:
         """Return about how much memory the run holds."""

@@ -20,6 +20,7 @@ from meshscope.probe.schema.errors import ConfigError, MeshscopeError
 
 from .app import create_app
 from .browser import launch
+from .security import Access
 from .store import RunStore
 
 if TYPE_CHECKING:
@@ -47,9 +48,9 @@ class _Silent(WSGIRequestHandler):
 
 
 @contextmanager
-def served(runs_dir: Path) -> Iterator[str]:
+def served(runs_dir: Path, access: Access | None = None) -> Iterator[str]:
     """Serve a folder of runs on a free port of this machine; yield its address."""
-    app = create_app(runs_dir).server
+    app = create_app(runs_dir, access=access).server
     server = make_server("127.0.0.1", 0, app, threaded=True, request_handler=_Silent)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()

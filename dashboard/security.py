@@ -28,6 +28,8 @@ class Access:
     """Also answer under every literal IP address; a rebound name is never one."""
     token: str | None = None
     """Secret that every request must carry, or None on a loopback address."""
+    prefix: str = ""
+    """Path below which a reverse proxy serves us, as ``/meshscope``; empty for its root."""
 
     def admits(self, host: str) -> bool:
         """Return whether a host name, without port, is one of ours."""
@@ -112,8 +114,11 @@ def _check_token(token: str) -> Response | None:
             if not part.startswith("token=")
         )
         # One slash: a path that begins with two would name another host.
-        answer = redirect("/" + request.path.lstrip("/") + (f"?{kept}" if kept else ""))
-        answer.set_cookie(_COOKIE, token, httponly=True, samesite="Strict")
+        path = f"{request.script_root}/{request.path.lstrip('/')}"
+        answer = redirect(path + (f"?{kept}" if kept else ""))
+        # Other paths of a proxy belong to others.
+        below = request.script_root or "/"
+        answer.set_cookie(_COOKIE, token, path=below, httponly=True, samesite="Strict")
         return answer  # type: ignore[return-value]
     header = request.headers.get("Authorization", "").removeprefix("Bearer ")
     if not (_equal(request.cookies.get(_COOKIE, ""), token) or _equal(header, token)):

@@ -6,11 +6,13 @@ import secrets
 import socket
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from meshscope.probe.schema.errors import ConfigError
 
 from .app import create_app
+from .proxy import PublicUrl, public_url
 from .security import LOOPBACK_NAMES, Access, is_loopback
 
 _THREADS = 32
@@ -25,6 +27,7 @@ def serve(
     port: int = 8050,
     token: str | None = None,
     *,
+    public: str | None = None,
     announce: Callable[[str], None] | None = None,
 ) -> None:
     """Serve the runs of a folder until interrupted.
@@ -35,29 +38,34 @@ def serve(
         port: TCP port; 0 takes a free one.
         token: Secret that requests must carry. On an address that other
             machines can reach there is always one: it is made up if not given.
+        public: URL under which a reverse proxy serves this address; such a dashboard has a token too.
         announce: Called once with the address to open, as soon as it can be
             opened; by default it is written to standard error.
 
     Raises:
-        ConfigError: ``runs_dir`` is no folder, or the address cannot be
-            listened on.
+        ConfigError: ``runs_dir`` is no folder, the address cannot be
+            listened on, or ``public`` is no URL of a page.
     """
     from waitress.server import create_server
 
-    access = access_for(host, token)
+    behind = None if public is None else public_url(public)
+    access = access_for(host, token, behind)
     app = create_app(runs_dir, access=access)
     listening = _listen(host, port)
     server = create_server(app.server, sockets=[listening], threads=_THREADS, ident="meshscope")
-    url = address(host, listening.getsockname()[1], access.token)
-    (announce or _to_stderr)(url)
+    port = listening.getsockname()[1]
+    (announce or _to_stderr)(address(host, port, access.token, behind))
     try:
         server.run()
     finally:
         server.close()
 
 
-def access_for(host: str, token: str | None) -> Access:
-    """Return who may ask a dashboard that listens on an address."""
+def access_for(host: str, token: str | None, behind: PublicUrl | None = None) -> Access:
+    """Return who may ask a dashboard that listens on an address, perhaps behind a proxy."""
+    if behind is not None:
+        own = access_for(host, token or secrets.token_urlsafe(_TOKEN_BYTES))
+        return replace(own, hosts=own.hosts | {behind.host}, prefix=behind.prefix)
     if is_loopback(host):
         return Access(hosts=LOOPBACK_NAMES | {host}, token=token or None)
     names = {host, socket.gethostname(), socket.getfqdn()}
@@ -68,12 +76,15 @@ def access_for(host: str, token: str | None) -> Access:
     )
 
 
-def address(host: str, port: int, token: str | None) -> str:
+def address(host: str, port: int, token: str | None, behind: PublicUrl | None = None) -> str:
     """Return the address to open in a browser, with the token where there is one."""
+    words = f"?token={token}" if token else ""
+    if behind is not None:
+        return f"{behind.origin}{behind.prefix}/{words}"
     shown = f"[{host}]" if ":" in host else host
     if host in ("0.0.0.0", "::"):
         shown = socket.gethostname()
-    return f"http://{shown}:{port}/" + (f"?token={token}" if token else "")
+    return f"http://{shown}:{port}/{words}"
 
 
 def _listen(host: str, port: int) -> socket.socket:

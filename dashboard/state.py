@@ -1,4 +1,4 @@
-"""What a page shows, as the query of its URL: step, rank, time window, critical path, metric.
+"""What a page shows, as the query of its URL: step, rank, time window, critical path, metric, other run.
 
 The URL is the only state. It comes from outside, so every field is checked, and
 a field that makes no sense is left out and named, never passed on.
@@ -6,9 +6,12 @@ a field that makes no sense is left out and named, never passed on.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from urllib.parse import parse_qsl, urlencode
 
+RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+"""What can stand in an address as the name of a run."""
 METRICS = ("slowdown", "own", "compute", "wait")
 """What the rank x step heatmap can show; the first is the default."""
 
@@ -16,7 +19,7 @@ _SHOWN = "1"
 _MAX_DIGITS = 19
 _MAX_FIELDS = 20
 _NUMBERS = ("step", "rank", "t0", "t1")
-_KNOWN = (*_NUMBERS, "metric", "path")
+_KNOWN = (*_NUMBERS, "metric", "path", "before")
 _NAME_SHOWN = 32
 
 
@@ -26,7 +29,7 @@ class ViewState:
 
     step: int | None = None
     rank: int | None = None
-    """Rank of which the timeline shows the groups alone; None for all ranks."""
+    """Rank of which the timeline shows the groups alone, and which the mesh marks; None for all."""
     t0: int | None = None
     """Start of the time window, ns from the start of the step."""
     t1: int | None = None
@@ -34,6 +37,8 @@ class ViewState:
     metric: str = METRICS[0]
     path: bool = False
     """Whether the critical path is drawn over the timeline."""
+    before: str | None = None
+    """Id of the run that the shown one is compared with."""
     rejected: tuple[str, ...] = ()
     """Fields of the query that were not understood."""
 
@@ -57,6 +62,8 @@ class ViewState:
             pairs.append(("metric", self.metric))
         if self.path:
             pairs.append(("path", _SHOWN))
+        if self.before is not None:
+            pairs.append(("before", self.before))
         return f"?{urlencode(pairs)}" if pairs else ""
 
     def at_step(self, step: int) -> ViewState:
@@ -76,6 +83,14 @@ class ViewState:
         """Return the same view with or without the critical path."""
         return replace(self, path=shown, rejected=())
 
+    def of_metric(self, metric: str) -> ViewState:
+        """Return the same view of another metric."""
+        return replace(self, metric=metric, rejected=())
+
+    def compared_with(self, run_id: str | None) -> ViewState:
+        """Return the same view beside another run; None for no other run."""
+        return replace(self, before=run_id, rejected=())
+
 
 def view_at(step: int, window_ns: tuple[int, int]) -> ViewState:
     """Return the view of exactly this window; a negative step stands for the whole capture."""
@@ -85,7 +100,7 @@ def view_at(step: int, window_ns: tuple[int, int]) -> ViewState:
 def parse_query(query: str | None) -> ViewState:
     """Return the view that a query asks for."""
     numbers: dict[str, int] = {}
-    metric, path = METRICS[0], False
+    metric, path, before = METRICS[0], False, None
     fields, rejected = _fields(query or "")
     for name, value in fields.items():
         if name in _NUMBERS and value.isdecimal() and len(value) < _MAX_DIGITS:
@@ -94,12 +109,14 @@ def parse_query(query: str | None) -> ViewState:
             metric = value
         elif name == "path" and value == _SHOWN:
             path = True
+        elif name == "before" and RUN_ID.fullmatch(value):
+            before = value
         else:
             rejected.append(name if name in _KNOWN else name[:_NAME_SHOWN])
     if "t0" in numbers and "t1" in numbers and numbers["t0"] >= numbers["t1"]:
         del numbers["t0"], numbers["t1"]
         rejected.append("t0, t1")
-    return ViewState(**numbers, metric=metric, path=path, rejected=tuple(rejected))
+    return ViewState(**numbers, metric=metric, path=path, before=before, rejected=tuple(rejected))
 
 
 def _fields(query: str) -> tuple[dict[str, str], list[str]]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import threading
 from collections import OrderedDict
 from contextlib import suppress
@@ -25,8 +24,8 @@ from meshscope.probe.schema.errors import ConfigError, MeshscopeError, RunDirect
 from .clock import monotonic_s, unix_ns
 from .loaded_run import LoadedRun, analysed_run, layout_words
 from .paths import LastAccount
+from .state import RUN_ID
 
-RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 DEFAULT_BUDGET_BYTES = 1 << 30
 DEFAULT_PATIENCE = 10.0
 """For how many times as long as it took a look at the files of a run, or its analysis, stands."""

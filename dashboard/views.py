@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -11,7 +11,10 @@ import numpy as np
 import pandas as pd
 
 from meshscope.analyze import Diagnosis
+from meshscope.analyze.comparison import compare
+from meshscope.analyze.exchange import comparison_to_json
 from meshscope.analyze.steps.whole_capture import WHOLE_CAPTURE
+from meshscope.probe.schema.errors import ConfigError
 
 from .categories import LABELS, Category
 from .loaded_run import LoadedRun, layout_words
@@ -19,7 +22,7 @@ from .mesh import mesh_facets, rank_step_matrix
 from .paths import StepPath, on_rows
 from .slices import StepSlices, around, in_window
 from .state import ViewState
-from .store import RunEntry
+from .store import RunEntry, RunStore
 
 MAX_JSON_SLICES = 20_000
 """Slices in one answer; a narrower window gives the rest."""
@@ -97,14 +100,14 @@ def shown_step(run: LoadedRun, state: ViewState) -> int:
     return typical_step(run.diagnosis, run.steps)
 
 
-def typical_step(diagnosis: Diagnosis, steps: tuple[int, ...]) -> int:
-    """Return the analysed step whose length is nearest to the median one."""
-    if diagnosis.ledger.empty:
+def typical_step(diagnosis: Diagnosis, steps: Sequence[int]) -> int:
+    """Return which of some steps is typical: of those that are analysed the one of median length."""
+    ledger = diagnosis.ledger[diagnosis.ledger["step"].isin(steps)]
+    if ledger.empty:
         return steps[len(steps) // 2]
-    length = diagnosis.ledger.groupby("step")["step_ns"].max().sort_index()
+    length = ledger.groupby("step")["step_ns"].max().sort_index()
     distance = (length - length.median()).abs().to_numpy()
-    nearest = int(length.index.to_numpy()[distance.argmin()])
-    return nearest if nearest in steps else steps[len(steps) // 2]
+    return int(length.index.to_numpy()[distance.argmin()])
 
 
 def timeline(run: LoadedRun, state: ViewState) -> tuple[StepSlices, tuple[int, int]]:
@@ -190,6 +193,29 @@ def mesh_json(run: LoadedRun, state: ViewState) -> dict[str, Any]:
             for facet in mesh_facets(run.diagnosis)
         ],
         "stragglers": run.diagnosis.stragglers.to_dict("records"),
+        "rejected": list(state.rejected),
+    }
+
+
+def kernels(run: LoadedRun) -> dict[str, Any]:
+    """Return what the devices did: kernels, operators, calls of the host that wait."""
+    return {"run_id": run.run_id, **run.kernels()}
+
+
+def comparison(store: RunStore, run: LoadedRun, state: ViewState) -> dict[str, Any]:
+    """Return what changed from another run of the folder to this one.
+
+    Raises:
+        MeshscopeError: The address names no other run, or one of the two cannot be compared.
+    """
+    if state.before is None:
+        remedy = "Give the id of the run that came before, as in ?before=RUN"
+        raise ConfigError("names no run to compare with", where="before", remedy=remedy)
+    changed = compare(store.get(state.before).side(), run.side())
+    return {
+        "run_id": run.run_id,
+        "before_id": state.before,
+        **comparison_to_json(changed),
         "rejected": list(state.rejected),
     }
 

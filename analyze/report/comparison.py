@@ -11,8 +11,6 @@ from ..words import counted
 from .amounts import limit_lines, milliseconds, shortened
 from .page import page
 
-_OUTSIDE = {"not_in_step": "ranks not in the step"}
-
 
 def comparison_to_text(result: Mapping[str, Any], *, markdown: bool = False) -> str:
     """Return both runs, what changed by class, findings, operators, kernels; times in ms per step."""
@@ -50,7 +48,7 @@ def _head(result: Mapping[str, Any]) -> Iterator[str]:
 def _classes(result: Mapping[str, Any], *, markdown: bool) -> list[str]:
     rows = [
         (
-            _OUTSIDE.get(row["class"]) or class_label(row["class"]),
+            class_label(row["class"]),
             milliseconds(row["before_ns"]),
             milliseconds(row["after_ns"]),
             _signed(row["change_ns"]),

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from ..mesh import Blocks, FloatMatrix, MeshFacet, RankStepMatrix, in_blocks
-from ..theme import DIVERGING, SEQUENTIAL, styled
+from ..theme import DIVERGING, INK, SEQUENTIAL, styled
 
 _MIN_SPREAD = 0.05
 """Least distance of the colour scale's ends from its middle, so that noise stays pale."""
@@ -29,8 +29,16 @@ _TEXT_CELL_PX = (30, 34)
 """Least height and width of a cell with words in it."""
 
 
-def rank_step_heatmap(matrix: RankStepMatrix) -> go.Figure:
-    """Return the heatmap of one metric by rank and step."""
+def rank_step_heatmap(
+    matrix: RankStepMatrix, rank: int | None = None, step: int | None = None
+) -> go.Figure:
+    """Return the heatmap of one metric by rank and step.
+
+    Args:
+        matrix: What to draw.
+        rank: Rank whose row is framed, None for none.
+        step: Step whose column is framed.
+    """
     ranks, _ = matrix.values.shape
     height = int(np.clip(_BORDER_PX + 26 * ranks, 240, 720))
     blocks = rank_step_blocks(matrix)
@@ -60,7 +68,19 @@ def rank_step_heatmap(matrix: RankStepMatrix) -> go.Figure:
     )
     figure.update_xaxes(title="step", type="category", nticks=24, showgrid=False)
     figure.update_yaxes(autorange="reversed", type="category", nticks=32, showgrid=False)
+    if rank is not None and rank in matrix.ranks:
+        at = matrix.ranks.index(rank) // blocks.rows_each
+        _frame(figure, (-0.5, shown[1] - 0.5), (at - 0.5, at + 0.5))
+    if step is not None and step in matrix.steps:
+        at = matrix.steps.index(step) // blocks.columns_each
+        _frame(figure, (at - 0.5, at + 0.5), (-0.5, shown[0] - 0.5))
     return styled(figure, height)
+
+
+def _frame(figure: go.Figure, x: tuple[float, float], y: tuple[float, float]) -> None:
+    """Draw a frame around cells, which are numbered from 0."""
+    line = {"color": INK, "width": 2}
+    figure.add_shape(type="rect", x0=x[0], x1=x[1], y0=y[0], y1=y[1], line=line)
 
 
 def rank_step_blocks(matrix: RankStepMatrix) -> Blocks:

@@ -13,10 +13,12 @@ from meshscope.analyze.whereabouts import ranks_named
 from meshscope.analyze.words import sentence
 
 from .. import units
+from ..addresses import page_address
 from ..loaded_run import STANDSTILL, LoadedRun
 from ..raster import MAX_SEPARATED_ROWS
 from ..state import ViewState
 from ..theme import SEVERITY_COLOUR
+from ..views import typical_step
 from .shell import card, empty, paper, rejected_notice, run_page
 
 
@@ -26,7 +28,7 @@ def layout(run: LoadedRun, state: ViewState) -> Component:
     content = rejected_notice(state.rejected)
     content += [html.H1("What to fix first", className="ms-title")]
     if findings:
-        content += [_card(run, finding) for finding in findings]
+        content += [_card(run, finding, state) for finding in findings]
         content += _not_told(run)
     else:
         content.append(empty("No findings", sentence(nothing_found(run.diagnosis))))
@@ -52,7 +54,7 @@ def severity_badge(severity: str) -> Component:
     return badge
 
 
-def _card(run: LoadedRun, finding: Finding) -> Component:
+def _card(run: LoadedRun, finding: Finding, state: ViewState) -> Component:
     head = html.Div(
         [
             severity_badge(finding.severity),
@@ -65,7 +67,7 @@ def _card(run: LoadedRun, finding: Finding) -> Component:
     body = html.Div(
         [
             html.Div([html.H3("Evidence"), evidence]),
-            html.Div([html.H3("Remedy"), html.P(finding.remedy), _links(run, finding)]),
+            html.Div([html.H3("Remedy"), html.P(finding.remedy), _links(run, finding, state)]),
         ],
         className="ms-finding-body",
     )
@@ -99,21 +101,38 @@ def _of_step(finding: Finding) -> str:
     return f"of the step time, between {low} and {high}"
 
 
-def _links(run: LoadedRun, finding: Finding) -> Component:
-    run_id, steps = run.run_id, finding.where.get("steps")
-    step = steps[0] if steps else None
-    if finding.kind in STANDSTILL:
-        step = run.stood_still_in
-    rank = None
-    if len(run.trace.ranks) > MAX_SEPARATED_ROWS:
-        rank = next(iter(ranks_named(finding.where)), None)
-    query = ViewState(step=step, rank=rank).query()
+def _links(run: LoadedRun, finding: Finding, state: ViewState) -> Component:
+    place = _place(run, finding, state)
     return html.Div(
         [
             dcc.Link(
-                "See the timeline", href=f"/run/{run_id}/timeline{query}", className="ms-link"
-            ),
-            dcc.Link("See the mesh", href=f"/run/{run_id}/mesh", className="ms-link"),
+                f"See the {page}", href=page_address(run.run_id, page, place), className="ms-link"
+            )
+            for page in ("timeline", "mesh")
         ],
         className="ms-links",
     )
+
+
+def _place(run: LoadedRun, finding: Finding, state: ViewState) -> ViewState:
+    """Return the view in which a finding is seen: the rank and a step that it names.
+
+    What it does not name stays as the visitor selected it, and so does a step among several.
+    """
+    ranks = ranks_named(finding.where)
+    # Of a few ranks all are in sight; the view of one would hide the others.
+    if len(ranks) == 1 or (ranks and len(run.trace.ranks) > MAX_SEPARATED_ROWS):
+        state = state.around(ranks[0])
+    step = _step(run, finding, state.step)
+    return state if step is None or step == state.step else state.at_step(step)
+
+
+def _step(run: LoadedRun, finding: Finding, selected: int | None) -> int | None:
+    """Return the step to look at: the selected one if the finding is about it, else a typical one."""
+    if finding.kind in STANDSTILL:
+        return run.stood_still_in
+    first, last = finding.where.get("steps") or (0, -1)
+    named = [step for step in finding.steps or range(first, last + 1) if step in run.steps]
+    if not named or selected in named:
+        return selected
+    return typical_step(run.diagnosis, named)

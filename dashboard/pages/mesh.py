@@ -51,6 +51,8 @@ def layout(run: LoadedRun, state: ViewState) -> Component:
         "mesh",
         [
             dcc.Location(id="mesh-url", refresh=False),
+            # The query that the control shows, which tells a change by the page from one by hand.
+            dcc.Store(id="mesh-drawn", data=state.query()),
             controls,
             html.Div(rank_step(run, state), id="mesh-content"),
             _grid(run),
@@ -71,6 +73,7 @@ def rank_step(run: LoadedRun, state: ViewState) -> list[Component]:
                 title, [empty("Nothing to compare", f"No rank has a value for: {matrix.meaning}.")]
             ),
         ]
+    figure = rank_step_heatmap(matrix, state.rank, state.step)
     blocks = rank_step_blocks(matrix)
     note = f"Colour: {matrix.meaning}.{_sharing(blocks.rows_each, 'rank', 'row')}"
     note += _sharing(blocks.columns_each, "step", "column")
@@ -78,7 +81,7 @@ def rank_step(run: LoadedRun, state: ViewState) -> list[Component]:
         *notices,
         card(
             title,
-            [chart(rank_step_heatmap(matrix), _caption(matrix), "rank-step-graph")],
+            [chart(figure, _caption(matrix) + _marked(matrix, state), "rank-step-graph")],
             note=note,
         ),
     ]
@@ -103,6 +106,23 @@ def _caption(matrix: RankStepMatrix) -> str:
         f"Highest: {value} on rank {matrix.ranks[int(row)]} in step {matrix.steps[int(column)]}. "
         f"Highest median over steps: {typical} on rank {rank}."
     )
+
+
+def _marked(matrix: RankStepMatrix, state: ViewState) -> str:
+    """Return what the lines of the figure mark, and what of the selection is not in it."""
+    chosen = (("rank", state.rank, matrix.ranks), ("step", state.step, matrix.steps))
+    selected = [
+        (f"{what} {number}", number in known)
+        for what, number, known in chosen
+        if number is not None
+    ]
+    if not selected:
+        return " Click a cell to select its rank and step: the timeline then shows them."
+    inside = " and ".join(words for words, is_in in selected if is_in)
+    missing = [
+        f" {words.capitalize()} is not in this figure." for words, is_in in selected if not is_in
+    ]
+    return (f" Selected: {inside}." if inside else "") + "".join(missing)
 
 
 def _grid(run: LoadedRun) -> Component:

@@ -15,6 +15,7 @@ from meshscope.analyze.labels import class_label, place_words
 from meshscope.analyze.words import sentence
 
 from .. import units
+from ..addresses import page_address
 from ..figures.waterfall import meanings, shown_bars, waterfall
 from ..loaded_run import LoadedRun
 from ..mesh import slowest_rank
@@ -50,7 +51,8 @@ def layout(run: LoadedRun, state: ViewState) -> Component:
                         [_account(run), *_causes(run), *_memory(run)], span={"base": 12, "lg": 8}
                     ),
                     dmc.GridCol(
-                        [_first_findings(run), trust_panel(trust(run))], span={"base": 12, "lg": 4}
+                        [_first_findings(run, state), trust_panel(trust(run))],
+                        span={"base": 12, "lg": 4},
                     ),
                 ],
                 gutter="lg",
@@ -157,7 +159,7 @@ def _key(bars: Sequence[Bar]) -> Component:
     )
 
 
-def _first_findings(run: LoadedRun) -> Component:
+def _first_findings(run: LoadedRun, state: ViewState) -> Component:
     """Return the findings to look at first, or that there are none."""
     findings = run.diagnosis.findings
     if not findings:
@@ -165,7 +167,7 @@ def _first_findings(run: LoadedRun) -> Component:
             "What to fix first",
             [html.P(sentence(nothing_found(run.diagnosis)), className="ms-note")],
         )
-    link = f"/run/{run.run_id}/findings"
+    link = page_address(run.run_id, "findings", state)
     words = (
         "Evidence and remedies"
         if len(findings) <= _SHOWN_FINDINGS

@@ -10,6 +10,8 @@ from dash import dcc, html
 from dash.development.base_component import Component
 
 from .. import units
+from ..addresses import page_address
+from ..state import ViewState
 from ..store import RunEntry
 from .shell import empty, plain_page
 
@@ -159,7 +161,7 @@ def _row(entry: RunEntry) -> dict[str, Any]:
             "severity": "unreadable",
             "finding": entry.error,
         }
-    link = f"[{entry.run_id}](/run/{entry.run_id}/overview)"
+    link = f"[{entry.run_id}]({page_address(entry.run_id, 'overview', ViewState())})"
     if entry.state == "pending" and not entry.top_finding:
         return {
             **shared,

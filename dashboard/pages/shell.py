@@ -10,18 +10,22 @@ import plotly.graph_objects as go
 from dash import dcc, html
 from dash.development.base_component import Component
 
+from meshscope.analyze.report.amounts import shortened
+from meshscope.probe.schema.printable import printable
+
 from .. import units
+from ..addresses import inner, json_address, page_address, public
 from ..loaded_run import LoadedRun, layout_words
 from ..state import ViewState, parse_path
 from ..theme import GRAPH_CONFIG
 
-TABS = ("overview", "findings", "timeline", "mesh")
+TABS = ("overview", "findings", "timeline", "mesh", "kernels", "compare")
 """Pages of a run, in the order of the tabs."""
 
 
 def header(run_id: str | None = None) -> Component:
     """Return the bar at the top of every page."""
-    crumbs: list[Component] = [dcc.Link("meshscope", href="/", className="ms-brand")]
+    crumbs: list[Component] = [dcc.Link("meshscope", href=public("/"), className="ms-brand")]
     if run_id is not None:
         crumbs += [html.Span("/", className="ms-slash"), html.Span(run_id, className="ms-crumb")]
     return html.Header(html.Div(crumbs, className="ms-header-inner"), className="ms-header")
@@ -29,37 +33,26 @@ def header(run_id: str | None = None) -> Component:
 
 def title_of(path: str | None) -> str:
     """Return the title of the window at an address, by which tabs and history are told apart."""
-    place = parse_path(path)
+    own = inner(path)
+    place = parse_path(own)
     if place is not None:
         return f"{place[1].capitalize()} · {place[0]} · meshscope"
-    return "Runs · meshscope" if (path or "/") == "/" else "meshscope"
+    return "Runs · meshscope" if own == "/" else "meshscope"
 
 
 def run_page(
     run: LoadedRun, active: str, children: Sequence[Component], state: ViewState
 ) -> Component:
     """Return the frame of a page of one run, with its tabs."""
-    tabs = [
-        dcc.Link(
-            name.capitalize(),
-            href=f"/run/{run.run_id}/{name}",
-            className="ms-tab ms-tab-active" if name == active else "ms-tab",
-        )
-        for name in TABS
-    ]
-    count = len(run.diagnosis.findings)
-    if count:
-        tabs[1].children = ["Findings ", html.Span(str(count), className="ms-count")]
-    facts = _facts(run)
     return html.Div(
         [
             header(run.run_id),
             html.Nav(
                 html.Div(
                     [
-                        *tabs,
+                        html.Div(tabs(run, active, state), id="run-tabs", className="ms-tabs"),
                         html.Span(className="ms-spring"),
-                        *facts,
+                        *_facts(run),
                         html.A(
                             "JSON",
                             id="json-link",
@@ -74,6 +67,24 @@ def run_page(
             html.Main(list(children), className="ms-main"),
         ]
     )
+
+
+def tabs(run: LoadedRun, active: str, state: ViewState) -> list[Component]:
+    """Return the links to the pages of a run; each takes along what is selected on this one."""
+    return [
+        dcc.Link(
+            _tab_words(run, name),
+            href=page_address(run.run_id, name, state),
+            className="ms-tab ms-tab-active" if name == active else "ms-tab",
+        )
+        for name in TABS
+    ]
+
+
+def _tab_words(run: LoadedRun, name: str) -> list[Component | str]:
+    count = len(run.diagnosis.findings) if name == "findings" else 0
+    words: list[Component | str] = [name.capitalize()]
+    return [*words, " ", html.Span(str(count), className="ms-count")] if count else words
 
 
 def plain_page(children: Sequence[Component]) -> Component:
@@ -138,13 +149,19 @@ def table(
     )
 
 
+def name_cell(name: str | None, otherwise: str = "–") -> Component:
+    """Return the name of a kernel or operator on one line of a table; pointing at it tells all of it."""
+    words = shortened(name) if name else otherwise
+    return html.Span(words, title=printable(name or ""), className="ms-name")
+
+
 def not_found(message: str) -> Component:
     """Return the page for an address that leads nowhere."""
     return plain_page(
         [
             html.H1("Nothing to show here", className="ms-title"),
             html.P(message, className="ms-lead"),
-            dcc.Link("All runs", href="/", className="ms-button"),
+            dcc.Link("All runs", href=public("/"), className="ms-button"),
         ]
     )
 
@@ -159,11 +176,6 @@ def _facts(run: LoadedRun) -> list[Component]:
     if run.as_of_ns is not None:
         facts.append(f"as of {units.clock_time(run.as_of_ns)[-8:]} UTC")
     return [html.Span(fact, className="ms-fact") for fact in facts]
-
-
-def json_address(run_id: str, page: str, state: ViewState) -> str:
-    """Return where a program gets what a page shows."""
-    return f"/api/v1/runs/{run_id}/{page}.json{state.query()}"
 
 
 def rejected_notice(rejected: Sequence[str]) -> list[Component]:

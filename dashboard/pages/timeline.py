@@ -10,7 +10,7 @@ from meshscope.analyze.steps.whole_capture import WHOLE_CAPTURE
 from meshscope.analyze.words import counted
 
 from .. import units
-from ..api import tile_url
+from ..addresses import tile_address
 from ..categories import COLOURS, LABELS
 from ..figures.timeline import shown_categories, timeline, uses_tile
 from ..loaded_run import LoadedRun
@@ -54,7 +54,7 @@ def content(run: LoadedRun, state: ViewState) -> list[Component]:
         why = "The capture holds no spans, kernels or timed communication for it."
         return [*notices, empty("Nothing was recorded in this step", why)]
     path = critical_path(run, state)
-    address = tile_url(run.run_id, view_at(step.step, window).around(state.rank), run.version)
+    address = tile_address(run.run_id, view_at(step.step, window).around(state.rank), run.version)
     outlined = None if path is None else outlines(path, window)
     figure = timeline(step, window, address, outlined)
     title = "Whole capture" if step.step == WHOLE_CAPTURE else f"Step {step.step}"

@@ -8,12 +8,18 @@ import pytest
 from playwright.sync_api import TimeoutError as PlaywrightTimeoutError
 from playwright.sync_api import expect
 
+from meshscope.dashboard.screenshot import served
+from meshscope.dashboard.security import Access
+
 from .conftest import SLOW_RANK, TRAINED, figure_data
+from .proxy import proxied
 
 pytestmark = pytest.mark.browser
 OUTLINES = "critical path"
 """Name of the trace that outlines the path."""
 DRAGS = 4
+PREFIX = "/lab/meshscope"
+"""Path below which a proxy serves the dashboard."""
 
 
 def _open_timeline(page, query: str = "") -> None:
@@ -21,11 +27,11 @@ def _open_timeline(page, query: str = "") -> None:
     expect(page.locator("#timeline-graph .bars .point").first).to_be_attached()
 
 
-def _wait_until_listening(page, graph: str) -> None:
-    """Wait until the page hears a zoom: bars are drawn a moment before that."""
+def _wait_until_listening(page, graph: str, event: str = "plotly_relayout") -> None:
+    """Wait until the page hears a zoom or a click: figures are drawn a moment before that."""
     page.wait_for_function(
-        "id => document.querySelector(`#${id} .js-plotly-plot`)._ev.listenerCount('plotly_relayout')",
-        arg=graph,
+        "([id, event]) => document.querySelector(`#${id} .js-plotly-plot`)?._ev?.listenerCount(event)",
+        arg=[graph, event],
     )
 
 
@@ -151,6 +157,68 @@ def test_the_timeline_follows_the_step_selector(page):
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", name=f"Step 1, rank {SLOW_RANK} and")).to_be_visible()
     assert page.url.endswith(f"?step=1&rank={SLOW_RANK}")
+
+
+def test_a_selection_goes_along(page):
+    """Fails when a click in the mesh does not select, or other pages lose what is selected."""
+    page.goto(f"/run/{TRAINED}/mesh?metric=wait")
+    _wait_until_listening(page, "rank-step-graph", "plotly_click")
+    cells = page.locator("#rank-step-graph .nsewdrag").first
+    box = cells.bounding_box()
+    # The lowest row is the last of the four ranks, the first column the first analysed step.
+    cells.click(position={"x": 5, "y": box["height"] - 5})
+    page.wait_for_url(re.compile(r"\?step=\d+&rank=3&metric=wait$"))
+    step = int(_number(r"step=(\d+)", page.url))
+    expect(page.locator("figcaption").first).to_contain_text(f"Selected: rank 3 and step {step}.")
+    page.get_by_role("link", name="Timeline", exact=True).click()
+    expect(page.get_by_role("heading", name=f"Step {step}, rank 3 and")).to_be_visible()
+    page.get_by_role("link", name="Mesh", exact=True).click()
+    expect(page.locator("figcaption").first).to_contain_text(f"rank 3 and step {step}.")
+    expect(page.locator("#mesh-metric input:checked")).to_have_value("wait")
+
+
+def test_two_runs_side_by_side(page, runs_dir):
+    """Fails when another run cannot be chosen, or its comparison is lost by going back."""
+    if not (runs_dir / "again").exists():
+        shutil.copytree(runs_dir / TRAINED, runs_dir / "again")
+    page.goto(f"/run/{TRAINED}/compare?rank=1")
+    expect(page.locator("#compare-content .ms-empty")).to_be_visible()
+    page.locator("#compare-before").click()
+    page.get_by_role("option", name="again").click()
+    expect(page.locator(".ms-key", has_text="Change of the step")).to_contain_text("+0.0%")
+    assert page.url.endswith("?rank=1&before=again")
+    page.go_back()
+    expect(page.locator("#compare-content .ms-empty")).to_be_visible()
+    expect(page.locator("#compare-before")).to_have_value("")
+
+
+def test_everything_is_below_the_path_of_a_proxy(browser, runs_dir):
+    """Fails when a link, script, picture or answer of a page is asked for beside the path of a proxy."""
+    wrong = []
+    with served(runs_dir, Access(prefix=PREFIX)) as behind:
+        with proxied(behind, PREFIX, takes_path_off=True) as front:
+            context = browser.new_context(base_url=front)
+            page = context.new_page()
+            page.on("response", lambda answer: answer.status >= 400 and wrong.append(answer.url))
+            page.goto(f"{PREFIX}/")
+            page.locator("#runs-grid .ag-row", has_text=TRAINED).get_by_role("link").first.click()
+            page.get_by_role("link", name="Timeline", exact=True).click()
+            expect(page.locator("#timeline-graph .bars .point").first).to_be_attached()
+            page.get_by_role("button", name="Next").click()
+            expect(page).to_have_url(re.compile(rf"{PREFIX}/run/{TRAINED}/timeline\?step=\d+$"))
+            expect(page).to_have_title(f"Timeline · {TRAINED} · meshscope")
+            address = page.locator("#json-link").get_attribute("href")
+            assert page.request.get(address).json()["run_id"] == TRAINED
+            page.get_by_role("link", name="meshscope").click()
+            expect(page.locator("#runs-grid")).to_be_visible()
+            context.close()
+        with proxied(behind, PREFIX, takes_path_off=False) as front:
+            context = browser.new_context(base_url=front)
+            page = context.new_page()
+            page.goto(f"{PREFIX}/run/{TRAINED}/overview")
+            expect(page.get_by_role("heading", name="Where the step time went")).to_be_visible()
+            context.close()
+    assert wrong == []
 
 
 def _drag_until(page, address):

@@ -19,8 +19,15 @@ def dashboard(
     token: Annotated[
         str | None, typer.Option(help="Access token; made up and printed for a non-loopback host.")
     ] = None,
+    public_url: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Where a reverse proxy serves it, as https://cluster.example/meshscope/.",
+        ),
+    ] = None,
 ) -> None:
-    """Browse runs: overview, findings, timeline, mesh."""
+    """Browse runs: overview, findings, timeline, mesh, kernels; compare two."""
     from meshscope.dashboard import serve
     from meshscope.probe.schema.errors import RunDirectoryError
     from meshscope.probe.schema.rundir import is_run_directory
@@ -31,4 +38,4 @@ def dashboard(
             where=str(runs_dir),
             remedy=f"Run: {command_line('dashboard', runs_dir.resolve().parent)}",
         )
-    serve(runs_dir, host=host, port=port, token=token)
+    serve(runs_dir, host=host, port=port, token=token, public=public_url)

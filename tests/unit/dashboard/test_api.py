@@ -6,6 +6,8 @@ import pytest
 
 from meshscope.dashboard import create_app
 
+from .conftest import write_job
+
 HOSTILE = ["..%2f..%2fetc", "%2e%2e", ".", "a%00b", "nope", "x" * 300, "job%2f..%2f"]
 
 
@@ -82,6 +84,17 @@ def test_mesh(client):
     assert mesh["facets"][0]["rank"] == [[0], [1], [2], [3]]
     waits = client.get("/api/v1/runs/job/mesh.json?metric=wait").json["values"]
     assert waits[2][0] == pytest.approx(30 / 66)
+
+
+def test_comparison(client, runs_dir):
+    """Fails when a program cannot compare two runs, or the changes do not sum to that of the step."""
+    write_job(runs_dir / "silent", communicates=False)
+    answer = client.get("/api/v1/runs/job/compare.json?before=silent").json
+    assert (answer["run_id"], answer["before_id"]) == ("job", "silent")
+    assert sum(row["change_ns"] for row in answer["classes"]) == pytest.approx(answer["change_ns"])
+    nothing = client.get("/api/v1/runs/job/compare.json")
+    assert nothing.status_code == 404
+    assert "?before=RUN" in nothing.json["error"]
 
 
 def test_tile(client):

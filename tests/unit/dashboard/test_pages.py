@@ -11,11 +11,17 @@ from plotly.utils import PlotlyJSONEncoder
 from meshscope.analyze import Finding
 from meshscope.analyze.labels import place_words
 from meshscope.dashboard import units
-from meshscope.dashboard.callbacks import chosen_view, page_of, stepped_view, zoomed_view
+from meshscope.dashboard.callbacks import (
+    chosen_view,
+    marked_view,
+    page_of,
+    stepped_view,
+    zoomed_view,
+)
 from meshscope.dashboard.pages import findings, mesh, overview, runs, shell, timeline
 from meshscope.dashboard.state import ViewState
 from meshscope.dashboard.store import RunEntry, RunStore
-from meshscope.dashboard.views import shown_step
+from meshscope.dashboard.views import comparison, shown_step
 from meshscope.probe.schema.terms import FindingKind, Severity
 
 from .conftest import write_job
@@ -49,7 +55,7 @@ def test_a_page_says_what_was_found(store, page, shown):
 
 def test_every_page_has_a_main_landmark(store):
     """Fails when a screen reader cannot jump to the content of a page."""
-    paths = ["/", "/nope", *(f"/run/job/{page}" for page in ("overview", "findings", "mesh"))]
+    paths = ["/", "/nope", *(f"/run/job/{page}" for page in shell.TABS)]
     assert all('"type": "Main"' in _text(page_of(store, path, "")) for path in paths)
 
 
@@ -140,7 +146,7 @@ def test_a_window_beside_the_step_is_explained(store):
     assert "66 ms of 66 ms" in text
 
 
-@pytest.mark.parametrize("page", ["overview", "findings", "timeline", "mesh"])
+@pytest.mark.parametrize("page", shell.TABS)
 def test_every_page_names_what_it_leaves_out(store, page):
     """Fails when a page drops a part of the address silently."""
     assert "left out: foo." in _text(page_of(store, f"/run/job/{page}", "?foo=1"))
@@ -206,6 +212,68 @@ def test_a_hang_leads_to_its_step(store):
     assert shown_step(hung, ViewState(step=1)) == 1
 
 
+def _finding(**place) -> Finding:
+    return Finding(
+        kind=FindingKind.STRAGGLER_RANK, severity=Severity.WARNING, claim="c", cost_frac=None,
+        removal_gain_frac=None, confidence=0.9, evidence=(), remedy="r", **place,
+    )  # fmt: skip
+
+
+def _links(run, state, **place) -> list[str]:
+    """Return where the links of a finding lead."""
+    found = replace(run, diagnosis=replace(run.diagnosis, findings=(_finding(**place),)))
+    components = findings.layout(found, state)._traverse()
+    return [c.href for c in components if getattr(c, "className", "") == "ms-link"]
+
+
+def test_a_finding_leads_to_its_rank_and_step(store):
+    """Fails when the link of a finding opens another rank, or a step in which it is not so."""
+    run, unselected = store.get("job"), ViewState()
+    here = {"where": {"rank": 3, "steps": [0, 2]}, "steps": (2,)}
+    assert _links(run, unselected, **here) == [
+        f"/run/job/{p}?step=2&rank=3" for p in ("timeline", "mesh")
+    ]
+    ranged = {"where": {"ranks": [1, 3], "steps": [1, 2]}}
+    assert _links(run, ViewState(step=1, rank=0), **ranged)[0] == "/run/job/timeline?step=1&rank=0"
+    assert _links(run, ViewState(step=0), **ranged)[0] in [
+        f"/run/job/timeline?step={n}" for n in (1, 2)
+    ]
+    assert _links(run, unselected, where={"stage": 0})[0] == "/run/job/timeline"
+    assert (
+        _links(run, ViewState(step=2, t0=5, t1=9), where={})[0]
+        == "/run/job/timeline?step=2&t0=5&t1=9"
+    )
+
+
+@pytest.mark.parametrize("page", shell.TABS)
+def test_tabs_take_the_selection_along(store, page):
+    """Fails when going to another page of a run loses the selected step, rank, window or metric."""
+    query = "?step=1&rank=3&t0=5&t1=9&metric=wait&path=1"
+    sent = _text(page_of(store, f"/run/job/{page}", query))
+    assert [tab for tab in shell.TABS if f'"/run/job/{tab}{query}"' not in sent] == []
+
+
+def test_the_mesh_marks_the_selection(store):
+    """Fails when the selected rank or step is not marked, or one that is not there goes unsaid."""
+    run = store.get("job")
+    marked = _text(mesh.layout(run, ViewState(rank=3, step=1)))
+    assert "Selected: rank 3 and step 1." in marked
+    assert marked.count('"type": "rect"') == 2
+    absent = _text(mesh.layout(run, ViewState(rank=9, step=1)))
+    assert "Selected: step 1. Rank 9 is not in this figure." in absent
+    assert absent.count('"type": "rect"') == 1
+
+
+def test_a_click_selects_rank_and_step():
+    """Fails when a cell of the mesh selects another one, or loses the metric or the other run."""
+    state = ViewState(metric="wait", before="a", t0=1, t1=2)
+    click = {"points": [{"customdata": {"0": 3, "1": 7}}]}
+    assert marked_view(state, click) == ViewState(metric="wait", before="a", rank=3, step=7)
+    whole = {"points": [{"customdata": {"0": 3, "1": -1}}]}
+    assert marked_view(ViewState(), whole) == ViewState(rank=3)
+    assert [marked_view(state, wrong) for wrong in (None, {}, {"points": []})] == [None] * 3
+
+
 def test_a_list_without_pending_runs_is_asked_for_less_often(store):
     """Fails when a list that is complete never notices another run, or asks all the time."""
     assert runs.poll_ms(store.entries(max_new=0)) == runs.POLL_MS
@@ -251,3 +319,55 @@ def test_places_in_words():
     assert place_words({"ranks": [3]}) == "rank 3"
     assert place_words({"axis": "tp", "ranks": [0, 1]}) == "TP group, ranks 0 and 1"
     assert place_words({"axis": "pp", "link": "0<->4"}) == "PP axis, link 0<->4"
+
+
+def _compared(runs_dir, store, query: str) -> Component:
+    """Return the page that compares ``job``, with another run in the folder that never reduces."""
+    write_job(runs_dir / "silent", communicates=False)
+    store.entries(max_new=9)
+    return page_of(store, "/run/job/compare", query)
+
+
+def test_a_run_is_compared_with_another(runs_dir, store):
+    """Fails when the page of two runs does not say what the comparison says, or does not add up."""
+    page = _compared(runs_dir, store, "?before=silent")
+    result = comparison(store, store.get("job"), ViewState(before="silent"))
+    drawn = page["change-graph"].figure.data[0]
+    assert sum(drawn.x[:-1]) == pytest.approx(result["change_ns"] / 1e6)
+    assert drawn.x[-1] == pytest.approx(result["change_ns"] / 1e6)
+    ends = [base + length for base, length in zip(drawn.base, drawn.x, strict=True)]
+    assert list(drawn.base[1:-1]) == pytest.approx(ends[:-2])
+    text = _text(page)
+    assert all(json.dumps(finding["claim"]) in text for finding in result["findings"])
+    assert "DP communication: waiting" in text
+    assert page["compare-before"].data == ["silent"]
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("", "Choose the run that came before"),
+        ("?before=nope", "cannot be compared: nope: there is no such run"),
+        ("?before=notes.txt", "cannot be compared: "),
+        ("?before=../job", "left out: before"),
+    ],
+)
+def test_a_comparison_that_cannot_be_is_explained(runs_dir, store, query, words):
+    """Fails when a run that is not there, or none, ends in a blank or broken page."""
+    assert words in _text(_compared(runs_dir, store, query))
+
+
+def test_a_folder_of_one_run_has_nothing_to_compare_with(store):
+    """Fails when a visitor is asked to choose among no runs."""
+    store.entries(max_new=9)
+    page = page_of(store, "/run/job/compare", "")
+    assert page["compare-before"].disabled
+    assert "There is no other run" in _text(page)
+
+
+def test_a_run_without_kernels_says_how_to_get_them(store):
+    """Fails when the page of kernels of a run without any is empty, or shows zeros."""
+    text = _text(page_of(store, "/run/job/kernels", "?rank=3"))
+    assert "No kernels were recorded" in text
+    assert "there are no kernels in this capture" in text.lower()
+    assert "Starved" not in text

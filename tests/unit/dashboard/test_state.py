@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshscope.dashboard.state import METRICS, ViewState, parse_path, parse_query, view_at
+from meshscope.dashboard.state import METRICS, RUN_ID, ViewState, parse_path, parse_query, view_at
 
 numbers = st.none() | st.integers(min_value=0, max_value=10**17)
 
@@ -16,12 +16,13 @@ numbers = st.none() | st.integers(min_value=0, max_value=10**17)
     t1=numbers,
     metric=st.sampled_from(METRICS),
     path=st.booleans(),
+    before=st.none() | st.from_regex(RUN_ID, fullmatch=True),
 )
-def test_round_trip(step, rank, t0, t1, metric, path):
+def test_round_trip(step, rank, t0, t1, metric, path, before):
     """Fails when a shared link opens another view than the one that it was made from."""
     if t0 is not None and t1 is not None and t0 >= t1:
         t0, t1 = None, None
-    state = ViewState(step=step, rank=rank, t0=t0, t1=t1, metric=metric, path=path)
+    state = ViewState(step=step, rank=rank, t0=t0, t1=t1, metric=metric, path=path, before=before)
     assert parse_query(state.query()) == state
 
 
@@ -33,6 +34,7 @@ def test_round_trip(step, rank, t0, t1, metric, path):
         ("?t0=9&t1=3", ("t0, t1",)),
         ("?metric=<script>", ("metric",)),
         ("?path=yes", ("path",)),
+        ("?before=../x", ("before",)),
         ("?step=" + "9" * 40, ("step",)),
         ("?" + "&".join(["step=1"] * 99), ("all of it, which has more than 20 fields",)),
         ("?foo=1&" + "x" * 99 + "=", ("foo", "x" * 32)),

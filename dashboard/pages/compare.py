@@ -1,0 +1,228 @@
+"""Two runs side by side: by how much is the step of this one longer, and in what?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import dash_mantine_components as dmc
+from dash import dcc, html
+from dash.development.base_component import Component
+
+from meshscope.analyze.labels import class_label
+from meshscope.analyze.words import counted
+from meshscope.probe.schema.errors import MeshscopeError
+
+from .. import units
+from ..addresses import page_address
+from ..figures.change import Change, change_waterfall, signed
+from ..loaded_run import LoadedRun
+from ..state import ViewState
+from ..store import RunStore
+from ..theme import SEVERITY_COLOUR
+from ..views import comparison
+from .shell import card, chart, empty, name_cell, notice, rejected_notice, run_page, table
+
+_STATE_COLOUR = {"new": SEVERITY_COLOUR["critical"], "gone": "green", "both": "gray"}
+_LEAST_NS = 0.5
+"""Change of a class, below which it has no bar; the table has it."""
+
+
+def layout(store: RunStore, run: LoadedRun, state: ViewState) -> Component:
+    """Return the page that compares a run with another one of its folder."""
+    others = [
+        entry.run_id
+        for entry in store.entries(0)
+        if entry.state != "unreadable" and entry.run_id != run.run_id
+    ]
+    controls = [
+        html.H1("Against another run", className="ms-title"),
+        html.Span(className="ms-spring"),
+        dmc.Select(
+            id="compare-before",
+            data=others,
+            value=state.before,
+            searchable=True,
+            clearable=True,
+            size="xs",
+            w=280,
+            disabled=not others,
+            placeholder="the run that came before",
+            **{"aria-label": "run to compare with"},
+        ),
+    ]
+    children = [
+        # A location of its own, so that only this page redraws when its query changes.
+        dcc.Location(id="compare-url", refresh=False),
+        # The query that the control shows, which tells a change by the page from one by hand.
+        dcc.Store(id="compare-drawn", data=state.query()),
+        html.Div(controls, className="ms-title-row ms-controls"),
+        html.Div(content(store, run, state, are_others=bool(others)), id="compare-content"),
+    ]
+    return run_page(run, "compare", children, state)
+
+
+def content(
+    store: RunStore, run: LoadedRun, state: ViewState, *, are_others: bool = True
+) -> list[Component]:
+    """Return what depends on the query: both runs, the change by class, findings, operators."""
+    notices = rejected_notice(state.rejected)
+    if state.before is None:
+        what = "Choose the run that came before" if are_others else "There is no other run"
+        why = "Its step is then set beside the step of this one, class by class. Runs of other folders: meshscope compare BEFORE AFTER."
+        return [*notices, empty(what, why)]
+    try:
+        result = comparison(store, run, state)
+    except MeshscopeError as error:
+        return [*notices, notice(f"These runs cannot be compared: {error}")]
+    return [
+        *notices,
+        _key_numbers(result),
+        _classes(result),
+        _findings(result, run.run_id, state),
+        *_changes("Operators", "operator", result["operators"]),
+        *_changes("Kernels", "name", result["kernels"]),
+        *_setup(result["setup"]),
+        *_limits(result["limits"]),
+    ]
+
+
+def _key_numbers(result: dict[str, Any]) -> Component:
+    numbers = []
+    for name, words in (("before", "Before"), ("after", "After: this run")):
+        run = result[name]
+        mfu = "" if run["mfu"] is None else f", MFU {units.percent(run['mfu'])}"
+        note = (
+            f"{run['run']}: {counted(run['ranks'], 'rank')}, {counted(run['steps'], 'step')}{mfu}"
+        )
+        numbers.append((words, units.duration(run["step_time_ns"]), note))
+    numbers.append(("Change of the step", signed(result["change_ns"]), _chance(result)))
+    return html.Div(
+        [
+            html.Div(
+                [
+                    html.Div(name, className="ms-key-name"),
+                    html.Div(value, className="ms-key-value"),
+                    html.Div(note, className="ms-key-note", title=note),
+                ],
+                className="ms-key",
+            )
+            for name, value, note in numbers
+        ],
+        className="ms-keys ms-keys-few",
+    )
+
+
+def _chance(result: dict[str, Any]) -> str:
+    share = f"{100 * result['change_frac']:+.1f}%"
+    if result["error_ns"] is None:
+        return f"{share}; by how much steps differ by chance is not known"
+    return f"{share}; ± {units.duration(result['error_ns'])} by chance of the steps"
+
+
+def _classes(result: dict[str, Any]) -> Component:
+    sides = [result[side]["step_time_ns"] for side in ("before", "after")]
+    rows = [
+        (class_label(row["class"]), row["before_ns"], row["after_ns"], row)
+        for row in result["classes"]
+    ]
+    cells = [_class_cells(*row) for row in [*rows, ("the step", *sides, result)]]
+    changed = [
+        Change(label, row["change_ns"], f"{units.duration(before)} → {units.duration(after)}")
+        for label, before, after, row in rows
+        if abs(row["change_ns"]) >= _LEAST_NS
+    ]
+    total = Change("step time", result["change_ns"], " → ".join(map(units.duration, sides)))
+    parts = sum(row["change_ns"] for row in result["classes"])
+    caption = f"The changes sum to {signed(parts)}; those smaller than their ± are none."
+    columns = ["Class", "Before", "After", "Change", "±"]
+    drawn = [
+        chart(change_waterfall(changed, total), caption, "change-graph"),
+        table(columns, cells),
+    ]
+    return card("Where the step changed", drawn)
+
+
+def _class_cells(label: str, before: float, after: float, row: dict[str, Any]) -> list[Any]:
+    return [
+        label,
+        units.duration(before),
+        units.duration(after),
+        _change_cell(row["change_ns"]),
+        units.duration(row["error_ns"]),
+    ]
+
+
+def _change_cell(change_ns: float) -> Component:
+    style = "ms-longer" if change_ns > 0 else "ms-shorter" if change_ns < 0 else ""
+    return html.Span(signed(change_ns), className=style)
+
+
+def _findings(result: dict[str, Any], run_id: str, state: ViewState) -> Component:
+    rows = [
+        [
+            dmc.Badge(
+                row["state"], color=_STATE_COLOUR[row["state"]], variant="light", radius="sm"
+            ),
+            row["claim"],
+            units.duration(row["before_ns"]),
+            units.duration(row["after_ns"]),
+        ]
+        for row in result["findings"]
+    ]
+    if not rows:
+        return card("Findings", [empty("No findings", "Neither of the two runs has one.")])
+    links = [
+        dcc.Link(
+            f"Findings of {name}", href=page_address(name, "findings", shown), className="ms-link"
+        )
+        for name, shown in ((result["before_id"], ViewState()), (run_id, state))
+    ]
+    columns = ["", "Finding", "Cost before", "Cost after"]
+    return card(
+        "Findings", [table(columns, rows, numeric_from=2), html.Div(links, className="ms-links")]
+    )
+
+
+def _changes(title: str, key: str, changes: Sequence[dict[str, Any]]) -> list[Component]:
+    """Return the most changed operators or kernels; nothing where a run has none."""
+    has_shapes = key == "operator"
+    rows = [
+        [
+            name_cell(row[key], "none recorded"),
+            *([name_cell(row["shapes"])] if has_shapes else []),
+            f"{row['calls_before']:.4g} → {row['calls_after']:.4g}",
+            units.duration(row["before_ns"]),
+            units.duration(row["after_ns"]),
+            *(_change_cell(row[name]) for name in ("change_ns", "more_ns", "longer_ns")),
+        ]
+        for row in changes
+    ]
+    if not rows:
+        return []
+    names = ["Operator", "Input shapes"] if has_shapes else ["Kernel"]
+    columns = [*names, "Calls", "Before", "After", "Change", "More calls", "Longer calls"]
+    note = "Device time per rank and step, most changed first; a change is more calls and longer calls together."
+    return [card(title, [table(columns, rows, numeric_from=len(names))], note=note)]
+
+
+def _setup(setup: dict[str, dict[str, Any]]) -> list[Component]:
+    """Return what differs in how the runs were set up; nothing where all that is known is equal."""
+    rows = [
+        [name.replace("_", " "), *(_or_unknown(pair[side]) for side in ("before", "after"))]
+        for name, pair in setup.items()
+    ]
+    return (
+        [card("What differs in the setup", [table(["", "Before", "After"], rows)])] if rows else []
+    )
+
+
+def _or_unknown(value: object) -> str:
+    return units.UNKNOWN if value is None else str(value)
+
+
+def _limits(limits: Sequence[str]) -> list[Component]:
+    if not limits:
+        return []
+    listed = html.Ul([html.Li(limit) for limit in limits], className="ms-limits")
+    return [card("What this comparison could not see", [listed])]
