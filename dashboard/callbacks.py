@@ -125,18 +125,18 @@ def _register_timeline(app: Dash, store: RunStore) -> None:
         Output("run-tabs", "children", allow_duplicate=True),
         Input("timeline-url", "search"),
         State("timeline-url", "pathname"),
+        State("timeline-drawn", "data"),
         prevent_initial_call=True,
     )
-    def draw(query: str | None, path: str | None) -> Any:
-        run = _run_at(store, path, "timeline-content")
-        if run is None:
+    def draw(query: str | None, path: str | None, drawn: str | None) -> Any:
+        run, state = _run_at(store, path, "timeline-content"), parse_query(query)
+        if run is None or state.is_asked_by(drawn):
             return (no_update,) * 10
-        state = parse_query(query)
         step = shown_step(run, state)
         reason = run.path_unknown_because(step)
-        drawn = timeline.content(run, state)
+        content = timeline.content(run, state)
         controls = (str(step), timeline.rank_text(state), state.path, bool(reason), reason)
-        return drawn, *controls, not reason, state.query(), *_links(run, "timeline", state)
+        return content, *controls, not reason, state.query(), *_links(run, "timeline", state)
 
     @app.callback(
         Output("timeline-url", "search"),
@@ -220,11 +220,12 @@ def _register_mesh(app: Dash, store: RunStore) -> None:
         Output("run-tabs", "children", allow_duplicate=True),
         Input("mesh-url", "search"),
         State("mesh-url", "pathname"),
+        State("mesh-drawn", "data"),
         prevent_initial_call=True,
     )
-    def draw(query: str | None, path: str | None) -> Any:
+    def draw(query: str | None, path: str | None, drawn: str | None) -> Any:
         run, state = _run_at(store, path, "mesh-content"), parse_query(query)
-        if run is None:
+        if run is None or state.is_asked_by(drawn):
             return (no_update,) * 5
         content = mesh.rank_step(run, state)
         return content, state.metric, state.query(), *_links(run, "mesh", state)
@@ -261,11 +262,12 @@ def _register_compare(app: Dash, store: RunStore) -> None:
         Output("run-tabs", "children", allow_duplicate=True),
         Input("compare-url", "search"),
         State("compare-url", "pathname"),
+        State("compare-drawn", "data"),
         prevent_initial_call=True,
     )
-    def draw(query: str | None, path: str | None) -> Any:
+    def draw(query: str | None, path: str | None, drawn: str | None) -> Any:
         run, state = _run_at(store, path, "compare-content"), parse_query(query)
-        if run is None:
+        if run is None or state.is_asked_by(drawn):
             return (no_update,) * 5
         content = compare.content(store, run, state)
         return content, state.before, state.query(), *_links(run, "compare", state)

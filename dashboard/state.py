@@ -66,6 +66,14 @@ class ViewState:
             pairs.append(("before", self.before))
         return f"?{urlencode(pairs)}" if pairs else ""
 
+    def is_asked_by(self, query: str | None) -> bool:
+        """Return whether a query asks for just this view, so that it need not be drawn again.
+
+        A page arrives drawn, and its address tells it once more what to draw: a click meanwhile
+        must not wait for that.
+        """
+        return not self.rejected and self.query() == query
+
     def at_step(self, step: int) -> ViewState:
         """Return the whole of another step."""
         return replace(self, step=step, t0=None, t1=None, rejected=())

@@ -17,7 +17,7 @@ def traces_of_us():
 
     return {
         "threads": sorted(t.name for t in threading.enumerate()),
-        "files": sorted(map(_target, os.listdir("/proc/self/fd"))),
+        "files": sorted(filter(None, map(_target, os.listdir("/proc/self/fd")))),
         "finders": list(map(id, sys.meta_path)),
         "path": list(sys.path),
         "signals": {number: signal.getsignal(number) for number in (1, 2, 10, 12, 15)},
@@ -42,10 +42,11 @@ def traces_of_us():
 
 
 def _target(descriptor):
+    """Return what a descriptor stands for; nothing if it was closed since it was listed."""
     try:
         return os.readlink(f"/proc/self/fd/{descriptor}").partition("[")[0].rstrip("0123456789:")
     except OSError:
-        return "gone"
+        return ""
 
 
 def differences(before, after):

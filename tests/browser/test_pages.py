@@ -62,7 +62,7 @@ def test_the_run_list_shows_every_entry(page):
     """Fails when a run, its layout or top finding, or an unreadable file is not in the list."""
     page.goto("/")
     rows = page.locator("#runs-grid .ag-center-cols-container .ag-row")
-    trained = rows.filter(has_text=TRAINED)
+    trained = rows.filter(has=page.get_by_role("link", name=TRAINED, exact=True))
     expect(trained).to_contain_text("PP2 DP2")
     expect(trained).to_contain_text(f"Rank {SLOW_RANK}")
     expect(rows.filter(has_text="notes.txt")).to_contain_text("unreadable")
@@ -157,6 +157,17 @@ def test_the_timeline_follows_the_step_selector(page):
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", name=f"Step 1, rank {SLOW_RANK} and")).to_be_visible()
     assert page.url.endswith(f"?step=1&rank={SLOW_RANK}")
+
+
+def test_a_click_at_once_after_arrival_counts(page):
+    """Fails when a page draws once more what it came with, and a click meanwhile is lost."""
+    page.goto(f"/run/{TRAINED}/overview")
+    page.get_by_role("link", name="Timeline", exact=True).click()
+    shown = page.get_by_role("heading", name=re.compile(r"^Step \d+$"))
+    step = int(_number(r"Step (\d+)", shown.inner_text()))
+    page.get_by_role("button", name="Previous").click()
+    expect(page.get_by_role("heading", name=f"Step {step - 1}")).to_be_visible()
+    assert page.url.endswith(f"?step={step - 1}")
 
 
 def test_a_selection_goes_along(page):
