@@ -91,7 +91,7 @@ class TableSpec:
                 continue
             try:
                 array = _cast(table.column(column.name), column.dtype)
-            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
                 raise SchemaError(f"is not {column.dtype}: {error}", where=where) from error
             if not column.nullable and array.null_count:
                 raise SchemaError(f"has {array.null_count} nulls", where=where)
