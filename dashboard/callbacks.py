@@ -211,24 +211,44 @@ def _register_timeline_view(app: Dash) -> None:
         )
 
 
-def _register_mesh(app: Dash, store: RunStore) -> None:
+def _register_drawing(
+    app: Dash,
+    store: RunStore,
+    page: str,
+    field: str,
+    content: Callable[[LoadedRun, ViewState], list[Component]],
+) -> None:
+    """Draw a page anew when its query changes, and set the one control that it has.
+
+    Args:
+        app: The dashboard.
+        store: Its runs.
+        page: Name of the page, with which the ids of its parts begin.
+        field: Of the view, which the control shows.
+        content: What the page shows.
+    """
+
     @app.callback(
-        Output("mesh-content", "children"),
-        Output("mesh-metric", "value"),
-        Output("mesh-drawn", "data"),
+        Output(f"{page}-content", "children"),
+        Output(f"{page}-{field}", "value"),
+        Output(f"{page}-drawn", "data"),
         Output("json-link", "href", allow_duplicate=True),
         Output("run-tabs", "children", allow_duplicate=True),
-        Input("mesh-url", "search"),
-        State("mesh-url", "pathname"),
-        State("mesh-drawn", "data"),
+        Input(f"{page}-url", "search"),
+        State(f"{page}-url", "pathname"),
+        State(f"{page}-drawn", "data"),
         prevent_initial_call=True,
     )
     def draw(query: str | None, path: str | None, drawn: str | None) -> Any:
-        run, state = _run_at(store, path, "mesh-content"), parse_query(query)
+        run, state = _run_at(store, path, f"{page}-content"), parse_query(query)
         if run is None or state.is_asked_by(drawn):
             return (no_update,) * 5
-        content = mesh.rank_step(run, state)
-        return content, state.metric, state.query(), *_links(run, "mesh", state)
+        shown = content(run, state), getattr(state, field), state.query()
+        return *shown, *_links(run, page, state)
+
+
+def _register_mesh(app: Dash, store: RunStore) -> None:
+    _register_drawing(app, store, "mesh", "metric", mesh.rank_step)
 
     @app.callback(
         Output("mesh-url", "search"),
@@ -254,23 +274,10 @@ def _register_mesh(app: Dash, store: RunStore) -> None:
 
 
 def _register_compare(app: Dash, store: RunStore) -> None:
-    @app.callback(
-        Output("compare-content", "children"),
-        Output("compare-before", "value"),
-        Output("compare-drawn", "data"),
-        Output("json-link", "href", allow_duplicate=True),
-        Output("run-tabs", "children", allow_duplicate=True),
-        Input("compare-url", "search"),
-        State("compare-url", "pathname"),
-        State("compare-drawn", "data"),
-        prevent_initial_call=True,
-    )
-    def draw(query: str | None, path: str | None, drawn: str | None) -> Any:
-        run, state = _run_at(store, path, "compare-content"), parse_query(query)
-        if run is None or state.is_asked_by(drawn):
-            return (no_update,) * 5
-        content = compare.content(store, run, state)
-        return content, state.before, state.query(), *_links(run, "compare", state)
+    def content(run: LoadedRun, state: ViewState) -> list[Component]:
+        return compare.content(store, run, state)
+
+    _register_drawing(app, store, "compare", "before", content)
 
     @app.callback(
         Output("compare-url", "search"),

@@ -24,6 +24,8 @@ from .security import Access
 from .store import RunStore
 
 if TYPE_CHECKING:
+    from http.server import HTTPServer
+
     from playwright.sync_api import Page
 
 # Pages grow to their content; a low window leaves no empty space below a short one.
@@ -51,7 +53,13 @@ class _Silent(WSGIRequestHandler):
 def served(runs_dir: Path, access: Access | None = None) -> Iterator[str]:
     """Serve a folder of runs on a free port of this machine; yield its address."""
     app = create_app(runs_dir, access=access).server
-    server = make_server("127.0.0.1", 0, app, threaded=True, request_handler=_Silent)
+    with answering(make_server("127.0.0.1", 0, app, threaded=True, request_handler=_Silent)) as url:
+        yield url
+
+
+@contextmanager
+def answering(server: HTTPServer) -> Iterator[str]:
+    """Let a server answer in a thread; yield its address."""
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:

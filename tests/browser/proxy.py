@@ -1,11 +1,12 @@
 """A reverse proxy of a few lines: it serves another server below a path, and nothing beside it."""
 
 import http.client
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
+
+from meshscope.dashboard.screenshot import answering
 
 _OF_ONE_CONNECTION = {"connection", "transfer-encoding", "keep-alive", "date", "server"}
 
@@ -49,12 +50,5 @@ def proxied(address: str, prefix: str, *, takes_path_off: bool) -> Iterator[str]
         def log_message(self, *_: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with answering(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as front:
+        yield front
