@@ -112,7 +112,7 @@ def run(
         _say(f"cannot start {command[0][:_LONGEST_SHOWN]!r}: {error}")
         if place is not None:
             # Else a misspelt command would leave an empty run in every list of runs.
-            with suppress(Exception):
+            with suppress(OSError):
                 within(_DISK_WAIT_S, lambda: take_back(place))
         return _CANNOT_START
     _report(place, is_dormant=dormant)
