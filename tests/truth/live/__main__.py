@@ -25,6 +25,7 @@ def main() -> None:
     options = parser.parse_args()
     chosen = [case for case in cases() if options.only in case.name]
     if options.out is not None:
+        options.out.mkdir(parents=True, exist_ok=True)
         verdicts, not_judged = _run(chosen, options.out)
     else:
         with TemporaryDirectory(prefix="meshscope-truth-") as folder:
