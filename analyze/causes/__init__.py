@@ -17,12 +17,13 @@ from .clocks import SlowClock, clock_cells, of_single_ranks, without_slow_clocks
 from .data import sequence_effect
 from .degraded import Degraded, both_ways, degraded_places, places
 from .doubts import Off, gain_errors
-from .effects import Expected, Work, repaired_work, stage_centre
+from .effects import Expected, Work, stage_centre
 from .experts import expert_loads, explained_by_experts
 from .gaps import UNRECORDED_DELAY, gap_players
 from .host import HOST_CAUSES, MIN_CONCENTRATION, MIN_OVER_OTHERS, host_players, stalled_rank
 from .overlaps import Overlap, kept_overlaps, longer_by_factor, mean_passes, with_overlaps
 from .player import Player, Union, spread
+from .repair import repaired_work
 from .stages import stage_players
 from .wires import beyond_its_like, wire_excess, wire_players
 from .workers import OTHERS, Suspect, ranks_of, suspects_of, with_experts, with_rest, worker_players
@@ -110,7 +111,7 @@ def find_players(
     """
     suspects, clocks = slow
     suspected = [rank for suspect in suspects for rank in suspect.ranks]
-    reference = repaired_work(work, expected.work_ns, suspected)
+    reference = repaired_work(work, expected, suspected)
     residual = reference - stage_centre(work, reference, expected.unequal_ns)
     players = [
         *(Player("clock_throttle", own.where, Union.WORKERS, own.effect) for own in clocks),

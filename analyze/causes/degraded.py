@@ -13,7 +13,7 @@ from ..arrays import FloatArray, IntArray
 from ..communication.rows import sorted_categories
 from ..communication.waiting import chance_of_as_many
 from ..results import Where
-from .alone import PlaceKey, slow_kind, slow_steps_of_lone_places
+from .alone import PlaceKey, SlowSteps, slow_kind, slow_steps_of_lone_places
 
 MIN_RATIO = 1.3
 """A place, or a step of it, is slow when its wire time is that many times that of its like."""
@@ -21,6 +21,10 @@ MIN_OPERATIONS = 3
 """With fewer operations a place is not compared with others."""
 MIN_STEPS = 4
 """With fewer steps nothing comes and goes."""
+MAX_OFTEN = 0.75
+"""A place that is slow in more of the steps is compared as if it were so always: too few are left."""
+MAX_LEFT = 0.25
+"""What is left of the excess of its slow steps in the others, at most, for these to be sound."""
 MAX_CHANCE = 1e-4
 """A place is slow at times where its slow steps are this improbable for the other places."""
 LIKE_SIZE = 1.25
@@ -43,7 +47,9 @@ class Degraded(NamedTuple):
     events: npt.NDArray[np.bool_]
     """Which rows of the events are its slow ones."""
     like: npt.NDArray[np.bool_]
-    """Which rows they are compared with: those of other places, or of its own other steps."""
+    """Which rows they are compared with: those of other places, or of its own other steps. Of one that
+    is slow at times, in the steps in which it is not: while all wait for it the others have the
+    network, or the machine, for themselves."""
     is_alone: bool = False
     """Whether no other place has its like, so that it is slow only against its other steps."""
 
@@ -63,18 +69,21 @@ def degraded_places(frame: pd.DataFrame) -> list[Degraded]:
     grouped = relative.groupby(keys, observed=True)
     table = grouped.agg(["median", "count"]).dropna()
     table = table[table["count"] >= MIN_OPERATIONS]
-    # What is slow on the median is slow always; the second dictionary wins.
-    slow = _slow_at_times(relative, [*keys, frame["step"]], table.index) | _slow_always(table)
+    at_times = _slow_at_times(relative, [*keys, frame["step"]], table.index)
+    # What is slow on the median is slow always, unless many steps are not.
+    often = {key: own for key, own in at_times.items() if own.steps and own.step_frac <= MAX_OFTEN}
+    slow = at_times | _slow_always(table) | often
     alone = _alone(frame, relative, both_ways(place))
     for axis, is_p2p, name in slow:
         if is_p2p:
             # One direction that is slower than the other says more than both do.
             alone.pop((axis, is_p2p, _link_of(str(name))), None)
     found = []
-    for key, (ratio, step_frac) in slow.items():
+    for key, times in slow.items():
         own = _rows_of(frame, place, key)
         if key not in alone:
-            found.append(Degraded(_where(key), ratio, step_frac, own, ~own))
+            others = ~own & ~frame["step"].isin(times.steps).to_numpy()
+            found.append(Degraded(_where(key), times.ratio, times.step_frac, own, others))
     found = [*_both_directions(found), *alone.values()]
     cost = [float((wire[own.events] - like[own.events]).clip(lower=0).sum()) for own in found]
     return [found[index] for index in np.argsort(cost)[::-1]]
@@ -137,8 +146,8 @@ def like_size(frame: pd.DataFrame) -> IntArray:
     return np.asarray(least[place])
 
 
-_Slow = dict[PlaceKey, tuple[float, float]]
-"""Ratio and share of the steps of each slow place: (axis, is_p2p, place)."""
+_Slow = dict[PlaceKey, SlowSteps]
+"""Of each slow place, by axis, is_p2p and name; no steps: where its other steps are not sound."""
 
 
 def _slow_always(table: pd.DataFrame) -> _Slow:
@@ -147,7 +156,7 @@ def _slow_always(table: pd.DataFrame) -> _Slow:
         values = rows["median"].to_numpy(np.float64)
         ratio = _over(values, _median_of_others(values))
         for position in np.flatnonzero(ratio >= MIN_RATIO).tolist():
-            found[rows.index[position]] = (float(ratio[position]), 1.0)
+            found[rows.index[position]] = SlowSteps(float(ratio[position]), 1.0, frozenset())
     return found
 
 
@@ -180,8 +189,20 @@ def _slow_at_times(relative: pd.Series, keys: list[pd.Series], places: pd.Index)
             )
             if own is not None:
                 share = float(own.sum() / seen[position])
-                found[rows.index[position]] = (float(ratio[position][own].mean()), share)
+                found[rows.index[position]] = SlowSteps(
+                    float(ratio[position][own].mean()),
+                    share,
+                    frozenset(map(int, rows.columns[own]))
+                    if _is_apart(ratio[position], own)
+                    else frozenset(),
+                )
     return found
+
+
+def _is_apart(ratio: FloatArray, is_slow: npt.NDArray[np.bool_]) -> bool:
+    """Tell whether a place is as fast as its like in its other steps, so that these tell what it is."""
+    others = ratio[~is_slow & np.isfinite(ratio)]
+    return bool(len(others) and others.mean() - 1.0 <= MAX_LEFT * (ratio[is_slow].mean() - 1.0))
 
 
 def _chance_elsewhere(slow: IntArray, seen: IntArray, back: IntArray) -> FloatArray:
@@ -254,7 +275,7 @@ def _both_directions(found: list[Degraded]) -> list[Degraded]:
             where: Where = {**own.where, "link": f"{source}<->{target}"}
             ratio, share = max(own.ratio, back.ratio), max(own.step_frac, back.step_frac)
             events = own.events | back.events
-            merged.append(Degraded(where, ratio, share, events, ~events))
+            merged.append(Degraded(where, ratio, share, events, ~events & own.like & back.like))
     return merged
 
 

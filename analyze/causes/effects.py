@@ -185,13 +185,6 @@ def time_inside(
     return inside
 
 
-def repaired_work(work: Work, peer_ns: FloatArray, suspects: list[int]) -> FloatArray:
-    """Return the work of every cell with the suspects replaced by their peers."""
-    recorded = work.cells["work_ns"].to_numpy()
-    replace = work.cells["rank"].isin(suspects).to_numpy() & ~np.isnan(peer_ns)
-    return np.where(replace, peer_ns, recorded)
-
-
 def peer_centre(work: Work, unequal_ns: FloatArray | None = None) -> FloatArray:
     """Return, per cell, what the peers of its rank worked in the same step; NaN without peers.
 

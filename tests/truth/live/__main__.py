@@ -12,7 +12,7 @@ from meshscope.reference_trainer.fault_plan import parse_fault
 
 from .cases import LiveCase
 from .job import JobError
-from .judge import LiveVerdict, judge
+from .judge import LiveVerdict, judge, judge_kept
 from .suite import cases
 from .table import report
 
@@ -22,18 +22,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="jobs whose name contains this")
     parser.add_argument("--out", type=Path, help="keep the runs here")
+    parser.add_argument(
+        "--kept", action="store_true", help="run nothing: judge the runs that --out has kept"
+    )
     options = parser.parse_args()
+    if options.kept and options.out is None:
+        parser.error("--kept needs the folder of the runs: --out FOLDER")
     chosen = [case for case in cases() if options.only in case.name]
     if options.out is not None:
         options.out.mkdir(parents=True, exist_ok=True)
-        verdicts, not_judged = _run(chosen, options.out)
+        verdicts, not_judged = _run(chosen, options.out, kept=options.kept)
     else:
         with TemporaryDirectory(prefix="meshscope-truth-") as folder:
             verdicts, not_judged = _run(chosen, Path(folder))
     print(report(verdicts, not_judged))
 
 
-def _run(chosen: list[LiveCase], folder: Path) -> tuple[list[LiveVerdict], list[str]]:
+def _run(
+    chosen: list[LiveCase], folder: Path, *, kept: bool = False
+) -> tuple[list[LiveVerdict], list[str]]:
     """Return the verdicts, and why some jobs have none."""
     verdicts, not_judged = [], []
     for number, case in enumerate(chosen, 1):
@@ -41,7 +48,7 @@ def _run(chosen: list[LiveCase], folder: Path) -> tuple[list[LiveVerdict], list[
         try:
             for request in case.requests:
                 parse_fault(request)
-            verdicts.append(judge(case, folder))
+            verdicts.append(judge_kept(case, folder) if kept else judge(case, folder))
             print(f"  {verdicts[-1].found} {verdicts[-1].place}", file=sys.stderr, flush=True)
         except ConfigError as error:
             not_judged.append(f"{case.row}: the trainer refuses it: {error}")

@@ -73,6 +73,13 @@ def judge(case: LiveCase, folder: Path) -> LiveVerdict:
     return judge_run(case, run_dir, truth_dir, even)
 
 
+def judge_kept(case: LiveCase, folder: Path) -> LiveVerdict:
+    """Diagnose a job that was run before into the same folder, and compare."""
+    runs, truth = folder / "runs", folder / "truth"
+    even = truth / case.spread_evenly().name if case.way is Way.AGAINST else None
+    return judge_run(case, runs / case.name, truth / case.name, even)
+
+
 def judge_run(
     case: LiveCase, run_dir: Path, truth_dir: Path, even_truth_dir: Path | None = None
 ) -> LiveVerdict:

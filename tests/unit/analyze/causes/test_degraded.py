@@ -153,3 +153,27 @@ def test_noise_of_links_does_not_come_and_go(cv):
     factors = dict.fromkeys(PIPELINE, even)
     found = [degraded_places(sends(factors, seed=seed, cv=cv)) for seed in range(40)]
     assert not [places for places in found if any(own.step_frac < 1 for own in places)]
+
+
+def test_a_group_that_is_slow_in_half_of_the_steps_is_compared_in_the_others():
+    """Others are faster while all wait for it: its repair would promise what they never take in time."""
+
+    def slow(step):
+        return 5.0 if step % 2 else 1.0
+
+    def hurried(step):
+        return 0.75 if step % 2 else 1.0
+
+    frame = transfers({"0": hurried, "1": slow, "2": hurried})
+    (place,) = degraded_places(frame)
+    assert place.step_frac == 0.5
+    assert set(frame.loc[place.like, "step"]) == set(range(0, STEPS, 2))
+    assert frame.loc[place.like, "wire_ns"].mean() == pytest.approx(1e6, rel=0.05)
+
+
+def test_a_group_that_is_slow_always_is_not_called_slow_at_times_for_its_noise():
+    """A link that is a third slower would be told as one that comes and goes."""
+    frame = transfers({"0": even, "1": lambda step: 1.35, "2": even}, cv=0.15)
+    (place,) = degraded_places(frame)
+    assert place.step_frac == 1.0
+    assert set(frame.loc[place.like, "step"]) == set(range(STEPS))
