@@ -73,11 +73,13 @@ class InProcessTrace:
             return
         finally:
             self.stall_ns += now_ns() - began_ns
-        start_deaf(
-            threading.Thread(
-                target=self._write, args=(profiler,), name="meshscope-trace", daemon=True
-            )
+        thread = threading.Thread(
+            target=self._write, args=(profiler,), name="meshscope-trace", daemon=True
         )
+        try:
+            start_deaf(thread)
+        except RuntimeError as error:
+            self._fail(f"no thread to write it: {error}")
 
     def discard(self) -> None:
         """End the recording and keep nothing, on the training thread."""
