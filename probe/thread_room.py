@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 
+from .program_signals import pass_on
 from .threads import start_deaf
 
 NEEDED_THREADS = 8
@@ -27,7 +28,8 @@ def too_few_threads(needed: int = NEEDED_THREADS) -> str:
             thread = threading.Thread(target=over.wait, name="meshscope-trial", daemon=True)
             start_deaf(thread)
             trial.append(thread)
-    except RuntimeError:
+    except RuntimeError as error:
+        pass_on(error)
         return (
             "the limit of processes (ulimit -u, or that of the container) leaves "
             f"{len(trial)} threads, of which the probe needs {needed}"
