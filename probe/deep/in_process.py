@@ -91,7 +91,7 @@ class InProcessTrace:
             return
         try:
             profiler.stop()
-        except BaseException as error:  # noqa: BLE001 - nothing is wanted of it any more
+        except BaseException as error:
             if is_the_programs(error):
                 self._profiler = profiler  # It may be on still.
                 raise

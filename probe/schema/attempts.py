@@ -20,7 +20,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from .attempt_table import AttemptFacts, absent_words, sequel_words, stated_training_step
@@ -138,9 +137,7 @@ def _not_empty(parts: Sequence[RankRecords], limits: list[str]) -> list[RankReco
     return kept
 
 
-def _in_order(
-    parts: Sequence[RankRecords], times: PartTimes
-) -> list[tuple[int, int, RankRecords]]:
+def _in_order(parts: Sequence[RankRecords], times: PartTimes) -> list[tuple[int, int, RankRecords]]:
     """Return the parts of a rank with start and end; none begins before the one before it.
 
     A wall clock that was put back would otherwise change their order.

@@ -1,6 +1,8 @@
 """A session in a bad place: training goes on, and the capture says what is missing."""
 
+import asyncio
 import resource
+import signal
 import sys
 import threading
 import time
@@ -274,3 +276,28 @@ def test_a_wall_clock_that_is_put_meanwhile_changes_no_duration(tmp_path, monkey
     assert len(told) == 2
     assert "forward by 300." in told[0] or "forward by 299." in told[0]
     assert "back by 420." in told[1] or "back by 419." in told[1]
+
+
+def test_a_training_in_an_event_loop(tmp_path):
+    """Fails when a loop loses its signals or its wake-up descriptor to the probe, or a loss changes."""
+    heard = []
+
+    async def train():
+        loop, training = asyncio.get_running_loop(), Training()
+        loop.add_signal_handler(signal.SIGUSR2, heard.append, "during")
+        wakes = signal.set_wakeup_fd(-1)
+        signal.set_wakeup_fd(wakes)
+        probe.attach(tmp_path / "run")
+        for _ in range(3):
+            training.run(2)
+            await asyncio.sleep(0)
+        signal.raise_signal(signal.SIGUSR2)
+        await asyncio.sleep(0.01)
+        probe.detach()
+        assert signal.set_wakeup_fd(wakes) == wakes
+        loop.remove_signal_handler(signal.SIGUSR2)
+        return training.losses
+
+    assert asyncio.run(train()) == Training().run(6)
+    assert heard == ["during"]
+    assert read_run(tmp_path / "run").tables["step"].num_rows == 6

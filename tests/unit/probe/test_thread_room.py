@@ -125,7 +125,9 @@ def test_a_training_under_a_real_limit_goes_on(tmp_path, number):
         watched = limited(1, tmp_path, *train, str(tmp_path / "run"))
     else:
         runs = ("--runs", str(tmp_path / "runs"))
-        watched = limited(3, tmp_path, sys.executable, "-m", "meshscope", "run", *runs, "--", *train)
+        watched = limited(
+            3, tmp_path, sys.executable, "-m", "meshscope", "run", *runs, "--", *train
+        )
         assert "the job runs without a node agent: the limit of processes" in watched.stderr
     assert (alone.returncode, watched.returncode) == (0, 0), watched.stderr
     assert watched.stdout == alone.stdout

@@ -228,7 +228,7 @@ def test_a_promise_can_be_taken_back_by_who_does_not_know_its_ticket(rank):
     rank.prepare(12, ticket="other")
 
 
-class Alarm(Exception):
+class AlarmError(Exception):
     """What a handler of the program raises."""
 
 
@@ -237,7 +237,7 @@ def strike(monkeypatch):
     """Return a function that has a call of ours interrupted by the program's handler, once."""
 
     def ring(_signal, _frame):
-        raise Alarm
+        raise AlarmError
 
     def strike(owner, name, *, after):
         original, left = getattr(owner, name), [1]
@@ -272,7 +272,7 @@ def test_what_a_handler_of_the_program_raises_reaches_the_training(
                 rank.traces.disarm({"ticket": "t"})
             rank.listeners.ended(step, pass_on)
 
-    with pytest.raises(Alarm):
+    with pytest.raises(AlarmError):
         train()
     for step in (10, 11):
         rank.listeners.ended(step, rank.errors.append)
