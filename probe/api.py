@@ -24,6 +24,7 @@ from .schema.layout import ParallelLayout
 from .schema.terms import SpanKind
 from .session import Session
 from .telling import tell
+from .thread_room import too_few_threads
 
 _attached: Session | None = None
 
@@ -82,21 +83,27 @@ def detach() -> None:
     _control.close()
 
 
-def stand_by() -> None:
+def stand_by() -> str:
     """Open the control socket of this rank without recording; never raises.
 
     Nothing happens where the probe is disabled or it is not known which rank this is.
+
+    Returns:
+        Why this process has no room for it, one clause; empty where it has.
     """
     identity = identify(os.environ)
-    if identity is None or is_disabled(os.environ) or too_little_address_space():
-        return
+    if identity is None or is_disabled(os.environ):
+        return ""
     if not _settings_of_environment().control:
-        return
+        return ""
+    if reason := _no_room():
+        return reason
     try:
         run_path = default_run_path(os.environ, identity.world_size)
         _control.open(run_path, identity.rank, VERB_MAKERS, os.environ)
     except MeshscopeError as error:
         tell(f"no control socket: {error}")
+    return ""
 
 
 def after_the_first_step(act: Callable[[], None]) -> None:
@@ -224,12 +231,18 @@ def _why_not(run_path: Path | None) -> str:
             f"process {owner}, which has started this one, is recorded as a rank "
             "(unset MESHSCOPE_OWNER_PID to record this one too)"
         )
-    if reason := too_little_address_space() or no_interpreter_lock():
+    if reason := _no_room() or no_interpreter_lock():
         return reason
     identity = identify(os.environ)
     if run_path is None and identity is not None:
         run_path = default_run_path(os.environ, identity.world_size)
     return within(MOST_OPEN_S, lambda: why_disabled(os.environ, run_path))
+
+
+def _no_room() -> str:
+    """Return what this process has too little of, one clause; empty where it has enough."""
+    # Where the socket is open already, there was room for its thread and those to come.
+    return too_little_address_space() or ("" if _control.is_open else too_few_threads())
 
 
 def _new_session(run_path: Path | None, settings: ProbeConfig) -> Session:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from .program_signals import pass_on
 from .threads import start_deaf
 
 T = TypeVar("T")
@@ -60,7 +61,8 @@ def within(seconds: float, act: Callable[[], T], late: Callable[[T], object] | N
     thread = threading.Thread(target=work.run, name="meshscope-disk", daemon=True)
     try:
         start_deaf(thread)  # Signals are for the thread that waits.
-    except RuntimeError:
+    except RuntimeError as error:
+        pass_on(error)
         work.run()  # The system has no thread to give.
     try:
         if not work.ended.wait(seconds) and work.give_up():

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from .clock import now_ns
+from .program_signals import is_the_programs
 
 StepEnded = Callable[[int], None]
 """Takes the number of the step that begins now."""
@@ -69,7 +70,8 @@ class StepListeners:
             try:
                 listener.act(step)
             except Exception as error:  # noqa: BLE001 - counted; training goes on
-                self._remove(listener)
+                if not is_the_programs(error):
+                    self._remove(listener)
                 failed(error)
 
     def hooks_gone(self, failed: Failed) -> None:

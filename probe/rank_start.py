@@ -17,9 +17,17 @@ import os
 import sys
 
 from . import forked_exit
-from .identity import ATTACHED_VARIABLE, DORMANT_VARIABLE, is_launcher, process_mark, train_alone
+from .identity import (
+    ATTACHED_VARIABLE,
+    DORMANT_VARIABLE,
+    RUN_DIR_VARIABLE,
+    is_launcher,
+    process_mark,
+    train_alone,
+)
 from .program_signals import pass_on
 from .telling import tell
+from .thread_room import too_few_threads
 from .watches.group_watch import GroupWatch
 from .watches.imports import ImportWatch
 from .watches.optimizer_watch import OptimizerWatch
@@ -81,13 +89,27 @@ def when_it_trains() -> None:
 
 def _have_kineto_deaf(watch: ImportWatch) -> None:
     """Watch the library of torch being loaded: the thread of Kineto's client then gets no signal."""
-    watch.when_imported("torch._C", lambda: None, _Stderr())
+    watch.when_loading("torch._C", _spare_kineto, _Stderr())
+
+
+def _spare_kineto() -> None:
+    """Do without Kineto's client that ``meshscope run`` asked for, where no thread is left for it.
+
+    The training could not import torch. Deep traces are taken in the process then.
+    """
+    from .deep.kineto_fabric import DAEMON_VARIABLE, DIRECTORY_VARIABLE
+
+    is_ours = {DAEMON_VARIABLE, DIRECTORY_VARIABLE, RUN_DIR_VARIABLE} <= os.environ.keys()
+    if is_ours and too_few_threads():
+        del os.environ[DAEMON_VARIABLE]
 
 
 def _attach() -> None:
     os.environ[ATTACHED_VARIABLE] = process_mark(os.environ)
     from . import api
 
-    api.stand_by()
+    reason = api.stand_by()
     if os.environ.get(DORMANT_VARIABLE, "") in ("", "0"):
-        api.attach()
+        api.attach()  # It says the same where there is no room.
+    elif reason:
+        tell(f"not to be attached: {reason}")

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import sys
-from contextlib import suppress
 
+from .program_signals import pass_on
 from .schema.printable import printable
 
 
 def tell(clause: str) -> None:
-    """Write one line to stderr; never raises, as it may be closed, full or replaced by anything."""
-    with suppress(Exception):
+    """Write one line to stderr, which may be closed, full or replaced by anything.
+
+    Raises:
+        BaseException: Only what a signal handler of the program raised meanwhile.
+    """
+    try:
         sys.stderr.write(f"meshscope: {printable(clause)}\n")
+    except Exception as error:  # noqa: BLE001 - training goes on
+        pass_on(error)

@@ -146,7 +146,7 @@ class RecordingSwitch(Generic[R]):
         with self._lock:
             if self.state is State.OFF:
                 self.state, self.error, self._is_called_off = State.STARTING, "", False
-                self._run_apart(self._start)
+                self._run_apart(self._start, otherwise=State.OFF)
         return self._after(wait_s)
 
     def turn_off(self, wait_s: float, then: Callable[[], None] | None = None) -> State:
@@ -169,7 +169,7 @@ class RecordingSwitch(Generic[R]):
                 self.state, self.error, self._is_called_off = State.STOPPING, "", False
                 if self.recording is not None:
                     self.recording.mute()
-                self._run_apart(self._stop)
+                self._run_apart(self._stop, otherwise=State.RECORDING)
             is_off = self.state is State.OFF
         if is_off:
             self._call_then()
@@ -181,9 +181,16 @@ class RecordingSwitch(Generic[R]):
             thread.join(wait_s)
         return self.state
 
-    def _run_apart(self, work: Callable[[], None]) -> None:
-        self._thread = threading.Thread(target=work, name="meshscope-switch", daemon=True)
-        start_deaf(self._thread)
+    def _run_apart(self, work: Callable[[], None], *, otherwise: State) -> None:
+        thread = threading.Thread(target=work, name="meshscope-switch", daemon=True)
+        try:
+            start_deaf(thread)
+        except RuntimeError as error:
+            # Nobody would ever bring the change to its end; it can be asked for again.
+            self._then = None
+            self.state, self.error = otherwise, f"no thread for the change: {error}"
+        else:
+            self._thread = thread
 
     def _start(self) -> None:
         try:

@@ -16,6 +16,7 @@ from typing import Any
 from ..clock import now_ns
 from ..compat import UnsupportedError
 from ..compat_profiler import before_other_profiler, deep_profiler, is_profiling
+from ..program_signals import is_the_programs, pass_on
 from ..telling import tell
 from ..threads import start_deaf
 
@@ -53,9 +54,10 @@ class InProcessTrace:
             self._stop_watching = before_other_profiler(self._give_way)
         except UnsupportedError as reason:
             self._fail(str(reason))
-        except Exception as error:  # noqa: BLE001 - told to who asked; training goes on
-            self._fail(f"{type(error).__name__}: {error}")
-        self.stall_ns += now_ns() - began_ns
+        except BaseException as error:  # noqa: BLE001 - told to who asked; training goes on
+            self._broke_off(error, self._profiler)
+        finally:
+            self.stall_ns += now_ns() - began_ns
 
     def stop(self) -> None:
         """End the recording, on the training thread; the file is written on another."""
@@ -68,25 +70,32 @@ class InProcessTrace:
         began_ns = now_ns()
         try:
             profiler.stop()
-        except Exception as error:  # noqa: BLE001 - told to who asked; training goes on
-            self._fail(f"{type(error).__name__}: {error}")
+        except BaseException as error:  # noqa: BLE001 - told to who asked; training goes on
+            self._broke_off(error, profiler)
             return
         finally:
             self.stall_ns += now_ns() - began_ns
-        start_deaf(
-            threading.Thread(
-                target=self._write, args=(profiler,), name="meshscope-trace", daemon=True
-            )
+        thread = threading.Thread(
+            target=self._write, args=(profiler,), name="meshscope-trace", daemon=True
         )
+        try:
+            start_deaf(thread)
+        except RuntimeError as error:
+            pass_on(error)
+            self._fail(f"no thread to write it: {error}")
 
     def discard(self) -> None:
         """End the recording and keep nothing, on the training thread."""
         profiler = self._let_go()
-        if profiler is not None:
-            try:
-                profiler.stop()
-            except Exception as error:  # noqa: BLE001 - nothing is wanted of it any more
-                tell(f"deep trace: {type(error).__name__}: {error}")
+        if profiler is None or is_profiling() is False:
+            return
+        try:
+            profiler.stop()
+        except BaseException as error:
+            if is_the_programs(error):
+                self._profiler = profiler  # It may be on still.
+                raise
+            tell(f"deep trace: {type(error).__name__}: {error}")
 
     def _let_go(self) -> Any:
         """Return the profiler if there is one, which from now on is no longer ours to stop."""
@@ -107,6 +116,15 @@ class InProcessTrace:
         except Exception as error:  # noqa: BLE001 - told to who asked; training goes on
             self.error = f"{type(error).__name__}: {error}"
         self._written()
+
+    def _broke_off(self, error: BaseException, profiler: Any) -> None:
+        """Say why there is no trace; pass on what a signal handler of the program has raised.
+
+        The profiler may be on then, and is to be discarded.
+        """
+        self._profiler = profiler if is_the_programs(error) else None
+        self._fail(f"{type(error).__name__}: {error}")
+        pass_on(error)
 
     def _fail(self, reason: str) -> None:
         self.error = reason

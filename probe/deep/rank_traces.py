@@ -19,6 +19,7 @@ from ..compat_profiler import kineto_iterations
 from ..control.fields import Choice, Whole, Word
 from ..control.rank_control import RankControl
 from ..control.verbs import Refusal, Verb
+from ..program_signals import pass_on
 from ..schema.deep_trace import TraceName, raw_file
 from ..schema.manifest import rank_directories
 from .in_process import InProcessTrace
@@ -88,6 +89,8 @@ class RankTraces:
         self._control = control
         self._lock = threading.Lock()
         self._order: _Order | None = None
+        self._recording: _Order | None = None
+        """What the profiler records; an order that was called off may have a successor already."""
         self._remove_listener: Any = None
         self._counts = _KinetoCounts()
         if self._counts.is_on:
@@ -187,12 +190,34 @@ class RankTraces:
         if order is None:
             return
         try:
+            self._discard_called_off()
             self._advance(order, step)
-        except Exception as error:  # noqa: BLE001 - told to who asked; training goes on
+        except BaseException as error:  # noqa: BLE001 - told to who asked; training goes on
             order.stage, order.error = Stage.FAILED, f"{type(error).__name__}: {error}"
-        if order.stage in _OVER and self._remove_listener is not None:
-            self._remove_listener()
-            self._remove_listener = None
+            pass_on(error)
+        if order.stage in _OVER:
+            self._cease_to_listen(order)
+
+    def _cease_to_listen(self, order: _Order) -> None:
+        """Hear of no more borders, unless another order has come meanwhile."""
+        # Who holds the lock may wait for the disk: then at the next border.
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            if self._order is order and self._remove_listener is not None:
+                self._remove_listener()
+                self._remove_listener = None
+        finally:
+            self._lock.release()
+
+    def _discard_called_off(self) -> None:
+        """Stop the profiler where nobody wants its trace any more."""
+        called_off = self._recording
+        if called_off is None or called_off.stage not in (Stage.MISSED, Stage.FAILED):
+            return
+        if called_off.trace is not None:
+            called_off.trace.discard()
+        self._recording = None
 
     def _advance(self, order: _Order, step: int) -> None:
         if order.stage is Stage.PREPARED and step >= order.name.first_step:
@@ -201,8 +226,6 @@ class RankTraces:
             self._begin(order, step)
         elif order.stage is Stage.RECORDING and step > order.name.last_step:
             self._end(order)
-        elif order.stage is Stage.MISSED and order.trace is not None:
-            order.trace.discard()
 
     def _hooks_gone(self) -> None:
         """Throw away what is being recorded, as no step border comes any more that would end it.
@@ -214,11 +237,12 @@ class RankTraces:
             return
         if order.stage not in (*_OVER, Stage.WRITING):
             order.stage = Stage.MISSED
-        if order.trace is not None:
-            order.trace.discard()
-        if self._remove_listener is not None:
-            self._remove_listener()
-            self._remove_listener = None
+        try:
+            self._discard_called_off()
+        finally:
+            if self._remove_listener is not None:
+                self._remove_listener()
+                self._remove_listener = None
 
     def _begin(self, order: _Order, step: int) -> None:
         if step > order.name.first_step:
@@ -232,6 +256,7 @@ class RankTraces:
             failed = order.trace is not None and order.trace.error
             order.stage = Stage.FAILED if failed else Stage.WRITTEN
 
+        self._recording = order
         order.trace = InProcessTrace(order.path, written)
         order.trace.start()
 

@@ -145,7 +145,8 @@ class Source:
                 self.capture.tell_once(f"{self.name}: off after {self._errors} errors")
                 self.capture.recorder.annotate(f"{self.name}.off", f"{kind}: {error}")
             self.capture.recorder.count(f"{self.name}_errors")
-        except Exception:  # noqa: BLE001 - a broken recorder or stderr must not reach training
+        except Exception as broken:  # noqa: BLE001 - a recorder or stderr: training goes on
+            pass_on(broken)
             self.on = False
 
     def record_span(

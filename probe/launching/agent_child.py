@@ -15,6 +15,7 @@ from pathlib import Path
 
 from ..clock import now_ns
 from ..kill_switch import is_disabled
+from ..telling import tell
 
 _RESTARTS = 5
 _PAUSE_NS = 2_000_000_000
@@ -47,6 +48,7 @@ class AgentChild:
         self._starts_left = _RESTARTS + 1
         self._not_before_ns = 0
         self._pause_ns = _PAUSE_NS
+        self._is_said = False
         if is_disabled(environment):
             self._starts_left = 0
 
@@ -65,7 +67,7 @@ class AgentChild:
         self._starts_left -= 1
         # A session of its own: what the terminal or a scheduler sends to the job's group
         # must not end it before the job. A job goes on without an agent.
-        with suppress(OSError):
+        try:
             self._process = subprocess.Popen(
                 self._command,
                 env=self._environment,
@@ -73,6 +75,10 @@ class AgentChild:
                 stdout=subprocess.DEVNULL,
                 start_new_session=True,
             )
+        except OSError as error:
+            if not self._is_said:
+                tell(f"the node agent cannot be started: {error.strerror}")
+            self._is_said = True
 
     def stop(self) -> None:
         """Ask the agent to write what it has and end; kill it if it does not."""

@@ -36,6 +36,7 @@ from ..kill_switch import is_disabled
 from ..schema.errors import ConfigError, MeshscopeError
 from ..schema.manifest import check_run_id
 from ..schema.printable import printable
+from ..thread_room import NEEDED_THREADS, too_few_threads
 from .agent_child import AgentChild
 from .deaf import deaf_option
 from .rank_watch import RankWatch
@@ -56,6 +57,8 @@ _LONGEST_TOLD = 100_000
 _DISK_WAIT_S = 30.0
 """How long a command, or its exit code, waits for the disk of the capture: as long as a rank does
 at its end."""
+_THREADS_BESIDE_JOB = 2 * NEEDED_THREADS
+"""Of the agent up to seven were counted; the others are for a rank."""
 _STDERR = 2
 
 
@@ -104,7 +107,7 @@ def run(
             variables[DORMANT_VARIABLE] = "1"
         _say_deaf(command, inherited)
         agent = None
-        if agent_options is not None:
+        if agent_options is not None and _has_room_for_agent():
             variables |= _kineto_variables(place.path, inherited)
             agent = AgentChild(place.path, inherited, agent_options)
         code = _run(command, variables, RankWatch(place.path, place.before), agent)
@@ -126,6 +129,14 @@ def _say_deaf(command: Sequence[str], environment: Mapping[str, str]) -> None:
             f"{option} keeps this Python from what would record it: "
             "its training code has to call meshscope.probe.attach()"
         )
+
+
+def _has_room_for_agent() -> bool:
+    """Tell whether an agent leaves threads to the ranks; where it does not, say so."""
+    reason = too_few_threads(_THREADS_BESIDE_JOB)
+    if reason:
+        _say(f"the job runs without a node agent: {reason}")
+    return not reason
 
 
 class _NotStartedError(Exception):

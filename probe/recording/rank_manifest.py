@@ -14,6 +14,7 @@ from typing import Any
 from ..bounded import within
 from ..clock import clock_pair, unix_ns
 from ..config import MOST_PUBLISH_S
+from ..schema.clock_steps import clock_steps
 from ..schema.manifest import MANIFEST_NAME, write_json
 from ..schema.ring import RING_COPIED
 from ..schema.tables import FORMAT_VERSION
@@ -71,6 +72,7 @@ class RankManifest:
         self._groups: dict[str, dict[str, Any]] = {}
         self._dtypes: dict[str, int] = {}
         self._clock_pairs: list[list[int]] = []
+        self._latest_pair: list[int] = []
         self._annotations: dict[str, Any] = {}
         if slow_file_system is not None:
             self._annotations[RING_COPIED] = slow_file_system
@@ -137,9 +139,24 @@ class RankManifest:
     def sample_clocks(self) -> None:
         """Add a clock pair; of very many the first half stays, the rest is the newest."""
         with self._lock:
-            if len(self._clock_pairs) >= _CLOCK_PAIRS_KEPT:
-                del self._clock_pairs[_CLOCK_PAIRS_KEPT // 2]
-            self._clock_pairs.append(list(clock_pair()))
+            self._latest_pair = list(clock_pair())
+            self._keep_pair(self._latest_pair)
+
+    def watch_clocks(self) -> None:
+        """Keep the readings before and after a moment at which the wall clock was put."""
+        pair = list(clock_pair())
+        with self._lock:
+            before, self._latest_pair = self._latest_pair, pair
+            if clock_steps([before, pair]):
+                if before != self._clock_pairs[-1]:
+                    self._keep_pair(before)
+                self._keep_pair(pair)
+                self._is_due = True
+
+    def _keep_pair(self, pair: list[int]) -> None:
+        if len(self._clock_pairs) >= _CLOCK_PAIRS_KEPT:
+            del self._clock_pairs[_CLOCK_PAIRS_KEPT // 2]
+        self._clock_pairs.append(pair)
 
     def publish(self) -> None:
         """Have on disk what is known now: at once, or by the next ``write_due``."""

@@ -184,6 +184,7 @@ class SegmentWriter(threading.Thread):
 
     def _wake(self) -> None:
         self._ring.give_sign_of_life(now_ns())
+        self._manifest.watch_clocks()
         self._copy_ring()
         self._manifest.write_due()
         waited_ns = now_ns() - self._drained_ns

@@ -20,17 +20,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from .attempt_table import AttemptFacts, absent_words, sequel_words, stated_training_step
 from .joined_parts import Shifts, concatenated
 from .listing import listed
 from .manifest import JOB_KEY
+from .part_times import FAR_NS, PartTimes, boot_of
 from .rank_records import RankRecords
 from .step_numbers import align_steps, attached_while_running
 
-_FAR_NS = 1 << 62
 _MOST_RANKS = 1 << 31
 
 
@@ -39,15 +38,17 @@ class Attempt:
     """The parts of one start of the job, by rank."""
 
     parts: dict[int, RankRecords] = field(default_factory=dict)
-    end_ns: int = -_FAR_NS
+    end_ns: int = -FAR_NS
     """When the last of its parts ended, wall clock."""
     number: int = 1
     """From 1, those that are left out counted too."""
+    spans: list[tuple[int, int]] = field(default_factory=list)
+    """When each of its parts began and ended, wall clock."""
 
-    @property
-    def start_ns(self) -> int:
-        """Return when the first of its parts began, wall clock."""
-        return min(_span_ns(part)[0] for part in self.parts.values())
+    def add(self, part: RankRecords, span: tuple[int, int]) -> None:
+        """Take a part in, with its times."""
+        self.parts[part.rank] = part
+        self.spans.append(span)
 
 
 class Joined(NamedTuple):
@@ -109,16 +110,20 @@ def find_attempts(parts: Mapping[int, Sequence[RankRecords]]) -> list[Attempt]:
     and either its launcher said the same to both or they overlap in time. Where no
     rank has two parts, all are one attempt, whatever the clocks say.
     """
+    times = PartTimes(part for found in parts.values() for part in found)
     if all(len(found) == 1 for found in parts.values()):
-        return [Attempt({rank: part for rank, (part,) in parts.items()})]
+        only = Attempt()
+        for (part,) in parts.values():
+            only.add(part, times.span_ns(part))
+        return [only]
     attempts: list[Attempt] = []
-    placed = [timed for found in parts.values() for timed in _in_order(found)]
+    placed = [timed for found in parts.values() for timed in _in_order(found, times)]
     for start_ns, end_ns, part in sorted(placed, key=lambda timed: timed[:2]):
         newest = attempts[-1] if attempts else None
         if newest is None or part.rank in newest.parts or not _belongs(part, start_ns, newest):
             newest = Attempt()
             attempts.append(newest)
-        newest.parts[part.rank] = part
+        newest.add(part, times.span_ns(part))
         newest.end_ns = max(newest.end_ns, end_ns)
     return attempts
 
@@ -132,15 +137,15 @@ def _not_empty(parts: Sequence[RankRecords], limits: list[str]) -> list[RankReco
     return kept
 
 
-def _in_order(parts: Sequence[RankRecords]) -> list[tuple[int, int, RankRecords]]:
+def _in_order(parts: Sequence[RankRecords], times: PartTimes) -> list[tuple[int, int, RankRecords]]:
     """Return the parts of a rank with start and end; none begins before the one before it.
 
     A wall clock that was put back would otherwise change their order.
     """
     found = []
-    least_ns = -_FAR_NS
+    least_ns = -FAR_NS
     for part in parts:
-        start_ns, end_ns = _span_ns(part)
+        start_ns, end_ns = times.span_ns(part)
         start_ns = max(start_ns, least_ns)
         found.append((start_ns, max(start_ns, end_ns), part))
         least_ns = start_ns + 1
@@ -158,36 +163,6 @@ def _launch(part: RankRecords) -> str | None:
     annotations = (part.manifest or {}).get("annotations")
     found = annotations.get("launch") if isinstance(annotations, dict) else None
     return found if isinstance(found, str) else None
-
-
-def _span_ns(part: RankRecords) -> tuple[int, int]:
-    """Return when a part began and ended, wall clock in ns; its last record if it was killed.
-
-    What is no time of this world is moved to its border: sums of damaged ones fit no column.
-    """
-    start_ns, end_ns = _stated_span_ns(part)
-    start_ns = min(max(start_ns, 0), _FAR_NS)
-    return start_ns, min(max(start_ns, end_ns), _FAR_NS)
-
-
-def _stated_span_ns(part: RankRecords) -> tuple[int, int]:
-    manifest = part.manifest or {}
-    start, closed = manifest.get("started_unix_ns"), manifest.get("closed_unix_ns")
-    start_ns = start if isinstance(start, int) else 0
-    if isinstance(closed, int):
-        return start_ns, closed
-    pairs = manifest.get("clock_pairs")
-    newest_ns = max((_newest_ns(table) for table in part.tables.values()), default=-_FAR_NS)
-    if not isinstance(pairs, list) or not pairs or newest_ns == -_FAR_NS:
-        return start_ns, start_ns
-    monotonic_ns, unix_ns = pairs[-1][0], pairs[-1][1]
-    return start_ns, newest_ns - monotonic_ns + unix_ns
-
-
-def _newest_ns(table: pa.Table) -> int:
-    names = [name for name in ("start_ns", "issue_ns", "time_ns") if name in table.column_names]
-    times = [pc.max(table[name]).as_py() for name in names]
-    return max((time for time in times if time is not None), default=-_FAR_NS)
 
 
 def _of_one_size(attempts: list[Attempt], limits: list[str]) -> list[Attempt]:
@@ -241,10 +216,10 @@ def _on_the_last_machine(attempts: list[Attempt], limits: list[str]) -> list[Att
     """
     boots: dict[int, object] = {}
     for attempt in attempts:
-        boots |= {rank: _boot(part) for rank, part in attempt.parts.items()}
+        boots |= {rank: boot_of(part) for rank, part in attempt.parts.items()}
     kept = []
     for attempt in attempts:
-        moved = [rank for rank, part in attempt.parts.items() if _boot(part) != boots[rank]]
+        moved = [rank for rank, part in attempt.parts.items() if boot_of(part) != boots[rank]]
         if moved:
             limits.append(
                 f"attempt {attempt.number} of the job is left out: ranks {listed(moved)} ran on other machines "
@@ -253,11 +228,6 @@ def _on_the_last_machine(attempts: list[Attempt], limits: list[str]) -> list[Att
         else:
             kept.append(attempt)
     return kept
-
-
-def _boot(part: RankRecords) -> object:
-    manifest = part.manifest or {}
-    return manifest.get("boot_id") or manifest.get("host")
 
 
 def _facts(attempts: Sequence[Attempt]) -> list[AttemptFacts]:
@@ -281,8 +251,8 @@ def _facts(attempts: Sequence[Attempt]) -> list[AttemptFacts]:
                 first_step=shift + first_step,
                 last_step=shift + last_step if last_step >= 0 else None,
                 training_step=said[0] + first_step if said else None,
-                start_unix_ns=attempt.start_ns,
-                end_unix_ns=max(attempt.end_ns, *(_span_ns(part)[1] for part in parts)),
+                start_unix_ns=min(start_ns for start_ns, _ in attempt.spans),
+                end_unix_ns=max([attempt.end_ns, *(end_ns for _, end_ns in attempt.spans)]),
                 ranks=len(parts),
                 killed_ranks=closed.count(None),
                 world_size=_world_size(attempt),

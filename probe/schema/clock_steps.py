@@ -17,16 +17,20 @@ def clock_steps(pairs: object) -> list[int]:
         pairs: Readings of a rank manifest: monotonic ns, wall clock ns, error ns.
             What is not of this form is passed over.
     """
-    readings = [pair for pair in pairs if _is_reading(pair)] if isinstance(pairs, list) else []
     steps = []
     for (monotonic_ns, unix_ns, error_ns), (later_ns, later_unix_ns, later_error_ns) in pairwise(
-        readings
+        readings(pairs)
     ):
         step_ns = (later_unix_ns - unix_ns) - (later_ns - monotonic_ns)
         slewed_ns = _MOST_DRIFT * abs(later_ns - monotonic_ns)
         if abs(step_ns) > _LEAST_NS + slewed_ns + error_ns + later_error_ns:
             steps.append(step_ns)
     return steps
+
+
+def readings(pairs: object) -> list[list[int]]:
+    """Return the readings of a rank manifest that are of their form."""
+    return [pair for pair in pairs if _is_reading(pair)] if isinstance(pairs, list) else []
 
 
 def _is_reading(pair: object) -> bool:

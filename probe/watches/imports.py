@@ -33,6 +33,7 @@ class ImportWatch(MetaPathFinder):
 
     def __init__(self) -> None:
         self._waiting: dict[str, list[tuple[Action, Failing]]] = {}
+        self._before: dict[str, tuple[Action, Failing]] = {}
 
     def start(self) -> None:
         """Begin to watch imports."""
@@ -42,6 +43,7 @@ class ImportWatch(MetaPathFinder):
     def stop(self) -> None:
         """Cease to watch; actions that have not run never will."""
         self._waiting.clear()
+        self._before.clear()
         if self in sys.meta_path:
             sys.meta_path.remove(self)
 
@@ -53,11 +55,15 @@ class ImportWatch(MetaPathFinder):
         else:
             self._waiting.setdefault(name, []).append((action, source))
 
+    def when_loading(self, name: str, action: Action, source: Failing) -> None:
+        """Run an action right before the library of a module is loaded, if it is not there yet."""
+        self._before[name] = (action, source)
+
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Return the spec that the other finders give, with a loader that tells us."""
-        if fullname not in self._waiting:
+        if fullname not in self._waiting and fullname not in self._before:
             return None
         for finder in list(sys.meta_path):
             find = getattr(finder, "find_spec", None)
@@ -69,6 +75,11 @@ class ImportWatch(MetaPathFinder):
                     spec.loader = _TellingLoader(spec.loader, self)
                 return spec
         return None
+
+    def loading(self, name: str) -> None:
+        """Run the action that is to come before a module."""
+        if (before := self._before.pop(name, None)) is not None:
+            _run(*before)
 
     def imported(self, name: str) -> None:
         """Run the actions that wait for a module."""
@@ -88,6 +99,7 @@ class _TellingLoader(Loader):
 
         Threads that its library starts meanwhile get no signal. Python handles none then anyway.
         """
+        self._watch.loading(spec.name)
         with deaf_threads():
             module: ModuleType | None = self._loader.create_module(spec)
         return module

@@ -1,8 +1,11 @@
 """A session in a bad place: training goes on, and the capture says what is missing."""
 
+import asyncio
 import resource
+import signal
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,7 @@ from meshscope.probe import clock
 from meshscope.probe import session as session_module
 from meshscope.probe.address_space import NEEDED_BYTES
 from meshscope.probe.identity import identify
+from meshscope.probe.recording import rank_manifest
 from meshscope.probe.recording import recorder as recorder_module
 from meshscope.probe.recording.recorder import NullRecorder
 from meshscope.probe.schema.rundir import read_run
@@ -246,3 +250,54 @@ def test_a_flush_that_takes_too_long_is_counted_and_made(tmp_path, monkeypatch):
     capture = read_run(tmp_path / "run")
     assert capture.rank_manifests[0]["counters"]["flush_timeouts"] == 1
     assert capture.tables["step"].num_rows == 5
+
+
+def test_a_wall_clock_that_is_put_meanwhile_changes_no_duration(tmp_path, monkeypatch):
+    """Fails when a time daemon's jump makes steps of minutes or negative ones, or is not told."""
+    put_ns, training = 0, Training()
+
+    def unix_ns():
+        return time.time_ns() + put_ns
+
+    monkeypatch.setattr(clock, "unix_ns", unix_ns)
+    monkeypatch.setattr(rank_manifest, "unix_ns", unix_ns)
+    probe.attach(tmp_path / "run")
+    for put_s in (0, 300, -120):
+        put_ns = put_s * 1_000_000_000
+        training.run(3)
+        time.sleep(1.2)
+    probe.detach()
+    capture = read_run(tmp_path / "run")
+    for name in ("step", "span"):
+        durations = capture.tables[name].column("dur_ns").to_pylist()
+        assert len(durations) >= 9
+        assert all(0 <= dur_ns < 100_000_000_000 for dur_ns in durations)
+    told = [limit for limit in capture.limits if "the wall clock was put" in limit]
+    assert len(told) == 2
+    assert "forward by 300." in told[0] or "forward by 299." in told[0]
+    assert "back by 420." in told[1] or "back by 419." in told[1]
+
+
+def test_a_training_in_an_event_loop(tmp_path):
+    """Fails when a loop loses its signals or its wake-up descriptor to the probe, or a loss changes."""
+    heard = []
+
+    async def train():
+        loop, training = asyncio.get_running_loop(), Training()
+        loop.add_signal_handler(signal.SIGUSR2, heard.append, "during")
+        wakes = signal.set_wakeup_fd(-1)
+        signal.set_wakeup_fd(wakes)
+        probe.attach(tmp_path / "run")
+        for _ in range(3):
+            training.run(2)
+            await asyncio.sleep(0)
+        signal.raise_signal(signal.SIGUSR2)
+        await asyncio.sleep(0.01)
+        probe.detach()
+        assert signal.set_wakeup_fd(wakes) == wakes
+        loop.remove_signal_handler(signal.SIGUSR2)
+        return training.losses
+
+    assert asyncio.run(train()) == Training().run(6)
+    assert heard == ["during"]
+    assert read_run(tmp_path / "run").tables["step"].num_rows == 6

@@ -225,3 +225,24 @@ def test_a_recording_that_was_taken_is_the_callers_to_close(switch, made):
 def test_a_recording_that_is_being_closed_is_waited_for_as_long_as_that_takes():
     """Fails if a process goes on while the files of its recording are still being closed."""
     assert _TAKE_LOOKS * _TAKE_LOOK_S > MOST_CLOSE_S
+
+
+def test_a_change_without_a_thread_can_be_asked_for_again(switch, made, monkeypatch):
+    """Fails when a refused thread leaves a rank that answers "starting" or "stopping" for ever."""
+
+    def refused(_thread):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("meshscope.probe.control.switch.start_deaf", refused)
+        assert switch.turn_on(0.0) is State.OFF
+    assert switch.error == "no thread for the change: can't start new thread"
+    switch.turn_on(0.0)
+    spin_until(State.RECORDING, switch)
+    with monkeypatch.context() as patched:
+        patched.setattr("meshscope.probe.control.switch.start_deaf", refused)
+        assert switch.turn_off(0.0) is State.RECORDING
+    assert made[0].ran[-1][0] == "mute"
+    switch.turn_off(0.0)
+    spin_until(State.OFF, switch)
+    assert switch.error == ""

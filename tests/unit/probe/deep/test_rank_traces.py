@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import threading
 import time
 
@@ -13,10 +14,11 @@ from meshscope.probe.compat_profiler import kineto_iterations
 from meshscope.probe.control.rank_control import RankControl
 from meshscope.probe.control.switch import RecordingSwitch
 from meshscope.probe.control.verbs import Refusal
-from meshscope.probe.deep import rank_traces
+from meshscope.probe.deep import in_process, rank_traces
 from meshscope.probe.deep.rank_traces import How, RankTraces, Stage
 from meshscope.probe.deep.sealing import is_complete, raw_traces
 from meshscope.probe.listeners import StepListeners
+from meshscope.probe.program_signals import pass_on
 from meshscope.probe.schema.deep_trace import TraceName
 
 
@@ -224,3 +226,113 @@ def test_a_promise_can_be_taken_back_by_who_does_not_know_its_ticket(rank):
     rank.prepare(1_000_000)
     assert rank.traces.disarm({"ticket": ""})["called_off"] is True
     rank.prepare(12, ticket="other")
+
+
+class AlarmError(Exception):
+    """What a handler of the program raises."""
+
+
+@pytest.fixture
+def strike(monkeypatch):
+    """Return a function that has a call of ours interrupted by the program's handler, once."""
+
+    def ring(_signal, _frame):
+        raise AlarmError
+
+    def strike(owner, name, *, after):
+        original, left = getattr(owner, name), [1]
+
+        def struck(*args, **kwargs):
+            found = original(*args, **kwargs) if after else None
+            if left and left.pop():
+                signal.raise_signal(signal.SIGUSR1)
+            return found if after else original(*args, **kwargs)
+
+        monkeypatch.setattr(owner, name, struck)
+
+    before = signal.signal(signal.SIGUSR1, ring)
+    yield strike
+    signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("name", ["start", "stop"])
+@pytest.mark.parametrize("is_called_off", [False, True])
+def test_what_a_handler_of_the_program_raises_reaches_the_training(
+    rank, strike, name, after, is_called_off
+):
+    """Fails when the end of an alarm is kept from the training, or leaves the profiler on."""
+    strike(torch.profiler.profile, name, after=after)
+    rank.prepare(6)
+    rank.traces.commit({"ticket": "t"})
+
+    def train():
+        for step in range(6, 10):
+            if step == 7 and is_called_off:
+                rank.traces.disarm({"ticket": "t"})
+            rank.listeners.ended(step, pass_on)
+
+    with pytest.raises(AlarmError):
+        train()
+    for step in (10, 11):
+        rank.listeners.ended(step, rank.errors.append)
+    assert not torch._C._autograd._profiler_enabled()
+    assert rank.stage() in (Stage.FAILED, Stage.MISSED)
+    rank.step = 11
+    rank.prepare(13, ticket="next")
+    rank.traces.commit({"ticket": "next"})
+    rank.train(2)
+    assert rank.stage("next") == Stage.RECORDING, "it listens no more"
+    rank.train(3)
+
+
+def test_a_trace_that_is_called_off_ends_though_another_follows_at_once(rank, run_path):
+    """Fails when a profiler that nobody asks about runs on until memory is full."""
+    rank.prepare(6)
+    rank.traces.commit({"ticket": "t"})
+    rank.train()
+    rank.traces.disarm({"ticket": "t"})
+    rank.prepare(9, ticket="next")
+    rank.traces.commit({"ticket": "next"})
+    assert torch._C._autograd._profiler_enabled()
+    rank.train()
+    assert not torch._C._autograd._profiler_enabled()
+    rank.train(2)
+    assert rank.stage("next") == Stage.RECORDING
+    rank.train(2)
+    deadline = time.monotonic() + 30
+    while rank.stage("next") == Stage.WRITING and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert rank.stage("next") == Stage.WRITTEN
+
+
+def test_an_order_that_comes_while_the_last_one_ends_is_heard(rank, monkeypatch):
+    """Fails when a rank takes its ear off the borders for an order that is over, and misses the next."""
+    advance = rank.traces._advance
+
+    def overtaken(order, step):
+        advance(order, step)
+        if order.stage is Stage.MISSED:
+            rank.prepare(20, ticket="next")
+
+    monkeypatch.setattr(rank.traces, "_advance", overtaken)
+    rank.prepare(6)
+    rank.train(3)
+    rank.traces.commit({"ticket": "next"})
+    rank.train(12)
+    assert rank.stage("next") == Stage.RECORDING
+    rank.train(3)
+
+
+def test_without_a_thread_the_trace_fails_in_words(rank, monkeypatch):
+    """Fails when a trace that nobody writes is waited for."""
+
+    def refused(_thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(in_process, "start_deaf", refused)
+    rank.prepare(6)
+    rank.traces.commit({"ticket": "t"})
+    rank.train(4)
+    assert rank.stage() == Stage.FAILED
+    assert rank.traces.traced({"ticket": "t"})["error"].startswith("no thread to write it")

@@ -131,3 +131,18 @@ def test_two_runs_on_one_node(tmp_path, environment):
     manifests = [json.loads(next(p.glob("host-*/manifest.json")).read_text()) for p in paths]
     assert manifests[0]["pid"] != manifests[1]["pid"]
     assert [m["agents_before"] for m in manifests] == [[], []]
+
+
+def test_an_agent_that_the_system_refuses_is_told_once(tmp_path, environment, monkeypatch, capfd):
+    """Fails when nobody learns why devices and deep traces are missing, or a job hears it six times."""
+    monkeypatch.setattr(agent_child, "_PAUSE_NS", 0)
+
+    def refused(*_, **__):
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(subprocess, "Popen", refused)
+    child = AgentChild(tmp_path, environment)
+    for _ in range(3):
+        child.tend()
+    told = "meshscope: the node agent cannot be started: Resource temporarily unavailable\n"
+    assert capfd.readouterr().err == told

@@ -4,8 +4,10 @@ import threading
 
 import pytest
 
+from meshscope.probe.clock import ClockPair
 from meshscope.probe.recording import rank_manifest
 from meshscope.probe.recording.rank_manifest import RankManifest
+from meshscope.probe.schema.clock_steps import clock_steps
 from meshscope.probe.schema.manifest import read_json, write_json
 
 PATIENCE_S = 30.0
@@ -93,3 +95,25 @@ def test_two_that_write_leave_the_newer(tmp_path, slow_disk):
     for writer in writers:
         writer.join(PATIENCE_S)
     assert read_json(tmp_path / "manifest.json")["counters"] == {"a": 2}
+
+
+def test_a_wall_clock_that_is_put_is_noted_at_once(tmp_path, monkeypatch):
+    """Fails when times near the jump are placed by a reading of a minute before it, or after."""
+    second, manifest = 1_000_000_000, RankManifest(tmp_path, 0)
+    kept = len(manifest._content()["clock_pairs"])
+    readings = [(at, at + put) for at, put in enumerate([100, 100, 100, 400, 400, 90])]
+    pairs = iter(ClockPair(at * second, unix * second, 10) for at, unix in readings)
+    monkeypatch.setattr(rank_manifest, "clock_pair", lambda: next(pairs))
+    manifest.sample_clocks()
+    for _ in readings[1:]:
+        manifest.watch_clocks()
+    manifest.write_due()
+    told = read_json(tmp_path / "manifest.json")["clock_pairs"][kept:]
+    assert [[at // second, unix // second] for at, unix, _ in told] == [
+        [0, 100],
+        [2, 102],
+        [3, 403],
+        [4, 404],
+        [5, 95],
+    ]
+    assert clock_steps(told) == [300 * second, -310 * second]

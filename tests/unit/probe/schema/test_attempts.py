@@ -250,3 +250,31 @@ def test_facts_are_those_of_the_attempt_that_is_looked_at(run):
     assert capture.tables["run"]["world_size"].to_pylist() == [4]
     assert capture.tables["run"]["seq_len"].to_pylist() == [None]
     assert capture.manifest["layout"] == {"dp": 4}
+
+
+@pytest.mark.parametrize("put_s", [-3600, -60, 0, 60, 3600])
+@pytest.mark.parametrize("put_at", [50, 105])
+def test_a_wall_clock_that_is_put_parts_no_ranks(run, put_s, put_at):
+    """Fails when ranks of one attempt become two attempts, or an attempt ends before it begins."""
+
+    def reading(at_s):
+        return [int(at_s * S), int((10_000 + at_s + (put_s if at_s > put_at else 0)) * S), 100]
+
+    for part, (start, end) in enumerate([(0, 100), (110, 200)], 1):
+        for rank in (0, 1):
+            record(run, rank, 4)
+            pairs = [reading(at + rank / 50) for at in (start, end)]
+            change(
+                run, rank, part, clock_pairs=pairs, started_unix_ns=pairs[0][1],
+                closed_unix_ns=pairs[1][1],
+                annotations={"launch": "a", "attached_while_running": True},
+            )  # fmt: skip
+    capture = read_run(run)
+    assert steps_by_rank(capture) == {0: [1, 2, 3, 5, 6, 7], 1: [1, 2, 3, 5, 6, 7]}
+    told = capture.tables["attempt"].to_pandas()
+    assert list(told["ranks"]) == [2, 2]
+    assert list(told["end_unix_ns"] - told["start_unix_ns"]) == [
+        100 * S + S // 50,
+        90 * S + S // 50,
+    ]
+    assert told["start_unix_ns"][1] - told["end_unix_ns"][0] == 10 * S - S // 50

@@ -127,3 +127,14 @@ def test_stopping_leaves_the_import_path_as_it_was():
     watch.start()
     watch.stop()
     assert sys.meta_path == before
+
+
+def test_what_is_to_come_before_a_library_comes_once_and_before(watch, monkeypatch):
+    """Fails when ``import torch`` starts the thread that was to be asked about first."""
+    library, seen = Library(), []
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, library])
+    watch.when_loading("library_of_a_test", lambda: seen.append(hasattr(library, "blocked")), None)
+    for _ in range(2):
+        importlib.import_module("library_of_a_test")
+        del sys.modules["library_of_a_test"]
+    assert seen == [False]
