@@ -79,6 +79,11 @@ class DutyCycle:
         self._helper.wait()
 
 
+_LOOK_S = 0.0002
+_MOST_LOOKS = 500
+"""A process that is not stopped after a tenth of a second waits in the kernel, and runs no code either."""
+
+
 def follow_orders(victim_pid: int, truth: Path | None) -> None:
     """Stop and continue the victim as ordered, until the orders or the victim end."""
     order = Order(-1, 0.0, 0)
@@ -86,7 +91,7 @@ def follow_orders(victim_pid: int, truth: Path | None) -> None:
     os.set_blocking(sys.stdin.fileno(), False)
     waiting = selectors.DefaultSelector()
     waiting.register(sys.stdin.fileno(), selectors.EVENT_READ)
-    with contextlib.suppress(ProcessLookupError):
+    with contextlib.suppress(ProcessLookupError, FileNotFoundError):
         try:
             while True:
                 stopped_ns = round(order.stopped_frac * order.period_ns)
@@ -103,9 +108,12 @@ def follow_orders(victim_pid: int, truth: Path | None) -> None:
 
 def _stop_for(victim_pid: int, stopped_ns: int, step: int, truth: Path | None) -> None:
     """Stop the victim once, and note when it really was stopped."""
-    start_ns = now_ns()
     os.kill(victim_pid, signal.SIGSTOP)
+    _await_standstill(victim_pid)
+    start_ns = now_ns()
     time.sleep(stopped_ns / 1e9)
+    # Before the signal: a helper that loses its core right after it would note too much.
+    end_ns = now_ns()
     os.kill(victim_pid, signal.SIGCONT)
     if truth is None:
         return
@@ -114,7 +122,7 @@ def _stop_for(victim_pid: int, stopped_ns: int, step: int, truth: Path | None) -
         "kind": "slow_rank",
         "step": step,
         "start_ns": start_ns,
-        "end_ns": now_ns(),
+        "end_ns": end_ns,
         "mode": "duty",
         "requested_ns": stopped_ns,
     }
@@ -122,6 +130,16 @@ def _stop_for(victim_pid: int, stopped_ns: int, step: int, truth: Path | None) -
     # the middle of a line of the victim, which appends to the same file.
     with truth.open("a", encoding="utf-8") as file:
         file.write(json.dumps(record) + "\n")
+
+
+def _await_standstill(pid: int) -> None:
+    """Return once a process that was told to stop has done so; on a busy machine that takes a while."""
+    for _ in range(_MOST_LOOKS):
+        # The name before the state, in brackets, may hold anything.
+        state = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+        if state in "TZX":  # stopped, or at its end
+            return
+        time.sleep(_LOOK_S)
 
 
 if __name__ == "__main__":
