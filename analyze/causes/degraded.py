@@ -188,13 +188,11 @@ def _slow_at_times(relative: pd.Series, keys: list[pd.Series], places: pd.Index)
                 else _slow_alone(values, position, int(back[position]))
             )
             if own is not None:
-                share = float(own.sum() / seen[position])
+                is_apart = _is_apart(ratio[position], own)
                 found[rows.index[position]] = SlowSteps(
                     float(ratio[position][own].mean()),
-                    share,
-                    frozenset(map(int, rows.columns[own]))
-                    if _is_apart(ratio[position], own)
-                    else frozenset(),
+                    float(own.sum() / seen[position]),
+                    frozenset(map(int, rows.columns[own])) if is_apart else frozenset(),
                 )
     return found
 

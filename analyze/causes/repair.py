@@ -44,11 +44,10 @@ def _unevenness(
     work: Work, expected: Expected, slow: Sequence[int], rows: npt.NDArray[np.int64]
 ) -> FloatArray:
     """Return by what cells of slow ranks would differ from the centre; 0 where no peer tells it."""
-    models = _models(work, slow)
-    if models.empty:
-        return np.zeros(len(rows))
+    models = _models(work, set(slow))
     own = work.cells[["rank", "step", "interval", "peer_class"]].iloc[rows]
-    own = own.reset_index(drop=True).join(models, on="rank")
+    own = own.reset_index(drop=True).join(models, on="rank", how="inner")
+    places = own.index.to_numpy()
     told = _deviations(work, expected, np.unique(models["peer"]))
     steps = told.drop_duplicates(["peer", "peer_class", "step"])
     steps = steps[["peer", "peer_class", "step"]].sort_values(["peer", "peer_class", "step"])
@@ -59,10 +58,12 @@ def _unevenness(
     names = ["peer", "peer_class", "number", "interval"]
     told = told.merge(steps, on=["peer", "peer_class", "step"])[[*names, "ns"]]
     found = own[names].merge(told, how="left", on=names)["ns"].to_numpy(np.float64)
-    return np.asarray(np.nan_to_num(found * np.sqrt(1.0 + 1.0 / own["peers"].to_numpy())))
+    uneven = np.zeros(len(rows))
+    uneven[places] = np.nan_to_num(found * np.sqrt(1.0 + 1.0 / own["peers"].to_numpy()))
+    return uneven
 
 
-def _models(work: Work, slow: Sequence[int]) -> pd.DataFrame:
+def _models(work: Work, slow: set[int]) -> pd.DataFrame:
     """Return whose unevenness each slow rank gets: ``peer``, how many steps ``after``, of how many ``peers``.
 
     No two the same: ranks that were slow alike wait for one another when they are repaired.
@@ -74,7 +75,7 @@ def _models(work: Work, slow: Sequence[int]) -> pd.DataFrame:
             healthy.setdefault(own_class, []).append(rank)
     taken: dict[int, int] = {}
     models = {}
-    for rank in slow:
+    for rank in sorted(slow):
         own_class = work.peer_class[rank]
         if own_class in healthy:
             number = taken[own_class] = taken.get(own_class, -1) + 1

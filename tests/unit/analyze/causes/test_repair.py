@@ -90,3 +90,17 @@ def test_a_rank_without_any_peer_keeps_its_work():
     _, slowed = jittery(2)
     found, _ = repaired(slowed[1:], [0])
     np.testing.assert_array_equal(found, slowed[1:])
+
+
+def test_ranks_with_and_without_a_healthy_peer_are_repaired_together():
+    """A slow rank whose peers are all slow would take the unevenness of another one's."""
+    _, slowed = jittery(4)
+    work = work_of(slowed)
+    work.cells["peer_class"] = work.cells["rank"] // 2
+    work.peer_class.update({2: 1, 3: 1})
+    centre = peer_centre(work)
+    found = repaired_work(work, Expected(centre, None), [1, 2, 3]).reshape(slowed.shape)
+    alone = centre.reshape(slowed.shape)
+    np.testing.assert_array_equal(found[[2, 3]], alone[[2, 3]])
+    assert (found[1] != alone[1]).mean() > 0.99
+    np.testing.assert_allclose(found[1].sum(axis=-1), alone[1].sum(axis=-1), rtol=1e-9)
