@@ -9,7 +9,7 @@ it, which splits a share into direct time and induced wait.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -26,6 +26,7 @@ from .causes import (
     find_players,
     gain_errors,
     kept_overlaps,
+    ranks_of,
     sequence_effect,
     suspects_of,
     with_experts,
@@ -43,6 +44,7 @@ from .ledger.classes import WAIT_CLASSES
 from .replay.program import Program
 from .replay.scenarios import replay_scenarios
 from .results import Cause, WaitAccount
+from .steps.on_and_off import longer_steps
 from .suspects import arrives_late, compared_ranks, healthy_work, is_suspect, of_suspects
 from .untold import MAX_LONELY, MAX_UNSEEN, limits_of, slow_together
 
@@ -125,7 +127,9 @@ def attribute(
     return Attribution(
         ranks=ranks,
         limits=limits,
-        causes=_causes(players, off, masks, (times, waiting), measured),
+        causes=_told_by_other_steps(
+            _causes(players, off, masks, (times, waiting), measured), program, detection
+        ),
         replayed_ns=float(times[-1]),
         without_slow_ns=_without_slow(players, masks, times),
         waiting=account,
@@ -177,6 +181,29 @@ def _causes(
         )
     ]
     return tuple(sorted(causes, key=lambda cause: -cause.share_frac))
+
+
+def _told_by_other_steps(
+    causes: tuple[Cause, ...], program: Program, detection: DetectionResult | None
+) -> tuple[Cause, ...]:
+    """Return the causes, those of ranks that are slow on and off with what their other steps say.
+
+    A repair cannot return more than the slow steps are longer: where the replay says so, what it
+    knows nothing of changes with the rank, and the interval reaches down to that.
+    """
+    slow = {} if detection is None else {own.rank: own.slow_steps for own in detection.suspects}
+    told = []
+    for cause in causes:
+        interval = cause.removal_gain_interval
+        if cause.kind == "straggler_rank" and interval is not None:
+            longer = longer_steps(program.windows, slow.get(ranks_of(cause)[0], ()))
+            if longer is not None:
+                least = max(0.0, longer.least() / program.windows.step_time_ns)
+                low, high = interval
+                interval = (min(low, least), high)
+                cause = replace(cause, removal_gain_interval=interval)
+        told.append(cause)
+    return tuple(told)
 
 
 def _replayed(

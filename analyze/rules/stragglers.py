@@ -17,6 +17,7 @@ from ..detection import RankVerdict
 from ..detection.suspicion import detect_in
 from ..ledger.classes import COMPUTE_CLASSES, STALLS, UNATTRIBUTED, UNSEPARATED
 from ..results import Cause, Finding, Where
+from ..steps.on_and_off import longer_steps
 from ..words import counted, opened
 from .grading import MIN_COST, hidden_note, severity
 from .pass_counts import more_passes
@@ -126,6 +127,7 @@ def _straggler(account: Account, own: dict[Hashable, Any], cause: Cause | None) 
         evidence=(
             *_by_member(account, members),
             *detected(account, detection, rank),
+            *_against_other_steps(account, verdict),
             *_straggler_evidence(account, rank, own),
         ),
         remedy=_straggler_remedy(account, own, cause),
@@ -167,6 +169,18 @@ def _claim(who: str, own: dict[Hashable, Any], slow: Slowness, note: str) -> str
     others = f"its {counted(own['peers'], 'peer')}" if own["peers"] else "expected"
     others += slow.suffix
     return f"{who} {slower} for its own work than {others} and makes the others wait{note}"
+
+
+def _against_other_steps(account: Account, verdict: RankVerdict | None) -> Iterator[str]:
+    """Say what the steps of a rank that is slow on and off show by themselves."""
+    longer = None if verdict is None else longer_steps(account.windows, verdict.slow_steps)
+    if longer is not None and longer.longer_ns > 0:
+        on_average = longer.longer_ns * longer.steps / (longer.steps + longer.others)
+        yield (
+            f"the {longer.steps} steps in which it is slow are {longer.longer_ns / 1e6:.1f} ms longer than the "
+            f"other {longer.others} (standard error {longer.error_ns / 1e6:.1f} ms), whatever else differs: "
+            f"{on_average / account.windows.step_time_ns:.1%} of the mean step"
+        )
 
 
 def _straggler_evidence(account: Account, rank: int, own: dict[Hashable, Any]) -> Iterator[str]:
