@@ -124,12 +124,11 @@ def attribute(
     if account is not None and abs(account.model_error_ns) > MAX_UNEXPLAINED * measured:
         limits = (*limits, _unsplit(account, measured))
         waiting, account = np.full_like(waiting, np.nan), None
+    causes = _causes(players, off, masks, (times, waiting), measured)
     return Attribution(
         ranks=ranks,
         limits=limits,
-        causes=_told_by_other_steps(
-            _causes(players, off, masks, (times, waiting), measured), program, detection
-        ),
+        causes=_told_by_other_steps(causes, program, detection),
         replayed_ns=float(times[-1]),
         without_slow_ns=_without_slow(players, masks, times),
         waiting=account,
