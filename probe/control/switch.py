@@ -167,9 +167,9 @@ class RecordingSwitch(Generic[R]):
                     self._job.cancel()
             elif self.state is State.RECORDING:
                 self.state, self.error, self._is_called_off = State.STOPPING, "", False
-                if self.recording is not None:
+                # Not before there is a thread: a recording that goes on must not be mute.
+                if self._run_apart(self._stop, otherwise=State.RECORDING) and self.recording:
                     self.recording.mute()
-                self._run_apart(self._stop, otherwise=State.RECORDING)
             is_off = self.state is State.OFF
         if is_off:
             self._call_then()
@@ -181,7 +181,8 @@ class RecordingSwitch(Generic[R]):
             thread.join(wait_s)
         return self.state
 
-    def _run_apart(self, work: Callable[[], None], *, otherwise: State) -> None:
+    def _run_apart(self, work: Callable[[], None], *, otherwise: State) -> bool:
+        """Run a part of a change on a thread; without one be in another state, and return False."""
         thread = threading.Thread(target=work, name="meshscope-switch", daemon=True)
         try:
             start_deaf(thread)
@@ -189,8 +190,9 @@ class RecordingSwitch(Generic[R]):
             # Nobody would ever bring the change to its end; it can be asked for again.
             self._then = None
             self.state, self.error = otherwise, f"no thread for the change: {error}"
-        else:
-            self._thread = thread
+            return False
+        self._thread = thread
+        return True
 
     def _start(self) -> None:
         try:
