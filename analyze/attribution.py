@@ -33,6 +33,7 @@ from .causes import (
     with_rest,
     without_slow_clocks,
 )
+from .causes.doubts import CERTAIN
 from .causes.effects import Expected, peer_centre, place_work
 from .causes.shapley import coalitions, membership, shares, unions_of
 from .communication.events import CommunicationEvents
@@ -187,8 +188,9 @@ def _told_by_other_steps(
 ) -> tuple[Cause, ...]:
     """Return the causes, those of ranks that are slow on and off with what their other steps say.
 
-    A repair cannot return more than the slow steps are longer: where the replay says so, what it
-    knows nothing of changes with the rank, and the interval reaches down to that.
+    Where a repair is said to return more than the slow steps are longer, something changes with the
+    rank that the replay knows nothing of, or something else is slow in the other steps. Which of the
+    two, nothing tells: the interval reaches down to what the steps show.
     """
     slow = {} if detection is None else {own.rank: own.slow_steps for own in detection.suspects}
     told = []
@@ -197,10 +199,9 @@ def _told_by_other_steps(
         if cause.kind == "straggler_rank" and interval is not None:
             longer = longer_steps(program.windows, slow.get(ranks_of(cause)[0], ()))
             if longer is not None:
-                least = max(0.0, longer.least() / program.windows.step_time_ns)
+                least = max(0.0, longer.of_mean_step(-CERTAIN) / program.windows.step_time_ns)
                 low, high = interval
-                interval = (min(low, least), high)
-                cause = replace(cause, removal_gain_interval=interval)
+                cause = replace(cause, removal_gain_interval=(min(low, least), high))
         told.append(cause)
     return tuple(told)
 

@@ -175,11 +175,10 @@ def _against_other_steps(account: Account, verdict: RankVerdict | None) -> Itera
     """Say what the steps of a rank that is slow on and off show by themselves."""
     longer = None if verdict is None else longer_steps(account.windows, verdict.slow_steps)
     if longer is not None and longer.longer_ns > 0:
-        on_average = longer.longer_ns * longer.steps / (longer.steps + longer.others)
         yield (
             f"the {longer.steps} steps in which it is slow are {longer.longer_ns / 1e6:.1f} ms longer than the "
             f"other {longer.others} (standard error {longer.error_ns / 1e6:.1f} ms), whatever else differs: "
-            f"{on_average / account.windows.step_time_ns:.1%} of the mean step"
+            f"{longer.of_mean_step() / account.windows.step_time_ns:.1%} of the mean step"
         )
 
 

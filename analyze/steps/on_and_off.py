@@ -1,8 +1,8 @@
 """By how much steps in which something is so are longer than the other steps of the same ranks.
 
 What comes and goes shows its cost by itself, whatever a replay says: both kinds of steps see the
-same machine. All that comes and goes with it is in the difference, so it is a bound from
-above where something else is slow in the same steps.
+same machine. But all that differs between them is in the difference: what else is slow in the same
+steps makes it too large, and what is slow in the others makes it too small.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ MIN_STEPS = 4
 """Least number of steps of either kind."""
 MIN_RUNS = 2
 """Least number of times that it comes: what has changed once may have changed for another reason."""
-CERTAIN = 1.96
-"""Standard errors on either side that hold 95 % of normal values."""
 
 
 class Longer(NamedTuple):
@@ -33,10 +31,14 @@ class Longer(NamedTuple):
     error_ns: float
     """Its standard error (Welch)."""
 
-    def least(self) -> float:
-        """Return what the steps that have it make the mean step longer by, at least, ns."""
+    def of_mean_step(self, deviates: float = 0.0) -> float:
+        """Return by how much they make the mean step longer, ns.
+
+        Args:
+            deviates: Standard errors to add.
+        """
         part = self.steps / (self.steps + self.others)
-        return part * (self.longer_ns - CERTAIN * self.error_ns)
+        return part * (self.longer_ns + deviates * self.error_ns)
 
 
 def longer_steps(windows: StepWindows, runs: Sequence[tuple[int, int]]) -> Longer | None:

@@ -91,7 +91,9 @@ class TableSpec:
                 continue
             try:
                 array = _cast(table.column(column.name), column.dtype)
-            except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+            except pa.ArrowMemoryError:
+                raise  # It says nothing of the column.
+            except pa.ArrowException as error:
                 raise SchemaError(f"is not {column.dtype}: {error}", where=where) from error
             if not column.nullable and array.null_count:
                 raise SchemaError(f"has {array.null_count} nulls", where=where)

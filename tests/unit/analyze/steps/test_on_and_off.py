@@ -37,7 +37,8 @@ def test_what_comes_and_goes_costs_what_its_steps_are_longer():
     assert longer.longer_ns == pytest.approx(31e6)
     # Variances 32/7 and 8/7 ms^2 of eight steps each.
     assert longer.error_ns == pytest.approx(np.sqrt(40 / 7 / 8) * 1e6)
-    assert longer.least() == pytest.approx((31e6 - 1.96 * longer.error_ns) / 2)
+    assert longer.of_mean_step() == pytest.approx(31e6 / 2)
+    assert longer.of_mean_step(-1.96) == pytest.approx((31e6 - 1.96 * longer.error_ns) / 2)
 
 
 @pytest.mark.parametrize("runs", [[], [(4, 15)], [(0, 0), (2, 3)], [(0, 5), (7, 15)]])
