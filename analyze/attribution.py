@@ -171,6 +171,7 @@ def _causes(
             removal_gain_interval=None if error is None else _over(error.interval(gain), measured),
             direct_ns=share - induced,
             induced_wait_ns=induced,
+            relief_ns=player.relief_ns,
         )
         for player, error, share, induced, gain in zip(
             players,

@@ -54,6 +54,9 @@ class Cause:
     """Part that makes ranks wait, per step, averaged over ranks; NaN if unknown."""
     removal_gain_interval: tuple[float, float] | None = None
     """95 % interval of the removal gain, by the error of what was compared; None where that is not known."""
+    relief_ns: float | None = None
+    """What else is faster while it is there, per mean step: share and gain are without it; 0 where it
+    is no more than chance makes, None where nothing tells."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

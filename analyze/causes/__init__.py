@@ -24,6 +24,7 @@ from .host import HOST_CAUSES, MIN_CONCENTRATION, MIN_OVER_OTHERS, host_players,
 from .overlaps import Overlap, kept_overlaps, longer_by_factor, mean_passes, with_overlaps
 from .player import Player, Union, spread
 from .repair import repaired_work
+from .side_effects import with_side_effects
 from .stages import stage_players
 from .wires import beyond_its_like, wire_excess, wire_players
 from .workers import OTHERS, Suspect, ranks_of, suspects_of, with_experts, with_rest, worker_players
@@ -130,4 +131,5 @@ def find_players(
     if suspects:
         passes = mean_passes(trace, program, ledger)
         longer += longer_by_factor(work, reference, suspects, passes)
-    return with_overlaps(work, longer, players)
+    players, overlaps = with_overlaps(work, longer, players)
+    return with_side_effects(program, work, players, overlaps), overlaps

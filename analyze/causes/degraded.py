@@ -13,6 +13,7 @@ from ..arrays import FloatArray, IntArray
 from ..communication.rows import sorted_categories
 from ..communication.waiting import chance_of_as_many
 from ..results import Where
+from .alone import MIN_RATIO as TWO_KINDS
 from .alone import PlaceKey, SlowSteps, slow_kind, slow_steps_of_lone_places
 
 MIN_RATIO = 1.3
@@ -51,7 +52,8 @@ class Degraded(NamedTuple):
     is slow at times, in the steps in which it is not: while all wait for it the others have the
     network, or the machine, for themselves."""
     is_alone: bool = False
-    """Whether no other place has its like, so that it is slow only against its other steps."""
+    """Whether it is slow against its own other steps: no other place has its like, or those that have
+    are slower than it is in these."""
 
 
 def degraded_places(frame: pd.DataFrame) -> list[Degraded]:
@@ -69,7 +71,7 @@ def degraded_places(frame: pd.DataFrame) -> list[Degraded]:
     grouped = relative.groupby(keys, observed=True)
     table = grouped.agg(["median", "count"]).dropna()
     table = table[table["count"] >= MIN_OPERATIONS]
-    at_times = _slow_at_times(relative, [*keys, frame["step"]], table.index)
+    at_times, own_kinds = _slow_at_times(relative, [*keys, frame["step"]], table.index)
     # What is slow on the median is slow always, unless many steps are not.
     often = {key: own for key, own in at_times.items() if own.steps and own.step_frac <= MAX_OFTEN}
     slow = at_times | _slow_always(table) | often
@@ -78,10 +80,10 @@ def degraded_places(frame: pd.DataFrame) -> list[Degraded]:
         if is_p2p:
             # One direction that is slower than the other says more than both do.
             alone.pop((axis, is_p2p, _link_of(str(name))), None)
-    found = []
+    found = [_of_two_kinds(frame, place, key, own) for key, own in own_kinds.items()]
     for key, times in slow.items():
         own = _rows_of(frame, place, key)
-        if key not in alone:
+        if key not in alone and key not in own_kinds:
             others = ~own & ~frame["step"].isin(times.steps).to_numpy()
             found.append(Degraded(_where(key), times.ratio, times.step_frac, own, others))
     found = [*_both_directions(found), *alone.values()]
@@ -94,11 +96,18 @@ def _alone(frame: pd.DataFrame, relative: pd.Series, place: pd.Series) -> dict[P
     like = pd.Series(like_size(frame), index=frame.index)
     found = {}
     for key, slow in slow_steps_of_lone_places(frame, relative, like, place).items():
-        own, is_slow = _rows_of(frame, place, key), frame["step"].isin(slow.steps).to_numpy()
-        found[key] = Degraded(
-            _where(key), slow.ratio, slow.step_frac, own & is_slow, own & ~is_slow, is_alone=True
-        )
+        found[key] = _of_two_kinds(frame, place, key, slow)
     return found
+
+
+def _of_two_kinds(
+    frame: pd.DataFrame, place: pd.Series, key: PlaceKey, slow: SlowSteps
+) -> Degraded:
+    """Return a place that is slow against its own other steps."""
+    own, is_slow = _rows_of(frame, place, key), frame["step"].isin(slow.steps).to_numpy()
+    return Degraded(
+        _where(key), slow.ratio, slow.step_frac, own & is_slow, own & ~is_slow, is_alone=True
+    )
 
 
 def _where(key: PlaceKey) -> Where:
@@ -160,18 +169,22 @@ def _slow_always(table: pd.DataFrame) -> _Slow:
     return found
 
 
-def _slow_at_times(relative: pd.Series, keys: list[pd.Series], places: pd.Index) -> _Slow:
+def _slow_at_times(
+    relative: pd.Series, keys: list[pd.Series], places: pd.Index
+) -> tuple[_Slow, _Slow]:
     """Return the places that have more slow steps than chance gives the others.
 
     A step is slow against the median step of the other places; with few steps it is enough
     that they are of two kinds with nothing between, and not so elsewhere. A place must be slow on
     the average of all steps too, so that a small difference that is merely certain does
-    not count. The other direction of a link is no other place: it is slow when the link is,
+    not count. One beside places that are slow in all steps is returned apart if its own steps are of two
+    kinds. The other direction of a link is no other place: it is slow when the link is,
     and what is certain of one direction is so of both.
     """
     found: _Slow = {}
+    own_kinds: _Slow = {}
     if keys[-1].nunique() < MIN_STEPS:
-        return found
+        return found, own_kinds
     steps = relative.groupby(keys, observed=True).mean().unstack().reindex(places)
     for _, rows in steps.groupby(level=[0, 1], observed=True):
         values = rows.to_numpy(np.float64)
@@ -181,12 +194,19 @@ def _slow_at_times(relative: pd.Series, keys: list[pd.Series], places: pd.Index)
         chance = _least_of_both(_chance_elsewhere(slow, seen, back), back)
         mean = np.nanmean(values, axis=1)
         is_slower = mean >= MIN_RATIO * _median_of_others(mean)
-        for position in np.flatnonzero(is_slower & (slow > 0)).tolist():
-            own = (
-                is_slow[position]
-                if chance[position] <= MAX_CHANCE
-                else _slow_alone(values, position, int(back[position]))
-            )
+        far_faster = (ratio * TWO_KINDS <= 1.0).sum(axis=1)
+        is_unlike = (slow >= MIN_STEPS) & (far_faster >= MIN_STEPS)
+        for position in np.flatnonzero((slow > 0) & (is_slower | is_unlike)).tolist():
+            is_certain = chance[position] <= MAX_CHANCE
+            looks_alone = is_unlike[position] or not is_certain
+            kinds = _slow_alone(values, position, int(back[position])) if looks_alone else None
+            if kinds is not None and _is_beside_slower(ratio[position], kinds):
+                over = values[position][kinds].mean() / values[position][~kinds].mean()
+                own_steps = frozenset(map(int, rows.columns[kinds]))
+                own_kinds[rows.index[position]] = SlowSteps(over, float(kinds.mean()), own_steps)
+            if not is_slower[position]:
+                continue
+            own = is_slow[position] if is_certain else kinds
             if own is not None:
                 is_apart = _is_apart(ratio[position], own)
                 found[rows.index[position]] = SlowSteps(
@@ -194,7 +214,12 @@ def _slow_at_times(relative: pd.Series, keys: list[pd.Series], places: pd.Index)
                     float(own.sum() / seen[position]),
                     frozenset(map(int, rows.columns[own])) if is_apart else frozenset(),
                 )
-    return found
+    return found, own_kinds
+
+
+def _is_beside_slower(ratio: FloatArray, is_slow: npt.NDArray[np.bool_]) -> bool:
+    """Tell whether a place is slower than its like in its slow steps, and far faster in the rest."""
+    return bool(ratio[is_slow].mean() >= MIN_RATIO and ratio[~is_slow].mean() * TWO_KINDS <= 1.0)
 
 
 def _is_apart(ratio: FloatArray, is_slow: npt.NDArray[np.bool_]) -> bool:
@@ -267,13 +292,14 @@ def _both_directions(found: list[Degraded]) -> list[Degraded]:
     for own in found:
         source, _, target = own.where.get("link", "").partition("->")
         back = by_link.get(f"{target}->{source}")
-        if back is None:
+        if back is None or back.is_alone != own.is_alone:
             merged.append(own)
         elif int(source) < int(target):
             where: Where = {**own.where, "link": f"{source}<->{target}"}
             ratio, share = max(own.ratio, back.ratio), max(own.step_frac, back.step_frac)
             events = own.events | back.events
-            merged.append(Degraded(where, ratio, share, events, ~events & own.like & back.like))
+            like = ~events & (own.like | back.like if own.is_alone else own.like & back.like)
+            merged.append(Degraded(where, ratio, share, events, like, own.is_alone))
     return merged
 
 

@@ -30,6 +30,9 @@ class Player(NamedTuple):
     where: Where
     union: Union
     effect: EdgeEffect
+    relief_ns: float | None = None
+    """What else is faster while it is there, per mean step, which the effect is without; None
+    where nothing tells."""
 
 
 def spread(work: Work, cell_effect: FloatArray) -> EdgeEffect:

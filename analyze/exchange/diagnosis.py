@@ -57,6 +57,7 @@ def _cause(cause: Cause) -> dict[str, Any]:
         "removal_gain_interval": _ends(cause.removal_gain_interval),
         "direct_ns": None if isnan(cause.direct_ns) else cause.direct_ns,
         "induced_wait_ns": None if isnan(cause.induced_wait_ns) else cause.induced_wait_ns,
+        "relief_ns": cause.relief_ns,
     }
 
 

@@ -59,6 +59,7 @@ def progress_at_the_end(
             "completed_seq": pd.array([completed.get(key) for key in issued], dtype="Int64"),
             "alive_ns": pd.array([one.alive_ns for one in seen], dtype="Int64"),
             "ended_ns": pd.array([one.ended_ns for one in seen], dtype="Int64"),
+            "wait_status": pd.array([one.wait_status for one in seen], dtype="Int64"),
             "ended_by": [ended_by.get(rank) for _, rank in issued],
         }
     )

@@ -1,13 +1,14 @@
 """Which process ended before the others, in a capture of ours that broke off.
 
 A launcher ends all ranks once one is gone, so in the end none has a close mark; but it
-needs some time to notice. Where the ends are known, the rank that was first is told from
-those that were ended because of it.
+needs some time to notice, and ends them by SIGTERM. Where the ends are known, the rank that was
+first is told from those that were ended because of it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from signal import SIGTERM
 
 import pandas as pd
 
@@ -17,6 +18,8 @@ from .hang import WaitGraph
 
 LED_BY_NS = 50_000_000
 """Processes that are ended together are seen to end within that."""
+KILLED_APART_NS = 10_000_000
+"""Of processes that are all killed at once one may be seen to end before the others by that."""
 TOGETHER_NS = 1_000_000_000
 """The same after a long silence: who ended first by less was not waited for, it was killed first."""
 LEAST_SILENCE_NS = 5_000_000_000
@@ -36,6 +39,8 @@ class Death:
     """Whether they closed their captures: an exception, or an end that the code wanted."""
     exceptions: tuple[str, ...]
     """Types of the exceptions that are known to have ended them."""
+    wait_statuses: tuple[int, ...]
+    """How they ended, as ``wait`` tells it, as far as that is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +107,8 @@ def died_first(trace: Trace, graph: WaitGraph | None, patience_ns: float | None)
         # peers of a process do that is gone; who did not was killed.
         in_order = times.loc[first.index, "closed"].to_numpy(bool)
         first, later = first[~in_order], first[in_order]
+    if later.empty:
+        first, later = _told_by_status(ended, times)
     ranks = tuple(sorted(map(int, first.index)))
     if first.empty or later.empty or not _may_be_blamed(ranks, times, graph, patience_ns):
         return None
@@ -111,7 +118,28 @@ def died_first(trace: Trace, graph: WaitGraph | None, patience_ns: float | None)
         next_ns=max(int(later.min()), int(first.max())),
         closed=bool(times.loc[list(ranks), "closed"].all()),
         exceptions=tuple(sorted(set(times.loc[list(ranks), "ended_by"].dropna().astype(str)))),
+        wait_statuses=tuple(
+            sorted(set(times.loc[list(ranks), "wait_status"].dropna().astype(int)))
+        ),
     )
+
+
+def _told_by_status(ended: pd.Series, times: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
+    """Return the ends of ranks that ended by themselves, and those of ranks ended because of them.
+
+    Both are empty where that is not known. A launcher ends by SIGTERM, as soon as it notices. Who ended
+    otherwise, before all whom that may have ended, was the reason. How these ended is seen only until
+    the launcher looks, which waits for those that it ends.
+    """
+    status = times.loc[ended.index, "wait_status"].astype("Int64")
+    was_asked = status.isin([SIGTERM]).to_numpy(bool)
+    by_itself = (~status.isin([0, SIGTERM]) & status.notna()).to_numpy(bool)
+    first, later = ended[by_itself], ended[~by_itself]
+    if len(first) and len(later):
+        lead_ns = int(later.min()) - int(first.max())
+        if lead_ns >= (0 if was_asked[~by_itself].all() else KILLED_APART_NS):
+            return first, later
+    return ended.iloc[:0], ended.iloc[:0]
 
 
 def _may_be_blamed(
@@ -131,13 +159,14 @@ def _may_be_blamed(
 
 
 def _times(trace: Trace) -> pd.DataFrame:
-    """Return for each rank: ended_ns, until_ns (its end, else its last sign of life), closed, ended_by."""
+    """Return for each rank: ended_ns, until_ns (its end, else its last sign of life), closed, ended_by, wait_status."""
     progress = trace.frame("progress")
     by_rank = progress.groupby("rank").agg(
         alive_ns=("alive_ns", "max"),
         ended_ns=("ended_ns", "max"),
         closed=("completed_seq", lambda seqs: bool(seqs.notna().any())),
         ended_by=("ended_by", "first"),
+        wait_status=("wait_status", "max"),
     )
     by_rank["closed"] |= by_rank["ended_by"].notna()
     by_rank["until_ns"] = by_rank["ended_ns"].fillna(by_rank["alive_ns"])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from os import waitstatus_to_exitcode
+from signal import Signals
+
 from meshscope.probe.schema.terms import FindingKind, Severity
 
 from ..capture.trace import Trace
@@ -30,6 +33,7 @@ def crash_finding(trace: Trace, graph: WaitGraph | None, death: Death) -> Findin
         evidence=(
             f"at least {lead_ns / 1e9:.2f} s later other ranks were still there",
             _how(death),
+            *map(_status_words, death.wait_statuses),
             *_waits(trace, graph, death),
             *device_faults_of(trace, death.ranks),
         ),
@@ -45,6 +49,22 @@ def _how(death: Death) -> str:
     if death.closed:
         return "the capture was closed: an exception, or the training code ended there"
     return "there is no close mark: a signal, or an exit without clean-up"
+
+
+def _status_words(status: int) -> str:
+    """Say how a process ended, of what ``wait`` tells."""
+    try:
+        code = waitstatus_to_exitcode(status)
+    except ValueError:
+        return f"its wait status was {status}"
+    if code >= 0:
+        return f"its exit code was {code}"
+    name = Signals(-code).name if -code in set(Signals) else f"signal {-code}"
+    return f"it was ended by {name}" + (
+        ": somebody's kill -9, or the kernel's out-of-memory killer"
+        if -code == Signals.SIGKILL
+        else ""
+    )
 
 
 def _waits(trace: Trace, graph: WaitGraph | None, death: Death) -> list[str]:

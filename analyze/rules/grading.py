@@ -1,6 +1,8 @@
-"""How a finding is graded, and from which cost on a cause becomes one."""
+"""From which cost on a cause becomes a finding, how that is graded, and why a repair returns less."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 from meshscope.probe.schema.terms import Severity
 
@@ -17,6 +19,15 @@ def severity(cost_frac: float | None) -> Severity:
     if cost_frac >= 0.05:
         return Severity.CRITICAL
     return Severity.WARNING if cost_frac >= 0.02 else Severity.INFO
+
+
+def relief_words(cause: Cause, step_time_ns: float) -> Iterator[str]:
+    """Say what else is faster while a cause is there."""
+    if cause.relief_ns:
+        yield (
+            f"while it is so, all else in a step is faster than in the other steps: by {cause.relief_ns / 1e6:.2f} ms of "
+            f"the mean step ({cause.relief_ns / step_time_ns:.1%}), which a repair takes back; share and gain are without it"
+        )
 
 
 def hidden_note(cause: Cause, them: str = "it") -> str:

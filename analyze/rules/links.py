@@ -14,7 +14,7 @@ from ..labels import axis_label, class_label
 from ..ledger.classes import WIRE_CLASSES
 from ..results import Cause, Finding
 from .bad_steps import BadSteps, bad_steps
-from .grading import MIN_COST, severity
+from .grading import MIN_COST, relief_words, severity
 from .starved import CONFIDENCE, REMEDY, starved_ends
 
 MIN_EXPOSED = 0.03
@@ -76,7 +76,11 @@ def slow_links(account: Account) -> Iterator[Finding]:
             cost_frac=cause.share_frac,
             removal_gain_frac=cause.removal_gain_frac,
             confidence=CONFIDENCE if starved else 0.7,
-            evidence=(_evidence(own, place), *starved),
+            evidence=(
+                _evidence(own, place),
+                *relief_words(cause, account.windows.step_time_ns),
+                *starved,
+            ),
             remedy=(REMEDY if starved else "")
             + f"Check the hardware path of {place}: errors, congestion, placement",
         )
@@ -103,8 +107,8 @@ def _against(own: Degraded, when: BadSteps) -> str:
 def _evidence(own: Degraded, place: str) -> str:
     if own.is_alone:
         return (
-            f"{place} has no like; its own steps are of two kinds with nothing between them, "
-            f"{own.step_frac:.0%} of them slow"
+            f"the steps of {place} are of two kinds with nothing between them, {own.step_frac:.0%} of them slow; "
+            "it is compared with its own others"
         )
     if own.step_frac == 1:
         return f"median wire time of {place} is {own.ratio:.2f} x that of its like"

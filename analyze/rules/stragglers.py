@@ -19,7 +19,7 @@ from ..ledger.classes import COMPUTE_CLASSES, STALLS, UNATTRIBUTED, UNSEPARATED
 from ..results import Cause, Finding, Where
 from ..steps.on_and_off import longer_steps
 from ..words import counted, opened
-from .grading import MIN_COST, hidden_note, severity
+from .grading import MIN_COST, hidden_note, relief_words, severity
 from .pass_counts import more_passes
 from .slow_steps import Slowness, detected, slow_steps, slowness, usual, verdict_on
 from .starved import starved_rank
@@ -128,6 +128,7 @@ def _straggler(account: Account, own: dict[Hashable, Any], cause: Cause | None) 
             *_by_member(account, members),
             *detected(account, detection, rank),
             *_against_other_steps(account, verdict),
+            *(() if cause is None else relief_words(cause, account.windows.step_time_ns)),
             *_straggler_evidence(account, rank, own),
         ),
         remedy=_straggler_remedy(account, own, cause),

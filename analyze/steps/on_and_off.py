@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..arrays import BoolArray, FloatArray
 from .windows import StepWindows
 
 MIN_STEPS = 4
@@ -61,3 +62,37 @@ def longer_steps(windows: StepWindows, runs: Sequence[tuple[int, int]]) -> Longe
         return None
     error = sqrt(with_it.var() / len(with_it) + without.var() / len(without))
     return Longer(len(with_it), len(without), float(with_it.mean() - without.mean()), float(error))
+
+
+def longer_beyond_chance(lengths_ns: FloatArray, steps_with: Sequence[BoolArray]) -> list[float]:
+    """Return by how much steps with each of some things are longer than those without, ns.
+
+    Least squares over runs of alike steps, by their number of steps: neighbours are alike, and a
+    drift is no noise. Of a difference ``d`` with standard error ``s`` from ``n`` degrees of freedom
+    the part is returned that exceeds what chance makes, ``max(0, 1 - n / (n - 2) s^2 / d^2)`` (the
+    positive part of Efron and Morris, *Journal of the American Statistical Association* 1973, for
+    one mean; under chance ``d^2 / s^2`` has the mean ``n / (n - 2)``).
+
+    Args:
+        lengths_ns: Length of every step.
+        steps_with: Which of them have each thing, one array a thing.
+    """
+    had = np.column_stack(steps_with).astype(np.float64)
+    begins = np.append(True, (had[1:] != had[:-1]).any(axis=1))
+    run = np.cumsum(begins) - 1
+    steps = np.bincount(run)
+    table = np.column_stack([np.bincount(run, lengths_ns) / steps, had[begins]])
+    table = (table - np.average(table, axis=0, weights=steps)) * np.sqrt(steps)[:, None]
+    values, columns = table[:, 0], table[:, 1:]
+    degrees = len(steps) - 1 - int(np.linalg.matrix_rank(columns))
+    if degrees <= 2:
+        return [0.0] * len(steps_with)
+    # Things that are always there together have no solution of their own: each gets an equal part.
+    inverse = np.linalg.pinv(columns.T @ columns, rcond=1e-9, hermitian=True)
+    fitted = inverse @ columns.T @ values
+    variance = float(((values - columns @ fitted) ** 2).sum()) / degrees
+    chance = degrees / (degrees - 2) * variance * np.diag(inverse)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        beyond = np.maximum(0.0, 1.0 - chance / fitted**2) * fitted
+    longer: list[float] = np.nan_to_num(beyond).tolist()
+    return longer

@@ -21,6 +21,7 @@ _PLACES = frozenset(
         ("_frozen_importlib", "_find_spec"),
         ("meshscope.probe.hooks.collectives", "kernel"),
         ("meshscope.probe.hooks.waits", "wait_tensor"),
+        ("meshscope.probe.hooks.waits", "wait_tensors"),
     }
 )
 """Module and name of functions within which nothing may change."""

@@ -124,7 +124,7 @@ class CollectiveHook:
     def _collective(self, operator: Operator, access: Dispatcher) -> Any:
         """Return the kernel of a collective: note the issue, call on, look for the end."""
         redispatch = access.redispatch(_NAMESPACE, operator.name)
-        onward, keys_after = access.onward.get, access.keys_after
+        onward, number_of, keys_after = access.onward.get, access.number_of, access.keys_after
         capture, source, unbox, groups = self._capture, self.source, self._unbox, self._groups
         group_of_object, meet = groups.by_object.get, groups.meet
         group_at, message_at, message = operator.group_at, operator.message_at, operator.message
@@ -135,10 +135,10 @@ class CollectiveHook:
 
         def kernel(keyset: Any, *args: Any) -> Any:
             if not source.on:
-                return redispatch(onward(keyset.raw_repr()) or keys_after(keyset), *args)
+                return redispatch(onward(number_of(keyset)) or keys_after(keyset), *args)
             if aside and get_ident() in aside:
                 capture.recorder.count("background_save_collectives")
-                return redispatch(onward(keyset.raw_repr()) or keys_after(keyset), *args)
+                return redispatch(onward(number_of(keyset)) or keys_after(keyset), *args)
             try:
                 issue_ns = now_ns()
                 process_group = unbox(args[group_at])
@@ -161,8 +161,8 @@ class CollectiveHook:
                 taken_ns = 0 if event_id % ONE_IN else now_ns() - issue_ns
             except Exception as error:  # noqa: BLE001 - counted; training goes on
                 source.failed(error)
-                return redispatch(onward(keyset.raw_repr()) or keys_after(keyset), *args)
-            result = redispatch(onward(keyset.raw_repr()) or keys_after(keyset), *args)
+                return redispatch(onward(number_of(keyset)) or keys_after(keyset), *args)
+            result = redispatch(onward(number_of(keyset)) or keys_after(keyset), *args)
             if event_id >= 0:
                 on_host = tensor is None or tensor.is_cpu
                 if on_host or blocks or taken_ns or capture.device_works is not None:
@@ -174,7 +174,7 @@ class CollectiveHook:
     def _message(self, operator: Operator, access: Dispatcher) -> Any:
         """Return the kernel of a send or receive."""
         redispatch = access.redispatch(_NAMESPACE, operator.name)
-        onward, keys_after = access.onward.get, access.keys_after
+        onward, number_of, keys_after = access.onward.get, access.number_of, access.keys_after
         capture, source, unbox, groups = self._capture, self.source, self._unbox, self._groups
         group_of_object, meet = groups.by_object.get, groups.meet
         group_at, peer_at, message = operator.group_at, operator.peer_at, operator.message
@@ -185,10 +185,10 @@ class CollectiveHook:
 
         def kernel(keyset: Any, *args: Any) -> Any:
             if not source.on:
-                return redispatch(onward(keyset.raw_repr()) or keys_after(keyset), *args)
+                return redispatch(onward(number_of(keyset)) or keys_after(keyset), *args)
             if aside and get_ident() in aside:
                 capture.recorder.count("background_save_collectives")
-                return redispatch(onward(keyset.raw_repr()) or keys_after(keyset), *args)
+                return redispatch(onward(number_of(keyset)) or keys_after(keyset), *args)
             try:
                 issue_ns = now_ns()
                 process_group = unbox(args[group_at])
@@ -211,8 +211,8 @@ class CollectiveHook:
                 taken_ns = 0 if event_id % ONE_IN else now_ns() - issue_ns
             except Exception as error:  # noqa: BLE001 - counted; training goes on
                 source.failed(error)
-                return redispatch(onward(keyset.raw_repr()) or keys_after(keyset), *args)
-            result = redispatch(onward(keyset.raw_repr()) or keys_after(keyset), *args)
+                return redispatch(onward(number_of(keyset)) or keys_after(keyset), *args)
+            result = redispatch(onward(number_of(keyset)) or keys_after(keyset), *args)
             if event_id >= 0:
                 on_host = tensor is None or tensor.is_cpu
                 if on_host or taken_ns or capture.device_works is not None:

@@ -99,6 +99,7 @@ OPERATORS = (
     Operator("broadcast_", 1, _list(0), _K.BROADCAST, outputs_at=0),
     Operator("reduce_", 1, _list(0), _K.REDUCE),
     Operator("gather_", 2, _list(1), _K.GATHER),
+    Operator("gather_into_tensor_", 2, _one(1), _K.GATHER),
     Operator("scatter_", 2, _list(0), _K.SCATTER, times_group_size=True),
     Operator("barrier", 1, _nothing, _K.BARRIER),
     Operator("monitored_barrier_", 1, _nothing, _K.BARRIER, blocks=True),
@@ -106,7 +107,7 @@ OPERATORS = (
     Operator("recv_", 1, _list(0), direction=Direction.RECV, peer_at=2, outputs_at=0),
     Operator("recv_any_source_", 1, _list(0), direction=Direction.RECV),
 )
-"""Every operator that communicates, in the order of the collective kinds."""
+"""Every operator that communicates, in the order of the collective kinds. Not all are in every torch."""
 
 NOT_COMMUNICATION = frozenset({"check_for_nan"})
 """Operators of the namespace that do not communicate."""

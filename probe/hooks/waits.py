@@ -160,7 +160,7 @@ class PendingWorks:
 
 
 class WaitHook:
-    """Times ``Work.wait`` and the ``wait_tensor`` of functional collectives."""
+    """Times ``Work.wait``, and the ``wait_tensor`` and ``wait_tensors`` of functional collectives."""
 
     def __init__(self, capture: Capture, pending: PendingWorks, access: Dispatcher) -> None:
         self.source = capture.source("waits")
@@ -182,11 +182,15 @@ class WaitHook:
             self._watch(handle)
         # A class of handles may be made later, as by code that stages or delays operations.
         self._pending.met = self._watch
-        if "wait_tensor" in self._access.operators(_NAMESPACE):
-            self._library = self._access.library(_NAMESPACE)
-            self._library.impl(
-                "wait_tensor", self._wait_tensor_kernel(), "BackendSelect", with_keyset=True
-            )
+        present = self._access.operators(_NAMESPACE)
+        kernels = {
+            "wait_tensor": self._wait_tensor_kernel,
+            "wait_tensors": self._wait_tensors_kernel,
+        }
+        self._library = self._access.library(_NAMESPACE)
+        for name, kernel in kernels.items():
+            if name in present:
+                self._library.impl(name, kernel(), "BackendSelect", with_keyset=True)
 
     def remove(self) -> None:
         """Restore both waits and let go of all handles."""
@@ -226,19 +230,38 @@ class WaitHook:
 
     def _wait_tensor_kernel(self) -> Any:
         redispatch = self._access.redispatch(_NAMESPACE, "wait_tensor")
-        onward, keys_after = self._access.onward.get, self._access.keys_after
+        onward, number_of = self._access.onward.get, self._access.number_of
+        keys_after = self._access.keys_after
         source, pending_of, completed = self.source, self._pending_of_output, self._completed
 
         def wait_tensor(keyset: Any, tensor: Any) -> Any:
             pending = pending_of(tensor) if source.on else None
             if pending is None:
-                return redispatch(onward(keyset.raw_repr()) or keys_after(keyset), tensor)
+                return redispatch(onward(number_of(keyset)) or keys_after(keyset), tensor)
             start_ns = now_ns()
-            result = redispatch(onward(keyset.raw_repr()) or keys_after(keyset), tensor)
+            result = redispatch(onward(number_of(keyset)) or keys_after(keyset), tensor)
             completed(pending, start_ns)
             return result
 
         return wait_tensor
+
+    def _wait_tensors_kernel(self) -> Any:
+        """Return that of torch 2.15, which waits for all outputs of an operation at once."""
+        redispatch = self._access.redispatch(_NAMESPACE, "wait_tensors")
+        onward, number_of = self._access.onward.get, self._access.number_of
+        keys_after = self._access.keys_after
+        source, pending_of, completed = self.source, self._pending_of_output, self._completed
+
+        def wait_tensors(keyset: Any, tensors: Any) -> Any:
+            of_each = map(pending_of, tensors) if source.on else ()
+            pending = [own for own in of_each if own is not None]
+            start_ns = now_ns()
+            result = redispatch(onward(number_of(keyset)) or keys_after(keyset), tensors)
+            for own in pending:
+                completed(own, start_ns)
+            return result
+
+        return wait_tensors
 
     def _pending_of_output(self, tensor: Any) -> _Pending | None:
         try:

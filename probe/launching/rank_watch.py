@@ -3,8 +3,8 @@
 A process that dies at once, of a signal or a crash, cannot say so itself, and its
 parent is the job's launcher. A pidfd becomes readable when its process ends, for
 anybody, so a thread waits for those of all ranks that record themselves here and
-notes the moment in the rank's directory. The order of ends tells the rank that
-died from those that were ended because of it.
+notes the moment in the rank's directory. Until its parent looks at it, the system says
+how it ended as well. Both tell the rank that died from those that were ended because of it.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ _LOOK_S = 0.25
 """Least time between two looks for new ranks."""
 _REST = 100
 """Time between two looks, in lengths of a look: it takes at most one hundredth of a core."""
+_EXIT_CODE = 48
+"""Place of the exit status among the fields of ``/proc/PID/stat`` that come after the state."""
 _STOP_S = 5.0
 """Longest time that the end of a job waits for a disk that hangs."""
 
@@ -45,7 +47,7 @@ class RankWatch:
         self._new = NewParts(run_path)
         self._before = frozenset(before)
         self._waiting: set[Part] = set()
-        self._open: dict[int, Path] = {}
+        self._open: dict[int, tuple[Path, int]] = {}
         self._poll = select.poll()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="meshscope-watch", daemon=True)
@@ -111,10 +113,11 @@ class RankWatch:
             return False
         if _is_here(manifest):
             try:
-                descriptor = os.pidfd_open(int(manifest["pid"]))
+                pid = int(manifest["pid"])
+                descriptor = os.pidfd_open(pid)
             except (OSError, KeyError, TypeError, ValueError):
                 return True
-            self._open[descriptor] = directory
+            self._open[descriptor] = directory, pid
             self._poll.register(descriptor, select.POLLIN)
         return True
 
@@ -124,19 +127,32 @@ class RankWatch:
             return
         ready = self._poll.poll(wait_s * 1000)
         ended_ns = now_ns()
-        for descriptor, _ in ready:
+        statuses = {descriptor: _wait_status(self._open[descriptor][1]) for descriptor, _ in ready}
+        for descriptor, status in statuses.items():
             self._poll.unregister(descriptor)
             os.close(descriptor)
-            _note(self._open.pop(descriptor), ended_ns)
+            _note(self._open.pop(descriptor)[0], ended_ns, status)
 
 
 def _is_here(manifest: Mapping[str, Any]) -> bool:
     return manifest.get("host") == os.uname().nodename and manifest.get("boot_id") == boot_id()
 
 
-def _note(directory: Path, ended_ns: int) -> None:
-    """Write down when a rank ended; without room on the disk, nothing."""
+def _wait_status(pid: int) -> int | None:
+    """Return what ``wait`` will tell the parent of a process; None once it has been told."""
     try:
-        write_json(directory / ENDED_NAME, {"format_version": FORMAT_VERSION, "ended_ns": ended_ns})
+        text = Path(f"/proc/{pid}/stat").read_text("utf-8", errors="replace")
+        # The name of the program stands in brackets, and may hold anything.
+        state, *fields = text.rpartition(")")[2].split()
+        return int(fields[_EXIT_CODE]) if state == "Z" else None
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _note(directory: Path, ended_ns: int, status: int | None) -> None:
+    """Write down when and how a rank ended; without room on the disk, nothing."""
+    noted = {"format_version": FORMAT_VERSION, "ended_ns": ended_ns, "wait_status": status}
+    try:
+        write_json(directory / ENDED_NAME, noted)
     except OSError:
         return

@@ -126,4 +126,7 @@ def _starts(slot_count: int) -> Iterator[int]:
     """Return where the slots of the records start, lap after lap, that of number 1 first."""
     first_lap = range(FIRST_SEQ * SLOT_BYTES, slot_count * SLOT_BYTES, SLOT_BYTES)
     lap = range(0, slot_count * SLOT_BYTES, SLOT_BYTES)
-    return itertools.chain(first_lap, itertools.chain.from_iterable(itertools.repeat(lap)))
+    # One chain, not two in each other, because every record goes through it. Of iterators, because
+    # to make one may collect garbage, and a callback of that may record in the midst of this.
+    laps = itertools.chain(iter((first_lap,)), itertools.repeat(lap))
+    return itertools.chain.from_iterable(laps)

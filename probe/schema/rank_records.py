@@ -32,6 +32,8 @@ class LastSeen(NamedTuple):
     """When it last gave a sign of life; None if it never did."""
     ended_ns: int | None = None
     """When it ended; None where nobody saw it."""
+    wait_status: int | None = None
+    """How it ended, as ``wait`` tells the parent of a process; None where nobody saw it."""
 
 
 @dataclass(slots=True)
@@ -75,7 +77,8 @@ def read_rank(directory: Path, rank: int) -> RankRecords:
     for name, table in in_ring.items():
         pieces.setdefault(name, []).append(table)
     found.manifest = _read_manifest(directory, found)
-    found.last_seen = found.last_seen._replace(ended_ns=_read_end(directory, found))
+    ended_ns, wait_status = _read_end(directory, found)
+    found.last_seen = found.last_seen._replace(ended_ns=ended_ns, wait_status=wait_status)
     for record in RECORD_TYPES.values():
         if record.name in pieces:
             found.tables[record.name] = _each_once(pieces[record.name], record)
@@ -203,24 +206,27 @@ def _note_copied_ring(manifest: Mapping[str, Any], found: RankRecords) -> None:
         )
 
 
-def _read_end(directory: Path, found: RankRecords) -> int | None:
-    """Return when the process ended: as its launcher saw it, else as it closed its capture."""
+def _read_end(directory: Path, found: RankRecords) -> tuple[int | None, int | None]:
+    """Return when the process ended: as its launcher saw it, else as it closed its capture; and how."""
     path = directory / ENDED_NAME
     manifest = found.manifest or {}
     if path.exists():
         try:
-            ended_ns = read_json(path).get("ended_ns")
+            noted = read_json(path)
         except RunDirectoryError as error:
             found.note(f"{ENDED_NAME} {error.what}; when the process ended is not known")
-            return None
+            return None, None
+        ended_ns, status = noted.get("ended_ns"), noted.get("wait_status")
         if isinstance(ended_ns, int) and ended_ns > 0:
-            return ended_ns
+            is_status = isinstance(status, int) and 0 <= status < 1 << 16
+            return ended_ns, status if is_status else None
         found.note(f"{ENDED_NAME} holds no time; when the process ended is not known")
     pairs = manifest.get("clock_pairs")
     if manifest.get("closed_unix_ns") is None or not isinstance(pairs, list) or not pairs:
-        return None
+        return None, None
     last = pairs[-1]
-    return last[0] if isinstance(last, list) and last and isinstance(last[0], int) else None
+    is_pair = isinstance(last, list) and last and isinstance(last[0], int)
+    return last[0] if is_pair else None, None
 
 
 def _each_once(pieces: list[pa.Table], record: RecordType) -> pa.Table:

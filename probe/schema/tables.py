@@ -205,6 +205,13 @@ PROGRESS = TableSpec(
         ),
         Column("ended_ns", "int64", "ns", "when that process ended", nullable=True),
         Column(
+            "wait_status",
+            "int64",
+            "id",
+            "how it ended, as `waitpid` tells its parent: 256 times the exit code, or the signal",
+            nullable=True,
+        ),
+        Column(
             "ended_by",
             "category",
             "name",

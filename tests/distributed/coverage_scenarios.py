@@ -107,8 +107,19 @@ def functional_collectives(_rank, _mesh):
         functional.wait_tensor(functional.all_gather_tensor(x, 0, group))
         functional.wait_tensor(functional.reduce_scatter_tensor(x, "sum", 0, group))
         functional.wait_tensor(functional.all_to_all_single(x, [2, 2], [2, 2], group))
+        wait_for_all(functional.all_reduce_coalesced([x, x + 1], "sum", group))
+        wait_for_all(functional.all_gather_into_tensor_coalesced([x, x + 1], group))
 
     return run
+
+
+def wait_for_all(tensors):
+    """Wait for all outputs of an operation, as torch does from 2.15 on, or one after the other."""
+    if hasattr(functional, "wait_tensors"):
+        functional.wait_tensors(tensors)
+    else:
+        for tensor in tensors:
+            functional.wait_tensor(tensor)
 
 
 def ddp(_rank, _mesh):

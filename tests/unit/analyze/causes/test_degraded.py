@@ -177,3 +177,32 @@ def test_a_group_that_is_slow_always_is_not_called_slow_at_times_for_its_noise()
     (place,) = degraded_places(frame)
     assert place.step_frac == 1.0
     assert set(frame.loc[place.like, "step"]) == set(range(STEPS))
+
+
+@pytest.mark.parametrize("groups", [2, 4])
+def test_a_link_that_comes_and_goes_beside_slower_ones_is_degraded(groups):
+    """A link that is 40 times slower in half of the steps would be healthy beside others with a lag in each."""
+    factors = dict.fromkeys(map(str, range(groups)), lambda step: 40.0)
+    factors["1"] = lambda step: 60.0 if step % 6 >= 3 else 1.5
+    (place,) = (own for own in degraded_places(transfers(factors, steps=36)) if own.is_alone)
+    assert place.where == {"axis": "dp", "group_id": "1"}
+    assert place.step_frac == pytest.approx(0.5)
+    assert place.ratio == pytest.approx(40, rel=0.1)
+
+
+@pytest.mark.parametrize("often", [3, 4])
+def test_both_directions_of_such_a_link_are_one_place(often):
+    """One bad cable beside links with a lag would be told as two, or as slow always besides."""
+    factors = dict.fromkeys(PIPELINE, lambda step: 40.0)
+    factors |= dict.fromkeys(["1->7", "7->1"], lambda step: 80.0 if step % 6 < often else 1.5)
+    (place,) = degraded_places(sends(factors, steps=36))
+    assert (place.where["link"], place.is_alone) == ("1<->7", True)
+    assert place.step_frac == pytest.approx(often / 6)
+    assert not (place.events & place.like).any()
+
+
+def test_a_link_that_is_faster_at_times_is_healthy():
+    """Steps in which nobody else uses the network would make all others a degradation."""
+    factors = dict.fromkeys(map(str, range(4)), lambda step: 10.0)
+    factors["1"] = lambda step: 10.0 if step % 6 >= 3 else 1.0
+    assert names(transfers(factors, steps=36)) == {}

@@ -1,5 +1,7 @@
 """Who died first is told from who gave up, and from who was ended with the others."""
 
+from signal import SIGKILL, SIGSEGV, SIGTERM
+
 import pytest
 from tests.tables import trace_of
 
@@ -12,7 +14,7 @@ BEGAN = 100 * SECOND
 """When rank 0 began to wait for rank 1."""
 
 
-def broken_off(ended, *, alive=None, closed=(), waits=True):
+def broken_off(ended, *, alive=None, closed=(), waits=True, statuses=None):
     """Return a capture of two ranks in one group, of which rank 1 is one collective behind.
 
     Args:
@@ -20,6 +22,7 @@ def broken_off(ended, *, alive=None, closed=(), waits=True):
         alive: The same for their last signs of life.
         closed: Ranks that closed their captures.
         waits: Whether rank 0 has issued what rank 1 has not.
+        statuses: How each process ended, as ``wait`` tells it.
     """
     last = {0: 5 if waits else 4, 1: 4}
     rows = [
@@ -45,6 +48,7 @@ def broken_off(ended, *, alive=None, closed=(), waits=True):
                 "rank": rank, "group_id": "a", "issued_seq": last[rank],
                 "completed_seq": 4 if rank in closed else None,
                 **{name: times.get(rank) for name, times in at.items()},
+                "wait_status": (statuses or {}).get(rank),
             }
             for rank in (0, 1)
         ],
@@ -148,3 +152,40 @@ def test_what_the_device_reported_is_evidence(ended, kind):
     assert finding.kind == kind
     said = [line for line in finding.evidence if "device of rank" in line]
     assert said == ["the device of rank 1 (GPU-1) reported Xid 79 (a device that fell off the bus)"]
+
+
+SOON = {1: 0.2, 0: 0.245}
+"""Rank 0 ends 45 ms after rank 1: a launcher that looked just then, or one that killed both."""
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (70 << 8, "its exit code was 70"),
+        (SIGKILL, "it was ended by SIGKILL"),
+        (SIGSEGV | 0x80, "it was ended by SIGSEGV"),
+    ],
+)
+@pytest.mark.parametrize("of_other", [SIGTERM, None])
+def test_a_rank_that_ended_otherwise_than_the_launcher_ends_ranks_crashed(status, words, of_other):
+    """A crash that the launcher noticed at once would be called a hang, in one of two."""
+    trace = broken_off(SOON, statuses={1: status, 0: of_other})
+    assert findings(trace) == [("crash", [1], "critical")]
+    evidence = next(hang_findings(trace, SECOND / 10)).evidence
+    assert any(text.startswith(words) for text in evidence)
+
+
+@pytest.mark.parametrize(
+    ("ended", "statuses"),
+    [
+        (SOON, {}),
+        (SOON, {1: SIGTERM, 0: SIGTERM}),
+        (SOON, {1: SIGTERM}),
+        (SOON, {1: SIGKILL, 0: SIGKILL}),
+        (SOON, {0: 1 << 8, 1: SIGTERM}),
+        ({1: 0.2, 0: 0.205}, {1: SIGKILL}),
+    ],
+)
+def test_ranks_that_were_killed_together_did_not_crash(ended, statuses):
+    """The rank that happened to be killed first would be blamed for the end of the job."""
+    assert findings(broken_off(ended, statuses=statuses)) == [("hang", [1], "info")]

@@ -11,12 +11,14 @@ def test_every_operator_of_this_torch_is_known():
     """Fails when a new torch communicates in a way that would not be recorded."""
     names = torch._C._dispatch_get_all_op_names()
     present = {name.removeprefix("c10d::") for name in names if name.startswith("c10d::")}
-    assert present == {operator.name for operator in OPERATORS} | NOT_COMMUNICATION
+    known = {operator.name for operator in OPERATORS} | NOT_COMMUNICATION
+    assert present <= known
+    assert known - present <= {"check_for_nan", "gather_into_tensor_"}  # of torch 2.13 and 2.15 on
 
 
 def test_positions_match_the_schemas():
     """Fails when the group or the peer is looked for among the wrong arguments."""
-    for operator in OPERATORS:
+    for operator in (own for own in OPERATORS if hasattr(torch.ops.c10d, own.name)):
         schema = getattr(torch.ops.c10d, operator.name).default._schema
         assert schema.arguments[operator.group_at].name == "process_group", operator.name
         if operator.peer_at is not None:

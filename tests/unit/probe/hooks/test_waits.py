@@ -161,3 +161,36 @@ def test_a_class_of_handles_that_is_made_later_is_timed(pending):
     finally:
         hook.remove()
     assert Late.wait is original
+
+
+@pytest.fixture
+def wait_for_several():
+    """Return torch's wait for several outputs, which is made here where this torch has none."""
+    if hasattr(torch.ops._c10d_functional, "wait_tensors"):
+        yield torch.ops._c10d_functional.wait_tensors
+        return
+    library = torch.library.Library("_c10d_functional", "FRAGMENT")
+    library.define("wait_tensors(Tensor[] tensors) -> Tensor[]")
+    library.impl("wait_tensors", lambda tensors: [own.clone() for own in tensors], "CPU")
+    yield torch.ops._c10d_functional.wait_tensors
+    library._destroy()
+
+
+def test_a_wait_for_several_outputs_ends_each_of_their_operations_once(pending, wait_for_several):
+    """Fails when the ends of coalesced collectives are never seen under torch 2.15."""
+    works, (first, second, other) = pending(), torch.ones(3, 2)
+    hook, ended = WaitHook(works._capture, works, dispatcher()), []
+    works.add(Handle(), 1, 16, [first, second], ended.append)
+    works.add(Handle(), 2, 8, [other], ended.append)
+    hook.install()
+    try:
+        assert len(wait_for_several([first, second])) == 2
+        assert (len(works), len(ended)) == (1, 1)
+        wait_for_several([other, first])
+        assert (len(works), len(ended)) == (0, 2)
+        hook.source.on = False
+        works.add(Handle(), 3, 8, [other], ended.append)
+        wait_for_several([other])
+        assert (len(works), len(ended)) == (1, 2)
+    finally:
+        hook.remove()

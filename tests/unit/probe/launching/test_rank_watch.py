@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from signal import SIGKILL
 from threading import Event
 from time import sleep
 
@@ -37,10 +38,13 @@ def test_the_end_of_a_rank_is_noted_when_it_ends(tmp_path):
             sleep(0.01)
         before_ns = now_ns()
         process.kill()
+        while not (ended / ENDED_NAME).exists():
+            sleep(0.01)
         process.wait()
         watch.stop()
     noted = json.loads((ended / ENDED_NAME).read_text("utf-8"))
     assert before_ns <= noted["ended_ns"] <= now_ns()
+    assert noted["wait_status"] == SIGKILL
     assert not (running / ENDED_NAME).exists()
     assert not (elsewhere / ENDED_NAME).exists()
 
