@@ -10,6 +10,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from ..clock import now_ns
@@ -34,6 +35,8 @@ class MetricsServer:
             text: Returns the text; called on the server's thread.
         """
         self._listening: socket.socket | None = listening
+        # Asked now: the thread may have closed the socket by the time of ``stop``.
+        self._path = listening.getsockname() if listening.family == socket.AF_UNIX else None
         self._text = text
         listening.listen(_BACKLOG)
         self._thread = threading.Thread(
@@ -46,9 +49,10 @@ class MetricsServer:
         listening, self._listening = self._listening, None
         if listening is None:
             return
-        if listening.family == socket.AF_UNIX:
-            Path(listening.getsockname()).unlink(missing_ok=True)
-        listening.shutdown(socket.SHUT_RDWR)
+        if self._path is not None:
+            Path(self._path).unlink(missing_ok=True)
+        with suppress(OSError):  # its thread has seen the end already
+            listening.shutdown(socket.SHUT_RDWR)
         self._thread.join(2 * _PATIENCE_S)
 
     def _serve(self, listening: socket.socket) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from tests.process_traces import differences, traces_of_us
+from tests.process_traces import differences_that_last, traces_of_us
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -68,7 +68,7 @@ def main(folder):
     watched.run()
     (folder / f"trained.{rank}").touch()
     wait_for(folder / "detached")
-    changed = differences(before, traces_of_us())
+    changed = differences_that_last(before)
     watched.run()
     result = {"alone": alone.losses, "watched": watched.losses, "changed": sorted(changed)}
     print(json.dumps(result), flush=True)

@@ -95,6 +95,24 @@ def test_a_stopped_server_leaves_nothing(tmp_path):
     assert not path.exists()
 
 
+def test_a_server_may_end_while_it_answers(tmp_path):
+    """Fails when an agent that ends at the moment of a scrape leaves its socket, or raises."""
+    path = tmp_path / "m.sock"
+
+    def end_and_answer():
+        server._listening = None  # as the first line of ``stop`` on another thread
+        return "metric 1\n"
+
+    server = MetricsServer(unix_listener(path), end_and_answer)
+    listening = server._listening
+    ask(path, b"GET /metrics HTTP/1.1\r\n\r\n")
+    server._thread.join(10)
+    assert listening.fileno() == -1
+    server._listening = listening
+    server.stop()
+    assert not path.exists()
+
+
 def test_a_text_that_fails_is_an_answer(tmp_path):
     """Fails when one failed scrape ends the server for good."""
     path = tmp_path / "m.sock"

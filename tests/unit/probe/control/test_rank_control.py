@@ -3,18 +3,20 @@
 import atexit
 import gc
 import os
+import socket
 import threading
 import time
 
 import pyarrow  # noqa: F401 - so that its own exit handlers are there from the start
 import pytest
 import torch
-from tests.process_traces import differences, traces_of_us
+from tests.process_traces import differences, differences_that_last, traces_of_us
 
 from meshscope import probe
 from meshscope.probe import api, late
 from meshscope.probe.control.client import Endpoint, ask, ask_all
 from meshscope.probe.control.finding import ranks_of_run
+from meshscope.probe.control.messages import MOST_BYTES, encode_request
 from meshscope.probe.schema.rundir import create_run, read_run
 
 CYCLES = 25
@@ -79,6 +81,21 @@ def ask_until(endpoint, verb, fields, state):
     return reply.result
 
 
+def traces_after_answers(endpoint):
+    """Return what we are in this process once the connections of earlier requests are closed.
+
+    An answer arrives before the rank closes its end; connections are served one after
+    the other, so the end of a new one comes after the ends of all before.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        connection.settimeout(20)
+        connection.connect(str(endpoint.path))
+        connection.send(encode_request("status", {}))
+        assert connection.recv(MOST_BYTES)
+        assert connection.recv(1) == b""
+    return traces_of_us()
+
+
 def endpoint_of(run):
     """Return the socket of this process's rank."""
     (endpoint,) = ranks_of_run(run, os.environ).here
@@ -119,13 +136,10 @@ def test_attach_and_detach_leave_nothing(run, at_exit):
     during = differences(dormant, traces_of_us())
     assert {"functions", "optimizer", "dispatcher", "gc", "finders", "threads"} <= during.keys()
     trainer.train_while(lambda: ask_until(endpoint, "detach", {}, "off"))
-    assert differences(dormant, traces_of_us()) == {}
+    assert differences(dormant, traces_after_answers(endpoint)) == {}
     assert len(at_exit) == 1
     trainer.train_while(lambda: ask(endpoint.path, "detach", {"remove": True}))
-    deadline = time.monotonic() + 10
-    while differences(bare, traces_of_us()) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert differences(bare, traces_of_us()) == {}
+    assert differences_that_last(bare) == {}
     assert at_exit == []
     assert not endpoint.path.parent.exists()
     assert not (run / "control").exists()
@@ -264,10 +278,10 @@ def test_cycles_of_attach_and_detach_leak_nothing(run, cycles):
 
     trainer.train_while(lambda: cycle(5))
     gc.collect()
-    before, resident = traces_of_us(), resident_bytes()
+    before, resident = traces_after_answers(endpoint), resident_bytes()
     trainer.train_while(lambda: cycle(cycles))
     gc.collect()
-    assert differences(before, traces_of_us()) == {}
+    assert differences(before, traces_after_answers(endpoint)) == {}
     grown = resident_bytes() - resident
     assert grown < 8_000_000 + 10_000 * cycles, f"{grown} bytes in {cycles} cycles"
     assert len(list(run.glob("rank*"))) <= 32
