@@ -21,6 +21,9 @@ MIN_STEPS = 4
 MIN_RUNS = 2
 """Least number of times that it comes: what has changed once may have changed for another reason."""
 
+_F_90 = {1: 39.86, 2: 8.53}
+"""The 90 % quantile of F with one and so many degrees of freedom."""
+
 
 class Longer(NamedTuple):
     """Steps with something against those without."""
@@ -71,7 +74,8 @@ def longer_beyond_chance(lengths_ns: FloatArray, steps_with: Sequence[BoolArray]
     drift is no noise. Of a difference ``d`` with standard error ``s`` from ``n`` degrees of freedom
     the part is returned that exceeds what chance makes, ``max(0, 1 - n / (n - 2) s^2 / d^2)`` (the
     positive part of Efron and Morris, *Journal of the American Statistical Association* 1973, for
-    one mean; under chance ``d^2 / s^2`` has the mean ``n / (n - 2)``).
+    one mean; under chance ``d^2 / s^2`` has the mean ``n / (n - 2)``). From one or two degrees, where
+    that has no mean, its 90 % quantile takes that place.
 
     Args:
         lengths_ns: Length of every step.
@@ -85,13 +89,14 @@ def longer_beyond_chance(lengths_ns: FloatArray, steps_with: Sequence[BoolArray]
     table = (table - np.average(table, axis=0, weights=steps)) * np.sqrt(steps)[:, None]
     values, columns = table[:, 0], table[:, 1:]
     degrees = len(steps) - 1 - int(np.linalg.matrix_rank(columns))
-    if degrees <= 2:
+    if degrees < 1:
         return [0.0] * len(steps_with)
     # Things that are always there together have no solution of their own: each gets an equal part.
     inverse = np.linalg.pinv(columns.T @ columns, rcond=1e-9, hermitian=True)
     fitted = inverse @ columns.T @ values
     variance = float(((values - columns @ fitted) ** 2).sum()) / degrees
-    chance = degrees / (degrees - 2) * variance * np.diag(inverse)
+    ratio = _F_90.get(degrees) or degrees / (degrees - 2)
+    chance = ratio * variance * np.diag(inverse)
     with np.errstate(invalid="ignore", divide="ignore"):
         beyond = np.maximum(0.0, 1.0 - chance / fitted**2) * fitted
     longer: list[float] = np.nan_to_num(beyond).tolist()
