@@ -24,6 +24,9 @@ from ..schema.terms import SpanKind
 from .base import Activity, Capture, Patches, Place, Source, compute_span
 from .module_calls import ModuleCalls
 
+_FORWARD = SpanKind.FORWARD
+"""Looked up once: in its class that takes a third of the time that a span's place takes."""
+
 
 class ComputeHook:
     """Records module calls, backward calls and gradient clipping."""
@@ -98,7 +101,7 @@ def _module_call(original: Any, source: Source, activity: Activity, calls: Modul
             return original(module, *args, **kwargs)
         around = activity.place
         if around is None and activity.trains_here():
-            place = Place(SpanKind.FORWARD, microbatch=activity.microbatch)
+            place = Place(_FORWARD, -1, -1, activity.microbatch)
         elif around is not None and in_autograd():
             place = around._replace(kind=SpanKind.RECOMPUTE)
         else:

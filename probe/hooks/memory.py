@@ -51,18 +51,26 @@ class MemoryHook:
             self._statm.close()
             self._statm = None
 
-    def sample(self, *phases: MemoryPhase) -> None:
-        """Read memory once and record it for the phase borders that meet here."""
+    def sample(
+        self, phase: MemoryPhase, read_before: dict[str, int] | None = None
+    ) -> dict[str, int] | None:
+        """Record memory at a phase border; return what was read, None where this step has no sample.
+
+        Args:
+            phase: The border.
+            read_before: What was read at another border that meets it; read anew if None.
+        """
         recorder = self._capture.recorder
         if not self.source.on or recorder.step % self._capture.config.memory_every_steps:
-            return
+            return None
         try:
-            values = self._read()
+            values = read_before or self._read()
             stage = self._capture.activity.stage_of_rank()
-            for phase in phases:
-                recorder.record_memory(MEMORY_PHASE_CODES[phase], stage, **values)
+            recorder.record_memory(MEMORY_PHASE_CODES[phase], stage, **values)
         except Exception as error:  # noqa: BLE001 - counted; training goes on
             self.source.failed(error)
+            return None
+        return values
 
     def _read(self) -> dict[str, int]:
         values: dict[str, int] = {}

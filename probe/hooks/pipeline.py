@@ -39,6 +39,13 @@ _MESSAGES = {
     "get_bwd_send_ops": Direction.SEND,
 }
 
+_METHODS = ("forward_one_chunk", "backward_one_chunk", "backward_weight_one_chunk")
+_KINDS = {
+    "forward_one_chunk": SpanKind.FORWARD,
+    "backward_weight_one_chunk": SpanKind.BACKWARD_WEIGHT,
+}
+"""What a method of a stage computes; of the others its arguments tell."""
+
 
 class PipelineHook:
     """Records the spans of pipeline stages and the facts of their schedule."""
@@ -68,7 +75,7 @@ class PipelineHook:
         if not self.source.on:
             return
         stage = pipeline_stage_class()
-        for method in ("forward_one_chunk", "backward_one_chunk", "backward_weight_one_chunk"):
+        for method in _METHODS:
             self._patches.replace(stage, method, self._wrap_method)
         for method in _MESSAGES.keys() & vars(stage).keys():
             self._patches.replace(stage, method, self._wrap_messages)
@@ -82,11 +89,12 @@ class PipelineHook:
         self._patches.replace(multi, "step", self._wrap_step)
 
     def _wrap_method(self, original: Any) -> Any:
-        source, calls, name = self.source, ModuleCalls(self._capture.meter), original.__name__
+        source, calls = self.source, ModuleCalls(self._capture.meter)
+        kind, place_of = _KINDS.get(original.__name__), self._place
 
         @wraps(original)
         def method(stage: Any, *args: Any, **kwargs: Any) -> Any:
-            place = self._place(name, stage, args, kwargs) if source.on else None
+            place = place_of(kind, stage, args, kwargs) if source.on else None
             if place is None:
                 return original(stage, *args, **kwargs)
             if place.kind is SpanKind.FORWARD:
@@ -115,14 +123,22 @@ class PipelineHook:
         except Exception as error:  # noqa: BLE001 - counted; training goes on
             self.source.failed(error)
             return None
-        return self._place("loss", stage, args[2:], kwargs)
+        return self._place(SpanKind.FORWARD, stage, args[2:], kwargs)
 
-    def _place(self, method: str, stage: Any, args: Any, kwargs: Any) -> Place | None:
+    def _place(self, kind: SpanKind | None, stage: Any, args: Any, kwargs: Any) -> Place | None:
+        """Return where a call of a stage belongs; its kind is None where its arguments tell.
+
+        Looped and V-shaped placement both give each rank one stage of every ``group_size``
+        consecutive ones, so that quotient is the rank's chunk.
+        """
         try:
             index = int(stage.stage_index)
             self._capture.activity.stages.add(index)
             return Place(
-                _kind(method, args, kwargs), index, _chunk(stage), _microbatch(args, kwargs)
+                kind or _kind_of_backward(args, kwargs),
+                index,
+                index // int(stage.group_size),
+                int(args[0]) if args else _named_microbatch(kwargs),
             )
         except Exception as error:  # noqa: BLE001 - counted; training goes on
             self.source.failed(error)
@@ -135,9 +151,10 @@ class PipelineHook:
         @wraps(original)
         def operations(stage: Any, *args: Any, **kwargs: Any) -> Any:
             found = original(stage, *args, **kwargs)
-            if source.on:
+            if found and source.on:
                 try:
-                    microbatch, chunk = _microbatch(args, kwargs), _chunk(stage)
+                    microbatch = int(args[0]) if args else _named_microbatch(kwargs)
+                    chunk = int(stage.stage_index) // int(stage.group_size)
                     for operation in found:
                         tags.put(direction, operation.tensor, microbatch, chunk)
                 except Exception as error:  # noqa: BLE001 - counted; training goes on
@@ -188,29 +205,14 @@ def schedule_kind(schedule_class: type) -> ScheduleKind:
     return ScheduleKind.OTHER
 
 
-def _kind(method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> SpanKind:
-    if method in ("forward_one_chunk", "loss"):
-        return SpanKind.FORWARD
-    if method == "backward_weight_one_chunk":
-        return SpanKind.BACKWARD_WEIGHT
+def _kind_of_backward(args: tuple[Any, ...], kwargs: dict[str, Any]) -> SpanKind:
     full = kwargs.get("full_backward", args[2] if len(args) > 2 else True)
     return SpanKind.BACKWARD if full else SpanKind.BACKWARD_INPUT
 
 
-def _microbatch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    """Return the microbatch of a stage call, which torch passes first or by name."""
-    if args:
-        return int(args[0])
+def _named_microbatch(kwargs: dict[str, Any]) -> int:
+    """Return the microbatch of a stage call that has it by name."""
     for name in ("fwd_chunk_id", "bwd_chunk_id", "mb_index"):
         if name in kwargs:
             return int(kwargs[name])
     raise TypeError("a stage method was called without its microbatch")
-
-
-def _chunk(stage: Any) -> int:
-    """Return which of this rank's stages it is.
-
-    Both the looped and the V-shaped placement give each rank one stage out of
-    every ``group_size`` consecutive ones.
-    """
-    return int(stage.stage_index) // int(stage.group_size)

@@ -206,7 +206,7 @@ class StepHook:
         entered_ns = thread_cpu_ns()
         capture.open()
         was_bare = self.is_bare
-        self._sample(MemoryPhase.AFTER_OPTIMIZER)
+        read = self._sample(MemoryPhase.AFTER_OPTIMIZER)
         self._call(self._before_end)
         end_ns = now_ns()
         recorder = capture.recorder
@@ -221,7 +221,7 @@ class StepHook:
         recorder.step += 1
         capture.activity.step_ends()
         self._call(self._at_end)
-        self._sample(MemoryPhase.STEP_START)
+        self._sample(MemoryPhase.STEP_START, read)
         taken_ns = thread_cpu_ns() - entered_ns
         capture.meter.add_border(taken_ns)
         if was_bare and self.is_bare:
@@ -234,6 +234,9 @@ class StepHook:
             except Exception as error:  # noqa: BLE001 - counted; the others still act
                 self.source.failed(error)
 
-    def _sample(self, phase: MemoryPhase) -> None:
-        if self._memory is not None and not self.is_bare:
-            self._memory.sample(phase)
+    def _sample(
+        self, phase: MemoryPhase, read_before: dict[str, int] | None = None
+    ) -> dict[str, int] | None:
+        if self._memory is None or self.is_bare:
+            return None
+        return self._memory.sample(phase, read_before)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from meshscope.probe.schema.layout import ParallelLayout
 
-from .cases import LiveCase, Way
+from .cases import STEPS, LiveCase, Way
 
 REPLICAS = ParallelLayout(dp=2)
 MEMBERS = ParallelLayout(tp=2)
@@ -31,6 +31,11 @@ def cases() -> list[LiveCase]:
     ]
 
 
+def steps_for(layout: ParallelLayout) -> int:
+    """Return the steps of a job: more where single ones scatter, as ranks share cores inside a pass."""
+    return 2 * STEPS - 1 if layout.tp > 1 else STEPS
+
+
 def slow_rank(layout: ParallelLayout, rank: int, mode: str = "sleep") -> LiveCase:
     """Return a job whose rank takes 20 ms longer for each microbatch."""
     return LiveCase(
@@ -41,6 +46,7 @@ def slow_rank(layout: ParallelLayout, rank: int, mode: str = "sleep") -> LiveCas
         place={"rank": rank},
         blocks=layout.pp,
         pace_ms=20,
+        steps=steps_for(layout),
     )
 
 
@@ -54,6 +60,7 @@ def slow_link(layout: ParallelLayout, axis: str, rank: int, delay_ms: float) -> 
         place={"axis": axis, "member": rank},
         blocks=layout.pp,
         pace_ms=20,
+        steps=steps_for(layout),
     )
 
 
@@ -137,7 +144,8 @@ def _slow_links() -> Iterator[LiveCase]:
 
 
 def _uneven_work() -> Iterator[LiveCase]:
-    # The same work on both stages: half of it, in the one block that each has.
+    # The same work on both stages: half of it, in the one block that each has. A sleep lasts longer
+    # than asked, so that both stages sleep as often in the first job too: one of them hardly at all.
     even = tuple(f"heavy_stage:part=layers,stage={stage},delay_ms=7.5" for stage in (0, 1))
     for row, part, stage in (
         ("unbalanced stage", "layers,stage=0", 0),
@@ -147,7 +155,10 @@ def _uneven_work() -> Iterator[LiveCase]:
         yield LiveCase(
             row=row,
             layout=STAGES,
-            faults=(f"heavy_stage:part={part},delay_ms=15",),
+            faults=(
+                f"heavy_stage:part={part},delay_ms=14.9",
+                f"heavy_stage:part=layers,stage={1 - stage},delay_ms=0.1",
+            ),
             even=even,
             kinds=("stage_imbalance", "embedding_imbalance"),
             place={"stage": stage},
@@ -163,6 +174,7 @@ def _uneven_work() -> Iterator[LiveCase]:
             kinds=("sequence_imbalance",),
             settings=("data.documents='long_tail'", "data.median_document=4"),
             pace_ms=20,
+            steps=2 * STEPS - 1,  # Chance makes some microbatches longer also without the fault.
         )
     yield LiveCase(
         row="hot expert",

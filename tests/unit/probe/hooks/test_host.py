@@ -14,6 +14,7 @@ import torch.distributed.checkpoint as dcp
 from torch.utils.data import DataLoader
 
 from meshscope import probe
+from meshscope.probe.hooks.memory import MemoryHook
 from meshscope.probe.schema.rundir import read_run
 
 
@@ -101,6 +102,24 @@ def test_a_signal_during_a_collection_is_not_lost(tables_of):
 def test_short_collections_are_left_out(tables_of):
     """Fails when thousands of microsecond collections flood the capture."""
     assert count(tables_of(lambda: [gc.collect(0) for _ in range(9)], min_gc_ns=10**12), "gc") == 0
+
+
+def test_the_end_of_a_step_and_the_begin_of_the_next_share_a_reading(tables_of, monkeypatch):
+    """Fails when a step pays for memory statistics that cannot have changed since."""
+    readings = []
+    read = MemoryHook._read
+    monkeypatch.setattr(MemoryHook, "_read", lambda hook: readings.append(0) or read(hook))
+
+    def steps():
+        for _ in range(4):
+            probe.step()
+
+    memory = tables_of(steps)["memory"]
+    assert len(readings) == 5
+    assert list(memory["phase"]) == ["after_optimizer", "step_start"] * 5
+    assert list(memory["step"]) == [0, 1, 1, 2, 2, 3, 3, 4, 4, 5]
+    resident = memory["rss_bytes"].to_numpy().reshape(5, 2)
+    assert (resident[:, 0] == resident[:, 1]).all()
 
 
 def test_memory_is_sampled_in_the_wanted_steps(tables_of):
