@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from .arrays import IntArray
 from .capture.trace import Trace
 
 WARM_UP = 1 / 3
@@ -20,6 +21,8 @@ MIN_EXPLAINED = 0.9
 """Least share of the variance that a straight line explains."""
 MIN_OF_HELD = 0.01
 """Least growth over the steps, as a share of what is held."""
+MIN_OF_PROCESS_BYTES = 16 << 20
+"""Least growth of a process: the probe's ring alone adds 8 MiB page by page, until its first lap is over."""
 MIN_HALF = 0.25
 """Least part of the growth that lies in either half of the steps."""
 COLUMNS = ("rank", "per_step_bytes", "held_bytes", "capacity_bytes", "steps", "is_device")
@@ -49,13 +52,14 @@ def growing_ranks(trace: Trace) -> pd.DataFrame:
     facts = by_step.groupby("rank").agg(
         capacity_bytes=("capacity_bytes", "min"), is_device=("is_device", "any")
     )
-    found = _lines(table).join(facts)
+    least_bytes = np.where(facts["is_device"].loc[table.index], 0, MIN_OF_PROCESS_BYTES)
+    found = _lines(table, least_bytes).join(facts)
     found = found[found["grows"]].assign(steps=table.shape[1]).reset_index(names="rank")
     return found.sort_values("per_step_bytes", ascending=False, ignore_index=True)[list(COLUMNS)]
 
 
-def _lines(table: pd.DataFrame) -> pd.DataFrame:
-    """Fit a line to each row: per_step_bytes, held_bytes, grows."""
+def _lines(table: pd.DataFrame, least_bytes: IntArray) -> pd.DataFrame:
+    """Fit a line to each row, which must grow by so much: per_step_bytes, held_bytes, grows."""
     step, held = table.columns.to_numpy(np.float64), table.to_numpy(np.float64)
     centred, deviation = step - step.mean(), held - held.mean(axis=1, keepdims=True)
     slope = deviation @ centred / (centred @ centred)
@@ -64,7 +68,9 @@ def _lines(table: pd.DataFrame) -> pd.DataFrame:
     middle = held.shape[1] // 2
     growth = held[:, -1] - held[:, 0]
     least_half = np.minimum(held[:, middle] - held[:, 0], held[:, -1] - held[:, middle])
-    grows = (explained >= MIN_EXPLAINED) & (growth >= MIN_OF_HELD * held[:, -1])
+    grows = (explained >= MIN_EXPLAINED) & (
+        growth >= np.maximum(MIN_OF_HELD * held[:, -1], least_bytes)
+    )
     grows &= (slope > 0) & (least_half >= MIN_HALF * growth)
     values = {"per_step_bytes": slope, "held_bytes": held[:, -1], "grows": grows}
     return pd.DataFrame(values, index=table.index)

@@ -264,8 +264,8 @@ def replica_sigma(sigma: FloatArray, trusted: BoolArray) -> FloatArray:
 def common_mode(scores: Scores, trusted: BoolArray, steps: int = 1) -> FloatArray:
     """Return what the comparable ranks have in common in each step, to be taken off.
 
-    The mean of all other ranks, those far from the median drawn in; with two ranks of the same place, the other one; else
-    0. Where the replicas of a place, three at least, move away from it together by more
+    The mean of all other ranks, those far from the median drawn in. With few ranks, what both one and the others have: the
+    median of these two and 0, so that one that changes alone does not make another seem to change. Where the replicas of a place, three at least, move away from it together by more
     than their noise, their median. Where the other stages told the work, the job's own
     part must exceed its noise as well, for they have taken it out already.
 
@@ -287,7 +287,8 @@ def common_mode(scores: Scores, trusted: BoolArray, steps: int = 1) -> FloatArra
     shared = np.where(calm, 0.0, shared)
     apart = np.abs(own_place - shared) > noise / np.sqrt(np.maximum(voters, 1))
     shared = np.where(apart & (voters >= MIN_VOTERS), own_place, shared)
-    few = own_place if trusted.shape[2] == 1 else np.zeros_like(total)
+    others = own_place if trusted.shape[2] == 1 else shared
+    few = np.clip(others, np.minimum(total, 0.0), np.maximum(total, 0.0))
     common = np.nan_to_num(np.where(everyone >= MIN_VOTERS, shared, few))
     return common.reshape(scores.total.shape)
 

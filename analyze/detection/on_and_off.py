@@ -52,7 +52,8 @@ def pauses_of(scored: Scored, *, of_own_level: bool) -> Pauses:
             to its replicas is no pause. Else from the replicas, where there are any.
     """
     deviation = float(np.median(scored.doubt.step))
-    compared = np.isfinite(scored.peers).any(axis=0)
+    # Of two ranks alone either is as far from the other, and only their own steps tell who changes.
+    compared = np.isfinite(scored.peers).any(axis=0) & (scored.peers.shape[1] > 2)
     series = np.where(compared, scored.peers, scored.own)
     known = np.where(np.isfinite(series).any(axis=0), series, 0.0)
     usual = 1.0 + np.nanquantile(known, _QUARTER, axis=0) + _TO_MEDIAN * deviation

@@ -16,6 +16,8 @@ from .window import Scored
 
 _ROUNDS = 2
 """Outside of the stretch that a test points at there may be other slow steps, which are no past."""
+CLEARLY = 1.5
+"""By that factor scattered steps must exceed the others more than one stretch does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +62,26 @@ def _steps_of(series: FloatArray, found: BoolArray, doubt: Doubt, position: int)
     one = np.zeros_like(found)
     first, last = raised_part(series, size)
     one[first : last + 1] = True
-    deviation = float(doubt.step[position])
-    for slow in (slow_steps(series, size, deviation, doubt.noise.inflation), one):
-        if (slow & found & np.isfinite(series)).sum() >= SHORTEST:
-            return slow
-    return found
+    deviation, inflation = float(doubt.step[position]), doubt.noise.inflation
+    slow = slow_steps(series, size, deviation, inflation)
+    if not _holds(slow, found, series):
+        # Of a rank that is slow on and off a stretch is healthy for the most part: then its mean
+        # says little of its slow steps, and those above it more.
+        slow = slow_steps(series, float(series[series > size].mean()), deviation, inflation)
+        if _weight(series, slow) < CLEARLY * _weight(series, one):
+            slow = one
+    return slow if _holds(slow, found, series) else found
+
+
+def _holds(slow: BoolArray, found: BoolArray, series: FloatArray) -> bool:
+    """Tell whether enough steps of a stretch are among the slow ones."""
+    return bool((slow & found & np.isfinite(series)).sum() >= SHORTEST)
+
+
+def _weight(series: FloatArray, slow: BoolArray) -> float:
+    """Return how much some steps exceed the others, as steps add up."""
+    excess = series[slow & np.isfinite(series)]
+    return float(excess.mean() * np.sqrt(len(excess))) if len(excess) else 0.0
 
 
 def measured_on(part: SlowPart, doubt: Doubt, position: int) -> Measured:

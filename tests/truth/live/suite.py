@@ -33,7 +33,7 @@ def cases() -> list[LiveCase]:
 
 def steps_for(layout: ParallelLayout) -> int:
     """Return the steps of a job: more where single ones scatter, as ranks share cores inside a pass."""
-    return 2 * STEPS - 1 if layout.tp > 1 else STEPS
+    return 2 * STEPS - 1 if max(layout.tp, layout.cp, layout.ep) > 1 else STEPS
 
 
 def slow_rank(layout: ParallelLayout, rank: int, mode: str = "sleep") -> LiveCase:
@@ -90,6 +90,7 @@ def _slow_ranks() -> Iterator[LiveCase]:
         faults=("slow_rank:tp=1,delay_ms=40",),
         kinds=("straggler_rank",),
         place={"rank": 1},
+        steps=steps_for(MEMBERS),
     )
     skew = "clock_skew:rank=3,offset_ms=300,drift_ppm=50"
     yield LiveCase(
@@ -114,6 +115,7 @@ def _slow_links() -> Iterator[LiveCase]:
         kinds=context.kinds,
         place=context.place,
         settings=("context.form='all_to_all'",),
+        steps=context.steps,
     )
     experts = slow_link(ParallelLayout(dp=4, ep=2), "ep", 0, 8)
     yield LiveCase(
@@ -123,6 +125,7 @@ def _slow_links() -> Iterator[LiveCase]:
         kinds=experts.kinds,
         place=experts.place,
         settings=("moe.experts=4", "schedule.microbatches=2"),
+        steps=experts.steps,
     )
     yield LiveCase(
         row="slow pp link",
@@ -140,6 +143,7 @@ def _slow_links() -> Iterator[LiveCase]:
         place={"axis": "dp", "member": 0},
         settings=("train.bucket_bytes=65536",),
         pace_ms=20,
+        steps=steps_for(TENSOR),
     )
 
 

@@ -56,9 +56,17 @@ def test_a_device_is_judged_by_what_its_allocator_gave_out():
         lambda step: 400 * MIB + (200 * MIB if step > 15 else 0),
         lambda step: 400 * MIB + min(step, 6) * 50 * MIB,
         lambda step: 400 * MIB + step * 1024,
+        lambda step: 400 * MIB + step * 320 * 1024,
         lambda step: 900 * MIB - step * 8 * MIB,
     ],
-    ids=["breathes", "jumps once", "fills and stays", "hardly grows", "shrinks"],
+    ids=[
+        "breathes",
+        "jumps once",
+        "fills and stays",
+        "hardly grows",
+        "the probe's ring fills",
+        "shrinks",
+    ],
 )
 def test_other_changes_are_no_growth(held):
     """Caches, checkpoints and warm-up would be called leaks."""

@@ -169,6 +169,19 @@ def test_a_rank_that_is_slow_on_and_off_is_told_by_its_slow_steps(layout):
     assert verdict.slowdown == pytest.approx(0.3, abs=0.02)
 
 
+@pytest.mark.parametrize("layout", [ParallelLayout(tp=2), ParallelLayout(pp=2)], ids=str)
+@pytest.mark.parametrize("order", ["110100001101", "100110101100", "100101100100", "000000000000"])
+def test_one_of_two_ranks_that_is_slow_in_half_of_the_steps_has_all_of_them_named(layout, order):
+    """Fails when only one spell of a rank is named, or all steps, as no replica is compared with it."""
+    firsts = [6 * pair + 3 * int(second) for pair, second in enumerate(order)]
+    faults = [Fault(rank=1, factor=1.6, start=first, stop=first + 3) for first in firsts]
+    (verdict,) = window(*faults, layout=layout, steps=72).suspects
+    assert (verdict.rank, verdict.persistence) == (1, Persistence.INTERMITTENT)
+    named = {step for run in verdict.slow_steps for step in range(run[0], run[1] + 1)}
+    assert named == {step for first in firsts for step in range(first, first + 3)}
+    assert verdict.slowdown == pytest.approx(0.6, abs=0.03)
+
+
 def test_runs_of_unlike_strength_are_all_named():
     """Fails when only the steps of the strongest run are named."""
     faults = Fault(rank=5, factor=1.3, start=5, stop=10), Fault(rank=5, factor=2, start=45, stop=50)
