@@ -78,9 +78,11 @@ def longer_beyond_chance(lengths_ns: FloatArray, steps_with: Sequence[BoolArray]
     that has no mean, its 90 % quantile takes that place.
 
     Args:
-        lengths_ns: Length of every step.
+        lengths_ns: Length of every step; of none nothing follows.
         steps_with: Which of them have each thing, one array a thing.
     """
+    if not len(lengths_ns):
+        return [0.0] * len(steps_with)
     had = np.column_stack(steps_with).astype(np.float64)
     begins = np.append(True, (had[1:] != had[:-1]).any(axis=1))
     run = np.cumsum(begins) - 1

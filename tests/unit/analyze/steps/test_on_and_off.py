@@ -66,7 +66,7 @@ def test_what_always_comes_together_is_charged_once():
     assert longer_beyond_chance(50.0 + 8.0 * steps, [steps, steps]) == pytest.approx([4.0, 4.0])
 
 
-@pytest.mark.parametrize("pattern", ["x" * 12, "." * 12, "xxxxxx......"])
+@pytest.mark.parametrize("pattern", ["", "x", "x" * 12, "." * 12, "xxxxxx......"])
 def test_what_hardly_changes_tells_nothing(pattern):
     """A drift, or the mean step itself, would be taken for what a cause makes."""
     lengths = 100.0 - 7.0 * flags(pattern)
