@@ -61,7 +61,10 @@ def with_side_effects(
     lengths = _repaired_lengths(program, players, overlaps, judged)
     usual = _usual_steps(work) & _usual_tokens(program.windows)
     own_steps = [steps_with_it[usual] for steps_with_it in found.values()]
-    longer = dict(zip(found, longer_beyond_chance(lengths[usual, 0], own_steps), strict=True))
+    beyond_chance = longer_beyond_chance(lengths[usual, 0], own_steps)
+    if beyond_chance is None:
+        return players
+    longer = dict(zip(found, beyond_chance, strict=True))
     changed = list(players)
     for place, number in enumerate(judged):
         cost_ns = (lengths[:, place + 1] - lengths[:, 0])[found[number]].mean()

@@ -264,10 +264,11 @@ def replica_sigma(sigma: FloatArray, trusted: BoolArray) -> FloatArray:
 def common_mode(scores: Scores, trusted: BoolArray, steps: int = 1) -> FloatArray:
     """Return what the comparable ranks have in common in each step, to be taken off.
 
-    The mean of all other ranks, those far from the median drawn in. With few ranks, what both one and the others have: the
-    median of these two and 0, so that one that changes alone does not make another seem to change. Where the replicas of a place, three at least, move away from it together by more
-    than their noise, their median. Where the other stages told the work, the job's own
-    part must exceed its noise as well, for they have taken it out already.
+    The mean of all other ranks, those far from the median drawn in. Where the replicas of a place,
+    three at least, move away from it together by more than their noise, their median. Where the
+    other stages told the work, the job's own part must exceed its noise as well, for they have taken
+    it out already. With up to three ranks, what both a rank and the others have: the median of its score,
+    theirs, and 0, so that one that changes alone does not make another seem to change.
 
     Args:
         scores: Scores of one step or, one after the other along the lanes, of several.

@@ -64,12 +64,14 @@ def _steps_of(series: FloatArray, found: BoolArray, doubt: Doubt, position: int)
     one[first : last + 1] = True
     deviation, inflation = float(doubt.step[position]), doubt.noise.inflation
     slow = slow_steps(series, size, deviation, inflation)
-    if not _holds(slow, found, series):
-        # Of a rank that is slow on and off a stretch is healthy for the most part: then its mean
-        # says little of its slow steps, and those above it more.
-        slow = slow_steps(series, float(series[series > size].mean()), deviation, inflation)
-        if _weight(series, slow) < CLEARLY * _weight(series, one):
-            slow = one
+    if _holds(slow, found, series):
+        return slow
+    # Of a rank that is slow on and off a stretch is healthy for the most part: then its mean says
+    # little of its slow steps, and those above it more.
+    above = series[series >= min(size, float(np.nanmax(series[found])))]
+    slow = slow_steps(series, float(above.mean()), deviation, inflation)
+    if _weight(series, slow) < CLEARLY * _weight(series, one):
+        slow = one
     return slow if _holds(slow, found, series) else found
 
 

@@ -67,8 +67,12 @@ def longer_steps(windows: StepWindows, runs: Sequence[tuple[int, int]]) -> Longe
     return Longer(len(with_it), len(without), float(with_it.mean() - without.mean()), float(error))
 
 
-def longer_beyond_chance(lengths_ns: FloatArray, steps_with: Sequence[BoolArray]) -> list[float]:
+def longer_beyond_chance(
+    lengths_ns: FloatArray, steps_with: Sequence[BoolArray]
+) -> list[float] | None:
     """Return by how much steps with each of some things are longer than those without, ns.
+
+    None where the steps are too few, or too much alike, to tell that from chance.
 
     Least squares over runs of alike steps, by their number of steps: neighbours are alike, and a
     drift is no noise. Of a difference ``d`` with standard error ``s`` from ``n`` degrees of freedom
@@ -78,11 +82,11 @@ def longer_beyond_chance(lengths_ns: FloatArray, steps_with: Sequence[BoolArray]
     that has no mean, its 90 % quantile takes that place.
 
     Args:
-        lengths_ns: Length of every step; of none nothing follows.
+        lengths_ns: Length of every step.
         steps_with: Which of them have each thing, one array a thing.
     """
     if not len(lengths_ns):
-        return [0.0] * len(steps_with)
+        return None
     had = np.column_stack(steps_with).astype(np.float64)
     begins = np.append(True, (had[1:] != had[:-1]).any(axis=1))
     run = np.cumsum(begins) - 1
@@ -92,7 +96,7 @@ def longer_beyond_chance(lengths_ns: FloatArray, steps_with: Sequence[BoolArray]
     values, columns = table[:, 0], table[:, 1:]
     degrees = len(steps) - 1 - int(np.linalg.matrix_rank(columns))
     if degrees < 1:
-        return [0.0] * len(steps_with)
+        return None
     # Things that are always there together have no solution of their own: each gets an equal part.
     inverse = np.linalg.pinv(columns.T @ columns, rcond=1e-9, hermitian=True)
     fitted = inverse @ columns.T @ values

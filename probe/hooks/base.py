@@ -268,18 +268,12 @@ class Activity:
 def compute_span(
     source: Source, place: Place, call: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Call something and record it as a compute span; what it calls belongs to it.
-
-    ``enter`` and the usual case of ``leave`` are written out: between two passes a device computes for
-    milliseconds, and each function that is then met with cold caches costs as much as ten do in a loop.
-    """
-    capture = source.capture
-    if capture.level == _NO_SPANS:
+    """Call something and record it as a compute span; what it calls belongs to it."""
+    if source.capture.level == _NO_SPANS:
         return call(*args, **kwargs)
     entered_ns = now_ns()
-    activity, device = capture.activity, capture.device_times
-    before, activity.place = activity.place, place
-    activity.listen = place[0] in _BACKWARD_KINDS
+    activity, device = source.capture.activity, source.capture.device_times
+    before = activity.enter(place)
     begin = None if device is None else device.begin()
     start_ns = now_ns()
     start_cpu_ns = thread_cpu_ns()
@@ -289,10 +283,7 @@ def compute_span(
         event_id = source.record_span(place, start_ns, start_cpu_ns, entered_ns)
         if device is not None:
             device.end(begin, event_id)
-        if before is None and activity.place is place:
-            activity.place, activity.listen = None, True
-        else:
-            activity.leave(place, before)
+        activity.leave(place, before)
 
 
 class Patches:
