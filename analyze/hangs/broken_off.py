@@ -22,6 +22,7 @@ def progress_at_the_end(
     last_seen: Mapping[int, LastSeen],
     *,
     summed: frozenset[str] = frozenset(),
+    unheard: frozenset[int] = frozenset(),
 ) -> pa.Table:
     """Return the ``progress`` rows; none where every rank ended in order.
 
@@ -38,6 +39,7 @@ def progress_at_the_end(
         manifests: Manifests of the ranks that were read.
         last_seen: Until when their processes are known to have been there.
         summed: Groups of whose collectives only sums are left of some steps.
+        unheard: Ranks whose communication was not recorded at the end: what they had issued is not known.
     """
     closed, ended_by = _ends(manifests)
     if all(closed.values()) and not ended_by:
@@ -49,13 +51,16 @@ def progress_at_the_end(
     never = _never_came(rows, set(sent["group_id"]), groups, closed, summed)
     issued: dict[Any, int] = {**dict.fromkeys(never, -1), **last.to_dict()}
     in_order = {rank: closed[rank] and not ended_by.get(rank) for rank in closed}
-    completed = _completed(rows, issued, in_order)
+    completed = _completed(rows, issued, in_order, unheard)
     seen = [last_seen.get(rank, LastSeen()) for _, rank in issued]
     frame = pd.DataFrame(
         {
             "rank": [rank for _, rank in issued],
             "group_id": [group for group, _ in issued],
-            "issued_seq": list(issued.values()),
+            "issued_seq": pd.array(
+                [None if rank in unheard else seq for (_, rank), seq in issued.items()],
+                dtype="Int64",
+            ),
             "completed_seq": pd.array([completed.get(key) for key in issued], dtype="Int64"),
             "alive_ns": pd.array([one.alive_ns for one in seen], dtype="Int64"),
             "ended_ns": pd.array([one.ended_ns for one in seen], dtype="Int64"),
@@ -103,13 +108,16 @@ def _never_came(
 
 
 def _completed(
-    rows: pd.DataFrame, issued: Mapping[tuple[str, int], int], closed: Mapping[int, bool]
+    rows: pd.DataFrame,
+    issued: Mapping[tuple[str, int], int],
+    closed: Mapping[int, bool],
+    unheard: frozenset[int],
 ) -> dict[tuple[str, int], int]:
     """Return the last collective that was complete on ranks that closed, by group and rank."""
     ended = rows[rows["end_ns"].notna()].groupby(["group_id", "rank"])["seq"].max().to_dict()
     slowest: dict[str, int] = {}
     for (group, rank), seq in issued.items():
-        if not closed.get(rank, False):
+        if not closed.get(rank, False) and rank not in unheard:
             slowest[group] = min(seq, slowest.get(group, seq))
     return {
         (group, rank): max(ended.get((group, rank), -1), min(seq, slowest.get(group, seq)))

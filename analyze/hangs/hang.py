@@ -26,6 +26,7 @@ from meshscope.probe.schema.terms import Direction
 from ..capture.trace import FLIGHT_RECORDER, Trace
 from ..communication.waiting import SYNCHRONISING
 from ..steps.last_records import last_records_ns
+from .unheard import unheard_ranks
 
 OpKey = tuple[str, int, int, int]
 """Group, number, and for a transfer sender and receiver, else -1 twice."""
@@ -221,11 +222,12 @@ class _Away:
             for group, ranks in zip(groups["group_id"], groups["ranks"], strict=True)
         }
         issued = progress.astype({"group_id": str}).groupby(["group_id", "rank"])["issued_seq"]
-        self._issued: dict[Hashable, int] = issued.max().to_dict()
+        self._issued: dict[Hashable, int] = issued.max().dropna().to_dict()
         ends = _ends_of_transfers(trace)
         last = ends.groupby(["group_id", "rank", "source", "target"])["seq"].max()
         self._transferred: dict[Hashable, int] = last.to_dict()
         self._captured = set(trace.ranks)
+        self._unheard = unheard_ranks(trace.frame("recording"))
 
     def of(self, key: OpKey) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the members that are known not to have come, and those without a capture."""
@@ -234,7 +236,8 @@ class _Away:
             behind = [
                 rank
                 for rank in (source, target)
-                if self._transferred.get((group, rank, source, target), -1) < seq
+                if rank not in self._unheard
+                and self._transferred.get((group, rank, source, target), -1) < seq
             ]
         else:
             behind = [

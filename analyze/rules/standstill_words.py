@@ -21,7 +21,7 @@ SHOWN = 4
 def waited_for(trace: Trace, graph: WaitGraph, ranks: tuple[int, ...], state: str) -> Iterator[str]:
     """Yield where others waited for each of the first few ranks."""
     progress = trace.frame("progress").astype({"group_id": str})
-    issued = progress.set_index(["group_id", "rank"])["issued_seq"].to_dict()
+    issued = progress.set_index(["group_id", "rank"])["issued_seq"].dropna().to_dict()
     for rank in ranks[:SHOWN]:
         lacking = [o for o in graph.operations if rank in (*o.absent, *o.uncaptured)]
         # The operation that most ranks wait in says most; of equals the oldest.

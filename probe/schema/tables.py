@@ -188,7 +188,14 @@ PROGRESS = TableSpec(
     (
         RANK,
         Column("group_id", "category", "id", "process group"),
-        Column("issued_seq", "int64", "id", "last collective that the rank issued, 0 if none"),
+        Column(
+            "issued_seq",
+            "int64",
+            "id",
+            "last collective that the rank issued, 0 or -1 if none; null where its communication was not "
+            "recorded any more",
+            nullable=True,
+        ),
         Column(
             "completed_seq",
             "int64",

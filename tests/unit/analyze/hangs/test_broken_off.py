@@ -10,7 +10,9 @@ CLOSED, KILLED = {"closed_unix_ns": 5}, {"closed_unix_ns": None}
 FAILED = {"closed_unix_ns": 5, "ended_by": "RuntimeError"}
 
 
-def table(rows, manifests, ranks=(0, 1), seen=None, summed=frozenset(), sent=()):
+def table(
+    rows, manifests, ranks=(0, 1), seen=None, summed=frozenset(), sent=(), unheard=frozenset()
+):
     """Return the table; a row is rank, group, number and, if it was seen, the end.
 
     A send has rank and group.
@@ -35,7 +37,13 @@ def table(rows, manifests, ranks=(0, 1), seen=None, summed=frozenset(), sent=())
     empty = pa.table({})
     collectives, transfers = tables.get("collective", empty), tables.get("p2p", empty)
     found = progress_at_the_end(
-        collectives, transfers, tables["group"], manifests, seen or {}, summed=summed
+        collectives,
+        transfers,
+        tables["group"],
+        manifests,
+        seen or {},
+        summed=summed,
+        unheard=unheard,
     )
     return found.to_pylist()
 
@@ -113,3 +121,14 @@ def test_a_group_whose_earlier_collectives_were_summed_names_nobody_as_absent():
     rows, killed = [(0, "a", 7)], {0: KILLED, 1: KILLED}
     assert (1, "a") in progress(rows, killed)
     assert progress(rows, killed, summed=frozenset({"a"})) == {(0, "a"): (7, None)}
+
+
+def test_what_was_not_recorded_is_unknown_and_holds_up_nobody():
+    """A rank that recorded less would look as if it had stopped there, and crash unseen."""
+    rows = [(0, "a", 9), (1, "a", 3), (2, "a", 9)]
+    manifests = {0: CLOSED, 1: KILLED, 2: KILLED}
+    seen = {1: LastSeen(alive_ns=7, ended_ns=8)}
+    found = {row["rank"]: row for row in table(rows, manifests, (0, 1, 2), seen, unheard={1})}
+    assert found[1]["issued_seq"] is None
+    assert (found[1]["alive_ns"], found[1]["ended_ns"]) == (7, 8)
+    assert found[0]["completed_seq"] == 9

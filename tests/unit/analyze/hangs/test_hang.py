@@ -285,3 +285,26 @@ def test_a_job_in_which_others_were_at_work_is_not_called_hung():
     trace = stopped(silent_ns=150)
     (finding,) = hang_findings(replace(trace, ranks=(0, 1, 2, 3)), 1_000)
     assert finding.severity == "info"
+
+
+def test_a_rank_that_records_no_communication_any_more_is_not_missed():
+    """A probe that records less on one rank would make that rank the one that did not arrive."""
+    level = {"start_ns": 0, "steps": 1, "dur_ns": 1, "cost_ns": 1, "reason": ""}
+    recording = [
+        {"rank": 1, "step": 0, "level": "collectives", **level},
+        {"rank": 1, "step": 50, "level": "stages", **level},
+        {"rank": 2, "step": 0, "level": "collectives", **level},
+    ]
+    receive = {
+        "rank": 0, "peer": 1, "group_id": "a", "seq": 8, "start_ns": 30, "end_ns": None,
+        "event_id": 30, "direction": "recv",
+    }  # fmt: skip
+    parts = (
+        {"a": (0, 1, 2)},
+        {(0, "a"): (9, None), (1, "a"): (None, None), (2, "a"): (8, None)},
+        [issued(0, "a", 9, 20)],
+    )
+    graph = wait_graph(dumped(*parts, [receive], origin="meshscope", recording=recording))
+    assert (graph.absent, graph.waiting) == ((2,), (0,))
+    graph = wait_graph(dumped(*parts, [receive], origin="meshscope", recording=recording[:1]))
+    assert graph.absent == (1, 2)

@@ -1,0 +1,37 @@
+"""Ranks whose communication was not recorded when a capture ended.
+
+A probe that takes too much, or that is asked to, records less from a step on. What its rank has
+issued since is not known: that others are ahead of its last record says nothing.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from meshscope.probe.schema.terms import CaptureLevel
+
+from ..labels import rank_words
+
+_WITH_COMMUNICATION = (CaptureLevel.COLLECTIVES.value, CaptureLevel.KERNELS.value)
+
+
+def unheard_ranks(recording: pd.DataFrame) -> frozenset[int]:
+    """Return the ranks whose last level leaves communication out.
+
+    Args:
+        recording: The ``recording`` table.
+    """
+    last = recording.sort_values("step", kind="stable").drop_duplicates("rank", keep="last")
+    without = last[~last["level"].astype(str).isin(_WITH_COMMUNICATION)]
+    return frozenset(without["rank"].astype(int))
+
+
+def unheard_limit(ranks: frozenset[int]) -> tuple[str, ...]:
+    """Return a limit for a capture that broke off: ranks of which nobody knows where they are."""
+    if not ranks:
+        return ()
+    names = rank_words(sorted(ranks))
+    return (
+        f"the communication of {names} was not recorded when the capture broke off: whether others "
+        "wait there is not known",
+    )
