@@ -11,18 +11,15 @@ import pyarrow as pa
 from meshscope.probe.schema.rank_records import LastSeen
 from meshscope.probe.schema.tables import PROGRESS
 
+from .unheard import unheard_ranks
+
 _COLUMNS = ["rank", "group_id", "seq", "end_ns", "event_id"]
 
 
 def progress_at_the_end(
-    collectives: pa.Table,
-    transfers: pa.Table,
-    groups: pa.Table,
+    tables: Mapping[str, pa.Table],
     manifests: Mapping[int, Mapping[str, Any]],
     last_seen: Mapping[int, LastSeen],
-    *,
-    summed: frozenset[str] = frozenset(),
-    unheard: frozenset[int] = frozenset(),
 ) -> pa.Table:
     """Return the ``progress`` rows; none where every rank ended in order.
 
@@ -30,25 +27,26 @@ def progress_at_the_end(
     collective only if its end was seen or no other rank is behind it: an exception of a
     rank that has waited too long closes its capture too. A member without a row of a
     group has none: its rows may be lost, unless the first collective of the group was
-    its only one, so that nothing could be lost.
+    its only one, so that nothing could be lost. What a rank had issued whose communication
+    was not recorded at the end is not known.
 
     Args:
-        collectives: The ``collective`` table.
-        transfers: The ``p2p`` table.
-        groups: The ``group`` table.
+        tables: Those of the capture.
         manifests: Manifests of the ranks that were read.
         last_seen: Until when their processes are known to have been there.
-        summed: Groups of whose collectives only sums are left of some steps.
-        unheard: Ranks whose communication was not recorded at the end: what they had issued is not known.
     """
     closed, ended_by = _ends(manifests)
     if all(closed.values()) and not ended_by:
         return PROGRESS.empty()
-    rows, sent = (_of_newest_attempt(table, manifests) for table in (collectives, transfers))
+    rows, sent = (
+        _of_newest_attempt(table, manifests) for table in (tables["collective"], tables["p2p"])
+    )
     if rows.empty and sent.empty:
         return PROGRESS.empty()
     last = rows.groupby(["group_id", "rank"])["seq"].max()
-    never = _never_came(rows, set(sent["group_id"]), groups, closed, summed)
+    summed = frozenset(tables["communication_sum"]["group_id"].to_pylist())
+    never = _never_came(rows, set(sent["group_id"]), tables["group"], closed, summed)
+    unheard = unheard_ranks(tables["recording"])
     issued: dict[Any, int] = {**dict.fromkeys(never, -1), **last.to_dict()}
     in_order = {rank: closed[rank] and not ended_by.get(rank) for rank in closed}
     completed = _completed(rows, issued, in_order, unheard)

@@ -227,7 +227,8 @@ class _Away:
         last = ends.groupby(["group_id", "rank", "source", "target"])["seq"].max()
         self._transferred: dict[Hashable, int] = last.to_dict()
         self._captured = set(trace.ranks)
-        self._unheard = unheard_ranks(trace.frame("recording"))
+        recording = trace.tables.get("recording")
+        self._unheard = frozenset() if recording is None else unheard_ranks(recording)
 
     def of(self, key: OpKey) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the members that are known not to have come, and those without a capture."""

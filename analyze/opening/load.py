@@ -22,7 +22,7 @@ from ..communication.realignment import realign
 from ..deep.cache import DeepCache
 from ..deep.tables import with_deep_traces
 from ..hangs.broken_off import progress_at_the_end
-from ..hangs.unheard import unheard_limit, unheard_ranks
+from ..hangs.unheard import unheard_limit
 from ..importers import import_trace
 from ..importers.reading import Reading
 from ..steps.rounds import with_rounds
@@ -117,16 +117,7 @@ def _realigned(trace: Trace) -> Trace:
 def _from_capture(path: Path, capture: RunCapture) -> Trace:
     run: Mapping[str, object] = capture.tables["run"].to_pylist()[0]
     layout, limits = _layout(capture.manifest, capture.tables["group"], capture.ranks)
-    unheard = unheard_ranks(capture.tables["recording"].to_pandas())
-    progress = progress_at_the_end(
-        capture.tables["collective"],
-        capture.tables["p2p"],
-        capture.tables["group"],
-        capture.rank_manifests,
-        capture.last_seen,
-        summed=frozenset(capture.tables["communication_sum"]["group_id"].to_pylist()),
-        unheard=unheard,
-    )
+    progress = progress_at_the_end(capture.tables, capture.rank_manifests, capture.last_seen)
     clocks = _clocks(capture.rank_manifests)
     hosts = named_as_clocks(capture.tables, capture.host_manifests, capture.rank_manifests, clocks)
     return Trace(
@@ -140,7 +131,7 @@ def _from_capture(path: Path, capture: RunCapture) -> Trace:
             *limits,
             *led_anew(capture.rank_manifests),
             *(unrecorded_saves(capture.rank_manifests) if progress.num_rows else ()),
-            *(unheard_limit(unheard) if progress.num_rows else ()),
+            *(unheard_limit(capture.tables["recording"]) if progress.num_rows else ()),
         ),
         clocks=clocks,
         local_ranks=_local_ranks(capture.rank_manifests),

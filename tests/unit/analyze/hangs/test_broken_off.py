@@ -5,6 +5,7 @@ from tests.tables import trace_of
 
 from meshscope.analyze.hangs.broken_off import progress_at_the_end
 from meshscope.probe.schema.rank_records import LastSeen
+from meshscope.probe.schema.tables import TABLES
 
 CLOSED, KILLED = {"closed_unix_ns": 5}, {"closed_unix_ns": None}
 FAILED = {"closed_unix_ns": 5, "ended_by": "RuntimeError"}
@@ -34,17 +35,11 @@ def table(
         for rank, name in sent
     ]
     tables = trace_of(group=group, collective=collective, p2p=p2p).tables
-    empty = pa.table({})
-    collectives, transfers = tables.get("collective", empty), tables.get("p2p", empty)
-    found = progress_at_the_end(
-        collectives,
-        transfers,
-        tables["group"],
-        manifests,
-        seen or {},
-        summed=summed,
-        unheard=unheard,
-    )
+    levels = {"rank": list(unheard), "step": [0] * len(unheard), "level": ["stages"] * len(unheard)}
+    captured = {name: spec.empty() for name, spec in TABLES.items()} | tables
+    captured["communication_sum"] = pa.table({"group_id": pa.array(sorted(summed), pa.string())})
+    captured["recording"] = pa.table(levels)
+    found = progress_at_the_end(captured, manifests, seen or {})
     return found.to_pylist()
 
 
