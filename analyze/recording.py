@@ -1,16 +1,15 @@
-"""What the probe cost by its own measure, and where it recorded less than before."""
+"""What the probe cost by its own measure, and where it recorded less for that."""
 
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 
 from meshscope.probe.schema.listing import listed
+from meshscope.probe.schema.sampling import OVER_BUDGET, SAMPLED, WINDOW_STEPS
 
 from .capture.trace import Trace
 from .words import counted
-
-_OVER_BUDGET = "over budget"
-"""How the reason of a level begins that was lowered for its cost."""
 
 
 def probe_cost(trace: Trace) -> dict[str, float | int | None]:
@@ -34,9 +33,27 @@ def probe_cost(trace: Trace) -> dict[str, float | int | None]:
 
 
 def level_limits(trace: Trace) -> tuple[str, ...]:
-    """Return the ranks whose probe lowered its level because it took too much."""
+    """Return the ranks whose probe recorded less because it took too much."""
     rows = trace.frame("recording")
-    lowered = rows[rows["reason"].astype(str).str.startswith(_OVER_BUDGET)]
+    reason = rows["reason"].astype(str)
+    sampled = reason.str.startswith(SAMPLED)
+    lowered = reason.str.startswith(OVER_BUDGET) & ~sampled
+    return (*_sampled(rows[sampled], len(trace.ranks)), *_lowered(rows[lowered]))
+
+
+def _sampled(rows: pd.DataFrame, captured: int) -> tuple[str, ...]:
+    if rows.empty:
+        return ()
+    ranks, period = rows["rank"].nunique(), WINDOW_STEPS * int(rows["one_in"].max())
+    who = "all ranks" if ranks == captured else counted(ranks, "rank")
+    return (
+        f"from step {rows['step'].min()} on the probe recorded {WINDOW_STEPS} of every {period} steps on "
+        f"{who}, {OVER_BUDGET} otherwise: of the other steps it knows the length, and none of the "
+        "communication, pauses and memory in them",
+    )
+
+
+def _lowered(lowered: pd.DataFrame) -> tuple[str, ...]:
     if lowered.empty:
         return ()
     first = lowered.drop_duplicates("rank")
@@ -45,6 +62,6 @@ def level_limits(trace: Trace) -> tuple[str, ...]:
         for row in first.to_dict("records")
     ]
     return (
-        f"the probe recorded less on {counted(len(first), 'rank')}, {_OVER_BUDGET}: "
+        f"the probe recorded less on {counted(len(first), 'rank')}, {OVER_BUDGET}: "
         + listed(places),
     )

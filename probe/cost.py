@@ -125,6 +125,10 @@ class CostWindows:
         self._done, self._start_ns = 0, end_ns
         return window
 
+    def last(self, steps: int) -> None:
+        """Make the windows from here on last so many steps."""
+        self._steps, self._over = steps, 0
+
     def is_too_much(self, dur_ns: int, cost_ns: int) -> bool:
         """Tell whether so many windows in a row were over budget, this one included."""
         over = 0 < self._budget_ppm * dur_ns < cost_ns * 1_000_000

@@ -68,6 +68,12 @@ class HookSet:
         self.level = CaptureLevel.STEPS
         self.coverage: dict[str, str] = {}
         self._paused: list[str] | None = None
+        self._first_message = 0
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the hooks are out that steps can do without."""
+        return self._paused is not None
 
     def apply(self, level: CaptureLevel) -> None:
         """Install what a level needs and is not there, remove what it does not."""
@@ -94,10 +100,16 @@ class HookSet:
             self._remove(name)
         self.steps.is_bare = True
 
-    def resume(self) -> None:
-        """Put the hooks in again that ``pause`` has taken out; at a border only."""
+    def resume(self, first_message: int = 0) -> None:
+        """Put the hooks in again that ``pause`` has taken out; at a border only.
+
+        Args:
+            first_message: Number of the next message on each channel, where it is larger than what
+                was counted so far: ranks that were paused in other steps agree on it.
+        """
         if self._paused is None:
             return
+        self._first_message = max(self._first_message, first_message)
         paused, self._paused = self._paused, None
         for name in paused:
             self._install(name)
@@ -133,7 +145,9 @@ class HookSet:
         if name == "memory" and self._memory is not None:
             return self._memory
         if name == "collectives":
-            self._collectives = CollectiveHook(capture, self._tags, self._collectives)
+            self._collectives = CollectiveHook(
+                capture, self._tags, self._collectives, self._first_message
+            )
             return self._collectives
         makers: dict[str, Callable[[], Hook]] = {
             "steps": lambda: self.steps,

@@ -1,8 +1,9 @@
-"""Changes the level of a running session at step borders, on request or for its cost.
+"""Changes how much a running session records, at step borders, on request or for its cost.
 
-Every change, why it was made, and what the hooks took meanwhile go into the rank's
-manifest. The cost of a rank is its own: a rank that lowers its level leaves the
-others as they are, since agreeing would take communication.
+What costs too much is recorded in one window of steps in so many, the same on all ranks
+(``sample_order``). Where even one in the most is too dear, the rank lowers its level, and leaves
+the others as they are: that makes nothing shorter that they wait for. Every change, why it was
+made, and what the hooks took meanwhile go into the rank's manifest.
 """
 
 from __future__ import annotations
@@ -16,18 +17,37 @@ from .hook_set import HookSet
 from .hooks.base import Capture
 from .hooks.collective_times import refusal
 from .levels import level_below, level_of
+from .sample_order import AHEAD_NS, Sample, SampleOrder
 from .schema.errors import ConfigError
 from .schema.manifest import RECORDING_KEY
+from .schema.sampling import (
+    OVER_BUDGET,
+    SAMPLED,
+    WINDOW_STEPS,
+    is_recorded,
+    least_one_in,
+    next_window,
+)
 from .schema.terms import CaptureLevel
 
 _MOST_STRETCHES = 256
 """Changes of level that a manifest lists; of more the first ones and the newest stay."""
 
 
+_FIRST_MESSAGE_BITS = 20
+"""Messages of a window on one channel are fewer than two to that power."""
+
+
 class LevelControl:
-    """The level of one session, and the account of what it cost."""
+    """The level of one session, and the account of what it cost.
+
+    Attributes:
+        order: Of how many windows of steps the ranks of the run record one.
+    """
 
     def __init__(self, capture: Capture) -> None:
+        self.order = SampleOrder(self._tell_order)
+        self._sample = Sample(1, 0)
         self._capture = capture
         self._source = capture.source("levels")
         self._wanted = level_of(capture.config.level)
@@ -67,6 +87,14 @@ class LevelControl:
         self._request = (level, first)
         return f"{level.value} from step {first} on"
 
+    def look_for_order(self) -> None:
+        """See what the ranks of the run are to record, in a thread that may touch files."""
+        if self._source.on:
+            try:
+                self.order.look()
+            except Exception as error:  # noqa: BLE001 - counted; training goes on
+                self._source.failed(error)
+
     def at_border(self) -> None:
         """Do what is due at the end of a step, in the training thread."""
         try:
@@ -78,6 +106,7 @@ class LevelControl:
                 self._set(request[0], "asked for")
                 if self._request is request:
                     self._request = None
+            self._follow_order()
         except Exception as error:  # noqa: BLE001 - counted; training goes on
             self._source.failed(error)
 
@@ -86,23 +115,60 @@ class LevelControl:
         if self._windows is not None and self._stretches:
             self._add(*self._windows.close())
 
+    def _follow_order(self) -> None:
+        """Take the hooks out, or put them in again, where a window of the order begins."""
+        hooks, ordered, step = self._hooks, self.order.newest, self._capture.recorder.step
+        if hooks is None or ordered is None or step % WINDOW_STEPS or step < ordered.first_step:
+            return
+        if ordered.one_in > self._sample.one_in:
+            self._begin_to_sample(ordered)
+        if is_recorded(step, self._sample.one_in):
+            hooks.resume(first_message=step << _FIRST_MESSAGE_BITS)
+        else:
+            hooks.pause()
+
+    def _begin_to_sample(self, ordered: Sample) -> None:
+        assert self._hooks is not None
+        assert self._windows is not None
+        self._sample = ordered
+        period = WINDOW_STEPS * ordered.one_in
+        windows = -(-self._capture.config.cost_window_steps // period)
+        self._begin_stretch(self._hooks.level, f"{SAMPLED}{ordered.one_in}")
+        self._windows.last(windows * period)
+        # So that the first window resumes on all ranks, with the same numbers of messages.
+        self._hooks.pause()
+
+    def _tell_order(self, ordered: Sample) -> None:
+        self._capture.tell_once(
+            f"the hooks take more than {self._budget} of the time: from step {ordered.first_step} on all "
+            f"ranks record {WINDOW_STEPS} of every {WINDOW_STEPS * ordered.one_in} steps"
+        )
+
+    @property
+    def _budget(self) -> str:
+        return f"{self._capture.config.cost_budget_ppm / 1e6:.2%}"
+
     def _set(self, level: CaptureLevel, reason: str) -> None:
         assert self._hooks is not None
-        if self._windows is not None and self._stretches:
-            self._add(*self._windows.close())
         self._hooks.apply(level)
         reached = self._hooks.level
         if reached is not level:
             missing = ", ".join(sorted(self._hooks.coverage)) or "nothing"
             reason = f"{reason}: {level.value}, without {missing}"
         self._wanted = level
+        self._begin_stretch(reached, reason)
+
+    def _begin_stretch(self, level: CaptureLevel, reason: str) -> None:
+        if self._windows is not None and self._stretches:
+            self._add(*self._windows.close())
         if len(self._stretches) >= _MOST_STRETCHES:
             del self._stretches[_MOST_STRETCHES // 2]
         self._stretches.append(
             {
                 "step": self._capture.recorder.step,
-                "level": reached.value,
+                "level": level.value,
                 "reason": reason,
+                "one_in": self._sample.one_in,
                 "start_ns": now_ns(),
                 "steps": 0,
                 "dur_ns": 0,
@@ -112,23 +178,34 @@ class LevelControl:
         self._publish()
 
     def _account(self, steps: int, dur_ns: int, cost_ns: int) -> None:
-        """Add a window; lower the level if there were too many windows over budget."""
+        """Add a window; record less if there were too many windows over budget."""
         self._add(steps, dur_ns, cost_ns)
-        if self._capture.recorder.step <= self._capture.config.full_first_steps:
+        config, step = self._capture.config, self._capture.recorder.step
+        if step <= config.full_first_steps:
             return
         if self._windows is None or not self._windows.is_too_much(dur_ns, cost_ns):
             return
+        if self.order.is_coming(self._sample.one_in):
+            return
+        times_over = self._sample.one_in * cost_ns * 1e6 / (config.cost_budget_ppm * dur_ns)
+        one_in = least_one_in(times_over)
+        if one_in is not None and self._wanted is not CaptureLevel.STEPS:
+            ahead = 1 + AHEAD_NS * steps // max(dur_ns, 1)
+            self.order.ask(Sample(one_in, next_window(step + ahead, one_in)))
+            return
+        self._lower_level(dur_ns, cost_ns)
+
+    def _lower_level(self, dur_ns: int, cost_ns: int) -> None:
         below = level_below(self._wanted)
         if below is None:
             return
         share = f"{cost_ns / dur_ns:.2%}"
-        budget = f"{self._capture.config.cost_budget_ppm / 1e6:.2%}"
         self._capture.recorder.count("levels_lowered")
         self._capture.tell_once(
-            f"the hooks took {share} of the time (budget {budget}): the level is lowered from "
+            f"the hooks took {share} of the time (budget {self._budget}): the level is lowered from "
             f"{self._wanted.value} to {below.value}"
         )
-        self._set(below, f"over budget: {share} of the time, {budget} allowed")
+        self._set(below, f"{OVER_BUDGET}: {share} of the time, {self._budget} allowed")
 
     def _add(self, steps: int, dur_ns: int, cost_ns: int) -> None:
         stretch = self._stretches[-1]

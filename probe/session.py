@@ -339,10 +339,13 @@ class Session:
         full = FullRecords(config.full_first_steps, config.full_every_steps)
         assert self.run_path is not None
         watch = DisableWatch(self.run_path, self._tell_disabled)
+        if config.cost_budget_ppm and not config.compare_window_steps:
+            self._levels.order.open(self.run_path)
 
         def each_wake() -> None:
             if not self._closed:
                 watch.look()
+                self._levels.look_for_order()
             self._write_facts()
 
         return StorageSettings(full_records=full, each_wake=each_wake)

@@ -46,7 +46,7 @@ def progress_at_the_end(
     last = rows.groupby(["group_id", "rank"])["seq"].max()
     summed = frozenset(tables["communication_sum"]["group_id"].to_pylist())
     never = _never_came(rows, set(sent["group_id"]), tables["group"], closed, summed)
-    unheard = unheard_ranks(tables["recording"])
+    unheard = unheard_ranks(tables)
     issued: dict[Any, int] = {**dict.fromkeys(never, -1), **last.to_dict()}
     in_order = {rank: closed[rank] and not ended_by.get(rank) for rank in closed}
     completed = _completed(rows, issued, in_order, unheard)

@@ -110,6 +110,8 @@ def _open_collectives(trace: Trace) -> pd.DataFrame:
     if trace.origin != FLIGHT_RECORDER:
         slowest = progress.groupby("group_id")["issued_seq"].min()
         floor = rows["group_id"].map(slowest).where(rows["completed_seq"].isna(), floor)
+        # Where nobody knows what anyone had issued, nobody is behind.
+        floor = floor.fillna(rows["seq"])
     return rows.loc[rows["seq"] > floor.astype("int64"), _COLUMNS]
 
 
@@ -227,8 +229,7 @@ class _Away:
         last = ends.groupby(["group_id", "rank", "source", "target"])["seq"].max()
         self._transferred: dict[Hashable, int] = last.to_dict()
         self._captured = set(trace.ranks)
-        recording = trace.tables.get("recording")
-        self._unheard = frozenset() if recording is None else unheard_ranks(recording)
+        self._unheard = unheard_ranks(trace.tables)
 
     def of(self, key: OpKey) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the members that are known not to have come, and those without a capture."""

@@ -131,7 +131,7 @@ def _from_capture(path: Path, capture: RunCapture) -> Trace:
             *limits,
             *led_anew(capture.rank_manifests),
             *(unrecorded_saves(capture.rank_manifests) if progress.num_rows else ()),
-            *(unheard_limit(capture.tables["recording"]) if progress.num_rows else ()),
+            *(unheard_limit(capture.tables) if progress.num_rows else ()),
         ),
         clocks=clocks,
         local_ranks=_local_ranks(capture.rank_manifests),

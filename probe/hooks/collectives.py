@@ -47,7 +47,11 @@ class CollectiveHook:
     """Records the issue of every operation, and its end where the host sees it."""
 
     def __init__(
-        self, capture: Capture, tags: MessageTags, before: CollectiveHook | None = None
+        self,
+        capture: Capture,
+        tags: MessageTags,
+        before: CollectiveHook | None = None,
+        first_message: int = 0,
     ) -> None:
         """Prepare.
 
@@ -55,8 +59,10 @@ class CollectiveHook:
             capture: Where records go.
             tags: Microbatches of messages.
             before: The hook that recorded until it was removed; its counting goes on.
+            first_message: Least number of a message on any channel.
         """
         self._before = before
+        self._first_message = first_message
         self.source = capture.source("collectives")
         self.pending = PendingWorks(capture)
         self._capture = capture
@@ -74,7 +80,9 @@ class CollectiveHook:
         """
         self._unbox = process_group_class().unbox
         before = None if self._before is None else self._before.groups
-        self.groups = self._groups = GroupTable(self._capture, self._unbox, before)
+        self.groups = self._groups = GroupTable(
+            self._capture, self._unbox, before, self._first_message
+        )
         self._before = None
         self._unbox_work = work_class().unbox
         access = dispatcher()

@@ -11,7 +11,14 @@ from .manifest import RECORDING_KEY
 from .summary_tables import RECORDING
 from .terms import CaptureLevel
 
-_NUMBERS = {"step": False, "start_ns": True, "steps": False, "dur_ns": False, "cost_ns": True}
+_NUMBERS = {
+    "step": False,
+    "one_in": True,
+    "start_ns": True,
+    "steps": False,
+    "dur_ns": False,
+    "cost_ns": True,
+}
 """Whole numbers of a stretch, and whether they may be unknown."""
 _LEVELS = frozenset(level.value for level in CaptureLevel)
 

@@ -48,6 +48,14 @@ RECORDING = TableSpec(
         Column("step", "int64", "id", "first step of the stretch"),
         Column("level", "category", "1", "what the probe recorded (CaptureLevel)"),
         Column("reason", "string", "1", "why the level was chosen", nullable=True),
+        Column(
+            "one_in",
+            "int64",
+            "1",
+            "of so many windows of 25 steps one was recorded at that level, of the others the length of "
+            "steps alone; null: all",
+            nullable=True,
+        ),
         ns_column("start_ns", "when the stretch began", nullable=True),
         Column("steps", "int64", "1", "steps whose cost was measured"),
         ns_column("dur_ns", "how long these took"),

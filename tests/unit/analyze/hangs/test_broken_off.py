@@ -34,11 +34,10 @@ def table(
         }
         for rank, name in sent
     ]
-    tables = trace_of(group=group, collective=collective, p2p=p2p).tables
-    levels = {"rank": list(unheard), "step": [0] * len(unheard), "level": ["stages"] * len(unheard)}
+    recording = [{"rank": rank, "level": "stages", "steps": 1, "dur_ns": 1} for rank in unheard]
+    tables = trace_of(group=group, collective=collective, p2p=p2p, recording=recording).tables
     captured = {name: spec.empty() for name, spec in TABLES.items()} | tables
     captured["communication_sum"] = pa.table({"group_id": pa.array(sorted(summed), pa.string())})
-    captured["recording"] = pa.table(levels)
     found = progress_at_the_end(captured, manifests, seen or {})
     return found.to_pylist()
 

@@ -308,3 +308,18 @@ def test_a_rank_that_records_no_communication_any_more_is_not_missed():
     assert (graph.absent, graph.waiting) == ((2,), (0,))
     graph = wait_graph(dumped(*parts, [receive], origin="meshscope", recording=recording[:1]))
     assert graph.absent == (1, 2)
+
+
+def test_where_no_member_records_communication_nobody_is_named():
+    """A run that records one window in two and ends in the other one could not be diagnosed."""
+    recording = [
+        {"rank": rank, "step": 0, "level": "stages", "steps": 1, "dur_ns": 1} for rank in (0, 1)
+    ]
+    trace = dumped(
+        {"a": (0, 1)},
+        {(0, "a"): (None, None), (1, "a"): (None, None)},
+        [issued(0, "a", 9, 20)],
+        origin="meshscope",
+        recording=recording,
+    )
+    assert wait_graph(trace) is None

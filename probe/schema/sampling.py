@@ -1,0 +1,45 @@
+"""Which steps are recorded where a run records one window of steps in so many.
+
+The choice looks at the number of the step alone, so that all ranks record the same steps
+without talking. It is nested: whoever records one window in four records some of those
+that others record who keep one in two.
+"""
+
+from __future__ import annotations
+
+WINDOW_STEPS = 25
+"""Steps of a window: enough for a step to be told from its neighbours, and for what is set up at
+the border of a window to cost nothing beside it."""
+ONE_IN = (1, 2, 4, 8, 16)
+"""Of how many windows one may be recorded."""
+OVER_BUDGET = "over budget"
+"""How the reason begins for which a stretch is recorded with less than before …"""
+SAMPLED = f"{OVER_BUDGET}, so one window in "
+"""… and where that is windows of steps."""
+
+
+def is_recorded(step: int, one_in: int) -> bool:
+    """Tell whether a step is recorded.
+
+    Args:
+        step: The step, from 0.
+        one_in: Of so many windows the first one is.
+    """
+    return step // WINDOW_STEPS % one_in == 0
+
+
+def least_one_in(times_over: float) -> int | None:
+    """Return of how many windows one may be recorded, so that that takes a part of what all take.
+
+    None where even the least is too much.
+
+    Args:
+        times_over: What recording all of them takes, over what it may take.
+    """
+    return next((one_in for one_in in ONE_IN if times_over <= one_in), None)
+
+
+def next_window(step: int, one_in: int) -> int:
+    """Return the first step from which on a window begins that is recorded."""
+    period = WINDOW_STEPS * one_in
+    return -(-step // period) * period
