@@ -118,10 +118,12 @@ class LevelControl:
     def _follow_order(self) -> None:
         """Take the hooks out, or put them in again, where a window of the order begins."""
         hooks, ordered, step = self._hooks, self.order.newest, self._capture.recorder.step
-        if hooks is None or ordered is None or step % WINDOW_STEPS or step < ordered.first_step:
+        if hooks is None or ordered is None or step % WINDOW_STEPS:
             return
-        if ordered.one_in > self._sample.one_in:
+        if step >= ordered.first_step and ordered.one_in > self._sample.one_in:
             self._begin_to_sample(ordered)
+        if self._sample.one_in == 1:
+            return
         if is_recorded(step, self._sample.one_in):
             hooks.resume(first_message=step << _FIRST_MESSAGE_BITS)
         else:

@@ -1,6 +1,7 @@
 """Levels that change at step borders, on a process group that sends nothing."""
 
 import gc
+import json
 
 import pytest
 import torch
@@ -8,7 +9,9 @@ import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from meshscope import probe
+from meshscope.probe.clock import now_ns
 from meshscope.probe.levels import SOURCES, level_below, level_of, level_reached, sources_of
+from meshscope.probe.sample_order import SAMPLING_FILE, Sample
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.rundir import read_run
 from meshscope.probe.schema.terms import CaptureLevel
@@ -220,3 +223,90 @@ def test_every_source_has_one_level():
     assert level_reached({"steps", "device_times"}, every) is CaptureLevel.STEPS
     assert level_reached({"compute", "collective_times"}, every) is CaptureLevel.STAGES
     assert level_reached({"steps", "megatron"}, CaptureLevel.STEPS) is CaptureLevel.STEPS
+
+
+def sampled_run(tmp_path, steps, *, one_in=2, first_step=0, **settings):
+    """Return a run of some steps whose directory holds an order from the start."""
+    path = tmp_path / "run"
+    path.mkdir(parents=True)
+    order = {"one_in": one_in, "first_step": first_step}
+    (path / SAMPLING_FILE).write_text(json.dumps(order))
+    session = probe.attach(path, probe.ProbeConfig(full_every_steps=1, **settings))
+    session._levels.look_for_order()
+    train(steps)
+    probe.detach()
+    return read_run(path)
+
+
+def test_one_window_of_steps_in_two_is_recorded(world, tmp_path):
+    """A run over its budget would go on as before, or nobody would know what it left out."""
+    originals = (torch.nn.Module.__call__, torch.autograd.backward)
+    run = sampled_run(tmp_path, 130)
+    recorded = [*range(25), *range(50, 75), *range(100, 125)]
+    for name in ("collective", "p2p", "span"):
+        assert by_step(run.tables, name) == dict.fromkeys(recorded, 1)
+    steps = run.tables["step"].to_pandas()
+    assert list(steps["step"]) == list(range(130))
+    detail = dict(zip(steps["step"], steps["detail"].astype(str), strict=True))
+    assert [step for step in detail if detail[step] == "full"] == recorded
+    assert {detail[step] for step in detail if step not in recorded} == {"steps"}
+    assert (torch.nn.Module.__call__, torch.autograd.backward) == originals
+    last = run.tables["recording"].to_pylist()[-1]
+    assert (last["level"], last["one_in"]) == ("collectives", 2)
+    assert last["reason"] == "over budget, so one window in 2"
+
+
+def test_messages_are_numbered_alike_on_ranks_that_missed_other_windows(world, tmp_path):
+    """A rank that learns of the order later would have no message in common with its peers."""
+    run = sampled_run(tmp_path, 130)
+    numbers = run.tables["p2p"].to_pandas().groupby("step")["seq"].min()
+    run = sampled_run(tmp_path / "late", 130, first_step=60)
+    late = run.tables["p2p"].to_pandas().groupby("step")["seq"].min()
+    assert late.loc[100:].to_dict() == numbers.loc[100:].to_dict() != {}
+    assert set(late.index) == {*range(75), *range(100, 125)}
+
+
+def test_an_order_holds_until_the_next_one_begins(world, tmp_path):
+    """While a further order lies ahead everything would be recorded again."""
+    path = tmp_path / "run"
+    session = probe.attach(path, probe.ProbeConfig(full_every_steps=1))
+    order = session._levels.order
+    order.newest = Sample(2, 0)
+    train(30)
+    order.newest = Sample(4, 100)
+    train(130)
+    probe.detach()
+    tables = read_run(path).tables
+    assert set(by_step(tables, "p2p")) == {*range(25), *range(50, 75), *range(100, 125)}
+    stretches = tables["recording"].to_pandas()
+    assert list(stretches["one_in"]) == [1, 2, 4]
+    assert list(stretches["step"]) == [0, 25, 100]
+
+
+def test_a_rank_over_its_budget_asks_all_for_less(world, tmp_path, capsys):
+    """What costs a little too much would be left out altogether."""
+    config = probe.ProbeConfig(
+        cost_budget_ppm=200_000, cost_window_steps=25, full_first_steps=0, full_every_steps=1
+    )
+    session = probe.attach(tmp_path / "run", config)
+    control, meter = session._levels, session._capture.meter
+    for _ in range(4):
+        meter.add_border(0)
+        train(25)
+        # Three times the budget, whatever the machine: the doubling is in the meter.
+        dur_ns = now_ns() - control._windows._start_ns
+        meter.add_border(int(0.3 * dur_ns) if dur_ns else 0)
+    assert control.order._wish is not None or control.order.newest is not None
+    control.look_for_order()
+    ordered = control.order.newest
+    assert ordered.one_in in (2, 4, 8)
+    assert ordered.first_step > 100
+    assert "from step" in capsys.readouterr().err
+    assert session._hooks.level is CaptureLevel.COLLECTIVES
+    assert json.loads((tmp_path / "run" / SAMPLING_FILE).read_text()) == ordered._asdict()
+
+
+def test_a_comparison_is_never_sampled(world, tmp_path):
+    """What the doctor measures would be a part of what the probe takes."""
+    run = sampled_run(tmp_path, 60, compare_window_steps=10)
+    assert len(run.tables["recording"]) == 1

@@ -1,0 +1,50 @@
+"""Windows of steps that all ranks choose alike."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meshscope.probe.schema.sampling import (
+    ONE_IN,
+    WINDOW_STEPS,
+    is_recorded,
+    least_one_in,
+    next_window,
+)
+
+
+@given(st.integers(0, 10**9), st.sampled_from(ONE_IN))
+def test_whoever_records_less_records_what_others_do(step, one_in):
+    """Ranks that record another share of the windows would have no step in common."""
+    if is_recorded(step, one_in):
+        assert all(is_recorded(step, more) for more in ONE_IN if more <= one_in)
+
+
+@pytest.mark.parametrize("one_in", ONE_IN)
+def test_of_so_many_steps_one_window_is_recorded(one_in):
+    """More or less would be recorded than the budget was reckoned with."""
+    period = WINDOW_STEPS * one_in
+    assert sum(is_recorded(step, one_in) for step in range(period)) == WINDOW_STEPS
+    assert sum(is_recorded(step, one_in) for step in range(7 * period)) == 7 * WINDOW_STEPS
+
+
+@given(st.integers(0, 10**9), st.sampled_from(ONE_IN))
+def test_the_next_window_is_recorded_and_begins_there(step, one_in):
+    """An order would begin in the middle of a window, or with one that nobody records."""
+    first = next_window(step, one_in)
+    assert step <= first < step + WINDOW_STEPS * one_in
+    assert is_recorded(first, one_in)
+    assert first % WINDOW_STEPS == 0
+
+
+@pytest.mark.parametrize(
+    ("times_over", "one_in"), [(0.5, 1), (1.0, 1), (1.01, 2), (2.0, 2), (5.0, 8), (16.0, 16)]
+)
+def test_the_part_that_is_recorded_is_within_the_budget(times_over, one_in):
+    """A rank would be over its budget for good, or record less than it may."""
+    assert least_one_in(times_over) == one_in
+
+
+def test_what_is_far_too_dear_cannot_be_sampled():
+    """A probe that takes half of the time would go on."""
+    assert least_one_in(16.1) is None
