@@ -11,6 +11,7 @@ from .schema.errors import ConfigError
 from .schema.terms import CaptureLevel
 
 __all__ = [
+    "BUDGET_PPM",
     "MOST_CLOSE_S",
     "MOST_FLUSH_S",
     "MOST_OPEN_S",
@@ -20,6 +21,9 @@ __all__ = [
 ]
 
 _PREFIX = "MESHSCOPE_"
+
+BUDGET_PPM = 5_000
+"""Share of the time that the hooks of a rank may take, unless told otherwise."""
 
 MOST_CLOSE_S = 30.0
 """Longest time that a recorder takes to close on a file system that hangs."""
@@ -55,10 +59,10 @@ class ProbeConfig:
     """Of so many first steps every communication record goes to disk, of later ones sums …"""
     full_every_steps: int = 100
     """… but for each step whose number this divides; 1 keeps all in full, 0 none."""
-    cost_budget_ppm: int = 5_000
+    cost_budget_ppm: int = BUDGET_PPM
     """Share of the time that the hooks may take, in parts per million; 0 is no bound."""
     cost_window_steps: int = 50
-    """Steps over which the cost is summed up; three windows over budget lower the level."""
+    """Steps over which the cost is summed up; after three windows over budget less is recorded."""
     compare_window_steps: int = 0
     """Steps of the windows in which hooks record and do not, in turns; 0 records always."""
     max_pending_device_times: int = 4096

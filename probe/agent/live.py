@@ -1,6 +1,7 @@
 """What the ranks of this node are doing now, from the newest records of their rings.
 
-Definitions, over the last complete steps of a rank (medians over ``WINDOW`` of them):
+Definitions, over the last complete steps of a rank (medians over ``WINDOW`` of them; what is inside
+of steps, over those that were recorded):
 
 * step time: length of the step window;
 * work: length of its forward and backward passes;
@@ -24,6 +25,7 @@ from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..schema.records import SPAN_CODES
+from ..schema.sampling import ONE_IN, WINDOW_STEPS
 from ..schema.terms import SpanKind
 
 if TYPE_CHECKING:
@@ -42,6 +44,8 @@ _PASS_CODES = tuple(SPAN_CODES[kind] for kind in _PASSES)
 _MOST_OPEN_STEPS = 8
 _MOST_EVENTS = 16_384
 _LEAST_OTHERS = 2
+_LONGEST_PERIOD = WINDOW_STEPS * max(ONE_IN)
+"""Steps from one recorded window to the next, at most."""
 
 Interval = tuple[int, int]
 
@@ -76,6 +80,7 @@ class RankFollower:
 
     def __init__(self) -> None:
         self.steps: deque[StepFigures] = deque(maxlen=WINDOW)
+        self._recorded: deque[StepFigures] = deque(maxlen=WINDOW)
         self.stage = -1
         self._has_begun = False
         self._passes: dict[int, list[int]] = defaultdict(list)
@@ -111,11 +116,13 @@ class RankFollower:
             return None
         time_s = median(step.dur_ns for step in steps) / 1e9
         tokens = [step.tokens for step in steps if step.tokens is not None]
-        works = [step.work_ns for step in steps] if timed else self._device_works()
+        # A run that records some windows of steps only has nothing newer in between.
+        recorded = [own for own in self._recorded if own.step >= steps[-1].step - _LONGEST_PERIOD]
+        works = [own.work_ns for own in recorded] if timed else self._device_works(recorded)
         seen = bool(works) and min(works) > 0
         shares = [
             step.piped_ns / step.dur_ns
-            for step in steps
+            for step in recorded
             if step.piped_ns is not None and step.dur_ns > 0
         ]
         return RankFigures(
@@ -127,12 +134,12 @@ class RankFollower:
             bubble_frac=median(shares) if timed and piped and shares else None,
         )
 
-    def _device_works(self) -> list[int]:
-        """Return the time on the device of the last steps whose passes all have one."""
+    def _device_works(self, recorded: Sequence[StepFigures]) -> list[int]:
+        """Return the time on the device of those steps whose passes all have one."""
         return [
-            sum(self._on_device[step.step])
-            for step in self.steps
-            if step.passes and len(self._on_device.get(step.step, ())) == step.passes
+            sum(self._on_device[own.step])
+            for own in recorded
+            if own.passes and len(self._on_device.get(own.step, ())) == own.passes
         ]
 
     def _add_spans(self, rows: NDArray[np.void]) -> None:
@@ -179,11 +186,12 @@ class RankFollower:
             # Of the first step only the end was seen, or it warms up.
             self._has_begun = True
             return
-        self.steps.append(
-            StepFigures(
-                step, dur_ns, tokens if tokens >= 0 else None, sum(passes), len(passes), piped_ns
-            )
+        ended = StepFigures(
+            step, dur_ns, tokens if tokens >= 0 else None, sum(passes), len(passes), piped_ns
         )
+        self.steps.append(ended)
+        if passes or piped_ns is not None:
+            self._recorded.append(ended)
 
 
 def covered_ns(intervals: Sequence[Interval], begin_ns: int, end_ns: int) -> int:

@@ -19,19 +19,30 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow.compute as pc
 
 from ..comparison import is_watched
+from ..config import BUDGET_PPM
 from ..cost import COST_OVER_SEEN
 from ..deep.kineto_fabric import DAEMON_VARIABLE, DIRECTORY_VARIABLE
 from ..launching.launch import run
 from ..schema.errors import ConfigError, MeshscopeError
-from ..schema.manifest import MANIFEST_NAME, host_directories, rank_directories, read_json
+from ..schema.manifest import (
+    MANIFEST_NAME,
+    RECORDING_KEY,
+    host_directories,
+    rank_directories,
+    read_json,
+)
 from ..schema.rundir import RunCapture, read_run
+from ..schema.sampling import least_one_in
 from .statistics import LEAST_PAIRS, Effect, paired_effect
 
 _VARIABLES = {"MESHSCOPE_COST_BUDGET_PPM": "0"}
 _FULL_RING = """
-import os, pathlib, sys
+import contextlib, os, pathlib, sys
+with contextlib.suppress(ImportError):
+    import torch
 def rss():
     return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 before = rss()
@@ -72,6 +83,14 @@ class Overhead:
     """That, of a step, by what it is; None for what is not known, and then not added."""
     left_frac: float
     """The same together, as a share of the step."""
+    own_frac: float | None
+    """The cost by the hooks' own measure, the largest of all ranks, by which a run decides how much it
+    records; None where they did not measure themselves."""
+    one_in: int | None
+    """Of so many windows of steps a run would record one for that; None where it would record less
+    in all of them, or where ``own_frac`` is not known."""
+    sampled_frac: float | None
+    """What the mean step costs more then, reckoned from ``effect``."""
     threads_frac: float | None
     """Share of a core that the probe's own threads of a rank take, in both kinds of windows."""
     agent_frac: float | None
@@ -86,7 +105,7 @@ class Overhead:
     communication_per_step: float
     """Communication calls of a rank."""
     rss_bytes: int | None
-    """Memory of a recorder with a full ring in a process of its own."""
+    """What a process with torch has more in memory for a recorder with a full ring."""
 
     def to_json(self) -> dict[str, Any]:
         """Return it with the effect's figures beside the others."""
@@ -160,6 +179,8 @@ def overhead_of(
         "step counter of Kineto's client": kineto_ns,
     }
     left_frac = sum(taken or 0 for taken in left_ns.values()) / step_ns
+    own_frac = _own_frac(capture, window_steps, step_ns)
+    one_in = None if own_frac is None else least_one_in(own_frac * 1e6 / BUDGET_PPM)
     return Overhead(
         run=str(capture.path),
         ranks=len(rank_directories(capture.path)),
@@ -172,6 +193,9 @@ def overhead_of(
         ),
         left_ns=left_ns,
         left_frac=left_frac,
+        own_frac=own_frac,
+        one_in=one_in,
+        sampled_frac=None if one_in is None else left_frac + effect.median_frac / one_in,
         threads_frac=_threads_frac(capture),
         agent_frac=_agent_frac(capture.path),
         load=load,
@@ -217,6 +241,25 @@ def _communication_per_step(capture: RunCapture, window_steps: int) -> float:
     return float(rows.groupby(["rank", "step"]).size().median()) if len(rows) else 0.0
 
 
+def _own_frac(capture: RunCapture, window_steps: int, step_ns: float) -> float | None:
+    """Return what the hooks of a rank say that they took of a step with the probe, at most."""
+    found = []
+    for rank, manifest in capture.rank_manifests.items():
+        bare_ns = _annotation(manifest, "cost").get("bare_border_ns")
+        cost_ns = sum(int(stretch.get("cost_ns") or 0) for stretch in _stretches(manifest))
+        steps = capture.tables["step"].filter(pc.field("rank") == rank).column("step").to_pylist()
+        watched = sum(is_watched(capture.path.name, step, window_steps) for step in steps)
+        if cost_ns and watched:
+            bare_in_all_ns = (len(steps) - watched) * (bare_ns or 0)
+            found.append((cost_ns - bare_in_all_ns) / watched / step_ns)
+    return max(found, default=None)
+
+
+def _stretches(manifest: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    found = (manifest.get("annotations") or {}).get(RECORDING_KEY)
+    return found if isinstance(found, list) else []
+
+
 def _annotation(manifest: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     found = (manifest.get("annotations") or {}).get(name)
     return found if isinstance(found, dict) else {}
@@ -236,8 +279,7 @@ def _threads_frac(capture: RunCapture) -> float | None:
     found = []
     for manifest in capture.rank_manifests.values():
         cpu_ns = _annotation(manifest, "cost").get("threads_cpu_ns")
-        stretches = (manifest.get("annotations") or {}).get("recording") or []
-        dur_ns = sum(int(stretch.get("dur_ns") or 0) for stretch in stretches)
+        dur_ns = sum(int(stretch.get("dur_ns") or 0) for stretch in _stretches(manifest))
         if isinstance(cpu_ns, int) and dur_ns:
             found.append(cpu_ns / dur_ns)
     return max(found, default=None)

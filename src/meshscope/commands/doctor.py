@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -125,16 +125,36 @@ def _overhead_lines(found: Overhead) -> list[str]:
         f"  smallest effect that this comparison can find: {least}",
         f"in that, measured apart: {percent(found.left_frac)} of the step that stays in windows "
         f"without the probe ({_left(found)})",
+        *_in_a_run(found),
         "not in that, since both kinds of windows have it, but on other cores: the probe's "
         f"threads of a rank, {_share(found.threads_frac)}; the node agent with its start, "
         f"{_share(found.agent_frac)}",
         f"  {found.communication_per_step:.0f} communication calls in a step of a rank",
         f"a call, by the hooks' own measure: {calls or 'no sample'}",
-        f"memory of a recorder with a full ring: {memory}",
+        f"memory of a recorder with a full ring, beside torch: {memory}",
         f"load average {found.load[0]:.1f} before and {found.load[1]:.1f} after, "
         f"{found.cpus} CPUs" + (": busy" if max(found.load) > found.cpus else ""),
         f"run: {found.run}",
     ]
+
+
+def _in_a_run(found: Overhead) -> Iterator[str]:
+    """Say what a run would record for its cost, and what it would pay then."""
+    from meshscope.probe.doctor.statistics import percent
+    from meshscope.probe.schema.sampling import WINDOW_STEPS
+
+    if found.own_frac is None:
+        return
+    said = f"by the hooks' own measure {percent(found.own_frac)} of the step"
+    if found.one_in == 1:
+        yield f"{said}: within the budget of a run, which records every step"
+    elif found.one_in is None or found.sampled_frac is None:
+        yield f"{said}: far over the budget of a run, which would lower its level"
+    else:
+        yield (
+            f"{said}: over the budget of a run, which would record {WINDOW_STEPS} of every "
+            f"{WINDOW_STEPS * found.one_in} steps, and cost {percent(found.sampled_frac)} of the mean step"
+        )
 
 
 def _left(found: Overhead) -> str:

@@ -82,6 +82,17 @@ def test_step_work_and_bubble(follower):
     )
 
 
+@pytest.mark.parametrize(("steps", "known"), [(375, True), (420, False)])
+def test_between_windows_that_are_recorded_the_last_one_tells(follower, steps, known):
+    """Fails when the straggler score comes and goes, or stays for good once nothing is recorded."""
+    for step in range(3, 3 + steps):
+        follower.add({"step": rows(STEP_RECORD, step_of(step, 10 * step, 8))})
+    figures = follower.figures(timed=True, piped=True)
+    assert (figures.step, figures.step_time_s) == (2 + steps, 0.008)
+    assert figures.work_s == (0.005 if known else None)
+    assert figures.bubble_frac == (pytest.approx(0.1) if known else None)
+
+
 def test_what_host_spans_cannot_tell_is_left_out(follower):
     """Fails when the time to launch kernels is shown as the work of a device."""
     figures = follower.figures(timed=False, piped=True)

@@ -19,7 +19,7 @@ BASE_NS = 1_000_000
 def record(tmp_path):
     """Return a function that records a comparison of two ranks; returns the capture."""
 
-    def make(steps, effect_ns, first_ns=0):
+    def make(steps, effect_ns, first_ns=0, own_ns=0):
         path = create_run(tmp_path, "compared", {"world_size": 2})
         for rank in range(2):
             settings = StorageSettings(**ASLEEP | {"slot_count": 4096})
@@ -33,15 +33,19 @@ def record(tmp_path):
                 },
             )
             now_ns = 0
+            cost_ns = 0
             for step in range(steps):
                 recorder.step = step
                 watched = is_watched("compared", step, WINDOW)
                 dur_ns = BASE_NS + watched * effect_ns + (step % WINDOW == 0) * first_ns
+                cost_ns += own_ns if watched else 5000 + rank
                 if watched:
                     for seq in range(3):
                         recorder.issue_collective(collective_head(group, 0, -1), seq, 8, now_ns)
                 recorder.record_step(step, now_ns, dur_ns)
                 now_ns += dur_ns
+            if own_ns:
+                recorder.annotate("recording", [{"steps": steps, "cost_ns": cost_ns}])
             recorder.close()
         return read_run(path)
 
@@ -63,9 +67,23 @@ def test_the_effect_is_that_of_the_watched_windows(record):
     assert set(found.left_ns.values()) == {5001, None}
     assert found.per_call_ns == {"communication": 7000}
     assert (found.threads_frac, found.agent_frac) == (None, None)
+    assert (found.own_frac, found.one_in, found.sampled_frac) == (None, None, None)
     json = found.to_json()
     assert json["median_frac"] == found.effect.median_frac
     assert "effect" not in json
+
+
+@pytest.mark.parametrize(
+    ("own_ns", "one_in"), [(4000, 1), (12_000, 4), (80_000, 16), (90_000, None)]
+)
+def test_what_a_run_would_record_and_pay(record, own_ns, one_in):
+    """Fails when a user is told a cost that no run would have."""
+    capture = record(200, 40_000, own_ns=own_ns)
+    found = overhead_of(capture, WINDOW, (0.0, 0.0), rss_bytes=None, kineto_ns=0)
+    assert found.own_frac == pytest.approx(own_ns / BASE_NS)
+    assert found.one_in == one_in
+    expected = one_in and pytest.approx(5001 / BASE_NS + 0.04 / one_in)
+    assert found.sampled_frac == expected
 
 
 def test_windows_that_are_not_whole_are_left_out(record):
