@@ -100,8 +100,9 @@ def _step_ends(program: Program) -> pd.DataFrame:
     )
     roots = marks[marks["is_root"]]
     if program.windows.chained:
-        first = roots["end_ns"].max()
-        table["begin_ns"] = np.append(first, table["end_ns"].to_numpy()[:-1])
+        table["begin_ns"] = table["end_ns"].shift(fill_value=0)
+        first = roots.groupby("step")["end_ns"].max()
+        table.loc[first.index, "begin_ns"] = first
     else:
         table["begin_ns"] = roots.groupby("step")["end_ns"].min().reindex(table.index)
     return table

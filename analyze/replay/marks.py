@@ -50,10 +50,8 @@ def program_marks(
     marks = [issues, _wait_marks(frame, segments), _end_marks(windows, segments)]
     # Steps without a chain may touch: the end of one is before the root of the next.
     columns = _in_program_order(marks, by_step=not windows.chained)
-    is_head = _differs(columns["rank"])
-    if not windows.chained:
-        is_head |= _differs(columns["step"])
-    head = np.flatnonzero(is_head)
+    run = windows.run[np.searchsorted(windows.steps, columns["step"])]
+    head = np.flatnonzero(_differs(columns["rank"]) | _differs(run))
     first = _window_start(windows, columns, head)
     # A mark that carries the label of the step but lies before its window comes first.
     begin = np.minimum(first, columns["start_ns"][head])

@@ -101,8 +101,10 @@ class _Lanes:
         ends, roots, _ = self._replay(keep)
         by_step = pd.DataFrame(ends).groupby(self._ends.step)
         if self._program.windows.chained:
-            border = np.vstack([roots.mean(axis=0), by_step.mean().to_numpy()])
-            return np.asarray(np.diff(border, axis=0))
+            end = by_step.mean().to_numpy()
+            begin = np.vstack([end[:1], end[:-1]])
+            begin[self._ends.opens] = self._by_run(roots).mean(axis=0)
+            return np.asarray(end - begin)
         return np.asarray(by_step.max().to_numpy() - self._ends.step_start_ns[:, None])
 
     def _replay(self, keep: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -129,42 +131,58 @@ class _Lanes:
         """Return how to move the starts of the ranks so that each lane begins with its own skew.
 
         Ranks start a step at different times, by what the causes did in the step before
-        it. What comes before the first analysed step is not replayed; the skew after it
+        it. What comes before the first step of a run is not replayed; the skew after that step
         is taken in its place, as the difference to the recorded one, as far as the ranks
         have started with that.
         """
-        lane = ends[self._ends.first]
-        change = (lane - lane.mean(axis=0)) - self._skew_after_first()[:, None]
-        return np.asarray(self._skew_share * change)
+        lane = self._skew(ends[self._ends.first])
+        change = lane - self._skew_after_first()[..., None]
+        return np.asarray(
+            (self._skew_share[:, None] * change).reshape(ends[self._ends.first].shape)
+        )
+
+    def _by_run(self, values: FloatArray) -> FloatArray:
+        """Return values of roots, or of first or last ends, by rank and run."""
+        return values.reshape(len(self._program.windows.ranks), -1, *values.shape[1:])
+
+    def _skew(self, times: FloatArray) -> FloatArray:
+        """Return how far the time of each rank is from the mean of its run, ``(ranks, runs, …)``."""
+        by_run = self._by_run(times)
+        return np.asarray(by_run - by_run.mean(axis=0))
 
     def _skew_after_first(self) -> FloatArray:
-        """Return how far each rank's end of the first step is from the mean, as recorded."""
-        recorded = self._program.recorded_ns[self._ends.rows[self._ends.first]]
-        return np.asarray(recorded - recorded.mean())
+        """Return the recorded skew after the first step of every run."""
+        return self._skew(self._program.recorded_ns[self._ends.rows[self._ends.first]])
 
-    def _share_of_skew(self) -> float:
-        """Return how much of the skew after the first step the ranks have started it with, 0..1.
+    def _share_of_skew(self) -> FloatArray:
+        """Return how much of the skew after its first step the ranks have started a run with, 0..1.
 
         The slope of the one on the other, through zero. A job that starts together has none
         of it: there was no step before that the causes could have acted in.
         """
         if not self._program.windows.chained:
-            return 0.0
-        after, before = self._skew_after_first(), self._root_ns - self._root_ns.mean()
-        square = float(after @ after)
-        return float(np.clip(before @ after / square, 0.0, 1.0)) if square > 0 else 0.0
+            return np.zeros(1)
+        after, before = self._skew_after_first(), self._skew(self._root_ns)
+        square, both = (after**2).sum(axis=0), (after * before).sum(axis=0)
+        share = np.divide(both, square, out=np.zeros_like(both), where=square > 0)
+        return np.asarray(np.clip(share, 0.0, 1.0))
 
     def _step_time(self, ends: FloatArray, roots: FloatArray) -> FloatArray:
         """Return the mean step time of every lane, as ``StepWindows.step_time_ns`` defines it."""
         if self._program.windows.chained:
             steps = len(self._program.windows.steps)
-            return np.asarray((ends[self._ends.last] - roots).mean(axis=0) / steps)
+            spans = self._by_run(ends[self._ends.last] - roots)
+            return np.asarray(spans.mean(axis=0).sum(axis=0) / steps)
         by_step = pd.DataFrame(ends).groupby(self._ends.step).max()
         return np.asarray((by_step.to_numpy() - self._ends.step_start_ns[:, None]).mean(axis=0))
 
 
 class _EndMarks:
-    """The rows at which steps end, and which of them are the first and last of a rank."""
+    """The rows at which steps end, and which of them are the first and last of a rank and run.
+
+    Attributes:
+        opens: Which steps are the first of a run.
+    """
 
     def __init__(self, program: Program) -> None:
         marks = program.marks
@@ -172,9 +190,13 @@ class _EndMarks:
         step, rank = marks["step"].to_numpy(), marks["rank"].to_numpy()
         self.rows: IntArray = np.flatnonzero((marks["mark"].to_numpy() == END) & ~is_root)
         self.step = step[self.rows]
-        differs = np.append(True, rank[self.rows][1:] != rank[self.rows][:-1])
+        windows = program.windows
+        run = windows.run[np.searchsorted(windows.steps, self.step)]
+        own = rank[self.rows]
+        differs = np.append(True, (own[1:] != own[:-1]) | (run[1:] != run[:-1]))
         self.first = np.flatnonzero(differs)
         self.last = np.flatnonzero(np.append(differs[1:], True))
+        self.opens = np.flatnonzero(np.append(True, np.diff(windows.run) != 0))
         roots = marks.loc[is_root, ["step", "start_ns"]]
         self.step_start_ns = roots.groupby("step")["start_ns"].min().to_numpy(np.float64)
 

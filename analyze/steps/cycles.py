@@ -58,29 +58,26 @@ def cycles(steps: Steps, communicating: Steps) -> Steps:
     return np.minimum(before, max(int(ends.sum()) - 1, 0))
 
 
-def carried_limits(frame: pd.DataFrame, *, chained: bool, step_time_ns: float) -> list[str]:
+def carried_limits(frame: pd.DataFrame, run: Steps, *, step_time_ns: float) -> list[str]:
     """Return what of the waiting begins or ends outside of the analysed steps.
 
-    Ranks that begin a step, or a chain of steps, further apart than they end it waited in it for
+    Ranks that begin a run of steps further apart than they end it waited in it for
     what was slow before; ranks that end it further apart will be waited for after it. A
     pipeline ends as it began.
 
     Args:
         frame: rank, step, start_ns and end_ns of the windows.
-        chained: Whether the steps follow each other without a gap.
+        run: The run of steps that each row is of.
         step_time_ns: The mean step time.
     """
     if frame["rank"].nunique() < 2 or step_time_ns <= 0:
         return []
-    if chained:
-        chain = frame.groupby("rank").agg(start_ns=("start_ns", "min"), end_ns=("end_ns", "max"))
-        frame = chain.assign(step=0, steps=frame["step"].nunique())
-    else:
-        frame = frame.assign(steps=1)
-    by_step = frame.groupby("step")
-    apart = {name: by_step[name].max() - by_step[name].mean() for name in ("start_ns", "end_ns")}
-    change = (apart["start_ns"] - apart["end_ns"]) / by_step["steps"].first() / step_time_ns
-    before, after = float(change.clip(lower=0).mean()), float((-change).clip(lower=0).mean())
+    by_rank = frame.assign(run=run).groupby(["run", "rank"])
+    spans = by_rank.agg(start_ns=("start_ns", "min"), end_ns=("end_ns", "max"))
+    by_run = spans.groupby(level="run")
+    apart = by_run.max() - by_run.mean()
+    change = (apart["start_ns"] - apart["end_ns"]) / frame["step"].nunique() / step_time_ns
+    before, after = float(change.clip(lower=0).sum()), float((-change).clip(lower=0).sum())
     limits = []
     if before >= MIN_CARRIED:
         limits.append(

@@ -24,6 +24,9 @@ from .whole_capture import REMEDY, WHOLE_CAPTURE, whole_capture, within_window
 
 __all__ = ["WHOLE_CAPTURE", "StepWindows", "step_windows"]
 
+MOST_GAP = 0.01
+"""Share of the median window by which the end of a step and the begin of the next may differ."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepWindows:
@@ -41,11 +44,15 @@ class StepWindows:
     shift_ns: dict[int, int]
     default_shift_ns: int
     """Shift of events outside the analysed steps."""
+    run: npt.NDArray[np.int64]
+    """Number of the run of each step, rising: a step of a rank begins when the one before it in
+    its run ends."""
     chained: bool
-    """True where a step of a rank begins when its previous one ends."""
+    """True where there are several steps and clocks go on from one to the next. Else each step is
+    looked at by itself: it begins where its ranks began."""
     step_time_ns: float
     """Mean step time of the job: with chained steps the mean over ranks of last end less first
-    start, per step; else the mean over steps of the longest window. 0 without steps."""
+    start of every run, per step; else the mean over steps of the longest window. 0 without steps."""
     detail: StepDetail = StepDetail.FULL
     """What the capture holds of every analysed step."""
     sampled: bool = False
@@ -182,38 +189,45 @@ def _windows(
             "tokens": frame["tokens"],
         }
     )
-    chained = not trace.per_step_clock and _is_contiguous(windows, steps)
-    step_time_ns = _step_time(windows, len(steps), chained=chained)
+    chained = not trace.per_step_clock and len(steps) > 1
+    run = _runs(windows, steps) if chained else np.arange(len(steps))
+    run_of = windows["step"].map(pd.Series(run, index=steps)).to_numpy(np.int64)
+    step_time_ns = _step_time(windows, run_of, len(steps), chained=chained)
     limits = [*limits, *long_steps_limit(windows)]
     if not trace.per_step_clock:
-        limits = [*limits, *carried_limits(windows, chained=chained, step_time_ns=step_time_ns)]
+        limits = [*limits, *carried_limits(windows, run_of, step_time_ns=step_time_ns)]
     return StepWindows(
         frame=windows,
         steps=steps,
         ranks=np.unique(windows["rank"].to_numpy()),
         shift_ns=shift,
         default_shift_ns=-origin,
+        run=run,
         chained=chained,
         step_time_ns=step_time_ns,
         limits=tuple(limits),
     )
 
 
-def _step_time(windows: pd.DataFrame, steps: int, *, chained: bool) -> float:
+def _step_time(windows: pd.DataFrame, run: IntArray, steps: int, *, chained: bool) -> float:
     if not steps:
         return 0.0
     if chained:
-        spans = windows.groupby("rank").agg(first=("start_ns", "min"), last=("end_ns", "max"))
-        return float((spans["last"] - spans["first"]).mean() / steps)
+        spans = windows.groupby([windows["rank"], run]).agg(
+            first=("start_ns", "min"), last=("end_ns", "max")
+        )
+        by_rank = (spans["last"] - spans["first"]).groupby(level=0).sum()
+        return float(by_rank.mean() / steps)
     longest = (windows["end_ns"] - windows["start_ns"]).groupby(windows["step"]).max()
     return float(longest.mean())
 
 
-def _is_contiguous(windows: pd.DataFrame, steps: npt.NDArray[np.int64]) -> bool:
-    """Return whether each window of a rank begins where its previous one ends."""
-    if len(steps) < 2 or not (np.diff(steps) == 1).all():
-        return False
-    same = windows["rank"].to_numpy()[1:] == windows["rank"].to_numpy()[:-1]
-    gap = windows["start_ns"].to_numpy()[1:] - windows["end_ns"].to_numpy()[:-1]
-    typical = float((windows["end_ns"] - windows["start_ns"]).median())
-    return bool((np.abs(gap[same]) <= 0.01 * typical).all())
+def _runs(windows: pd.DataFrame, steps: IntArray) -> IntArray:
+    """Return the number of the run of each step: on every rank one begins where the last one ends."""
+    shape = (-1, len(steps))
+    start, end = (
+        windows[name].to_numpy(np.int64).reshape(shape) for name in ("start_ns", "end_ns")
+    )
+    gap = np.abs(start[:, 1:] - end[:, :-1]).max(axis=0, initial=0)
+    follows = (np.diff(steps) == 1) & (gap <= MOST_GAP * float(np.median(end - start)))
+    return np.append(0, np.cumsum(~follows))

@@ -24,6 +24,7 @@ def windows_of(lengths_ms):
         ranks=np.arange(RANKS),
         shift_ns={},
         default_shift_ns=0,
+        run=np.zeros(len(lengths_ms), np.int64),
         chained=True,
         step_time_ns=float(np.mean(lengths_ms)) * 1e6,
     )

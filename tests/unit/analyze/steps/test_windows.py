@@ -17,16 +17,35 @@ def test_contiguous_steps_are_chained_and_timed_end_to_end():
         trace_of(step=steps((0, 4, 100, 10), (0, 5, 110, 30), (1, 4, 100, 20), (1, 5, 120, 20)))
     )
     assert windows.chained
+    assert windows.run.tolist() == [0, 0]
     assert windows.step_time_ns == 20.0
     assert windows.steps.tolist() == [4, 5]
 
 
-def test_steps_with_a_hole_between_them_are_not_chained():
+def test_steps_with_a_hole_between_them_are_runs_of_their_own():
     """Time between two sampled bursts of steps would count as step time."""
-    windows = step_windows(
-        trace_of(step=steps((0, 4, 0, 10), (0, 9, 500, 30), (1, 4, 0, 20), (1, 9, 500, 20)))
+    rows = steps(
+        *((0, 4, 0, 10), (0, 9, 500, 30), (0, 10, 530, 10)),
+        *((1, 4, 0, 20), (1, 9, 500, 20), (1, 10, 520, 24)),
     )
+    windows = step_windows(trace_of(step=rows))
+    assert windows.chained
+    assert windows.run.tolist() == [0, 1, 1]
+    assert windows.step_time_ns == (10 + 40 + 20 + 44) / 2 / 3
+
+
+def test_steps_that_do_not_follow_each_other_in_time_are_runs_of_their_own():
+    """What a job did between two steps, unseen, would count as their time."""
+    rows = steps((0, 4, 0, 100), (0, 5, 100, 100), (0, 6, 203, 100))
+    assert step_windows(trace_of(step=rows)).run.tolist() == [0, 0, 1]
+
+
+def test_steps_of_clocks_of_their_own_are_looked_at_one_by_one():
+    """Ends and starts of different clocks would be taken for one time."""
+    rows = steps((0, 4, 0, 10), (0, 5, 10, 30), (1, 4, 0, 20), (1, 5, 20, 20))
+    windows = step_windows(trace_of(step=rows, per_step_clock=True))
     assert not windows.chained
+    assert windows.run.tolist() == [0, 1]
     assert windows.step_time_ns == (20 + 30) / 2
 
 
