@@ -1,0 +1,74 @@
+"""A job whose ranks record one window of steps in two, with real processes."""
+
+import json
+
+import pytest
+from tests.distributed.recorded_training import recorded_run
+
+from meshscope.analyze.communication.matching import match_collectives, match_p2p
+from meshscope.analyze.opening.load import load_trace
+from meshscope.probe.sample_order import SAMPLING_FILE
+from meshscope.probe.schema.layout import ParallelLayout
+from meshscope.probe.schema.sampling import is_recorded
+from meshscope.reference_trainer.config import (
+    ModelConfig,
+    ScheduleConfig,
+    TrainConfig,
+    TrainerConfig,
+)
+
+pytestmark = pytest.mark.distributed
+
+STEPS = 110
+CONFIG = TrainerConfig(
+    layout=ParallelLayout(pp=2, dp=2),
+    model=ModelConfig(layers=2, hidden=32, ffn=64, heads=4, vocab=64, seq_len=16),
+    schedule=ScheduleConfig(microbatches=2),
+    train=TrainConfig(steps=STEPS, global_batch=4),
+)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Return a run with the order and one without, and the directory of the first."""
+    out = tmp_path_factory.mktemp("sampled")
+    (out / "run").mkdir()
+    order = {"one_in": 2, "first_step": 50}
+    (out / "run" / SAMPLING_FILE).write_text(json.dumps(order), encoding="utf-8")
+    sampled = recorded_run(CONFIG, out)
+    whole = recorded_run(CONFIG, tmp_path_factory.mktemp("whole"))
+    return sampled, whole, out / "run"
+
+
+def test_all_ranks_record_the_same_windows(runs):
+    """Fails when a rank records steps that its peers leave out: none of them could be analysed."""
+    sampled, _, _ = runs
+    assert sampled.codes == [0] * 4
+    recorded = {step for step in range(STEPS) if step < 50 or is_recorded(step, 2)}
+    spans = sampled.tables["span"]
+    passes = spans[spans["kind"].astype(str).isin(["forward", "backward"])]
+    collectives = sampled.tables["collective"].query("kind != 'barrier'")
+    for rows in (passes, collectives, sampled.tables["p2p"]):
+        found = {rank: set(own) for rank, own in rows.groupby("rank")["step"]}
+        assert found == dict.fromkeys(range(4), recorded)
+    assert set(sampled.tables["step"]["step"]) == set(range(STEPS))
+
+
+def test_every_message_has_both_ends(runs):
+    """Fails when ranks number their messages apart after a window that nobody recorded."""
+    sampled, whole, path = runs
+    trace = load_trace(path)
+    assert match_p2p(trace).limits == ()
+    assert match_collectives(trace).limits == ()
+    for name in ("p2p", "collective"):
+        by_step = sampled.tables[name].groupby(["rank", "step"]).size()
+        expected = whole.tables[name].groupby(["rank", "step"]).size()
+        assert len(by_step) > 4 * 80
+        assert (by_step == expected.reindex(by_step.index)).all()
+
+
+def test_training_does_not_notice(runs):
+    """Fails when taking hooks out and putting them in again changes a bit of a loss."""
+    sampled, whole, _ = runs
+    assert len(sampled.losses) == STEPS
+    assert sampled.losses == whole.losses
