@@ -59,6 +59,8 @@ class Trace:
     kernel_steps: Mapping[int, tuple[int, ...]] | None = None
     """Steps of each rank of which the kernels are known, where only a part of the capture was traced
     in depth; None where what it has of kernels is of the whole capture."""
+    chosen: tuple[int, int] | None = None
+    """First and last of the steps that were asked for; None where all are."""
     _frames: dict[str | tuple[str, int], pd.DataFrame] = field(default_factory=dict, repr=False)
 
     def clock_of(self, rank: int) -> str:

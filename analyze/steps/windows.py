@@ -156,8 +156,12 @@ def _without_first_steps(
 ) -> npt.NDArray[np.int64]:
     """Return the steps without the first one that each attempt of the job finished."""
     begins = np.asarray(trace.frame("attempt")["first_step"], dtype=np.int64)
-    places = np.unique(np.searchsorted(common, begins[begins > common[0]]))
-    first = common[[0, *places[places < len(common)]]]
+    places = np.searchsorted(common, begins[begins >= common[0]])
+    if trace.chosen is None or trace.chosen[0] <= begins.min(initial=0):
+        places = np.append(0, places)
+    first = common[np.unique(places[places < len(common)])]
+    if not len(first):
+        return common
     if len(first) == len(common):
         first = common[:1]
     one = len(first) == 1

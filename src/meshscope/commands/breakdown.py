@@ -8,7 +8,15 @@ from typing import Annotated
 import typer
 
 from .opening import open_trace
-from .options import DEFAULT_RUNS, Format, FormatOption, RunPath, RunsOption, TopologyOption
+from .options import (
+    DEFAULT_RUNS,
+    Format,
+    FormatOption,
+    RunPath,
+    RunsOption,
+    StepsOption,
+    TopologyOption,
+)
 from .output import show
 
 
@@ -18,6 +26,7 @@ def breakdown(
         int | None, typer.Option(help="One step; all device events if not given.")
     ] = None,
     topology_file: TopologyOption = None,
+    steps: StepsOption = None,
     runs: RunsOption = DEFAULT_RUNS,
     output: FormatOption = Format.TEXT,
 ) -> None:
@@ -25,7 +34,7 @@ def breakdown(
     from meshscope.analyze.exchange import breakdown_to_json
     from meshscope.analyze.report import breakdown_to_text
 
-    opened = open_trace(path, topology_file, runs)
+    opened = open_trace(path, topology_file, runs, steps)
     result = breakdown_to_json(opened.trace, step)
     show(
         output,

@@ -5,13 +5,22 @@ from __future__ import annotations
 from functools import partial
 
 from .opening import open_trace
-from .options import DEFAULT_RUNS, Format, FormatOption, RunPath, RunsOption, TopologyOption
+from .options import (
+    DEFAULT_RUNS,
+    Format,
+    FormatOption,
+    RunPath,
+    RunsOption,
+    StepsOption,
+    TopologyOption,
+)
 from .output import show
 
 
 def collectives(
     path: RunPath,
     topology_file: TopologyOption = None,
+    steps: StepsOption = None,
     runs: RunsOption = DEFAULT_RUNS,
     output: FormatOption = Format.TEXT,
 ) -> None:
@@ -19,7 +28,7 @@ def collectives(
     from meshscope.analyze.exchange import collectives_to_json
     from meshscope.analyze.report import collectives_to_text
 
-    opened = open_trace(path, topology_file, runs)
+    opened = open_trace(path, topology_file, runs, steps)
     result = collectives_to_json(opened.trace)
     show(
         output,

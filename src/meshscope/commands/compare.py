@@ -20,7 +20,7 @@ from .options import (
 from .output import show
 
 
-def compare(
+def compare(  # noqa: PLR0913 - the options of a verb
     before: Annotated[
         Path,
         typer.Argument(
@@ -33,6 +33,14 @@ def compare(
     top: Annotated[
         int, typer.Option(min=1, help="How many operators and kernels to list, most changed first.")
     ] = 20,
+    steps_before: Annotated[
+        str | None,
+        typer.Option(metavar="FIRST:LAST", help="Of BEFORE these steps only, both included."),
+    ] = None,
+    steps_after: Annotated[
+        str | None,
+        typer.Option(metavar="FIRST:LAST", help="Of AFTER these steps only, both included."),
+    ] = None,
     topology_file: TopologyOption = None,
     runs: RunsOption = DEFAULT_RUNS,
     output: FormatOption = Format.TEXT,
@@ -43,8 +51,8 @@ def compare(
     from meshscope.analyze.exchange import comparison_to_json
     from meshscope.analyze.report import comparison_to_text
 
-    first = side_of(open_trace(before, topology_file, runs).trace)
-    opened = open_trace(after, topology_file, runs)
+    first = side_of(open_trace(before, topology_file, runs, steps_before).trace)
+    opened = open_trace(after, topology_file, runs, steps_after)
     result = comparison_to_json(compared(first, side_of(opened.trace)), top)
     show(
         output,

@@ -9,7 +9,15 @@ import typer
 
 from .follow_up import follow_up
 from .opening import Opened, open_trace
-from .options import DEFAULT_RUNS, Format, FormatOption, RunPath, RunsOption, TopologyOption
+from .options import (
+    DEFAULT_RUNS,
+    Format,
+    FormatOption,
+    RunPath,
+    RunsOption,
+    StepsOption,
+    TopologyOption,
+)
 from .output import show
 
 if TYPE_CHECKING:
@@ -25,6 +33,7 @@ def critical_path(
         ),
     ] = None,
     topology_file: TopologyOption = None,
+    steps: StepsOption = None,
     runs: RunsOption = DEFAULT_RUNS,
     output: FormatOption = Format.TEXT,
 ) -> None:
@@ -34,7 +43,7 @@ def critical_path(
     from meshscope.analyze.measure import measure
     from meshscope.analyze.report import critical_path_to_text
 
-    opened = open_trace(path, topology_file, runs)
+    opened = open_trace(path, topology_file, runs, steps)
     account = measure(opened.trace)
     result = critical_path_to_json(find_path(account, step), account.limits)
     show(

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING
 
 from .follow_up import follow_up
 from .opening import Opened, command_line, open_trace
-from .options import DEFAULT_RUNS, Format, FormatOption, RunPath, RunsOption, TopologyOption
+from .options import (
+    DEFAULT_RUNS,
+    Format,
+    FormatOption,
+    RunPath,
+    RunsOption,
+    StepsOption,
+    TopologyOption,
+)
 from .output import show
 
 if TYPE_CHECKING:
@@ -18,6 +26,7 @@ if TYPE_CHECKING:
 def diagnose(
     path: RunPath,
     topology_file: TopologyOption = None,
+    steps: StepsOption = None,
     runs: RunsOption = DEFAULT_RUNS,
     output: FormatOption = Format.TEXT,
 ) -> None:
@@ -26,7 +35,7 @@ def diagnose(
     from meshscope.analyze.exchange import diagnosis_to_json
     from meshscope.analyze.report import to_text
 
-    opened = open_trace(path, topology_file, runs)
+    opened = open_trace(path, topology_file, runs, steps)
     result = analyse(opened.trace)
     show(
         output,

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from .opening import open_trace
-from .options import DEFAULT_RUNS, RunPath, RunsOption, TopologyOption
+from .options import DEFAULT_RUNS, RunPath, RunsOption, StepsOption, TopologyOption
 from .output import emit
 
 
@@ -29,13 +29,14 @@ def export(
     ],
     to: Annotated[Target, typer.Option(help="What to write.")] = Target.PERFETTO,
     topology_file: TopologyOption = None,
+    steps: StepsOption = None,
     runs: RunsOption = DEFAULT_RUNS,
 ) -> None:
     """Write a capture for other tools: a Perfetto timeline, tables as CSV, or profiler traces."""
     from meshscope.analyze.export import export_csv, export_hta, export_perfetto
 
     _check_place(out, to)
-    opened = open_trace(path, topology_file, runs)
+    opened = open_trace(path, topology_file, runs, steps)
     if to is Target.PERFETTO:
         count = export_perfetto(opened.trace, out)
         emit(f"{out}: {count:,} events\n\nNext: open it in the Perfetto UI")

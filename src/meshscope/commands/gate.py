@@ -8,7 +8,15 @@ from typing import Annotated
 import typer
 
 from .opening import open_trace
-from .options import DEFAULT_RUNS, Format, FormatOption, RunPath, RunsOption, TopologyOption
+from .options import (
+    DEFAULT_RUNS,
+    Format,
+    FormatOption,
+    RunPath,
+    RunsOption,
+    StepsOption,
+    TopologyOption,
+)
 from .output import emit, emit_report, print_json
 
 
@@ -16,6 +24,7 @@ def gate(
     path: RunPath,
     budget: Annotated[Path, typer.Option(help="TOML file with a [budget] table.")],
     topology_file: TopologyOption = None,
+    steps: StepsOption = None,
     runs: RunsOption = DEFAULT_RUNS,
     output: FormatOption = Format.TEXT,
 ) -> None:
@@ -24,7 +33,7 @@ def gate(
     from meshscope.analyze.gate import check, exit_code, load_budgets, to_markdown, to_rows, to_text
 
     budgets = load_budgets(budget)
-    opened = open_trace(path, topology_file, runs)
+    opened = open_trace(path, topology_file, runs, steps)
     result = analyse(opened.trace)
     verdicts = check(result, budgets)
     if output is Format.JSON:

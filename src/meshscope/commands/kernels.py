@@ -8,7 +8,15 @@ from typing import Annotated
 import typer
 
 from .opening import open_trace
-from .options import DEFAULT_RUNS, Format, FormatOption, RunPath, RunsOption, TopologyOption
+from .options import (
+    DEFAULT_RUNS,
+    Format,
+    FormatOption,
+    RunPath,
+    RunsOption,
+    StepsOption,
+    TopologyOption,
+)
 from .output import show
 
 
@@ -16,6 +24,7 @@ def kernels(
     path: RunPath,
     top: Annotated[int, typer.Option(min=1, help="How many kernels to list, longest first.")] = 20,
     topology_file: TopologyOption = None,
+    steps: StepsOption = None,
     runs: RunsOption = DEFAULT_RUNS,
     output: FormatOption = Format.TEXT,
 ) -> None:
@@ -23,7 +32,7 @@ def kernels(
     from meshscope.analyze.exchange import kernels_to_json
     from meshscope.analyze.report import kernels_to_text
 
-    opened = open_trace(path, topology_file, runs)
+    opened = open_trace(path, topology_file, runs, steps)
     result = kernels_to_json(opened.trace, top)
     show(
         output,

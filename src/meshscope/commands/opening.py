@@ -30,6 +30,7 @@ class Opened:
     stated: StatedTopology | None
     topology_file: Path | None
     runs: Path
+    steps: str | None = None
 
     @property
     def is_run(self) -> bool:
@@ -43,33 +44,45 @@ class Opened:
         named: list[object] = [*options]
         if self.topology_file is not None:
             named += ["--topology", self.topology_file]
+        if self.steps is not None:
+            named += ["--steps", self.steps]
         if not self.is_run and self.runs != DEFAULT_RUNS:
             named += ["--runs", self.runs]
         return next_command(verb, self.trace.path, *named)
 
 
-def open_trace(path: Path, topology_file: Path | None = None, runs: Path = DEFAULT_RUNS) -> Opened:
-    """Open a capture, and apply to it what the topology file states.
+def open_trace(
+    path: Path,
+    topology_file: Path | None = None,
+    runs: Path = DEFAULT_RUNS,
+    steps: str | None = None,
+) -> Opened:
+    """Open a capture or some of its steps, and apply to it what the topology file states.
 
     Traces of other tools are ingested into the folder of runs, and read from there the
-    next time. The topology file is read first: a slip in it shows before a long read.
+    next time. What was typed is read first: a slip in it shows before a long read.
 
     Raises:
-        MeshscopeError: One of the two cannot be read, or they exclude each other.
+        MeshscopeError: One of the two cannot be read, they exclude each other, or there are no
+            such steps.
         OSError: A file cannot be read.
     """
+    from meshscope.analyze.capture.part import StepRange, of_steps
     from meshscope.analyze.importers.source_files import size_of
     from meshscope.analyze.opening.ingest import Keeping, open_run
     from meshscope.analyze.topology.file import load_topology
     from meshscope.analyze.topology.stated import apply_topology
 
     stated = None if topology_file is None else load_topology(topology_file)
+    chosen = None if steps is None else StepRange.parse(steps)
     with reading_progress(size_of(path)) as on_bytes:
         keeping = Keeping(runs_dir=runs, workers=workers(), on_bytes=on_bytes)
         trace = open_run(path, keeping, say)
     if stated is not None:
         trace = apply_topology(trace, stated)
-    return Opened(trace=trace, stated=stated, topology_file=topology_file, runs=runs)
+    if chosen is not None:
+        trace = of_steps(trace, chosen)
+    return Opened(trace=trace, stated=stated, topology_file=topology_file, runs=runs, steps=steps)
 
 
 def workers() -> int:

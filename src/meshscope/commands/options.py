@@ -34,6 +34,14 @@ TopologyOption = Annotated[
     Path | None,
     typer.Option("--topology", metavar="FILE", help="TOML file that states mesh, groups, kernels."),
 ]
+StepsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--steps",
+        metavar="FIRST:LAST",
+        help="Look at these steps only, both included; 3000: is from there on, :500 up to there.",
+    ),
+]
 MOST_TIMEOUT_S = 86_400.0
 """Nobody waits longer at a terminal."""
 DEFAULT_RUNS = Path("meshscope_runs")

@@ -9,13 +9,22 @@ from typing import Annotated
 import typer
 
 from .opening import next_command, open_trace
-from .options import DEFAULT_RUNS, Format, FormatOption, RunPath, RunsOption, TopologyOption
+from .options import (
+    DEFAULT_RUNS,
+    Format,
+    FormatOption,
+    RunPath,
+    RunsOption,
+    StepsOption,
+    TopologyOption,
+)
 from .output import show
 
 
 def stragglers(
     path: RunPath,
     topology_file: TopologyOption = None,
+    steps: StepsOption = None,
     runs: RunsOption = DEFAULT_RUNS,
     compat: Annotated[
         bool,
@@ -36,7 +45,7 @@ def stragglers(
     from meshscope.analyze.report.stragglers import stragglers_to_text
     from meshscope.analyze.stragglers import find_stragglers
 
-    opened = open_trace(path, topology_file, runs)
+    opened = open_trace(path, topology_file, runs, steps)
     result = find_stragglers(diagnose(opened.trace))
     show(
         output,

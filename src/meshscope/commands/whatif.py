@@ -8,11 +8,19 @@ from typing import Annotated
 import typer
 
 from .opening import open_trace
-from .options import DEFAULT_RUNS, Format, FormatOption, RunPath, RunsOption, TopologyOption
+from .options import (
+    DEFAULT_RUNS,
+    Format,
+    FormatOption,
+    RunPath,
+    RunsOption,
+    StepsOption,
+    TopologyOption,
+)
 from .output import show
 
 
-def whatif(
+def whatif(  # noqa: PLR0913 - the options of a verb
     path: RunPath,
     fix: Annotated[
         list[str] | None,
@@ -30,6 +38,7 @@ def whatif(
         ),
     ] = None,
     topology_file: TopologyOption = None,
+    steps: StepsOption = None,
     runs: RunsOption = DEFAULT_RUNS,
     output: FormatOption = Format.TEXT,
 ) -> None:
@@ -40,7 +49,7 @@ def whatif(
     from meshscope.analyze.whatif import parse_changes, predict
 
     changes = parse_changes(fix or [], set_ or [])
-    opened = open_trace(path, topology_file, runs)
+    opened = open_trace(path, topology_file, runs, steps)
     account = measure(opened.trace)
     result = prediction_to_json(changes, predict(account, changes), account.limits)
     show(

@@ -13,7 +13,6 @@ import pyarrow.compute as pc
 import pytest
 from tests.synthetic import MS, Job, capture
 
-from meshscope.analyze.communication.events import communication_events
 from meshscope.analyze.diagnosis import diagnose
 from meshscope.analyze.measure import measure
 from meshscope.analyze.replay.edge_effect import EdgeEffect

@@ -1,0 +1,97 @@
+"""A part of a capture: some of its steps, as the user asks for them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from meshscope.probe.schema.errors import ConfigError
+from meshscope.probe.schema.tables import TABLES
+
+from .trace import Trace
+
+_OF_THE_WHOLE = frozenset({"recording"})
+"""Tables that tell of the run, though they have a step."""
+_FORM = re.compile(r"(\d{0,15}):(\d{0,15})")
+_LARGEST = (1 << 62) - 1
+
+
+class StepRange(NamedTuple):
+    """Steps from the first to the last, both included."""
+
+    first: int
+    last: int
+
+    @property
+    def text(self) -> str:
+        """The form that ``parse`` takes."""
+        return f"{self.first or ''}:{self.last if self.last < _LARGEST else ''}"
+
+    @classmethod
+    def parse(cls, text: str) -> StepRange:
+        """Return the steps that ``FIRST:LAST`` names; without one of them from the first, or to the last.
+
+        Raises:
+            ConfigError: It names none.
+        """
+        found = _FORM.fullmatch(text.strip())
+        if found is None or not any(found.groups()):
+            raise _unclear(text)
+        first, last = (int(part) if part else None for part in found.groups())
+        named = cls(first or 0, _LARGEST if last is None else last)
+        if named.first > named.last:
+            raise _unclear(text)
+        return named
+
+
+def of_steps(trace: Trace, steps: StepRange) -> Trace:
+    """Return the part of a capture that is of some steps.
+
+    What belongs to no step, such as samples of devices, stays whole.
+
+    Raises:
+        ConfigError: It holds none of them, or no ends of steps.
+    """
+    known = trace.frame("step")["step"]
+    if known.empty:
+        raise ConfigError(
+            "no ends of steps were recorded, so none can be chosen",
+            where="--steps",
+            remedy="Leave it out",
+        )
+    if not known.between(*steps).any():
+        raise ConfigError(
+            f"there is no step {steps.text} in the capture, which has {known.min()}:{known.max()}",
+            where="--steps",
+            remedy="Choose some of these; both ends are included",
+        )
+
+    def chosen(_rank: int, table: pa.Table) -> pa.Table:
+        step = pc.cast(table["step"], pa.int64())
+        inside = pc.and_(pc.greater_equal(step, steps.first), pc.less_equal(step, steps.last))
+        return table.filter(inside)
+
+    part = replace(
+        trace,
+        chosen=steps,
+        limits=(
+            *trace.limits,
+            f"only steps {steps.text} were asked for, of {known.min()}:{known.max()}",
+        ),
+    )
+    for name, spec in TABLES.items():
+        if "step" in spec.column_names() and name not in _OF_THE_WHOLE and name in trace.tables:
+            part = part.with_changed_ranks(name, chosen)
+    return part
+
+
+def _unclear(text: str) -> ConfigError:
+    return ConfigError(
+        f"{text!r} names no steps",
+        where="--steps",
+        remedy="Give the first and the last one, as in 3000:4000, or only one of them, as in 3000: or :500",
+    )
