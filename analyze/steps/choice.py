@@ -16,6 +16,8 @@ from meshscope.probe.schema.terms import StepDetail
 
 from ..words import counted
 
+MOST_OFF = 0.1
+"""Share of the run by which the middle of the analysed steps may be off."""
 _ORDER = list(StepDetail)
 _HELD = {
     StepDetail.STEPS: "their length only",
@@ -81,5 +83,17 @@ def _left_out(frame: pd.DataFrame, least: pd.Series, best: int) -> str:
     return (
         f"{counted(len(others), 'step')} of {len(least)} left out of the account, as the capture "
         f"holds less of them ({', '.join(parts)}); they took {other_ms:.4g} ms in the mean, those "
-        f"of the account {own_ms:.4g} ms"
+        f"of the account {own_ms:.4g} ms{_uneven(least.index.to_numpy(), (least == best).to_numpy())}"
+    )
+
+
+def _uneven(steps: npt.NDArray[np.int64], is_kept: npt.NDArray[np.bool_]) -> str:
+    """Return where the analysed steps lie, if they are not spread over the run as all its steps are."""
+    middle, own = float(np.median(steps)), float(np.median(steps[is_kept]))
+    if abs(own - middle) <= MOST_OFF * (steps[-1] - steps[0]):
+        return ""
+    side = "before" if own < middle else "after"
+    return (
+        f". Half of those of the account lie {side} step {own:.0f}, so its shares are more of that part of "
+        "the run than of the other: --steps FIRST:LAST looks at one of them"
     )
