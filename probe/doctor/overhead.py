@@ -161,21 +161,11 @@ def overhead_of(
         ConfigError: It has too few pairs of whole windows.
     """
     windows = window_times(capture, window_steps)
-    try:
-        effect = paired_effect(windows["watched"].to_numpy(), windows["without"].to_numpy())
-    except ValueError as error:
-        steps = 2 * window_steps * (LEAST_PAIRS + 1)
-        raise ConfigError(
-            f"the job is too short for a comparison: {error}",
-            where=str(capture.path),
-            remedy=f"Run at least {steps} steps, or make windows shorter with --window-steps",
-        ) from error
+    effect = _effect(windows, capture, window_steps)
     step_ns = float(windows["without"].median())
     costs = [_annotation(manifest, "cost") for manifest in capture.rank_manifests.values()]
-    calls = _communication_per_step(capture, window_steps)
-    borders = [cost["bare_border_ns"] for cost in costs if cost.get("bare_border_ns")]
     left_ns = {
-        "border of the step": int(max(borders)) if borders else None,
+        "border of the step": _largest(costs).get("bare_border_ns"),
         "step counter of Kineto's client": kineto_ns,
     }
     left_frac = sum(taken or 0 for taken in left_ns.values()) / step_ns
@@ -202,9 +192,21 @@ def overhead_of(
         cpus=os.cpu_count() or 0,
         step_time_ns=step_ns,
         per_call_ns=_largest([cost.get("per_call_ns") or {} for cost in costs]),
-        communication_per_step=calls,
+        communication_per_step=_communication_per_step(capture, window_steps),
         rss_bytes=rss_bytes,
     )
+
+
+def _effect(windows: pd.DataFrame, capture: RunCapture, window_steps: int) -> Effect:
+    try:
+        return paired_effect(windows["watched"].to_numpy(), windows["without"].to_numpy())
+    except ValueError as error:
+        steps = 2 * window_steps * (LEAST_PAIRS + 1)
+        raise ConfigError(
+            f"the job is too short for a comparison: {error}",
+            where=str(capture.path),
+            remedy=f"Run at least {steps} steps, or make windows shorter with --window-steps",
+        ) from error
 
 
 def window_times(capture: RunCapture, window_steps: int) -> pd.DataFrame:
@@ -265,11 +267,11 @@ def _annotation(manifest: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _largest(parts: Sequence[Mapping[str, int | None]]) -> dict[str, int]:
+def _largest(parts: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     found: dict[str, int] = {}
     for part in parts:
         for name, value in part.items():
-            if value is not None:
+            if isinstance(value, int):
                 found[name] = max(found.get(name, 0), value)
     return found
 

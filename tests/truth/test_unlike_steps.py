@@ -135,7 +135,8 @@ def test_waiting_for_steps_that_are_not_in_the_capture_is_told():
     with_average = diagnose(sampled([4, 9, 14, 19])).limits
     without = diagnose(sampled([3, 8, 13, 18])).limits
     # Of four ranks three wait for what the fourth was slow in the four steps before, and in this.
-    wait = 3 / 4 * 4 * 15 * MS / (30 * MS + 5 * 15 * MS + WIRE_NS)
+    length = 30 * MS + (1 + 3 * 5) / 4 * 15 * MS + WIRE_NS
+    wait = 3 / 4 * 4 * 15 * MS / length
     assert any(f"further apart than they end them: {wait:.1%}" in limit for limit in with_average)
     assert any("further apart than they began them" in limit for limit in without)
     assert not any("further apart" in limit for limit in diagnose(averaging(15 * MS)).limits)
