@@ -121,6 +121,11 @@ class HookSet:
         for name in reversed(list(self._installed)):
             self._remove(name)
 
+    def operations_so_far(self) -> dict[str, int]:
+        """Return how many collectives were issued on each group that was seen, by its id; any thread."""
+        groups = None if self._collectives is None else self._collectives.groups
+        return {} if groups is None else groups.operations_so_far()
+
     def silence(self) -> None:
         """Leave every patch in place, and have none of them record any more; any thread."""
         for hook in list(self._installed.values()):

@@ -38,6 +38,7 @@ from .run_facts import RunFacts, software
 from .schema.errors import MeshscopeError
 from .schema.manifest import TRAINING_STEP_KEY
 from .schema.terms import SpanKind
+from .standstill import StandstillWatch
 from .watches.imports import ImportWatch
 
 _TAKEN = "another process of the run records it, and no launcher has told them apart"
@@ -339,6 +340,7 @@ class Session:
         full = FullRecords(config.full_first_steps, config.full_every_steps)
         assert self.run_path is not None
         watch = DisableWatch(self.run_path, self._tell_disabled)
+        standstill = StandstillWatch(self._capture, self._hooks.operations_so_far)
         if config.cost_budget_ppm and not config.compare_window_steps:
             self._levels.order.open(self.run_path)
 
@@ -346,6 +348,7 @@ class Session:
             if not self._closed:
                 watch.look()
                 self._levels.look_for_order()
+                standstill.look()
             self._write_facts()
 
         return StorageSettings(full_records=full, each_wake=each_wake)

@@ -11,7 +11,7 @@ import pyarrow as pa
 from meshscope.probe.schema.rank_records import LastSeen
 from meshscope.probe.schema.tables import PROGRESS
 
-from .unheard import unheard_ranks
+from .unheard import counted_collectives, unheard_ranks
 
 _COLUMNS = ["rank", "group_id", "seq", "end_ns", "event_id"]
 
@@ -28,7 +28,7 @@ def progress_at_the_end(
     rank that has waited too long closes its capture too. A member without a row of a
     group has none: its rows may be lost, unless the first collective of the group was
     its only one, so that nothing could be lost. What a rank had issued whose communication
-    was not recorded at the end is not known.
+    was not recorded at the end is known where it noted what its backends had counted.
 
     Args:
         tables: Those of the capture.
@@ -47,7 +47,8 @@ def progress_at_the_end(
     summed = frozenset(tables["communication_sum"]["group_id"].to_pylist())
     never = _never_came(rows, set(sent["group_id"]), tables["group"], closed, summed)
     unheard = unheard_ranks(tables)
-    issued: dict[Any, int] = {**dict.fromkeys(never, -1), **last.to_dict()}
+    counted = counted_collectives(tables["step"], manifests, unheard)
+    issued: dict[Any, int] = {**dict.fromkeys(never, -1), **last.to_dict(), **counted}
     in_order = {rank: closed[rank] and not ended_by.get(rank) for rank in closed}
     completed = _completed(rows, issued, in_order, unheard)
     seen = [last_seen.get(rank, LastSeen()) for _, rank in issued]
@@ -56,7 +57,10 @@ def progress_at_the_end(
             "rank": [rank for _, rank in issued],
             "group_id": [group for group, _ in issued],
             "issued_seq": pd.array(
-                [None if rank in unheard else seq for (_, rank), seq in issued.items()],
+                [
+                    None if key[1] in unheard and key not in counted else seq
+                    for key, seq in issued.items()
+                ],
                 dtype="Int64",
             ),
             "completed_seq": pd.array([completed.get(key) for key in issued], dtype="Int64"),

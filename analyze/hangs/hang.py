@@ -31,6 +31,8 @@ from .unheard import unheard_ranks
 OpKey = tuple[str, int, int, int]
 """Group, number, and for a transfer sender and receiver, else -1 twice."""
 _KEY = ["group_id", "seq", "source", "target"]
+_LAST = 1 << 62
+"""The event id of an operation that has no record: it is the last of its rank."""
 _COLUMNS = ["rank", *_KEY, "kind", "issue_ns", "event_id"]
 
 
@@ -75,7 +77,7 @@ def wait_graph(trace: Trace) -> WaitGraph | None:
     """
     if trace.frame("progress").empty:
         return None
-    rows = pd.concat([_open_collectives(trace), _open_transfers(trace)])
+    rows = pd.concat([_open_collectives(trace), _open_transfers(trace), _counted_ahead(trace)])
     graph = _graph(trace, rows)
     sends = _blocking_sends(trace)
     # A rank that stands in a send has not stayed away of its own accord.
@@ -113,6 +115,27 @@ def _open_collectives(trace: Trace) -> pd.DataFrame:
         # Where nobody knows what anyone had issued, nobody is behind.
         floor = floor.fillna(rows["seq"])
     return rows.loc[rows["seq"] > floor.astype("int64"), _COLUMNS]
+
+
+def _counted_ahead(trace: Trace) -> pd.DataFrame:
+    """Return the collectives that ranks stand in by the counts of their backends.
+
+    Where communication was not recorded, a rank that has issued more on a group than another
+    member waits in its last one, since its last record or later.
+    """
+    progress = trace.frame("progress").astype({"group_id": str})
+    known = progress.dropna(subset=["issued_seq"])
+    slowest = known.groupby("group_id")["issued_seq"].min()
+    ahead = known["issued_seq"] > known["group_id"].map(slowest)
+    rows = known[ahead & known["rank"].isin(unheard_ranks(trace.tables))]
+    return rows.assign(
+        seq=rows["issued_seq"].astype("int64"),
+        source=-1,
+        target=-1,
+        kind="collective",
+        issue_ns=rows["rank"].map(last_records_ns(trace)).astype("int64"),
+        event_id=_LAST,
+    )[_COLUMNS]
 
 
 def _ended_elsewhere(trace: Trace, rows: pd.DataFrame) -> pd.Series[bool]:

@@ -22,7 +22,7 @@ from ..communication.realignment import realign
 from ..deep.cache import DeepCache
 from ..deep.tables import with_deep_traces
 from ..hangs.broken_off import progress_at_the_end
-from ..hangs.unheard import unheard_limit
+from ..hangs.unheard import unheard_limits
 from ..importers import import_trace
 from ..importers.reading import Reading
 from ..steps.rounds import with_rounds
@@ -131,7 +131,11 @@ def _from_capture(path: Path, capture: RunCapture) -> Trace:
             *limits,
             *led_anew(capture.rank_manifests),
             *(unrecorded_saves(capture.rank_manifests) if progress.num_rows else ()),
-            *(unheard_limit(capture.tables) if progress.num_rows else ()),
+            *(
+                unheard_limits({**capture.tables, "progress": progress})
+                if progress.num_rows
+                else ()
+            ),
         ),
         clocks=clocks,
         local_ranks=_local_ranks(capture.rank_manifests),

@@ -187,6 +187,19 @@ class GroupTable:
         alive = (reference() for reference in list(self._references.values()))
         return next((found for found in alive if found is not None), None)
 
+    def operations_so_far(self) -> dict[str, int]:
+        """Return how many collectives the backend counts on each group that is alive; any thread.
+
+        Groups of backends that do not count are left out.
+        """
+        names = {id(group): group_id for group_id, group in list(self._by_id.items())}
+        found = {}
+        for key, reference in list(self._references.items()):
+            process_group, group = reference(), self.by_object.get(key)
+            if process_group is not None and group is not None and id(group) in names:
+                found[names[id(group)]] = _operations_so_far(process_group)
+        return {group_id: count for group_id, count in found.items() if count}
+
     def watch(self, act: Callable[[Any], None] | None) -> None:
         """Call something with each process group, those seen before and those to come."""
         self._watcher = act

@@ -323,3 +323,27 @@ def test_where_no_member_records_communication_nobody_is_named():
         recording=recording,
     )
     assert wait_graph(trace) is None
+
+
+def test_counts_of_backends_name_who_did_not_come():
+    """A hang in a window that is not recorded would be nobody's."""
+    recording = [
+        {"rank": rank, "step": 0, "level": "stages", "steps": 1, "dur_ns": 1} for rank in range(3)
+    ]
+    steps = [{"rank": rank, "step": 0, "start_ns": 0, "dur_ns": 30 + rank} for rank in range(3)]
+    trace = dumped(
+        {"a": (0, 1, 2), "b": (0, 1)},
+        {
+            (0, "a"): (9, None), (1, "a"): (9, None), (2, "a"): (8, None),
+            (0, "b"): (4, None), (1, "b"): (4, None),
+        },
+        [issued(0, "a", 3, 20)],
+        origin="meshscope",
+        recording=recording,
+        step=steps,
+    )  # fmt: skip
+    graph = wait_graph(trace)
+    assert (graph.absent, graph.waiting) == ((2,), (0, 1))
+    (operation,) = graph.operations
+    assert operation.key[:2] == ("a", 9)
+    assert operation.since_ns == {0: 30, 1: 31}

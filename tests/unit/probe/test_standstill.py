@@ -1,0 +1,98 @@
+"""Notes of how far each group came, on a process group of one rank that counts."""
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from meshscope import probe
+from meshscope.probe import standstill
+from meshscope.probe.hooks.base import Capture
+from meshscope.probe.schema.manifest import MANIFEST_NAME, STANDSTILL_KEY, read_json
+from meshscope.probe.schema.records import LEVEL_CODES
+from meshscope.probe.schema.rundir import read_run
+from meshscope.probe.schema.terms import CaptureLevel
+from meshscope.probe.standstill import LOOK_NS, StandstillWatch
+
+STAGES, COLLECTIVES = (
+    LEVEL_CODES[level] for level in (CaptureLevel.STAGES, CaptureLevel.COLLECTIVES)
+)
+
+
+@pytest.fixture
+def watched(monkeypatch, make_recorder):
+    """Return what looks after so many ns, the capture, and the counts of backends."""
+    time_ns, counts, recorder = [0], {"g": 4}, make_recorder()
+    recorder.step = 0
+    monkeypatch.setattr(standstill, "now_ns", lambda: time_ns[0])
+    capture = Capture(recorder, probe.ProbeConfig(), lambda: None)
+    capture.level = STAGES
+    watch = StandstillWatch(capture, lambda: {name: int(count) for name, count in counts.items()})
+
+    def after(ns):
+        time_ns[0] += ns
+        watch.look()
+        recorder.publish()
+        return read_json(recorder.directory / MANIFEST_NAME)
+
+    return after, capture, counts
+
+
+def note_of(manifest):
+    """Return when the note of a manifest was made, and its counts; None without one."""
+    note = manifest["annotations"].get(STANDSTILL_KEY)
+    return note and (note["time_ns"], note["collectives"])
+
+
+def test_a_step_that_lasts_for_long_is_noted_again_when_it_goes_on(watched):
+    """The note of a hang would be of before it, or written at every look."""
+    after, _, counts = watched
+    assert note_of(after(0)) is note_of(after(LOOK_NS - 1)) is None
+    assert note_of(after(1)) == note_of(after(LOOK_NS)) == (LOOK_NS, {"g": 4})
+    counts["g"] = 5
+    assert note_of(after(1)) == (LOOK_NS, {"g": 4})
+    assert note_of(after(LOOK_NS)) == (3 * LOOK_NS + 1, {"g": 5})
+
+
+def test_nothing_is_noted_while_steps_end_or_communication_is_recorded(watched):
+    """Every rank of a healthy run would write into its manifest time and again."""
+    after, capture, _ = watched
+    after(0)
+    for step in range(3):
+        capture.recorder.step = step + 1
+        assert note_of(after(LOOK_NS)) is None
+    capture.level = COLLECTIVES
+    assert note_of(after(2 * LOOK_NS)) is None
+
+
+def test_what_goes_wrong_is_counted(watched):
+    """The thread that writes would end with the training still running."""
+    after, _, counts = watched
+    after(0)
+    counts["g"] = "none"
+    manifest = after(LOOK_NS)
+    assert note_of(manifest) is None
+    assert manifest["counters"]["standstill_errors"] == 1
+
+
+def test_backends_count_while_the_hooks_are_out(tmp_path, monkeypatch):
+    """The counts would be those of when communication was last recorded."""
+    monkeypatch.setattr(standstill, "LOOK_NS", 0)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        session = probe.attach(tmp_path / "run")
+        dist.all_reduce(torch.ones(1))
+        probe.step()
+        session.set_level("steps")
+        probe.step()
+        for _ in range(3):
+            dist.all_reduce(torch.ones(1))
+        (count,) = session._hooks.operations_so_far().values()
+        watch = StandstillWatch(session._capture, session._hooks.operations_so_far)
+        watch.look()
+        watch.look()
+        probe.detach()
+    finally:
+        dist.destroy_process_group()
+    assert count == 4
+    annotations = read_run(tmp_path / "run").rank_manifests[0]["annotations"]
+    assert list(annotations["standstill"]["collectives"].values()) == [4]
