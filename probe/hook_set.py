@@ -70,11 +70,6 @@ class HookSet:
         self._paused: list[str] | None = None
         self._first_message = 0
 
-    @property
-    def is_paused(self) -> bool:
-        """Whether the hooks are out that steps can do without."""
-        return self._paused is not None
-
     def apply(self, level: CaptureLevel) -> None:
         """Install what a level needs and is not there, remove what it does not."""
         self.resume()

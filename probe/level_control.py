@@ -1,9 +1,9 @@
 """Changes how much a running session records, at step borders, on request or for its cost.
 
 What costs too much is recorded in one window of steps in so many, the same on all ranks
-(``sample_order``). Where even one in the most is too dear, the rank lowers its level, and leaves
-the others as they are: that makes nothing shorter that they wait for. Every change, why it was
-made, and what the hooks took meanwhile go into the rank's manifest.
+(``sample_order``). A rank for which the least of that is too dear lowers its own level and leaves
+the others as they are. Every change, why it was made, and what the hooks took meanwhile go into
+the rank's manifest.
 """
 
 from __future__ import annotations
@@ -32,8 +32,6 @@ from .schema.terms import CaptureLevel
 
 _MOST_STRETCHES = 256
 """Changes of level that a manifest lists; of more the first ones and the newest stay."""
-
-
 _FIRST_MESSAGE_BITS = 20
 """Messages of a window on one channel are fewer than two to that power."""
 

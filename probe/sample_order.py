@@ -79,12 +79,14 @@ class SampleOrder:
         ordered, known = _read(self._path), self.newest
         if ordered is not None and (known is None or ordered.one_in > known.one_in):
             self.newest = known = ordered
-        if wish is not None and (known is None or wish.one_in > known.one_in):
+        is_new = wish is not None and (known is None or wish.one_in > known.one_in)
+        if wish is not None and is_new:
             self.newest = known = wish
             self._told(wish)
         self._wish = None
         # Two that ask at once may overwrite each other: what asks for least is to hold.
-        if known is not None and (ordered is None or ordered.one_in < known.one_in):
+        is_lost = ordered is not None and known is not None and ordered.one_in < known.one_in
+        if known is not None and (is_new or is_lost):
             write_json(self._path, known._asdict())
 
 
