@@ -68,7 +68,7 @@ class HookSet:
         self.level = CaptureLevel.STEPS
         self.coverage: dict[str, str] = {}
         self._paused: list[str] | None = None
-        self._first_message = 0
+        self._first_seq = 0
 
     def apply(self, level: CaptureLevel) -> None:
         """Install what a level needs and is not there, remove what it does not."""
@@ -95,16 +95,16 @@ class HookSet:
             self._remove(name)
         self.steps.is_bare = True
 
-    def resume(self, first_message: int = 0) -> None:
+    def resume(self, first_seq: int = 0) -> None:
         """Put the hooks in again that ``pause`` has taken out; at a border only.
 
         Args:
-            first_message: Number of the next message on each channel, where it is larger than what
-                was counted so far: ranks that were paused in other steps agree on it.
+            first_seq: Number of the next operation on each group and channel, larger than any so
+                far: ranks that were paused in other steps agree on it. 0 to count on.
         """
         if self._paused is None:
             return
-        self._first_message = max(self._first_message, first_message)
+        self._first_seq = first_seq
         paused, self._paused = self._paused, None
         for name in paused:
             self._install(name)
@@ -146,7 +146,7 @@ class HookSet:
             return self._memory
         if name == "collectives":
             self._collectives = CollectiveHook(
-                capture, self._tags, self._collectives, self._first_message
+                capture, self._tags, self._collectives, self._first_seq
             )
             return self._collectives
         makers: dict[str, Callable[[], Hook]] = {

@@ -24,6 +24,7 @@ from .schema.sampling import (
     OVER_BUDGET,
     SAMPLED,
     WINDOW_STEPS,
+    begins_window,
     is_recorded,
     least_one_in,
     next_window,
@@ -32,8 +33,8 @@ from .schema.terms import CaptureLevel
 
 _MOST_STRETCHES = 256
 """Changes of level that a manifest lists; of more the first ones and the newest stay."""
-_FIRST_MESSAGE_BITS = 20
-"""Messages of a window on one channel are fewer than two to that power."""
+_FIRST_SEQ_BITS = 20
+"""Operations of a window on one group or channel are fewer than two to that power."""
 
 
 class LevelControl:
@@ -116,14 +117,14 @@ class LevelControl:
     def _follow_order(self) -> None:
         """Take the hooks out, or put them in again, where a window of the order begins."""
         hooks, ordered, step = self._hooks, self.order.newest, self._capture.recorder.step
-        if hooks is None or ordered is None or step % WINDOW_STEPS:
+        if hooks is None or ordered is None or not begins_window(step):
             return
         if step >= ordered.first_step and ordered.one_in > self._sample.one_in:
             self._begin_to_sample(ordered)
         if self._sample.one_in == 1:
             return
         if is_recorded(step, self._sample.one_in):
-            hooks.resume(first_message=step << _FIRST_MESSAGE_BITS)
+            hooks.resume(first_seq=step << _FIRST_SEQ_BITS)
         else:
             hooks.pause()
 
@@ -135,7 +136,7 @@ class LevelControl:
         windows = -(-self._capture.config.cost_window_steps // period)
         self._begin_stretch(self._hooks.level, f"{SAMPLED}{ordered.one_in}")
         self._windows.last(windows * period)
-        # So that the first window resumes on all ranks, with the same numbers of messages.
+        # So that the first window resumes on all ranks, with the same numbers.
         self._hooks.pause()
 
     def _tell_order(self, ordered: Sample) -> None:

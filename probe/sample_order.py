@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .clock import now_ns
+from .schema.errors import RunDirectoryError
 from .schema.manifest import read_json, write_json
 from .schema.sampling import ONE_IN
 
@@ -94,7 +95,7 @@ def _read(path: Path) -> Sample | None:
     """Return what a file orders; None where there is none, or none that makes sense."""
     try:
         found = read_json(path)
-    except Exception:  # noqa: BLE001 - whatever lies there is no order
+    except RunDirectoryError:
         return None
     one_in, first_step = (found.get(name) for name in Sample._fields)
     if type(one_in) is not int or one_in not in ONE_IN[1:] or type(first_step) is not int:

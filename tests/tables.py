@@ -48,6 +48,10 @@ _DEFAULTS: dict[str, dict] = {
         "correlation": -1,
     },
     "annotation": {"rank": 0, "step": 0, "device": -1, "thread": 1},
+    "communication_sum": {
+        **{"rank": 0, "step": 0, "group_id": "g", "axis": "dp", "operation": "all_reduce"},
+        **{"peer": -1, "size_log2": 10, "count": 1, "ended": 1, "waited": 0, "size_bytes": 1024},
+    },
     "memory": {"rank": 0, "step": 0, "phase": "after_backward", "stage": -1, "time_ns": 0},
     "device": {"host": "h"},
     "rank_device": {"host": "h", "evidence": "stated"},

@@ -16,6 +16,8 @@ from .trace import Trace
 
 _OF_THE_WHOLE = frozenset({"recording"})
 """Tables that tell of the run, though they have a step."""
+_OF_THE_END = "progress"
+"""The table that tells where a run broke off."""
 _FORM = re.compile(r"(\d{0,15}):(\d{0,15})")
 _LARGEST = (1 << 62) - 1
 
@@ -29,7 +31,7 @@ class StepRange(NamedTuple):
     @property
     def text(self) -> str:
         """The form that ``parse`` takes."""
-        return f"{self.first or ''}:{self.last if self.last < _LARGEST else ''}"
+        return f"{self.first}:" if self.last == _LARGEST else f"{self.first or ''}:{self.last}"
 
     @classmethod
     def parse(cls, text: str) -> StepRange:
@@ -51,7 +53,8 @@ class StepRange(NamedTuple):
 def of_steps(trace: Trace, steps: StepRange) -> Trace:
     """Return the part of a capture that is of some steps.
 
-    What belongs to no step, such as samples of devices, stays whole.
+    What belongs to no step, such as samples of devices, stays whole. Where a run broke off belongs
+    to a part that goes to its end only: what ranks recorded last is gone from the others.
 
     Raises:
         ConfigError: It holds none of them, or no ends of steps.
@@ -86,6 +89,8 @@ def of_steps(trace: Trace, steps: StepRange) -> Trace:
     for name, spec in TABLES.items():
         if "step" in spec.column_names() and name not in _OF_THE_WHOLE and name in trace.tables:
             part = part.with_changed_ranks(name, chosen)
+    if steps.last <= known.max() and _OF_THE_END in trace.tables:
+        part = part.with_tables({_OF_THE_END: TABLES[_OF_THE_END].empty()})
     return part
 
 

@@ -47,7 +47,7 @@ def progress_at_the_end(
     summed = frozenset(tables["communication_sum"]["group_id"].to_pylist())
     never = _never_came(rows, set(sent["group_id"]), tables["group"], closed, summed)
     unheard = unheard_ranks(tables)
-    counted = counted_collectives(tables["step"], manifests, unheard)
+    counted = counted_collectives(tables, manifests, unheard)
     issued: dict[Any, int] = {**dict.fromkeys(never, -1), **last.to_dict(), **counted}
     in_order = {rank: closed[rank] and not ended_by.get(rank) for rank in closed}
     completed = _completed(rows, issued, in_order, unheard)

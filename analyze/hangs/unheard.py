@@ -16,7 +16,7 @@ import pyarrow as pa
 from meshscope.probe.schema.manifest import STANDSTILL_KEY
 from meshscope.probe.schema.sampling import is_recorded
 from meshscope.probe.schema.tables import TABLES
-from meshscope.probe.schema.terms import CaptureLevel
+from meshscope.probe.schema.terms import CaptureLevel, Direction
 
 from ..labels import rank_words
 
@@ -45,20 +45,25 @@ def unheard_ranks(tables: Mapping[str, pa.Table]) -> frozenset[int]:
 
 
 def counted_collectives(
-    steps: pa.Table, manifests: Mapping[int, Mapping[str, Any]], unheard: frozenset[int]
+    tables: Mapping[str, pa.Table],
+    manifests: Mapping[int, Mapping[str, Any]],
+    unheard: frozenset[int],
 ) -> dict[tuple[str, int], int]:
     """Return the last collective of each group that an unheard rank issued, by what it noted.
 
-    A note of an earlier step tells nothing.
+    A note of an earlier step tells nothing. Nor do counts of a group that carries messages, which
+    backends count too, each rank its own, or of one with members that are recorded: their
+    numbers are others.
 
     Args:
-        steps: The ``step`` table.
+        tables: Those of the capture.
         manifests: Manifests of the ranks.
         unheard: Ranks whose communication was not recorded at the end.
     """
     if not unheard:
         return {}
-    frame = steps.select(["rank", "start_ns", "dur_ns"]).to_pandas()
+    comparable = _comparable_groups(tables, set(manifests) - unheard)
+    frame = _columns(tables, "step", ["rank", "start_ns", "dur_ns"])
     ended_ns = (frame["start_ns"] + frame["dur_ns"]).groupby(frame["rank"]).max()
     found: dict[tuple[str, int], int] = {}
     for rank in unheard:
@@ -71,9 +76,22 @@ def counted_collectives(
         if time_ns > ended_ns.get(rank, 0):
             # The first one has the number 0.
             found |= {
-                (group, rank): count - 1 for group, count in counts.items() if type(count) is int
+                (group, rank): count - 1
+                for group, count in counts.items()
+                if type(count) is int and group in comparable
             }
     return found
+
+
+def _comparable_groups(tables: Mapping[str, pa.Table], heard: set[int]) -> set[str]:
+    """Return the groups without messages of which no member is recorded."""
+    groups = _columns(tables, "group", ["group_id", "ranks"])
+    sums = _columns(tables, "communication_sum", ["group_id", "operation"]).astype(str)
+    sent = sums["operation"].isin([direction.value for direction in Direction])
+    messages = set(_columns(tables, "p2p", ["group_id"])["group_id"].astype(str))
+    messages |= set(sums.loc[sent, "group_id"])
+    alone = [heard.isdisjoint(ranks) for ranks in groups["ranks"]]
+    return set(groups.loc[alone, "group_id"].astype(str)) - messages
 
 
 def unheard_limits(tables: Mapping[str, pa.Table]) -> tuple[str, ...]:

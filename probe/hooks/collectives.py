@@ -51,7 +51,7 @@ class CollectiveHook:
         capture: Capture,
         tags: MessageTags,
         before: CollectiveHook | None = None,
-        first_message: int = 0,
+        first_seq: int = 0,
     ) -> None:
         """Prepare.
 
@@ -59,10 +59,10 @@ class CollectiveHook:
             capture: Where records go.
             tags: Microbatches of messages.
             before: The hook that recorded until it was removed; its counting goes on.
-            first_message: Least number of a message on any channel.
+            first_seq: Number of the first operation on any group and channel; 0 to count on.
         """
         self._before = before
-        self._first_message = first_message
+        self._first_seq = first_seq
         self.source = capture.source("collectives")
         self.pending = PendingWorks(capture)
         self._capture = capture
@@ -80,9 +80,7 @@ class CollectiveHook:
         """
         self._unbox = process_group_class().unbox
         before = None if self._before is None else self._before.groups
-        self.groups = self._groups = GroupTable(
-            self._capture, self._unbox, before, self._first_message
-        )
+        self.groups = self._groups = GroupTable(self._capture, self._unbox, before, self._first_seq)
         self._before = None
         self._unbox_work = work_class().unbox
         access = dispatcher()

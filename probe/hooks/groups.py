@@ -75,10 +75,10 @@ class Group:
         ends: Messages by position of the direction, then by the peer's rank in the group.
     """
 
-    __slots__ = ("_channels", "_first_message", "code", "ends", "heads", "ranks", "seq", "size")
+    __slots__ = ("_channels", "_first_seq", "code", "ends", "heads", "ranks", "seq", "size")
 
     def __init__(
-        self, code: int, ranks: tuple[int, ...], size: int, seq: int, first_message: int = 0
+        self, code: int, ranks: tuple[int, ...], size: int, seq: int, first_seq: int = 0
     ) -> None:
         self.code = code
         self.ranks = ranks
@@ -87,7 +87,7 @@ class Group:
         self.heads: tuple[dict[Any, bytes], ...] = tuple({} for _ in CollectiveKind)
         self.ends: tuple[dict[int, Channel], ...] = tuple({} for _ in Direction)
         self._channels: dict[tuple[Direction, int], Channel] = {}
-        self._first_message = first_message
+        self._first_seq = first_seq
 
     def meet(self, direction: Direction, group_rank: int) -> Channel:
         """Return the messages to or from a member that had none so far, and remember them."""
@@ -100,19 +100,19 @@ class Group:
         key = (direction, peer)
         found = self._channels.get(key)
         if found is None:
-            found = self._channels[key] = Channel(peer, self._first_message)
+            found = self._channels[key] = Channel(peer, self._first_seq)
         return found
 
     def continue_from(self, before: Group) -> None:
         """Count on after a time without watching, so that no position is given twice.
 
-        Collectives of that time are counted where the backend counts them. Messages are
-        not: ranks that cease and resume at the same steps agree on their numbers, and
-        others where the first number after it is given.
+        Collectives of that time are counted where the backend counts them; some count messages
+        with them. Messages are not: ranks that cease and resume at the same steps agree on
+        their numbers. Others agree on all where the first number after it is given.
         """
         self.seq = max(self.seq, before.seq)
         for key in list(before._channels):
-            self.channel(*key).seq = max(self._first_message, before._channels[key].seq)
+            self.channel(*key).seq = max(self._first_seq, before._channels[key].seq)
 
     def global_rank(self, group_rank: int) -> int:
         """Return the global rank of a member, -1 when the members are not known."""
@@ -131,7 +131,7 @@ class GroupTable:
         capture: Capture,
         unbox: Callable[[Any], Any],
         before: GroupTable | None = None,
-        first_message: int = 0,
+        first_seq: int = 0,
     ) -> None:
         """Start with no group.
 
@@ -139,10 +139,10 @@ class GroupTable:
             capture: Where new groups are registered.
             unbox: Returns the process group of a script object.
             before: The table of an earlier hook, whose counting is continued.
-            first_message: Least number of a message on any channel.
+            first_seq: Number of the first operation on any group and channel; 0 to count on.
         """
         self._capture = capture
-        self._first_message = first_message
+        self._first_seq = first_seq
         self._unbox = unbox
         self.by_object: dict[int, Group] = {}
         self._references: dict[int, weakref.ref[Any]] = {}
@@ -168,8 +168,8 @@ class GroupTable:
             # A device mesh calls its groups ``mesh_<name of the mesh dimension>``.
             axis = axis_named(description.removeprefix("mesh_"))
             code = self._capture.recorder.register_group(group_id, ranks, description, axis)
-            seq = _operations_so_far(process_group)
-            group = Group(code, ranks, process_group.size(), seq, self._first_message)
+            seq = self._first_seq or _operations_so_far(process_group)
+            group = Group(code, ranks, process_group.size(), seq, self._first_seq)
             if (before := self._before.get(group_id)) is not None:
                 group.continue_from(before)
             self._by_id[group_id] = group

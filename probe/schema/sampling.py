@@ -10,6 +10,9 @@ from __future__ import annotations
 WINDOW_STEPS = 25
 """Steps of a window: enough for a step to be told from its neighbours, and for what is set up at
 the border of a window to cost nothing beside it."""
+LEAD_STEPS = 5
+"""Steps of a window before the multiple of ``WINDOW_STEPS`` that it is of. The first step of a window
+pays for putting hooks in, and of the others each hundredth is kept record by record."""
 ONE_IN = (1, 2, 4, 8, 16)
 """Of how many windows one may be recorded."""
 OVER_BUDGET = "over budget"
@@ -25,7 +28,12 @@ def is_recorded(step: int, one_in: int) -> bool:
         step: The step, from 0.
         one_in: Of so many windows the first one is.
     """
-    return step // WINDOW_STEPS % one_in == 0
+    return (step + LEAD_STEPS) // WINDOW_STEPS % one_in == 0
+
+
+def begins_window(step: int) -> bool:
+    """Tell whether a step is the first of a window, recorded or not."""
+    return (step + LEAD_STEPS) % WINDOW_STEPS == 0
 
 
 def least_one_in(times_over: float) -> int | None:
@@ -42,4 +50,4 @@ def least_one_in(times_over: float) -> int | None:
 def next_window(step: int, one_in: int) -> int:
     """Return the first step from which on a window begins that is recorded."""
     period = WINDOW_STEPS * one_in
-    return -(-step // period) * period
+    return -(-(step + LEAD_STEPS) // period) * period - LEAD_STEPS

@@ -242,7 +242,7 @@ def test_one_window_of_steps_in_two_is_recorded(world, tmp_path):
     """A run over its budget would go on as before, or nobody would know what it left out."""
     originals = (torch.nn.Module.__call__, torch.autograd.backward)
     run = sampled_run(tmp_path, 130)
-    recorded = [*range(25), *range(50, 75), *range(100, 125)]
+    recorded = [*range(20), *range(45, 70), *range(95, 120)]
     for name in ("collective", "p2p", "span"):
         assert by_step(run.tables, name) == dict.fromkeys(recorded, 1)
     steps = run.tables["step"].to_pandas()
@@ -262,8 +262,8 @@ def test_messages_are_numbered_alike_on_ranks_that_missed_other_windows(world, t
     numbers = run.tables["p2p"].to_pandas().groupby("step")["seq"].min()
     run = sampled_run(tmp_path / "late", 130, first_step=60)
     late = run.tables["p2p"].to_pandas().groupby("step")["seq"].min()
-    assert late.loc[100:].to_dict() == numbers.loc[100:].to_dict() != {}
-    assert set(late.index) == {*range(75), *range(100, 125)}
+    assert late.loc[95:].to_dict() == numbers.loc[95:].to_dict() != {}
+    assert set(late.index) == {*range(70), *range(95, 120)}
 
 
 def test_an_order_holds_until_the_next_one_begins(world, tmp_path):
@@ -273,14 +273,14 @@ def test_an_order_holds_until_the_next_one_begins(world, tmp_path):
     order = session._levels.order
     order.newest = Sample(2, 0)
     train(30)
-    order.newest = Sample(4, 100)
+    order.newest = Sample(4, 95)
     train(130)
     probe.detach()
     tables = read_run(path).tables
-    assert set(by_step(tables, "p2p")) == {*range(25), *range(50, 75), *range(100, 125)}
+    assert set(by_step(tables, "p2p")) == {*range(20), *range(45, 70), *range(95, 120)}
     stretches = tables["recording"].to_pandas()
     assert list(stretches["one_in"]) == [1, 2, 4]
-    assert list(stretches["step"]) == [0, 25, 100]
+    assert list(stretches["step"]) == [0, 20, 95]
 
 
 def test_a_rank_over_its_budget_asks_all_for_less(world, tmp_path, capsys):

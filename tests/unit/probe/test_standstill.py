@@ -43,14 +43,26 @@ def note_of(manifest):
     return note and (note["time_ns"], note["collectives"])
 
 
-def test_a_step_that_lasts_for_long_is_noted_again_when_it_goes_on(watched):
-    """The note of a hang would be of before it, or written at every look."""
+def test_what_two_looks_saw_alike_is_noted(watched):
+    """Of ranks that go on one would look as if it was behind another that was read later."""
     after, _, counts = watched
-    assert note_of(after(0)) is note_of(after(LOOK_NS - 1)) is None
-    assert note_of(after(1)) == note_of(after(LOOK_NS)) == (LOOK_NS, {"g": 4})
+    assert note_of(after(0)) is note_of(after(LOOK_NS - 1)) is note_of(after(1)) is None
+    assert note_of(after(LOOK_NS - 1)) is None
+    assert note_of(after(1)) == note_of(after(LOOK_NS)) == (2 * LOOK_NS, {"g": 4})
     counts["g"] = 5
-    assert note_of(after(1)) == (LOOK_NS, {"g": 4})
-    assert note_of(after(LOOK_NS)) == (3 * LOOK_NS + 1, {"g": 5})
+    assert note_of(after(1)) == (2 * LOOK_NS, {"g": 4})
+    assert note_of(after(LOOK_NS)) == (4 * LOOK_NS + 1, {})
+    assert note_of(after(LOOK_NS)) == (5 * LOOK_NS + 1, {"g": 5})
+
+
+def test_a_new_step_is_looked_at_from_its_beginning(watched):
+    """A step would be taken for a standstill by what was seen in the one before."""
+    after, capture, _ = watched
+    after(0)
+    assert note_of(after(LOOK_NS)) is None
+    capture.recorder.step = 1
+    assert note_of(after(LOOK_NS)) is note_of(after(LOOK_NS)) is None
+    assert note_of(after(LOOK_NS)) == (4 * LOOK_NS, {"g": 4})
 
 
 def test_nothing_is_noted_while_steps_end_or_communication_is_recorded(watched):
@@ -59,9 +71,10 @@ def test_nothing_is_noted_while_steps_end_or_communication_is_recorded(watched):
     after(0)
     for step in range(3):
         capture.recorder.step = step + 1
-        assert note_of(after(LOOK_NS)) is None
+        assert note_of(after(2 * LOOK_NS)) is None
     capture.level = COLLECTIVES
-    assert note_of(after(2 * LOOK_NS)) is None
+    for _ in range(3):
+        assert note_of(after(2 * LOOK_NS)) is None
 
 
 def test_what_goes_wrong_is_counted(watched):

@@ -27,6 +27,7 @@ def ends(count, **row):
         ("3:5", {3, 4, 5}, {2, 6}),
         ("3:", {3, 10**9}, {2}),
         (":5", {0, 5}, {6}),
+        ("0:", {0, 10**9}, set()),
         (" 4:4 ", {4}, {3, 5}),
     ],
 )
@@ -62,6 +63,15 @@ def test_what_tells_of_the_run_stays_whole():
     recording = [{"step": 0, "level": "collectives", "steps": 9, "dur_ns": 1}]
     part = of_steps(trace_of(step=ends(9), recording=recording), StepRange(3, 5))
     assert len(part.frame("recording")) == 1
+
+
+def test_where_a_run_broke_off_belongs_to_its_end_only():
+    """A part from the middle of a run would look as if the job had stood still there."""
+    progress = [{"rank": 0, "group_id": "g", "issued_seq": 4}]
+    trace = trace_of(step=ends(9), progress=progress)
+    assert len(of_steps(trace, StepRange.parse("3:")).frame("progress")) == 1
+    assert len(of_steps(trace, StepRange(0, 8)).frame("progress")) == 0
+    assert len(of_steps(trace, StepRange(3, 5)).frame("progress")) == 0
 
 
 def test_steps_that_are_not_there_are_named_with_those_that_are():

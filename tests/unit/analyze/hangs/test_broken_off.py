@@ -1,6 +1,5 @@
 """How far the ranks of a killed run of ours came."""
 
-import pyarrow as pa
 from tests.tables import trace_of
 
 from meshscope.analyze.hangs.broken_off import progress_at_the_end
@@ -35,9 +34,11 @@ def table(
         for rank, name in sent
     ]
     recording = [{"rank": rank, "level": "stages", "steps": 1, "dur_ns": 1} for rank in unheard]
-    tables = trace_of(group=group, collective=collective, p2p=p2p, recording=recording).tables
+    sums = [{"rank": 0, "group_id": name} for name in sorted(summed)]
+    tables = trace_of(
+        group=group, collective=collective, p2p=p2p, recording=recording, communication_sum=sums
+    ).tables
     captured = {name: spec.empty() for name, spec in TABLES.items()} | tables
-    captured["communication_sum"] = pa.table({"group_id": pa.array(sorted(summed), pa.string())})
     found = progress_at_the_end(captured, manifests, seen or {})
     return found.to_pylist()
 

@@ -38,7 +38,7 @@ def test_the_last_level_decides():
 
 
 @pytest.mark.parametrize(
-    ("last_step", "unheard"), [(23, False), (24, True), (48, True), (49, False), (74, True)]
+    ("last_step", "unheard"), [(18, False), (19, True), (43, True), (44, False), (69, True)]
 )
 def test_of_windows_of_steps_the_last_one_decides(last_step, unheard):
     """The last collective of a window that was recorded would look like the place of a hang."""
@@ -51,12 +51,38 @@ def note(time_ns, **counts):
     return {"annotations": {"standstill": {"time_ns": time_ns, "collectives": counts}}}
 
 
+def counted(manifests, unheard, *, groups=("g", "h"), **more):
+    """Return what is known of ranks that noted, in groups of ranks 0 to 2."""
+    group = [{"rank": 0, "group_id": name, "ranks": [0, 1, 2]} for name in groups]
+    found = tables(*[["stages"]] * 4, last_step=9) | trace_of(group=group, **more).tables
+    return counted_collectives(found, manifests, frozenset(unheard))
+
+
 def test_what_backends_counted_in_the_last_step_tells_where_a_rank_was():
     """A job that hangs where nothing is recorded would have nobody who did not arrive."""
-    steps = tables(*[["stages"]] * 4, last_step=9)["step"]
     manifests = {0: note(50, g=7, h=1), 1: note(0, g=9), 2: {}, 3: note(50, g=5)}
-    found = counted_collectives(steps, manifests, frozenset({0, 1, 2}))
-    assert found == {("g", 0): 6, ("h", 0): 0}
+    assert counted(manifests, {0, 1, 2}) == {("g", 0): 6, ("h", 0): 0}
+    assert counted(manifests, set()) == {}
+
+
+def test_counts_are_not_held_against_the_numbers_of_records():
+    """A rank that is recorded would look far ahead of those that are not, or far behind."""
+    manifests = dict.fromkeys(range(4), note(50, g=7))
+    assert counted(manifests, {0, 1, 2}) != {}
+    assert counted(manifests, {0, 1}) == {}
+
+
+def test_counts_with_messages_among_them_tell_nothing():
+    """In a pipeline each rank counts its own messages too, and the first stage would look behind."""
+    manifests = dict.fromkeys(range(4), note(50, g=7, h=3))
+    kept = {("h", rank): 2 for rank in range(3)}
+    message = {"peer": 1, "direction": "send", "start_ns": 0, "end_ns": 1}
+    assert counted(manifests, {0, 1, 2}, p2p=[message]) == kept
+    for direction in ("send", "recv"):
+        sums = [{"group_id": "g", "operation": direction}]
+        assert counted(manifests, {0, 1, 2}, communication_sum=sums) == kept
+    collectives = [{"group_id": "g", "operation": "all_reduce"}]
+    assert ("g", 1) in counted(manifests, {0, 1, 2}, communication_sum=collectives)
 
 
 @pytest.mark.parametrize(
@@ -72,8 +98,7 @@ def test_what_backends_counted_in_the_last_step_tells_where_a_rank_was():
 )
 def test_a_damaged_note_tells_nothing(bad):
     """A torn manifest would end the diagnosis of a hang."""
-    steps = tables(["stages"], last_step=0)["step"]
-    assert counted_collectives(steps, {0: bad}, frozenset({0})) == {}
+    assert counted({0: bad}, {0}) == {}
 
 
 def test_it_is_said_of_whom_how_much_is_known():

@@ -62,6 +62,19 @@ def test_late_ranks_start_at_the_count_of_the_backend(table):
     assert table.of(ProcessGroup("new", 4)).seq == 0
 
 
+def test_ranks_that_resume_together_agree_whatever_their_backends_counted(table):
+    """Fails when messages, which gloo counts with collectives, shift the numbers of the first stage."""
+    capture, numbers = table._capture, []
+    for operations, before in ((40, 7), (56, 21)):
+        group, earlier = ProcessGroup("0", 4, operations), GroupTable(capture, lambda group: group)
+        earlier.of(group).seq = before
+        earlier.of(group).channel(Direction.SEND, 1).seq = before
+        resumed = GroupTable(capture, lambda group: group, earlier, first_seq=1 << 20).of(group)
+        ends = [(Direction.SEND, 1), (Direction.RECV, 1)]
+        numbers.append([resumed.seq, *(resumed.channel(*end).seq for end in ends)])
+    assert numbers == [[1 << 20] * 3] * 2
+
+
 def test_members_that_nobody_knows_are_not_guessed(table, run_path):
     """Fails when a part of the world is taken for some other part."""
     group = table.of(ProcessGroup("part", 2))

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from meshscope.probe.schema.sampling import (
     ONE_IN,
     WINDOW_STEPS,
+    begins_window,
     is_recorded,
     least_one_in,
     next_window,
@@ -24,8 +25,9 @@ def test_whoever_records_less_records_what_others_do(step, one_in):
 def test_of_so_many_steps_one_window_is_recorded(one_in):
     """More or less would be recorded than the budget was reckoned with."""
     period = WINDOW_STEPS * one_in
-    assert sum(is_recorded(step, one_in) for step in range(period)) == WINDOW_STEPS
-    assert sum(is_recorded(step, one_in) for step in range(7 * period)) == 7 * WINDOW_STEPS
+    for first in (0, 13, 6 * period):
+        steps = range(first, first + period)
+        assert sum(is_recorded(step, one_in) for step in steps) == WINDOW_STEPS
 
 
 @given(st.integers(0, 10**9), st.sampled_from(ONE_IN))
@@ -34,7 +36,17 @@ def test_the_next_window_is_recorded_and_begins_there(step, one_in):
     first = next_window(step, one_in)
     assert step <= first < step + WINDOW_STEPS * one_in
     assert is_recorded(first, one_in)
-    assert first % WINDOW_STEPS == 0
+    assert begins_window(first)
+    assert first == 0 or not is_recorded(first - 1, one_in) or one_in == 1
+
+
+@pytest.mark.parametrize("one_in", ONE_IN[1:])
+def test_what_is_kept_in_full_lies_within_a_window(one_in):
+    """The only step with all its records would be the one that pays for putting hooks in."""
+    recorded = [step for step in range(100, 10_000, 100) if is_recorded(step, one_in)]
+    assert len(recorded) >= 99 // max(1, one_in // 4)
+    for step in recorded:
+        assert all(is_recorded(near, one_in) for near in range(step - 3, step + 4))
 
 
 @pytest.mark.parametrize(
