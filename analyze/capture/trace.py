@@ -59,6 +59,8 @@ class Trace:
     kernel_steps: Mapping[int, tuple[int, ...]] | None = None
     """Steps of each rank of which the kernels are known, where only a part of the capture was traced
     in depth; None where what it has of kernels is of the whole capture."""
+    is_whole: bool = True
+    """Whether the records of all steps were read; of a large run those of some are."""
     chosen: tuple[int, int] | None = None
     """First and last of the steps that were asked for; None where all are."""
     _frames: dict[str | tuple[str, int], pd.DataFrame] = field(default_factory=dict, repr=False)

@@ -14,6 +14,7 @@ from pathlib import Path
 from meshscope.probe.schema.errors import TraceFormatError
 from meshscope.probe.schema.listing import listed
 from meshscope.probe.schema.printable import printable
+from meshscope.probe.schema.rank_parts import Wanted
 from meshscope.probe.schema.rundir import is_run_directory
 
 from ..capture.table_folder import FOLDER, drafted
@@ -32,7 +33,7 @@ from .ingested import (
     write_ingested,
 )
 from .kept_tables import keep, read_kept
-from .load import load_trace, read_traces
+from .load import load_trace, most_rows, read_traces
 
 _CANNOT_WRITE = (
     errno.EACCES,
@@ -97,7 +98,12 @@ def ingest(source: Path | Sequence[Path], keeping: Keeping) -> Ingested:
     return Ingested(path=known, trace=read_ingested(known), source_bytes=size, reused=reused)
 
 
-def open_run(path: Path, keeping: Keeping, tell: Callable[[str], None]) -> Trace:
+def open_run(
+    path: Path,
+    keeping: Keeping,
+    tell: Callable[[str], None],
+    steps: tuple[int, int] | None = None,
+) -> Trace:
     """Open what the user names; traces of other tools are ingested first.
 
     A run of ours gets its tables kept in it once it is closed. If the folder of runs
@@ -107,6 +113,8 @@ def open_run(path: Path, keeping: Keeping, tell: Callable[[str], None]) -> Trace
         path: A run directory, or a file, folder or glob of another tool.
         keeping: Where traces are kept.
         tell: Gets a clause on what was kept, or why nothing was.
+        steps: First and last step that are to be looked at. Of a large run directory the records of
+            others are left out; of anything else all is opened.
 
     Raises:
         MeshscopeError: Nothing is there, or nothing in it can be read.
@@ -115,7 +123,7 @@ def open_run(path: Path, keeping: Keeping, tell: Callable[[str], None]) -> Trace
     if not path.exists() and not has_magic(str(path)):
         return load_trace(path)
     if is_run_directory(path):
-        return load_trace(path) if is_ingested(path) else _open_capture(path)
+        return load_trace(path) if is_ingested(path) else _open_capture(path, keeping, steps)
     try:
         found = ingest(path, keeping)
     except OSError as error:
@@ -162,13 +170,14 @@ def _groups(trace: Trace) -> list[str]:
     return lines
 
 
-def _open_capture(path: Path) -> Trace:
+def _open_capture(path: Path, keeping: Keeping, steps: tuple[int, int] | None) -> Trace:
     """Return a capture of ours, with its tables kept for the next time where that may be."""
-    kept = read_kept(path)
+    wanted = Wanted(steps, most_rows(), keeping.on_bytes)
+    kept = read_kept(path, wanted)
     if kept is not None:
         return kept
-    trace = load_trace(path, keeps_traces=True)
-    keep(trace)
+    trace = load_trace(path, keeps_traces=True, wanted=wanted)
+    keep(trace, wanted)
     return trace
 
 

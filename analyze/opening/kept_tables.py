@@ -24,6 +24,7 @@ from meshscope.probe.schema.manifest import (
     read_json,
     write_json,
 )
+from meshscope.probe.schema.rank_parts import WANTED, Wanted
 from meshscope.probe.schema.reading import file_hash
 
 from ..capture.table_folder import FOLDER, drafted, read_folder, write_folder
@@ -35,14 +36,19 @@ _FACTS = "capture.json"
 """What the tables alone do not say, and the key."""
 
 
-def read_kept(path: Path) -> Trace | None:
-    """Return the capture from its kept tables, None where there are none or they are stale."""
+def read_kept(path: Path, wanted: Wanted = WANTED) -> Trace | None:
+    """Return the capture from its kept tables, None where there are none or they are stale.
+
+    Of a large run they hold what there was room for; they are none of what else is wanted.
+    """
     folder = path / FOLDER
     if not (folder / _FACTS).is_file():
         return None
     try:
         facts = read_json(folder / _FACTS)
-        if facts["key"] != capture_key(path):
+        room = facts["most_rows"]
+        has_wanted = room is None or (wanted.steps is None and wanted.most_rows == room)
+        if not has_wanted or facts["key"] != capture_key(path):
             return None
         layout = facts["layout"]
         return Trace(
@@ -55,26 +61,28 @@ def read_kept(path: Path) -> Trace | None:
             clocks={int(rank): clock for rank, clock in facts["clocks"].items()},
             local_ranks={int(rank): place for rank, place in facts["local_ranks"].items()},
             kernel_steps=_kernel_steps(facts["kernel_steps"]),
+            is_whole=room is None,
         )
     except (OSError, RunDirectoryError, ConfigError, KeyError, TypeError, ValueError):
         # A damaged cache is no loss: the capture itself is there.
         return None
 
 
-def keep(trace: Trace) -> bool:
+def keep(trace: Trace, wanted: Wanted = WANTED) -> bool:
     """Keep the tables of a capture of ours; return whether they are kept.
 
     They are not where the run may still be recording, was changed meanwhile, or cannot be
-    written.
+    written, nor where a part of it was read because some steps were asked for.
     """
     path = trace.path
-    if not is_closed(path):
+    if not is_closed(path) or not (trace.is_whole or wanted.steps is None):
         return False
     try:
         key = capture_key(path)
         with drafted(path) as draft:
             write_folder(trace, draft)
-            write_json(draft / _FACTS, _facts(trace, key))
+            room = None if trace.is_whole else wanted.most_rows
+            write_json(draft / _FACTS, {**_facts(trace, key), "most_rows": room})
             if key != capture_key(path):
                 return False
             # Between these two a reader finds nothing kept, and reads the capture itself.

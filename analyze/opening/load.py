@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from glob import has_magic
@@ -12,6 +13,8 @@ import pyarrow as pa
 
 from meshscope.probe.schema.errors import ConfigError, RunDirectoryError
 from meshscope.probe.schema.layout import ParallelLayout
+from meshscope.probe.schema.portion import MOST_ROWS
+from meshscope.probe.schema.rank_parts import MOST_ROWS_VARIABLE, Wanted
 from meshscope.probe.schema.rundir import RunCapture, is_run_directory, read_run
 from meshscope.probe.schema.tables import TABLES
 
@@ -36,7 +39,9 @@ from .kept_tables import is_closed, read_kept
 from .possible_times import with_possible_times
 
 
-def load_trace(path: str | Path, *, keeps_traces: bool = False) -> Trace:
+def load_trace(
+    path: str | Path, *, keeps_traces: bool = False, wanted: Wanted | None = None
+) -> Trace:
     """Return the capture at ``path`` on one clock, with the axis of every group inferred.
 
     Args:
@@ -44,9 +49,11 @@ def load_trace(path: str | Path, *, keeps_traces: bool = False) -> Trace:
             written beside it, unless ``keeps_traces``.
         keeps_traces: Keep in a run that is still being recorded what was read of its deep
             traces, for the next look.
+        wanted: How much of a large run directory is read; as much as there is room for, if not given.
 
     Raises:
         RunDirectoryError: Nothing is there, or nothing in it can be read.
+        ConfigError: The variable for how much room there is holds no number.
         FormatVersionError: It was written by a format that we do not know.
         TraceFormatError: It is no trace of a known format.
     """
@@ -59,10 +66,11 @@ def load_trace(path: str | Path, *, keeps_traces: bool = False) -> Trace:
         return read_traces(path)
     if is_ingested(path):
         return with_possible_times(read_ingested(path))
-    kept = read_kept(path)
+    wanted = wanted or Wanted(most_rows=most_rows())
+    kept = read_kept(path, wanted)
     if kept is not None:
         return kept
-    capture = read_run(path)
+    capture = read_run(path, wanted)
     found = with_possible_times(_from_capture(path, capture))
     cache = DeepCache(path) if keeps_traces and not is_closed(path) else None
     found = with_deep_traces(found, capture.rank_manifests, cache)
@@ -139,7 +147,26 @@ def _from_capture(path: Path, capture: RunCapture) -> Trace:
         ),
         clocks=clocks,
         local_ranks=_local_ranks(capture.rank_manifests),
+        is_whole=capture.is_whole,
     )
+
+
+def most_rows() -> int:
+    """Return how many rows of passes and communication of a run directory there is room for.
+
+    Raises:
+        ConfigError: The variable for it holds no such number.
+    """
+    given = os.environ.get(MOST_ROWS_VARIABLE, "").strip()
+    if not given:
+        return MOST_ROWS
+    if not given.isascii() or not given.isdecimal() or not int(given[:19]) > 0:
+        raise ConfigError(
+            f"{given!r:.60} is no number of rows",
+            where=MOST_ROWS_VARIABLE,
+            remedy=f"Give one such as {MOST_ROWS}, for which an analysis takes 8 GB of memory",
+        )
+    return int(given[:19])
 
 
 def _local_ranks(manifests: Mapping[int, Mapping[str, Any]]) -> dict[int, int]:

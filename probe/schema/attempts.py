@@ -81,7 +81,7 @@ def joined_attempts(parts: Mapping[int, Sequence[RankRecords]], limits: list[str
         alone = [part for attempt in attempts for _, part in sorted(attempt.parts.items())]
         return Joined(alone, _facts([attempt for attempt in attempts if attempt.parts]), {})
     every, newest = attempts, attempts[-1]
-    attempts = _on_the_last_machine(_of_one_size(attempts, limits), limits)
+    attempts = _comparable(attempts, limits)
     told = {} if attempts[-1] is newest else _told(attempts[-1], every)
     facts = _facts(attempts)
     limits += _stated(attempts, facts)
@@ -101,6 +101,23 @@ def joined_attempts(parts: Mapping[int, Sequence[RankRecords]], limits: list[str
         for rank in ranks
     ]
     return Joined(joined, facts, told)
+
+
+def steps_before(parts: Mapping[int, Sequence[RankRecords]]) -> dict[int, list[int | None]]:
+    """Return how many steps of the job lie before each part of each rank.
+
+    None where a part is left out. No part may have been attached while its process ran.
+
+    Args:
+        parts: The parts of each rank, oldest first; the records of steps are enough.
+    """
+    attempts = find_attempts({rank: _not_empty(found, []) for rank, found in parts.items()})
+    before = 0
+    known: dict[int, int] = {}
+    for attempt in _comparable(attempts, []):
+        known |= {id(part): before for part in attempt.parts.values()}
+        before += _last_step(attempt) + 1
+    return {rank: [known.get(id(part)) for part in found] for rank, found in parts.items()}
 
 
 def find_attempts(parts: Mapping[int, Sequence[RankRecords]]) -> list[Attempt]:
@@ -163,6 +180,13 @@ def _launch(part: RankRecords) -> str | None:
     annotations = (part.manifest or {}).get("annotations")
     found = annotations.get("launch") if isinstance(annotations, dict) else None
     return found if isinstance(found, str) else None
+
+
+def _comparable(attempts: list[Attempt], limits: list[str]) -> list[Attempt]:
+    """Leave out attempts whose numbers mean something else than those of the newest one."""
+    if len(attempts) < 2:
+        return attempts
+    return _on_the_last_machine(_of_one_size(attempts, limits), limits)
 
 
 def _of_one_size(attempts: list[Attempt], limits: list[str]) -> list[Attempt]:

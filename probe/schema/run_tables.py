@@ -14,7 +14,8 @@ from .attempt_table import attempt_table
 from .attempts import joined_attempts
 from .listing import listed
 from .manifest import part_directories
-from .rank_records import LastSeen, RankRecords, read_rank
+from .rank_parts import Wanted, read_parts
+from .rank_records import LastSeen, RankRecords
 from .recordings import recording_table
 from .tables import RUN, TABLES
 from .terms import Axis
@@ -34,24 +35,27 @@ class RunTables(NamedTuple):
     last_seen: dict[int, LastSeen]
     manifest: dict[str, Any]
     """That of the run, with the facts of the attempt at hand."""
+    is_whole: bool
+    """Whether nothing was left out for want of room."""
 
 
-def read_run_tables(path: Path, manifest: Mapping[str, Any], limits: list[str]) -> RunTables:
+def read_run_tables(
+    path: Path, manifest: Mapping[str, Any], wanted: Wanted, limits: list[str]
+) -> RunTables:
     """Read all ranks of a run; what is missing is added to the limits.
 
     Args:
         path: The run directory.
         manifest: Its manifest, empty if unknown.
+        wanted: How much is read.
         limits: Limits so far, extended in place.
 
     Raises:
         FormatVersionError: A rank was written by another format version.
     """
-    parts = {
-        rank: [read_rank(directory, rank) for directory in found.values()]
-        for rank, found in part_directories(path).items()
-    }
-    ranks, attempts, told = joined_attempts(parts, limits)
+    found = read_parts(part_directories(path), wanted)
+    limits += found.limits
+    ranks, attempts, told = joined_attempts(found.parts, limits)
     manifest = {**manifest, **told}
     captured = tuple(rank.rank for rank in ranks if not rank.is_empty)
     manifests = {rank.rank: rank.manifest for rank in ranks if rank.manifest is not None}
@@ -68,7 +72,7 @@ def read_run_tables(path: Path, manifest: Mapping[str, Any], limits: list[str]) 
     limits += _missing_ranks(tables["run"]["world_size"][0].as_py(), captured)
     limits += _merged(ranks)
     seen = {rank.rank: rank.last_seen for rank in ranks}
-    return RunTables(tables, captured, manifests, seen, manifest)
+    return RunTables(tables, captured, manifests, seen, manifest, found.is_whole)
 
 
 def _merged(ranks: Sequence[RankRecords]) -> list[str]:

@@ -38,6 +38,7 @@ from .tables import FORMAT_VERSION
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from .rank_parts import Wanted
     from .rank_records import LastSeen
 
 _EMPTY_MANIFEST: dict[str, Any] = {
@@ -78,6 +79,8 @@ class RunCapture:
     """What is missing or damaged, one sentence each."""
     host_manifests: dict[str, dict[str, Any]] = field(default_factory=dict)
     """The manifests of the hosts whose agent recorded, by host."""
+    is_whole: bool = True
+    """Whether the records of all steps are there; where there was no room, those of some are not."""
 
 
 def create_run(root: Path, run_id: str, manifest: Mapping[str, Any]) -> Path:
@@ -196,8 +199,12 @@ def list_runs(root: Path) -> list[Path]:
         ) from error
 
 
-def read_run(path: Path) -> RunCapture:
+def read_run(path: Path, wanted: Wanted | None = None) -> RunCapture:
     """Read a run, also one that was killed or is still being written.
+
+    Args:
+        path: Its directory.
+        wanted: How much of a large one is read.
 
     Raises:
         RunDirectoryError: The path does not exist, is empty, or is no run.
@@ -205,13 +212,14 @@ def read_run(path: Path) -> RunCapture:
     """
     # Only readers pay for Arrow; a training process imports this module too.
     from .host_records import read_hosts
+    from .rank_parts import WANTED
     from .run_tables import read_run_tables
 
     path = Path(path)
     require_run(path)
     limits: list[str] = []
     manifest = _read_manifest(path, limits)
-    found = read_run_tables(path, manifest, limits)
+    found = read_run_tables(path, manifest, wanted or WANTED, limits)
     manifest = found.manifest
     hosts = read_hosts(path, found.rank_manifests, limits)
     return RunCapture(
@@ -223,6 +231,7 @@ def read_run(path: Path) -> RunCapture:
         last_seen=found.last_seen,
         limits=tuple(limits),
         host_manifests=hosts.manifests,
+        is_whole=found.is_whole,
     )
 
 

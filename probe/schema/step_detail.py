@@ -24,7 +24,7 @@ Mask = NDArray[np.bool_]
 
 _CODES = {detail: position for position, detail in enumerate(StepDetail)}
 UNKNOWN_DETAIL = -1
-_COLUMN = "detail"
+DETAIL_COLUMN = "detail"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def step_details(tables: Mapping[str, pa.Table]) -> StepDetails:
         none = np.zeros(0, np.int64)
         return StepDetails(none, none, none)
     end_ns = _ints(raw, "start_ns") + _ints(raw, "dur_ns")
-    return StepDetails(_ints(raw, "step"), end_ns, _ints(raw, _COLUMN))
+    return StepDetails(_ints(raw, "step"), end_ns, _ints(raw, DETAIL_COLUMN))
 
 
 def add_detail(tables: dict[str, pa.Table], manifest: Mapping[str, Any] | None) -> None:
@@ -88,7 +88,7 @@ def add_detail(tables: dict[str, pa.Table], manifest: Mapping[str, Any] | None) 
     detail[level == stages] = _CODES[StepDetail.STAGES]
     detail[level == steps] = _CODES[StepDetail.STEPS]
     detail[(level == NO_WORD) & ~folded] = UNKNOWN_DETAIL
-    tables["step"] = raw.append_column(_COLUMN, pa.array(detail, pa.int64()))
+    tables["step"] = raw.append_column(DETAIL_COLUMN, pa.array(detail, pa.int64()))
 
 
 def numbers_present(tables: Mapping[str, pa.Table]) -> Ints:
@@ -110,17 +110,27 @@ def _summed_steps(tables: Mapping[str, pa.Table]) -> Ints:
     return np.zeros(0, np.int64) if sums is None else np.unique(_ints(sums, "step"))
 
 
-def _kept_in_full(manifest: Mapping[str, Any] | None, step: Ints) -> Mask:
-    """Return which steps the writer meant to keep record by record."""
+def full_records_of(manifest: Mapping[str, Any] | None) -> tuple[int, int] | None:
+    """Return how many first steps a writer meant to keep record by record, and later ones each how many.
+
+    None where it did not say; 0 for none of the one or the other.
+    """
     annotations = (manifest or {}).get("annotations")
     said = annotations.get("full_records") if isinstance(annotations, dict) else None
     if not isinstance(said, dict):
-        return np.ones(len(step), dtype=bool)
+        return None
     first, every = (said.get(name) for name in ("first_steps", "every_steps"))
-    kept = step < first if type(first) is int else np.zeros(len(step), dtype=bool)
-    if type(every) is int and every > 0:
-        kept = kept | (step % every == 0)
-    return np.asarray(kept)
+    return first if type(first) is int else 0, every if type(every) is int and every > 0 else 0
+
+
+def _kept_in_full(manifest: Mapping[str, Any] | None, step: Ints) -> Mask:
+    """Return which steps the writer meant to keep record by record."""
+    rule = full_records_of(manifest)
+    if rule is None:
+        return np.ones(len(step), dtype=bool)
+    first, every = rule
+    kept = step < first
+    return np.asarray(kept | (step % every == 0) if every else kept)
 
 
 def _is_whole(step: Ints, slot: Ints, present: Ints) -> Mask:

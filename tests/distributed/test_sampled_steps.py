@@ -6,9 +6,11 @@ import pytest
 from tests.distributed.recorded_training import recorded_run
 
 from meshscope.analyze.communication.matching import match_collectives, match_p2p
+from meshscope.analyze.diagnosis import diagnose
 from meshscope.analyze.opening.load import load_trace
 from meshscope.probe.sample_order import SAMPLING_FILE
 from meshscope.probe.schema.layout import ParallelLayout
+from meshscope.probe.schema.rank_parts import Wanted
 from meshscope.probe.schema.sampling import is_recorded
 from meshscope.reference_trainer.config import (
     ModelConfig,
@@ -65,6 +67,21 @@ def test_every_message_has_both_ends(runs):
         expected = whole.tables[name].groupby(["rank", "step"]).size()
         assert len(by_step) > 4 * 80
         assert (by_step == expected.reindex(by_step.index)).all()
+
+
+def test_a_run_without_room_is_told_from_steps_of_all_ranks(runs):
+    """Fails when ranks keep different steps of a large run, or the account of those does not add up."""
+    sampled, _, path = runs
+    room = sum(len(sampled.tables[name]) for name in ("span", "collective", "p2p")) // 8
+    trace = load_trace(path, wanted=Wanted(most_rows=room))
+    steps = trace.frame("step")
+    held = steps[steps["detail"] == "full"].groupby("rank")["step"].agg(tuple)
+    assert held.nunique() == 1
+    assert 4 <= len(held[0]) <= STEPS // 8 + 2
+    assert match_p2p(trace).limits == ()
+    result = diagnose(trace)
+    assert sum(bar.frac for bar in result.waterfall) == pytest.approx(1.0, abs=1e-9)
+    assert any("steps spread over it" in limit for limit in result.limits)
 
 
 def test_training_does_not_notice(runs):

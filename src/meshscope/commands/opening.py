@@ -68,21 +68,29 @@ def open_trace(
         OSError: A file cannot be read.
     """
     from meshscope.analyze.capture.part import StepRange, of_steps
-    from meshscope.analyze.importers.source_files import size_of
     from meshscope.analyze.opening.ingest import Keeping, open_run
     from meshscope.analyze.topology.file import load_topology
     from meshscope.analyze.topology.stated import apply_topology
 
     stated = None if topology_file is None else load_topology(topology_file)
     chosen = None if steps is None else StepRange.parse(steps)
-    with reading_progress(size_of(path)) as on_bytes:
+    with reading_progress(_bytes_of(path)) as on_bytes:
         keeping = Keeping(runs_dir=runs, workers=workers(), on_bytes=on_bytes)
-        trace = open_run(path, keeping, say)
+        trace = open_run(path, keeping, say, chosen)
     if stated is not None:
         trace = apply_topology(trace, stated)
     if chosen is not None:
         trace = of_steps(trace, chosen)
     return Opened(trace=trace, stated=stated, topology_file=topology_file, runs=runs, steps=steps)
+
+
+def _bytes_of(path: Path) -> int:
+    """Return how much there is to be read."""
+    from meshscope.analyze.importers.source_files import size_of
+    from meshscope.probe.schema.rank_parts import bytes_of_run
+    from meshscope.probe.schema.rundir import is_run_directory
+
+    return bytes_of_run(path) if is_run_directory(path) else size_of(path)
 
 
 def workers() -> int:

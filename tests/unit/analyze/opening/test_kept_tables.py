@@ -12,6 +12,7 @@ from meshscope.analyze.opening.kept_tables import capture_key, is_closed, keep, 
 from meshscope.probe.recording.heads import collective_head
 from meshscope.probe.recording.recorder import Recorder, StorageSettings
 from meshscope.probe.schema.manifest import rank_directory
+from meshscope.probe.schema.rank_parts import Wanted
 from meshscope.probe.schema.rundir import create_run
 
 SETTINGS = StorageSettings(wake_s=3600.0, slot_count=64, free_floor_frac=0.0)
@@ -22,7 +23,8 @@ def record(path, rank, *, close=True):
     recorder = Recorder(path, rank, settings=SETTINGS)
     group = recorder.register_group("0", [0, 1], "default_pg")
     for step in range(200):
-        recorder.record_step(step * 1000, step * 1000 + 900, 1)
+        recorder.step = step
+        recorder.record_step(step, step * 1000 + 900, 1)
         recorder.issue_collective(collective_head(group, 0, -1), step, 8, 1)
         if step % 20 == 19:
             recorder.flush()
@@ -51,6 +53,24 @@ def test_kept_tables_equal_those_from_the_segments(run):
     for name in first.tables:
         assert again.tables[name].equals(first.tables[name].combine_chunks()), name
     assert first.row_count("step") == 400
+
+
+def test_a_part_of_a_large_run_is_kept_as_such(run):
+    """Asked for some steps, or given more room, a user would get the thinned-out tables of before."""
+    little = Wanted(most_rows=20)
+    thin = load_trace(run, wanted=little)
+    assert not thin.is_whole
+    assert keep(thin, little)
+    again = read_kept(run, little)
+    assert again is not None
+    assert again.row_count("collective") == thin.row_count("collective") < 60
+    assert not again.is_whole
+    assert read_kept(run) is None
+    assert read_kept(run, Wanted(steps=(3, 5), most_rows=20)) is None
+    some = Wanted(steps=(3, 5), most_rows=20)
+    assert not keep(load_trace(run, wanted=some), some)
+    assert keep(load_trace(run))
+    assert all(read_kept(run, other) is not None for other in (Wanted(), little, some))
 
 
 @pytest.mark.parametrize("file", ["seg-000001.arrows", "ring.bin", "manifest.json"])

@@ -6,6 +6,7 @@ import pytest
 
 from meshscope.analyze import load_trace
 from meshscope.probe.schema.errors import (
+    ConfigError,
     FormatVersionError,
     MeshscopeError,
     RunDirectoryError,
@@ -77,3 +78,14 @@ def test_ranks_share_a_clock_by_their_boot(tmp_path):
     trace = load_trace(path)
     assert trace.clocks == {0: "a", 1: "a", 2: "a (boot b2)", 3: "c", 4: "b3"}
     assert trace.clock_of(5) == "rank 5"
+
+
+@pytest.mark.parametrize("given", ["0", "-1", "12e6", "many", "٣"])
+def test_a_room_that_is_no_number_is_refused(tmp_path, monkeypatch, given):
+    """A slip in the variable would end in a traceback, or read nothing of a run."""
+    path = create_run(tmp_path, "run", {"world_size": 1})
+    monkeypatch.setenv("MESHSCOPE_MOST_ROWS", given)
+    with pytest.raises(ConfigError, match="no number of rows"):
+        load_trace(path)
+    monkeypatch.setenv("MESHSCOPE_MOST_ROWS", " 5000 ")
+    assert load_trace(path).is_whole

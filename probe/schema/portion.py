@@ -1,0 +1,210 @@
+"""How much is read of a run that is too large to be read whole.
+
+A job of 256 ranks has half a billion records after 10,000 steps, and an analysis of all of them
+takes 700 bytes for each. An account is made of the steps with all their records only, and a spread
+selection of those tells as much. So of a large run records are left out in this order, until what
+is left has room:
+
+1. of steps of which fewer records were kept than of others: passes, and sums of communication;
+2. of the others, where the number of the step is no multiple of 2, then of 4, of 5 …: of the divisors
+   of 100, if each hundredth step was kept record by record. So where they lie close, as the first
+   steps of a run do, they are thinned out before those that lie apart.
+
+The number of a step decides, so that all ranks keep the same ones. The length of every step stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from .rank_records import RankRecords
+from .records import COMPLETION_RECORD, DEVICE_TIME_RECORD, MEMORY_VALUES
+from .step_detail import DETAIL_COLUMN, UNKNOWN_DETAIL, full_records_of
+from .terms import StepDetail
+
+Ints = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+MOST_ROWS = 12_000_000
+"""Records of passes and communication that are read of a run: an analysis takes 8 GB for them."""
+TAIL_STEPS = 2
+"""Last steps of a rank that stay: where a run broke off is told by them."""
+_FEWEST_STEPS = 4
+"""So many are kept of each rank, however large they are."""
+_MOST_EVERY = 1 << 20
+_BY_STEP = ("span", "collective", "p2p", "communication_sum")
+_BY_EVENT = (COMPLETION_RECORD.name, DEVICE_TIME_RECORD.name)
+_MEMORY = "memory"
+_NO_STEP = 1 << 62
+_LENGTH_ONLY = list(StepDetail).index(StepDetail.STEPS)
+_FULL = list(StepDetail).index(StepDetail.FULL)
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """The steps of a part of a rank whose records are read.
+
+    Attributes:
+        first: The first step.
+        last: The last step.
+        one_in: Of the steps of which most was kept, those whose number is a multiple of it; 0 for
+            all steps, whatever was kept of them.
+        memory_one_in: The same for samples of memory, of which the highest stay.
+    """
+
+    first: int = -1
+    last: int = _NO_STEP
+    one_in: int = 0
+    memory_one_in: int = 1
+
+    @property
+    def is_whole(self) -> bool:
+        """Tell whether nothing is left out."""
+        return self == Portion()
+
+    def keeps(self, step: Ints, detail: Ints) -> Mask:
+        """Tell which steps of a rank, in the order of recording, keep their records.
+
+        Args:
+            step: Their numbers.
+            detail: What is held of each, as a position in StepDetail.
+        """
+        kept = (step >= self.first) & (step <= self.last)
+        if self.one_in and kept.any():
+            held = np.where(detail == UNKNOWN_DETAIL, _FULL, detail)
+            chosen = kept & (held == held[kept].max()) & (step % self.one_in == 0)
+            chosen[-TAIL_STEPS:] = kept[-TAIL_STEPS:]
+            kept = chosen
+        return np.asarray(kept)
+
+
+NOTHING = Portion(first=_NO_STEP)
+"""The length of steps alone."""
+
+
+def thin(part: RankRecords, portion: Portion) -> None:
+    """Leave out in place what is not of a portion.
+
+    What belongs to no finished step stays: it tells where a rank stands still.
+    """
+    steps = part.tables.get("step")
+    if portion.is_whole or steps is None:
+        return
+    step, detail = _ints(steps, "step"), _ints(steps, DETAIL_COLUMN)
+    kept = portion.keeps(step, detail)
+    gone = np.sort(step[~kept])
+    slots = [np.zeros(0, np.int64)]
+    for name in _BY_STEP:
+        if (table := part.tables.get(name)) is not None:
+            out = _is_in(_ints(table, "step"), gone)
+            slots.append(_ints(table, "slot_seq")[out])
+            part.tables[name] = table.filter(pa.array(~out))
+    events = np.sort(np.concatenate(slots))
+    for name in _BY_EVENT:
+        if (table := part.tables.get(name)) is not None:
+            part.tables[name] = table.filter(pa.array(~_is_in(_ints(table, "event_id"), events)))
+    if (table := part.tables.get(_MEMORY)) is not None:
+        part.tables[_MEMORY] = table.filter(pa.array(_kept_samples(table, portion)))
+    at = steps.column_names.index(DETAIL_COLUMN)
+    told = pa.array(np.where(kept, detail, _LENGTH_ONLY), pa.int64())
+    part.tables["step"] = steps.set_column(at, DETAIL_COLUMN, told)
+    part.tables = {name: table for name, table in part.tables.items() if table.num_rows}
+
+
+def rows_of(part: RankRecords) -> int:
+    """Return how many records of passes and communication are there."""
+    return sum(part.tables[name].num_rows for name in _BY_STEP if name in part.tables)
+
+
+def _kept_samples(table: pa.Table, portion: Portion) -> Mask:
+    """Tell which samples of memory stay: of some steps, and the highest of all that are wanted."""
+    step = _ints(table, "step")
+    wanted = np.flatnonzero((step >= portion.first) & (step <= portion.last))
+    kept = np.zeros(len(step), dtype=bool)
+    kept[wanted[step[wanted] % portion.memory_one_in == 0]] = True
+    if len(wanted):
+        highest = [int(wanted[np.argmax(_ints(table, name)[wanted])]) for name in MEMORY_VALUES]
+        kept[highest] = True
+    return kept
+
+
+def with_room(
+    wanted: Sequence[tuple[RankRecords, Portion]], ranks: int, most_rows: int
+) -> tuple[int, int]:
+    """Return of how many steps one has room, where each rank has about as many records as one has.
+
+    Args:
+        wanted: The parts of a rank, and what is wanted of each.
+        ranks: How many ranks there are.
+        most_rows: Rows of passes and communication that have room, of all ranks.
+
+    Returns:
+        ``one_in`` and ``memory_one_in`` of a portion.
+    """
+    counts = [(_rows_of_steps(part), portion) for part, portion in wanted]
+    rules = [full_records_of(part.manifest) for part, _ in wanted]
+    choices = _choices(max((rule[1] for rule in rules if rule is not None), default=1))
+    one_in = 0
+    while _rows(counts, one_in)[0] * ranks > most_rows:
+        more = next(choices)
+        if more > 1 and _rows(counts, more)[1] < _FEWEST_STEPS:
+            break
+        one_in = more
+    samples = sum(part.tables[_MEMORY].num_rows for part, _ in wanted if _MEMORY in part.tables)
+    memory_one_in = 1
+    while samples * ranks > most_rows * memory_one_in:
+        memory_one_in *= 2
+    return one_in, memory_one_in
+
+
+def _choices(every: int) -> Iterator[int]:
+    """Give ever larger numbers that have the steps among their multiples that lie farthest apart."""
+    every = min(max(every, 1), _MOST_EVERY)
+    yield from (number for number in range(1, every) if every % number == 0)
+    while True:
+        yield every
+        every *= 2
+
+
+def _rows_of_steps(part: RankRecords) -> tuple[Ints, Ints, Ints]:
+    """Return number, detail and rows of each finished step of a part."""
+    steps = part.tables.get("step")
+    if steps is None:
+        return (np.zeros(0, np.int64),) * 3
+    step = _ints(steps, "step")
+    order = np.sort(step)
+    rows = np.zeros(len(step), np.int64)
+    for name in _BY_STEP:
+        if (table := part.tables.get(name)) is not None:
+            own = np.sort(_ints(table, "step"))
+            rows += np.searchsorted(own, order, "right") - np.searchsorted(own, order, "left")
+    return order, _ints(steps, DETAIL_COLUMN)[np.argsort(step, kind="stable")], rows
+
+
+def _rows(
+    counts: Sequence[tuple[tuple[Ints, Ints, Ints], Portion]], one_in: int
+) -> tuple[int, int]:
+    """Return how many rows, and of how many steps, are kept."""
+    rows = steps = 0
+    for (step, detail, held), portion in counts:
+        kept = replace(portion, one_in=one_in).keeps(step, detail)
+        rows += int(held[kept].sum())
+        steps += int(kept.sum())
+    return rows, steps
+
+
+def _is_in(values: Ints, ordered: Ints) -> Mask:
+    """Tell which values are among others in order."""
+    if not len(ordered):
+        return np.zeros(len(values), dtype=bool)
+    place = np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)
+    return np.asarray(ordered[place] == values)
+
+
+def _ints(table: pa.Table, name: str) -> Ints:
+    return np.asarray(table[name].to_numpy(), dtype=np.int64)
