@@ -139,7 +139,9 @@ def main():
         run = Path(folder) / "runs" / "long"
         generate(run, given.ranks, given.steps)
         command = [sys.executable, __file__, str(given.ranks), str(given.steps), "--diagnose"]
-        out = subprocess.run([*command, str(run)], check=True, capture_output=True, text=True).stdout
+        out = subprocess.run(
+            [*command, str(run)], check=True, capture_output=True, text=True
+        ).stdout
     figures = json.loads(out)
     slow_ns, usual_ns = passes(0, SLOW_REPLICA)[1], passes(0, SLOW_REPLICA + 1)[1]
     true_frac = (slow_ns - usual_ns) / figures["step_ns"]

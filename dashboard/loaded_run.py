@@ -18,7 +18,7 @@ from meshscope.probe.schema.errors import TraceFormatError
 from meshscope.probe.schema.terms import FindingKind
 
 from .paths import LastAccount, StepPath, step_path
-from .slices import StepSlices, step_slices, steps_of
+from .slices import StepSlices, bare_steps, step_slices, steps_of
 from .unfinished import last_step
 
 Kept = TypeVar("Kept")
@@ -45,6 +45,8 @@ class LoadedRun:
     diagnosis: Diagnosis
     steps: tuple[int, ...]
     """Steps that can be drawn, ascending."""
+    bare_steps: frozenset[int] = frozenset()
+    """Steps of which the length alone is known."""
     accounts: LastAccount = field(repr=False, compare=False)
     """Shared by all runs."""
     no_path_because: str = ""
@@ -136,6 +138,7 @@ def analysed_run(
         MeshscopeError: It cannot be read.
     """
     trace = load_trace(path)
+    steps = steps_of(trace)
     if has_no_steps(trace):
         diagnosis, reason = diagnose_without_steps(trace), "The capture has no steps."
     else:
@@ -148,7 +151,8 @@ def analysed_run(
         as_of_ns=as_of_ns,
         trace=trace,
         diagnosis=diagnosis,
-        steps=steps_of(trace),
+        steps=steps,
+        bare_steps=frozenset(bare_steps(trace).difference(steps)),
         stood_still_in=_standstill_step(trace, diagnosis),
         accounts=accounts,
         no_path_because=reason,

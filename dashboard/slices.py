@@ -20,6 +20,7 @@ from meshscope.analyze import Trace
 from meshscope.analyze.intervals import NO_OWNER, sweep_priority
 from meshscope.analyze.steps.whole_capture import WHOLE_CAPTURE
 from meshscope.probe.schema.layout import ParallelLayout
+from meshscope.probe.schema.terms import StepDetail
 
 from .claims import claims_of, rows_of_step
 from .unfinished import open_waits, unfinished_steps, with_unfinished
@@ -54,8 +55,18 @@ class StepSlices:
 
 def steps_of(trace: Trace) -> tuple[int, ...]:
     """Return the steps that can be drawn, ascending; also those in which the capture broke off."""
-    steps = {int(step) for step in trace.frame("step")["step"].unique()}
-    return tuple(sorted(steps.union(unfinished_steps(trace)))) or (WHOLE_CAPTURE,)
+    every = {int(step) for step in trace.frame("step")["step"].unique()}
+    drawn = every - bare_steps(trace) or every
+    return tuple(sorted(drawn.union(unfinished_steps(trace)))) or (WHOLE_CAPTURE,)
+
+
+def bare_steps(trace: Trace) -> frozenset[int]:
+    """Return the steps of which no rank holds more than the length."""
+    frame = trace.frame("step")
+    is_bare = frame["detail"].eq(StepDetail.STEPS.value).fillna(value=False)
+    traced = {step for steps in (trace.kernel_steps or {}).values() for step in steps}
+    found = is_bare.astype(bool).groupby(frame["step"]).all()
+    return frozenset(map(int, found.index[found])) - traced
 
 
 def step_slices(trace: Trace, step: int) -> StepSlices:

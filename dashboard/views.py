@@ -91,10 +91,14 @@ def findings(run: LoadedRun) -> dict[str, Any]:
 def shown_step(run: LoadedRun, state: ViewState) -> int:
     """Return the step that a view shows: the one asked for, else a typical one.
 
-    Of a job that came to a standstill it is the step in which it did.
+    In the place of one that has nothing to draw it is the nearest. Of a job that came to a standstill
+    it is the step in which it did.
     """
     if state.step in run.steps:
         return state.step
+    asked = state.step
+    if asked is not None and asked in run.bare_steps:
+        return min(run.steps, key=lambda step: abs(step - asked))
     if run.stood_still_in is not None:
         return run.stood_still_in
     return typical_step(run.diagnosis, run.steps)

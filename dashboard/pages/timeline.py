@@ -25,6 +25,8 @@ from .shell import card, chart, empty, notice, rejected_notice, run_page
 
 MOST_ROWS = 640
 """Rows that the figure has a pixel for."""
+_MOST_OFFERED = 500
+"""Steps that a list offers at a time; what is typed finds the others."""
 _MIN_SKEW = 1.02
 """Span of a step over its longest rank, from which the two need words."""
 
@@ -90,6 +92,7 @@ def _controls(run: LoadedRun, state: ViewState) -> Component:
                 data=[{"value": str(step), "label": f"step {step}"} for step in named],
                 value=str(shown_step(run, state)) if named else None,
                 searchable=True,
+                limit=_MOST_OFFERED,
                 allowDeselect=False,
                 size="xs",
                 w=130,
@@ -195,11 +198,18 @@ def _caption(step: StepSlices, window: tuple[int, int]) -> str:
     return text
 
 
+def _absent_step(run: LoadedRun, asked: int, shown: int) -> str:
+    if asked not in run.bare_steps:
+        return f"Step {asked} is not in this run; another one is shown."
+    why = "recorded" if run.trace.is_whole else "read, for want of room"
+    return f"Of step {asked} the length alone was {why}; step {shown} is shown."
+
+
 def _notices(run: LoadedRun, state: ViewState) -> list[str]:
     notices = []
     step, _ = timeline_view(run, state)
     if state.step is not None and state.step not in run.steps:
-        notices.append(f"Step {state.step} is not in this run; another one is shown.")
+        notices.append(_absent_step(run, state.step, step.step))
     if state.is_outside(step.length_ns):
         notices.append(
             f"The window of the address begins after the end of the step, {units.duration(step.length_ns)} "

@@ -176,7 +176,8 @@ def _note_orphans(records: RankRecords, event_ids: Ints) -> None:
         return
     orphans = int((~np.isin(_ints(completions, "event_id"), event_ids)).sum())
     if orphans:
-        records.note(f"{orphans} completions are without the record of their issue: left out")
+        what = "completion is" if orphans == 1 else "completions are"
+        records.note(f"{orphans} {what} without the record of the issue: left out")
 
 
 def group_column(raw: pa.Table, records: RankRecords) -> pa.DictionaryArray:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from dash.development.base_component import Component
 from plotly.utils import PlotlyJSONEncoder
+from tests.deep_run import make_run
 
 from meshscope.analyze import Finding
 from meshscope.analyze.labels import place_words
@@ -63,6 +64,14 @@ def test_every_page_has_a_main_landmark(store):
 def test_a_wrong_address_is_explained(store, path):
     """Fails when a run that is absent or unreadable ends in a blank page."""
     assert "Nothing to show here" in _text(page_of(store, path, ""))
+
+
+def test_the_nearest_step_is_shown_for_one_that_was_not_read(tmp_path, monkeypatch):
+    """Fails when a link to a step of a large run ends in an empty page, or at another end of it."""
+    make_run(tmp_path, steps=40)
+    monkeypatch.setenv("MESHSCOPE_MOST_ROWS", "20")
+    text = _text(page_of(RunStore(tmp_path), "/run/run/timeline", "?step=18"))
+    assert "Of step 18 the length alone was read, for want of room; step 16 is shown." in text
 
 
 def test_a_wrong_query_is_explained(store):

@@ -1,5 +1,6 @@
 """What a rank shows at each instant of a step."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,7 +10,7 @@ from tests.deep_run import COMPUTE_NS, MOVE_NS, STEP_NS, add_trace, make_run
 from meshscope.analyze import Trace, load_trace
 from meshscope.analyze.steps.whole_capture import WHOLE_CAPTURE
 from meshscope.dashboard.categories import Category
-from meshscope.dashboard.slices import around, in_window, step_slices, steps_of
+from meshscope.dashboard.slices import around, bare_steps, in_window, step_slices, steps_of
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.tables import TABLES
 
@@ -56,6 +57,21 @@ def _trace(*, layout=None, ranks=(0,), per_step_clock=False, **rows) -> Trace:
 def _pieces(step) -> list[tuple[Category, int, int]]:
     columns = step.slices[["category", "start_ns", "end_ns"]]
     return [(Category(row[0]), row[1], row[2]) for row in columns.itertuples(index=False)]
+
+
+def test_steps_of_which_nothing_but_the_length_is_known_are_not_offered():
+    """Fails when a user of a sampled or large run goes through hundreds of empty pages."""
+    details = {4: "full", 5: "steps", 6: "sums", 7: "steps", 8: "steps"}
+    rows = [{**STEP, "step": step, "detail": detail} for step, detail in details.items()]
+    rows.append({**STEP, "step": 7, "rank": 1, "detail": "stages"})
+    trace = _trace(step=rows, ranks=(0, 1))
+    assert steps_of(trace) == (4, 6, 7)
+    assert bare_steps(trace) == {5, 8}
+    traced = replace(trace, kernel_steps={0: (8,)})
+    assert steps_of(traced) == (4, 6, 7, 8)
+    lengths = _trace(step=[{**row, "detail": "steps"} for row in rows])
+    assert steps_of(lengths) == (4, 5, 6, 7, 8)
+    assert bare_steps(_trace(step=[STEP])) == frozenset()
 
 
 def test_a_host_wait_covers_the_span_around_it():

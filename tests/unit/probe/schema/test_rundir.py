@@ -220,7 +220,7 @@ def test_completion_without_issue_is_stated(make_recorder, run_path):
     """Fails when the end of an unknown operation is dropped silently."""
     make_recorder().complete(77, 1, 2, 3)
     limits = read_run(run_path).limits
-    assert "rank 0: 1 completions are without the record of their issue: left out" in limits
+    assert "rank 0: 1 completion is without the record of the issue: left out" in limits
 
 
 def test_unknown_kind_is_left_out_and_stated(make_recorder, run_path):
