@@ -16,8 +16,8 @@ from .trace import Trace
 
 _OF_THE_WHOLE = frozenset({"recording"})
 """Tables that tell of the run, though they have a step."""
-_OF_THE_END = "progress"
-"""The table that tells where a run broke off."""
+_OF_THE_END = ("progress", "standing")
+"""The tables that tell where a run broke off."""
 _FORM = re.compile(r"(\d{0,15}):(\d{0,15})")
 _LARGEST = (1 << 62) - 1
 
@@ -89,8 +89,8 @@ def of_steps(trace: Trace, steps: StepRange) -> Trace:
     for name, spec in TABLES.items():
         if "step" in spec.column_names() and name not in _OF_THE_WHOLE and name in trace.tables:
             part = part.with_changed_ranks(name, chosen)
-    if steps.last <= known.max() and _OF_THE_END in trace.tables:
-        part = part.with_tables({_OF_THE_END: TABLES[_OF_THE_END].empty()})
+    if steps.last <= known.max():
+        part = part.with_tables({name: TABLES[name].empty() for name in _OF_THE_END})
     return part
 
 

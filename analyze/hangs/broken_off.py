@@ -9,7 +9,7 @@ import pandas as pd
 import pyarrow as pa
 
 from meshscope.probe.schema.rank_records import LastSeen
-from meshscope.probe.schema.tables import PROGRESS
+from meshscope.probe.schema.standstill_tables import PROGRESS
 
 from .unheard import counted_collectives, unheard_ranks
 

@@ -25,6 +25,7 @@ from ..communication.realignment import realign
 from ..deep.cache import DeepCache
 from ..deep.tables import with_deep_traces
 from ..hangs.broken_off import progress_at_the_end
+from ..hangs.stacks import standing_at_the_end
 from ..hangs.unheard import unheard_limits
 from ..importers import import_trace
 from ..importers.reading import Reading
@@ -126,6 +127,7 @@ def _from_capture(path: Path, capture: RunCapture) -> Trace:
     run: Mapping[str, object] = capture.tables["run"].to_pylist()[0]
     layout, limits = _layout(capture.manifest, capture.tables["group"], capture.ranks)
     progress = progress_at_the_end(capture.tables, capture.rank_manifests, capture.last_seen)
+    standing = standing_at_the_end(capture.tables["step"], capture.rank_manifests)
     clocks = _clocks(capture.rank_manifests)
     hosts = named_as_clocks(capture.tables, capture.host_manifests, capture.rank_manifests, clocks)
     return Trace(
@@ -133,7 +135,7 @@ def _from_capture(path: Path, capture: RunCapture) -> Trace:
         run=run,
         layout=layout,
         ranks=capture.ranks,
-        tables=capture.tables | hosts | {"progress": progress},
+        tables=capture.tables | hosts | {"progress": progress, "standing": standing},
         limits=(
             *capture.limits,
             *limits,

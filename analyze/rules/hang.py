@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -12,6 +12,7 @@ from ..account import Account
 from ..capture.trace import FLIGHT_RECORDER, Trace
 from ..hangs.ended import Death, alive_until_ns, died_first
 from ..hangs.hang import WaitGraph, wait_graph
+from ..hangs.stacks import stack_words
 from ..labels import rank_words
 from ..results import Finding
 from ..words import counted
@@ -119,6 +120,7 @@ def _absent(trace: Trace, graph: WaitGraph, standing: _Standing) -> Finding:
         claim = f"When the capture broke off the others waited for {names}, not known for how long"
     evidence = [
         *waited_for(trace, graph, graph.absent, "it had nothing open"),
+        *stack_words(trace, graph.absent, most=SHOWN),
         since_when(trace, graph),
         *_signs_of_life(trace, graph),
         *silences(trace, graph),
@@ -139,8 +141,17 @@ def _absent(trace: Trace, graph: WaitGraph, standing: _Standing) -> Finding:
         removal_gain_frac=None,
         confidence=round(0.95 * standing.factor, 2),
         evidence=tuple(evidence),
-        remedy=f"Look at what {names} did instead: the stacks of the process (py-spy dump), a lock, "
+        remedy=f"Look at what {names} did instead: {_stacks(trace, graph.absent)}, a lock, "
         "data loading, a checkpoint, an exception, errors of the device; the others are waiting",
+    )
+
+
+def _stacks(trace: Trace, ranks: Sequence[int]) -> str:
+    known = set(trace.frame("standing")["rank"])
+    return (
+        "where it stood (above)"
+        if known.issuperset(ranks)
+        else "the stacks of the process (py-spy dump)"
     )
 
 
@@ -200,6 +211,7 @@ def _ring(trace: Trace, graph: WaitGraph, standing: _Standing) -> Finding:
                 for found in inner[:SHOWN]
             ),
             since_when(trace, graph),
+            *stack_words(trace, graph.ring, most=SHOWN),
         ),
         remedy="Make all ranks issue their communication in the same order",
     )
@@ -224,6 +236,7 @@ def _stuck(trace: Trace, graph: WaitGraph, standing: _Standing) -> Finding:
             f"{counted(len(graph.stuck), 'operation')} of this kind, on {rank_words(ranks)}; nothing "
             "older was open there",
             since_when(trace, graph),
+            *stack_words(trace, ranks, most=SHOWN),
         ),
         remedy="If the job was still at work this is normal. If not, look at the links and devices of "
         "these ranks, and whether all gave the same sizes and types",

@@ -18,6 +18,7 @@ from ..arrays import IntArray
 from ..capture.trace import FLIGHT_RECORDER, Trace
 from ..hangs.ended import Standstill, stood_still
 from ..hangs.hang import WaitGraph
+from ..hangs.stacks import stack_words
 from ..results import Finding
 from .standstill_words import SHOWN, last_record_ns, where_of
 
@@ -40,6 +41,9 @@ def all_silent(trace: Trace, patience_ns: float, step_time_ns: float | None) -> 
     found = None if trace.origin == FLIGHT_RECORDER else stood_still(trace, patience_ns)
     if found is None:
         return
+    stacks = "the stacks of the next run that stands still (py-spy dump)"
+    if trace.row_count("standing"):
+        stacks = "where they stood (above)"
     steps = f", as long as {found.silent_ns / step_time_ns:.0f} steps" if step_time_ns else ""
     yield Finding(
         kind=FindingKind.HANG,
@@ -54,10 +58,11 @@ def all_silent(trace: Trace, patience_ns: float, step_time_ns: float | None) -> 
             _together(found),
             "no operation that was recorded is open on one rank and not on another: who waited for whom "
             "is not known",
+            *stack_words(trace, trace.ranks, most=SHOWN),
         ),
-        remedy="Look at what the ranks did instead, at the stacks of the next run that stands still "
-        "(py-spy dump): a lock, a queue, a checkpoint, communication of a background thread; if nobody and "
-        "no time limit ended the job, look at the exit codes and logs of all ranks",
+        remedy=f"Look at what the ranks did instead, at {stacks}: a lock, a queue, a checkpoint, "
+        "communication of a background thread; if nobody and no time limit ended the job, look at the "
+        "exit codes and logs of all ranks",
     )
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from meshscope.probe.schema.tables import PROGRESS, RUN, TABLES
+from meshscope.probe.schema.standstill_tables import PROGRESS
+from meshscope.probe.schema.tables import RUN, TABLES
 from meshscope.probe.schema.terms import CaptureLevel, ScheduleKind
 
 from ..arrays import IntArray

@@ -75,6 +75,7 @@ class Capture:
         open: Makes sure that the rank is known and its recorder open. Called
             where a rank must exist: at the first operation of a process group
             and at the end of a step.
+        step_thread: The thread that ended the last step; None before.
     """
 
     def __init__(
@@ -90,6 +91,7 @@ class Capture:
         self.device_times: SpanTimer | None = None
         self.device_works: Callable[[Any, int], None] | None = None
         self.open = open_recorder
+        self.step_thread: int | None = None
         self._told: set[str] = set()
 
     def source(self, name: str) -> Source:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from enum import IntEnum
+from threading import get_ident
 from typing import Any
 
 from ..clock import now_ns, thread_cpu_ns
@@ -219,6 +220,7 @@ class StepHook:
         )
         self._start_ns = end_ns
         recorder.step += 1
+        capture.step_thread = get_ident()
         capture.activity.step_ends()
         self._call(self._at_end)
         self._sample(MemoryPhase.STEP_START, read)

@@ -23,8 +23,9 @@ TRAINING_STEP_KEY = "training_step"
 RECORDING_KEY = "recording"
 """Annotation of a rank: the stretches of steps at one level, oldest first."""
 STANDSTILL_KEY = "standstill"
-"""Annotation of a rank: when a step had lasted for long without its communication being recorded
-(``time_ns``), and how many ``collectives`` it had issued then, by group."""
+"""Annotation of a rank: when a step had lasted for long (``time_ns``), and what was the same there at two
+looks: how many ``collectives`` it had issued, by group, where they were not recorded, and the ``stack`` of the
+training thread, the innermost first; ``goes_on`` if it moved within that."""
 JOB_KEY = "job"
 """Annotation of rank 0: the facts about the job in the attempt that its part is of."""
 LED_ANEW_KEY = "steps.led_anew"

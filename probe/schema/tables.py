@@ -8,6 +8,7 @@ identifier that does not apply; null marks a value that is not known.
 
 from .columns import RANK, Column, TableSpec, ns_column
 from .host_tables import HOST_TABLES
+from .standstill_tables import PROGRESS, STANDING
 from .summary_tables import ATTEMPT, COMMUNICATION_SUM, RECORDING
 
 FORMAT_VERSION = 3
@@ -182,52 +183,6 @@ P2P = TableSpec(
     ),
 )
 
-PROGRESS = TableSpec(
-    "progress",
-    "one process group on one rank whose capture broke off",
-    (
-        RANK,
-        Column("group_id", "category", "id", "process group"),
-        Column(
-            "issued_seq",
-            "int64",
-            "id",
-            "last collective that the rank issued, 0 or -1 if none; null where its communication was not "
-            "recorded any more",
-            nullable=True,
-        ),
-        Column(
-            "completed_seq",
-            "int64",
-            "id",
-            "last collective that was complete there, 0 if none",
-            nullable=True,
-        ),
-        Column(
-            "alive_ns",
-            "int64",
-            "ns",
-            "when the process of the rank last gave a sign of life",
-            nullable=True,
-        ),
-        Column("ended_ns", "int64", "ns", "when that process ended", nullable=True),
-        Column(
-            "wait_status",
-            "int64",
-            "id",
-            "how it ended, as `waitpid` tells its parent: 256 times the exit code, or the signal",
-            nullable=True,
-        ),
-        Column(
-            "ended_by",
-            "category",
-            "name",
-            "exception that ended the program of a closed capture",
-            nullable=True,
-        ),
-    ),
-)
-
 NAME = TableSpec(
     "name",
     "one interned string of a rank",
@@ -375,6 +330,7 @@ TABLES: dict[str, TableSpec] = {
         RECORDING,
         ATTEMPT,
         PROGRESS,
+        STANDING,
         NAME,
         KERNEL,
         RUNTIME_CALL,

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from meshscope.probe.schema.columns import TableSpec
-from meshscope.probe.schema.tables import COLLECTIVE, GROUP, P2P, PROGRESS, TABLES
+from meshscope.probe.schema.standstill_tables import PROGRESS
+from meshscope.probe.schema.tables import COLLECTIVE, GROUP, P2P, TABLES
 from meshscope.probe.schema.terms import Axis, Direction, TimeSource
 
 from ..kineto.groups import GroupIdentity

@@ -1,4 +1,6 @@
-"""Notes of how far each group came, on a process group of one rank that counts."""
+"""Notes of where a rank stands: the functions it is in, and what a process group of one rank counts."""
+
+import threading
 
 import pytest
 import torch
@@ -11,21 +13,67 @@ from meshscope.probe.schema.manifest import MANIFEST_NAME, STANDSTILL_KEY, read_
 from meshscope.probe.schema.records import LEVEL_CODES
 from meshscope.probe.schema.rundir import read_run
 from meshscope.probe.schema.terms import CaptureLevel
-from meshscope.probe.standstill import LOOK_NS, StandstillWatch
+from meshscope.probe.standstill import LONG_STEPS, LOOK_NS, StandstillWatch
 
 STAGES, COLLECTIVES = (
     LEVEL_CODES[level] for level in (CaptureLevel.STAGES, CaptureLevel.COLLECTIVES)
 )
 
 
+class Training:
+    """A thread in the place of the training's, which stands where it is told to."""
+
+    def __init__(self):
+        self._go_on = threading.Event()
+        self._stands = threading.Event()
+        self.thread = threading.Thread(target=self.train, daemon=True)
+        self.thread.start()
+        self._stands.wait(10)
+
+    def train(self):
+        """Stand in one function, then in another."""
+        self.load()
+        self.compute()
+
+    def load(self):
+        """Stand here first."""
+        self._stand()
+
+    def compute(self):
+        """Stand here then."""
+        self._stand()
+
+    def _stand(self):
+        self._stands.set()
+        self._go_on.wait(30)
+        self._go_on.clear()
+
+    def go_on(self):
+        """Let it stand in the next function, or end."""
+        self._stands.clear()
+        self._go_on.set()
+        if not self._stands.wait(0.5):
+            self.thread.join(10)
+
+
 @pytest.fixture
-def watched(monkeypatch, make_recorder):
+def training():
+    """Return a thread that trains."""
+    found = Training()
+    yield found
+    while found.thread.is_alive():
+        found.go_on()
+
+
+@pytest.fixture
+def watched(monkeypatch, make_recorder, training):
     """Return what looks after so many ns, the capture, and the counts of backends."""
     time_ns, counts, recorder = [0], {"g": 4}, make_recorder()
     recorder.step = 0
     monkeypatch.setattr(standstill, "now_ns", lambda: time_ns[0])
     capture = Capture(recorder, probe.ProbeConfig(), lambda: None)
     capture.level = STAGES
+    capture.step_thread = training.thread.ident
     watch = StandstillWatch(capture, lambda: {name: int(count) for name, count in counts.items()})
 
     def after(ns):
@@ -35,6 +83,13 @@ def watched(monkeypatch, make_recorder):
         return read_json(recorder.directory / MANIFEST_NAME)
 
     return after, capture, counts
+
+
+def functions(manifest):
+    """Return the functions of this file in a note, the innermost first, and whether it goes on."""
+    note = manifest["annotations"][STANDSTILL_KEY]
+    own = [name for name, file, line in note["stack"] if file == __file__ and line > 0]
+    return own, note["goes_on"]
 
 
 def note_of(manifest):
@@ -61,20 +116,57 @@ def test_a_new_step_is_looked_at_from_its_beginning(watched):
     after(0)
     assert note_of(after(LOOK_NS)) is None
     capture.recorder.step = 1
-    assert note_of(after(LOOK_NS)) is note_of(after(LOOK_NS)) is None
-    assert note_of(after(LOOK_NS)) == (4 * LOOK_NS, {"g": 4})
+    # The step before took two looks.
+    for _ in range(1 + 2 * LONG_STEPS):
+        assert note_of(after(LOOK_NS)) is None
+    assert note_of(after(LOOK_NS)) == (13 * LOOK_NS, {"g": 4})
 
 
-def test_nothing_is_noted_while_steps_end_or_communication_is_recorded(watched):
+def test_how_long_is_long_depends_on_how_long_steps_are(watched):
+    """Every step of a job whose steps take a minute would be looked at, and noted."""
+    after, capture, _ = watched
+    after(0)
+    for step in range(1, 12):
+        capture.recorder.step = step
+        assert note_of(after(10 * LOOK_NS)) is None
+    assert note_of(after(LONG_STEPS * 10 * LOOK_NS - 1)) is note_of(after(1)) is None
+    assert note_of(after(LOOK_NS)) is not None
+
+
+def test_where_the_training_thread_stands_is_noted(watched, training):
+    """Nobody would know what a rank does instead of what the others wait for."""
+    after, capture, _ = watched
+    capture.level = COLLECTIVES
+    after(0)
+    after(LOOK_NS)
+    stood = ["Training._stand", "Training.load", "Training.train"]
+    assert functions(after(LOOK_NS)) == (stood, False)
+    training.go_on()
+    assert functions(after(LOOK_NS)) == (["Training.train"], True)
+    assert functions(after(LOOK_NS)) == (
+        ["Training._stand", "Training.compute", "Training.train"],
+        False,
+    )
+    training.go_on()
+    assert functions(after(LOOK_NS)) == ([], True)
+
+
+def test_nothing_is_noted_while_steps_end(watched):
     """Every rank of a healthy run would write into its manifest time and again."""
     after, capture, _ = watched
     after(0)
-    for step in range(3):
+    for step in range(9):
         capture.recorder.step = step + 1
         assert note_of(after(2 * LOOK_NS)) is None
+
+
+def test_backends_are_not_asked_while_communication_is_recorded(watched):
+    """Counts would be held against the numbers of records, which are others."""
+    after, capture, _ = watched
     capture.level = COLLECTIVES
     for _ in range(3):
-        assert note_of(after(2 * LOOK_NS)) is None
+        manifest = after(2 * LOOK_NS)
+    assert note_of(manifest)[1] == {}
 
 
 def test_what_goes_wrong_is_counted(watched):

@@ -1,0 +1,98 @@
+"""What the programs of ranks were in when their job came to a standstill, as the probe noted it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+
+from meshscope.probe.schema.manifest import STANDSTILL_KEY
+from meshscope.probe.schema.printable import printable
+from meshscope.probe.schema.standstill_tables import STANDING
+
+from ..capture.trace import Trace
+from ..labels import rank_words
+
+_LIBRARY = r"(?:^|[/\\])(?:site-packages|dist-packages|lib[/\\]python3[^/\\]*)[/\\]|^<"
+"""Files that are not the program's own."""
+_CALLERS = 3
+"""Functions of the program that are named beside the innermost one."""
+_MOST_FRAMES = 64
+_MOST_LENGTH = 300
+_MOST_LINE = 1 << 31
+
+
+def standing_at_the_end(steps: pa.Table, manifests: Mapping[int, Mapping[str, Any]]) -> pa.Table:
+    """Return the ``standing`` rows of the ranks whose last step never ended.
+
+    Args:
+        steps: The ``step`` table.
+        manifests: Manifests of the ranks.
+    """
+    frame: pd.DataFrame = steps.select(["rank", "start_ns", "dur_ns"]).to_pandas()
+    ended_ns = (frame["start_ns"] + frame["dur_ns"]).groupby(frame["rank"]).max()
+    rows = [
+        {"rank": rank, "depth": depth, **frame}
+        for rank, manifest in sorted(manifests.items())
+        for depth, frame in enumerate(_frames(manifest, int(ended_ns.get(rank, 0))))
+    ]
+    return STANDING.conform(pa.Table.from_pylist(rows)) if rows else STANDING.empty()
+
+
+def _frames(manifest: Mapping[str, Any], after_ns: int) -> Iterator[dict[str, Any]]:
+    """Yield the noted functions of a rank, the innermost first; none that is of an earlier step."""
+    annotations = manifest.get("annotations")
+    note = annotations.get(STANDSTILL_KEY) if isinstance(annotations, dict) else None
+    if not isinstance(note, dict):
+        return
+    time_ns, stack = note.get("time_ns"), note.get("stack")
+    if type(time_ns) is not int or not after_ns < time_ns < 1 << 62 or not isinstance(stack, list):
+        return
+    for frame in stack[:_MOST_FRAMES]:
+        match frame:
+            case [str(function), str(file), int(line)] if 0 <= line < _MOST_LINE:
+                yield {
+                    "function": printable(function)[:_MOST_LENGTH],
+                    "file": printable(file)[-_MOST_LENGTH:],
+                    "line": line,
+                    "goes_on": note.get("goes_on") is True,
+                    "time_ns": time_ns,
+                }
+
+
+def stack_words(trace: Trace, ranks: Sequence[int], *, most: int) -> Iterator[str]:
+    """Yield what ranks were in, those that were in the same together; where fewest are first.
+
+    Args:
+        trace: The capture.
+        ranks: Of whom it is told.
+        most: So many places are told.
+    """
+    frame = trace.frame("standing")
+    frame = frame[frame["rank"].isin(ranks)]
+    if frame.empty:
+        return
+    groups = _places(frame).groupby(["place", "goes_on"])["rank"]
+    together = groups.agg(rank=list, count="size").reset_index()
+    fewest_first = together.sort_values("count", kind="stable")
+    for row in fewest_first.head(most).to_dict("records"):
+        verb = "was at work in" if row["goes_on"] else "stood in"
+        yield f"{rank_words(row['rank'])} {verb} {row['place']}"
+
+
+def _places(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return rank, goes_on and place: the innermost function, and those of the program that called it."""
+    frame = frame.sort_values(["rank", "depth"])
+    inner = frame["depth"] == 0
+    file = frame["file"].str.replace(r"^.*[/\\]", "", regex=True)
+    # A thread that goes on within a function is at another line of it by now.
+    line = (":" + frame["line"].astype(str)).where(~(inner & frame["goes_on"]), "")
+    words = frame["function"] + " (" + file + line + ")"
+    callers = frame[~inner & ~frame["file"].str.contains(_LIBRARY)]
+    callers = callers[callers.groupby("rank").cumcount() < _CALLERS]
+    called_by = words[callers.index].groupby(callers["rank"]).agg(", ".join)
+    found = frame.loc[inner, ["rank", "goes_on"]].assign(place=words[inner])
+    known = found["rank"].map(", called by " + called_by)
+    return found.assign(place=found["place"] + known.fillna(""))

@@ -1,0 +1,68 @@
+"""The tables of a capture that broke off: how far its ranks came, and where they stood."""
+
+from .columns import RANK, Column, TableSpec, ns_column
+
+PROGRESS = TableSpec(
+    "progress",
+    "one process group on one rank whose capture broke off",
+    (
+        RANK,
+        Column("group_id", "category", "id", "process group"),
+        Column(
+            "issued_seq",
+            "int64",
+            "id",
+            "last collective that the rank issued, 0 or -1 if none; null where its communication was not "
+            "recorded any more",
+            nullable=True,
+        ),
+        Column(
+            "completed_seq",
+            "int64",
+            "id",
+            "last collective that was complete there, 0 if none",
+            nullable=True,
+        ),
+        Column(
+            "alive_ns",
+            "int64",
+            "ns",
+            "when the process of the rank last gave a sign of life",
+            nullable=True,
+        ),
+        Column("ended_ns", "int64", "ns", "when that process ended", nullable=True),
+        Column(
+            "wait_status",
+            "int64",
+            "id",
+            "how it ended, as `waitpid` tells its parent: 256 times the exit code, or the signal",
+            nullable=True,
+        ),
+        Column(
+            "ended_by",
+            "category",
+            "name",
+            "exception that ended the program of a closed capture",
+            nullable=True,
+        ),
+    ),
+)
+
+STANDING = TableSpec(
+    "standing",
+    "one function that the training thread of a rank was in when a step had lasted for long",
+    (
+        RANK,
+        Column("depth", "int32", "1", "how many functions lie within it, 0 for the innermost"),
+        Column("function", "string", "name", "its qualified name"),
+        Column("file", "string", "name", "the file that it is defined in"),
+        Column("line", "int32", "1", "the line that it was at"),
+        Column(
+            "goes_on",
+            "bool",
+            "1",
+            "whether the thread went on within it between two looks; else it stood still",
+        ),
+        ns_column("time_ns", "when it was looked at for the second time"),
+    ),
+)
