@@ -24,7 +24,8 @@ from .schema.terms import CaptureLevel
 from .stacks import Frame, in_both, stack_of
 
 LOOK_NS = 5_000_000_000
-"""So long at least no step has ended before the first look, and so long there is until the next one."""
+"""So long at least no step has ended before the first look, and so long there is until the next one;
+then twice as long each time, so that a long evaluation is no burden to the disk of thousands of ranks."""
 LONG_STEPS = 5
 """And so many times as long as steps were."""
 MOST_FRAMES = 32
@@ -55,6 +56,7 @@ class StandstillWatch:
         self._counts = counts
         self._step: int | None = None
         self._since_ns = self._due_ns = 0
+        self._pause_ns = LOOK_NS
         self._lengths_ns: deque[float] = deque(maxlen=_LENGTHS)
         self._last: _Seen | None = None
         self._noted: tuple[_Seen, bool] | None = None
@@ -66,7 +68,8 @@ class StandstillWatch:
             self._begin(self._capture.recorder.step, time_ns)
         if time_ns < self._due_ns or not self._source.on:
             return
-        self._due_ns = time_ns + LOOK_NS
+        self._due_ns = time_ns + self._pause_ns
+        self._pause_ns *= 2
         try:
             before, self._last = self._last, self._see()
             if before is not None:
@@ -79,6 +82,7 @@ class StandstillWatch:
             self._lengths_ns.append((time_ns - self._since_ns) / (step - self._step))
         self._step, self._since_ns, self._last = step, time_ns, None
         usual_ns = median(self._lengths_ns) if self._lengths_ns else 0
+        self._pause_ns = LOOK_NS
         self._due_ns = time_ns + max(LOOK_NS, round(LONG_STEPS * usual_ns))
 
     def _see(self) -> _Seen:

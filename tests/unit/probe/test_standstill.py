@@ -103,11 +103,11 @@ def test_what_two_looks_saw_alike_is_noted(watched):
     after, _, counts = watched
     assert note_of(after(0)) is note_of(after(LOOK_NS - 1)) is note_of(after(1)) is None
     assert note_of(after(LOOK_NS - 1)) is None
-    assert note_of(after(1)) == note_of(after(LOOK_NS)) == (2 * LOOK_NS, {"g": 4})
+    assert note_of(after(1)) == note_of(after(2 * LOOK_NS)) == (2 * LOOK_NS, {"g": 4})
     counts["g"] = 5
-    assert note_of(after(1)) == (2 * LOOK_NS, {"g": 4})
-    assert note_of(after(LOOK_NS)) == (4 * LOOK_NS + 1, {})
-    assert note_of(after(LOOK_NS)) == (5 * LOOK_NS + 1, {"g": 5})
+    assert note_of(after(4 * LOOK_NS - 1)) == (2 * LOOK_NS, {"g": 4})
+    assert note_of(after(1)) == (8 * LOOK_NS, {})
+    assert note_of(after(8 * LOOK_NS)) == (16 * LOOK_NS, {"g": 5})
 
 
 def test_a_new_step_is_looked_at_from_its_beginning(watched):
@@ -142,13 +142,13 @@ def test_where_the_training_thread_stands_is_noted(watched, training):
     stood = ["Training._stand", "Training.load", "Training.train"]
     assert functions(after(LOOK_NS)) == (stood, False)
     training.go_on()
-    assert functions(after(LOOK_NS)) == (["Training.train"], True)
-    assert functions(after(LOOK_NS)) == (
+    assert functions(after(2 * LOOK_NS)) == (["Training.train"], True)
+    assert functions(after(4 * LOOK_NS)) == (
         ["Training._stand", "Training.compute", "Training.train"],
         False,
     )
     training.go_on()
-    assert functions(after(LOOK_NS)) == ([], True)
+    assert functions(after(8 * LOOK_NS)) == ([], True)
 
 
 def test_nothing_is_noted_while_steps_end(watched):
