@@ -6,9 +6,9 @@ selection of those tells as much. So of a large run records are left out in this
 is left has room:
 
 1. of steps of which fewer records were kept than of others: passes, and sums of communication;
-2. of the others, where the number of the step is no multiple of 2, then of 4, of 5 …: of the divisors
-   of 100, if each hundredth step was kept record by record. So where they lie close, as the first
-   steps of a run do, they are thinned out before those that lie apart.
+2. of the others, where the number of the step is no multiple of 2, then of 4, of 20, of 100, of 200 …, if
+   each hundredth step was kept record by record. So where they lie close, as the first steps of a run
+   do, they are thinned out before those that lie apart.
 
 The number of a step decides, so that all ranks keep the same ones. The length of every step stays.
 """
@@ -38,9 +38,11 @@ _FEWEST_STEPS = 4
 """So many are kept of each rank, however large they are."""
 _MOST_EVERY = 1 << 20
 _BY_STEP = ("span", "collective", "p2p", "communication_sum")
+_OPERATIONS = ("collective", "p2p")
 _BY_EVENT = (COMPLETION_RECORD.name, DEVICE_TIME_RECORD.name)
 _MEMORY = "memory"
 _NO_STEP = 1 << 62
+_ANY = -1
 _LENGTH_ONLY = list(StepDetail).index(StepDetail.STEPS)
 _FULL = list(StepDetail).index(StepDetail.FULL)
 
@@ -55,17 +57,26 @@ class Portion:
         one_in: Of the steps of which most was kept, those whose number is a multiple of it; 0 for
             all steps, whatever was kept of them.
         memory_one_in: The same for samples of memory, of which the highest stay.
+        has_tail: Whether the last steps stay too.
+        always: Steps that stay in any case.
     """
 
-    first: int = -1
+    first: int = _ANY
     last: int = _NO_STEP
     one_in: int = 0
     memory_one_in: int = 1
+    has_tail: bool = True
+    always: tuple[int, ...] = ()
 
     @property
     def is_whole(self) -> bool:
         """Tell whether nothing is left out."""
-        return self == Portion()
+        return not self.is_some and self.one_in == 0 and self.memory_one_in == 1
+
+    @property
+    def is_some(self) -> bool:
+        """Tell whether some steps were asked for."""
+        return self.first > _ANY or self.last < _NO_STEP
 
     def keeps(self, step: Ints, detail: Ints) -> Mask:
         """Tell which steps of a rank, in the order of recording, keep their records.
@@ -74,13 +85,21 @@ class Portion:
             step: Their numbers.
             detail: What is held of each, as a position in StepDetail.
         """
-        kept = (step >= self.first) & (step <= self.last)
-        if self.one_in and kept.any():
-            held = np.where(detail == UNKNOWN_DETAIL, _FULL, detail)
-            chosen = kept & (held == held[kept].max()) & (step % self.one_in == 0)
-            chosen[-TAIL_STEPS:] = kept[-TAIL_STEPS:]
-            kept = chosen
-        return np.asarray(kept)
+        wanted = _is_wanted(step, self)
+        kept = self.chooses(step, detail)
+        if self.one_in and self.has_tail:
+            kept[-TAIL_STEPS:] = wanted[-TAIL_STEPS:]
+        return np.asarray(kept | (wanted & np.isin(step, self.always)))
+
+    def chooses(self, step: Ints, detail: Ints) -> Mask:
+        """Tell the same of those steps of which an account is made."""
+        wanted = _is_wanted(step, self)
+        if not self.one_in or not wanted.any():
+            return np.asarray(wanted)
+        held = np.where(detail == UNKNOWN_DETAIL, _FULL, detail)
+        # The first step of a part is no sample: it holds one-time work.
+        is_sample = (step % self.one_in == 0) & ((step > 0) | (self.one_in == 1))
+        return np.asarray(wanted & (held == held[wanted].max()) & is_sample)
 
 
 NOTHING = Portion(first=_NO_STEP)
@@ -98,10 +117,13 @@ def thin(part: RankRecords, portion: Portion) -> None:
     step, detail = _ints(steps, "step"), _ints(steps, DETAIL_COLUMN)
     kept = portion.keeps(step, detail)
     gone = np.sort(step[~kept])
+    reaching = _reaching(part, np.sort(step[kept]))
     slots = [np.zeros(0, np.int64)]
     for name in _BY_STEP:
         if (table := part.tables.get(name)) is not None:
             out = _is_in(_ints(table, "step"), gone)
+            if name in _OPERATIONS:
+                out &= ~_is_in(_ints(table, "slot_seq"), reaching)
             slots.append(_ints(table, "slot_seq")[out])
             part.tables[name] = table.filter(pa.array(~out))
     events = np.sort(np.concatenate(slots))
@@ -116,6 +138,33 @@ def thin(part: RankRecords, portion: Portion) -> None:
     part.tables = {name: table for name, table in part.tables.items() if table.num_rows}
 
 
+def _reaching(part: RankRecords, kept: Ints) -> Ints:
+    """Return the events that were waited for in a step that stays, and issued in the one before."""
+    completions = part.tables.get(COMPLETION_RECORD.name)
+    found = [np.zeros(0, np.int64)]
+    if completions is None:
+        return found[0]
+    steps = part.tables["step"]
+    number, end_ns = _ints(steps, "step"), _ints(steps, "start_ns") + _ints(steps, "dur_ns")
+    order = np.argsort(number, kind="stable")
+    number, end_ns = number[order], end_ns[order]
+    by_event = np.argsort(_ints(completions, "wait_end_ns"), kind="stable")
+    event = _ints(completions, "event_id")[by_event]
+    until_ns = _ints(completions, "wait_end_ns")[by_event]
+    # Of several completions of an event the one with the latest end counts.
+    event, last = np.unique(event[::-1], return_index=True)
+    until_ns = until_ns[::-1][last]
+    for name in _OPERATIONS:
+        if (table := part.tables.get(name)) is not None and len(event) and len(number):
+            slot, step = _ints(table, "slot_seq"), _ints(table, "step")
+            near = np.flatnonzero(
+                _is_in(step + 1, kept) & _is_in(slot, event) & _is_in(step, number)
+            )
+            over = until_ns[np.searchsorted(event, slot[near])]
+            found.append(slot[near][over > end_ns[np.searchsorted(number, step[near])]])
+    return np.sort(np.concatenate(found))
+
+
 def rows_of(part: RankRecords) -> int:
     """Return how many records of passes and communication are there."""
     return sum(part.tables[name].num_rows for name in _BY_STEP if name in part.tables)
@@ -124,7 +173,7 @@ def rows_of(part: RankRecords) -> int:
 def _kept_samples(table: pa.Table, portion: Portion) -> Mask:
     """Tell which samples of memory stay: of some steps, and the highest of all that are wanted."""
     step = _ints(table, "step")
-    wanted = np.flatnonzero((step >= portion.first) & (step <= portion.last))
+    wanted = np.flatnonzero(_is_wanted(step, portion))
     kept = np.zeros(len(step), dtype=bool)
     kept[wanted[step[wanted] % portion.memory_one_in == 0]] = True
     if len(wanted):
@@ -152,10 +201,14 @@ def with_room(
     one_in = 0
     while _rows(counts, one_in)[0] * ranks > most_rows:
         more = next(choices)
-        if more > 1 and _rows(counts, more)[1] < _FEWEST_STEPS:
+        if more > 1 and (_rows(counts, more)[1] < _FEWEST_STEPS or more > _MOST_EVERY):
             break
         one_in = more
-    samples = sum(part.tables[_MEMORY].num_rows for part, _ in wanted if _MEMORY in part.tables)
+    samples = sum(
+        int(_is_wanted(_ints(part.tables[_MEMORY], "step"), portion).sum())
+        for part, portion in wanted
+        if _MEMORY in part.tables
+    )
     memory_one_in = 1
     while samples * ranks > most_rows * memory_one_in:
         memory_one_in *= 2
@@ -163,12 +216,24 @@ def with_room(
 
 
 def _choices(every: int) -> Iterator[int]:
-    """Give ever larger numbers that have the steps among their multiples that lie farthest apart."""
-    every = min(max(every, 1), _MOST_EVERY)
-    yield from (number for number in range(1, every) if every % number == 0)
+    """Give ever larger numbers, each a multiple of the one before, up to one and its doubles.
+
+    Ranks that were thinned out by one of them have the steps of each later one.
+    """
+    number = 1
+    yield number
+    left = min(max(every, 1), _MOST_EVERY)
+    divisor = 2
+    while left > 1:
+        if left % divisor == 0:
+            left //= divisor
+            number *= divisor
+            yield number
+        else:
+            divisor += 1
     while True:
-        yield every
-        every *= 2
+        number *= 2
+        yield number
 
 
 def _rows_of_steps(part: RankRecords) -> tuple[Ints, Ints, Ints]:
@@ -189,13 +254,17 @@ def _rows_of_steps(part: RankRecords) -> tuple[Ints, Ints, Ints]:
 def _rows(
     counts: Sequence[tuple[tuple[Ints, Ints, Ints], Portion]], one_in: int
 ) -> tuple[int, int]:
-    """Return how many rows, and of how many steps, are kept."""
+    """Return how many rows are kept, and of how many steps an account is made."""
     rows = steps = 0
     for (step, detail, held), portion in counts:
         kept = replace(portion, one_in=one_in).keeps(step, detail)
         rows += int(held[kept].sum())
-        steps += int(kept.sum())
+        steps += int(replace(portion, one_in=one_in).chooses(step, detail).sum())
     return rows, steps
+
+
+def _is_wanted(step: Ints, portion: Portion) -> Mask:
+    return np.asarray((step >= portion.first) & (step <= portion.last))
 
 
 def _is_in(values: Ints, ordered: Ints) -> Mask:

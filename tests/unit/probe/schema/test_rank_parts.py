@@ -21,15 +21,16 @@ LEVEL = LEVEL_CODES[CaptureLevel.COLLECTIVES]
 COMMUNICATION = ("collective", "p2p")
 
 
-def record(run, rank, steps, *, full=ALL, **annotations):
+def record(run, rank, steps, *, full=ALL, reach=False, **annotations):
     """Record a part of some steps, and of one more that does not end.
 
-    A small ring, so that of steps that are to be kept as sums no more than the last are there.
+    With ``reach`` the collective of each is waited for in the next one. A small ring, so that of steps that are to be kept as sums no more than the last are there.
     """
     settings = StorageSettings(slot_count=64, wake_s=3600.0, free_floor_frac=0.0, full_records=full)
     recorder = Recorder(run, rank, settings=settings)
     for name, value in annotations.items():
         recorder.annotate(name, value)
+    before = None
     group = recorder.register_group("world[0,1]", [0, 1], "default")
     for step in range(steps + 1):
         recorder.step, at = step, step * 1000
@@ -39,8 +40,11 @@ def record(run, rank, steps, *, full=ALL, **annotations):
             recorder.issue_collective(collective_head(group, 0, -1), step, 64, at + 30),
             recorder.issue_p2p(p2p_head(group, rank, 1 - rank, -1), step, 64, at + 40),
         ]
-        for event in events:
+        if reach and before is not None:
+            recorder.complete(before, at + 20, at + 10, at + 20)
+        for event in events[reach:]:
             recorder.complete(event, at + 50, at + 45, at + 50)
+        before = events[0]
         recorder.record_memory(0, allocated_bytes=10**9 if step == 77 else 1000 + step)
         if step < steps:
             recorder.record_step(step, at, 1000, 1, LEVEL)
@@ -83,7 +87,7 @@ def test_what_has_room_is_read_whole(run):
 
 @pytest.mark.parametrize(
     ("room", "expected"),
-    [(100, range(100)), (60, range(0, 100, 2)), (30, range(0, 100, 4)), (9, range(0, 100, 16))],
+    [(101, range(100)), (60, range(2, 100, 2)), (30, range(4, 100, 4)), (9, range(16, 100, 16))],
 )
 def test_of_a_large_run_steps_spread_over_it_are_read(run, room, expected):
     """An analysis would end for want of memory, or hold what it makes no account of."""
@@ -105,8 +109,9 @@ def test_of_a_large_run_steps_spread_over_it_are_read(run, room, expected):
         rows = whole.tables[name].to_pandas()
         same = rows[rows["step"].isin([*kept, 100])].reset_index(drop=True)
         assert capture.tables[name].to_pandas().equals(same)
-    (limit,) = capture.limits
+    limit, *others = capture.limits
     assert "--steps FIRST:LAST reads more of a part" in limit
+    assert all("samples of memory" in other for other in others)
 
 
 def test_what_was_kept_as_sums_is_left_out_first(run):
@@ -122,7 +127,7 @@ def test_what_was_kept_as_sums_is_left_out_first(run):
     assert steps_of(capture, "communication_sum") == []
     # Then the first ones, which lie close, down to the distance of the others.
     thinner = details(read_run(run, Wanted(most_rows=2 * ROWS * 24)))["full"]
-    assert set(range(0, 200, 20)) <= set(thinner)
+    assert set(range(20, 200, 20)) <= set(thinner)
     assert len([step for step in thinner if step < 40]) <= 10
 
 
@@ -140,7 +145,9 @@ def test_the_highest_memory_is_never_left_out(run):
     """The peak that a job died of would not be seen."""
     for rank in range(2):
         record(run, rank, 100)
-    held = read_run(run, Wanted(most_rows=60)).tables["memory"].to_pandas()
+    capture = read_run(run, Wanted(most_rows=60))
+    assert any("samples of memory of one in 4 steps" in limit for limit in capture.limits)
+    held = capture.tables["memory"].to_pandas()
     assert len(held) < 2 * 40
     assert held.groupby("rank")["allocated_bytes"].max().tolist() == [10**9] * 2
 
@@ -150,6 +157,59 @@ def test_a_few_steps_stay_however_large_they_are(run):
     for rank in range(2):
         record(run, rank, 100)
     assert len(details(read_run(run, Wanted(most_rows=1)))["full"]) >= 4
+
+
+def test_the_ends_of_attempts_are_no_samples(run):
+    """A job that was restarted often could not be read at all, or from its first steps alone."""
+    in_attempts(run, [60, 40, 1, 1, 40])
+    held = details(read_run(run, Wanted(most_rows=1)))["full"]
+    assert held[-2:] == [140, 141]
+    assert 4 <= len(held) - 2 < 10
+    assert not {0, 60, 100, 101, 102} & set(held)
+
+
+def test_what_reaches_into_a_step_stays_with_it(run):
+    """What a step waited for longest would be told as its own work."""
+    for rank in range(2):
+        record(run, rank, 100, reach=True)
+    whole, thin = (read_run(run, Wanted(most_rows=room)) for room in (10**6, 2 * ROWS * 30))
+    steps = {step for step in details(thin)["full"] if step < 98}
+    assert steps == set(range(4, 98, 4))
+    for name, others in (("collective", {step - 1 for step in steps}), ("p2p", set())):
+        held = set(steps_of(thin, name)) - {97, 98, 99, 100}
+        assert held == steps | others - {97}
+        rows = whole.tables[name].to_pandas()
+        rows = rows[rows["step"].isin(steps | others)]
+        found = thin.tables[name].to_pandas()
+        found = found[found["step"].isin(steps | others)]
+        assert found.reset_index(drop=True).equals(rows.reset_index(drop=True))
+    assert not any("completion" in limit for limit in thin.limits)
+
+
+def test_a_rank_with_more_than_it_seemed_is_no_danger(run):
+    """The largest files would be damaged, and all others be read whole, beyond all room."""
+    for rank in range(2):
+        record(run, rank, 100)
+    for path in rank_directory(run, 0).iterdir():
+        if path.name != MANIFEST_NAME:
+            path.write_bytes(bytes(2 * path.stat().st_size))
+    capture = read_run(run, Wanted(most_rows=ROWS * 40))
+    assert not capture.is_whole
+    assert details(capture, 1)["full"] == [*range(8, 100, 8), 98, 99]
+    part = read_run(run, Wanted(steps=(30, 39), most_rows=ROWS * 40))
+    assert set(steps_of(part, "span", 1)) == {*range(30, 40), 100}
+
+
+def test_steps_that_were_traced_in_depth_keep_their_passes(run):
+    """Kernels would belong to no pass, and not even the limits would say so."""
+    for rank in range(2):
+        record(run, rank, 100)
+        folder = rank_directory(run, rank) / "traces"
+        folder.mkdir()
+        (folder / f"step000033-000034.t1.rank{rank:05d}.json.gz").write_bytes(b"")
+    capture = read_run(run, Wanted(most_rows=2 * ROWS * 20))
+    assert {33, 34} <= set(steps_of(capture, "span"))
+    assert 35 not in steps_of(capture, "span")
 
 
 def in_attempts(run, lengths):
@@ -183,9 +243,9 @@ def test_steps_that_are_asked_for_may_have_no_room_either(run):
     in_attempts(run, (100,))
     capture = read_run(run, Wanted(steps=(20, 99), most_rows=2 * ROWS * 25))
     assert details(capture)["full"] == sorted({*range(20, 100, 4), 98, 99})
-    (limit,) = capture.limits
+    limit, *_ = capture.limits
     assert "spread over what was asked for" in limit
-    assert "--steps" not in limit
+    assert not any("--steps" in limit for limit in capture.limits)
 
 
 def test_ranks_that_number_their_steps_apart_keep_them_all(run):
