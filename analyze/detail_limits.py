@@ -34,6 +34,7 @@ def not_one_by_one(trace: Trace) -> tuple[str, ...]:
     bare = lacking.loc[lacking["detail"] != StepDetail.SUMS.value, "step"].nunique()
     if bare:
         limits.append(
-            f"of {bare} of {counted(total, 'step')} no communication was recorded: the level was lower"
+            f"of {bare} of {counted(total, 'step')} no communication was "
+            + ("recorded: the level was lower" if trace.is_whole else "read, for want of room")
         )
     return tuple(limits)

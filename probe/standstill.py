@@ -27,7 +27,9 @@ LOOK_NS = 5_000_000_000
 """So long at least no step has ended before the first look, and so long there is until the next one;
 then twice as long each time, so that a long evaluation is no burden to the disk of thousands of ranks."""
 LONG_STEPS = 5
-"""And so many times as long as steps were."""
+"""And so many times as long as steps were …"""
+LATEST_NS = 60_000_000_000
+"""… but no longer than this: after minutes a watchdog may end the job."""
 MOST_FRAMES = 32
 """Functions that are noted; of more, those within."""
 _LENGTHS = 9
@@ -80,10 +82,10 @@ class StandstillWatch:
     def _begin(self, step: int, time_ns: int) -> None:
         if self._step is not None and step > self._step:
             self._lengths_ns.append((time_ns - self._since_ns) / (step - self._step))
-        self._step, self._since_ns, self._last = step, time_ns, None
+        self._step, self._since_ns, self._last, self._noted = step, time_ns, None, None
         usual_ns = median(self._lengths_ns) if self._lengths_ns else 0
         self._pause_ns = LOOK_NS
-        self._due_ns = time_ns + max(LOOK_NS, round(LONG_STEPS * usual_ns))
+        self._due_ns = time_ns + min(max(LOOK_NS, round(LONG_STEPS * usual_ns)), LATEST_NS)
 
     def _see(self) -> _Seen:
         capture = self._capture

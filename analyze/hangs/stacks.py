@@ -52,7 +52,7 @@ def _frames(manifest: Mapping[str, Any], after_ns: int) -> Iterator[dict[str, An
         return
     for frame in stack[:_MOST_FRAMES]:
         match frame:
-            case [str(function), str(file), int(line)] if 0 <= line < _MOST_LINE:
+            case [str(function), str(file), line] if type(line) is int and 0 <= line < _MOST_LINE:
                 yield {
                     "function": printable(function)[:_MOST_LENGTH],
                     "file": printable(file)[-_MOST_LENGTH:],

@@ -36,10 +36,16 @@ def unheard_ranks(tables: Mapping[str, pa.Table]) -> frozenset[int]:
     left_out: set[int] = set()
     if len(sampled):
         done = _columns(tables, "step", ["rank", "step"]).groupby("rank")["step"].max()
+        # Windows go by the numbers of the newest attempt, which begin at 0.
+        begun = (
+            max(tables["attempt"]["first_step"].to_pylist(), default=0)
+            if "attempt" in tables
+            else 0
+        )
         left_out = {
             rank
             for rank, one_in in zip(sampled["rank"], sampled["one_in"].astype(int), strict=True)
-            if not is_recorded(int(done.get(rank, -1)) + 1, one_in)
+            if not is_recorded(max(int(done.get(rank, -1)) + 1 - begun, 0), one_in)
         }
     return frozenset({*last.loc[silent, "rank"].tolist(), *left_out})
 

@@ -24,6 +24,7 @@ from meshscope.probe.schema.manifest import (
     read_json,
     write_json,
 )
+from meshscope.probe.schema.portion import COUNTED
 from meshscope.probe.schema.rank_parts import WANTED, Wanted
 from meshscope.probe.schema.reading import file_hash
 
@@ -47,7 +48,9 @@ def read_kept(path: Path, wanted: Wanted = WANTED) -> Trace | None:
     try:
         facts = read_json(folder / _FACTS)
         room = facts["most_rows"]
-        has_wanted = room is None or (wanted.steps is None and wanted.most_rows == room)
+        has_wanted = wanted.steps is None and wanted.most_rows == room
+        if room is None:
+            has_wanted = facts["rows"] <= wanted.most_rows
         if not has_wanted or facts["key"] != capture_key(path):
             return None
         layout = facts["layout"]
@@ -131,6 +134,7 @@ def _facts(trace: Trace, key: str) -> dict[str, object]:
         "limits": list(trace.limits),
         "clocks": {str(rank): clock for rank, clock in trace.clocks.items()},
         "local_ranks": {str(rank): place for rank, place in trace.local_ranks.items()},
+        "rows": sum(map(trace.row_count, COUNTED)),
         "kernel_steps": trace.kernel_steps
         and {str(rank): list(steps) for rank, steps in trace.kernel_steps.items()},
     }

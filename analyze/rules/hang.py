@@ -148,11 +148,9 @@ def _absent(trace: Trace, graph: WaitGraph, standing: _Standing) -> Finding:
 
 def _stacks(trace: Trace, ranks: Sequence[int]) -> str:
     known = set(trace.frame("standing")["rank"])
-    return (
-        "where it stood (above)"
-        if known.issuperset(ranks)
-        else "the stacks of the process (py-spy dump)"
-    )
+    if len(ranks) <= SHOWN and known.issuperset(ranks):
+        return f"what {'it was' if len(ranks) == 1 else 'they were'} in (above)"
+    return "the stacks of the process (py-spy dump)"
 
 
 def _signs_of_life(trace: Trace, graph: WaitGraph) -> Iterator[str]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from meshscope.probe.schema.terms import FindingKind, Severity
+from meshscope.probe.schema.terms import FindingKind, Severity, StepDetail
 
 from ..arrays import IntArray
 from ..capture.trace import FLIGHT_RECORDER, Trace
@@ -42,8 +42,8 @@ def all_silent(trace: Trace, patience_ns: float, step_time_ns: float | None) -> 
     if found is None:
         return
     stacks = "the stacks of the next run that stands still (py-spy dump)"
-    if trace.row_count("standing"):
-        stacks = "where they stood (above)"
+    if set(trace.frame("standing")["rank"]).issuperset(trace.ranks):
+        stacks = "what they were in (above)"
     steps = f", as long as {found.silent_ns / step_time_ns:.0f} steps" if step_time_ns else ""
     yield Finding(
         kind=FindingKind.HANG,
@@ -96,11 +96,18 @@ def silences(trace: Trace, graph: WaitGraph) -> Iterator[str]:
 
 
 def _silence(trace: Trace, rank: int) -> tuple[int, int]:
-    """Return how long a rank was silent at the end, and at most before; (0, 0) if not known."""
+    """Return how long a rank was silent at the end, and at most before; (0, 0) if not known.
+
+    A gap with a step in it of which no more than the length is known was no silence.
+    """
     times = _record_times(trace, rank)
-    if len(times) < 2:
+    steps = trace.rank_frame("step", rank, ["start_ns", "detail"])
+    is_bare = steps["detail"].astype(object) == StepDetail.STEPS.value
+    bare_ns = np.sort(steps.loc[is_bare, "start_ns"].to_numpy(np.int64))
+    gaps = np.diff(times)[np.diff(np.searchsorted(bare_ns, times)) == 0]
+    if not len(gaps):
         return 0, 0
-    return last_record_ns(trace) - int(times[-1]), int(np.diff(times).max())
+    return last_record_ns(trace) - int(times[-1]), int(gaps.max())
 
 
 def _record_times(trace: Trace, rank: int) -> IntArray:

@@ -81,8 +81,8 @@ def _left_out(frame: pd.DataFrame, least: pd.Series, best: int) -> str:
     other_ms = lengths.reindex(others.index).mean() / 1e6
     own_ms = lengths.reindex(least.index[least == best]).mean() / 1e6
     return (
-        f"{counted(len(others), 'step')} of {len(least)} left out of the account, as the capture "
-        f"holds less of them ({', '.join(parts)}); they took {other_ms:.4g} ms in the mean, those "
+        f"{counted(len(others), 'step')} of {len(least)} left out of the account, as less is "
+        f"known of them ({', '.join(parts)}); they took {other_ms:.4g} ms in the mean, those "
         f"of the account {own_ms:.4g} ms{_uneven(least.index.to_numpy(), (least == best).to_numpy())}"
     )
 

@@ -201,7 +201,7 @@ def _caption(step: StepSlices, window: tuple[int, int]) -> str:
 def _absent_step(run: LoadedRun, asked: int, shown: int) -> str:
     if asked not in run.bare_steps:
         return f"Step {asked} is not in this run; another one is shown."
-    why = "recorded" if run.trace.is_whole else "read, for want of room"
+    why = "recorded" if run.trace.is_whole else "recorded, or read for want of room"
     return f"Of step {asked} the length alone was {why}; step {shown} is shown."
 
 

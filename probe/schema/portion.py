@@ -37,7 +37,8 @@ TAIL_STEPS = 2
 _FEWEST_STEPS = 4
 """So many are kept of each rank, however large they are."""
 _MOST_EVERY = 1 << 20
-_BY_STEP = ("span", "collective", "p2p", "communication_sum")
+COUNTED = ("span", "collective", "p2p", "communication_sum")
+"""Records that need room: those of passes and communication."""
 _OPERATIONS = ("collective", "p2p")
 _BY_EVENT = (COMPLETION_RECORD.name, DEVICE_TIME_RECORD.name)
 _MEMORY = "memory"
@@ -119,7 +120,7 @@ def thin(part: RankRecords, portion: Portion) -> None:
     gone = np.sort(step[~kept])
     reaching = _reaching(part, np.sort(step[kept]))
     slots = [np.zeros(0, np.int64)]
-    for name in _BY_STEP:
+    for name in COUNTED:
         if (table := part.tables.get(name)) is not None:
             out = _is_in(_ints(table, "step"), gone)
             if name in _OPERATIONS:
@@ -167,7 +168,7 @@ def _reaching(part: RankRecords, kept: Ints) -> Ints:
 
 def rows_of(part: RankRecords) -> int:
     """Return how many records of passes and communication are there."""
-    return sum(part.tables[name].num_rows for name in _BY_STEP if name in part.tables)
+    return sum(part.tables[name].num_rows for name in COUNTED if name in part.tables)
 
 
 def _kept_samples(table: pa.Table, portion: Portion) -> Mask:
@@ -244,7 +245,7 @@ def _rows_of_steps(part: RankRecords) -> tuple[Ints, Ints, Ints]:
     step = _ints(steps, "step")
     order = np.sort(step)
     rows = np.zeros(len(step), np.int64)
-    for name in _BY_STEP:
+    for name in COUNTED:
         if (table := part.tables.get(name)) is not None:
             own = np.sort(_ints(table, "step"))
             rows += np.searchsorted(own, order, "right") - np.searchsorted(own, order, "left")

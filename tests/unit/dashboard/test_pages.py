@@ -71,7 +71,10 @@ def test_the_nearest_step_is_shown_for_one_that_was_not_read(tmp_path, monkeypat
     make_run(tmp_path, steps=40)
     monkeypatch.setenv("MESHSCOPE_MOST_ROWS", "20")
     text = _text(page_of(RunStore(tmp_path), "/run/run/timeline", "?step=18"))
-    assert "Of step 18 the length alone was read, for want of room; step 16 is shown." in text
+    assert (
+        "Of step 18 the length alone was recorded, or read for want of room; step 16 is shown."
+        in text
+    )
 
 
 def test_a_wrong_query_is_explained(store):

@@ -13,7 +13,7 @@ from meshscope.probe.schema.manifest import MANIFEST_NAME, STANDSTILL_KEY, read_
 from meshscope.probe.schema.records import LEVEL_CODES
 from meshscope.probe.schema.rundir import read_run
 from meshscope.probe.schema.terms import CaptureLevel
-from meshscope.probe.standstill import LONG_STEPS, LOOK_NS, StandstillWatch
+from meshscope.probe.standstill import LATEST_NS, LONG_STEPS, LOOK_NS, StandstillWatch
 
 STAGES, COLLECTIVES = (
     LEVEL_CODES[level] for level in (CaptureLevel.STAGES, CaptureLevel.COLLECTIVES)
@@ -128,9 +128,30 @@ def test_how_long_is_long_depends_on_how_long_steps_are(watched):
     after(0)
     for step in range(1, 12):
         capture.recorder.step = step
-        assert note_of(after(10 * LOOK_NS)) is None
-    assert note_of(after(LONG_STEPS * 10 * LOOK_NS - 1)) is note_of(after(1)) is None
+        assert note_of(after(2 * LOOK_NS)) is None
+    assert note_of(after(LONG_STEPS * 2 * LOOK_NS - 1)) is note_of(after(1)) is None
     assert note_of(after(LOOK_NS)) is not None
+
+
+def test_after_a_very_long_step_a_standstill_is_noted_in_time(watched):
+    """Of a job that hangs after its compilation nothing would be known when a watchdog ends it."""
+    after, capture, _ = watched
+    after(0)
+    capture.recorder.step = 1
+    assert note_of(after(100 * LOOK_NS)) is note_of(after(LATEST_NS)) is None
+    assert note_of(after(LOOK_NS)) is not None
+
+
+def test_the_same_standstill_in_a_later_step_is_noted_again(watched):
+    """Where a job hangs for good that had stalled there before, the old note would tell nothing."""
+    after, capture, _ = watched
+    for ns in (0, LOOK_NS, LOOK_NS):
+        first = note_of(after(ns))
+    capture.recorder.step = 1
+    for ns in (0, LATEST_NS, LOOK_NS):
+        second = note_of(after(ns))
+    assert second[0] > first[0]
+    assert second[1] == first[1]
 
 
 def test_where_the_training_thread_stands_is_noted(watched, training):

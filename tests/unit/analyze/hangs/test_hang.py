@@ -7,6 +7,7 @@ from tests.tables import trace_of
 
 from meshscope.analyze.hangs.hang import wait_graph
 from meshscope.analyze.rules.hang import hang_findings
+from meshscope.analyze.rules.silence import _silence
 from meshscope.analyze.steps.windows import step_windows
 
 DUMP = "flight_recorder"
@@ -347,3 +348,20 @@ def test_counts_of_backends_name_who_did_not_come():
     (operation,) = graph.operations
     assert operation.key[:2] == ("a", 9)
     assert operation.since_ns == {0: 30, 1: 31}
+
+
+def test_a_step_of_which_no_more_than_the_length_is_known_was_no_silence():
+    """A rank that stopped would look as if it had been as silent before, in a run too large to read."""
+    spans = [
+        {"step": step, "kind": "forward", "start_ns": at, "dur_ns": 5}
+        for step, at in ((0, 0), (0, 20), (3, 3000), (3, 3030))
+    ]
+    steps = [
+        {"step": step, "start_ns": 1000 * step, "dur_ns": 1000,
+         "detail": "full" if step in (0, 3) else "steps"}
+        for step in range(4)
+    ]  # fmt: skip
+    spans.append({"rank": 1, "step": 4, "kind": "forward", "start_ns": 4000, "dur_ns": 35})
+    assert _silence(trace_of(step=steps, span=spans), 0) == (965, 25)
+    whole = [{**step, "detail": "full"} for step in steps]
+    assert _silence(trace_of(step=whole, span=spans), 0) == (965, 2975)

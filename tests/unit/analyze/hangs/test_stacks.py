@@ -67,7 +67,15 @@ def test_a_note_of_an_earlier_step_tells_nothing():
         note(time_ns="x"),
         note(time_ns=1 << 70),
         note(stack=None),
-        note(["f"], ["f", 3, 4], ["f", "a.py", -1], ["f", "a.py", 1 << 40], {"f": 1}, None),
+        note(
+            ["f"],
+            ["f", 3, 4],
+            ["f", "a.py", -1],
+            ["f", "a.py", 1 << 40],
+            ["f", "a.py", True],
+            {"f": 1},
+            None,
+        ),
     ],
 )
 def test_a_damaged_note_tells_nothing(bad):

@@ -46,6 +46,14 @@ def test_of_windows_of_steps_the_last_one_decides(last_step, unheard):
     assert found == ({0} if unheard else set())
 
 
+def test_windows_go_by_the_steps_of_the_newest_attempt():
+    """A restarted job that hangs would be judged by records of a window long before."""
+    found = tables(["collectives"], last_step=99, one_in=2)
+    again = trace_of(attempt=[{"attempt": 1, "first_step": 0}, {"attempt": 2, "first_step": 80}])
+    assert unheard_ranks(found) == frozenset()
+    assert unheard_ranks(found | again.tables) == {0}
+
+
 def note(time_ns, **counts):
     """Return the manifest of a rank that noted what its backends had counted."""
     return {"annotations": {"standstill": {"time_ns": time_ns, "collectives": counts}}}
