@@ -18,6 +18,7 @@ from meshscope.probe.schema.rundir import create_run
 pytestmark = pytest.mark.distributed
 
 JOB = Path(__file__).with_name("cycled_job.py")
+MOST_AFTER = 1_000_000
 PATIENCE_S = 120
 CYCLES, ARMED = 3, 4
 """Recordings, and pairs of deep traces that are called off in each."""
@@ -93,21 +94,33 @@ def step(here):
     return min(said["step"] for said in ask(here, "status", {}))
 
 
-def arm(here, ticket, first_step):
-    """Have both ranks promise a trace."""
-    trace = {"ticket": ticket, "first_step": first_step, "steps": 1000, "how": "in-process"}
-    ask(here, "prepare", trace)
-    ask(here, "commit", {"ticket": ticket})
+def arm(here, ticket, after):
+    """Have both ranks promise a trace that begins so many steps later; return its first step.
+
+    On a busy machine the step may have begun before both have agreed: then it is asked for later.
+    """
+    while True:
+        first_step = max(said["step"] for said in ask(here, "status", {})) + after
+        trace = {"ticket": ticket, "first_step": first_step, "steps": 1000, "how": "in-process"}
+        for verb, fields in (("prepare", trace), ("commit", {"ticket": ticket})):
+            outcome = order(here, verb, fields, (), PATIENCE_S)
+            if len(outcome.done) < 2:
+                break
+        else:
+            return first_step
+        assert all("has begun already" in why for why in outcome.failed.values()), outcome
+        assert after < MOST_AFTER, outcome
+        ask(here, "disarm", {})
+        after = 4 * after + 20
 
 
 def arm_and_disarm(here, number):
     """Call a trace off while it is recorded, and another one, right after, before its time."""
     until(lambda: step(here) >= 0)
-    first = max(said["step"] for said in ask(here, "status", {})) + 20
-    arm(here, f"a{number}", first)
+    first = arm(here, f"a{number}", 20)
     until(lambda: step(here) > first)
     ask(here, "disarm", {"ticket": f"a{number}"})
-    arm(here, f"b{number}", first + 100_000)
+    arm(here, f"b{number}", 100_000)
     ask(here, "disarm", {})
 
 
