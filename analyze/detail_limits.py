@@ -35,6 +35,10 @@ def not_one_by_one(trace: Trace) -> tuple[str, ...]:
     if bare:
         limits.append(
             f"of {bare} of {counted(total, 'step')} no communication was "
-            + ("recorded: the level was lower" if trace.is_whole else "read, for want of room")
+            + (
+                "recorded: the level was lower"
+                if trace.is_whole
+                else "recorded, or read for want of room"
+            )
         )
     return tuple(limits)

@@ -152,7 +152,7 @@ def analysed_run(
         trace=trace,
         diagnosis=diagnosis,
         steps=steps,
-        bare_steps=frozenset(bare_steps(trace).difference(steps)),
+        bare_steps=bare_steps(trace).difference(steps),
         stood_still_in=_standstill_step(trace, diagnosis),
         accounts=accounts,
         no_path_because=reason,

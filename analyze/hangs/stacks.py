@@ -8,12 +8,12 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from meshscope.probe.schema.manifest import STANDSTILL_KEY
 from meshscope.probe.schema.printable import printable
 from meshscope.probe.schema.standstill_tables import STANDING
 
 from ..capture.trace import Trace
 from ..labels import rank_words
+from .notes import standstill_notes
 
 _LIBRARY = r"(?:^|[/\\])(?:site-packages|dist-packages|lib[/\\]python3[^/\\]*)[/\\]|^<"
 """Files that are not the program's own."""
@@ -31,26 +31,18 @@ def standing_at_the_end(steps: pa.Table, manifests: Mapping[int, Mapping[str, An
         steps: The ``step`` table.
         manifests: Manifests of the ranks.
     """
-    frame: pd.DataFrame = steps.select(["rank", "start_ns", "dur_ns"]).to_pandas()
-    ended_ns = (frame["start_ns"] + frame["dur_ns"]).groupby(frame["rank"]).max()
     rows = [
         {"rank": rank, "depth": depth, **frame}
-        for rank, manifest in sorted(manifests.items())
-        for depth, frame in enumerate(_frames(manifest, int(ended_ns.get(rank, 0))))
+        for rank, note in standstill_notes(steps, manifests).items()
+        for depth, frame in enumerate(_frames(note))
     ]
     return STANDING.conform(pa.Table.from_pylist(rows)) if rows else STANDING.empty()
 
 
-def _frames(manifest: Mapping[str, Any], after_ns: int) -> Iterator[dict[str, Any]]:
-    """Yield the noted functions of a rank, the innermost first; none that is of an earlier step."""
-    annotations = manifest.get("annotations")
-    note = annotations.get(STANDSTILL_KEY) if isinstance(annotations, dict) else None
-    if not isinstance(note, dict):
-        return
-    time_ns, stack = note.get("time_ns"), note.get("stack")
-    if type(time_ns) is not int or not after_ns < time_ns < 1 << 62 or not isinstance(stack, list):
-        return
-    for frame in stack[:_MOST_FRAMES]:
+def _frames(note: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the noted functions, from the innermost one on; of a damaged note none within the damage."""
+    stack = note.get("stack")
+    for frame in stack[:_MOST_FRAMES] if isinstance(stack, list) else ():
         match frame:
             case [str(function), str(file), line] if type(line) is int and 0 <= line < _MOST_LINE:
                 yield {
@@ -58,8 +50,10 @@ def _frames(manifest: Mapping[str, Any], after_ns: int) -> Iterator[dict[str, An
                     "file": printable(file)[-_MOST_LENGTH:],
                     "line": line,
                     "goes_on": note.get("goes_on") is True,
-                    "time_ns": time_ns,
+                    "time_ns": note["time_ns"],
                 }
+            case _:
+                return
 
 
 def stack_words(trace: Trace, ranks: Sequence[int], *, most: int) -> Iterator[str]:

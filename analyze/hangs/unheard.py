@@ -13,12 +13,12 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from meshscope.probe.schema.manifest import STANDSTILL_KEY
 from meshscope.probe.schema.sampling import is_recorded
 from meshscope.probe.schema.tables import TABLES
 from meshscope.probe.schema.terms import CaptureLevel, Direction
 
 from ..labels import rank_words
+from .notes import standstill_notes
 
 _WITH_COMMUNICATION = (CaptureLevel.COLLECTIVES.value, CaptureLevel.KERNELS.value)
 
@@ -69,23 +69,16 @@ def counted_collectives(
     if not unheard:
         return {}
     comparable = _comparable_groups(tables, set(manifests) - unheard)
-    frame = _columns(tables, "step", ["rank", "start_ns", "dur_ns"])
-    ended_ns = (frame["start_ns"] + frame["dur_ns"]).groupby(frame["rank"]).max()
+    own = {rank: manifest for rank, manifest in manifests.items() if rank in unheard}
     found: dict[tuple[str, int], int] = {}
-    for rank in unheard:
-        annotations = manifests.get(rank, {}).get("annotations")
-        note = annotations.get(STANDSTILL_KEY) if isinstance(annotations, dict) else None
-        counts = note.get("collectives") if isinstance(note, dict) else None
-        time_ns = note.get("time_ns") if isinstance(note, dict) else None
-        if not isinstance(counts, dict) or type(time_ns) is not int:
-            continue
-        if time_ns > ended_ns.get(rank, 0):
-            # The first one has the number 0.
-            found |= {
-                (group, rank): count - 1
-                for group, count in counts.items()
-                if type(count) is int and group in comparable
-            }
+    for rank, note in standstill_notes(tables["step"], own).items():
+        counts = note.get("collectives")
+        # The first one has the number 0.
+        found |= {
+            (group, rank): count - 1
+            for group, count in (counts.items() if isinstance(counts, dict) else ())
+            if type(count) is int and group in comparable
+        }
     return found
 
 

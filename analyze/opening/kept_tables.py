@@ -48,9 +48,10 @@ def read_kept(path: Path, wanted: Wanted = WANTED) -> Trace | None:
     try:
         facts = read_json(folder / _FACTS)
         room = facts["most_rows"]
-        has_wanted = wanted.steps is None and wanted.most_rows == room
         if room is None:
             has_wanted = facts["rows"] <= wanted.most_rows
+        else:
+            has_wanted = wanted.steps is None and wanted.most_rows == room
         if not has_wanted or facts["key"] != capture_key(path):
             return None
         layout = facts["layout"]

@@ -67,6 +67,7 @@ def test_a_note_of_an_earlier_step_tells_nothing():
         note(time_ns="x"),
         note(time_ns=1 << 70),
         note(stack=None),
+        note(["f"], OWN),
         note(
             ["f"],
             ["f", 3, 4],

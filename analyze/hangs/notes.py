@@ -1,0 +1,38 @@
+"""The notes that ranks made of a step that lasted for long, as far as it never ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+
+from meshscope.probe.schema.manifest import STANDSTILL_KEY
+
+_FAR_NS = 1 << 62
+
+
+def standstill_notes(
+    steps: pa.Table, manifests: Mapping[int, Mapping[str, Any]]
+) -> dict[int, Mapping[str, Any]]:
+    """Return the note of each rank that made one in the step that it never ended, in rank order.
+
+    A note of an earlier step tells nothing: the rank went on. Of what a note holds, ``time_ns`` is
+    known to be a time; the rest may be anything.
+
+    Args:
+        steps: The ``step`` table.
+        manifests: Manifests of the ranks.
+    """
+    frame: pd.DataFrame = steps.select(["rank", "start_ns", "dur_ns"]).to_pandas()
+    ended_ns = (frame["start_ns"] + frame["dur_ns"]).groupby(frame["rank"]).max()
+    found: dict[int, Mapping[str, Any]] = {}
+    for rank, manifest in sorted(manifests.items()):
+        annotations = manifest.get("annotations")
+        note = annotations.get(STANDSTILL_KEY) if isinstance(annotations, dict) else None
+        if not isinstance(note, dict) or type(time_ns := note.get("time_ns")) is not int:
+            continue
+        if int(ended_ns.get(rank, 0)) < time_ns < _FAR_NS:
+            found[rank] = note
+    return found
