@@ -3,7 +3,7 @@
 Each function looks for what one hook needs and either returns it or raises
 ``UnsupportedError`` with the reason, which ends up in the capture as the reason why
 that hook is missing. No other module of the probe touches a private name, but
-``compat_profiler``, which is the same for the profiler.
+``compat_works`` and ``compat_profiler``, which are the same for handles and for the profiler.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import CodeType
 from typing import Any, NamedTuple
 
 from .clock import thread_cpu_ns
@@ -205,30 +206,21 @@ def _mean_ns(call: Callable[..., Any], arguments: tuple[Any, ...]) -> int:
     return (thread_cpu_ns() - start_ns) // _HOP_CALLS
 
 
-def work_class() -> Any:
-    """Return the class of the handles that collectives give back.
-
-    Raises:
-        UnsupportedError: It is missing or cannot be unboxed.
-    """
-    return _c10d_class("Work", ("wait", "unbox", "_source_rank"))
-
-
-def source_rank(work: Any) -> int:
-    """Return the group rank that a finished receive from any sender came from."""
-    return int(work._source_rank())
-
-
 def process_group_class() -> Any:
     """Return the process group class.
 
     Raises:
         UnsupportedError: It is missing or cannot be unboxed.
     """
-    return _c10d_class("ProcessGroup", ("unbox", "group_name", "group_desc", "size"))
+    return c10d_class("ProcessGroup", ("unbox", "group_name", "group_desc", "size"))
 
 
-def _c10d_class(name: str, members: tuple[str, ...]) -> Any:
+def c10d_class(name: str, members: tuple[str, ...]) -> Any:
+    """Return a class of torch's communication layer that has some members.
+
+    Raises:
+        UnsupportedError: It is missing, or one of them is.
+    """
     import torch.distributed
 
     if not torch.distributed.is_available():
@@ -251,6 +243,35 @@ def is_compiling() -> Callable[[], bool]:
         return lambda: False
     test: Callable[[], bool] = compiler.is_compiling
     return test
+
+
+def has_compiled() -> bool:
+    """Tell whether torch.compile has compiled anything here.
+
+    What it compiled is checked at each call against the functions that it went through, and is
+    compiled anew, for minutes in a large model, where one of them was replaced.
+    """
+    compiler = sys.modules.get("torch._dynamo.convert_frame")
+    return compiler is not None and getattr(compiler, "FRAME_COUNTER", 1) > 0
+
+
+def compiler_skip() -> Callable[[CodeType], None]:
+    """Return what tells torch.compile not to compile a function, and to go on with what it calls.
+
+    Raises:
+        UnsupportedError: This torch has no such thing.
+    """
+    import torch
+
+    frames: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
+    if hasattr(frames, "skip_code"):
+        older: Callable[[CodeType], None] = frames.skip_code
+        return older
+    if not hasattr(frames, "set_code_exec_strategy"):
+        raise UnsupportedError("torch._C._dynamo.eval_frame.set_code_exec_strategy is missing")
+    action = frames._FrameAction
+    strategy = frames._FrameExecStrategy(action.SKIP, action.DEFAULT)
+    return lambda code: frames.set_code_exec_strategy(code, strategy)
 
 
 def is_in_autograd() -> Callable[[], bool]:
@@ -360,28 +381,3 @@ def cuda_device() -> Device:
     return Device(
         properties.name, int(properties.total_memory), None if uuid is None else str(uuid)
     )
-
-
-def device_work_timing() -> None:
-    """Check that collectives can be timed on the device.
-
-    Raises:
-        NotApplicableError: This torch is built without NCCL.
-        UnsupportedError: A private name is missing.
-    """
-    import torch.distributed as dist
-
-    if not dist.is_available() or not dist.is_nccl_available():
-        raise NotApplicableError("this torch is built without NCCL")
-    _c10d_class("ProcessGroup", ("_enable_collectives_timing",))
-    _c10d_class("Work", ("unbox", "is_completed", "_get_duration"))
-
-
-def enable_device_timing(process_group: Any) -> None:
-    """Have a process group time the works that it makes from now on."""
-    process_group._enable_collectives_timing()
-
-
-def device_duration_ns(work: Any) -> int | None:
-    """Return how long a work took on the device, None while it is not complete."""
-    return int(work._get_duration() * 1e6) if work.is_completed() else None

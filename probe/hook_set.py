@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .compat import NotApplicableError, UnsupportedError
+from .compat import NotApplicableError, UnsupportedError, has_compiled
 from .cuda_events import cuda_events
 from .hooks.base import Capture, Hook
 from .hooks.collective_times import CollectiveTimes
@@ -23,6 +23,7 @@ from .levels import level_reached, sources_of
 from .run_facts import RunFacts
 from .schema.records import LEVEL_CODES
 from .schema.terms import CaptureLevel
+from .uncompiled import leave_uncompiled
 from .watches.imports import ImportWatch
 
 _NEVER_PAUSED = frozenset({"steps", "memory", "meshes", "checkpoint", "deepspeed", "megatron"})
@@ -68,21 +69,23 @@ class HookSet:
         self.level = CaptureLevel.STEPS
         self.coverage: dict[str, str] = {}
         self._paused: list[str] | None = None
+        self._resting: set[str] = set()
         self._first_seq = 0
 
     def apply(self, level: CaptureLevel) -> None:
         """Install what a level needs and is not there, remove what it does not."""
+        self._leave_uncompiled()
         self.resume()
         wanted = self._capture.config.sources
         chosen = [name for name in sources_of(level) if name in wanted]
         for name in reversed([name for name in self._installed if name not in chosen]):
-            self._remove(name)
+            self._put_aside(name)
         for name in chosen:
-            if name not in self._installed:
+            if name not in self._recording:
                 self._install(name)
         missing = [name for name in sources_of(level) if name not in wanted]
         self.coverage |= dict.fromkeys(missing, "not wanted")
-        self.level = level_reached(set(self._installed), level)
+        self.level = level_reached(self._recording, level)
         self._capture.level = LEVEL_CODES[self.level]
 
     def pause(self) -> None:
@@ -90,9 +93,9 @@ class HookSet:
         if self._paused is not None:
             return
         self._capture.level = LEVEL_CODES[CaptureLevel.STEPS]
-        self._paused = [name for name in self._installed if name not in _NEVER_PAUSED]
+        self._paused = [name for name in self._installed if name in self._recording - _NEVER_PAUSED]
         for name in reversed(self._paused):
-            self._remove(name)
+            self._put_aside(name)
         self.steps.is_bare = True
 
     def resume(self, first_seq: int = 0) -> None:
@@ -166,7 +169,24 @@ class HookSet:
         }
         return makers[name]()
 
+    @property
+    def _recording(self) -> set[str]:
+        return self._installed.keys() - self._resting
+
+    def _put_aside(self, name: str) -> None:
+        """Take a hook out until it is installed again.
+
+        One that torch.compile went through stays, and records nothing at the level of steps.
+        """
+        if name == "compute" and has_compiled():
+            self._resting.add(name)
+        else:
+            self._remove(name)
+
     def _install(self, name: str) -> None:
+        if name in self._resting:
+            self._resting.discard(name)
+            return
         # First, so that a hook in which a signal handler of the program raises is removed too.
         hook = self._installed[name] = self._make(name)
         try:
@@ -182,6 +202,14 @@ class HookSet:
         else:
             self.coverage.pop(name, None)
 
+    def _leave_uncompiled(self) -> None:
+        try:
+            leave_uncompiled(__package__)
+        except UnsupportedError as reason:
+            self._capture.recorder.annotate("uncompiled.missing", str(reason))
+        except Exception as error:  # noqa: BLE001 - counted; the hooks work without it
+            self._source.failed(error)
+
     def _without(self, name: str, reason: str) -> None:
         self._remove(name)
         self.coverage[name] = reason
@@ -193,4 +221,5 @@ class HookSet:
             self._installed[name].remove()
         except Exception as error:  # noqa: BLE001 - the other hooks must still be removed
             self._source.failed(error)
+        self._resting.discard(name)
         del self._installed[name]

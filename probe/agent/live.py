@@ -4,7 +4,7 @@ Definitions, over the last complete steps of a rank (medians over ``WINDOW`` of 
 of steps, over those that were recorded):
 
 * step time: length of the step window;
-* work: length of its forward and backward passes;
+* work: length of its forward and backward passes, less the waiting for communication in them;
 * bubble: the share of the step in which its host waited for messages of the pipeline,
   their transfer included; only in a pipeline;
 * straggler score: work over the median work of the others in its stage, minus 1; only
@@ -19,7 +19,7 @@ the device itself took, where the rank records that (``device_time``).
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
@@ -57,6 +57,7 @@ class StepFigures(NamedTuple):
     dur_ns: int
     tokens: int | None
     work_ns: int
+    """Length of the passes, without waits."""
     passes: int
     """Forward and backward spans in it."""
     piped_ns: int | None
@@ -83,11 +84,11 @@ class RankFollower:
         self._recorded: deque[StepFigures] = deque(maxlen=WINDOW)
         self.stage = -1
         self._has_begun = False
-        self._passes: dict[int, list[int]] = defaultdict(list)
+        self._passes: dict[int, list[Interval]] = defaultdict(list)
         self._step_of_pass: dict[int, int] = {}
         self._on_device: dict[int, list[int]] = defaultdict(list)
         self._messages: deque[int] = deque(maxlen=_MOST_EVENTS)
-        self._waits: list[Interval] = []
+        self._waits: list[tuple[Interval, bool]] = []
 
     def add(self, records: Mapping[str, Sequence[NDArray[np.void]]]) -> None:
         """Take new records of the rank, in the order in which they were made."""
@@ -143,12 +144,12 @@ class RankFollower:
         ]
 
     def _add_spans(self, rows: NDArray[np.void]) -> None:
-        columns = ("slot_seq", "step", "kind", "dur_ns", "stage")
-        for event, step, kind, dur_ns, stage in zip(
+        columns = ("slot_seq", "step", "kind", "start_ns", "dur_ns", "stage")
+        for event, step, kind, start_ns, dur_ns, stage in zip(
             *(rows[name].tolist() for name in columns), strict=True
         ):
             if kind in _PASS_CODES:
-                self._passes[step].append(dur_ns)
+                self._passes[step].append((start_ns, start_ns + dur_ns))
                 self._step_of_pass[event] = step
                 self.stage = max(self.stage, stage)
 
@@ -162,12 +163,12 @@ class RankFollower:
                 del known[oldest]
 
     def _add_waits(self, rows: NDArray[np.void]) -> None:
-        """Keep the waits for messages of the pipeline."""
+        """Keep the waits, each with whether it was for a message of the pipeline."""
         known = set(self._messages)
         columns = (rows[name].tolist() for name in ("event_id", "wait_start_ns", "wait_end_ns"))
         for event, start, end in zip(*columns, strict=True):
-            if event in known and 0 < start < end:
-                self._waits.append((start, end))
+            if 0 < start < end:
+                self._waits.append(((start, end), event in known))
 
     def _add_device_times(self, rows: NDArray[np.void]) -> None:
         for event, dur_ns in zip(rows["event_id"].tolist(), rows["dur_ns"].tolist(), strict=True):
@@ -178,30 +179,43 @@ class RankFollower:
         step, start_ns, dur_ns = int(row["step"]), int(row["start_ns"]), int(row["dur_ns"])
         tokens = int(row["tokens"])
         end_ns = start_ns + dur_ns
-        within = [wait for wait in self._waits if wait[0] < end_ns and wait[1] > start_ns]
-        piped_ns = covered_ns(within, start_ns, end_ns) if within else None
-        self._waits = [wait for wait in self._waits if wait[1] > end_ns]
+        within = [wait for wait in self._waits if wait[0][0] < end_ns and wait[0][1] > start_ns]
+        self._waits = [wait for wait in self._waits if wait[0][1] > end_ns]
+        piped = [interval for interval, is_piped in within if is_piped]
+        piped_ns = common_ns(union(piped), [(start_ns, end_ns)]) if piped else None
         passes = self._passes.pop(step, [])
         if not self._has_begun:
             # Of the first step only the end was seen, or it warms up.
             self._has_begun = True
             return
+        work_ns = sum(end - start for start, end in passes)
+        work_ns -= common_ns(union([interval for interval, _ in within]), union(passes))
         ended = StepFigures(
-            step, dur_ns, tokens if tokens >= 0 else None, sum(passes), len(passes), piped_ns
+            step, dur_ns, tokens if tokens >= 0 else None, work_ns, len(passes), piped_ns
         )
         self.steps.append(ended)
         if passes or piped_ns is not None:
             self._recorded.append(ended)
 
 
-def covered_ns(intervals: Sequence[Interval], begin_ns: int, end_ns: int) -> int:
-    """Return how much of a window the union of intervals covers."""
-    total, reached = 0, begin_ns
+def union(intervals: Iterable[Interval]) -> list[Interval]:
+    """Return sorted intervals without overlap that cover the same."""
+    found: list[Interval] = []
     for start, end in sorted(intervals):
-        start, end = max(start, reached), min(end, end_ns)
-        if end > start:
-            total += end - start
-            reached = end
+        if found and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        elif start < end:
+            found.append((start, end))
+    return found
+
+
+def common_ns(first: Sequence[Interval], second: Sequence[Interval]) -> int:
+    """Return for how long two unions both cover."""
+    total, at, beside = 0, 0, 0
+    while at < len(first) and beside < len(second):
+        (start, end), (other_start, other_end) = first[at], second[beside]
+        total += max(min(end, other_end) - max(start, other_start), 0)
+        at, beside = (at + 1, beside) if end <= other_end else (at, beside + 1)
     return total
 
 

@@ -121,7 +121,10 @@ _RANK_METRICS = {
     "step": ("meshscope_step", "last complete optimizer step (id)"),
     "step_time_s": ("meshscope_step_time_seconds", "median length of the last steps (s)"),
     "tokens_per_s": ("meshscope_tokens_per_second", "tokens of the rank's replica (1/s)"),
-    "work_s": ("meshscope_work_seconds", "median time in forward and backward of a step (s)"),
+    "work_s": (
+        "meshscope_work_seconds",
+        "median time in forward and backward of a step, without waits (s)",
+    ),
     "bubble_frac": (
         "meshscope_bubble_frac",
         "share of a step in which the host waited for messages of the pipeline (1)",

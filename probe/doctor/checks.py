@@ -18,7 +18,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from .. import compat
+from .. import compat, compat_works
 from ..config import ProbeConfig
 from ..cuda_events import cuda_events
 from ..hooks.collective_times import refusal
@@ -110,13 +110,15 @@ def _torch() -> Iterator[Check]:
             importlib.import_module(module)
     looks: dict[str, tuple[Callable[[], Any], str]] = {
         "collectives": (compat.dispatcher, "the level stays at stages; use torch 2.11 or newer"),
-        "waits": (compat.work_class, "ends of operations stay unknown"),
+        "waits": (compat_works.work_class, "ends of operations stay unknown"),
+        "torch.compile": (compat.compiler_skip, "it compiles hooks below a compiled DDP"),
+        "waits of DDP": (compat_works.functional_works, "ends of its reductions stay unknown"),
         "process groups": (compat.process_group_class, "groups stay without members"),
         "data loading": (compat.data_loader_iterator_class, "mark it with probe.span('data_load')"),
         "pipeline stages": (compat.pipeline_stage_class, "stages count as plain modules"),
         "pipeline schedules": (compat.pipeline_schedule_classes, "state them with probe.describe"),
         "device times of collectives": (
-            compat.device_work_timing,
+            compat_works.device_work_timing,
             "the level kernels is not there",
         ),
         "device times of stages": (cuda_events, "spans have the times of the host"),

@@ -56,6 +56,19 @@ class SpanTimer(Protocol):
         """Note the end of a span, whose record is ``event_id``."""
 
 
+class WaitsOfCalls(Protocol):
+    """Is told of calls in which C++ code waits for communication that it has issued itself."""
+
+    def begin(self) -> bool:
+        """Note that one begins; tell whether it is not inside of another."""
+
+    def returned(self) -> None:
+        """Note that the one which began is over."""
+
+    def failed(self) -> None:
+        """Note that the one which began has raised."""
+
+
 class Capture:
     """What the hooks of one session write to.
 
@@ -72,6 +85,8 @@ class Capture:
         device_times: Times compute spans on the device; None where that is off.
         device_works: Takes the boxed handle and the event id of an operation whose end only
             the device sees; None where that is off.
+        native_waits: Is told of calls in which C++ code waits for communication of its own; None
+            where that is not recorded.
         open: Makes sure that the rank is known and its recorder open. Called
             where a rank must exist: at the first operation of a process group
             and at the end of a step.
@@ -90,6 +105,7 @@ class Capture:
         self.level = NO_WORD
         self.device_times: SpanTimer | None = None
         self.device_works: Callable[[Any, int], None] | None = None
+        self.native_waits: WaitsOfCalls | None = None
         self.open = open_recorder
         self.step_thread: int | None = None
         self._told: set[str] = set()
@@ -270,12 +286,18 @@ class Activity:
 def compute_span(
     source: Source, place: Place, call: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Call something and record it as a compute span; what it calls belongs to it."""
-    if source.capture.level == _NO_SPANS:
-        return call(*args, **kwargs)
+    """Call something and record it as a compute span; what it calls belongs to it.
+
+    Where no spans are recorded it is in progress all the same: torch.compile would see a change.
+    """
     entered_ns = now_ns()
     activity, device = source.capture.activity, source.capture.device_times
     before = activity.enter(place)
+    if source.capture.level == _NO_SPANS:
+        try:
+            return call(*args, **kwargs)
+        finally:
+            activity.leave(place, before)
     begin = None if device is None else device.begin()
     start_ns = now_ns()
     start_cpu_ns = thread_cpu_ns()

@@ -14,8 +14,8 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from ..compat import (
-    UnsupportedError,
+from ..compat import UnsupportedError
+from ..compat_works import (
     device_duration_ns,
     device_work_timing,
     enable_device_timing,

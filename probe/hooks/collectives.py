@@ -21,9 +21,8 @@ from ..compat import (
     dispatcher,
     dispatcher_hop_ns,
     process_group_class,
-    source_rank,
-    work_class,
 )
+from ..compat_works import source_rank, work_class
 from ..cost import ONE_IN
 from ..program_signals import pass_on
 from ..recording.heads import NOT_CARRIED, collective_head, p2p_head
@@ -31,6 +30,7 @@ from ..schema.records import COLLECTIVE_CODES, DIRECTION_CODES
 from ..schema.terms import Direction
 from .base import Capture
 from .groups import Channel, Group, GroupTable
+from .native_waits import NativeWaits
 from .operators import NOT_COMMUNICATION, OPERATORS, Operator
 from .tags import MessageTags
 from .waits import PendingWorks, WaitHook
@@ -70,6 +70,7 @@ class CollectiveHook:
         self._library: Any = None
         self.groups: GroupTable | None = None
         self._waits: WaitHook | None = None
+        self._native = NativeWaits(capture, self.source, self.pending)
         self._is_hop_known = capture.meter.hop_ns > 0
 
     def install(self) -> None:
@@ -101,6 +102,7 @@ class CollectiveHook:
             self._capture.recorder.annotate("collectives.unknown_operators", sorted(unseen))
         self._waits = WaitHook(self._capture, self.pending, access)
         self._waits.install()
+        self._native.install()
 
     def step_ended(self) -> None:
         """Give up old handles; once there is a group, measure what the dispatcher takes."""
@@ -120,6 +122,7 @@ class CollectiveHook:
     def remove(self) -> None:
         """Take all implementations away again."""
         self.source.on = False
+        self._native.remove()
         if self._waits is not None:
             self._waits.remove()
             self._waits = None
@@ -260,7 +263,7 @@ class CollectiveHook:
                 elif boxed is not None and (work := unbox(boxed)) is not None:
                     outputs = () if outputs_at is None else args[outputs_at]
                     at_end = _count_sender(groups.of(args[group_at])) if from_anyone else None
-                    add(work, event_id, size_bytes, outputs, at_end)
+                    add(work, event_id, size_bytes, outputs, at_end, issue_ns)
                 if taken_ns:
                     meter.add("communication", taken_ns + now_ns() - begin_ns)
             except Exception as error:  # noqa: BLE001 - counted; training goes on

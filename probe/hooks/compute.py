@@ -23,6 +23,7 @@ from ..compat import is_compiling, is_in_autograd, wrapper_frame_ns
 from ..schema.terms import SpanKind
 from .base import Activity, Capture, Patches, Place, Source, compute_span
 from .module_calls import ModuleCalls
+from .native_waits import telling_waits
 
 _FORWARD = SpanKind.FORWARD
 """Looked up once: in its class that takes a third of the time that a span's place takes."""
@@ -63,6 +64,7 @@ class ComputeHook:
 
     def _wrap_backward(self, original: Any) -> Any:
         source, activity, compiling = self.source, self._activity, is_compiling()
+        call = telling_waits(original, self.source.capture)
 
         @wraps(original)
         def backward(*args: Any, **kwargs: Any) -> Any:
@@ -70,21 +72,21 @@ class ComputeHook:
                 return original(*args, **kwargs)
             activity.backward_begins()
             if activity.place is not None:
-                return original(*args, **kwargs)
+                return call(*args, **kwargs)
             place = Place(SpanKind.BACKWARD, microbatch=activity.microbatch)
             try:
-                return compute_span(source, place, original, args, kwargs)
+                return compute_span(source, place, call, args, kwargs)
             finally:
                 activity.microbatch += 1
 
         return backward
 
     def _wrap_clipping(self, original: Any) -> Any:
-        source, activity = self.source, self._activity
+        source, activity, compiling = self.source, self._activity, is_compiling()
 
         @wraps(original)
         def clip_grad_norm_(*args: Any, **kwargs: Any) -> Any:
-            if activity.place is not None or not source.on:
+            if compiling() or activity.place is not None or not source.on:
                 return original(*args, **kwargs)
             return compute_span(source, Place(SpanKind.GRAD_CLIP), original, args, kwargs)
 

@@ -6,8 +6,7 @@ reference to it lives, and that object is the only link between both. A handle
 keeps the tensors of its operation alive. So handles are kept only where a
 wait tells the end (on a CPU backend, and for barriers), in bounded number and
 bytes, and never beyond the step after the one that issued them. What is given
-up keeps an unknown end; so do operations that C++ code waits for (the reducer
-of DistributedDataParallel).
+up keeps an unknown end. Operations that C++ code waits for have theirs from ``native_waits``.
 
 No completion callback and no future is used: they run on backend threads,
 which must not have to wait for the interpreter lock.
@@ -19,7 +18,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ..clock import now_ns
-from ..compat import Dispatcher, work_class
+from ..compat import Dispatcher
+from ..compat_works import work_class
 from ..cost import ONE_IN
 from .base import Capture, Patches
 
@@ -29,9 +29,9 @@ _NAMESPACE = "_c10d_functional"
 NO_TIMEOUT = object()
 """Stands for a call that names none."""
 
-_Pending = tuple[Any, int, int, Any, int, Callable[[Any], None] | None]
-"""Handle, event id, size in bytes, outputs (a tensor or several), step of the issue,
-and what to call at the end. A plain tuple, because one is made for each call."""
+PendingWork = tuple[Any, int, int, Any, int, Callable[[Any], None] | None, int]
+"""Handle, event id, size in bytes, outputs (a tensor or several), step of the issue, what to
+call at the end, and time of the issue in ns. A plain tuple, because one is made for each call."""
 
 
 class PendingWorks:
@@ -43,18 +43,21 @@ class PendingWorks:
     Attributes:
         by_work: They by the identity of their handle.
         met: Is told of each class of handles once.
+        gave_up: Is told of each operation whose end is not looked for any more; returns whether
+            that will be noted all the same.
     """
 
     def __init__(self, capture: Capture) -> None:
         self._capture = capture
         self._most = capture.config.max_pending_works
         self._most_bytes = capture.config.max_pending_bytes
-        self.by_work: dict[int, _Pending] = {}
+        self.by_work: dict[int, PendingWork] = {}
         self._by_address: dict[int, int] | None = None
         self._addresses: dict[int, list[int]] = {}
         self._held_bytes = 0
         self._kinds: set[type] = set()
         self.met: Callable[[type], None] = lambda _: None
+        self.gave_up: Callable[[PendingWork], bool] = lambda _: False
 
     def __len__(self) -> int:
         """Return how many handles are held."""
@@ -67,6 +70,7 @@ class PendingWorks:
         size_bytes: int,
         outputs: Any = (),
         at_end: Callable[[Any], None] | None = None,
+        issue_ns: int = 0,
     ) -> None:
         """Look for the end of an operation.
 
@@ -76,19 +80,20 @@ class PendingWorks:
             size_bytes: What the handle may keep alive.
             outputs: Tensor or tensors whose wait is the end too.
             at_end: Called with the handle when the end was seen.
+            issue_ns: When it was issued.
         """
         if type(work) not in self._kinds:
             self._kinds.add(type(work))
             self.met(type(work))
         key, step = id(work), self._capture.recorder.step
-        self.by_work[key] = (work, event_id, size_bytes, outputs, step, at_end)
+        self.by_work[key] = (work, event_id, size_bytes, outputs, step, at_end, issue_ns)
         if self._by_address is not None:
             self._note_addresses(key, outputs)
         self._held_bytes += size_bytes
         if self._held_bytes > self._most_bytes or len(self.by_work) > self._most:
             self._give_up_oldest()
 
-    def take(self, key: int) -> _Pending | None:
+    def take(self, key: int) -> PendingWork | None:
         """Return the operation whose handle has an identity and forget it; None for another."""
         pending = self.by_work.pop(key, None)
         if pending is None:
@@ -98,7 +103,7 @@ class PendingWorks:
             self._forget_addresses(key)
         return pending
 
-    def take_output(self, tensor: Any) -> _Pending | None:
+    def take_output(self, tensor: Any) -> PendingWork | None:
         """Return the operation whose output a tensor is and forget it, or None."""
         if self._by_address is None:
             self._by_address = {}
@@ -143,7 +148,8 @@ class PendingWorks:
             self._give_up(oldest)
 
     def _give_up(self, key: int) -> None:
-        if self.take(key) is not None:
+        pending = self.take(key)
+        if pending is not None and not self.gave_up(pending):
             self._capture.recorder.count("communication_end_unseen")
 
     def _note_addresses(self, key: int, outputs: Any) -> None:
@@ -263,14 +269,14 @@ class WaitHook:
 
         return wait_tensors
 
-    def _pending_of_output(self, tensor: Any) -> _Pending | None:
+    def _pending_of_output(self, tensor: Any) -> PendingWork | None:
         try:
             return self._pending.take_output(tensor)
         except Exception as error:  # noqa: BLE001 - counted; training goes on
             self.source.failed(error)
             return None
 
-    def _completed(self, pending: _Pending, start_ns: int) -> None:
+    def _completed(self, pending: PendingWork, start_ns: int) -> None:
         try:
             end_ns, event_id = now_ns(), pending[1]
             self._capture.recorder.complete(event_id, end_ns, start_ns, end_ns)

@@ -4,14 +4,15 @@ import pytest
 import torch
 import torch.distributed.pipelining
 
-from meshscope.probe import compat
+from meshscope.probe import compat, compat_works
 
 
 @pytest.mark.parametrize(
     "lookup",
     [
         compat.dispatcher,
-        compat.work_class,
+        compat_works.work_class,
+        compat_works.functional_works,
         compat.process_group_class,
         compat.data_loader_iterator_class,
         compat.pipeline_stage_class,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from meshscope.probe.agent.live import RankFigures, RankFollower, covered_ns, straggler_scores
+from meshscope.probe.agent.live import RankFigures, RankFollower, common_ns, straggler_scores, union
 from meshscope.probe.schema.records import (
     COMPLETION_RECORD,
     P2P_RECORD,
@@ -169,7 +169,34 @@ def test_spans_of_steps_that_never_end_are_dropped():
 )
 def test_a_union_within_a_window(intervals, covered):
     """Fails when overlaps count twice or time outside the window counts."""
-    assert covered_ns(intervals, 0, 10) == covered
+    assert common_ns(union(intervals), [(0, 10)]) == covered
+
+
+def test_waits_in_a_pass_are_no_work():
+    """Fails when the ranks that wait for a slow one in their backward work as long as it."""
+    follower = RankFollower()
+    for step in range(3):
+        begin = 10 * step
+        waits = [(begin + 4, begin + 6), (begin + 5, begin + 7), (begin + 8, begin + 9)]
+        follower.add(
+            {
+                "span": rows(
+                    SPAN_RECORD,
+                    span(step, "forward", begin, 2),
+                    span(step, "backward", begin + 3, 4),
+                ),
+                "completion": rows(
+                    COMPLETION_RECORD,
+                    *(
+                        {"event_id": 7, "wait_start_ns": start * MS, "wait_end_ns": end * MS}
+                        for start, end in waits
+                    ),
+                ),
+                "step": rows(STEP_RECORD, step_of(step, begin, 10)),
+            }
+        )
+    figures = follower.figures(timed=True, piped=False)
+    assert figures.work_s == pytest.approx(0.003)
 
 
 def figures_of(work_s, stage=0):

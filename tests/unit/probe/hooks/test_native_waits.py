@@ -1,0 +1,231 @@
+"""Reductions that the reducer of DistributedDataParallel issues and waits for in C++, with real gloo."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
+
+from meshscope import probe
+from meshscope.probe.schema.rundir import read_run
+
+WIDTH = 64
+
+
+@pytest.fixture
+def _world():
+    """Make this process the only rank."""
+    dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+    yield
+    probe.detach()
+    dist.destroy_process_group()
+
+
+def recorded(path, step, *, steps=1):
+    """Return the collectives and the backward spans of some calls."""
+    probe.attach(path)
+    for _ in range(steps):
+        step()
+    probe.detach()
+    capture = read_run(path)
+    spans = capture.tables["span"].to_pandas()
+    return capture, spans[spans["kind"] == "backward"].reset_index(drop=True)
+
+
+def reductions(capture):
+    """Return the all-reduces of a capture."""
+    rows = capture.tables["collective"].to_pandas()
+    return rows[rows["kind"] == "all_reduce"].reset_index(drop=True)
+
+
+def model(layers=1, **settings):
+    """Return layers whose gradients are reduced."""
+    torch.manual_seed(0)
+    parts = nn.Sequential(*[nn.Linear(WIDTH, WIDTH) for _ in range(layers)])
+    return DistributedDataParallel(parts, **settings)
+
+
+def backward(net):
+    """Return a function that computes gradients of a model."""
+    return lambda: net(torch.ones(2, WIDTH)).square().mean().backward()
+
+
+def waited_ns(rows):
+    """Return how long the host waited for each operation."""
+    return (rows["wait_end_ns"] - rows["wait_start_ns"]).tolist()
+
+
+@pytest.mark.usefixtures("_world")
+def test_a_reduction_ends_with_the_backward_that_waits_for_it(tmp_path):
+    """Fails when the wait of plain DDP for slower ranks hides in its backward."""
+    capture, spans = recorded(tmp_path / "run", backward(model()), steps=3)
+    rows = reductions(capture)
+    assert len(rows) == len(spans) == 3
+    assert rows["wait_start_ns"].tolist() == rows["start_ns"].tolist()
+    assert rows["wait_end_ns"].tolist() == rows["end_ns"].tolist()
+    ends = spans["start_ns"] + spans["dur_ns"]
+    assert (rows["start_ns"] > spans["start_ns"]).all()
+    assert (rows["end_ns"] <= ends).all()
+    assert (ends - rows["end_ns"]).median() < 1e6
+    counters = capture.rank_manifests[0].get("counters") or {}
+    assert "communication_end_unseen" not in counters
+
+
+@pytest.mark.usefixtures("_world")
+def test_of_many_buckets_the_last_is_waited_for(tmp_path):
+    """Fails when a bucket that was filled amid the backward is told to have held it up."""
+    net = model(4, bucket_cap_mb=WIDTH * WIDTH * 4 / 2**20)
+    backward(net)()
+    backward(net)()
+    capture, _ = recorded(tmp_path / "run", backward(net))
+    rows = reductions(capture)
+    assert len(rows) > 2
+    assert rows["end_ns"].nunique() == 1
+    waited = waited_ns(rows)
+    assert waited[:-1] == [0] * (len(rows) - 1)
+    assert waited[-1] == rows["end_ns"].iloc[-1] - rows["start_ns"].iloc[-1] > 0
+
+
+@pytest.mark.usefixtures("_world")
+def test_what_a_hook_of_the_training_issues_for_the_reducer_ends_too(tmp_path):
+    """Fails when the hooks that compress gradients leave their reductions without an end."""
+
+    def hook(_state, bucket):
+        future = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
+        return future.then(lambda done: done.value()[0])
+
+    net = model()
+    net.register_comm_hook(None, hook)
+    capture, spans = recorded(tmp_path / "run", backward(net))
+    (end_ns,) = reductions(capture)["end_ns"]
+    assert spans["start_ns"][0] < end_ns <= spans["start_ns"][0] + spans["dur_ns"][0]
+
+
+@pytest.mark.usefixtures("_world")
+def test_what_the_training_waits_for_later_ends_later(tmp_path):
+    """Fails when a reduction that runs on beside the optimizer is told to have ended before."""
+    weight, held = nn.Parameter(torch.ones(WIDTH)), []
+    weight.register_post_accumulate_grad_hook(
+        lambda own: held.append(dist.all_reduce(own.grad, async_op=True))
+    )
+
+    def step():
+        weight.square().sum().backward()
+        torch.ones(8).sum()
+        held.pop().wait()
+
+    capture, spans = recorded(tmp_path / "run", step)
+    rows = reductions(capture)
+    assert rows["wait_start_ns"][0] > spans["start_ns"][0] + spans["dur_ns"][0]
+
+
+@pytest.mark.usefixtures("_world")
+def test_functional_reductions_are_waited_for_where_they_are_used(tmp_path):
+    """Fails when the backward is told to wait for what is used after it."""
+    from torch.distributed import _functional_collectives as functional
+
+    weight, reduced = nn.Parameter(torch.ones(WIDTH)), []
+    weight.register_post_accumulate_grad_hook(
+        lambda own: reduced.append(functional.all_reduce(own.grad, "sum", dist.group.WORLD))
+    )
+
+    def step():
+        weight.square().sum().backward()
+        reduced.pop().wait()
+
+    capture, spans = recorded(tmp_path / "run", step)
+    rows = reductions(capture)
+    assert rows["wait_start_ns"][0] > spans["start_ns"][0] + spans["dur_ns"][0]
+
+
+@pytest.mark.usefixtures("_world")
+def test_handles_that_were_let_go_do_not_lose_their_end(tmp_path, monkeypatch):
+    """Fails when gradients of more bytes than the probe may keep alive have no ends."""
+    net = model(4, bucket_cap_mb=WIDTH * WIDTH * 4 / 2**20)
+    backward(net)()
+    backward(net)()
+    monkeypatch.setenv("MESHSCOPE_MAX_PENDING_WORKS", "1")
+    capture, _ = recorded(tmp_path / "run", backward(net))
+    rows = reductions(capture)
+    assert len(rows) > 2
+    assert rows["end_ns"].notna().all()
+    assert "communication_end_unseen" not in (capture.rank_manifests[0].get("counters") or {})
+
+
+@pytest.mark.usefixtures("_world")
+def test_buffers_are_waited_for_in_their_broadcast(tmp_path):
+    """Fails when models with running statistics wait unseen at the begin of each forward."""
+    net = DistributedDataParallel(nn.BatchNorm1d(WIDTH))
+    capture, _ = recorded(tmp_path / "run", backward(net), steps=3)
+    rows = capture.tables["collective"].to_pandas()
+    broadcasts = rows[rows["kind"] == "broadcast"]
+    assert len(broadcasts) >= 3
+    assert rows["end_ns"].notna().all()
+
+
+@pytest.mark.usefixtures("_world")
+def test_a_backward_in_a_backward_waits_for_nothing(tmp_path):
+    """Fails when the backward of a checkpointed part is told to wait for the whole."""
+    torch.manual_seed(0)
+    inner = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH))
+
+    class Checkpointed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.inner = nn.Linear(WIDTH, WIDTH), inner
+
+        def forward(self, values):
+            return checkpoint(self.inner, self.first(values), use_reentrant=True)
+
+    net = DistributedDataParallel(Checkpointed(), bucket_cap_mb=WIDTH * WIDTH * 4 / 2**20)
+    backward(net)()
+    capture, spans = recorded(tmp_path / "run", backward(net))
+    rows = reductions(capture)
+    assert len(rows) > 1
+    assert rows["end_ns"].nunique() == 1
+    assert rows["end_ns"][0] > spans["start_ns"][0] + 0.5 * spans["dur_ns"][0]
+
+
+@pytest.mark.usefixtures("_world")
+def test_a_backward_that_raises_leaves_nothing_behind(tmp_path):
+    """Fails when the next backward is taken for a part of one that failed."""
+    net = model()
+
+    def step():
+        values = net(torch.ones(2, WIDTH))
+        failing = values.sum()
+        failing.register_hook(lambda _: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            failing.backward()
+
+    def both():
+        step()
+        nn.Linear(2, 2)(torch.ones(1, 2)).sum().backward()
+        backward(model())()
+
+    capture, _ = recorded(tmp_path / "run", both)
+    assert reductions(capture)["end_ns"].notna().sum() == 1
+
+
+@pytest.mark.usefixtures("_world")
+def test_detaching_restores_the_calls(tmp_path):
+    """Fails when the broadcast of DistributedDataParallel stays wrapped."""
+    before = (dist._broadcast_coalesced, dist.Reducer.__dict__["_rebuild_buckets"])
+    probe.attach(tmp_path / "run")
+    dist.all_reduce(torch.ones(1))
+    assert dist._broadcast_coalesced is not before[0]
+    probe.detach()
+    assert (dist._broadcast_coalesced, dist.Reducer.__dict__["_rebuild_buckets"]) == before
+
+
+@pytest.mark.usefixtures("_world")
+def test_what_was_issued_before_a_backward_is_not_its_own(tmp_path):
+    """Fails when a reduction that nobody waits for is told to end with the next backward."""
+
+    def step():
+        dist.all_reduce(torch.ones(4), async_op=True)
+        nn.Linear(2, 2)(torch.ones(1, 2)).sum().backward()
+
+    capture, _ = recorded(tmp_path / "run", step)
+    assert reductions(capture)["end_ns"].isna().all()
