@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .compat import NotApplicableError, UnsupportedError, c10d_class
+from .program_signals import pass_on
 
 
 def functional_works() -> Callable[[], int]:
@@ -38,16 +39,32 @@ def calls_that_wait() -> list[tuple[Any, str]]:
     return [(owner, name) for owner, name in found if hasattr(owner, name)]
 
 
+def when_computed(call: Callable[[], None]) -> bool:
+    """Have autograd call something when the backward in progress is computed; tell whether it will.
+
+    Such calls are made in the order in which they were asked for.
+    """
+    from torch.autograd import Variable
+
+    engine = getattr(Variable, "_execution_engine", None)
+    if engine is None:
+        return False
+    try:
+        engine.queue_callback(call)
+    except RuntimeError:  # No backward is in progress.
+        return False
+    return True
+
+
 def is_over(work: Any) -> bool:
-    """Tell whether an operation is complete, by its handle.
+    """Tell whether an operation is complete, by its handle; not where that cannot tell.
 
     The handle says so a little later than its future, which is what the reducer waits for.
     """
-    if work.is_completed():
-        return True
     try:
-        return bool(work.get_future().done())
-    except RuntimeError:  # Not all backends have futures.
+        return bool(work.is_completed() or work.get_future().done())
+    except Exception as error:  # noqa: BLE001 - handles may be of any make
+        pass_on(error)
         return False
 
 

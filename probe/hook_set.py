@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from .clock import now_ns
 from .compat import NotApplicableError, UnsupportedError, has_compiled
 from .cuda_events import cuda_events
 from .hooks.base import Capture, Hook
@@ -26,6 +27,8 @@ from .schema.terms import CaptureLevel
 from .uncompiled import leave_uncompiled
 from .watches.imports import ImportWatch
 
+_MOST_RESTING_FRAC = 0.0005
+"""Share of the time, a tenth of the default budget, that a hook may take which records nothing."""
 _NEVER_PAUSED = frozenset({"steps", "memory", "meshes", "checkpoint", "deepspeed", "megatron"})
 """What tells where steps end, which is bare then, and what no step calls."""
 
@@ -70,11 +73,14 @@ class HookSet:
         self.coverage: dict[str, str] = {}
         self._paused: list[str] | None = None
         self._resting: set[str] = set()
+        self._is_left_uncompiled = False
+        self._start_ns = now_ns()
         self._first_seq = 0
 
     def apply(self, level: CaptureLevel) -> None:
         """Install what a level needs and is not there, remove what it does not."""
-        self._leave_uncompiled()
+        if not self._is_left_uncompiled:
+            self._leave_uncompiled()
         self.resume()
         wanted = self._capture.config.sources
         chosen = [name for name in sources_of(level) if name in wanted]
@@ -176,9 +182,11 @@ class HookSet:
     def _put_aside(self, name: str) -> None:
         """Take a hook out until it is installed again.
 
-        One that torch.compile went through stays, and records nothing at the level of steps.
+        One that torch.compile may have gone through stays, and records nothing at the level of
+        steps, if that costs little: where most modules are not compiled it would not.
         """
-        if name == "compute" and has_compiled():
+        frames_frac = self._capture.meter.frames_ns() / max(now_ns() - self._start_ns, 1)
+        if name == "compute" and has_compiled() and frames_frac < _MOST_RESTING_FRAC:
             self._resting.add(name)
         else:
             self._remove(name)
@@ -186,7 +194,10 @@ class HookSet:
     def _install(self, name: str) -> None:
         if name in self._resting:
             self._resting.discard(name)
-            return
+            if self._installed[name].source.on:
+                return
+            # As many errors as switch it off are forgotten with the hook that made them.
+            self._remove(name)
         # First, so that a hook in which a signal handler of the program raises is removed too.
         hook = self._installed[name] = self._make(name)
         try:
@@ -203,6 +214,7 @@ class HookSet:
             self.coverage.pop(name, None)
 
     def _leave_uncompiled(self) -> None:
+        self._is_left_uncompiled = True
         try:
             leave_uncompiled(__package__)
         except UnsupportedError as reason:

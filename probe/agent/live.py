@@ -43,6 +43,7 @@ _PASSES = (
 _PASS_CODES = tuple(SPAN_CODES[kind] for kind in _PASSES)
 _MOST_OPEN_STEPS = 8
 _MOST_EVENTS = 16_384
+_MOST_WAITS = 65_536
 _LEAST_OTHERS = 2
 _LONGEST_PERIOD = WINDOW_STEPS * max(ONE_IN)
 """Steps from one recorded window to the next, at most."""
@@ -74,6 +75,8 @@ class RankFigures:
     stage: int
     work_s: float | None
     bubble_frac: float | None
+    sees_waits: bool = True
+    """Whether waits are known, and not in the work."""
 
 
 class RankFollower:
@@ -89,6 +92,7 @@ class RankFollower:
         self._on_device: dict[int, list[int]] = defaultdict(list)
         self._messages: deque[int] = deque(maxlen=_MOST_EVENTS)
         self._waits: list[tuple[Interval, bool]] = []
+        self._steps_without_waits = WINDOW
 
     def add(self, records: Mapping[str, Sequence[NDArray[np.void]]]) -> None:
         """Take new records of the rank, in the order in which they were made."""
@@ -133,6 +137,7 @@ class RankFollower:
             stage=self.stage,
             work_s=median(works) / 1e9 if seen else None,
             bubble_frac=median(shares) if timed and piped and shares else None,
+            sees_waits=self._steps_without_waits < WINDOW or not timed,
         )
 
     def _device_works(self, recorded: Sequence[StepFigures]) -> list[int]:
@@ -157,7 +162,7 @@ class RankFollower:
         """Bound what is kept of steps that never end, and of passes without a device time."""
         for old in sorted(self._passes)[:-_MOST_OPEN_STEPS]:
             del self._passes[old]
-        del self._waits[:-_MOST_EVENTS]
+        del self._waits[:-_MOST_WAITS]
         for known, most in ((self._step_of_pass, _MOST_EVENTS), (self._on_device, 2 * WINDOW)):
             for oldest in list(known)[: max(len(known) - most, 0)]:
                 del known[oldest]
@@ -167,6 +172,7 @@ class RankFollower:
         known = set(self._messages)
         columns = (rows[name].tolist() for name in ("event_id", "wait_start_ns", "wait_end_ns"))
         for event, start, end in zip(*columns, strict=True):
+            self._steps_without_waits = 0
             if 0 < start < end:
                 self._waits.append(((start, end), event in known))
 
@@ -196,6 +202,7 @@ class RankFollower:
         self.steps.append(ended)
         if passes or piped_ns is not None:
             self._recorded.append(ended)
+            self._steps_without_waits += 1
 
 
 def union(intervals: Iterable[Interval]) -> list[Interval]:
@@ -226,7 +233,10 @@ def straggler_scores(ranks: Mapping[int, RankFigures]) -> dict[int, float]:
         others = [
             other.work_s
             for peer, other in ranks.items()
-            if peer != rank and other.stage == own.stage and other.work_s is not None
+            if peer != rank
+            and other.work_s is not None
+            # A rank that records less than the others has its waits in its work.
+            and (other.stage, other.sees_waits) == (own.stage, own.sees_waits)
         ]
         if own.work_s is not None and len(others) >= _LEAST_OTHERS and median(others) > 0:
             scores[rank] = own.work_s / median(others) - 1

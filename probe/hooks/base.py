@@ -56,19 +56,6 @@ class SpanTimer(Protocol):
         """Note the end of a span, whose record is ``event_id``."""
 
 
-class WaitsOfCalls(Protocol):
-    """Is told of calls in which C++ code waits for communication that it has issued itself."""
-
-    def begin(self) -> bool:
-        """Note that one begins; tell whether it is not inside of another."""
-
-    def returned(self) -> None:
-        """Note that the one which began is over."""
-
-    def failed(self) -> None:
-        """Note that the one which began has raised."""
-
-
 class Capture:
     """What the hooks of one session write to.
 
@@ -85,8 +72,8 @@ class Capture:
         device_times: Times compute spans on the device; None where that is off.
         device_works: Takes the boxed handle and the event id of an operation whose end only
             the device sees; None where that is off.
-        native_waits: Is told of calls in which C++ code waits for communication of its own; None
-            where that is not recorded.
+        native_waits: Makes a call in which C++ code may wait for communication of its own, with its
+            arguments; None where that is not recorded.
         open: Makes sure that the rank is known and its recorder open. Called
             where a rank must exist: at the first operation of a process group
             and at the end of a step.
@@ -105,7 +92,7 @@ class Capture:
         self.level = NO_WORD
         self.device_times: SpanTimer | None = None
         self.device_works: Callable[[Any, int], None] | None = None
-        self.native_waits: WaitsOfCalls | None = None
+        self.native_waits: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any] | None = None
         self.open = open_recorder
         self.step_thread: int | None = None
         self._told: set[str] = set()

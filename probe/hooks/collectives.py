@@ -107,6 +107,7 @@ class CollectiveHook:
     def step_ended(self) -> None:
         """Give up old handles; once there is a group, measure what the dispatcher takes."""
         self.pending.step_ended()
+        self._native.step_ended()
         if self._is_hop_known or self.groups is None:
             return
         process_group = self.groups.any_object()
@@ -263,7 +264,7 @@ class CollectiveHook:
                 elif boxed is not None and (work := unbox(boxed)) is not None:
                     outputs = () if outputs_at is None else args[outputs_at]
                     at_end = _count_sender(groups.of(args[group_at])) if from_anyone else None
-                    add(work, event_id, size_bytes, outputs, at_end, issue_ns)
+                    add(work, event_id, size_bytes, outputs, at_end)
                 if taken_ns:
                     meter.add("communication", taken_ns + now_ns() - begin_ns)
             except Exception as error:  # noqa: BLE001 - counted; training goes on

@@ -23,7 +23,6 @@ from ..compat import is_compiling, is_in_autograd, wrapper_frame_ns
 from ..schema.terms import SpanKind
 from .base import Activity, Capture, Patches, Place, Source, compute_span
 from .module_calls import ModuleCalls
-from .native_waits import telling_waits
 
 _FORWARD = SpanKind.FORWARD
 """Looked up once: in its class that takes a third of the time that a span's place takes."""
@@ -64,7 +63,11 @@ class ComputeHook:
 
     def _wrap_backward(self, original: Any) -> Any:
         source, activity, compiling = self.source, self._activity, is_compiling()
-        call = telling_waits(original, self.source.capture)
+        capture = self.source.capture
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            around = capture.native_waits
+            return original(*args, **kwargs) if around is None else around(original, args, kwargs)
 
         @wraps(original)
         def backward(*args: Any, **kwargs: Any) -> Any:

@@ -1,10 +1,10 @@
 """Operations that C++ code of torch issues and waits for itself, where Python sees neither.
 
 The reducer of DistributedDataParallel issues the reduction of each bucket of gradients as the
-backward fills it, and waits for all of them before the call of the backward returns. Its
-broadcast of buffers does the same within one call. On a backend that the host waits for, such a
-call returns when the operations are complete: that is their end, and from the issue of the last
-of them to there the host waited.
+backward fills it. When the whole backward is computed, callbacks of autograd run in the order in
+which they were queued; that of the reducer waits for its buckets. One of ours is queued at the
+first issue, before it: from there to the return of the backward the host waited, and at the return
+all of them are complete. The broadcast of buffers issues and waits within one call likewise.
 """
 
 from __future__ import annotations
@@ -12,28 +12,87 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import wraps
 from sys import getrefcount
-from typing import Any, Final
+from threading import get_ident
+from typing import Any
 
 from ..clock import now_ns
 from ..compat import UnsupportedError
-from ..compat_works import calls_that_wait, functional_works, is_over
+from ..compat_works import calls_that_wait, functional_works, is_over, when_computed
 from ..cost import ONE_IN
+from ..program_signals import pass_on
 from .base import Capture, Patches, Source
 from .waits import PendingWork, PendingWorks
 
-_HANDLE: Final = 0
-_EVENT_ID: Final = 1
-_ISSUE_NS: Final = 6
-"""Places in a ``PendingWork``."""
 _ONLY_OURS = 2
 """References to a handle that nobody else in Python holds: the table's and that of the question."""
+
+
+class _Call:
+    """A call in progress, and what was issued in it on its thread.
+
+    Attributes:
+        events: Event ids by the identity of their handles, in the order of their issue.
+        gone: Event ids of those whose handles were let go.
+        over: When it was seen that they are complete, by the identity of their handles.
+        alone_ns: From when on there was nothing left to do but to wait.
+    """
+
+    def __init__(self, pending: PendingWorks, step: int, outstanding: int) -> None:
+        self.step = step
+        self.outstanding = outstanding
+        self.events: dict[int, int] = {}
+        self.gone: list[int] = []
+        self.over: dict[int, int] = {}
+        self.alone_ns = 0
+        self._by_work = pending.by_work
+        self._is_queued = False
+
+    def issued(self, key: int, event_id: int) -> None:
+        """Take an operation that was issued in it, and ask to be told when all is computed."""
+        self.alone_ns = now_ns()
+        self.events.pop(key, None)
+        self.events[key] = event_id
+        if not self._is_queued:
+            self._is_queued = when_computed(self._computed)
+
+    def let_go(self, key: int, pending: PendingWork) -> bool:
+        """Take that an operation's handle is not held any more; return whether it was issued in it."""
+        if self.events.get(key) != pending[1] or getrefcount(pending[0]) > _ONLY_OURS:
+            return False
+        del self.events[key]
+        self.gone.append(pending[1])
+        return True
+
+    def held(self) -> dict[int, PendingWork]:
+        """Return the operations whose ends are still looked for, by the identity of their handles."""
+        found = {key: self._by_work.get(key) for key in self.events}
+        return {
+            key: work
+            for key, work in found.items()
+            if work is not None and work[1] == self.events[key]
+        }
+
+    def _computed(self) -> None:
+        try:
+            self._is_queued = False
+            self.alone_ns = now_ns()
+            for key, work in self.held().items():
+                if is_over(work[0]):
+                    self.over.setdefault(key, self.alone_ns)
+        except Exception as error:  # noqa: BLE001 - the training goes on, which called this
+            pass_on(error)
+
+
+def _is_done(work: PendingWork) -> bool:
+    """Tell whether an operation is complete that nobody in Python can wait for any more."""
+    return getrefcount(work[0]) <= _ONLY_OURS and is_over(work[0])
 
 
 class NativeWaits:
     """Notes the ends of operations at the return of the call that waits for them.
 
     Those whose handle the training code holds it waits for itself, maybe later. The same goes for
-    functional collectives, whose handles C++ keeps: while there are any, nothing is noted.
+    functional collectives, whose handles C++ keeps: where a call leaves one, nothing is noted.
     """
 
     def __init__(self, capture: Capture, source: Source, pending: PendingWorks) -> None:
@@ -41,19 +100,16 @@ class NativeWaits:
         self._source = source
         self._pending = pending
         self._patches = Patches(source)
-        self._functional: Callable[[], int] = lambda: 0
-        self._begin_ns = 0
-        self._let_go: list[int] = []
+        self._outstanding: Callable[[], int] = lambda: 0
 
     def install(self) -> None:
-        """Wrap the calls that wait; those of backwards tell of themselves."""
+        """Wrap the calls that wait; backwards are wrapped with their spans."""
         try:
-            self._functional = functional_works()
+            self._outstanding = functional_works()
         except UnsupportedError as reason:
             self._capture.recorder.annotate("native_waits.missing", str(reason))
             return
-        self._capture.native_waits = self
-        self._pending.gave_up = self._gave_up
+        self._capture.native_waits = self.around
         for owner, name in calls_that_wait():
             self._patches.replace(owner, name, self._wrap)
 
@@ -61,74 +117,63 @@ class NativeWaits:
         """Restore what was wrapped."""
         self._capture.native_waits = None
         self._patches.restore()
+        self._pending.native.clear()
 
-    def begin(self) -> bool:
-        """Note that a call begins which may wait; tell whether it is not inside of another."""
-        if self._begin_ns:
-            return False
-        self._begin_ns = now_ns()
-        return True
+    def step_ended(self) -> None:
+        """Forget calls that seem to go on since another step: a signal handler ended them."""
+        for thread, call in list(self._pending.native.items()):
+            if call.step < self._capture.recorder.step - 1:
+                self._pending.native.pop(thread, None)
 
-    def returned(self) -> None:
-        """Note that the call which began is over: so are the operations that were issued in it."""
+    def around(self, original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Make a call, and note what it has waited for; one inside of another belongs to that."""
+        calls, thread = self._pending.native, get_ident()
+        if thread in calls or not self._source.on:
+            return original(*args, **kwargs)
+        own = _Call(self._pending, self._capture.recorder.step, self._outstanding())
         try:
-            if self._pending.by_work or self._let_go:
-                self._complete()
+            calls[thread] = own
+            result = original(*args, **kwargs)
+            if own.events or own.gone:
+                self._note(own)
+            return result
+        except BaseException:
+            self._capture.recorder.count("communication_end_unseen", len(own.gone))
+            raise
+        finally:
+            if calls.get(thread) is own:
+                del calls[thread]
+
+    def _note(self, call: _Call) -> None:
+        try:
+            self._complete(call)
         except Exception as error:  # noqa: BLE001 - counted; training goes on
             self._source.failed(error)
-        finally:
-            self.failed()
 
-    def failed(self) -> None:
-        """Note that the call which began has raised: nobody knows what it has waited for."""
-        self._begin_ns = 0
-        self._let_go.clear()
-
-    def _complete(self) -> None:
-        end_ns, complete = now_ns(), self._capture.recorder.complete
-        if self._functional():
-            return
-        # A list of all is made in one go, whatever other threads add meanwhile.
-        held = list(self._pending.by_work.items())
-        own = [(key, work) for key, work in held if self._is_own(work) and is_over(work[_HANDLE])]
-        last_ns = max((work[_ISSUE_NS] for _, work in own), default=0)
-        for key, work in own:
+    def _complete(self, call: _Call) -> None:
+        end_ns, recorder = now_ns(), self._capture.recorder
+        is_known = self._outstanding() <= call.outstanding
+        own = {key: work for key, work in call.held().items() if is_known and _is_done(work)}
+        if next(reversed(call.events), None) not in own:
+            # Nobody can be asked of those that were let go: they are over if the last one is.
+            recorder.count("communication_end_unseen", len(call.gone))
+            call.gone.clear()
+        waited = [key for key in own if key not in call.over]
+        for key, work in own.items():
             if self._pending.take(key) is not None:
-                from_ns = work[_ISSUE_NS] if work[_ISSUE_NS] == last_ns else end_ns
-                complete(work[_EVENT_ID], end_ns, from_ns, end_ns)
-        for event_id in self._let_go:
-            complete(event_id, end_ns, end_ns, end_ns)
-        sampled = sum(work[_EVENT_ID] % ONE_IN == 0 for _, work in own)
-        for _ in range(sampled):
+                over_ns = call.over.get(key, end_ns)
+                is_last = bool(waited) and key == waited[-1]
+                recorder.complete(work[1], over_ns, call.alone_ns if is_last else over_ns, over_ns)
+        for event_id in call.gone:
+            recorder.complete(event_id, end_ns, end_ns, end_ns)
+        for _ in range(sum(work[1] % ONE_IN == 0 for work in own.values())):
             self._capture.meter.add("wait", (now_ns() - end_ns) // len(own))
 
-    def _is_own(self, work: PendingWork) -> bool:
-        return work[_ISSUE_NS] >= self._begin_ns and getrefcount(work[_HANDLE]) <= _ONLY_OURS
-
-    def _gave_up(self, work: PendingWork) -> bool:
-        """Remember an operation whose handle was let go, if its end will be known; tell whether."""
-        if not self._begin_ns or not self._is_own(work):
-            return False
-        self._let_go.append(work[_EVENT_ID])
-        return True
-
     def _wrap(self, original: Any) -> Any:
-        return wraps(original)(telling_waits(original, self._capture))
+        around = self.around
 
+        @wraps(original)
+        def waiting(*args: Any, **kwargs: Any) -> Any:
+            return around(original, args, kwargs)
 
-def telling_waits(original: Any, capture: Capture) -> Any:
-    """Return what is called in place of something whose C++ code may wait for communication."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        waits = capture.native_waits
-        if waits is None or not waits.begin():
-            return original(*args, **kwargs)
-        try:
-            result = original(*args, **kwargs)
-        except BaseException:
-            waits.failed()
-            raise
-        waits.returned()
-        return result
-
-    return call
+        return waiting

@@ -8,14 +8,15 @@ wait tells the end (on a CPU backend, and for barriers), in bounded number and
 bytes, and never beyond the step after the one that issued them. What is given
 up keeps an unknown end. Operations that C++ code waits for have theirs from ``native_waits``.
 
-No completion callback and no future is used: they run on backend threads,
-which must not have to wait for the interpreter lock.
+No completion callback is used: they run on backend threads, which must not have to wait for the
+interpreter lock.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from threading import get_ident
+from typing import Any, Protocol
 
 from ..clock import now_ns
 from ..compat import Dispatcher
@@ -29,9 +30,25 @@ _NAMESPACE = "_c10d_functional"
 NO_TIMEOUT = object()
 """Stands for a call that names none."""
 
-PendingWork = tuple[Any, int, int, Any, int, Callable[[Any], None] | None, int]
-"""Handle, event id, size in bytes, outputs (a tensor or several), step of the issue, what to
-call at the end, and time of the issue in ns. A plain tuple, because one is made for each call."""
+PendingWork = tuple[Any, int, int, Any, int, Callable[[Any], None] | None]
+"""Handle, event id, size in bytes, outputs (a tensor or several), step of the issue, and what to
+call at the end. A plain tuple, because one is made for each call."""
+
+
+class NativeCall(Protocol):
+    """A call in progress whose C++ code may wait for what it issues.
+
+    Attributes:
+        step: In which it began.
+    """
+
+    step: int
+
+    def issued(self, key: int, event_id: int) -> None:
+        """Take an operation that was issued in it."""
+
+    def let_go(self, key: int, pending: PendingWork) -> bool:
+        """Take that an operation's handle is not held any more; return whether it was issued in it."""
 
 
 class PendingWorks:
@@ -43,8 +60,7 @@ class PendingWorks:
     Attributes:
         by_work: They by the identity of their handle.
         met: Is told of each class of handles once.
-        gave_up: Is told of each operation whose end is not looked for any more; returns whether
-            that will be noted all the same.
+        native: Calls in progress that wait in C++, by their thread.
     """
 
     def __init__(self, capture: Capture) -> None:
@@ -57,7 +73,7 @@ class PendingWorks:
         self._held_bytes = 0
         self._kinds: set[type] = set()
         self.met: Callable[[type], None] = lambda _: None
-        self.gave_up: Callable[[PendingWork], bool] = lambda _: False
+        self.native: dict[int, NativeCall] = {}
 
     def __len__(self) -> int:
         """Return how many handles are held."""
@@ -70,7 +86,6 @@ class PendingWorks:
         size_bytes: int,
         outputs: Any = (),
         at_end: Callable[[Any], None] | None = None,
-        issue_ns: int = 0,
     ) -> None:
         """Look for the end of an operation.
 
@@ -80,16 +95,17 @@ class PendingWorks:
             size_bytes: What the handle may keep alive.
             outputs: Tensor or tensors whose wait is the end too.
             at_end: Called with the handle when the end was seen.
-            issue_ns: When it was issued.
         """
         if type(work) not in self._kinds:
             self._kinds.add(type(work))
             self.met(type(work))
         key, step = id(work), self._capture.recorder.step
-        self.by_work[key] = (work, event_id, size_bytes, outputs, step, at_end, issue_ns)
+        self.by_work[key] = (work, event_id, size_bytes, outputs, step, at_end)
         if self._by_address is not None:
             self._note_addresses(key, outputs)
         self._held_bytes += size_bytes
+        if self.native and (call := self.native.get(get_ident())) is not None:
+            call.issued(key, event_id)
         if self._held_bytes > self._most_bytes or len(self.by_work) > self._most:
             self._give_up_oldest()
 
@@ -149,8 +165,12 @@ class PendingWorks:
 
     def _give_up(self, key: int) -> None:
         pending = self.take(key)
-        if pending is not None and not self.gave_up(pending):
-            self._capture.recorder.count("communication_end_unseen")
+        if pending is None:
+            return
+        for call in list(self.native.values()):
+            if call.let_go(key, pending):
+                return
+        self._capture.recorder.count("communication_end_unseen")
 
     def _note_addresses(self, key: int, outputs: Any) -> None:
         tensors = outputs if isinstance(outputs, list | tuple) else (outputs,)

@@ -11,8 +11,6 @@ from meshscope.probe.schema.rundir import read_run
 pytestmark = pytest.mark.distributed
 
 KINDS = {operator.name: str(operator.kind or operator.direction) for operator in OPERATORS}
-UNSEEN_END = {"ddp"}
-"""Scenarios where C++ code waits, out of sight of Python."""
 
 
 @pytest.fixture(params=["before", "after"], ids=lambda when: f"attach-{when}-init", scope="module")
@@ -46,7 +44,7 @@ def test_ends_are_known_where_the_host_waits(job):
     rows = _communication(capture)
     for name, scenario in counts[0].items():
         ends = rows[rows["step"] == scenario["step"]]["end_ns"]
-        assert ends.notna().all() if name not in UNSEEN_END else ends.isna().all(), name
+        assert ends.notna().all(), name
 
 
 def test_members_of_a_collective_agree(job):

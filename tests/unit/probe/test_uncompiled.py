@@ -166,3 +166,30 @@ def test_a_torch_without_such_a_thing_is_said(tmp_path, monkeypatch):
     notes = capture.rank_manifests[0]["annotations"]
     assert notes["uncompiled.missing"] == "no strategy"
     assert "forward" in set(capture.tables["span"].to_pandas()["kind"])
+
+
+def test_a_hook_that_costs_more_than_compiling_is_taken_out(tmp_path):
+    """Fails when a model of many small modules pays for each while nothing is recorded."""
+    torch.compile(lambda values: values + 1, backend="eager")(torch.ones(1))
+    model = nn.Sequential(*[nn.Identity() for _ in range(2000)])
+    before = nn.Module.__call__
+    session = probe.attach(tmp_path / "run")
+    for _ in range(200):
+        model(torch.ones(1))
+    session._hooks.pause()
+    assert nn.Module.__call__ is before
+    session._hooks.resume()
+    assert nn.Module.__call__ is not before
+
+
+def test_a_hook_that_was_switched_off_comes_back(tmp_path):
+    """Fails when a hook that rested stays off for errors that another would have been forgiven."""
+    torch.compile(Block(), backend="eager")(torch.ones(2, WIDTH))
+    session = probe.attach(tmp_path / "run")
+    session._hooks._installed["compute"].source.on = False
+    session._hooks.pause()
+    session._hooks.resume()
+    assert session._hooks._installed["compute"].source.on
+    nn.Linear(2, 2)(torch.ones(1, 2))
+    probe.detach()
+    assert "forward" in set(read_run(tmp_path / "run").tables["span"].to_pandas()["kind"])

@@ -1,9 +1,18 @@
 """Figures of the present from records with answers worked out by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from meshscope.probe.agent.live import RankFigures, RankFollower, common_ns, straggler_scores, union
+from meshscope.probe.agent.live import (
+    WINDOW,
+    RankFigures,
+    RankFollower,
+    common_ns,
+    straggler_scores,
+    union,
+)
 from meshscope.probe.schema.records import (
     COMPLETION_RECORD,
     P2P_RECORD,
@@ -216,3 +225,20 @@ def test_two_ranks_have_no_score():
     """Fails when of two ranks that differ one is called slow."""
     assert straggler_scores({0: figures_of(1.0), 1: figures_of(2.0)}) == {}
     assert straggler_scores({n: figures_of(None) for n in range(4)}) == {}
+
+
+def test_a_rank_that_records_less_is_not_scored_against_the_others():
+    """Fails when a rank whose waits are not recorded any more is told to work longer for them."""
+    ranks = {rank: figures_of(1.0) for rank in range(3)}
+    ranks[3] = replace(figures_of(1.5), sees_waits=False)
+    assert set(straggler_scores(ranks)) == {0, 1, 2}
+    assert max(straggler_scores(ranks).values()) == pytest.approx(0)
+
+
+def test_waits_that_are_recorded_no_more_are_not_seen(follower):
+    """Fails when a rank that came down a level is compared as if its work had no waits in it."""
+    assert follower.figures(timed=True, piped=False).sees_waits
+    for step in range(3, 3 + WINDOW):
+        spans = rows(SPAN_RECORD, span(step, "forward", 10 * step, 2))
+        follower.add({"span": spans, "step": rows(STEP_RECORD, step_of(step, 10 * step, 10))})
+    assert not follower.figures(timed=True, piped=False).sees_waits

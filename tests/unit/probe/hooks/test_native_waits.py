@@ -1,5 +1,9 @@
 """Reductions that the reducer of DistributedDataParallel issues and waits for in C++, with real gloo."""
 
+import threading
+import time
+from types import SimpleNamespace
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -11,6 +15,7 @@ from meshscope import probe
 from meshscope.probe.schema.rundir import read_run
 
 WIDTH = 64
+SLOW_S = 0.1
 
 
 @pytest.fixture
@@ -62,7 +67,7 @@ def test_a_reduction_ends_with_the_backward_that_waits_for_it(tmp_path):
     capture, spans = recorded(tmp_path / "run", backward(model()), steps=3)
     rows = reductions(capture)
     assert len(rows) == len(spans) == 3
-    assert rows["wait_start_ns"].tolist() == rows["start_ns"].tolist()
+    assert (rows["wait_start_ns"] >= rows["start_ns"]).all()
     assert rows["wait_end_ns"].tolist() == rows["end_ns"].tolist()
     ends = spans["start_ns"] + spans["dur_ns"]
     assert (rows["start_ns"] > spans["start_ns"]).all()
@@ -73,7 +78,7 @@ def test_a_reduction_ends_with_the_backward_that_waits_for_it(tmp_path):
 
 
 @pytest.mark.usefixtures("_world")
-def test_of_many_buckets_the_last_is_waited_for(tmp_path):
+def test_every_bucket_ends_when_all_is_computed(tmp_path):
     """Fails when a bucket that was filled amid the backward is told to have held it up."""
     net = model(4, bucket_cap_mb=WIDTH * WIDTH * 4 / 2**20)
     backward(net)()
@@ -82,9 +87,100 @@ def test_of_many_buckets_the_last_is_waited_for(tmp_path):
     rows = reductions(capture)
     assert len(rows) > 2
     assert rows["end_ns"].nunique() == 1
-    waited = waited_ns(rows)
-    assert waited[:-1] == [0] * (len(rows) - 1)
-    assert waited[-1] == rows["end_ns"].iloc[-1] - rows["start_ns"].iloc[-1] > 0
+    assert waited_ns(rows)[:-1] == [0] * (len(rows) - 1)
+
+
+class Slow(torch.autograd.Function):
+    """Computes its backward for a while."""
+
+    @staticmethod
+    def forward(ctx, values):
+        """Return the values."""
+        return values.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        """Return the gradient, later."""
+        time.sleep(SLOW_S)
+        return gradient
+
+
+@pytest.mark.usefixtures("_world")
+def test_what_is_computed_after_the_last_bucket_is_no_wait(tmp_path):
+    """Fails when the backward of what is not replicated is told to be communication."""
+    below, net = nn.Linear(WIDTH, WIDTH), model()
+
+    def step():
+        net(Slow.apply(below(torch.ones(2, WIDTH)))).square().mean().backward()
+
+    capture, spans = recorded(tmp_path / "run", step)
+    (waited,) = waited_ns(reductions(capture))
+    assert waited < SLOW_S * 1e9 / 2 < spans["dur_ns"][0]
+
+
+@pytest.mark.usefixtures("_world")
+def test_a_future_that_the_training_keeps_is_not_waited_for_in_the_backward(tmp_path):
+    """Fails when what is computed after an issue counts as the wait that comes later."""
+    weight, kept = nn.Parameter(torch.ones(2, WIDTH)), []
+    weight.register_post_accumulate_grad_hook(
+        lambda own: kept.append(dist.all_reduce(own.grad, async_op=True).get_future())
+    )
+
+    def step():
+        Slow.apply(weight * 1.0).square().sum().backward()
+        other = nn.Parameter(torch.ones(2))
+        (Slow.apply(other * 1.0).sum() + weight.sum()).backward()
+        for future in kept:
+            future.wait()
+
+    capture, _ = recorded(tmp_path / "run", step)
+    rows = reductions(capture)
+    waited = waited_ns(rows[rows["end_ns"].notna()])
+    assert max(waited) < SLOW_S * 1e9 / 2
+
+
+@pytest.mark.usefixtures("_world")
+def test_each_thread_has_backwards_of_its_own(tmp_path):
+    """Fails when a reduction in one thread is told to end with the backward of another."""
+    net = model()
+    other = threading.Thread(target=backward(net))
+
+    class Beside(Slow):
+        """Has another thread run its backward meanwhile."""
+
+        @staticmethod
+        def backward(ctx, gradient):
+            """Return the gradient when the other is done, and later."""
+            other.start()
+            other.join()
+            return Slow.backward(ctx, gradient)
+
+    def step():
+        Beside.apply(nn.Parameter(torch.ones(2)) * 1.0).sum().backward()
+
+    capture, spans = recorded(tmp_path / "run", step)
+    (row,) = reductions(capture).to_dict("records")
+    ends = spans["start_ns"] + spans["dur_ns"]
+    assert row["end_ns"] < ends.max() - SLOW_S * 1e9 / 2
+
+
+@pytest.mark.usefixtures("_world")
+def test_a_signal_handler_that_raises_does_not_end_it_all(tmp_path):
+    """Fails when no end of DDP is noted any more after an exception at an odd place."""
+    net = model()
+    session = probe.attach(tmp_path / "run")
+    dist.all_reduce(torch.ones(1))
+    calls = session._hooks._collectives.pending.native
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    calls[threading.get_ident()] = left = SimpleNamespace(step=0, let_go=lambda *_: False)
+    left.issued = lambda *_: None
+    for _ in range(4):
+        backward(net)()
+        optimizer.step()
+    probe.detach()
+    rows = reductions(read_run(tmp_path / "run"))
+    assert rows[rows["step"] >= 3]["end_ns"].notna().all()
+    assert len(rows[rows["step"] >= 3])
 
 
 @pytest.mark.usefixtures("_world")
@@ -183,8 +279,8 @@ def test_a_backward_in_a_backward_waits_for_nothing(tmp_path):
     capture, spans = recorded(tmp_path / "run", backward(net))
     rows = reductions(capture)
     assert len(rows) > 1
-    assert rows["end_ns"].nunique() == 1
-    assert rows["end_ns"][0] > spans["start_ns"][0] + 0.5 * spans["dur_ns"][0]
+    assert (rows["end_ns"] >= rows["start_ns"]).all()
+    assert max(waited_ns(rows)) < spans["dur_ns"][0] / 2
 
 
 @pytest.mark.usefixtures("_world")
