@@ -128,9 +128,9 @@ class NativeWaits:
     def around(self, original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make a call, and note what it has waited for; one inside of another belongs to that."""
         calls, thread = self._pending.native, get_ident()
-        if thread in calls or not self._source.on:
+        own = None if thread in calls or not self._source.on else self._begun()
+        if own is None:
             return original(*args, **kwargs)
-        own = _Call(self._pending, self._capture.recorder.step, self._outstanding())
         try:
             calls[thread] = own
             result = original(*args, **kwargs)
@@ -143,6 +143,13 @@ class NativeWaits:
         finally:
             if calls.get(thread) is own:
                 del calls[thread]
+
+    def _begun(self) -> _Call | None:
+        try:
+            return _Call(self._pending, self._capture.recorder.step, self._outstanding())
+        except Exception as error:  # noqa: BLE001 - counted; training goes on
+            self._source.failed(error)
+            return None
 
     def _note(self, call: _Call) -> None:
         try:
