@@ -72,7 +72,7 @@ def communication_events(trace: Trace, windows: StepWindows) -> CommunicationEve
     if unseen:
         limits.append(
             f"the end of {unseen} of {len(frame)} communication records was not seen "
-            "(waited for inside C++): their waiting is counted in the span around it"
+            "(no wait for them was seen): what was waited for them is counted in the span around it"
         )
     if incomplete.any():
         missing = frame.loc[incomplete, "join"].nunique()

@@ -19,7 +19,6 @@ from ..clock import now_ns
 from ..compat import UnsupportedError
 from ..compat_works import calls_that_wait, functional_works, is_over, when_computed
 from ..cost import ONE_IN
-from ..program_signals import pass_on
 from .base import Capture, Patches, Source
 from .waits import PendingWork, PendingWorks
 
@@ -37,13 +36,14 @@ class _Call:
         alone_ns: From when on there was nothing left to do but to wait.
     """
 
-    def __init__(self, pending: PendingWorks, step: int, outstanding: int) -> None:
+    def __init__(self, source: Source, pending: PendingWorks, step: int, outstanding: int) -> None:
         self.step = step
         self.outstanding = outstanding
         self.events: dict[int, int] = {}
         self.gone: list[int] = []
         self.over: dict[int, int] = {}
         self.alone_ns = 0
+        self._source = source
         self._by_work = pending.by_work
         self._is_queued = False
 
@@ -79,8 +79,8 @@ class _Call:
             for key, work in self.held().items():
                 if is_over(work[0]):
                     self.over.setdefault(key, self.alone_ns)
-        except Exception as error:  # noqa: BLE001 - the training goes on, which called this
-            pass_on(error)
+        except Exception as error:  # noqa: BLE001 - counted; training goes on, which called this
+            self._source.failed(error)
 
 
 def _is_done(work: PendingWork) -> bool:
@@ -138,7 +138,7 @@ class NativeWaits:
                 self._note(own)
             return result
         except BaseException:
-            self._capture.recorder.count("communication_end_unseen", len(own.gone))
+            self._lose(own)
             raise
         finally:
             if calls.get(thread) is own:
@@ -146,7 +146,8 @@ class NativeWaits:
 
     def _begun(self) -> _Call | None:
         try:
-            return _Call(self._pending, self._capture.recorder.step, self._outstanding())
+            step = self._capture.recorder.step
+            return _Call(self._source, self._pending, step, self._outstanding())
         except Exception as error:  # noqa: BLE001 - counted; training goes on
             self._source.failed(error)
             return None
@@ -157,14 +158,18 @@ class NativeWaits:
         except Exception as error:  # noqa: BLE001 - counted; training goes on
             self._source.failed(error)
 
+    def _lose(self, call: _Call) -> None:
+        if call.gone:
+            self._capture.recorder.count("communication_end_unseen", len(call.gone))
+            call.gone.clear()
+
     def _complete(self, call: _Call) -> None:
         end_ns, recorder = now_ns(), self._capture.recorder
         is_known = self._outstanding() <= call.outstanding
         own = {key: work for key, work in call.held().items() if is_known and _is_done(work)}
         if next(reversed(call.events), None) not in own:
             # Nobody can be asked of those that were let go: they are over if the last one is.
-            recorder.count("communication_end_unseen", len(call.gone))
-            call.gone.clear()
+            self._lose(call)
         waited = [key for key in own if key not in call.over]
         for key, work in own.items():
             if self._pending.take(key) is not None:

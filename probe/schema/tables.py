@@ -35,7 +35,7 @@ _COMMUNICATION_TIMES = (
         "start_ns",
         "the operation began on this member: issue on a host clock, kernel start on a device",
     ),
-    ns_column("end_ns", "the operation was complete on this member", nullable=True),
+    ns_column("end_ns", "the operation was complete on this member by then", nullable=True),
     ns_column("wait_start_ns", "the host began to wait for it", nullable=True),
     ns_column("wait_end_ns", "the host stopped waiting", nullable=True),
     ns_column(

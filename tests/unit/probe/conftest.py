@@ -4,7 +4,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch.distributed as dist
 
+from meshscope import probe
 from meshscope.probe.recording.recorder import Recorder, StorageSettings
 from meshscope.probe.schema.rundir import create_run
 
@@ -15,6 +17,15 @@ ASLEEP = {"wake_s": 3600.0, "slot_count": 256, "free_floor_frac": 0.0}
 def run_path(tmp_path: Path) -> Path:
     """Return the directory of a new run of two ranks."""
     return create_run(tmp_path, "run-1", {"world_size": 2})
+
+
+@pytest.fixture
+def lone_world() -> Iterator[None]:
+    """Make this process the only rank."""
+    dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+    yield
+    probe.detach()
+    dist.destroy_process_group()
 
 
 @pytest.fixture

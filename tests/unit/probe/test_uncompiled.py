@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch._dynamo.testing import CompileCounter
 from torch.nn.parallel import DistributedDataParallel
@@ -29,15 +28,6 @@ class Block(nn.Module):
     def forward(self, values):
         """Return what both layers make of the values."""
         return self.second(torch.relu(self.first(values)))
-
-
-@pytest.fixture
-def _world():
-    """Make this process the only rank."""
-    dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
-    yield
-    probe.detach()
-    dist.destroy_process_group()
 
 
 @pytest.fixture(autouse=True)
@@ -96,7 +86,7 @@ def clipping(counter):
 OUTSIDE["clipping"] = clipping
 
 
-@pytest.mark.usefixtures("_world")
+@pytest.mark.usefixtures("lone_world")
 @pytest.mark.parametrize("what", OUTSIDE)
 def test_the_same_is_compiled_with_the_probe(tmp_path, what):
     """Fails when the probe's own functions are compiled, or have more compiled than without them."""
