@@ -35,10 +35,11 @@ setup: $(STAMP) ## make .venv and install meshscope with its pinned dependencies
 
 # torch goes first and alone: once it is there at its pinned version, nothing
 # that follows can pull another build of it. setuptools comes with it because
-# the editable build runs inside .venv, where its version is pinned too.
+# the editable build runs inside .venv, where its version is pinned too; so does pip,
+# because that of Debian 12 (23.0) takes hours to resolve what a newer one does at once.
 $(STAMP): pyproject.toml constraints.txt
 	@.ci/make-venv "$(VENV)" "$(PYTHON)"
-	$(call install,$(VENV)) setuptools torch
+	$(call install,$(VENV)) pip setuptools torch
 	$(call install,$(VENV)) --no-build-isolation --editable '.[$(EXTRAS)]'
 	@touch $@
 
@@ -56,7 +57,7 @@ test-fast: setup ## run the tests that need no browser, no second process and no
 FRAMEWORKS := .venv-frameworks
 $(FRAMEWORKS)/.installed: pyproject.toml constraints.txt tests/frameworks/requirements.txt
 	@.ci/make-venv "$(FRAMEWORKS)" "$(PYTHON)"
-	$(call install,$(FRAMEWORKS)) setuptools torch
+	$(call install,$(FRAMEWORKS)) pip setuptools torch
 	$(call install,$(FRAMEWORKS)) --no-build-isolation --editable . --requirement tests/frameworks/requirements.txt
 	@touch $@
 
