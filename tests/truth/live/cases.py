@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum, auto
+from pathlib import Path
 from types import MappingProxyType
 
 from meshscope.probe.schema.layout import ParallelLayout
@@ -66,6 +67,8 @@ class LiveCase:
     steps: int = STEPS
     trial: int = 0
     """Number of the run among those that are alike."""
+    slow_pass: str = ""
+    """The pass in which a rank of a job with torch's DDP is slow; "" is the reference trainer."""
 
     @property
     def name(self) -> str:
@@ -89,7 +92,16 @@ class LiveCase:
         """Return the second job."""
         return replace(self, row=f"{self.row}, evenly", faults=self.even)
 
-    def arguments(self) -> list[str]:
+    def trainer(self, out: Path) -> list[str]:
+        """Return the module that trains, and its arguments; it writes its ground truth to ``out``."""
+        if not self.slow_pass:
+            where = ["--preset", "demo", "--out", str(out)]
+            return ["meshscope.reference_trainer", *where, *self._arguments()]
+        size = ["--steps", str(self.steps), "--pace-ms", str(self.pace_ms)]
+        where = ["--out", str(out), "--fault", self.requests[0]]
+        return ["tests.truth.live.replicated", *where, *size, self.slow_pass]
+
+    def _arguments(self) -> list[str]:
         """Return what the trainer's preset ``demo`` is changed in."""
         axes = {f"layout.{axis}": getattr(self.layout, axis) for axis in ("tp", "pp", "dp")}
         axes |= {

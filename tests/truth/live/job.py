@@ -29,8 +29,7 @@ def run_job(case: LiveCase, folder: Path) -> tuple[Path, Path]:
     command = [
         *(sys.executable, "-m", "meshscope", "run", "--runs", str(runs), "--run-id", case.name),
         *("--", sys.executable, "-m", "torch.distributed.run", "--standalone"),
-        *("--nproc_per_node", str(case.layout.world_size), "-m", "meshscope.reference_trainer"),
-        *("--preset", "demo", "--out", str(truth), *case.arguments()),
+        *("--nproc_per_node", str(case.layout.world_size), "-m", *case.trainer(truth)),
     ]
     # One thread per rank, which is what torchrun would set with a warning.
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

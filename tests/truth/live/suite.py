@@ -50,6 +50,18 @@ def slow_rank(layout: ParallelLayout, rank: int, mode: str = "sleep") -> LiveCas
     )
 
 
+def replicated(rank: int, slow_pass: str) -> LiveCase:
+    """Return a job with torch's DDP whose rank takes 20 ms longer in a pass."""
+    return LiveCase(
+        row="slow rank, DDP of torch",
+        layout=ParallelLayout(dp=4),
+        faults=(f"slow_rank:rank={rank},delay_ms=20",),
+        kinds=("straggler_rank",),
+        place={"rank": rank},
+        slow_pass=slow_pass,
+    )
+
+
 def slow_link(layout: ParallelLayout, axis: str, rank: int, delay_ms: float) -> LiveCase:
     """Return a job in which one group's transfers along an axis take longer."""
     return LiveCase(
@@ -91,6 +103,9 @@ def _slow_ranks() -> Iterator[LiveCase]:
         kinds=("straggler_rank",),
         place={"rank": 1},
         steps=steps_for(MEMBERS),
+    )
+    yield from (
+        replicated(rank, slow_pass) for rank, slow_pass in ((1, "forward"), (2, "backward"))
     )
     skew = "clock_skew:rank=3,offset_ms=300,drift_ppm=50"
     yield LiveCase(
