@@ -129,8 +129,8 @@ def _absent(trace: Trace, graph: WaitGraph, standing: _Standing) -> Finding:
     victims = set(graph.waiting) & {rank for o in graph.operations for rank in o.absent}
     if victims:
         evidence.append(
-            f"{rank_words(sorted(victims))} did not arrive somewhere either, but waited for others "
-            "themselves"
+            f"{rank_words(sorted(victims))} did not arrive somewhere either, but waited in turn for "
+            "others"
         )
     return Finding(
         kind=FindingKind.HANG,
