@@ -135,14 +135,14 @@ class NativeWaits:
             calls[thread] = own
             result = original(*args, **kwargs)
             if own.events or own.gone:
-                self._note(own)
+                self._safely(self._complete, own)
             return result
         except BaseException:
-            self._lose(own)
+            self._safely(self._lose, own)
             raise
         finally:
             if calls.get(thread) is own:
-                del calls[thread]
+                calls.pop(thread, None)  # Another thread may have removed all of them meanwhile.
 
     def _begun(self) -> _Call | None:
         try:
@@ -152,9 +152,9 @@ class NativeWaits:
             self._source.failed(error)
             return None
 
-    def _note(self, call: _Call) -> None:
+    def _safely(self, note: Callable[[_Call], None], call: _Call) -> None:
         try:
-            self._complete(call)
+            note(call)
         except Exception as error:  # noqa: BLE001 - counted; training goes on
             self._source.failed(error)
 

@@ -321,6 +321,25 @@ def test_a_backward_that_raises_leaves_nothing_behind(tmp_path):
     assert reductions(capture)["end_ns"].notna().sum() == 1
 
 
+class Cleared(dict):
+    """Calls in progress of which another thread removes all right after one was looked up."""
+
+    def get(self, key, default=None):
+        """Return a call, and remove all."""
+        found = super().get(key, default)
+        self.clear()
+        return found
+
+
+@pytest.mark.usefixtures("lone_world")
+def test_detaching_amid_a_backward_ends_no_training(tmp_path):
+    """Fails when a backward raises because another thread has detached the probe at its end."""
+    session = probe.attach(tmp_path / "run")
+    dist.all_reduce(torch.ones(1))
+    session._hooks._collectives.pending.native = Cleared()
+    backward(model())()
+
+
 @pytest.mark.usefixtures("lone_world")
 def test_detaching_restores_the_calls(tmp_path):
     """Fails when the broadcast of DistributedDataParallel stays wrapped."""
