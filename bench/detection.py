@@ -16,7 +16,6 @@ ROOT = str(Path(__file__).resolve().parent.parent)
 if ROOT not in sys.path:
     sys.path.insert(0, ROOT)
 
-from bench.detection_limit import best_rate, searching_rate  # noqa: E402
 from tests.detection_cases import (  # noqa: E402
     DEVELOPMENT,
     HELD_OUT,
@@ -30,6 +29,7 @@ from tests.detection_cases import (  # noqa: E402
     online,
     wilson,
 )
+from tests.detection_limit import best_rate, searching_rate  # noqa: E402
 
 RUNNING_STEPS, WINDOW_STEPS = 400, 20
 """Steps of a healthy running job, and of a window of it."""

@@ -1,6 +1,6 @@
 """What a run of many steps costs to read and to analyse; prints figures, asserts none.
 
-    python bench/long_run.py 256 1000
+    python bench/long_run.py [256 1000]
 
 Each rank of a job of PP2 x DPn with 64 microbatches is recorded as the probe does it: passes and
 messages of all steps, of most of them in sums. One replica is slower by a half in its second stage,
@@ -128,8 +128,8 @@ def diagnose(run):
 def main():
     """Generate a run, have it diagnosed, and print what that took."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("ranks", type=int, help="an even number")
-    parser.add_argument("steps", type=int)
+    parser.add_argument("ranks", type=int, nargs="?", default=64, help="an even number (64)")
+    parser.add_argument("steps", type=int, nargs="?", default=500, help="(500)")
     parser.add_argument("--diagnose", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.diagnose is not None:

@@ -5,7 +5,8 @@
 The same small trainer runs with and without the probe, in turns, each in a process of its
 own: the same steps, long enough that the ring was filled and written to disk. What
 counts is the median difference of all resident pages at the end, those of shared libraries
-and of the ring's file included. A process group that sends nothing stands in for the network.
+and of the ring's file included. Pages of library files are told apart: all ranks of a host share
+one copy of them, and how many a kernel maps beside those that are used differs between kernels. A process group that sends nothing stands in for the network.
 """
 
 import argparse
@@ -22,6 +23,10 @@ _RESIDENT = """
 def resident_mb():
     with open("/proc/self/smaps_rollup") as file:
         return next(int(line.split()[1]) for line in file if line.startswith("Rss:")) / 1024
+
+def of_files_mb():
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("RssFile:")) / 1024
 """
 
 _TRAINER = (
@@ -50,7 +55,7 @@ for _ in range(steps):
     optimizer.step()
 if session is not None:
     session.flush()
-print(resident_mb())
+print(resident_mb(), of_files_mb())
 """
 )
 
@@ -61,21 +66,23 @@ _PARTS = {
 }
 
 
-def child_mb(program: str, *arguments: str) -> float:
-    """Return what a program prints that runs in a process of its own."""
+def child_mb(program: str, *arguments: str) -> list[float]:
+    """Return the numbers that a program prints which runs in a process of its own."""
     command = [sys.executable, "-c", program, *arguments]
-    return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return [float(number) for number in done.stdout.split()]
 
 
 def part_mb(statement: str) -> float:
     """Return what a statement adds to a process that has imported nothing."""
-    return child_mb(
+    (added,) = child_mb(
         f"{_RESIDENT}\nbefore = resident_mb()\n{statement}\nprint(resident_mb() - before)"
     )
+    return added
 
 
-def trainer_mb(*, watched: bool) -> float:
-    """Return the resident memory of a trainer at its end."""
+def trainer_mb(*, watched: bool) -> list[float]:
+    """Return the resident memory of a trainer at its end, and how much of it are pages of files."""
     with tempfile.TemporaryDirectory() as folder:
         return child_mb(_TRAINER, f"{folder}/run" if watched else "", str(STEPS))
 
@@ -88,9 +95,14 @@ def main() -> bool:
     for name, statement in _PARTS.items():
         print(f"{name:32} {part_mb(statement):6.1f} MB, in an empty process")
     pairs = [(trainer_mb(watched=False), trainer_mb(watched=True)) for _ in range(arguments.pairs)]
-    without, watched = (statistics.median(figures) for figures in zip(*pairs, strict=True))
-    added = statistics.median(on - off for off, on in pairs)
+    without, watched = (
+        statistics.median(own[0] for own in side) for side in zip(*pairs, strict=True)
+    )
+    added, of_files = (statistics.median(on[n] - off[n] for off, on in pairs) for n in (0, 1))
     print(f"{'trainer without and with':32} {without:6.1f} {watched:6.1f} MB")
+    print(
+        f"{'added pages of files':32} {of_files:6.1f} MB, the ring and libraries that ranks share"
+    )
     verdict = "within" if added <= BUDGET_MB else "over"
     print(f"memory budget {BUDGET_MB} MB a rank: {verdict} ({added:.1f} MB)")
     return added > BUDGET_MB

@@ -1,4 +1,4 @@
-"""The benchmark of scale measures what the analysis is now."""
+"""The benchmarks measure what the code is now."""
 
 import subprocess
 import sys
@@ -17,3 +17,26 @@ def test_the_smallest_job_of_the_benchmark_of_scale(project_dir):
     )
     assert done.returncode == 0, done.stderr
     assert "['straggler_rank', \"{'rank': 5}\"" in done.stdout
+
+
+_LOAD_ALL = """
+import runpy, sys
+sys.path[0] = sys.argv[1]
+for path in sys.argv[2:]:
+    assert "main" in runpy.run_path(path), f"{path} is no program"
+"""
+
+
+@pytest.mark.slow
+def test_every_benchmark_is_a_program_of_its_own(project_dir, tmp_path):
+    """`make bench` would fail for a file that finds what it imports in tests only, or measures nothing."""
+    folder = project_dir / "bench"
+    files = sorted(map(str, folder.glob("*.py")))
+    done = subprocess.run(
+        [sys.executable, "-c", _LOAD_ALL, str(folder), *files],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
