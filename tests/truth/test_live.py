@@ -69,11 +69,27 @@ def test_costs_are_those_of_settled_steps():
     assert paired_cost([*on, *off, *mixed]).cost_ns == 30
 
 
+def test_the_cost_beside_another_fault_is_what_is_not_hidden():
+    """Fails if a fault that another one hides is judged by what it would cost alone."""
+    lengths = {(False, False): 100, (True, False): 130, (False, True): 150, (True, True): 150}
+    steps = [
+        Step(number=n, length_ns=ns, is_active=mine, is_settled=True, beside=(other,))
+        for (mine, other), ns in lengths.items()
+        for n in range(4 if other else 2)
+    ]
+    assert paired_cost(steps).cost_ns == 10  # 30 in two of six steps with it, nothing in four
+
+
 def test_live_jobs_have_names_of_their_own():
     """Fails if one run would be recorded over another."""
     names = [case.name for case in cases()]
     names += [case.spread_evenly().name for case in cases() if case.way is Way.AGAINST]
     assert len(set(names)) == len(names)
+    shared = [case.run for case in cases() if case.part is not None]
+    assert not set(shared) & set(names)
+    assert all(
+        shared.count(case.run) == len(case.faults) for case in cases() if case.part is not None
+    )
     assert sum(case.kinds == (NONE,) and not case.faults for case in cases()) == 4
 
 

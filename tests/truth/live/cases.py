@@ -1,4 +1,4 @@
-"""The live jobs: two or four ranks on this machine, one fault each.
+"""The live jobs: two or four ranks on this machine, one fault each, or several that come and go apart.
 
 Most faults come in blocks of steps with and without. The seeds below are published:
 they decide the weights, the data and the order of the blocks, so that everybody runs
@@ -49,7 +49,7 @@ class LiveCase:
     layout: ParallelLayout
     faults: tuple[str, ...] = ()
     """As the trainer takes them; the first without the steps in which it holds, if these come
-    in blocks."""
+    in blocks; all of them without, in a job of several."""
     kinds: tuple[str, ...] = (NONE,)
     """Kinds of which the first finding may be."""
     even: tuple[str, ...] = ()
@@ -67,22 +67,40 @@ class LiveCase:
     steps: int = STEPS
     trial: int = 0
     """Number of the run among those that are alike."""
+    part: int | None = None
+    """Of a job of several faults the one that this case judges; each has an order of blocks of its own."""
+    beside: tuple[tuple[str, Mapping[str, object]], ...] = ()
+    """Kind and place of the other faults of the job."""
     slow_pass: str = ""
     """The pass in which a rank of a job with torch's DDP is slow; "" is the reference trainer."""
 
     @property
     def name(self) -> str:
-        """Return the name of the run."""
-        mesh = f"tp{self.layout.tp}-pp{self.layout.pp}-dp{self.layout.dp}"
-        words = "-".join(self.row.replace(",", "").replace(".", "").split())
+        """Return the name of the case."""
         at = "".join(f"-{key}{value}" for key, value in self.place.items() if key != "ranks")
-        return f"{words}-{mesh}{at}-{self.trial}"
+        return f"{self._job}{at}-{self.trial}"
+
+    @property
+    def run(self) -> str:
+        """Return the name of its run, which all cases of a job of several faults share."""
+        return self.name if self.part is None else f"{self._job}-{self.trial}"
+
+    @property
+    def _job(self) -> str:
+        words = "-".join(self.row.replace(",", "").replace(".", "").split())
+        return f"{words}-tp{self.layout.tp}-pp{self.layout.pp}-dp{self.layout.dp}"
 
     @property
     def requests(self) -> list[str]:
         """Return the faults with their steps; the order of the blocks comes from the seed."""
         if not self.faults:
             return []
+        if self.part is not None:
+            blocks = f"start=1,window={WINDOW}"
+            return [
+                f"{fault},seed={SEED + self.trial + number},{blocks}"
+                for number, fault in enumerate(self.faults)
+            ]
         first = f"{self.faults[0]},seed={SEED + self.trial}"
         if self.way in (Way.PAIRED, Way.PLACED):
             first += f",start=1,window={WINDOW}"

@@ -22,18 +22,22 @@ class JobError(RuntimeError):
 def run_job(case: LiveCase, folder: Path) -> tuple[Path, Path]:
     """Run a job, and return its run directory and the folder of its ground truth.
 
+    A job of several faults is run for the first of its cases.
+
     Raises:
         JobError: It did not end as it should, or not in time.
     """
-    runs, truth = folder / "runs", folder / "truth" / case.name
+    runs, truth = folder / "runs", folder / "truth" / case.run
+    if case.part and truth.exists():
+        return runs / case.run, truth
     command = [
-        *(sys.executable, "-m", "meshscope", "run", "--runs", str(runs), "--run-id", case.name),
+        *(sys.executable, "-m", "meshscope", "run", "--runs", str(runs), "--run-id", case.run),
         *("--", sys.executable, "-m", "torch.distributed.run", "--standalone"),
         *("--nproc_per_node", str(case.layout.world_size), "-m", *case.trainer(truth)),
     ]
     # One thread per rank, which is what torchrun would set with a warning.
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    log = folder / f"{case.name}.log"
+    log = folder / f"{case.run}.log"
     with (
         log.open("w") as errors,
         subprocess.Popen(
@@ -51,7 +55,7 @@ def run_job(case: LiveCase, folder: Path) -> tuple[Path, Path]:
     if bool(process.returncode) != (case.way is Way.FATAL):
         end = log.read_text("utf-8", errors="replace")[-2000:]
         raise JobError(f"{case.name}: exit code {process.returncode}: {end}")
-    return runs / case.name, truth
+    return runs / case.run, truth
 
 
 def _end_after_standstill(process: subprocess.Popen[bytes], truth: Path) -> None:

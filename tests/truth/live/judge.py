@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from meshscope.analyze import diagnose, load_trace
+from meshscope.analyze.capture.trace import Trace
 from meshscope.analyze.results import Diagnosis, Finding
 from meshscope.probe.schema.terms import Severity
+from meshscope.reference_trainer.fault_plan import parse_fault, resolve
 
 from ..matrix.judge import SEEN_FROM, tells_design
 from .asked import told_of
@@ -77,7 +79,7 @@ def judge_kept(case: LiveCase, folder: Path) -> LiveVerdict:
     """Diagnose a job that was run before into the same folder, and compare."""
     runs, truth = folder / "runs", folder / "truth"
     even = truth / case.spread_evenly().name if case.way is Way.AGAINST else None
-    return judge_run(case, runs / case.name, truth / case.name, even)
+    return judge_run(case, runs / case.run, truth / case.run, even)
 
 
 def judge_run(
@@ -99,8 +101,8 @@ def judge_run(
     true_frac = None if cost is None else cost.cost_ns * share
     is_cheap = true_frac is not None and true_frac < SEEN_FROM
     kinds = (NONE,) if is_cheap else case.kinds
-    findings = _faults(case, result)
-    right = [f for f in findings if f.kind.value in case.kinds and is_place(case, trace, f)]
+    findings = [f for f in _faults(case, result) if not _is_of_another_fault(case, trace, f)]
+    right = [f for f in findings if f.kind.value in case.kinds and is_place(case.place, trace, f)]
     first = _first(findings, right)
     told, is_told = told_of(case, trace, result)
     blamed = [f for f in findings if f.kind.value in SUSPECTS]
@@ -124,7 +126,14 @@ def _steps(case: LiveCase, result: Diagnosis, truth_dir: Path) -> list[Step]:
     """Return the analysed steps; none where the job did not come to their end."""
     if case.way is Way.FATAL:
         return []
-    return steps_of(truth_dir, int(result.run["first_step"]), int(result.run["last_step"]))
+    first, last = int(result.run["first_step"]), int(result.run["last_step"])
+    if case.part is None:
+        return steps_of(truth_dir, first, last)
+    faults = [
+        resolve(spec, case.layout, spec.seed or 0) for spec in map(parse_fault, case.requests)
+    ]
+    others = [fault.active for fault in faults[: case.part] + faults[case.part + 1 :]]
+    return steps_of(truth_dir, first, last, faults[case.part].active, others)
 
 
 def _cost(case: LiveCase, steps: list[Step], even: list[Step]) -> Difference | None:
@@ -133,6 +142,13 @@ def _cost(case: LiveCase, steps: list[Step], even: list[Step]) -> Difference | N
         return difference(steps, even)
     is_paired = case.way in (Way.PAIRED, Way.PLACED) and bool(case.faults)
     return paired_cost(steps) if is_paired else None
+
+
+def _is_of_another_fault(case: LiveCase, trace: Trace, finding: Finding) -> bool:
+    """Return whether a finding names one of the other faults of the job."""
+    return any(
+        finding.kind == kind and is_place(place, trace, finding) for kind, place in case.beside
+    )
 
 
 def _first(findings: list[Finding], right: list[Finding]) -> Finding | None:

@@ -7,7 +7,7 @@ hidden by the schedule, or make others wait longer than they last.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import hypot, pi, sqrt
 from pathlib import Path
@@ -26,6 +26,8 @@ class Step:
     is_settled: bool
     """Whether the step before had the same; what a late rank costs the others can show a step
     later."""
+    beside: tuple[bool, ...] = ()
+    """Whether each of the other faults of the job was on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,8 +39,22 @@ class Difference:
     """Its standard error."""
 
 
-def steps_of(truth_dir: Path, first: int, last: int) -> list[Step]:
-    """Return the analysed steps, as all ranks wrote them down."""
+def steps_of(
+    truth_dir: Path,
+    first: int,
+    last: int,
+    is_on: Callable[[int], bool] | None = None,
+    others: Sequence[Callable[[int], bool]] = (),
+) -> list[Step]:
+    """Return the analysed steps, as all ranks wrote them down.
+
+    Args:
+        truth_dir: Where they did.
+        first: The first of them.
+        last: The last of them.
+        is_on: In which steps the fault was on; None: in those that had any, as was written down.
+        others: In which steps each of the others was on.
+    """
     ends: dict[int, list[int]] = {}
     active: dict[int, bool] = {}
     for path in sorted(truth_dir.glob("ground_truth.rank*.jsonl")):
@@ -46,12 +62,17 @@ def steps_of(truth_dir: Path, first: int, last: int) -> list[Step]:
             if record["record"] == "step":
                 ends.setdefault(record["step"], []).append(record["end_ns"])
                 active[record["step"]] = record["fault_active"]
+
+    def states(step: int) -> tuple[bool, ...]:
+        return (is_on(step) if is_on else active[step], *(other(step) for other in others))
+
     return [
         Step(
             number=number,
             length_ns=fmean(ends[number]) - fmean(ends[number - 1]),
-            is_active=active[number],
-            is_settled=active[number] == active[number - 1],
+            is_active=states(number)[0],
+            is_settled=states(number) == states(number - 1),
+            beside=states(number)[1:],
         )
         for number in range(first, last + 1)
     ]
@@ -62,7 +83,11 @@ def paired_cost(steps: Sequence[Step]) -> Difference:
 
     Steps with and without it come in blocks beside each other, so that both see the same
     drift of the machine; medians, because other work on the machine makes single steps
-    much longer.
+    much longer. Beside other faults, steps are compared in which these are alike: what one
+    hides of the other depends on both.
+
+    Raises:
+        ValueError: There are no such steps.
 
     >>> lengths = [160, 130, 131, 130, 100, 101, 102, 131]
     >>> active = [True, True, True, False, False, False, False, True]
@@ -75,10 +100,23 @@ def paired_cost(steps: Sequence[Step]) -> Difference:
     ... ).cost_ns
     29.5
     """
-    settled = [step for step in steps if step.is_settled]
-    return difference(
-        [step for step in settled if step.is_active],
-        [step for step in settled if not step.is_active],
+    alike: dict[tuple[bool, ...], list[Step]] = {}
+    for step in steps:
+        alike.setdefault(step.beside, []).append(step)
+    found, weights = [], []
+    for group in alike.values():
+        settled = [step for step in group if step.is_settled]
+        with_it = [step for step in settled if step.is_active]
+        without = [step for step in settled if not step.is_active]
+        if with_it and without:
+            found.append(difference(with_it, without))
+            weights.append(sum(step.is_active for step in group))
+    if not found:
+        raise ValueError("no settled steps with and without the fault")
+    whole = sum(weights)
+    return Difference(
+        cost_ns=sum(w * one.cost_ns for w, one in zip(weights, found, strict=True)) / whole,
+        error_ns=hypot(*(w * one.error_ns for w, one in zip(weights, found, strict=True))) / whole,
     )
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from meshscope.analyze.capture.trace import Trace
 from meshscope.analyze.results import Finding
 
-from .cases import LiveCase
 
-
-def is_place(case: LiveCase, trace: Trace, finding: Finding) -> bool:
+def is_place(place: Mapping[str, object], trace: Trace, finding: Finding) -> bool:
     """Return whether a finding names all of a place: rank, stage, axis, group or link."""
     where = finding.where
-    wanted = dict(case.place)
+    wanted = dict(place)
     member = wanted.pop("member", None)
     if "rank" not in wanted and "ranks" not in wanted and "rank" in where:
         return False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from meshscope.probe.schema.layout import ParallelLayout
 
@@ -27,6 +27,7 @@ def cases() -> list[LiveCase]:
         *_uneven_work(),
         *_host_faults(),
         *_without_pairs(),
+        *_several(),
         *(healthy(layout, trial) for layout in (PIPELINE, TENSOR) for trial in range(TRIALS)),
     ]
 
@@ -228,6 +229,50 @@ def _host_faults() -> Iterator[LiveCase]:
         faults=("checkpoint_stall:rank=all,delay_ms=80,bytes_per_s=1e8",),
         kinds=("checkpoint_stall",),
         pace_ms=15,
+    )
+
+
+def together(
+    row: str,
+    layout: ParallelLayout,
+    steps: int,
+    faults: Sequence[tuple[str, str, dict[str, object]]],
+) -> Iterator[LiveCase]:
+    """Yield a case for each fault of one job: what is asked for, kind of the finding, its place."""
+    places = [(kind, place) for _, kind, place in faults]
+    for part, (kind, place) in enumerate(places):
+        yield LiveCase(
+            row=row,
+            layout=layout,
+            faults=tuple(request for request, _, _ in faults),
+            kinds=(kind,),
+            place=place,
+            part=part,
+            beside=(*places[:part], *places[part + 1 :]),
+            blocks=layout.pp,
+            pace_ms=20,
+            steps=steps,
+        )
+
+
+def _several() -> Iterator[LiveCase]:
+    slow = ("slow_rank:rank=1,delay_ms=20", "straggler_rank", {"rank": 1})
+    behind = ("slow_rank:rank=2,delay_ms=10", "straggler_rank", {"rank": 2})
+    link = (
+        "slow_link:axis=pp,rank=0,peer=2,delay_ms=20",
+        "slow_link",
+        {"axis": "pp", "member": 2},
+    )
+    group = (
+        "slow_link:rank=0,axis=dp,delay_ms=60",
+        "slow_link",
+        {"axis": "dp", "member": 0},
+    )
+    pause = ("gc_pause:rank=0,delay_ms=60", "gc_pause", {"rank": 0})
+    yield from together("slow rank and slow pp link", PIPELINE, 2 * STEPS - 1, (slow, link))
+    yield from together("slow rank behind another", PIPELINE, 2 * STEPS - 1, (slow, behind))
+    yield from together(
+        "slow rank, group and pauses", PIPELINE, 4 * STEPS - 3, (slow, group, pause)
     )
 
 

@@ -65,13 +65,14 @@ def _totals(verdicts: Sequence[LiveVerdict]) -> list[str]:
     close = sum(error <= 0.01 for error, _ in errors)
     explained = sum(error <= max(0.01, 2 * noise) for error, noise in errors)
     false = sum(v.false_suspects for v in verdicts)
-    windows = sum(len(v.steps) * v.case.layout.world_size for v in verdicts)
+    # Cases of one run share its steps.
+    windows = sum(len(v.steps) * v.case.layout.world_size for v in verdicts if not v.case.part)
     return [
         f"top-1: {hits} of {len(faulty)} ({hits / max(len(faulty), 1):.1%}, "
         f"95 % {low:.1%} .. {high:.1%})",
         f"bar error <= 1 point: {close} of {len(errors)}; <= 1 point or 2 standard errors of the "
         f"truth: {explained}; worst {100 * max((e for e, _ in errors), default=0.0):.2f} points",
-        f"false suspects: {false} in {len(verdicts)} jobs ({windows:,} windows of a rank and step)",
+        f"false suspects: {false} in {len({v.case.run for v in verdicts})} jobs ({windows:,} windows of a rank and step)",
     ]
 
 
