@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from tests.order import longest_first
 from tests.turns import turn
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -47,6 +48,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip(
             "needs the shared real traces: the folder is absent (MESHSCOPE_TRACES names another)"
         )
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Have the processes that share the tests begin with the files that take long."""
+    if hasattr(config, "workerinput"):
+        longest_first(items)
 
 
 def pytest_collection_finish() -> None:
