@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
-import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from tests.disks.driver import PATIENCE_S, be_rank, run_job
+from tests.distributed.forked_ranks import join_ranks, start_ranks
 from tests.ports import free_port
 
-DRIVER = Path(__file__).parent / "driver.py"
+MOUNTING_S = 160.0
 _FUSE = Path("/dev/fuse")
 
 
@@ -45,7 +45,13 @@ def missing(disk: Disk) -> str:
 
 
 def run_on(
-    disk: Disk, folder: Path, command: Sequence[str], *, ranks: int, environment: dict[str, str]
+    disk: Disk,
+    folder: Path,
+    target: Callable[..., object],
+    arguments: Sequence[object],
+    *,
+    ranks: int,
+    environment: dict[str, str],
 ) -> list[str]:
     """Run the ranks of a job with a disk at ``folder/disk``; return what they printed.
 
@@ -55,15 +61,30 @@ def run_on(
     there once it did.
     """
     (folder / "disk").mkdir()
-    spec = {"disk": asdict(disk), "folder": str(folder), "command": [*command], "ranks": ranks}
-    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    ran = subprocess.run(
-        ["unshare", "-rm", sys.executable, str(DRIVER), json.dumps(spec)],
-        env={**os.environ, **environment, **meeting},
-        capture_output=True,
-        text=True,
-        timeout=400,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-4000:]
-    return [(folder / f"rank{rank}.txt").read_text() for rank in range(ranks)]
+    job = (asdict(disk), folder, (target, arguments), ranks, environment | _meeting())
+    codes = join_ranks(start_ranks(run_job, [job]), PATIENCE_S + MOUNTING_S)
+    return _printed(folder, ranks, codes)
+
+
+def run_off(
+    folder: Path, target: Callable[..., object], arguments: Sequence[object], *, ranks: int
+) -> list[str]:
+    """Run the ranks of a job without such a disk; return what they printed."""
+    meeting = _meeting()
+    jobs = [
+        (rank, ranks, folder / f"rank{rank}.txt", target, arguments, meeting)
+        for rank in range(ranks)
+    ]
+    return _printed(folder, ranks, join_ranks(start_ranks(be_rank, jobs)))
+
+
+def _meeting() -> dict[str, str]:
+    return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+
+
+def _printed(folder: Path, ranks: int, codes: list[int | None]) -> list[str]:
+    """Return what the ranks printed, if all went well."""
+    texts = [folder / f"rank{rank}.txt" for rank in range(ranks)]
+    printed = [text.read_text() if text.exists() else "" for text in texts]
+    assert not any(code != 0 for code in codes), "\n".join(text[-4000:] for text in printed)
+    return printed

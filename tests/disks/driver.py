@@ -1,18 +1,65 @@
 """Mounts a disk, runs the ranks of a job on it, keeps what they left; see ``run_on``."""
 
-import json
+from __future__ import annotations
+
+import atexit
+import ctypes
+import multiprocessing
 import os
 import shutil
 import subprocess
 import sys
 import time
+import traceback
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 SERVER = Path(__file__).with_name("fuse.py")
 PATIENCE_S = 240.0
+NEW_NAMESPACES = 0x10000000 | 0x00020000
+"""Of users and of mounts: CLONE_NEWUSER and CLONE_NEWNS."""
 
 
-def mount(disk, at, fault):
+def run_job(
+    disk: dict[str, Any],
+    folder: Path,
+    job: tuple[Callable[..., object], Sequence[object]],
+    count: int,
+    environment: dict[str, str],
+) -> None:
+    """Run one job on one disk in a namespace of this process; fail as its ranks do."""
+    fault, at = folder / "fault", folder / "disk"
+    os.environ.update(environment)
+    enter_namespace()
+    server = mount(disk, at, fault)
+    try:
+        codes = run_ranks(job, count, folder, fault)
+        shutil.copytree(at, folder / "kept")
+    finally:
+        subprocess.run(["umount", "-l", str(at)], check=False)
+        if server is not None:
+            server.kill()
+            server.wait()
+    sys.exit(max(map(abs, codes)))
+
+
+def enter_namespace() -> None:
+    """Make this process, which has one thread, the root of namespaces of its own."""
+    user, group = os.geteuid(), os.getegid()
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(NEW_NAMESPACES):
+        raise OSError(ctypes.get_errno(), "unshare")
+    own = Path("/proc/self")
+    (own / "setgroups").write_text("deny", encoding="ascii")
+    (own / "uid_map").write_text(f"0 {user} 1", encoding="ascii")
+    (own / "gid_map").write_text(f"0 {group} 1", encoding="ascii")
+    subprocess.run(["mount", "--make-rprivate", "/"], check=True)
+
+
+def mount(disk: dict[str, Any], at: Path, fault: Path) -> subprocess.Popen[bytes] | None:
     """Mount the disk; return its server, if it has one."""
     if disk["kind"] == "tmpfs":
         options = ["-o", disk["options"]] if disk["options"] else []
@@ -29,55 +76,56 @@ def mount(disk, at, fault):
     return server
 
 
-def run_ranks(command, count, folder, fault):
+def run_ranks(
+    job: tuple[Callable[..., object], Sequence[object]], count: int, folder: Path, fault: Path
+) -> list[int]:
     """Run the job, which meets where the environment says; return the exit codes of its ranks."""
-    base = {
-        **os.environ,
-        "DISK_FAULT": str(fault),
+    os.environ["DISK_FAULT"] = str(fault)
+    context = multiprocessing.get_context("fork")
+    ranks = [
+        context.Process(target=be_rank, args=(rank, count, folder / f"rank{rank}.txt", *job))
+        for rank in range(count)
+    ]
+    for rank in ranks:
+        rank.start()
+    end = time.monotonic() + PATIENCE_S
+    for rank in ranks:
+        rank.join(max(end - time.monotonic(), 0.1))
+    codes = [124 if rank.exitcode is None else rank.exitcode for rank in ranks]
+    # Nobody on a disk that hangs can be ended before it goes on.
+    fault.unlink(missing_ok=True)
+    for rank in ranks:
+        rank.kill()
+        rank.join()
+    return codes
+
+
+def be_rank(
+    rank: int,
+    count: int,
+    output: Path,
+    target: Callable[..., object],
+    arguments: Sequence[object],
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Do what a rank does, and end as a program ends."""
+    os.environ |= {
         "OMP_NUM_THREADS": "1",
         "WORLD_SIZE": str(count),
         "LOCAL_WORLD_SIZE": str(count),
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        **environment,
     }
-    ranks = []
-    for rank in range(count):
-        with open(folder / f"rank{rank}.txt", "w", encoding="utf-8") as output:
-            ranks.append(
-                subprocess.Popen(
-                    command,
-                    env={**base, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                )
-            )
-    end = time.monotonic() + PATIENCE_S
+    with open(output, "wb") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    warnings.simplefilter("ignore")
     try:
-        return [rank.wait(max(end - time.monotonic(), 0.1)) for rank in ranks]
+        target(*arguments)
+    except BaseException:
+        traceback.print_exc()
+        raise
     finally:
-        # Nobody on a disk that hangs can be ended before it goes on.
-        fault.unlink(missing_ok=True)
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
-
-
-def main(spec):
-    """Run one job on one disk; fail as its ranks do."""
-    folder = Path(spec["folder"])
-    fault, at = folder / "fault", folder / "disk"
-    server = mount(spec["disk"], at, fault)
-    try:
-        codes = run_ranks(spec["command"], spec["ranks"], folder, fault)
-        shutil.copytree(at, folder / "kept")
-    finally:
-        subprocess.run(["umount", "-l", str(at)], check=False)
-        if server is not None:
-            server.kill()
-            server.wait()
-    for rank, code in enumerate(codes):
-        if code:
-            print(f"rank {rank} ended with {code}:\n{(folder / f'rank{rank}.txt').read_text()}")
-    sys.exit(max(map(abs, codes)))
-
-
-if __name__ == "__main__":
-    main(json.loads(sys.argv[1]))
+        atexit._run_exitfuncs()
+        sys.stdout.flush()

@@ -1,14 +1,11 @@
 """One rank that trains while the disk of its capture goes bad.
 
-    RANK=… python disk_job.py STEPS FAULT [RUN_DIR]
-
-FAULT is what the disk does from step 20 on: ``none``, ``fill`` (rank 0 fills it), ``hang``
+The fault is what the disk does from step 20 on: ``none``, ``fill`` (rank 0 fills it), ``hang``
 (until the training is done) or the name of an error. Prints one line a step: the bits of
 the loss. Without a run directory the probe is not imported.
 """
 
 import os
-import sys
 import threading
 import time
 from pathlib import Path
@@ -97,7 +94,3 @@ def main(steps, fault, run_dir=None):
     # may need the lock to drop its last operation. Idle, it has none.
     time.sleep(0.5)
     dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -3,42 +3,39 @@
 The disks are real: a small tmpfs, and a file system whose server is a process of the test.
 """
 
-import sys
-from pathlib import Path
-
 import pytest
-from tests.disks import Disk, missing, run_on
+from tests.disks import Disk, missing, run_off, run_on
+from tests.distributed import disk_job
 
 from meshscope.probe.schema.rundir import read_run
 
 pytestmark = pytest.mark.distributed
 
-JOB = Path(__file__).with_name("disk_job.py")
 STEPS, BREAKS_AT = 60, 20
 NETWORK = Disk(kind="fuse", delay_s=0.01)
 
 
 @pytest.fixture(scope="module")
-def losses(run_ranks):
+def losses(tmp_path_factory):
     """Return the losses of each rank without the probe."""
-    return [lines(text) for text in run_ranks("disk_job.py", STEPS, "none")]
+    folder = tmp_path_factory.mktemp("alone")
+    return [lines(text) for text in run_off(folder, disk_job.main, (STEPS, "none"), ranks=2)]
 
 
 @pytest.fixture
-def train(tmp_path, project_dir):
+def train(tmp_path):
     """Return a function that trains on a disk; it returns losses, output and the capture."""
 
     def start(disk, fault):
         if reason := missing(disk):
             pytest.skip(f"needs a disk of its own: {reason}")
-        command = [sys.executable, "-W", "ignore", str(JOB), str(STEPS), fault]
-        environment = {"PYTHONPATH": str(project_dir / "src"), "XDG_RUNTIME_DIR": ""}
         printed = run_on(
             disk,
             tmp_path,
-            [*command, str(tmp_path / "disk" / "run")],
+            disk_job.main,
+            (STEPS, fault, tmp_path / "disk" / "run"),
             ranks=2,
-            environment=environment,
+            environment={"XDG_RUNTIME_DIR": ""},
         )
         return [lines(text) for text in printed], "".join(printed), tmp_path / "kept" / "run"
 
