@@ -55,10 +55,15 @@ test-fast: setup ## run the tests that need no browser, no second process and no
 
 # Other frameworks live in an environment of their own: no pin of theirs touches ours.
 FRAMEWORKS := .venv-frameworks
-$(FRAMEWORKS)/.installed: pyproject.toml constraints.txt tests/frameworks/requirements.txt
+# Its packages come first: they need nothing of ours, so that CI fetches them beside `setup`.
+$(FRAMEWORKS)/.packages: constraints.txt tests/frameworks/requirements.txt
 	@.ci/make-venv "$(FRAMEWORKS)" "$(PYTHON)"
 	$(call install,$(FRAMEWORKS)) pip setuptools torch
-	$(call install,$(FRAMEWORKS)) --no-build-isolation --editable . --requirement tests/frameworks/requirements.txt
+	$(call install,$(FRAMEWORKS)) --requirement tests/frameworks/requirements.txt
+	@touch $@
+
+$(FRAMEWORKS)/.installed: pyproject.toml $(FRAMEWORKS)/.packages
+	$(call install,$(FRAMEWORKS)) --no-build-isolation --editable .
 	@touch $@
 
 frameworks-setup: setup $(FRAMEWORKS)/.installed # the environment of the other frameworks
