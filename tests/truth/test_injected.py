@@ -14,7 +14,9 @@ from meshscope.analyze import diagnose, load_trace
 from meshscope.demo import RUN_ID, DemoResult, run_demo
 from meshscope.probe.schema.terms import FindingKind
 
-pytestmark = [pytest.mark.slow, pytest.mark.distributed, pytest.mark.alone]
+pytestmark = [pytest.mark.slow, pytest.mark.distributed]
+timed = pytest.mark.alone
+"""Of tests of the demo, whose steps are measured: whichever comes first runs it."""
 
 MAX_COST_ERROR = 0.30
 """The demo stays within 20 %; other work on the machine, which hits the two halves of the
@@ -41,17 +43,20 @@ def _allowed(demo: DemoResult) -> float:
     return max(MAX_COST_ERROR * truth.cost_frac, MAX_STANDARD_ERRORS * error_frac)
 
 
+@timed
 def test_the_slow_rank_is_the_top_straggler(demo: DemoResult):
     """If this fails, the main job of the project does not work end to end."""
     assert demo.suspect == demo.truth.rank
 
 
+@timed
 def test_its_cost_agrees_with_the_paired_steps(demo: DemoResult):
     """If this fails, the price on a straggler finding is not what fixing it returns."""
     assert demo.cost_frac is not None
     assert _cost_error(demo) <= _allowed(demo)
 
 
+@timed
 def test_every_rank_and_step_is_accounted_for(demo: DemoResult):
     """If this fails, the ledger of a real capture loses or invents time."""
     ledger = demo.diagnosis.ledger
@@ -60,6 +65,7 @@ def test_every_rank_and_step_is_accounted_for(demo: DemoResult):
     assert (classes.sum(axis=1) / ledger["step_ns"] - 1).abs().max() <= 1e-9
 
 
+@timed
 def test_the_diagnosis_states_the_mesh_and_the_peak(demo: DemoResult):
     """If this fails, what the trainer describes does not reach the account of MFU."""
     assert (demo.diagnosis.run["tp"], demo.diagnosis.run["pp"], demo.diagnosis.run["dp"]) == (
@@ -71,6 +77,7 @@ def test_the_diagnosis_states_the_mesh_and_the_peak(demo: DemoResult):
     assert "measured" in demo.diagnosis.utilization.peak_source
 
 
+@timed
 def test_a_missing_rank_is_named_and_the_rest_is_diagnosed(demo: DemoResult, tmp_path: Path):
     """If this fails, one lost disk makes the capture of a whole job unreadable."""
     run = tmp_path / RUN_ID
@@ -86,6 +93,7 @@ def test_a_missing_rank_is_named_and_the_rest_is_diagnosed(demo: DemoResult, tmp
     assert stragglers[0].removal_gain_frac is None
 
 
+@timed
 def test_a_flipped_byte_is_reported(demo: DemoResult, tmp_path: Path):
     """If this fails, a damaged file silently changes the account."""
     run = tmp_path / RUN_ID
