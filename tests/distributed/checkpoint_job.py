@@ -7,7 +7,7 @@ import shutil
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import torch
@@ -82,8 +82,9 @@ def saved(out: Path, name: str, step: int = SAVED) -> Path:
     return out / name / "saved" / f"step-{step:08d}"
 
 
+@cache
 def whole_tensors(path: Path) -> dict[str, Tensor]:
-    """Return every tensor of a checkpoint."""
+    """Return every tensor of a checkpoint, which is read once."""
     reader = dcp.FileSystemReader(path)
     parts = {}
     for name, saved_tensor in reader.read_metadata().state_dict_metadata.items():
