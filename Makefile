@@ -18,8 +18,9 @@ ARGS ?=
 FORMATTED := probe analyze dashboard reference_trainer src tests bench docs
 PYTEST := $(PY) -m pytest -rs
 PARALLEL := -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
-# A file of tests runs on each core; tests/conftest.py has them begin with the long ones. Those that start processes come apart: they share a server
-# of processes. Tests that measure time are marked ``alone``, and wait until nothing else runs.
+# A file of tests runs on each core; tests/conftest.py has them begin with the long ones. Those that
+# start processes come apart: they share a server of processes. Tests that measure time are marked
+# ``alone``, and wait until nothing else runs.
 # Arguments that leave nothing of one of the two parts (exit code 5) are no failure.
 run-tests = $(PYTEST) $(PARALLEL) -m $(1) $(ARGS) || [[ $$? -eq 5 && -n '$(subst ','\'',$(ARGS))' ]]
 # What is never imported is never compiled, and what is, once: the tests start a thousand processes.
