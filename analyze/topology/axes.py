@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from math import prod
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 
@@ -220,11 +221,12 @@ def _relabel(table: pa.Table, by_group: dict[str, str], name: str) -> pa.Table:
 def _by_peers(table: pa.Table, layout: ParallelLayout) -> pa.Table:
     """Return sends and receives with the axis that joins their two ranks.
 
-    Frameworks send between stages on the group of all ranks, which lies along no axis.
+    Frameworks send between stages on the group of all ranks, which lies along no axis; rings of
+    context parallelism may, whose gradients are reduced over data and context together.
     """
     ends = table.select(["rank", "peer", "axis"]).to_pandas()
     size = layout.world_size
-    is_open = ends["axis"].astype(str) == Axis.OTHER.value
+    is_open = ends["axis"].astype(str).isin([Axis.OTHER.value, Axis.DP.value])
     is_open &= ends["rank"].between(0, size - 1) & ends["peer"].between(0, size - 1)
     if not is_open.any():
         return table
@@ -232,7 +234,8 @@ def _by_peers(table: pa.Table, layout: ParallelLayout) -> pa.Table:
     distinct = pairs.unique()
     along = pd.Series([_joining(layout, *pair) for pair in distinct], index=distinct)
     labels = ends["axis"].astype(str)
-    labels[is_open] = along.loc[pairs].to_numpy()
+    joining = along.loc[pairs].to_numpy()
+    labels[is_open] = np.where(joining == Axis.OTHER.value, labels[is_open], joining)
     at = table.column_names.index("axis")
     return TABLES["p2p"].conform(table.set_column(at, "axis", pa.array(labels, pa.string())))
 

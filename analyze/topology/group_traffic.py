@@ -20,6 +20,7 @@ from .pass_traffic import (
     within,
 )
 from .pipeline_traffic import why_no_pipeline, why_other_order
+from .ring_traffic import ring_pairs
 
 _BESIDE_GRADIENTS = REDUCTIONS | {
     kind.value
@@ -53,8 +54,8 @@ class TrafficAxis(NamedTuple):
 def traffic_axes(trace: Trace) -> dict[str, TrafficAxis]:
     """Return the axis of the groups whose traffic tells it.
 
-    A group that only sends and receives is a pipeline, unless its sends go one way
-    round a ring, as in context parallelism, or are no stages' (``pipeline_traffic``). In a job without sends whose groups all hold
+    A group that only sends and receives is a pipeline, unless its sends go round a ring, as in
+    context parallelism (``ring_traffic``), or are no stages' (``pipeline_traffic``). In a job without sends whose groups all hold
     the whole world, they are data-parallel if they reduce, and not within a forward pass.
     Where forward passes were recorded, tensor and data parallelism are told by the passes
     in which groups reduce (``pass_traffic``).
@@ -62,8 +63,9 @@ def traffic_axes(trace: Trace) -> dict[str, TrafficAxis]:
     collective = trace.frame("collective")[["group_id", "kind"]].drop_duplicates().astype(str)
     p2p = _links(trace)
     used = set(collective["group_id"])
+    in_rings = ring_pairs(trace)
     by_sends = {
-        str(group_id): _of_sends(trace, _pairs(rows))
+        str(group_id): _of_sends(trace, _pairs(rows), in_rings)
         for group_id, rows in p2p.groupby("group_id")
         if group_id not in used
     }
@@ -75,18 +77,14 @@ def traffic_axes(trace: Trace) -> dict[str, TrafficAxis]:
 
 def pipelines(trace: Trace) -> list[tuple[int, ...]]:
     """Return the ranks that sends join to pipelines, on whatever group they send."""
-    return [
-        line
-        for line, pairs in _joined(_pairs(_links(trace)))
-        if not _is_ring(pairs) and not why_no_pipeline(trace, pairs)
-    ]
+    return [line for line, pairs in _rows_of_stages(trace) if not why_no_pipeline(trace, pairs)]
 
 
 def not_pipelines(trace: Trace) -> str:
     """Return why the ranks that sends join are no pipelines; empty where they are, or none are."""
     if not trace.row_count("p2p"):
         return ""
-    joined = [pairs for _, pairs in _joined(_pairs(_links(trace))) if not _is_ring(pairs)]
+    joined = (pairs for _, pairs in _rows_of_stages(trace))
     return next(filter(None, (why_no_pipeline(trace, pairs) for pairs in joined)), "")
 
 
@@ -94,8 +92,14 @@ def why_not_in_order(trace: Trace) -> str:
     """Return why the stages that sends join do not lie in the order of ranks; empty if they may."""
     if not trace.row_count("p2p"):
         return ""
-    joined = [pairs for _, pairs in _joined(_pairs(_links(trace))) if not _is_ring(pairs)]
+    joined = (pairs for _, pairs in _rows_of_stages(trace))
     return next(filter(None, (why_other_order(trace, pairs) for pairs in joined)), "")
+
+
+def _rows_of_stages(trace: Trace) -> list[tuple[tuple[int, ...], set[tuple[int, int]]]]:
+    """Return the ranks that sends join and may be stages, with the sends between them."""
+    joined = _joined(_pairs(_links(trace)) - ring_pairs(trace))
+    return [(line, pairs) for line, pairs in joined if not _is_ring(pairs)]
 
 
 def _joined(pairs: set[tuple[int, int]]) -> list[tuple[tuple[int, ...], set[tuple[int, int]]]]:
@@ -176,13 +180,21 @@ def _pairs(rows: pd.DataFrame) -> set[tuple[int, int]]:
     }
 
 
-def _of_sends(trace: Trace, pairs: set[tuple[int, int]]) -> TrafficAxis | None:
+def _of_sends(
+    trace: Trace, pairs: set[tuple[int, int]], in_rings: set[tuple[int, int]]
+) -> TrafficAxis | None:
+    """Return the axis of a group by its sends; None where they are of several rows or kinds."""
     if not pairs:
         return TrafficAxis(Axis.PP, "it carries sends and receives only")
+    joined = _joined(pairs)
+    if len(joined) > 1 or (pairs & in_rings and pairs - in_rings):
+        return None  # All ranks send on one group, which is wider than any axis.
     between = listed((f"{source}-{target}" for source, target in sorted(pairs)), most=_SHOWN)
     if _is_ring(pairs):
         return TrafficAxis(Axis.CP, f"its sends go one way round a ring: {between}")
-    if any(why_no_pipeline(trace, part) for _, part in _joined(pairs)):
+    if pairs <= in_rings:
+        return TrafficAxis(Axis.CP, f"its forward passes send one way round a ring: {between}")
+    if why_no_pipeline(trace, pairs):
         return None
     return TrafficAxis(Axis.PP, f"it carries sends and receives only: {between}")
 

@@ -24,6 +24,7 @@ from ..capture.trace import Trace
 from ..words import is_missing
 from .axes import named_axes, with_axes
 from .group_traffic import not_pipelines, pipelines, traffic_axes, why_not_in_order
+from .ring_traffic import rings
 
 _MESH = frozenset(map(Axis, MESH_AXES))
 _SIZED = (Axis.TP, Axis.PP, Axis.CP)
@@ -87,6 +88,8 @@ def layout_of_names(trace: Trace) -> tuple[ParallelLayout | None, str]:
     if not is_named and all(group.axes != {Axis.PP} for group in named):
         # Stages may send on the group of all ranks.
         named += [NamedGroup(frozenset({Axis.PP}), line) for line in pipelines(trace)]
+    if not is_named:
+        named = _with_rings(named, rings(trace))
     layout, why_not = infer_layout(named, world_size)
     is_all_data = bool(traffic) and all(told.axis is Axis.DP for told in traffic.values())
     if layout is None and not why_not and is_all_data:
@@ -96,6 +99,15 @@ def layout_of_names(trace: Trace) -> tuple[ParallelLayout | None, str]:
     if layout is not None and layout.pp > 1 and (other := why_not_in_order(trace)):
         return None, other
     return layout, why_not
+
+
+def _with_rings(named: list[NamedGroup], found: list[tuple[int, ...]]) -> list[NamedGroup]:
+    """Return the groups and the rings beside them, whose ranks share gradients with the replicas."""
+    if not found:
+        return named
+    data, both = frozenset({Axis.DP}), frozenset({Axis.DP, Axis.CP})
+    shared = [group._replace(axes=both) if group.axes == data else group for group in named]
+    return [*shared, *(NamedGroup(frozenset({Axis.CP}), tuple(sorted(ring))) for ring in found)]
 
 
 def infer_layout(

@@ -91,8 +91,7 @@ def concatenated(parts: Sequence[RankRecords], *, is_in_newest: bool) -> RankRec
             pieces.setdefault(name, []).append(names.translated(table, part.manifest))
     manifest = names.manifest()
     if manifest is not None:
-        newest = [int(pc.min(table["slot_seq"]).as_py()) for table in parts[-1].tables.values()]
-        first_event_id = min(newest, default=0)
+        first_event_id = _first_slot_of_newest(parts)
         manifest["newest_attempt"] = {"recorded": is_in_newest, "first_event_id": first_event_id}
     return replace(
         parts[-1],
@@ -100,6 +99,14 @@ def concatenated(parts: Sequence[RankRecords], *, is_in_newest: bool) -> RankRec
         tables={name: pa.concat_tables(found) for name, found in pieces.items()},
         limits=[limit for part in parts for limit in part.limits],
     )
+
+
+def _first_slot_of_newest(parts: Sequence[RankRecords]) -> int:
+    """Return where the newest part begins; behind all others where it has recorded nothing yet."""
+    own = [int(pc.min(table["slot_seq"]).as_py()) for table in parts[-1].tables.values()]
+    before = (table for part in parts[:-1] for table in part.tables.values())
+    last = max((int(pc.max(table["slot_seq"]).as_py()) for table in before), default=-1)
+    return min(own, default=last + 1)
 
 
 class _Names:

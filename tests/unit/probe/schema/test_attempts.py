@@ -139,6 +139,15 @@ def test_a_killed_attempt_says_so_and_only_the_newest_can_hang(run):
     assert any("attempt 1: no close mark" in limit for limit in trace.limits)
 
 
+def test_an_attempt_without_records_does_not_hang_in_the_one_before(run):
+    """Fails when a job that is starting again is said to hang where the attempt before was killed."""
+    in_attempts(run, [(0, 0, 10), (1, 0, 10)])
+    for rank in (0, 1):
+        record(run, rank, 0, launch="launch", close=False)
+        change(run, rank, 2, started_unix_ns=15 * S, closed_unix_ns=None)
+    assert load_trace(run).frame("progress").empty
+
+
 def test_a_rank_that_never_recorded_anything_in_one_attempt(run):
     """Fails when a part without any file stops the run from being read."""
     in_attempts(run, [(0, 0, 10), (1, 0, 10)])
