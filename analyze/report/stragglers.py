@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ..published import PublishedMetrics, Repair, Shares
+from ..rules.grading import MIN_COST
 from ..stragglers import Stragglers
 from ..text_table import text_table
 from ..words import counted, is_missing
@@ -69,7 +70,7 @@ def _claims(result: Stragglers) -> Iterator[str]:
         yield (
             "  the job has one rank: nobody waits for another"
             if alone
-            else "  no rank makes the others wait by more than noise"
+            else f"  no slow rank or stage costs {MIN_COST:.0%} of the time or more"
         )
     for number, found in enumerate(result.findings, start=1):
         yield f"{number}. [{found.severity}] {found.claim}"
