@@ -100,7 +100,9 @@ def _ranks(result: Stragglers, *, markdown: bool) -> list[str]:
                 for name in ("direct_ns", "induced_wait_ns")
             ),
             *(milliseconds(row[name] / steps) for name in ("wait_ns", "wait_caused_ns")),
-            f"{row['arrived_last']:.0f}/{row['collectives']:.0f}",
+            "unknown"
+            if is_missing(row["wait_ns"])
+            else f"{row['arrived_last']:.0f}/{row['collectives']:.0f}",
         )
         for row in result.ranks.head(MOST_RANKS).to_dict("records")
     ]
@@ -138,7 +140,7 @@ def _steps(result: Stragglers, *, markdown: bool) -> list[str]:
         (
             row["step"],
             milliseconds(row["step_ns"]),
-            row["slowest_rank"],
+            "unknown" if is_missing(row["slowest_rank"]) else row["slowest_rank"],
             milliseconds(row["own_ns"]),
             milliseconds(row["median_own_ns"]),
         )
