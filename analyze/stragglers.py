@@ -104,7 +104,7 @@ def _steps(diagnosis: Diagnosis) -> pd.DataFrame:
         }
     )
     if diagnosis.untold and not ledger[waits].to_numpy().any():
-        table = table.assign(slowest_rank=pd.NA, own_ns=np.nan, median_own_ns=np.nan)
+        table = table.assign(slowest_rank=None, own_ns=np.nan, median_own_ns=np.nan)
     return table.reset_index()[columns]
 
 
