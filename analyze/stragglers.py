@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 
 from meshscope.probe.schema.terms import FindingKind
@@ -35,7 +36,7 @@ class Stragglers:
     whether a finding names the rank. NaN where a rank is no cause of its own."""
     steps: pd.DataFrame
     """One row a step: step, step_ns, slowest_rank (most time outside waiting), its own_ns,
-    and median_own_ns over the ranks."""
+    and median_own_ns over the ranks; the last three are missing where no waiting was seen."""
     stages: pd.DataFrame
     """One row a stage: stage, ranks, compute_ns (median over its ranks of their mean per step)."""
     limits: tuple[str, ...]
@@ -51,7 +52,7 @@ def find_stragglers(diagnosis: Diagnosis) -> Stragglers:
         step_time_ns=diagnosis.step_time_ns if has_steps else None,
         findings=tuple(found for found in diagnosis.findings if found.kind in _KINDS),
         ranks=_ranks(diagnosis),
-        steps=_steps(diagnosis.ledger),
+        steps=_steps(diagnosis),
         stages=_stages(diagnosis),
         limits=diagnosis.limits,
         untold=diagnosis.untold,
@@ -78,12 +79,14 @@ def _ranks(diagnosis: Diagnosis) -> pd.DataFrame:
     return table
 
 
-def _steps(ledger: pd.DataFrame) -> pd.DataFrame:
+def _steps(diagnosis: Diagnosis) -> pd.DataFrame:
     """Return length of each step, and the rank that spent most of it on its own work.
 
-    Nothing of a capture without step marks.
+    Nothing of a capture without step marks. Where no communication was seen and therefore nothing is
+    told, the own time of a rank is not known: it would be the whole step on all of them.
     """
     columns = ["step", "step_ns", "slowest_rank", "own_ns", "median_own_ns"]
+    ledger = diagnosis.ledger
     if ledger.empty or (ledger["step"] == WHOLE_CAPTURE).all():
         return pd.DataFrame(columns=columns)
     waits = [name for name in ledger.columns if str(name).startswith("exposed_")]
@@ -100,6 +103,8 @@ def _steps(ledger: pd.DataFrame) -> pd.DataFrame:
             "median_own_ns": by_step["own_ns"].median(),
         }
     )
+    if diagnosis.untold and not ledger[waits].to_numpy().any():
+        table = table.assign(slowest_rank=None, own_ns=np.nan, median_own_ns=np.nan)
     return table.reset_index()[columns]
 
 

@@ -101,9 +101,12 @@ def match_p2p(trace: Trace) -> TransferMatch:
     )
     key = ["group_id", "source", "target", "seq"]
     times = ["start_ns", "end_ns"]
-    sends = rows.loc[has_peer & is_send, [*key, *times]]
-    receives = rows.loc[has_peer & ~is_send]
-    pairs = receives.merge(sends, on=key, suffixes=("", "_send"), validate="many_to_one")
+    # Which of two sends at one position a receive belongs to, nothing tells.
+    is_twice = has_peer & rows.duplicated([*key, "direction"], keep=False)
+    is_told = has_peer & ~is_twice
+    sends = rows.loc[is_told & is_send, [*key, *times]]
+    receives = rows.loc[is_told & ~is_send]
+    pairs = receives.merge(sends, on=key, suffixes=("", "_send"), validate="one_to_one")
     both_began = pairs[["start_ns", "start_ns_send"]].max(axis=1)
     pairs["wire_ns"] = (pairs["end_ns"] - both_began).clip(lower=0)
     pairs["receive_wait_ns"] = pairs["end_ns"] - pairs["start_ns"] - pairs["wire_ns"]
@@ -113,7 +116,12 @@ def match_p2p(trace: Trace) -> TransferMatch:
     limits = []
     if not has_peer.all():
         limits.append(f"{int((~has_peer).sum())} sends and receives name no peer.")
-    alone = int(has_peer.sum()) - 2 * len(pairs)
+    if is_twice.any():
+        limits.append(
+            f"{int(is_twice.sum())} sends and receives have the position of another one and are not "
+            "joined."
+        )
+    alone = int(is_told.sum()) - 2 * len(pairs)
     if alone:
         limits.append(f"{alone} sends and receives have no other end in the capture.")
     return TransferMatch(pairs[[*columns, "send_wait_ns", "receive_wait_ns"]], tuple(limits))

@@ -33,6 +33,9 @@ Columns = dict[str, npt.NDArray[Any]]
 _MOST_NAMED = 5
 _PLACE = ("dp_rank", "stage", "rank")
 _NATURAL = (*_PLACE, "step", "seq_id")
+_COUNTED = ("stage", "seq_id")
+_END = 1 << 24
+"""Stages and positions from here on are damage: one number stands for both and a type."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +121,7 @@ def _usable_rows(parquet: Path, limits: list[str]) -> tuple[Columns, tuple[str, 
     columns["end_ts"] = columns["start_ts"] + columns["duration"]
     usable = np.isfinite(columns["end_ts"]) & (columns["optype"] >= 0)
     usable &= np.logical_and.reduce([columns[name] >= 0 for name in _NATURAL])
+    usable &= np.logical_and.reduce([columns[name] < _END for name in _COUNTED])
     if not usable.all():
         limits.append(
             f"{int((~usable).sum())} of {len(usable)} operations have no time, no place or an unknown "
@@ -125,7 +129,14 @@ def _usable_rows(parquet: Path, limits: list[str]) -> tuple[Columns, tuple[str, 
         )
         columns = {name: values[usable] for name, values in columns.items()}
     if not len(columns["step"]):
-        raise TraceFormatError("holds no operation that we know", where=str(parquet))
+        raise TraceFormatError(
+            "holds no operation that can be used", where=str(parquet), remedy=" ".join(limits)
+        )
+    if backwards := int((columns["duration"] < 0).sum()):
+        limits.append(
+            f"{counted(backwards, 'operation')} with an end before the start: counted as recorded, as "
+            "by the published tool."
+        )
     _fill_global_chunk(columns, limits)
     return columns, declared
 

@@ -171,9 +171,11 @@ def _wait_marks(frame: pd.DataFrame, segments: pd.DataFrame) -> Marks:
     ended = end[event].astype(np.int64)
     host = _marks(rank.iloc[event], step.iloc[event], WAIT, event, start, ended)
     others = np.flatnonzero(~is_host & frame["end_ns"].notna().to_numpy())
-    if not len(others):
+    stalls = _stalls(segments)
+    # Ranks that compute all the time wait for nothing, whatever goes on beside it.
+    if not len(others) or stalls.empty:
         return host
-    found = _inferred_waits(frame, others, _stalls(segments))
+    found = _inferred_waits(frame, others, stalls)
     inferred = _marks(
         found["rank"], found["step"], WAIT, found["event"], found["start_ns"], found["end_ns"]
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ..published import PublishedMetrics, Repair, Shares
+from ..rules.grading import MIN_COST
 from ..stragglers import Stragglers
 from ..text_table import text_table
 from ..words import counted, is_missing
@@ -69,7 +70,7 @@ def _claims(result: Stragglers) -> Iterator[str]:
         yield (
             "  the job has one rank: nobody waits for another"
             if alone
-            else "  no rank makes the others wait by more than noise"
+            else f"  no slow rank or stage costs {MIN_COST:.0%} of the time or more"
         )
     for number, found in enumerate(result.findings, start=1):
         yield f"{number}. [{found.severity}] {found.claim}"
@@ -99,7 +100,9 @@ def _ranks(result: Stragglers, *, markdown: bool) -> list[str]:
                 for name in ("direct_ns", "induced_wait_ns")
             ),
             *(milliseconds(row[name] / steps) for name in ("wait_ns", "wait_caused_ns")),
-            f"{row['arrived_last']:.0f}/{row['collectives']:.0f}",
+            "unknown"
+            if is_missing(row["wait_ns"])
+            else f"{row['arrived_last']:.0f}/{row['collectives']:.0f}",
         )
         for row in result.ranks.head(MOST_RANKS).to_dict("records")
     ]
@@ -137,7 +140,7 @@ def _steps(result: Stragglers, *, markdown: bool) -> list[str]:
         (
             row["step"],
             milliseconds(row["step_ns"]),
-            row["slowest_rank"],
+            "unknown" if is_missing(row["slowest_rank"]) else row["slowest_rank"],
             milliseconds(row["own_ns"]),
             milliseconds(row["median_own_ns"]),
         )

@@ -181,7 +181,7 @@ def _windows(
     origin = int(start.min()) if len(start) else 0
     shift: dict[int, int] = dict.fromkeys(steps.tolist(), -origin)
     if trace.per_step_clock:
-        stride = int((end - start.min()).max()) + 1_000_000_000
+        stride = int((end - origin).max(initial=0)) + 1_000_000_000
         shift = {int(step): position * stride - origin for position, step in enumerate(steps)}
     moved = frame["step"].map(shift).to_numpy(np.int64)
     windows = pd.DataFrame(

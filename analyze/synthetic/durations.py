@@ -79,7 +79,7 @@ def step_durations(job: SyntheticJob, mesh: Mesh, program: StepProgram, step: in
     return StepDurations(
         work=work,
         pause=pause,
-        weights=_weights(job, mesh, program, step, work if pause is None else work + pause),
+        weights=_weights(job, mesh, program, step, work, pause),
         data=costs.data_load_ns + stalls[FaultKind.DATA_STALL],
         optimizer=_rounded(costs.optimizer_ns * slow),
         checkpoint=stalls[FaultKind.CHECKPOINT],
@@ -186,15 +186,22 @@ def _pauses(job: SyntheticJob, mesh: Mesh, program: StepProgram, step: int) -> I
 
 
 def _weights(
-    job: SyntheticJob, mesh: Mesh, program: StepProgram, step: int, busy: IntArray
+    job: SyntheticJob,
+    mesh: Mesh,
+    program: StepProgram,
+    step: int,
+    work: IntArray,
+    pause: IntArray | None,
 ) -> IntArray:
-    """Return the weights of all edges: pieces of work, and wires."""
+    """Return the weights of all edges: pieces of work, the first with the pause, and wires."""
     shape = (len(program.kind), mesh.members, mesh.lanes)
     weight = np.empty(shape, np.int64)
     pieces = np.flatnonzero(program.kind == COMPUTE)
-    weight[pieces] = (busy // job.segments)[program.row[pieces]]
+    weight[pieces] = (work // job.segments)[program.row[pieces]]
     stride = 1 + len(program.axes)
-    weight[program.last - stride + 1] += busy % job.segments
+    weight[program.last - stride + 1] += work % job.segments
+    if pause is not None:
+        weight[program.last - stride * job.segments + 1] += pause
     random = draws(job, Purpose.WIRE, step)
     for at, axis in enumerate(program.axes):
         weight[program.kind == COLLECTIVE + at] = _axis_wire(job, mesh, program, axis, step, random)

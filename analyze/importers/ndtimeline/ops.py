@@ -33,6 +33,8 @@ _RANGES = {
 }  # fmt: skip
 """First value, and the first one behind the last, of what is an integer."""
 _NS_PER_S = 1e9
+_OPERATION = ["rank", "step", "optype", "seq_id"]
+"""What tells an operation from all others; the position of some types may be unknown."""
 
 
 def read_ops(parquet: Path, known: Collection[str]) -> tuple[pd.DataFrame, list[str]]:
@@ -64,11 +66,25 @@ def read_ops(parquet: Path, known: Collection[str]) -> tuple[pd.DataFrame, list[
             )
     is_kept = is_timed & is_known & is_possible
     if not is_kept.any():
-        raise TraceFormatError("holds no operation that we know", where=str(parquet))
+        raise TraceFormatError(
+            "holds no operation that can be used", where=str(parquet), remedy=" ".join(limits)
+        )
     ops = _frame({name: values[is_kept] for name, values in numbers.items()}, types[is_kept])
     if ops.groupby("rank")[["dp_rank", "stage"]].nunique().to_numpy().max() > 1:
         raise TraceFormatError("one rank has several places in the mesh", where=str(parquet))
-    return ops, limits
+    return _only_once(ops, limits), limits
+
+
+def _only_once(ops: pd.DataFrame, limits: list[str]) -> pd.DataFrame:
+    """Leave out all but the last row of an operation: two would both be matched with one peer."""
+    is_again = ops.duplicated(_OPERATION, keep="last") & (ops["seq_id"] >= 0)
+    if not is_again.any():
+        return ops
+    limits.append(
+        f"{int(is_again.sum())} of {len(ops)} operations are recorded again by a later row and are "
+        "left out."
+    )
+    return ops[~is_again].reset_index(drop=True)
 
 
 def _read(parquet: Path) -> pa.Table:

@@ -6,9 +6,11 @@ from tests.tables import host_row, trace_of
 from meshscope.analyze.all_clear import nothing_found
 from meshscope.analyze.diagnosis import diagnose
 from meshscope.analyze.exchange import diagnosis_to_json
+from meshscope.analyze.exchange.stragglers import stragglers_to_json
 from meshscope.analyze.report import to_text
 from meshscope.analyze.report.stragglers import stragglers_to_text
 from meshscope.analyze.stragglers import find_stragglers
+from meshscope.probe.schema.layout import ParallelLayout
 
 MS = 1_000_000
 
@@ -35,7 +37,9 @@ def test_a_job_that_was_seen_whole_gets_its_all_clear():
     """Fails when a healthy job is doubted."""
     found = two_ranks()
     assert nothing_found(found) == "Nothing that costs 1% of the step or more"
-    assert "no rank makes the others wait" in stragglers_to_text(find_stragglers(found))
+    assert "no slow rank or stage costs 1% of the time" in stragglers_to_text(
+        find_stragglers(found)
+    )
 
 
 def test_without_seen_ends_nothing_is_cleared():
@@ -50,6 +54,28 @@ def test_without_seen_ends_nothing_is_cleared():
     assert "0.000" not in report.split("Ranks, by")[1].split("What this")[0]
     assert found.stragglers[["slowdown", "excess_ns", "wait_ns"]].isna().all(axis=None)
     assert diagnosis_to_json(found)["untold"] == list(found.untold)
+
+
+def test_without_any_communication_no_rank_is_the_busiest():
+    """Fails when the first rank is called the busiest of steps of which only the length is known."""
+    ranks = (0, 1)
+    found = diagnose(
+        trace_of(
+            run={"world_size": 2, "pp": 2, "tp": 1, "dp": 1},
+            layout=ParallelLayout(pp=2),
+            step=[{"rank": rank, "dur_ns": 100 * MS} for rank in ranks],
+            span=[
+                {"rank": rank, "kind": "forward", "start_ns": 0, "dur_ns": 50 * MS}
+                for rank in ranks
+            ],
+        )
+    )
+    assert found.untold
+    stragglers = find_stragglers(found)
+    unknown = ["slowest_rank", "own_ns", "median_own_ns"]
+    assert stragglers.steps[unknown].isna().all(axis=None)
+    assert stragglers_to_json(stragglers)["steps"][0]["slowest_rank"] is None
+    assert stragglers_to_text(stragglers).count("0/0") == 0
 
 
 def test_findings_do_not_hide_that_others_are_not_known():

@@ -159,6 +159,23 @@ def test_sends_meet_their_receives():
     )
 
 
+def test_transfers_that_share_a_position_are_not_joined():
+    """A capture that holds a send twice would end ``collectives`` with a traceback."""
+    rows = [
+        member(0, 50, 70, direction="send", peer=1),
+        member(0, 52, 72, direction="send", peer=1),
+        member(1, 0, 71, direction="recv", peer=0),
+        member(0, 80, 90, seq=1, direction="send", peer=1),
+        member(1, 80, 95, seq=1, direction="recv", peer=0),
+    ]
+    match = match_p2p(trace_of(p2p=rows))
+    assert match.transfers["seq"].tolist() == [1]
+    assert match.limits == (
+        "2 sends and receives have the position of another one and are not joined.",
+        "1 sends and receives have no other end in the capture.",
+    )
+
+
 def test_nothing_to_match():
     """A capture without communication would crash the report."""
     trace = trace_of(groups=())

@@ -126,6 +126,24 @@ def test_unusable_rows_are_counted(tmp_path):
     assert mentions(read_job(write_frame(tmp_path, mixed)), f"2 of {len(mixed)} operations")
 
 
+def test_lengths_below_zero_are_told(tmp_path):
+    """Metrics of a file that cannot be right would look like those of any other."""
+    frame = job_frame(SHAPE)
+    assert not mentions(read_job(write_frame(tmp_path, frame)), "end before the start")
+    frame.loc[[5, 50], "duration"] = np.float32(-0.5)
+    assert mentions(read_job(write_frame(tmp_path, frame)), "2 operations", "end before the start")
+
+
+@pytest.mark.parametrize("column", ["stage", "seq_id"])
+def test_numbers_that_no_job_has_are_left_out(tmp_path, column):
+    """One damaged value would end the analysis of all other steps with a traceback."""
+    frame = job_frame(SHAPE).astype({column: "int64"})
+    frame.loc[frame.index[-1], column] = 1 << 61
+    job = read_job(write_frame(tmp_path, frame))
+    assert mentions(job, f"1 of {len(frame)} operations")
+    assert job.patterns[0].steps.tolist() == STEPS[:2]
+
+
 def test_nulls_stand_for_what_does_not_apply(tmp_path):
     """Another writer's empty cells would become numbers."""
     frame = job_frame(JobShape(pp=2, vpp=2, microbatches=4))

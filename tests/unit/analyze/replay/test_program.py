@@ -54,6 +54,20 @@ def test_marks_follow_the_program_of_each_rank():
     assert (own["work_ns"] / MS).tolist() == [30, 0, 5]
 
 
+def test_ranks_that_compute_all_the_time_wait_for_nothing():
+    """A job that hides all its communication would end the diagnosis with a traceback."""
+    busy = {"category": "compute", "start_ns": 0, "dur_ns": 65 * MS}
+    hidden = {"start_ns": 30 * MS, "end_ns": 60 * MS, "source": "device"}
+    program = two_ranks(
+        span=[],
+        kernel=[busy | {"rank": rank} for rank in (0, 1)],
+        collective=[hidden | {"rank": rank} for rank in (0, 1)],
+    )
+    own = program.marks[~program.marks["is_root"]]
+    assert own["mark"].tolist() == [ISSUE, END] * 2
+    assert times(program).tolist() == program.marks["end_ns"].tolist()
+
+
 def test_with_nothing_changed_the_recorded_times_come_out():
     """Every counterfactual would start from a run that never happened."""
     program = two_ranks()

@@ -40,6 +40,14 @@ def test_steps_that_do_not_follow_each_other_in_time_are_runs_of_their_own():
     assert step_windows(trace_of(step=rows)).run.tolist() == [0, 0, 1]
 
 
+def test_without_a_step_on_every_rank_there_are_no_windows():
+    """Where each step has its own clock, a capture of pieces would end with a traceback."""
+    rows = steps((0, 4, 0, 10), (1, 5, 0, 20))
+    windows = step_windows(trace_of(step=rows, per_step_clock=True))
+    assert windows.frame.empty
+    assert any("2 of 2 steps are not on every captured rank" in text for text in windows.limits)
+
+
 def test_steps_of_clocks_of_their_own_are_looked_at_one_by_one():
     """Ends and starts of different clocks would be taken for one time."""
     rows = steps((0, 4, 0, 10), (0, 5, 10, 30), (1, 4, 0, 20), (1, 5, 20, 20))

@@ -178,3 +178,21 @@ def test_layouts_and_costs_are_read():
             parse_layout(wrong)
     with pytest.raises(ConfigError):
         parse_costs(["heads=1"])
+
+
+def test_a_pause_lies_before_the_communication_of_its_pass():
+    """Its span would cover transfers, and what the pause costs would be told too low."""
+    job = SyntheticJob(
+        layout=ParallelLayout(tp=2, pp=2, dp=1),
+        segments=3,
+        faults=(parse_fault("gc_pause:rank=1,extra_ms=20,microbatch=0"),),
+    )
+    trace, truth = generate(job)
+    spans, transfers = trace.frame("span"), trace.frame("collective").query("rank == 1")
+    pauses = spans[spans["kind"] == "gc"]
+    assert len(pauses) == job.steps
+    for start, length in zip(pauses["start_ns"], pauses["dur_ns"], strict=True):
+        assert not transfers["start_ns"].between(start, start + length, inclusive="left").any()
+    cause = next(cause for cause in diagnose(trace).causes if cause.kind == "gc_pause")
+    gain = truth.faults[0].removal_gain_ns / truth.step_time_ns
+    assert cause.removal_gain_frac == pytest.approx(gain, abs=1e-6)

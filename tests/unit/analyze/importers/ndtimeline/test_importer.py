@@ -122,6 +122,15 @@ def test_both_ends_of_a_transfer_have_one_key(tmp_path):
     }
 
 
+def test_an_operation_recorded_twice_counts_once(tmp_path):
+    """A send would be matched twice, which no analysis of transfers can make sense of."""
+    again = [op(FIRST, "forward-send", 1.75, 0.25), op(LAST, "backward-send", 4, 0.5)]
+    trace = import_trace(write_job(tmp_path, [*PIPELINE, *again], META))
+    sends = trace.frame("p2p").query("direction == 'send'")
+    assert sends[["rank", "start_ns"]].to_numpy().tolist() == [[2, 1_750_000_000], [6, 4 * 10**9]]
+    assert mentions(trace, "2 of 9 operations", "recorded again")
+
+
 def test_a_peer_that_is_not_recorded_is_unknown(tmp_path):
     """The transfer would be joined with another stage's."""
     rows = [op(FIRST, "forward-send", 0, 1), op(FIRST, "forward-compute", 0, 1, chunk=0)]
@@ -169,6 +178,13 @@ def test_input_that_cannot_be_one_job_is_refused(tmp_path):
     write_job(tmp_path, PIPELINE, name="K")
     with pytest.raises(TraceFormatError, match="2 jobs"):
         import_trace(tmp_path)
+
+
+def test_a_job_of_impossible_times_is_refused_for_them(tmp_path):
+    """Its operations would be called unknown, and nobody would look at the clock."""
+    rows = [row | {"start_ts": 9.2e9} for row in PIPELINE]
+    with pytest.raises(TraceFormatError, match="7 of 7 operations have values that cannot be"):
+        import_trace(write_job(tmp_path, rows, META))
 
 
 @pytest.fixture(scope="module")
