@@ -111,7 +111,8 @@ def attribute(
     limits = (*limits_of(work, program, events), *slow_together(detection))
     if hidden or events.lonely_frac > MAX_LONELY:
         return Attribution(ranks=ranks, limits=limits, detection=detection)
-    by_experts = explained_by_experts(events.frame, of_suspects(ranks, "slowdown"))
+    slowdowns = of_suspects(ranks, "slowdown")
+    by_experts = explained_by_experts(events.frame, slowdowns, steps_of_slow(slowdowns, detection))
     suspects = suspects_of(trace, of_suspects(ranks, "excess_ns"))
     suspects = with_experts(trace, suspects, by_experts)
     slow_ranks = SlowRanks(with_rest(suspects, MAX_SUSPECTS), clocks)

@@ -8,8 +8,9 @@ peers by no more than its load explains is not slow.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+import numpy as np
 import pandas as pd
 
 from meshscope.probe.schema.terms import Axis, CollectiveKind
@@ -22,6 +23,8 @@ MIN_PART = 0.1
 """Least part of the exchanges that tell loads; a few odd ones are no popular expert."""
 TOLERANCE = 1.1
 """How much longer a rank may work than its load explains; caches make more rows cheaper."""
+MIN_STEPS = 4
+"""Least number of steps in which a rank is slow, and in which it is not, that tell how its load changes."""
 COLUMNS = ("rank", "group_id", "load", "load_over_others")
 
 
@@ -36,10 +39,7 @@ def expert_loads(events: pd.DataFrame) -> pd.DataFrame:
         ``load_over_others``, over the mean of the other members (infinite where these send
         nothing).
     """
-    exchange = (events["axis"] == Axis.EP.value) & ~events["is_p2p"] & (events["size_bytes"] >= 0)
-    rows = events[exchange & (events["kind"] == CollectiveKind.ALL_TO_ALL.value)]
-    size = rows.groupby("join")["size_bytes"]
-    rows = rows.assign(mean=size.transform("mean"), most=size.transform("max"))
+    rows = _exchanges(events)
     uneven = rows[(rows["most"] > UNEVEN * rows["mean"])]
     keys = ["group_id", "rank"]
     part = uneven.groupby(keys, observed=True).size() / rows.groupby(keys, observed=True).size()
@@ -53,12 +53,18 @@ def expert_loads(events: pd.DataFrame) -> pd.DataFrame:
     return found.reset_index()[list(COLUMNS)]
 
 
-def explained_by_experts(events: pd.DataFrame, slowdowns: Mapping[int, float]) -> dict[int, str]:
+def explained_by_experts(
+    events: pd.DataFrame,
+    slowdowns: Mapping[int, float],
+    slow_steps: Mapping[int, Sequence[tuple[int, int]]] | None = None,
+) -> dict[int, str]:
     """Return the expert group of each slow rank whose load explains that it is slow.
 
     Args:
         events: The matched operations.
         slowdowns: Work over that of the peers, by slow rank.
+        slow_steps: The runs of steps in which each of them is slow, where that is known. One whose load
+            is no higher in these than in the others is slow for another reason.
     """
     if not slowdowns or events.empty:
         return {}
@@ -68,4 +74,33 @@ def explained_by_experts(events: pd.DataFrame, slowdowns: Mapping[int, float]) -
     loads = loads[loads["rank"].map(dict(slowdowns)) <= allowed].sort_values("load")
     # Where a rank is in several groups, the one that loads it most.
     groups = loads["group_id"].astype(str)
-    return dict(zip(loads["rank"].astype(int).tolist(), groups.tolist(), strict=True))
+    explained = dict(zip(loads["rank"].astype(int).tolist(), groups.tolist(), strict=True))
+    if not explained:
+        return {}
+    rows, runs = _exchanges(events), slow_steps or {}
+    return {
+        rank: group
+        for rank, group in explained.items()
+        if _follows_load(rows[rows["rank"] == rank], runs.get(rank, ()))
+    }
+
+
+def _exchanges(events: pd.DataFrame) -> pd.DataFrame:
+    """Return the all-to-alls of experts, with the mean and the most that their members send."""
+    exchange = (events["axis"] == Axis.EP.value) & ~events["is_p2p"] & (events["size_bytes"] >= 0)
+    rows = events[exchange & (events["kind"] == CollectiveKind.ALL_TO_ALL.value)]
+    size = rows.groupby("join")["size_bytes"]
+    return rows.assign(mean=size.transform("mean"), most=size.transform("max"))
+
+
+def _follows_load(rows: pd.DataFrame, runs: Sequence[tuple[int, int]]) -> bool:
+    """Return whether a rank has more load in the steps in which it is slow; also where nothing tells."""
+    step = rows["step"].to_numpy()
+    slow = np.zeros(len(rows), dtype=bool)
+    for first, last in runs:
+        slow |= (step >= first) & (step <= last)
+    if min(len(np.unique(step[slow])), len(np.unique(step[~slow]))) < MIN_STEPS:
+        return True
+    sums = rows[["size_bytes", "mean"]].groupby(slow).sum()
+    load = sums["size_bytes"] / sums["mean"]
+    return bool(load[True] > UNEVEN * load[False])

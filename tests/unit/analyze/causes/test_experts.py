@@ -68,3 +68,16 @@ def test_a_few_odd_exchanges_are_no_popular_expert():
     rare = (events["join"] == 1) & (events["rank"] == 1)
     events["size_bytes"] = np.where(rare, 5000, events["size_bytes"])
     assert explained_by_experts(events, {1: 1.5}) == {}
+
+
+@pytest.mark.parametrize(
+    ("hot", "slow", "explained"),
+    [(range(10), [(3, 6)], False), (range(3, 7), [(3, 6)], True), (range(10), [(0, 7)], True)],
+    ids=["always hot", "hot when slow", "too few other steps"],
+)
+def test_a_load_that_stays_explains_no_slow_down_that_comes_and_goes(hot, slow, explained):
+    """A rank that stalls in some steps would be excused by the popular expert that it always has."""
+    events = exchanges({0: 500, 1: 1500})
+    events["size_bytes"] = np.where(events["step"].isin(hot), events["size_bytes"], 1000)
+    found = explained_by_experts(events, {1: 1.5}, {1: slow})
+    assert found == ({1: "e"} if explained else {})
