@@ -60,6 +60,7 @@ def replicated(rank: int, slow_pass: str) -> LiveCase:
         kinds=("straggler_rank",),
         place={"rank": rank},
         slow_pass=slow_pass,
+        steps=2 * STEPS - 1,  # Four ranks that share two cores inside a pass.
     )
 
 
