@@ -22,6 +22,7 @@ from .causes import (
     Overlap,
     Player,
     SlowRanks,
+    Suspect,
     explained_by_experts,
     find_players,
     gain_errors,
@@ -111,10 +112,7 @@ def attribute(
     limits = (*limits_of(work, program, events), *slow_together(detection))
     if hidden or events.lonely_frac > MAX_LONELY:
         return Attribution(ranks=ranks, limits=limits, detection=detection)
-    slowdowns = of_suspects(ranks, "slowdown")
-    by_experts = explained_by_experts(events.frame, slowdowns, steps_of_slow(slowdowns, detection))
-    suspects = suspects_of(trace, of_suspects(ranks, "excess_ns"))
-    suspects = with_experts(trace, suspects, by_experts)
+    suspects = _suspects(trace, ranks, events, detection)
     slow_ranks = SlowRanks(with_rest(suspects, MAX_SUSPECTS), clocks)
     players, overlaps = find_players(trace, program, ledger, work, expected, slow_ranks)
     off = gain_errors(trace, work, expected, players, ranks)
@@ -136,6 +134,18 @@ def attribute(
         waiting=account,
         detection=detection,
     )
+
+
+def _suspects(
+    trace: Trace,
+    ranks: pd.DataFrame,
+    events: CommunicationEvents,
+    detection: DetectionResult | None,
+) -> list[Suspect]:
+    """Return the suspected ranks as causes: slow, alone or together, or with popular experts."""
+    slowdowns = of_suspects(ranks, "slowdown")
+    by_experts = explained_by_experts(events.frame, slowdowns, steps_of_slow(slowdowns, detection))
+    return with_experts(trace, suspects_of(trace, of_suspects(ranks, "excess_ns")), by_experts)
 
 
 def without_blame(ranks: list[int], limits: tuple[str, ...]) -> Attribution:
