@@ -33,8 +33,6 @@ class Case:
     """True for a launcher of this folder."""
 
 
-_TWO = ParallelLayout(dp=2)
-"""Enough where a framework does the same for any number of replicas."""
 _PIPELINE = ParallelLayout(pp=2, dp=2)
 _CHUNKS = ParallelLayout(pp=2, dp=2, vpp=2)
 
@@ -106,24 +104,18 @@ CASES: dict[str, Case] = {
     "deepspeed zero-1": Case(
         script="deepspeed_zero.py",
         arguments=("--stage", "1"),
-        ranks=2,
-        layout=_TWO,
         counts={("dp", "all_reduce"): 6, ("dp", "all_gather"): 1},
         passes=2,
     ),
     "deepspeed zero-2": Case(
         script="deepspeed_zero.py",
         arguments=("--stage", "2"),
-        ranks=2,
-        layout=_TWO,
         counts={("dp", "all_reduce"): 11, ("dp", "all_gather"): 1},
         passes=2,
     ),
     "deepspeed zero-3": Case(
         script="deepspeed_zero.py",
         arguments=("--stage", "3"),
-        ranks=2,
-        layout=_TWO,
         counts={
             ("dp", "all_gather"): 47,
             ("dp", "reduce_scatter"): 10,
@@ -149,8 +141,6 @@ CASES: dict[str, Case] = {
     "hugging face ddp": Case(
         script="hf_trainer.py",
         arguments=("--mode", "ddp"),
-        ranks=2,
-        layout=_TWO,
         counts={("dp", "all_reduce"): 2, ("dp", "broadcast"): 1, ("dp", "all_gather"): 1},
         passes=2,
     ),
@@ -159,8 +149,6 @@ CASES: dict[str, Case] = {
     "hugging face fsdp2": Case(
         script="hf_trainer.py",
         arguments=("--mode", "fsdp2"),
-        ranks=2,
-        layout=_TWO,
         counts={
             ("dp", "all_gather"): 23,
             ("dp", "reduce_scatter"): 6,
@@ -171,31 +159,23 @@ CASES: dict[str, Case] = {
     "accelerate ddp": Case(
         script="hf_trainer.py",
         arguments=("--mode", "accelerate-ddp"),
-        ranks=2,
-        layout=_TWO,
         counts={("dp", "all_reduce"): 1, ("dp", "broadcast"): 1},
         passes=2,
     ),
     "accelerate fsdp2": Case(
         script="hf_trainer.py",
         arguments=("--mode", "accelerate-fsdp2"),
-        ranks=2,
-        layout=_TWO,
         counts={("dp", "all_gather"): 22, ("dp", "reduce_scatter"): 6},
         passes=2,
     ),
     "lightning ddp": Case(
         script="lightning_fit.py",
         arguments=("--strategy", "ddp"),
-        ranks=2,
-        layout=_TWO,
         counts={("dp", "all_reduce"): 2, ("dp", "broadcast"): 1},
     ),
     "lightning fsdp1": Case(
         script="lightning_fit.py",
         arguments=("--strategy", "fsdp"),
-        ranks=2,
-        layout=_TWO,
         counts={
             ("dp", "all_gather"): 9,
             ("dp", "reduce_scatter"): 5,
@@ -205,8 +185,6 @@ CASES: dict[str, Case] = {
     "lightning fsdp2": Case(
         script="lightning_fit.py",
         arguments=("--strategy", "fsdp2"),
-        ranks=2,
-        layout=_TWO,
         counts={
             ("dp", "all_gather"): 9,
             ("dp", "reduce_scatter"): 5,
