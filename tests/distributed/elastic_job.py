@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import time
-import types
 
 import torch
 import torch.distributed as dist
@@ -19,10 +18,6 @@ def main(steps, dies_at):
     dist.init_process_group("gloo")
     first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
     weight = torch.nn.Parameter(torch.ones(4))
-    # Keeps torch from loading its compiler with the optimizer, after each start of each rank.
-    sys.modules["torch._dynamo"] = types.SimpleNamespace(
-        disable=lambda function, *_, **__: function, graph_break=lambda: None
-    )
     optimizer = torch.optim.SGD([weight], lr=0.1)
     for step in range(steps):
         if first and dist.get_rank() == 1 and step == dies_at:
