@@ -5,8 +5,6 @@ reduced one by one after the backward, a gradient norm over all ranks.
 """
 
 import argparse
-import sys
-import types
 
 import torch
 import torch.distributed as dist
@@ -119,10 +117,6 @@ def main():
     parser.add_argument("--steps", type=int)
     options = parser.parse_args()
     dist.init_process_group("gloo")
-    # Keeps torch from loading its compiler with the optimizer: seconds of each of many ranks.
-    sys.modules["torch._dynamo"] = types.SimpleNamespace(
-        disable=lambda function, *_, **__: function, graph_break=lambda: None
-    )
     torch.manual_seed(0)
     grid = torch.arange(dist.get_world_size()).reshape(options.sizes)
     (stages, _), (_, replicas), (_, tensor) = (lines(grid, axis) for axis in range(3))
