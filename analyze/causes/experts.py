@@ -39,7 +39,11 @@ def expert_loads(events: pd.DataFrame) -> pd.DataFrame:
         ``load_over_others``, over the mean of the other members (infinite where these send
         nothing).
     """
-    rows = _exchanges(events)
+    return _loads(_exchanges(events))
+
+
+def _loads(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the loads that the exchanges of experts tell."""
     uneven = rows[(rows["most"] > UNEVEN * rows["mean"])]
     keys = ["group_id", "rank"]
     part = uneven.groupby(keys, observed=True).size() / rows.groupby(keys, observed=True).size()
@@ -68,16 +72,14 @@ def explained_by_experts(
     """
     if not slowdowns or events.empty:
         return {}
-    loads = expert_loads(events)
+    rows, runs = _exchanges(events), slow_steps or {}
+    loads = _loads(rows)
     loads = loads[(loads["load"] >= MIN_LOAD) & loads["rank"].isin(list(slowdowns))]
     allowed = TOLERANCE * loads["load_over_others"]
     loads = loads[loads["rank"].map(dict(slowdowns)) <= allowed].sort_values("load")
     # Where a rank is in several groups, the one that loads it most.
     groups = loads["group_id"].astype(str)
     explained = dict(zip(loads["rank"].astype(int).tolist(), groups.tolist(), strict=True))
-    if not explained:
-        return {}
-    rows, runs = _exchanges(events), slow_steps or {}
     return {
         rank: group
         for rank, group in explained.items()
