@@ -52,10 +52,7 @@ def straggler_ranks(account: Account) -> Iterator[Finding]:
         if own["rank"] in named or (cause is None and len(named) >= MAX_SUSPECTS):
             continue
         named.update(ranks_of(cause) if cause is not None else [int(own["rank"])])
-        excess_frac = own["excess_ns"] / account.windows.step_time_ns
-        # Where no cause is priced, none can hide another: what a rank exceeds its peers by is all there is.
-        is_slow = not attribution.causes and excess_frac >= MIN_COST
-        if is_slow or _is_worth_it(cause, excess_frac):
+        if _is_worth_it(cause, own["excess_ns"] / account.windows.step_time_ns):
             yield _straggler(account, own, cause)
 
 
