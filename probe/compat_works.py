@@ -6,6 +6,7 @@ As ``compat``: each function returns what one hook needs, or says why it cannot.
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import signature
 from typing import Any
 
 from .compat import NotApplicableError, UnsupportedError, c10d_class
@@ -37,6 +38,30 @@ def calls_that_wait() -> list[tuple[Any, str]]:
 
     found = [(dist, "_broadcast_coalesced"), (getattr(dist, "Reducer", None), "_rebuild_buckets")]
     return [(owner, name) for owner, name in found if hasattr(owner, name)]
+
+
+def group_makers() -> tuple[Any, dict[str, Callable[..., Any]]]:
+    """Return the module that makes process groups, and of its functions in which members may wait.
+
+    Those that this torch lacks, or that take other arguments, are left out.
+    """
+    from torch.distributed import distributed_c10d
+
+    needed = {
+        "_new_process_group_helper": {
+            "group_rank",
+            "global_ranks_in_group",
+            "backend",
+            "group_name",
+        },
+        "_store_based_barrier": {"group_name", "rendezvous_count"},
+    }
+    found = {name: getattr(distributed_c10d, name, None) for name in needed}
+    return distributed_c10d, {
+        name: function
+        for name, function in found.items()
+        if callable(function) and needed[name] <= signature(function).parameters.keys()
+    }
 
 
 def when_computed(call: Callable[[], None]) -> bool:

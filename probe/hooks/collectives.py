@@ -29,6 +29,7 @@ from ..recording.heads import NOT_CARRIED, collective_head, p2p_head
 from ..schema.records import COLLECTIVE_CODES, DIRECTION_CODES
 from ..schema.terms import Direction
 from .base import Capture
+from .group_making import GroupMaking
 from .groups import Channel, Group, GroupTable
 from .native_waits import NativeWaits
 from .operators import NOT_COMMUNICATION, OPERATORS, Operator
@@ -71,6 +72,7 @@ class CollectiveHook:
         self.groups: GroupTable | None = None
         self._waits: WaitHook | None = None
         self._native = NativeWaits(capture, self.source, self.pending)
+        self._making = GroupMaking(capture, self.source)
         self._is_hop_known = capture.meter.hop_ns > 0
 
     def install(self) -> None:
@@ -103,6 +105,7 @@ class CollectiveHook:
         self._waits = WaitHook(self._capture, self.pending, access)
         self._waits.install()
         self._native.install()
+        self._making.install(self.groups)
 
     def step_ended(self) -> None:
         """Give up old handles; once there is a group, measure what the dispatcher takes."""
@@ -123,6 +126,7 @@ class CollectiveHook:
     def remove(self) -> None:
         """Take all implementations away again."""
         self.source.on = False
+        self._making.remove()
         self._native.remove()
         if self._waits is not None:
             self._waits.remove()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import weakref
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..schema.records import DIRECTION_CODES
@@ -170,9 +170,7 @@ class GroupTable:
             code = self._capture.recorder.register_group(group_id, ranks, description, axis)
             seq = self._first_seq or _operations_so_far(process_group)
             group = Group(code, ranks, process_group.size(), seq, self._first_seq)
-            if (before := self._before.get(group_id)) is not None:
-                group.continue_from(before)
-            self._by_id[group_id] = group
+            self._remember(group_id, group)
             if not ranks:
                 self._capture.recorder.count("group_members_unseen")
         key = id(process_group)
@@ -180,6 +178,17 @@ class GroupTable:
         self._references[key] = weakref.ref(process_group, lambda _: self._forget(key))
         if self._watcher is not None:
             self._watcher(process_group)
+        return group
+
+    def meeting(self, name: str, ranks: Sequence[int]) -> Group:
+        """Return what stands for a place at which ranks wait for each other without a group of theirs."""
+        self._capture.open()
+        group_id = _group_id(name, tuple(ranks))
+        group = self._by_id.get(group_id)
+        if group is None:
+            code = self._capture.recorder.register_group(group_id, tuple(ranks), name, None)
+            group = Group(code, tuple(ranks), len(ranks), self._first_seq, self._first_seq)
+            self._remember(group_id, group)
         return group
 
     def any_object(self) -> Any:
@@ -207,6 +216,12 @@ class GroupTable:
             process_group = reference()
             if act is not None and process_group is not None:
                 act(process_group)
+
+    def _remember(self, group_id: str, group: Group) -> None:
+        """Keep a group that is new to this table, and count on from an earlier one."""
+        if (before := self._before.get(group_id)) is not None:
+            group.continue_from(before)
+        self._by_id[group_id] = group
 
     def _forget(self, key: int) -> None:
         """Drop an object that is gone: another one may get its identity."""

@@ -5,6 +5,7 @@ import gc
 from tests.distributed import (  # noqa: F401 - imported for the ranks, which are forked from here
     checkpoint_job,
     disk_job,
+    group_making_job,
     pipeline_job,
     recorded_training,
     replica_job,
