@@ -62,7 +62,7 @@ print(resident_mb(), of_files_mb())
 _PARTS = {
     "import of the probe": "import meshscope.probe",
     "... and numpy": "import meshscope.probe, numpy",
-    "... and pyarrow (writer thread)": "import meshscope.probe, numpy, pyarrow",
+    "... and nanoarrow (writer thread)": "import meshscope.probe, numpy, nanoarrow.ipc",
 }
 
 

@@ -1,7 +1,7 @@
 """Whether this process may map the memory that the probe asks for beside what it uses.
 
-Arrow reserves a gigabyte that it does not touch, and each thread an arena. Under a limit
-(``ulimit -v``) that would be missing to the training, and C++ code ends the process then.
+Each thread reserves an arena that it hardly touches. Under a limit (``ulimit -v``) that would be
+missing to the training, and C++ code ends the process then.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import resource
 from pathlib import Path
 
-NEEDED_BYTES = 2 << 30
-"""Measured: 1.4 GB."""
+NEEDED_BYTES = 1 << 30
+"""Measured: 0.6 GB."""
 _STATM = Path("/proc/self/statm")
 
 

@@ -13,7 +13,7 @@ from .program_signals import pass_on
 from .threads import start_deaf
 
 NEEDED_THREADS = 8
-"""Counted in a rank: up to six at a time, of which Kineto and Arrow have one each."""
+"""Counted in a rank: up to five at a time, of which Kineto has one."""
 
 
 def too_few_threads(needed: int = NEEDED_THREADS) -> str:

@@ -83,7 +83,8 @@ def _software() -> Iterator[Check]:
         yield Check("python", State.OK, python)
     for package, remedy in (
         ("meshscope", ""),
-        ("pyarrow", "pip install pyarrow: without it records stay in the ring"),
+        ("nanoarrow", "pip install nanoarrow: without it records stay in the ring"),
+        ("pyarrow", "pip install pyarrow: without it no capture can be read"),
         ("numpy", "pip install numpy"),
     ):
         try:

@@ -315,4 +315,4 @@ def _drained(slots: NDArray[np.void], kept_out: int) -> NDArray[np.void]:
 
 def _load_arrow() -> None:
     """Import Arrow while the job starts up, not in the middle of a later step."""
-    import pyarrow as _  # noqa: F401
+    import nanoarrow.ipc as _  # noqa: F401

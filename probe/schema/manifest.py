@@ -15,7 +15,7 @@ from typing import Any
 
 from .errors import ConfigError, FormatVersionError, RunDirectoryError
 from .reading import open_file
-from .tables import FORMAT_VERSION
+from .tables import FORMAT_VERSION, READABLE_VERSIONS
 
 MANIFEST_NAME = "manifest.json"
 TRAINING_STEP_KEY = "training_step"
@@ -114,14 +114,16 @@ def host_directories(run_path: Path) -> dict[str, Path]:
 
 
 def check_format_version(found: object, where: str) -> None:
-    """Accept the format version that this program reads.
+    """Accept the format versions that this program reads.
 
     Raises:
         FormatVersionError: It is another one, or none.
     """
-    if found != FORMAT_VERSION or isinstance(found, bool):
+    if found not in READABLE_VERSIONS or isinstance(found, bool):
+        older = ", ".join(map(str, READABLE_VERSIONS[:-1]))
         raise FormatVersionError(
-            f"has format version {found!r}; this program reads version {FORMAT_VERSION}",
+            f"has format version {found!r}; this program reads version {FORMAT_VERSION}, "
+            f"and {older} from before",
             where=where,
             remedy="Open it with the meshscope release that wrote it, or install the newest one",
         )

@@ -29,7 +29,8 @@ HEAD_BYTES = 16
 
 _Word = TypeVar("_Word", bound=StrEnum)
 
-_ARROW_TYPES = {"B": "uint8", "h": "int16", "i": "int32", "q": "int64"}
+ARROW_TYPES = {"B": "uint8", "h": "int16", "i": "int32", "q": "int64"}
+"""The Arrow type of a column by the struct format character of its values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +77,12 @@ class RecordType:
         """Return the columns of this record in a segment, with its name as metadata."""
         import pyarrow as pa
 
-        fields = [(name, pa.type_for_alias(_ARROW_TYPES[form])) for name, form in self.fields]
-        return pa.schema(fields, metadata={b"meshscope.record": self.name.encode()})
+        fields = [(name, pa.type_for_alias(ARROW_TYPES[form])) for name, form in self.fields]
+        return pa.schema(fields, metadata=self.arrow_metadata())
+
+    def arrow_metadata(self) -> dict[bytes, bytes]:
+        """Return what names this record in an Arrow schema."""
+        return {b"meshscope.record": self.name.encode()}
 
 
 MEMORY_VALUES = (

@@ -11,8 +11,10 @@ from .host_tables import HOST_TABLES
 from .standstill_tables import PROGRESS, STANDING
 from .summary_tables import ATTEMPT, COMMUNICATION_SUM, RECORDING
 
-FORMAT_VERSION = 3
-"""Version of the run directory and of these tables; a reader refuses any other."""
+FORMAT_VERSION = 4
+"""Version of the run directory and of these tables."""
+READABLE_VERSIONS = (3, FORMAT_VERSION)
+"""What a reader takes; it refuses any other."""
 
 
 def _id(name: str, meaning: str, dtype: str = "int32") -> Column:

@@ -13,7 +13,7 @@ from typing import Any
 from .context import Context
 
 _JOB = Path(__file__).with_name("daemon_job.py")
-_NEEDED = ("typer", "rich", "pyarrow", "pandas", "msgspec", "isal")
+_NEEDED = ("typer", "rich", "nanoarrow", "pyarrow", "pandas", "msgspec", "isal")
 _STEPS = 3
 
 

@@ -40,7 +40,7 @@ class RankCapture:
         counters = self.manifest.get("counters") or {}
         found = {name: n for name, n in counters.items() if name.endswith("_errors")}
         try:
-            import pyarrow  # noqa: F401
+            import nanoarrow  # noqa: F401
         except ImportError:
             found.pop("writer_errors", None)
         return found

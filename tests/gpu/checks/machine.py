@@ -13,7 +13,7 @@ from meshscope.probe.doctor.checks import State, all_checks
 from .context import Context
 
 PACKAGES = ("torch", "numpy", "triton", "nvidia-ml-py", "nvidia-nccl-cu13", "nvidia-nccl-cu12",
-            "pyarrow", "pandas", "msgspec", "isal", "typer", "rich")  # fmt: skip
+            "nanoarrow", "pyarrow", "pandas", "msgspec", "isal", "typer", "rich")  # fmt: skip
 
 
 def machine(context: Context) -> None:

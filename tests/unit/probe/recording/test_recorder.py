@@ -328,18 +328,18 @@ def test_impossible_settings_name_the_field(settings, where):
     ("work", "loaded"),
     [
         ("import meshscope.probe.schema.rundir", "set()"),
-        ("r = Recorder(Path(sys.argv[1]), 0); r.record_step(0, 1, 2); r.close()", "{'pyarrow'}"),
+        ("r = Recorder(Path(sys.argv[1]), 0); r.record_step(0, 1, 2); r.close()", "{'nanoarrow'}"),
     ],
     ids=["import", "record"],
 )
 def test_training_process_pays_for_no_library_it_does_not_need(tmp_path, work, loaded):
-    """Fails when importing the recorder loads Arrow, or recording loads pandas (58 MB)."""
+    """Fails when importing the recorder loads Arrow, or recording loads pyarrow (30 to 50 MB)."""
     code = f"""
 import sys
 from pathlib import Path
 from meshscope.probe.recording.recorder import Recorder
 {work}
-print({{'pyarrow', 'pandas', 'torch'}} & set(sys.modules))
+print({{'nanoarrow', 'pyarrow', 'pandas', 'torch'}} & set(sys.modules))
 """
     command = [sys.executable, "-c", code, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
