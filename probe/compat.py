@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from types import CodeType
 from typing import Any, NamedTuple
 
@@ -38,7 +39,7 @@ class Dispatcher:
     onward: dict[int, Any]
     """What ``keys_after`` returned by the number of the set: looking there first is faster."""
     operators: Callable[[str], list[str]]
-    """Names of the operators of a namespace."""
+    """Names of the operators of a namespace, as there were when it was first asked for."""
     redispatch: Callable[[str, str], Callable[..., Any]]
     """How to call on to an operator of a namespace."""
     has_keywords: Callable[[str, str], bool]
@@ -97,7 +98,7 @@ def dispatcher() -> Dispatcher:
         keys_after=keys_after,
         number_of=number_of,
         onward=onward,
-        operators=operators,
+        operators=cache(operators),
         redispatch=redispatch,
         has_keywords=has_keywords,
     )

@@ -10,10 +10,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from types import CodeType
+from types import CodeType, ModuleType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from .compat import compiler_skip
+
+_LEFT: WeakKeyDictionary[ModuleType, int] = WeakKeyDictionary()
+"""How many functions of a module are left alone: once for a process, however often it attaches."""
 
 
 def leave_uncompiled(package: str) -> int:
@@ -22,11 +26,20 @@ def leave_uncompiled(package: str) -> int:
     Raises:
         UnsupportedError: This torch cannot leave a function alone.
     """
-    skip, done = compiler_skip(), set[CodeType]()
+    skip, total = compiler_skip(), 0
     for name, module in list(sys.modules.items()):
         if name == package or name.startswith(f"{package}."):
-            for code in _codes_in(vars(module).values(), name):
-                _mark(code, skip, done)
+            total += _LEFT.get(module) or _leave_module(name, module, skip)
+    return total
+
+
+def _leave_module(name: str, module: ModuleType, skip: Any) -> int:
+    done = set[CodeType]()
+    for code in _codes_in(vars(module).values(), name):
+        _mark(code, skip, done)
+    # One that is being imported has not all of its functions.
+    if not getattr(module.__spec__, "_initializing", False):
+        _LEFT[module] = len(done)
     return len(done)
 
 

@@ -9,9 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tests.disks.driver import PATIENCE_S, be_rank, run_job
-from tests.distributed.forked_ranks import join_ranks, start_ranks
-from tests.ports import free_port
+from tests.disks.driver import PATIENCE_S, run_job
+from tests.distributed.forked_ranks import join_ranks, meeting, printed, start_ranks
 
 MOUNTING_S = 160.0
 _FUSE = Path("/dev/fuse")
@@ -61,30 +60,6 @@ def run_on(
     there once it did.
     """
     (folder / "disk").mkdir()
-    job = (asdict(disk), folder, (target, arguments), ranks, environment | _meeting())
+    job = (asdict(disk), folder, (target, arguments), ranks, environment | meeting())
     codes = join_ranks(start_ranks(run_job, [job]), PATIENCE_S + MOUNTING_S)
-    return _printed(folder, ranks, codes)
-
-
-def run_off(
-    folder: Path, target: Callable[..., object], arguments: Sequence[object], *, ranks: int
-) -> list[str]:
-    """Run the ranks of a job without such a disk; return what they printed."""
-    meeting = _meeting()
-    jobs = [
-        (rank, ranks, folder / f"rank{rank}.txt", target, arguments, meeting)
-        for rank in range(ranks)
-    ]
-    return _printed(folder, ranks, join_ranks(start_ranks(be_rank, jobs)))
-
-
-def _meeting() -> dict[str, str]:
-    return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-
-
-def _printed(folder: Path, ranks: int, codes: list[int | None]) -> list[str]:
-    """Return what the ranks printed, if all went well."""
-    texts = [folder / f"rank{rank}.txt" for rank in range(ranks)]
-    printed = [text.read_text() if text.exists() else "" for text in texts]
-    assert not any(code != 0 for code in codes), "\n".join(text[-4000:] for text in printed)
-    return printed
+    return printed(folder, ranks, codes)

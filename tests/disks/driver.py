@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import multiprocessing
 import os
@@ -10,12 +9,11 @@ import shutil
 import subprocess
 import sys
 import time
-import traceback
-import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
+
+from tests.distributed.forked_ranks import be_rank
 
 SERVER = Path(__file__).with_name("fuse.py")
 PATIENCE_S = 240.0
@@ -98,34 +96,3 @@ def run_ranks(
         rank.kill()
         rank.join()
     return codes
-
-
-def be_rank(
-    rank: int,
-    count: int,
-    output: Path,
-    target: Callable[..., object],
-    arguments: Sequence[object],
-    environment: Mapping[str, str] = MappingProxyType({}),
-) -> None:
-    """Do what a rank does, and end as a program ends."""
-    os.environ |= {
-        "OMP_NUM_THREADS": "1",
-        "WORLD_SIZE": str(count),
-        "LOCAL_WORLD_SIZE": str(count),
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        **environment,
-    }
-    with open(output, "wb") as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
-    warnings.simplefilter("ignore")
-    try:
-        target(*arguments)
-    except BaseException:
-        traceback.print_exc()
-        raise
-    finally:
-        atexit._run_exitfuncs()
-        sys.stdout.flush()

@@ -1,18 +1,13 @@
 """One rank that communicates in every way a trainer does, under the probe and Kineto.
 
-    RANK=… python coverage_scenarios.py RUN_DIR COUNTS_DIR before|after
-
 Each scenario is one step of the capture, its preparation the step before. What
-Kineto counted goes to ``COUNTS_DIR/<rank>.json``: by scenario the step, and the
-number of calls of each ``c10d`` operator. The last word says whether the probe
-is attached before or after ``init_process_group``.
+Kineto counted goes to ``<rank>.json``: by scenario the step, and the number of
+calls of each ``c10d`` operator.
 """
 
 import json
-import sys
 import time
 from collections import Counter
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -215,7 +210,8 @@ def kineto_counts(run):
 
 
 def main(run_dir, counts_dir, when):
-    """Run all scenarios and write what Kineto counted."""
+    """Attach before or after ``init_process_group``, run all scenarios, write what Kineto counted."""
+    torch.set_num_threads(1)
     if when == "before":
         probe.attach(run_dir)
     dist.init_process_group("gloo")
@@ -232,13 +228,8 @@ def main(run_dir, counts_dir, when):
         probe.step()
         step += 2
     probe.detach()
-    (Path(counts_dir) / f"{rank}.json").write_text(json.dumps(counts))
+    (counts_dir / f"{rank}.json").write_text(json.dumps(counts))
     # Torch joins gloo's worker with the interpreter lock held, while that worker
     # may need the lock to drop its last operation. Idle, it has none.
     time.sleep(0.5)
     dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    main(*sys.argv[1:])

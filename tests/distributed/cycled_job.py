@@ -1,8 +1,8 @@
 """One rank that trains until it is told to end.
 
-    RANK=… python cycled_job.py FOLDER [STEPS]
+    RANK=… python cycled_job.py FOLDER
 
-A file ``end`` in the folder tells it; with STEPS it trains just so many. It makes the file
+A file ``end`` in the folder tells it; with a number of steps it trains just so many. It makes the file
 ``trains.RANK`` in its first step, and prints the steps and a digest of the bits of their losses.
 """
 
@@ -21,6 +21,8 @@ WIDTH = 16
 
 def main(folder, steps=None):
     """Train, and have the ranks agree in each step on whether it is the last."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
     torch.manual_seed(0)
     layers = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(4)))
     model = DistributedDataParallel(layers, bucket_cap_mb=0.001)
@@ -47,6 +49,4 @@ def main(folder, steps=None):
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    main(Path(sys.argv[1]), *map(int, sys.argv[2:]))
+    main(Path(sys.argv[1]))

@@ -2,7 +2,7 @@
 
 The fault is what the disk does from step 20 on: ``none``, ``fill`` (rank 0 fills it), ``hang``
 (until the training is done) or the name of an error. Prints one line a step: the bits of
-the loss. Without a run directory the probe is not imported.
+the loss. Without a run directory the probe is not attached.
 """
 
 import os

@@ -1,8 +1,7 @@
 """One rank of a gloo job that dumps its flight recorder in both forms.
 
-    flight_recorder_job.py FOLDER (even | behind)
-
-With ``behind`` rank 1 issues one collective that rank 0 never does.
+In the case ``behind`` rank 1 issues one collective that rank 0 never does, in ``even`` it
+does not.
 """
 
 import json
@@ -29,9 +28,8 @@ def _settle(open_works: int) -> None:
     sys.exit("works that have ended are still open")
 
 
-def main() -> None:
+def main(folder: Path, case: str) -> None:
     """Run some collectives, dump, and leave without waiting for the other."""
-    folder, case = Path(sys.argv[1]), sys.argv[2]
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     tensor_group = dist.new_group([0, 1], group_desc="TENSOR_MODEL_PARALLEL_GROUP")
@@ -56,7 +54,3 @@ def main() -> None:
     # An orderly end would wait for the collective that never ends.
     sys.stdout.flush()
     os._exit(0)
-
-
-if __name__ == "__main__":
-    main()

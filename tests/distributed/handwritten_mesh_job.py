@@ -4,11 +4,11 @@ Tensor-parallel MLPs, a 1F1B pipeline that sends on the default group, gradients
 reduced one by one after the backward, a gradient norm over all ranks.
 """
 
-import argparse
-
 import torch
 import torch.distributed as dist
 from torch import nn
+
+from meshscope import probe
 
 MICROBATCHES = 4
 SHAPE = (8, 32, 64)
@@ -110,20 +110,18 @@ def lines(grid, axis):
     return own
 
 
-def main():
-    """Train."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--sizes", type=int, nargs=3, metavar=("PP", "DP", "TP"))
-    parser.add_argument("--steps", type=int)
-    options = parser.parse_args()
+def main(run_dir, sizes, steps):
+    """Train under the probe; the sizes are those of PP, DP and TP."""
+    probe.attach(run_dir)
+    torch.set_num_threads(1)
     dist.init_process_group("gloo")
     torch.manual_seed(0)
-    grid = torch.arange(dist.get_world_size()).reshape(options.sizes)
+    grid = torch.arange(dist.get_world_size()).reshape(sizes)
     (stages, _), (_, replicas), (_, tensor) = (lines(grid, axis) for axis in range(3))
     model = nn.Sequential(*[Block(SHAPE[-1], tensor) for _ in range(2)])
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     stage = Stage(model, stages)
-    for _ in range(options.steps):
+    for _ in range(steps):
         stage.step()
         for parameter in model.parameters():
             dist.all_reduce(parameter.grad, group=replicas)
@@ -132,7 +130,3 @@ def main():
         optimizer.step()
         optimizer.zero_grad()
     dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main()

@@ -4,6 +4,8 @@ import json
 
 import pandas as pd
 import pytest
+from tests.distributed import coverage_scenarios
+from tests.distributed.forked_ranks import run_forked
 
 from meshscope.probe.hooks.operators import NOT_COMMUNICATION, OPERATORS
 from meshscope.probe.schema.rundir import read_run
@@ -14,10 +16,11 @@ KINDS = {operator.name: str(operator.kind or operator.direction) for operator in
 
 
 @pytest.fixture(params=["before", "after"], ids=lambda when: f"attach-{when}-init", scope="module")
-def job(request, tmp_path_factory, run_ranks):
+def job(request, tmp_path_factory):
     """Run all scenarios on two ranks; return the capture and Kineto's counts."""
     folder = tmp_path_factory.mktemp("coverage")
-    run_ranks("coverage_scenarios.py", folder / "run", folder, request.param)
+    arguments = (folder / "run", folder, request.param)
+    run_forked(folder, coverage_scenarios.main, arguments, ranks=2)
     counts = [json.loads((folder / f"{rank}.json").read_text()) for rank in (0, 1)]
     return read_run(folder / "run"), counts
 

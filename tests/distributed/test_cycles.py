@@ -9,6 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.distributed import cycled_job
+from tests.distributed.forked_ranks import run_forked
 
 from meshscope.probe.control.finding import ranks_of_run
 from meshscope.probe.control.orders import order
@@ -17,7 +19,7 @@ from meshscope.probe.schema.rundir import create_run
 
 pytestmark = pytest.mark.distributed
 
-JOB = Path(__file__).with_name("cycled_job.py")
+JOB = Path(cycled_job.__file__)
 MOST_AFTER = 1_000_000
 PATIENCE_S = 120
 CYCLES, ARMED = 3, 4
@@ -31,30 +33,21 @@ class Job:
         """Start them."""
         self.folder, self.run = folder, create_run(folder, "run-1", {"world_size": 2})
         self.sockets = tempfile.mkdtemp(prefix="ms-")
-        self.alone = {
+        self.environment = {
             **os.environ,
-            "PYTHONPATH": os.pathsep.join([str(project / "src"), str(project)]),
+            "PYTHONPATH": os.pathsep.join([str(BOOTSTRAP), str(project / "src"), str(project)]),
             "OMP_NUM_THREADS": "1",
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(port),
             "WORLD_SIZE": "2",
-        }
-        self.environment = {
-            **self.alone,
-            "PYTHONPATH": os.pathsep.join([str(BOOTSTRAP), self.alone["PYTHONPATH"]]),
             "XDG_RUNTIME_DIR": self.sockets,
             "MESHSCOPE_RUN_DIR": str(self.run),
             "MESHSCOPE_DORMANT": "1",
         }
-        self.ranks = self.started(self.environment)
-
-    def started(self, environment, *arguments):
-        """Start two ranks."""
-        command = [sys.executable, "-W", "ignore", str(JOB), str(self.folder), *arguments]
-        return [
+        self.ranks = [
             subprocess.Popen(
-                command,
-                env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                [sys.executable, "-W", "ignore", str(JOB), str(folder)],
+                env={**self.environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
                 stdout=subprocess.PIPE,
                 text=True,
             )
@@ -157,6 +150,8 @@ def test_a_job_survives_many_recordings_and_traces_that_are_called_off(job):
     assert parts == 2 * CYCLES
     assert resident - before[2] < 40 << 20
     (job.folder / "end").touch()
-    watched = [rank.communicate(timeout=PATIENCE_S)[0].split() for rank in job.ranks]
-    job.ranks = job.started(job.alone, watched[0][0])
-    assert [rank.communicate(timeout=PATIENCE_S)[0].split() for rank in job.ranks] == watched
+    watched = [rank.communicate(timeout=PATIENCE_S)[0] for rank in job.ranks]
+    steps = int(watched[0].split()[0])
+    alone = run_forked(job.folder, cycled_job.main, (job.folder, steps), ranks=2)
+    for line, printed in zip(watched, alone, strict=True):
+        assert line in printed

@@ -4,8 +4,9 @@ The disks are real: a small tmpfs, and a file system whose server is a process o
 """
 
 import pytest
-from tests.disks import Disk, missing, run_off, run_on
+from tests.disks import Disk, missing, run_on
 from tests.distributed import disk_job
+from tests.distributed.forked_ranks import run_forked
 
 from meshscope.probe.schema.rundir import read_run
 
@@ -19,7 +20,7 @@ NETWORK = Disk(kind="fuse", delay_s=0.01)
 def losses(tmp_path_factory):
     """Return the losses of each rank without the probe."""
     folder = tmp_path_factory.mktemp("alone")
-    return [lines(text) for text in run_off(folder, disk_job.main, (STEPS, "none"), ranks=2)]
+    return [lines(text) for text in run_forked(folder, disk_job.main, (STEPS, "none"), ranks=2)]
 
 
 @pytest.fixture

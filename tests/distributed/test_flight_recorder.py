@@ -1,6 +1,8 @@
 """Dumps that PyTorch itself writes are read, in both forms."""
 
 import pytest
+from tests.distributed import flight_recorder_job
+from tests.distributed.forked_ranks import run_forked
 
 from meshscope.analyze import diagnose, load_trace
 
@@ -8,15 +10,16 @@ pytestmark = pytest.mark.distributed
 
 
 @pytest.fixture(scope="module")
-def dumps(run_ranks, tmp_path_factory):
+def dumps(tmp_path_factory):
     """Return the folders of dumps of two gloo jobs, by case."""
     folders = {}
     for case in ("even", "behind"):
         folders[case] = tmp_path_factory.mktemp(case)
-        run_ranks(
-            "flight_recorder_job.py",
+        run_forked(
             folders[case],
-            case,
+            flight_recorder_job.main,
+            (folders[case], case),
+            ranks=2,
             environment={"TORCH_FR_BUFFER_SIZE": "100"},
         )
     return folders

@@ -1,50 +1,21 @@
-"""A trainer whose mesh nobody states, under ``meshscope run``."""
-
-import os
-import subprocess
-import sys
-from pathlib import Path
+"""A trainer whose mesh nobody states."""
 
 import pytest
+from tests.distributed import handwritten_mesh_job
+from tests.distributed.forked_ranks import run_forked
 
 from meshscope.analyze.bubble import schedule_of
 from meshscope.analyze.opening.load import load_trace
 
-pytestmark = [pytest.mark.distributed, pytest.mark.slow]
+pytestmark = pytest.mark.distributed
 
-SCRIPT = Path(__file__).with_name("handwritten_mesh_job.py")
 STEPS = 4
 
 
 def test_mesh_schedule_and_microbatches_are_inferred(tmp_path):
     """Fails when a trainer without framework or names has no stages, replicas or microbatches."""
-    subprocess.run(
-        [
-            *(
-                sys.executable,
-                "-m",
-                "meshscope",
-                "run",
-                "--runs",
-                tmp_path,
-                "--run-id",
-                "run",
-                "--",
-            ),
-            *(
-                sys.executable,
-                "-m",
-                "torch.distributed.run",
-                "--standalone",
-                "--nproc-per-node",
-                "8",
-            ),
-            *(SCRIPT, "--sizes", "2", "2", "2", "--steps", str(STEPS)),
-        ],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        check=True,
-        timeout=300,
-    )
+    arguments = (tmp_path / "run", (2, 2, 2), STEPS)
+    run_forked(tmp_path, handwritten_mesh_job.main, arguments, ranks=8)
     trace = load_trace(tmp_path / "run")
     layout = trace.layout
     assert layout is not None, trace.limits

@@ -3,7 +3,7 @@
     RANK=… python training_job.py ddp|fsdp2 STEPS [RUN_DIR]
 
 Prints one line a step: the bits of the loss. Without a run directory the probe
-is not imported.
+is not attached.
 """
 
 import sys

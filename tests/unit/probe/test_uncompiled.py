@@ -142,6 +142,14 @@ def test_functions_that_functions_make_are_left_alone_too():
     assert skipped > len(named) + len(vars(collectives.CollectiveHook))
 
 
+def test_what_is_left_alone_already_is_not_gone_through_again(monkeypatch):
+    """Fails when each recording of a job begins with a pause for all functions of the probe."""
+    before, marked = leave_uncompiled(hooks.__name__), []
+    monkeypatch.setattr("meshscope.probe.uncompiled.compiler_skip", lambda: marked.append)
+    assert leave_uncompiled(hooks.__name__) == before
+    assert marked == []
+
+
 def test_a_torch_without_such_a_thing_is_said(tmp_path, monkeypatch):
     """Fails when another torch keeps the probe from recording."""
 
