@@ -35,7 +35,7 @@ from .causes import (
     without_slow_clocks,
 )
 from .causes.doubts import CERTAIN
-from .causes.effects import Expected, peer_centre, place_work
+from .causes.effects import Expected, Work, among_healthy, peer_centre, place_work
 from .causes.shapley import coalitions, membership, shares, unions_of
 from .communication.events import CommunicationEvents
 from .detection import DetectionResult
@@ -112,6 +112,7 @@ def attribute(
     limits = (*limits_of(work, program, events), *slow_together(detection))
     if hidden or events.lonely_frac > MAX_LONELY:
         return Attribution(ranks=ranks, limits=limits, detection=detection)
+    expected, ranks = _told_apart(work, expected, ranks)
     suspects = _suspects(trace, ranks, events, detection)
     slow_ranks = SlowRanks(with_rest(suspects, MAX_SUSPECTS), clocks)
     players, overlaps = find_players(trace, program, ledger, work, expected, slow_ranks)
@@ -146,6 +147,20 @@ def _suspects(
     slowdowns = of_suspects(ranks, "slowdown")
     by_experts = explained_by_experts(events.frame, slowdowns, steps_of_slow(slowdowns, detection))
     return with_experts(trace, suspects_of(trace, of_suspects(ranks, "excess_ns")), by_experts)
+
+
+def _told_apart(
+    work: Work, expected: Expected, ranks: pd.DataFrame
+) -> tuple[Expected, pd.DataFrame]:
+    """Return what is expected, and the table, with suspects compared with ranks that are none."""
+    slow = ranks.loc[ranks["suspect"], "rank"].tolist()
+    apart = among_healthy(work, expected, slow)
+    if apart is expected:
+        return expected, ranks
+    table = compared_ranks(work, apart.work_ns)
+    is_slow = ranks["suspect"].to_numpy(bool)
+    told = ["excess_ns", "peer_ns", "slowdown", "z"]
+    return apart, ranks.assign(**{name: ranks[name].where(~is_slow, table[name]) for name in told})
 
 
 def without_blame(ranks: list[int], limits: tuple[str, ...]) -> Attribution:

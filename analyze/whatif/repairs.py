@@ -6,8 +6,10 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from meshscope.probe.schema.errors import ConfigError
+from meshscope.probe.schema.listing import listed
 
 from ..account import Account
 from ..arrays import FloatArray
@@ -21,7 +23,7 @@ from ..causes import (
     sequence_effect,
     without_slow_clocks,
 )
-from ..causes.effects import Expected, Work, peer_centre, place_work
+from ..causes.effects import Expected, Work, among_healthy, peer_centre, place_work
 from ..detection.suspicion import steps_of_slow
 from ..replay.program import Program
 from ..suspects import healthy_work
@@ -58,17 +60,19 @@ def repair_effect(account: Account, program: Program, changes: Iterable[Change])
     trace, ledger = account.trace, account.ledger
     recorded = place_work(trace, program, ledger)
     work, clocks = without_slow_clocks(recorded, program, ledger, account.devices)
-    suspects = _suspects(account, work, fixes)
+    suspects, of_suspects = _suspects(account, work, fixes)
     unlike = [rank for suspect in suspects for rank in suspect.ranks]
     unlike += [rank for clock in clocks for rank in clock.ranks]
     detection = None if account.attribution is None else account.attribution.detection
     slow_steps = steps_of_slow(unlike, detection)
     sequence = sequence_effect(trace, program, ledger, work, slow_steps)
     expected = _healthy(account, work, Expected(peer_centre(work), sequence))
+    expected = among_healthy(work, expected, [rank for own in suspects for rank in own.ranks])
     slow = SlowRanks(suspects, of_single_ranks(clocks, program))
     players, overlaps = find_players(trace, program, ledger, work, expected, slow)
     taken = np.zeros(program.edge_count)
     chosen, notes = _chosen(account, players, fixes)
+    notes += of_suspects
     for number in chosen:
         players[number].effect.add_to(taken)
     for overlap in overlaps:
@@ -92,26 +96,57 @@ def _healthy(account: Account, work: Work, peers: Expected) -> Expected:
     return healthy_work(work, attribution.ranks, peers, attribution.detection)
 
 
-def _suspects(account: Account, work: Work, fixes: list[Change]) -> list[Suspect]:
-    """Return the ranks that are to be repaired, and those that were suspected anyhow."""
-    wanted = set()
-    for change in fixes:
-        if change.name == "rank":
-            wanted.add(_rank(account, change))
-        elif change.name == "host":
-            wanted.update(_ranks_of_host(account, change))
-    expected = _healthy(account, work, Expected(peer_centre(work), None)).work_ns
-    alone = sorted(
-        rank for rank in wanted if np.isnan(expected[(work.cells["rank"] == rank).to_numpy()]).all()
-    )
+def _suspects(account: Account, work: Work, fixes: list[Change]) -> tuple[list[Suspect], list[str]]:
+    """Return the ranks that are to be repaired and those that were suspected anyhow, and what to say.
+
+    A rank that works no longer than its peers is none of them: it would be made slower.
+    """
+    wanted = _wanted_ranks(account, fixes)
+    peers = _healthy(account, work, Expected(peer_centre(work), None))
+    is_alone = _excess(work, peers.work_ns, wanted)
+    alone = [rank for rank in wanted if np.isnan(is_alone[rank])]
     if alone:
         raise ConfigError(
             f"rank {alone[0]} has no peer that runs the same operations",
             where="--fix",
             remedy="What it would take if it were healthy is not known; try --fix stage=N",
         )
-    ranks = sorted(wanted | set(account.suspects()))
-    return [Suspect((rank,), {"rank": rank}, 0.0) for rank in ranks]
+    known = set(account.suspects())
+    slow = sorted({*wanted, *known})
+    excess = _excess(work, among_healthy(work, peers, slow).work_ns, slow)
+    ranks = [rank for rank in slow if rank in known or excess[rank] > 0]
+    return [Suspect((rank,), {"rank": rank}, 0.0) for rank in ranks], _alike(work, wanted)
+
+
+def _wanted_ranks(account: Account, fixes: list[Change]) -> list[int]:
+    """Return the ranks that the fixes name, by number or by host."""
+    wanted = set()
+    for change in fixes:
+        if change.name == "rank":
+            wanted.add(_rank(account, change))
+        elif change.name == "host":
+            wanted.update(_ranks_of_host(account, change))
+    return sorted(wanted)
+
+
+def _excess(work: Work, expected_ns: FloatArray, ranks: list[int]) -> dict[int, float]:
+    """Return how much longer than expected ranks work, ns; NaN of one of which nothing is expected."""
+    excess = pd.Series(work.cells["work_ns"].to_numpy() - expected_ns)
+    sums = excess.groupby(work.cells["rank"].to_numpy()).sum(min_count=1)
+    return {rank: float(sums[rank]) for rank in ranks}
+
+
+def _alike(work: Work, wanted: list[int]) -> list[str]:
+    """Return which ranks have nobody to be compared with but those that are to be repaired too."""
+    members: dict[int, list[int]] = {}
+    for rank, own_class in work.peer_class.items():
+        members.setdefault(own_class, []).append(rank)
+    same = [own for own in members.values() if len(own) > 1 and set(own) <= set(wanted)]
+    return [
+        f"ranks {listed(own)} are all that do their part of the work, and are compared with each "
+        "other: what slows all of them alike is left; try --fix stage=N"
+        for own in map(sorted, same)
+    ]
 
 
 def _rank(account: Account, change: Change) -> int:
