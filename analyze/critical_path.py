@@ -214,10 +214,9 @@ def _microbatch(account: Account, rank: IntArray, time: FloatArray) -> IntArray:
 
 def _wires(account: Account, program: Program, links: _Links) -> pd.DataFrame:
     """Return the transfers on the path: from the last issue to the end of the wait."""
-    first = program.edge_count - len(program.waits)
-    is_wire = links.edge >= first
-    mark = program.waits[links.edge[is_wire] - first]
-    event = account.events.frame.iloc[program.marks["event"].to_numpy()[mark]]
+    is_wire = links.edge >= program.first_wire
+    own = program.wire_event[links.edge[is_wire] - program.first_wire]
+    event = account.events.frame.iloc[own]
     return pd.DataFrame(
         {
             "rank": event["rank"].to_numpy(np.int64),

@@ -88,6 +88,8 @@ def beyond_its_like(frame: pd.DataFrame, place: Degraded) -> FloatArray:
 
 
 def _on_waits(program: Program, event_effect: FloatArray) -> EdgeEffect:
-    """Return the effect on the completion edges of the waits for each event."""
-    event = program.marks["event"].to_numpy()[program.waits]
-    return edge_effect(event_effect[event], first=program.edge_count - len(event))
+    """Return the effect on the edges of the waits for each event, and of what runs after it."""
+    effect = event_effect[program.wire_event]
+    held = len(program.queue.join)
+    effect[:held] = np.minimum(effect[:held], program.queue.ns)
+    return edge_effect(effect, first=program.first_wire)

@@ -252,7 +252,6 @@ def _sped_up(program: Program, change: Change) -> FloatArray:
         taken[: len(program.work_edges)] = share
         return taken
     axis = change.name.removeprefix("link.")
-    event = program.marks["event"].to_numpy()[program.waits]
-    on_axis = (program.events["axis"] == axis).to_numpy()[event]
-    taken[program.edge_count - len(event) :] = np.where(on_axis, share, 0.0)
+    on_axis = (program.events["axis"] == axis).to_numpy()[program.wire_event]
+    taken[program.first_wire :] = np.where(on_axis, share, 0.0)
     return taken
