@@ -7,9 +7,10 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from ..arrays import FloatArray
+from ..arrays import BoolArray, FloatArray
 from ..replay.edge_effect import EdgeEffect, edge_effect
 from ..replay.program import Program
+from ..results import Where
 from .degraded import Degraded, degraded_places, like_size
 from .player import Player, Union
 
@@ -65,6 +66,20 @@ def wire_players(program: Program) -> list[Player]:
         effect = _on_waits(program, np.where(axis == name, excess.rest, 0.0))
         players.append(Player("slow_wire", {"axis": str(name)}, Union.WIRES, effect))
     return [player for player in players if not player.effect.is_nothing]
+
+
+def named_place(program: Program, where: Where, events: BoolArray) -> Player:
+    """Return what the transfers of a place take beyond their like, whether that is much or not.
+
+    Args:
+        program: The replay graph.
+        where: The place.
+        events: Its rows of the program's events.
+    """
+    frame = program.events
+    like = frame["axis"].isin(frame.loc[events, "axis"].unique()).to_numpy() & ~events
+    effect = beyond_its_like(frame, Degraded(where, np.nan, 1.0, events, like))
+    return Player("slow_link", where, Union.WIRES, _on_waits(program, effect))
 
 
 def beyond_its_like(frame: pd.DataFrame, place: Degraded) -> FloatArray:

@@ -19,6 +19,7 @@ from ..causes import (
     SlowRanks,
     Suspect,
     find_players,
+    named_place,
     of_single_ranks,
     sequence_effect,
     without_slow_clocks,
@@ -26,6 +27,7 @@ from ..causes import (
 from ..causes.effects import Expected, Work, among_healthy, peer_centre, place_work
 from ..detection.suspicion import steps_of_slow
 from ..replay.program import Program
+from ..results import Where
 from ..suspects import healthy_work
 from .changes import Change
 
@@ -71,6 +73,7 @@ def repair_effect(account: Account, program: Program, changes: Iterable[Change])
     slow = SlowRanks(suspects, of_single_ranks(clocks, program))
     players, overlaps = find_players(trace, program, ledger, work, expected, slow)
     taken = np.zeros(program.edge_count)
+    players += _named_places(account, program, players, fixes)
     chosen, notes = _chosen(account, players, fixes)
     notes += of_suspects
     for number in chosen:
@@ -187,6 +190,29 @@ def _chosen(
             asked = f"{change.name}={change.value}" if change.value else change.name
             notes.append(f"no loss by {asked} was found: its repair changes nothing")
     return chosen, notes
+
+
+def _named_places(
+    account: Account, program: Program, players: list[Player], fixes: list[Change]
+) -> list[Player]:
+    """Return the links and groups that are to be repaired and are no causes of their own.
+
+    They may be slow in too few steps for anything to be certain, or among many such places. What the
+    repair of their whole axis takes is not taken twice.
+    """
+    frame, found = program.events, []
+    whole = [change.value for change in fixes if change.name == "axis"]
+    for change in fixes:
+        if change.name not in ("link", "group"):
+            continue
+        names = _directions(change.value) if change.name == "link" else {change.value}
+        column = frame[_COLUMN[change.name]].isin(names) & ~frame["axis"].isin(whole)
+        if column.any() and not any(_is_meant(account, own, change) for own in players):
+            where: Where = {"axis": str(frame.loc[column, "axis"].iloc[0])}
+            where["link" if change.name == "link" else "group_id"] = change.value
+            player = named_place(program, where, column.to_numpy(bool))
+            found += [] if player.effect.is_nothing else [player]
+    return found
 
 
 def _is_meant(account: Account, player: Player, change: Change) -> bool:

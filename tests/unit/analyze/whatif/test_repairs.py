@@ -7,10 +7,11 @@ from tests.synthetic import MS, Job, capture
 
 from meshscope.analyze.diagnosis import diagnose
 from meshscope.analyze.measure import measure
-from meshscope.analyze.synthetic import SyntheticJob, generate, parse_fault
+from meshscope.analyze.synthetic import Costs, SyntheticJob, generate, make_simulation, parse_fault
 from meshscope.analyze.whatif import parse_changes, predict
 from meshscope.probe.schema.layout import ParallelLayout
 
+COSTS = Costs(pp_ns=3 * MS, dp_ns=20 * MS)
 PAIR, THREE = ParallelLayout(pp=2, dp=2), ParallelLayout(pp=2, dp=3)
 
 
@@ -75,3 +76,28 @@ def test_what_two_slow_ranks_of_three_cost_is_theirs_in_the_diagnosis_too():
     assert named == {3, 5}
     both = predicted(captured(THREE, slow=(3, 5)), "rank=3", "rank=5")
     assert result.metrics["straggler_slowdown"] == pytest.approx(1 / (1 - both.gain_frac))
+
+
+@pytest.mark.parametrize("fix", ["link=2<->4", "group=dp-2"])
+def test_a_place_that_is_slow_now_and_then_is_repaired_as_asked(fix):
+    """Fails when a link or group is left as it is because it is slow in too few steps to be certain."""
+    axis, end = ("dp", "") if "group" in fix else ("pp", ",peer=4")
+    slow = f"slow_link:axis={axis},rank=2{end},factor=4,first_step=1,every=3"
+    layout = ParallelLayout(pp=4, dp=2)
+    job = SyntheticJob(layout=layout, steps=6, costs=COSTS, faults=(parse_fault(slow),))
+    healthy = SyntheticJob(layout=layout, steps=6, costs=COSTS)
+    result = predicted(generate(job)[0], fix)
+    assert result.predicted_ns == pytest.approx(_length(healthy), rel=1e-6)
+
+
+def test_a_healthy_place_returns_nothing():
+    """Fails when the noise of a link is called its fault."""
+    job = SyntheticJob(layout=ParallelLayout(pp=4, dp=2), steps=6, costs=COSTS)
+    result = predicted(generate(job)[0], "link=2->4")
+    assert result.gain_frac == pytest.approx(0, abs=1e-9)
+    assert any("no loss by link=2->4 was found" in text for text in result.assumptions)
+
+
+def _length(job):
+    """Return the step time of a job."""
+    return float(list(make_simulation(job).steps())[-1].end.mean() / job.steps)
