@@ -63,9 +63,13 @@ def repair_effect(account: Account, program: Program, changes: Iterable[Change])
     recorded = place_work(trace, program, ledger)
     work, clocks = without_slow_clocks(recorded, program, ledger, account.devices)
     suspects, of_suspects = _suspects(account, work, fixes)
-    unlike = [rank for suspect in suspects for rank in suspect.ranks]
+    known = set(account.suspects())
+    unlike = [rank for own in suspects for rank in own.ranks if rank not in known]
     unlike += [rank for clock in clocks for rank in clock.ranks]
-    detection = None if account.attribution is None else account.attribution.detection
+    detection = None
+    if account.attribution is not None:
+        detection = account.attribution.detection
+        unlike += account.attribution.unlike
     slow_steps = steps_of_slow(unlike, detection)
     sequence = sequence_effect(trace, program, ledger, work, slow_steps)
     expected = _healthy(account, work, Expected(peer_centre(work), sequence))
@@ -94,9 +98,9 @@ def repair_effect(account: Account, program: Program, changes: Iterable[Change])
 def _healthy(account: Account, work: Work, peers: Expected) -> Expected:
     """Return what each cell should have taken, as the attribution of the run has it."""
     attribution = account.attribution
-    if attribution is None:
+    if attribution is None or attribution.at_first is None:
         return peers
-    return healthy_work(work, attribution.ranks, peers, attribution.detection)
+    return healthy_work(work, attribution.at_first, peers, attribution.detection)
 
 
 def _suspects(account: Account, work: Work, fixes: list[Change]) -> tuple[list[Suspect], list[str]]:

@@ -10,6 +10,7 @@ from meshscope.analyze.measure import measure
 from meshscope.analyze.synthetic import Costs, SyntheticJob, generate, make_simulation, parse_fault
 from meshscope.analyze.whatif import parse_changes, predict
 from meshscope.probe.schema.layout import ParallelLayout
+from meshscope.probe.schema.terms import ScheduleKind
 
 COSTS = Costs(pp_ns=3 * MS, dp_ns=20 * MS)
 PAIR, THREE = ParallelLayout(pp=2, dp=2), ParallelLayout(pp=2, dp=3)
@@ -101,3 +102,29 @@ def test_a_healthy_place_returns_nothing():
 def _length(job):
     """Return the step time of a job."""
     return float(list(make_simulation(job).steps())[-1].end.mean() / job.steps)
+
+
+def test_a_repair_returns_what_the_diagnosis_says_it_does():
+    """Fails when the two judge from different ranks what is usual, and tell two gains of one cause."""
+    faults = ["slow_rank:rank=2,factor=1.05", "slow_rank:rank=5,factor=1.05", "sequence:cv=0.3"]
+    job = SyntheticJob(
+        layout=ParallelLayout(pp=4, dp=2, vpp=3),
+        schedule=ScheduleKind.INTERLEAVED,
+        microbatches=16,
+        steps=6,
+        jitter_cv=0.005,
+        seed=605343771,
+        faults=tuple(map(parse_fault, [*faults, "blocked_rank:rank=6,extra_ms=4"])),
+    )
+    account = measure(generate(job)[0])
+    names = {"straggler_rank": "rank", "stage_imbalance": "stage"}
+    told = {}
+    for cause in account.attribution.causes:
+        where = names.get(cause.kind, "")
+        if where in cause.where:
+            told[f"{where}={cause.where[where]}"] = cause.removal_gain_frac
+        elif cause.kind in ("sequence_imbalance", "jitter"):
+            told[cause.kind] = cause.removal_gain_frac
+    assert {"rank=6", "sequence_imbalance"} <= told.keys()
+    found = {fix: predict(account, parse_changes([fix], [])).gain_frac for fix in told}
+    assert found == pytest.approx(told, abs=1e-9)
