@@ -117,19 +117,18 @@ def _held_up(marks: pd.DataFrame, frame: pd.DataFrame, own_join: IntArray) -> pd
     event = of_mark[issue]
     rank = marks["rank"].to_numpy(np.int64)[issue]
     # Marks are in program order, so a stable sort keeps that within a rank and a group.
-    order = np.lexsort((issue, group[event], rank))
+    order = np.argsort(rank * (int(group.max(initial=0)) + 1) + group[event], kind="stable")
     event, issue, rank = event[order], issue[order], rank[order]
     same = (rank[1:] == rank[:-1]) & (group[event[1:]] == group[event[:-1]])
-    pairs = pd.DataFrame(
-        {
-            "event": event[1:],
-            "before": event[:-1],
-            "join": own_join[event[1:]],
-            "join_before": own_join[event[:-1]],
-            "is_held": same & (waited[event[:-1]] > issue[1:]),
-        }
-    )
-    return pairs[_agreed(pairs, frame, own_join)].drop(columns="is_held")
+    is_held = same & (waited[event[:-1]] > issue[1:])
+    later, before = event[1:], event[:-1]
+    # Most programs wait for each operation before the next: what follows is of the others only.
+    is_free = np.zeros(int(own_join.max(initial=-1)) + 1, dtype=bool)
+    is_free[own_join[later[~is_held]]] = True
+    later, before = (own[~is_free[own_join[later]]] for own in (later, before))
+    joins = {"join": own_join[later], "join_before": own_join[before]}
+    pairs = pd.DataFrame({"event": later, "before": before, **joins})
+    return pairs[_agreed(pairs, frame, own_join)]
 
 
 def _agreed(pairs: pd.DataFrame, frame: pd.DataFrame, own_join: IntArray) -> pd.Series:
@@ -142,7 +141,7 @@ def _agreed(pairs: pd.DataFrame, frame: pd.DataFrame, own_join: IntArray) -> pd.
     whole = (size == members[joins[0]]) & (members[joins[0]] == members[joins[1]]) & (size > 1)
     known = frame["wire_ns"].notna().to_numpy() & frame["end_ns"].notna().to_numpy()
     told = known[pairs["event"].to_numpy()] & known[pairs["before"].to_numpy()]
-    every = (pairs["is_held"] & told).groupby(pairs["join"]).transform("all")
+    every = pd.Series(told, index=pairs.index).groupby(pairs["join"]).transform("all")
     agreed: pd.Series = every & one_before & whole
     return agreed
 
