@@ -21,6 +21,7 @@ from .causes import (
     Off,
     Overlap,
     Player,
+    SlowClock,
     SlowRanks,
     Suspect,
     explained_by_experts,
@@ -35,7 +36,7 @@ from .causes import (
     without_slow_clocks,
 )
 from .causes.doubts import CERTAIN
-from .causes.effects import Expected, peer_centre, place_work
+from .causes.effects import Expected, Work, among_healthy, peer_centre, place_work
 from .causes.shapley import coalitions, membership, shares, unions_of
 from .communication.events import CommunicationEvents
 from .detection import DetectionResult
@@ -74,6 +75,10 @@ class Attribution:
     """Where the waiting comes from; None where the causes are not known."""
     detection: DetectionResult | None = None
     """Slow ranks whatever their work is; None where the capture shows no microbatches."""
+    at_first: pd.DataFrame | None = None
+    """The table before unequal data was taken out: what is usual was judged by it."""
+    unlike: tuple[int, ...] = ()
+    """The ranks that were taken for slow then."""
 
 
 def attribute(
@@ -101,17 +106,19 @@ def attribute(
     ranks = compared_ranks(work, peers)
     measured = program.windows.step_time_ns
     ranks["late"] = arrives_late(trace, ranks, waits)
-    unlike = ranks.loc[is_suspect(ranks, measured, detection), "rank"].tolist()
-    unlike += [] if detection is None else [verdict.rank for verdict in detection.suspects]
-    unlike += [rank for clock in clocks for rank in clock.ranks]
+    unlike = _unlike(ranks.loc[is_suspect(ranks, measured, detection), "rank"], detection, clocks)
     sequence = sequence_effect(trace, program, ledger, work, steps_of_slow(unlike, detection))
     expected = healthy_work(work, ranks, Expected(peers, sequence), detection)
-    ranks = compared_ranks(work, expected.work_ns)
+    at_first, ranks = ranks, compared_ranks(work, expected.work_ns)
     ranks["late"] = arrives_late(trace, ranks, waits)
     ranks["suspect"] = is_suspect(ranks, measured, detection) & (not hidden)
     limits = (*limits_of(work, program, events), *slow_together(detection))
+    found = Attribution(
+        ranks=ranks, limits=limits, detection=detection, at_first=at_first, unlike=tuple(unlike)
+    )
     if hidden or events.lonely_frac > MAX_LONELY:
-        return Attribution(ranks=ranks, limits=limits, detection=detection)
+        return found
+    expected, ranks = _told_apart(work, expected, ranks)
     suspects = _suspects(trace, ranks, events, detection)
     slow_ranks = SlowRanks(with_rest(suspects, MAX_SUSPECTS), clocks)
     players, overlaps = find_players(trace, program, ledger, work, expected, slow_ranks)
@@ -125,15 +132,24 @@ def attribute(
         limits = (*limits, _unsplit(account, measured))
         waiting, account = np.full_like(waiting, np.nan), None
     causes = _causes(players, off, masks, (times, waiting), measured)
-    return Attribution(
+    return replace(
+        found,
         ranks=ranks,
         limits=limits,
         causes=_told_by_other_steps(causes, program, detection),
         replayed_ns=float(times[-1]),
         without_slow_ns=_without_slow(players, masks, times),
         waiting=account,
-        detection=detection,
     )
+
+
+def _unlike(
+    slow: pd.Series, detection: DetectionResult | None, clocks: list[SlowClock]
+) -> list[int]:
+    """Return the ranks that may be slow by their work, their durations or their clocks."""
+    unlike: list[int] = slow.tolist()
+    unlike += [] if detection is None else [verdict.rank for verdict in detection.suspects]
+    return unlike + [rank for clock in clocks for rank in clock.ranks]
 
 
 def _suspects(
@@ -146,6 +162,20 @@ def _suspects(
     slowdowns = of_suspects(ranks, "slowdown")
     by_experts = explained_by_experts(events.frame, slowdowns, steps_of_slow(slowdowns, detection))
     return with_experts(trace, suspects_of(trace, of_suspects(ranks, "excess_ns")), by_experts)
+
+
+def _told_apart(
+    work: Work, expected: Expected, ranks: pd.DataFrame
+) -> tuple[Expected, pd.DataFrame]:
+    """Return what is expected, and the table, with suspects compared with ranks that are none."""
+    slow = ranks.loc[ranks["suspect"], "rank"].tolist()
+    apart = among_healthy(work, expected, slow)
+    if apart is expected:
+        return expected, ranks
+    table = compared_ranks(work, apart.work_ns)
+    is_slow = ranks["suspect"].to_numpy(bool)
+    told = ["excess_ns", "peer_ns", "slowdown", "z"]
+    return apart, ranks.assign(**{name: ranks[name].where(~is_slow, table[name]) for name in told})
 
 
 def without_blame(ranks: list[int], limits: tuple[str, ...]) -> Attribution:

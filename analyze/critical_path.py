@@ -42,6 +42,11 @@ class CriticalPath:
     group_id and link (empty for work); in the order of time, without gaps."""
     because: str = ""
     """Why it is this step; empty where it was asked for."""
+    longest_ns: int = 0
+    """The longest of the ranks' own windows of the step; 0 if not known. Ranks begin and end a step
+    apart, so that the path may be longer or shorter."""
+    is_chained: bool = True
+    """Whether it begins with the end of the step before, else where the first rank begins."""
 
     def by(self, *columns: str) -> pd.DataFrame:
         """Return the length of the path by columns of its pieces, the longest first.
@@ -80,12 +85,15 @@ def critical_path(account: Account, step: int | None = None) -> CriticalPath:
     pieces = _cut(pieces, start, end)
     pieces["stage"] = pieces["rank"].map(account.stage)
     columns = ["rank", "stage", "start_ns", "end_ns", "dur_ns", "class", "microbatch"]
+    windows = account.windows.frame[account.windows.frame["step"] == chosen]
     return CriticalPath(
         step=chosen,
         because=because,
         start_ns=start,
         end_ns=end,
         pieces=pieces[[*columns, "group_id", "link"]],
+        longest_ns=int((windows["end_ns"] - windows["start_ns"]).max()),
+        is_chained=account.windows.chained,
     )
 
 
@@ -206,10 +214,9 @@ def _microbatch(account: Account, rank: IntArray, time: FloatArray) -> IntArray:
 
 def _wires(account: Account, program: Program, links: _Links) -> pd.DataFrame:
     """Return the transfers on the path: from the last issue to the end of the wait."""
-    first = program.edge_count - len(program.waits)
-    is_wire = links.edge >= first
-    mark = program.waits[links.edge[is_wire] - first]
-    event = account.events.frame.iloc[program.marks["event"].to_numpy()[mark]]
+    is_wire = links.edge >= program.first_wire
+    own = program.wire_event[links.edge[is_wire] - program.first_wire]
+    event = account.events.frame.iloc[own]
     return pd.DataFrame(
         {
             "rank": event["rank"].to_numpy(np.int64),

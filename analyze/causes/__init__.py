@@ -26,7 +26,7 @@ from .player import Player, Union, spread
 from .repair import repaired_work
 from .side_effects import with_side_effects
 from .stages import stage_players
-from .wires import beyond_its_like, wire_excess, wire_players
+from .wires import beyond_its_like, named_place, wire_excess, wire_players
 from .workers import OTHERS, Suspect, ranks_of, suspects_of, with_experts, with_rest, worker_players
 
 CAUSES = (
@@ -70,6 +70,7 @@ __all__ = [
     "find_players",
     "gain_errors",
     "kept_overlaps",
+    "named_place",
     "of_single_ranks",
     "places",
     "ranks_of",

@@ -15,6 +15,8 @@ what makes the others differ from their peers is residual.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -185,7 +187,9 @@ def time_inside(
     return inside
 
 
-def peer_centre(work: Work, unequal_ns: FloatArray | None = None) -> FloatArray:
+def peer_centre(
+    work: Work, unequal_ns: FloatArray | None = None, without: Collection[int] = ()
+) -> FloatArray:
     """Return, per cell, what the peers of its rank worked in the same step; NaN without peers.
 
     The leave-one-out median over the peers, position by position, scaled so that
@@ -196,22 +200,45 @@ def peer_centre(work: Work, unequal_ns: FloatArray | None = None) -> FloatArray:
         work: The recorded work.
         unequal_ns: What each cell works because of its own microbatch: peers are compared
             without theirs, and the rank's own is added to what they worked.
+        without: Ranks that nobody is compared with.
     """
     known = np.flatnonzero(work.cells["peer_class"].to_numpy() >= 0)
     names = ("rank", "step", "peer_class", "interval", "work_ns")
     rank, step, peers, interval, own = (work.cells[name].to_numpy()[known] for name in names)
     if unequal_ns is not None:
         own = own - unequal_ns[known]
-    centre = median_of_others(own, peers, step, interval)
+    counts = ~np.isin(rank, list(without)) if without else None
+    centre = median_of_others(own, peers, step, interval, counts=counts)
     run, head = _numbered_runs(rank, step)
+    whole = None if counts is None else counts[head]
     total: FloatArray = np.bincount(run, own, len(head)).astype(np.float64)
     seen = np.bincount(run, ~np.isnan(centre), len(head)) > 0
     of_centre = np.where(seen, np.bincount(run, np.nan_to_num(centre), len(head)), np.nan)
     with np.errstate(invalid="ignore", divide="ignore"):
-        scale = median_of_others(total, peers[head], step[head]) / of_centre
+        scale = median_of_others(total, peers[head], step[head], counts=whole) / of_centre
     result = np.full(len(work.cells), np.nan)
     result[known] = centre * np.where(np.isfinite(scale), scale, 1.0)[run]
     return result if unequal_ns is None else result + unequal_ns
+
+
+def among_healthy(work: Work, expected: Expected, slow: Collection[int]) -> Expected:
+    """Return what the cells should have taken, with slow ranks that are each other's peers told apart.
+
+    Half of the peers of a slow rank or more may be slow too; the median of them is no measure then.
+    Each is compared with those of its peers that are not slow, if there are any.
+
+    Args:
+        work: The work by cell, without what slow clocks cost.
+        expected: What each cell would have taken on a rank that is like all of its peers.
+        slow: The ranks that are to be repaired together.
+    """
+    of_class = Counter(work.peer_class[rank] for rank in slow)
+    several = [rank for rank in slow if of_class[work.peer_class[rank]] > 1]
+    if not several:
+        return expected
+    healthy = peer_centre(work, expected.unequal_ns, several)
+    is_told = np.isin(work.cells["rank"].to_numpy(), several) & ~np.isnan(healthy)
+    return expected._replace(work_ns=np.where(is_told, healthy, expected.work_ns))
 
 
 def stage_centre(

@@ -7,9 +7,10 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from ..arrays import FloatArray
+from ..arrays import BoolArray, FloatArray
 from ..replay.edge_effect import EdgeEffect, edge_effect
 from ..replay.program import Program
+from ..results import Where
 from .degraded import Degraded, degraded_places, like_size
 from .player import Player, Union
 
@@ -67,6 +68,20 @@ def wire_players(program: Program) -> list[Player]:
     return [player for player in players if not player.effect.is_nothing]
 
 
+def named_place(program: Program, where: Where, events: BoolArray) -> Player:
+    """Return what the transfers of a place take beyond their like, whether that is much or not.
+
+    Args:
+        program: The replay graph.
+        where: The place.
+        events: Its rows of the program's events.
+    """
+    frame = program.events
+    like = frame["axis"].isin(frame.loc[events, "axis"].unique()).to_numpy() & ~events
+    effect = beyond_its_like(frame, Degraded(where, np.nan, 1.0, events, like))
+    return Player("slow_link", where, Union.WIRES, _on_waits(program, effect))
+
+
 def beyond_its_like(frame: pd.DataFrame, place: Degraded) -> FloatArray:
     """Return what the transfers of a place take longer than like ones elsewhere, or at other times.
 
@@ -88,6 +103,8 @@ def beyond_its_like(frame: pd.DataFrame, place: Degraded) -> FloatArray:
 
 
 def _on_waits(program: Program, event_effect: FloatArray) -> EdgeEffect:
-    """Return the effect on the completion edges of the waits for each event."""
-    event = program.marks["event"].to_numpy()[program.waits]
-    return edge_effect(event_effect[event], first=program.edge_count - len(event))
+    """Return the effect on the edges of the waits for each event, and of what runs after it."""
+    effect = event_effect[program.wire_event]
+    held = len(program.queue.join)
+    effect[:held] = np.minimum(effect[:held], program.queue.ns)
+    return edge_effect(effect, first=program.first_wire)

@@ -7,6 +7,9 @@ from typing import Any
 from ..critical_path import CriticalPath
 from ..steps.whole_capture import WHOLE_CAPTURE
 
+FROM_LAST_END = "from the end of the step before on its last rank to that of this one"
+FROM_FIRST_BEGIN = "from where the first rank begins to where the last one ends"
+
 
 def critical_path_to_json(path: CriticalPath, limits: tuple[str, ...]) -> dict[str, Any]:
     """Return the path in pieces, and its length by class and by rank.
@@ -20,6 +23,8 @@ def critical_path_to_json(path: CriticalPath, limits: tuple[str, ...]) -> dict[s
         "step": None if path.step == WHOLE_CAPTURE else path.step,
         "step_because": path.because,
         "step_time_ns": path.end_ns - path.start_ns,
+        "step_time_of": FROM_LAST_END if path.is_chained else FROM_FIRST_BEGIN,
+        "longest_rank_ns": path.longest_ns,
         "by_class": path.by("class").to_dict("records"),
         "by_rank": path.by("rank", "stage").to_dict("records"),
         "pieces": path.pieces.assign(

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from ..arrays import BoolArray, FloatArray, IntArray
 from .engine import Graph, build_graph
 
-Heads = tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any], int]
+Heads = tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any], int]
 
 
 class ProgramEdges(NamedTuple):
@@ -43,6 +43,9 @@ class ProgramEdges(NamedTuple):
     member_row: IntArray
     member_join: IntArray
     """Which rows issued which operations."""
+    queue_before: IntArray
+    queue_join: IntArray
+    """Which operations (of several members) begin after which others."""
 
 
 class Origin(NamedTuple):
@@ -60,8 +63,9 @@ class Origin(NamedTuple):
 class Contraction:
     """The contracted graph, and how weights of a program become its weights.
 
-    Edges, in the caller's order: member to operation; the row before to a kept wait;
-    operation to a kept wait; sole issue of an operation to a kept wait.
+    Edges, in the caller's order: member to operation; the row before to a kept wait; begin of an
+    operation to a kept wait; sole issue of an operation to a kept wait; operation to its begin,
+    where it runs after another; begin of that one to its own.
     """
 
     graph: Graph
@@ -98,10 +102,11 @@ class Contraction:
 
         Args:
             work_ns: Before each row.
-            wire_ns: Of each wait.
+            wire_ns: Of each that runs after another, by how much; of each wait.
             also: The rows of the second result.
             with_offsets: Whether the offsets of waits without a node are added.
         """
+        apart_ns, wire_ns = np.split(wire_ns, [len(self.edges.queue_join)])
         path, after_head = self._paths(work_ns, wire_ns, with_offsets=with_offsets)
         rows = self.edges.waits[self.kept]
         edges = np.concatenate(
@@ -110,6 +115,8 @@ class Contraction:
                 _along(path, after_head, self.before) + work_ns[rows],
                 wire_ns[self.kept_shared],
                 _along(path, after_head, self.sole) + wire_ns[self.kept_alone],
+                np.zeros(len(apart_ns)),
+                apart_ns,
             ]
         )
         return edges, _along(path, after_head, also)
@@ -158,7 +165,7 @@ def contract(edges: ProgramEdges, must_keep: BoolArray | None = None) -> Contrac
     chained, released = _rows_of(passes_on & is_alone), _rows_of(passes_on & ~is_alone)
     kept = _rows_of(~passes_on)
     heads = _heads(edges, released, kept)
-    node_of_join = heads[2]
+    node_of_join, begin_of_join = heads[2:4]
     shared = members[edges.member_join] > 1
     member = _origin(edges.member_row[shared], *heads)
     target_join = node_of_join[edges.member_join[shared]]
@@ -169,13 +176,14 @@ def contract(edges: ProgramEdges, must_keep: BoolArray | None = None) -> Contrac
     sole_row[edges.member_join] = edges.member_row
     sole = _origin(sole_row[own_join[kept[~on_node]]], *heads)
     node_of_row = heads[1]
-    source = [member.node, before.node, node_of_join[own_join[kept[on_node]]], sole.node]
-    own = node_of_row[kept_rows]
-    target = [target_join, own, own[on_node], own[~on_node]]
+    source = [member.node, before.node, begin_of_join[own_join[kept[on_node]]], sole.node]
+    source += [node_of_join[edges.queue_join], begin_of_join[edges.queue_before]]
+    own, held = node_of_row[kept_rows], begin_of_join[edges.queue_join]
+    target = [target_join, own, own[on_node], own[~on_node], held, held]
     waited, waited_for, wait_ends = _waited(edges, shared, released, kept, is_alone, node_of_join)
-    offset = np.zeros(heads[3])
+    offset = np.zeros(heads[4])
     offset[own] = edges.offset_ns[kept]
-    root_ns = np.zeros(heads[3])
+    root_ns = np.zeros(heads[4])
     return Contraction(
         graph=build_graph(np.concatenate(source), np.concatenate(target), root_ns, offset),
         edges=edges,
@@ -200,9 +208,10 @@ def _rows_of(chosen: BoolArray) -> IntArray:
 
 
 def _heads(edges: ProgramEdges, released: IntArray, kept: IntArray) -> Heads:
-    """Return the head of every row, nodes of rows and of operations (-1), and how many nodes.
+    """Return the head of every row, nodes of rows, operations (-1) and their begin, and how many nodes.
 
-    The node of a released wait is that of its operation.
+    An operation begins when all have issued it, which is its node, unless it runs after another.
+    The node of a released wait is that of the begin of its operation.
     """
     count = len(edges.join)
     is_head = edges.is_root.copy()
@@ -212,16 +221,23 @@ def _heads(edges: ProgramEdges, released: IntArray, kept: IntArray) -> Heads:
     shared = _rows_of(np.bincount(edges.member_join) > 1)
     node_of_join = np.full(int(edges.member_join.max(initial=-1)) + 1, -1, np.int32)
     node_of_join[shared] = np.arange(len(shared))
+    begin_of_join, held = node_of_join.copy(), len(edges.queue_join)
+    begin_of_join[edges.queue_join] = len(shared) + np.arange(held)
     node_of_row = np.full(count, -1, np.int32)
     own = np.concatenate([edges.waits[kept], _rows_of(edges.is_root)])
-    node_of_row[own] = len(shared) + np.arange(len(own))
+    node_of_row[own] = len(shared) + held + np.arange(len(own))
     rows = edges.waits[released]
-    node_of_row[rows] = node_of_join[edges.join[rows]]
-    return head, node_of_row, node_of_join, len(shared) + len(own)
+    node_of_row[rows] = begin_of_join[edges.join[rows]]
+    return head, node_of_row, node_of_join, begin_of_join, len(shared) + held + len(own)
 
 
 def _origin(
-    rows: IntArray, head: IntArray, node_of_row: IntArray, _joins: IntArray, _count: int
+    rows: IntArray,
+    head: IntArray,
+    node_of_row: IntArray,
+    _joins: IntArray,
+    _begins: IntArray,
+    _count: int,
 ) -> Origin:
     return Origin(rows, head[rows], node_of_row[head[rows]])
 

@@ -27,6 +27,7 @@ from ..steps.windows import StepWindows
 from .contraction import Contraction, ProgramEdges, contract
 from .engine import Graph, build_graph
 from .marks import ISSUE, WAIT, program_marks
+from .queues import Queue, transfers_in_turn
 
 
 class Members(NamedTuple):
@@ -40,9 +41,10 @@ class Members(NamedTuple):
 class Program:
     """Marks of all ranks in program order, and the graph over them.
 
-    Nodes of the whole graph are the marks, then one per operation. Edges are, in this
-    order: work (previous mark to mark), member (issue to operation), completion
-    (operation to wait). Replays of many lanes use the contracted graph.
+    Nodes of the whole graph are the marks, then one per operation, then the begin of each that
+    runs after another. Edges are, in this order: work (previous mark to mark), member (issue to
+    operation), operation to its begin, queue (begin of the operation before to that of the next),
+    completion (begin of the operation to wait). Replays of many lanes use the contracted graph.
     """
 
     marks: pd.DataFrame
@@ -55,25 +57,39 @@ class Program:
     """Mark index of each completion edge."""
     wire_ns: FloatArray
     """Weight of each completion edge."""
+    queue: Queue
     joins: int
     """Number of operations."""
     windows: StepWindows
     events: pd.DataFrame
-    """The rows of the communication events that the marks refer to."""
+    """The rows of the communication events that the marks refer to, with wires without queueing."""
     disorder: int
     """Work that came out negative (overlapping waits or a wrong clock) and was set to 0."""
 
     @cached_property
     def graph(self) -> Graph:
         """Return the whole graph, in which every mark and operation is a node."""
-        count, marks = len(self.marks), self.marks
-        offset = np.zeros(count + self.joins)
+        count, marks, queue = len(self.marks), self.marks, self.queue
+        offset = np.zeros(count + self.joins + len(queue.join))
         offset[self.waits] = self.contraction.edges.offset_ns
-        waited_for = count + marks["join"].to_numpy()[self.waits]
+        begin = count + np.arange(self.joins)
+        begin[queue.join] = held = count + self.joins + np.arange(len(queue.join))
+        waited_for = begin[marks["join"].to_numpy()[self.waits]]
         previous = marks["previous"].to_numpy()[self.work_edges]
-        source = np.concatenate([previous, self.members.mark, waited_for])
-        target = np.concatenate([self.work_edges, count + self.members.join, self.waits])
-        return build_graph(source, target, self.recorded_ns, offset)
+        source = [previous, self.members.mark, count + queue.join, begin[queue.before], waited_for]
+        target = [self.work_edges, count + self.members.join, held, held, self.waits]
+        return build_graph(np.concatenate(source), np.concatenate(target), self.recorded_ns, offset)
+
+    @cached_property
+    def wire_event(self) -> IntArray:
+        """Return the event of each queue edge, then of each completion edge: the last edges."""
+        of_waits = self.marks["event"].to_numpy()[self.waits]
+        return np.concatenate([self.queue.event.astype(np.int32), of_waits])
+
+    @property
+    def first_wire(self) -> int:
+        """Return the number of edges before these."""
+        return self.edge_count - len(self.wire_event)
 
     @property
     def signature(self) -> npt.NDArray[np.uint64]:
@@ -90,7 +106,7 @@ class Program:
     @property
     def recorded_ns(self) -> FloatArray:
         """Return the recorded time of every node; 0 for operations, which have none."""
-        times = np.zeros(len(self.marks) + self.joins)
+        times = np.zeros(len(self.marks) + self.joins + len(self.queue.join))
         times[: len(self.marks)] = self.marks["end_ns"].to_numpy(np.float64)
         return times
 
@@ -98,12 +114,14 @@ class Program:
     def base_ns(self) -> FloatArray:
         """Return the recorded weight of every edge."""
         work = self.marks["work_ns"].to_numpy()[self.work_edges].astype(np.float64)
-        return np.concatenate([work, np.zeros(len(self.members.mark)), self.wire_ns])
+        nothing = np.zeros(len(self.members.mark) + len(self.queue.join))
+        return np.concatenate([work, nothing, self.queue.ns, self.wire_ns])
 
     @property
     def edge_count(self) -> int:
         """Return the number of edges."""
-        return len(self.work_edges) + len(self.members.mark) + len(self.waits)
+        of_queue = 2 * len(self.queue.join)
+        return len(self.work_edges) + len(self.members.mark) + of_queue + len(self.waits)
 
 
 def build_program(windows: StepWindows, events: CommunicationEvents, ledger: Ledger) -> Program:
@@ -119,9 +137,12 @@ def build_program(windows: StepWindows, events: CommunicationEvents, ledger: Led
     work_edges = np.flatnonzero(marks["previous"].to_numpy() >= 0).astype(np.int32)
     members = _members(marks, frame, events.stand_ins)
     waits = np.flatnonzero((marks["mark"] == WAIT).to_numpy()).astype(np.int32)
-    wire_of_event = np.nan_to_num(frame["wire_ns"].to_numpy(np.float64))
-    wire = wire_of_event[marks["event"].to_numpy()[waits]]
-    wire, offset = _fit_waits(marks, members, waits, wire, joins)
+    queue, wire_of_event = transfers_in_turn(marks, frame, own_join)
+    if len(queue.join):
+        frame = frame.assign(wire_ns=wire_of_event)
+    wire = np.nan_to_num(wire_of_event)[marks["event"].to_numpy()[waits]]
+    begin = _begin_of_joins(marks, members, queue, joins)
+    wire, offset = _fit_waits(marks, begin, waits, wire)
     event = marks["event"].to_numpy()
     issued_before = (marks["mark"].to_numpy()[waits - 1] == ISSUE) & (
         event[waits - 1] == event[waits]
@@ -136,6 +157,8 @@ def build_program(windows: StepWindows, events: CommunicationEvents, ledger: Led
         offset_ns=offset,
         member_row=members.mark,
         member_join=members.join,
+        queue_before=queue.before,
+        queue_join=queue.join,
     )
     return Program(
         marks=marks,
@@ -144,6 +167,7 @@ def build_program(windows: StepWindows, events: CommunicationEvents, ledger: Led
         work_edges=work_edges,
         waits=waits,
         wire_ns=wire,
+        queue=queue,
         joins=joins,
         windows=windows,
         events=frame,
@@ -192,8 +216,18 @@ def _members(marks: pd.DataFrame, frame: pd.DataFrame, held: StandIns) -> Member
     )
 
 
+def _begin_of_joins(marks: pd.DataFrame, members: Members, queue: Queue, joins: int) -> FloatArray:
+    """Return when each operation began: all had issued it, and what runs before it was done."""
+    begin = np.full(joins, -np.inf)
+    start = marks["start_ns"].to_numpy()
+    np.maximum.at(begin, members.join, start[members.mark].astype(np.float64))
+    if len(queue.join):
+        begin = queue.begin(begin)
+    return begin
+
+
 def _fit_waits(
-    marks: pd.DataFrame, members: Members, waits: IntArray, wire: FloatArray, joins: int
+    marks: pd.DataFrame, begin: FloatArray, waits: IntArray, wire: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     """Return the wire time and the offset of each wait that give its recorded end.
 
@@ -201,11 +235,8 @@ def _fit_waits(
     be negative, for one that need not wait for all): an offset would put the end
     before its arrival in a scenario. One that left later has the rest as offset.
     """
-    complete = np.full(joins, -np.inf)
-    start = marks["start_ns"].to_numpy()
-    np.maximum.at(complete, members.join, start[members.mark].astype(np.float64))
-    arrived = start[waits].astype(np.float64)
+    arrived = marks["start_ns"].to_numpy()[waits].astype(np.float64)
     recorded = marks["end_ns"].to_numpy()[waits].astype(np.float64)
-    issued_by_all = complete[marks["join"].to_numpy()[waits]]
-    fitted = np.minimum(wire, recorded - issued_by_all)
-    return fitted, recorded - np.maximum(arrived, issued_by_all + fitted)
+    begun = begin[marks["join"].to_numpy()[waits]]
+    fitted = np.minimum(wire, recorded - begun)
+    return fitted, recorded - np.maximum(arrived, begun + fitted)

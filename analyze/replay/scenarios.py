@@ -202,14 +202,14 @@ class _EndMarks:
 
 
 class _Split(NamedTuple):
-    """An effect by row of the marks, and by wait."""
+    """An effect by row of the marks, and by queue and wait."""
 
     work: EdgeEffect
     wire: EdgeEffect
 
 
 class _Weights(NamedTuple):
-    """Weights of a program: work before each row, and the wire of each wait."""
+    """Weights of a program: work before each row, and the wires of each queue and wait."""
 
     work_ns: FloatArray
     wire_ns: FloatArray
@@ -217,12 +217,13 @@ class _Weights(NamedTuple):
     @classmethod
     def recorded(cls, program: Program) -> _Weights:
         """Return the weights as recorded."""
-        return cls(program.marks["work_ns"].to_numpy(np.float64).copy(), program.wire_ns.copy())
+        wire_ns = np.concatenate([program.queue.ns, program.wire_ns])
+        return cls(program.marks["work_ns"].to_numpy(np.float64).copy(), wire_ns)
 
     @classmethod
     def of(cls, program: Program, effect: _Split) -> _Weights:
         """Return the weights of an effect alone."""
-        weights = cls(np.zeros(len(program.marks)), np.zeros(len(program.waits)))
+        weights = cls(np.zeros(len(program.marks)), np.zeros(len(program.wire_event)))
         effect.work.add_to(weights.work_ns)
         effect.wire.add_to(weights.wire_ns)
         return weights
@@ -234,10 +235,9 @@ class _Weights(NamedTuple):
 
 
 def _split(program: Program, effect: EdgeEffect) -> _Split:
-    """Return an effect on the edges of a program by row and by wait."""
-    works, waits = len(program.work_edges), len(program.waits)
-    work = effect.part(0, works)
-    wire = effect.part(program.edge_count - waits, waits)
+    """Return an effect on the edges of a program by row, and by queue and wait."""
+    work = effect.part(0, len(program.work_edges))
+    wire = effect.part(program.first_wire, len(program.wire_event))
     return _Split(EdgeEffect(program.work_edges[work.edge], work.ns), wire)
 
 
@@ -252,7 +252,7 @@ def _safe_contraction(program: Program, base: _Weights, effects: Sequence[_Split
     for effect in effects:
         least[effect.wire.edge] += np.minimum(effect.wire.ns, 0.0)
         has_work[effect.work.edge] = True
-    unsafe = (least < 0) | has_work[program.waits]
+    unsafe = (least[len(program.queue.join) :] < 0) | has_work[program.waits]
     contraction = program.contraction
     if not unsafe[np.concatenate([contraction.chained, contraction.released])].any():
         return contraction

@@ -10,6 +10,8 @@ from .amounts import limit_lines, milliseconds
 from .page import page
 
 MOST_ROWS = 12
+APART = 0.001
+"""Share by which the path and the longest rank differ from which it is said what is what."""
 
 
 def critical_path_to_text(result: dict[str, Any], *, markdown: bool = False) -> str:
@@ -38,6 +40,7 @@ def critical_path_to_text(result: dict[str, Any], *, markdown: bool = False) -> 
     lines = [
         f"# {title}" if markdown else title,
         *_because(result, markdown=markdown),
+        *_length(result, markdown=markdown),
         "",
         *text_table(("what", "ms", "of the step"), by_class, markdown=markdown),
         "",
@@ -58,6 +61,18 @@ def _because(result: dict[str, Any], *, markdown: bool) -> list[str]:
     return [
         *([""] if markdown else []),
         f"Shown is step {result['step']}: {result['step_because']}",
+    ]
+
+
+def _length(result: dict[str, Any], *, markdown: bool) -> list[str]:
+    """Return what the length is of, where no rank needs as long for the step."""
+    path_ns, rank_ns = result["step_time_ns"], result["longest_rank_ns"]
+    if abs(path_ns - rank_ns) <= APART * path_ns:
+        return []
+    return [
+        *([""] if markdown else []),
+        f"Counted {result['step_time_of']}; the rank that takes longest takes "
+        f"{milliseconds(rank_ns)} ms",
     ]
 
 

@@ -15,6 +15,8 @@ from .page import page
 MOST_RANKS = 8
 MOST_STEPS = 8
 MOST_COLUMNS = 16
+APART = 0.001
+"""Share by which the mean of the listed lengths differs from the step time from which it is said why."""
 _SHADES = " .:-=+*#%@"
 _DARKEST = 1.5
 """Slowdown of the last shade; the first one is 1, as on the published colour scale."""
@@ -147,7 +149,16 @@ def _steps(result: Stragglers, *, markdown: bool) -> list[str]:
         for row in slowest.to_dict("records")
     ]
     headers = ("step", "length ms", "busiest rank", "its own time ms", "median own time ms")
-    return text_table(headers, rows, markdown=markdown) if rows else []
+    if not rows:
+        return []
+    table = text_table(headers, rows, markdown=markdown)
+    mean_ns, whole_ns = float(result.steps["step_ns"].mean()), result.step_time_ns
+    if whole_ns is not None and abs(mean_ns - whole_ns) > APART * whole_ns:
+        table.append(
+            f"  length: of the rank that takes longest, {milliseconds(mean_ns)} ms on average; ranks begin and "
+            f"end steps apart, and the job does one in {milliseconds(whole_ns)} ms"
+        )
+    return table
 
 
 def _summary(metrics: PublishedMetrics) -> Iterator[str]:

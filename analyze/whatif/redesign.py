@@ -224,8 +224,12 @@ def _skew_share(account: Account) -> float:
 
 
 def _centre(pass_ns: FloatArray) -> FloatArray:
-    """Return the usual mean pass of every stage: the median over replicas, ``(kind, stage)``."""
-    return np.asarray(np.median(pass_ns.mean(axis=3), axis=2))
+    """Return the usual mean pass of every stage, ``(kind, stage)``.
+
+    The median over replicas; of an even number the lower of the two in the middle, since the upper
+    may be that of a slow rank: of two replicas their mean would contain it.
+    """
+    return np.asarray(np.quantile(pass_ns.mean(axis=3), 0.5, axis=2, method="lower"))
 
 
 def _with_costs(

@@ -6,8 +6,10 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from meshscope.probe.schema.errors import ConfigError
+from meshscope.probe.schema.listing import listed
 
 from ..account import Account
 from ..arrays import FloatArray
@@ -17,13 +19,15 @@ from ..causes import (
     SlowRanks,
     Suspect,
     find_players,
+    named_place,
     of_single_ranks,
     sequence_effect,
     without_slow_clocks,
 )
-from ..causes.effects import Expected, Work, peer_centre, place_work
+from ..causes.effects import Expected, Work, among_healthy, peer_centre, place_work
 from ..detection.suspicion import steps_of_slow
 from ..replay.program import Program
+from ..results import Where
 from ..suspects import healthy_work
 from .changes import Change
 
@@ -58,17 +62,24 @@ def repair_effect(account: Account, program: Program, changes: Iterable[Change])
     trace, ledger = account.trace, account.ledger
     recorded = place_work(trace, program, ledger)
     work, clocks = without_slow_clocks(recorded, program, ledger, account.devices)
-    suspects = _suspects(account, work, fixes)
-    unlike = [rank for suspect in suspects for rank in suspect.ranks]
+    suspects, of_suspects = _suspects(account, work, fixes)
+    known = set(account.suspects())
+    unlike = [rank for own in suspects for rank in own.ranks if rank not in known]
     unlike += [rank for clock in clocks for rank in clock.ranks]
-    detection = None if account.attribution is None else account.attribution.detection
+    detection = None
+    if account.attribution is not None:
+        detection = account.attribution.detection
+        unlike += account.attribution.unlike
     slow_steps = steps_of_slow(unlike, detection)
     sequence = sequence_effect(trace, program, ledger, work, slow_steps)
     expected = _healthy(account, work, Expected(peer_centre(work), sequence))
+    expected = among_healthy(work, expected, [rank for own in suspects for rank in own.ranks])
     slow = SlowRanks(suspects, of_single_ranks(clocks, program))
     players, overlaps = find_players(trace, program, ledger, work, expected, slow)
     taken = np.zeros(program.edge_count)
+    players += _named_places(account, program, players, fixes)
     chosen, notes = _chosen(account, players, fixes)
+    notes += of_suspects
     for number in chosen:
         players[number].effect.add_to(taken)
     for overlap in overlaps:
@@ -87,31 +98,62 @@ def repair_effect(account: Account, program: Program, changes: Iterable[Change])
 def _healthy(account: Account, work: Work, peers: Expected) -> Expected:
     """Return what each cell should have taken, as the attribution of the run has it."""
     attribution = account.attribution
-    if attribution is None:
+    if attribution is None or attribution.at_first is None:
         return peers
-    return healthy_work(work, attribution.ranks, peers, attribution.detection)
+    return healthy_work(work, attribution.at_first, peers, attribution.detection)
 
 
-def _suspects(account: Account, work: Work, fixes: list[Change]) -> list[Suspect]:
-    """Return the ranks that are to be repaired, and those that were suspected anyhow."""
-    wanted = set()
-    for change in fixes:
-        if change.name == "rank":
-            wanted.add(_rank(account, change))
-        elif change.name == "host":
-            wanted.update(_ranks_of_host(account, change))
-    expected = _healthy(account, work, Expected(peer_centre(work), None)).work_ns
-    alone = sorted(
-        rank for rank in wanted if np.isnan(expected[(work.cells["rank"] == rank).to_numpy()]).all()
-    )
+def _suspects(account: Account, work: Work, fixes: list[Change]) -> tuple[list[Suspect], list[str]]:
+    """Return the ranks that are to be repaired and those that were suspected anyhow, and what to say.
+
+    A rank that works no longer than its peers is none of them: it would be made slower.
+    """
+    wanted = _wanted_ranks(account, fixes)
+    peers = _healthy(account, work, Expected(peer_centre(work), None))
+    is_alone = _excess(work, peers.work_ns, wanted)
+    alone = [rank for rank in wanted if np.isnan(is_alone[rank])]
     if alone:
         raise ConfigError(
             f"rank {alone[0]} has no peer that runs the same operations",
             where="--fix",
             remedy="What it would take if it were healthy is not known; try --fix stage=N",
         )
-    ranks = sorted(wanted | set(account.suspects()))
-    return [Suspect((rank,), {"rank": rank}, 0.0) for rank in ranks]
+    known = set(account.suspects())
+    slow = sorted({*wanted, *known})
+    excess = _excess(work, among_healthy(work, peers, slow).work_ns, slow)
+    ranks = [rank for rank in slow if rank in known or excess[rank] > 0]
+    return [Suspect((rank,), {"rank": rank}, 0.0) for rank in ranks], _alike(work, wanted)
+
+
+def _wanted_ranks(account: Account, fixes: list[Change]) -> list[int]:
+    """Return the ranks that the fixes name, by number or by host."""
+    wanted = set()
+    for change in fixes:
+        if change.name == "rank":
+            wanted.add(_rank(account, change))
+        elif change.name == "host":
+            wanted.update(_ranks_of_host(account, change))
+    return sorted(wanted)
+
+
+def _excess(work: Work, expected_ns: FloatArray, ranks: list[int]) -> dict[int, float]:
+    """Return how much longer than expected ranks work, ns; NaN of one of which nothing is expected."""
+    excess = pd.Series(work.cells["work_ns"].to_numpy() - expected_ns)
+    sums = excess.groupby(work.cells["rank"].to_numpy()).sum(min_count=1)
+    return {rank: float(sums[rank]) for rank in ranks}
+
+
+def _alike(work: Work, wanted: list[int]) -> list[str]:
+    """Return which ranks have nobody to be compared with but those that are to be repaired too."""
+    members: dict[int, list[int]] = {}
+    for rank, own_class in work.peer_class.items():
+        members.setdefault(own_class, []).append(rank)
+    same = [own for own in members.values() if len(own) > 1 and set(own) <= set(wanted)]
+    return [
+        f"ranks {listed(own)} are all that do their part of the work, and are compared with each "
+        "other: what slows all of them alike is left; try --fix stage=N"
+        for own in map(sorted, same)
+    ]
 
 
 def _rank(account: Account, change: Change) -> int:
@@ -152,6 +194,29 @@ def _chosen(
             asked = f"{change.name}={change.value}" if change.value else change.name
             notes.append(f"no loss by {asked} was found: its repair changes nothing")
     return chosen, notes
+
+
+def _named_places(
+    account: Account, program: Program, players: list[Player], fixes: list[Change]
+) -> list[Player]:
+    """Return the links and groups that are to be repaired and are no causes of their own.
+
+    They may be slow in too few steps for anything to be certain, or among many such places. What the
+    repair of their whole axis takes is not taken twice.
+    """
+    frame, found = program.events, []
+    whole = [change.value for change in fixes if change.name == "axis"]
+    for change in fixes:
+        if change.name not in ("link", "group"):
+            continue
+        names = _directions(change.value) if change.name == "link" else {change.value}
+        column = frame[_COLUMN[change.name]].isin(names) & ~frame["axis"].isin(whole)
+        if column.any() and not any(_is_meant(account, own, change) for own in players):
+            where: Where = {"axis": str(frame.loc[column, "axis"].iloc[0])}
+            where["link" if change.name == "link" else "group_id"] = change.value
+            player = named_place(program, where, column.to_numpy(bool))
+            found += [] if player.effect.is_nothing else [player]
+    return found
 
 
 def _is_meant(account: Account, player: Player, change: Change) -> bool:
@@ -217,7 +282,6 @@ def _sped_up(program: Program, change: Change) -> FloatArray:
         taken[: len(program.work_edges)] = share
         return taken
     axis = change.name.removeprefix("link.")
-    event = program.marks["event"].to_numpy()[program.waits]
-    on_axis = (program.events["axis"] == axis).to_numpy()[event]
-    taken[program.edge_count - len(event) :] = np.where(on_axis, share, 0.0)
+    on_axis = (program.events["axis"] == axis).to_numpy()[program.wire_event]
+    taken[program.first_wire :] = np.where(on_axis, share, 0.0)
     return taken

@@ -5,7 +5,13 @@ from tests.synthetic import MS, Job, capture, uniform
 
 from meshscope.analyze import load_trace
 from meshscope.analyze.critical_path import critical_path
+from meshscope.analyze.diagnosis import diagnosis_of
+from meshscope.analyze.exchange import critical_path_to_json
 from meshscope.analyze.measure import measure
+from meshscope.analyze.report import critical_path_to_text
+from meshscope.analyze.report.stragglers import stragglers_to_text
+from meshscope.analyze.stragglers import find_stragglers
+from meshscope.analyze.synthetic import SyntheticJob, generate, parse_fault
 from meshscope.probe.schema.errors import MeshscopeError
 from meshscope.probe.schema.layout import ParallelLayout
 
@@ -93,3 +99,29 @@ def test_pieces_tile_the_steps_of_real_traces(traces_dir, name):
         pieces = path.pieces
         assert (pieces["start_ns"].to_numpy()[1:] == pieces["end_ns"].to_numpy()[:-1]).all()
         assert pieces["dur_ns"].sum() == path.end_ns - path.start_ns
+
+
+def _printed(trace):
+    """Return what the two commands print of a capture."""
+    account = measure(trace)
+    path = critical_path_to_json(critical_path(account, 2), ())
+    return (
+        path,
+        critical_path_to_text(path),
+        stragglers_to_text(find_stragglers(diagnosis_of(account))),
+    )
+
+
+def test_two_lengths_of_one_step_are_explained_where_ranks_begin_it_apart():
+    """Fails when `critical-path` and `stragglers` tell one step two lengths without a word."""
+    # The last stage ends its passes first, and in one step the rank ends last.
+    saving = parse_fault("checkpoint:extra_ms=80,rank=3,first_step=2,last_step=2")
+    job = SyntheticJob(layout=ParallelLayout(pp=4), steps=5, faults=(saving,))
+    path, text, listed = _printed(generate(job)[0])
+    assert path["longest_rank_ns"] != path["step_time_ns"]
+    assert f"takes longest takes {path['longest_rank_ns'] / 1e6:.3f} ms" in text
+    assert "on its last rank" in text
+    assert "of the rank that takes longest" in listed
+    even, text, listed = _printed(capture(Job(layout=ParallelLayout(dp=4), steps=5), EVEN))
+    assert even["longest_rank_ns"] == even["step_time_ns"]
+    assert "takes longest" not in text + listed

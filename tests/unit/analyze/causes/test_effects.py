@@ -2,12 +2,20 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from tests.synthetic import MS, Job, capture, capture_of, programs
 from tests.tables import trace_of
 
-from meshscope.analyze.causes.effects import excess_by_rank, peer_centre, place_work, stage_of_ranks
+from meshscope.analyze.causes.effects import (
+    Expected,
+    among_healthy,
+    excess_by_rank,
+    peer_centre,
+    place_work,
+    stage_of_ranks,
+)
 from meshscope.analyze.causes.rank_kinds import kinds_of_ranks
 from meshscope.analyze.communication.events import communication_events
 from meshscope.analyze.ledger.build import build_ledger
@@ -19,13 +27,18 @@ from meshscope.probe.schema.tables import TABLES
 LAYOUT = ParallelLayout(pp=2, dp=4)
 
 
-def table_of(work):
-    """Return the excess of every rank of a job of 3 analysed steps of 2 microbatches."""
+def placed_work(work):
+    """Return the work of a job of 3 analysed steps of 2 microbatches by cell."""
     trace = capture(Job(layout=LAYOUT, microbatches=2, steps=4), work)
     windows = step_windows(trace)
     events = communication_events(trace, windows)
     ledger = build_ledger(trace, windows, events)
-    placed = place_work(trace, build_program(windows, events, ledger), ledger)
+    return place_work(trace, build_program(windows, events, ledger), ledger)
+
+
+def table_of(work):
+    """Return the excess of every rank of such a job."""
+    placed = placed_work(work)
     return excess_by_rank(placed, peer_centre(placed)).set_index("rank")
 
 
@@ -102,3 +115,15 @@ def test_a_step_unlike_that_of_all_peers_is_compared_with_none():
     assert by_step[0].nunique() == 1
     table = excess_by_rank(placed, peer_centre(placed)).set_index("rank")
     assert table["excess_ns"].tolist() == pytest.approx([0, 0])
+
+
+def test_slow_peers_are_told_apart_only_where_there_are_two():
+    """Fails when what a lone slow rank costs changes, or nobody is left to compare ranks with."""
+    work = placed_work(lambda kind, rank, step, microbatch: (14 if rank < 3 else 10) * MS)
+    peers = Expected(peer_centre(work), None)
+    assert among_healthy(work, peers, [0, 5]) is peers
+    told = among_healthy(work, peers, [0, 1, 2])
+    table = excess_by_rank(work, told.work_ns).set_index("rank")
+    assert table["excess_ns"].tolist()[:3] == pytest.approx([16 * MS] * 3)
+    all_slow = among_healthy(work, peers, [0, 1, 2, 3])
+    assert np.array_equal(all_slow.work_ns, peers.work_ns)

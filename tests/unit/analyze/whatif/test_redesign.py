@@ -104,6 +104,25 @@ def test_a_slow_rank_stays_slow_in_another_schedule():
     assert result.predicted_ns == pytest.approx(truth_ns(then), rel=0.01)
 
 
+@pytest.mark.parametrize("rank", [1, 3])
+@pytest.mark.parametrize(
+    ("settings", "change"),
+    [
+        (["schedule=zb-v"], {"schedule": ScheduleKind.ZB_V, "layers": (2,) * 4}),
+        (["layers=4,4->5,3"], {"layers": (5, 3)}),
+        (["layers=4,4->3,5"], {"layers": (3, 5)}),
+    ],
+    ids=["zb-v", "more on the first", "more on the last"],
+)
+def test_the_excess_of_one_of_two_replicas_is_not_the_stage_s(rank, settings, change):
+    """Fails when half of it stays with the stage as its head, and is the rank's own besides."""
+    slow = f"slow_rank:rank={rank},factor=1.5"
+    own = job(ParallelLayout(pp=2, dp=2), slow, microbatches=12, steps=4, layers=(4, 4))
+    vpp = len(change["layers"]) // 2
+    then = replace(own, layout=ParallelLayout(pp=2, dp=2, vpp=vpp), **change)
+    assert predicted(own, *settings).predicted_ns == pytest.approx(truth_ns(then), rel=0.01)
+
+
 def test_a_balanced_stage_is_balanced_with_more_microbatches():
     """Fails when the excess of a repaired stage is still there in the other program."""
     own = job(DEEP, "slow_stage:stage=2,factor=1.5", layers=(8,) * 4)
