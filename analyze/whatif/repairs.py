@@ -21,7 +21,7 @@ from ..causes import (
     sequence_effect,
     without_slow_clocks,
 )
-from ..causes.effects import Expected, Work, peer_centre, place_work
+from ..causes.effects import Expected, Work, excess_by_rank, peer_centre, place_work
 from ..detection.suspicion import steps_of_slow
 from ..replay.program import Program
 from ..suspects import healthy_work
@@ -93,7 +93,11 @@ def _healthy(account: Account, work: Work, peers: Expected) -> Expected:
 
 
 def _suspects(account: Account, work: Work, fixes: list[Change]) -> list[Suspect]:
-    """Return the ranks that are to be repaired, and those that were suspected anyhow."""
+    """Return the ranks that are to be repaired, and those that were suspected anyhow.
+
+    Not those that work no longer than their peers: a repair would make them as slow as the slow one
+    among these.
+    """
     wanted = set()
     for change in fixes:
         if change.name == "rank":
@@ -110,7 +114,8 @@ def _suspects(account: Account, work: Work, fixes: list[Change]) -> list[Suspect
             where="--fix",
             remedy="What it would take if it were healthy is not known; try --fix stage=N",
         )
-    ranks = sorted(wanted | set(account.suspects()))
+    by_rank = excess_by_rank(work, expected).set_index("rank")["excess_ns"]
+    ranks = sorted({rank for rank in wanted if by_rank[rank] > 0} | set(account.suspects()))
     return [Suspect((rank,), {"rank": rank}, 0.0) for rank in ranks]
 
 

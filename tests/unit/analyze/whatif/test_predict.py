@@ -46,6 +46,15 @@ def test_a_healthy_rank_returns_nothing():
     assert result.gain_frac == pytest.approx(0, abs=1e-6)
 
 
+def test_a_fixed_pair_is_as_fast_as_the_faster_of_both():
+    """Repairing a host would return nothing where its ranks are the only peers of one another."""
+    job = Job(layout=ParallelLayout(dp=2), steps=5)
+    trace = capture(job, slow({1: 1.4}))
+    both = predicted(trace, fixes=["rank=0", "rank=1"])
+    assert both.predicted_ns == pytest.approx(length(job, EVEN), rel=1e-6)
+    assert predicted(trace, fixes=["rank=0"]).gain_frac == 0
+
+
 def test_fixes_add_up_as_one_run():
     """Two repairs would be priced apart although one hides the other."""
     job = Job(layout=CUBE, steps=5)
