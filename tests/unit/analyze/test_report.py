@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -86,6 +87,15 @@ def test_every_finding_is_in_the_text_with_its_remedy(result):
     for finding in result.findings:
         assert finding.claim in text
         assert finding.remedy in text
+
+
+def test_what_a_repair_returns_lies_in_its_interval(result):
+    """A repair would be said to cost time, beside an interval that begins at nothing."""
+    first = replace(
+        result.findings[0], removal_gain_frac=-0.039, removal_gain_interval=(-0.05, 0.001)
+    )
+    text = to_text(replace(result, findings=(first,)))
+    assert "fixing it alone returns 0.0% (between 0.0% and 0.1%)" in text
 
 
 def test_many_ranks_and_groups_fit_a_screen_with_what_matters_on_top():
