@@ -116,7 +116,7 @@ def _shell_word(word: object) -> str:
     zsh and ksh make of it again.
 
     >>> _shell_word(Path("-run")), _shell_word("a b"), _shell_word("red\x1b[31m")
-    ('./-run', "'a b'", "$'red\\\\x1b[31m'")
+    ('./-run', "'a b'", "$'red\\x1b[31m'")
     """
     text = str(word)
     if isinstance(word, Path) and text.startswith("-"):

@@ -98,6 +98,15 @@ def test_what_a_repair_returns_lies_in_its_interval(result):
     assert "fixing it alone returns 0.0% (between 0.0% and 0.1%)" in text
 
 
+def test_a_name_from_the_input_is_no_markdown_that_acts(result):
+    """A page of a change would show a link or fetch a picture that a host or run is called."""
+    name = "![x](http://e/p.png)<img src=x>\x1b[31m\n# head"
+    text = to_text(replace(result, run=result.run | {"run_id": name}), markdown=True)
+    assert text.startswith("# meshscope diagnosis of ![x]\\(http://e/p.png)&lt;img src=x>\\x1b[31m")
+    assert "](" not in text
+    assert "\n# head" not in text
+
+
 def test_many_ranks_and_groups_fit_a_screen_with_what_matters_on_top():
     """Fails if a job of thousands of ranks prints a line for each, or hides the slow one."""
     layout = ParallelLayout(tp=2, pp=2, dp=40)
