@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf, isnan
@@ -13,11 +12,14 @@ from meshscope.probe.schema.errors import ConfigError
 from .report.amounts import limit_lines
 from .report.page import page
 from .results import Diagnosis
+from .toml_file import read_toml
 
 _SHARES = ("mfu", "bubble_frac", "exposed_comm_frac", "peak_memory_frac")
 """Metrics that lie between 0 and 1: a bound in percent would hold for ever, or never."""
 METRICS = (*_SHARES, "straggler_slowdown", "step_time_ns")
 """What a budget can bound; each is in ``Diagnosis.metrics``."""
+_LARGEST = 1e18
+"""Bounds beyond it, such as infinity, would hold for ever, or never: as nanoseconds it is 32 years."""
 _WHOLE = 1e6
 _NOT_TOLD = "this capture does not tell it"
 
@@ -62,14 +64,7 @@ def load_budgets(path: Path) -> tuple[Budget, ...]:
     Raises:
         ConfigError: No such file, no TOML, an unknown metric, or no bound.
     """
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(
-            f"cannot be read: {error.strerror}", where=str(path), remedy="Check the path"
-        ) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"is not TOML: {error}", where=str(path)) from error
+    content, _ = read_toml(path)
     table = content.get("budget")
     if not isinstance(table, dict) or not table:
         raise ConfigError(
@@ -91,9 +86,15 @@ def _budget(path: Path, name: str, bounds: object) -> Budget:
     for key, value in bounds.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
             raise ConfigError(f"{key} is not a number", where=where)
+        if name not in _SHARES and abs(value) > _LARGEST:
+            raise ConfigError(
+                f"{key} = {_short(value)} bounds nothing: nothing measured is so large",
+                where=where,
+                remedy=f"Leave {key} out, or give a bound that can be broken",
+            )
         if name in _SHARES and not 0 <= value <= 1:
             raise ConfigError(
-                f"{key} = {value:g} is no share: these lie between 0 and 1",
+                f"{key} = {_short(value)} is no share: these lie between 0 and 1",
                 where=where,
                 remedy=f"For 30 % write {key} = 0.3",
             )
@@ -162,6 +163,14 @@ def to_markdown(verdicts: tuple[Verdict, ...], limits: Sequence[str] = ()) -> st
     ]
     below = ["", *reasons] if reasons else []
     return page([*head, *rows, *below, *limit_lines(limits)], markdown=True)
+
+
+def _short(value: float) -> str:
+    """Return a bound as it may be written: an integer of a TOML file may be larger than any float."""
+    try:
+        return f"{value:g}"
+    except OverflowError:
+        return "an integer of more than 308 digits"
 
 
 def _cell(value: float | None) -> str:

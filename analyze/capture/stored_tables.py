@@ -18,6 +18,8 @@ from meshscope.probe.schema.columns import TableSpec
 from meshscope.probe.schema.errors import RunDirectoryError
 from meshscope.probe.schema.tables import TABLES
 
+from ..parquet_file import to_read, to_write
+
 STORED = ("kernel", "op", "runtime_call", "annotation")
 """Tables with one row for every event of a profiler."""
 
@@ -128,13 +130,16 @@ def write_table(file: Path, name: str, parts: Iterable[pa.Table]) -> None:
     kinds = {field.name: field.type for field in schema}
     texts = [name for name, kind in kinds.items() if not pa.types.is_primitive(kind)]
     integers = [name for name, kind in kinds.items() if pa.types.is_integer(kind)]
-    with pq.ParquetWriter(
-        file,
-        schema,
-        compression="zstd",
-        use_dictionary=texts,
-        column_encoding=dict.fromkeys(integers, "DELTA_BINARY_PACKED"),
-    ) as writer:
+    with (
+        to_write(file) as sink,
+        pq.ParquetWriter(
+            sink,
+            schema,
+            compression="zstd",
+            use_dictionary=texts,
+            column_encoding=dict.fromkeys(integers, "DELTA_BINARY_PACKED"),
+        ) as writer,
+    ):
         for part in parts:
             writer.write_table(part)
 
@@ -162,7 +167,7 @@ def read_tables(spec: TableSpec, files: Sequence[Path]) -> pa.Table:
 
 def _read(file: Path, spec: TableSpec) -> pa.Table:
     try:
-        with pq.ParquetFile(file) as parquet:
+        with to_read(file) as source, pq.ParquetFile(source) as parquet:
             wanted = [column.name for column in spec.columns]
             table = parquet.read(columns=[n for n in wanted if n in parquet.schema_arrow.names])
     except (OSError, pa.ArrowException) as error:
@@ -172,7 +177,7 @@ def _read(file: Path, spec: TableSpec) -> pa.Table:
 
 def _row_count(file: Path) -> int:
     try:
-        return int(pq.read_metadata(file).num_rows)
+        return int(pq.read_metadata(to_read(file)).num_rows)
     except (OSError, pa.ArrowException) as error:
         raise _damaged(file, error) from error
 

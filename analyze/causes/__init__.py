@@ -26,7 +26,7 @@ from .player import Player, Union, spread
 from .repair import repaired_work
 from .side_effects import with_side_effects
 from .stages import stage_players
-from .wires import beyond_its_like, named_place, wire_excess, wire_players
+from .wires import between_ranks, beyond_its_like, named_place, wire_excess, wire_players
 from .workers import OTHERS, Suspect, ranks_of, suspects_of, with_experts, with_rest, worker_players
 
 CAUSES = (
@@ -62,6 +62,7 @@ __all__ = [
     "SlowRanks",
     "Suspect",
     "Union",
+    "between_ranks",
     "beyond_its_like",
     "both_ways",
     "degraded_places",
@@ -127,7 +128,7 @@ def find_players(
         players.append(Player("sequence_imbalance", {}, Union.DATA, effect))
     players.append(Player("jitter", {}, Union.DATA, spread(work, residual)))
     players += host_players(program, work)
-    players += wire_players(program)
+    players += wire_players(trace, program)
     longer = [clock_cells(work, clock) for clock in clocks]
     if suspects:
         passes = mean_passes(trace, program, ledger)

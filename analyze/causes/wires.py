@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from ..arrays import BoolArray, FloatArray
+from ..capture.trace import Trace
 from ..replay.edge_effect import EdgeEffect, edge_effect
 from ..replay.program import Program
 from ..results import Where
@@ -31,6 +32,19 @@ class WireExcess(NamedTuple):
     """Degraded places whose part is in the rest, because there are too many."""
 
 
+def between_ranks(frame: pd.DataFrame, trace: Trace) -> pd.DataFrame:
+    """Return the events, those of groups that have one member without a wire time: they use no wire.
+
+    What they take is work of the host, which no link, switch or placement makes longer.
+    """
+    groups = trace.frame("group")
+    alone = groups.loc[groups["ranks"].map(len) == 1, "group_id"].astype(str)
+    if frame.empty or alone.empty:
+        return frame
+    is_local = frame["group_id"].isin(alone) & ~frame["is_p2p"]
+    return frame.assign(wire_ns=frame["wire_ns"].mask(is_local))
+
+
 def wire_excess(frame: pd.DataFrame) -> WireExcess:
     """Return what events take beyond their like.
 
@@ -51,9 +65,9 @@ def wire_excess(frame: pd.DataFrame) -> WireExcess:
     return WireExcess(places, rest, degraded[MAX_DEGRADED:])
 
 
-def wire_players(program: Program) -> list[Player]:
+def wire_players(trace: Trace, program: Program) -> list[Player]:
     """Return the degraded places, and one player an axis for what is left of the excess."""
-    frame = program.events
+    frame = between_ranks(program.events, trace)
     if frame.empty:
         return []
     excess = wire_excess(frame)

@@ -28,6 +28,7 @@ from ..capture.table_folder import FOLDER, drafted
 from ..importers.kineto.columns import StepWindows
 from ..importers.kineto.rank import Place
 from ..importers.source_files import TABLES_VERSION
+from ..parquet_file import to_read, to_write
 from .files import DeepFile
 
 _DEEP = "deep"
@@ -84,10 +85,10 @@ def _kept(entry: Path, windows: StepWindows) -> ReadTrace | None:
         facts = read_json(entry / _FACTS)
         if facts["steps"] != _steps_between(windows, facts["first_ns"], facts["last_ns"]):
             return None
-        names = NAME.conform(pq.read_table(entry / f"{NAME.name}.parquet"))
+        names = NAME.conform(pq.read_table(to_read(entry / f"{NAME.name}.parquet")))
         stored = Place(entry, _STEM).files()
         for name, file in stored.items():
-            if pq.read_schema(file).names != TABLES[name].arrow_schema().names:
+            if pq.read_schema(to_read(file)).names != TABLES[name].arrow_schema().names:
                 return None
         return ReadTrace(int(facts["device_events"]), names, stored)
     except (OSError, RunDirectoryError, pa.ArrowException, KeyError, TypeError, ValueError):
@@ -108,7 +109,7 @@ def _range_ns(stored: Mapping[str, Path]) -> tuple[int, int]:
     ends = [
         pc.min_max(table[name]).as_py()
         for file in stored.values()
-        for table in [pq.read_table(file, columns=_times(file))]
+        for table in [pq.read_table(to_read(file), columns=_times(file))]
         for name in table.column_names
     ]
     known = [end for pair in ends for end in pair.values() if end is not None]
@@ -116,7 +117,9 @@ def _range_ns(stored: Mapping[str, Path]) -> tuple[int, int]:
 
 
 def _times(file: Path) -> list[str]:
-    return [name for name in pq.read_schema(file).names if name in ("start_ns", "launch_ns")]
+    return [
+        name for name in pq.read_schema(to_read(file)).names if name in ("start_ns", "launch_ns")
+    ]
 
 
 def _keep(found: ReadTrace, folder: Path, entry: Path, windows: StepWindows) -> None:
@@ -131,7 +134,8 @@ def _keep(found: ReadTrace, folder: Path, entry: Path, windows: StepWindows) -> 
         files = Place(draft, _STEM).files()
         for name in STORED:
             shutil.copyfile(found.stored[name], files[name])
-        pq.write_table(found.names, draft / f"{NAME.name}.parquet")
+        with to_write(draft / f"{NAME.name}.parquet") as sink:
+            pq.write_table(found.names, sink)
         write_json(draft / _FACTS, facts)
         shutil.rmtree(entry, ignore_errors=True)
         draft.rename(entry)

@@ -17,6 +17,7 @@ from meshscope.probe.schema.errors import MeshscopeError
 from ..importers.detect import InputFile
 from ..importers.kineto.columns import StepWindows
 from ..importers.kineto.rank import Place, read_rank_file
+from ..parquet_file import to_read
 from .cache import DeepCache, ReadTrace
 from .files import DeepFile, Faults
 from .steps import OwnSteps, listed_steps, steps_held, unix_offsets_ns
@@ -108,9 +109,9 @@ def _read(file: DeepFile, place: Place, faults: Faults) -> ReadTrace | None:
 
 def _events_by_step(files: Mapping[str, Path], *, has_device: bool) -> tuple[_IntArray, _IntArray]:
     """Return the steps in which a trace has events, -1 for none of them, and how many."""
-    parts = [pq.read_table(files["op"], columns=["step"])["step"]]
+    parts = [pq.read_table(to_read(files["op"]), columns=["step"])["step"]]
     if has_device:
-        parts.append(pq.read_table(files["kernel"], columns=["step"])["step"])
+        parts.append(pq.read_table(to_read(files["kernel"]), columns=["step"])["step"])
     joined = pa.chunked_array([chunk for part in parts for chunk in part.chunks], pa.int64())
     counted = pc.value_counts(joined)
     return counted.field("values").to_numpy(), counted.field("counts").to_numpy()

@@ -25,6 +25,7 @@ from meshscope.probe.schema.tables import NAME, TABLES
 from ..capture.stored_tables import STORED, StoredTable, open_stored, write_table
 from ..capture.trace import Trace
 from ..importers.reading import TemporaryFolder
+from ..parquet_file import to_read
 from .cache import DeepCache
 from .files import DeepFile, Faults, deep_files, listed_ranks
 from .reading import DeepTrace, read_deep_trace
@@ -190,7 +191,7 @@ def _joined(
         new = [ids.setdefault(str(text), len(ids)) for text in one.names["name"].to_pylist()]
         name_ids = np.array(new, dtype=np.int32)
         shifts.append(_Shift(steps, one.offset_ns, name_ids, op_id, correlation, position))
-        op_id += pq.read_metadata(one.stored["op"]).num_rows
+        op_id += pq.read_metadata(to_read(one.stored["op"])).num_rows
         correlation += max(_largest(one, "kernel"), _largest(one, "runtime_call"))
         position += 1 + max(_largest(one, name, "position") for name in STORED)
     stored = {}
@@ -203,7 +204,7 @@ def _joined(
 
 
 def _largest(one: DeepTrace, name: str, column: str = "correlation") -> int:
-    values = pq.read_table(one.stored[name], columns=[column])[column]
+    values = pq.read_table(to_read(one.stored[name]), columns=[column])[column]
     return max(int(pc.max(values).as_py() or 0), 0) if len(values) else 0
 
 
@@ -214,7 +215,7 @@ def _parts(
 ) -> Iterator[pa.Table]:
     schema = TABLES[name].arrow_schema()
     for (one, _), shift in zip(kept, shifts, strict=True):
-        with pq.ParquetFile(one.stored[name]) as file:
+        with to_read(one.stored[name]) as source, pq.ParquetFile(source) as file:
             for batch in file.iter_batches(_ROWS):
                 yield shift.applied(TABLES[name].conform(pa.Table.from_batches([batch]))).cast(
                     schema

@@ -17,6 +17,7 @@ from ..importers.detect import InputFile
 from ..importers.kineto.columns import StepWindows
 from ..importers.kineto.rank import Place, read_rank_file
 from ..importers.reading import TemporaryFolder
+from ..parquet_file import to_read
 from .steps import own_steps, steps_held, unix_offsets_ns
 
 
@@ -53,7 +54,9 @@ def _check(capture: RunCapture, rank: int, path: Path) -> TraceCheck:
     place = Place(temporary.path, "trace")
     try:
         found = read_rank_file(InputFile(path.name, path), place, default_rank=rank)
-        starts = pq.read_table(place.files()["op"], columns=["start_ns"])["start_ns"].to_numpy()
+        starts = pq.read_table(to_read(place.files()["op"]), columns=["start_ns"])[
+            "start_ns"
+        ].to_numpy()
     except (MeshscopeError, OSError) as error:
         return TraceCheck(rank, (), 0, 0, str(error))
     known = (len(starts), found.device_events)

@@ -23,6 +23,7 @@ from meshscope.probe.schema.errors import TraceFormatError
 from meshscope.probe.schema.listing import listed
 
 from ..arrays import FloatArray, IntArray
+from ..parquet_file import to_read
 from ..words import counted
 from . import optypes as op
 from .meta import read_meta
@@ -148,9 +149,9 @@ def _read(parquet: Path) -> pa.Table:
         TraceFormatError: The file is damaged, or a column holds something else.
     """
     try:
-        present = set(pq.read_schema(parquet).names)
+        present = set(pq.read_schema(to_read(parquet)).names)
         names = [*_NATURAL, "mc", *present & {"gmc"}, "start_ts", "duration", "optype"]
-        table = pq.read_table(parquet, columns=names)
+        table = pq.read_table(to_read(parquet), columns=names)
         columns = {name: _as_number(name, table[name]) for name in table.column_names}
     except (pa.ArrowException, OSError) as error:
         raise TraceFormatError(f"cannot be read ({error})", where=str(parquet)) from error

@@ -140,9 +140,9 @@ def _findings(result: Diagnosis, *, markdown: bool) -> Iterator[str]:
             [f"costs {finding.cost_frac:.1%} of the step"] if finding.cost_frac is not None else []
         )
         if finding.removal_gain_frac is not None:
-            cost.append(
-                f"fixing it alone returns {finding.removal_gain_frac:.1%}{_between(finding)}"
-            )
+            # No repair costs time: below 0 are errors of the replay, in the gain as in its interval.
+            gain = max(0.0, finding.removal_gain_frac)
+            cost.append(f"fixing it alone returns {gain:.1%}{_between(finding)}")
         claim = f"**{finding.claim}**" if markdown else finding.claim
         yield f"{number}. [{finding.severity}] {finding.kind}: {claim}"
         if cost:

@@ -13,18 +13,18 @@ def page(lines: Iterable[str], *, markdown: bool) -> str:
     r"""Return lines as one text.
 
     Names of files, groups, kernels and hosts come from the input. They may hold what a
-    terminal obeys, line ends, or tags that a viewer of Markdown would carry out.
+    terminal obeys, line ends, or tags, links and pictures that a viewer of Markdown would show, or fetch.
 
-    >>> page(["group a\x1b[2J", "<script>"], markdown=True)
-    'group a\\x1b[2J\n&lt;script>'
+    >>> page(["group a\x1b[2J", "<script>", "![x](http://e/x.png)"], markdown=True)
+    'group a\\x1b[2J\n&lt;script>\n![x]\\(http://e/x.png)'
     """
     shown = map(printable, lines)
-    return "\n".join(_without_tags(shown) if markdown else shown)
+    return "\n".join(_inert(shown) if markdown else shown)
 
 
-def _without_tags(lines: Iterable[str]) -> Iterator[str]:
-    """Yield lines of Markdown in which no tag begins; fenced blocks show what they hold anyway."""
+def _inert(lines: Iterable[str]) -> Iterator[str]:
+    """Yield lines of Markdown in which no tag or link begins; fenced blocks show what they hold anyway."""
     is_fenced = False
     for line in lines:
         is_fenced ^= line.startswith(_FENCE)
-        yield line if is_fenced else line.replace("<", "&lt;")
+        yield line if is_fenced else line.replace("<", "&lt;").replace("](", "]\\(")

@@ -73,7 +73,7 @@ class BadSteps:
             return "in the whole capture"
         if self.are_all:
             return "in all analysed steps" if len(self.steps) > 1 else "in the one analysed step"
-        runs = self._runs()
+        runs = self.runs
         stride = self._stride()
         if stride is not None:
             return f"in every {_ordinal(stride)} step (from {self.steps[0]} to {self.steps[-1]})"
@@ -84,7 +84,8 @@ class BadSteps:
         noun = "step" if len(self.steps) == 1 else "steps"
         return f"in {noun} {joined(named)}"
 
-    def _runs(self) -> list[list[int]]:
+    @property
+    def runs(self) -> list[list[int]]:
         """Return the steps as runs without an analysed step between; two are no run."""
         place = np.searchsorted(self.analysed, self.steps)
         parts = np.split(np.array(self.steps), np.flatnonzero(np.diff(place) > 1) + 1)

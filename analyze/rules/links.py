@@ -9,7 +9,7 @@ import pandas as pd
 from meshscope.probe.schema.terms import Axis, FindingKind
 
 from ..account import Account
-from ..causes import Degraded, beyond_its_like, degraded_places
+from ..causes import Degraded, between_ranks, beyond_its_like, degraded_places
 from ..labels import axis_label, class_label
 from ..ledger.classes import WIRE_CLASSES
 from ..results import Cause, Finding
@@ -59,7 +59,8 @@ def slow_links(account: Account) -> Iterator[Finding]:
         for cause in account.causes("slow_link")
         if max(cause.share_frac, cause.removal_gain_frac) >= MIN_COST
     ]
-    degraded = degraded_places(account.events.frame) if causes else []
+    frame = between_ranks(account.events.frame, account.trace)
+    degraded = degraded_places(frame) if causes else []
     for cause in causes:
         own = next(own for own in degraded if own.where == cause.where)
         place = _place(cause)

@@ -11,8 +11,9 @@ from meshscope.probe.schema.terms import FindingKind
 
 from ..account import Account
 from ..causes import ranks_of
-from ..ledger.classes import STALLS, WAIT_CLASSES, WIRE_CLASSES
+from ..ledger.classes import STALLS, UNSPLIT, WAIT_CLASSES, WIRE_CLASSES
 from ..results import Finding, Where
+from ..untold import MAX_UNSEEN
 from .bad_steps import BadSteps
 from .grading import severity
 
@@ -31,10 +32,15 @@ LEAST_DEVIATION = 0.005
 
 
 def pauses(account: Account) -> Iterator[Finding]:
-    """Steps in which one rank alone works far longer than in its others, and nothing says why."""
+    """Steps in which one rank alone works far longer than in its others, and nothing says why.
+
+    None where waiting cannot be told from working: a rank that waits long for another one would pause.
+    """
     if len(account.windows.steps) < FEWEST_STEPS or account.attribution is None:
         return
-    work = _own_work(account)
+    if account.events.unseen_frac > MAX_UNSEEN:
+        return
+    work = own_work(account)
     usual = work.median()
     excess = work - usual
     deviation = np.maximum(TO_DEVIATION * excess.abs().median(), LEAST_DEVIATION * usual)
@@ -42,7 +48,7 @@ def pauses(account: Account) -> Iterator[Finding]:
     beyond = (length - length.median()).clip(lower=0.0)
     named = _named_otherwise(account)
     for rank in work.columns[(excess > DEVIATIONS * deviation).any()].astype(int).tolist():
-        own = excess[rank] - _of_peers(account, excess, rank)
+        own = _beyond_peers(account, (work, excess), rank)
         lost = own.clip(upper=beyond).where(own > DEVIATIONS * deviation[rank], 0.0)
         count, cost = int((lost > 0).sum()), float(lost.sum() / length.sum())
         if rank in named or count > MOST_STEPS * len(work) or cost < MIN_LOST:
@@ -50,20 +56,33 @@ def pauses(account: Account) -> Iterator[Finding]:
         yield _finding(account, rank, lost, own, cost)
 
 
-def _own_work(account: Account) -> pd.DataFrame:
-    """Return what each rank (columns) worked in each step, without waiting and known stalls."""
+def own_work(account: Account) -> pd.DataFrame:
+    """Return what each rank (columns) worked in each step, without communication and known stalls."""
     by_step = account.ledger.by_step
-    known = by_step[[*WAIT_CLASSES, *WIRE_CLASSES, *STALLS]].sum(axis=1)
+    known = by_step[[*WAIT_CLASSES, *WIRE_CLASSES, UNSPLIT, *STALLS]].sum(axis=1)
     table = by_step.assign(own=by_step["step_ns"] - known)
     return table.pivot(index="step", columns="rank", values="own").fillna(0.0)
 
 
-def _of_peers(account: Account, excess: pd.DataFrame, rank: int) -> pd.Series[float]:
-    """Return by how much the peers of a rank exceed their usual work; nothing without peers."""
+def _beyond_peers(
+    account: Account, tables: tuple[pd.DataFrame, pd.DataFrame], rank: int
+) -> pd.Series[float]:
+    """Return by how much a rank exceeds its usual work by more than its peers do, ns by step.
+
+    At most by how much it works longer than they do in the same step: what is usual for a peer that is slow
+    in many steps hides that it, too, has more to do in some, such as a rollout before every third update.
+
+    Args:
+        account: The run.
+        tables: Work, and its excess over the usual one, ns by step and rank.
+        rank: Whose pauses are looked for.
+    """
+    work, excess = tables
     peers = account.peers_of(rank)
     if not peers:
-        return pd.Series(0.0, index=excess.index)
-    return excess[peers].median(axis=1).clip(lower=0.0)
+        return excess[rank]
+    beyond = excess[rank] - excess[peers].median(axis=1).clip(lower=0.0)
+    return beyond.clip(upper=work[rank] - work[peers].median(axis=1))
 
 
 def _named_otherwise(account: Account) -> set[int]:

@@ -12,6 +12,7 @@ from ..account import Account
 from ..detection import DetectionResult, Evidence, Persistence, RankVerdict
 from ..words import counted
 from .bad_steps import MOST_LEFT, BadSteps, all_steps
+from .late_steps import LateSteps
 
 
 def verdict_on(detection: DetectionResult | None, rank: int) -> RankVerdict | None:
@@ -58,7 +59,10 @@ class Slowness(NamedTuple):
 
 
 def slowness(
-    own: dict[Hashable, Any], detection: DetectionResult | None, when: BadSteps | None
+    own: dict[Hashable, Any],
+    detection: DetectionResult | None,
+    when: BadSteps | None,
+    late: LateSteps | None,
 ) -> Slowness:
     """Return how slow a rank is in its slow steps; over all where these are not known.
 
@@ -66,6 +70,8 @@ def slowness(
     """
     if when is None or when.are_all or own["clock_ns"] > 0:
         return Slowness(float(own["slowdown"]) - 1.0, "")
+    if late is not None:
+        return Slowness(late.slowdown, f" {when.words}")
     verdict, rank = verdict_on(detection, int(own["rank"])), int(own["rank"])
     if verdict is not None and verdict.slowdown is not None:
         return Slowness(verdict.slowdown, f" {when.words}")

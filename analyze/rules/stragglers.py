@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from math import isnan
 from typing import Any
 
@@ -20,6 +20,7 @@ from ..results import Cause, Finding, Where
 from ..steps.on_and_off import longer_steps
 from ..words import counted, opened
 from .grading import MIN_COST, hidden_note, relief_words, severity
+from .late_steps import LateSteps, late_steps
 from .pass_counts import more_passes
 from .slow_steps import Slowness, detected, slow_steps, slowness, usual, verdict_on
 from .starved import starved_rank
@@ -106,8 +107,9 @@ def _straggler(account: Account, own: dict[Hashable, Any], cause: Cause | None) 
     if len(stages) == 1 and min(stages) >= 0:
         where["stage"] = stages.pop()
     detection = account.attribution.detection if account.attribution is not None else None
-    verdict = verdict_on(detection, rank)
-    when = slow_steps(account, detection, rank)
+    late = late_steps(account, rank)
+    verdict = None if late is not None else verdict_on(detection, rank)
+    when = late.when if late is not None else slow_steps(account, detection, rank)
     if when is not None:
         where = {**where, **when.where}
     note, cost = "", excess_ns / account.windows.step_time_ns
@@ -119,15 +121,15 @@ def _straggler(account: Account, own: dict[Hashable, Any], cause: Cause | None) 
         severity=severity(cost),
         where=where,
         steps=() if when is None else when.steps,
-        claim=_claim(who, own, slowness(own, detection, when), note),
+        claim=_claim(who, own, slowness(own, detection, when, late), note),
         cost_frac=None if cause is None else cause.share_frac,
         removal_gain_frac=None if cause is None else cause.removal_gain_frac,
         removal_gain_interval=None if cause is None else cause.removal_gain_interval,
         confidence=_confidence(own, verdict),
         evidence=(
             *_by_member(account, members),
-            *detected(account, detection, rank),
-            *_against_other_steps(account, verdict),
+            *(detected(account, detection, rank) if late is None else (late.words,)),
+            *_against_other_steps(account, verdict, late),
             *(() if cause is None else relief_words(cause, account.windows.step_time_ns)),
             *_straggler_evidence(account, rank, own),
         ),
@@ -172,9 +174,14 @@ def _claim(who: str, own: dict[Hashable, Any], slow: Slowness, note: str) -> str
     return f"{who} {slower} for its own work than {others} and makes the others wait{note}"
 
 
-def _against_other_steps(account: Account, verdict: RankVerdict | None) -> Iterator[str]:
+def _against_other_steps(
+    account: Account, verdict: RankVerdict | None, late: LateSteps | None
+) -> Iterator[str]:
     """Say what the steps of a rank that is slow on and off show by themselves."""
-    longer = None if verdict is None else longer_steps(account.windows, verdict.slow_steps)
+    runs: Sequence[tuple[int, int]] = () if verdict is None else verdict.slow_steps
+    if late is not None:
+        runs = [(run[0], run[-1]) for run in late.when.runs]
+    longer = longer_steps(account.windows, runs)
     if longer is not None and longer.longer_ns > 0:
         yield (
             f"the {longer.steps} steps in which it is slow are {longer.longer_ns / 1e6:.1f} ms longer than the "

@@ -17,7 +17,7 @@ from meshscope.probe.schema.terms import FindingKind
 
 from ..account import Account
 from ..causes import MIN_CONCENTRATION, MIN_OVER_OTHERS, both_ways, places, wire_excess
-from ..causes.wires import WIRE_REFERENCE, WireExcess
+from ..causes.wires import WIRE_REFERENCE, WireExcess, between_ranks
 from ..labels import axis_label
 from ..results import Cause, Finding, Where
 from .bad_steps import BadSteps, bad_steps
@@ -47,7 +47,7 @@ def uneven_wires(account: Account) -> Iterator[Finding]:
         for cause in account.causes("slow_wire")
         if max(cause.share_frac, cause.removal_gain_frac) >= MIN_COST
     ]
-    excess = wire_excess(account.events.frame) if causes else None
+    excess = wire_excess(between_ranks(account.events.frame, account.trace)) if causes else None
     for cause in causes:
         if excess is not None:
             yield _finding(account, cause, _most(account, cause, excess))

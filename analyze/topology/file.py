@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -28,6 +27,7 @@ from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.layout import MESH_AXES
 from meshscope.probe.schema.terms import Axis
 
+from ..toml_file import read_toml
 from .stated import StatedGroup, StatedTopology
 
 _SECTIONS = ("layout", "group", "kernels")
@@ -38,7 +38,6 @@ _GROUP_FIELDS = ("id", "ranks", "axis")
 _KERNEL_FIELDS = ("communication", "computation")
 _MOST_RANKS = 10_000_000
 """More than any job has: a larger number is a slip of the pen."""
-_MOST_BYTES = 16 << 20
 
 
 def load_topology(path: Path) -> StatedTopology:
@@ -48,7 +47,8 @@ def load_topology(path: Path) -> StatedTopology:
         ConfigError: It cannot be read, is not TOML, or a field is wrong; the message
             names the field and the remedy.
     """
-    content, key = _read(path)
+    content, raw = read_toml(path, remedy="Compare with: meshscope topology")
+    key = hashlib.sha256(raw).hexdigest()
     _only_known(content, _SECTIONS, str(path))
     layout = _table(content, "layout", path)
     kernels = _table(content, "kernels", path)
@@ -73,24 +73,6 @@ def load_topology(path: Path) -> StatedTopology:
             "states nothing", where=str(path), remedy="Add a [layout] table: tp = 2, pp = 4"
         )
     return stated
-
-
-def _read(path: Path) -> tuple[dict[str, object], str]:
-    try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise ConfigError(
-                "is too large for a topology file", where=str(path), remedy="Check the path"
-            )
-        raw = path.read_bytes()
-        return tomllib.loads(raw.decode("utf-8")), hashlib.sha256(raw).hexdigest()
-    except OSError as error:
-        raise ConfigError(
-            f"cannot be read: {error.strerror or error}", where=str(path), remedy="Check the path"
-        ) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigError(
-            f"is not TOML: {error}", where=str(path), remedy="Compare with: meshscope topology"
-        ) from error
 
 
 def _only_known(table: Mapping[str, object], known: Iterable[str], where: str) -> None:

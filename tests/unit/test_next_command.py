@@ -2,6 +2,8 @@
 
 import json
 import shlex
+import subprocess
+from pathlib import Path
 
 import pytest
 from tests.ndtimeline_jobs import JobShape, write_job
@@ -10,6 +12,7 @@ from typer.testing import CliRunner
 from meshscope.analyze.synthetic import SyntheticJob, generate, parse_fault
 from meshscope.analyze.synthetic.run_directory import write_run
 from meshscope.cli import app
+from meshscope.commands.opening import command_line
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.terms import ScheduleKind
 
@@ -170,3 +173,26 @@ def test_jobs_after_one_that_cannot_be_read_are_ingested(source, tmp_path):
     assert done.exit_code == 2
     assert "is no trace" in done.stderr
     assert done.stdout.rstrip().splitlines()[-1].startswith("Next: meshscope diagnose")
+
+
+@pytest.mark.parametrize(
+    "name", ["-dash", "it's", "red\x1b[31m\\n", "line\nend", "\u202egnp", "raw\udcff"]
+)
+def test_a_shell_finds_the_run_whatever_it_is_called(tmp_path, name):
+    """Fails when the command that is to be copied opens another path, or acts on the terminal."""
+    (tmp_path / name).write_text("found")
+    line = command_line("diagnose", Path(name))
+    assert line.isprintable()
+    script = f'meshscope() {{ cat "$2"; }}; {line}'
+    done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout == "found", done.stderr
+
+
+@pytest.mark.parametrize("name", ["-dash", "raw\udcff"])
+def test_a_run_with_a_strange_name_is_read(tmp_path, name, monkeypatch):
+    """Fails when a folder whose name is no UTF-8, or begins with a dash, cannot be looked at."""
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path, layout=ParallelLayout(dp=2)).rename(tmp_path / name)
+    result = meshscope("diagnose", f"./{name}")
+    assert (result.exit_code, result.exception) == (0, None)
+    assert "2 of 2 ranks" in result.stdout

@@ -45,6 +45,12 @@ def test_budgets_are_read_in_their_order(tmp_path):
     )
 
 
+def test_a_mark_of_the_encoding_is_no_content(tmp_path):
+    """A file that an editor of Windows has saved would be no TOML."""
+    path = write(tmp_path, "\ufeff[budget]\nmfu = { min = 0.4 }\n")
+    assert load_budgets(path) == (Budget(metric="mfu", min=0.4),)
+
+
 @pytest.mark.parametrize(
     ("text", "part"),
     [
@@ -61,6 +67,14 @@ def test_budgets_are_read_in_their_order(tmp_path):
         ("[budget]\nmfu = { max = nan }", "max is not a number"),
         ("[budget]\nmfu = { min = 0.2, max = 0.1 }", "min is above max"),
         ("[budget]\nbubble_frac = { max = 30 }", "max = 30 is no share"),
+        ("[budget]\nbubble_frac = { max = inf }", "max = inf is no share"),
+        ("[budget]\nbubble_frac = { max = " + "9" * 400 + " }", "is no share"),
+        ("[budget]\nstep_time_ns = { max = inf }", "max = inf bounds nothing"),
+        ("[budget]\nstep_time_ns = { max = 1e400 }", "max = inf bounds nothing"),
+        ("[budget]\nstep_time_ns = { max = " + "9" * 400 + " }", "bounds nothing"),
+        ("[budget]\nstep_time_ns = { max = " + "9" * 5000 + " }", "is not TOML"),
+        ("[budget]\nmfu = " + "[" * 100_000, "is not TOML"),
+        ("[budget]\nstep_time_ns = { max = 1e9 }\n" + "# \n" * (6 << 20), "larger than 16 MiB"),
     ],
 )
 def test_a_budget_that_means_nothing_is_refused(tmp_path, text, part):

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -86,6 +87,24 @@ def test_every_finding_is_in_the_text_with_its_remedy(result):
     for finding in result.findings:
         assert finding.claim in text
         assert finding.remedy in text
+
+
+def test_what_a_repair_returns_lies_in_its_interval(result):
+    """A repair would be said to cost time, beside an interval that begins at nothing."""
+    first = replace(
+        result.findings[0], removal_gain_frac=-0.039, removal_gain_interval=(-0.05, 0.001)
+    )
+    text = to_text(replace(result, findings=(first,)))
+    assert "fixing it alone returns 0.0% (between 0.0% and 0.1%)" in text
+
+
+def test_a_name_from_the_input_is_no_markdown_that_acts(result):
+    """A page of a change would show a link or fetch a picture that a host or run is called."""
+    name = "![x](http://e/p.png)<img src=x>\x1b[31m\n# head"
+    text = to_text(replace(result, run=result.run | {"run_id": name}), markdown=True)
+    assert text.startswith("# meshscope diagnosis of ![x]\\(http://e/p.png)&lt;img src=x>\\x1b[31m")
+    assert "](" not in text
+    assert "\n# head" not in text
 
 
 def test_many_ranks_and_groups_fit_a_screen_with_what_matters_on_top():

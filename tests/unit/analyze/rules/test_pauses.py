@@ -1,7 +1,10 @@
 """Ranks that stand still in a step or two."""
 
+from dataclasses import replace
+
+import pyarrow as pa
 import pytest
-from tests.synthetic import Job, capture
+from tests.synthetic import MS, Job, capture
 from tests.unit.analyze.detection.test_suspicion import noisy
 
 from meshscope.analyze.diagnosis import diagnose
@@ -54,3 +57,29 @@ def test_a_slow_rank_does_not_pause_besides():
 def test_a_short_delay_is_no_pause():
     """Fails when everything that is late once is told."""
     assert found(PAIR, {7}, by=1.2) == ([], [])
+
+
+def test_a_rank_whose_waits_were_not_seen_does_not_pause():
+    """Fails when a rank that waited for others, as in a join of uneven inputs, is told to have stood still."""
+    work = noisy(PAIR, lambda rank, step: rank == 1 and step == 7, 3.0)
+    trace = capture(Job(layout=PAIR, steps=20), work)
+    collectives = trace.tables["collective"]
+    for name in ("end_ns", "wait_start_ns"):
+        place = collectives.schema.get_field_index(name)
+        unseen = pa.nulls(len(collectives), collectives.schema.field(name).type)
+        collectives = collectives.set_column(place, collectives.schema.field(name), unseen)
+    unseen_ends = replace(trace, tables={**trace.tables, "collective": collectives})
+    assert "host_stall" not in {finding.kind for finding in diagnose(unseen_ends).findings}
+
+
+def test_a_step_in_which_the_peers_work_as_long_holds_no_pause():
+    """Fails when a phase that all ranks have, as a rollout, is a pause of one beside a rank that is often slow."""
+
+    def work(kind, rank, step, microbatch):
+        in_phase = step % 6 == 0
+        often_slow = rank == 1 and (step % 2 == 1 or step in (2, 8, 14))
+        return (10 + 30 * in_phase + 15 * often_slow) * MS
+
+    findings = diagnose(capture(Job(layout=PAIR, steps=20), work)).findings
+    assert [f.where["rank"] for f in findings if f.kind == "straggler_rank"] == [1]
+    assert "host_stall" not in {finding.kind for finding in findings}

@@ -273,6 +273,37 @@ def test_a_rank_that_idles_between_its_passes_is_late_without_computing():
     assert found.remedy.startswith("Rank 2 is late without computing: look at its host")
 
 
+def test_a_rank_that_is_late_between_its_passes_has_the_steps_in_which_it_is():
+    """Fails when chance in the passes of a rank tells the steps in which its host holds it up."""
+    job = Job(layout=ParallelLayout(dp=2), microbatches=1, steps=20)
+    slow = {5, 6, 7, 8, 9, 15, 16, 17, 18, 19}
+
+    def work(kind, rank, step, _):
+        return (10 if kind == "forward" else 20) * MS + (3 * MS if (rank, step) == (1, 2) else 0)
+
+    operations = programs(job, work)
+    late = [
+        [("idle", 40 * MS), op]
+        if op[0] == "work" and op[3] == "forward" and op[2] in slow
+        else [op]
+        for op in operations[1]
+    ]
+    operations[1] = [op for ops in late for op in ops]
+    found = findings_of(capture_of(job, operations))["straggler_rank"]
+    assert found.where["steps"] == [5, 19]
+    assert (
+        "125% longer for its own work than its 1 peer in steps 5 to 9 and 15 to 19" in found.claim
+    )
+    assert any(
+        "takes 40.00 ms longer than that of its peers in steps 5 to 9 and 15 to 19, and 0.67 ms"
+        in line
+        for line in found.evidence
+    )
+    assert any(
+        line.startswith("the 10 steps in which it is slow are 39.3 ms") for line in found.evidence
+    )
+
+
 def test_a_rank_that_accumulates_more_microbatches_has_more_to_do():
     """Fails when a device is swapped for the microbatches that its rank was given."""
     job = Job(layout=ParallelLayout(dp=4), microbatches=2, steps=6)

@@ -1,8 +1,14 @@
 """Wires that are slower at times: what it costs, where most of it is, and when."""
 
+from dataclasses import replace
+
+import pyarrow as pa
+from tests.synthetic import MS, Job, capture_of, programs, uniform
+
 from meshscope.analyze.diagnosis import diagnose
 from meshscope.analyze.synthetic import Fault, FaultKind, SyntheticJob, generate
 from meshscope.probe.schema.layout import ParallelLayout
+from meshscope.probe.schema.tables import TABLES
 
 DEEP = ParallelLayout(pp=4, dp=4)
 
@@ -69,3 +75,35 @@ def test_even_wires_have_no_finding():
 def test_wires_that_are_always_slow_are_not_uneven():
     """Fails when what is only exposed is told twice."""
     assert diagnosed(slow(extra_ms=3.0))[1] == []
+
+
+def test_a_group_of_one_has_no_wire():
+    """Fails when a link of a job that shrank to one rank is to be checked for errors, as if any was used."""
+    job = Job(layout=ParallelLayout(), steps=20)
+    operations = programs(job, uniform(10 * MS, 20 * MS))
+    alone = ("dp-0", (0,))
+    operations[0] = [
+        one
+        for op in operations[0]
+        for one in (
+            [
+                op,
+                (
+                    "collective",
+                    op[1],
+                    alone,
+                    "dp",
+                    "all_reduce",
+                    1 << 24,
+                    (9 if op[1] % 4 else 1) * MS,
+                ),
+            ]
+            if op[0] == "end"
+            else [op]
+        )
+    ]
+    trace = capture_of(job, operations)
+    group = pa.Table.from_pylist([{"group_id": "dp-0", "axis": "dp", "ranks": [0]}])
+    tables = {**trace.tables, "group": TABLES["group"].conform(group)}
+    findings = diagnose(replace(trace, tables=tables)).findings
+    assert not [one for one in findings if one.kind in ("slow_link", "slow_wire")]

@@ -1,5 +1,7 @@
 """Predictions against the simulated run with the change made."""
 
+import sys
+
 import pyarrow as pa
 import pytest
 from tests.synthetic import MS, Job, capture, capture_of, programs, uniform
@@ -44,6 +46,33 @@ def test_a_healthy_rank_returns_nothing():
     job = Job(layout=CUBE, steps=5)
     result = predicted(capture(job, slow({5: 1.4})), fixes=["rank=2"])
     assert result.gain_frac == pytest.approx(0, abs=1e-6)
+
+
+def test_a_fixed_pair_is_as_fast_as_the_faster_of_both():
+    """Repairing a host would return nothing where its ranks are the only peers of one another."""
+    job = Job(layout=ParallelLayout(dp=2), steps=5)
+    trace = capture(job, slow({1: 1.4}))
+    both = predicted(trace, fixes=["rank=0", "rank=1"])
+    assert both.predicted_ns == pytest.approx(length(job, EVEN), rel=1e-6)
+    assert predicted(trace, fixes=["rank=0"]).gain_frac == 0
+
+
+def test_what_the_replay_misses_is_no_effect_of_a_change(monkeypatch):
+    """A repair that changes nothing would be said to cost 9 %, as in a run whose waits were not seen."""
+    module = sys.modules["meshscope.analyze.whatif.predict"]
+    replayed = module.replay_scenarios
+
+    def longer(*arguments):
+        times, waiting = replayed(*arguments)
+        return times * 1.09, waiting
+
+    monkeypatch.setattr(module, "replay_scenarios", longer)
+    job = Job(layout=CUBE, steps=5)
+    healthy = predicted(capture(job, EVEN), fixes=["stragglers"])
+    assert healthy.gain_frac == pytest.approx(0, abs=1e-9)
+    assert any("takes 9.0% longer than the run did" in one for one in healthy.assumptions)
+    repaired = predicted(capture(job, slow({5: 1.4})), fixes=["rank=5"])
+    assert repaired.predicted_ns == pytest.approx(length(job, EVEN), rel=1e-6)
 
 
 def test_fixes_add_up_as_one_run():
