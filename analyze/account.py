@@ -8,6 +8,7 @@ import pandas as pd
 
 from .attribution import Attribution
 from .capture.trace import Trace
+from .causes import between_ranks
 from .communication.events import CommunicationEvents
 from .devices.steps import DeviceSteps
 from .ledger.build import Ledger
@@ -67,6 +68,11 @@ class Account:
         """Return the causes of one kind, the largest share first."""
         attribution = self.attribution
         return [] if attribution is None else [c for c in attribution.causes if c.kind == kind]
+
+    def transfers(self) -> pd.DataFrame:
+        """Return the communication events with the wire times by which the causes are told."""
+        frame = self.events.frame if self.program is None else self.program.events
+        return between_ranks(frame, self.trace)
 
     def suspects(self) -> list[int]:
         """Return the ranks that work longer than their peers by more than noise and their clock."""

@@ -9,7 +9,7 @@ import pandas as pd
 from meshscope.probe.schema.terms import Axis, FindingKind
 
 from ..account import Account
-from ..causes import Degraded, between_ranks, beyond_its_like, degraded_places
+from ..causes import Degraded, beyond_its_like, degraded_places
 from ..labels import axis_label, class_label
 from ..ledger.classes import WIRE_CLASSES
 from ..results import Cause, Finding
@@ -59,8 +59,7 @@ def slow_links(account: Account) -> Iterator[Finding]:
         for cause in account.causes("slow_link")
         if max(cause.share_frac, cause.removal_gain_frac) >= MIN_COST
     ]
-    frame = between_ranks(account.events.frame, account.trace)
-    degraded = degraded_places(frame) if causes else []
+    degraded = degraded_places(account.transfers()) if causes else []
     for cause in causes:
         own = next(own for own in degraded if own.where == cause.where)
         place = _place(cause)
@@ -89,7 +88,7 @@ def slow_links(account: Account) -> Iterator[Finding]:
 
 def _slow_steps(account: Account, own: Degraded, cause: Cause) -> BadSteps:
     """Return the steps in which the transfers of a place take longer than their like."""
-    frame = account.events.frame
+    frame = account.transfers()
     beyond = pd.Series(beyond_its_like(frame, own)).groupby(frame["step"].to_numpy()).sum()
     return bad_steps(account.windows, beyond, max(cause.share_frac, cause.removal_gain_frac))
 

@@ -17,7 +17,7 @@ from meshscope.probe.schema.terms import FindingKind
 
 from ..account import Account
 from ..causes import MIN_CONCENTRATION, MIN_OVER_OTHERS, both_ways, places, wire_excess
-from ..causes.wires import WIRE_REFERENCE, WireExcess, between_ranks
+from ..causes.wires import WIRE_REFERENCE, WireExcess
 from ..labels import axis_label
 from ..results import Cause, Finding, Where
 from .bad_steps import BadSteps, bad_steps
@@ -47,7 +47,7 @@ def uneven_wires(account: Account) -> Iterator[Finding]:
         for cause in account.causes("slow_wire")
         if max(cause.share_frac, cause.removal_gain_frac) >= MIN_COST
     ]
-    excess = wire_excess(between_ranks(account.events.frame, account.trace)) if causes else None
+    excess = wire_excess(account.transfers()) if causes else None
     for cause in causes:
         if excess is not None:
             yield _finding(account, cause, _most(account, cause, excess))
@@ -101,7 +101,7 @@ def _most(account: Account, cause: Cause, excess: WireExcess) -> _Most:
     rule that places stalls of the host.
     """
     axis, cost_frac = cause.where["axis"], max(cause.share_frac, cause.removal_gain_frac)
-    rows = _rows(account.events.frame, axis, excess)
+    rows = _rows(account.transfers(), axis, excess)
     total = float(rows["excess_ns"].sum())
     where: Where = {"axis": axis}
     names: tuple[str, ...] = ()

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshscope.analyze.measure import measure
+from meshscope.analyze.rules.links import slow_links
 from meshscope.analyze.synthetic import Costs, SyntheticJob, generate, make_simulation, parse_fault
 from meshscope.analyze.whatif import parse_changes, predict
 from meshscope.probe.schema.layout import ParallelLayout
@@ -64,3 +65,26 @@ def test_buckets_that_come_closer_together_are_no_faster(ranks, buckets, wire_ms
         changes = parse_changes([], [f"{change}={factor}x"])
     result = predict(measure(generate(own)[0]), changes)
     assert result.predicted_ns == pytest.approx(length(then), rel=1e-6)
+
+
+def test_a_place_is_told_by_the_wire_times_of_its_cause():
+    """Fails when a finding looks for its place in times with queueing, and does not find it there."""
+    job = SyntheticJob(
+        layout=ParallelLayout(tp=2, dp=3),
+        schedule=ScheduleKind.NONE,
+        microbatches=1,
+        steps=6,
+        layers=(24,),
+        segments=8,
+        dp_buckets=4,
+        overlap_dp=True,
+        jitter_cv=0.03,
+        wire_cv=0.4,
+        costs=Costs(dp_ns=64 * MS),
+        faults=(parse_fault("slow_rank:rank=1,factor=1.1"),),
+        seed=6,
+    )
+    account = measure(generate(job)[0])
+    causes = {str(cause.where["group_id"]) for cause in account.causes("slow_link")}
+    (finding,) = (one for one in slow_links(account))
+    assert finding.where["group_id"] in causes
