@@ -101,6 +101,19 @@ class Finding:
     steps: tuple[int, ...] = ()
     """The steps in which it is so, one by one; empty where that is not known or has no meaning."""
 
+    @property
+    def returns_frac(self) -> float | None:
+        """Return the removal gain as people are told it: no repair costs time, so that below 0 are errors."""
+        return None if self.removal_gain_frac is None else max(0.0, self.removal_gain_frac)
+
+    @property
+    def returns_interval(self) -> tuple[float, float] | None:
+        """Return the interval of ``returns_frac``."""
+        if self.removal_gain_interval is None:
+            return None
+        low, high = self.removal_gain_interval
+        return max(0.0, low), max(0.0, high)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Utilization:

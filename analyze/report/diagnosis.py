@@ -139,10 +139,8 @@ def _findings(result: Diagnosis, *, markdown: bool) -> Iterator[str]:
         cost = (
             [f"costs {finding.cost_frac:.1%} of the step"] if finding.cost_frac is not None else []
         )
-        if finding.removal_gain_frac is not None:
-            # No repair costs time: below 0 are errors of the replay, in the gain as in its interval.
-            gain = max(0.0, finding.removal_gain_frac)
-            cost.append(f"fixing it alone returns {gain:.1%}{_between(finding)}")
+        if finding.returns_frac is not None:
+            cost.append(f"fixing it alone returns {finding.returns_frac:.1%}{_between(finding)}")
         claim = f"**{finding.claim}**" if markdown else finding.claim
         yield f"{number}. [{finding.severity}] {finding.kind}: {claim}"
         if cost:
@@ -155,9 +153,9 @@ def _findings(result: Diagnosis, *, markdown: bool) -> Iterator[str]:
 
 def _between(finding: Finding) -> str:
     """Return the interval of what fixing returns; empty where its error is not known."""
-    if finding.removal_gain_interval is None:
+    if finding.returns_interval is None:
         return ""
-    low, high = (max(0.0, end) for end in finding.removal_gain_interval)
+    low, high = finding.returns_interval
     return f" (between {low:.1%} and {high:.1%})"
 
 

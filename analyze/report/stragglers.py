@@ -80,7 +80,7 @@ def _claims(result: Stragglers) -> Iterator[str]:
             (name, value)
             for name, value in (
                 ("share of the step", found.cost_frac),
-                ("repairing it alone returns", found.removal_gain_frac),
+                ("repairing it alone returns", found.returns_frac),
             )
             if value is not None
         ]

@@ -79,7 +79,7 @@ def _card(run: LoadedRun, finding: Finding, state: ViewState) -> Component:
 def _numbers(finding: Finding) -> list[Component]:
     numbers = [
         ("Costs", units.percent(finding.cost_frac), "of the step time"),
-        ("Fixing it returns", units.percent(finding.removal_gain_frac), _of_step(finding)),
+        ("Fixing it returns", units.percent(finding.returns_frac), _of_step(finding)),
         ("Confidence", units.percent(finding.confidence, places=0), "that the claim holds"),
     ]
     return [
@@ -95,9 +95,9 @@ def _numbers(finding: Finding) -> list[Component]:
 
 def _of_step(finding: Finding) -> str:
     """Return what the removal gain is a share of, and its interval where that is known."""
-    if finding.removal_gain_interval is None:
+    if finding.returns_interval is None:
         return "of the step time"
-    low, high = (units.percent(max(0.0, end)) for end in finding.removal_gain_interval)
+    low, high = map(units.percent, finding.returns_interval)
     return f"of the step time, between {low} and {high}"
 
 

@@ -181,8 +181,8 @@ def _first_finding(finding: Finding) -> Component:
     cost = "cost not known"
     if finding.cost_frac is not None:
         cost = f"costs {units.percent(finding.cost_frac)} of the step"
-    if finding.removal_gain_frac is not None:
-        cost += f", fixing it returns {units.percent(finding.removal_gain_frac)}"
+    if finding.returns_frac is not None:
+        cost += f", fixing it returns {units.percent(finding.returns_frac)}"
     head = [severity_badge(finding.severity), html.Span(cost, className="ms-place")]
     claim = html.P(finding.claim, className="ms-claim")
     return html.Div([html.Div(head, className="ms-finding-head"), claim], className="ms-first")

@@ -28,7 +28,8 @@ def test_the_slow_rank_is_named_and_priced(tmp_path, slow_pass):
     assert in_step["end_ns"].notna().mean() > 0.95
     verdict = judge_run(case, run_dir, truth_dir)
     assert (verdict.found, verdict.is_located) == ("straggler_rank", True)
-    room_frac = max(0.25 * verdict.true_frac, 2 * verdict.error_frac)
+    # As unsure as its truth is, which never makes half of it right.
+    room_frac = min(max(0.25 * verdict.true_frac, 2 * verdict.error_frac), 0.5 * verdict.true_frac)
     assert verdict.gain_frac == pytest.approx(verdict.true_frac, abs=room_frac)
     result = diagnose(trace)
     (straggler,) = (one for one in result.findings if one.kind == "straggler_rank")

@@ -231,6 +231,19 @@ def _finding(**place) -> Finding:
     )  # fmt: skip
 
 
+def test_no_page_says_that_a_repair_costs_time(store):
+    """Fails when an error of the replay is told as a loss here, and as nothing in the terminal."""
+    run = store.get("job")
+    found = replace(
+        _finding(where={"rank": 3}), removal_gain_frac=-0.039, removal_gain_interval=(-0.05, 0.001)
+    )
+    run = replace(run, diagnosis=replace(run.diagnosis, findings=(found,)))
+    page = _text(findings.layout(run, ViewState()))
+    assert "between 0.0% and 0.1%" in page
+    assert "-3.9%" not in page
+    assert "fixing it returns 0.0%" in _text(overview.layout(run, ViewState()))
+
+
 def _links(run, state, **place) -> list[str]:
     """Return where the links of a finding lead."""
     found = replace(run, diagnosis=replace(run.diagnosis, findings=(_finding(**place),)))
