@@ -291,11 +291,10 @@ def test_a_rank_over_its_budget_asks_all_for_less(world, tmp_path, capsys):
     session = probe.attach(tmp_path / "run", config)
     control, meter = session._levels, session._capture.meter
     for _ in range(4):
-        meter.add_border(0)
-        train(25)
-        # Three times the budget, whatever the machine: the doubling is in the meter.
-        dur_ns = now_ns() - control._windows._start_ns
-        meter.add_border(int(0.3 * dur_ns) if dur_ns else 0)
+        train(24)
+        # Before the window ends, three times the budget, whatever the machine: the doubling is in the meter.
+        meter.add_border(int(0.3 * (now_ns() - control._windows._start_ns)))
+        train(1)
     assert control.order._wish is not None or control.order.newest is not None
     control.look_for_order()
     ordered = control.order.newest
