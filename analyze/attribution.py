@@ -28,14 +28,12 @@ from .causes import (
     find_players,
     gain_errors,
     kept_overlaps,
-    ranks_of,
     sequence_effect,
     suspects_of,
     with_experts,
     with_rest,
     without_slow_clocks,
 )
-from .causes.doubts import CERTAIN
 from .causes.effects import Expected, Work, among_healthy, peer_centre, place_work
 from .causes.shapley import coalitions, membership, shares, unions_of
 from .communication.events import CommunicationEvents
@@ -47,7 +45,6 @@ from .ledger.classes import WAIT_CLASSES
 from .replay.program import Program
 from .replay.scenarios import replay_scenarios
 from .results import Cause, WaitAccount
-from .steps.on_and_off import longer_steps
 from .suspects import arrives_late, compared_ranks, healthy_work, is_suspect, of_suspects
 from .untold import MAX_LONELY, MAX_UNSEEN, limits_of, slow_together
 
@@ -136,7 +133,7 @@ def attribute(
         found,
         ranks=ranks,
         limits=limits,
-        causes=_told_by_other_steps(causes, program, detection),
+        causes=causes,
         replayed_ns=float(times[-1]),
         without_slow_ns=_without_slow(players, masks, times),
         waiting=account,
@@ -223,29 +220,6 @@ def _causes(
         )
     ]
     return tuple(sorted(causes, key=lambda cause: -cause.share_frac))
-
-
-def _told_by_other_steps(
-    causes: tuple[Cause, ...], program: Program, detection: DetectionResult | None
-) -> tuple[Cause, ...]:
-    """Return the causes, those of ranks that are slow on and off with what their other steps say.
-
-    Where a repair is said to return more than the slow steps are longer, something changes with the
-    rank that the replay knows nothing of, or something else is slow in the other steps. Which of the
-    two, nothing tells: the interval reaches down to what the steps show.
-    """
-    slow = {} if detection is None else {own.rank: own.slow_steps for own in detection.suspects}
-    told = []
-    for cause in causes:
-        interval = cause.removal_gain_interval
-        if cause.kind == "straggler_rank" and interval is not None:
-            longer = longer_steps(program.windows, slow.get(ranks_of(cause)[0], ()))
-            if longer is not None:
-                least = max(0.0, longer.of_mean_step(-CERTAIN) / program.windows.step_time_ns)
-                low, high = interval
-                cause = replace(cause, removal_gain_interval=(min(low, least), high))
-        told.append(cause)
-    return tuple(told)
 
 
 def _replayed(

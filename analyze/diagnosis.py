@@ -20,6 +20,7 @@ from .metrics import metrics_of
 from .recording import probe_cost
 from .refinement import SLOWED, Refinement, refine_compute, refine_ledger
 from .results import Bar, Cause, Diagnosis
+from .rules.other_steps import with_other_steps
 from .stepless import diagnose_without_steps, has_no_steps
 from .untold import MAX_UNSEEN
 from .words import sentence
@@ -44,7 +45,7 @@ def diagnose(trace: Trace) -> Diagnosis:
 
 def diagnosis_of(account: Account) -> Diagnosis:
     """Return the diagnosis of a run that was measured already."""
-    trace = account.trace
+    trace, account = account.trace, with_other_steps(account)
     findings = find(account)
     ledger = refine_ledger(account.ledger.by_step, account.devices)
     refinement = refine_compute(

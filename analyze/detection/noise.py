@@ -92,7 +92,8 @@ def noise_of(scores: FloatArray, errors: FloatArray) -> Noise:
 
 def _combined(variogram: FloatArray, within: FloatArray, steps: float) -> Noise:
     """Return the noise from the variogram [lag, rank] and the variances within steps [rank]."""
-    growth, inflation = _correlation(variogram, steps)
+    # Ranks whose steps are all the same count, too: else a job without noise has the correlation of its one fault.
+    growth, inflation = _correlation(np.maximum(variogram, NOISE_FLOOR**2), steps)
     usual = _finite_median(within[within > 0])
     told = np.where(within > 0, within, usual) if usual > 0 else np.ones_like(within)
     own = variogram[0] * growth / told
@@ -181,10 +182,10 @@ def _without_jumps(squares: FloatArray, usual: FloatArray) -> FloatArray:
     """Return squares with those of changes, which are no noise, drawn in to a usual large one.
 
     A change is in one difference of lag 1 and in two of lag 2, so that it would look
-    like a correlation.
+    like a correlation. Also where most steps are exactly alike.
     """
-    jump = (squares > JUMP * usual) & (usual > 0)
-    return np.where(jump, DRAWN_IN * usual, squares)
+    usual = np.maximum(usual, NOISE_FLOOR**2)
+    return np.where(squares > JUMP * usual, DRAWN_IN * usual, squares)
 
 
 def _finite_median(values: FloatArray) -> float:

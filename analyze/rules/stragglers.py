@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator
 from math import isnan
 from typing import Any
 
@@ -17,10 +17,10 @@ from ..detection import RankVerdict
 from ..detection.suspicion import detect_in
 from ..ledger.classes import COMPUTE_CLASSES, STALLS, UNATTRIBUTED, UNSEPARATED
 from ..results import Cause, Finding, Where
-from ..steps.on_and_off import longer_steps
 from ..words import counted, opened
 from .grading import MIN_COST, hidden_note, relief_words, severity
-from .late_steps import LateSteps, late_steps
+from .late_steps import late_steps
+from .other_steps import against_other_steps
 from .pass_counts import more_passes
 from .slow_steps import Slowness, detected, slow_steps, slowness, usual, verdict_on
 from .starved import starved_rank
@@ -129,7 +129,7 @@ def _straggler(account: Account, own: dict[Hashable, Any], cause: Cause | None) 
         evidence=(
             *_by_member(account, members),
             *(detected(account, detection, rank) if late is None else (late.words,)),
-            *_against_other_steps(account, verdict, late),
+            *against_other_steps(account, rank),
             *(() if cause is None else relief_words(cause, account.windows.step_time_ns)),
             *_straggler_evidence(account, rank, own),
         ),
@@ -172,22 +172,6 @@ def _claim(who: str, own: dict[Hashable, Any], slow: Slowness, note: str) -> str
     others = f"its {counted(own['peers'], 'peer')}" if own["peers"] else "expected"
     others += slow.suffix
     return f"{who} {slower} for its own work than {others} and makes the others wait{note}"
-
-
-def _against_other_steps(
-    account: Account, verdict: RankVerdict | None, late: LateSteps | None
-) -> Iterator[str]:
-    """Say what the steps of a rank that is slow on and off show by themselves."""
-    runs: Sequence[tuple[int, int]] = () if verdict is None else verdict.slow_steps
-    if late is not None:
-        runs = [(run[0], run[-1]) for run in late.when.runs]
-    longer = longer_steps(account.windows, runs)
-    if longer is not None and longer.longer_ns > 0:
-        yield (
-            f"the {longer.steps} steps in which it is slow are {longer.longer_ns / 1e6:.1f} ms longer than the "
-            f"other {longer.others} (standard error {longer.error_ns / 1e6:.1f} ms), whatever else differs: "
-            f"{longer.of_mean_step() / account.windows.step_time_ns:.1%} of the mean step"
-        )
 
 
 def _straggler_evidence(account: Account, rank: int, own: dict[Hashable, Any]) -> Iterator[str]:
