@@ -8,7 +8,11 @@ import pyarrow as pa
 from meshscope.analyze.capture.trace import Trace
 from meshscope.probe.schema.tables import TABLES
 
-TIMES = ("start_ns", "issue_ns", "end_ns", "wait_start_ns", "wait_end_ns", "time_ns", "launch_ns")
+TIMES = (
+    *("start_ns", "issue_ns", "end_ns", "wait_start_ns", "wait_end_ns", "time_ns", "launch_ns"),
+    *("device_start_ns", "alive_ns", "ended_ns"),
+)
+"""Columns that hold readings of a clock."""
 
 
 def shifted(trace: Trace, ranks: Collection[int], offset_ns: int, drift: float = 0.0) -> Trace:

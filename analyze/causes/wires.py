@@ -9,6 +9,7 @@ import pandas as pd
 
 from ..arrays import BoolArray, FloatArray
 from ..capture.trace import Trace
+from ..communication.rows import sorted_categories
 from ..replay.edge_effect import EdgeEffect, edge_effect
 from ..replay.program import Program
 from ..results import Where
@@ -33,16 +34,40 @@ class WireExcess(NamedTuple):
 
 
 def between_ranks(frame: pd.DataFrame, trace: Trace) -> pd.DataFrame:
-    """Return the events, those of groups that have one member without a wire time: they use no wire.
+    """Return the events as what passes between ranks.
 
-    What they take is work of the host, which no link, switch or placement makes longer.
+    Those of groups that have one member have no wire time: what they take is work of the host, which no link,
+    switch or placement makes longer. Groups of an axis that have the same members have the name of the
+    first of them, since they use the same links.
     """
     groups = trace.frame("group")
-    alone = groups.loc[groups["ranks"].map(len) == 1, "group_id"].astype(str)
-    if frame.empty or alone.empty:
+    if frame.empty or groups.empty:
+        return frame
+    names, members = groups["group_id"].astype(str), groups["ranks"].map(sorted).map(tuple)
+    frame = _with_names(
+        frame,
+        dict(
+            zip(
+                names,
+                names.groupby([groups["axis"].astype(str), members]).transform("first"),
+                strict=True,
+            )
+        ),
+    )
+    alone = names[members.map(len) == 1]
+    if alone.empty:
         return frame
     is_local = frame["group_id"].isin(alone) & ~frame["is_p2p"]
     return frame.assign(wire_ns=frame["wire_ns"].mask(is_local))
+
+
+def _with_names(frame: pd.DataFrame, names: dict[str, str]) -> pd.DataFrame:
+    """Return the events with other names of their groups."""
+    own = frame["group_id"].astype("category").cat
+    renamed = [names.get(name, name) for name in map(str, own.categories)]
+    if renamed == list(own.categories):
+        return frame
+    return frame.assign(group_id=sorted_categories(own.codes.to_numpy(), renamed))
 
 
 def wire_excess(frame: pd.DataFrame) -> WireExcess:

@@ -33,8 +33,6 @@ LEAST_CORRECTION_NS = 12_000.0
 VAGUE_NS = 5_000_000.0
 """From this on an offset within its own error is not told from none, and to move times by it can be
 worse than to leave them; a smaller one does no harm."""
-_DURATIONS = ("dur_ns", "cpu_ns")
-"""Columns in ns that are no points in time."""
 _NAMED = 8
 """Clocks that a sentence lists by name."""
 
@@ -198,11 +196,7 @@ def _change(trace: Trace, name: str, by_rank: Mapping[int, ClockMap]) -> pa.Tabl
 
 def _corrected(table: pa.Table, name: str, maps: Mapping[int, ClockMap]) -> pa.Table:
     """Return a table with the times of its ranks moved."""
-    times = [
-        column.name
-        for column in TABLES[name].columns
-        if column.dtype == "int64" and column.unit == "ns" and column.name not in _DURATIONS
-    ]
+    times = [column.name for column in TABLES[name].columns if column.is_instant]
     if "rank" not in table.column_names or not times or not table.num_rows:
         return table
     ranks, position = np.unique(table["rank"].to_numpy(), return_inverse=True)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 DTYPES = ("bool", "int8", "int16", "int32", "int64", "float64", "string", "category", "list<int32>")
 """Declarable types. ``category`` is a string stored once per distinct value."""
+_DURATIONS = ("dur_ns", "wait_ns", "cpu_ns", "cost_ns")
+"""Names of columns in ns that are no instants end so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,12 @@ class Column:
         """Refuse an undeclared dtype where it is written, not where it is used."""
         if self.dtype not in DTYPES:
             raise SchemaError(f"unknown dtype {self.dtype!r}", where=f"column {self.name}")
+
+    @property
+    def is_instant(self) -> bool:
+        """Return whether its values are points in time, which move with the clock they were read on."""
+        in_ns = self.dtype == "int64" and self.unit == "ns"
+        return in_ns and not self.name.endswith(_DURATIONS)
 
 
 def ns_column(name: str, meaning: str, *, nullable: bool = False) -> Column:

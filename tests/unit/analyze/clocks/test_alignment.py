@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from tests.skew import shifted
+from tests.skew import TIMES, shifted
 from tests.synthetic import MS, Job, capture
 from tests.tables import host_row, trace_of
 
@@ -116,6 +116,30 @@ def test_ranks_on_one_clock_are_never_moved_apart(job):
     one = shifted(replace(job, clocks=dict.fromkeys(range(8), "host")), {3}, 5 * MS)
     assert align(one) is one
     assert estimate_offsets(one).num_rows == 0
+
+
+def one_row(name: str) -> pa.Table:
+    """Return a row of rank 6 in a table, with 7 ms wherever nanoseconds stand."""
+    values = {"int64": 7 * MS, "category": "x", "string": "x", "float64": 7.0, "bool": True}
+    columns = {column.name: [values.get(column.dtype, 6)] for column in TABLES[name].columns}
+    return TABLES[name].conform(pa.table(columns))
+
+
+@pytest.mark.parametrize("drift", [0.0, 50e-6])
+@pytest.mark.parametrize("name", ["communication_sum", "recording", "progress", "span", "p2p"])
+def test_what_lasts_is_as_long_on_a_corrected_clock(job, name, drift):
+    """Fails when the length of something is moved like a time: sums of a rank would be off by its clock."""
+    lengths = [c.name for c in TABLES[name].columns if c.unit == "ns" and c.name not in TIMES]
+    rows = one_row(name)
+    if len(frame := job.frame(name)):
+        rows = TABLES[name].conform(
+            pa.Table.from_pandas(frame.fillna(dict.fromkeys(lengths, 7 * MS)), preserve_index=False)
+        )
+    trace = replace(job, tables={**job.tables, name: rows}, _frames={})
+    before = trace.frame(name)[lengths]
+    after = align(shifted(trace, {6}, 3 * MS, drift)).frame(name)[lengths]
+    # The length of a span is corrected by its drift, and that of a clock is known to the microsecond.
+    pd.testing.assert_frame_equal(after, before, check_dtype=False, rtol=1e-4)
 
 
 @pytest.mark.parametrize("ranks", [{1}, {4, 5, 6, 7}])

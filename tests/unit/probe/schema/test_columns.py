@@ -9,6 +9,7 @@ import pytest
 
 from meshscope.probe.schema.columns import Column, TableSpec
 from meshscope.probe.schema.errors import SchemaError
+from meshscope.probe.schema.tables import TABLES
 
 FOREIGN = {
     "nulls": pa.nulls(1),
@@ -42,3 +43,18 @@ def test_a_map_is_no_list():
     spec = TableSpec("t", "a row", (Column("x", "list<int32>", "id", "anything"),))
     with pytest.raises(SchemaError, match=r"t\.x: is not list<int32>"):
         spec.conform(pa.table({"x": FOREIGN["map"]}))
+
+
+def test_instants_are_told_from_lengths():
+    """Fails when a new column of nanoseconds would move with a clock that is corrected, or stay behind."""
+    columns = {c.name: c.is_instant for table in TABLES.values() for c in table.columns}
+    in_ns = {c.name for table in TABLES.values() for c in table.columns if c.unit == "ns"}
+    instants = {name for name in in_ns if columns[name]}
+    assert instants == {
+        *("start_ns", "end_ns", "issue_ns", "wait_start_ns", "wait_end_ns", "launch_ns", "time_ns"),
+        *("device_start_ns", "alive_ns", "ended_ns", "start_unix_ns", "end_unix_ns"),
+    }
+    assert in_ns - instants == {
+        *("dur_ns", "min_dur_ns", "max_dur_ns", "wait_ns", "min_wait_ns", "max_wait_ns"),
+        *("cpu_ns", "cost_ns", "device_dur_ns", "offset_ns", "error_ns"),
+    }
