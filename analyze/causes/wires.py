@@ -38,22 +38,15 @@ def between_ranks(frame: pd.DataFrame, trace: Trace) -> pd.DataFrame:
 
     Those of groups that have one member have no wire time: what they take is work of the host, which no link,
     switch or placement makes longer. Groups of an axis that have the same members have the name of the
-    first of them, since they use the same links.
+    busiest of them, since they use the same links.
     """
     groups = trace.frame("group")
     if frame.empty or groups.empty:
         return frame
     names, members = groups["group_id"].astype(str), groups["ranks"].map(sorted).map(tuple)
-    frame = _with_names(
-        frame,
-        dict(
-            zip(
-                names,
-                names.groupby([groups["axis"].astype(str), members]).transform("first"),
-                strict=True,
-            )
-        ),
-    )
+    busy = names.map(frame["group_id"].value_counts()).astype(float).fillna(0.0)
+    alike = busy.groupby([groups["axis"].astype(str), members])
+    frame = _with_names(frame, dict(zip(names, names[alike.transform("idxmax")], strict=True)))
     alone = names[members.map(len) == 1]
     if alone.empty:
         return frame

@@ -18,8 +18,14 @@ from meshscope.probe.schema.layout import ParallelLayout
 SEED = 20_26_11
 WINDOW = 3
 """Steps of a block with, or without, the fault."""
-STEPS = 37
-"""One to warm up, then six pairs of blocks."""
+
+
+def steps_of_pairs(pairs: int) -> int:
+    """Return the steps of a job: one to warm up, then pairs of blocks with and without the fault."""
+    return 1 + 2 * WINDOW * pairs
+
+
+STEPS = steps_of_pairs(6)
 NONE = "none"
 
 

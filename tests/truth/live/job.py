@@ -35,8 +35,9 @@ def run_job(case: LiveCase, folder: Path) -> tuple[Path, Path]:
         *("--", sys.executable, "-m", "torch.distributed.run", "--standalone"),
         *("--nproc_per_node", str(case.layout.world_size), "-m", *case.trainer(truth)),
     ]
-    # One thread per rank, which is what torchrun would set with a warning.
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    # One thread per rank, which is what torchrun would set with a warning; all steps are compared.
+    all_steps = {"MESHSCOPE_FULL_FIRST_STEPS": str(case.steps)}
+    environment = {**os.environ, **all_steps, "OMP_NUM_THREADS": "1"}
     log = folder / f"{case.run}.log"
     with (
         log.open("w") as errors,

@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import hypot, pi, sqrt
+from math import hypot, inf, sqrt
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean, stdev
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,8 +82,7 @@ def paired_cost(steps: Sequence[Step]) -> Difference:
     """Return what the fault costs an affected step.
 
     Steps with and without it come in blocks beside each other, so that both see the same
-    drift of the machine; medians, because other work on the machine makes single steps
-    much longer. Beside other faults, steps are compared in which these are alike: what one
+    drift of the machine. Beside other faults, steps are compared in which these are alike: what one
     hides of the other depends on both.
 
     Raises:
@@ -121,19 +120,18 @@ def paired_cost(steps: Sequence[Step]) -> Difference:
 
 
 def difference(one: Sequence[Step], other: Sequence[Step]) -> Difference:
-    """Return the difference of the median lengths of two sets of steps."""
+    """Return the difference of the mean lengths of two sets of steps.
+
+    Of means, as the diagnosis tells them: a fault that costs more in some steps than in others, such as
+    sequences of chance lengths, has another median. Other work on the machine scatters steps, which the error says.
+    """
     lengths = [[step.length_ns for step in steps] for steps in (one, other)]
     return Difference(
-        cost_ns=median(lengths[0]) - median(lengths[1]),
-        error_ns=hypot(*map(error_of_median, lengths)),
+        cost_ns=fmean(lengths[0]) - fmean(lengths[1]),
+        error_ns=hypot(*map(error_of_mean, lengths)),
     )
 
 
-def error_of_median(sample: Sequence[float]) -> float:
-    """Return the standard error of a sample's median, from its median deviation.
-
-    For normal noise the median scatters by sqrt(pi / 2) times as much as the mean.
-    """
-    centre = median(sample)
-    deviation = 1.4826 * median(abs(value - centre) for value in sample)
-    return sqrt(pi / 2) * deviation / sqrt(len(sample))
+def error_of_mean(sample: Sequence[float]) -> float:
+    """Return the standard error of a sample's mean; infinite of a single value."""
+    return stdev(sample) / sqrt(len(sample)) if len(sample) > 1 else inf

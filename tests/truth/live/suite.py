@@ -6,13 +6,15 @@ from collections.abc import Iterator, Sequence
 
 from meshscope.probe.schema.layout import ParallelLayout
 
-from .cases import STEPS, LiveCase, Way
+from .cases import STEPS, LiveCase, Way, steps_of_pairs
 
 REPLICAS = ParallelLayout(dp=2)
 MEMBERS = ParallelLayout(tp=2)
 STAGES = ParallelLayout(pp=2)
 PIPELINE = ParallelLayout(pp=2, dp=2)
 TENSOR = ParallelLayout(tp=2, dp=2)
+SCATTERED = steps_of_pairs(36)
+"""Where single steps scatter: ranks share cores inside a pass, or chance makes microbatches longer."""
 TRIALS = 2
 """Runs of a healthy job with the same seed."""
 HOT_RANK = 1
@@ -34,7 +36,7 @@ def cases() -> list[LiveCase]:
 
 def steps_for(layout: ParallelLayout) -> int:
     """Return the steps of a job: more where single ones scatter, as ranks share cores inside a pass."""
-    return 2 * STEPS - 1 if max(layout.tp, layout.cp, layout.ep) > 1 else STEPS
+    return SCATTERED if max(layout.tp, layout.cp, layout.ep) > 1 else STEPS
 
 
 def slow_rank(layout: ParallelLayout, rank: int, mode: str = "sleep") -> LiveCase:
@@ -60,7 +62,7 @@ def replicated(rank: int, slow_pass: str) -> LiveCase:
         kinds=("straggler_rank",),
         place={"rank": rank},
         slow_pass=slow_pass,
-        steps=2 * STEPS - 1,  # Four ranks that share two cores inside a pass.
+        steps=SCATTERED,
     )
 
 
@@ -195,7 +197,7 @@ def _uneven_work() -> Iterator[LiveCase]:
             kinds=("sequence_imbalance",),
             settings=("data.documents='long_tail'", "data.median_document=4"),
             pace_ms=20,
-            steps=2 * STEPS - 1,  # Chance makes some microbatches longer also without the fault.
+            steps=SCATTERED,
         )
     yield LiveCase(
         row="hot expert",
@@ -270,10 +272,10 @@ def _several() -> Iterator[LiveCase]:
         {"axis": "dp", "member": 0},
     )
     pause = ("gc_pause:rank=0,delay_ms=60", "gc_pause", {"rank": 0})
-    yield from together("slow rank and slow pp link", PIPELINE, 2 * STEPS - 1, (slow, link))
-    yield from together("slow rank behind another", PIPELINE, 2 * STEPS - 1, (slow, behind))
+    yield from together("slow rank and slow pp link", PIPELINE, steps_of_pairs(12), (slow, link))
+    yield from together("slow rank behind another", PIPELINE, steps_of_pairs(12), (slow, behind))
     yield from together(
-        "slow rank, group and pauses", PIPELINE, 4 * STEPS - 3, (slow, group, pause)
+        "slow rank, group and pauses", PIPELINE, steps_of_pairs(48), (slow, group, pause)
     )
 
 

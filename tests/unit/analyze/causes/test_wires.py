@@ -27,7 +27,8 @@ def links(*reductions):
     member_of = [[op for op in program if op[0] != "collective" or r in op[2][1]] for r in range(4)]
     trace = capture_of(Job(layout=LAYOUT, microbatches=1), member_of)
     groups = [
-        {"group_id": name, "axis": "dp", "ranks": list(ranks)} for (name, ranks), _ in reductions
+        {"group_id": name, "axis": "dp", "ranks": list(ranks)}
+        for name, ranks in dict(group for group, _ in reductions).items()
     ]
     table = TABLES["group"].conform(pa.Table.from_pylist(groups))
     result = diagnose(replace(trace, tables={**trace.tables, "group": table}))
@@ -43,4 +44,11 @@ def test_two_groups_of_the_same_members_are_no_two_links(again):
 def test_groups_of_other_members_are_compared():
     """Fails when links of different ranks pass for one, and a bad one among them goes unseen."""
     (found,) = links((("left", (0, 1)), 2.0), (("right", (2, 3)), 5.0))
+    assert found.where["group_id"] == "right"
+
+
+def test_a_link_has_the_name_of_its_busiest_group():
+    """Fails when a finding names a group that is hardly used, because it was made first."""
+    right = ("right", (2, 3))
+    (found,) = links((("a", (2, 3)), 5.0), (right, 5.0), (right, 5.0), (("left", (0, 1)), 2.0))
     assert found.where["group_id"] == "right"
