@@ -87,8 +87,29 @@ def degraded_places(frame: pd.DataFrame) -> list[Degraded]:
             others = ~own & ~frame["step"].isin(times.steps).to_numpy()
             found.append(Degraded(_where(key), times.ratio, times.step_frac, own, others))
     found = [*_both_directions(found), *alone.values()]
+    found = [own for own in found if _is_beyond_clocks(frame, like, place, own)]
     cost = [float((wire[own.events] - like[own.events]).clip(lower=0).sum()) for own in found]
     return [found[index] for index in np.argsort(cost)[::-1]]
+
+
+def _is_beyond_clocks(
+    frame: pd.DataFrame, like: pd.Series, place: pd.Series, own: Degraded
+) -> bool:
+    """Tell whether a link is slower one way than the clocks at its ends make it look.
+
+    What clocks are apart makes messages longer one way and shorter the other: both ways together must be slow then, or,
+    where nothing comes back, the excess larger than the error. Against its own other steps that error cancels.
+    """
+    source, way, target = own.where.get("link", "").partition("->")
+    if not way or own.is_alone or own.step_frac < 1 or "clock_error_ns" not in frame:
+        return True
+    error_ns = float(frame.loc[own.events, "clock_error_ns"].max())
+    back = _rows_of(frame, place, (own.where["axis"], True, f"{target}->{source}"))
+    wire = frame["wire_ns"]
+    if error_ns == 0 or not back.any():
+        return float((wire - like)[own.events].median()) > error_ns
+    ratio = wire / like
+    return float(ratio[own.events].median() + ratio[back].median()) >= 2 * MIN_RATIO
 
 
 def _alone(frame: pd.DataFrame, relative: pd.Series, place: pd.Series) -> dict[PlaceKey, Degraded]:

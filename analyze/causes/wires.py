@@ -38,9 +38,10 @@ def between_ranks(frame: pd.DataFrame, trace: Trace) -> pd.DataFrame:
 
     Those of groups that have one member have no wire time: what they take is work of the host, which no link,
     switch or placement makes longer. Groups of an axis that have the same members have the name of the
-    busiest of them, since they use the same links.
+    busiest of them, since they use the same links. Where clocks were corrected, ``clock_error_ns`` says by how much
+    a message one way may look longer for it.
     """
-    groups = trace.frame("group")
+    frame, groups = _with_clock_errors(frame, trace), trace.frame("group")
     if frame.empty or groups.empty:
         return frame
     names, members = groups["group_id"].astype(str), groups["ranks"].map(sorted).map(tuple)
@@ -52,6 +53,22 @@ def between_ranks(frame: pd.DataFrame, trace: Trace) -> pd.DataFrame:
         return frame
     is_local = frame["group_id"].isin(alone) & ~frame["is_p2p"]
     return frame.assign(wire_ns=frame["wire_ns"].mask(is_local))
+
+
+def _with_clock_errors(frame: pd.DataFrame, trace: Trace) -> pd.DataFrame:
+    """Return the events with the error of the clocks at the ends of each link, where there is one."""
+    sync = trace.frame("clock_sync")
+    if sync.empty or frame.empty or not frame["is_p2p"].any():
+        return frame
+    errors = dict(zip(sync["host"].astype(str), sync["error_ns"], strict=True))
+    links = frame["link"].astype("category").cat
+
+    def error_of(link: str) -> float:
+        clocks = {trace.clock_of(int(rank)) for rank in link.split("->") if rank}
+        return sum(errors.get(clock, 0.0) for clock in clocks) if len(clocks) > 1 else 0.0
+
+    by_link = np.array([*map(error_of, map(str, links.categories)), 0.0])
+    return frame.assign(clock_error_ns=by_link[links.codes])
 
 
 def _with_names(frame: pd.DataFrame, names: dict[str, str]) -> pd.DataFrame:

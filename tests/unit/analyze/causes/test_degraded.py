@@ -142,6 +142,28 @@ def test_a_lone_link_that_is_slow_at_times_both_ways_is_named():
     assert place.where["link"] == "1->0"
 
 
+@pytest.mark.parametrize(
+    ("there", "back", "slow"), [(1.7, 0.3, []), (1.7, 1.1, ["1->7"]), (4.0, 1.0, ["1->7"])]
+)
+def test_clocks_that_are_apart_make_no_slow_link(there, back, slow):
+    """Fails when what the clocks of two hosts are apart is told as a bad cable, or hides one."""
+    factors = dict.fromkeys(PIPELINE, even)
+    factors |= {"1->7": lambda _step: there, "7->1": lambda _step: back}
+    frame = sends(factors)
+    assert [place.where["link"] for place in degraded_places(frame)] == ["1->7"]
+    corrected = frame["link"].isin(["1->7", "7->1"])
+    frame["clock_error_ns"] = np.where(corrected, 5e5, 0.0)
+    assert [place.where["link"] for place in degraded_places(frame)] == slow
+
+
+@pytest.mark.parametrize(("error_ns", "slow"), [(5e5, ["1->7"]), (9e5, [])])
+def test_a_link_that_only_sends_is_slow_beyond_the_error_of_its_clocks(error_ns, slow):
+    """Fails when nothing comes back that would tell a bad cable from a wrong clock, and one is named."""
+    factors = {link: even for link in PIPELINE if link[0] < link[-1]} | {"1->7": lambda _step: 1.7}
+    frame = sends(factors).assign(clock_error_ns=error_ns)
+    assert [place.where["link"] for place in degraded_places(frame)] == slow
+
+
 def test_groups_may_be_called_like_links():
     """Fails when the name of a group is taken for the ends of a link."""
     assert names(transfers({"a->b": even, "b->a": lambda step: 3.0, "c": even})) == {"b->a": 1.0}
