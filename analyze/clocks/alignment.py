@@ -1,7 +1,7 @@
 """Offsets between the clocks of a capture: estimated from its communication, and corrected.
 
-Two clocks are compared where collectives ended on both (``evidence``). Sets of
-clocks that few or no collectives cross are compared by sends in both directions. Drift is
+Two clocks are compared where collectives ended on both (``evidence``), and by sends in both directions
+where these leave less doubt. Sets of clocks that few or no collectives cross are compared by sends. Drift is
 corrected with the offset where it is beyond doubt. Clocks that the capture tells apart
 are always mapped. Ranks of which it is not known whether they share one keep their times if
 the offset is within its error.
@@ -30,6 +30,11 @@ from .host_samples import moved_samples
 
 LEAST_CORRECTION_NS = 12_000.0
 """Members that share a clock are seen to leave collectives that far apart, always in one order."""
+ROUGH_NS = 20_000.0
+"""Doubt of what collectives tell from which on sends and receives are asked, too: hosts that wake up
+late see common ends that far apart, devices do not."""
+SHARPER = 0.5
+"""What these tell is taken where its doubt is less than that of the other's."""
 VAGUE_NS = 5_000_000.0
 """From this on an offset within its own error is not told from none, and to move times by it can be
 worse than to leave them; a smaller one does no harm."""
@@ -86,7 +91,7 @@ def estimate_offsets(trace: Trace) -> pa.Table:
     ranks = np.bincount(np.array([*clock_of.values()], dtype=np.int64), minlength=len(names))
     ends = collective_ends(trace, clock_of)
     sound = ClockForest(len(names))
-    sound.connect(_by_collectives(ends, least=SOUND))
+    sound.connect(_sharpened(trace, clock_of, [*_by_collectives(ends, least=SOUND)]))
     maps, middle = to_middles(sound, ranks.astype(float))
     times, read_on = (ends[name].to_numpy(np.int64) for name in ("time_ns", "clock"))
     in_sets = ends.assign(time_ns=moved(times, read_on, maps), clock=middle[read_on])
@@ -120,6 +125,27 @@ def _by_collectives(ends: pd.DataFrame, *, least: int) -> Iterator[Comparison]:
             time_ns, ahead_ns = (rows[name].to_numpy() for name in ("time_ns", "ahead_ns"))
             one = fit_common_ends(time_ns, ahead_ns, host=bool(rows["host"].any()))
             yield Comparison(int(rows["first"].iloc[0]), int(rows["clock"].iloc[0]), one)
+
+
+def _sharpened(
+    trace: Trace, clock_of: dict[int, int], compared: list[Comparison]
+) -> list[Comparison]:
+    """Return the comparisons by collectives, those by sends and receives where these are far less in doubt.
+
+    Nothing is received before it is sent: messages both ways bound an offset by as much as the fastest of
+    them take, which on hosts can be less than how far apart they see a collective end.
+    """
+    if all(one.to_first.error_ns < ROUGH_NS for one in compared):
+        return compared
+    count = max(clock_of.values()) + 1
+    bounds = causal_bounds(trace, clock_of, [SAME_CLOCK] * count, np.arange(count))
+    by_sends = {(one.first, one.clock): one for one in _by_sends(bounds)}
+    sharp = []
+    for one in compared:
+        other = by_sends.get((one.first, one.clock), one)
+        is_sharper = other.to_first.error_ns < SHARPER * one.to_first.error_ns
+        sharp.append(other if is_sharper else one)
+    return sharp
 
 
 def _by_sends(bounds: pd.DataFrame) -> Iterator[Comparison]:

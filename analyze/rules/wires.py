@@ -24,6 +24,9 @@ from .bad_steps import BadSteps, bad_steps
 from .grading import MIN_COST, severity
 from .starved import CONFIDENCE, REMEDY, starved_ends
 
+MOST_TIMES = 1000.0
+"""From so many times the undisturbed wire on, clocks and not wires make the ratio."""
+
 
 class _Most(NamedTuple):
     """Where and when most of the excess of an axis is; the whole axis, or all steps, if nowhere."""
@@ -36,8 +39,8 @@ class _Most(NamedTuple):
     """Share of the excess that is on them."""
     when: BadSteps
     """The steps that carry it."""
-    ratio: float
-    """Wire time over the undisturbed one, on these places in these steps."""
+    longer: str
+    """By how much the wire time exceeds the undisturbed one there, in words."""
 
 
 def uneven_wires(account: Account) -> Iterator[Finding]:
@@ -71,7 +74,7 @@ def _finding(account: Account, cause: Cause, most: _Most) -> Finding:
         steps=most.when.steps,
         severity=severity(cause.removal_gain_frac),
         where=where,
-        claim=f"Transfers on {most.who} take {most.ratio:.1f} x as long as undisturbed ones {when}",
+        claim=f"Transfers on {most.who} take {most.longer} {when}",
         cost_frac=cause.share_frac,
         removal_gain_frac=cause.removal_gain_frac,
         confidence=CONFIDENCE if starved else 0.6,
@@ -120,12 +123,18 @@ def _most(account: Account, cause: Cause, excess: WireExcess) -> _Most:
     place_frac = float(rows["excess_ns"].sum()) / total
     when = bad_steps(account.windows, rows.groupby("step")["excess_ns"].sum(), cost_frac)
     rows = rows[rows["step"].isin(when.steps)]
-    usual = float((rows["wire_ns"] - rows["excess_ns"]).sum())
-    ratio = float(rows["wire_ns"].sum()) / max(usual, 1.0)
     who = f"the {axis_label(axis)} axis"
     if names:
         who = f"{names[0] if len(names) == 1 else f'{len(names)} more slow places'} of {who}"
-    return _Most(who, where, names, place_frac, when, ratio)
+    return _Most(who, where, names, place_frac, when, longer(rows))
+
+
+def longer(rows: pd.DataFrame) -> str:
+    """Return by how much transfers take longer than undisturbed ones; these may take no time that is seen."""
+    wire_ns, excess_ns = float(rows["wire_ns"].sum()), float(rows["excess_ns"].sum())
+    if wire_ns - excess_ns < wire_ns / MOST_TIMES:
+        return f"{excess_ns / len(rows) / 1e6:.2f} ms longer than undisturbed ones, which take next to none,"
+    return f"{wire_ns / (wire_ns - excess_ns):.1f} x as long as undisturbed ones"
 
 
 def _rows(frame: pd.DataFrame, axis: str, excess: WireExcess) -> pd.DataFrame:

@@ -208,6 +208,42 @@ def test_a_few_wrong_moments_do_not_move_an_offset():
     assert offsets(trace_of(collective=rows, ranks=(0, 1))) == {"rank 1": pytest.approx(-2 * MS)}
 
 
+def messages(wire_ns: int, ahead_ns: int) -> list[dict]:
+    """Return a message each way between two ranks in each of 20 steps; the second has a clock ahead."""
+    rows = []
+    for step in range(20):
+        for sender, receiver, sent_ns in ((0, 1, 10 * step * MS), (1, 0, (10 * step + 5) * MS)):
+            got_ns = sent_ns + wire_ns * (1 + step % 3)
+            place = {"group_id": "pp", "step": step, "seq": step}
+            ends = ((sender, receiver, "send", sent_ns), (receiver, sender, "recv", got_ns))
+            for rank, peer, direction, end_ns in ends:
+                end = end_ns + ahead_ns * (rank == 1)
+                row = host_row(end - (2 * MS if direction == "recv" else 0), end, rank=rank)
+                rows.append({**row, **place, "peer": peer, "direction": direction})
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("late_ns", "wire_ns", "off_ns", "error_ns"),
+    [(MS, MS // 10, 0, 0.11 * MS), (MS // 1000, MS // 10, -1500, 0.01 * MS)],
+)
+def test_messages_tell_a_clock_better_than_hosts_that_wake_up_late(
+    late_ns, wire_ns, off_ns, error_ns
+):
+    """Fails when clocks stay as far apart as hosts see a collective end, or devices are not believed."""
+    rows = [
+        row
+        for seq in range(20)
+        for row in common_end(
+            seq, [10 * seq * MS, 10 * seq * MS + 40 * MS + (1 + seq % 2) * late_ns]
+        )
+    ]
+    trace = trace_of(collective=rows, p2p=messages(wire_ns, 40 * MS), ranks=(0, 1))
+    (row,) = estimate_offsets(trace).to_pylist()
+    assert row["offset_ns"] == pytest.approx(-40 * MS + off_ns, abs=1)
+    assert row["error_ns"] < error_ns
+
+
 def test_one_collective_does_not_outweigh_messages(hosts):
     """One late wake-up at a barrier of the world would set the clocks of whole hosts wrong."""
     frame = hosts.frame("collective").astype({"group_id": str})

@@ -2,10 +2,12 @@
 
 from dataclasses import replace
 
+import pandas as pd
 import pyarrow as pa
 from tests.synthetic import MS, Job, capture_of, programs, uniform
 
 from meshscope.analyze.diagnosis import diagnose
+from meshscope.analyze.rules.wires import longer
 from meshscope.analyze.synthetic import Fault, FaultKind, SyntheticJob, generate
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.tables import TABLES
@@ -107,3 +109,10 @@ def test_a_group_of_one_has_no_wire():
     tables = {**trace.tables, "group": TABLES["group"].conform(group)}
     findings = diagnose(replace(trace, tables=tables)).findings
     assert not [one for one in findings if one.kind in ("slow_link", "slow_wire")]
+
+
+def test_wires_that_take_no_time_have_no_ratio():
+    """Fails when transfers take a billion times as long as those that clocks see take none."""
+    rows = pd.DataFrame({"wire_ns": [0.0] * 9 + [7e6, 3e6], "excess_ns": [0.0] * 9 + [7e6, 3e6]})
+    assert longer(rows).startswith("0.91 ms longer than undisturbed ones")
+    assert longer(rows.assign(wire_ns=rows["wire_ns"] + 1e6)).startswith("1.9 x as long")
