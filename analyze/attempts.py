@@ -5,9 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from .capture.trace import Trace
+from .labels import exit_words
 from .words import is_missing
 
-_COLUMNS = ("attempt", "first_step", "last_step", "training_step", "ranks", "killed_ranks")
+_COLUMNS = (
+    *("attempt", "first_step", "last_step", "training_step", "ranks", "killed_ranks"),
+    *("ended_rank", "wait_status"),
+)
 _MOST_SHOWN = 6
 
 
@@ -31,11 +35,13 @@ def attempts_text(attempts: Any) -> str:
 
 def _words(one: dict[str, int | None]) -> str:
     first, last, training = one["first_step"], one["last_step"], one["training_step"]
-    if first is None or last is None:
-        return f"{one['attempt']}. without a whole step"
-    text = f"{one['attempt']}. steps {first}..{last}"
-    if training is not None:
-        text += f", in the training {training}..{training + last - first}"
+    text = f"{one['attempt']}. without a whole step"
+    if first is not None and last is not None:
+        text = f"{one['attempt']}. steps {first}..{last}"
+        if training is not None:
+            text += f", in the training {training}..{training + last - first}"
     if one["killed_ranks"]:
         text += f", {one['killed_ranks']} of {one['ranks']} ranks killed or still running"
+    if one["ended_rank"] is not None and one["wait_status"] is not None:
+        text += f", rank {one['ended_rank']} ended first ({exit_words(one['wait_status'])})"
     return text

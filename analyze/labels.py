@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from os import waitstatus_to_exitcode
+from signal import Signals
 from typing import Any
 
 from meshscope.probe.schema.listing import MOST_LISTED, listed
@@ -57,6 +59,21 @@ def rank_words(ranks: Sequence[int]) -> str:
     if len(ranks) > MOST_LISTED:
         return f"ranks {listed(ranks)}"
     return f"ranks {joined(list(map(str, ranks)))}"
+
+
+def exit_words(wait_status: int) -> str:
+    """Return how a process ended, of what ``wait`` tells.
+
+    >>> exit_words(9), exit_words(256)
+    ('SIGKILL', 'exit code 1')
+    """
+    try:
+        code = waitstatus_to_exitcode(wait_status)
+    except ValueError:
+        return f"wait status {wait_status}"
+    if code >= 0:
+        return f"exit code {code}"
+    return Signals(-code).name if -code in set(Signals) else f"signal {-code}"
 
 
 def place_words(where: Mapping[str, Any]) -> str:

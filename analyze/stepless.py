@@ -30,10 +30,19 @@ _EVENTS = ("step", "span", "kernel", "collective", "p2p")
 
 
 def has_no_steps(trace: Trace) -> bool:
-    """Return whether a capture is of a kind that never has steps: a dump, or memory alone."""
-    if trace.origin == FLIGHT_RECORDER:
+    """Return whether a capture is of a kind that never has steps, or of a job that came to none.
+
+    A dump has none, nor one of memory alone, nor a job that broke off before anything that it did had ended.
+    """
+    if trace.origin == FLIGHT_RECORDER or _broke_off_at_once(trace):
         return True
     return bool(trace.row_count("memory")) and not any(map(trace.row_count, _EVENTS))
+
+
+def _broke_off_at_once(trace: Trace) -> bool:
+    if not trace.row_count("progress") or trace.row_count("step") or trace.row_count("span"):
+        return False
+    return not any(trace.frame(name)["end_ns"].notna().any() for name in ("collective", "p2p"))
 
 
 def diagnose_without_steps(trace: Trace) -> Diagnosis:

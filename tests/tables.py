@@ -77,6 +77,7 @@ _DEFAULTS: dict[str, dict] = {
         "killed_ranks": 0,
     },
     "recording": {"rank": 0, "step": 0, "start_ns": None, "reason": None},
+    "standing": {"rank": 0, "depth": 0, "goes_on": False},
 }
 
 

@@ -13,6 +13,8 @@ from meshscope.probe.schema.standstill_tables import PROGRESS
 
 from .unheard import counted_collectives, unheard_ranks
 
+NO_GROUP = ""
+"""The group in the row of a rank of which no collective was recorded."""
 _COLUMNS = ["rank", "group_id", "seq", "end_ns", "event_id"]
 
 
@@ -23,6 +25,7 @@ def progress_at_the_end(
 ) -> pa.Table:
     """Return the ``progress`` rows; none where every rank ended in order.
 
+    A rank without a collective has one row of no group, for how long its process was there.
     What was complete is known only of ranks that ended in order, and of their last
     collective only if its end was seen or no other rank is behind it: an exception of a
     rank that has waited too long closes its capture too. A member without a row of a
@@ -41,8 +44,6 @@ def progress_at_the_end(
     rows, sent = (
         _of_newest_attempt(table, manifests) for table in (tables["collective"], tables["p2p"])
     )
-    if rows.empty and sent.empty:
-        return PROGRESS.empty()
     last = rows.groupby(["group_id", "rank"])["seq"].max()
     summed = frozenset(tables["communication_sum"]["group_id"].to_pylist())
     never = _never_came(rows, set(sent["group_id"]), tables["group"], closed, summed)
@@ -51,6 +52,10 @@ def progress_at_the_end(
     issued: dict[Any, int] = {**dict.fromkeys(never, -1), **last.to_dict(), **counted}
     in_order = {rank: closed[rank] and not ended_by.get(rank) for rank in closed}
     completed = _completed(rows, issued, in_order, unheard)
+    # Of a rank without a collective it matters as well how long it was there, and how it ended.
+    silent = [(NO_GROUP, rank) for rank in sorted({*closed} - {rank for _, rank in issued})]
+    completed |= {key: -1 for key in silent if in_order[key[1]]}
+    issued |= dict.fromkeys(silent)
     seen = [last_seen.get(rank, LastSeen()) for _, rank in issued]
     frame = pd.DataFrame(
         {

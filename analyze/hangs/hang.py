@@ -198,7 +198,13 @@ def _ends_of_transfers(trace: Trace) -> pd.DataFrame:
 
 
 def _latest(trace: Trace, name: str) -> pd.DataFrame:
-    frame = trace.frame(name).drop_duplicates(["rank", "event_id"], keep="last")
+    """Return the operations of the newest attempt: what broke off before it was taken up again."""
+    frame = trace.frame(name)
+    if trace.row_count("attempt") > 1:
+        # Not by the step: that in which an attempt broke off has the number of the first of the next one.
+        begun_ns = trace.frame("recording").groupby("rank")["start_ns"].min()
+        frame = frame[~(frame["issue_ns"] < frame["rank"].map(begun_ns))]
+    frame = frame.drop_duplicates(["rank", "event_id"], keep="last")
     names = [column for column in ("group_id", "kind", "direction") if column in frame]
     return frame.astype(dict.fromkeys(names, str))
 

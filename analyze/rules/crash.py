@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from os import waitstatus_to_exitcode
 from signal import Signals
 
 from meshscope.probe.schema.terms import FindingKind, Severity
@@ -10,7 +9,7 @@ from meshscope.probe.schema.terms import FindingKind, Severity
 from ..capture.trace import Trace
 from ..hangs.ended import Death
 from ..hangs.hang import WaitGraph
-from ..labels import rank_words
+from ..labels import exit_words, rank_words
 from ..results import Finding
 from .standstill_words import capital, device_faults_of, waited_for, where_of
 
@@ -53,18 +52,11 @@ def _how(death: Death) -> str:
 
 def _status_words(status: int) -> str:
     """Say how a process ended, of what ``wait`` tells."""
-    try:
-        code = waitstatus_to_exitcode(status)
-    except ValueError:
-        return f"its wait status was {status}"
-    if code >= 0:
-        return f"its exit code was {code}"
-    name = Signals(-code).name if -code in set(Signals) else f"signal {-code}"
-    return f"it was ended by {name}" + (
-        ": somebody's kill -9, or the kernel's out-of-memory killer"
-        if -code == Signals.SIGKILL
-        else ""
-    )
+    how = exit_words(status)
+    if not how.lower().startswith("sig"):
+        return f"it ended with {how}"
+    killers = ": somebody's kill -9, or the kernel's out-of-memory killer"
+    return f"it was ended by {how}{killers * (how == Signals.SIGKILL.name)}"
 
 
 def _waits(trace: Trace, graph: WaitGraph | None, death: Death) -> list[str]:

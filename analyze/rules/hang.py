@@ -35,6 +35,8 @@ PATIENCE_STEPS = 10
 killed at work, some rank is always the last."""
 PATIENCE_NS = 60_000_000_000
 """The same where the length of a step is not known."""
+LONG_NS = 10_000_000_000
+"""There, what is long enough for a warning: a first step may compile, or read a checkpoint."""
 SILENT_NS = 5_000_000_000
 """A process that is ten times as long without a sign of life as it should be."""
 
@@ -60,11 +62,12 @@ def hang_findings(trace: Trace, step_time_ns: float | None = None) -> Iterator[F
     death = None if trace.origin == FLIGHT_RECORDER else died_first(trace, graph, patience_ns)
     if death is not None:
         yield crash_finding(trace, graph, death)
+    long_ns = patience_ns if step_time_ns else LONG_NS
     if graph is None:
-        yield from all_silent(trace, patience_ns, step_time_ns)
+        yield from all_silent(trace, (long_ns, patience_ns), step_time_ns)
         return
     together = tuple(ended_together(trace, patience_ns))
-    standing = _standing(trace, graph, patience_ns)
+    standing = _standing(trace, graph, (long_ns, patience_ns))
     for finding in _standstills(trace, graph, standing, death):
         yield replace(finding, evidence=(*finding.evidence, *together))
 
@@ -93,19 +96,29 @@ class _Standing(NamedTuple):
 
 
 _WAITED = _Standing(Severity.CRITICAL, 1.0)
+_LONG = _Standing(Severity.WARNING, 0.8)
 _SILENT = _Standing(Severity.CRITICAL, 0.6)
 _BROKE_OFF = _Standing(Severity.INFO, 0.3)
 """In a job that was killed at work, some rank is always the last: no standstill is claimed."""
 
 
-def _standing(trace: Trace, graph: WaitGraph, patience_ns: float) -> _Standing:
-    """Return how sure it is that the job stood still, by how long the ranks have waited."""
+def _standing(trace: Trace, graph: WaitGraph, patience_ns: tuple[float, float]) -> _Standing:
+    """Return how sure it is that the job stood still, by how long the ranks have waited.
+
+    Args:
+        trace: The capture.
+        graph: Who waited for whom.
+        patience_ns: From which waiting is long, and from which it is a standstill.
+    """
     if trace.origin == FLIGHT_RECORDER:
         return _WAITED
     alive_ns = alive_until_ns(trace, graph.waiting)
     until_ns = max(last_record_ns(trace), alive_ns or 0)
-    if until_ns - waiting_since_ns(graph) >= patience_ns:
+    waited_ns = until_ns - waiting_since_ns(graph)
+    if waited_ns >= patience_ns[1]:
         return _WAITED
+    if waited_ns >= patience_ns[0]:
+        return _LONG
     # Where no process left a sign of life the capture ends with the last record, and a job that
     # stood still for hours looks as one that was killed in that moment.
     return _SILENT if alive_ns is None and all_wait_for_silent(trace, graph) else _BROKE_OFF
@@ -116,8 +129,8 @@ def _absent(trace: Trace, graph: WaitGraph, standing: _Standing) -> Finding:
     claim = f"{names} did not arrive: {counted(len(graph.waiting), 'rank')} stood still in communication"
     if standing is _SILENT:
         claim = f"{names} did not arrive: all other ranks waited when the records end, not known for how long"
-    elif standing is _BROKE_OFF:
-        claim = f"When the capture broke off the others waited for {names}, not known for how long"
+    elif standing in (_LONG, _BROKE_OFF):
+        claim = f"When the capture broke off the others {_had_waited(trace, graph, names)}"
     evidence = [
         *waited_for(trace, graph, graph.absent, "it had nothing open"),
         *stack_words(trace, graph.absent, most=SHOWN),
@@ -144,6 +157,13 @@ def _absent(trace: Trace, graph: WaitGraph, standing: _Standing) -> Finding:
         remedy=f"Look at what {names} did instead: {_stacks(trace, graph.absent)}, a lock, "
         "data loading, a checkpoint, an exception, errors of the device; the others are waiting",
     )
+
+
+def _had_waited(trace: Trace, graph: WaitGraph, names: str) -> str:
+    alive_ns = alive_until_ns(trace, graph.waiting)
+    if alive_ns is None:
+        return f"waited for {names}, not known for how long"
+    return f"had waited {max(0, alive_ns - waiting_since_ns(graph)) / 1e9:.1f} s for {names}"
 
 
 def _stacks(trace: Trace, ranks: Sequence[int]) -> str:

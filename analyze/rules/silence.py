@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+from pandas import isna
 
 from meshscope.probe.schema.terms import FindingKind, Severity, StepDetail
 
@@ -30,15 +31,17 @@ def all_wait_for_silent(trace: Trace, graph: WaitGraph) -> bool:
     return all(silent > usual for silent, usual in (_silence(trace, r) for r in graph.absent))
 
 
-def all_silent(trace: Trace, patience_ns: float, step_time_ns: float | None) -> Iterator[Finding]:
+def all_silent(
+    trace: Trace, patience_ns: tuple[float, float], step_time_ns: float | None
+) -> Iterator[Finding]:
     """Yield that no rank recorded anything for long, where no open operation tells who waited.
 
     Args:
         trace: A capture that broke off.
-        patience_ns: From which silence is one.
+        patience_ns: From which silence is long, and from which it is a standstill.
         step_time_ns: Usual length of a step, where it is known.
     """
-    found = None if trace.origin == FLIGHT_RECORDER else stood_still(trace, patience_ns)
+    found = None if trace.origin == FLIGHT_RECORDER else stood_still(trace, patience_ns[0])
     if found is None:
         return
     stacks = "the stacks of the next run that stands still (py-spy dump)"
@@ -47,9 +50,9 @@ def all_silent(trace: Trace, patience_ns: float, step_time_ns: float | None) -> 
     steps = f", as long as {found.silent_ns / step_time_ns:.0f} steps" if step_time_ns else ""
     yield Finding(
         kind=FindingKind.HANG,
-        severity=Severity.CRITICAL,
+        severity=Severity.CRITICAL if found.silent_ns >= patience_ns[1] else Severity.WARNING,
         where=where_of(trace.ranks, trace),
-        claim=f"The job stood still: no rank recorded anything in the last "
+        claim=f"The job stood still{_before_which_step(trace)}: no rank recorded anything in the last "
         f"{found.silent_ns / 1e9:.1f} s{steps}",
         cost_frac=None,
         removal_gain_frac=None,
@@ -64,6 +67,17 @@ def all_silent(trace: Trace, patience_ns: float, step_time_ns: float | None) -> 
         "communication of a background thread; if nobody and no time limit ended the job, look at the "
         "exit codes and logs of all ranks",
     )
+
+
+def _before_which_step(trace: Trace) -> str:
+    """Say that no step had ended, in the whole job or since its last start."""
+    starts = trace.frame("attempt")
+    if starts.empty or not isna(starts["last_step"].iloc[-1]):
+        return ""
+    if len(starts) == 1 and trace.row_count("span"):
+        return ""  # It did something, and steps may have no marks.
+    number = int(starts["attempt"].iloc[-1])
+    return " before its first step" + (f" of attempt {number}" if number > 1 else "")
 
 
 def ended_together(trace: Trace, patience_ns: float) -> Iterator[str]:

@@ -28,6 +28,10 @@ class AttemptFacts:
     end_unix_ns: int
     ranks: int
     killed_ranks: int
+    ended_rank: int | None
+    """The rank that ended by itself before the others; None where that is not known."""
+    wait_status: int | None
+    """How it ended."""
     world_size: int | None
     """None where no rank said it."""
     hosts: str | None

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from signal import SIGTERM
 from typing import Any, NamedTuple
 
 import pyarrow.compute as pc
@@ -269,6 +270,7 @@ def _facts(attempts: Sequence[Attempt]) -> list[AttemptFacts]:
             and (zero := stated_training_step(part.manifest)) is not None
         ]
         closed = [(part.manifest or {}).get("closed_unix_ns") for part in parts]
+        failed = _failed_first(parts)
         facts.append(
             AttemptFacts(
                 attempt=attempt.number,
@@ -279,12 +281,28 @@ def _facts(attempts: Sequence[Attempt]) -> list[AttemptFacts]:
                 end_unix_ns=max([attempt.end_ns, *(end_ns for _, end_ns in attempt.spans)]),
                 ranks=len(parts),
                 killed_ranks=closed.count(None),
+                ended_rank=None if failed is None else failed.rank,
+                wait_status=None if failed is None else failed.last_seen.wait_status,
                 world_size=_world_size(attempt),
                 hosts=_hosts(attempt),
             )
         )
         shift += last_step + 1
     return facts
+
+
+def _failed_first(parts: Sequence[RankRecords]) -> RankRecords | None:
+    """Return the part of the rank that made the launcher end the others; None where nothing tells.
+
+    That is who ended first of those that neither ended in order nor by the signal of launchers.
+    """
+    ends = [
+        (part.last_seen.ended_ns, part)
+        for part in parts
+        if part.last_seen.ended_ns is not None
+        and part.last_seen.wait_status not in (None, 0, SIGTERM)
+    ]
+    return min(ends, key=lambda end: end[0])[1] if ends else None
 
 
 def _stated(attempts: Sequence[Attempt], facts: Sequence[AttemptFacts]) -> list[str]:

@@ -7,20 +7,25 @@ PROGRESS = TableSpec(
     "one process group on one rank whose capture broke off",
     (
         RANK,
-        Column("group_id", "category", "id", "process group"),
+        Column(
+            "group_id",
+            "category",
+            "id",
+            "process group; empty in the one row of a rank of which no collective was recorded",
+        ),
         Column(
             "issued_seq",
             "int64",
             "id",
             "last collective that the rank issued, 0 or -1 if none; null where its communication was not "
-            "recorded any more",
+            "recorded any more, or at all",
             nullable=True,
         ),
         Column(
             "completed_seq",
             "int64",
             "id",
-            "last collective that was complete there, 0 if none",
+            "last collective that was complete there, 0 or -1 if none",
             nullable=True,
         ),
         Column(

@@ -83,6 +83,21 @@ ATTEMPT = TableSpec(
         Column(
             "killed_ranks", "int32", "1", "those of them without a mark that they ended in order"
         ),
+        Column(
+            "ended_rank",
+            "int32",
+            "id",
+            "rank whose process ended first, not in order and not by SIGTERM, which launchers end the "
+            "others by; null if not known",
+            nullable=True,
+        ),
+        Column(
+            "wait_status",
+            "int64",
+            "id",
+            "how that process ended, as `waitpid` tells its parent: 256 times the exit code, or the signal",
+            nullable=True,
+        ),
         Column("world_size", "int32", "1", "ranks of the job, null if none said it", nullable=True),
         Column(
             "hosts",

@@ -54,7 +54,18 @@ def progress(rows, manifests, ranks=(0, 1), summed=frozenset()):
 def test_a_run_that_ended_in_order_has_none():
     """Healthy runs would be searched for hangs."""
     assert progress([(0, "a", 4), (1, "a", 3)], {0: CLOSED, 1: CLOSED}) == {}
-    assert progress([], {0: KILLED}) == {}
+
+
+def test_a_rank_that_never_communicated_has_the_times_of_its_process():
+    """Fails when a job that stood still, or lost a rank, before its first collective says nothing of it."""
+    seen = {0: LastSeen(alive_ns=70, ended_ns=80, wait_status=9), 1: LastSeen(alive_ns=75)}
+    found = table([], {0: KILLED, 1: CLOSED}, (0, 1), seen=seen)
+    assert [row["group_id"] for row in found] == ["", ""]
+    assert [(row["issued_seq"], row["completed_seq"]) for row in found] == [
+        (None, None),
+        (None, -1),
+    ]
+    assert [(row["alive_ns"], row["wait_status"]) for row in found] == [(70, 9), (75, None)]
 
 
 def test_the_last_number_of_each_rank_and_group():
@@ -115,7 +126,10 @@ def test_a_group_whose_earlier_collectives_were_summed_names_nobody_as_absent():
     """A member would be said never to have come, because its steps were kept as sums."""
     rows, killed = [(0, "a", 7)], {0: KILLED, 1: KILLED}
     assert (1, "a") in progress(rows, killed)
-    assert progress(rows, killed, summed=frozenset({"a"})) == {(0, "a"): (7, None)}
+    assert progress(rows, killed, summed=frozenset({"a"})) == {
+        (0, "a"): (7, None),
+        (1, ""): (None, None),
+    }
 
 
 def test_what_was_not_recorded_is_unknown_and_holds_up_nobody():

@@ -161,7 +161,7 @@ SOON = {1: 0.2, 0: 0.245}
 @pytest.mark.parametrize(
     ("status", "words"),
     [
-        (70 << 8, "its exit code was 70"),
+        (70 << 8, "it ended with exit code 70"),
         (SIGKILL, "it was ended by SIGKILL"),
         (SIGSEGV | 0x80, "it was ended by SIGSEGV"),
     ],
