@@ -1,6 +1,7 @@
 """A job that its launcher restarts is one run of two attempts."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -53,4 +54,7 @@ def test_an_elastic_restart_joins_the_same_run(tmp_path, project_dir, free_port)
     sums = collective[collective["kind"] == "all_reduce"]
     seen = sums[sums["step"] >= first].groupby("step")["rank"].nunique()
     assert list(seen) == [2] * STEPS
+    first_try, second_try = trace.tables["attempt"].to_pylist()
+    assert (first_try["ended_rank"], first_try["wait_status"]) == (1, signal.SIGKILL)
+    assert (second_try["ended_rank"], second_try["wait_status"]) == (None, None)
     assert not [finding for finding in diagnose(trace).findings if finding.kind == "hang"]

@@ -1,12 +1,17 @@
 """A job that stands still, of real processes: who did not arrive, and what it does instead."""
 
+import os
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 from tests.distributed.recorded_training import start_recorded, what_is_left
 
 from meshscope.analyze.diagnosis import diagnose
 from meshscope.analyze.opening.load import load_trace
+from meshscope.analyze.rules.hang import LONG_NS
 from meshscope.probe.schema.errors import RunDirectoryError
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.manifest import MANIFEST_NAME, STANDSTILL_KEY, rank_directory, read_json
@@ -24,6 +29,8 @@ pytestmark = pytest.mark.distributed
 PATIENCE_S = 90
 HANGS = "stand_still"
 """The function of the trainer in which the rank stands."""
+LATE_JOB = Path(__file__).with_name("late_job.py")
+LONG_S = LONG_NS / 1e9 + 2.0
 
 
 def stack_of(run, rank):
@@ -56,3 +63,30 @@ def test_the_finding_tells_where_the_rank_stands_that_did_not_arrive(tmp_path):
     (told,) = (line for line in finding.evidence if " stood in " in line)
     assert told.startswith(f"rank 1 stood in {HANGS} (host_faults.py:")
     assert "called by" in told
+
+
+@pytest.mark.slow
+def test_a_job_that_hangs_before_its_first_collective_tells_where_its_ranks_stand(
+    tmp_path, project_dir
+):
+    """Fails when a job that does not get going, the commonest hang, leaves no more than "no step"."""
+    job = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [
+        *(sys.executable, "-m", "meshscope", "run", "--runs", str(tmp_path), "--run-id", "a"),
+        *("--", *job, str(LATE_JOB)),
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(project_dir / "src"), "OMP_NUM_THREADS": "1"}
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, env=environment, **quiet) as launcher:
+        deadline = time.monotonic() + PATIENCE_S
+        while not (stack_of(tmp_path / "a", 0) and stack_of(tmp_path / "a", 1)):
+            assert time.monotonic() < deadline, "the ranks never noted where they stand"
+            time.sleep(0.2)
+        time.sleep(LONG_S)
+        launcher.terminate()
+    (finding,) = diagnose(load_trace(tmp_path / "a")).findings
+    assert (finding.kind, finding.where["ranks"]) == ("hang", [0, 1])
+    assert finding.claim.startswith("The job stood still before its first step")
+    stood = [line for line in finding.evidence if " stood in " in line]
+    assert any(line.startswith("rank 1 stood in read_for_ever (late_job.py:") for line in stood)
+    assert any(line.startswith("rank 0 stood in _new_process_group_helper") for line in stood)
