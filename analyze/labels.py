@@ -69,7 +69,7 @@ def exit_words(wait_status: int) -> str:
     """
     try:
         code = waitstatus_to_exitcode(wait_status)
-    except ValueError:
+    except (ValueError, OverflowError):
         return f"wait status {wait_status}"
     if code >= 0:
         return f"exit code {code}"

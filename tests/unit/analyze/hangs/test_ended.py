@@ -161,6 +161,7 @@ SOON = {1: 0.2, 0: 0.245}
 @pytest.mark.parametrize(
     ("status", "words"),
     [
+        (1 << 62, f"it ended with wait status {1 << 62}"),
         (70 << 8, "it ended with exit code 70"),
         (SIGKILL, "it was ended by SIGKILL"),
         (SIGSEGV | 0x80, "it was ended by SIGSEGV"),
