@@ -8,7 +8,7 @@ from meshscope.probe.schema.terms import Severity
 
 S = 1_000_000_000
 JOIN = {"function": "init_process_group", "file": "/env/site-packages/torch/c10d.py", "line": 7}
-READ = {"function": "read", "file": "/work/train.py", "line": 12}
+READ = {"function": "read", "file": "/job/train.py", "line": 12}
 
 
 def broken_off(ended_s, *, begun_ns=0, numbers=None, attempt=None, **tables):
