@@ -18,12 +18,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from signal import SIGTERM
 from typing import Any, NamedTuple
 
 import pyarrow.compute as pc
 
 from .attempt_table import AttemptFacts, absent_words, sequel_words, stated_training_step
+from .failed_first import failed_first
 from .joined_parts import Shifts, concatenated
 from .listing import listed
 from .manifest import JOB_KEY
@@ -270,7 +270,7 @@ def _facts(attempts: Sequence[Attempt]) -> list[AttemptFacts]:
             and (zero := stated_training_step(part.manifest)) is not None
         ]
         closed = [(part.manifest or {}).get("closed_unix_ns") for part in parts]
-        failed = _failed_first(parts)
+        failed = failed_first(parts)
         facts.append(
             AttemptFacts(
                 attempt=attempt.number,
@@ -289,20 +289,6 @@ def _facts(attempts: Sequence[Attempt]) -> list[AttemptFacts]:
         )
         shift += last_step + 1
     return facts
-
-
-def _failed_first(parts: Sequence[RankRecords]) -> RankRecords | None:
-    """Return the part of the rank that made the launcher end the others; None where nothing tells.
-
-    That is who ended first of those that neither ended in order nor by the signal of launchers.
-    """
-    ends = [
-        (part.last_seen.ended_ns, part)
-        for part in parts
-        if part.last_seen.ended_ns is not None
-        and part.last_seen.wait_status not in (None, 0, SIGTERM)
-    ]
-    return min(ends, key=lambda end: end[0])[1] if ends else None
 
 
 def _stated(attempts: Sequence[Attempt], facts: Sequence[AttemptFacts]) -> list[str]:
