@@ -221,10 +221,10 @@ def _rank_devices(
         evidence = "the rank names its device"
         if place is None:
             boot, evidence = _text(manifest.get("boot_id")), "the driver's list of processes"
-            hosts = [host for host, own in boots.items() if boot is not None and own == boot]
-            place = next(
-                (p for h in hosts if (p := by_process.get((h, manifest.get("pid"))))), None
-            )
+            pid = manifest.get("pid")
+            is_known = boot is not None and type(pid) is int
+            hosts = [host for host, own in boots.items() if is_known and own == boot]
+            place = next((p for h in hosts if (p := by_process.get((h, pid)))), None)
         if place is not None:
             rows.append({"rank": rank, "host": place[0], "uuid": place[1], "evidence": evidence})
     return rows

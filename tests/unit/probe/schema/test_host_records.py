@@ -99,6 +99,7 @@ def test_processes_tell_the_device_of_a_rank_that_does_not(run_path):
         0: {"pid": 10, "boot_id": "b"},
         1: {"pid": 11, "boot_id": "b"},
         2: {"pid": 10, "boot_id": "another"},
+        3: {"pid": [10], "boot_id": "b"},
     }
     rows = read_hosts(run_path, ranks, []).tables["rank_device"].to_pylist()
     assert [(row["rank"], row["uuid"]) for row in rows] == [(0, "GPU-AA")]
