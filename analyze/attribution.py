@@ -24,6 +24,7 @@ from .causes import (
     SlowClock,
     SlowRanks,
     Suspect,
+    expected_of,
     explained_by_experts,
     find_players,
     gain_errors,
@@ -105,7 +106,7 @@ def attribute(
     ranks["late"] = arrives_late(trace, ranks, waits)
     unlike = _unlike(ranks.loc[is_suspect(ranks, measured, detection), "rank"], detection, clocks)
     sequence = sequence_effect(trace, program, ledger, work, steps_of_slow(unlike, detection))
-    expected = healthy_work(work, ranks, Expected(peers, sequence), detection)
+    expected = healthy_work(work, ranks, expected_of(peers, sequence), detection)
     at_first, ranks = ranks, compared_ranks(work, expected.work_ns)
     ranks["late"] = arrives_late(trace, ranks, waits)
     ranks["suspect"] = is_suspect(ranks, measured, detection) & (not hidden)

@@ -25,7 +25,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from meshscope import probe
 from meshscope.probe.clock import thread_cpu_ns
 from meshscope.probe.compat import dispatcher
-from meshscope.probe.recording.recorder import NullRecorder
+from meshscope.probe.recording.opening import NullRecorder
 
 BUDGET_US = 6.0
 REMOVED_BUDGET_US = 0.2

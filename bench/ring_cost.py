@@ -15,7 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from meshscope.probe.recording.heads import collective_head, p2p_head, span_head
-from meshscope.probe.recording.recorder import NullRecorder, Recorder, StorageSettings
+from meshscope.probe.recording.opening import NullRecorder
+from meshscope.probe.recording.recorder import Recorder, StorageSettings
 
 ROUNDS = 41
 CALLS = 1000

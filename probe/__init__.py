@@ -7,6 +7,7 @@
     probe.attach()                          # or: meshscope run -- torchrun ... train.py
     with probe.span("data_load"):
         batch = next(batches)
+    probe.sequences([len(one) for one in documents])    # optional: how much work that is
     probe.step(tokens=batch.numel())        # optional: optimizers end steps by themselves
 
 Nothing here imports torch or raises into the training code, and everything is
@@ -18,11 +19,20 @@ from typing import TYPE_CHECKING
 from .schema.first_use import at_first_use
 
 if TYPE_CHECKING:
-    from .api import attach, describe, detach, span, step
+    from .api import attach, describe, detach, sequences, span, step
     from .config import ProbeConfig
     from .session import Session
 
-__all__ = ["ProbeConfig", "Session", "attach", "describe", "detach", "span", "step"]
+__all__ = [
+    "ProbeConfig",
+    "Session",
+    "attach",
+    "describe",
+    "detach",
+    "sequences",
+    "span",
+    "step",
+]
 
 if not TYPE_CHECKING:  # A checker would take this for a module that has any name.
     __getattr__, __dir__ = at_first_use(

@@ -13,6 +13,7 @@ from .clock import now_ns, thread_cpu_ns
 from .config import MOST_OPEN_S, ProbeConfig
 from .control.rank_control import RankControl
 from .control.switch import RecordingSwitch
+from .hooks.sequences import Lengths
 from .identity import default_run_path, identify, owner_of
 from .interpreter import no_interpreter_lock
 from .kill_switch import is_disabled, why_disabled
@@ -139,6 +140,23 @@ def step(tokens: int | None = None) -> None:
     """
     if (session := _attached) is not None:
         session.step(tokens)
+
+
+def sequences(lengths: Lengths, microbatch: int | None = None) -> None:
+    """Tell how long the sequences of a microbatch of this step are.
+
+    A microbatch with longer sequences takes longer, by their tokens and, in attention, by the sum
+    of their squared lengths. Where both are known, a slow rank is told from one with more work.
+    Call it for each microbatch in their order, anywhere in the step, on any rank of a replica or
+    on all of them.
+
+    Args:
+        lengths: Tokens of each sequence that attends to itself alone: of each document where
+            several are packed, without padding that is not computed. In host memory.
+        microbatch: Which one, from 0 on; by default the one after that of the last call.
+    """
+    if (session := _attached) is not None:
+        session.sequences(lengths, microbatch)
 
 
 def describe(  # noqa: PLR0913 - one keyword for each fact

@@ -14,6 +14,7 @@ from .comparison import Comparison
 from .config import MOST_OPEN_S, ProbeConfig
 from .hook_set import HookSet
 from .hooks.base import Capture, Place
+from .hooks.sequences import Lengths, SequenceStatements
 from .identity import (
     Identity,
     default_run_path,
@@ -33,7 +34,8 @@ from .listeners import StepListeners
 from .program_signals import is_the_programs, pass_on
 from .recording.early import EarlyRecorder
 from .recording.full_records import FullRecords
-from .recording.recorder import NullRecorder, Recorder, StorageSettings, open_recorder
+from .recording.opening import NullRecorder, open_recorder
+from .recording.recorder import Recorder, StorageSettings
 from .run_facts import RunFacts, software
 from .schema.errors import MeshscopeError
 from .schema.manifest import TRAINING_STEP_KEY
@@ -109,6 +111,7 @@ class Session:
         self._pid = os.getpid()
         self._levels = LevelControl(self._capture)
         self._hooks = HookSet(self._capture, self._watch, self._facts, self._at_border)
+        self._sequences = SequenceStatements(self._capture)
         self._comparison: Comparison | None = None
         self._claim: Claim | None = None
         self._opened = False
@@ -195,6 +198,11 @@ class Session:
             self._hooks.steps.end_step(tokens)
         except Exception as error:  # noqa: BLE001 - counted; training goes on
             self._source.failed(error)
+
+    def sequences(self, lengths: Lengths, microbatch: int | None = None) -> None:
+        """Record how long the sequences of a microbatch are; see ``meshscope.probe.sequences``."""
+        if not self._closed:
+            self._sequences.add(lengths, microbatch)
 
     def record_span(self, kind: SpanKind, start_ns: int, start_cpu_ns: int) -> None:
         """Record a span of the calling thread that ends now."""

@@ -22,6 +22,8 @@ class DataConfig:
     """Synthetic sequences of one document each, or packed with documents of long-tailed length."""
     median_document: int = 8
     """Tokens of the median document where they are packed."""
+    tell_sequences: bool = True
+    """Tell the probe how long the sequences of each microbatch are."""
 
     def __post_init__(self) -> None:
         """Validate the counts.

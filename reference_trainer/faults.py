@@ -146,9 +146,12 @@ class FaultInjector:
 
     def work_of(self, microbatch: int) -> float:
         """Return the work of a microbatch of this step, 1 being usual."""
-        if not self._work or not self._faults.active("sequence_imbalance"):
-            return 1.0
-        return self._work[microbatch]
+        return self._work[microbatch] if self._work and self.follows_documents else 1.0
+
+    @property
+    def follows_documents(self) -> bool:
+        """Tell whether a microbatch takes the time of its documents in this step."""
+        return bool(self._faults.active("sequence_imbalance"))
 
     def load_stall(self) -> SlowLoading:
         """Return what holds up the loading of this rank's batches."""

@@ -11,7 +11,7 @@ place in the batch, which each rank can compute for itself.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from .config import TrainerConfig
 
@@ -63,16 +63,33 @@ class MicrobatchWork:
 
     def of_step(self, step: int) -> list[float]:
         """Return one number per microbatch; 1.0 is a usual amount of work."""
+        return [_work([lengths]) / self._usual for lengths in self.documents_of_step(step)]
+
+    def sequences_of_step(self, step: int, *, apart: bool) -> list[tuple[int, ...]]:
+        """Return the lengths of what attends to itself alone in each microbatch.
+
+        Args:
+            step: Index of the step.
+            apart: Whether these are the documents, and not whole sequences.
+        """
+        if apart:
+            return self.documents_of_step(step)
+        whole = (self._config.model.seq_len,) * self._config.microbatch_size
+        return [whole] * (len(self._own) // self._config.microbatch_size)
+
+    def documents_of_step(self, step: int) -> list[tuple[int, ...]]:
+        """Return the lengths of the documents in each microbatch."""
         size = self._config.microbatch_size
         return [
-            _work(
-                document_lengths(self._config, step, place) for place in self._own[at : at + size]
+            tuple(
+                length
+                for place in self._own[at : at + size]
+                for length in document_lengths(self._config, step, place)
             )
-            / self._usual
             for at in range(0, len(self._own), size)
         ]
 
 
-def _work(sequences: Iterator[Sequence[int]]) -> int:
+def _work(sequences: Iterable[Sequence[int]]) -> int:
     """Return the sum of the squared document lengths."""
     return sum(length * length for lengths in sequences for length in lengths)

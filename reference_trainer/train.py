@@ -92,6 +92,9 @@ def _train_on(
         for step in range(source.step, config.train.steps):
             start_ns = now_ns()
             injector.begin_step(step, work.of_step(step))
+            if config.data.tell_sequences:
+                for lengths in work.sequences_of_step(step, apart=injector.follows_documents):
+                    probe.sequences(lengths)
             with probe.span("data_load"):
                 batch = next(data)
             ids, labels = (tensor.to(mesh.device, non_blocking=True) for tensor in batch)

@@ -61,6 +61,7 @@ _DEFAULTS: dict[str, dict] = {
         "waited": 0,
         "size_bytes": 1024,
     },
+    "microbatch": {"rank": 0, "step": 0, "microbatch": 0},
     "memory": {"rank": 0, "step": 0, "phase": "after_backward", "stage": -1, "time_ns": 0},
     "device": {"host": "h"},
     "rank_device": {"host": "h", "evidence": "stated"},

@@ -14,7 +14,7 @@ from ..capture.trace import Trace
 from ..ledger.build import Ledger
 from ..replay.program import Program
 from .clocks import SlowClock, clock_cells, of_single_ranks, without_slow_clocks
-from .data import sequence_effect
+from .data import expected_of, sequence_effect
 from .degraded import Degraded, both_ways, degraded_places, places
 from .doubts import Off, gain_errors
 from .effects import Expected, Work, stage_centre
@@ -66,6 +66,7 @@ __all__ = [
     "beyond_its_like",
     "both_ways",
     "degraded_places",
+    "expected_of",
     "expert_loads",
     "explained_by_experts",
     "find_players",

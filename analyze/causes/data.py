@@ -8,6 +8,8 @@ others need too, comes with the data; what it alone needs is its own.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,9 +22,11 @@ from ..capture.trace import Trace
 from ..centres import leave_one_out_median
 from ..ledger.build import Ledger
 from ..replay.program import Program
+from ..steps.microbatch_work import known_work
 from ..steps.time_lookup import microbatch_spans
-from .effects import Work
+from .effects import Expected, Work
 from .passes import computing_pieces, edge_of_pieces
+from .told_work import told_excess
 
 MIN_CORRELATION = 0.5
 """Least correlation between a rank and the others of its replica; noise of independent ranks
@@ -42,14 +46,27 @@ ROUNDS = 3
 Runs = Sequence[tuple[int, int]]
 """First and last step of each run of steps."""
 _MICROBATCH = ["replica", "step", "microbatch"]
+_STAGE = ["stage", "kind", "chunk"]
+"""Columns that make a pass of one stage in one direction."""
+
+
+class Sequences(NamedTuple):
+    """What cells work more than with equal microbatches."""
+
+    effect_ns: FloatArray
+    """By cell; negative where its microbatches are small ones."""
+    is_stated: bool
+    """Whether the training code told the work; else the passes tell it, and of replicas that differ
+    on average nothing says whether their data or their ranks do."""
 
 
 def sequence_effect(
     trace: Trace, program: Program, ledger: Ledger, work: Work, slow: Mapping[int, Runs]
-) -> FloatArray | None:
-    """Return what each cell works more than with equal microbatches, ns.
+) -> Sequences | None:
+    """Return what each cell works more than with equal microbatches.
 
-    A pass is compared with the mean pass of its stage in that direction. This ratio is
+    What the lengths of its sequences explain of a pass, where they are known, is taken first. What is
+    left is compared with the mean pass of its stage in that direction. This ratio is
     regressed on the median ratio of the other ranks of the replica for the same
     microbatch; the fitted part is the data's. A rank that has no other in its replica is
     regressed on its own other direction, with the means of the steps taken out, because a
@@ -79,24 +96,50 @@ def sequence_effect(
     keys = [*_MICROBATCH, "rank", "kind", "chunk"]
     of_piece = spans.groupby(keys, sort=False).ngroup().to_numpy()[pieces["span"]]
     passes = spans.drop_duplicates(keys, ignore_index=True).copy()
+    passes["stage"] = passes["rank"].map(work.peer_class)
     passes["compute_ns"] = np.bincount(of_piece, weights=pieces["dur_ns"], minlength=len(passes))
     alone = len(set(replica.values())) == len(replica)
     passes["tells"] = _still_telling(passes) if alone else False
     passes["is_slow"] = passes["rank"].isin({*slow, *passes.loc[passes["tells"], "rank"]})
-    shared = _even_passes(passes, work, telling=~passes["is_slow"] | passes["tells"])
+    stated = _stated_excess(trace, passes)
+    passes["even_ns"] = passes["compute_ns"] / (1.0 if stated is None else 1.0 + stated)
+    shared = _even_passes(passes, telling=~passes["is_slow"] | passes["tells"])
     level = _levels(passes, slow)
     by_itself = (level >= 0) & ~passes["tells"]
-    of_rank = passes.groupby(["rank", "kind", "chunk", level])["compute_ns"].transform("mean")
+    of_rank = passes.groupby(["rank", "kind", "chunk", level])["even_ns"].transform("mean")
     compared = of_rank.where(by_itself | shared.isna(), shared)
-    passes["own"] = (passes["compute_ns"] / compared.where(compared > 0)).fillna(1.0) - 1.0
-    excess = _excess(passes, alone=alone)
-    if excess is None:
+    passes["own"] = (passes["even_ns"] / compared.where(compared > 0)).fillna(1.0) - 1.0
+    seen = _excess(passes, alone=alone)
+    if seen is None and stated is None:
         return None
+    excess = _together(stated, seen)
     mean = shared.fillna(of_rank)
     share = (excess * mean / passes["compute_ns"].where(passes["compute_ns"] > 0)).fillna(0.0)
     effect = pieces["dur_ns"].to_numpy() * share.to_numpy()[of_piece]
     cell = work.cell[edge_of_pieces(program, pieces)]
-    return np.bincount(cell, weights=effect, minlength=len(work.cells)).astype(np.float64)
+    effect_ns = np.bincount(cell, weights=effect, minlength=len(work.cells)).astype(np.float64)
+    return Sequences(effect_ns, is_stated=seen is None)
+
+
+def expected_of(peer_ns: FloatArray, sequences: Sequences | None) -> Expected:
+    """Return what cells should have taken by the work of their peers and by their own microbatches."""
+    return Expected(peer_ns, *(sequences or (None,)))
+
+
+def _stated_excess(trace: Trace, passes: pd.DataFrame) -> FloatArray | None:
+    """Return by how much the lengths of its sequences make each pass longer than the mean one."""
+    known = known_work(trace, passes)
+    if known is None:
+        return None
+    time_ns = passes["compute_ns"].to_numpy(np.float64)
+    group = passes.groupby(_STAGE).ngroup().to_numpy().astype(np.int64)
+    return told_excess(time_ns, known, group, ~passes["is_slow"].to_numpy(bool))
+
+
+def _together(stated: FloatArray | None, seen: pd.Series | None) -> FloatArray:
+    """Return the excess of what is stated, and of what is seen besides."""
+    both = (1.0 if one is None else 1.0 + np.asarray(one, np.float64) for one in (stated, seen))
+    return np.asarray(prod(both) - 1.0)
 
 
 def _levels(passes: pd.DataFrame, slow: Mapping[int, Runs]) -> pd.Series:
@@ -115,20 +158,17 @@ def _levels(passes: pd.DataFrame, slow: Mapping[int, Runs]) -> pd.Series:
     return level
 
 
-def _even_passes(passes: pd.DataFrame, work: Work, *, telling: pd.Series) -> pd.Series:
+def _even_passes(passes: pd.DataFrame, *, telling: pd.Series) -> pd.Series:
     """Return what each pass would take on a healthy rank of its stage with the mean microbatch.
 
     The mean over the healthy ranks is that of their replicas' microbatches. Where a stage has a
     slow rank these are not all, and its mean would be that of other work than the next stage's: each
     is brought to the work of all microbatches, as the stages tell it together.
     """
-    stage = passes["rank"].map(work.peer_class)
-    stages = passes.groupby([stage, passes["kind"], passes["chunk"]])
     of_stage, of_work = (
-        np.asarray(group.ngroup(), dtype=np.int64)
-        for group in (stages, passes.groupby(_MICROBATCH))
+        np.asarray(passes.groupby(keys).ngroup(), dtype=np.int64) for keys in (_STAGE, _MICROBATCH)
     )
-    time = passes["compute_ns"].to_numpy(np.float64)
+    time = passes["even_ns"].to_numpy(np.float64)
     seen = telling.to_numpy(bool)
 
     def mean(group: npt.NDArray[np.int64], value: FloatArray) -> FloatArray:

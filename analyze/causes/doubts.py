@@ -106,10 +106,11 @@ def _levels(trace: Trace, work: Work, expected: Expected) -> _Levels | None:
     """Return how the replicas differ on average.
 
     By chance the sequences of one are longer on average, and so a replica whose sequences are and one
-    whose ranks are slower leave the same record. None without unequal data, or with one replica.
+    whose ranks are slower leave the same record. None without unequal data, where the training code
+    told how much work it is, or with one replica.
     """
     layout, unequal_ns = trace.layout, expected.unequal_ns
-    if layout is None or layout.dp < 2 or unequal_ns is None:
+    if layout is None or layout.dp < 2 or unequal_ns is None or expected.is_stated:
         return None
     replica = {rank: layout.coordinates(rank)["dp"] for rank in trace.ranks}
     are_ranks = len(set(replica.values())) == len(replica)

@@ -71,6 +71,8 @@ class Expected(NamedTuple):
     """The work of each cell on a healthy rank; NaN where nothing tells."""
     unequal_ns: FloatArray | None
     """What of it the cell's own microbatch makes it differ; None if all are alike, or nothing tells."""
+    is_stated: bool = False
+    """Whether the training code told that; else the passes do."""
 
 
 def place_work(trace: Trace, program: Program, ledger: Ledger) -> Work:

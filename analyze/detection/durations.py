@@ -13,6 +13,7 @@ from ..communication.events import communication_events
 from ..intervals import covered_length, union
 from ..ledger.build import Ledger, build_ledger
 from ..ledger.classes import WAIT_CLASSES, WIRE_CLASSES, class_code
+from ..steps.microbatch_work import FEATURES, known_work
 from ..steps.windows import StepWindows, step_windows
 
 MICROBATCH_KINDS = (
@@ -27,7 +28,7 @@ _COLUMNS = ("rank", "step", "kind", "chunk", "microbatch", "dur_ns")
 def durations_of(trace: Trace) -> pd.DataFrame:
     """Return the own durations of every microbatch: rank, step, kind, chunk, microbatch, dur_ns.
 
-    Empty where no span of a microbatch was recorded.
+    Where the work of microbatches is known, also tokens and sum_sq. Empty where no span of a microbatch was recorded.
     """
     windows = step_windows(trace)
     ledger = build_ledger(trace, windows, communication_events(trace, windows))
@@ -48,7 +49,7 @@ def own_durations(trace: Trace, windows: StepWindows, ledger: Ledger) -> pd.Data
     start = windows.shifted(spans["step"], spans["start_ns"])
     end = start + spans["dur_ns"].to_numpy(np.int64)
     rank = spans["rank"].to_numpy(np.int64)
-    return pd.DataFrame(
+    durations = pd.DataFrame(
         {
             "rank": rank,
             "step": spans["step"].to_numpy(np.int64),
@@ -58,6 +59,10 @@ def own_durations(trace: Trace, windows: StepWindows, ledger: Ledger) -> pd.Data
             "dur_ns": end - start - _communication_inside(ledger, rank, start, end),
         }
     )
+    work = known_work(trace, durations)
+    if work is not None:
+        durations[list(FEATURES)] = work
+    return durations
 
 
 def _communication_inside(

@@ -11,11 +11,10 @@ from meshscope.probe.schema.errors import TraceFormatError
 from meshscope.probe.schema.layout import ParallelLayout
 
 from ..arrays import FloatArray
+from ..steps.microbatch_work import FEATURES
 from .cube import Cube, IntArray, cube_of
 
 KEYS = ("rank", "step", "kind", "microbatch")
-FEATURES = ("tokens", "sum_sq")
-"""Optional columns: tokens of the microbatch, sum of the squares of its sequence lengths."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,7 @@ def grid_of(durations: pd.DataFrame, layout: ParallelLayout | None) -> Grid:
 
     Args:
         durations: rank, step, kind, microbatch, dur_ns; optionally chunk, and the columns
-            of ``FEATURES``. Several rows of one item are added up; a duration that is not
+            of ``FEATURES`` as far as the work is known. Several rows of one item are added up; a duration that is not
             positive counts as absent.
         layout: The mesh, or None.
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.layout import ParallelLayout
 
-from ..arrays import FloatArray
+from ..arrays import BoolArray, FloatArray
 from .alarms import Alarms
 from .conclude import Measured, calm_verdict
 from .cube import cube_of
@@ -133,7 +133,9 @@ class OnlineDetector:
             judge.recall(scored.own, scored.peers, self._alarms.blamed)
             for own, error in zip(scored.own, scored.errors, strict=True):
                 self._noise.add(own, error)
-            self._known = _Usual(scored.mean, scored.trimmed, window.slopes, window.work)
+            self._known = _Usual(
+                scored.mean, scored.trimmed, window.slopes, window.work, window.is_told
+            )
         return found
 
     def _look(
@@ -151,7 +153,7 @@ class OnlineDetector:
         expected = replica_mean(usual.trimmed, line, trusted)
         peers = by_rank(peer_scores(cells, expected, usual.mean, line, trusted) - shared)
         self._level = self._moved_level(peers)
-        self._told = self._cube.by_rank(scores.referenced).astype(bool)
+        self._told = self._cube.by_rank(scores.referenced | usual.is_told).astype(bool)
         doubt = doubt_of(
             self._noise.noise(),
             self._level,
@@ -191,6 +193,8 @@ class _Usual:
     """The same with outliers drawn in."""
     slopes: Slopes
     work: WorkModel | None
+    is_told: BoolArray
+    """[lane, replica, place] whose work the sequences tell."""
 
     def at_average_work(self, cells: FloatArray, work: FloatArray | None) -> FloatArray:
         """Return the durations of a step as they would be with the usual work."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
+from ..steps.microbatch_work import FEATURES
 from ..steps.windows import StepWindows
 from .detect import detect
 from .results import DetectionResult
@@ -22,7 +23,8 @@ def slow_together(
     """Return in which steps all ranks took longer for their work, None if they did not.
 
     The job is judged as one rank would be that took the mean of all that are not slow
-    themselves, by its past. Tokens tell its work where every step has them.
+    themselves, by its past. Its work is told by that of its microbatches, or by the tokens of its
+    steps, where all have them.
     """
     slow = {verdict.rank for verdict in detection.suspects}
     own = durations[~durations["rank"].isin(slow) & (durations["dur_ns"] > 0)]
@@ -32,9 +34,17 @@ def slow_together(
     keys = ["step", "kind", "chunk", "microbatch"]
     job = (_UNIT * own["dur_ns"] / usual).groupby([own[key] for key in keys]).mean()
     table = job.rename("dur_ns").reset_index().assign(rank=0)
+    if set(FEATURES) <= set(own.columns):
+        means = own.groupby(keys)[list(FEATURES)].mean()
+        table[list(FEATURES)] = means.reindex(pd.MultiIndex.from_frame(table[keys])).to_numpy()
+        return _judged(table)
     tokens = windows.frame.assign(tokens=windows.frame["tokens"].astype("float64"))
     by_step = tokens.groupby("step")["tokens"].sum(min_count=len(windows.ranks))
     if (by_step > 0).all():
         table["tokens"] = table["step"].map(by_step)
+    return _judged(table)
+
+
+def _judged(table: pd.DataFrame) -> RankVerdict | None:
     verdict = detect(table, None, DetectionSettings(wander=JOB_WANDER)).of(0)
     return verdict if verdict.is_slow else None

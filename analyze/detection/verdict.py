@@ -27,7 +27,8 @@ class Evidence(StrEnum):
     PEERS = "peers"
     """The ranks of the same stage in other data-parallel replicas."""
     WORK = "work"
-    """Those, after dividing by the time that other stages took for the same microbatches."""
+    """Those, after dividing by the work of each microbatch, as its sequences or the time that other
+    stages took for it tell."""
     HISTORY = "history"
     """Its own earlier steps."""
     NOTHING = "nothing"
@@ -55,7 +56,7 @@ class RankVerdict:
     """Smallest slow-down through the whole window that would be found 95 times in 100."""
     unequal_work_ns: float | None = None
     """Time per step by which the rank exceeds its replicas because its microbatches are larger
-    (negative: smaller), as other stages tell; None where unknown."""
+    (negative: smaller), as other stages or its sequences tell; None where unknown."""
     ambiguous_with: tuple[int, ...] = ()
     """Ranks whose being slow would explain the same durations."""
     slow_steps: tuple[tuple[int, int], ...] = ()

@@ -61,7 +61,7 @@ class Scored:
     comparison: Comparison
     doubt: Doubt
     referenced: BoolArray
-    """Whether another place told the work of the rank."""
+    """Whether another place, or its sequences, told the work of the rank."""
     unequal_work: FloatArray
     """Excess over the replicas per step that is due to other work, by rank."""
 
@@ -72,13 +72,14 @@ class Window:
     def __init__(self, steps: Steps) -> None:
         """Fit the work and the slopes in one pass over the steps."""
         self._steps, self._cube = steps, steps.cube
-        self.work = self._fit_work()
+        self.work, self.is_told = self._fit_work()
         self.slopes = Slopes.empty(self._cube, steps.shape[1])
         means = []
         for _, cells in self._chunks():
             self.slopes.add(cells)
             means.append(_by_step(item_mean(cells), self._cube))
         means_by_step = np.concatenate(means)
+        self._recorded_mean = self._mean_as_recorded()
         strays = strays_of(means_by_step, self.slopes.line(self._cube.present))
         self._stray = strays > 1.0
         self._means = means_by_step / strays[..., None]
@@ -126,7 +127,7 @@ class Window:
         noise = noise_of(own_by_rank, within)
         comparison = comparison_of(cube, trusted, line)
         return Scored(
-            unequal_work=cube.floats(self._unequal_work(mean, trusted, against)),
+            unequal_work=cube.floats(self._unequal_work(trusted, against)),
             peers=by_rank,
             own=own_by_rank,
             errors=within,
@@ -134,7 +135,7 @@ class Window:
             trimmed=trimmed,
             comparison=comparison,
             doubt=doubt_of(noise, mean_over_steps(by_rank), comparison, len(by_rank), settings),
-            referenced=cube.by_rank(referenced).astype(bool),
+            referenced=cube.by_rank(referenced | self.is_told).astype(bool),
         )
 
     def _telling(self, trusted: BoolArray, first: int, steps: int) -> BoolArray:
@@ -151,8 +152,18 @@ class Window:
             last = min(first + size, steps)
             yield first, np.concatenate([self.durations(at) for at in range(first, last)])
 
-    def _unequal_work(self, mean: FloatArray, trusted: BoolArray, peers: FloatArray) -> FloatArray:
+    def _mean_as_recorded(self) -> FloatArray | None:
+        """Return the mean durations with the work that each rank had; None if none was divided out."""
+        if self.work is None:
+            return None
+        steps, _, _ = self._steps.shape
+        means = (item_mean(self._steps.step(position)) for position in range(steps))
+        return mean_over_steps(np.stack(list(means)))
+
+    def _unequal_work(self, trusted: BoolArray, peers: FloatArray) -> FloatArray:
         """Return the excess over the replicas per step less that which the scores explain."""
+        recorded = self._recorded_mean
+        mean = mean_over_steps(self._means) if recorded is None else recorded
         even, nobody = np.zeros((1, 1, *mean.shape[2:])), np.zeros((1, 1, 1), dtype=bool)
         flat = Line(even, self._cube.block, nobody)
         others = replica_mean(mean, flat, trusted)
@@ -161,9 +172,11 @@ class Window:
         expected: FloatArray = (others * items).sum(axis=-1)
         return np.asarray(excess - mean_over_steps(peers) * expected)
 
-    def _fit_work(self) -> WorkModel | None:
+    def _fit_work(self) -> tuple[WorkModel | None, BoolArray]:
+        """Return the fit, and [lane, replica, place] whose work it tells."""
         steps, kinds, _ = self._steps.shape
         model: WorkModel | None = None
+        is_told = np.zeros(self._cube.shape, dtype=bool)
         for position in range(steps):
             features = self._steps.step_features(position)
             if features is None:
@@ -171,7 +184,8 @@ class Window:
             if model is None:
                 model = WorkModel.empty(self._cube.shape[2], kinds, features.shape[-1])
             model.add(self._steps.step(position), features)
-        return model
+            is_told |= np.isfinite(features).all(axis=-1).any(axis=-1).any(axis=-1)
+        return model, is_told & (model is not None and model.differs)
 
 
 def _repeated(values: npt.NDArray[T], steps: int) -> npt.NDArray[T]:

@@ -13,6 +13,9 @@ import numpy as np
 
 from ..arrays import FloatArray
 
+LEAST_CV = 1e-3
+"""Coefficient of variation below which microbatches count as equal work."""
+
 
 @dataclass(slots=True)
 class WorkModel:
@@ -24,6 +27,14 @@ class WorkModel:
     """[place, kind, feature]."""
     scale: FloatArray | None = None
     """What features are divided by, so that the sums are of like size."""
+
+    @property
+    def differs(self) -> bool:
+        """Return whether microbatches differ in their work."""
+        count, total = self.squares[..., :1, 0], self.squares[..., 0, 1:]
+        square = np.diagonal(self.squares, axis1=-2, axis2=-1)[..., 1:]
+        # Of all microbatches alike the two sides are equal but for rounding.
+        return bool((square * count > (1.0 + LEAST_CV**2) * total**2).any())
 
     @classmethod
     def empty(cls, places: int, kinds: int, features: int) -> WorkModel:

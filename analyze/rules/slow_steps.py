@@ -81,7 +81,7 @@ def slowness(
 
 _AGAINST = {
     Evidence.PEERS: "its peers",
-    Evidence.WORK: "its peers, with the work of each microbatch told by the other stages",
+    Evidence.WORK: "its peers, with the work of each microbatch divided out",
     Evidence.HISTORY: "its own other steps",
 }
 

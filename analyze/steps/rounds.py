@@ -54,7 +54,7 @@ def with_rounds(trace: Trace) -> Trace:
 
     between = [last - first for own in ends.values() for first, last in pairwise(own.tolist())]
     found = renumbered(trace, number)
-    tables = {"step": _joined(steps, ends), "span": _with_microbatches(trace, found)}
+    tables = {"step": _joined(steps, ends), **_with_microbatches(trace, found)}
     limit = (
         f"ranks take unequal numbers of steps between communication ({min(between)} to {max(between)}): "
         "a step of this result is a round, from one communication to the next"
@@ -111,14 +111,28 @@ def _joined(steps: pd.DataFrame, ends: dict[int, IntArray]) -> pa.Table:
     return TABLES["step"].conform(pa.Table.from_pandas(columns, preserve_index=False))
 
 
-def _with_microbatches(before: Trace, after: Trace) -> pa.Table:
-    """Return the spans with microbatches that count on through the steps of a round."""
-    spans = after.tables["span"].select(["rank", "step", "microbatch"]).to_pandas()
-    spans["own_step"] = before.tables["span"]["step"].to_numpy()
-    each = int(spans["microbatch"].max()) + 1 if len(spans) else 1
-    first = spans.groupby(["rank", "step"])["own_step"].transform("min")
-    moved = spans["microbatch"] + each * (spans["own_step"] - first)
-    numbers = spans["microbatch"].where(spans["microbatch"] < 0, moved)
-    table = after.tables["span"]
-    at = table.column_names.index("microbatch")
-    return TABLES["span"].conform(table.set_column(at, "microbatch", pa.array(numbers.to_numpy())))
+def _with_microbatches(before: Trace, after: Trace) -> dict[str, pa.Table]:
+    """Return the tables with microbatches that count on through the steps of a round."""
+    names = [name for name in ("span", "microbatch") if after.row_count(name)]
+    placed = {name: _placed(before, after, name) for name in names}
+    if "span" not in placed:
+        return {}
+    spans = placed["span"]
+    each = int(spans["microbatch"].max()) + 1
+    first = spans.groupby(["rank", "step"])["own_step"].min().rename("first")
+    found = {}
+    for name, rows in placed.items():
+        into = rows["own_step"] - rows.join(first, on=["rank", "step"])["first"]
+        moved = rows["microbatch"] + each * into.fillna(0).astype(np.int64)
+        numbers = rows["microbatch"].where(rows["microbatch"] < 0, moved)
+        table = after.tables[name]
+        at = table.column_names.index("microbatch")
+        column = pa.array(numbers.to_numpy())
+        found[name] = TABLES[name].conform(table.set_column(at, "microbatch", column))
+    return found
+
+
+def _placed(before: Trace, after: Trace, name: str) -> pd.DataFrame:
+    """Return rank, step, microbatch and own_step (that before they were rounds) of a table's rows."""
+    rows = after.tables[name].select(["rank", "step", "microbatch"]).to_pandas()
+    return rows.assign(own_step=before.tables[name]["step"].to_numpy())

@@ -34,6 +34,7 @@ LEAST_AGREEING = 0.9
 """Share of the operations of two ranks that must tell the same offset."""
 _MOVED = (
     *("step", "span", "collective", "p2p", "memory", "recording", "communication_sum"),
+    "microbatch",
     *("kernel", "op", "runtime_call", "annotation"),
 )
 """Tables with steps that count on each rank."""

@@ -142,13 +142,7 @@ def _work(
     work = _base_ns(job, program, step)[:, None, None] * slow[plan.rank]
     shape = (len(plan), mesh.members, mesh.lanes)
     work = work * variation(draws(job, Purpose.WORK, step), job.jitter_cv, shape)
-    for fault in job.of_kind(FaultKind.SEQUENCE, step=step):
-        random = draws(job, Purpose.SEQUENCE, step, fault)
-        size = (job.microbatches, job.layout.dp)
-        length = np.broadcast_to(variation(random, fault.cv or 0.0, size), size)
-        # The data of a step stays the same; it is only packed unevenly.
-        length = length / length.mean()
-        work *= length[plan.microbatch[:, None, None], mesh.at["dp"][plan.rank]]
+    work *= microbatch_work(job, step)[plan.microbatch[:, None, None], mesh.at["dp"][plan.rank]]
     whole = _rounded(work)
     is_forward = (plan.kind == FORWARD)[:, None, None]
     for fault in job.of_kind(FaultKind.BLOCKED_RANK, step=step):
@@ -159,6 +153,18 @@ def _work(
             stopped = _first_passes(program, fault.microbatch or 0)[:, None, None]
             whole[stopped & (mesh.rank[plan.rank] == fault.rank)] = NEVER_NS
     return whole
+
+
+def microbatch_work(job: SyntheticJob, step: int) -> FloatArray:
+    """Return the work ``(microbatch, dp)`` of each microbatch of a step, 1 being usual."""
+    size = (job.microbatches, job.layout.dp)
+    work = np.ones(size)
+    for fault in job.of_kind(FaultKind.SEQUENCE, step=step):
+        random = draws(job, Purpose.SEQUENCE, step, fault)
+        length = np.broadcast_to(variation(random, fault.cv or 0.0, size), size)
+        # The data of a step stays the same; it is only packed unevenly.
+        work *= length / length.mean()
+    return work
 
 
 def _first_passes(program: StepProgram, microbatch: int) -> npt.NDArray[np.bool_]:

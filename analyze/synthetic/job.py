@@ -64,6 +64,8 @@ class SyntheticJob:
     seed: int = 0
     ranks_per_host: int = 8
     tokens_per_microbatch: int = 4096
+    tell_sequences: bool = False
+    """Whether the training tells the lengths of the sequences of each microbatch."""
     sample_interval_ns: int = 0
     """How often a node agent samples the devices; 0: there is no agent."""
     faults: tuple[Fault, ...] = ()

@@ -27,6 +27,7 @@ from .rows import COLLECTIVE_KINDS, DIRECTIONS, SPAN_KINDS, StepRecorder
 from .simulate import Simulation, is_never
 
 SIMULATED = "the job is synthetic: every time in it is simulated, nothing was measured"
+_ORDER = {"collective": "event_id", "p2p": "event_id", "microbatch": "step"}
 DEVICE = "none (simulated)"
 
 
@@ -37,6 +38,7 @@ def record(simulation: Simulation) -> Trace:
     source = {"dtype": ["bfloat16"], "source": ["host_blocking"], "axis": list(AXES)}
     rows = {
         "step": Rows("step", {}),
+        "microbatch": Rows("microbatch", {}),
         "span": Rows("span", {"kind": list(SPAN_KINDS)}),
         "collective": Rows(
             "collective", {**source, "group_id": names.words, "kind": list(COLLECTIVE_KINDS)}
@@ -53,7 +55,7 @@ def record(simulation: Simulation) -> Trace:
     clock = _Clock(job)
     tables = {}
     for name, own in rows.items():
-        order = ("rank", "event_id") if "source" in own.words else ("rank", "start_ns")
+        order = ("rank", _ORDER.get(name, "start_ns"))
         tables[name] = _finished(name, own.columns(order), own.words, clock)
     lost = sorted({f.rank for f in job.of_kind(FaultKind.MISSING_RANK) if f.rank is not None})
     run = _run_row(job)
@@ -118,6 +120,8 @@ def _finished(
     work = {name: times.pop(name) for name in ("cpu_ns",) if name in times}
     unknown = {name: is_never(values) for name, values in times.items()}
     shown = {name: clock.shown(rank, values) for name, values in times.items()}
+    if not times:
+        return to_table(name, columns, words, {})
     columns |= {**work, "start_ns": shown["start_ns"]}
     if name in ("step", "span"):
         columns["dur_ns"] = shown["end_ns"] - shown["start_ns"]

@@ -9,7 +9,7 @@ from meshscope.probe.schema.terms import CollectiveKind, Direction, SpanKind
 from ..arrays import BoolArray, IntArray
 from ..schedules import PASS_KINDS
 from .columns import Block, Rows
-from .durations import Purpose, draws
+from .durations import Purpose, draws, microbatch_work
 from .faults import FaultKind
 from .groups import AXES, GroupNames
 from .program import COLLECTIVE
@@ -33,6 +33,8 @@ _KIND_OF_AXIS = {"tp": 0, "dp": 0, "cp": 1, "ep": 2}
 MESSAGE_BYTES = 1 << 20
 """Size of everything sent inside a pass; gradients are ``GRADIENT_BYTES``."""
 GRADIENT_BYTES = 1 << 26
+USUAL_SEQUENCES = 4
+"""Sequences of equal length that a microbatch of usual work has."""
 _SEND = 1
 """Slot of a send after its operation; an operation itself has slot 0, buckets from 2 on."""
 
@@ -54,6 +56,8 @@ class StepRecorder:
     def add(self, times: StepTimes) -> None:
         """Append what happened in a step."""
         self._add_step(times)
+        if self._job.tell_sequences:
+            self._add_sequences(times.step)
         self._add_passes(times)
         self._add_whole_spans(times)
         for at, axis in enumerate(self._program.axes):
@@ -72,6 +76,22 @@ class StepRecorder:
                 "tokens": self._job.microbatches * self._job.tokens_per_microbatch,
             },
             self._seen & ~is_never(times.end),
+        )
+
+    def _add_sequences(self, step: int) -> None:
+        """Append the microbatches: equal tokens, and squares of lengths in proportion to their work."""
+        job, dp = self._job, self._mesh.at["dp"]
+        square = (job.tokens_per_microbatch // USUAL_SEQUENCES) ** 2 * USUAL_SEQUENCES
+        work = microbatch_work(job, step)[:, dp]
+        self._rows["microbatch"].add(
+            {
+                "rank": self._mesh.rank,
+                "step": step,
+                "microbatch": np.arange(job.microbatches).reshape(-1, *(1,) * dp.ndim),
+                "tokens": job.tokens_per_microbatch,
+                "sum_sq": np.rint(square * work).astype(np.int64),
+            },
+            np.broadcast_to(self._seen, work.shape),
         )
 
     def _spans(self, columns: Block, times: StepTimes, keep: BoolArray) -> None:

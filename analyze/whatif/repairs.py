@@ -18,6 +18,7 @@ from ..causes import (
     Player,
     SlowRanks,
     Suspect,
+    expected_of,
     find_players,
     named_place,
     of_single_ranks,
@@ -72,7 +73,7 @@ def repair_effect(account: Account, program: Program, changes: Iterable[Change])
         unlike += account.attribution.unlike
     slow_steps = steps_of_slow(unlike, detection)
     sequence = sequence_effect(trace, program, ledger, work, slow_steps)
-    expected = _healthy(account, work, Expected(peer_centre(work), sequence))
+    expected = _healthy(account, work, expected_of(peer_centre(work), sequence))
     expected = among_healthy(work, expected, [rank for own in suspects for rank in own.ranks])
     slow = SlowRanks(suspects, of_single_ranks(clocks, program))
     players, overlaps = find_players(trace, program, ledger, work, expected, slow)
@@ -109,7 +110,7 @@ def _suspects(account: Account, work: Work, fixes: list[Change]) -> tuple[list[S
     A rank that works no longer than its peers is none of them: it would be made slower.
     """
     wanted = _wanted_ranks(account, fixes)
-    peers = _healthy(account, work, Expected(peer_centre(work), None))
+    peers = _healthy(account, work, expected_of(peer_centre(work), None))
     is_alone = _excess(work, peers.work_ns, wanted)
     alone = [rank for rank in wanted if np.isnan(is_alone[rank])]
     if alone:

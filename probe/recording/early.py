@@ -6,13 +6,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from .recorder import NullRecorder, Recorder
+from .opening import NullRecorder
+from .recorder import Recorder
 
 _MOST = 4096
 
 
 class EarlyRecorder(NullRecorder):
-    """Holds spans, counts and facts back until there is a recorder to take them.
+    """Holds spans, microbatches, counts and facts back until there is a recorder to take them.
 
     Operations of process groups cannot come before the rank is known, and an
     optimizer opens the recorder before its memory samples and step are
@@ -37,6 +38,10 @@ class EarlyRecorder(NullRecorder):
         values = (head, start_ns, dur_ns, cpu_ns, microbatch)
         self._hold(lambda recorder: recorder.record_span(*values))
         return -1
+
+    def record_microbatch(self, microbatch: int, tokens: int, sum_sq: int) -> None:
+        """Hold what was told of a microbatch back."""
+        self._hold(lambda recorder: recorder.record_microbatch(microbatch, tokens, sum_sq))
 
     def count(self, name: str, amount: int = 1) -> None:
         """Hold a count back."""

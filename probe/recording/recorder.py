@@ -32,6 +32,7 @@ from ..schema.records import (
     MEMORY_PHASE_CODES,
     MEMORY_RECORD,
     MEMORY_VALUES,
+    MICROBATCH_RECORD,
     NO_WORD,
     P2P_RECORD,
     SPAN_CODES,
@@ -55,10 +56,8 @@ __all__ = [
     "DIRECTION_CODES",
     "MEMORY_PHASE_CODES",
     "SPAN_CODES",
-    "NullRecorder",
     "Recorder",
     "StorageSettings",
-    "open_recorder",
 ]
 
 # Out of range or not an integer; or the ring was detached in the middle.
@@ -76,8 +75,10 @@ _store_p2p = _storer(P2P_RECORD)
 _store_completion = _storer(COMPLETION_RECORD)
 _store_memory = _storer(MEMORY_RECORD)
 _store_device_time = _storer(DEVICE_TIME_RECORD)
+_store_microbatch = _storer(MICROBATCH_RECORD)
 _COMPLETION = COMPLETION_RECORD.pack_head()
 _DEVICE_TIME = DEVICE_TIME_RECORD.pack_head()
+_MICROBATCH = MICROBATCH_RECORD.pack_head()
 
 
 class Recorder:
@@ -194,6 +195,22 @@ class Recorder:
         try:
             _store_device_time(
                 self._slots, place, seq, _DEVICE_TIME, event_id, start_ns, dur_ns, seq
+            )
+        except _UNRECORDABLE:
+            self.count("record_errors")
+
+    def record_microbatch(self, microbatch: int, tokens: int, sum_sq: int) -> None:
+        """Store the sequences of a microbatch of the current step.
+
+        Args:
+            microbatch: Which one.
+            tokens: Lengths of its sequences, added up.
+            sum_sq: Squares of these lengths, added up.
+        """
+        seq, place = next(self._places)
+        try:
+            _store_microbatch(
+                self._slots, place, seq, _MICROBATCH, self.step, tokens, sum_sq, microbatch, seq
             )
         except _UNRECORDABLE:
             self.count("record_errors")
@@ -325,61 +342,6 @@ class Recorder:
         self._ring.detach()
         self._slots = self._ring.slots
         self._places = self._ring.places
-
-
-class NullRecorder(Recorder):
-    """A recorder that records nothing: hooks need not ask whether there is one.
-
-    Attributes:
-        reason: Why nothing is recorded; empty if that was asked for.
-    """
-
-    def __init__(self, rank: int = -1, *, reason: str = "") -> None:
-        """Touch neither disk nor threads."""
-        self.rank = rank
-        self.step = -1
-        self.directory = None
-        self.reason = reason
-
-    def _nothing(self, *_: Any, **__: Any) -> None:
-        """Store nothing."""
-
-    def _no_index(self, *_: Any, **__: Any) -> int:
-        """Store nothing; return an index or event id that stands for none."""
-        return -1
-
-    register_group = _no_index
-    register_dtype = _no_index
-    issue_collective = _no_index
-    issue_p2p = _no_index
-    record_step = _nothing
-    record_span = _no_index
-    record_device_time = _nothing
-    complete = _nothing
-    record_memory = _nothing
-    count = _nothing
-    annotate = _nothing
-    flush = _nothing
-    keep_ring = _nothing
-    publish = _nothing
-    close = _nothing
-
-
-def open_recorder(
-    run_path: Path,
-    rank: int,
-    *,
-    device_uuid: str | None = None,
-    settings: StorageSettings | None = None,
-    place: Mapping[str, int | None] | None = None,
-) -> Recorder:
-    """Return a recorder for a rank, or a NullRecorder with the reason why there is none."""
-    try:
-        return Recorder(run_path, rank, device_uuid=device_uuid, settings=settings, place=place)
-    except OSError as error:
-        return NullRecorder(rank, reason=f"{error.filename or run_path}: {error.strerror}")
-    except RuntimeError as error:
-        return NullRecorder(rank, reason=f"no thread for the writer: {error}")
 
 
 _OPEN: WeakSet[Recorder] = WeakSet()

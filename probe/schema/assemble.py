@@ -27,7 +27,7 @@ _TIMES = ("end_ns", "wait_start_ns", "wait_end_ns")
 
 
 def rank_tables(records: RankRecords, axes: Mapping[str, Axis]) -> dict[str, pa.Table]:
-    """Return the step, span, collective, p2p and memory tables of a rank.
+    """Return the step, span, collective, p2p, memory and microbatch tables of a rank.
 
     Adds to its limits what could not be assembled.
 
@@ -41,6 +41,7 @@ def rank_tables(records: RankRecords, axes: Mapping[str, Axis]) -> dict[str, pa.
         "step": lambda raw: _step_columns(raw, details),
         "span": lambda raw: {**_span_columns(raw), **device.columns(raw)},
         "memory": _memory_columns,
+        "microbatch": _microbatch_columns,
         "communication_sum": lambda raw: sum_columns(raw, records, axes, details),
     }
     tables = {}
@@ -118,6 +119,10 @@ def _memory_columns(raw: pa.Table) -> dict[str, pa.Array]:
         "phase": _words(_ints(raw, "phase"), MemoryPhase),
         **{name: _nullable(_ints(raw, name), least=0) for name in MEMORY_VALUES},
     }
+
+
+def _microbatch_columns(raw: pa.Table) -> dict[str, pa.Array]:
+    return {name: raw[name] for name in ("step", "microbatch", "tokens", "sum_sq")}
 
 
 def _collective_columns(raw: pa.Table) -> dict[str, pa.Array]:

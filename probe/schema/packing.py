@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-_LENGTHS = frozenset({"dur_ns", "cpu_ns", "wait_ns", "tokens"})
+_LENGTHS = frozenset({"dur_ns", "cpu_ns", "wait_ns", "tokens", "sum_sq"})
 """Columns that do not count up: a difference would only add the noise of two rows."""
 _SHORTENED = ("min_", "max_")
 

@@ -37,8 +37,8 @@ TAIL_STEPS = 2
 _FEWEST_STEPS = 4
 """So many are kept of each rank, however large they are."""
 _MOST_EVERY = 1 << 20
-COUNTED = ("span", "collective", "p2p", "communication_sum")
-"""Records that need room: those of passes and communication."""
+COUNTED = ("span", "collective", "p2p", "communication_sum", "microbatch")
+"""Records that need room: those of passes, their microbatches and communication."""
 _OPERATIONS = ("collective", "p2p")
 _BY_EVENT = (COMPLETION_RECORD.name, DEVICE_TIME_RECORD.name)
 _MEMORY = "memory"

@@ -232,6 +232,13 @@ DEVICE_TIME_RECORD = RecordType(
 )
 """When the device ran what a span or an operation launched; ``start_ns`` -1 is unknown."""
 
+MICROBATCH_RECORD = RecordType(
+    20,
+    "microbatch",
+    (("slot_seq", "q"), ("step", "q"), ("tokens", "q"), ("sum_sq", "q"), ("microbatch", "i")),
+)
+"""What the training code says of the sequences of a microbatch."""
+
 MADE_BY_THE_WRITER = frozenset({COMMUNICATION_SUM_RECORD.name, DRAINED_RECORD.name})
 """Records whose ``slot_seq`` is no number of their own."""
 
@@ -250,6 +257,7 @@ RECORD_TYPES: Mapping[int, RecordType] = {
         COMMUNICATION_SUM_RECORD,
         DRAINED_RECORD,
         DEVICE_TIME_RECORD,
+        MICROBATCH_RECORD,
     )
 }
 """Every record type by its code."""

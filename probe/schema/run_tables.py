@@ -20,7 +20,9 @@ from .recordings import recording_table
 from .tables import RUN, TABLES
 from .terms import Axis
 
-_RANK_TABLES = ("step", "span", "collective", "p2p", "communication_sum", "memory")
+_RANK_TABLES = (
+    *("step", "span", "collective", "p2p", "communication_sum", "memory", "microbatch"),
+)
 _LARGEST_FLOAT = sys.float_info.max
 _LISTED = 16
 """Missing ranks that a limit names one by one."""

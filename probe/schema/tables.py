@@ -138,6 +138,18 @@ SPAN = TableSpec(
     ),
 )
 
+MICROBATCH = TableSpec(
+    "microbatch",
+    "the sequences of one microbatch of a step, as the training code of a rank told them",
+    (
+        RANK,
+        _STEP,
+        _id("microbatch", "which one, as in spans"),
+        Column("tokens", "int64", "tokens", "lengths of its sequences, added up"),
+        Column("sum_sq", "int64", "tokens^2", "squares of these lengths, added up"),
+    ),
+)
+
 COLLECTIVE = TableSpec(
     "collective",
     "one member of one collective",
@@ -326,6 +338,7 @@ TABLES: dict[str, TableSpec] = {
         GROUP,
         STEP,
         SPAN,
+        MICROBATCH,
         COLLECTIVE,
         P2P,
         COMMUNICATION_SUM,

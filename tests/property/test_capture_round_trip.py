@@ -62,6 +62,7 @@ memories = st.fixed_dictionaries(
     {"phase": st.integers(0, len(MemoryPhase) - 1), "stage": int32},
     optional={name: st.none() | count for name in MEMORY_VALUES},
 )
+microbatches = st.fixed_dictionaries({"microbatch": int32, "tokens": int64, "sum_sq": int64})
 completions = st.lists(st.tuples(maybe_ns, maybe_ns, maybe_ns), max_size=3)
 VOCABULARIES = {
     ("span", "kind"): SpanKind,
@@ -89,7 +90,8 @@ events = st.lists(
     | tagged("span", spans)
     | tagged("collective", collectives)
     | tagged("p2p", p2ps)
-    | tagged("memory", memories),
+    | tagged("memory", memories)
+    | tagged("microbatch", microbatches),
     max_size=30,
 )
 
@@ -148,7 +150,7 @@ def test_records_become_the_same_rows(events, closed):
             tables = read_run(Path(folder)).tables
         finally:
             recorder.close()
-    for table in ("step", "span", "collective", "p2p", "memory"):
+    for table in ("step", "span", "collective", "p2p", "memory", "microbatch"):
         wanted = [row_of(name, values, ends) for name, values, ends, _ in events if name == table]
         rows = tables[table].to_pylist()
         assert len(rows) == len(wanted)

@@ -18,7 +18,7 @@ from meshscope.probe.address_space import NEEDED_BYTES
 from meshscope.probe.identity import identify
 from meshscope.probe.recording import rank_manifest
 from meshscope.probe.recording import recorder as recorder_module
-from meshscope.probe.recording.recorder import NullRecorder
+from meshscope.probe.recording.opening import NullRecorder
 from meshscope.probe.schema.rundir import read_run
 from meshscope.probe.schema.segment import SegmentFile
 

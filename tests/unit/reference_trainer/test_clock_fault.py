@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from meshscope.probe.recording.heads import collective_head
-from meshscope.probe.recording.recorder import open_recorder
+from meshscope.probe.recording.opening import open_recorder
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.rank_records import read_rank
 from meshscope.reference_trainer import clock_fault

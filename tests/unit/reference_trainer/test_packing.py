@@ -58,3 +58,14 @@ def test_whole_sequences_have_equal_work():
     """Fails if a run without packing is uneven."""
     plain = TrainerConfig(train=TrainConfig(global_batch=8))
     assert MicrobatchWork(plain, 0).of_step(0) == [1.0] * 4
+
+
+def test_what_is_told_of_a_microbatch_is_what_makes_its_time():
+    """Fails if the probe is told of documents that nothing in the model keeps apart."""
+    work = MicrobatchWork(PACKED, 1)
+    apart = work.sequences_of_step(7, apart=True)
+    assert [sum(n * n for n in lengths) for lengths in apart] == pytest.approx(
+        [ratio * work._usual for ratio in work.of_step(7)]
+    )
+    assert [sum(lengths) for lengths in apart] == [256, 256]
+    assert work.sequences_of_step(7, apart=False) == [(128, 128)] * 2

@@ -128,6 +128,55 @@ def test_more_work_and_a_slow_device_are_not_told_apart_without_another_rank():
     assert f"as little as {low:.1%}" in told.evidence[-1]
 
 
+@pytest.mark.parametrize(
+    ("layout", "microbatches"),
+    [(ParallelLayout(dp=8), 16), (ParallelLayout(dp=2), 8), (ParallelLayout(pp=2, dp=2), 8)],
+    ids=["dp8", "dp2", "pp2 dp2"],
+)
+def test_lengths_of_sequences_tell_more_work_from_a_slow_device(layout, microbatches):
+    """Fails when what the training tells of its microbatches is not used to price data and ranks."""
+    slow = layout.world_size - 1
+    faults = (parse_fault(f"slow_rank:rank={slow},factor=1.05"), parse_fault("sequence:cv=0.3"))
+    job = SyntheticJob(
+        layout=layout,
+        steps=24,
+        microbatches=microbatches,
+        jitter_cv=0.016,
+        seed=148_803_771,
+        faults=faults,
+        tell_sequences=True,
+    )
+    trace, truth = generate(job)
+    causes = {own.kind: own for own in diagnose(trace).causes}
+    true = true_gains(truth)
+    assert causes["straggler_rank"].where == {"rank": slow}
+    assert causes["straggler_rank"].removal_gain_frac == pytest.approx(true["slow_rank"], abs=0.003)
+    data = causes["sequence_imbalance"]
+    assert data.removal_gain_frac == pytest.approx(true["sequence"], abs=0.002)
+    assert data.removal_gain_interval is None
+
+
+def test_work_that_is_told_in_part_leaves_the_rest_to_the_ranks():
+    """Fails when data that no length tells, such as images, is noise because lengths are told."""
+    told, untold = parse_fault("sequence:cv=0.2"), parse_fault("sequence:cv=0.2,first_step=0")
+    job = SyntheticJob(
+        layout=ParallelLayout(pp=2, dp=2),
+        steps=24,
+        microbatches=8,
+        jitter_cv=0.01,
+        faults=(told, untold),
+        tell_sequences=True,
+    )
+    trace, truth = generate(job)
+    in_part = generate(job.without(untold))[0].tables["microbatch"]
+    assert not in_part.equals(trace.tables["microbatch"])
+    trace = trace.with_tables({"microbatch": in_part})
+    causes = {own.kind: own.removal_gain_frac for own in diagnose(trace).causes}
+    true = truth.joint_ns / truth.step_time_ns
+    assert causes["sequence_imbalance"] == pytest.approx(true, abs=0.005)
+    assert true > 0.1
+
+
 def test_where_all_ranks_are_slow_each_is_compared_with_itself():
     """Fails when a mean of no healthy pass reaches the user as a warning, or the causes as no number."""
     faults = tuple(parse_fault(f"slow_rank:rank={rank},factor=1.5,every=2") for rank in (0, 1))
@@ -139,4 +188,4 @@ def test_where_all_ranks_are_slow_each_is_compared_with_itself():
     runs = steps_of_slow([0, 1], None)
     effect = sequence_effect(trace, account.program, account.ledger, work, runs)
     assert effect is not None
-    assert np.isfinite(effect).all()
+    assert np.isfinite(effect.effect_ns).all()

@@ -6,7 +6,7 @@ from meshscope.probe.config import ProbeConfig
 from meshscope.probe.hooks import base
 from meshscope.probe.hooks.base import Activity, Capture, Place
 from meshscope.probe.hooks.steps import StepHook
-from meshscope.probe.recording.recorder import NullRecorder
+from meshscope.probe.recording.opening import NullRecorder
 from meshscope.probe.schema.terms import SpanKind
 
 

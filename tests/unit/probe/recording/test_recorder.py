@@ -15,10 +15,7 @@ from meshscope.probe.recording.recorder import (
     DIRECTION_CODES,
     MEMORY_PHASE_CODES,
     SPAN_CODES,
-    NullRecorder,
-    Recorder,
     StorageSettings,
-    open_recorder,
 )
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.rundir import read_run
@@ -268,26 +265,6 @@ def test_closed_recorder_ignores_further_events(make_recorder, run_path):
     assert rank_manifest(run_path)["groups"] == []
 
 
-def test_null_recorder_does_nothing(tmp_path):
-    """Fails when code that holds a NullRecorder touches the disk or breaks."""
-    recorder = NullRecorder(3)
-    recorder.step = 1
-    assert recorder.register_group("a", [0], "", Axis.TP) == -1
-    assert recorder.register_dtype("f32") == -1
-    assert recorder.issue_collective(collective_head(0, 0, 0), 0, 0, 0) == -1
-    assert recorder.issue_p2p(p2p_head(0, 0, 0, 0), 0, 0, 0, carried(1, 1)) == -1
-    recorder.record_step(0, 0, 0)
-    recorder.record_span(span_head(0), 0, 0, 0)
-    recorder.complete(0, 0, 0, 0)
-    recorder.record_memory(0, 0, rss_bytes=1)
-    recorder.count("x")
-    recorder.annotate("x", 1)
-    recorder.flush()
-    recorder.close()
-    assert (recorder.rank, recorder.reason) == (3, "")
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_second_recorder_of_a_rank_begins_a_part(make_recorder, run_path):
     """Fails when a restarted process overwrites what its predecessor recorded."""
     make_recorder(0).record_step(0, 1, 2)
@@ -295,17 +272,6 @@ def test_second_recorder_of_a_rank_begins_a_part(make_recorder, run_path):
     second.record_step(0, 5, 6)
     assert [path.name for path in sorted(run_path.glob("rank*"))] == ["rank00000", "rank00000.2"]
     assert read_run(run_path).tables["step"].column("dur_ns").to_pylist() == [2, 6]
-
-
-def test_open_recorder_records(run_path):
-    """Fails when the entry point of the session gives a recorder that does not record."""
-    recorder = open_recorder(run_path, 1, device_uuid="GPU-1")
-    assert type(recorder) is Recorder
-    recorder.record_step(0, 1, 2)
-    recorder.close()
-    capture = read_run(run_path)
-    assert capture.ranks == (1,)
-    assert capture.rank_manifests[1]["device_uuid"] == "GPU-1"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
-from meshscope.probe.recording.recorder import NullRecorder, open_recorder
+from meshscope.probe.recording.opening import NullRecorder, open_recorder
 from meshscope.probe.schema.rundir import read_run
 from meshscope.probe.schema.segment import read_segment
 

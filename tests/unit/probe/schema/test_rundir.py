@@ -56,7 +56,7 @@ def test_tables_conform_to_their_declaration(two_ranks):
     assert set(tables) == {
         "run", "group", "step", "span", "collective", "p2p", "communication_sum", "recording",
         "attempt",
-        "memory",
+        "memory", "microbatch",
     }  # fmt: skip
     for name, table in tables.items():
         assert table.schema.equals(TABLES[name].arrow_schema()), name
