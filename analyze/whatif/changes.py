@@ -123,21 +123,6 @@ def parse_changes(fixes: Sequence[str], settings: Sequence[str]) -> list[Change]
     return changes
 
 
-def check_together(changes: Sequence[Change]) -> None:
-    """Refuse changes that contradict each other.
-
-    Raises:
-        ConfigError: Two changes move the same work.
-    """
-    stage = [c for c in changes if c.is_fix and c.name in ("stage", "stage_imbalance")]
-    if stage and any(change.name == "layers" for change in changes):
-        raise ConfigError(
-            f"--fix {stage[0].name} and --set layers both move work between stages",
-            where="whatif",
-            remedy="Give one of them",
-        )
-
-
 def _fix(text: str) -> Change:
     name, _, value = text.partition("=")
     name, value = name.strip(), value.strip()

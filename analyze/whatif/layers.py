@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from meshscope.probe.schema.errors import ConfigError
 
 from ..arrays import FloatArray, IntArray
 from .changes import Change
+from .stage_repair import StageRepair, spread_over_light
 
 ROUNDS = 0.5
 """A cost that is further from a whole number of layers belongs to the next one."""
 MAX_CHANCE = 0.05
 """Costs of any kind are as near to whole numbers of layers with this probability."""
+STAYS = "what a stage takes beyond its layers (embedding, output head) stays with it"
+LEFT = "what is left beyond the layers of a stage (embedding, output head) stays with it"
+LEAST_ALIKE = 2
+"""So many stages that cost the same tell what a repaired one has beyond its layers."""
 
 
 def stage_costs(
-    cost_ns: FloatArray, stages: int, change: Change | None, total: object
+    cost_ns: FloatArray,
+    stages: int,
+    change: Change | None,
+    total: object,
+    repair: StageRepair | None = None,
 ) -> tuple[FloatArray, list[str]]:
     """Return what the passes of every stage take after a change, and what was assumed.
 
@@ -26,23 +36,23 @@ def stage_costs(
         change: The layers that are wanted; None to cut the model evenly if the number of
             stages changes.
         total: Layers of the model, if that is known.
+        repair: Stages that are repaired before layers move; it needs a change.
 
     Raises:
         ConfigError: The layers do not fit, or those of now cannot be told.
     """
     if change is None and stages == cost_ns.shape[1]:
         return cost_ns, []
-    beyond = "what a stage takes beyond its layers (embedding, output head) stays with it"
     if change is None:
         found = inferred_layers(cost_ns.sum(axis=0), total) if isinstance(total, int) else None
         now = np.ones(cost_ns.shape[1]) if found is None else found.astype(np.float64)
         cut = f"the layers are spread evenly over the {stages} stages"
-        return moved_costs(cost_ns, now, np.full(stages, now.sum() / stages)), [cut, beyond]
+        return moved_costs(cost_ns, now, np.full(stages, now.sum() / stages)), [cut, STAYS]
     stated, then = change.layers()
     _check_split(change, then, stages, total)
     if stated is not None:
         _check_split(change, stated, cost_ns.shape[1], total)
-        now, doubt = np.array(stated, np.float64), list[str]()
+        now, said = np.array(stated, np.float64), list[str]()
         if sum(stated) != sum(then):
             raise ConfigError(
                 f"layers={change.value} has {sum(stated)} layers now and {sum(then)} then",
@@ -50,13 +60,20 @@ def stage_costs(
                 remedy="Give as many layers as the model has on both sides",
             )
     else:
-        now, doubt = _judged(cost_ns.sum(axis=0), then)
-    return moved_costs(cost_ns, now, np.array(then, np.float64)), [*doubt, beyond]
+        now, said = _judged(cost_ns.sum(axis=0), then, repair)
+    if repair is not None:
+        said += repair.told(beyond_layers(cost_ns, now), cost_ns)
+    said.append(STAYS if repair is None else LEFT)
+    return moved_costs(cost_ns, now, np.array(then, np.float64), repair), said
 
 
-def _judged(cost_ns: FloatArray, then: list[int]) -> tuple[FloatArray, list[str]]:
+def _judged(
+    cost_ns: FloatArray, then: list[int], repair: StageRepair | None
+) -> tuple[FloatArray, list[str]]:
     """Return the layers of now as their cost tells them, and the doubt about that."""
     found = inferred_layers(cost_ns, sum(then))
+    if found is None and repair is not None:
+        found = _equal(cost_ns, sum(then), heavy=repair.named())
     if found is None:
         raise _unknown(len(cost_ns), sum(then))
     text = ",".join(map(str, found))
@@ -103,14 +120,29 @@ def inferred_layers(cost_ns: FloatArray, total: int) -> IntArray | None:
     return _proportional(cost_ns, total) if even is None else even
 
 
-def _equal(cost_ns: FloatArray, total: int) -> IntArray | None:
+def _equal(
+    cost_ns: FloatArray, total: int, heavy: npt.NDArray[np.bool_] | None = None
+) -> IntArray | None:
+    """Return equal layers if the costs fit them, but for the last stage and heavy ones.
+
+    Args:
+        cost_ns: What the passes of each stage take.
+        total: Layers of the model.
+        heavy: Stages that may cost more, for they are to be repaired. At least two others,
+            the last not counted, must agree then.
+    """
     stages = len(cost_ns)
     if total % stages:
         return None
-    inner = cost_ns[1:-1] if stages > 2 else cost_ns[:1]
-    layers = cost_ns * (total / stages) / np.median(inner)
-    off = layers - total / stages
-    fits = (np.abs(off[:-1]) < ROUNDS).all() and off[-1] > -ROUNDS
+    alike = np.arange(stages) < stages - 1
+    # An embedding is no measure either, where there are stages between it and the head.
+    told_by = alike if stages == 2 else alike & (np.arange(stages) > 0)
+    if heavy is not None:
+        alike = told_by = alike & ~heavy
+        if alike.sum() < LEAST_ALIKE:
+            return None
+    off = (cost_ns / np.median(cost_ns[told_by]) - 1.0) * (total / stages)
+    fits = (np.abs(off[alike]) < ROUNDS).all() and (off > -ROUNDS).all()
     return np.full(stages, total // stages) if fits else None
 
 
@@ -123,29 +155,57 @@ def _proportional(cost_ns: FloatArray, total: int) -> IntArray | None:
     return whole if fits else None
 
 
-def moved_costs(cost_ns: FloatArray, now: FloatArray, then: FloatArray) -> FloatArray:
+def moved_costs(
+    cost_ns: FloatArray, now: FloatArray, then: FloatArray, repair: StageRepair | None = None
+) -> FloatArray:
     """Return what the passes of each stage take with other layers, ``(kind, stage)``.
 
     A layer costs what it costs on the stage that is lightest per layer. What a stage takes
-    beyond its layers stays: on the first and the last stage of the model, whichever these
-    are then, else on its place in the model.
+    beyond its layers stays, unless it is repaired: on the first and the last stage of the model,
+    whichever these are then, else on its place in the model.
 
     Args:
         cost_ns: What they take now, ``(kind, stage)``.
         now: Layers of the stages now.
         then: Layers of as many stages, or of more or fewer.
+        repair: Whose work beyond the layers goes to others.
     """
+    beyond = beyond_layers(cost_ns, now)
+    placed = _placed(beyond, len(then))
+    if repair is not None:
+        placed = spread_over_light(
+            placed, _placed(np.where(repair.named(), beyond, 0.0), len(then))
+        )
+    layer = _layer_ns(cost_ns, now)[:, None]
+    return np.asarray(np.maximum(layer * then + placed, 0.0))
+
+
+def beyond_layers(cost_ns: FloatArray, now: FloatArray) -> FloatArray:
+    """Return what the passes of each stage take beyond its layers, ``(kind, stage)``.
+
+    Args:
+        cost_ns: What they take, ``(kind, stage)``.
+        now: Layers of the stages.
+    """
+    return np.asarray(cost_ns - _layer_ns(cost_ns, now)[:, None] * now)
+
+
+def _layer_ns(cost_ns: FloatArray, now: FloatArray) -> FloatArray:
+    """Return what a layer costs on the stage that is lightest per layer, ``(kind,)``."""
     lightest = (cost_ns.sum(axis=0) / now).argmin()
-    layer = (cost_ns[:, lightest] / now[lightest])[:, None]
-    beyond = cost_ns - layer * now
-    before, after = len(now), len(then)
-    moved = layer * then
-    moved[:, 0] += beyond[:, 0]
-    moved[:, -1] += beyond[:, -1]
+    return np.asarray(cost_ns[:, lightest] / now[lightest])
+
+
+def _placed(beyond: FloatArray, after: int) -> FloatArray:
+    """Return where it is that stages take more than their layers, with so many stages."""
+    before = beyond.shape[1]
+    placed = np.zeros((len(beyond), after))
+    placed[:, 0] += beyond[:, 0]
+    placed[:, -1] += beyond[:, -1]
     if before > 2:
         between = slice(1, -1) if after > 2 else slice(None)
-        moved[:, between] += beyond[:, 1:-1] @ _shared(before - 2, moved[:, between].shape[1])
-    return np.asarray(np.maximum(moved, 0.0))
+        placed[:, between] += beyond[:, 1:-1] @ _shared(before - 2, placed[:, between].shape[1])
+    return placed
 
 
 def _shared(before: int, after: int) -> FloatArray:

@@ -15,10 +15,11 @@ from ..arrays import FloatArray
 from ..replay.program import Program
 from ..replay.scenarios import replay_scenarios, step_lengths
 from ..steps.cycles import cycles
-from .changes import Change, check_together
+from .changes import Change
 from .redesign import REDESIGNS, redesign
 from .repaired_times import RepairedTimes
-from .repairs import repair_effect
+from .repairs import check_places, repair_effect
+from .stage_repair import STAGE_REPAIRS
 
 LEAST_MISS = 0.005
 """Least error of a simulated schedule, as a share of the step: simulated jobs that differ in
@@ -56,15 +57,18 @@ def predict(account: Account, changes: list[Change]) -> Prediction:
     """Return what the changes together would make of the step time.
 
     Repairs and speed-ups are replayed on the recorded program. Changes of the program
-    scale the result by the ratio of two simulated steps of the repaired run.
+    scale the result by the ratio of two simulated steps of the repaired run. Stages whose
+    layers are set too are repaired there: how many layers each has is needed for it.
 
     Raises:
         MeshscopeError: The run cannot be replayed.
         ConfigError: A change does not fit the run.
     """
-    kept = [change for change in changes if change.name not in REDESIGNS]
     new = [change for change in changes if change.name in REDESIGNS]
-    check_together(changes)
+    moves_layers = any(change.name == "layers" for change in new)
+    of_stages = [c for c in changes if moves_layers and c.is_fix and c.name in STAGE_REPAIRS]
+    check_places(account, of_stages)
+    kept = [change for change in changes if change not in (*new, *of_stages)]
     repaired = (
         _repaired(account, kept, with_times=bool(new)) if kept else _Repaired.as_recorded(account)
     )
@@ -72,7 +76,7 @@ def predict(account: Account, changes: list[Change]) -> Prediction:
     if kept:
         parts["steps_ns"] = repaired.spread_ns
     assumptions = list(repaired.assumptions)
-    changed = redesign(account, new, repaired.times) if new else None
+    changed = redesign(account, new, repaired.times, of_stages) if new else None
     if changed is not None:
         missed = max(abs(changed.before.mean_ns / predicted - 1.0), LEAST_MISS)
         own = half_width(changed.gain_by_step) * predicted

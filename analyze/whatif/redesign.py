@@ -26,6 +26,7 @@ from .layers import stage_costs
 from .pipeline import MOST_PASSES, Pipeline, SimulatedSteps
 from .recorded_passes import recorded_passes
 from .repaired_times import RepairedTimes
+from .stage_repair import StageRepair
 
 REDESIGNS = ("microbatches", "schedule", "chunks", "layers")
 _SPLIT = (ScheduleKind.ZB_H1, ScheduleKind.ZB_V)
@@ -53,13 +54,19 @@ class Redesign:
         return np.asarray((self.ratio * before - self.after.length_ns) / before.mean())
 
 
-def redesign(account: Account, changes: list[Change], times: RepairedTimes | None) -> Redesign:
+def redesign(
+    account: Account,
+    changes: list[Change],
+    times: RepairedTimes | None,
+    of_stages: list[Change] | None = None,
+) -> Redesign:
     """Return the step before and after changes of the program.
 
     Args:
         account: The measured run.
         changes: What to change.
         times: The run after the repairs of the same call; None without any.
+        of_stages: Repairs of stages, where layers are set too: they are not in the times.
 
     Raises:
         ConfigError: The pipeline of the run is not known well enough, or a change does not fit.
@@ -83,6 +90,9 @@ def redesign(account: Account, changes: list[Change], times: RepairedTimes | Non
         chunks * layout.pp,
         wanted.get("layers"),
         account.trace.run.get("num_layers"),
+        StageRepair(tuple(of_stages), _holders(schedule, layout.pp, layout.vpp))
+        if of_stages
+        else None,
     )
     after = replace(
         before,

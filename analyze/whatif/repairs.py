@@ -58,7 +58,7 @@ def repair_effect(account: Account, program: Program, changes: Iterable[Change])
         ConfigError: A place is not in the run, or cannot be compared with others.
     """
     changes = list(changes)
-    _check_places(account, changes)
+    check_places(account, changes)
     fixes = [change for change in changes if change.is_fix]
     trace, ledger = account.trace, account.ledger
     recorded = place_work(trace, program, ledger)
@@ -241,7 +241,7 @@ def _is_meant(account: Account, player: Player, change: Change) -> bool:
     return kind == name
 
 
-def _check_places(account: Account, changes: list[Change]) -> None:
+def check_places(account: Account, changes: list[Change]) -> None:
     """Refuse a stage, group, link or axis that the run does not have; one that is healthy is fine.
 
     Raises:

@@ -223,7 +223,7 @@ def test_the_error_of_a_repair_grows_with_the_step_that_it_is_for():
         (["axis=tp"], [], "no axis 'tp'"),
         (["link=0->7"], [], "no link"),
         (["rank=5", "rank=05"], [], "rank is given twice"),
-        (["stage=2"], ["layers=2,2,2,2"], "both move work"),
+        (["stage=9"], ["layers=2,2,2,2"], "no stage '9'"),
         ([], ["link.tp=2x"], "no axis 'tp'"),
         ([], ["link.dp=0x"], "up to 1000x"),
         ([], ["compute=1000000x"], "up to 1000x"),
