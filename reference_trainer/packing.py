@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Sequence
+from math import isqrt
 
 from .config import TrainerConfig
 
@@ -60,6 +61,8 @@ class MicrobatchWork:
         # Step -1 is never trained on; any sequences show what is usual.
         usual = _work(document_lengths(config, -1, sequence) for sequence in range(_SAMPLE))
         self._usual = usual / _SAMPLE * config.microbatch_size
+        tokens = config.model.seq_len * config.microbatch_size
+        self._alike = _lengths_with(tokens, round(self._usual))
 
     def of_step(self, step: int) -> list[float]:
         """Return one number per microbatch; 1.0 is a usual amount of work."""
@@ -70,12 +73,11 @@ class MicrobatchWork:
 
         Args:
             step: Index of the step.
-            apart: Whether these are the documents, and not whole sequences.
+            apart: Whether these are the documents; else they are alike, with the usual work.
         """
-        if apart:
+        if apart or self._config.data.documents == "whole":
             return self.documents_of_step(step)
-        whole = (self._config.model.seq_len,) * self._config.microbatch_size
-        return [whole] * (len(self._own) // self._config.microbatch_size)
+        return [self._alike] * self._config.schedule.microbatches
 
     def documents_of_step(self, step: int) -> list[tuple[int, ...]]:
         """Return the lengths of the documents in each microbatch."""
@@ -88,6 +90,22 @@ class MicrobatchWork:
             )
             for at in range(0, len(self._own), size)
         ]
+
+
+def _lengths_with(tokens: int, squares: int) -> tuple[int, ...]:
+    """Return lengths with these tokens and, to a few tokens, this sum of squares.
+
+    >>> _lengths_with(32, 512), _lengths_with(32, 1024)
+    ((22, 4, 3, 1, 1, 1), (32,))
+    """
+    lengths = []
+    while tokens:
+        # The longest one that leaves at least one square for each token of the others.
+        longest = (1 + isqrt(max(1 + 4 * (squares - tokens), 1))) // 2
+        lengths.append(min(longest, tokens))
+        tokens -= lengths[-1]
+        squares -= lengths[-1] ** 2
+    return tuple(lengths)
 
 
 def _work(sequences: Iterable[Sequence[int]]) -> int:

@@ -102,23 +102,32 @@ def sequence_effect(
     passes["tells"] = _still_telling(passes) if alone else False
     passes["is_slow"] = passes["rank"].isin({*slow, *passes.loc[passes["tells"], "rank"]})
     stated = _stated_excess(trace, passes)
-    passes["even_ns"] = passes["compute_ns"] / (1.0 if stated is None else 1.0 + stated)
+    seen, mean = _seen_besides(passes, slow, stated, alone=alone)
+    if seen is None and stated is None:
+        return None
+    share = _together(stated, seen) * mean / passes["compute_ns"].where(passes["compute_ns"] > 0)
+    effect = pieces["dur_ns"].to_numpy() * share.fillna(0.0).to_numpy()[of_piece]
+    cell = work.cell[edge_of_pieces(program, pieces)]
+    effect_ns = np.bincount(cell, weights=effect, minlength=len(work.cells)).astype(np.float64)
+    return Sequences(effect_ns, is_stated=seen is None)
+
+
+def _seen_besides(
+    passes: pd.DataFrame, slow: Mapping[int, Runs], stated: FloatArray | None, *, alone: bool
+) -> tuple[pd.Series | None, pd.Series]:
+    """Return by how much the passes show the data to make each longer, beside what is stated.
+
+    Returns:
+        The ratio, None where they show none; and the pass of the mean microbatch, ns.
+    """
+    passes = passes.assign(even_ns=passes["compute_ns"] / (1.0 if stated is None else 1.0 + stated))
     shared = _even_passes(passes, telling=~passes["is_slow"] | passes["tells"])
     level = _levels(passes, slow)
     by_itself = (level >= 0) & ~passes["tells"]
     of_rank = passes.groupby(["rank", "kind", "chunk", level])["even_ns"].transform("mean")
     compared = of_rank.where(by_itself | shared.isna(), shared)
     passes["own"] = (passes["even_ns"] / compared.where(compared > 0)).fillna(1.0) - 1.0
-    seen = _excess(passes, alone=alone)
-    if seen is None and stated is None:
-        return None
-    excess = _together(stated, seen)
-    mean = shared.fillna(of_rank)
-    share = (excess * mean / passes["compute_ns"].where(passes["compute_ns"] > 0)).fillna(0.0)
-    effect = pieces["dur_ns"].to_numpy() * share.to_numpy()[of_piece]
-    cell = work.cell[edge_of_pieces(program, pieces)]
-    effect_ns = np.bincount(cell, weights=effect, minlength=len(work.cells)).astype(np.float64)
-    return Sequences(effect_ns, is_stated=seen is None)
+    return _excess(passes, alone=alone), shared.fillna(of_rank)
 
 
 def expected_of(peer_ns: FloatArray, sequences: Sequences | None) -> Expected:

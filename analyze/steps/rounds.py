@@ -135,4 +135,5 @@ def _with_microbatches(before: Trace, after: Trace) -> dict[str, pa.Table]:
 def _placed(before: Trace, after: Trace, name: str) -> pd.DataFrame:
     """Return rank, step, microbatch and own_step (that before they were rounds) of a table's rows."""
     rows = after.tables[name].select(["rank", "step", "microbatch"]).to_pandas()
-    return rows.assign(own_step=before.tables[name]["step"].to_numpy())
+    rows["own_step"] = before.tables[name]["step"].to_numpy()
+    return cast(pd.DataFrame, rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from statistics import mean
 
 import pytest
@@ -68,4 +69,9 @@ def test_what_is_told_of_a_microbatch_is_what_makes_its_time():
         [ratio * work._usual for ratio in work.of_step(7)]
     )
     assert [sum(lengths) for lengths in apart] == [256, 256]
-    assert work.sequences_of_step(7, apart=False) == [(128, 128)] * 2
+    even = work.sequences_of_step(7, apart=False)
+    assert [sum(lengths) for lengths in even] == [256, 256]
+    for lengths in even:
+        assert sum(n * n for n in lengths) == pytest.approx(work._usual, rel=0.05)
+    whole = MicrobatchWork(replace(PACKED, data=DataConfig()), 1)
+    assert whole.sequences_of_step(7, apart=False) == [(128, 128)] * 2
