@@ -15,6 +15,8 @@ PIPELINE = ParallelLayout(pp=2, dp=2)
 TENSOR = ParallelLayout(tp=2, dp=2)
 SCATTERED = steps_of_pairs(36)
 """Where single steps scatter: ranks share cores inside a pass, or chance makes microbatches longer."""
+PACKED = ("data.documents='long_tail'", "data.median_document=4")
+"""Microbatches of unequal work."""
 TRIALS = 2
 """Runs of a healthy job with the same seed."""
 HOT_RANK = 1
@@ -189,13 +191,13 @@ def _uneven_work() -> Iterator[LiveCase]:
             pace_ms=20,
             steps=25,
         )
-    for layout in (REPLICAS, PIPELINE):
+    for layout, told in ((REPLICAS, False), (PIPELINE, False), (REPLICAS, True)):
         yield LiveCase(
-            row="unequal sequences",
+            row="unequal sequences" + (", told" if told else ""),
             layout=layout,
             faults=("sequence_imbalance:",),
             kinds=("sequence_imbalance",),
-            settings=("data.documents='long_tail'", "data.median_document=4"),
+            settings=(*PACKED, f"data.tell_sequences={str(told).lower()}"),
             pace_ms=20,
             steps=SCATTERED,
         )
@@ -240,6 +242,7 @@ def together(
     layout: ParallelLayout,
     steps: int,
     faults: Sequence[tuple[str, str, dict[str, object]]],
+    settings: tuple[str, ...] = (),
 ) -> Iterator[LiveCase]:
     """Yield a case for each fault of one job: what is asked for, kind of the finding, its place."""
     places = [(kind, place) for _, kind, place in faults]
@@ -252,6 +255,7 @@ def together(
             place=place,
             part=part,
             beside=(*places[:part], *places[part + 1 :]),
+            settings=settings,
             blocks=layout.pp,
             pace_ms=20,
             steps=steps,
@@ -271,9 +275,13 @@ def _several() -> Iterator[LiveCase]:
         "slow_link",
         {"axis": "dp", "member": 0},
     )
+    uneven = ("sequence_imbalance:", "sequence_imbalance", {})
     pause = ("gc_pause:rank=0,delay_ms=60", "gc_pause", {"rank": 0})
     yield from together("slow rank and slow pp link", PIPELINE, steps_of_pairs(12), (slow, link))
     yield from together("slow rank behind another", PIPELINE, steps_of_pairs(12), (slow, behind))
+    yield from together(
+        "slow rank, unequal sequences", REPLICAS, steps_of_pairs(36), (slow, uneven), PACKED
+    )
     yield from together(
         "slow rank, group and pauses", PIPELINE, steps_of_pairs(48), (slow, group, pause)
     )
