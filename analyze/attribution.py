@@ -35,7 +35,7 @@ from .causes import (
     with_rest,
     without_slow_clocks,
 )
-from .causes.effects import Expected, Work, among_healthy, peer_centre, place_work
+from .causes.effects import Expected, Work, among_healthy, by_step, peer_centre, place_work
 from .causes.shapley import coalitions, membership, shares, unions_of
 from .communication.events import CommunicationEvents
 from .detection import DetectionResult
@@ -75,6 +75,11 @@ class Attribution:
     """Slow ranks whatever their work is; None where the capture shows no microbatches."""
     at_first: pd.DataFrame | None = None
     """The table before unequal data was taken out: what is usual was judged by it."""
+    unequal_ns: pd.DataFrame | None = None
+    """What each rank (columns) works in each step because its microbatches are not the mean one; None
+    where these are alike, or nothing tells."""
+    work_is_stated: bool = False
+    """Whether the training code told how much work microbatches are, and their passes follow that."""
     unlike: tuple[int, ...] = ()
     """The ranks that were taken for slow then."""
 
@@ -112,7 +117,13 @@ def attribute(
     ranks["suspect"] = is_suspect(ranks, measured, detection) & (not hidden)
     limits = (*limits_of(work, program, events), *slow_together(detection))
     found = Attribution(
-        ranks=ranks, limits=limits, detection=detection, at_first=at_first, unlike=tuple(unlike)
+        ranks=ranks,
+        limits=limits,
+        detection=detection,
+        at_first=at_first,
+        unequal_ns=None if sequence is None else by_step(work, sequence.effect_ns),
+        work_is_stated=sequence is not None and sequence.is_stated,
+        unlike=tuple(unlike),
     )
     if hidden or events.lonely_frac > MAX_LONELY:
         return found

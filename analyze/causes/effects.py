@@ -223,6 +223,12 @@ def peer_centre(
     return result if unequal_ns is None else result + unequal_ns
 
 
+def by_step(work: Work, cell_ns: FloatArray) -> pd.DataFrame:
+    """Return a value of cells added up for each step (rows) and rank (columns)."""
+    sums = work.cells[["step", "rank"]].assign(ns=cell_ns).groupby(["step", "rank"])["ns"].sum()
+    return sums.unstack().fillna(0.0)
+
+
 def among_healthy(work: Work, expected: Expected, slow: Collection[int]) -> Expected:
     """Return what the cells should have taken, with slow ranks that are each other's peers told apart.
 

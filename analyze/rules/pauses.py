@@ -40,7 +40,7 @@ def pauses(account: Account) -> Iterator[Finding]:
         return
     if account.events.unseen_frac > MAX_UNSEEN:
         return
-    work = own_work(account)
+    work = _even_work(account)
     usual = work.median()
     excess = work - usual
     deviation = np.maximum(TO_DEVIATION * excess.abs().median(), LEAST_DEVIATION * usual)
@@ -54,6 +54,15 @@ def pauses(account: Account) -> Iterator[Finding]:
         if rank in named or count > MOST_STEPS * len(work) or cost < MIN_LOST:
             continue
         yield _finding(account, rank, lost, own, cost)
+
+
+def _even_work(account: Account) -> pd.DataFrame:
+    """Return the same as each rank would have worked on microbatches like the mean one."""
+    work = own_work(account)
+    unequal = None if account.attribution is None else account.attribution.unequal_ns
+    if unequal is None:
+        return work
+    return work - unequal.reindex(index=work.index, columns=work.columns, fill_value=0.0)
 
 
 def own_work(account: Account) -> pd.DataFrame:

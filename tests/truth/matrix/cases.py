@@ -50,9 +50,12 @@ def kind_of(fault: Fault) -> str:
 def cases(count: int, seed: int = SEED) -> list[Case]:
     """Return as many cases, the rows of the matrix in turn."""
     names = list(ROWS)
+    drawn = [name for name in names if not ROWS[name].twin_of]
     found = []
-    for number in range(count):
-        name = names[number % len(names)]
+    for place in range(count):
+        turn, at = divmod(place, len(names))
+        name = names[at]
+        number = turn * len(drawn) + drawn.index(ROWS[name].twin_of or name)
         draw, row = np.random.default_rng([seed, number]), ROWS[name]
         job = draw_job(draw, row.needs)
         job = replace(job, **row.changes(draw, job))

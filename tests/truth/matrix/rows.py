@@ -27,6 +27,8 @@ class Row:
     needs: Needs = Needs.NOTHING
     changes: Callable[[Draw, SyntheticJob], dict[str, Any]] = _unchanged
     """What of the drawn job is set otherwise."""
+    twin_of: str = ""
+    """Line with the same jobs, but for what was recorded of them."""
 
 
 def _rank(draw: Draw, job: SyntheticJob) -> int:
@@ -199,6 +201,10 @@ def _twenty_four_steps(draw: Draw, job: SyntheticJob) -> dict[str, Any]:
     return {"steps": 24}
 
 
+def _told_sequences(draw: Draw, job: SyntheticJob) -> dict[str, Any]:
+    return {"steps": 24, "tell_sequences": True}
+
+
 def _several_hosts(draw: Draw, job: SyntheticJob) -> dict[str, Any]:
     return {"ranks_per_host": 4}
 
@@ -247,4 +253,14 @@ ROWS = {
     "slow rank and another": Row(faults=_two_faults, needs=Needs.GROUPS),
     "five faults": Row(faults=_five_faults, needs=Needs.PIPELINE),
     "healthy": Row(faults=_nothing),
+    "slow rank, unequal sequences told": Row(
+        faults=_under_sequences(_slow_rank),
+        changes=_told_sequences,
+        twin_of="slow rank, unequal sequences",
+    ),
+    "blocked rank, unequal sequences told": Row(
+        faults=_under_sequences(_blocked_rank),
+        changes=_told_sequences,
+        twin_of="blocked rank, unequal sequences",
+    ),
 }

@@ -128,6 +128,20 @@ def test_more_work_and_a_slow_device_are_not_told_apart_without_another_rank():
     assert f"as little as {low:.1%}" in told.evidence[-1]
 
 
+def squares_beyond_mean(trace):
+    """Return by how much the longest replica exceeds the mean one."""
+    told = trace.frame("microbatch")
+    told["replica"] = told["rank"].map(lambda rank: trace.layout.coordinates(rank)["dp"])
+    told = told.drop_duplicates(["step", "microbatch", "replica"])
+    sums = told.groupby(["step", "replica"])["sum_sq"].sum().unstack()
+    return (sums.max(axis=1) / sums.mean(axis=1)).mean()
+
+
+def ratio_in(line):
+    """Return the number that a line of evidence tells."""
+    return float(line.split("has ")[1].split(" x")[0])
+
+
 @pytest.mark.parametrize(
     ("layout", "microbatches"),
     [(ParallelLayout(dp=8), 16), (ParallelLayout(dp=2), 8), (ParallelLayout(pp=2, dp=2), 8)],
@@ -147,13 +161,17 @@ def test_lengths_of_sequences_tell_more_work_from_a_slow_device(layout, microbat
         tell_sequences=True,
     )
     trace, truth = generate(job)
-    causes = {own.kind: own for own in diagnose(trace).causes}
+    result = diagnose(trace)
+    causes = {own.kind: own for own in result.causes}
     true = true_gains(truth)
     assert causes["straggler_rank"].where == {"rank": slow}
     assert causes["straggler_rank"].removal_gain_frac == pytest.approx(true["slow_rank"], abs=0.003)
     data = causes["sequence_imbalance"]
     assert data.removal_gain_frac == pytest.approx(true["sequence"], abs=0.002)
     assert data.removal_gain_interval is None
+    (told,) = [own for own in result.findings if own.kind == "sequence_imbalance"]
+    assert "told" in told.evidence[0]
+    assert squares_beyond_mean(trace) == pytest.approx(ratio_in(told.evidence[1]), abs=0.006)
 
 
 def test_work_that_is_told_in_part_leaves_the_rest_to_the_ranks():

@@ -8,6 +8,7 @@ from tests.synthetic import MS, Job, capture
 from tests.unit.analyze.detection.test_suspicion import noisy
 
 from meshscope.analyze.diagnosis import diagnose
+from meshscope.analyze.synthetic import SyntheticJob, generate, parse_fault
 from meshscope.probe.schema.layout import ParallelLayout
 
 PAIR = ParallelLayout(dp=2)
@@ -52,6 +53,23 @@ def test_a_slow_rank_does_not_pause_besides():
     kinds, paused = found(ParallelLayout(dp=4), {19})
     assert kinds == ["straggler_rank"]
     assert not paused
+
+
+def test_a_step_of_long_sequences_is_no_pause():
+    """Fails when the host is blamed for a step in which its rank has more work."""
+    job = SyntheticJob(
+        layout=PAIR,
+        steps=24,
+        microbatches=2,
+        jitter_cv=0.01,
+        seed=5,
+        faults=(parse_fault("sequence:cv=2.0,every=8"),),
+    )
+    for told in (False, True):
+        result = diagnose(generate(replace(job, tell_sequences=told))[0])
+        kinds = {finding.kind for finding in result.findings}
+        assert "sequence_imbalance" in kinds
+        assert "host_stall" not in kinds
 
 
 def test_a_short_delay_is_no_pause():
