@@ -24,7 +24,8 @@ from ..schema.records import LEVEL_CODES, NO_WORD, SPAN_CODES
 from ..schema.terms import CaptureLevel, SpanKind
 from ..telling import tell
 
-_NO_SPANS = LEVEL_CODES[CaptureLevel.STEPS]
+NO_SPANS = LEVEL_CODES[CaptureLevel.STEPS]
+"""The level at which nothing is recorded between the borders of steps."""
 _FORGOTTEN_NS = 60_000_000_000
 """After so long without an error of a source its earlier ones no longer count: what fails that
 seldom costs nothing, what fails at each step fails oftener unless a step takes a minute."""
@@ -280,7 +281,7 @@ def compute_span(
     entered_ns = now_ns()
     activity, device = source.capture.activity, source.capture.device_times
     before = activity.enter(place)
-    if source.capture.level == _NO_SPANS:
+    if source.capture.level == NO_SPANS:
         try:
             return call(*args, **kwargs)
         finally:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from operator import index
 from typing import Any, Protocol
 
-from .base import Capture
+from ..clock import now_ns
+from .base import NO_SPANS, Capture
 
 
 class HostNumbers(Protocol):
@@ -31,13 +32,16 @@ class SequenceStatements:
         """Record one microbatch; see ``meshscope.probe.sequences``."""
         if not self.source.on:
             return
+        entered_ns, capture = now_ns(), self._capture
         try:
-            recorder = self._capture.recorder
+            recorder = capture.recorder
             if recorder.step != self._step:
                 self._step, self._next = recorder.step, 0
             number = self._next if microbatch is None else int(microbatch)
             self._next = number + 1
-            recorder.record_microbatch(number, *work_of(lengths))
+            if capture.level != NO_SPANS:
+                recorder.record_microbatch(number, *work_of(lengths))
+            capture.meter.add_told(now_ns() - entered_ns)
         except Exception as error:  # noqa: BLE001 - counted; training goes on
             self.source.failed(error)
 

@@ -86,3 +86,27 @@ def test_what_is_told_before_the_rank_is_known_is_kept(tmp_path):
 def test_nothing_is_done_without_a_session():
     """Fails when a training that is not watched pays for, or is ended by, what it would tell."""
     probe.sequences(None)
+
+
+def test_nothing_is_kept_where_only_steps_are(tmp_path):
+    """Fails when the cheapest level pays for records that no pass goes with, or the numbers of later ones move."""
+    session = probe.attach(tmp_path / "run")
+    probe.step()
+    session.set_level("steps")
+    probe.step()
+    probe.sequences([3])
+    session.set_level("stages")
+    probe.step()
+    probe.sequences([4])
+    probe.step()
+    probe.detach()
+    assert rows(tmp_path / "run") == [[3, 0, 4, 16]]
+
+
+def test_what_is_told_is_part_of_the_cost(tmp_path):
+    """Fails when a program that tells thousands of lengths a step is not seen to pay for it."""
+    session = probe.attach(tmp_path / "run")
+    before = session._capture.meter.total_ns()
+    for _ in range(100):
+        probe.sequences(range(1000))
+    assert session._capture.meter.total_ns() - before > 100 * 10_000
