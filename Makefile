@@ -75,7 +75,7 @@ frameworks: frameworks-setup ## try the probe on trainers of DeepSpeed, Hugging 
 chromium: # a system Chromium for the browser tests, where it may be installed
 	@.ci/install-chromium
 
-truth: setup ## diagnose 640 synthetic and 51 live jobs, print hits, errors and misses (40 to 60 minutes)
+truth: setup ## diagnose 640 synthetic and 50 live jobs, print hits, errors and misses (40 to 60 minutes)
 	$(PY) -m tests.truth.matrix
 	$(PY) -m tests.truth.live
 

@@ -10,6 +10,7 @@ it, which splits a share into direct time and induced wait.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -134,6 +135,25 @@ def attribute(
     off = gain_errors(trace, work, expected, players, ranks)
     # Not needed any more, and as large as the replays that follow.
     del work, peers, sequence, expected, clocks
+    return _with_causes(
+        replace(found, ranks=ranks), program, ledger, _Acting(players, overlaps, off)
+    )
+
+
+class _Acting(NamedTuple):
+    """All causes, what they have in common, and how far off the removal gain of each may be."""
+
+    players: list[Player]
+    overlaps: list[Overlap]
+    off: list[Off | None]
+
+
+def _with_causes(
+    found: Attribution, program: Program, ledger: Ledger, acting: _Acting
+) -> Attribution:
+    """Return the attribution with what each cause is charged with, from replays of their coalitions."""
+    players, overlaps, off = acting
+    measured, limits = program.windows.step_time_ns, found.limits
     masks = coalitions(unions_of([player.union for player in players]))
     times, waiting = _replayed(program, players, overlaps, masks)
     account: WaitAccount | None = _wait_account(ledger, waiting)
@@ -143,7 +163,6 @@ def attribute(
     causes = _causes(players, off, masks, (times, waiting), measured)
     return replace(
         found,
-        ranks=ranks,
         limits=limits,
         causes=causes,
         replayed_ns=float(times[-1]),

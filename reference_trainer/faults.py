@@ -67,6 +67,7 @@ class FaultInjector:
         self._microbatch = -1
         self._forward_start_ns = 0
         self._work: Sequence[float] = ()
+        self._is_uneven = False
         self._pauses: dict[ResolvedFault, GarbagePause] = {}
         self._growth = MemoryGrowth()
         self._routers = RouterBias()
@@ -122,8 +123,8 @@ class FaultInjector:
             for _, cycle in self._duty:
                 cycle.close()
 
-    def begin_step(self, step: int, work: Sequence[float] = ()) -> None:
-        """Switch the faults on or off for a step.
+    def begin_step(self, step: int, work: Sequence[float] = ()) -> bool:
+        """Switch the faults on or off for a step; return whether microbatches take the time of their work.
 
         Args:
             step: Index of the step.
@@ -139,6 +140,8 @@ class FaultInjector:
         for fault, cycle in self._duty:
             stopped_frac = fault.spec.stopped_frac if fault.active(step) else 0.0
             cycle.order(Order(step, stopped_frac, round(fault.spec.period_ms * 1e6)))
+        self._is_uneven = bool(work and self._faults.active("sequence_imbalance"))
+        return self._is_uneven
 
     def work(self) -> float:
         """Return the work of the microbatch that is in the forward, 1 being usual."""
@@ -146,12 +149,7 @@ class FaultInjector:
 
     def work_of(self, microbatch: int) -> float:
         """Return the work of a microbatch of this step, 1 being usual."""
-        return self._work[microbatch] if self._work and self.follows_documents else 1.0
-
-    @property
-    def follows_documents(self) -> bool:
-        """Tell whether a microbatch takes the time of its documents in this step."""
-        return bool(self._faults.active("sequence_imbalance"))
+        return self._work[microbatch] if self._is_uneven else 1.0
 
     def load_stall(self) -> SlowLoading:
         """Return what holds up the loading of this rank's batches."""

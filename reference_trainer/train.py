@@ -91,9 +91,9 @@ def _train_on(
         data = _own_batches(config, mesh, injector, source.step)
         for step in range(source.step, config.train.steps):
             start_ns = now_ns()
-            injector.begin_step(step, work.of_step(step))
+            is_uneven = injector.begin_step(step, work.of_step(step))
             if config.data.tell_sequences:
-                for lengths in work.sequences_of_step(step, apart=injector.follows_documents):
+                for lengths in work.sequences_of_step(step, apart=is_uneven):
                     probe.sequences(lengths)
             with probe.span("data_load"):
                 batch = next(data)

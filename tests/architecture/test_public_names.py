@@ -6,7 +6,16 @@ import pytest
 
 PUBLIC = {
     "meshscope": {"__version__"},
-    "meshscope.probe": {"ProbeConfig", "Session", "attach", "describe", "detach", "span", "step"},
+    "meshscope.probe": {
+        "ProbeConfig",
+        "Session",
+        "attach",
+        "describe",
+        "detach",
+        "sequences",
+        "span",
+        "step",
+    },
     "meshscope.analyze": {
         "Bar",
         "Bubble",
