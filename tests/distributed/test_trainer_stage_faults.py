@@ -149,6 +149,25 @@ def test_uneven_sequences_slow_the_same_microbatches_on_all_stages(run: Recorded
     assert run.fault("sequence_imbalance", 5).empty
 
 
+def test_what_the_trainer_tells_of_its_sequences_is_what_its_passes_follow(
+    run: RecordedRun,
+) -> None:
+    """Fails if a rank tells nothing, another microbatch's work, or that of steps without the fault."""
+    told = run.tables["microbatch"].set_index(["step", "rank", "microbatch"]).sort_index()
+    assert len(told) == 8 * 2 * 2
+    assert (told["tokens"] == MODEL.seq_len).all()
+    even = told.loc[:5, "sum_sq"]
+    assert even.nunique() == 1
+    for step in (6, 7):
+        applied = (
+            run.fault("sequence_imbalance", step).groupby(["rank", "microbatch"])["work"].first()
+        )
+        squares = told.loc[step, "sum_sq"]
+        ratio = squares / applied
+        assert ratio.max() == pytest.approx(ratio.min())
+        assert ratio.iloc[0] == pytest.approx(even.iloc[0], rel=0.01)
+
+
 @pytest.mark.parametrize(("kind", "chunks"), [("zb-h1", 1), ("zb-v", 2)])
 def test_split_backwards_are_as_uneven_as_whole_ones(
     kind: str, chunks: int, tmp_path: Path
