@@ -33,7 +33,7 @@ _KIND_OF_AXIS = {"tp": 0, "dp": 0, "cp": 1, "ep": 2}
 MESSAGE_BYTES = 1 << 20
 """Size of everything sent inside a pass; gradients are ``GRADIENT_BYTES``."""
 GRADIENT_BYTES = 1 << 26
-USUAL_SEQUENCES = 4
+USUAL_SEQUENCES = 16
 """Sequences of equal length that a microbatch of usual work has."""
 _SEND = 1
 """Slot of a send after its operation; an operation itself has slot 0, buckets from 2 on."""

@@ -41,7 +41,7 @@ def rank_tables(records: RankRecords, axes: Mapping[str, Axis]) -> dict[str, pa.
         "step": lambda raw: _step_columns(raw, details),
         "span": lambda raw: {**_span_columns(raw), **device.columns(raw)},
         "memory": _memory_columns,
-        "microbatch": _microbatch_columns,
+        "microbatch": lambda raw: _microbatch_columns(_possible(raw, records)),
         "communication_sum": lambda raw: sum_columns(raw, records, axes, details),
     }
     tables = {}
@@ -119,6 +119,16 @@ def _memory_columns(raw: pa.Table) -> dict[str, pa.Array]:
         "phase": _words(_ints(raw, "phase"), MemoryPhase),
         **{name: _nullable(_ints(raw, name), least=0) for name in MEMORY_VALUES},
     }
+
+
+def _possible(raw: pa.Table, records: RankRecords) -> pa.Table:
+    """Return the microbatches whose lengths can be: of n tokens the squares sum to n at least, n^2 at most."""
+    tokens, squares = (_ints(raw, name).astype(np.float64) for name in ("tokens", "sum_sq"))
+    fits = (tokens >= 0) & (tokens <= squares) & (squares <= tokens**2)
+    if not fits.all():
+        records.note(f"{int((~fits).sum())} microbatch records have impossible lengths: left out")
+        raw = raw.filter(pa.array(fits))
+    return raw
 
 
 def _microbatch_columns(raw: pa.Table) -> dict[str, pa.Array]:

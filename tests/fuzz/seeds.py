@@ -214,6 +214,7 @@ def capture() -> Files:
             group = recorder.register_group("0", [0, 1], "default_pg")
             for step in range(20):
                 start_ns = 1_000_000 * (step + 1)
+                recorder.record_microbatch(0, 96, 4_608)
                 recorder.record_step(step, start_ns, 900_000)
                 event = recorder.issue_collective(
                     collective_head(group, 0, 0), step, 4096, start_ns

@@ -62,7 +62,16 @@ memories = st.fixed_dictionaries(
     {"phase": st.integers(0, len(MemoryPhase) - 1), "stage": int32},
     optional={name: st.none() | count for name in MEMORY_VALUES},
 )
-microbatches = st.fixed_dictionaries({"microbatch": int32, "tokens": int64, "sum_sq": int64})
+lengths = st.lists(st.integers(1, 1 << 20), max_size=4)
+microbatches = st.builds(
+    lambda number, of: {
+        "microbatch": number,
+        "tokens": sum(of),
+        "sum_sq": sum(n * n for n in of),
+    },
+    int32,
+    lengths,
+)
 completions = st.lists(st.tuples(maybe_ns, maybe_ns, maybe_ns), max_size=3)
 VOCABULARIES = {
     ("span", "kind"): SpanKind,

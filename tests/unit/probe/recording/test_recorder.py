@@ -82,6 +82,17 @@ def test_every_kind_of_event_reaches_its_table(make_recorder, run_path):
     assert (memory["phase"], memory["stage"], memory["rss_bytes"]) == ("after_forward", 1, 7)
 
 
+def test_lengths_that_cannot_be_are_left_out_and_said(make_recorder, run_path):
+    """Fails when a damaged record of a microbatch decides what work the others are."""
+    recorder = make_recorder()
+    for number, (tokens, squares) in enumerate([(7, 25), (7, 6), (7, 50), (-1, 1), (0, 0)]):
+        recorder.record_microbatch(number, tokens, squares)
+    recorder.close()
+    found = read_run(run_path)
+    assert found.tables["microbatch"]["microbatch"].to_pylist() == [0, 4]
+    assert any("3 microbatch records have impossible lengths" in limit for limit in found.limits)
+
+
 def test_unknown_values_become_null(make_recorder, run_path):
     """Fails when the marks for *unknown* are read as real times or counts."""
     recorder = make_recorder()
