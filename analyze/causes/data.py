@@ -75,8 +75,8 @@ def sequence_effect(
     is longer than others in one direction only, for then the other one tells what its microbatches
     need.
 
-    None where microbatches are not on record, where nobody shares them, or where the
-    ranks do not agree.
+    None where microbatches are not on record, or where neither their lengths nor the ranks
+    that share them say that they differ.
 
     Args:
         trace: The capture.
@@ -102,7 +102,8 @@ def sequence_effect(
     passes["tells"] = _still_telling(passes) if alone else False
     passes["is_slow"] = passes["rank"].isin({*slow, *passes.loc[passes["tells"], "rank"]})
     stated = _stated_excess(trace, passes)
-    seen, mean = _seen_besides(passes, slow, stated, alone=alone)
+    passes["even_ns"] = passes["compute_ns"] / (1.0 if stated is None else 1.0 + stated)
+    seen, mean = _seen_besides(passes, slow, alone=alone)
     if seen is None and stated is None:
         return None
     share = _together(stated, seen) * mean / passes["compute_ns"].where(passes["compute_ns"] > 0)
@@ -113,14 +114,13 @@ def sequence_effect(
 
 
 def _seen_besides(
-    passes: pd.DataFrame, slow: Mapping[int, Runs], stated: FloatArray | None, *, alone: bool
+    passes: pd.DataFrame, slow: Mapping[int, Runs], *, alone: bool
 ) -> tuple[pd.Series | None, pd.Series]:
     """Return by how much the passes show the data to make each longer, beside what is stated.
 
     Returns:
         The ratio, None where they show none; and the pass of the mean microbatch, ns.
     """
-    passes = passes.assign(even_ns=passes["compute_ns"] / (1.0 if stated is None else 1.0 + stated))
     shared = _even_passes(passes, telling=~passes["is_slow"] | passes["tells"])
     level = _levels(passes, slow)
     by_itself = (level >= 0) & ~passes["tells"]

@@ -225,8 +225,11 @@ def peer_centre(
 
 def by_step(work: Work, cell_ns: FloatArray) -> pd.DataFrame:
     """Return a value of cells added up for each step (rows) and rank (columns)."""
-    sums = work.cells[["step", "rank"]].assign(ns=cell_ns).groupby(["step", "rank"])["ns"].sum()
-    return sums.unstack().fillna(0.0)
+    rank, step = (work.cells[name].to_numpy(np.int64) for name in ("rank", "step"))
+    run, first = _numbered_runs(rank, step)
+    sums = np.bincount(run, cell_ns, len(first))
+    rows = pd.DataFrame({"step": step[first], "rank": rank[first], "ns": sums})
+    return rows.pivot(index="step", columns="rank", values="ns").fillna(0.0)
 
 
 def among_healthy(work: Work, expected: Expected, slow: Collection[int]) -> Expected:
