@@ -14,6 +14,8 @@ import numpy as np
 from tests.slow_ranks import KINDS, Fault, Nuisance, SlowRankJob
 
 from meshscope.analyze.detection import OnlineDetector, detect
+from meshscope.analyze.synthetic import Fault as SyntheticFault
+from meshscope.analyze.synthetic import FaultKind, SyntheticJob, generate
 from meshscope.probe.schema.layout import ParallelLayout
 
 DEVELOPMENT, HELD_OUT = 700_000, 31_400_000
@@ -34,6 +36,12 @@ MORE_LAYOUTS = [
     ParallelLayout(pp=8, dp=2),
 ]
 """On which healthy jobs are judged as well."""
+CAPTURED = {
+    "dp2": ParallelLayout(dp=2),
+    "dp8": ParallelLayout(dp=8),
+    "pp2 dp2": ParallelLayout(pp=2, dp=2),
+}
+"""Of captures with all tables: ranks that are a replica each, and stages that tell each other's work."""
 PAST, LONG_PAST = 25, 100
 """Healthy steps before a fault: just more than the detection needs, and those of a running job."""
 WORK_CV = 0.35
@@ -118,6 +126,33 @@ def online(job: SlowRankJob) -> Seen:
         known = None if features is None else features[step]
         found += [(v.rank, v.ambiguous_with) for v in detector.update(step, durations, known)]
     return found
+
+
+def captured(layout: str, number: int, *, told: bool) -> tuple[list[int], int]:
+    """Return the suspects of a capture of a job with uneven work, and its slow rank.
+
+    That takes 2 % longer from step 25 to 44.
+
+    Args:
+        layout: Name of its mesh.
+        number: Its number.
+        told: Whether the training tells the lengths of its sequences.
+    """
+    mesh = CAPTURED[layout]
+    slow = number % mesh.world_size
+    faults = (
+        SyntheticFault(kind=FaultKind.SEQUENCE, cv=WORK_CV),
+        SyntheticFault(kind=FaultKind.SLOW_RANK, rank=slow, factor=1.02, first_step=PAST),
+    )
+    job = SyntheticJob(
+        layout=mesh,
+        steps=PAST + 20,
+        jitter_cv=0.02,
+        seed=HELD_OUT + number,
+        tell_sequences=told,
+        faults=faults,
+    )
+    return [verdict.rank for verdict in detect(generate(job)[0]).suspects], slow
 
 
 def judge(family: Family, cases: int, look: Callable[[SlowRankJob], Seen]) -> Tally:

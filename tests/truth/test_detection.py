@@ -6,6 +6,7 @@ from tests.detection_cases import (
     PAST,
     WORK_CV,
     Family,
+    captured,
     clean_job,
     judge,
     measured_cv,
@@ -57,6 +58,16 @@ def test_two_replicas_of_two_stages_show_what_physics_lets_them():
     assert judge(family, CASES, offline).hits >= CASES - 1
     known = Family(name="", factors=(1.02,), start=LONG_PAST, steps=20, tokens=True, **place)
     assert judge(known, CASES, offline).hits >= CASES - 1
+
+
+@pytest.mark.parametrize("layout", ["dp2", "dp8"])
+def test_lengths_that_a_capture_tells_let_a_slow_replica_be_found(layout):
+    """Fails when what the training tells of its microbatches gets lost on the way to the detection."""
+    found = [captured(layout, number, told=True) for number in range(CASES)]
+    assert sum(suspects[:1] == [slow] for suspects, slow in found) >= CASES - 1
+    assert all(set(suspects) <= {slow} for suspects, slow in found)
+    blind = [captured(layout, number, told=False) for number in range(CASES)]
+    assert sum(slow in suspects for suspects, slow in blind) <= 1
 
 
 @pytest.mark.parametrize("place", [EVEN, UNEVEN], ids=named)
