@@ -57,7 +57,7 @@ def pauses(account: Account) -> Iterator[Finding]:
 
 
 def _even_work(account: Account) -> pd.DataFrame:
-    """Return the same as each rank would have worked on microbatches like the mean one."""
+    """Return what each rank (columns) would have worked in each step on microbatches like the mean one."""
     work = own_work(account)
     unequal = None if account.attribution is None else account.attribution.unequal_ns
     if unequal is None:

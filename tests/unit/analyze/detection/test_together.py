@@ -14,13 +14,19 @@ from meshscope.probe.schema.layout import ParallelLayout
 LAYOUT = ParallelLayout(pp=2, dp=2)
 
 
-def seen(factor, tokens=None, ranks=range(4), steps=40, **nuisance):
-    """Return the verdict on a job whose ranks are slow from step 25 on."""
+def seen(factor, tokens=None, ranks=range(4), steps=40, lengths=None, **nuisance):
+    """Return the verdict on a job whose ranks are slow from step 25 on.
+
+    ``tokens`` gives those of a step, ``lengths`` those of each of its microbatches, in one sequence.
+    """
     faults = tuple(Fault(rank=rank, factor=factor, start=25) for rank in ranks)
     job = SlowRankJob(
         seed=51, layout=LAYOUT, steps=steps, faults=faults, nuisance=Nuisance(**nuisance)
     )
     frame = job.frame().assign(chunk=0)
+    if lengths is not None:
+        told = frame["step"].map(lengths)
+        frame = frame.assign(tokens=told, sum_sq=told**2)
     rows = [
         {"rank": rank, "step": step, "start_ns": 10 * step, "dur_ns": 10}
         | ({} if tokens is None else {"tokens": tokens(step)})
@@ -42,6 +48,13 @@ def test_more_tokens_explain_longer_steps():
     """Fails when a job with a growing batch is called slow."""
     assert seen(1.5, lambda step: 6000 if step >= 25 else 4000) is None
     assert seen(1.5, lambda step: 4000).slowdown == pytest.approx(0.5, abs=0.02)
+
+
+def test_longer_sequences_explain_longer_steps():
+    """Fails when what is told of each microbatch counts less than a step's tokens, which are constant here."""
+    assert seen(1.5, lambda _: 4000, lengths=lambda step: 6000 if step >= 25 else 4000) is None
+    verdict = seen(1.5, lambda _: 4000, lengths=lambda _: 4000)
+    assert verdict.slowdown == pytest.approx(0.5, abs=0.02)
 
 
 def test_one_slow_rank_is_not_the_job():

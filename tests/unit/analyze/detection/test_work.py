@@ -1,9 +1,10 @@
 """Durations at average work, from tokens and squares of sequence lengths."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from meshscope.analyze.detection import DetectionSettings, detect
+from meshscope.analyze.detection import DetectionSettings, Evidence, detect
 from meshscope.analyze.detection.work import WorkModel
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.layout import ParallelLayout
@@ -39,8 +40,6 @@ def test_unknown_work_stays_as_it_is():
 
 def test_tokens_let_a_slow_replica_be_found():
     """Data-parallel jobs with packed sequences would stay blind."""
-    import pandas as pd
-
     steps, ranks, items = 12, 4, 8
     features = lengths((steps, ranks, items))
     step, rank, item = np.indices((steps, ranks, items)).reshape(3, -1)
@@ -64,6 +63,36 @@ def test_tokens_let_a_slow_replica_be_found():
     assert not blind.suspects
     assert blind.minimum_slowdown > 0.05
     assert any("unequal work" in limit for limit in blind.limits)
+
+
+def uneven(more=1.0, steps=12):
+    """Return durations of four replicas, the third of which has more tokens in each microbatch."""
+    features = lengths((steps, 4, 8))
+    features[:, 2, :, 0] *= more
+    step, rank, item = np.indices((steps, 4, 8)).reshape(3, -1)
+    time = 1e3 * features[..., 0] + features[..., 1]
+    time *= 1 + 0.01 * np.random.default_rng(8).standard_normal(time.shape)
+    told = {"tokens": features[..., 0].ravel(), "sum_sq": features[..., 1].ravel()}
+    keys = {"rank": rank, "step": step, "kind": "forward", "microbatch": item}
+    return pd.DataFrame({**keys, "dur_ns": time.ravel(), **told})
+
+
+def test_more_work_that_is_told_is_no_slow_down():
+    """Fails when a replica with longer sequences is suspected, or nothing says how much more it has."""
+    frame = uneven(more=1.3)
+    verdict = detect(frame, ParallelLayout(dp=4)).of(2)
+    per_step = frame.groupby(["rank", "step"])["dur_ns"].sum().groupby(level="rank").mean()
+    assert not verdict.is_slow
+    assert verdict.evidence is Evidence.WORK
+    assert abs(verdict.slowdown) < 0.01
+    excess = per_step[2] - per_step[[0, 1, 3]].mean()
+    assert verdict.unequal_work_ns == pytest.approx(excess, rel=0.15)
+
+
+def test_equal_work_that_is_told_leaves_the_peers_as_they_are():
+    """Fails when microbatches that are all alike count as a measure of unequal work."""
+    frame = uneven().assign(tokens=4096.0, sum_sq=4096.0**2)
+    assert detect(frame, ParallelLayout(dp=4)).of(2).evidence is Evidence.PEERS
 
 
 @pytest.mark.parametrize(
