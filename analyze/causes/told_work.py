@@ -11,7 +11,7 @@ import numpy as np
 
 from ..arrays import BoolArray, FloatArray, IntArray
 
-MIN_F = 8.0
+MIN_F = 9.2
 """Least ratio of what a coefficient explains to what it would by chance: with noise alone one in 10,000
 fits of two coefficients reaches it (F distribution)."""
 STRAY = 5.0

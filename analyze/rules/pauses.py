@@ -25,6 +25,11 @@ MOST_STEPS = 0.2
 """Share of the steps from which on a rank is slow on and off, which others tell of."""
 FEWEST_STEPS = 5
 """With fewer, no step is usual."""
+USUAL_PART, DEVIATIONS_OF_PART = 0.9, 1.645
+"""Share of normal values that lie closer to their mean than so many standard deviations."""
+BEYOND_CHANCE = 8.0
+"""Standard deviations of what the data changes in a step, beyond which that is no matter of data. Long
+sequences have long tails."""
 TO_DEVIATION = 1.4826
 """Standard deviation of normal values over their median distance from the median."""
 LEAST_DEVIATION = 0.005
@@ -59,9 +64,14 @@ def pauses(account: Account) -> Iterator[Finding]:
 def _even_work(account: Account) -> pd.DataFrame:
     """Return what each rank (columns) would have worked in each step on microbatches like the mean one."""
     work = own_work(account)
-    unequal = None if account.attribution is None else account.attribution.unequal_ns
-    if unequal is None:
+    attribution = account.attribution
+    if attribution is None or attribution.unequal_ns is None:
         return work
+    unequal = attribution.unequal_ns
+    if not attribution.work_is_stated:
+        # What a device takes longer for all microbatches of a step looks like longer sequences.
+        usual = float(np.quantile(unequal.abs(), USUAL_PART)) / DEVIATIONS_OF_PART
+        unequal = unequal.where(unequal <= BEYOND_CHANCE * usual, 0.0)
     return work - unequal.reindex(index=work.index, columns=work.columns, fill_value=0.0)
 
 

@@ -72,6 +72,28 @@ def test_a_step_of_long_sequences_is_no_pause():
         assert "host_stall" not in kinds
 
 
+@pytest.mark.parametrize("told", [False, True])
+def test_a_slow_step_beside_unequal_sequences_is_no_matter_of_data(told):
+    """Fails when three times the work in all microbatches of a step passes for long sequences."""
+    job = SyntheticJob(
+        layout=PAIR,
+        steps=24,
+        microbatches=8,
+        jitter_cv=0.01,
+        seed=5,
+        tell_sequences=told,
+        faults=(
+            parse_fault("slow_rank:rank=1,factor=3,first_step=7,last_step=7"),
+            parse_fault("sequence:cv=0.3"),
+        ),
+    )
+    trace, truth = generate(job)
+    (pause,) = (one for one in diagnose(trace).findings if one.kind == "host_stall")
+    assert (pause.where["rank"], pause.where["steps"]) == (1, [7, 7])
+    gain = truth.faults[0].removal_gain_ns / truth.step_time_ns
+    assert pause.cost_frac == pytest.approx(gain, abs=0.015)
+
+
 def test_a_short_delay_is_no_pause():
     """Fails when everything that is late once is told."""
     assert found(PAIR, {7}, by=1.2) == ([], [])
