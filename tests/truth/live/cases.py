@@ -84,6 +84,9 @@ class LiveCase:
     def name(self) -> str:
         """Return the name of the case."""
         at = "".join(f"-{key}{value}" for key, value in self.place.items() if key != "ranks")
+        if self.part is not None and not at:
+            # The job itself has the name without a place.
+            at = f"-{self.kinds[0]}"
         return f"{self._job}{at}-{self.trial}"
 
     @property
