@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from operator import index
 from typing import Any, Protocol
 
@@ -17,7 +17,7 @@ class HostNumbers(Protocol):
         """Return them as a list."""
 
 
-Lengths = Sequence[int] | HostNumbers
+Lengths = Iterable[int] | HostNumbers
 
 
 class SequenceStatements:
@@ -59,7 +59,8 @@ def work_of(lengths: Lengths) -> tuple[int, int]:
         raise ValueError(
             f"lengths of sequences are on a {place} device: give those that the batch was made of, on the host"
         )
-    numbers = lengths if isinstance(lengths, Sequence) else lengths.tolist()
+    # Numbers of Python add up faster than those of an array, and do not overflow.
+    numbers: Any = lengths.tolist() if hasattr(lengths, "tolist") else lengths
     tokens = squares = 0
     for number in numbers:
         length = index(number)

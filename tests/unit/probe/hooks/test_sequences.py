@@ -25,8 +25,13 @@ def rows(run_dir):
 
 @pytest.mark.parametrize(
     "lengths",
-    [[3, 4], (3, 4), np.array([3, 4], np.int32), torch.tensor([3, 4], dtype=torch.int32)],
-    ids=["list", "tuple", "numpy", "torch"],
+    [
+        [3, 4],
+        (n for n in (3, 4)),
+        np.array([3, 4], np.int32),
+        torch.tensor([3, 4], dtype=torch.int32),
+    ],
+    ids=["list", "generator", "numpy", "torch"],
 )
 def test_work_is_the_sum_of_lengths_and_of_their_squares(lengths):
     """Fails when one of the forms in which programs hold lengths is not understood."""
