@@ -142,7 +142,10 @@ def _stated_excess(trace: Trace, passes: pd.DataFrame) -> FloatArray | None:
         return None
     time_ns = passes["compute_ns"].to_numpy(np.float64)
     group = passes.groupby(_STAGE).ngroup().to_numpy().astype(np.int64)
-    return told_excess(time_ns, known, group, ~passes["is_slow"].to_numpy(bool))
+    healthy = ~passes["is_slow"].to_numpy(bool)
+    # A stage without a healthy rank shows by its slow ones how its passes follow the lengths.
+    alone = np.bincount(group, healthy) == 0
+    return told_excess(time_ns, known, group, healthy | alone[group])
 
 
 def _together(stated: FloatArray | None, seen: pd.Series | None) -> FloatArray:

@@ -2,7 +2,7 @@
 
 A pass of a stage takes ``a + b * tokens + c * sum of squared lengths``: layers and head are linear in
 tokens, attention in the squares. The three are fitted for each stage and direction over the passes
-of healthy ranks.
+of healthy ranks, where the stage has one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def told_excess(
         time_ns: How long each pass took.
         work: [pass, feature] what is known of its microbatch.
         group: Number of its stage and direction, from 0 on.
-        telling: Which passes are those of healthy ranks.
+        telling: Which passes tell the fit: those of healthy ranks; some of every group.
 
     Returns:
         Ratios: 0.1 is 10 % longer. None where not all work is known, or where the passes do not
@@ -50,8 +50,8 @@ def told_excess(
         deviation = np.sqrt(np.mean(off[kept] ** 2))
         kept = telling & (np.abs(off) <= STRAY * deviation)
     # The features are 0 for the mean microbatch: the constant is what it takes.
-    mean = fit[group, 0]
-    ratio = (columns * fit[group]).sum(axis=1) / np.where(mean > 0, mean, np.nan)
+    mean = np.where(fit[group, 0] > 0, fit[group, 0], np.nan)
+    ratio = (columns * fit[group]).sum(axis=1) / mean
     if not _is_followed(time_ns / mean, ratio, kept, _coefficients(columns, group, kept)):
         return None
     return np.where(ratio > LEAST_EXPECTED, ratio - 1.0, 0.0)

@@ -81,15 +81,16 @@ class StepRecorder:
     def _add_sequences(self, step: int) -> None:
         """Append the microbatches: equal tokens, and squares of lengths in proportion to their work."""
         job, dp = self._job, self._mesh.at["dp"]
-        square = (job.tokens_per_microbatch // USUAL_SEQUENCES) ** 2 * USUAL_SEQUENCES
+        tokens = job.tokens_per_microbatch
         work = microbatch_work(job, step)[:, dp]
+        squares = np.clip(np.rint(tokens**2 / USUAL_SEQUENCES * work), tokens, tokens**2)
         self._rows["microbatch"].add(
             {
                 "rank": self._mesh.rank,
                 "step": step,
                 "microbatch": np.arange(job.microbatches).reshape(-1, *(1,) * dp.ndim),
-                "tokens": job.tokens_per_microbatch,
-                "sum_sq": np.rint(square * work).astype(np.int64),
+                "tokens": tokens,
+                "sum_sq": squares.astype(np.int64),
             },
             np.broadcast_to(self._seen, work.shape),
         )

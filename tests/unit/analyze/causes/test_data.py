@@ -1,5 +1,7 @@
 """A rank that is blocked or slow while its microbatches differ: both have their own price."""
 
+import warnings
+
 import numpy as np
 import pytest
 
@@ -172,6 +174,30 @@ def test_lengths_of_sequences_tell_more_work_from_a_slow_device(layout, microbat
     (told,) = [own for own in result.findings if own.kind == "sequence_imbalance"]
     assert "told" in told.evidence[0]
     assert squares_beyond_mean(trace) == pytest.approx(ratio_in(told.evidence[1]), abs=0.006)
+
+
+@pytest.mark.parametrize("pp", [2, 4])
+def test_a_stage_whose_only_rank_is_slow_still_follows_its_lengths(pp):
+    """Fails when a stage without a healthy rank has no data, or a division by nothing reaches the user."""
+    faults = (
+        parse_fault("slow_rank:rank=1,factor=1.3,first_step=24"),
+        parse_fault("sequence:cv=0.3"),
+    )
+    job = SyntheticJob(
+        layout=ParallelLayout(pp=pp),
+        steps=48,
+        jitter_cv=0.01,
+        seed=5,
+        tell_sequences=True,
+        faults=faults,
+    )
+    trace, truth = generate(job)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        causes = {own.kind: own.removal_gain_frac for own in diagnose(trace).causes}
+    true = true_gains(truth)
+    assert causes["sequence_imbalance"] == pytest.approx(true["sequence"], abs=0.002)
+    assert causes["straggler_rank"] == pytest.approx(true["slow_rank"], abs=0.002)
 
 
 def test_work_that_is_told_in_part_leaves_the_rest_to_the_ranks():

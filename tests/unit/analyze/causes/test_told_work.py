@@ -52,6 +52,15 @@ def test_a_pause_in_a_healthy_pass_is_left_out():
     assert np.abs(found - true_excess(work, group)).max() < 0.02
 
 
+def test_a_stage_that_nobody_measures_has_no_excess_of_its_own():
+    """Fails when a stage without a telling pass is divided by nothing."""
+    time, work, group, healthy = job()
+    with np.errstate(all="raise"):
+        found = told_excess(time, work, group, healthy & (group == 0))
+    assert not found[group == 1].any()
+    assert found[group == 0] == pytest.approx(true_excess(work, group)[group == 0], abs=1e-9)
+
+
 @given(seed=st.integers(0, 10_000))
 def test_noise_is_no_work(seed):
     """Fails when passes that do not follow their sequences are told to."""
