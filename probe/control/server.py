@@ -61,6 +61,7 @@ class ControlServer:
         self._own = OwnDescriptor(-1)
         self._serving: socket.socket | None = None
         self._thread: threading.Thread | None = None
+        self._ending = threading.Event()
 
     def start(self) -> None:
         """Make the socket and wait on it in a thread of its own.
@@ -79,8 +80,12 @@ class ControlServer:
             self.path.chmod(0o600)
             listening.listen(_BACKLOG)
             self._listening, self._own = listening, OwnDescriptor(listening.fileno())
+            self._ending = threading.Event()
             self._thread = threading.Thread(
-                target=self._serve, args=(listening,), name="meshscope-control", daemon=True
+                target=self._serve,
+                args=(listening, self._ending),
+                name="meshscope-control",
+                daemon=True,
             )
             start_deaf(self._thread)
         except BaseException:
@@ -102,10 +107,11 @@ class ControlServer:
         _SERVERS.discard(self)
         self.path.unlink(missing_ok=True)
         thread, self._thread = self._thread, None
-        if not self._own.is_open:
+        if self._own.is_open:
+            with suppress(OSError):  # its thread has seen the end already
+                listening.shutdown(socket.SHUT_RDWR)
+        elif not self._ending.is_set():
             return  # Nothing wakes the thread, which waits at a socket that has no number any more.
-        with suppress(OSError):  # its thread has seen the end already
-            listening.shutdown(socket.SHUT_RDWR)
         if thread is not None and thread is not threading.current_thread():
             thread.join(_STOP_TIMEOUT_S)
 
@@ -117,7 +123,7 @@ class ControlServer:
             self._serving.close()
         self._listening = self._serving = self._thread = None
 
-    def _serve(self, listening: socket.socket) -> None:
+    def _serve(self, listening: socket.socket, ending: threading.Event) -> None:
         own = self._own
         try:
             while self._listening is listening and own.is_open:
@@ -138,6 +144,7 @@ class ControlServer:
                     self._serving = None
                     connection.close()
         finally:
+            ending.set()  # Before its number is gone, which else looks as if the program had closed it.
             _close(listening, own)
 
     def _answer(self, connection: socket.socket) -> None:

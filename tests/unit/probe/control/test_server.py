@@ -7,9 +7,11 @@ import stat
 import threading
 import time
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
+from meshscope.probe.control import server as server_module
 from meshscope.probe.control.client import ask
 from meshscope.probe.control.messages import MOST_BYTES, Reply, decode_reply, encode_request
 from meshscope.probe.control.verbs import Refusal, Verb
@@ -102,6 +104,33 @@ def test_stopping_leaves_nothing(serve):
     assert not thread.is_alive()
     assert not path.exists()
     assert set(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_thread_that_sees_the_end_by_itself_is_waited_for_too(serve, monkeypatch):
+    """Fails when a thread that has just closed its socket is left, as one whose socket the program closed."""
+    answer, close = server_module.ControlServer._answer, server_module._close
+
+    def slow_answer(self, connection):
+        answer(self, connection)
+        time.sleep(0.05)
+
+    def slow_close(listening, own):
+        close(listening, own)
+        time.sleep(0.3)
+
+    def slow_unlink(path, *, missing_ok):
+        unlink(path, missing_ok=missing_ok)
+        time.sleep(0.15)
+
+    unlink = Path.unlink
+    monkeypatch.setattr(server_module.ControlServer, "_answer", slow_answer)
+    monkeypatch.setattr(server_module, "_close", slow_close)
+    server = serve(TELL)
+    thread = server._thread
+    ask(server.path, "status", {})
+    monkeypatch.setattr(Path, "unlink", slow_unlink)
+    server.stop()
+    assert not thread.is_alive()
 
 
 def test_a_verb_may_stop_its_own_server(serve):
