@@ -233,7 +233,7 @@ def _is_group(value: object) -> bool:
         return False
     ranks = value.get("ranks")
     return (
-        isinstance(value.get("index"), int)
+        type(value.get("index")) is int
         and isinstance(ranks, list)
         and all(type(rank) is int and 0 <= rank < 1 << 31 for rank in ranks)
     )

@@ -196,9 +196,13 @@ def _devices(manifests: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]
             row: dict[str, Any] = {"host": host, "uuid": entry["uuid"]}
             for key, kind in kinds.items():
                 value = entry.get(key)
-                row[key] = value if isinstance(value, kind) else None
+                row[key] = value if type(value) is kind else None
             clock = entry.get("max_clock_hz")
-            row["max_clock_hz"] = float(clock) if isinstance(clock, int | float) else None
+            row["max_clock_hz"] = (
+                None
+                if isinstance(clock, bool) or not isinstance(clock, int | float)
+                else float(clock)
+            )
             rows.append(row)
     return rows
 

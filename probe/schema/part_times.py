@@ -66,8 +66,9 @@ def _by_monotonic_clock(
 def _stated(part: RankRecords, pairs: list[list[int]]) -> tuple[int, int]:
     manifest = part.manifest or {}
     start, closed = manifest.get("started_unix_ns"), manifest.get("closed_unix_ns")
-    start_ns = start if isinstance(start, int) else 0
-    if isinstance(closed, int):
+    # In JSON, true is no number; in Python it is one.
+    start_ns = start if type(start) is int else 0
+    if type(closed) is int:
         return start_ns, closed
     newest_ns = _newest_ns(part)
     if not pairs or newest_ns == -FAR_NS:

@@ -217,15 +217,15 @@ def _read_end(directory: Path, found: RankRecords) -> tuple[int | None, int | No
             found.note(f"{ENDED_NAME} {error.what}; when the process ended is not known")
             return None, None
         ended_ns, status = noted.get("ended_ns"), noted.get("wait_status")
-        if isinstance(ended_ns, int) and ended_ns > 0:
-            is_status = isinstance(status, int) and 0 <= status < 1 << 16
+        if type(ended_ns) is int and ended_ns > 0:
+            is_status = type(status) is int and 0 <= status < 1 << 16
             return ended_ns, status if is_status else None
         found.note(f"{ENDED_NAME} holds no time; when the process ended is not known")
     pairs = manifest.get("clock_pairs")
     if manifest.get("closed_unix_ns") is None or not isinstance(pairs, list) or not pairs:
         return None, None
     last = pairs[-1]
-    is_pair = isinstance(last, list) and last and isinstance(last[0], int)
+    is_pair = isinstance(last, list) and last and type(last[0]) is int
     return last[0] if is_pair else None, None
 
 

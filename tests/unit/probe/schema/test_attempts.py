@@ -218,7 +218,15 @@ def test_an_odd_training_step_is_none(run, said):
     assert [row["training_step"] for row in attempts_of(run)] == [None]
 
 
-@pytest.mark.parametrize("facts", [{"started_unix_ns": -(10**30)}, {"closed_unix_ns": 10**30}])
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"started_unix_ns": -(10**30)},
+        {"closed_unix_ns": 10**30},
+        {"started_unix_ns": True},
+        {"closed_unix_ns": True},
+    ],
+)
 def test_times_that_fit_no_column_do_not_hide_the_run(run, facts):
     """A damaged time in one manifest would make the whole run unreadable."""
     record(run, 0, 4)
