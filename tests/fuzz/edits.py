@@ -3,6 +3,7 @@
 import gzip
 import json
 from collections.abc import Iterator
+from copy import deepcopy
 from typing import Any
 
 from hypothesis import strategies as st
@@ -55,9 +56,10 @@ def _change(value: Any, path: Path, how: str, draw: st.DrawFn) -> None:
     if how == "remove":
         del value[path[-1]]
     elif how == "double" and isinstance(value, list):
-        value.insert(int(path[-1]), value[path[-1]])
+        value.insert(int(path[-1]), deepcopy(value[path[-1]]))
     else:
-        value[path[-1]] = draw(st.sampled_from(VALUES))
+        # A copy: a later change may be inside of it, and would be in all documents from then on.
+        value[path[-1]] = deepcopy(draw(st.sampled_from(VALUES)))
 
 
 def _paths(value: Any, above: Path = ()) -> Iterator[Path]:
