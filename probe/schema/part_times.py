@@ -22,7 +22,8 @@ FAR_NS = 1 << 62
 def boot_of(part: RankRecords) -> object:
     """Return what is equal for parts whose monotonic clocks are one."""
     manifest = part.manifest or {}
-    return manifest.get("boot_id") or manifest.get("host")
+    names = (manifest.get(key) for key in ("boot_id", "host"))
+    return next((name for name in names if isinstance(name, str) and name), None)
 
 
 class PartTimes:

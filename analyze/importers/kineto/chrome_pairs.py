@@ -206,11 +206,13 @@ class _Joiner:
         is_mark, partner = (
             column[places].tolist() for column in (self._pairs.is_mark, self._pairs.partner)
         )
-        for place, text in enumerate(texts):
-            if not is_mark[place]:
+        # Where a file is damaged, the events end earlier than its texts: the rest is among its losses.
+        events = zip(texts, is_mark, partner, strict=False)
+        for place, (text, is_paired, other) in enumerate(events, self._count):
+            if not is_paired:
                 yield bytes(text)
-            elif partner[place] >= 0:
-                yield from self._joined(place + self._count, partner[place], bytes(text))
+            elif other >= 0:
+                yield from self._joined(place, other, bytes(text))
         self._count += len(texts)
 
     def _joined(self, place: int, partner: int, text: bytes) -> Iterator[bytes]:

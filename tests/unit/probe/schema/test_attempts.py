@@ -225,10 +225,11 @@ def test_an_odd_training_step_is_none(run, said):
         {"closed_unix_ns": 10**30},
         {"started_unix_ns": True},
         {"closed_unix_ns": True},
+        {"boot_id": [[]], "host": {}},
     ],
 )
 def test_times_that_fit_no_column_do_not_hide_the_run(run, facts):
-    """A damaged time in one manifest would make the whole run unreadable."""
+    """A damaged time, or name of a clock, in one manifest would make the whole run unreadable."""
     record(run, 0, 4)
     change(run, 0, 1, **facts)
     assert read_run(run).tables["attempt"].num_rows == 1

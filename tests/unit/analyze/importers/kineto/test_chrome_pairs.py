@@ -147,3 +147,12 @@ def test_pairs_that_are_not_in_the_order_of_their_times(tmp_path):
     trace = import_trace(write_file(tmp_path / "t.json", events))
     assert kernels_of(trace) == [("a", 1000, 8000), ("b", 2000, 1000)]
     assert trace.frame("kernel").set_index("dur_ns").loc[8000, "correlation"] == 4
+
+
+def test_a_list_that_opens_among_the_events_ends_them(tmp_path):
+    """Fails when what cannot be read as an event ends in an error that says nothing."""
+    begin, end = (json.dumps(mark(ph, "k", ts)) for ph, ts in (("B", 1), ("E", 4)))
+    (tmp_path / "t.json").write_text(f"[{begin}, {end}, {begin},[ {end}]")
+    trace = import_trace(tmp_path)
+    assert kernels_of(trace) == [("k", 1000, 3000)]
+    assert mentions(trace, "t.json", "without a partner")
