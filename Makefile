@@ -6,7 +6,7 @@ SHELL := /bin/bash
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
-EXTRAS := dashboard,trainer,hta,dev
+EXTRAS := dashboard,trainer,balance,hta,docs,dev
 # PYTHON=python3.12 chooses the interpreter that .venv is made from.
 PYTHON ?=
 # SERVE=0 ends `make demo` after the diagnosis instead of serving the dashboard.
@@ -27,7 +27,7 @@ run-tests = $(PYTEST) $(PARALLEL) -m $(1) $(ARGS) || [[ $$? -eq 5 && -n '$(subst
 unexport PYTHONDONTWRITEBYTECODE
 install = $(1)/bin/python -m pip --disable-pip-version-check install --quiet --no-compile --constraint constraints.txt
 
-.PHONY: help setup demo truth test test-fast golden chromium lint fmt types imports docs docs-check bench frameworks frameworks-setup fuzz screenshots check clean
+.PHONY: help setup demo truth test test-fast golden chromium lint fmt types imports docs docs-check site coverage changelog release bench frameworks frameworks-setup fuzz screenshots check clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  \033[1m%-12s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,6 +47,8 @@ $(STAMP): pyproject.toml constraints.txt
 demo: setup ## run a trainer with a hidden slow rank, diagnose it, serve the dashboard
 	$(VENV)/bin/meshscope demo $(if $(filter 0,$(SERVE)),--no-serve)
 
+# Arrays of pandas 3 are read-only; so they are here under pandas 2, which the tests otherwise run with.
+test: export PANDAS_COPY_ON_WRITE := 1
 test: setup chromium ## run all tests that this machine can run; print what was skipped
 	$(call run-tests,"not distributed and not browser and not frameworks")
 	$(call run-tests,"(distributed or browser) and not frameworks")
@@ -72,12 +74,24 @@ frameworks-setup: setup $(FRAMEWORKS)/.installed # the environment of the other 
 frameworks: frameworks-setup ## try the probe on trainers of DeepSpeed, Hugging Face, Lightning, Megatron-core and torchtitan
 	$(PYTEST) -n 2 tests/frameworks $(ARGS)
 
+WHEEL := build/wheel/meshscope-*.whl
+versions: versions-newest versions-lowest ## try the wheel with the newest and the lowest core dependencies allowed
+
+versions-newest versions-lowest: versions-%: build/wheel
+	@.ci/test-versions $* $(WHEEL) "$(PYTHON)"
+
+.PHONY: build/wheel versions versions-newest versions-lowest
+build/wheel: setup
+	@rm -rf build
+	@$(PY) -m build --wheel --no-isolation --outdir $@ . >/dev/null
+
 chromium: # a system Chromium for the browser tests, where it may be installed
 	@.ci/install-chromium
 
-truth: setup ## diagnose 640 synthetic and 50 live jobs, print hits, errors and misses (40 to 60 minutes)
+truth: setup ## diagnose synthetic, live and foreign jobs, print hits, errors and misses (50 to 75 minutes)
 	$(PY) -m tests.truth.matrix
 	$(PY) -m tests.truth.live
+	$(PY) -m tests.truth.foreign
 
 golden: setup ## write the expected reports of tests/golden anew; review the diff like code
 	MESHSCOPE_GOLDEN=write $(PYTEST) -q tests/golden
@@ -100,8 +114,21 @@ imports: setup ## check the direction of imports
 docs: setup ## write the generated pages of docs/
 	$(PY) docs/generate.py
 
-docs-check: setup ## fail if a generated page of docs/ is out of date
+docs-check: setup ## fail if a generated page of docs/ is out of date, or a link of the site leads nowhere
 	$(PY) docs/generate.py --check
+	@$(MAKE) --no-print-directory site
+
+site: setup # write the pages of docs/ as a site into build/site
+	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
+
+coverage: setup ## run the tests of one process with branch coverage, print what no test runs
+	$(PYTEST) $(PARALLEL) -m "not distributed and not browser and not alone and not frameworks" --cov --cov-report=term:skip-covered $(ARGS)
+
+changelog: setup ## print the changelog of the next release from changes/
+	@$(VENV)/bin/towncrier build --draft --version next
+
+release: setup ## build sdist and wheel into dist/, and try the wheel made from the sdist in a fresh environment
+	@.ci/release
 
 bench: setup ## measure what the probe and the readers cost; fails where the probe exceeds a budget
 	$(PY) bench/run.py
@@ -115,7 +142,7 @@ screenshots: setup chromium ## run the demo and take the pictures of docs/images
 	$(VENV)/bin/meshscope demo --no-serve --out .meshscope/pictures
 	$(PY) -m meshscope.dashboard.screenshot .meshscope/pictures/runs docs/images demo
 
-check: lint types imports docs-check test frameworks ## all that CI runs, in its order
+check: lint types imports docs-check versions test frameworks ## all that CI runs, in its order
 
 clean: ## remove caches and builds; .venv and recorded runs stay
 	rm -rf build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from meshscope.probe.schema.first_use import at_first_use
 
 if TYPE_CHECKING:
-    from .capture.trace import Trace
-    from .diagnosis import diagnose
-    from .opening.load import load_trace
-    from .results import Bar, Bubble, Cause, Diagnosis, Finding, Utilization
+    from .findings.diagnosis import diagnose
+    from .load.load import load_trace
+    from .tables.results import Bar, Bubble, Cause, Diagnosis, Finding, Utilization
+    from .tables.trace import Trace
 
 __all__ = [
     "Bar",
@@ -28,6 +28,10 @@ __all__ = [
 if not TYPE_CHECKING:  # A checker would take this for a module that has any name.
     __getattr__, __dir__ = at_first_use(
         globals(),
-        dict.fromkeys(__all__, "results")
-        | {"diagnose": "diagnosis", "load_trace": "opening.load", "Trace": "capture.trace"},
+        dict.fromkeys(__all__, "tables.results")
+        | {
+            "diagnose": "findings.diagnosis",
+            "load_trace": "load.load",
+            "Trace": "tables.trace",
+        },
     )

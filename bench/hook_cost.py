@@ -24,7 +24,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from meshscope import probe
 from meshscope.probe.clock import thread_cpu_ns
-from meshscope.probe.compat import dispatcher
+from meshscope.probe.compat.torch_names import dispatcher
 from meshscope.probe.recording.opening import NullRecorder
 
 BUDGET_US = 6.0

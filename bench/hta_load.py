@@ -19,7 +19,7 @@ import os, resource, sys
 from pathlib import Path
 from hta.trace_analysis import TraceAnalysis
 from meshscope.analyze import hta
-from meshscope.analyze.opening.ingest import Keeping, ingest
+from meshscope.analyze.load.ingest import Keeping, ingest
 """
 _MEASURE = """
 before = sum(os.times()[:4])

@@ -7,6 +7,8 @@ those of different runs of a busy machine cannot.
 
 import gzip
 import importlib.util
+import json
+import resource
 import shutil
 import subprocess
 import sys
@@ -30,16 +32,19 @@ if __name__ == "__main__":
     wall, cpu = time.perf_counter() - began, sum(os.times()[:4]) - before
     print(wall, cpu, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 """
-_INGEST_IMPORTS = "from meshscope.analyze.opening.ingest import Keeping, ingest"
+_INGEST_IMPORTS = "from meshscope.analyze.load.ingest import Keeping, ingest"
 _INGEST = "ingest(path, Keeping(runs_dir=runs, workers={workers}))"
 _OPEN_IMPORTS = "from meshscope.analyze import load_trace"
 _OPEN = "load_trace(path)"
 _HTA_IMPORTS = "from hta.trace_analysis import TraceAnalysis"
 _HTA = "TraceAnalysis(trace_files={0: str(path)})"
+_WHOLE_HTA = (
+    "import sys; from hta.trace_analysis import TraceAnalysis; TraceAnalysis({0: sys.argv[1]})"
+)
 _MATCH_IMPORTS = """
 import numpy as np, pyarrow as pa
-from meshscope.analyze.communication.matching import match_collectives
-from meshscope.analyze.capture.trace import Trace
+from meshscope.analyze.align.communication.matching import match_collectives
+from meshscope.analyze.tables.trace import Trace
 from meshscope.probe.schema.tables import COLLECTIVE, GROUP
 RANKS, COUNT = 64, 2000
 rank, seq = np.repeat(np.arange(RANKS), COUNT), np.tile(np.arange(COUNT), RANKS)
@@ -74,8 +79,11 @@ def main() -> None:
         write_replicated(path, header, events, LARGE_MB * 1_000_000)
         large = _of_ingest(path, rounds=1)
         _print(f"peak memory, {_megabytes(path):.0f} MB", f"{large.peak_mb:.0f} MB", "<= 350 MB")
+        starts = _starts(folder)
+        _against_hta(path, starts, rounds=1)
         write_replicated(path, header, events, SMALL_MB * 1_000_000)
         _one_rank(path, folder)
+        _against_hta(path, starts)
     match = _best(_MATCH_IMPORTS, _MATCH, Path(), Path())
     _print("match 64 ranks x 2,000 collectives", f"{match.cpu_s:.2f} CPU s", "<= 3 s")
 
@@ -98,15 +106,74 @@ def _one_rank(path: Path, folder: Path) -> None:
     shutil.rmtree(runs)
     _print("open the run again", f"{opened.cpu_s:.3f} CPU s", "<= 0.3 s")
     if importlib.util.find_spec("hta") is None:
-        print(
-            "HolisticTraceAnalysis is not installed, so there is no ratio to it: pip install '.[hta]'"
-        )
         return
     theirs = _best(_HTA_IMPORTS, _HTA, path, runs)
     _print("HolisticTraceAnalysis, load", f"{theirs.cpu_s / size_mb:.4f} CPU s/MB of JSON", "")
-    _print("… over our ingest", f"{theirs.cpu_s / small.cpu_s:.1f}", ">= 6")
     _print("… over our opening", f"{theirs.cpu_s / opened.cpu_s:.0f}", ">= 20")
     _print("… peak memory", f"{theirs.peak_mb:.0f} MB", "")
+
+
+class _Starts(NamedTuple):
+    """CPU seconds of a whole process that reads a trace of one kernel."""
+
+    ours_s: float
+    theirs_s: float | None
+    """None where HolisticTraceAnalysis is not installed."""
+
+
+def _starts(folder: Path) -> _Starts:
+    """Measure what each command takes before it reads: its start, with next to nothing to read."""
+    path = folder / "tiny.json"
+    place = {"pid": 1, "tid": 1, "ph": "X"}
+    step = {"cat": "user_annotation", "name": "ProfilerStep#1", "ts": 0, "dur": 1000}
+    launch = {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": 1, "dur": 5}
+    kernel = {"cat": "kernel", "name": "gemm", "ts": 9, "dur": 100}
+    ids = {"correlation": 1, "device": 0, "stream": 7}
+    events = [place | step, place | launch | {"args": ids}, place | kernel | {"args": ids}]
+    header = {"distributedInfo": {"rank": 0, "world_size": 1}}
+    path.write_text(json.dumps(header | {"traceEvents": events}))
+    ours, theirs = _whole_ingest(path, ROUNDS), _whole_hta(path, ROUNDS)
+    _print("start: ingest of one kernel", f"{ours:.2f} CPU s", "<= 0.5")
+    if theirs is None:
+        print("HolisticTraceAnalysis is not installed: no ratio to it. pip install '.[hta]'")
+    else:
+        _print("… of HolisticTraceAnalysis", f"{theirs:.2f} CPU s", "")
+    return _Starts(ours, theirs)
+
+
+def _against_hta(path: Path, starts: _Starts, *, rounds: int = ROUNDS) -> None:
+    """Print the ratio of whole processes, and of what they take beyond their starts."""
+    if starts.theirs_s is None:
+        return
+    ours, theirs = _whole_ingest(path, rounds), _whole_hta(path, rounds) or 0.0
+    net = (theirs - starts.theirs_s) / (ours - starts.ours_s)
+    label = f"HTA's load over our ingest, {_megabytes(path):.0f} MB"
+    _print(f"{label}, net", f"{net:.1f} (ours {ours - starts.ours_s:.2f} CPU s)", ">= 8")
+    _print("… with both starts", f"{theirs / ours:.1f} (ours {ours:.2f} CPU s)", ">= 6")
+
+
+def _whole_ingest(path: Path, rounds: int) -> float:
+    """Return the CPU seconds of the command, at best, each time into an empty folder."""
+    costs = []
+    for _ in range(rounds):
+        with tempfile.TemporaryDirectory() as runs:
+            command = ["-m", "meshscope", "ingest", str(path), "--runs", runs]
+            costs.append(_whole(command))
+    return min(costs)
+
+
+def _whole_hta(path: Path, rounds: int) -> float | None:
+    if importlib.util.find_spec("hta") is None:
+        return None
+    return min(_whole(["-c", _WHOLE_HTA, str(path)]) for _ in range(rounds))
+
+
+def _whole(command: list[str]) -> float:
+    """Return the CPU seconds of a process and its children, from its start to its end."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, *command], check=True, capture_output=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def _of_ingest(path: Path, *, rounds: int = ROUNDS) -> Cost:

@@ -25,7 +25,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PROGRAM = """
 import os, sys, time
 from pathlib import Path
-from meshscope.analyze.opening.ingest import Keeping, ingest
+from meshscope.analyze.load.ingest import Keeping, ingest
 if __name__ == "__main__":
     job, runs, workers = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
     wall, cpu, chain = time.perf_counter(), time.process_time(), time.thread_time()

@@ -24,7 +24,7 @@ from tests.truth.live.job import run_job  # noqa: E402
 from tests.truth.live.suite import PACKED, PIPELINE, REPLICAS  # noqa: E402
 
 from meshscope.analyze import load_trace  # noqa: E402
-from meshscope.analyze.detection import detect  # noqa: E402
+from meshscope.analyze.explain.slow_ranks import detect  # noqa: E402
 
 PACE_MS = 20.0
 """Of a block's forward; its backward takes twice that, so a microbatch takes three times."""

@@ -101,8 +101,8 @@ def generate(run, ranks, steps):
 
 def diagnose(run):
     """Load and diagnose a run; print the figures as JSON."""
-    from meshscope.analyze.diagnosis import diagnose as told
-    from meshscope.analyze.opening.load import load_trace
+    from meshscope.analyze.findings.diagnosis import diagnose as told
+    from meshscope.analyze.load.load import load_trace
 
     begin = time.perf_counter(), time.process_time()
     trace = load_trace(run)

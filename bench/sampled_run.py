@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from meshscope.probe.doctor.statistics import paired_effect, percent
+from meshscope.probe.reader.run import read_run
 from meshscope.probe.schema.manifest import RECORDING_KEY
-from meshscope.probe.schema.rundir import read_run
 from meshscope.probe.schema.sampling import LEAD_STEPS, WINDOW_STEPS
 
 AT_ONCE = {"MESHSCOPE_FULL_FIRST_STEPS": "0", "MESHSCOPE_COST_WINDOW_STEPS": str(WINDOW_STEPS)}

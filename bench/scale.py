@@ -76,14 +76,14 @@ def generate(ranks, out):
 
 def analyse(path):
     """Analyse one run, stage by stage; return the figures."""
-    from meshscope.analyze.attribution import attribute
-    from meshscope.analyze.communication.events import communication_events
-    from meshscope.analyze.communication.waiting import waits_by_rank
-    from meshscope.analyze.devices.steps import device_steps
-    from meshscope.analyze.ledger.build import build_ledger
-    from meshscope.analyze.opening.load import load_trace
-    from meshscope.analyze.replay.program import build_program
-    from meshscope.analyze.steps.windows import step_windows
+    from meshscope.analyze.account.devices.steps import device_steps
+    from meshscope.analyze.account.ledger.build import build_ledger
+    from meshscope.analyze.align.communication.events import communication_events
+    from meshscope.analyze.align.communication.waiting import waits_by_rank
+    from meshscope.analyze.align.steps.windows import step_windows
+    from meshscope.analyze.explain.attribution import attribute
+    from meshscope.analyze.explain.replay.program import build_program
+    from meshscope.analyze.load.load import load_trace
 
     figures = {}
     with clocked(figures, "load"):
@@ -110,7 +110,7 @@ def analyse(path):
 def diagnose_whole(path):
     """Make the whole diagnosis of one run and its text, as the command does; return the figures."""
     from meshscope.analyze import diagnose, load_trace
-    from meshscope.analyze.report import to_text
+    from meshscope.analyze.output.text import to_text
 
     figures = {}
     with clocked(figures, "diagnose"):

@@ -23,8 +23,8 @@ REAL = PROJECT.parent / "shared" / "traces" / "straggler_analysis" / "trace-ST.p
 _MEASURE = """
 import resource, sys, time
 from pathlib import Path
-from meshscope.analyze.exchange.stragglers import published_to_json
-from meshscope.analyze.published import published_metrics
+from meshscope.analyze.output.json.stragglers import published_to_json
+from meshscope.analyze.explain.straggler_metrics import published_metrics
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 floor = peak()

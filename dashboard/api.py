@@ -27,6 +27,10 @@ _TWINS: dict[str, Callable[[RunStore, LoadedRun, ViewState], dict[str, Any]]] = 
     "findings": lambda _store, run, _state: views.findings(run),
     "timeline": lambda _store, run, state: views.timeline_json(run, state),
     "mesh": lambda _store, run, state: views.mesh_json(run, state),
+    "communication": lambda _store, run, _state: views.communication(run),
+    "links": lambda _store, run, _state: views.links(run),
+    "memory": lambda _store, run, _state: views.memory(run),
+    "balance": lambda _store, run, _state: views.balance(run),
     "kernels": lambda _store, run, _state: views.kernels(run),
     "compare": views.comparison,
 }

@@ -16,19 +16,33 @@ from meshscope.probe.schema.errors import MeshscopeError
 
 from .addresses import inner, json_address
 from .api import LIST_MAX_NEW
+from .controls import chosen_view, marked_view, stepped_view, zoomed_view
 from .loaded_run import LoadedRun
-from .pages import compare, findings, kernels, mesh, overview, runs, shell, timeline
+from .pages import (
+    communication,
+    compare,
+    findings,
+    kernels,
+    links,
+    memory,
+    mesh,
+    overview,
+    runs,
+    shell,
+    timeline,
+)
 from .state import METRICS, ViewState, parse_path, parse_query
 from .store import RunStore
 from .views import shown_step
-
-_NS_PER_MS = 1e6
 
 _PAGES: dict[str, Callable[[RunStore, LoadedRun, ViewState], Component]] = {
     "overview": lambda _, run, state: overview.layout(run, state),
     "findings": lambda _, run, state: findings.layout(run, state),
     "timeline": lambda _, run, state: timeline.layout(run, state),
     "mesh": lambda _, run, state: mesh.layout(run, state),
+    "communication": lambda _, run, state: communication.layout(run, state),
+    "links": lambda _, run, state: links.layout(run, state),
+    "memory": lambda _, run, state: memory.layout(run, state),
     "kernels": lambda _, run, state: kernels.layout(run, state),
     "compare": compare.layout,
 }
@@ -64,6 +78,7 @@ def register(app: Dash, store: RunStore) -> None:
     _register_timeline_view(app)
     _register_mesh(app, store)
     _register_compare(app, store)
+    _register_memory(app, store)
 
 
 def _register_navigation(app: Dash, store: RunStore) -> None:
@@ -273,6 +288,26 @@ def _register_mesh(app: Dash, store: RunStore) -> None:
         return no_update if marked is None else marked.query()
 
 
+def _register_memory(app: Dash, store: RunStore) -> None:
+    app.clientside_callback(  # type: ignore[no-untyped-call]
+        ClientsideFunction("meshscope", "openTerms"),
+        Output("memory-opened", "data"),
+        Input("memory-graph", "clickData"),
+        prevent_initial_call=True,
+    )
+
+    # A search for splits measures the run again: it must not hold up the page.
+    @app.callback(
+        Output("memory-balance", "children"),
+        Input("memory-wait", "n_intervals"),
+        State("url", "pathname"),
+        prevent_initial_call=True,
+    )
+    def fill_balance(_: int | None, path: str | None) -> Any:
+        run = _run_at(store, path, "memory-balance")
+        return no_update if run is None else memory.balance_content(run)
+
+
 def _register_compare(app: Dash, store: RunStore) -> None:
     def content(run: LoadedRun, state: ViewState) -> list[Component]:
         return compare.content(store, run, state)
@@ -290,71 +325,6 @@ def _register_compare(app: Dash, store: RunStore) -> None:
         if run_id == parse_query(drawn).before:
             return no_update
         return parse_query(query).compared_with(run_id).query()
-
-
-def stepped_view(
-    run: LoadedRun, state: ViewState, drawn: ViewState, step: str | None
-) -> ViewState | None:
-    """Return the view after a step was selected; None where the page itself set the selector.
-
-    Args:
-        run: The shown run.
-        state: The view that the address asks for.
-        drawn: The view for which the selector was set. It is older than the address where the
-            visitor went back meanwhile, whom the selector must not send forth again.
-        step: Value of the selector.
-    """
-    same = step is None or not step.isdecimal() or int(step) == shown_step(run, drawn)
-    return None if same else state.at_step(int(step or 0))
-
-
-def chosen_view(run: LoadedRun, state: ViewState, control: str) -> ViewState:
-    """Return the view after a button of the timeline was used.
-
-    Args:
-        run: The shown run.
-        state: The view before.
-        control: Id of the button.
-    """
-    if control == "timeline-fit":
-        return state.zoomed(None)
-    return state.at_step(
-        timeline.neighbour(run, state, -1 if control == "timeline-previous" else 1)
-    )
-
-
-def marked_view(state: ViewState, click: dict[str, Any] | None) -> ViewState | None:
-    """Return the view after a cell of rank and step was clicked; None for no change.
-
-    Args:
-        state: The view before.
-        click: What plotly reports; the data of the point are rank and step, by their place.
-    """
-    try:
-        place = (click or {})["points"][0]["customdata"]
-        rank, step = int(place["0"]), int(place["1"])
-    except (KeyError, IndexError, TypeError, ValueError):
-        return None
-    return state.at_step(step).around(rank) if step >= 0 else state.around(rank)
-
-
-def zoomed_view(state: ViewState, relayout: dict[str, Any] | None) -> ViewState | None:
-    """Return the view after the figure was zoomed, panned or reset; None for no change.
-
-    Args:
-        state: The view before.
-        relayout: What plotly reports; axis values are ms from the start of the step.
-    """
-    if not relayout:
-        return None
-    if relayout.get("xaxis.autorange"):
-        return state.zoomed(None)
-    borders = [relayout.get(f"xaxis.range[{end}]") for end in (0, 1)]
-    if not all(isinstance(border, (int, float)) for border in borders):
-        return None
-    t0, t1 = (max(round(float(border) * _NS_PER_MS), 0) for border in borders if border is not None)
-    same = (t0, t1) == (state.t0, state.t1) or t1 <= t0
-    return None if same else state.zoomed((t0, t1))
 
 
 def _links(run: LoadedRun, page: str, state: ViewState) -> tuple[str, list[Component]]:

@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 
 from meshscope.analyze import Trace
-from meshscope.analyze.arrays import BoolArray
-from meshscope.analyze.communication.kernels import axis_by_launch
-from meshscope.analyze.labels import axis_label
-from meshscope.analyze.steps.whole_capture import WHOLE_CAPTURE
+from meshscope.analyze.align.communication.kernels import axis_by_launch
+from meshscope.analyze.align.steps.whole_capture import WHOLE_CAPTURE
+from meshscope.analyze.tables.arrays import BoolArray
+from meshscope.analyze.wording.labels import axis_label
 from meshscope.probe.schema.terms import COMPUTE_KINDS, Axis, KernelCategory, SpanKind, TimeSource
 
 from .categories import OF_AXIS, OF_SPAN, Category

@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from meshscope.analyze import Diagnosis, Trace, load_trace
-from meshscope.analyze.comparison import Side, side_of_account
-from meshscope.analyze.diagnosis import diagnosis_of
-from meshscope.analyze.exchange import kernels_to_json
-from meshscope.analyze.measure import measure
-from meshscope.analyze.stepless import diagnose_without_steps, has_no_steps
-from meshscope.analyze.words import counted
-from meshscope.probe.schema.errors import TraceFormatError
-from meshscope.probe.schema.terms import FindingKind
+from meshscope.analyze.explain.balance import balance
+from meshscope.analyze.explain.run_account import Account
+from meshscope.analyze.findings.comparison import Side, side_of_account
+from meshscope.analyze.findings.diagnosis import account_or_end, diagnosis_of
+from meshscope.analyze.output.json import collectives_to_json, kernels_to_json, memory_to_json
+from meshscope.analyze.output.json.balance import balance_to_json
+from meshscope.analyze.tables.results import ENDS
+from meshscope.analyze.wording.words import counted
+from meshscope.probe.schema.errors import ConfigError, TraceFormatError
 
 from .paths import LastAccount, StepPath, step_path
 from .slices import StepSlices, bare_steps, step_slices, steps_of
@@ -23,7 +24,7 @@ from .unfinished import last_step
 
 Kept = TypeVar("Kept")
 
-STANDSTILL = (FindingKind.HANG, FindingKind.CRASH)
+STANDSTILL = ENDS
 """Findings about a job that did not go on."""
 
 # Tables, their pandas copies and the results derived from them.
@@ -98,6 +99,39 @@ class LoadedRun:
                 self._kept["kernels"] = kernels_to_json(self.trace)
             return self._kept["kernels"]  # type: ignore[no-any-return]
 
+    def collectives(self) -> dict[str, Any]:
+        """Return its communication, as ``meshscope collectives`` has it; computed once."""
+        with self._finding:
+            if "collectives" not in self._kept:
+                self._kept["collectives"] = collectives_to_json(self.trace)
+            return self._kept["collectives"]  # type: ignore[no-any-return]
+
+    def memory(self) -> dict[str, Any]:
+        """Return what its stages held and should hold; computed once."""
+        with self._finding:
+            if "memory" not in self._kept:
+                self._kept["memory"] = memory_to_json(self.trace)
+            return self._kept["memory"]  # type: ignore[no-any-return]
+
+    def balance(self) -> dict[str, Any]:
+        """Return the best layer splits, as ``meshscope balance`` has them; computed once.
+
+        Raises:
+            MeshscopeError: The run has no pipeline, or does not show today's split.
+        """
+        with self._finding:
+            if "balance" not in self._kept:
+                try:
+                    found = balance(self.accounts.of(self.trace))
+                except ModuleNotFoundError as error:
+                    raise ConfigError(
+                        "is not installed",
+                        where=str(error.name),
+                        remedy="Install it with: pip install 'meshscope[balance]'",
+                    ) from error
+                self._kept["balance"] = balance_to_json(found)
+            return self._kept["balance"]  # type: ignore[no-any-return]
+
     def side(self) -> Side:
         """Return what of it is compared with another run; computed once.
 
@@ -139,12 +173,12 @@ def analysed_run(
     """
     trace = load_trace(path)
     steps = steps_of(trace)
-    if has_no_steps(trace):
-        diagnosis, reason = diagnose_without_steps(trace), "The capture has no steps."
+    found = account_or_end(trace)
+    if isinstance(found, Account):
+        diagnosis = diagnosis_of(found)
+        reason = found.limits[-1] if found.program is None else ""
     else:
-        account = measure(trace)
-        diagnosis = diagnosis_of(account)
-        reason = account.limits[-1] if account.program is None else ""
+        diagnosis, reason = found, "The capture has no steps."
     return LoadedRun(
         run_id=run_id,
         version=version,

@@ -9,8 +9,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from meshscope.analyze import Diagnosis
-from meshscope.analyze.centres import median_of_others
-from meshscope.analyze.ledger.classes import COMPUTE_CLASSES, REFINED
+from meshscope.analyze.tables.centres import median_of_others
+from meshscope.analyze.tables.classes import COMPUTE_CLASSES, REFINED
 
 _COMPUTE = (*COMPUTE_CLASSES, *REFINED)
 FloatMatrix = npt.NDArray[np.float64]

@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 
 from meshscope.analyze import Trace
-from meshscope.analyze.account import Account
-from meshscope.analyze.critical_path import CriticalPath, critical_path
-from meshscope.analyze.measure import measure
+from meshscope.analyze.explain.run_account import Account
+from meshscope.analyze.findings.critical_path import CriticalPath, critical_path
+from meshscope.analyze.findings.measure import measure
 
 from .slices import StepSlices, in_window
 

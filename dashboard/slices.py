@@ -17,8 +17,9 @@ import numpy as np
 import pandas as pd
 
 from meshscope.analyze import Trace
-from meshscope.analyze.intervals import NO_OWNER, sweep_priority
-from meshscope.analyze.steps.whole_capture import WHOLE_CAPTURE
+from meshscope.analyze.align.clocks.stamps import settled
+from meshscope.analyze.align.steps.whole_capture import WHOLE_CAPTURE
+from meshscope.analyze.tables.intervals import NO_OWNER, sweep_priority
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.terms import StepDetail
 
@@ -70,7 +71,11 @@ def bare_steps(trace: Trace) -> frozenset[int]:
 
 
 def step_slices(trace: Trace, step: int) -> StepSlices:
-    """Return what happened in one step on every rank that has it."""
+    """Return what happened in one step on every rank that has it.
+
+    With stamps settled, as the account has them. Joins that the account infers are no record, and not drawn.
+    """
+    trace = settled(trace).trace
     is_broken_off = step in unfinished_steps(trace)
     stood = open_waits(trace) if is_broken_off or step == WHOLE_CAPTURE else ()
     claims, undrawn = claims_of(trace, step, stood)

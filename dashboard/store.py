@@ -17,8 +17,8 @@ from pathlib import Path
 from stat import S_ISDIR
 from typing import NamedTuple
 
-from meshscope.analyze.all_clear import nothing_found
-from meshscope.analyze.capture.table_folder import FOLDER
+from meshscope.analyze.findings.none_found import nothing_found
+from meshscope.analyze.tables.table_folder import FOLDER
 from meshscope.probe.schema.errors import ConfigError, MeshscopeError, RunDirectoryError
 
 from .clock import monotonic_s, unix_ns
@@ -284,6 +284,6 @@ def _entry(run: LoadedRun, modified_ns: int) -> RunEntry:
         step_time_ns=diagnosis.step_time_ns,
         mfu=diagnosis.utilization.mfu,
         mfu_unknown_because=diagnosis.utilization.unknown_because,
-        top_finding=top.claim if top else nothing_found(diagnosis),
+        top_finding=str(top.claim if top else nothing_found(diagnosis)),
         severity=str(top.severity) if top else "",
     )

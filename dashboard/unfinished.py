@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 
 from meshscope.analyze import Trace
-from meshscope.analyze.hangs.hang import wait_graph
-from meshscope.analyze.steps.last_records import last_records_ns
+from meshscope.analyze.account.hangs.hang import wait_graph
+from meshscope.analyze.align.steps.last_records import last_records_ns
 
 _EVENTS = ("span", "collective", "p2p")
 

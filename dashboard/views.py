@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 
 from meshscope.analyze import Diagnosis
-from meshscope.analyze.comparison import compare
-from meshscope.analyze.exchange import comparison_to_json
-from meshscope.analyze.steps.whole_capture import WHOLE_CAPTURE
+from meshscope.analyze.align.steps.whole_capture import WHOLE_CAPTURE
+from meshscope.analyze.findings.comparison import compare
+from meshscope.analyze.output.json import comparison_to_json
 from meshscope.probe.schema.errors import ConfigError
 
 from .categories import LABELS, Category
@@ -199,6 +199,28 @@ def mesh_json(run: LoadedRun, state: ViewState) -> dict[str, Any]:
         "stragglers": run.diagnosis.stragglers.to_dict("records"),
         "rejected": list(state.rejected),
     }
+
+
+def communication(run: LoadedRun) -> dict[str, Any]:
+    """Return how the ranks communicate, without the list of single collectives and without links."""
+    left_out = ("collectives", "links")
+    found = {name: value for name, value in run.collectives().items() if name not in left_out}
+    return {"run_id": run.run_id, **found}
+
+
+def links(run: LoadedRun) -> dict[str, Any]:
+    """Return the use of the links."""
+    return {"run_id": run.run_id, **run.collectives()["links"]}
+
+
+def memory(run: LoadedRun) -> dict[str, Any]:
+    """Return what stages held and should hold, term by term and over time."""
+    return {"run_id": run.run_id, **run.memory()}
+
+
+def balance(run: LoadedRun) -> dict[str, Any]:
+    """Return the present layer split and better ones, with time and memory by stage."""
+    return {"run_id": run.run_id, **run.balance()}
 
 
 def kernels(run: LoadedRun) -> dict[str, Any]:

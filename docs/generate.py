@@ -4,6 +4,8 @@ python docs/generate.py            write them
 python docs/generate.py --check    fail if one on disk differs
 """
 
+import ast
+import configparser
 import difflib
 import sys
 from collections.abc import Callable
@@ -41,6 +43,39 @@ messages to standard error. An error is one line that says what is wrong, where,
 These options go before the command:
 """
 
+MAP_INTRODUCTION = f"""# Map of the source
+
+{NOTICE}
+
+Each part is a stack of layers. A layer imports only those below it; `make imports` fails otherwise. The tables
+list the lowest layer first, so they read in the order in which data goes through them. Layers with no folder are
+single modules.
+
+One record goes this way, from the hook to the page:
+
+| step | file |
+|---|---|
+| a collective is issued; the hook takes two times | `probe/hooks/collectives.py` |
+| the record lies in the ring, which outlives the process | `probe/recording/recorder.py`, `probe/recording/ring.py` |
+| a thread drains the ring into segments | `probe/recording/drain.py`, `probe/recording/writer.py` |
+| the segments of all ranks become declared tables | `probe/reader/run.py`, `probe/schema/tables.py` |
+| clocks, axes and steps are aligned; the capture is opened | `analyze/load/load.py` |
+| members of one collective are matched | `analyze/align/communication/matching.py` |
+| each instant gets one class | `analyze/account/ledger/build.py` |
+| the program is replayed with one cause repaired | `analyze/explain/replay/program.py`, `analyze/explain/attribution.py` |
+| a rule turns the cause into a finding | `analyze/findings/rules/wires.py` |
+| the finding is told | `analyze/output/text/diagnosis.py`, `dashboard/pages/findings.py` |
+
+To add one:
+
+| what | touch |
+|---|---|
+| reader of a format | a folder in `analyze/read/`, its mark in `analyze/read/detect.py`, the call in `analyze/read/__init__.py`, `tests/fuzz/seeds.py`, `docs/inputs.md` |
+| finding | a value in `probe/schema/terms.py`, a file in `analyze/findings/rules/`, the list in its `__init__.py`, `docs/glossary.md` |
+| schedule | a value in `probe/schema/terms.py`, its order in `analyze/formulas/schedules/orders.py`, `docs/glossary.md` |
+| page | a file in `dashboard/pages/`, the lists in `dashboard/callbacks.py` and `dashboard/api.py`, `docs/dashboard.md` |
+"""
+
 
 def vocabularies() -> dict[str, type[StrEnum]]:
     """Return the closed vocabularies of the tables by name, in the order of their source."""
@@ -70,7 +105,12 @@ def commands_page() -> str:
 
     group: Any = typer.main.get_command(app)
     sections = [COMMANDS_INTRODUCTION, *parameter_table([], options_of(group)), ""]
-    sections += [command_section(name, group.commands[name]) for name in group.commands]
+    for name, command in group.commands.items():
+        verbs = getattr(command, "commands", None) or {"": command}
+        sections += [
+            command_section(name if verb in ("", "check") else f"{name} {verb}", one)
+            for verb, one in verbs.items()
+        ]
     return "\n".join(sections)
 
 
@@ -143,7 +183,45 @@ def first_line(text: str | None) -> str:
     return (text or "").strip().splitlines()[0]
 
 
-PAGES: dict[str, Callable[[], str]] = {"tables.md": tables_page, "commands.md": commands_page}
+def map_page() -> str:
+    """Return the folders of each part, lowest layer first, with what each of them is for."""
+    sections = [MAP_INTRODUCTION]
+    for part in ("probe", "analyze", "reference_trainer"):
+        sections += [f"## {part}/", "", "| folder | what it is for |", "|---|---|"]
+        for layer in reversed(layers_of(part)):
+            sections += folder_rows(DOCS.parent / part / layer)
+        sections.append("")
+    return "\n".join(sections)
+
+
+def layers_of(part: str) -> list[str]:
+    """Return the layers of a part, highest first, as `.importlinter` has them."""
+    contracts = configparser.ConfigParser()
+    contracts.read(DOCS.parent / ".importlinter")
+    (lines,) = [
+        contract["layers"]
+        for contract in contracts.values()
+        if contract.get("containers", "").strip() == f"meshscope.{part}"
+    ]
+    names = lines.replace("|", " ").replace("(", " ").replace(")", " ").split()
+    return [name for name in names if (DOCS.parent / part / name / "__init__.py").exists()]
+
+
+def folder_rows(folder: Path) -> list[str]:
+    """Return the lines of the table for a folder and those inside it."""
+    rows = []
+    for init in sorted(folder.rglob("__init__.py")):
+        purpose = first_line(ast.get_docstring(ast.parse(init.read_text(encoding="utf-8"))))
+        name = init.parent.relative_to(DOCS.parent).as_posix()
+        rows.append(f"| `{name}/` | {purpose.replace('``', '`')} |")
+    return rows
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "tables.md": tables_page,
+    "commands.md": commands_page,
+    "map.md": map_page,
+}
 """Generated pages and what makes them."""
 
 

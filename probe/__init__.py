@@ -20,8 +20,8 @@ from .schema.first_use import at_first_use
 
 if TYPE_CHECKING:
     from .api import attach, describe, detach, sequences, span, step
-    from .config import ProbeConfig
-    from .session import Session
+    from .session.session import Session
+    from .settings.config import ProbeConfig
 
 __all__ = [
     "ProbeConfig",
@@ -37,5 +37,6 @@ __all__ = [
 if not TYPE_CHECKING:  # A checker would take this for a module that has any name.
     __getattr__, __dir__ = at_first_use(
         globals(),
-        dict.fromkeys(__all__, "api") | {"ProbeConfig": "config", "Session": "session"},
+        dict.fromkeys(__all__, "api")
+        | {"ProbeConfig": "settings.config", "Session": "session.session"},
     )

@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 
-from .address_space import too_little_address_space
-from .bounded import within
 from .clock import now_ns, thread_cpu_ns
-from .config import MOST_OPEN_S, ProbeConfig
+from .compat.interpreter import no_interpreter_lock
 from .control.rank_control import RankControl
 from .control.switch import RecordingSwitch
 from .hooks.sequences import Lengths
-from .identity import default_run_path, identify, owner_of
-from .interpreter import no_interpreter_lock
-from .kill_switch import is_disabled, why_disabled
+from .job.identity import default_run_path, identify, owner_of
+from .job.kill_switch import is_disabled, why_disabled
 from .listeners import StepListeners
-from .offered import VERB_MAKERS
-from .program_signals import pass_on
+from .safety.address_space import too_little_address_space
+from .safety.bounded import within
+from .safety.notices import tell
+from .safety.program_signals import pass_on
+from .safety.thread_room import too_few_threads
 from .schema.errors import ConfigError, MeshscopeError
 from .schema.layout import ParallelLayout
 from .schema.terms import SpanKind
-from .session import Session
-from .telling import tell
-from .thread_room import too_few_threads
+from .session.session import Session
+from .session.verbs import VERB_MAKERS
+from .settings.config import MOST_OPEN_S, ProbeConfig
 
 _attached: Session | None = None
 
@@ -162,7 +163,7 @@ def sequences(lengths: Lengths, microbatch: int | None = None) -> None:
 def describe(  # noqa: PLR0913 - one keyword for each fact
     *,
     layout: ParallelLayout | Mapping[str, int | str] | None = None,
-    model: Mapping[str, int] | None = None,
+    model: object = None,
     schedule: str | None = None,
     microbatches: int | None = None,
     tokens_per_step: int | None = None,
@@ -173,10 +174,14 @@ def describe(  # noqa: PLR0913 - one keyword for each fact
 ) -> None:
     """State facts about the job; rank 0 writes them into the run's manifest.
 
+    What is stated while nothing is recorded is written once recording begins, except
+    ``training_step``: it belongs to the step at hand.
+
     Args:
         layout: The mesh, as ``ParallelLayout`` or its keywords.
-        model: Keys num_layers, hidden_size, ffn_size, num_heads, seq_len,
-            vocab_size, parameters, as far as they are known.
+        model: Fields of ``schema.model.ModelDescription`` by name, as far as they are known; or a
+            Hugging Face config, or Megatron's arguments, and in another call ``{"seq_len": ...}``,
+            which a config does not tell. MFU counts what is described.
         schedule: A ``ScheduleKind``.
         microbatches: Microbatches of a step on one replica.
         tokens_per_step: Tokens of a step over all replicas.
@@ -186,20 +191,20 @@ def describe(  # noqa: PLR0913 - one keyword for each fact
         training_step: Number that the training gives to the optimizer step at hand, such as
             the one that it resumes at; the steps of attempts are told by it.
     """
+    facts = {
+        "layout": layout,
+        "model": model,
+        "schedule": schedule,
+        "microbatches": microbatches,
+        "tokens_per_step": tokens_per_step,
+        "peak_flops": peak_flops,
+        "peak_source": peak_source,
+        "device_name": device_name,
+    }
     if (session := _attached) is not None:
-        session.describe(
-            {
-                "layout": layout,
-                "model": model,
-                "schedule": schedule,
-                "microbatches": microbatches,
-                "tokens_per_step": tokens_per_step,
-                "peak_flops": peak_flops,
-                "peak_source": peak_source,
-                "device_name": device_name,
-                "training_step": training_step,
-            }
-        )
+        session.describe({**facts, "training_step": training_step})
+    elif any(fact is not None for fact in facts.values()) and not is_disabled(os.environ):
+        _described.append(facts)
 
 
 class span:  # noqa: N801 - used as a function
@@ -305,11 +310,16 @@ def _hooked(session: Session | None) -> None:
     if session is None:
         _control.log.tell(None)
         return
+    while _described:
+        session.describe(_described.popleft())
     if _control.log.count:
         session.annotate("control.requests", _control.log.to_json())
     _control.log.tell(lambda log: session.annotate("control.requests", log.to_json()))
 
 
+_MOST_DESCRIBED = 64
+_described: deque[dict[str, object]] = deque(maxlen=_MOST_DESCRIBED)
+"""Facts that were stated while nothing was recorded, the oldest first."""
 _listeners = StepListeners()
 _switch: RecordingSwitch[Session] = RecordingSwitch(_session_on_request, _hooked)
 _control = RankControl(_switch, _listeners)

@@ -2,7 +2,7 @@
 
 Timing every call would double what it measures. Of the records of a rank one in
 ``ONE_IN`` is made under the clock, which is a fair sample of all kinds: the number is
-prime, so no pattern of a step falls in with it. A communication call also passes the
+prime, so no pattern of a step falls in with it, and so small that a few steps show what they cost. A communication call also passes the
 dispatcher twice, which cannot be timed from inside: that part is measured once, on an
 operator of our own (``compat.dispatcher_hop_ns``); so is the frame that each module call
 passes (``compat.wrapper_frame_ns``), whose calls are counted by the structure of the model
@@ -13,9 +13,11 @@ hook sees is in ``COST_OVER_SEEN``.
 
 from __future__ import annotations
 
+import math
+
 from .clock import now_ns
 
-ONE_IN = 61
+ONE_IN = 7
 COST_OVER_SEEN = 2
 """What hooks cost, over what they see of it: a hook is entered before its first look at the
 clock and left after its last, the clock of CPU time is a system call, training finds its
@@ -27,6 +29,13 @@ _MOST_BARE = 4096
 """Borders that the median is taken of."""
 WINDOWS_OVER_BUDGET = 3
 """So many windows in a row have to be over budget before less is recorded."""
+CREDIT_NS = 100_000_000
+"""What the hooks may take beyond the budget before less is recorded, once in a run: a tenth of a second is
+lost on no job, and keeps the first steps of each, and short jobs whole."""
+_STARTING_STEPS = 2
+"""What these take is paid once: groups are met, heads of records made, caches filled."""
+_LEAST_STEPS = 3
+"""Steps after them that a cost of steps is taken of, at the least."""
 
 
 class CostMeter:
@@ -85,6 +94,10 @@ class CostMeter:
         """Return the part of it in module calls with nothing to record."""
         return COST_OVER_SEEN * self.frames * self.frame_ns
 
+    def samples(self) -> int:
+        """Return how many calls were timed so far."""
+        return sum(self._calls.values())
+
     def taken_since_last(self) -> int:
         """Return what the hooks took since the last call of this."""
         before, self._told_ns = self._told_ns, self.total_ns()
@@ -99,6 +112,52 @@ class CostMeter:
                 mean += self.hop_ns
             found[kind] = mean
         return found
+
+
+class CostCredit:
+    """Tells early that a job will be over its budget by more than ``CREDIT_NS``.
+
+    From few samples what the hooks take is known badly, and an order is for good. So it is taken
+    one standard error lower than it is measured, where single calls differ by as much as they take.
+
+    Attributes:
+        step_ns: The mean step so far, without the first ones.
+    """
+
+    def __init__(self, meter: CostMeter, *, budget_ppm: int) -> None:
+        """Watch from the next border on.
+
+        Args:
+            meter: What the hooks take.
+            budget_ppm: Allowed share of the time, in parts per million.
+        """
+        self.step_ns = 0
+        self._meter = meter
+        self._budget_frac = budget_ppm / 1e6
+        self._steps = 0
+        self._start = (0, 0, 0)
+
+    def times_over(self, lead_ns: int) -> float | None:
+        """Count a step; return how many times over budget steps are, None while credit is left.
+
+        Args:
+            lead_ns: Time from an order to the step that follows it, for which the credit must last.
+        """
+        time_ns, meter = now_ns(), self._meter
+        self._steps += 1
+        if self._steps <= _STARTING_STEPS:
+            self._start = (time_ns, meter.total_ns(), meter.samples())
+            return None
+        before_ns, taken_ns, sampled = self._start
+        count, all_ns = meter.samples() - sampled, max(time_ns - before_ns, 1)
+        self.step_ns = all_ns // (self._steps - _STARTING_STEPS)
+        if self._steps < _STARTING_STEPS + _LEAST_STEPS or not count or not self._budget_frac:
+            return None
+        cost_frac = (meter.total_ns() - taken_ns) * (1 - 1 / math.sqrt(count)) / all_ns
+        over_frac = cost_frac - self._budget_frac
+        if over_frac <= 0 or over_frac * (all_ns + lead_ns) <= CREDIT_NS:
+            return None
+        return cost_frac / self._budget_frac
 
 
 class CostWindows:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from .clock import now_ns
-from .program_signals import is_the_programs
+from .safety.program_signals import is_the_programs
 
 StepEnded = Callable[[int], None]
 """Takes the number of the step that begins now."""

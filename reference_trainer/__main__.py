@@ -16,11 +16,11 @@ import typer
 
 from meshscope.probe.schema.errors import ConfigError, MeshscopeError
 
-from .checks import require
-from .config import TrainerConfig
-from .elastic import check_job_size, job_size, warning_of_restarts
-from .presets import file_text, load_config, preset_names, preset_text
-from .slurm import torchrun_environment
+from .config.checks import require
+from .config.config import TrainerConfig
+from .config.elastic import check_job_size, job_size, warning_of_restarts
+from .config.presets import file_text, load_config, preset_names, preset_text
+from .config.slurm import torchrun_environment
 
 _FAILURE = 1
 _USAGE_ERROR = 2
@@ -121,8 +121,8 @@ def _check_out(settings: TrainerConfig, out: Path | None) -> None:
 
 def _train(settings: TrainerConfig, out: Path | None) -> None:
     """Train this rank; torch is imported only now, so that help and errors come at once."""
-    from .mesh import Place
-    from .train import train
+    from .parallel.mesh import Place
+    from .run.train import train
 
     place = Place.from_environment(os.environ)
     warning = warning_of_restarts(os.environ)
@@ -133,7 +133,7 @@ def _train(settings: TrainerConfig, out: Path | None) -> None:
 
 def _print_plan(settings: TrainerConfig) -> None:
     """Print what is known before the run starts."""
-    from .dry_run import dry_run_text
+    from .planning.dry_run import dry_run_text
 
     sys.stdout.write(dry_run_text(settings))
 
@@ -152,8 +152,8 @@ def _simulate(settings: TrainerConfig, ranks: str) -> None:
             where="--simulate-rank",
             remedy="Write for example --simulate-rank 0,511",
         ) from None
-    from .simulation import check_simulation, simulate_rank
-    from .simulation_text import simulation_text
+    from .simulation.simulation import check_simulation, simulate_rank
+    from .simulation.text import simulation_text
 
     for rank in wanted:
         check_simulation(settings, rank)

@@ -13,7 +13,7 @@ from math import sqrt
 import numpy as np
 from tests.slow_ranks import KINDS, Fault, Nuisance, SlowRankJob
 
-from meshscope.analyze.detection import OnlineDetector, detect
+from meshscope.analyze.explain.slow_ranks import OnlineDetector, detect
 from meshscope.analyze.synthetic import Fault as SyntheticFault
 from meshscope.analyze.synthetic import FaultKind, SyntheticJob, generate
 from meshscope.probe.schema.layout import ParallelLayout

@@ -19,9 +19,9 @@ import numpy as np
 from tests.detection_cases import LAYOUTS, Family
 from tests.slow_ranks import KINDS, Nuisance, SlowRankJob
 
-from meshscope.analyze.detection.judge import running_budgets, window_budgets
-from meshscope.analyze.detection.settings import DetectionSettings
-from meshscope.analyze.detection.stretches import borders
+from meshscope.analyze.explain.slow_ranks.judge import running_budgets, window_budgets
+from meshscope.analyze.explain.slow_ranks.settings import DetectionSettings
+from meshscope.analyze.explain.slow_ranks.stretches import borders
 
 FALSE_ALARMS = 1e-3
 DEGREES = 1e4

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from meshscope.analyze.capture.trace import Trace
+from meshscope.analyze.tables.trace import Trace
 from meshscope.probe.recording.full_records import FullRecords
 from meshscope.probe.recording.heads import collective_head, p2p_head, span_head
 from meshscope.probe.recording.recorder import Recorder, StorageSettings

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from meshscope.analyze.capture.trace import Trace
+from meshscope.analyze.tables.trace import Trace
 from meshscope.probe.schema.tables import TABLES
 
 TIMES = (

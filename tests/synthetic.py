@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from meshscope.analyze.capture.trace import Trace
+from meshscope.analyze.tables.trace import Trace
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.tables import TABLES
 
@@ -123,6 +123,14 @@ class Machine:
             }
         )
         self.clock[rank] = end
+        return True
+
+    def _do_hidden(self, rank, key, entered, group, wire) -> bool:
+        """Wait for all members of a group in an operation that nobody records."""
+        _, arrivals = self._arrive(rank, key, entered, f"hidden {group[0]}")
+        if len(arrivals) < len(group[1]):
+            return False
+        self.clock[rank] = max(arrivals.values()) + wire
         return True
 
     def _do_broadcast(self, rank, key, entered, step, group, root, size, wire) -> bool:

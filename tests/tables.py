@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from meshscope.analyze.capture.trace import Trace
+from meshscope.analyze.tables.trace import Trace
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.tables import TABLES
 
@@ -68,6 +68,7 @@ _DEFAULTS: dict[str, dict] = {
     "device_event": {"host": "h", "time_ns": 0, "kind": "xid"},
     "device_sample": {"host": "h", "sm_util_frac": 1.0},
     "host_sample": {"host": "h"},
+    "link_sample": {"host": "h", "port": "p", "speed_bytes_per_s": 1e9},
     "progress": {"rank": 0, "group_id": "g", "completed_seq": None},
     "group": {"group_id": "g", "axis": "other", "ranks": [0, 1]},
     "attempt": {

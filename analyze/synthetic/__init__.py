@@ -1,6 +1,6 @@
 """Synthetic jobs with known answers: captures of any layout, schedule and faults."""
 
-from ..capture.trace import SYNTHETIC, Trace
+from ..tables.trace import SYNTHETIC, Trace
 from .faults import Fault, FaultKind, parse_fault
 from .job import Costs, SyntheticJob
 from .record import record

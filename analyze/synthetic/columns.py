@@ -11,7 +11,7 @@ import pyarrow as pa
 from meshscope.probe.schema.columns import arrow_type
 from meshscope.probe.schema.tables import TABLES
 
-from ..arrays import IntArray
+from ..tables.arrays import IntArray
 
 Block = dict[str, npt.NDArray[np.int64] | int]
 """Values of equal shape (or one for all) by column; a category is a position in its words."""

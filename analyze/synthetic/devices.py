@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from meshscope.probe.schema.host_tables import DEVICE, DEVICE_SAMPLE, RANK_DEVICE
 
-from ..arrays import IntArray
+from ..tables.arrays import IntArray
 from .faults import FaultKind
 from .job import SyntheticJob
 from .mesh import Mesh

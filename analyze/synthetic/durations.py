@@ -14,8 +14,8 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 
-from ..arrays import FloatArray, IntArray
-from ..schedules import PASS_KINDS
+from ..formulas.schedules import PASS_KINDS
+from ..tables.arrays import FloatArray, IntArray
 from .faults import Fault, FaultKind
 from .job import SyntheticJob
 from .mesh import Mesh

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from meshscope.probe.schema.tables import GROUP
 
-from ..arrays import IntArray
+from ..tables.arrays import IntArray
 from .mesh import Mesh
 
 AXES = ("tp", "pp", "dp", "cp", "ep")

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from meshscope.probe.schema.layout import ParallelLayout
 
-from ..arrays import IntArray
+from ..tables.arrays import IntArray
 from .faults import Fault
 
 

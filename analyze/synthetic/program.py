@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..arrays import IntArray
-from ..replay.engine import Graph, build_graph
-from ..schedules import Plan, make_plan
+from ..formulas.schedules import Plan, make_plan
+from ..formulas.schedules.engine import Graph, build_graph
+from ..tables.arrays import IntArray
 from .job import INNER_AXES, SyntheticJob
 from .mesh import Mesh
 

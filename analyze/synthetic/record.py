@@ -15,9 +15,9 @@ from meshscope.probe.schema.standstill_tables import PROGRESS
 from meshscope.probe.schema.tables import RUN, TABLES
 from meshscope.probe.schema.terms import CaptureLevel, ScheduleKind
 
-from ..arrays import IntArray
-from ..capture.trace import SYNTHETIC, Trace
-from ..words import counted
+from ..tables.arrays import IntArray
+from ..tables.trace import SYNTHETIC, Trace
+from ..wording.words import counted
 from .columns import Rows, to_table
 from .devices import DeviceRecorder
 from .faults import FaultKind

@@ -6,8 +6,8 @@ import numpy as np
 
 from meshscope.probe.schema.terms import CollectiveKind, Direction, SpanKind
 
-from ..arrays import BoolArray, IntArray
-from ..schedules import PASS_KINDS
+from ..formulas.schedules import PASS_KINDS
+from ..tables.arrays import BoolArray, IntArray
 from .columns import Block, Rows
 from .durations import Purpose, draws, microbatch_work
 from .faults import FaultKind

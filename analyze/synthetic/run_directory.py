@@ -7,10 +7,10 @@ from pathlib import Path
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.manifest import write_json
 
-from ..capture.table_folder import drafted
-from ..capture.trace import Trace
-from ..clocks.alignment import align
-from ..opening.ingested import find_ingested, write_ingested
+from ..align.clocks.alignment import align
+from ..load.ingested import find_ingested, write_ingested
+from ..tables.table_folder import drafted
+from ..tables.trace import Trace
 from .faults import FaultKind
 from .job import SyntheticJob
 from .truth import Truth

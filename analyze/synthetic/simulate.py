@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..arrays import IntArray
-from ..schedules import replay_lanes
+from ..formulas.schedules import replay_lanes
+from ..tables.arrays import IntArray
 from .durations import NEVER_NS, StepDurations, step_durations
 from .job import SyntheticJob
 from .mesh import Mesh, make_mesh

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..arrays import IntArray
+from ..tables.arrays import IntArray
 from .faults import Fault, FaultKind
 from .job import SyntheticJob
 from .simulate import make_simulation

@@ -5,6 +5,17 @@ window.dash_clientside.meshscope = {
   setTitle(title) {
     document.title = title || "meshscope";
   },
+
+  // A stage's bar opens the terms of that stage.
+  openTerms(click) {
+    const stage = click?.points?.[0]?.customdata;
+    const terms = document.getElementById(`memory-terms-${stage}`);
+    if (terms) {
+      terms.open = true;
+      terms.scrollIntoView({ block: "nearest" });
+    }
+    return stage ?? null;
+  },
 };
 
 window.dashAgGridFunctions = window.dashAgGridFunctions || {};

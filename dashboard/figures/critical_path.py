@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from meshscope.analyze.arrays import FloatArray
-from meshscope.analyze.labels import class_label
+from meshscope.analyze.tables.arrays import FloatArray
+from meshscope.analyze.wording.labels import class_label
 
 from .. import units
 from ..paths import Outlines

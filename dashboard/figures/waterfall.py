@@ -8,7 +8,7 @@ from typing import NamedTuple
 import plotly.graph_objects as go
 
 from meshscope.analyze import Bar
-from meshscope.analyze.labels import class_label
+from meshscope.analyze.wording.labels import class_label
 
 from .. import units
 from ..categories import COLOURS, Category

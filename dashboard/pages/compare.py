@@ -9,8 +9,8 @@ import dash_mantine_components as dmc
 from dash import dcc, html
 from dash.development.base_component import Component
 
-from meshscope.analyze.labels import class_label
-from meshscope.analyze.words import counted
+from meshscope.analyze.wording.labels import class_label
+from meshscope.analyze.wording.words import counted
 from meshscope.probe.schema.errors import MeshscopeError
 
 from .. import units

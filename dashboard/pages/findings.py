@@ -7,10 +7,10 @@ from dash import dcc, html
 from dash.development.base_component import Component
 
 from meshscope.analyze import Finding
-from meshscope.analyze.all_clear import nothing_found, untold_of
-from meshscope.analyze.labels import place_words
-from meshscope.analyze.whereabouts import ranks_named
-from meshscope.analyze.words import sentence
+from meshscope.analyze.findings.location import ranks_named
+from meshscope.analyze.findings.none_found import nothing_found, untold_of
+from meshscope.analyze.wording.labels import place_words
+from meshscope.analyze.wording.words import sentence
 
 from .. import units
 from ..addresses import page_address
@@ -31,7 +31,7 @@ def layout(run: LoadedRun, state: ViewState) -> Component:
         content += [_card(run, finding, state) for finding in findings]
         content += _not_told(run)
     else:
-        content.append(empty("No findings", sentence(nothing_found(run.diagnosis))))
+        content.append(empty("No findings", sentence(str(nothing_found(run.diagnosis)))))
     if run.diagnosis.limits:
         limits = html.Ul([html.Li(limit) for limit in run.diagnosis.limits], className="ms-limits")
         content.append(card("What these findings could not see", [limits]))
@@ -63,16 +63,16 @@ def _card(run: LoadedRun, finding: Finding, state: ViewState) -> Component:
         ],
         className="ms-finding-head",
     )
-    evidence = html.Ul([html.Li(fact) for fact in finding.evidence], className="ms-evidence")
+    evidence = html.Ul([html.Li(str(fact)) for fact in finding.evidence], className="ms-evidence")
     body = html.Div(
         [
             html.Div([html.H3("Evidence"), evidence]),
-            html.Div([html.H3("Remedy"), html.P(finding.remedy), _links(run, finding, state)]),
+            html.Div([html.H3("Remedy"), html.P(str(finding.remedy)), _links(run, finding, state)]),
         ],
         className="ms-finding-body",
     )
     numbers = html.Dl(_numbers(finding), className="ms-finding-numbers")
-    claim = html.H2(finding.claim, className="ms-claim")
+    claim = html.H2(str(finding.claim), className="ms-claim")
     return paper([head, claim, numbers, body], f"ms-finding ms-{finding.severity}")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from dash import html
 from dash.development.base_component import Component
 
-from meshscope.analyze.words import opened
+from meshscope.analyze.wording.words import opened
 
 from .. import units
 from ..loaded_run import LoadedRun

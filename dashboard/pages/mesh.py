@@ -7,7 +7,7 @@ import numpy as np
 from dash import dcc, html
 from dash.development.base_component import Component
 
-from meshscope.analyze.words import counted
+from meshscope.analyze.wording.words import counted
 
 from .. import units
 from ..figures.heatmap import (

@@ -10,9 +10,10 @@ from dash import dcc, html
 from dash.development.base_component import Component
 
 from meshscope.analyze import Bar, Finding
-from meshscope.analyze.all_clear import nothing_found
-from meshscope.analyze.labels import class_label, place_words
-from meshscope.analyze.words import sentence
+from meshscope.analyze.findings.none_found import nothing_found
+from meshscope.analyze.wording.labels import class_label, place_words
+from meshscope.analyze.wording.quantities import percent
+from meshscope.analyze.wording.words import sentence
 
 from .. import units
 from ..addresses import page_address
@@ -116,7 +117,9 @@ def _slowest(run: LoadedRun) -> tuple[str, str, str]:
     slowest = slowest_rank(run.diagnosis)
     if slowest is None:
         return "Slowest rank", units.UNKNOWN, "no rank could be compared with another"
-    return "Slowest rank", f"{slowest.slowdown:.2f} x", f"rank {slowest.rank}, against its peers"
+    # As the report says it: one figure for one rank.
+    slower = percent(slowest.slowdown - 1.0)
+    return "Slowest rank", slower, f"rank {slowest.rank}, slower than its peers over all steps"
 
 
 def _key_number(name: str, value: str, note: str) -> Component:
@@ -165,7 +168,7 @@ def _first_findings(run: LoadedRun, state: ViewState) -> Component:
     if not findings:
         return card(
             "What to fix first",
-            [html.P(sentence(nothing_found(run.diagnosis)), className="ms-note")],
+            [html.P(sentence(str(nothing_found(run.diagnosis))), className="ms-note")],
         )
     link = page_address(run.run_id, "findings", state)
     words = (
@@ -184,7 +187,7 @@ def _first_finding(finding: Finding) -> Component:
     if finding.returns_frac is not None:
         cost += f", fixing it returns {units.percent(finding.returns_frac)}"
     head = [severity_badge(finding.severity), html.Span(cost, className="ms-place")]
-    claim = html.P(finding.claim, className="ms-claim")
+    claim = html.P(str(finding.claim), className="ms-claim")
     return html.Div([html.Div(head, className="ms-finding-head"), claim], className="ms-first")
 
 

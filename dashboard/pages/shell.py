@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from dash import dcc, html
 from dash.development.base_component import Component
 
-from meshscope.analyze.report.amounts import shortened
+from meshscope.analyze.output.text.amounts import shortened
 from meshscope.probe.schema.printable import printable
 
 from .. import units
@@ -19,7 +19,17 @@ from ..loaded_run import LoadedRun, layout_words
 from ..state import ViewState, parse_path
 from ..theme import GRAPH_CONFIG
 
-TABS = ("overview", "findings", "timeline", "mesh", "kernels", "compare")
+TABS = (
+    "overview",
+    "findings",
+    "timeline",
+    "mesh",
+    "communication",
+    "links",
+    "memory",
+    "kernels",
+    "compare",
+)
 """Pages of a run, in the order of the tabs."""
 
 

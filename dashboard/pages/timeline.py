@@ -6,8 +6,8 @@ import dash_mantine_components as dmc
 from dash import dcc, html
 from dash.development.base_component import Component
 
-from meshscope.analyze.steps.whole_capture import WHOLE_CAPTURE
-from meshscope.analyze.words import counted
+from meshscope.analyze.align.steps.whole_capture import WHOLE_CAPTURE
+from meshscope.analyze.wording.words import counted
 
 from .. import units
 from ..addresses import tile_address

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..clock import now_ns
-from ..kill_switch import has_disable_file
+from ..job.kill_switch import has_disable_file
 from .doors import Doors
 from .host import HostReader
 from .host_directory import HostDirectory

@@ -69,7 +69,8 @@ class Port:
     ) -> None:
         self.name = name
         self.layer = layer
-        self.speed_bytes_per_s = _speed(folder)
+        # The speed of an end of a container's cable is made up.
+        self.speed_bytes_per_s = _speed(folder) if _has_hardware(folder, counters) else None
         self.scale = _LANE_BYTES if counters is INFINIBAND_COUNTERS else 1
         self.open: dict[str, list[tuple[str, int]]] = {}
         for column, paths in counters.items():
@@ -155,10 +156,12 @@ class LinkReader:
             for port in _listed(device / "ports"):
                 layer = _LAYERS.get((_text(port / "link_layer") or "").lower())
                 yield f"{device.name}/{port.name}", (port, layer, INFINIBAND_COUNTERS)
-        for device in _listed(self._root / "class" / "net"):
-            # Only what has hardware behind it: no loopback, bridge or tunnel.
-            if (device / "device").exists() and _text(device / "type") != _IPOIB:
-                yield device.name, (device, LinkLayer.ETHERNET, ETHERNET_COUNTERS)
+        devices = _listed(self._root / "class" / "net")
+        # Only what has hardware behind it: no loopback, bridge or tunnel.
+        cards = [device for device in devices if (device / "device").exists()]
+        ports = [device for device in cards if _text(device / "type") != _IPOIB]
+        for device in ports or ([] if cards else filter(_leads_out, devices)):
+            yield device.name, (device, LinkLayer.ETHERNET, ETHERNET_COUNTERS)
 
     def _row(self, port: Port, reading: Reading) -> Row | None:
         self._enter(port.name)
@@ -198,6 +201,21 @@ class LinkReader:
 _LAYERS = {"infiniband": LinkLayer.INFINIBAND, "ethernet": LinkLayer.ETHERNET}
 _IPOIB = "32"
 """ARPHRD_INFINIBAND: its traffic is in the counters of the port beneath."""
+
+
+_ETHERNET = "1"
+"""ARPHRD_ETHER."""
+
+
+def _leads_out(device: Path) -> bool:
+    """Return whether a device is the inner end of a cable into another namespace: all that a container has."""
+    is_cable = _text(device / "type") == _ETHERNET
+    ends = _text(device / "iflink"), _text(device / "ifindex")
+    return is_cable and None not in ends and ends[0] != ends[1]
+
+
+def _has_hardware(folder: Path, counters: Counters) -> bool:
+    return counters is INFINIBAND_COUNTERS or (folder / "device").exists()
 
 
 def _listed(folder: Path) -> list[Path]:

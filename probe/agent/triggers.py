@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from ..deep.arming import Armed, arm
+from ..safety.notices import tell
 from ..schema.errors import MeshscopeError
-from ..telling import tell
 
 SUSPICIOUS_FRAC = 0.10
 """A rank that works this much longer than the others of its stage is suspected …"""

@@ -23,7 +23,7 @@ def _run_hidden_sitecustomize() -> None:
 
 
 def _is_of_another() -> bool:
-    """Tell whether a parent has left its mark, as ``meshscope.probe.identity`` writes it.
+    """Tell whether a parent has left its mark, as ``meshscope.probe.job.identity`` writes it.
 
     Not imported from there: most processes that come here are no ranks.
     """
@@ -41,7 +41,7 @@ def _attach_if_rank() -> None:
     if _is_of_another() or os.environ.get("MESHSCOPE_DISABLE", "") not in ("", "0"):
         return
     try:
-        from meshscope.probe import rank_start
+        from meshscope.probe.launching import rank_start
     except Exception as error:  # noqa: BLE001 - the interpreter must start whatever happens
         if "RANK" in os.environ and sys.stderr is not None:
             sys.stderr.write(

@@ -17,6 +17,6 @@ To add a verb, describe it and add it to the registry of the server::
     registry.add(Verb("arm", "Record a few steps in depth.", arm,
                       {"first_step": Whole(0, 2**62), "dry": Flag(default=False)}))
 
-What a rank offers is listed in ``probe.offered``; what is common to every server
+What a rank offers is listed in ``probe.session.verbs``; what is common to every server
 (``ControlServer``) and how clients ask (``client``) knows no verb by name.
 """

@@ -37,7 +37,7 @@ def _begin():
     if not is_found:
         sys.path.append(folder)
     try:
-        from meshscope.probe.late import begin
+        from meshscope.probe.launching.running_process import begin
     except Exception as error:
         reason = f"{{type(error).__name__}}: {{error}}"
     else:

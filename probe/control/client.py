@@ -5,16 +5,21 @@ from __future__ import annotations
 import os
 import re
 import socket
+import stat
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from ..clock import unix_ns
 from .messages import MOST_BYTES, MessageError, Reply, decode_reply, encode_request
 from .server import peer_of
 
 TIMEOUT_S = 5.0
 _MOST_THREADS = 64
+_YOUNG_NS = 1_000_000_000
+"""A rank listens at its socket within this time of making it."""
 _RANK_SOCKET = re.compile(r"rank(\d{1,9})\.(\d{1,9})\.sock")
 
 
@@ -50,23 +55,42 @@ def endpoint_at(path: Path) -> Endpoint | None:
 def remove_dead(directory: Path, rank: int) -> None:
     """Remove the sockets that killed processes of a rank have left behind.
 
-    Nobody listens on them; the process id alone would not tell, as it may be of
-    another container.
-
     Raises:
         OSError: One cannot be removed.
     """
     for endpoint in endpoints_in(directory):
-        if endpoint.rank != rank:
+        if endpoint.rank == rank:
+            _remove_if_dead(endpoint)
+
+
+def remove_left_behind(directory: Path) -> None:
+    """Remove the sockets of every rank whose process is not here and which nobody serves.
+
+    A young socket stays: its process may be of another container, and about to listen.
+
+    Raises:
+        OSError: The directory cannot be read, or one cannot be removed.
+    """
+    oldest_ns = unix_ns() - _YOUNG_NS
+    for endpoint in endpoints_in(directory):
+        if Path(f"/proc/{endpoint.pid}").exists():
             continue
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC) as probe:
-            probe.settimeout(0.0)
-            try:
-                probe.connect(os.fspath(endpoint.path))
-            except ConnectionRefusedError:
-                endpoint.path.unlink(missing_ok=True)
-            except OSError:
-                continue
+        with suppress(FileNotFoundError):
+            found = endpoint.path.lstat()
+            if stat.S_ISSOCK(found.st_mode) and found.st_ctime_ns < oldest_ns:
+                _remove_if_dead(endpoint)
+
+
+def _remove_if_dead(endpoint: Endpoint) -> None:
+    """Remove a socket on which nobody listens: the process id may be of another container."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC) as probe:
+        probe.settimeout(0.0)
+        try:
+            probe.connect(os.fspath(endpoint.path))
+        except ConnectionRefusedError:
+            endpoint.path.unlink(missing_ok=True)
+        except OSError:
+            return
 
 
 def ask(path: Path, verb: str, fields: Mapping[str, object], timeout_s: float = TIMEOUT_S) -> Reply:

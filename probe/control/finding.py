@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ..schema.errors import ConfigError, MeshscopeError
 from ..schema.manifest import MANIFEST_NAME, read_json
-from .client import Endpoint, endpoint_at, endpoints_in
+from .client import Endpoint, endpoint_at, endpoints_in, remove_left_behind
 from .directory import check_trusted, existing_directories, run_name
 from .pointers import Pointer, boot_id, read_pointers
 
@@ -31,7 +31,7 @@ class FoundRanks:
 
 
 def ranks_of_run(run_path: Path, environment: Mapping[str, str]) -> FoundRanks:
-    """Return the ranks of a run.
+    """Return the ranks of a run; the sockets that killed ranks of any run left are removed.
 
     Raises:
         ConfigError: The path is no run directory and no run of its name has sockets here.
@@ -40,6 +40,8 @@ def ranks_of_run(run_path: Path, environment: Mapping[str, str]) -> FoundRanks:
     found = FoundRanks()
     known: set[Endpoint] = set()
     for directory in existing_directories(environment):
+        with suppress(OSError):
+            remove_left_behind(directory)
         if directory.name == run_name(run_path):
             known.update(endpoints_in(directory))
     for pointer in read_pointers(run_path):

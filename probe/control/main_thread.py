@@ -18,7 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from ..program_signals import is_the_programs
+from ..safety.program_signals import is_the_programs
 
 _QUEUE_FULL_PAUSE_S = 0.01
 _ATTEMPTS = 100

@@ -1,6 +1,6 @@
 """What one rank offers on its control socket, and the life of that socket.
 
-The verbs come from the makers in ``probe.offered.VERB_MAKERS``: each takes the ``RankControl``
+The verbs come from the makers in ``probe.session.verbs.VERB_MAKERS``: each takes the ``RankControl``
 and returns verbs. A maker may keep the control for later: its ``step``, its
 ``listeners`` and its ``switch`` are how a verb acts on the training.
 """
@@ -14,16 +14,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ..bounded import within
-from ..config import MOST_OPEN_S
 from ..listeners import StepListeners
+from ..safety.bounded import within
+from ..safety.notices import tell
 from ..schema.errors import MeshscopeError
-from ..telling import tell
+from ..settings.config import MOST_OPEN_S
 from .client import remove_dead
 from .directory import make_directory, run_name, socket_name
 from .pointers import write_pointer
 from .request_log import RequestLog
 from .server import ControlServer
+from .siblings import SiblingWatch
 from .switch import RecordingSwitch
 from .verbs import Verb, VerbRegistry
 
@@ -54,6 +55,7 @@ class RankControl:
         self._pid = os.getpid()
         self._server: ControlServer | None = None
         self._pointer: Path | None = None
+        self._siblings: SiblingWatch | None = None
 
     @property
     def step(self) -> int:
@@ -94,6 +96,8 @@ class RankControl:
             tell(f"rank {rank} has no control socket: {error}")
             return
         self._server = server
+        self._siblings = SiblingWatch(run_path, path, self._alive, _ranks_here(environment))
+        self._siblings.start()
         atexit.register(self.close)
         try:
             self._pointer = within(
@@ -112,6 +116,9 @@ class RankControl:
         if server is None:
             return
         atexit.unregister(self.close)
+        if self._siblings is not None:
+            self._siblings.stop()
+            self._siblings = None
         try:
             server.stop()
             if (pointer := self._pointer) is not None:
@@ -124,9 +131,20 @@ class RankControl:
         # A new one: the request that closed the socket is still to be noted in the old.
         self.log = RequestLog()
 
+    def _alive(self, time_ns: int) -> None:
+        recording = self.switch.recording
+        if recording is not None:
+            recording.give_sign_of_life(time_ns)
+
 
 def _remove(pointer: Path) -> None:
     """Remove the note of a socket, and its folder where it was the last one."""
     with suppress(OSError):
         pointer.unlink(missing_ok=True)
         pointer.parent.rmdir()
+
+
+def _ranks_here(environment: Mapping[str, str]) -> int | None:
+    """Return how many ranks the launcher has started on this host, None if it does not say."""
+    told = environment.get("LOCAL_WORLD_SIZE", "")
+    return int(told) if told.isdecimal() else None

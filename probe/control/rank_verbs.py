@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..clock import now_ns
-from ..kill_switch import why_disabled
+from ..job.kill_switch import why_disabled
 from ..schema.errors import ConfigError
 from ..schema.terms import CaptureLevel
 from .fields import Choice, Flag, Whole

@@ -11,9 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from ..safety.threads import start_deaf
 from ..schema.descriptors import OwnDescriptor
 from ..schema.errors import ConfigError
-from ..threads import start_deaf
 from .directory import MOST_PATH_BYTES, check_private
 from .messages import MOST_BYTES, MessageError, decode_request, encode_error, encode_result
 from .request_log import RequestLog

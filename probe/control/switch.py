@@ -12,8 +12,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
-from ..config import MOST_CLOSE_S
-from ..threads import start_deaf
+from ..safety.threads import start_deaf
+from ..settings.config import MOST_CLOSE_S
 from .main_thread import MainThreadJob
 from .quiet_moment import hooks_may_change
 
@@ -68,6 +68,9 @@ class Recording(Protocol):
 
     def annotate(self, key: str, value: Any) -> None:
         """Put a fact into the capture; any thread."""
+
+    def give_sign_of_life(self, time_ns: int) -> None:
+        """Note that the process runs; any thread."""
 
     def set_level(self, level: str, from_step: int | None = None) -> str:
         """Record at another level from a step on; any thread.

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from ..clock import now_ns
-from ..compat import UnsupportedError
-from ..compat_profiler import before_other_profiler, deep_profiler, is_profiling
-from ..program_signals import is_the_programs, pass_on
-from ..telling import tell
-from ..threads import start_deaf
+from ..compat.profiler import before_other_profiler, deep_profiler, is_profiling
+from ..compat.torch_names import UnsupportedError
+from ..safety.notices import tell
+from ..safety.program_signals import is_the_programs, pass_on
+from ..safety.threads import start_deaf
 
 
 class InProcessTrace:

@@ -14,12 +14,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from ..compat import UnsupportedError
-from ..compat_profiler import kineto_iterations
+from ..compat.profiler import kineto_iterations
+from ..compat.torch_names import UnsupportedError
 from ..control.fields import Choice, Whole, Word
 from ..control.rank_control import RankControl
 from ..control.verbs import Refusal, Verb
-from ..program_signals import pass_on
+from ..safety.program_signals import pass_on
 from ..schema.deep_trace import TraceName, raw_file
 from ..schema.manifest import rank_directories
 from .in_process import InProcessTrace

@@ -18,12 +18,13 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from .. import compat, compat_works
-from ..config import ProbeConfig
-from ..cuda_events import cuda_events
+from ..compat import torch_names, works
+from ..compat.cuda_events import cuda_events
+from ..compat.interpreter import REMEDY, no_interpreter_lock
 from ..hooks.collective_times import refusal
-from ..identity import DISABLE_VARIABLE
-from ..interpreter import REMEDY, no_interpreter_lock
+from ..job.identity import DISABLE_VARIABLE
+from ..settings.config import ProbeConfig
+from .versions import Installed, core_dependencies
 
 
 class State(StrEnum):
@@ -81,16 +82,35 @@ def _software() -> Iterator[Check]:
         yield Check("python", State.MISSING, f"{python}: {reason}", REMEDY)
     else:
         yield Check("python", State.OK, python)
-    for package, remedy in (
-        ("meshscope", ""),
-        ("nanoarrow", "pip install nanoarrow: without it records stay in the ring"),
-        ("pyarrow", "pip install pyarrow: without it no capture can be read"),
-        ("numpy", "pip install numpy"),
-    ):
-        try:
-            yield Check(package, State.OK, importlib.metadata.version(package))
-        except importlib.metadata.PackageNotFoundError:
-            yield Check(package, State.MISSING, "not installed", remedy)
+    yield Check("meshscope", State.OK, importlib.metadata.version("meshscope"))
+    for found in core_dependencies():
+        yield _dependency(found)
+
+
+_WITHOUT = {
+    "nanoarrow": "without it records stay in the ring",
+    "pyarrow": "without it no capture can be read",
+    "nvidia-ml-py": "without it devices are not sampled",
+}
+
+
+def _dependency(found: Installed) -> Check:
+    tested = f"tested {found.lowest} to {found.newest}"
+    if found.version is None:
+        loss = f": {_WITHOUT[found.package]}" if found.package in _WITHOUT else ""
+        return Check(
+            found.package, State.MISSING, "not installed", f"pip install {found.package}{loss}"
+        )
+    if found.is_too_old:
+        return Check(
+            found.package,
+            State.LIMITED,
+            f"{found.version}, older than {tested}",
+            f"pip install '{found.package}>={found.lowest}'",
+        )
+    if found.is_newer:
+        return Check(found.package, State.OK, f"{found.version}, newer than {tested}")
+    return Check(found.package, State.OK, f"{found.version} ({tested})")
 
 
 def _torch() -> Iterator[Check]:
@@ -110,16 +130,25 @@ def _torch() -> Iterator[Check]:
         with suppress(ImportError):
             importlib.import_module(module)
     looks: dict[str, tuple[Callable[[], Any], str]] = {
-        "collectives": (compat.dispatcher, "the level stays at stages; use torch 2.11 or newer"),
-        "waits": (compat_works.work_class, "ends of operations stay unknown"),
-        "torch.compile": (compat.compiler_skip, "it compiles hooks below a compiled DDP"),
-        "waits of DDP": (compat_works.functional_works, "ends of its reductions stay unknown"),
-        "process groups": (compat.process_group_class, "groups stay without members"),
-        "data loading": (compat.data_loader_iterator_class, "mark it with probe.span('data_load')"),
-        "pipeline stages": (compat.pipeline_stage_class, "stages count as plain modules"),
-        "pipeline schedules": (compat.pipeline_schedule_classes, "state them with probe.describe"),
+        "collectives": (
+            torch_names.dispatcher,
+            "the level stays at stages; use torch 2.11 or newer",
+        ),
+        "waits": (works.work_class, "ends of operations stay unknown"),
+        "torch.compile": (torch_names.compiler_skip, "it compiles hooks below a compiled DDP"),
+        "waits of DDP": (works.functional_works, "ends of its reductions stay unknown"),
+        "process groups": (torch_names.process_group_class, "groups stay without members"),
+        "data loading": (
+            torch_names.data_loader_iterator_class,
+            "mark it with probe.span('data_load')",
+        ),
+        "pipeline stages": (torch_names.pipeline_stage_class, "stages count as plain modules"),
+        "pipeline schedules": (
+            torch_names.pipeline_schedule_classes,
+            "state them with probe.describe",
+        ),
         "device times of collectives": (
-            compat_works.device_work_timing,
+            works.device_work_timing,
             "the level kernels is not there",
         ),
         "device times of stages": (cuda_events, "spans have the times of the host"),
@@ -127,13 +156,13 @@ def _torch() -> Iterator[Check]:
     for name, (look, fallback) in looks.items():
         try:
             look()
-        except compat.NotApplicableError as reason:
+        except torch_names.NotApplicableError as reason:
             yield Check(name, State.LIMITED, str(reason), fallback)
         except Exception as reason:  # noqa: BLE001 - whatever this torch answers is the finding
             yield Check(name, State.MISSING, str(reason), fallback)
         else:
             yield Check(name, State.OK, "can be recorded")
-    hop_ns = compat.dispatcher_hop_ns(compat.dispatcher())
+    hop_ns = torch_names.dispatcher_hop_ns(torch_names.dispatcher())
     yield Check(
         "dispatcher", State.OK, f"a Python kernel in front of an operator takes {hop_ns} ns here"
     )

@@ -21,11 +21,10 @@ import numpy as np
 import pandas as pd
 import pyarrow.compute as pc
 
-from ..comparison import is_watched
-from ..config import BUDGET_PPM
 from ..cost import COST_OVER_SEEN
 from ..deep.kineto_fabric import DAEMON_VARIABLE, DIRECTORY_VARIABLE
 from ..launching.launch import run
+from ..reader.run import RunCapture, read_run
 from ..schema.errors import ConfigError, MeshscopeError
 from ..schema.manifest import (
     MANIFEST_NAME,
@@ -34,8 +33,9 @@ from ..schema.manifest import (
     rank_directories,
     read_json,
 )
-from ..schema.rundir import RunCapture, read_run
 from ..schema.sampling import least_one_in
+from ..session.comparison import is_watched
+from ..settings.config import BUDGET_PPM
 from .statistics import LEAST_PAIRS, Effect, paired_effect
 
 _VARIABLES = {"MESHSCOPE_COST_BUDGET_PPM": "0"}

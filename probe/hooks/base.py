@@ -15,14 +15,14 @@ from typing import Any, NamedTuple, Protocol
 from weakref import WeakSet
 
 from ..clock import now_ns, thread_cpu_ns
-from ..config import ProbeConfig
 from ..cost import ONE_IN, CostMeter
-from ..program_signals import pass_on
 from ..recording.heads import span_head
 from ..recording.recorder import Recorder
+from ..safety.notices import tell
+from ..safety.program_signals import pass_on
 from ..schema.records import LEVEL_CODES, NO_WORD, SPAN_CODES
 from ..schema.terms import CaptureLevel, SpanKind
-from ..telling import tell
+from ..settings.config import ProbeConfig
 
 NO_SPANS = LEVEL_CODES[CaptureLevel.STEPS]
 """The level at which nothing is recorded between the borders of steps."""
@@ -212,9 +212,10 @@ class Activity:
             span, and inside a backward span (recomputation).
         microbatch: Backward passes that this step has finished, outside a pipeline.
         stages: Pipeline stages that ran on this rank.
+        tokens: Token ids that the forward calls of this step were given, outside a pipeline.
     """
 
-    __slots__ = ("_over", "_threads", "listen", "microbatch", "place", "stages")
+    __slots__ = ("_over", "_threads", "listen", "microbatch", "place", "stages", "tokens")
 
     def __init__(self) -> None:
         self.place: Place | None = None
@@ -223,6 +224,7 @@ class Activity:
         self.listen = True
         self.microbatch = 0
         self.stages: set[int] = set()
+        self.tokens = 0
 
     def enter(self, place: Place | None) -> Place | None:
         """Make this the span in progress and return the one before."""
@@ -265,6 +267,7 @@ class Activity:
         place = self.place
         inside = place is not None and place.kind is SpanKind.BACKWARD and place.stage < 0
         self.microbatch = -1 if inside else 0
+        self.tokens = 0
 
     def stage_of_rank(self) -> int:
         """Return the stage of this rank, -1 when it has none or several."""
@@ -272,13 +275,20 @@ class Activity:
 
 
 def compute_span(
-    source: Source, place: Place, call: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    source: Source,
+    place: Place,
+    call: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    entered_ns: int | None = None,
 ) -> Any:
     """Call something and record it as a compute span; what it calls belongs to it.
 
     Where no spans are recorded it is in progress all the same: torch.compile would see a change.
+    ``entered_ns`` is when the hook was entered, if it has done something before.
     """
-    entered_ns = now_ns()
+    if entered_ns is None:
+        entered_ns = now_ns()
     activity, device = source.capture.activity, source.capture.device_times
     before = activity.enter(place)
     if source.capture.level == NO_SPANS:

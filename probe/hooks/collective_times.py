@@ -14,15 +14,10 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from ..compat import UnsupportedError
-from ..compat_works import (
-    device_duration_ns,
-    device_work_timing,
-    enable_device_timing,
-    work_class,
-)
-from ..config import ProbeConfig
-from ..program_signals import pass_on
+from ..compat.torch_names import UnsupportedError
+from ..compat.works import device_duration_ns, device_work_timing, enable_device_timing, work_class
+from ..safety.program_signals import pass_on
+from ..settings.config import ProbeConfig
 from .base import Capture
 from .groups import GroupTable
 

@@ -16,16 +16,11 @@ from threading import get_ident
 from typing import Any
 
 from ..clock import now_ns
-from ..compat import (
-    Dispatcher,
-    dispatcher,
-    dispatcher_hop_ns,
-    process_group_class,
-)
-from ..compat_works import source_rank, work_class
+from ..compat.torch_names import Dispatcher, dispatcher, dispatcher_hop_ns, process_group_class
+from ..compat.works import source_rank, work_class
 from ..cost import ONE_IN
-from ..program_signals import pass_on
 from ..recording.heads import NOT_CARRIED, collective_head, p2p_head
+from ..safety.program_signals import pass_on
 from ..schema.records import COLLECTIVE_CODES, DIRECTION_CODES
 from ..schema.terms import Direction
 from .base import Capture

@@ -16,12 +16,16 @@ what autograd itself calls.
 
 from __future__ import annotations
 
+import sys
 from functools import wraps
 from typing import Any
 
-from ..compat import is_compiling, is_in_autograd, wrapper_frame_ns
+from ..clock import now_ns
+from ..compat.torch_names import is_compiling, is_in_autograd, wrapper_frame_ns
+from ..job.run_facts import RunFacts
 from ..schema.terms import SpanKind
 from .base import Activity, Capture, Patches, Place, Source, compute_span
+from .model_watch import ModelWatch
 from .module_calls import ModuleCalls
 
 _FORWARD = SpanKind.FORWARD
@@ -31,8 +35,9 @@ _FORWARD = SpanKind.FORWARD
 class ComputeHook:
     """Records module calls, backward calls and gradient clipping."""
 
-    def __init__(self, capture: Capture) -> None:
+    def __init__(self, capture: Capture, facts: RunFacts | None = None) -> None:
         self.source = capture.source("compute")
+        self._model = None if facts is None else ModelWatch(facts.learn)
         self._activity = capture.activity
         self._meter = capture.meter
         self._calls = ModuleCalls(capture.meter)
@@ -59,7 +64,7 @@ class ComputeHook:
         self._patches.restore()
 
     def _wrap_module_call(self, original: Any) -> Any:
-        return _module_call(original, self.source, self._activity, self._calls)
+        return _module_call(original, self.source, self._activity, self._calls, self._model)
 
     def _wrap_backward(self, original: Any) -> Any:
         source, activity, compiling = self.source, self._activity, is_compiling()
@@ -96,25 +101,50 @@ class ComputeHook:
         return clip_grad_norm_
 
 
-def _module_call(original: Any, source: Source, activity: Activity, calls: ModuleCalls) -> Any:
+def _module_call(
+    original: Any,
+    source: Source,
+    activity: Activity,
+    calls: ModuleCalls,
+    model: ModelWatch | None = None,
+) -> Any:
     """Return what is called in place of ``Module.__call__``."""
     compiling, in_autograd = is_compiling(), is_in_autograd()
+    grads = sys.modules["torch"].is_grad_enabled
 
     def module_call(module: Any, /, *args: Any, **kwargs: Any) -> Any:
         # The tracer of torch.compile must see the original only.
         if not activity.listen or compiling() or not source.on:
             return original(module, *args, **kwargs)
+        entered_ns = now_ns()
         around = activity.place
         if around is None and activity.trains_here():
             place = Place(_FORWARD, -1, -1, activity.microbatch)
+            if model is not None and grads():
+                _count(activity, source, model, module, args, kwargs)
         elif around is not None and in_autograd():
             place = around._replace(kind=SpanKind.RECOMPUTE)
         else:
             return original(module, *args, **kwargs)
         calls.note(module)
-        return compute_span(source, place, original, (module, *args), kwargs)
+        return compute_span(source, place, original, (module, *args), kwargs, entered_ns)
 
     return wraps(original)(module_call)
+
+
+def _count(
+    activity: Activity,
+    source: Source,
+    model: ModelWatch,
+    module: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> None:
+    """Add the tokens of a forward call to those of the step."""
+    try:
+        activity.tokens += model.tokens(module, args, kwargs)
+    except Exception as error:  # noqa: BLE001 - counted; training goes on
+        source.failed(error)
 
 
 def _frame_ns(source: Source, calls: ModuleCalls) -> int:

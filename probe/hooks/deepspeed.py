@@ -11,7 +11,7 @@ import sys
 from functools import wraps
 from typing import Any
 
-from ..run_facts import RunFacts
+from ..job.run_facts import RunFacts
 from ..schema.layout import MESH_AXES, ParallelLayout
 from ..schema.terms import ScheduleKind, SpanKind
 from ..watches.imports import ImportWatch

@@ -17,7 +17,7 @@ from inspect import Signature, signature
 from typing import Any
 
 from ..clock import now_ns
-from ..compat_works import group_makers
+from ..compat.works import group_makers
 from ..recording.heads import collective_head
 from ..schema.records import COLLECTIVE_CODES
 from ..schema.terms import CollectiveKind

@@ -10,7 +10,7 @@ from functools import partial, wraps
 from typing import Any
 
 from ..clock import now_ns, thread_cpu_ns
-from ..compat import data_loader_iterator_class
+from ..compat.torch_names import data_loader_iterator_class
 from ..recording.heads import span_head
 from ..schema.records import SPAN_CODES
 from ..schema.terms import SpanKind

@@ -12,11 +12,12 @@ import sys
 from functools import wraps
 from typing import Any
 
-from ..run_facts import RunFacts
+from ..job.run_facts import RunFacts
 from ..schema.layout import MESH_AXES, ParallelLayout
 from ..schema.terms import ScheduleKind, SpanKind
 from ..watches.imports import ImportWatch
 from .base import Capture, Patches, Place, compute_span
+from .megatron_model import model_facts
 from .steps import Boundary, StepHook
 
 _STATE = "megatron.core.parallel_state"
@@ -115,7 +116,8 @@ class MegatronHook:
                     if microbatches not in told:
                         told.add(microbatches)
                         named = {} if schedule is None else {"schedule": schedule.value}
-                        self._facts.learn({"microbatches": microbatches, **named})
+                        told_of_model = model_facts(kwargs, _replicas())
+                        self._facts.learn({"microbatches": microbatches, **named, **told_of_model})
                 except Exception as error:  # noqa: BLE001 - counted; training goes on
                     self.source.failed(error)
             return original(*args, **kwargs)
@@ -215,6 +217,12 @@ def _stage(chunk: int) -> int:
         return -1
     size = int(state.get_pipeline_model_parallel_world_size())
     return chunk * size + int(state.get_pipeline_model_parallel_rank())
+
+
+def _replicas() -> int:
+    """Return the data-parallel ranks, 0 where Megatron does not tell."""
+    size = getattr(sys.modules.get(_STATE), _SIZES["dp"], None)
+    return int(size()) if callable(size) else 0
 
 
 def _layout(state: Any, order: str) -> ParallelLayout:

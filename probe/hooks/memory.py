@@ -11,8 +11,8 @@ import os
 import platform
 from collections.abc import Callable
 
-from ..compat import cuda_device, cuda_memory_reader
-from ..run_facts import RunFacts
+from ..compat.torch_names import cuda_device, cuda_memory_reader
+from ..job.run_facts import RunFacts
 from ..schema.descriptors import OwnDescriptor
 from ..schema.records import MEMORY_PHASE_CODES
 from ..schema.terms import MemoryPhase

@@ -14,7 +14,7 @@ from functools import wraps
 from math import prod
 from typing import Any
 
-from ..run_facts import RunFacts
+from ..job.run_facts import RunFacts
 from ..schema.layout import MESH_AXES, ParallelLayout
 from ..schema.terms import Axis
 from ..watches.imports import ImportWatch

@@ -13,9 +13,9 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from ..compat import runs_without_python
+from ..compat.torch_names import runs_without_python
 from ..cost import CostMeter
-from ..program_signals import pass_on
+from ..safety.program_signals import pass_on
 
 _MOST_KNOWN = 4096
 """Modules whose number is remembered; a job has few whose calls are recorded."""

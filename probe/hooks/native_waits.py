@@ -16,8 +16,8 @@ from threading import get_ident
 from typing import Any
 
 from ..clock import now_ns
-from ..compat import UnsupportedError
-from ..compat_works import calls_that_wait, functional_works, is_over, when_computed
+from ..compat.torch_names import UnsupportedError
+from ..compat.works import calls_that_wait, functional_works, is_over, when_computed
 from ..cost import ONE_IN
 from .base import Capture, Patches, Source
 from .waits import PendingWork, PendingWorks

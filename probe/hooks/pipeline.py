@@ -11,8 +11,8 @@ from __future__ import annotations
 from functools import wraps
 from typing import Any
 
-from ..compat import pipeline_schedule_classes, pipeline_stage_class
-from ..run_facts import RunFacts
+from ..compat.torch_names import pipeline_schedule_classes, pipeline_stage_class
+from ..job.run_facts import RunFacts
 from ..schema.terms import Direction, ScheduleKind, SpanKind
 from ..watches.imports import ImportWatch
 from .base import Capture, Patches, Place, compute_span

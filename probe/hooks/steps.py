@@ -17,7 +17,7 @@ from threading import get_ident
 from typing import Any
 
 from ..clock import now_ns, thread_cpu_ns
-from ..compat import UnsupportedError
+from ..compat.torch_names import UnsupportedError
 from ..schema.manifest import LED_ANEW_KEY
 from ..schema.terms import MemoryPhase, SpanKind
 from .base import Capture, Place
@@ -215,7 +215,7 @@ class StepHook:
             recorder.step,
             self._start_ns,
             end_ns - self._start_ns,
-            -1 if tokens is None else tokens,
+            (capture.activity.tokens or -1) if tokens is None else tokens,
             capture.level,
         )
         self._start_ns = end_ns

@@ -19,8 +19,8 @@ from threading import get_ident
 from typing import Any, Protocol
 
 from ..clock import now_ns
-from ..compat import Dispatcher
-from ..compat_works import work_class
+from ..compat.torch_names import Dispatcher
+from ..compat.works import work_class
 from ..cost import ONE_IN
 from .base import Capture, Patches
 

@@ -14,8 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..clock import now_ns
-from ..kill_switch import is_disabled
-from ..telling import tell
+from ..job.kill_switch import is_disabled
+from ..safety.notices import tell
 
 _RESTARTS = 5
 _PAUSE_NS = 2_000_000_000

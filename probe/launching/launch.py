@@ -20,10 +20,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from ..bounded import within
 from ..deep.kineto_fabric import DAEMON_VARIABLE, DIRECTORY_VARIABLE, LOG_VARIABLE, SILENT
 from ..deep.names import kineto_directory
-from ..identity import (
+from ..job.identity import (
     ATTACHED_VARIABLE,
     COMMAND_VARIABLE,
     DEFAULT_ROOT,
@@ -32,11 +31,12 @@ from ..identity import (
     OWNER_VARIABLE,
     RUN_DIR_VARIABLE,
 )
-from ..kill_switch import is_disabled
+from ..job.kill_switch import is_disabled
+from ..safety.bounded import within
+from ..safety.thread_room import NEEDED_THREADS, too_few_threads
 from ..schema.errors import ConfigError, MeshscopeError
 from ..schema.manifest import check_run_id
 from ..schema.printable import printable
-from ..thread_room import NEEDED_THREADS, too_few_threads
 from .agent_child import AgentChild
 from .deaf import deaf_option
 from .rank_watch import RankWatch

@@ -12,24 +12,20 @@ from __future__ import annotations
 import os
 import select
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from ..clock import now_ns
-from ..new_parts import NewParts, Part
-from ..recording.rank_manifest import boot_id
+from ..job.ends import is_of_this_host, note_end, wait_status
+from ..job.new_parts import NewParts, Part
 from ..schema.errors import RunDirectoryError
-from ..schema.manifest import ENDED_NAME, MANIFEST_NAME, read_json, write_json
-from ..schema.tables import FORMAT_VERSION
+from ..schema.manifest import MANIFEST_NAME, read_json
 
 _LOOK_S = 0.25
 """Least time between two looks for new ranks."""
 _REST = 100
 """Time between two looks, in lengths of a look: it takes at most one hundredth of a core."""
-_EXIT_CODE = 48
-"""Place of the exit status among the fields of ``/proc/PID/stat`` that come after the state."""
 _STOP_S = 5.0
 """Longest time that the end of a job waits for a disk that hangs."""
 
@@ -111,7 +107,7 @@ class RankWatch:
             manifest = read_json(directory / MANIFEST_NAME)
         except RunDirectoryError:
             return False
-        if _is_here(manifest):
+        if is_of_this_host(manifest):
             try:
                 pid = int(manifest["pid"])
                 descriptor = os.pidfd_open(pid)
@@ -127,32 +123,8 @@ class RankWatch:
             return
         ready = self._poll.poll(wait_s * 1000)
         ended_ns = now_ns()
-        statuses = {descriptor: _wait_status(self._open[descriptor][1]) for descriptor, _ in ready}
+        statuses = {descriptor: wait_status(self._open[descriptor][1]) for descriptor, _ in ready}
         for descriptor, status in statuses.items():
             self._poll.unregister(descriptor)
             os.close(descriptor)
-            _note(self._open.pop(descriptor)[0], ended_ns, status)
-
-
-def _is_here(manifest: Mapping[str, Any]) -> bool:
-    return manifest.get("host") == os.uname().nodename and manifest.get("boot_id") == boot_id()
-
-
-def _wait_status(pid: int) -> int | None:
-    """Return what ``wait`` will tell the parent of a process; None once it has been told."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text("utf-8", errors="replace")
-        # The name of the program stands in brackets, and may hold anything.
-        state, *fields = text.rpartition(")")[2].split()
-        return int(fields[_EXIT_CODE]) if state == "Z" else None
-    except (OSError, ValueError, IndexError):
-        return None
-
-
-def _note(directory: Path, ended_ns: int, status: int | None) -> None:
-    """Write down when and how a rank ended; without room on the disk, nothing."""
-    noted = {"format_version": FORMAT_VERSION, "ended_ns": ended_ns, "wait_status": status}
-    try:
-        write_json(directory / ENDED_NAME, noted)
-    except OSError:
-        return
+            note_end(self._open.pop(descriptor)[0], ended_ns, status)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..clock import unix_ns
-from ..kill_switch import DISABLE_FILE
+from ..job.kill_switch import DISABLE_FILE
 from ..schema.errors import ConfigError, MeshscopeError, RunDirectoryError, RunExistsError
 from ..schema.manifest import (
     MANIFEST_NAME,
@@ -25,6 +25,7 @@ from ..schema.manifest import (
     check_run_id,
     part_directories,
     read_json,
+    require_own,
 )
 from ..schema.rundir import create_run, write_run_manifest
 
@@ -111,6 +112,10 @@ def _joined(path: Path, facts: Mapping[str, Any]) -> RunPlace:
     remedy = "Choose another --run-id"
     if not path.is_dir():
         raise ConfigError("is no folder", where=str(path), remedy=remedy)
+    try:
+        require_own(path)
+    except OSError as error:
+        raise ConfigError(error.strerror or str(error), where=str(path), remedy=remedy) from error
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
         raise ConfigError("may not be written by this user", where=str(path), remedy=remedy)
     before = frozenset(

@@ -5,13 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from signal import Signals
 from typing import Any
 
 from ..recording.rank_manifest import boot_id
 from ..schema.errors import RunDirectoryError
 from ..schema.listing import listed
-from ..schema.manifest import MANIFEST_NAME, rank_directories, read_json
+from ..schema.manifest import ENDED_NAME, MANIFEST_NAME, rank_directories, read_json
 from .run_place import RunPlace
+
+_UNKNOWN_END = "killed, or ended by os._exit,"
+_NO_STATUS = 1 << 16
+"""A status of ``wait`` is less."""
 
 
 def report(place: RunPlace, *, is_dormant: bool) -> list[str]:
@@ -35,12 +40,39 @@ def report(place: RunPlace, *, is_dormant: bool) -> list[str]:
             "group, and none took a step of a torch optimizer. What trains without one calls "
             "meshscope.probe.attach() and meshscope.probe.step()"
         )
-    if unfinished := [rank for rank, manifest in here.items() if _was_killed(manifest)]:
+    paths = rank_directories(place.path)
+    ends: dict[str, list[int]] = {}
+    for rank, manifest in here.items():
+        if _ended_open(manifest):
+            ends.setdefault(_end(paths[rank]), []).append(rank)
+    for how, ranks in sorted(ends.items()):
         said.append(
-            "killed, or ended by os._exit, before they closed their capture: ranks "
-            f"{listed(unfinished, most=16)}; what they recorded is kept"
+            f"{how} before they closed their capture: ranks {listed(ranks, most=16)}; "
+            "what they recorded is kept"
         )
     return said
+
+
+def _end(rank_path: Path) -> str:
+    """Return how a process ended, in words, as far as its launch saw it."""
+    try:
+        status = read_json(rank_path / ENDED_NAME).get("wait_status")
+    except RunDirectoryError:
+        status = None
+    if type(status) is not int or not 0 <= status < _NO_STATUS:
+        return _UNKNOWN_END
+    try:
+        code = os.waitstatus_to_exitcode(status)
+    except ValueError:  # that of a process that was stopped
+        return _UNKNOWN_END
+    if code >= 0:
+        return (
+            "ended in order, with exit code 0, but" if code == 0 else f"ended with exit code {code}"
+        )
+    try:
+        return f"killed by {Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"
 
 
 def _manifest(rank_path: Path) -> Mapping[str, Any]:
@@ -56,7 +88,7 @@ def _is_of_this_host(manifest: Mapping[str, Any]) -> bool:
     return boot in (None, boot_id()) and host in (None, os.uname().nodename)
 
 
-def _was_killed(manifest: Mapping[str, Any]) -> bool:
+def _ended_open(manifest: Mapping[str, Any]) -> bool:
     """Tell whether a rank has ended without closing; another launcher's may still be running."""
     if manifest.get("closed_unix_ns") is not None:
         return False

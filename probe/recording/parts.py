@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
-from ..schema.manifest import DIRECTORY_MODE, create_directory, part_directories, rank_directory
+from ..schema.manifest import (
+    DIRECTORY_MODE,
+    create_directory,
+    part_directories,
+    rank_directory,
+    require_own,
+)
 from ..schema.ring import RING_NAME
+from .other_job import other_process
 
 MOST_PARTS = 32
 """Parts of a rank that are kept."""
@@ -27,12 +35,16 @@ def new_part(run_path: Path, rank: int, most_bytes: int) -> tuple[Path, int]:
         The directory, and how many parts were deleted.
 
     Raises:
-        OSError: It cannot be made.
+        OSError: It cannot be made, the rank's last one is a link or of another user, or another
+            job records in it.
     """
     create_directory(run_path)
     for _ in range(_ATTEMPTS):
         before = part_directories(run_path).get(rank, {})
         newest = max(before, default=0)
+        if newest:
+            require_own(before[newest])
+            _require_one_job(before[newest])
         if newest and not (before[newest] / RING_NAME).exists():
             return before[newest], 0
         directory = rank_directory(run_path, rank, newest + 1)
@@ -42,6 +54,16 @@ def new_part(run_path: Path, rank: int, most_bytes: int) -> tuple[Path, int]:
             continue
         return directory, _delete_oldest(list(before.values()), most_bytes)
     raise FileExistsError(17, "other processes keep taking the places of this rank", str(run_path))
+
+
+def _require_one_job(newest: Path) -> None:
+    pid = other_process(newest)
+    if pid is not None:
+        raise OSError(
+            errno.EBUSY,
+            f"process {pid} of another job records this rank; give each job a run of its own (--run-id)",
+            str(newest),
+        )
 
 
 def _delete_oldest(parts: list[Path], most_bytes: int) -> int:

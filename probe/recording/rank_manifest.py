@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..bounded import within
 from ..clock import clock_pair, unix_ns
-from ..config import MOST_PUBLISH_S
+from ..safety.bounded import within
 from ..schema.clock_steps import clock_steps
 from ..schema.manifest import MANIFEST_NAME, write_json
 from ..schema.ring import RING_COPIED
 from ..schema.tables import FORMAT_VERSION
 from ..schema.terms import Axis
+from ..settings.config import MOST_PUBLISH_S
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _CLOCK_PAIRS_KEPT = 1024

@@ -22,7 +22,7 @@ from typing import Any
 from weakref import WeakSet
 
 from ..clock import now_ns
-from ..config import MOST_CLOSE_S, MOST_FLUSH_S
+from ..safety.threads import start_deaf
 from ..schema.records import (
     COLLECTIVE_CODES,
     COLLECTIVE_RECORD,
@@ -43,7 +43,7 @@ from ..schema.records import (
 )
 from ..schema.slots import slot_format
 from ..schema.terms import Axis
-from ..threads import start_deaf
+from ..settings.config import MOST_CLOSE_S, MOST_FLUSH_S
 from .file_system import slow_file_system_of
 from .heads import NOT_CARRIED, STEP_HEADS, memory_head
 from .parts import new_part
@@ -316,6 +316,10 @@ class Recorder:
         """Write all that the ring holds in full, also of steps kept as sums; see ``flush``."""
         if self._open:
             self._writer.keep_ring(MOST_FLUSH_S)
+
+    def give_sign_of_life(self, time_ns: int) -> None:
+        """Note that the process runs, readable after it was killed; any thread."""
+        self._ring.give_sign_of_life(time_ns)
 
     def publish(self) -> None:
         """Have the manifest written, so that what was just annotated survives a kill."""

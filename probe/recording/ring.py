@@ -1,7 +1,7 @@
 """The writing half of the ring: where every record goes first.
 
 Sequence number and slot come together from iterators written in C, whose step is
-atomic under the interpreter lock (``probe.interpreter``), so each record owns its slot
+atomic under the interpreter lock (``probe.compat.interpreter``), so each record owns its slot
 and no lock of ours is needed: a record made by a garbage collection callback or a signal
 in the middle of another one takes the next slot, where a lock would deadlock.
 """

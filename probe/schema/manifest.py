@@ -6,9 +6,11 @@ pyarrow here.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -144,10 +146,47 @@ def create_directory(path: Path) -> None:
     """Create a private directory and, with default modes, what leads to it.
 
     Raises:
-        OSError: It cannot be created, or its place is taken by a file.
+        OSError: It cannot be created, its place is taken by a file or a symbolic link, or it
+            belongs to another user.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
+    try:
+        path.mkdir(mode=DIRECTORY_MODE)
+    except FileExistsError:
+        require_own(path)
+
+
+def require_own(path: Path) -> None:
+    """Accept a directory into which this user may safely write.
+
+    Whoever owns a directory can replace what lies in it, so a link that another user has
+    planted, or a directory of theirs, would have us write where they want.
+
+    Raises:
+        OSError: It is missing, a symbolic link, no directory, or belongs to another user.
+    """
+    found = path.lstat()
+    if stat.S_ISLNK(found.st_mode):
+        raise OSError(errno.ELOOP, "is a symbolic link, which is not followed", str(path))
+    if not stat.S_ISDIR(found.st_mode):
+        raise NotADirectoryError(errno.ENOTDIR, "is not a directory", str(path))
+    if found.st_uid != os.geteuid() and _user_of_new_files(path) != found.st_uid:
+        raise PermissionError(errno.EACCES, f"belongs to user {found.st_uid}", str(path))
+
+
+def _user_of_new_files(directory: Path) -> int:
+    """Return the user that the file system gives our new files: it may squash root to another.
+
+    Raises:
+        OSError: None can be made there.
+    """
+    path = directory / f".owner.{os.urandom(8).hex()}"
+    descriptor = create_file(path)
+    try:
+        return os.fstat(descriptor).st_uid
+    finally:
+        os.close(descriptor)
+        path.unlink(missing_ok=True)
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The run directory: how a run is created, found and read.
+"""The run directory: how a run is created and found.
 
 ::
 
@@ -8,9 +8,6 @@
       rank00000/seg-000001.arrows            older records (``segment``)
       host-<name>/manifest.json              the machine: devices, ports, what could not be read
       host-<name>/seg-000001.arrows          samples of it (``host_records``)
-
-Reading takes what is good and states what is not as a *limit*; only a path
-that is no run at all, or a format version that we do not know, is an error.
 """
 
 from __future__ import annotations
@@ -19,9 +16,8 @@ import fcntl
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .errors import ConfigError, RunDirectoryError, RunExistsError
 from .manifest import (
@@ -34,12 +30,6 @@ from .manifest import (
     write_json,
 )
 from .tables import FORMAT_VERSION
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from .rank_parts import Wanted
-    from .rank_records import LastSeen
 
 _EMPTY_MANIFEST: dict[str, Any] = {
     "format_version": FORMAT_VERSION,
@@ -58,29 +48,6 @@ _EMPTY_MANIFEST: dict[str, Any] = {
     "software": {},
     "command": [],
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunCapture:
-    """A run as far as it could be read."""
-
-    path: Path
-    manifest: dict[str, Any]
-    """The run's manifest; ``{}`` if it is missing or damaged."""
-    tables: dict[str, pa.Table]
-    """The tables of ``run_tables``, all ranks together."""
-    ranks: tuple[int, ...]
-    """Ranks of which anything could be read."""
-    rank_manifests: dict[int, dict[str, Any]]
-    """The readable manifests of those ranks."""
-    last_seen: dict[int, LastSeen]
-    """Until when the process of each rank is known to have been there."""
-    limits: tuple[str, ...]
-    """What is missing or damaged, one sentence each."""
-    host_manifests: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """The manifests of the hosts whose agent recorded, by host."""
-    is_whole: bool = True
-    """Whether the records of all steps are there; where there was no room, those of some are not."""
 
 
 def create_run(root: Path, run_id: str, manifest: Mapping[str, Any]) -> Path:
@@ -199,42 +166,6 @@ def list_runs(root: Path) -> list[Path]:
         ) from error
 
 
-def read_run(path: Path, wanted: Wanted | None = None) -> RunCapture:
-    """Read a run, also one that was killed or is still being written.
-
-    Args:
-        path: Its directory.
-        wanted: How much of a large one is read.
-
-    Raises:
-        RunDirectoryError: The path does not exist, is empty, or is no run.
-        FormatVersionError: A part of it was written by another format version.
-    """
-    # Only readers pay for Arrow; a training process imports this module too.
-    from .host_records import read_hosts
-    from .rank_parts import WANTED
-    from .run_tables import read_run_tables
-
-    path = Path(path)
-    require_run(path)
-    limits: list[str] = []
-    manifest = _read_manifest(path, limits)
-    found = read_run_tables(path, manifest, wanted or WANTED, limits)
-    manifest = found.manifest
-    hosts = read_hosts(path, found.rank_manifests, limits)
-    return RunCapture(
-        path=path,
-        manifest=manifest,
-        tables=found.tables | hosts.tables,
-        ranks=found.ranks,
-        rank_manifests=found.rank_manifests,
-        last_seen=found.last_seen,
-        limits=tuple(limits),
-        host_manifests=hosts.manifests,
-        is_whole=found.is_whole,
-    )
-
-
 def require_run(path: Path) -> None:
     """Accept a path that is a run.
 
@@ -262,16 +193,6 @@ def name_a_run_in(root: Path) -> str:
         return ""
     held = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
     return f"It holds {held}; name one, such as {runs[-1]}"
-
-
-def _read_manifest(path: Path, limits: list[str]) -> dict[str, Any]:
-    try:
-        manifest = read_json(path / MANIFEST_NAME)
-    except RunDirectoryError as error:
-        limits.append(f"the run's {MANIFEST_NAME} {error.what}; layout and model are unknown")
-        return {}
-    check_format_version(manifest.get("format_version"), str(path / MANIFEST_NAME))
-    return manifest
 
 
 @contextmanager

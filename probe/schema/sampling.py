@@ -13,8 +13,13 @@ the border of a window to cost nothing beside it."""
 LEAD_STEPS = 5
 """Steps of a window before the multiple of ``WINDOW_STEPS`` that it is of. The first step of a window
 pays for putting hooks in, and of the others each hundredth is kept record by record."""
+WHOLE_STEPS = 2 * WINDOW_STEPS - LEAD_STEPS
+"""The first steps of a run, which are recorded at any price: as many as an analysis of a short run
+needs, and no part of a long one."""
 ONE_IN = (1, 2, 4, 8, 16)
 """Of how many windows one may be recorded."""
+MOST_ONE_IN = ONE_IN[-1]
+"""The most of them."""
 OVER_BUDGET = "over budget"
 """How the reason begins for which a stretch is recorded with less than before …"""
 SAMPLED = f"{OVER_BUDGET}, so one window in "
@@ -47,7 +52,6 @@ def least_one_in(times_over: float) -> int | None:
     return next((one_in for one_in in ONE_IN if times_over <= one_in), None)
 
 
-def next_window(step: int, one_in: int) -> int:
-    """Return the first step from which on a window begins that is recorded."""
-    period = WINDOW_STEPS * one_in
-    return -(-(step + LEAD_STEPS) // period) * period - LEAD_STEPS
+def next_window(step: int) -> int:
+    """Return the first step from this one on with which a window begins, recorded or not."""
+    return -(-(step + LEAD_STEPS) // WINDOW_STEPS) * WINDOW_STEPS - LEAD_STEPS

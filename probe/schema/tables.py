@@ -8,6 +8,7 @@ identifier that does not apply; null marks a value that is not known.
 
 from .columns import RANK, Column, TableSpec, ns_column
 from .host_tables import HOST_TABLES
+from .imported_tables import ALLOCATION_FAILURE, COLLECTIVE_CALL, PYTHON_CALL
 from .standstill_tables import PROGRESS, STANDING
 from .summary_tables import ATTEMPT, COMMUNICATION_SUM, RECORDING
 
@@ -69,6 +70,13 @@ RUN = TableSpec(
         Column("seq_len", "int32", "tokens", "tokens of one sequence", nullable=True),
         Column("vocab_size", "int32", "1", "rows of the embedding", nullable=True),
         Column("parameters", "int64", "1", "model parameters over all ranks", nullable=True),
+        Column(
+            "model",
+            "string",
+            "1",
+            "all that is known of the model: fields of ModelDescription as JSON",
+            nullable=True,
+        ),
         Column("schedule", "category", "1", "pipeline schedule (ScheduleKind)", nullable=True),
         Column(
             "microbatches", "int32", "1", "microbatches of a step on one replica", nullable=True
@@ -340,6 +348,7 @@ TABLES: dict[str, TableSpec] = {
         SPAN,
         MICROBATCH,
         COLLECTIVE,
+        COLLECTIVE_CALL,
         P2P,
         COMMUNICATION_SUM,
         RECORDING,
@@ -351,7 +360,9 @@ TABLES: dict[str, TableSpec] = {
         RUNTIME_CALL,
         OP,
         ANNOTATION,
+        PYTHON_CALL,
         MEMORY,
+        ALLOCATION_FAILURE,
         *HOST_TABLES.values(),
         CLOCK_SYNC,
     )

@@ -190,9 +190,13 @@ class FindingKind(StrEnum):
     DEVICE_ERROR = "device_error"
     HANG = "hang"
     CRASH = "crash"
+    JOB_ENDED = "job_ended"
     TOPOLOGY_VIOLATION = "topology_violation"
     CLOCK_SKEW = "clock_skew"
     MISSING_DATA = "missing_data"
+    JITTER = "jitter"
+    COMMUNICATION_VOLUME = "communication_volume"
+    NETWORK_PORT = "network_port"
 
 
 class Severity(StrEnum):

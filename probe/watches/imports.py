@@ -9,8 +9,8 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, Protocol
 
-from ..compat import UnsupportedError
-from ..threads import deaf_threads
+from ..compat.torch_names import UnsupportedError
+from ..safety.threads import deaf_threads
 
 
 class Failing(Protocol):

@@ -7,15 +7,19 @@ code of what it ran. This is the only place that turns errors into exit codes.
 
 from __future__ import annotations
 
+import gc
 import inspect
 import os
 import re
 from collections.abc import Callable
+from functools import wraps
 from typing import Annotated
 
 import typer
 
-from . import commands
+from meshscope import commands
+
+from .commands.gate_verbs import CHECK, GateGroup
 from .commands.output import say
 from .commands.usage import UsageError, usage_words
 
@@ -28,10 +32,25 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
+_OBJECTS_BEFORE_COLLECTION = 100_000
+
 
 def _summary(verb: Callable[..., None]) -> str:
     """Return the first clause of a verb's help, for the list of verbs."""
     return re.split(r"[:;]|\.\n|\.$", inspect.getdoc(verb) or "", maxsplit=1)[0]
+
+
+def _reading(verb: Callable[..., None]) -> Callable[..., None]:
+    """Return a verb that reads a capture once and ends: one that waits for no more than it uses."""
+
+    @wraps(verb)
+    def begin(*arguments: object, **options: object) -> None:
+        from meshscope.analyze.pandas_at_first_use import pandas_at_first_use
+
+        pandas_at_first_use()
+        verb(*arguments, **options)
+
+    return begin
 
 
 app.command(short_help=_summary(commands.demo))(commands.demo)
@@ -40,14 +59,15 @@ for _launching in (commands.run, commands.doctor):
     app.command(
         short_help=_summary(_launching), context_settings={"allow_interspersed_args": False}
     )(_launching)
-for _verb in (
-    commands.agent,
-    commands.arm,
-    commands.attach,
+for _verb in (commands.agent, commands.arm, commands.attach):
+    app.command(short_help=_summary(_verb))(_verb)
+for _reader in (
     commands.diagnose,
     commands.stragglers,
     commands.critical_path,
     commands.whatif,
+    commands.balance,
+    commands.plan,
     commands.compare,
     commands.ingest,
     commands.breakdown,
@@ -55,10 +75,21 @@ for _verb in (
     commands.topology,
     commands.kernels,
     commands.export,
-    commands.gate,
-    commands.dashboard,
 ):
-    app.command(short_help=_summary(_verb))(_verb)
+    app.command(short_help=_summary(_reader))(_reading(_reader))
+_gate = typer.Typer(cls=GateGroup, no_args_is_help=True, rich_markup_mode=None)
+_gate.command(CHECK, hidden=True)(_reading(commands.gate))
+_gate_verbs: dict[str, Callable[..., None]] = {
+    "baseline": commands.gate_baseline,
+    "ab": commands.gate_ab,
+    "selftest": commands.gate_selftest,
+    "calibrate": commands.gate_calibrate,
+    "history": commands.gate_history,
+}
+for _name, _reader_of in _gate_verbs.items():
+    _gate.command(_name, short_help=_summary(_reader_of))(_reading(_reader_of))
+app.add_typer(_gate, name="gate", help=commands.gate.__doc__, short_help=_summary(commands.gate))
+app.command(short_help=_summary(commands.dashboard))(commands.dashboard)
 
 
 def _print_version(wanted: bool) -> None:
@@ -85,6 +116,8 @@ def _options(
 
 def main() -> None:
     """Run the command line; the entry point of the ``meshscope`` script."""
+    # Imports make many objects and no garbage: looking for some took a sixth of a short command.
+    gc.set_threshold(_OBJECTS_BEFORE_COLLECTION)
     from meshscope.probe.schema.errors import MeshscopeError
 
     try:
@@ -108,6 +141,9 @@ def main() -> None:
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
         _fail(f"{place}{error.strerror or error}")
+    finally:
+        # Python looks for garbage as it ends: a tenth of a short command, for memory that goes anyway.
+        gc.freeze()
 
 
 def _extra_of(module: str) -> str | None:
@@ -115,6 +151,8 @@ def _extra_of(module: str) -> str | None:
     top = module.split(".", maxsplit=1)[0]
     if top in ("dash", "plotly", "dash_mantine_components", "dash_ag_grid", "waitress", "flask"):
         return "dashboard"
+    if top == "scipy":
+        return "balance"
     return "trainer" if top == "torch" else None
 
 

@@ -20,7 +20,7 @@ from statistics import median
 import typer
 
 from meshscope.analyze import Diagnosis, diagnose, load_trace
-from meshscope.analyze.report import to_text
+from meshscope.analyze.output.text import to_text
 from meshscope.probe.launching.launch import run
 from meshscope.probe.schema.errors import ConfigError, MeshscopeError
 from meshscope.probe.schema.terms import FindingKind

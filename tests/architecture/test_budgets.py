@@ -17,7 +17,7 @@ LONG_FILES: dict[str, str] = {}
 """File over the budget, with the reason."""
 WIDE_CLASSES = {
     "probe/recording/recorder.py:Recorder": "one method for each kind of record, which hooks call directly",
-    "probe/session.py:Session": "the four parts of its life, what training code calls, and what "
+    "probe/session/session.py:Session": "the four parts of its life, what training code calls, and what "
     "the control socket asks for",
 }
 """``file:class`` with more public methods, with the reason."""

@@ -7,11 +7,11 @@ from dataclasses import fields
 import pytest
 import typer
 
-from meshscope.analyze.causes import CAUSES
-from meshscope.analyze.gate import METRICS
-from meshscope.analyze.ledger.classes import CLASSES, REFINED
-from meshscope.probe.config import ProbeConfig
+from meshscope.analyze.explain.causes import CAUSES
+from meshscope.analyze.gate.budget_metrics import METRICS, MORE_METRICS
+from meshscope.analyze.tables.classes import CLASSES, REFINED
 from meshscope.probe.schema.tables import TABLES
+from meshscope.probe.settings.config import ProbeConfig
 
 SECTIONS = ["## Context", "## Choice", "## Rejected", "## Consequence"]
 
@@ -40,7 +40,7 @@ def pages(project_dir):
     return {path: path.read_text(encoding="utf-8") for path in files}
 
 
-@pytest.mark.parametrize("page", ["tables.md", "commands.md"])
+@pytest.mark.parametrize("page", ["tables.md", "commands.md", "map.md"])
 def test_generated_page_is_up_to_date(page, generator):
     """Fails when a table, column, vocabulary or command changed and its page did not."""
     assert not generator.stale(page, generator.PAGES[page]())
@@ -50,11 +50,21 @@ def test_every_folder_of_the_large_parts_is_listed(project_dir, pages):
     """Fails when a stage is added or renamed, and the list of folders is not."""
     folders = {
         f"`{path.parent.relative_to(project_dir).as_posix()}/`"
-        for part in ("probe", "analyze")
-        for path in (project_dir / part).glob("*/__init__.py")
+        for part in ("probe", "analyze", "reference_trainer")
+        for path in (project_dir / part).glob("*/**/__init__.py")
     }
-    listed = pages[project_dir / "docs" / "contributing.md"]
+    listed = pages[project_dir / "docs" / "map.md"]
     assert not {folder for folder in folders if folder not in listed}
+
+
+def test_files_on_the_map_exist(pages, project_dir):
+    """Fails when the way of a record, or what to touch to add something, names a file that is gone."""
+    named = re.findall(
+        r"`((?:probe|analyze|dashboard|tests|docs)/[\w/.-]+)`",
+        pages[project_dir / "docs" / "map.md"],
+    )
+    assert len(named) > 50
+    assert not [name for name in named if not (project_dir / name).exists()]
 
 
 def test_every_column_has_a_sentence_and_a_unit():
@@ -98,7 +108,11 @@ def test_glossary_explains_every_value(generator, project_dir):
 
 @pytest.mark.parametrize(
     ("heading", "names"),
-    [("Classes of time", (*CLASSES, *REFINED)), ("Metrics", METRICS), ("Causes", CAUSES)],
+    [
+        ("Classes of time", (*CLASSES, *REFINED)),
+        ("Metrics", (*METRICS, *MORE_METRICS)),
+        ("Causes", CAUSES),
+    ],
 )
 def test_glossary_explains_every_figure(heading, names, project_dir):
     """Fails when a class of the ledger or a metric of the gate is not explained."""

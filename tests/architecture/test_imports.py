@@ -1,6 +1,7 @@
 """What an import pulls in. The direction of imports is held by .importlinter."""
 
 import pytest
+from tests.kineto_files import launched, operator, step, write
 
 HEAVY = {"torch", "pyarrow", "pandas", "numpy", "plotly", "dash", "msgspec"}
 BARE = {"probe", "analyze", "dashboard", "reference_trainer"}
@@ -9,7 +10,7 @@ LEFT_OUT = {
     "meshscope.probe": HEAVY,
     "meshscope.probe.schema.tables": HEAVY,
     "meshscope.analyze": HEAVY,
-    "meshscope.analyze.diagnosis": {"torch", "plotly", "dash"},
+    "meshscope.analyze.findings.diagnosis": {"torch", "plotly", "dash"},
     "meshscope.dashboard": {"torch"},
     "meshscope.reference_trainer": {"pandas", "dash", "plotly"},
     "meshscope.cli": HEAVY,
@@ -29,15 +30,30 @@ def test_no_second_copy_under_a_bare_name(module, modules_after):
     assert not modules_after(f"import {module}") & BARE
 
 
-def test_help_is_light(modules_after):
-    """Fails when `meshscope --help` waits for torch, pandas, pyarrow or dash to load."""
+def _after_command(modules_after, *words):
     call = (
         "import sys\n"
         "from meshscope.cli import main\n"
-        "sys.argv = ['meshscope', '--help']\n"
+        f"sys.argv = ['meshscope', *{[str(word) for word in words]!r}]\n"
         "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code, end.code"
     )
-    assert not modules_after(call) & HEAVY
+    return modules_after(call)
+
+
+def test_help_is_light(modules_after):
+    """Fails when `meshscope --help` waits for torch, pandas, pyarrow or dash to load."""
+    assert not _after_command(modules_after, "--help") & HEAVY
+
+
+def test_reading_a_trace_of_one_process_needs_no_pandas(modules_after, tmp_path):
+    """Fails when `meshscope ingest` of a small trace takes twice as long, to load pandas for nothing."""
+    events = [step(1, 0, 1000), operator("aten::mm", 0, 20), *launched("gemm", 10, 100, 200, 1)]
+    source = write(tmp_path / "trace.json", events)
+    loaded = _after_command(modules_after, "ingest", source, "--runs", tmp_path / "runs")
+    assert "pyarrow" in loaded
+    assert "pandas.core.frame" not in loaded
+    readers = {name for name in loaded if name.startswith("meshscope.analyze.read.")}
+    assert not {name for name in readers if ".nsight" in name or ".memory" in name}
 
 
 def test_four_parts_are_relative_links(project_dir):

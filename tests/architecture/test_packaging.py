@@ -69,7 +69,11 @@ def test_wheel_holds_every_source(wheel_names, sources, project_dir):
         f"meshscope/{source.name}".replace("meshscope/src/meshscope", "meshscope")
         for source in sources
     }
-    for folder, pattern in (("dashboard/assets", "*"), ("reference_trainer/configs", "*.toml")):
+    for folder, pattern in (
+        ("dashboard/assets", "*"),
+        ("reference_trainer/configs", "*.toml"),
+        ("analyze/wording", "*.toml"),
+    ):
         files = [path for path in (project_dir / folder).glob(pattern) if path.is_file()]
         wanted |= {f"meshscope/{path.relative_to(project_dir).as_posix()}" for path in files}
     assert not wanted - wheel_names

@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from tests.pipeline_dumps import write_dumps
 
 from meshscope.probe.schema.errors import ConfigError
 
@@ -72,6 +73,14 @@ def imported_run(runs_dir, traces_dir):
 def profiled_run(runs_dir, traces_dir):
     """Add kernel traces of four ranks."""
     return _add(runs_dir, traces_dir / "amd_hpctraining" / "split", "profiled")
+
+
+@pytest.fixture(scope="session")
+def piped_run(runs_dir, tmp_path_factory):
+    """Add a pipeline with memory by stage and a heavy head."""
+    dumps = tmp_path_factory.mktemp("dumps")
+    write_dumps(dumps, [4] * 5, (52, 44, 41, 38, 41))
+    return _add(runs_dir, dumps, "piped")
 
 
 @pytest.fixture(scope="session")

@@ -7,12 +7,11 @@ from contextlib import suppress
 import pytest
 from playwright.sync_api import TimeoutError as PlaywrightTimeoutError
 from playwright.sync_api import expect
+from tests.browser.conftest import SLOW_RANK, TRAINED, figure_data
+from tests.browser.proxy import proxied
 
 from meshscope.dashboard.screenshot import served
 from meshscope.dashboard.security import Access
-
-from .conftest import SLOW_RANK, TRAINED, figure_data
-from .proxy import proxied
 
 pytestmark = pytest.mark.browser
 OUTLINES = "critical path"
@@ -382,3 +381,40 @@ def test_many_slices_come_as_a_picture(page, profiled_run):
     page.goto(f"/run/{profiled_run}/timeline?step=9&t0=0&t1=9000000")
     expect(page.locator("#timeline-graph .bars .point").first).to_be_attached()
     expect(page.locator("#timeline-graph image")).to_have_count(0)
+
+
+def test_communication_and_links_are_pages(page):
+    """Fails when bandwidth, pairs or ports of a recorded run are not drawn, or the twin has other numbers."""
+    page.goto(f"/run/{TRAINED}/overview")
+    page.get_by_role("link", name="Communication", exact=True).click()
+    expect(page.get_by_role("heading", name="How the ranks communicate")).to_be_visible()
+    expect(page.locator("#bandwidth-graph .point").first).to_be_attached()
+    expect(page.locator("#pairs-graph .hm image")).to_have_count(1)
+    (matrix,) = figure_data(page, "pairs-graph")
+    assert matrix["cells"] == 4 * 4
+    twin = page.request.get(page.locator("#json-link").get_attribute("href")).json()
+    assert {row["axis"] for row in twin["overlap"]} >= {"pp", "dp"}
+    overlap = page.locator(".ms-card", has_text="Overlap with compute")
+    expect(overlap.locator("tbody tr")).to_have_count(len(twin["overlap"]))
+    page.get_by_role("link", name="Links", exact=True).click()
+    expect(page.get_by_role("heading", name="How full the links are")).to_be_visible()
+    links = page.request.get(page.locator("#json-link").get_attribute("href")).json()
+    if links["unknown"]:
+        expect(page.locator(".ms-empty")).to_contain_text("Use of links unknown")
+    else:
+        expect(page.locator("#port-graph-0 .plot-container")).to_be_visible()
+
+
+def test_a_bar_of_memory_opens_the_terms_of_its_stage(page, piped_run):
+    """Fails when a stage's terms cannot be reached from its bar, or the balance never arrives."""
+    page.goto(f"/run/{piped_run}/memory")
+    expect(page.get_by_role("heading", name="What the stages hold")).to_be_visible()
+    expect(page.locator("#memory-balance")).to_contain_text("No layer split was searched")
+    bar = page.locator("#memory-graph .bars .point path").nth(2)
+    expect(bar).to_be_attached()
+    _wait_until_listening(page, "memory-graph", "plotly_click")
+    bar.scroll_into_view_if_needed()
+    box = bar.bounding_box()
+    page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    expect(page.locator("#memory-terms-2")).to_have_attribute("open", "")
+    expect(page.locator("#memory-terms-2")).to_contain_text("Stage 2: 41 GiB")

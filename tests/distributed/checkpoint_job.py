@@ -16,19 +16,19 @@ from tests.distributed.trainer_job import run_ranks
 from torch import Tensor
 
 from meshscope.probe.schema.layout import ParallelLayout
-from meshscope.reference_trainer.assembly import build_parts
-from meshscope.reference_trainer.checkpoint import Checkpoints
-from meshscope.reference_trainer.checkpoint_config import CheckpointConfig
-from meshscope.reference_trainer.checkpoint_folder import CheckpointError
-from meshscope.reference_trainer.checkpoint_source import agree_on_source
-from meshscope.reference_trainer.checkpoint_state import PartLoadPlanner, TensorPart
-from meshscope.reference_trainer.comm import Communicator, PerfectLinks
-from meshscope.reference_trainer.config import ModelConfig, TrainConfig, TrainerConfig
-from meshscope.reference_trainer.faults import FaultInjector
-from meshscope.reference_trainer.ground_truth import GroundTruth
-from meshscope.reference_trainer.mesh import Place, open_mesh
-from meshscope.reference_trainer.train import train
-from meshscope.reference_trainer.weight_places import Box
+from meshscope.reference_trainer.checkpoint.checkpoint import Checkpoints
+from meshscope.reference_trainer.checkpoint.folder import CheckpointError
+from meshscope.reference_trainer.checkpoint.source import agree_on_source
+from meshscope.reference_trainer.checkpoint.state import PartLoadPlanner, TensorPart
+from meshscope.reference_trainer.config.checkpoint_config import CheckpointConfig
+from meshscope.reference_trainer.config.config import ModelConfig, TrainConfig, TrainerConfig
+from meshscope.reference_trainer.faults.faults import FaultInjector
+from meshscope.reference_trainer.faults.ground_truth import GroundTruth
+from meshscope.reference_trainer.parallel.comm import Communicator, PerfectLinks
+from meshscope.reference_trainer.parallel.mesh import Place, open_mesh
+from meshscope.reference_trainer.parallel.weight_places import Box
+from meshscope.reference_trainer.replica.assembly import build_parts
+from meshscope.reference_trainer.run.train import train
 
 MODEL = ModelConfig(layers=4, hidden=32, ffn=64, heads=4, vocab=64, seq_len=16)
 STEPS = 4

@@ -8,16 +8,16 @@ from pathlib import Path
 import torch
 
 from meshscope import probe
-from meshscope.reference_trainer.assembly import build_parts
-from meshscope.reference_trainer.comm import Communicator, PerfectLinks
-from meshscope.reference_trainer.config import TrainerConfig
-from meshscope.reference_trainer.data import global_batch
-from meshscope.reference_trainer.faults import FaultInjector
-from meshscope.reference_trainer.ground_truth import GroundTruth
-from meshscope.reference_trainer.mesh import Place, open_mesh
-from meshscope.reference_trainer.model import Stage
-from meshscope.reference_trainer.pipeline_parallel import own_stages, stage_part
-from meshscope.reference_trainer.train import train
+from meshscope.reference_trainer.config.config import TrainerConfig
+from meshscope.reference_trainer.faults.faults import FaultInjector
+from meshscope.reference_trainer.faults.ground_truth import GroundTruth
+from meshscope.reference_trainer.model.model import Stage
+from meshscope.reference_trainer.parallel.comm import Communicator, PerfectLinks
+from meshscope.reference_trainer.parallel.mesh import Place, open_mesh
+from meshscope.reference_trainer.replica.assembly import build_parts
+from meshscope.reference_trainer.replica.pipeline_parallel import own_stages, stage_part
+from meshscope.reference_trainer.run.data import global_batch
+from meshscope.reference_trainer.run.train import train
 
 
 def first_gradients(config: TrainerConfig, place: Place, out: Path) -> None:

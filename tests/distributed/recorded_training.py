@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -12,11 +13,11 @@ import pandas as pd
 from tests.distributed.forked_ranks import PATIENCE_S, join_ranks, start_ranks
 
 from meshscope import probe
-from meshscope.probe.schema.rundir import read_run
-from meshscope.reference_trainer.config import TrainerConfig
-from meshscope.reference_trainer.ground_truth import truth_path
-from meshscope.reference_trainer.mesh import Place
-from meshscope.reference_trainer.train import train
+from meshscope.probe.reader.run import read_run
+from meshscope.reference_trainer.config.config import TrainerConfig
+from meshscope.reference_trainer.faults.ground_truth import truth_path
+from meshscope.reference_trainer.parallel.mesh import Place
+from meshscope.reference_trainer.run.train import train
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,17 +48,21 @@ class RecordedRun:
         ]
 
 
-def start_recorded(config: TrainerConfig, out: Path) -> list[BaseProcess]:
-    """Start one recorded process per rank."""
+def start_recorded(
+    config: TrainerConfig, out: Path, change: Callable[[], None] | None = None
+) -> list[BaseProcess]:
+    """Start one recorded process per rank; ``change`` is done to the program of each before it trains."""
     world_size = config.layout.world_size
     return start_ranks(
-        _record_and_train, [(config, rank, world_size, out) for rank in range(world_size)]
+        _record_and_train, [(config, rank, world_size, out, change) for rank in range(world_size)]
     )
 
 
-def recorded_run(config: TrainerConfig, out: Path) -> RecordedRun:
+def recorded_run(
+    config: TrainerConfig, out: Path, change: Callable[[], None] | None = None
+) -> RecordedRun:
     """Train until all ranks have ended, and return what the run left."""
-    return what_is_left(start_recorded(config, out), out)
+    return what_is_left(start_recorded(config, out, change), out)
 
 
 def what_is_left(
@@ -85,9 +90,17 @@ def _frame(truth: list[dict[str, Any]], record: str, columns: list[str]) -> pd.D
     return pd.DataFrame(rows) if rows else pd.DataFrame(columns=columns)
 
 
-def _record_and_train(config: TrainerConfig, rank: int, world_size: int, out: Path) -> None:
+def _record_and_train(
+    config: TrainerConfig,
+    rank: int,
+    world_size: int,
+    out: Path,
+    change: Callable[[], None] | None = None,
+) -> None:
     import os
 
+    if change is not None:
+        change()
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(world_size), "LOCAL_RANK": str(rank)}
     os.environ |= {"LOCAL_WORLD_SIZE": str(world_size), "MESHSCOPE_RUN_DIR": str(out / "run")}
     probe.attach(out / "run")

@@ -11,12 +11,17 @@ from tests.distributed.trainer_job import plain_model, run_ranks
 from torch import Tensor
 
 from meshscope.probe.schema.layout import ParallelLayout
-from meshscope.reference_trainer.comm import Communicator, PerfectLinks
-from meshscope.reference_trainer.config import TrainerConfig
-from meshscope.reference_trainer.data import global_batch
-from meshscope.reference_trainer.gradient_wire import INT8_BLOCK, Bf16Wire, ExactWire, Int8Wire
-from meshscope.reference_trainer.mesh import Mesh, Place, open_mesh
-from meshscope.reference_trainer.train import train
+from meshscope.reference_trainer.config.config import TrainerConfig
+from meshscope.reference_trainer.parallel.comm import Communicator, PerfectLinks
+from meshscope.reference_trainer.parallel.mesh import Mesh, Place, open_mesh
+from meshscope.reference_trainer.replica.gradient_wire import (
+    INT8_BLOCK,
+    Bf16Wire,
+    ExactWire,
+    Int8Wire,
+)
+from meshscope.reference_trainer.run.data import global_batch
+from meshscope.reference_trainer.run.train import train
 
 _BF16_ROUNDOFF = 2.0**-8
 

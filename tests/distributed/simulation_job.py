@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from meshscope.reference_trainer.config import TrainerConfig
-from meshscope.reference_trainer.live_storage import LiveStorage
-from meshscope.reference_trainer.mesh import Place, open_mesh
-from meshscope.reference_trainer.pass_watch import Holding
-from meshscope.reference_trainer.simulation import SimulatedRank, run_step
+from meshscope.reference_trainer.config.config import TrainerConfig
+from meshscope.reference_trainer.parallel.mesh import Place, open_mesh
+from meshscope.reference_trainer.replica.live_storage import LiveStorage
+from meshscope.reference_trainer.simulation.pass_watch import Holding
+from meshscope.reference_trainer.simulation.simulation import SimulatedRank, run_step
 
 
 def real_step(config: TrainerConfig, place: Place, *, out: Path) -> None:

@@ -22,15 +22,15 @@ from tests.distributed.checkpoint_job import (
 )
 from tests.distributed.trainer_job import run_ranks
 
-from meshscope.reference_trainer.checkpoint_config import CheckpointConfig
-from meshscope.reference_trainer.checkpoint_plan import checkpoint_size
-from meshscope.reference_trainer.config import (
+from meshscope.reference_trainer.config.checkpoint_config import CheckpointConfig
+from meshscope.reference_trainer.config.config import (
     DataParallelConfig,
     MemoryConfig,
     MoeConfig,
     ScheduleConfig,
     TensorConfig,
 )
+from meshscope.reference_trainer.planning.checkpoint_plan import checkpoint_size
 
 pytestmark = pytest.mark.distributed
 

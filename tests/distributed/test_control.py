@@ -14,12 +14,13 @@ import pytest
 from typer.testing import CliRunner
 
 from meshscope.analyze import diagnose
-from meshscope.analyze.opening.load import load_trace
+from meshscope.analyze.load.load import load_trace
 from meshscope.cli import app
 from meshscope.probe.control.finding import ranks_of_run
 from meshscope.probe.control.orders import order
 from meshscope.probe.launching.launch import BOOTSTRAP
-from meshscope.probe.schema.rundir import create_run, read_run
+from meshscope.probe.reader.run import read_run
+from meshscope.probe.schema.rundir import create_run
 
 pytestmark = pytest.mark.distributed
 
@@ -145,4 +146,4 @@ def _both_attempts_are_read(run):
     assert (matched == 1).all()
     hangs = [finding for finding in diagnose(trace).findings if finding.kind == "hang"]
     assert [hang.where["ranks"] for hang in hangs] == [[1]]
-    assert "rank 1" in hangs[0].claim.lower()
+    assert "rank 1" in str(hangs[0].claim).lower()

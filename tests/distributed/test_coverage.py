@@ -8,7 +8,7 @@ from tests.distributed import coverage_scenarios
 from tests.distributed.forked_ranks import run_forked
 
 from meshscope.probe.hooks.operators import NOT_COMMUNICATION, OPERATORS
-from meshscope.probe.schema.rundir import read_run
+from meshscope.probe.reader.run import read_run
 
 pytestmark = pytest.mark.distributed
 

@@ -33,5 +33,5 @@ def test_the_slow_rank_is_named_and_priced(tmp_path, slow_pass):
     assert verdict.gain_frac == pytest.approx(verdict.true_frac, abs=room_frac)
     result = diagnose(trace)
     (straggler,) = (one for one in result.findings if one.kind == "straggler_rank")
-    assert any(f"the excess is in {slow_pass}" in line for line in straggler.evidence)
+    assert any(f"The excess is in {slow_pass}" in str(line) for line in straggler.evidence)
     assert not result.untold

@@ -16,7 +16,7 @@ from meshscope.probe.control.client import ask
 from meshscope.probe.control.finding import ranks_of_run
 from meshscope.probe.deep.arming import agent_socket
 from meshscope.probe.deep.sealing import SealedTrace, sealed_traces
-from meshscope.probe.schema.rundir import read_run
+from meshscope.probe.reader.run import read_run
 
 # Kineto asks one agent of a host, and the clocks are read one after the other.
 pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.alone]
@@ -158,3 +158,17 @@ def test_the_run_holds_their_operators_on_its_own_clock(recorded):
 
 def _steps(said):
     return range(said["first_step"], said["last_step"] + 1)
+
+
+def test_a_rank_that_was_detached_and_attached_is_armed(tmp_path):
+    """Fails when steps that the run counts on are compared with those of the rank's new part."""
+    job = Job(tmp_path)
+    attach = [sys.executable, "-m", "meshscope", "attach", "--run", job.path]
+    for options in (["--detach"], []):
+        subprocess.run([*attach, *options], check=True, capture_output=True)
+    wait_for(job._is_training)
+    armed = job.arm("--steps", "2", "--in-process")
+    job.stop_file.touch()
+    assert job.process.wait(PATIENCE_S) == 0
+    assert sorted(armed["traces"]) == ["0", "1"]
+    assert all(len(trace["steps"]) == 2 for trace in armed["traces"].values())

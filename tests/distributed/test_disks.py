@@ -8,7 +8,7 @@ from tests.disks import Disk, missing, run_on
 from tests.distributed import disk_job
 from tests.distributed.forked_ranks import run_forked
 
-from meshscope.probe.schema.rundir import read_run
+from meshscope.probe.reader.run import read_run
 
 pytestmark = pytest.mark.distributed
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from meshscope.probe.comparison import is_watched
-from meshscope.probe.schema.rundir import read_run
+from meshscope.probe.reader.run import read_run
+from meshscope.probe.session.comparison import is_watched
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from tests.distributed.trainer_job import mesh_losses
 
-from meshscope.reference_trainer.presets import load_config, preset_text
+from meshscope.reference_trainer.config.presets import load_config, preset_text
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow]
 

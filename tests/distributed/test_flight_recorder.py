@@ -32,7 +32,7 @@ def test_a_rank_that_did_not_come_is_named(dumps, form):
     assert trace.ranks == (0, 1)
     hangs = [finding for finding in diagnose(trace).findings if finding.kind == "hang"]
     assert [finding.where["ranks"] for finding in hangs] == [[0]]
-    assert "rank 1 waited for it in all_reduce 4" in hangs[0].evidence[0]
+    assert "Rank 1 waited for rank 0 in all_reduce 4" in str(hangs[0].evidence[0])
 
 
 @pytest.mark.parametrize("form", ["pickle", "json"])

@@ -5,7 +5,7 @@ from tests.distributed import group_making_job
 from tests.distributed.forked_ranks import join_ranks, start_ranks
 from tests.distributed.group_making_job import ALONE, LATE, LATE_S
 
-from meshscope.probe.schema.rundir import read_run
+from meshscope.probe.reader.run import read_run
 
 pytestmark = pytest.mark.distributed
 

@@ -4,8 +4,8 @@ import pytest
 from tests.distributed import handwritten_mesh_job
 from tests.distributed.forked_ranks import run_forked
 
-from meshscope.analyze.bubble import schedule_of
-from meshscope.analyze.opening.load import load_trace
+from meshscope.analyze.account.bubble import schedule_of
+from meshscope.analyze.load.load import load_trace
 
 pytestmark = pytest.mark.distributed
 

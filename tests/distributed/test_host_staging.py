@@ -7,8 +7,8 @@ import json
 import pytest
 from tests.distributed.trainer_job import mesh_losses, plain_losses
 
-from meshscope.reference_trainer.ground_truth import truth_path
-from meshscope.reference_trainer.presets import load_config, preset_text
+from meshscope.reference_trainer.config.presets import load_config, preset_text
+from meshscope.reference_trainer.faults.ground_truth import truth_path
 
 pytestmark = pytest.mark.distributed
 

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import pytest
 
-from meshscope.probe.schema.rundir import RunCapture, create_run, read_run
+from meshscope.probe.reader.run import RunCapture, read_run
+from meshscope.probe.schema.rundir import create_run
 
 MOMENTS = 50
 JOB = Path(__file__).with_name("recording_job.py")

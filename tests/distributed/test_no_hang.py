@@ -8,7 +8,7 @@ import pytest
 from tests.distributed import training_job
 from tests.distributed.forked_ranks import run_forked
 
-from meshscope.probe.schema.rundir import read_run
+from meshscope.probe.reader.run import read_run
 
 pytestmark = pytest.mark.distributed
 

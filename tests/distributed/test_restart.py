@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from meshscope.analyze import diagnose
-from meshscope.analyze.opening.load import load_trace
+from meshscope.analyze.load.load import load_trace
 from meshscope.probe.schema.manifest import part_directories
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow]

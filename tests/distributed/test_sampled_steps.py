@@ -5,14 +5,14 @@ import json
 import pytest
 from tests.distributed.recorded_training import recorded_run
 
-from meshscope.analyze.communication.matching import match_collectives, match_p2p
-from meshscope.analyze.diagnosis import diagnose
-from meshscope.analyze.opening.load import load_trace
-from meshscope.probe.sample_order import SAMPLING_FILE
+from meshscope.analyze.align.communication.matching import match_collectives, match_p2p
+from meshscope.analyze.findings.diagnosis import diagnose
+from meshscope.analyze.load.load import load_trace
+from meshscope.probe.reader.rank_parts import Wanted
 from meshscope.probe.schema.layout import ParallelLayout
-from meshscope.probe.schema.rank_parts import Wanted
 from meshscope.probe.schema.sampling import is_recorded
-from meshscope.reference_trainer.config import (
+from meshscope.probe.session.sample_order import SAMPLING_FILE
+from meshscope.reference_trainer.config.config import (
     ModelConfig,
     ScheduleConfig,
     TrainConfig,

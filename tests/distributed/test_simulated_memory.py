@@ -8,8 +8,8 @@ import pytest
 from tests.distributed.simulation_job import real_step, summary
 from tests.distributed.trainer_job import run_ranks
 
-from meshscope.reference_trainer.presets import load_config, preset_text
-from meshscope.reference_trainer.simulation import simulate_rank
+from meshscope.reference_trainer.config.presets import load_config, preset_text
+from meshscope.reference_trainer.simulation.simulation import simulate_rank
 
 pytestmark = pytest.mark.distributed
 

@@ -9,20 +9,20 @@ from pathlib import Path
 import pytest
 from tests.distributed.recorded_training import start_recorded, what_is_left
 
-from meshscope.analyze.diagnosis import diagnose
-from meshscope.analyze.opening.load import load_trace
-from meshscope.analyze.rules.hang import LONG_NS
+from meshscope.analyze.findings.diagnosis import diagnose
+from meshscope.analyze.findings.rules.hang import LONG_NS
+from meshscope.analyze.load.load import load_trace
 from meshscope.probe.schema.errors import RunDirectoryError
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.manifest import MANIFEST_NAME, STANDSTILL_KEY, rank_directory, read_json
-from meshscope.reference_trainer.config import (
+from meshscope.reference_trainer.config.config import (
     DeviceConfig,
     ModelConfig,
     ScheduleConfig,
     TrainConfig,
     TrainerConfig,
 )
-from meshscope.reference_trainer.fault_plan import parse_fault
+from meshscope.reference_trainer.config.fault_plan import parse_fault
 
 pytestmark = pytest.mark.distributed
 
@@ -60,9 +60,9 @@ def test_the_finding_tells_where_the_rank_stands_that_did_not_arrive(tmp_path):
     what_is_left(ranks, tmp_path, patience_s=0.0)
     finding = diagnose(load_trace(tmp_path / "run")).findings[0]
     assert (finding.kind, finding.where["ranks"]) == ("hang", [1])
-    (told,) = (line for line in finding.evidence if " stood in " in line)
-    assert told.startswith(f"rank 1 stood in {HANGS} (host_faults.py:")
-    assert "called by" in told
+    (stack,) = (fact for fact in finding.evidence if fact.code == "hang.at_called_by")
+    assert stack.values["ranks"] == [1]
+    assert stack.values["function"].startswith(f"{HANGS} (host_faults.py:")
 
 
 @pytest.mark.slow
@@ -86,7 +86,11 @@ def test_a_job_that_hangs_before_its_first_collective_tells_where_its_ranks_stan
         launcher.terminate()
     (finding,) = diagnose(load_trace(tmp_path / "a")).findings
     assert (finding.kind, finding.where["ranks"]) == ("hang", [0, 1])
-    assert finding.claim.startswith("The job stood still before its first step")
-    stood = [line for line in finding.evidence if " stood in " in line]
-    assert any(line.startswith("rank 1 stood in read_for_ever (late_job.py:") for line in stood)
-    assert any(line.startswith("rank 0 stood in _new_process_group_helper") for line in stood)
+    assert finding.claim.code == "attempt.before_first_step"
+    stacks = {
+        tuple(fact.values["ranks"]): fact.values["function"]
+        for fact in finding.evidence
+        if fact.code.startswith("hang.at")
+    }
+    assert stacks[1,].startswith("read_for_ever (late_job.py:")
+    assert stacks[0,].startswith("_new_process_group_helper")

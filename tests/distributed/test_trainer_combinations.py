@@ -8,7 +8,7 @@ import pytest
 from tests.distributed.replica_job import mesh_run
 
 from meshscope.probe.schema.errors import ConfigError
-from meshscope.reference_trainer.presets import load_config
+from meshscope.reference_trainer.config.presets import load_config
 
 pytestmark = pytest.mark.distributed
 

@@ -13,20 +13,20 @@ from tests.distributed.trainer_job import mesh_losses
 
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.terms import Axis
-from meshscope.reference_trainer.comm import Communicator, PerfectLinks
-from meshscope.reference_trainer.config import (
+from meshscope.reference_trainer.config.config import (
     ModelConfig,
     PaceConfig,
     ScheduleConfig,
     TrainConfig,
     TrainerConfig,
 )
-from meshscope.reference_trainer.data import global_batch
-from meshscope.reference_trainer.fault_plan import parse_fault
-from meshscope.reference_trainer.ground_truth import truth_path
-from meshscope.reference_trainer.mesh import MeshGroup
-from meshscope.reference_trainer.model import Stage, StagePart
-from meshscope.reference_trainer.pace import NoPace
+from meshscope.reference_trainer.config.fault_plan import parse_fault
+from meshscope.reference_trainer.faults.ground_truth import truth_path
+from meshscope.reference_trainer.model.model import Stage, StagePart
+from meshscope.reference_trainer.model.pace import NoPace
+from meshscope.reference_trainer.parallel.comm import Communicator, PerfectLinks
+from meshscope.reference_trainer.parallel.mesh import MeshGroup
+from meshscope.reference_trainer.run.data import global_batch
 
 pytestmark = pytest.mark.distributed
 

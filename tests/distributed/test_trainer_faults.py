@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pandas as pd
 import pytest
+from tests.distributed.recorded_training import RecordedRun, recorded_run
 
 from meshscope.probe.schema.layout import ParallelLayout
-from meshscope.reference_trainer.config import (
+from meshscope.reference_trainer.config.config import (
     ModelConfig,
     PaceConfig,
     ScheduleConfig,
@@ -14,9 +15,7 @@ from meshscope.reference_trainer.config import (
     TrainConfig,
     TrainerConfig,
 )
-from meshscope.reference_trainer.fault_plan import parse_fault
-
-from .recorded_training import RecordedRun, recorded_run
+from meshscope.reference_trainer.config.fault_plan import parse_fault
 
 pytestmark = pytest.mark.distributed
 

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from tests.distributed.recorded_training import RecordedRun, recorded_run
 
-from meshscope.reference_trainer.presets import load_config
-
-from .recorded_training import RecordedRun, recorded_run
+from meshscope.reference_trainer.config.presets import load_config
 
 pytestmark = pytest.mark.distributed
 

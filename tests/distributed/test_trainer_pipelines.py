@@ -17,17 +17,22 @@ from tests.distributed.pipeline_job import (
     train_under_the_probe,
 )
 
+from meshscope.probe.reader.run import read_run
 from meshscope.probe.schema.layout import ParallelLayout
-from meshscope.probe.schema.rundir import read_run
 from meshscope.probe.schema.terms import Axis
-from meshscope.reference_trainer.comm import Communicator, PerfectLinks
-from meshscope.reference_trainer.config import ModelConfig, PaceConfig, TrainConfig, TrainerConfig
-from meshscope.reference_trainer.data import global_batch
-from meshscope.reference_trainer.mesh import MeshGroup
-from meshscope.reference_trainer.model import Stage, StagePart
-from meshscope.reference_trainer.pace import NoPace
-from meshscope.reference_trainer.pipeline_parallel import own_stages
-from meshscope.reference_trainer.schedule_config import ScheduleConfig
+from meshscope.reference_trainer.config.config import (
+    ModelConfig,
+    PaceConfig,
+    TrainConfig,
+    TrainerConfig,
+)
+from meshscope.reference_trainer.config.schedule_config import ScheduleConfig
+from meshscope.reference_trainer.model.model import Stage, StagePart
+from meshscope.reference_trainer.model.pace import NoPace
+from meshscope.reference_trainer.parallel.comm import Communicator, PerfectLinks
+from meshscope.reference_trainer.parallel.mesh import MeshGroup
+from meshscope.reference_trainer.replica.pipeline_parallel import own_stages
+from meshscope.reference_trainer.run.data import global_batch
 
 pytestmark = pytest.mark.distributed
 

@@ -12,15 +12,15 @@ from tests.distributed.replica_job import Run, check_wires, mesh_run, plain_run
 from tests.distributed.trainer_job import run_ranks
 
 from meshscope.probe.schema.layout import ParallelLayout
-from meshscope.reference_trainer.config import (
+from meshscope.reference_trainer.config.config import (
     ModelConfig,
     ScheduleConfig,
     TrainConfig,
     TrainerConfig,
 )
-from meshscope.reference_trainer.memory_account import account_path
-from meshscope.reference_trainer.replica_config import DataParallelConfig, MemoryConfig
-from meshscope.reference_trainer.split_config import MoeConfig, TensorConfig
+from meshscope.reference_trainer.config.replica_config import DataParallelConfig, MemoryConfig
+from meshscope.reference_trainer.config.split_config import MoeConfig, TensorConfig
+from meshscope.reference_trainer.replica.memory_account import account_path
 
 pytestmark = pytest.mark.distributed
 

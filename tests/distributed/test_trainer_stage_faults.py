@@ -9,9 +9,15 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from tests.distributed.forked_ranks import PATIENCE_S
+from tests.distributed.recorded_training import (
+    RecordedRun,
+    recorded_run,
+    start_recorded,
+    what_is_left,
+)
 
 from meshscope.probe.schema.layout import ParallelLayout
-from meshscope.reference_trainer.config import (
+from meshscope.reference_trainer.config.config import (
     DataConfig,
     DeviceConfig,
     ModelConfig,
@@ -20,12 +26,10 @@ from meshscope.reference_trainer.config import (
     TrainConfig,
     TrainerConfig,
 )
-from meshscope.reference_trainer.fault_plan import parse_fault
-from meshscope.reference_trainer.ground_truth import truth_path
-from meshscope.reference_trainer.host_faults import CRASH_EXIT_CODE
-from meshscope.reference_trainer.presets import load_config
-
-from .recorded_training import RecordedRun, recorded_run, start_recorded, what_is_left
+from meshscope.reference_trainer.config.fault_plan import parse_fault
+from meshscope.reference_trainer.config.presets import load_config
+from meshscope.reference_trainer.faults.ground_truth import truth_path
+from meshscope.reference_trainer.faults.host_faults import CRASH_EXIT_CODE
 
 pytestmark = pytest.mark.distributed
 

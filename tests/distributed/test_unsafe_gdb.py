@@ -10,8 +10,8 @@ import pytest
 
 from meshscope.probe.control.client import ask
 from meshscope.probe.control.injection import _run_gdb, attach_by_debugger
+from meshscope.probe.reader.run import read_run
 from meshscope.probe.schema.errors import ConfigError
-from meshscope.probe.schema.rundir import read_run
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow]
 

@@ -12,17 +12,17 @@ import torch
 from tests.distributed.forked_ranks import join_ranks, start_ranks
 from torch import Tensor
 
-from meshscope.reference_trainer.assembly import build_parts, own_tokens
-from meshscope.reference_trainer.comm import Communicator, PerfectLinks
-from meshscope.reference_trainer.config import TrainerConfig
-from meshscope.reference_trainer.data import batches, global_batch
-from meshscope.reference_trainer.faults import FaultInjector
-from meshscope.reference_trainer.ground_truth import GroundTruth
-from meshscope.reference_trainer.mesh import Place, alone, open_mesh
-from meshscope.reference_trainer.model import Block, Stage, StagePart
-from meshscope.reference_trainer.moe import ExpertSplit, MoeMlp
-from meshscope.reference_trainer.pace import NoPace
-from meshscope.reference_trainer.train import train
+from meshscope.reference_trainer.config.config import TrainerConfig
+from meshscope.reference_trainer.faults.faults import FaultInjector
+from meshscope.reference_trainer.faults.ground_truth import GroundTruth
+from meshscope.reference_trainer.model.model import Block, Stage, StagePart
+from meshscope.reference_trainer.model.moe import ExpertSplit, MoeMlp
+from meshscope.reference_trainer.model.pace import NoPace
+from meshscope.reference_trainer.parallel.comm import Communicator, PerfectLinks
+from meshscope.reference_trainer.parallel.mesh import Place, alone, open_mesh
+from meshscope.reference_trainer.replica.assembly import build_parts, own_tokens
+from meshscope.reference_trainer.run.data import batches, global_batch
+from meshscope.reference_trainer.run.train import train
 
 
 def run_ranks(target: Callable[..., Any], config: TrainerConfig, out: Path) -> None:

@@ -11,8 +11,8 @@ import pytest
 from tests.conftest import PROJECT
 from tests.frameworks.cases import CASES, Case
 
-from meshscope.analyze.capture.trace import Trace
-from meshscope.analyze.opening.load import load_trace
+from meshscope.analyze.load.load import load_trace
+from meshscope.analyze.tables.trace import Trace
 from meshscope.probe.schema.layout import MESH_AXES
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.slow, pytest.mark.distributed]

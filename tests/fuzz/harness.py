@@ -13,8 +13,8 @@ from pathlib import Path
 
 import atheris
 
-with atheris.instrument_imports(include=["meshscope.analyze.importers"]):
-    from meshscope.analyze.importers import import_trace
+with atheris.instrument_imports(include=["meshscope.analyze.read"]):
+    from meshscope.analyze.read import import_trace
 
 from tests.fuzz.seeds import SEEDS
 

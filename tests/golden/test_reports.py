@@ -7,7 +7,8 @@ import pytest
 from tests.synthetic import MS, Job, capture
 
 from meshscope.analyze import Diagnosis, diagnose
-from meshscope.analyze.report import to_text
+from meshscope.analyze.output.render import to_markdown
+from meshscope.analyze.output.text import diagnosis_document, to_text
 from meshscope.probe.schema.layout import ParallelLayout
 
 FOLDER = Path(__file__).parent
@@ -51,4 +52,4 @@ def test_report_in_text(slow_rank: Diagnosis):
 
 def test_report_in_markdown(slow_rank: Diagnosis):
     """If this fails, what people paste into their reports has changed."""
-    assert agrees("slow_rank.md", to_text(slow_rank, markdown=True))
+    assert agrees("slow_rank.md", to_markdown(diagnosis_document(slow_rank)))

@@ -8,7 +8,8 @@ import pytest
 
 from meshscope.probe.agent.devices import DeviceReader
 from meshscope.probe.clock import now_ns
-from meshscope.probe.schema.rundir import create_run, read_run
+from meshscope.probe.reader.run import read_run
+from meshscope.probe.schema.rundir import create_run
 
 pytestmark = [pytest.mark.gpu]
 
@@ -40,7 +41,7 @@ def test_a_process_is_brought_to_its_device(tmp_path: Path):
     run_path = create_run(tmp_path, "run", {"world_size": 1})
     code = (
         "import sys, torch, time; from pathlib import Path\n"
-        "from meshscope.probe.compat import cuda_device; from meshscope.probe.recording.recorder import Recorder\n"
+        "from meshscope.probe.compat.torch_names import cuda_device; from meshscope.probe.recording.recorder import Recorder\n"
         "torch.ones(1, device='cuda'); Recorder(Path(sys.argv[1]), 0, device_uuid=cuda_device().uuid)"
     )
     subprocess.run([sys.executable, "-c", code, str(run_path)], check=True, timeout=120)

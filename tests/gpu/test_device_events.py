@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from meshscope import probe
-from meshscope.probe.schema.rundir import read_run
+from meshscope.probe.reader.run import read_run
 
 pytestmark = pytest.mark.gpu
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from meshscope.reference_trainer.ground_truth import truth_path
+from meshscope.reference_trainer.faults.ground_truth import truth_path
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 

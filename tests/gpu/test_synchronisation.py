@@ -11,9 +11,9 @@ pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 
 TRAINING = """
 import torch
-from meshscope.reference_trainer.mesh import Place
-from meshscope.reference_trainer.presets import load_config
-from meshscope.reference_trainer.train import train
+from meshscope.reference_trainer.parallel.mesh import Place
+from meshscope.reference_trainer.config.presets import load_config
+from meshscope.reference_trainer.run.train import train
 
 config = load_config('''
 model = { layers = 2, hidden = 64, ffn = 256, heads = 4, vocab = 256, seq_len = 32 }
@@ -45,8 +45,8 @@ def test_batches_wait_in_pinned_memory() -> None:
     """Fails when a copy of a batch to the device would wait for all that is queued there."""
     import torch
 
-    from meshscope.reference_trainer.data import batches
-    from meshscope.reference_trainer.presets import load_config
+    from meshscope.reference_trainer.config.presets import load_config
+    from meshscope.reference_trainer.run.data import batches
 
     text = 'device = { kind = "cuda" }'
     for overrides in ((), ("data.num_workers=1",)):

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from tests.skew import shifted
 from tests.synthetic import MS, Job, capture
 
-from meshscope.analyze.capture.trace import Trace
-from meshscope.analyze.clocks.alignment import LEAST_CORRECTION_NS, align
-from meshscope.analyze.diagnosis import diagnose
-from meshscope.analyze.results import Diagnosis
+from meshscope.analyze.align.clocks.alignment import LEAST_CORRECTION_NS, align
+from meshscope.analyze.findings.diagnosis import diagnose
+from meshscope.analyze.tables.results import Diagnosis
+from meshscope.analyze.tables.trace import Trace
 from meshscope.probe.schema.layout import ParallelLayout
 
 SECOND = 1_000_000_000

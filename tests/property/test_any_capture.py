@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.synthetic import MS, Job, capture, uniform
 
-from meshscope.analyze.capture.trace import Trace
-from meshscope.analyze.diagnosis import diagnose
-from meshscope.analyze.report import to_text
+from meshscope.analyze.findings.diagnosis import diagnose
+from meshscope.analyze.output.text import to_text
+from meshscope.analyze.tables.trace import Trace
 from meshscope.probe.schema.errors import MeshscopeError
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.tables import TABLES
@@ -67,4 +67,32 @@ def test_a_torn_capture_is_an_account_or_one_clear_error(layout, seed, lost, uns
     assert all(np.isfinite([c.share_frac, c.removal_gain_frac]).all() for c in result.causes)
     costs = [f.cost_frac for f in result.findings if f.cost_frac is not None]
     assert np.isfinite(costs).all()
+    assert " nan" not in to_text(result)
+
+
+ON_AND_OFF = capture(
+    Job(layout=ParallelLayout(dp=4), steps=16, microbatches=2),
+    lambda kind, rank, step, microbatch: (
+        (30 if rank == 2 else 18) * MS if step % 4 >= 2 else 20 * MS
+    ),
+)
+"""A rank that is slow on and off, so that analyses of kinds of steps and of side effects run."""
+UNKNOWN = [
+    (table, column.name, share)
+    for table, spec in TABLES.items()
+    for column in spec.columns
+    for share in (0.4, 1.0)
+    if column.nullable and ON_AND_OFF.row_count(table) and table != "run"
+]
+
+
+@pytest.mark.parametrize(("table", "column", "share"), UNKNOWN, ids=str)
+def test_what_is_not_known_in_any_column_is_no_traceback(table, column, share):
+    """What is null makes neither-true-nor-false masks, which pandas 3 refuses and 2 misreads."""
+    frame = ON_AND_OFF.frame(table).copy()
+    frame.loc[np.random.default_rng(7).random(len(frame)) < share, column] = None
+    changed = TABLES[table].conform(pa.Table.from_pandas(frame, preserve_index=False))
+    result = diagnose(ON_AND_OFF.with_tables({table: changed}))
+    assert sum(bar.frac for bar in result.waterfall) == pytest.approx(1, abs=1e-9)
+    assert np.isfinite([[c.share_frac, c.removal_gain_frac] for c in result.causes]).all()
     assert " nan" not in to_text(result)

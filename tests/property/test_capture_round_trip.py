@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from meshscope.probe.reader.run import read_run
 from meshscope.probe.recording.heads import carried, collective_head, p2p_head, span_head
 from meshscope.probe.recording.recorder import Recorder, StorageSettings
 from meshscope.probe.schema.records import MEMORY_VALUES
 from meshscope.probe.schema.ring import HEADER_BYTES, read_ring
-from meshscope.probe.schema.rundir import read_run
 from meshscope.probe.schema.segment import SegmentFile, read_segment
 from meshscope.probe.schema.slots import COMMIT_OFFSET, SLOT_BYTES
 from meshscope.probe.schema.terms import CollectiveKind, Direction, MemoryPhase, SpanKind

@@ -6,12 +6,12 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshscope.analyze.communication.events import communication_events
-from meshscope.analyze.ledger.build import build_ledger
-from meshscope.analyze.replay.marks import END
-from meshscope.analyze.replay.program import build_program
-from meshscope.analyze.replay.scenarios import replay_scenarios, step_lengths
-from meshscope.analyze.steps.windows import step_windows
+from meshscope.analyze.account.ledger.build import build_ledger
+from meshscope.analyze.align.communication.events import communication_events
+from meshscope.analyze.align.steps.windows import step_windows
+from meshscope.analyze.explain.replay.marks import END
+from meshscope.analyze.explain.replay.program import build_program
+from meshscope.analyze.explain.replay.scenarios import replay_scenarios, step_lengths
 from meshscope.analyze.synthetic import SyntheticJob, make_simulation, record
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.terms import ScheduleKind

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.slow_ranks import Fault, Nuisance, SlowRankJob
 
-from meshscope.analyze.detection import detect
+from meshscope.analyze.explain.slow_ranks import detect
 from meshscope.probe.schema.layout import ParallelLayout
 
 PAST, STEPS = 24, 6

@@ -13,7 +13,7 @@ from tests.fuzz.edits import edited, swapped
 from tests.fuzz.seeds import SEEDS, write
 
 from meshscope.analyze import load_trace
-from meshscope.analyze.capture.trace import Trace
+from meshscope.analyze.tables.trace import Trace
 from meshscope.probe.schema.errors import MeshscopeError
 
 MOST_SECONDS = 20

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshscope.analyze import intervals as iv
+from meshscope.analyze.tables import intervals as iv
 
 LIMIT = 24
 BOUND = st.integers(0, LIMIT)

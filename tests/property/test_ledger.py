@@ -4,10 +4,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.tables import trace_of
 
-from meshscope.analyze.communication.events import communication_events
-from meshscope.analyze.ledger.build import build_ledger
-from meshscope.analyze.ledger.classes import CLASSES
-from meshscope.analyze.steps.windows import step_windows
+from meshscope.analyze.account.ledger.build import build_ledger
+from meshscope.analyze.align.communication.events import communication_events
+from meshscope.analyze.align.steps.windows import step_windows
+from meshscope.analyze.tables.classes import CLASSES
 from meshscope.probe.schema.terms import Axis, CollectiveKind, KernelCategory, SpanKind
 
 LENGTH = 10**6

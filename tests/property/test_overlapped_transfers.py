@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshscope.analyze.measure import measure
-from meshscope.analyze.rules.links import slow_links
+from meshscope.analyze.explain.whatif import parse_changes, predict
+from meshscope.analyze.findings.measure import measure
+from meshscope.analyze.findings.rules.links import slow_links
 from meshscope.analyze.synthetic import Costs, SyntheticJob, generate, make_simulation, parse_fault
-from meshscope.analyze.whatif import parse_changes, predict
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.terms import ScheduleKind
 

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshscope.analyze.importers.kineto.chrome_pairs import pair_positions
+from meshscope.analyze.read.kineto.chrome_pairs import pair_positions
 
 
 def by_stack(events):

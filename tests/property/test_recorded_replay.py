@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.synthetic import MS, Job, capture, uniform
 
-from meshscope.analyze.bubble import ideal_bubble_frac
-from meshscope.analyze.communication.events import communication_events
-from meshscope.analyze.diagnosis import diagnose
-from meshscope.analyze.ledger.build import build_ledger
-from meshscope.analyze.replay.program import build_program
-from meshscope.analyze.steps.windows import step_windows
+from meshscope.analyze.account.bubble import ideal_bubble_frac
+from meshscope.analyze.account.ledger.build import build_ledger
+from meshscope.analyze.align.communication.events import communication_events
+from meshscope.analyze.align.steps.windows import step_windows
+from meshscope.analyze.explain.replay.program import build_program
+from meshscope.analyze.findings.diagnosis import diagnose
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.tables import TABLES
 

@@ -6,13 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.tables import trace_of
 
-from meshscope.analyze.communication.events import communication_events
-from meshscope.analyze.devices.steps import device_steps
-from meshscope.analyze.diagnosis import diagnose
-from meshscope.analyze.ledger.build import build_ledger
-from meshscope.analyze.ledger.classes import CLASSES, REFINED
-from meshscope.analyze.refinement import SLOWED, refine_ledger
-from meshscope.analyze.steps.windows import step_windows
+from meshscope.analyze.account.devices.steps import device_steps
+from meshscope.analyze.account.ledger.build import build_ledger
+from meshscope.analyze.account.refinement import SLOWED, refine_ledger
+from meshscope.analyze.align.communication.events import communication_events
+from meshscope.analyze.align.steps.windows import step_windows
+from meshscope.analyze.findings.diagnosis import diagnose
+from meshscope.analyze.tables.classes import CLASSES, REFINED
 
 LENGTH = 10**9
 RANKS, STEPS = 4, 3

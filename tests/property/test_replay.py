@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshscope.analyze.replay.engine import build_graph
+from meshscope.analyze.formulas.schedules.engine import build_graph
 
 WEIGHTS = st.integers(0, 10**12)
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshscope.analyze.bubble import ideal_bubble_frac
-from meshscope.analyze.schedules import (
+from meshscope.analyze.account.bubble import ideal_bubble_frac
+from meshscope.analyze.formulas.schedules import (
     PASS_KINDS,
     PassCosts,
     make_plan,

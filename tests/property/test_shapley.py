@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshscope.analyze.causes.shapley import coalitions, membership, shares
+from meshscope.analyze.explain.causes.shapley import coalitions, membership, shares
 
 PLAYERS = st.integers(1, 6)
 VALUES = st.floats(-1e9, 1e9)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests import synthetic as independent
 
-from meshscope.analyze.diagnosis import diagnose
+from meshscope.analyze.findings.diagnosis import diagnose
 from meshscope.analyze.synthetic import Costs, SyntheticJob, generate, parse_fault
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.terms import ScheduleKind

@@ -6,7 +6,7 @@ from string import ascii_letters
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshscope.analyze.topology.file import load_topology
+from meshscope.analyze.align.topology.file import load_topology
 from meshscope.probe.schema.errors import ConfigError
 
 PLAIN = st.one_of(

@@ -4,8 +4,8 @@ import pytest
 from tests.skew import shifted
 
 from meshscope.analyze import diagnose, load_trace
-from meshscope.analyze.clocks.alignment import align, estimate_offsets
-from meshscope.analyze.communication.matching import match_collectives
+from meshscope.analyze.align.clocks.alignment import align, estimate_offsets
+from meshscope.analyze.align.communication.matching import match_collectives
 
 pytestmark = pytest.mark.traces
 NEAR_NS = 20_000

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from meshscope.analyze.clocks.alignment import align
-from meshscope.analyze.diagnosis import diagnose
+from meshscope.analyze.align.clocks.alignment import align
+from meshscope.analyze.findings.diagnosis import diagnose
 from meshscope.analyze.synthetic import Fault, FaultKind, SyntheticJob, generate
 from meshscope.probe.schema.layout import ParallelLayout
 

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 from meshscope.analyze import load_trace
-from meshscope.analyze.causes.shapley import coalitions, membership, shares
-from meshscope.analyze.measure import measure
-from meshscope.analyze.replay.contraction import contract
-from meshscope.analyze.replay.marks import END
-from meshscope.analyze.replay.program import Program
-from meshscope.analyze.replay.scenarios import replay_scenarios
-from meshscope.analyze.steps.time_lookup import microbatch_spans
+from meshscope.analyze.align.steps.time_lookup import microbatch_spans
+from meshscope.analyze.explain.causes.shapley import coalitions, membership, shares
+from meshscope.analyze.explain.replay.contraction import contract
+from meshscope.analyze.explain.replay.marks import END
+from meshscope.analyze.explain.replay.program import Program
+from meshscope.analyze.explain.replay.scenarios import replay_scenarios
+from meshscope.analyze.findings.measure import measure
 
 pytestmark = pytest.mark.traces
 

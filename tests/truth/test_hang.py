@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from meshscope.analyze import diagnose, load_trace
-from meshscope.analyze.hangs.hang import wait_graph
+from meshscope.analyze.account.hangs.hang import wait_graph
 from meshscope.probe.schema.layout import ParallelLayout
 
 pytestmark = pytest.mark.traces
@@ -26,8 +26,12 @@ def test_the_frozen_ranks_are_named_and_no_other(trace):
     assert [finding.kind for finding in findings] == ["hang"]
     assert findings[0].where["ranks"] == FROZEN
     assert findings[0].severity == "critical"
-    assert "ranks 8, 9 and 11 waited for it in all_to_all 20947" in findings[0].evidence[0]
-    assert "ranks 12, 13 and 14 waited for it in all_to_all 20947" in findings[0].evidence[1]
+    assert "Ranks 8, 9 and 11 waited for rank 10 in all_to_all 20947" in str(
+        findings[0].evidence[0]
+    )
+    assert "Ranks 12, 13 and 14 waited for rank 15 in all_to_all 20947" in str(
+        findings[0].evidence[1]
+    )
 
 
 def test_every_other_rank_stood_still(trace):

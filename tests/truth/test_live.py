@@ -9,8 +9,8 @@ from tests.truth.live.paired import Step, paired_cost
 from tests.truth.live.suite import TENSOR, broken, cases, slow_link
 from tests.truth.live.table import report
 
-from meshscope.reference_trainer.fault_plan import parse_fault
-from meshscope.reference_trainer.fault_rules import RULES
+from meshscope.reference_trainer.config.fault_plan import parse_fault
+from meshscope.reference_trainer.config.fault_rules import RULES
 
 MAX_COST_ERROR = 0.30
 MAX_STANDARD_ERRORS = 3.0

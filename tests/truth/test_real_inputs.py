@@ -3,8 +3,8 @@
 import pytest
 
 from meshscope.analyze import diagnose, load_trace
-from meshscope.analyze.kernels.breakdown import device_breakdown
-from meshscope.analyze.ledger.classes import COMPUTE_CLASSES
+from meshscope.analyze.account.kernels.breakdown import device_breakdown
+from meshscope.analyze.tables.classes import COMPUTE_CLASSES
 
 pytestmark = pytest.mark.traces
 
@@ -72,7 +72,7 @@ def test_the_heavy_stage_is_named_and_no_waiting_invented(pipeline_result):
     found = {finding.kind: finding for finding in pipeline_result.findings}
     assert found["stage_imbalance"].where["stage"] == 7
     assert found["stage_imbalance"].cost_frac is None
-    assert "0: 36.3%" in found["pipeline_bubble"].evidence[0]
+    assert "36.3 % on stage 0" in str(found["pipeline_bubble"].evidence[0])
     bubble = pipeline_result.bubble
     assert bubble.measured_frac is None
     assert bubble.ideal_frac == pytest.approx(0.304, abs=5e-4)

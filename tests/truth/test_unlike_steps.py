@@ -8,9 +8,9 @@ import pyarrow.compute
 import pytest
 from tests.synthetic import MS, Job, capture_of
 
-from meshscope.analyze.diagnosis import diagnose
-from meshscope.analyze.measure import measure
-from meshscope.analyze.whatif import parse_changes, predict
+from meshscope.analyze.explain.whatif import parse_changes, predict
+from meshscope.analyze.findings.diagnosis import diagnose
+from meshscope.analyze.findings.measure import measure
 from meshscope.probe.schema.layout import ParallelLayout
 
 DP4, DP2 = ParallelLayout(dp=4), ParallelLayout(dp=2)

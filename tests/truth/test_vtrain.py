@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from meshscope.analyze.communication.bandwidth import with_bandwidth
-from meshscope.analyze.schedules.graph import PassCosts, schedule_graph
-from meshscope.analyze.schedules.plan import make_plan
+from meshscope.analyze.align.communication.bandwidth import with_bandwidth
+from meshscope.analyze.formulas.schedules.graph import PassCosts, schedule_graph
+from meshscope.analyze.formulas.schedules.plan import make_plan
 from meshscope.probe.schema.terms import ScheduleKind
 
 pytestmark = pytest.mark.traces

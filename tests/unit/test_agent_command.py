@@ -5,7 +5,7 @@ import signal
 import pytest
 from typer.testing import CliRunner
 
-from meshscope.analyze.flops import flops_per_token, model_shape
+from meshscope.analyze.formulas.flops import flops_per_token, model_shape
 from meshscope.cli import app
 from meshscope.commands.agent import _flops_of_run
 from meshscope.probe.agent.host_directory import HostDirectory

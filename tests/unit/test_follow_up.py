@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from meshscope.analyze.diagnosis import diagnose
+from meshscope.analyze.findings.diagnosis import diagnose
 from meshscope.analyze.synthetic import SyntheticJob, generate, parse_fault
 from meshscope.commands.follow_up import follow_up
 from meshscope.probe.schema.layout import ParallelLayout

@@ -64,7 +64,7 @@ def test_two_parts_of_one_run_are_compared(run):
     """What a run lost from a step on would have to be worked out by hand."""
     result = meshscope("compare", run, run, "--steps-before", ":7", "--steps-after", "8:")
     assert result.exit_code == 0, result.output
-    assert "new: Rank 1 takes" in result.stdout
+    assert "new: Rank 1 is" in result.stdout
 
 
 @pytest.mark.parametrize("steps", ["7", "9:8", "500:"])

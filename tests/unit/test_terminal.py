@@ -3,6 +3,7 @@
 import fcntl
 import os
 import pty
+import re
 import struct
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import pytest
 
 from meshscope.analyze.synthetic import SyntheticJob, generate
 from meshscope.analyze.synthetic.run_directory import write_run
-from meshscope.analyze.text_table import text_table
+from meshscope.analyze.wording.text_table import text_table
 from meshscope.commands.terminal import LEAST_WIDTH, fitted
 from meshscope.probe.schema.layout import ParallelLayout
 
@@ -97,7 +98,7 @@ def test_a_terminal_gets_its_width_and_a_pipe_the_whole_lines(run):
     command = [sys.executable, "-m", "meshscope", "diagnose", str(run)]
     piped = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     shown = seen_on_a_terminal(command, 72)
-    body = shown.split("\nPages: ")[0]
+    body = re.sub(r"\x1b\[[0-9;]*m", "", shown.split("\nPages: ")[0])
     assert max(map(len, body.split("\n"))) <= 72 < max(map(len, piped.split("\n")))
     # The command to go on with is copied as one line.
     assert shown.split("\nPages: ")[1] == piped.split("\nPages: ")[1]

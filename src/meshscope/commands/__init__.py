@@ -3,6 +3,7 @@
 from .agent import agent
 from .arm import arm
 from .attach import attach
+from .balance import balance
 from .breakdown import breakdown
 from .collectives import collectives
 from .compare import compare
@@ -12,9 +13,12 @@ from .demo import demo
 from .diagnose import diagnose
 from .doctor import doctor
 from .export import export
-from .gate import gate
+from .gate import gate, gate_baseline
+from .gate_ab import gate_ab
+from .gate_noise import gate_calibrate, gate_history, gate_selftest
 from .ingest import ingest
 from .kernels import kernels
+from .plan import plan
 from .run import run
 from .stragglers import stragglers
 from .topology import topology
@@ -24,6 +28,7 @@ __all__ = [
     "agent",
     "arm",
     "attach",
+    "balance",
     "breakdown",
     "collectives",
     "compare",
@@ -34,8 +39,14 @@ __all__ = [
     "doctor",
     "export",
     "gate",
+    "gate_ab",
+    "gate_baseline",
+    "gate_calibrate",
+    "gate_history",
+    "gate_selftest",
     "ingest",
     "kernels",
+    "plan",
     "run",
     "stragglers",
     "topology",

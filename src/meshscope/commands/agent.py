@@ -100,10 +100,11 @@ def _flops_of_run(manifest: Mapping[str, Any]) -> tuple[float, float] | None:
     model, tokens = manifest.get("model"), manifest.get("tokens_per_step")
     if not isinstance(model, dict) or not model or not isinstance(tokens, int):
         return None
-    from meshscope.analyze.flops import flops_per_token, model_shape
-    from meshscope.analyze.peaks import datasheet_peak
+    from meshscope.analyze.formulas.flops import flops_per_token, known_model
+    from meshscope.analyze.formulas.peaks import datasheet_peak
+    from meshscope.probe.schema.model.fields import model_text
 
-    shape = model_shape(model)
+    shape = known_model({**model, "model": model_text(model)}).model
     peak = manifest.get("peak_flops")
     if not isinstance(peak, int | float) or peak <= 0:
         known = datasheet_peak(str(manifest.get("device_name") or ""))

@@ -14,17 +14,26 @@ import typer
 from meshscope.probe.schema.listing import listed
 
 from .opening import next_command
-from .options import MOST_TIMEOUT_S, Format, FormatOption
+from .options import (
+    DEFAULT_RUNS,
+    MOST_TIMEOUT_S,
+    Format,
+    FormatOption,
+    RunsOption,
+    named_run,
+)
 from .output import emit, print_json, say
 
 if TYPE_CHECKING:
-    from meshscope.analyze.deep.traces import TraceCheck
+    from meshscope.analyze.read.deep_traces.traces import TraceCheck
     from meshscope.probe.deep.arming import Armed
     from meshscope.probe.deep.collecting import Collected
 
 
 def arm(  # noqa: PLR0913 - the options of a verb
-    run: Annotated[Path, typer.Option(help="Run directory of the job.")],
+    run: Annotated[
+        Path, typer.Option("--run", metavar="RUN", help="Run directory of the job, or its name.")
+    ],
     steps: Annotated[int, typer.Option(min=1, max=1000, help="How many steps to record.")] = 3,
     first_step: Annotated[
         int | None,
@@ -47,13 +56,15 @@ def arm(  # noqa: PLR0913 - the options of a verb
     disarm: Annotated[
         bool, typer.Option("--disarm", help="Call off what was asked for, by whomever.")
     ] = False,
+    runs: RunsOption = DEFAULT_RUNS,
     output: FormatOption = Format.TEXT,
 ) -> None:
     """Record the same steps of all ranks of this node in depth: operators and kernels."""
-    from meshscope.analyze.deep.traces import check_traces
+    from meshscope.analyze.read.deep_traces.traces import check_traces
     from meshscope.probe.deep.arming import arm as arm_ranks
     from meshscope.probe.deep.rank_traces import How
 
+    run = named_run(run, runs) or run
     if disarm:
         _disarm(run, output)
         return
@@ -68,7 +79,7 @@ def arm(  # noqa: PLR0913 - the options of a verb
     else:
         _write(run, collected, checks, output)
     wanted = tuple(range(armed.first_step, armed.last_step + 1))
-    is_right = all(check.steps == wanted for check in checks.values())
+    is_right = all(check.own_steps == wanted for check in checks.values())
     raise typer.Exit(0 if collected.is_whole and is_right else 1)
 
 

@@ -31,8 +31,8 @@ def breakdown(
     output: FormatOption = Format.TEXT,
 ) -> None:
     """Split each rank's device time: computation, exposed communication and copies, idle."""
-    from meshscope.analyze.exchange import breakdown_to_json
-    from meshscope.analyze.report import breakdown_to_text
+    from meshscope.analyze.output.json import breakdown_to_json
+    from meshscope.analyze.output.text import breakdown_to_text
 
     opened = open_trace(path, topology_file, runs, steps)
     result = breakdown_to_json(opened.trace, step)
@@ -41,4 +41,5 @@ def breakdown(
         lambda: result,
         partial(breakdown_to_text, result),
         opened.next_command("diagnose"),
+        opened.ends(),
     )

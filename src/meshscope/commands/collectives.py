@@ -25,8 +25,8 @@ def collectives(
     output: FormatOption = Format.TEXT,
 ) -> None:
     """Match collectives across ranks: wire time, waiting, who arrived last, bus bandwidth."""
-    from meshscope.analyze.exchange import collectives_to_json
-    from meshscope.analyze.report import collectives_to_text
+    from meshscope.analyze.output.json import collectives_to_json
+    from meshscope.analyze.output.text import collectives_to_text
 
     opened = open_trace(path, topology_file, runs, steps)
     result = collectives_to_json(opened.trace)
@@ -35,4 +35,5 @@ def collectives(
         lambda: result,
         partial(collectives_to_text, result),
         opened.next_command("diagnose"),
+        opened.ends(),
     )

@@ -46,17 +46,18 @@ def compare(  # noqa: PLR0913 - the options of a verb
     output: FormatOption = Format.TEXT,
 ) -> None:
     """Compare two runs: by how much the step became longer, in which class, operator and kernel."""
-    from meshscope.analyze.comparison import compare as compared
-    from meshscope.analyze.comparison import side_of
-    from meshscope.analyze.exchange import comparison_to_json
-    from meshscope.analyze.report import comparison_to_text
+    from meshscope.analyze.findings.comparison import compare as compared
+    from meshscope.analyze.findings.comparison import side_of_account
+    from meshscope.analyze.output.json import comparison_to_json
+    from meshscope.analyze.output.text import comparison_to_text
 
-    first = side_of(open_trace(before, topology_file, runs, steps_before).trace)
+    first = side_of_account(open_trace(before, topology_file, runs, steps_before).measured())
     opened = open_trace(after, topology_file, runs, steps_after)
-    result = comparison_to_json(compared(first, side_of(opened.trace)), top)
+    result = comparison_to_json(compared(first, side_of_account(opened.measured())), top)
     show(
         output,
         lambda: result,
         partial(comparison_to_text, result),
         opened.next_command("diagnose"),
+        opened.ends(),
     )

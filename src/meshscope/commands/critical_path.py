@@ -21,7 +21,7 @@ from .options import (
 from .output import show
 
 if TYPE_CHECKING:
-    from meshscope.analyze.account import Account
+    from meshscope.analyze.explain.run_account import Account
 
 
 def critical_path(
@@ -38,19 +38,19 @@ def critical_path(
     output: FormatOption = Format.TEXT,
 ) -> None:
     """Follow one step back through the ranks: the work and transfers that decide its length."""
-    from meshscope.analyze.critical_path import critical_path as find_path
-    from meshscope.analyze.exchange import critical_path_to_json
-    from meshscope.analyze.measure import measure
-    from meshscope.analyze.report import critical_path_to_text
+    from meshscope.analyze.findings.critical_path import critical_path as find_path
+    from meshscope.analyze.output.json import critical_path_to_json
+    from meshscope.analyze.output.text import critical_path_to_text
 
     opened = open_trace(path, topology_file, runs, steps)
-    account = measure(opened.trace)
+    account = opened.measured()
     result = critical_path_to_json(find_path(account, step), account.limits)
     show(
         output,
         lambda: result,
         partial(critical_path_to_text, result),
         _following(opened, account),
+        opened.ends(),
     )
 
 
@@ -59,6 +59,6 @@ def _following(opened: Opened, account: Account) -> str:
 
     The rank with the largest part of a path may be as healthy as its peers.
     """
-    from meshscope.analyze.diagnosis import diagnosis_of
+    from meshscope.analyze.findings.diagnosis import diagnosis_of
 
     return opened.next_command(*(follow_up(diagnosis_of(account)) or ("diagnose",)))

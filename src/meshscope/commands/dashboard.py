@@ -27,7 +27,7 @@ def dashboard(
         ),
     ] = None,
 ) -> None:
-    """Browse runs: overview, findings, timeline, mesh, kernels; compare two."""
+    """Browse runs: overview, findings, timeline, mesh, memory, kernels; compare two."""
     from meshscope.dashboard import serve
     from meshscope.probe.schema.errors import RunDirectoryError
     from meshscope.probe.schema.rundir import is_run_directory

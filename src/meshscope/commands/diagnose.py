@@ -16,11 +16,11 @@ from .options import (
     StepsOption,
     TopologyOption,
 )
-from .output import show
+from .output import show_document
 
 if TYPE_CHECKING:
-    from meshscope.analyze.capture.trace import Trace
-    from meshscope.analyze.results import Diagnosis
+    from meshscope.analyze.tables.results import Diagnosis
+    from meshscope.analyze.tables.trace import Trace
 
 
 def diagnose(
@@ -32,15 +32,15 @@ def diagnose(
 ) -> None:
     """Account for the step time of a run: waterfall, findings, stragglers, what was not seen."""
     from meshscope.analyze import diagnose as analyse
-    from meshscope.analyze.exchange import diagnosis_to_json
-    from meshscope.analyze.report import to_text
+    from meshscope.analyze.output.json import diagnosis_to_json
+    from meshscope.analyze.output.text import diagnosis_document
 
     opened = open_trace(path, topology_file, runs, steps)
     result = analyse(opened.trace)
-    show(
+    show_document(
         output,
         lambda: diagnosis_to_json(result),
-        partial(to_text, result),
+        partial(diagnosis_document, result),
         _following(opened, result),
     )
 

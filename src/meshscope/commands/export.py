@@ -33,7 +33,7 @@ def export(
     runs: RunsOption = DEFAULT_RUNS,
 ) -> None:
     """Write a capture for other tools: a Perfetto timeline, tables as CSV, or profiler traces."""
-    from meshscope.analyze.export import export_csv, export_hta, export_perfetto
+    from meshscope.analyze.output.export import export_csv, export_hta, export_perfetto
 
     _check_place(out, to)
     opened = open_trace(path, topology_file, runs, steps)

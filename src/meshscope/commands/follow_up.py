@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from meshscope.probe.schema.terms import Axis, FindingKind
 
 if TYPE_CHECKING:
-    from meshscope.analyze.results import Diagnosis, Finding
+    from meshscope.analyze.tables.results import Diagnosis, Finding
 
 _MOST_RANKS = 8
 """A command with more of them is no line that anybody reads."""
@@ -20,9 +20,9 @@ _BY_NAME = (
     FindingKind.DATA_STALL,
     FindingKind.CHECKPOINT_STALL,
     FindingKind.HOST_STALL,
+    FindingKind.JITTER,
 )
 """Causes that ``whatif --fix`` knows by the name of their finding."""
-_STANDSTILL = (FindingKind.HANG, FindingKind.CRASH)
 
 
 def follow_up(result: Diagnosis) -> tuple[str, ...]:
@@ -35,7 +35,7 @@ def follow_up(result: Diagnosis) -> tuple[str, ...]:
 
 
 def _words(finding: Finding, result: Diagnosis) -> Iterator[tuple[str, ...]]:
-    if finding.kind in _STANDSTILL:
+    if finding.kind in (FindingKind.HANG, FindingKind.CRASH, FindingKind.JOB_ENDED):
         yield ("collectives",)
     elif result.model_error_frac is not None and (change := _change(finding, result)):
         yield ("whatif", *change)

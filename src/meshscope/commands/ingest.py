@@ -13,7 +13,7 @@ from .output import emit, say
 from .progress import reading_progress
 
 if TYPE_CHECKING:
-    from meshscope.analyze.capture.trace import Trace
+    from meshscope.analyze.tables.trace import Trace
 
 
 def ingest(
@@ -44,7 +44,7 @@ def ingest(
     A run of our own keeps its tables in its directory, if it is closed. What a topology file
     states is kept with the tables of other tools' traces.
     """
-    from meshscope.analyze.importers.source_files import jobs_of
+    from meshscope.analyze.read.source_files import jobs_of
     from meshscope.probe.schema.errors import MeshscopeError
 
     jobs = jobs_of(paths)
@@ -66,7 +66,7 @@ def _ingest_job(
     source: list[Path], runs: Path, topology_file: Path | None, cycle: int | None
 ) -> None:
     """Ingest one job, and say what was understood of it."""
-    from meshscope.analyze.opening.ingest import understood
+    from meshscope.analyze.load.ingest import understood
     from meshscope.probe.schema.rundir import is_run_directory
 
     if len(source) == 1 and is_run_directory(source[0]):
@@ -84,11 +84,11 @@ def _ingested(
     source: list[Path], runs: Path, topology_file: Path | None, cycle: int | None
 ) -> Trace:
     """Ingest one job, keep what is stated about it, and say how fast that was."""
-    from meshscope.analyze.importers.source_files import size_of
-    from meshscope.analyze.opening.ingest import Keeping
-    from meshscope.analyze.opening.ingest import ingest as read
-    from meshscope.analyze.topology.file import load_topology
-    from meshscope.analyze.topology.kept import keep_topology
+    from meshscope.analyze.align.topology.file import load_topology
+    from meshscope.analyze.align.topology.kept import keep_topology
+    from meshscope.analyze.load.ingest import Keeping
+    from meshscope.analyze.load.ingest import ingest as read
+    from meshscope.analyze.read.source_files import size_of
     from meshscope.probe.clock import now_ns
 
     if topology_file is not None:

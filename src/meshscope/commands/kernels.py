@@ -29,8 +29,8 @@ def kernels(
     output: FormatOption = Format.TEXT,
 ) -> None:
     """List the kernels that took the devices' time, by phase, axis and stage; what launches cost."""
-    from meshscope.analyze.exchange import kernels_to_json
-    from meshscope.analyze.report import kernels_to_text
+    from meshscope.analyze.output.json import kernels_to_json
+    from meshscope.analyze.output.text import kernels_to_text
 
     opened = open_trace(path, topology_file, runs, steps)
     result = kernels_to_json(opened.trace, top)
@@ -39,4 +39,5 @@ def kernels(
         lambda: result,
         partial(kernels_to_text, result),
         opened.next_command("breakdown" if result["kernels"] else "diagnose"),
+        opened.ends(),
     )

@@ -13,8 +13,10 @@ from .output import say
 from .progress import reading_progress
 
 if TYPE_CHECKING:
-    from meshscope.analyze.capture.trace import Trace
-    from meshscope.analyze.topology.stated import StatedTopology
+    from meshscope.analyze.align.topology.stated import StatedTopology
+    from meshscope.analyze.explain.run_account import Account
+    from meshscope.analyze.tables.results import Finding
+    from meshscope.analyze.tables.trace import Trace
 
 _MOST_WORKERS = 16
 """Each process of the reading pool takes about 170 MB."""
@@ -37,6 +39,29 @@ class Opened:
         from meshscope.probe.schema.rundir import is_run_directory
 
         return is_run_directory(self.trace.path)
+
+    def ends(self) -> tuple[Finding, ...]:
+        """Return how a job ended that broke off: who did not arrive, who died, what ended them all."""
+        from meshscope.analyze.findings.rules.ended import ends_of
+
+        return ends_of(self.trace)
+
+    def measured(self) -> Account:
+        """Return the account of the steps.
+
+        Raises:
+            NoStepsError: There are none; of a job that broke off it says how first.
+        """
+        from meshscope.analyze.findings.measure import NoStepsError, measure
+
+        try:
+            return measure(self.trace)
+        except NoStepsError as error:
+            if not (ends := self.ends()):
+                raise
+            what = f"{ends[0].claim}. {error.what.capitalize()}"
+            advice = command_line("diagnose", self.trace.path)
+            raise NoStepsError(what, where=error.where, remedy=f"More: {advice}") from error
 
     def next_command(self, verb: str, *options: object) -> str:
         """Return the line that names the next command on the same capture."""
@@ -66,10 +91,10 @@ def open_trace(
             such steps.
         OSError: A file cannot be read.
     """
-    from meshscope.analyze.capture.part import StepRange, of_steps
-    from meshscope.analyze.opening.ingest import Keeping, open_run
-    from meshscope.analyze.topology.file import load_topology
-    from meshscope.analyze.topology.stated import apply_topology
+    from meshscope.analyze.align.topology.file import load_topology
+    from meshscope.analyze.align.topology.stated import apply_topology
+    from meshscope.analyze.load.ingest import Keeping, open_run
+    from meshscope.analyze.tables.part import StepRange, of_steps
 
     stated = None if topology_file is None else load_topology(topology_file)
     chosen = None if steps is None else StepRange.parse(steps)
@@ -85,8 +110,8 @@ def open_trace(
 
 def _bytes_of(path: Path) -> int:
     """Return how much there is to be read."""
-    from meshscope.analyze.importers.source_files import size_of
-    from meshscope.probe.schema.rank_parts import bytes_of_run
+    from meshscope.analyze.read.source_files import size_of
+    from meshscope.probe.reader.rank_parts import bytes_of_run
     from meshscope.probe.schema.rundir import is_run_directory
 
     return bytes_of_run(path) if is_run_directory(path) else size_of(path)
@@ -94,7 +119,7 @@ def _bytes_of(path: Path) -> int:
 
 def workers() -> int:
     """Return how many processes read traces at the same time."""
-    from meshscope.analyze.processes import usable_cpus
+    from meshscope.analyze.tables.processes import usable_cpus
 
     return min(usable_cpus(), _MOST_WORKERS)
 

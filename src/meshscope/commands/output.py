@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from meshscope.probe.schema.printable import printable
 
 from .options import Format
 from .terminal import fitted, terminal_width
+
+if TYPE_CHECKING:
+    from meshscope.analyze.output.document import Document
+    from meshscope.analyze.tables.results import Finding
 
 
 def print_json(value: dict[str, Any]) -> None:
@@ -27,6 +31,7 @@ def show(
     as_json: Callable[[], dict[str, Any]],
     as_text: Callable[..., str],
     following: str,
+    ends: Sequence[Finding] = (),
 ) -> None:
     """Write a result in the form that was asked for.
 
@@ -35,16 +40,72 @@ def show(
         as_json: Returns the result for programs.
         as_text: Returns it for people; gets ``markdown``.
         following: The line that names the next command; ends a text only.
+        ends: How the job ended, where it broke off: the first word of a result.
     """
     if output is Format.JSON:
-        print_json(as_json())
+        print_json(with_ends(as_json(), ends))
         return
     if output is Format.MARKDOWN:
-        emit(as_text(markdown=True))
+        emit(above_markdown(ends) + as_text(markdown=True))
         return
-    emit_report(as_text(markdown=False))
+    emit_report(above_text(ends) + as_text(markdown=False))
     # A command is copied as one line.
     emit(following)
+
+
+def show_document(
+    output: Format,
+    as_json: Callable[[], dict[str, Any]],
+    document: Callable[[], Document],
+    following: str,
+    ends: Sequence[Finding] = (),
+) -> None:
+    """Write a result in the form that was asked for.
+
+    Args:
+        output: The form.
+        as_json: Returns the result for programs.
+        document: Returns it for people.
+        following: The line that names the next command; ends a text only.
+        ends: How the job ended, where it broke off: the first word of a result.
+    """
+    if output is Format.JSON:
+        print_json(with_ends(as_json(), ends))
+        return
+    from meshscope.analyze.output.render import to_markdown, to_plain
+
+    if output is Format.MARKDOWN:
+        emit(above_markdown(ends) + to_markdown(document()))
+        return
+    width = terminal_width()
+    if width is None:
+        emit(above_text(ends) + to_plain(document()))
+    else:
+        from .terminal import on_terminal
+
+        emit(above_text(ends) + on_terminal(document(), width))
+    # A command is copied as one line.
+    emit(following)
+
+
+def above_text(ends: Sequence[Finding]) -> str:
+    """Return how the job ended as the first lines of a text; empty where it did not break off."""
+    lines = [f"[{end.severity}] {end.kind}: {end.claim}" for end in ends]
+    return "\n".join([*lines, "", ""]) if lines else ""
+
+
+def above_markdown(ends: Sequence[Finding]) -> str:
+    """Return the same for Markdown."""
+    return "".join(f"**[{end.severity}] {end.kind}: {end.claim}**\n\n" for end in ends)
+
+
+def with_ends(value: dict[str, Any], ends: Sequence[Finding]) -> dict[str, Any]:
+    """Return a result for programs, with how the job ended where it broke off."""
+    if not ends:
+        return value
+    from meshscope.analyze.output.json.diagnosis import finding_to_json
+
+    return {**value, "ended": [finding_to_json(end) for end in ends]}
 
 
 def emit_report(text: str) -> None:

@@ -41,9 +41,9 @@ def stragglers(
         _published(path, output)
         return
     from meshscope.analyze import diagnose
-    from meshscope.analyze.exchange.stragglers import stragglers_to_json
-    from meshscope.analyze.report.stragglers import stragglers_to_text
-    from meshscope.analyze.stragglers import find_stragglers
+    from meshscope.analyze.output.json.stragglers import stragglers_to_json
+    from meshscope.analyze.output.straggler_tables import find_stragglers
+    from meshscope.analyze.output.text.stragglers import stragglers_to_text
 
     opened = open_trace(path, topology_file, runs, steps)
     result = find_stragglers(diagnose(opened.trace))
@@ -56,9 +56,9 @@ def stragglers(
 
 
 def _published(path: Path, output: Format) -> None:
-    from meshscope.analyze.exchange.stragglers import published_to_json
-    from meshscope.analyze.published import find_job, published_metrics
-    from meshscope.analyze.report.stragglers import published_to_text
+    from meshscope.analyze.explain.straggler_metrics import find_job, published_metrics
+    from meshscope.analyze.output.json.stragglers import published_to_json
+    from meshscope.analyze.output.text.stragglers import published_to_text
 
     metrics = published_metrics(find_job(path))
     show(

@@ -15,9 +15,9 @@ def topology(
     runs: RunsOption = DEFAULT_RUNS,
     output: FormatOption = Format.TEXT,
 ) -> None:
-    """Tell the layout of the mesh and the axis of every group, with the evidence."""
-    from meshscope.analyze.exchange import topology_to_json
-    from meshscope.analyze.report import topology_to_text
+    """Draw the mesh on its hosts; list axes that lie badly, their cost and a better order."""
+    from meshscope.analyze.output.json import topology_to_json
+    from meshscope.analyze.output.text import topology_to_text
 
     opened = open_trace(path, topology_file, runs)
     result = topology_to_json(opened.trace, opened.stated)

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import typer
 
+from .gate_verbs import CHECK
 from .opening import command_line
 
 UsageError = cast("type[Exception]", typer.BadParameter.__mro__[1])
@@ -50,8 +51,12 @@ def _name(parameter: Any) -> str:
 
 
 def _command_of(context: Any) -> str:
-    words = [] if context.parent is None else [context.info_name]
-    return " ".join(["meshscope", *words])
+    words: list[str] = []
+    while context.parent is not None:
+        words.insert(0, context.info_name)
+        context = context.parent
+    # `check` is what a gate does without a word.
+    return " ".join(["meshscope", *words]).removesuffix(f" {CHECK}")
 
 
 def _plain(what: str) -> str:

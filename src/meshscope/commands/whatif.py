@@ -34,7 +34,8 @@ def whatif(  # noqa: PLR0913 - the options of a verb
         typer.Option(
             "--set",
             help="Change the job: microbatches=64, schedule=zb-h1, chunks=2, layers=9,8,8,7 or "
-            "layers=NOW->THEN (quoted), link.dp=2x, compute=1.1x. Each can be given once.",
+            "layers=NOW->THEN (quoted), link.dp=2x, dtype.dp=bf16, bucket.dp=25MB, hierarchy.dp=on, "
+            "compute=1.1x. Each can be given once.",
         ),
     ] = None,
     topology_file: TopologyOption = None,
@@ -43,18 +44,18 @@ def whatif(  # noqa: PLR0913 - the options of a verb
     output: FormatOption = Format.TEXT,
 ) -> None:
     """Predict the step time with something repaired or changed, and the error of that."""
-    from meshscope.analyze.exchange import prediction_to_json
-    from meshscope.analyze.measure import measure
-    from meshscope.analyze.report import prediction_to_text
-    from meshscope.analyze.whatif import parse_changes, predict
+    from meshscope.analyze.explain.whatif import parse_changes, predict
+    from meshscope.analyze.output.json import prediction_to_json
+    from meshscope.analyze.output.text import prediction_to_text
 
     changes = parse_changes(fix or [], set_ or [])
     opened = open_trace(path, topology_file, runs, steps)
-    account = measure(opened.trace)
+    account = opened.measured()
     result = prediction_to_json(changes, predict(account, changes), account.limits)
     show(
         output,
         lambda: result,
         partial(prediction_to_text, result),
         opened.next_command("diagnose"),
+        opened.ends(),
     )

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from meshscope.probe.clock import now_ns
-from meshscope.probe.cuda_events import CudaEvents
+from meshscope.probe.compat.cuda_events import CudaEvents
 from meshscope.probe.schema.terms import SpanKind
 
 from .capture import RankCapture, no_errors, read_rank, recorded

@@ -10,8 +10,8 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from meshscope import probe
-from meshscope.probe.comparison import is_watched
 from meshscope.probe.doctor.statistics import LEAST_PAIRS, paired_effect
+from meshscope.probe.session.comparison import is_watched
 
 from .capture import no_errors, read_rank, recorded
 from .context import Context

@@ -7,14 +7,14 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from meshscope.probe.schema.errors import ConfigError
-from meshscope.reference_trainer.fault_plan import parse_fault
+from tests.truth.live.cases import LiveCase
+from tests.truth.live.job import JobError
+from tests.truth.live.judge import LiveVerdict, judge, judge_kept
+from tests.truth.live.suite import cases
+from tests.truth.live.table import report
 
-from .cases import LiveCase
-from .job import JobError
-from .judge import LiveVerdict, judge, judge_kept
-from .suite import cases
-from .table import report
+from meshscope.probe.schema.errors import ConfigError
+from meshscope.reference_trainer.config.fault_plan import parse_fault
 
 
 def main() -> None:

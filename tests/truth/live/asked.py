@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-from meshscope.analyze.capture.trace import Trace
-from meshscope.analyze.results import Diagnosis
-from meshscope.probe.schema.terms import Axis
-from meshscope.reference_trainer.fault_plan import parse_fault
-from meshscope.reference_trainer.fault_spec import FaultSpec
+from tests.truth.live.cases import LiveCase
 
-from .cases import LiveCase
+from meshscope.analyze.tables.results import Diagnosis
+from meshscope.analyze.tables.trace import Trace
+from meshscope.probe.schema.terms import Axis
+from meshscope.reference_trainer.config.fault_plan import parse_fault
+from meshscope.reference_trainer.config.fault_spec import FaultSpec
 
 MAX_CLOCK_ERROR_MS = 0.5
 """Of an offset that the collectives of a job tell: gloo's members leave one that far apart."""
@@ -48,7 +48,7 @@ def _offset(spec: FaultSpec, trace: Trace, result: Diagnosis) -> tuple[str, bool
 
 def _growth(spec: FaultSpec, trace: Trace, result: Diagnosis) -> tuple[str, bool]:
     finding = next((f for f in result.findings if f.kind == "memory_headroom"), None)
-    told = re.search(r"by ([\d.]+) (MiB|GiB) a step", "" if finding is None else finding.claim)
+    told = re.search(r"by ([\d.]+) (MiB|GiB) a step", "" if finding is None else str(finding.claim))
     if told is None:
         return "no growth", False
     found = float(told[1]) * (1 << 20 if told[2] == "MiB" else 1 << 30) / 1e6

@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from .cases import LiveCase, Way
+from tests.truth.live.cases import LiveCase, Way
 
 TIMEOUT_S = 300
 STANDSTILL_S = 6

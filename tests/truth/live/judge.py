@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from meshscope.analyze import diagnose, load_trace
-from meshscope.analyze.capture.trace import Trace
-from meshscope.analyze.results import Diagnosis, Finding
-from meshscope.probe.schema.terms import Severity
-from meshscope.reference_trainer.fault_plan import parse_fault, resolve
+from tests.truth.live.asked import told_of
+from tests.truth.live.cases import NONE, LiveCase, Way
+from tests.truth.live.job import run_job
+from tests.truth.live.paired import Difference, Step, difference, paired_cost, steps_of
+from tests.truth.live.place import is_place, words
+from tests.truth.matrix.judge import SEEN_FROM, tells_design
 
-from ..matrix.judge import SEEN_FROM, tells_design
-from .asked import told_of
-from .cases import NONE, LiveCase, Way
-from .job import run_job
-from .paired import Difference, Step, difference, paired_cost, steps_of
-from .place import is_place, words
+from meshscope.analyze import diagnose, load_trace
+from meshscope.analyze.tables.results import Diagnosis, Finding
+from meshscope.analyze.tables.trace import Trace
+from meshscope.probe.schema.terms import Severity
+from meshscope.reference_trainer.config.fault_plan import parse_fault, resolve
 
 SUSPECTS = ("straggler_rank", "slow_link", "expert_imbalance")
 """Kinds of findings that blame a rank or a link."""

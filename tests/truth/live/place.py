@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from meshscope.analyze.capture.trace import Trace
-from meshscope.analyze.results import Finding
+from meshscope.analyze.tables.results import Finding
+from meshscope.analyze.tables.trace import Trace
 
 
 def is_place(place: Mapping[str, object], trace: Trace, finding: Finding) -> bool:

@@ -18,8 +18,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from meshscope.probe.clock import now_ns
 from meshscope.probe.schema.layout import ParallelLayout
-from meshscope.reference_trainer.fault_plan import ResolvedFault, parse_fault, resolve
-from meshscope.reference_trainer.ground_truth import GroundTruth
+from meshscope.reference_trainer.config.fault_plan import ResolvedFault, parse_fault, resolve
+from meshscope.reference_trainer.faults.ground_truth import GroundTruth
 
 WIDTH = 256
 LAYERS = 4

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from meshscope.probe.schema.layout import ParallelLayout
+from tests.truth.live.cases import STEPS, LiveCase, Way, steps_of_pairs
 
-from .cases import STEPS, LiveCase, Way, steps_of_pairs
+from meshscope.probe.schema.layout import ParallelLayout
 
 REPLICAS = ParallelLayout(dp=2)
 MEMBERS = ParallelLayout(tp=2)

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from itertools import pairwise
 from statistics import median
 
-from ..matrix.table import wilson
-from .cases import NONE
-from .judge import LiveVerdict
-from .paired import difference
+from tests.truth.live.cases import NONE
+from tests.truth.live.judge import LiveVerdict
+from tests.truth.live.paired import difference
+from tests.truth.matrix.table import wilson
 
 
 def report(verdicts: Sequence[LiveVerdict], not_judged: Sequence[str] = ()) -> str:

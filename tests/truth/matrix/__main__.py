@@ -4,10 +4,10 @@ import argparse
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
-from .cases import SEED, cases
-from .judge import judge
-from .rows import ROWS
-from .table import report
+from tests.truth.matrix.cases import SEED, cases
+from tests.truth.matrix.judge import judge
+from tests.truth.matrix.rows import ROWS
+from tests.truth.matrix.table import report
 
 CASES_OF_ROW = 20
 

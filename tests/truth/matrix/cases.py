@@ -3,11 +3,10 @@
 from dataclasses import dataclass, replace
 
 import numpy as np
+from tests.truth.matrix.jobs import draw_job
+from tests.truth.matrix.rows import FEW_MICROBATCHES, ROWS
 
 from meshscope.analyze.synthetic import Fault, FaultKind, SyntheticJob
-
-from .jobs import draw_job
-from .rows import FEW_MICROBATCHES, ROWS
 
 NONE = "none"
 BUBBLE = "pipeline_bubble"

@@ -4,7 +4,7 @@ from enum import Flag, auto
 
 import numpy as np
 
-from meshscope.analyze.schedules import stage_of
+from meshscope.analyze.formulas.schedules import stage_of
 from meshscope.analyze.synthetic import Costs, SyntheticJob
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.terms import ScheduleKind

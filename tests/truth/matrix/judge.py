@@ -3,15 +3,15 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from meshscope.analyze.clocks.alignment import align
-from meshscope.analyze.diagnosis import diagnose
-from meshscope.analyze.findings import is_by_design
-from meshscope.analyze.results import Cause, Diagnosis, Finding
-from meshscope.analyze.synthetic import Fault, FaultKind, generate
+from tests.truth.matrix.cases import BUBBLE, NONE, Case, kind_of
+from tests.truth.matrix.pairs import true_bubble, true_gains, true_shares
+from tests.truth.matrix.places import SLOW_RANKS, is_place
 
-from .cases import BUBBLE, NONE, Case, kind_of
-from .pairs import true_bubble, true_gains, true_shares
-from .places import SLOW_RANKS, is_place
+from meshscope.analyze.align.clocks.alignment import align
+from meshscope.analyze.findings.diagnosis import diagnose
+from meshscope.analyze.findings.ordered import is_by_design
+from meshscope.analyze.synthetic import Fault, FaultKind, generate
+from meshscope.analyze.tables.results import Cause, Diagnosis, Finding
 
 SEEN_FROM = 0.01
 """Share of the step from which a fault must be found."""
@@ -27,6 +27,7 @@ BY_DESIGN = (
     "launch_bound",
     "missing_data",
     "clock_skew",
+    "jitter",
 )
 """Kinds of findings that are no fault of the job."""
 

@@ -3,9 +3,9 @@
 from dataclasses import asdict, replace
 from itertools import permutations
 
-from meshscope.analyze.synthetic import Fault, FaultKind, SyntheticJob, Truth, make_simulation
+from tests.truth.matrix.cases import NONE, kind_of
 
-from .cases import NONE, kind_of
+from meshscope.analyze.synthetic import Fault, FaultKind, SyntheticJob, Truth, make_simulation
 
 _OF_ALL_PASSES = (FaultKind.HEAVY_HEAD, FaultKind.HEAVY_EMBEDDING)
 _PASS_COSTS = ("layer_forward_ns", "layer_backward_input_ns", "layer_backward_weight_ns")

@@ -2,10 +2,10 @@
 
 from functools import lru_cache
 
-from meshscope.analyze.results import Where
-from meshscope.analyze.synthetic import Fault, FaultKind, SyntheticJob, generate
+from tests.truth.matrix.jobs import position_of
 
-from .jobs import position_of
+from meshscope.analyze.synthetic import Fault, FaultKind, SyntheticJob, generate
+from meshscope.analyze.tables.results import Where
 
 SLOW_RANKS = (FaultKind.SLOW_RANK, FaultKind.BLOCKED_RANK)
 """Faults of one rank's own work."""

@@ -5,10 +5,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from tests.truth.matrix.jobs import Needs
 
 from meshscope.analyze.synthetic import Fault, FaultKind, SyntheticJob
-
-from .jobs import Needs
 
 Draw = np.random.Generator
 Faults = tuple[Fault, ...]

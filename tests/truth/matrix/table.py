@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from math import sqrt
 from statistics import median
 
-from .cases import NONE
-from .judge import SEEN_FROM, Verdict
+from tests.truth.matrix.cases import NONE
+from tests.truth.matrix.judge import SEEN_FROM, Verdict
 
 CLOSE = 0.01
 """Share of the step within which a bar is right."""

@@ -11,10 +11,11 @@ from tests.fuzz.places import put
 from tests.fuzz.seeds import SEEDS, write
 
 from meshscope.analyze import diagnose, load_trace
-from meshscope.analyze.exchange import collectives_to_json
-from meshscope.analyze.importers import import_trace
-from meshscope.analyze.opening.ingest import understood
-from meshscope.analyze.report import collectives_to_text, to_text
+from meshscope.analyze.load.ingest import understood
+from meshscope.analyze.output.json import collectives_to_json
+from meshscope.analyze.output.render import to_markdown, to_plain
+from meshscope.analyze.output.text import collectives_to_text, diagnosis_document
+from meshscope.analyze.read import import_trace
 from meshscope.probe.schema.errors import MeshscopeError
 
 KINETO = SEEDS["kineto"]()
@@ -203,9 +204,9 @@ def test_names_in_files_reach_no_terminal_as_they_are(tmp_path, name):
     trace = load_trace(write(tmp_path, with_evil_names(name)))
     result, matched = diagnose(trace), collectives_to_json(trace)
     texts = {
-        markdown: to_text(result, markdown=markdown)
+        markdown: render(diagnosis_document(result))
         + collectives_to_text(matched, markdown=markdown)
-        for markdown in (False, True)
+        for markdown, render in ((False, to_plain), (True, to_markdown))
     }
     lines = [line for text in texts.values() for line in text.split("\n")] + understood(trace)
     assert all(line.isprintable() for line in lines)

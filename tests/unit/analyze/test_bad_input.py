@@ -16,9 +16,9 @@ from tests.fuzz.places import put
 from tests.fuzz.seeds import SEEDS, kineto_events, ndtimeline_rows, write
 
 from meshscope.analyze import load_trace
-from meshscope.analyze.importers import import_trace
+from meshscope.analyze.read import import_trace
+from meshscope.probe.reader.run import read_run
 from meshscope.probe.schema.errors import MeshscopeError, TraceFormatError
-from meshscope.probe.schema.rundir import read_run
 
 KINETO, CAPTURE = SEEDS["kineto"](), SEEDS["capture"]()
 CUTS = 200
@@ -358,6 +358,6 @@ def test_what_unpacks_to_too_much_is_refused_within_bounded_memory(tmp_path):
 
 def test_parquet_files_of_absurd_length_are_refused(tmp_path, monkeypatch):
     """Fails when a few kilobytes of Parquet, which may stand for a thousand million rows, fill the memory."""
-    monkeypatch.setattr("meshscope.analyze.importers.ndtimeline.ops.MOST_ROWS", 7)
+    monkeypatch.setattr("meshscope.analyze.read.ndtimeline.ops.MOST_ROWS", 7)
     with pytest.raises(TraceFormatError, match="8 rows"):
         import_trace(write(tmp_path, SEEDS["ndtimeline"]()))

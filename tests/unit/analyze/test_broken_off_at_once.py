@@ -3,7 +3,7 @@
 import pytest
 from tests.tables import trace_of
 
-from meshscope.analyze.diagnosis import diagnose
+from meshscope.analyze.findings.diagnosis import diagnose
 from meshscope.probe.schema.terms import Severity
 
 S = 1_000_000_000
@@ -36,13 +36,15 @@ def test_a_job_that_never_came_to_communicate_tells_where_its_ranks_stood(ended_
     found = broken_off(ended_s)
     assert [one.severity for one in found] == [severity] * (severity is not None)
     for one in found:
-        assert one.claim.startswith("The job stood still before its first step: no rank recorded")
-        assert f"{ended_s:.1f} s" in one.claim
-        assert any(line.startswith("rank 1 stood in read (train.py:12)") for line in one.evidence)
+        assert str(one.claim) == (
+            f"The job hung: no rank recorded anything in the last {ended_s:.1f} s, "
+            "before the first step ended"
+        )
+        assert any(str(fact) == "Rank 1 hung in read (train.py:12)" for fact in one.evidence)
 
 
 def test_who_did_not_come_to_the_first_collective_is_named_with_how_long_others_waited():
-    """Fails when "not known for how long" stands above evidence that says it."""
+    """Fails when "for an unknown time" stands above evidence that says it."""
     first = {"rank": 0, "group_id": "g", "seq": 0, "start_ns": S, "end_ns": None}
     (found,) = broken_off(
         31,
@@ -52,7 +54,8 @@ def test_who_did_not_come_to_the_first_collective_is_named_with_how_long_others_
     )
     assert found.where["ranks"] == [1]
     assert found.severity is Severity.WARNING
-    assert found.claim == "When the capture broke off the others had waited 30.0 s for rank 1"
+    assert str(found.claim) == "1 rank had waited 30.0 s for rank 1 when the capture ended"
+    assert not any(fact.code == "hang.waited" for fact in found.evidence)
 
 
 def test_what_was_open_when_the_attempt_before_broke_off_is_no_hang_of_this_one():
@@ -76,4 +79,6 @@ def test_what_was_open_when_the_attempt_before_broke_off_is_no_hang_of_this_one(
         attempt=attempts,
         numbers={rank: {"group_id": "g", "issued_seq": 4 - rank} for rank in range(2)},
     )
-    assert found.claim.startswith("The job stood still before its first step of attempt 2")
+    assert found.claim.code == "attempt.before_first_step_of"
+    assert found.claim.values["attempt"] == 2
+    assert found.claim.values["what"].code == "hang.job"

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from tests.synthetic import MS, Job, capture, uniform
 
-from meshscope.analyze.diagnosis import diagnose
+from meshscope.analyze.findings.diagnosis import diagnose
 from meshscope.probe.schema.errors import TraceFormatError
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.tables import TABLES

@@ -8,7 +8,7 @@ import pytest
 from tests.fuzz.seeds import SEEDS, write
 
 from meshscope.analyze import diagnose
-from meshscope.analyze.opening.ingest import Keeping, ingest, open_run
+from meshscope.analyze.load.ingest import Keeping, ingest, open_run
 from meshscope.probe.schema.errors import MeshscopeError, TraceFormatError
 
 

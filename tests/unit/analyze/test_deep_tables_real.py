@@ -7,9 +7,9 @@ import pytest
 from tests.deep_run import OFFSET_NS, SETTINGS, add_trace, change_manifest
 
 from meshscope.analyze import load_trace
-from meshscope.analyze.importers import import_trace
-from meshscope.analyze.kernels.breakdown import device_breakdown
-from meshscope.analyze.kernels.table import kernel_report
+from meshscope.analyze.account.kernels.breakdown import device_breakdown
+from meshscope.analyze.account.kernels.table import kernel_report
+from meshscope.analyze.read import import_trace
 from meshscope.probe.recording.heads import collective_head
 from meshscope.probe.recording.recorder import Recorder
 from meshscope.probe.schema.rundir import create_run

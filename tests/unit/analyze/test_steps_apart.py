@@ -13,10 +13,10 @@ import pyarrow.compute as pc
 import pytest
 from tests.synthetic import MS, Job, capture
 
-from meshscope.analyze.diagnosis import diagnose
-from meshscope.analyze.measure import measure
-from meshscope.analyze.replay.edge_effect import EdgeEffect
-from meshscope.analyze.replay.scenarios import step_lengths
+from meshscope.analyze.explain.replay.edge_effect import EdgeEffect
+from meshscope.analyze.explain.replay.scenarios import step_lengths
+from meshscope.analyze.findings.diagnosis import diagnose
+from meshscope.analyze.findings.measure import measure
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.tables import TABLES
 

@@ -3,7 +3,7 @@
 from tests.tables import trace_of
 
 from meshscope.analyze import diagnose
-from meshscope.analyze.kernels.breakdown import device_breakdown
+from meshscope.analyze.account.kernels.breakdown import device_breakdown
 
 
 def of_two_ranks(**more):

@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 from tests.synthetic import MS, Job, capture, uniform
 
-from meshscope.analyze.critical_path import critical_path
-from meshscope.analyze.diagnosis import diagnosis_of
-from meshscope.analyze.exchange import critical_path_to_json
-from meshscope.analyze.gate import Budget, check, exit_code
-from meshscope.analyze.measure import measure
-from meshscope.analyze.report import critical_path_to_text, to_text
-from meshscope.analyze.report.stragglers import stragglers_to_text
-from meshscope.analyze.stragglers import find_stragglers
+from meshscope.analyze.findings.critical_path import critical_path
+from meshscope.analyze.findings.diagnosis import diagnosis_of
+from meshscope.analyze.findings.measure import measure
+from meshscope.analyze.gate.budgets import Budget, check, exit_code
+from meshscope.analyze.output.json import critical_path_to_json
+from meshscope.analyze.output.straggler_tables import find_stragglers
+from meshscope.analyze.output.text import critical_path_to_text, to_text
+from meshscope.analyze.output.text.stragglers import stragglers_to_text
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.tables import TABLES
 
@@ -64,6 +64,6 @@ def test_reports_call_no_time_that_of_a_step(account):
         stragglers_to_text(find_stragglers(diagnosis_of(account))),
         critical_path_to_text(path),
     )
-    assert "Rank 2 takes" in texts[0]
+    assert "Rank 2 is" in texts[0]
     for text in texts:
         assert not [word for word in ("ms/step", "per step", "step -1", "one step") if word in text]

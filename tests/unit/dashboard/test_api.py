@@ -3,10 +3,9 @@
 import struct
 
 import pytest
+from tests.unit.dashboard.conftest import write_job
 
 from meshscope.dashboard import create_app
-
-from .conftest import write_job
 
 HOSTILE = ["..%2f..%2fetc", "%2e%2e", ".", "a%00b", "nope", "x" * 300, "job%2f..%2f"]
 

@@ -6,8 +6,8 @@ import pytest
 from plotly.utils import PlotlyJSONEncoder
 
 from meshscope.analyze import load_trace
-from meshscope.analyze.exchange import kernels_to_json
-from meshscope.analyze.report.amounts import shortened
+from meshscope.analyze.output.json import kernels_to_json
+from meshscope.analyze.output.text.amounts import shortened
 from meshscope.dashboard import create_app
 from meshscope.dashboard.callbacks import page_of
 from meshscope.dashboard.store import RunStore

@@ -8,24 +8,18 @@ import pytest
 from dash.development.base_component import Component
 from plotly.utils import PlotlyJSONEncoder
 from tests.deep_run import make_run
+from tests.unit.dashboard.conftest import write_job
 
 from meshscope.analyze import Finding
-from meshscope.analyze.labels import place_words
+from meshscope.analyze.wording.labels import place_words
 from meshscope.dashboard import units
-from meshscope.dashboard.callbacks import (
-    chosen_view,
-    marked_view,
-    page_of,
-    stepped_view,
-    zoomed_view,
-)
+from meshscope.dashboard.callbacks import page_of
+from meshscope.dashboard.controls import chosen_view, marked_view, stepped_view, zoomed_view
 from meshscope.dashboard.pages import findings, mesh, overview, runs, shell, timeline
 from meshscope.dashboard.state import ViewState
 from meshscope.dashboard.store import RunEntry, RunStore
 from meshscope.dashboard.views import comparison, shown_step
 from meshscope.probe.schema.terms import FindingKind, Severity
-
-from .conftest import write_job
 
 
 @pytest.fixture
@@ -42,7 +36,7 @@ def _text(page: Component) -> str:
 @pytest.mark.parametrize(
     ("page", "shown"),
     [
-        ("overview", ["The bars sum to 100.0%", "Where the step time went", "4 of 4", "1.88 x"]),
+        ("overview", ["The bars sum to 100.0%", "Where the step time went", "4 of 4", "88.2 %"]),
         ("findings", ["straggler rank", "Remedy", "Fixing it returns"]),
         ("timeline", ["exposed DP communication", "4 ranks, 66 ms of 66 ms", "rank 3"]),
         ("mesh", ["Slowest is rank 3", "Highest: 1.88 x on rank 3"]),

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 from tests.synthetic import MS, Job, capture, uniform
 
-from meshscope.analyze.critical_path import CriticalPath
-from meshscope.analyze.measure import measure
+from meshscope.analyze.findings.critical_path import CriticalPath
+from meshscope.analyze.findings.measure import measure
 from meshscope.dashboard.categories import Category
 from meshscope.dashboard.figures.critical_path import NAME, path_traces
 from meshscope.dashboard.figures.timeline import timeline

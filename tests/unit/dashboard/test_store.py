@@ -6,11 +6,10 @@ import threading
 import time
 
 import pytest
+from tests.unit.dashboard.conftest import write_job
 
 from meshscope.dashboard.store import RunStore
 from meshscope.probe.schema.errors import ConfigError, MeshscopeError, RunDirectoryError
-
-from .conftest import write_job
 
 HOSTILE = [
     "..",

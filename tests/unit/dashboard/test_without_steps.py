@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 
-from meshscope.analyze.steps.whole_capture import WHOLE_CAPTURE
+from meshscope.analyze.align.steps.whole_capture import WHOLE_CAPTURE
 from meshscope.dashboard import create_app
 from meshscope.dashboard.pages import findings, mesh, overview, timeline
 from meshscope.dashboard.state import ViewState

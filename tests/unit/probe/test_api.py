@@ -12,8 +12,8 @@ from torch import nn
 
 from meshscope import probe
 from meshscope.probe import api
+from meshscope.probe.reader.run import read_run
 from meshscope.probe.schema.layout import ParallelLayout
-from meshscope.probe.schema.rundir import read_run
 
 
 @pytest.fixture(autouse=True)
@@ -21,6 +21,7 @@ def _detached():
     """Detach whatever a test leaves attached."""
     yield
     probe.detach()
+    api._described.clear()
 
 
 def train(steps=3, optimizers=1):
@@ -386,3 +387,28 @@ def test_the_training_may_say_its_step(tmp_path):
     probe.detach()
     (row,) = read_run(tmp_path / "run").tables["attempt"].to_pylist()
     assert (row["first_step"], row["last_step"], row["training_step"]) == (0, 2, 1200)
+
+
+def test_facts_stated_while_dormant_reach_the_manifest(tmp_path):
+    """Fails when a job that is attached to later has lost what it said at its start."""
+    probe.describe(model={"seq_len": 64})
+    probe.describe(model={"num_layers": 4}, tokens_per_step=512, training_step=7)
+    probe.attach(tmp_path / "run")
+    train(2)
+    probe.detach()
+    manifest = read_run(tmp_path / "run").manifest
+    assert manifest["model"] == {"seq_len": 64, "num_layers": 4}
+    assert manifest["tokens_per_step"] == 512
+    capture = read_run(tmp_path / "run")
+    assert "training_step" not in capture.rank_manifests[0].get("annotations", {})
+
+
+def test_a_linked_run_directory_costs_the_capture_only(tmp_path, capsys):
+    """Fails when records follow a symbolic link, or training ends because of it."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "run").symlink_to(tmp_path / "elsewhere")
+    probe.attach(tmp_path / "run")
+    assert len(train()) == 3
+    probe.detach()
+    assert "is a symbolic link" in capsys.readouterr().err
+    assert not list((tmp_path / "elsewhere").iterdir())

@@ -3,13 +3,20 @@
 import threading
 import time
 
+import pytest
 import torch
 
-from meshscope.probe.config import ProbeConfig
-from meshscope.probe.cost import COST_OVER_SEEN, ONE_IN, CostMeter
+from meshscope.probe.cost import (
+    COST_OVER_SEEN,
+    CREDIT_NS,
+    ONE_IN,
+    CostCredit,
+    CostMeter,
+)
 from meshscope.probe.hooks.base import Capture
 from meshscope.probe.hooks.steps import StepHook
 from meshscope.probe.recording.early import EarlyRecorder
+from meshscope.probe.settings.config import ProbeConfig
 
 
 def test_every_kind_of_cost_is_in_the_sum():
@@ -58,3 +65,73 @@ def test_a_thread_that_waits_for_a_cpu_at_a_border_costs_nothing():
     """Fails if a busy host has the probe lower its level for nothing."""
     before_ns, after_ns = border_ns(lambda: threading.Event().wait(0.05))
     assert before_ns + after_ns < 20_000_000
+
+
+def first_asked(
+    monkeypatch, *, step_ns, cost_frac, lead_ns=0, budget_ppm=5_000, calls=20, steps=400
+):
+    """Return after which step less is asked for and how many times over budget, None if never."""
+    time_ns = [0]
+    monkeypatch.setattr("meshscope.probe.cost.now_ns", lambda: time_ns[0])
+    meter = CostMeter()
+    credit = CostCredit(meter, budget_ppm=budget_ppm)
+    for step in range(steps):
+        time_ns[0] += step_ns
+        for _ in range(calls):
+            meter.add("span", round(step_ns * cost_frac / (calls * ONE_IN * COST_OVER_SEEN)))
+        times_over = credit.times_over(lead_ns)
+        if times_over is not None:
+            return step, times_over
+    return None
+
+
+def test_a_job_far_over_its_budget_is_seen_in_its_first_steps(monkeypatch):
+    """A job would pay six times its budget for some hundred steps."""
+    step, times_over = first_asked(
+        monkeypatch, step_ns=115_000_000, cost_frac=0.028, lead_ns=1_500_000_000
+    )
+    # Beyond the budget a step takes 2.6 ms, and the order comes 13 steps later.
+    assert 20 <= step <= 30
+    assert times_over == pytest.approx(5.6, rel=0.06)
+
+
+@pytest.mark.parametrize("cost_frac", [0.001, 0.0049])
+def test_a_job_within_its_budget_keeps_all(monkeypatch, cost_frac):
+    """What costs little would be recorded in part."""
+    assert first_asked(monkeypatch, step_ns=115_000_000, cost_frac=cost_frac) is None
+
+
+def test_a_short_job_keeps_all_at_any_price(monkeypatch):
+    """Tests and trials of some steps would lose what they are for, to save milliseconds."""
+    step_ns, cost_frac = 5_000_000, 0.1
+    step, _ = first_asked(monkeypatch, step_ns=step_ns, cost_frac=cost_frac)
+    assert step * step_ns * (cost_frac - 0.005) > 0.95 * CREDIT_NS
+
+
+def test_few_samples_order_less_than_many(monkeypatch):
+    """One dear call of three would thin out the whole run."""
+    found = {
+        calls: first_asked(
+            monkeypatch, step_ns=10**7, cost_frac=0.05, lead_ns=10**11, calls=calls, steps=9
+        )
+        for calls in (1, 100)
+    }
+    assert found[1][1] < 0.5 * 10 < 0.9 * 10 < found[100][1]
+
+
+def test_what_only_the_first_steps_cost_orders_nothing(monkeypatch):
+    """Meeting the groups of a job would be taken for the cost of each step."""
+    time_ns = [0]
+    monkeypatch.setattr("meshscope.probe.cost.now_ns", lambda: time_ns[0])
+    meter = CostMeter()
+    credit = CostCredit(meter, budget_ppm=5_000)
+    for step in range(50):
+        time_ns[0] += 10**9
+        meter.add("span", 1000)
+        meter.add_border(10**9 if step < 2 else 0)
+        assert credit.times_over(10**10) is None
+
+
+def test_no_budget_is_no_bound(monkeypatch):
+    """Who wants everything would not get it."""
+    assert first_asked(monkeypatch, step_ns=10**9, cost_frac=0.5, budget_ppm=0) is None

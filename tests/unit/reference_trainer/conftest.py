@@ -9,8 +9,8 @@ import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from meshscope.probe.schema.terms import Axis
-from meshscope.reference_trainer.comm import Communicator, PerfectLinks
-from meshscope.reference_trainer.mesh import MeshGroup
+from meshscope.reference_trainer.parallel.comm import Communicator, PerfectLinks
+from meshscope.reference_trainer.parallel.mesh import MeshGroup
 
 
 class CountingCommunicator(Communicator):

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch.distributed.pipelining import PipelineStage
 
 from meshscope.reference_trainer import compat
-from meshscope.reference_trainer.schedules import PassKind
+from meshscope.reference_trainer.layout.schedules import PassKind
 
 
 def test_the_private_names_are_there_and_take_our_arguments():

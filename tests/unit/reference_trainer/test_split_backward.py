@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
 
-from meshscope.reference_trainer.config import ModelConfig
-from meshscope.reference_trainer.model import Block
-from meshscope.reference_trainer.tensor_parallel import TensorSplit
+from meshscope.reference_trainer.config.config import ModelConfig
+from meshscope.reference_trainer.model.model import Block
+from meshscope.reference_trainer.parallel.tensor_parallel import TensorSplit
 
 
 def test_the_weights_half_communicates_nothing(comm, group_of_two):

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
-from meshscope.analyze.diagnosis import diagnose
-from meshscope.analyze.opening.load import load_trace
+from meshscope.analyze.findings.diagnosis import diagnose
+from meshscope.analyze.load.load import load_trace
 from meshscope.analyze.synthetic import (
     Costs,
     Fault,

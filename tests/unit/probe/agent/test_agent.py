@@ -15,8 +15,9 @@ from meshscope.probe.agent import agent as agent_module
 from meshscope.probe.agent.agent import Agent
 from meshscope.probe.agent.settings import AgentSettings
 from meshscope.probe.control.client import ask as ask_socket
+from meshscope.probe.reader.run import read_run
 from meshscope.probe.schema.errors import ConfigError
-from meshscope.probe.schema.rundir import create_run, read_run
+from meshscope.probe.schema.rundir import create_run
 
 QUICK = {"interval_s": 0.1, "flush_s": 0.2}
 

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from meshscope.analyze.diagnosis import diagnose
-from meshscope.analyze.opening.load import load_trace
+from meshscope.analyze.findings.diagnosis import diagnose
+from meshscope.analyze.load.load import load_trace
 from meshscope.probe.agent.agent import Agent
 from meshscope.probe.agent.settings import AgentSettings
 from meshscope.probe.clock import now_ns
@@ -79,10 +79,10 @@ def test_an_xid_is_a_finding_with_rank_device_step_and_remedy(train, scenario):
     )
     assert finding.severity == "critical"
     assert finding.where == {"rank": 1, "host": os.uname().nodename}
-    assert "rank 1 reported Xid 79 (a device that fell off the bus)" in finding.claim
-    assert finding.evidence[0].startswith(f"{UUID(1)} (rank 1): Xid 79")
-    assert "in step " in finding.evidence[0]
-    assert "dmesg" in finding.remedy
+    assert "rank 1 reported Xid 79 (a device that fell off the bus)" in str(finding.claim)
+    assert str(finding.evidence[0]).startswith(f"{UUID(1)} (rank 1): Xid 79")
+    assert "in step " in str(finding.evidence[0])
+    assert "dmesg" in str(finding.remedy)
     assert finding.cost_frac is None
 
 
@@ -94,9 +94,9 @@ def test_counters_that_grow_are_a_finding(train, scenario):
         lambda found: found["device_sample"]["remap_failed"].isin([True]).any(),
     )
     assert finding.where["rank"] == 0
-    assert "2 more in the count of uncorrected memory errors" in finding.evidence[0]
-    assert "could not be replaced" in finding.evidence[0]
-    assert "spare ones" not in finding.evidence[0]
+    assert "2 more uncorrected memory errors" in str(finding.evidence[0])
+    assert "could not be replaced" in str(finding.evidence[0])
+    assert "spare ones" not in str(finding.evidence[0])
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_a_device_that_refuses_everything_is_a_finding(train, scenario, code, cl
         lambda found: len(found["device_event"]) > 0,
     )
     assert finding.where["rank"] == 1
-    assert claim in finding.claim
+    assert claim in str(finding.claim)
 
 
 def test_faults_of_other_devices_are_not_ours(train, scenario):

@@ -11,8 +11,9 @@ import pytest
 
 from meshscope.probe.agent import host_directory
 from meshscope.probe.agent.host_directory import AgentRunningError, HostDirectory
+from meshscope.probe.reader.run import read_run
 from meshscope.probe.schema.errors import ConfigError, MeshscopeError
-from meshscope.probe.schema.rundir import create_run, read_run
+from meshscope.probe.schema.rundir import create_run
 
 ROW = {"time_ns": 5, "cpus": 2, "load_1m": 0.5}
 

@@ -89,3 +89,28 @@ def test_a_machine_without_ports(tmp_path):
     """Fails when a machine without sysfs or cards is an error."""
     reader = LinkReader(tmp_path / "nothing")
     assert reader.read().rows["link_sample"] == []
+
+
+def test_a_container_has_the_inner_end_of_its_cable(tmp_path):
+    """Fails when the only network of a container is not counted, or its made-up speed is believed."""
+    for name, index, link, kind in (("lo", 1, 1, 772), ("eth0", 2, 9, 1), ("dummy0", 3, 3, 1)):
+        folder = tmp_path / "class/net" / name
+        for file, value in (("ifindex", index), ("iflink", link), ("type", kind), ("speed", 10000)):
+            write(folder / file, value)
+        write(folder / "statistics/tx_bytes", 7)
+    reader = LinkReader(tmp_path)
+    rows = rows_of(reader)
+    assert set(rows) == {"eth0"}
+    assert rows["eth0"]["tx_bytes"] == 7
+    assert rows["eth0"]["speed_bytes_per_s"] is None
+    reader.close()
+
+
+def test_cables_of_containers_are_no_ports_of_their_machine(sysfs):
+    """Fails when a machine with cards counts what its containers send a second time."""
+    folder = sysfs / "class/net/veth1"
+    for file, value in (("ifindex", 5), ("iflink", 6), ("type", 1)):
+        write(folder / file, value)
+    reader = LinkReader(sysfs)
+    assert set(rows_of(reader)) == {"mlx5_0/1", "eth0"}
+    reader.close()

@@ -10,14 +10,15 @@ import pyarrow.compute as pc
 import pytest
 from tests.played import play
 
-from meshscope.analyze.diagnosis import diagnose
-from meshscope.analyze.opening.load import load_trace
+from meshscope.analyze.findings.diagnosis import diagnose
+from meshscope.analyze.load.load import load_trace
 from meshscope.analyze.synthetic import SyntheticJob, generate, parse_fault
 from meshscope.probe.agent.agent import Agent
 from meshscope.probe.agent.settings import AgentSettings
+from meshscope.probe.reader.run import read_run
 from meshscope.probe.recording.full_records import FullRecords
 from meshscope.probe.schema.layout import ParallelLayout
-from meshscope.probe.schema.rundir import create_run, read_run
+from meshscope.probe.schema.rundir import create_run
 
 FACTOR, SLOW = 1.25, 3
 STEPS = 6
@@ -109,7 +110,7 @@ def test_a_recorded_clock_becomes_a_cause_with_its_cost(tmp_path, scenario, sysf
     gain = truth.faults[0].removal_gain_ns / truth.step_time_ns
     assert cause.removal_gain_frac == pytest.approx(gain, rel=0.05)
     (finding,) = [f for f in result.findings if f.kind == "clock_throttle"]
-    assert "hardware thermal slowdown, at 80% of the clock" in finding.claim
+    assert "ran at 80.0 % of its peers' clock: hardware thermal slowdown" in str(finding.claim)
     bars = {bar.name: bar.frac for bar in result.waterfall}
     compute = bars["forward"] + bars["backward"] + bars["clock"]
     # One of eight ranks computes a quarter longer, of which a fifth is the clock's.

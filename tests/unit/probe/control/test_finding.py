@@ -2,7 +2,9 @@
 
 import os
 import socket
+import subprocess
 import sys
+import time
 
 import pytest
 
@@ -142,3 +144,28 @@ def test_what_a_process_is():
     assert owner_of_process(os.getpid()) == os.geteuid()
     assert python_of_process(os.getpid()) == ".".join(map(str, sys.version_info[:2]))
     assert (owner_of_process(GONE), python_of_process(GONE)) == (None, "")
+
+
+def test_sockets_of_killed_ranks_are_removed_by_who_looks_next(run, variables):
+    """Fails when dead sockets stay for good, or that of a rank that listens is taken away."""
+    directory = make_directory(run_name(run), variables)
+    kinds = socket.AF_UNIX, socket.SOCK_SEQPACKET
+    code = (
+        "import socket, sys, time; s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); "
+        "s.bind(sys.argv[1]); s.listen(1); print('up', flush=True); time.sleep(60)"
+    )
+    killed_path = directory / socket_name(0, GONE)
+    killed = subprocess.Popen(
+        [sys.executable, "-c", code, str(killed_path)], stdout=subprocess.PIPE, text=True
+    )
+    with killed, socket.socket(*kinds) as elsewhere, socket.socket(*kinds) as starting:
+        assert killed.stdout.readline() == "up\n"
+        killed.kill()
+        killed.wait()
+        elsewhere.bind(str(directory / socket_name(1, GONE + 1)))
+        elsewhere.listen(4)
+        starting.bind(str(directory / socket_name(2, os.getpid())))
+        time.sleep(1.1)
+        found = {endpoint.rank for endpoint in ranks_of_run(run, variables).here}
+    assert found == {1, 2}
+    assert not killed_path.exists()

@@ -52,7 +52,7 @@ def test_the_script_only_attaches(variables, short_dir, monkeypatch):
         began_in.append(threading.current_thread().name)
         return ""
 
-    monkeypatch.setattr("meshscope.probe.late.begin", begin)
+    monkeypatch.setattr("meshscope.probe.launching.running_process.begin", begin)
     script = AttachScript(os.getpid(), variables)
     path_before = list(sys.path)
     assert not script.has_begun

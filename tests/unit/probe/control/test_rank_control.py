@@ -13,11 +13,13 @@ import torch
 from tests.process_traces import differences, differences_that_last, traces_of_us
 
 from meshscope import probe
-from meshscope.probe import api, late
+from meshscope.probe import api
 from meshscope.probe.control.client import Endpoint, ask, ask_all
 from meshscope.probe.control.finding import ranks_of_run
 from meshscope.probe.control.messages import MOST_BYTES, encode_request
-from meshscope.probe.schema.rundir import create_run, read_run
+from meshscope.probe.launching import running_process
+from meshscope.probe.reader.run import read_run
+from meshscope.probe.schema.rundir import create_run
 
 CYCLES = 25
 
@@ -169,8 +171,8 @@ def test_levels_and_requests_are_in_the_capture(run):
     for _ in range(5):
         trainer.step()
     step = ask(endpoint.path, "status", {}).result["step"]
-    late = ask(endpoint.path, "level", {"level": "steps", "first_step": step})
-    assert late.error == f"step {step} has begun already"
+    running_process = ask(endpoint.path, "level", {"level": "steps", "first_step": step})
+    assert running_process.error == f"step {step} has begun already"
     assert ask(endpoint.path, "level", {"level": "steps", "first_step": step + 2}).ok
     for _ in range(6):
         trainer.step()
@@ -193,7 +195,7 @@ def test_levels_and_requests_are_in_the_capture(run):
 def test_a_process_can_be_attached_from_a_thread_of_ours(run):
     """Fails when an injected script does not get the probe to record."""
     trainer = Trainer()
-    trainer.train_while(late.begin)
+    trainer.train_while(running_process.begin)
     endpoint = endpoint_of(run)
     trainer.train_while(lambda: ask_until(endpoint, "status", {}, "recording"))
     trainer.step()
@@ -214,7 +216,7 @@ def test_nothing_is_recorded_where_that_is_forbidden(run):
 
 def test_a_disable_file_stops_what_is_recorded(run, monkeypatch):
     """Fails when a running rank goes on recording after the file has appeared."""
-    monkeypatch.setattr("meshscope.probe.kill_switch.LOOK_NS", 10_000_000)
+    monkeypatch.setattr("meshscope.probe.job.kill_switch.LOOK_NS", 10_000_000)
     session, trainer = probe.attach(run), Trainer()
     (run / "disable").touch()
     deadline = time.monotonic() + 20

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from meshscope.probe.config import MOST_CLOSE_S
 from meshscope.probe.control.switch import _TAKE_LOOK_S, _TAKE_LOOKS, RecordingSwitch, State
+from meshscope.probe.settings.config import MOST_CLOSE_S
 
 
 class Parts:

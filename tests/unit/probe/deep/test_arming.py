@@ -15,8 +15,8 @@ from meshscope.probe.deep import arming
 from meshscope.probe.deep.collecting import collect
 from meshscope.probe.deep.rank_traces import How
 from meshscope.probe.listeners import StepListeners
-from meshscope.probe.offered import VERB_MAKERS
 from meshscope.probe.schema.errors import ConfigError
+from meshscope.probe.session.verbs import VERB_MAKERS
 
 PATIENCE_S = 60
 

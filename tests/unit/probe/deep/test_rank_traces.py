@@ -9,8 +9,8 @@ import time
 import pytest
 import torch
 
-from meshscope.probe.compat import UnsupportedError
-from meshscope.probe.compat_profiler import kineto_iterations
+from meshscope.probe.compat.profiler import kineto_iterations
+from meshscope.probe.compat.torch_names import UnsupportedError
 from meshscope.probe.control.rank_control import RankControl
 from meshscope.probe.control.switch import RecordingSwitch
 from meshscope.probe.control.verbs import Refusal
@@ -18,7 +18,7 @@ from meshscope.probe.deep import in_process, rank_traces
 from meshscope.probe.deep.rank_traces import How, RankTraces, Stage
 from meshscope.probe.deep.sealing import is_complete, raw_traces
 from meshscope.probe.listeners import StepListeners
-from meshscope.probe.program_signals import pass_on
+from meshscope.probe.safety.program_signals import pass_on
 from meshscope.probe.schema.deep_trace import TraceName
 
 

@@ -54,9 +54,9 @@ def test_a_torch_without_redispatch_is_found(tmp_path, monkeypatch):
     """Fails when the reason why collectives are missing is not told before a run."""
 
     def missing():
-        raise module.compat.UnsupportedError("redispatch is missing")
+        raise module.torch_names.UnsupportedError("redispatch is missing")
 
-    monkeypatch.setattr(module.compat, "dispatcher", missing)
+    monkeypatch.setattr(module.torch_names, "dispatcher", missing)
     found = all_checks(tmp_path)
     check = named(found, "collectives")
     assert (check.state, check.found) == (State.MISSING, "redispatch is missing")

@@ -3,13 +3,14 @@
 import pytest
 from tests.unit.probe.conftest import ASLEEP
 
-from meshscope.probe.comparison import is_watched
 from meshscope.probe.doctor import overhead
 from meshscope.probe.doctor.overhead import overhead_of, window_times
+from meshscope.probe.reader.run import read_run
 from meshscope.probe.recording.heads import collective_head
 from meshscope.probe.recording.recorder import Recorder, StorageSettings
 from meshscope.probe.schema.errors import ConfigError
-from meshscope.probe.schema.rundir import create_run, read_run
+from meshscope.probe.schema.rundir import create_run
+from meshscope.probe.session.comparison import is_watched
 
 WINDOW = 5
 BASE_NS = 1_000_000

@@ -2,12 +2,12 @@
 
 import pytest
 
-from meshscope.probe.config import ProbeConfig
 from meshscope.probe.hooks import base
 from meshscope.probe.hooks.base import Activity, Capture, Place
 from meshscope.probe.hooks.steps import StepHook
 from meshscope.probe.recording.opening import NullRecorder
 from meshscope.probe.schema.terms import SpanKind
+from meshscope.probe.settings.config import ProbeConfig
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from meshscope import probe
-from meshscope.probe import session as session_module
-from meshscope.probe.compat import UnsupportedError
+from meshscope.probe.compat.torch_names import UnsupportedError
 from meshscope.probe.hooks import collectives as collectives_module
-from meshscope.probe.schema.rundir import read_run
+from meshscope.probe.reader.run import read_run
+from meshscope.probe.session import session as session_module
 
 SIZE = 4
 

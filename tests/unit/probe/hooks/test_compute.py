@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from meshscope import probe
-from meshscope.probe.schema.rundir import read_run
+from meshscope.probe.reader.run import read_run
 
 
 class Block(nn.Module):

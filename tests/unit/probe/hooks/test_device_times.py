@@ -2,14 +2,14 @@
 
 import pytest
 
-from meshscope.probe.compat import NotApplicableError
-from meshscope.probe.config import ProbeConfig
-from meshscope.probe.cuda_events import cuda_events
+from meshscope.probe.compat.cuda_events import cuda_events
+from meshscope.probe.compat.torch_names import NotApplicableError
 from meshscope.probe.hooks import device_times as module
 from meshscope.probe.hooks.base import Capture, Place, compute_span
 from meshscope.probe.hooks.device_times import ANCHOR_EVERY_NS, DeviceTimes
-from meshscope.probe.schema.rundir import read_run
+from meshscope.probe.reader.run import read_run
 from meshscope.probe.schema.terms import SpanKind
+from meshscope.probe.settings.config import ProbeConfig
 
 BOOT_NS = 7_000_000
 """How far the host's clock is ahead of the device's."""

@@ -4,11 +4,11 @@ import gc
 
 import pytest
 
-from meshscope.probe.config import ProbeConfig
 from meshscope.probe.hooks.base import Capture
 from meshscope.probe.hooks.groups import GroupTable, _group_id, axis_named
-from meshscope.probe.schema.rundir import read_run
+from meshscope.probe.reader.run import read_run
 from meshscope.probe.schema.terms import Axis, Direction
+from meshscope.probe.settings.config import ProbeConfig
 
 
 class ProcessGroup:

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 
 from meshscope import probe
 from meshscope.probe.hooks.memory import MemoryHook
-from meshscope.probe.schema.rundir import read_run
+from meshscope.probe.reader.run import read_run
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from meshscope import probe
 from meshscope.probe.hooks.meshes import layout_of_mesh
+from meshscope.probe.reader.run import read_run
 from meshscope.probe.schema.layout import MESH_AXES, ParallelLayout
-from meshscope.probe.schema.rundir import read_run
 
 sizes = st.fixed_dictionaries({axis: st.integers(1, 3) for axis in MESH_AXES})
 

@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from meshscope.probe.config import ProbeConfig
 from meshscope.probe.cost import CostMeter
 from meshscope.probe.hooks.base import Capture
 from meshscope.probe.hooks.compute import ComputeHook
 from meshscope.probe.hooks.module_calls import ModuleCalls, called_modules
 from meshscope.probe.recording.early import EarlyRecorder
+from meshscope.probe.settings.config import ProbeConfig
 
 
 class Listed(nn.Module):

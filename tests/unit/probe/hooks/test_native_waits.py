@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from meshscope import probe
-from meshscope.probe.schema.rundir import read_run
+from meshscope.probe.reader.run import read_run
 
 WIDTH = 64
 SLOW_S = 0.1

@@ -7,7 +7,7 @@ from torch import nn
 
 from meshscope import probe
 from meshscope.probe.hooks.sequences import work_of
-from meshscope.probe.schema.rundir import read_run
+from meshscope.probe.reader.run import read_run
 
 
 @pytest.fixture(autouse=True)

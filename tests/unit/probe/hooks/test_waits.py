@@ -5,11 +5,11 @@ import weakref
 import pytest
 import torch
 
-from meshscope.probe.compat import dispatcher
-from meshscope.probe.config import ProbeConfig
+from meshscope.probe.compat.torch_names import dispatcher
 from meshscope.probe.hooks.base import Capture
 from meshscope.probe.hooks.waits import PendingWorks, WaitHook
-from meshscope.probe.schema.rundir import read_run
+from meshscope.probe.reader.run import read_run
+from meshscope.probe.settings.config import ProbeConfig
 
 
 class Handle:

@@ -13,7 +13,8 @@ from meshscope.probe.clock import now_ns
 from meshscope.probe.launching import agent_child
 from meshscope.probe.launching.agent_child import AgentChild
 from meshscope.probe.launching.launch import run
-from meshscope.probe.schema.rundir import create_run, read_run
+from meshscope.probe.reader.run import read_run
+from meshscope.probe.schema.rundir import create_run
 
 PATIENCE_NS = 30_000_000_000
 

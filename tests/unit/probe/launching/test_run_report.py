@@ -9,7 +9,12 @@ import pytest
 from meshscope.probe.launching.run_place import place_of
 from meshscope.probe.launching.run_report import report
 from meshscope.probe.recording.rank_manifest import boot_id
-from meshscope.probe.schema.manifest import create_directory, rank_directory, write_json
+from meshscope.probe.schema.manifest import (
+    ENDED_NAME,
+    create_directory,
+    rank_directory,
+    write_json,
+)
 
 
 @pytest.fixture
@@ -52,3 +57,44 @@ def test_a_rank_of_another_launcher_that_still_runs_was_not_killed(tmp_path):
     place = place_of(tmp_path, "job", [])
     record(place.path, 0, pid=os.getpid())
     assert len(report(place, is_dormant=False)) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        (0, "ended in order, with exit code 0, but before they closed"),
+        (3 << 8, "ended with exit code 3 before"),
+        (9, "killed by SIGKILL before"),
+        (64 | 0x80, "killed by SIGRTMAX before"),
+        (50, "killed by signal 50 before"),
+        (0x137F, "killed, or ended by os._exit, before"),
+        (None, "killed, or ended by os._exit, before"),
+        (True, "killed, or ended by os._exit, before"),
+        (1 << 70, "killed, or ended by os._exit, before"),
+    ],
+)
+def test_how_a_rank_ended_is_said_as_the_system_told_it(tmp_path, dead_pid, status, said):
+    """A job that ended in order would be called killed."""
+    place = place_of(tmp_path, "job", [])
+    record(place.path, 0, pid=dead_pid)
+    write_json(
+        rank_directory(place.path, 0, 1) / ENDED_NAME, {"ended_ns": 1, "wait_status": status}
+    )
+    _, second = report(place, is_dormant=False)
+    assert second.startswith(said)
+    assert "ranks 0; what they recorded is kept" in second
+
+
+def test_ranks_that_ended_unlike_each_other_are_told_apart(tmp_path, dead_pid):
+    """The one that was killed would hide among those that its end took along."""
+    place = place_of(tmp_path, "job", [])
+    for rank, status in enumerate((9, 1 << 8, 1 << 8)):
+        record(place.path, rank, pid=dead_pid)
+        note = {"ended_ns": 1, "wait_status": status}
+        write_json(rank_directory(place.path, rank, 1) / ENDED_NAME, note)
+    _, *said = report(place, is_dormant=False)
+    assert [line.partition(" before")[0] for line in said] == [
+        "ended with exit code 1",
+        "killed by SIGKILL",
+    ]
+    assert "ranks 1, 2;" in said[0]

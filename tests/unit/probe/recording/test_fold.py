@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from meshscope.probe.reader.run import read_run
 from meshscope.probe.recording import fold as fold_module
 from meshscope.probe.recording.full_records import FullRecords
 from meshscope.probe.recording.heads import collective_head, p2p_head, span_head
@@ -14,7 +15,6 @@ from meshscope.probe.schema.records import (
     LEVEL_CODES,
     SPAN_CODES,
 )
-from meshscope.probe.schema.rundir import read_run
 from meshscope.probe.schema.terms import CaptureLevel, CollectiveKind, Direction, SpanKind
 
 STEP_NS = 1_000_000

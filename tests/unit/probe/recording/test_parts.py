@@ -1,5 +1,9 @@
 """Directories of a rank that records more than once."""
 
+import os
+
+import pytest
+
 from meshscope.probe.recording.parts import MOST_PARTS, new_part
 from meshscope.probe.schema.ring import RING_NAME
 
@@ -39,3 +43,29 @@ def test_the_number_of_parts_is_bounded(tmp_path):
         record(tmp_path, size=1)
     assert len(list(tmp_path.iterdir())) == MOST_PARTS
     assert (tmp_path / "rank00000").exists()
+
+
+def test_a_linked_place_is_not_written_through(tmp_path):
+    """Fails when records go where a symbolic link in the run directory leads."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "rank00000").symlink_to(elsewhere)
+    with pytest.raises(OSError, match="is a symbolic link"):
+        new_part(run, 0, 10_000)
+    (tmp_path / "linked").symlink_to(elsewhere)
+    with pytest.raises(OSError, match="is a symbolic link"):
+        new_part(tmp_path / "linked", 0, 10_000)
+    assert not list(elsewhere.iterdir())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+def test_a_directory_of_another_user_is_not_written(tmp_path):
+    """Fails when the owner of a directory can steer where we write."""
+    run = tmp_path / "run"
+    run.mkdir()
+    os.chown(run, 65534, -1)
+    with pytest.raises(PermissionError, match="belongs to user 65534"):
+        new_part(run, 0, 10_000)
+    assert not list(run.iterdir())

@@ -9,6 +9,7 @@ import threading
 
 import pytest
 
+from meshscope.probe.reader.run import read_run
 from meshscope.probe.recording.heads import carried, collective_head, p2p_head, span_head
 from meshscope.probe.recording.recorder import (
     COLLECTIVE_CODES,
@@ -18,7 +19,6 @@ from meshscope.probe.recording.recorder import (
     StorageSettings,
 )
 from meshscope.probe.schema.errors import ConfigError
-from meshscope.probe.schema.rundir import read_run
 from meshscope.probe.schema.terms import Axis, CollectiveKind, Direction, MemoryPhase, SpanKind
 
 

@@ -6,8 +6,8 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
+from meshscope.probe.reader.run import read_run
 from meshscope.probe.recording.opening import NullRecorder, open_recorder
-from meshscope.probe.schema.rundir import read_run
 from meshscope.probe.schema.segment import read_segment
 
 SMALL = {"segment_bytes": 4096, "max_bytes": 256 * 128 + 6 * 4096}

@@ -34,7 +34,7 @@ def test_other_names_are_no_attributes(package):
     ("module", "left_out"),
     [
         ("meshscope.probe", "meshscope.probe.api"),
-        ("meshscope.analyze", "meshscope.analyze.opening.load"),
+        ("meshscope.analyze", "meshscope.analyze.load.load"),
     ],
 )
 def test_a_package_alone_imports_little(module, left_out):

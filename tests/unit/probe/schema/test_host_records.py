@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from meshscope.probe.reader.run import read_run
 from meshscope.probe.schema.errors import FormatVersionError, SchemaError
 from meshscope.probe.schema.host_records import decode_rows, encode_rows, plain_uuid, read_hosts
-from meshscope.probe.schema.rundir import read_run
 from meshscope.probe.schema.segment import SegmentFile, segment_path
 from meshscope.probe.schema.tables import FORMAT_VERSION
 

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from meshscope.probe.reader.run import read_run
 from meshscope.probe.recording.heads import collective_head, span_head
 from meshscope.probe.schema.errors import ConfigError, FormatVersionError, RunDirectoryError
 from meshscope.probe.schema.layout import ParallelLayout
@@ -11,7 +12,6 @@ from meshscope.probe.schema.rundir import (
     create_run,
     is_run_directory,
     list_runs,
-    read_run,
     update_run_manifest,
 )
 from meshscope.probe.schema.tables import FORMAT_VERSION, TABLES

@@ -1,0 +1,124 @@
+"""Pipeline idle time against what the schedule makes unavoidable.
+
+With p equal stages and m microbatches, GPipe and 1F1B leave every stage idle for
+(p - 1) of (m + p - 1) slots (Huang et al., GPipe, 2019, section 2.3; Narayanan et
+al., PipeDream-2BW, 2021); v chunks per rank divide the fill and drain by v
+(Narayanan et al., Megatron-LM, SC 2021, section 2.2.2).
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from meshscope.probe.schema.terms import Axis, ScheduleKind
+
+from ..align.steps.tail import unsure_microbatches
+from ..tables.classes import LEAST_TOLD, UNSPLIT
+from ..tables.results import Bubble
+from ..tables.trace import Trace, stage_of_ranks
+from .ledger.build import Ledger
+
+_FILL_AND_DRAIN = (ScheduleKind.GPIPE, ScheduleKind.ONE_F_ONE_B, ScheduleKind.INTERLEAVED)
+
+
+def ideal_bubble_frac(stages: int, microbatches: int, chunks: int = 1) -> float:
+    """Return the idle share of a step with equal stages: (p-1) / (m v + p - 1)."""
+    return (stages - 1) / (microbatches * chunks + stages - 1)
+
+
+def pipeline_bubble(trace: Trace, ledger: Ledger, unseen: tuple[str, ...] = ()) -> Bubble:
+    """Return waiting on the pipeline axis by stage, beside the ideal of the schedule.
+
+    Args:
+        trace: The capture.
+        ledger: Its ledger.
+        unseen: Axes along which nothing was recorded.
+    """
+    stage = stage_of_ranks(trace, sorted(set(ledger.by_step["rank"])))
+    frame = ledger.by_step.assign(stage=ledger.by_step["rank"].map(stage))
+    wait = f"exposed_{Axis.PP.value}_wait"
+    by_stage = frame.groupby("stage", as_index=False).agg(
+        wait_ns=(wait, "mean"), step_ns=("step_ns", "mean")
+    )
+    by_stage["wait_frac"] = by_stage["wait_ns"] / by_stage["step_ns"]
+    by_stage = by_stage[["stage", "wait_ns", "wait_frac"]]
+    if trace.layout is None:
+        return Bubble(None, None, by_stage, "the layout is not known")
+    if trace.layout.pp < 2:
+        return Bubble(None, None, by_stage, "the job has one pipeline stage")
+    ideal, unknown = _ideal(trace)
+    is_empty = not trace.row_count("p2p") and not trace.row_count("collective")
+    if is_empty or Axis.PP.value in unseen:
+        untold = by_stage.assign(wait_ns=float("nan"), wait_frac=float("nan"))
+        which = "no communication" if is_empty else "no communication of the pipeline"
+        return Bubble(None, ideal, untold, f"{which} was recorded: waiting is not known")
+    if frame[UNSPLIT].sum() >= LEAST_TOLD * frame["step_ns"].sum():
+        untold = by_stage.assign(wait_ns=float("nan"), wait_frac=float("nan"))
+        return Bubble(None, ideal, untold, "waiting and transfers cannot be told apart")
+    measured = float(frame[wait].sum() / frame["step_ns"].sum())
+    return Bubble(measured, ideal, by_stage, unknown)
+
+
+def _ideal(trace: Trace) -> tuple[float | None, str]:
+    layout = trace.layout
+    assert layout is not None
+    schedule, microbatches = schedule_of(trace), microbatches_of(trace)
+    if schedule not in _FILL_AND_DRAIN:
+        return None, f"no closed form for the schedule {schedule or 'of this run: it is not known'}"
+    if microbatches is None:
+        return None, "the number of microbatches is not known"
+    return ideal_bubble_frac(layout.pp, microbatches, layout.vpp), ""
+
+
+def microbatches_of(trace: Trace) -> int | None:
+    """Return the microbatches of a step: as stated, else as many as the spans name.
+
+    Where a rank of ours has no steps, its passes are numbered from the start of the capture.
+    """
+    stated = trace.run.get("microbatches")
+    if isinstance(stated, int):
+        return stated
+    if unsure_microbatches(trace):
+        return None
+    spans = trace.frame("span")
+    if trace.origin == "meshscope":
+        # After the last border the count goes on without end; one odd step does not stand for all.
+        spans = spans[spans["step"].isin(trace.frame("step")["step"]) & (spans["microbatch"] >= 0)]
+        by_step = spans.groupby(["rank", "step"])["microbatch"].max()
+        usual = by_step.groupby(level="rank").agg(lambda own: own.mode().max())
+        # Ranks that accumulate unequal numbers have none in common.
+        return int(usual.iloc[0]) + 1 if usual.nunique() == 1 else None
+    seen = spans["microbatch"]
+    return int(seen.max()) + 1 if len(seen) and seen.max() >= 0 else None
+
+
+def schedule_of(trace: Trace) -> str | None:
+    """Return the schedule: as stated, else read off the order of spans on the last stage.
+
+    The last stage has no fill: it does all forwards before the first backward
+    only in GPipe, and alternates in 1F1B (interleaved with several chunks). Split
+    backward passes have no closed form here. A job with one stage has none.
+    """
+    stated = trace.run.get("schedule")
+    if isinstance(stated, str) and stated not in ("", ScheduleKind.OTHER):
+        return stated
+    if trace.layout is not None and trace.layout.pp < 2:
+        return None
+    spans = trace.frame("span")
+    kind = spans["kind"].astype(str)
+    if "backward_weight" in set(kind) or trace.layout is None:
+        return None
+    last = spans[(spans["stage"] == spans["stage"].max()) & kind.isin(("forward", "backward"))]
+    if last.empty:
+        return None
+    return _order_of(last, trace.layout.vpp)
+
+
+def _order_of(spans: pd.DataFrame, chunks: int) -> str:
+    is_forward = spans["kind"].astype(str) == "forward"
+    keys = [spans["rank"], spans["step"]]
+    last_forward = spans["start_ns"].where(is_forward).groupby(keys).max()
+    first_backward = spans["start_ns"].where(~is_forward).groupby(keys).min()
+    if (last_forward < first_backward).mean() > 0.5:
+        return ScheduleKind.GPIPE
+    return ScheduleKind.INTERLEAVED if chunks > 1 else ScheduleKind.ONE_F_ONE_B

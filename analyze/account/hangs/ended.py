@@ -1,0 +1,277 @@
+"""Which process ended before the others, in a capture of ours that broke off.
+
+A launcher ends all ranks once one is gone, so in the end none has a close mark; but it
+needs some time to notice, and ends them by SIGTERM. Where the ends are known, the rank that was
+first is told from those that were ended because of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from signal import SIGBUS, SIGFPE, SIGILL, SIGKILL, SIGSEGV, SIGTERM
+
+import pandas as pd
+
+from ...align.steps.last_records import last_records_ns
+from ...tables.trace import Trace
+from .hang import WaitGraph, wait_graph
+
+LED_BY_NS = 50_000_000
+"""Processes that are ended together are seen to end within that."""
+KILLED_APART_NS = 10_000_000
+"""Of processes that are all killed at once one may be seen to end before the others by that."""
+TOGETHER_NS = 1_000_000_000
+"""The same after a long silence: who ended first by less was not waited for, it was killed first."""
+LEAST_SILENCE_NS = 5_000_000_000
+"""Silence of all ranks is not told below that, however short steps are."""
+LEAST_HUNG_NS = 1_000_000_000
+"""Nobody is hung whom others waited for no longer than that, however short steps are."""
+_SIGNAL_BITS = 0x7F
+"""Of what ``wait`` tells; 0 where no signal ended the process."""
+_OWN_SIGNALS = frozenset({SIGKILL, SIGSEGV, SIGBUS, SIGILL, SIGFPE})
+"""Signals that end a process in the middle of its work. Not SIGABRT: a watchdog gives up waiting by it."""
+
+INTERRUPTS = frozenset({KeyboardInterrupt.__name__, SystemExit.__name__})
+"""Exceptions that end ranks because somebody wants it, not because a peer is gone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Death:
+    """Ranks that ended before the others, although these were not done."""
+
+    ranks: tuple[int, ...]
+    ended_ns: int
+    """When the last of them ended."""
+    next_ns: int
+    """When at least one other rank was still there; the first that is known."""
+    closed: bool
+    """Whether they closed their captures: an exception, or an end that the code wanted."""
+    exceptions: tuple[str, ...]
+    """Types of the exceptions that are known to have ended them."""
+    wait_statuses: tuple[int, ...]
+    """How they ended, as ``wait`` tells it, as far as that is known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standstill:
+    """A job in which nothing was recorded for long, and that was then ended as a whole."""
+
+    silent_ns: int
+    """From the last record of any rank to the first end of a process."""
+    between_ns: int
+    """From the first end to the last."""
+
+
+def alive_until_ns(trace: Trace, ranks: tuple[int, ...] | None = None) -> int | None:
+    """Return until when one of some ranks, or of all, is known to have been there."""
+    times = ends_of_ranks(trace)
+    if ranks is not None:
+        times = times[times.index.isin(ranks)]
+    known = times["until_ns"].dropna()
+    return int(known.max()) if len(known) else None
+
+
+def waited_until_ns(trace: Trace, graph: WaitGraph) -> int | None:
+    """Return until when those who waited are known to have been there, and did not wait for the dead.
+
+    Whom an exception ended left the job when its process gave the last sign of life: to end takes a
+    busy machine seconds. None where nothing is known.
+    """
+    until_ns = alive_until_ns(trace, graph.waiting)
+    times = ends_of_ranks(trace)
+    left = times["alive_ns"].where(times["ended_by"].notna(), times["ended_ns"])
+    left = left[left.index.isin(graph.absent)].dropna()
+    if until_ns is None or left.empty:
+        return until_ns
+    return min(until_ns, int(left.max()))
+
+
+def ended_in_order(trace: Trace, ranks: tuple[int, ...]) -> bool:
+    """Return whether ranks ended before the others without an exception and with status 0, as is known."""
+    times = ends_of_ranks(trace)
+    own = times[times.index.isin(ranks)]
+    if len(own) < len(ranks) or not ranks or not own["closed"].all():
+        return False
+    was_broken = own["ended_by"].notna() | own["wait_status"].fillna(-1).ne(0)
+    others = times[~times.index.isin(ranks)]["until_ns"].dropna()
+    ended = own["ended_ns"].dropna()
+    return not was_broken.any() and (ended.empty or bool((others >= ended.max()).any()))
+
+
+def stood_still(trace: Trace, patience_ns: float) -> Standstill | None:
+    """Return how long all ranks were silent before they were killed together; None if they were not.
+
+    Args:
+        trace: A capture that broke off.
+        patience_ns: From which silence on a job at work would have recorded something.
+    """
+    times = ends_of_ranks(trace)
+    ended = times["ended_ns"]
+    if times.empty or ended.isna().any() or times["closed"].any():
+        return None
+    silent_ns = int(ended.min()) - int(last_records_ns(trace).max())
+    between_ns = int(ended.max() - ended.min())
+    if silent_ns < max(patience_ns, LEAST_SILENCE_NS) or between_ns > TOGETHER_NS:
+        return None
+    return Standstill(silent_ns=silent_ns, between_ns=between_ns)
+
+
+def died_first(trace: Trace, patience_ns: float | None) -> Death | None:
+    """Return who ended first and made the job break off; None where that is not known.
+
+    Where all were silent for long and were then killed together, the order of ends tells nothing.
+    A rank for which others had waited longer than ``patience_ns`` when it ended was hung
+    before it died. Whom a signal ended in the middle of its work did not give up. Others may have:
+    where somebody had not arrived by then, only those who had not can be the first cause.
+
+    Args:
+        trace: A capture that broke off; others have nobody.
+        patience_ns: From which waiting on a rank counts as hung; None: not known.
+    """
+    times = ends_of_ranks(trace)
+    ended = times["ended_ns"].dropna().astype("int64")
+    if len(times) < 2 or ended.empty:
+        return None
+    if patience_ns is not None and stood_still(trace, patience_ns) is not None:
+        return None
+    first, later = _fell_silent(times)
+    if first.empty:
+        first, later = _first_and_later(times, ended)
+    if first.empty or later.empty:
+        return None
+    ranks = tuple(sorted(map(int, first.index)))
+    # What others began once it was dead tells nothing about it.
+    graph = wait_graph(trace, before_ns=int(first.max()))
+    if not _may_be_blamed(ranks, times, graph, patience_ns):
+        return None
+    return Death(
+        ranks=ranks,
+        ended_ns=int(first.max()),
+        next_ns=max(int(later.min()), int(first.max())),
+        closed=bool(times.loc[list(ranks), "closed"].all()),
+        exceptions=tuple(sorted(set(times.loc[list(ranks), "ended_by"].dropna().astype(str)))),
+        wait_statuses=tuple(
+            sorted(set(times.loc[list(ranks), "wait_status"].dropna().astype(int)))
+        ),
+    )
+
+
+def _fell_silent(times: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
+    """Return last signs of life of ranks whose end nobody saw, and until when the others were there.
+
+    Both are empty unless all the others ended later and because of somebody: by an exception, as the
+    peers of a process do that is gone, or by SIGTERM, as a launcher ends those that are left.
+    """
+    is_seen = times["ended_ns"].notna() | times["closed"]
+    others = times[is_seen]
+    gave_up = others["ended_by"].notna() & ~others["ended_by"].isin(INTERRUPTS)
+    was_led = gave_up | others["wait_status"].isin([SIGTERM])
+    silent = times.loc[~is_seen, "alive_ns"]
+    ended = others["ended_ns"]
+    known = len(silent) and silent.notna().all() and ended.notna().all()
+    if not known or len(silent) >= len(others) or not was_led.all() or silent.max() > ended.min():
+        return ended.iloc[:0], ended.iloc[:0]
+    return silent.astype("int64"), ended.astype("int64")
+
+
+def _first_and_later(times: pd.DataFrame, ended: pd.Series) -> tuple[pd.Series, pd.Series]:
+    """Return the ends of those who were first, and when others are known to have been there after."""
+    first = ended[ended <= ended.min() + LED_BY_NS]
+    until = times["until_ns"].dropna()
+    later = until.drop(first.index)
+    later = later[later >= first.max() + LED_BY_NS]
+    of_itself = _died_of_itself(times).reindex(first.index).to_numpy(bool)
+    if not later.empty and of_itself.any():
+        # The others of these noticed it at once.
+        return first[of_itself], later
+    if not later.empty:
+        return first, later
+    by_status = _told_by_status(ended, times)
+    if len(by_status[0]):
+        return by_status
+    survived = _survived(first, times)
+    if len(survived[0]):
+        return survived
+    # Seen to end at the same look: who closed its capture ended by an exception, as the
+    # peers of a process do that is gone; who did not was killed.
+    in_order = times.loc[first.index, "closed"].to_numpy(bool)
+    return first[~in_order], first[in_order]
+
+
+def _survived(first: pd.Series, times: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
+    """Return the ends of ranks that did not close their captures, and signs of life of others after them.
+
+    Both are empty where these others were seen to end too, or may have been killed at the same time.
+    """
+    own = first[~times.loc[first.index, "closed"].to_numpy(bool)]
+    left = times[times["ended_ns"].isna()]["alive_ns"].dropna().astype("int64")
+    if own.empty:
+        return own, left
+    left = left[left >= own.max() + KILLED_APART_NS]
+    return (own, left) if len(left) else (own.iloc[:0], left)
+
+
+def _died_of_itself(times: pd.DataFrame) -> pd.Series[bool]:
+    """Return which ranks a signal ended in the middle of their work."""
+    status = times["wait_status"].fillna(0).astype("int64")
+    return (status & _SIGNAL_BITS).isin(_OWN_SIGNALS)
+
+
+def _told_by_status(ended: pd.Series, times: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
+    """Return the ends of ranks that ended by themselves, and those of ranks ended because of them.
+
+    Both are empty where that is not known. A launcher ends by SIGTERM, as soon as it notices. Who ended
+    otherwise, before all whom that may have ended, was the reason. How these ended is seen only until
+    the launcher looks, which waits for those that it ends.
+    """
+    status = times.loc[ended.index, "wait_status"].astype("Int64")
+    was_asked = status.isin([SIGTERM]).to_numpy(bool)
+    by_itself = (~status.isin([0, SIGTERM]) & status.notna()).to_numpy(bool)
+    first, later = ended[by_itself], ended[~by_itself]
+    if len(first) and len(later):
+        lead_ns = int(later.min()) - int(first.max())
+        if lead_ns >= (0 if was_asked[~by_itself].all() else KILLED_APART_NS):
+            return first, later
+    return ended.iloc[:0], ended.iloc[:0]
+
+
+def _may_be_blamed(
+    ranks: tuple[int, ...], times: pd.DataFrame, graph: WaitGraph | None, patience_ns: float | None
+) -> bool:
+    """Return whether ranks that ended first are the cause, and no victims that gave up.
+
+    Args:
+        ranks: Those.
+        times: The ends of all.
+        graph: Who waited for whom when they ended.
+        patience_ns: From which waiting on a rank counts as hung.
+    """
+    own = times.loc[list(ranks)]
+    of_themselves = bool(_died_of_itself(own).all())
+    if graph is None or not (graph.absent or graph.uncaptured):
+        waited = graph is not None and set(ranks) & set(graph.waiting)
+        return of_themselves or (not waited and not own["closed"].any())
+    if not of_themselves and not set(ranks) <= set(graph.absent):
+        return False
+    blamed = set(graph.absent) if of_themselves else set(ranks)
+    since = [
+        min(found.since_ns.values()) for found in graph.operations if set(found.absent) & blamed
+    ]
+    if patience_ns is None or not since:
+        return True
+    return int(own["ended_ns"].max()) - min(since) < max(patience_ns, LEAST_HUNG_NS)
+
+
+def ends_of_ranks(trace: Trace) -> pd.DataFrame:
+    """Return for each rank: ended_ns, until_ns (its end, else its last sign of life), closed, ended_by, wait_status."""
+    progress = trace.frame("progress")
+    by_rank = progress.groupby("rank").agg(
+        alive_ns=("alive_ns", "max"),
+        ended_ns=("ended_ns", "max"),
+        closed=("completed_seq", lambda seqs: bool(seqs.notna().any())),
+        ended_by=("ended_by", "first"),
+        wait_status=("wait_status", "max"),
+    )
+    by_rank["closed"] |= by_rank["ended_by"].notna()
+    by_rank["until_ns"] = by_rank["ended_ns"].fillna(by_rank["alive_ns"])
+    return by_rank

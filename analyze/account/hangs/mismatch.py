@@ -1,0 +1,206 @@
+"""Members of one collective that issued different things: another kind, size, type, or order.
+
+A collective joins the members of a group by their count of operations alone. Where one rank
+leaves an operation out, or gives another size, the backend waits for ever, fails, or breaks the sockets of
+its neighbours; so who ended first, or waits, tells nothing. The records tell: up to the first
+collective of a group in which its members differ, all have issued the same.
+
+Four ranks; 2 has left an operation out::
+
+    number        28    29    30
+    0, 1, 3       A     B     C
+    2             A     B     A     A follows B in the steps before: 2 left out C
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from meshscope.probe.schema.terms import CollectiveKind
+
+from ...tables.trace import Trace
+
+UNEVEN = frozenset({CollectiveKind.ALL_TO_ALL.value, CollectiveKind.OTHER.value})
+"""Kinds whose members may give different sizes."""
+_ROOTED = frozenset({CollectiveKind.GATHER.value, CollectiveKind.SCATTER.value})
+"""Kinds in which the root gives or gets more than the others."""
+LOOKED_BACK = 10_000
+"""Operations of a group that are compared: the job stands in one of its last."""
+_COLUMNS = ["rank", "group_id", "seq", "kind", "size_bytes", "dtype", "end_ns"]
+
+
+class Issue(NamedTuple):
+    """What a member issued; size -1 and an empty type are not known."""
+
+    kind: str
+    size_bytes: int
+    dtype: str
+
+
+class Mismatch(NamedTuple):
+    """The first collective of a group in which members differ, and that did not end."""
+
+    group_id: str
+    seq: int
+    usual: Issue
+    """What most members issued."""
+    usual_ranks: tuple[int, ...]
+    different: dict[int, Issue]
+    """The other members; of two members that differ both are here."""
+    what: str
+    """``kind``, ``size``, ``dtype``, ``order``, ``left_out``, ``extra`` or ``splits``."""
+    sent_bytes: int | None = None
+    """Of an all-to-all, all that its members send."""
+    received_bytes: int | None = None
+    """And all that they expect."""
+
+
+def mismatches(trace: Trace) -> list[Mismatch]:
+    """Return the first mismatch of each group, where a capture broke off; the smallest number first."""
+    progress = trace.frame("progress")
+    rows = trace.frame("collective")
+    if progress.empty or rows.empty:
+        return []
+    last = rows.groupby("group_id", observed=True)["seq"].transform("max")
+    rows = rows.loc[(rows["seq"] >= 0) & (rows["seq"] > last - LOOKED_BACK), _COLUMNS]
+    rows = rows.astype({"group_id": str, "kind": str, "dtype": object})
+    rows = rows.drop_duplicates(["rank", "group_id", "seq"], keep="last")
+    rows = rows.assign(is_open=_is_open(rows, progress))
+    found = [
+        one
+        for group, own in rows.groupby("group_id")
+        if (one := _of_group(trace, str(group), own)) is not None
+    ]
+    return sorted(found, key=lambda one: one.seq)
+
+
+def _is_open(rows: pd.DataFrame, progress: pd.DataFrame) -> pd.Series:
+    known = progress.astype({"group_id": str}).set_index(["rank", "group_id"])["completed_seq"]
+    keys = pd.MultiIndex.from_frame(rows[["rank", "group_id"]])
+    done = known[~known.index.duplicated()].reindex(keys).fillna(-1).to_numpy(np.int64)
+    return rows["end_ns"].isna() & (rows["seq"].to_numpy(np.int64) > done)
+
+
+def _of_group(trace: Trace, group: str, rows: pd.DataFrame) -> Mismatch | None:
+    issued = rows.assign(
+        size_bytes=rows["size_bytes"].where(~rows["kind"].isin(UNEVEN | _ROOTED), -1),
+        dtype=rows["dtype"].fillna("").astype(str),
+    )
+    known = issued[["kind", "size_bytes", "dtype"]].replace({0: -1})
+    # One number for each different issue, so that numbers are compared and no rows.
+    code = known.groupby(["kind", "size_bytes", "dtype"], sort=False).ngroup()
+    per_seq = code.groupby(rows["seq"]).agg(["min", "max", "size"])
+    differs = per_seq.index[(per_seq["min"] != per_seq["max"]) & (per_seq["size"] > 1)]
+    open_seqs = set(rows.loc[rows["is_open"], "seq"])
+    for seq in sorted(differs.tolist()):
+        own = issued[rows["seq"] == seq]
+        found = _compared(trace, group, int(seq), own)
+        if found is not None:
+            is_broken = seq in open_seqs
+            return _explained(found, issued) if is_broken else None
+    for seq in sorted(open_seqs):
+        own = rows[rows["seq"] == seq]
+        found = _splits(trace, group, int(seq), own)
+        if found is not None:
+            return found
+    return None
+
+
+def _compared(trace: Trace, group: str, seq: int, own: pd.DataFrame) -> Mismatch | None:
+    """Return how the members of one collective differ, in what all of them tell."""
+    issues = {
+        int(rank): Issue(str(kind), int(size) if size > 0 else -1, str(dtype))
+        for rank, kind, size, dtype in own[["rank", "kind", "size_bytes", "dtype"]].itertuples(
+            index=False, name=None
+        )
+    }
+    for what, field in (("kind", "kind"), ("dtype", "dtype"), ("size", "size_bytes")):
+        told = {rank: one for rank, one in issues.items() if getattr(one, field) not in (-1, "")}
+        values = Counter(getattr(one, field) for one in told.values())
+        if len(values) > 1:
+            return _named(group, seq, issues, told, field, what)
+    return None
+
+
+def _named(
+    group: str, seq: int, issues: dict[int, Issue], told: dict[int, Issue], field: str, what: str
+) -> Mismatch:
+    values = Counter(getattr(one, field) for one in told.values())
+    (most, count), *others = values.most_common()
+    is_even = others[0][1] == count
+    different = {rank: one for rank, one in told.items() if is_even or getattr(one, field) != most}
+    usual = next(one for one in told.values() if getattr(one, field) == most)
+    usual_ranks = tuple(sorted(rank for rank in issues if rank not in different))
+    return Mismatch(group, seq, usual, usual_ranks, dict(sorted(different.items())), what)
+
+
+def _explained(found: Mismatch, issued: pd.DataFrame) -> Mismatch:
+    """Return the mismatch as one of order or of a missing operation, where the others tell so."""
+    if len(found.different) != 1 or not found.usual_ranks:
+        return found
+    ((rank, own),) = found.different.items()
+    usual_rank = found.usual_ranks[0]
+    at = {
+        (int(r), int(seq)): Issue(str(kind), int(size) if size > 0 else -1, str(dtype))
+        for r, seq, kind, size, dtype in issued.loc[
+            issued["rank"].isin([rank, usual_rank]), ["rank", "seq", "kind", "size_bytes", "dtype"]
+        ].itertuples(index=False, name=None)
+    }
+    after_own, after_usual = at.get((rank, found.seq + 1)), at.get((usual_rank, found.seq + 1))
+    if after_own == found.usual and after_usual == own and own != found.usual:
+        return found._replace(what="order")
+    if after_usual == own and own != found.usual and after_own != found.usual:
+        return found._replace(what="left_out")
+    if after_own == found.usual and own != found.usual:
+        return found._replace(what="extra")
+    before = at.get((usual_rank, found.seq - 1))
+    history = [
+        at.get((usual_rank, seq)) for r, seq in sorted(at) if r == usual_rank and seq < found.seq
+    ]
+    pairs = set(pairwise(history))
+    if (before, own) in pairs and (before, found.usual) not in pairs:
+        return found._replace(what="left_out")
+    return found
+
+
+def _splits(trace: Trace, group: str, seq: int, own: pd.DataFrame) -> Mismatch | None:
+    """Return the members of an all-to-all that send more, or less, than the others expect."""
+    if set(own["kind"]) != {CollectiveKind.ALL_TO_ALL.value}:
+        return None
+    calls = trace.frame("collective_call").astype({"group_id": str})
+    calls = calls[(calls["group_id"] == group) & (calls["seq"] == seq)]
+    members = _members(trace, group)
+    if calls.empty or set(calls["rank"]) != members:
+        return None
+    sent, received = int(calls["input_bytes"].sum()), int(calls["output_bytes"].sum())
+    if sent == received or not sent or not received:
+        return None
+    apart = calls["input_bytes"] - calls["output_bytes"]
+    odd = calls[apart.abs() == apart.abs().max()]
+    odd = odd if len(odd) < len(calls) else calls
+    dtypes = own.set_index("rank")["dtype"]
+    kind = CollectiveKind.ALL_TO_ALL.value
+    different = {
+        int(rank): Issue(kind, int(size), str(dtypes.get(rank) or ""))
+        for rank, size in odd[["rank", "input_bytes"]].itertuples(index=False, name=None)
+    }
+    rest = calls[~calls["rank"].isin(odd["rank"])]
+    usual = int(rest["input_bytes"].mode().iloc[0]) if len(rest) else -1
+    ranks = tuple(sorted(map(int, rest["rank"])))
+    return Mismatch(group, seq, Issue(kind, usual, ""), ranks, different, "splits", sent, received)
+
+
+def _members(trace: Trace, group: str) -> set[int]:
+    groups = trace.frame("group")
+    rows: Iterator[set[int]] = (
+        set(map(int, ranks))
+        for name, ranks in zip(groups["group_id"], groups["ranks"], strict=True)
+        if str(name) == group
+    )
+    return next(rows, set())

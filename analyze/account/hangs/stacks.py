@@ -1,0 +1,103 @@
+"""What the programs of ranks were in when their job came to a standstill, as the probe noted it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+
+from meshscope.probe.schema.printable import printable
+from meshscope.probe.schema.standstill_tables import STANDING
+
+from ...tables.trace import Trace
+from ...wording.message import Message, message
+from .notes import standstill_notes
+
+_LIBRARY = r"(?:^|[/\\])(?:site-packages|dist-packages|lib[/\\]python3[^/\\]*)[/\\]|^<"
+"""Files that are not the program's own."""
+_CALLERS = 3
+"""Functions of the program that are named beside the innermost one."""
+_MOST_FRAMES = 64
+_MOST_LENGTH = 300
+_MOST_LINE = 1 << 31
+
+
+def standing_at_the_end(steps: pa.Table, manifests: Mapping[int, Mapping[str, Any]]) -> pa.Table:
+    """Return the ``standing`` rows of the ranks whose last step never ended.
+
+    Args:
+        steps: The ``step`` table.
+        manifests: Manifests of the ranks.
+    """
+    rows = [
+        {"rank": rank, "depth": depth, **frame}
+        for rank, note in standstill_notes(steps, manifests).items()
+        for depth, frame in enumerate(_frames(note))
+    ]
+    return STANDING.conform(pa.Table.from_pylist(rows)) if rows else STANDING.empty()
+
+
+def _frames(note: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the noted functions, from the innermost one on; of a damaged note none within the damage."""
+    stack = note.get("stack")
+    for frame in stack[:_MOST_FRAMES] if isinstance(stack, list) else ():
+        match frame:
+            case [str(function), str(file), line] if type(line) is int and 0 <= line < _MOST_LINE:
+                yield {
+                    "function": printable(function)[:_MOST_LENGTH],
+                    "file": printable(file)[-_MOST_LENGTH:],
+                    "line": line,
+                    "goes_on": note.get("goes_on") is True,
+                    "time_ns": note["time_ns"],
+                }
+            case _:
+                return
+
+
+def stack_messages(trace: Trace, ranks: Sequence[int], *, most: int) -> Iterator[Message]:
+    """Yield what ranks were in, those that were in the same together; where fewest are first.
+
+    Args:
+        trace: The capture.
+        ranks: Whose stacks.
+        most: How many places to name.
+    """
+    frame = trace.frame("standing")
+    frame = frame[frame["rank"].isin(ranks)]
+    if frame.empty:
+        return
+    groups = _places(frame).groupby(["function", "callers", "goes_on"])["rank"]
+    together = groups.agg(rank=list, count="size").reset_index()
+    fewest_first = together.sort_values("count", kind="stable")
+    for row in fewest_first.head(most).to_dict("records"):
+        make = _running if row["goes_on"] else _hung
+        yield make(row["rank"], row["function"], list(row["callers"]))
+
+
+def _running(ranks: list[int], function: str, callers: list[str]) -> Message:
+    if callers:
+        return message("hang.running_called_by", ranks=ranks, function=function, callers=callers)
+    return message("hang.running", ranks=ranks, function=function)
+
+
+def _hung(ranks: list[int], function: str, callers: list[str]) -> Message:
+    if callers:
+        return message("hang.at_called_by", ranks=ranks, function=function, callers=callers)
+    return message("hang.at", ranks=ranks, function=function)
+
+
+def _places(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return rank, goes_on, the innermost function, and those of the program that called it."""
+    frame = frame.sort_values(["rank", "depth"])
+    inner = frame["depth"] == 0
+    file = frame["file"].str.replace(r"^.*[/\\]", "", regex=True)
+    # A thread that goes on within a function is at another line of it by now.
+    line = (":" + frame["line"].astype(str)).where(~(inner & frame["goes_on"]), "")
+    places = frame["function"] + " (" + file + line + ")"
+    callers = frame[~inner & ~frame["file"].str.contains(_LIBRARY)]
+    callers = callers[callers.groupby("rank").cumcount() < _CALLERS]
+    called_by = places[callers.index].groupby(callers["rank"]).agg(tuple)
+    found = frame.loc[inner, ["rank", "goes_on"]].assign(function=places[inner])
+    return found.assign(callers=[called_by.get(rank, ()) for rank in found["rank"]])

@@ -1,0 +1,162 @@
+"""What the hosts did, by operator, and the annotations with the device work that they launched."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from ...tables.arrays import IntArray
+from ...tables.intervals import intersect, pair, subtract, total_length, union
+from ...tables.trace import Trace
+
+_OP_SUMS = ["calls", "total_ns", "self_ns"]
+_NOTE_SUMS = ["count", "total_ns", "kernels", "projected_ns", "device_ns"]
+_STEP_MARK = "ProfilerStep#"
+
+
+def host_operators(trace: Trace) -> pd.DataFrame:
+    """Sum up the operators of all hosts.
+
+    Returns:
+        One row an operator, most time of its own first: operator, calls, total_ns (with what it calls),
+        self_ns (without), ranks.
+    """
+    parts = [_operators(trace, rank) for rank in trace.ranks]
+    rows = pd.concat(parts, ignore_index=True)
+    sums = rows.groupby("operator", as_index=False)[_OP_SUMS].sum()
+    sums["ranks"] = sums["operator"].map(rows.groupby("operator")["rank"].nunique())
+    return sums.sort_values(["self_ns", "operator"], ascending=[False, True], ignore_index=True)
+
+
+def host_time(trace: Trace) -> pd.DataFrame:
+    """Return where the thread of each rank with most operators was in its steps.
+
+    Returns:
+        rank, thread, step_ns, operator_ns (inside an operator), call_ns (inside a call of the device
+        library, and in no operator), outside_ns (in neither); one row a rank with operators.
+    """
+    rows = []
+    for rank in trace.ranks:
+        op = trace.rank_frame("op", rank, ["thread", "start_ns", "dur_ns"])
+        if op.empty:
+            continue
+        thread = int(str(op.groupby("thread")["dur_ns"].sum().idxmax()))
+        steps = _intervals(trace.rank_frame("step", rank))
+        calls = trace.rank_frame("runtime_call", rank, ["thread", "start_ns", "dur_ns"])
+        inside = intersect(_intervals(op[op["thread"] == thread]), steps)
+        called = intersect(_intervals(calls[calls["thread"] == thread]), steps)
+        step_ns, operator_ns = total_length(steps), total_length(inside)
+        call_ns = total_length(subtract(called, inside))
+        rows.append((rank, thread, step_ns, operator_ns, call_ns, step_ns - operator_ns - call_ns))
+    names = ["rank", "thread", "step_ns", "operator_ns", "call_ns", "outside_ns"]
+    return pd.DataFrame(rows, columns=names)
+
+
+def annotation_sums(trace: Trace) -> pd.DataFrame:
+    """Sum up the annotations of all hosts, steps left out, with their projection to the device.
+
+    The projection of one is from the first start to the last end of the device work that its thread launched in
+    it, as ``nvtx_gpu_proj_sum`` of Nsight Systems has it.
+
+    Returns:
+        One row a name, most time first: annotation, count, total_ns (on the host), kernels, projected_ns,
+        device_ns (durations of that work together), ranks.
+    """
+    parts = [_annotations(trace, rank) for rank in trace.ranks]
+    rows = pd.concat(parts, ignore_index=True)
+    sums = rows.groupby("annotation", as_index=False)[_NOTE_SUMS].sum()
+    sums["ranks"] = sums["annotation"].map(rows.groupby("annotation")["rank"].nunique())
+    by = ["projected_ns", "total_ns", "annotation"]
+    return sums.sort_values(by, ascending=[False, False, True], ignore_index=True)
+
+
+def _operators(trace: Trace, rank: int) -> pd.DataFrame:
+    op = trace.rank_frame("op", rank, ["name_id", "thread", "start_ns", "dur_ns"])
+    names = trace.rank_frame("name", rank).set_index("name_id")["name"].astype(str)
+    own = np.zeros(len(op), dtype=np.int64)
+    threads = op["thread"].to_numpy(np.int64)
+    start, dur = op["start_ns"].to_numpy(np.int64), op["dur_ns"].to_numpy(np.int64)
+    for thread in np.unique(threads).tolist():
+        places = np.flatnonzero(threads == thread)
+        own[places] = self_times(start[places], dur[places])
+    rows = pd.DataFrame({"name_id": op["name_id"].to_numpy(), "total_ns": dur, "self_ns": own})
+    sums = rows.groupby("name_id", as_index=False).agg(
+        calls=("total_ns", "size"), total_ns=("total_ns", "sum"), self_ns=("self_ns", "sum")
+    )
+    return sums.assign(rank=rank, operator=sums["name_id"].map(names).fillna("unknown").astype(str))
+
+
+def self_times(start: IntArray, dur: IntArray) -> IntArray:
+    """Return the length of each interval without those directly inside it; intervals nest.
+
+    >>> self_times(np.array([0, 2, 3]), np.array([10, 5, 1])).tolist()
+    [5, 4, 1]
+    """
+    count = len(start)
+    order = np.lexsort((-dur, start))
+    begin, length = start[order], dur[order]
+    index = np.arange(count)
+    depth = index + 1 - np.searchsorted(np.sort(begin + length), begin, side="right")
+    keys = np.sort(depth * count + index)
+    place = np.searchsorted(keys, (depth - 1) * count + index, side="left") - 1
+    parent = keys[np.maximum(place, 0)] % max(count, 1)
+    has_parent = (depth > 1) & (place >= 0)
+    inside = np.bincount(parent[has_parent], weights=length[has_parent], minlength=count)
+    found = np.zeros(count, dtype=np.int64)
+    found[order] = np.maximum(length - inside.astype(np.int64), 0)
+    return found
+
+
+def _annotations(trace: Trace, rank: int) -> pd.DataFrame:
+    note = trace.rank_frame(
+        "annotation", rank, ["device", "thread", "name_id", "start_ns", "dur_ns"]
+    )
+    names = trace.rank_frame("name", rank).set_index("name_id")["name"].astype(str)
+    note = note.assign(annotation=note["name_id"].map(names).fillna("unknown").astype(str))
+    note = note[(note["device"] < 0) & ~note["annotation"].str.startswith(_STEP_MARK)]
+    projected = _projected(trace, rank, note)
+    return (
+        note[["annotation"]]
+        .reset_index(drop=True)
+        .assign(rank=rank, count=1, total_ns=note["dur_ns"].to_numpy(np.int64), **projected)
+    )
+
+
+def _projected(trace: Trace, rank: int, note: pd.DataFrame) -> dict[str, IntArray]:
+    """Return kernels, projected_ns and device_ns of each annotation."""
+    kernel = trace.rank_frame("kernel", rank, ["start_ns", "dur_ns", "launch_ns", "correlation"])
+    kernel = kernel[kernel["launch_ns"].notna()]
+    calls = trace.rank_frame("runtime_call", rank, ["correlation", "thread"])
+    of_call = calls[calls["correlation"] > 0].drop_duplicates("correlation")
+    thread_of = of_call.set_index("correlation")["thread"]
+    thread = kernel["correlation"].map(thread_of).fillna(-1).to_numpy(np.int64)
+    launch = kernel["launch_ns"].to_numpy(np.int64)
+    start = kernel["start_ns"].to_numpy(np.int64)
+    dur = kernel["dur_ns"].to_numpy(np.int64)
+    found = {
+        name: np.zeros(len(note), np.int64) for name in ("kernels", "projected_ns", "device_ns")
+    }
+    own_thread = note["thread"].to_numpy(np.int64)
+    begin = note["start_ns"].to_numpy(np.int64)
+    end = begin + note["dur_ns"].to_numpy(np.int64)
+    for one in np.intersect1d(thread, own_thread).tolist():
+        order = np.flatnonzero(thread == one)
+        order = order[np.argsort(launch[order], kind="stable")]
+        places = np.flatnonzero(own_thread == one)
+        low = np.searchsorted(launch[order], begin[places])
+        high = np.searchsorted(launch[order], end[places])
+        some = high > low
+        bounds = np.column_stack([low[some], high[some]]).ravel()
+        busy = np.append(0, np.cumsum(dur[order]))
+        first = np.minimum.reduceat(np.append(start[order], 1 << 62), bounds)[::2]
+        last = np.maximum.reduceat(np.append(start[order] + dur[order], -(1 << 62)), bounds)[::2]
+        at = places[some]
+        found["kernels"][at] = (high - low)[some]
+        found["device_ns"][at] = busy[high[some]] - busy[low[some]]
+        found["projected_ns"][at] = last - first
+    return found
+
+
+def _intervals(rows: pd.DataFrame) -> IntArray:
+    start = rows["start_ns"].to_numpy(np.int64)
+    return union(pair(start, start + rows["dur_ns"].to_numpy(np.int64)))

@@ -1,0 +1,245 @@
+"""The idle time of all devices by cause, with the calls that the hosts were in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from ...align.steps.windows import StepWindows
+from ...tables.arrays import IntArray
+from ...tables.intervals import covered_length, pair, subtract, union
+from ...tables.trace import Trace
+from ...wording.words import counted
+from .call_names import EVENT_WAIT_CALL
+from .host_waits import host_waits
+from .idle_causes import CAUSES, DEVICE_WAIT, LONG_NS, NOTHING, IdleCauses, device_work, idle_causes
+from .outermost import outermost_operator, python_around
+
+_COLUMNS = ["step", "category", "stream", "start_ns", "dur_ns", "launch_ns", "correlation", "op_id"]
+_SHOWN = 3
+"""Calls that are named for each cause."""
+_LEAST_WAIT = 0.02
+"""Share of the step from which on what waiting calls cost is worth a sentence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdleReport:
+    """Idle time of the ranks whose launches are known."""
+
+    frac: dict[str, float]
+    """Share of the steps of these ranks by cause."""
+    by_rank: pd.DataFrame
+    """The same by rank (index), one column a cause."""
+    time_ns: float
+    """Length of the steps of these ranks together."""
+    blockers: pd.DataFrame
+    """Most costly first: cause, name, inside (operator, else Python function, around the longest; empty if
+    none), idle_ns, calls, longest_ns, rank (of the longest)."""
+    longest_call: str | None
+    """The longest single call of a host, idle or not; None below 1 ms."""
+    waits: str | None
+    """What calls that wait for the device cost up to the next launch; None where that is little."""
+    notes: dict[str, list[str]] = field(default_factory=dict)
+    """More that was measured, by cause."""
+
+
+class _Rank(NamedTuple):
+    rank: int
+    causes: IdleCauses
+    time_ns: int
+    blockers: pd.DataFrame
+    device_wait: str
+    nothing: str
+
+
+def idle_report(
+    trace: Trace, windows: StepWindows, common: IntArray | None, explained: Sequence[str]
+) -> IdleReport | None:
+    """Return why the devices idled in the analysed steps; None where a rank has no known launch.
+
+    Args:
+        trace: The capture.
+        windows: The analysed steps.
+        common: Those of them that were traced in depth, None for all.
+        explained: Kinds of spans that say by themselves why a device idles.
+    """
+    found = []
+    for rank in windows.ranks.tolist():
+        kernel = trace.rank_frame("kernel", rank, _COLUMNS)
+        if kernel.empty:
+            continue
+        one = _of_rank(trace, rank, kernel, _windows(windows, rank, common), explained)
+        if one is None:
+            return None
+        found.append(one)
+    if not found:
+        return None
+    totals = {one.rank: one.causes.total_ns for one in found}
+    ns = pd.DataFrame.from_dict(totals, orient="index", columns=list(CAUSES))
+    time = pd.Series({one.rank: float(one.time_ns) for one in found})
+    longest = max(found, key=lambda one: _longest(one.causes.nothing))
+    waiting = max(found, key=lambda one: _longest(one.causes.waits))
+    return IdleReport(
+        frac={cause: float(ns[cause].sum() / time.sum()) for cause in CAUSES},
+        by_rank=ns.div(time, axis=0),
+        time_ns=float(time.sum()),
+        blockers=_blockers(trace, found),
+        longest_call=_longest_call(trace, [one.rank for one in found]),
+        waits=_waits(trace, float(time.sum())),
+        notes={NOTHING: [longest.nothing], DEVICE_WAIT: [waiting.device_wait]},
+    )
+
+
+def _of_rank(
+    trace: Trace, rank: int, kernel: pd.DataFrame, window: IntArray, explained: Sequence[str]
+) -> _Rank | None:
+    work = device_work(kernel)
+    # What the ledger knows as a stall of the host is not idle without a reason.
+    spans = trace.rank_frame("span", rank)
+    known = spans[spans["kind"].astype(str).isin(explained)]
+    start = known["start_ns"].to_numpy(np.int64)
+    known_ns = pair(start, start + known["dur_ns"].to_numpy(np.int64))
+    causes = idle_causes(trace, rank, work, subtract(window, known_ns))
+    if causes is None:
+        return None
+    blockers = causes.blockers.reset_index(drop=True)
+    operator, _ = outermost_operator(trace, rank, blockers)
+    is_named = blockers["is_call"].to_numpy(bool)
+    return _Rank(
+        rank,
+        causes,
+        int((window[:, 1] - window[:, 0]).sum()),
+        blockers.assign(operator=np.where(is_named, operator, ""), rank=rank),
+        _device_wait(trace, rank, work, causes.waits),
+        _nothing(trace, rank, causes, window),
+    )
+
+
+def _windows(windows: StepWindows, rank: int, common: IntArray | None) -> IntArray:
+    """Return the analysed steps of a rank in the time of its events, a merged set."""
+    own = windows.frame[windows.frame["rank"] == rank]
+    if common is not None:
+        own = own[own["step"].isin(common)]
+    shift = own["step"].map(windows.shift_ns).to_numpy(np.int64)
+    start = own["start_ns"].to_numpy(np.int64) - shift
+    return union(pair(start, own["end_ns"].to_numpy(np.int64) - shift))
+
+
+def _blockers(trace: Trace, found: list[_Rank]) -> pd.DataFrame:
+    every = pd.concat([one.blockers for one in found], ignore_index=True)
+    every = every.sort_values("dur_ns", ascending=False)
+    sums = every.groupby(["cause", "name", "operator"], as_index=False, sort=False).agg(
+        idle_ns=("idle_ns", "sum"),
+        calls=("idle_ns", "size"),
+        longest_ns=("dur_ns", "first"),
+        start_ns=("start_ns", "first"),
+        thread=("thread", "first"),
+        rank=("rank", "first"),
+    )
+    top = sums.sort_values("idle_ns", ascending=False).groupby("cause").head(_SHOWN)
+    rows: Any = top.to_dict("records")
+    inside = [
+        row["operator"]
+        or python_around(trace, row["rank"], row["thread"], row["start_ns"], row["longest_ns"])
+        for row in rows
+    ]
+    return top.assign(inside=inside).reset_index(drop=True)
+
+
+def _longest_call(trace: Trace, ranks: list[int]) -> str | None:
+    """Return the longest single call of these ranks, with what is around it."""
+    longest: tuple[int, int, pd.DataFrame] | None = None
+    for rank in ranks:
+        calls = trace.rank_frame("runtime_call", rank, ["name_id", "thread", "start_ns", "dur_ns"])
+        if len(calls) and (longest is None or calls["dur_ns"].max() > longest[0]):
+            row = calls.loc[[calls["dur_ns"].idxmax()]].reset_index(drop=True)
+            longest = int(row["dur_ns"].iloc[0]), rank, row
+    if longest is None or longest[0] < LONG_NS:
+        return None
+    dur_ns, rank, row = longest
+    names = trace.rank_frame("name", rank).set_index("name_id")["name"]
+    operator = str(outermost_operator(trace, rank, row)[0][0])
+    thread, start_ns = int(row["thread"].iloc[0]), int(row["start_ns"].iloc[0])
+    inside = operator or python_around(trace, rank, thread, start_ns, dur_ns)
+    text = f" inside {inside}" if inside else ", inside no recorded operator"
+    return f"the longest single call of a host: {names[row['name_id'].iloc[0]]}{text}, {dur_ns / 1e6:.3f} ms on rank {rank}"
+
+
+def _waits(trace: Trace, time_ns: float) -> str | None:
+    """Return what calls that wait for the device cost until the next launch."""
+    waits = host_waits(trace)
+    share = float(waits["starved_ns"].sum()) / time_ns if time_ns else 0.0
+    if share < _LEAST_WAIT:
+        return None
+    most = waits.iloc[0]
+    inside = f" inside {most['operator']}" if most["operator"] else ""
+    return (
+        f"with the time to the next launch, such calls cost up to {share:.1%} of the step, most of it "
+        f"{most['call']}{inside}: {most['starved_ns'] / time_ns:.1%} in {counted(int(most['count']), 'call')}"
+    )
+
+
+def _longest(intervals: IntArray) -> int:
+    return int((intervals[:, 1] - intervals[:, 0]).max(initial=0))
+
+
+def _device_wait(trace: Trace, rank: int, work: pd.DataFrame, waits: IntArray) -> str:
+    """Return which work waited longest, and for what, as far as that was recorded."""
+    if not len(waits):
+        return ""
+    begin, end = waits[int((waits[:, 1] - waits[:, 0]).argmax())].tolist()
+    first = work[(work["start_ns"] >= end) & work["launch_ns"].notna()].sort_values("start_ns")
+    text = f"the longest wait is {(end - begin) / 1e6:.3f} ms on rank {rank}"
+    if first.empty:
+        return text
+    stream, launch = int(first["stream"].iloc[0]), int(first["launch_ns"].iloc[0])
+    text += f", before work on stream {stream}"
+    names = trace.rank_frame("name", rank).set_index("name_id")["name"].astype(str)
+    calls = trace.rank_frame("runtime_call", rank, ["name_id", "start_ns"])
+    waiting = calls[calls["name_id"].isin(names.index[names.str.contains(EVENT_WAIT_CALL)])]
+    own = work[(work["stream"] == stream) & (work["start_ns"] < end)]["launch_ns"]
+    since = own.max() if own.notna().any() else np.iinfo(np.int64).min
+    asked = waiting[(waiting["start_ns"] > int(since)) & (waiting["start_ns"] <= launch)]
+    if asked.empty:
+        return f"{text}; no wait for an event was recorded before its launch"
+    name = names[asked["name_id"].iloc[-1]]
+    return f"{text}: {name} made it wait for an event of another stream"
+
+
+def _nothing(trace: Trace, rank: int, causes: IdleCauses, window: IntArray) -> str:
+    """Return the longest time without any launch, where in the step it is, and what was recorded of it."""
+    if not len(causes.nothing):
+        return ""
+    begin, end = causes.nothing[_index_of_longest(causes.nothing)].tolist()
+    step = int(window[np.searchsorted(window[:, 0], begin, side="right") - 1, 0])
+    return (
+        f"the longest is {(end - begin) / 1e6:.3f} ms on rank {rank}, from {(begin - step) / 1e6:.3f} ms "
+        f"after the step began; {_recorded(trace, rank, causes, begin, end)}"
+    )
+
+
+def _index_of_longest(intervals: IntArray) -> int:
+    return int((intervals[:, 1] - intervals[:, 0]).argmax())
+
+
+def _recorded(trace: Trace, rank: int, causes: IdleCauses, begin: int, end: int) -> str:
+    """Return the innermost Python function, else annotation, that takes half of an interval."""
+    names = trace.rank_frame("name", rank).set_index("name_id")["name"].astype(str)
+    for table, what in (("python_call", ""), ("annotation", "the annotation ")):
+        rows = trace.rank_frame(table, rank)
+        if table == "annotation":
+            text = rows["name_id"].map(names).fillna("")
+            rows = rows[(rows["device"] < 0) & ~text.str.startswith("ProfilerStep")]
+        start = rows["start_ns"].to_numpy(np.int64)
+        stop = start + rows["dur_ns"].to_numpy(np.int64)
+        inside = covered_length(np.array([[begin, end]]), start, stop)
+        launches = rows["thread"].isin(causes.threads).to_numpy(bool)
+        around = rows[(inside >= (end - begin) / 2) & launches]
+        if len(around):
+            inner = around.sort_values("dur_ns").iloc[0]
+            return f"the host was in {what}{names[inner['name_id']]}"
+    return "nothing was recorded of the host there"

@@ -1,0 +1,117 @@
+"""Which operators the devices worked for, and how near to the peak their arithmetic came.
+
+A kernel counts for the operator that launched it, the innermost one. Operators keep their name
+where libraries choose another kernel, and those that multiply matrices are told apart by
+their input shapes, of which each has a speed of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from ...align.steps.windows import StepWindows
+from ...formulas.operator_flops import element_type, multiplies
+from ...tables.trace import Trace
+from ..mfu.utilization import device_peak
+
+_KEY = ["operator", "shapes"]
+_SUMS = ["calls", "kernels", "total_ns", "flops", "counted_ns"]
+_OF_PEAK = ("bf16", "f16")
+"""Element types that the peaks of data sheets hold for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorReport:
+    """Operators that launched device work."""
+
+    operators: pd.DataFrame
+    """One row an operator, and shapes if it multiplies matrices; longest first: operator (empty
+    where none is known), shapes, calls, kernels, total_ns (of the kernels together), flops, flops_per_s,
+    peak_frac, over_peak_ns (beyond what the arithmetic takes at peak); NaN is not known."""
+    peak_flops: float | None
+    peak_source: str
+    limits: tuple[str, ...]
+
+
+def operator_report(trace: Trace) -> OperatorReport:
+    """Sum up the device work of all ranks by the operator that launched it."""
+    sums = operator_sums(trace)
+    peak, source = device_peak(trace)
+    seconds = sums["counted_ns"].where(sums["counted_ns"] > 0) * 1e-9
+    speed = sums["flops"].where(sums["flops"] > 0) / seconds
+    of_peak = speed / (np.nan if peak is None else peak)
+    of_peak = of_peak.where(sums["shapes"].map(element_type).isin(_OF_PEAK))
+    table = sums.assign(
+        flops_per_s=speed,
+        peak_frac=of_peak,
+        over_peak_ns=sums["counted_ns"] * (1.0 - of_peak),
+    )
+    return OperatorReport(
+        operators=table.sort_values(["total_ns", *_KEY], ascending=[False, True, True]),
+        peak_flops=peak,
+        peak_source=source,
+        limits=tuple(_limits(table, peak)),
+    )
+
+
+def operator_sums(trace: Trace, windows: StepWindows | None = None) -> pd.DataFrame:
+    """Return operator, shapes, calls, kernels, total_ns, flops and counted_ns of all ranks.
+
+    ``counted_ns`` is the part of the total whose arithmetic is in ``flops``.
+
+    Args:
+        trace: The capture.
+        windows: The steps to which it is restricted.
+    """
+    parts = [_of_rank(trace, rank, windows) for rank in trace.ranks]
+    return pd.concat(parts).groupby(_KEY, as_index=False)[_SUMS].sum()
+
+
+def _of_rank(trace: Trace, rank: int, windows: StepWindows | None) -> pd.DataFrame:
+    kernel = trace.rank_frame(
+        "kernel", rank, ["rank", "step", "category", "start_ns", "dur_ns", "op_id"]
+    )
+    kernel = kernel[kernel["category"] != "sync"]
+    if windows is not None:
+        kernel = windows.select(kernel)
+    calls = kernel.groupby("op_id").agg(kernels=("dur_ns", "size"), total_ns=("dur_ns", "sum"))
+    op = trace.rank_frame("op", rank, ["op_id", "name_id", "shapes", "flops"])
+    op = op[op["op_id"].isin(calls.index)].drop_duplicates("op_id")
+    rows = calls.join(op.set_index("op_id"))
+    names = trace.rank_frame("name", rank).set_index("name_id")["name"]
+    rows["operator"] = rows["name_id"].map(names).fillna("").astype(str)
+    is_product = rows["operator"].map(
+        {name: multiplies(name) for name in rows["operator"].unique()}
+    )
+    rows["shapes"] = rows["shapes"].where(is_product.astype(bool)).fillna("").astype(str)
+    rows["counted_ns"] = rows["total_ns"].where(rows["flops"].notna(), 0)
+    is_call = rows["operator"] != ""
+    return rows.assign(calls=is_call.astype(np.int64), flops=rows["flops"].fillna(0.0))[
+        [*_KEY, *_SUMS]
+    ]
+
+
+def _limits(table: pd.DataFrame, peak: float | None) -> list[str]:
+    product = table[table["operator"].map(multiplies).astype(bool)]
+    if product.empty:
+        return []
+    limits = []
+    uncounted_ns = float((product["total_ns"] - product["counted_ns"]).sum())
+    if uncounted_ns > 0:
+        why = "other inputs than their formulas take"
+        if (product["shapes"] == "").all():
+            why = "no shapes (record_shapes of the profiler)"
+        limits.append(
+            f"Matrix products and attention that took {uncounted_ns / 1e6:.3f} ms were recorded with "
+            f"{why}: how near they came to the peak is not known."
+        )
+    if peak is None and product["flops"].any():
+        limits.append("The peak of the devices is not known, nor how near products came to it.")
+    elif (product["peak_frac"].isna() & (product["flops"] > 0)).any():
+        limits.append(
+            "The peak is that of 16-bit floats: of other products no share of it is told."
+        )
+    return limits

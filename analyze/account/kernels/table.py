@@ -1,0 +1,205 @@
+"""Which kernels the devices spent their time on, over ranks, phases, axes and stages.
+
+Ranks are read one by one and reduced to sums and logarithmic histograms, so that memory
+holds the kernels of one rank. A percentile from a histogram is within 1 % of the exact one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from meshscope.probe.schema.terms import KernelCategory
+
+from ...tables.trace import Trace
+from ...wording.words import counted
+from .coverage import steps_with_kernels
+from .idle import DeviceIdle, device_idle
+from .places import kernel_places
+
+PLACE = ["phase", "axis", "stage"]
+_KEY = ["name", "category", *PLACE]
+_BINS_PER_DOUBLING = 64
+"""A bin is 1.1 % wide; its middle is at most 0.6 % from any value in it."""
+_COLUMNS = [
+    "step",
+    "name_id",
+    "category",
+    "start_ns",
+    "dur_ns",
+    "correlation",
+    "op_id",
+    "launch_ns",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelReport:
+    """Kernels of a capture; shares of a quantity that is zero are null."""
+
+    ranks: pd.DataFrame
+    """rank, device_events, unlinked_events, unknown_ns (summed durations of unknown kind), span_ns,
+    step_ns (its steps with kernels together, null without steps), busy_ns, idle_ns, starved_ns,
+    launch_bound_ns and launch_bound_frac (of the span), as ``device_idle`` defines them."""
+    kernels: pd.DataFrame
+    """One row a name, category, phase, axis and stage, longest first: count, total_ns, busy_frac
+    (of the busy time of all ranks), step_frac (of their steps), p50_ns, p99_ns, max_ns,
+    linked (how many have a launch), delay_p50_ns, delay_p99_ns (from the host's call to the
+    start), ranks (how many ran it), slowest_rank, slowest_over_median (its total over the
+    median of the ranks that ran it)."""
+    places: pd.DataFrame
+    """One row a phase, axis and stage: count, total_ns, busy_frac, step_frac."""
+    limits: tuple[str, ...]
+
+
+def kernel_report(trace: Trace) -> KernelReport:
+    """Sum up the device activities of all ranks, synchronisation rows left out.
+
+    Kernels that run at the same time on several streams both count, so that shares of
+    the busy time may add up to more than one.
+    """
+    ranks, parts = [], []
+    for rank in trace.ranks:
+        kernel = _device_work(trace, rank)
+        ranks.append(_rank_row(trace, rank, kernel, device_idle(trace, rank, kernel)))
+        if len(kernel):
+            parts.append(_rank_part(trace, rank, kernel))
+    table = pd.DataFrame(ranks)
+    busy_ns, step_ns = table["busy_ns"].sum(), table["step_ns"].sum(min_count=1)
+    if not parts:
+        empty = pd.DataFrame(columns=[*_KEY, "total_ns"])
+        return KernelReport(ranks=table, kernels=empty, places=empty[[*PLACE]], limits=())
+    part = pd.concat(parts, ignore_index=True)
+    totals = part[part["what"] == "sum"].drop(columns=["what", "bin"])
+    kernels = _with_shares(_kernels(totals, part), busy_ns, step_ns)
+    places = totals.groupby(PLACE, as_index=False)[["count", "total_ns"]].sum()
+    places = _with_shares(places, busy_ns, step_ns)
+    return KernelReport(
+        ranks=table,
+        kernels=kernels.sort_values(["total_ns", *_KEY], ascending=[False] + [True] * len(_KEY)),
+        places=places.sort_values("total_ns", ascending=False),
+        limits=tuple(_limits(table, places)),
+    )
+
+
+def _device_work(trace: Trace, rank: int) -> pd.DataFrame:
+    kernel = trace.rank_frame("kernel", rank, _COLUMNS)
+    work = kernel[kernel["category"] != KernelCategory.SYNC.value]
+    names = trace.rank_frame("name", rank).set_index("name_id")["name"]
+    return work.assign(
+        name=work["name_id"].map(names).fillna("unknown"), category=work["category"].astype(str)
+    )
+
+
+def _rank_row(
+    trace: Trace, rank: int, kernel: pd.DataFrame, idle: DeviceIdle
+) -> dict[str, int | float | None]:
+    is_unknown = kernel["category"] == KernelCategory.UNKNOWN.value
+    steps = steps_with_kernels(trace, rank)
+    bound_ns = idle.launch_bound_ns
+    return {
+        "rank": rank,
+        "device_events": len(kernel),
+        "unlinked_events": int(kernel["launch_ns"].isna().sum()),
+        "unknown_ns": int(kernel.loc[is_unknown, "dur_ns"].sum()),
+        "span_ns": idle.span_ns,
+        "step_ns": int(steps["dur_ns"].sum()) if len(steps) else None,
+        "busy_ns": idle.busy_ns,
+        "idle_ns": idle.idle_ns,
+        "starved_ns": idle.starved_ns,
+        "launch_bound_ns": bound_ns,
+        "launch_bound_frac": None if bound_ns is None else bound_ns / idle.span_ns,
+    }
+
+
+def _rank_part(trace: Trace, rank: int, kernel: pd.DataFrame) -> pd.DataFrame:
+    """Return the sums of one rank, and its histograms of durations and launch delays."""
+    rows = kernel.join(kernel_places(trace, rank, kernel))
+    linked = rows[rows["launch_ns"].notna()]
+    delay_ns = (linked["start_ns"] - linked["launch_ns"]).astype(np.int64)
+    sums = rows.groupby(_KEY, as_index=False, observed=True).agg(
+        count=("dur_ns", "size"),
+        total_ns=("dur_ns", "sum"),
+        max_ns=("dur_ns", "max"),
+        linked=("launch_ns", "count"),
+    )
+    parts = [
+        sums.assign(what="sum"),
+        _histogram(rows, rows["dur_ns"]).assign(what="duration"),
+        _histogram(linked, delay_ns).assign(what="delay"),
+    ]
+    return pd.concat(parts, ignore_index=True).assign(rank=rank)
+
+
+def _histogram(rows: pd.DataFrame, values_ns: pd.Series[int]) -> pd.DataFrame:
+    """Return how many values of each key fall in each bin; values below 1 ns are in bin 0."""
+    bins = np.floor(np.log2(np.maximum(values_ns, 1)) * _BINS_PER_DOUBLING).astype(np.int64)
+    counted_rows = rows[_KEY].assign(bin=bins)
+    return counted_rows.groupby([*_KEY, "bin"], as_index=False, observed=True).agg(
+        count=("bin", "size")
+    )
+
+
+def _kernels(totals: pd.DataFrame, part: pd.DataFrame) -> pd.DataFrame:
+    over_ranks = totals.groupby(_KEY).agg(
+        count=("count", "sum"),
+        total_ns=("total_ns", "sum"),
+        max_ns=("max_ns", "max"),
+        linked=("linked", "sum"),
+        ranks=("rank", "nunique"),
+        median_ns=("total_ns", "median"),
+        slowest_ns=("total_ns", "max"),
+    )
+    slowest = totals.loc[totals.groupby(_KEY)["total_ns"].idxmax()].set_index(_KEY)["rank"]
+    durations, delays = (part[part["what"] == what] for what in ("duration", "delay"))
+    columns = {
+        "p50_ns": _percentile(durations, 0.50),
+        "p99_ns": _percentile(durations, 0.99),
+        "delay_p50_ns": _percentile(delays, 0.50),
+        "delay_p99_ns": _percentile(delays, 0.99),
+        "slowest_rank": slowest,
+        "slowest_over_median": over_ranks["slowest_ns"] / over_ranks["median_ns"].clip(lower=1),
+    }
+    return over_ranks.drop(columns=["median_ns", "slowest_ns"]).assign(**columns).reset_index()
+
+
+def _percentile(histogram: pd.DataFrame, share: float) -> pd.Series[float]:
+    """Return the middle of the bin in which each key reaches a share of its values."""
+    merged = histogram.groupby([*_KEY, "bin"])["count"].sum().reset_index().sort_values("bin")
+    grouped = merged.groupby(_KEY)["count"]
+    reached = merged[grouped.cumsum() >= share * grouped.transform("sum")]
+    first = reached.drop_duplicates(_KEY).set_index(_KEY)["bin"]
+    return 2.0 ** ((first + 0.5) / _BINS_PER_DOUBLING)
+
+
+def _with_shares(table: pd.DataFrame, busy_ns: float, step_ns: float) -> pd.DataFrame:
+    """Return a table with its totals as shares of the busy time and of the steps of all ranks."""
+    return table.assign(
+        busy_frac=table["total_ns"] / (busy_ns if busy_ns > 0 else np.nan),
+        step_frac=table["total_ns"] / (step_ns if step_ns > 0 else np.nan),
+    )
+
+
+def _limits(ranks: pd.DataFrame, places: pd.DataFrame) -> list[str]:
+    limits = []
+    unlinked = int(ranks["unlinked_events"].sum())
+    if unlinked:
+        limits.append(
+            f"{unlinked} of {int(ranks['device_events'].sum())} device activities have no launch: "
+            "their delay is not known, and their phase is told from their start, if at all."
+        )
+    if ranks["unknown_ns"].any():
+        limits.append(
+            f"Kernels of unknown kind took {ranks['unknown_ns'].sum() / 1e6:.3f} ms: they may "
+            "communicate unseen."
+        )
+    idle = int((ranks["device_events"] == 0).sum())
+    if idle:
+        limits.append(f"{counted(idle, 'rank')} without device activities.")
+    if ranks["launch_bound_ns"].isna().any() and not idle:
+        limits.append("Where launches are not recorded, the launch-bound time is not known.")
+    if (places["stage"] < 0).all():
+        limits.append("The stages of the ranks are not known.")
+    return limits

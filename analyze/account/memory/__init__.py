@@ -1,0 +1,1 @@
+"""Memory by stage, its growth, and stages that hold more than the others."""

@@ -1,0 +1,1 @@
+"""MFU and HFU: what they depend on, and numbers that cannot be true."""

@@ -1,0 +1,123 @@
+"""MFU and tokens per second, with everything that they depend on."""
+
+from __future__ import annotations
+
+from ...formulas.flops import CONVENTIONS, DEFAULT_CONVENTION, flops_per_token, known_model
+from ...formulas.peaks import datasheet_peak
+from ...tables.results import Utilization
+from ...tables.trace import Trace
+
+_APART = 0.05
+"""Stated tokens that differ by more from those that the ranks recorded contradict them."""
+_SPARSE = (1.9, 2.1)
+"""A stated peak so many times that of the data sheet is the one for sparse matrices."""
+
+
+def utilization(trace: Trace, step_time_ns: float | None) -> Utilization:
+    """Return MFU = model FLOPs of a step / (world size x peak x step time).
+
+    Model FLOPs are counted by all conventions (``probe.schema.model.conventions``); ``mfu`` is that
+    of the default one. Packed documents count by their real lengths where these were recorded. HFU
+    is None here: it needs to know what was recomputed.
+
+    Args:
+        trace: A capture.
+        step_time_ns: Mean length of a step; None where its end is not known, as without step marks.
+    """
+    run = trace.run
+    known = known_model(run)
+    tokens, token_notes = step_tokens(trace)
+    flops: dict[str, float] = {}
+    if known.model is not None and tokens is not None:
+        keys = keys_per_token(trace)
+        flops = {name: flops_per_token(known.model, name, keys) * tokens for name in CONVENTIONS}
+    peak, source = device_peak(trace)
+    world = run.get("world_size")
+    seconds = (step_time_ns or 0.0) * 1e-9
+    missing = (
+        (known.unknown_because, known.model is None),
+        ("the tokens of a step", tokens is None),
+        (_peak_name(source), peak is None),
+        ("the ends of steps", not seconds > 0),
+        ("the number of ranks", not isinstance(world, int) or world < 1),
+    )
+    unknown = ", ".join(name for name, is_missing in missing if is_missing)
+    mfu = {}
+    if not unknown and peak is not None and isinstance(world, int):
+        mfu = {name: value / (world * peak * seconds) for name, value in flops.items()}
+    return Utilization(
+        mfu=mfu.get(DEFAULT_CONVENTION),
+        hfu=None,
+        flops_per_step=flops.get(DEFAULT_CONVENTION),
+        flops_convention=DEFAULT_CONVENTION,
+        peak_flops=peak,
+        peak_source=source,
+        tokens_per_s=tokens / seconds if tokens is not None and seconds > 0 else None,
+        unknown_because=f"{unknown} not in the capture" if unknown else "",
+        mfu_by_convention=dict.fromkeys(CONVENTIONS) | mfu,
+        flops_by_convention=dict.fromkeys(CONVENTIONS) | flops,
+        notes=(*known.notes, *token_notes, *_peak_notes(trace, peak)) if not unknown else (),
+    )
+
+
+def step_tokens(trace: Trace) -> tuple[float | None, tuple[str, ...]]:
+    """Return the tokens of a step over all replicas, as stated, else as the ranks recorded them.
+
+    Returns:
+        The tokens, None where neither is known, and what contradicts them.
+    """
+    stated = trace.run.get("tokens_per_step")
+    recorded = _recorded_tokens(trace)
+    if isinstance(stated, bool) or not isinstance(stated, int | float) or stated <= 0:
+        return recorded, ()
+    if recorded is not None and abs(recorded / stated - 1.0) > _APART:
+        text = f"{stated:,.0f} tokens a step are stated, the ranks recorded {recorded:,.0f}"
+        return float(stated), (f"{text}: MFU counts what is stated",)
+    return float(stated), ()
+
+
+def _recorded_tokens(trace: Trace) -> float | None:
+    """Return the mean tokens of a replica times the replicas; None where the mesh is not known.
+
+    Where context parallelism splits sequences, a rank may have recorded its own part alone.
+    """
+    tokens = trace.frame("step")["tokens"].astype("float64")
+    known = tokens[tokens > 0]
+    if trace.layout is None or trace.layout.cp > 1 or known.empty:
+        return None
+    return float(known.mean()) * trace.layout.dp
+
+
+def keys_per_token(trace: Trace) -> float | None:
+    """Return the tokens of its own document that a token could attend to, on average.
+
+    ``sum(L^2) / sum(L)`` over the documents of all recorded microbatches; None where none are.
+    """
+    told = trace.frame("microbatch")
+    tokens = float(told["tokens"].sum()) if len(told) else 0.0
+    return float(told["sum_sq"].sum()) / tokens if tokens > 0 else None
+
+
+def device_peak(trace: Trace) -> tuple[float | None, str]:
+    """Return FLOP/s of one device at peak, None if unknown, and where that comes from."""
+    stated = trace.run.get("peak_flops")
+    if isinstance(stated, float) and stated > 0:
+        return stated, str(trace.run.get("peak_source") or "stated by the run")
+    known = datasheet_peak(str(trace.run.get("device_name") or ""))
+    return known if known is not None else (None, str(trace.run.get("peak_source") or "unknown"))
+
+
+def _peak_name(source: str) -> str:
+    """Return what is missing where there is no peak, and why, if that is known."""
+    return "the device's peak FLOP/s" + (f" ({source})" if source != "unknown" else "")
+
+
+def _peak_notes(trace: Trace, peak: float | None) -> tuple[str, ...]:
+    device = str(trace.run.get("device_name") or "")
+    known = datasheet_peak(device)
+    if known is None or peak is None or not _SPARSE[0] <= peak / known[0] <= _SPARSE[1]:
+        return ()
+    return (
+        f"the stated peak, {peak / 1e12:,.0f} TFLOP/s, is twice the dense peak of {device} "
+        f"({known[0] / 1e12:,.0f}): of sparse matrices or 8-bit numbers, it halves MFU",
+    )

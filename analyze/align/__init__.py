@@ -1,0 +1,1 @@
+"""One time and one mesh for all ranks: clocks, axes, steps, matched communication."""

@@ -1,0 +1,264 @@
+"""Collectives and point-to-point operations as one table of communication events.
+
+Members of one operation share a ``join`` id. The **wire time** of a collective is
+the least of its members' own durations, which needs no common clock; a member
+waited for its peers until ``split_ns = end - wire`` and was transferring after it.
+A send that the host buffers (gloo) ends on its own, so a receive is split where
+the later of both ends began.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from ...tables.arrays import IntArray, combined
+from ...tables.trace import Trace
+from ...wording.words import counted
+from ..steps.windows import StepWindows
+from .missing_ranks import NO_RANK, NOBODY, StandIns, stand_ins
+from .rows import communication_rows, narrow, sorted_categories
+from .send_buffers import are_buffered
+
+BLOCKING_NS = 50_000
+"""A host wait longer than this stood still; a shorter one found the operation complete."""
+
+LATE_FRAC = 0.02
+"""Share of its time that a rank waits for missing ones beyond their like, from which it is told; as
+much as a replay may freeze (``untold``)."""
+
+
+class CommunicationEvents(NamedTuple):
+    """Every member of every operation in the analysed steps."""
+
+    frame: pd.DataFrame
+    """rank, step, group_id, axis, kind, is_p2p, is_send, link ("0->4", empty for
+    collectives), size_bytes, join, host, float_bytes (of an
+    element, 0 where it is no float), is_buffered (a send that waits for nobody), start_ns,
+    end_ns (float, NaN unknown), wait_start_ns, wait_end_ns (float), wire_ns, split_ns, is_inferred (a
+    join that no record shows, but the times do).
+    Names are categories in sorted order (group by them with ``observed=True``), and ranks,
+    steps and joins have 32 bits where they fit."""
+    unseen_frac: float
+    """Share of the records whose end nobody saw."""
+    lonely_frac: float
+    """Share of the records that may have waited for somebody who is lost. Of all ranks together;
+    or of one rank that has missing partners in whose place nobody stands; or the share of its time
+    that one waited for missing ranks which came later than their like: whichever is most."""
+    limits: tuple[str, ...]
+    stand_ins: StandIns = NOBODY
+    """Who stands in for the missing members."""
+
+
+def communication_events(trace: Trace, windows: StepWindows) -> CommunicationEvents:
+    """Return the communication of the analysed steps, matched across ranks."""
+    collectives = _match_collectives(communication_rows(trace, windows, "collective"))
+    p2p = _match_p2p(communication_rows(trace, windows, "p2p"))
+    if len(p2p):
+        p2p["join"] += int(collectives["join"].max()) + 1 if len(collectives) else 0
+    frame = _in_order_of_issue(collectives, p2p)
+    absent_frac = _absent_frac(frame, trace)
+    lonely = absent_frac > 0
+    incomplete = lonely & ~frame["is_p2p"]
+    frame["wire_ns"] = _without_late_looks(frame, lonely)
+    frame["split_ns"] = (frame["end_ns"] - frame["wire_ns"]).fillna(frame["start_ns"])
+    buffered = frame["is_buffered"].to_numpy(bool)
+    frame.loc[buffered, "split_ns"] = frame.loc[buffered, "start_ns"]
+    frame["is_inferred"] = False
+    limits = []
+    unseen = int(frame["end_ns"].isna().sum())
+    if unseen:
+        limits.append(
+            f"the end of {unseen} of {len(frame)} communication records was not seen "
+            "(no wait for them was seen): what was waited for them is counted in the span around it"
+        )
+    if incomplete.any():
+        missing = frame.loc[incomplete, "join"].nunique()
+        limits.append(
+            f"{counted(missing, 'collective')} without some members of the group: "
+            "how long these were on the wire is not known"
+        )
+    limits += _unmatched(frame, lonely)
+    time_ns = windows.step_time_ns * len(windows.steps)
+    held = stand_ins(frame, lonely.to_numpy(bool), trace, time_ns)
+    limits += _limits_of(held, windows.step_time_ns)
+    return CommunicationEvents(
+        frame=frame,
+        unseen_frac=unseen / max(len(frame), 1),
+        lonely_frac=max(_lost_frac(frame, absent_frac), held.unheld_frac, held.late_frac),
+        limits=tuple(limits),
+        stand_ins=held,
+    )
+
+
+def _unmatched(frame: pd.DataFrame, lonely: pd.Series) -> Iterator[str]:
+    unnamed = int(from_anyone(frame).sum())
+    unmatched = int((lonely & frame["is_p2p"]).sum()) - unnamed
+    if unnamed:
+        yield (
+            f"{unnamed} receives take from any sender, and do not say from which: whom they waited for is "
+            "not known, and which sends they took is not either"
+        )
+    if unmatched:
+        yield f"{unmatched} sends or receives have no other end in the capture"
+
+
+def from_anyone(frame: pd.DataFrame) -> npt.NDArray[np.bool_]:
+    """Return which communication events are receives whose sender is not known."""
+    link = frame["link"].cat
+    of_nobody = [str(name).startswith(f"{NO_RANK}->") for name in link.categories]
+    return np.append(of_nobody, False).astype(bool)[link.codes]
+
+
+def _limits_of(held: StandIns, step_time_ns: float) -> Iterator[str]:
+    if len(held.event):
+        yield (
+            "for ranks that are not in the capture, the replay takes those in the same place of "
+            "another data-parallel replica"
+        )
+    if held.late_frac > LATE_FRAC:
+        yield (
+            f"rank {held.waiting_rank} waited {held.late_frac * step_time_ns / 1e6:.2f} ms per step for "
+            "ranks that are not in the capture, beyond what those in their place took: one of them "
+            "may be the straggler"
+        )
+
+
+def _in_order_of_issue(collectives: pd.DataFrame, p2p: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of both, so that equal times keep the order of the program."""
+    parts = [part for part in (collectives, p2p) if len(part)] or [collectives]
+    keys = [np.concatenate([part[name] for part in parts]) for name in ("event_id", "rank")]
+    order = np.lexsort(keys)
+    columns: dict[str, Any] = {}
+    for name in [str(column) for column in parts[0] if column != "event_id"]:
+        # Column by column, because all of them twice is what the memory would have to hold.
+        columns[name] = _concatenated([part.pop(name) for part in parts])[order]
+    return pd.DataFrame(columns, copy=False)
+
+
+def _concatenated(parts: list[pd.Series]) -> pd.Categorical | npt.NDArray[Any]:
+    """Return the values of all parts; categories stay in sorted order."""
+    if isinstance(parts[0].dtype, pd.CategoricalDtype):
+        return pd.api.types.union_categoricals(parts, sort_categories=True)
+    return np.concatenate([part.to_numpy() for part in parts])
+
+
+def _match_collectives(rows: pd.DataFrame) -> pd.DataFrame:
+    rows["join"] = narrow(numbered(_group(rows), rows["seq"].to_numpy()))
+    own = rows["end_ns"] - rows["start_ns"]
+    least = own.groupby(rows["join"]).transform("min")
+    rows["wire_ns"] = least.where(~_looked_late(rows), _seen_by_others(rows))
+    no_link = sorted_categories(np.zeros(len(rows), np.int8), [""])
+    return rows.drop(columns="seq").assign(link=no_link, is_buffered=False)
+
+
+def _group(rows: pd.DataFrame) -> IntArray:
+    """Return a number for each row's group."""
+    return np.asarray(rows["group_id"].cat.codes, dtype=np.int64)
+
+
+def numbered(*keys: IntArray) -> IntArray:
+    """Return one number for each combination of whole numbers, in the order they occur in."""
+    return np.asarray(pd.factorize(combined(*keys))[0], dtype=np.int64)
+
+
+def _stood_still(rows: pd.DataFrame) -> pd.Series:
+    """Return which host rows waited for the operation, so that their end is its end."""
+    return (rows["wait_end_ns"] - rows["wait_start_ns"]) > BLOCKING_NS
+
+
+def _looked_late(rows: pd.DataFrame) -> pd.Series:
+    """Return the operations that were complete before the last to come looked at them.
+
+    It issued them, went on computing, and so has no short duration to show.
+    """
+    is_last = rows["start_ns"] == rows.groupby("join")["start_ns"].transform("max")
+    sharp = (is_last & _stood_still(rows)).groupby(rows["join"]).transform("max")
+    return rows["host"] & ~sharp & _seen_by_others(rows).notna()
+
+
+def _seen_by_others(rows: pd.DataFrame) -> pd.Series:
+    """Return the time from the last issue to the end that a waiting member saw.
+
+    The ends of members that stood still are compared with the start of another
+    member, so this holds on a common clock only.
+    """
+    complete = rows["end_ns"].where(_stood_still(rows)).groupby(rows["join"]).transform("min")
+    last = rows.groupby("join")["start_ns"].transform("max")
+    return (complete - last).clip(lower=0)
+
+
+def _absent_frac(frame: pd.DataFrame, trace: Trace) -> pd.Series:
+    """Return for each row the share of the members of its operation that the capture lacks."""
+    groups = trace.frame("group")
+    size = dict(zip(groups["group_id"].astype(str), groups["ranks"].map(len), strict=True))
+    by_join = frame.groupby("join")
+    group = frame["group_id"].cat
+    expected = np.array([size.get(name, 0) for name in group.categories], dtype=np.int64)
+    expected = np.where(frame["is_p2p"], 2, expected[group.codes])
+    there = by_join["rank"].transform("nunique")
+    there = there.where(~frame["is_p2p"], by_join["is_send"].transform("nunique"))
+    members = there.to_numpy(np.float64)
+    return pd.Series(1.0 - members / np.maximum(expected, members), index=frame.index)
+
+
+def _lost_frac(frame: pd.DataFrame, absent_frac: pd.Series) -> float:
+    """Return the share of the records that may have waited for a member that is missing.
+
+    Where it is known how long the like is on the wire, each member is as likely the last.
+    A buffered send waits for nobody.
+    """
+    lost = absent_frac.where(frame["wire_ns"].notna() | (absent_frac == 0), 1.0)
+    lost = lost.mask(frame["is_buffered"], 0.0)
+    return float(lost.sum()) / max(len(frame), 1)
+
+
+def _without_late_looks(frame: pd.DataFrame, lonely: pd.Series) -> pd.Series:
+    """Return wire times without the part in which nobody looked, or a member is missing.
+
+    A host sees the end of an operation only when it waits. Where no member had to
+    (each came to its wait after the operation was complete) the least duration is
+    only an upper bound; the median of like operations that somebody blocked on
+    replaces it, where that is smaller. NaN where nobody ever blocked on the like.
+    The same holds where the member that came last may be missing, or the other end of a
+    receive: its own duration may be all waiting.
+    """
+    blocked = _stood_still(frame)
+    alone = frame["host"] & frame["is_p2p"]
+    sharp = blocked.where(alone, blocked.groupby(frame["join"]).transform("max")) | ~frame["host"]
+    sharp &= ~lonely
+    keys = [frame["axis"], frame["kind"], frame["size_bytes"]]
+    usual = frame["wire_ns"].where(sharp).groupby(keys, observed=True).transform("median")
+    return frame["wire_ns"].where(sharp | (frame["wire_ns"] <= usual), usual)
+
+
+def _match_p2p(rows: pd.DataFrame) -> pd.DataFrame:
+    """Pair each send with its receive.
+
+    Host rows are split where the later of both ends began. Of a send that is buffered
+    (``send_buffers``) it is not seen how long it was on the wire. Device and imported
+    rows: the wire time is the least of the two durations.
+    """
+    if rows.empty:
+        return rows.assign(join=0, wire_ns=0.0, link=pd.Categorical([]), is_buffered=False)
+    sends = rows["is_send"].to_numpy(bool)
+    rank, peer = rows["rank"].to_numpy(), rows["peer"].to_numpy()
+    source, target = np.where(sends, rank, peer), np.where(sends, peer, rank)
+    link = numbered(source, target)
+    join = narrow(numbered(_group(rows), link, rows["seq"].to_numpy()))
+    rows["join"] = join
+    own = rows["end_ns"] - rows["start_ns"]
+    least = own.groupby(join).transform("min")
+    both_began = rows["start_ns"].groupby(join).transform("max")
+    on_wire = (rows["end_ns"] - both_began).clip(lower=0)
+    rows["is_buffered"] = buffered = are_buffered(rows)
+    rows["wire_ns"] = np.where(rows["host"], np.where(buffered, np.nan, on_wire), least)
+    first = np.zeros(int(link.max()) + 1, np.int64)
+    first[link] = np.arange(len(link))
+    names = [f"{source[at]}->{target[at]}" for at in first.tolist()]
+    rows["link"] = sorted_categories(link, names)
+    return rows.drop(columns=["seq", "peer"])

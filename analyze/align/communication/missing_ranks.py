@@ -1,0 +1,174 @@
+"""Who stands in, in a replay, for ranks that are not in the capture.
+
+A replay that knew nothing of a missing rank would freeze the time that others waited for
+it, and that freezes the whole job: one lone receive, and nothing that is repaired returns
+anything. So a member that is missing is taken to issue its operation when the rank that is
+in its place in another data-parallel replica issues the like one; what the wait took
+beyond that stays as recorded. For example, with two replicas (ranks 0 and 1 in the first
+stage, 2 and 3 in the last) and without a capture of rank 0::
+
+    rank 2 receives 0->2 in step 4 for the third time  =>  it waits for what rank 1
+    sends on 1->3 in step 4 for the third time
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from meshscope.probe.schema.terms import Axis, Direction
+
+from ...tables.arrays import IntArray
+from ...tables.trace import Trace
+
+NO_RANK = -1
+_OTHER_END = {
+    Direction.SEND.value: Direction.RECV.value,
+    Direction.RECV.value: Direction.SEND.value,
+}
+_LIKE = {"rank": "of", "place": "like_place", "kind": "like_kind", "row": "event"}
+
+
+class StandIns(NamedTuple):
+    """Events that count as members of operations which lack one."""
+
+    event: IntArray
+    """Row of the event whose issue stands in."""
+    join: IntArray
+    """Operation that it counts as a member of."""
+    unheld_frac: float
+    """Share of its records in which a rank waited for a missing one that nobody stands in for:
+    that of the rank with the largest."""
+    late_frac: float
+    """Share of its time for which a rank waited for missing ones longer than for those that stand
+    in for them: that of the rank with the largest, ``waiting_rank``."""
+    waiting_rank: int
+
+
+NOBODY = StandIns(np.empty(0, np.int64), np.empty(0, np.int64), 0.0, 0.0, NO_RANK)
+
+
+def stand_ins(
+    frame: pd.DataFrame, lacking: npt.NDArray[np.bool_], trace: Trace, time_ns: float
+) -> StandIns:
+    """Return who stands in for the ranks without a capture.
+
+    Args:
+        frame: The communication events, those of each rank in the order of issue.
+        lacking: Which of them belong to an operation that lacks a member.
+        trace: The capture: its ranks, groups and layout.
+        time_ns: How long the analysed steps took together.
+    """
+    lone = frame[lacking & ~(frame["is_send"] & frame["host"]).to_numpy(bool)]
+    if lone.empty:
+        return NOBODY
+    likes = _likes(_placed(lone), trace)
+    if likes.empty:
+        return NOBODY
+    near = _placed(frame[frame["rank"].isin({*lone["rank"], *likes["of"]})])
+    wanted = near[near["row"].isin(lone.index)].merge(likes, on=["place", "kind"])
+    there = near[["rank", "place", "kind", "step", "nth", "row"]].rename(columns=_LIKE)
+    found = wanted.merge(there, how="left", on=["of", "like_place", "like_kind", "step", "nth"])
+    is_held = found["event"].notna()
+    held = found[is_held].drop_duplicates(["event", "join"])
+    unheld = found[~is_held].drop_duplicates("row")["rank"].value_counts()
+    share = (unheld / near["rank"].value_counts()).dropna()
+    late_ns = _late_ns(found[is_held], frame)
+    return StandIns(
+        event=held["event"].to_numpy(np.int64),
+        join=held["join"].to_numpy(np.int64),
+        unheld_frac=float(share.max()) if len(share) else 0.0,
+        late_frac=max(0.0, float(late_ns.max()) / time_ns) if len(late_ns) else 0.0,
+        waiting_rank=int(late_ns.index.to_numpy()[late_ns.argmax()]) if len(late_ns) else NO_RANK,
+    )
+
+
+def _late_ns(held: pd.DataFrame, frame: pd.DataFrame) -> pd.Series:
+    """Return by rank how much longer it waited than if the missing had come with their stand-ins.
+
+    Earlier and later than these cancel out, so that what varies by chance adds up to little.
+    """
+    came = frame["start_ns"].reindex(held["event"]).groupby(held["row"].to_numpy()).max()
+    rows = frame.loc[came.index]
+    ready = np.maximum(rows["start_ns"], came) + rows["wire_ns"].fillna(0.0)
+    late: pd.Series[float] = (rows["end_ns"] - ready).groupby(rows["rank"]).sum()
+    return late
+
+
+def _placed(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return which operation of its kind on its link or in its group each event is, in its step."""
+    link, group = (rows[name].astype(str) for name in ("link", "group_id"))
+    table = pd.DataFrame(
+        {
+            "row": rows.index,
+            **{name: rows[name].to_numpy() for name in ("rank", "step", "join", "is_p2p")},
+            "place": link.where(rows["is_p2p"], group).to_numpy(),
+            "kind": rows["kind"].astype(str).to_numpy(),
+        }
+    )
+    table["nth"] = table.groupby(["rank", "step", "place", "kind"]).cumcount()
+    return table
+
+
+def _likes(lone: pd.DataFrame, trace: Trace) -> pd.DataFrame:
+    """Return one row for each rank that a place lacks: who stands in, where, and doing what."""
+    replicas = _Replicas(trace)
+    places = lone[["place", "kind", "is_p2p"]].drop_duplicates().itertuples(index=False)
+    rows = [like for place, kind, p2p in places for like in replicas.likes(place, kind, is_p2p=p2p)]
+    return pd.DataFrame(rows, columns=["place", "kind", "of", "like_place", "like_kind"])
+
+
+class _Replicas:
+    """The ranks and places of other data-parallel replicas that are like those of one."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._captured = set(trace.ranks)
+        self._layout = trace.layout
+        self._members: dict[str, tuple[str, list[int]]] = {}
+        self._group_of: dict[tuple[str, tuple[int, ...]], str] = {}
+        groups = trace.frame("group").astype({"group_id": str, "axis": str})
+        for group, axis, ranks in groups[["group_id", "axis", "ranks"]].itertuples(index=False):
+            members = [int(rank) for rank in ranks]
+            self._members[group] = (axis, members)
+            self._group_of[axis, tuple(sorted(members))] = group
+
+    def likes(
+        self, place: str, kind: str, *, is_p2p: bool
+    ) -> Iterator[tuple[str, str, int, str, str]]:
+        """Yield the rows of ``_likes`` for one place."""
+        axis, members = ("", [*map(int, place.split("->"))]) if is_p2p else self._members[place]
+        for missing in sorted(set(members) - self._captured):
+            of = self._in_other_replica(missing)
+            if of in members:
+                continue  # It is a member itself: what it issued is known to the operation.
+            if of == NO_RANK:
+                yield place, kind, of, "", ""
+                continue
+            moved = [self._moved(member, of) for member in members]
+            if is_p2p:
+                yield place, kind, of, f"{moved[0]}->{moved[1]}", _OTHER_END[kind]
+            else:
+                yield place, kind, of, self._group_of.get((axis, tuple(sorted(moved))), ""), kind
+
+    def _in_other_replica(self, rank: int) -> int:
+        """Return a captured rank that differs from this one in its replica only."""
+        layout = self._layout
+        if layout is None or not 0 <= rank < layout.world_size:
+            return NO_RANK
+        at = layout.coordinates(rank)
+        others = (
+            layout.rank(**{**at, Axis.DP: (at[Axis.DP] + turn) % layout.dp})
+            for turn in range(1, layout.dp)
+        )
+        return next((other for other in others if other in self._captured), NO_RANK)
+
+    def _moved(self, rank: int, to: int) -> int:
+        """Return the rank in the place of this one in the replica of another."""
+        layout = self._layout
+        assert layout is not None
+        replica = layout.coordinates(to)[Axis.DP]
+        return layout.rank(**{**layout.coordinates(rank), Axis.DP: replica})

@@ -1,0 +1,169 @@
+"""The rows of ``collective`` and ``p2p`` that are analysed, as plain columns.
+
+Columns are taken from the Arrow table one at a time, so that a capture of millions of
+operations is not held in several forms at once. Names are categories in sorted order, and
+numbers are as narrow as they can be.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from meshscope.probe.schema.tables import TABLES
+from meshscope.probe.schema.terms import Direction, TimeSource
+
+from ...tables.arrays import BoolArray, FloatArray, IntArray
+from ...tables.trace import Trace
+from ..steps.windows import WHOLE_CAPTURE, StepWindows
+from .elements import FLOAT_BYTES, plain_name
+
+_HOST = (TimeSource.HOST_BLOCKING.value, TimeSource.HOST_ISSUE.value)
+
+
+def communication_rows(trace: Trace, windows: StepWindows, name: str) -> pd.DataFrame:
+    """Return the rows of one table in the analysed steps; the last row of an event counts.
+
+    Returns:
+        rank, event_id, step, group_id, axis, kind (three categories), seq, size_bytes, is_p2p,
+        is_send, host, float_bytes (of an element; 0 where it is no float or unknown), start_ns, end_ns, wait_start_ns, wait_end_ns (the last three are floats,
+        NaN where unknown), and for sends and receives peer.
+    """
+    table = trace.tables.get(name, TABLES[name].empty())
+    table, step = _chosen(table, windows)
+    if not windows.has_marks:
+        step = np.full(len(step), WHOLE_CAPTURE)
+    is_p2p = name == "p2p"
+    direction = "direction" if is_p2p else "kind"
+    start = _integers(table, "start_ns")
+    shift = windows.shifted(pd.Series(step), pd.Series(start)) - start
+    begin = start + shift
+    end = _times(table, "end_ns", shift)
+    wait_start, wait_end = (
+        _times(table, "wait_start_ns", shift),
+        _times(table, "wait_end_ns", shift),
+    )
+    # A blocking call whose wait was not seen apart stood still from start to end.
+    unseen = _one_of(table, "source", (TimeSource.HOST_BLOCKING.value,)) & np.isnan(wait_end)
+    wait_start[unseen], wait_end[unseen] = begin[unseen], end[unseen]
+    columns = {
+        "rank": narrow(_integers(table, "rank")),
+        "event_id": _integers(table, "event_id"),
+        "step": narrow(step),
+        "group_id": _names(table, "group_id"),
+        "axis": _names(table, "axis"),
+        "kind": _names(table, direction),
+        "seq": _integers(table, "seq"),
+        "size_bytes": _integers(table, "size_bytes"),
+        "is_p2p": np.full(len(step), is_p2p),
+        "is_send": is_p2p & _one_of(table, direction, (Direction.SEND.value,)),
+        "host": _one_of(table, "source", _HOST),
+        "float_bytes": _float_bytes(table),
+        "start_ns": begin,
+        "end_ns": end,
+        "wait_start_ns": wait_start,
+        "wait_end_ns": wait_end,
+    }
+    if is_p2p:
+        columns["peer"] = narrow(_integers(table, "peer"))
+    return pd.DataFrame(columns, copy=False)
+
+
+def _chosen(table: pa.Table, windows: StepWindows) -> tuple[pa.Table, IntArray]:
+    """Return the rows of the analysed steps and ranks, each event once (its last row).
+
+    And the step of each: where only some steps are analysed, an operation of the step
+    before that the host waited for in one of them belongs to that.
+    """
+    rank, step = _integers(table, "rank"), _integers(table, "step")
+    keep = np.isin(rank, windows.ranks)
+    if windows.sampled:
+        step = np.where(_reaches_over(table, windows), step + 1, step)
+    if windows.has_marks:
+        keep &= np.isin(step, windows.steps)
+    event = _integers(table, "event_id")
+    if not _is_rising(rank, event):
+        keys = pd.DataFrame({"rank": rank, "event": event})[keep]
+        keep[np.flatnonzero(keep)[keys.duplicated(keep="last").to_numpy()]] = False
+    return (table, step) if keep.all() else (table.filter(pa.array(keep)), step[keep])
+
+
+def _reaches_over(table: pa.Table, windows: StepWindows) -> BoolArray:
+    """Return which rows of steps left out were waited for in the analysed step after theirs."""
+    rank, step = _integers(table, "rank"), _integers(table, "step")
+    next_is_analysed = np.isin(step + 1, windows.steps) & ~np.isin(step, windows.steps)
+    frame = windows.frame
+    begin = frame["start_ns"] - frame["step"].map(windows.shift_ns)
+    begins = pd.Series(begin.to_numpy(), index=[frame["rank"], frame["step"]])
+    wanted = pd.MultiIndex.from_arrays([rank, step + 1])
+    after = begins.reindex(wanted).fillna(np.iinfo(np.int64).max).to_numpy()
+    until = pc.fill_null(table["wait_end_ns"], 0).to_numpy()
+    return np.asarray(next_is_analysed & (until > after))
+
+
+def _is_rising(rank: IntArray, event: IntArray) -> bool:
+    """Return whether rows are sorted by rank and event without repeats, as writers leave them."""
+    further = (rank[1:] > rank[:-1]) | ((rank[1:] == rank[:-1]) & (event[1:] > event[:-1]))
+    return bool(further.all())
+
+
+def _integers(table: pa.Table, name: str) -> IntArray:
+    return np.asarray(table[name].to_numpy(), dtype=np.int64)
+
+
+def _times(table: pa.Table, name: str, shift: IntArray) -> FloatArray:
+    """Return moved times as floats, NaN where unknown; the sum is exact in integers."""
+    column = table[name]
+    exact = pc.fill_null(column, 0).to_numpy() + shift
+    times = exact.astype(np.float64)
+    if column.null_count:
+        times[pc.is_null(column).to_numpy()] = np.nan
+    return np.asarray(times)
+
+
+def _float_bytes(table: pa.Table) -> npt.NDArray[np.int8]:
+    """Return the bytes of an element of each row, 0 where its type is no float or unknown."""
+    column = table["dtype"].unify_dictionaries().combine_chunks()
+    words = column.dictionary.to_pylist()
+    sizes = [FLOAT_BYTES.get(plain_name(word), 0) for word in words]
+    codes = pc.fill_null(column.indices, len(words)).to_numpy(zero_copy_only=False)
+    found: npt.NDArray[np.int8] = np.array([*sizes, 0], dtype=np.int8)[codes]
+    return found
+
+
+def _encoded(table: pa.Table, name: str) -> tuple[IntArray, list[str]]:
+    """Return the codes of a column of names, and the names."""
+    column = table[name].unify_dictionaries().combine_chunks()
+    return column.indices.to_numpy(zero_copy_only=False), column.dictionary.to_pylist()
+
+
+def _names(table: pa.Table, name: str) -> pd.Categorical:
+    """Return a column of names as categories in sorted order; equal names are one category."""
+    return sorted_categories(*_encoded(table, name))
+
+
+def sorted_categories(codes: npt.NDArray[Any], words: list[str]) -> pd.Categorical:
+    """Return categories in sorted order, each used, from codes into a list of words."""
+    used = np.flatnonzero(np.bincount(codes, minlength=len(words)))
+    names, place = np.unique(np.array(words, dtype=object)[used], return_inverse=True)
+    code = np.zeros(len(words), np.int32)
+    code[used] = place
+    return pd.Categorical.from_codes(code[codes], categories=pd.Index(names))
+
+
+def narrow(values: IntArray) -> IntArray:
+    """Return whole numbers with 32 bits where they fit: ranks, steps and operations do."""
+    if len(values) and not -(2**31) <= int(values.min()) <= int(values.max()) < 2**31:
+        return values
+    return values.astype(np.int32)
+
+
+def _one_of(table: pa.Table, name: str, wanted: tuple[str, ...]) -> BoolArray:
+    """Return which rows have one of some values in a column of names."""
+    codes, words = _encoded(table, name)
+    return np.asarray(np.array([word in wanted for word in words], dtype=bool)[codes])

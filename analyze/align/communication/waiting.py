@@ -1,0 +1,158 @@
+"""Who waited and who was waited for, from matched collectives.
+
+Only collectives that nobody can leave before the last member has come are
+counted (all-reduce, all-gather, reduce-scatter, all-to-all, barrier): a broadcast
+lets its root go at once, and says nothing about arrivals.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from meshscope.probe.schema.terms import CollectiveKind
+
+from ...tables.arrays import FloatArray, IntArray
+from .events import CommunicationEvents
+
+_WAITS = ("wait_ns", "early_ns", "wait_caused_ns")
+SYNCHRONISING = (
+    CollectiveKind.ALL_REDUCE,
+    CollectiveKind.ALL_GATHER,
+    CollectiveKind.REDUCE_SCATTER,
+    CollectiveKind.ALL_TO_ALL,
+    CollectiveKind.BARRIER,
+)
+
+
+def waits_by_rank(events: CommunicationEvents, ranks: list[int]) -> pd.DataFrame:
+    """Return one row a rank over all analysed steps.
+
+    Returns:
+        rank, wait_ns (standing still before the transfer, summed), early_ns (last arrival less
+        own, summed: the same wait on a common clock), wait_caused_ns (what the
+        other members of the collectives that it arrived last at waited),
+        arrived_last, collectives (that it took part in with at least one peer),
+        chance (bound on the probability that a rank like the others is last so often).
+        The waits are NaN where no such collective was recorded, or no end of one is known.
+    """
+    every = events.frame
+    every = every[every["kind"].isin([kind.value for kind in SYNCHRONISING])]
+    if every.empty:
+        return _no_waits(ranks).assign(**dict.fromkeys(_WAITS, np.nan))
+    frame = every[every["end_ns"].notna()]
+    frame = frame[frame.groupby("join")["rank"].transform("nunique") > 1]
+    told = frame.loc[frame["wire_ns"].notna(), "rank"]
+    untold = np.setdiff1d(every.loc[every["wire_ns"].isna(), "rank"], told)
+    table = _waits(frame, ranks) if len(frame) else _no_waits(ranks)
+    table.loc[table["rank"].isin(untold), list(_WAITS)] = np.nan
+    return table
+
+
+def arrivals(events: CommunicationEvents) -> pd.DataFrame:
+    """Return how late each member of each collective comes that nobody leaves before the last is there.
+
+    Returns:
+        rank, step, join, late_ns: less than nothing by what the member stood waiting, 0 for the last one.
+    """
+    frame = events.frame
+    kinds = [kind.value for kind in SYNCHRONISING]
+    frame = frame[frame["kind"].isin(kinds) & frame["wire_ns"].notna()]
+    return frame[["rank", "step", "join"]].assign(late_ns=-stood_waiting(frame))
+
+
+def _waits(frame: pd.DataFrame, ranks: list[int]) -> pd.DataFrame:
+    """Return the table of ``waits_by_rank`` from rows whose ends and peers are known."""
+    wait = stood_waiting(frame)
+    last = _last_arrivals(frame)
+    caused = wait.groupby(frame["join"]).sum().reindex(last.index)
+    by_rank = wait.groupby(frame["rank"]).agg(["sum", "size"])
+    early = frame.groupby("join")["start_ns"].transform("max") - frame["start_ns"]
+    table = pd.DataFrame({"rank": ranks})
+    table["wait_ns"] = table["rank"].map(by_rank["sum"]).fillna(0.0)
+    table["early_ns"] = table["rank"].map(early.groupby(frame["rank"]).sum()).fillna(0.0)
+    blamed = pd.Series(caused.to_numpy(), index=last.to_numpy()).groupby(level=0).sum()
+    table["wait_caused_ns"] = table["rank"].map(blamed).fillna(0.0)
+    table["arrived_last"] = table["rank"].map(last.value_counts()).fillna(0).astype(np.int64)
+    table["collectives"] = table["rank"].map(by_rank["size"]).fillna(0).astype(np.int64)
+    fair = (1.0 / frame.groupby("join")["rank"].transform("size")).groupby(frame["rank"]).sum()
+    expected = table["rank"].map(fair).fillna(0.0)
+    table["chance"] = chance_of_as_many(
+        table["arrived_last"].to_numpy(), table["collectives"].to_numpy(), expected.to_numpy()
+    )
+    return table
+
+
+def chance_of_as_many(hits: IntArray, count: IntArray, expected: FloatArray) -> FloatArray:
+    """Return a bound on the probability of at least that many hits by chance.
+
+    Chernoff's bound of the binomial tail, exp(-n KL(k/n || p)) for k/n > p, with p
+    the mean chance of a hit; 1 where there are no more hits than expected.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share, fair = hits / count, expected / count
+        hit = np.where(share > 0, share * np.log(share / fair), 0.0)
+        miss = np.where(share < 1, (1 - share) * np.log((1 - share) / (1 - fair)), 0.0)
+        return np.asarray(np.where(share > fair, np.exp(-count * (hit + miss)), 1.0))
+
+
+def stood_waiting(frame: pd.DataFrame) -> pd.Series:
+    """Return how long each member waited for others before the transfer began.
+
+    On a host clock from where it began to wait: what it computed between issue and
+    wait was not waiting.
+    """
+    begin = frame["start_ns"].where(~frame["host"], frame["wait_start_ns"])
+    return (frame["split_ns"] - begin).clip(lower=0).fillna(0.0)
+
+
+def _last_arrivals(frame: pd.DataFrame) -> pd.Series:
+    """Return who arrived last at each operation, without those where two came together."""
+    latest = frame.groupby("join")["start_ns"].transform("max")
+    last = frame[frame["start_ns"] == latest]
+    alone = last.groupby("join")["rank"].transform("size") == 1
+    return last[alone].set_index("join")["rank"]
+
+
+def _no_waits(ranks: list[int]) -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "rank": ranks,
+            "wait_ns": 0.0,
+            "early_ns": 0.0,
+            "wait_caused_ns": 0.0,
+            "arrived_last": 0,
+            "collectives": 0,
+            "chance": 1.0,
+        }
+    )
+
+
+def traffic_by_group(
+    events: CommunicationEvents, trace_groups: pd.DataFrame, steps: int
+) -> pd.DataFrame:
+    """Return one row a process group: operations, wire and wait per step, bytes per step.
+
+    ``wire_ns`` sums the wire time of the operations, ``wait_ns`` the waiting of
+    all members (rank-seconds: it is not a share of the step). Both are NaN where they are
+    not known of any operation of the group.
+    """
+    frame = events.frame[~events.frame["is_inferred"]]
+    columns = ["group_id", "axis", "ranks", "operations", "wire_ns", "wait_ns", "size_bytes"]
+    if frame.empty:
+        return pd.DataFrame(columns=columns)
+    members = dict(zip(trace_groups["group_id"].astype(str), trace_groups["ranks"], strict=True))
+    per_join = frame.groupby(["group_id", "axis", "join"], as_index=False, observed=True).agg(
+        wire_ns=("wire_ns", "max"), size_bytes=("size_bytes", "max")
+    )
+    is_told = frame["wire_ns"].notna()
+    wait = stood_waiting(frame).where(is_told).groupby(frame["group_id"], observed=True)
+    groups = per_join.groupby(["group_id", "axis"], as_index=False, observed=True)
+    table = groups.agg(operations=("join", "size"), size_bytes=("size_bytes", "sum"))
+    table["wire_ns"] = groups["wire_ns"].sum(min_count=1)["wire_ns"]
+    table = table.astype({"group_id": object, "axis": object})
+    table["wait_ns"] = table["group_id"].map(wait.sum(min_count=1)).astype("float64")
+    table["ranks"] = [list(members.get(group, [])) for group in table["group_id"]]
+    for column in ("operations", "wire_ns", "wait_ns", "size_bytes"):
+        table[column] = table[column] / steps
+    return table[columns]

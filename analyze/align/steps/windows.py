@@ -1,0 +1,252 @@
+"""Which steps are analysed, and each rank's window of each of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from meshscope.probe.schema.listing import listed
+from meshscope.probe.schema.terms import StepDetail
+
+from ...tables.arrays import FloatArray, IntArray
+from ...tables.trace import Trace
+from ...wording.words import counted
+from .choice import most_detailed
+from .cycles import carried_limits, whole_cycles
+from .long_steps import long_steps_limit
+from .order import in_order, without_repeats
+from .same_step import without_untied
+from .tail import recorded_after
+from .whole_capture import REMEDY, WHOLE_CAPTURE, whole_capture, within_window
+
+__all__ = ["WHOLE_CAPTURE", "StepWindows", "step_windows"]
+
+MOST_GAP = 0.01
+"""Share of the median window by which the end of a step and the begin of the next may differ."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepWindows:
+    """The analysed steps and their windows.
+
+    ``shift_ns`` moves the events of a step onto one common time line that begins
+    at 0 with the first window: all times then fit a float exactly, and steps that
+    have a time origin each do not overlap.
+    """
+
+    frame: pd.DataFrame
+    """rank, step, start_ns, end_ns (shifted), tokens; one row a rank and step, sorted."""
+    steps: npt.NDArray[np.int64]
+    ranks: npt.NDArray[np.int64]
+    shift_ns: dict[int, int]
+    default_shift_ns: int
+    """Shift of events outside the analysed steps."""
+    run: npt.NDArray[np.int64]
+    """Number of the run of each step, rising: a step of a rank begins when the one before it in
+    its run ends."""
+    chained: bool
+    """True where there are several steps and clocks go on from one to the next. Else each step is
+    looked at by itself: it begins where its ranks began."""
+    step_time_ns: float
+    """Mean step time of the job: with chained steps the mean over ranks of last end less first
+    start of every run, per step; else the mean over steps of the longest window. 0 without steps."""
+    detail: StepDetail = StepDetail.FULL
+    """What the capture holds of every analysed step."""
+    sampled: bool = False
+    """True where steps were left out because the capture holds less of them."""
+    limits: tuple[str, ...] = ()
+
+    @property
+    def has_marks(self) -> bool:
+        """Return whether ends of steps were recorded; else the whole capture is one window."""
+        return WHOLE_CAPTURE not in self.steps
+
+    @property
+    def mean_ns(self) -> float:
+        """Return the mean window, of which classes are shares; it is no longer than the step time.
+
+        The windows of a single step begin and end apart on its ranks, and the longest is the
+        step time: what ranks spend on average is a share of their own windows.
+        """
+        if self.chained or self.frame.empty:
+            return self.step_time_ns
+        return float((self.frame["end_ns"] - self.frame["start_ns"]).mean())
+
+    def step_tokens(self) -> FloatArray | None:
+        """Return the tokens of each step over all ranks; None unless every rank states some in each.
+
+        Plain floats: an integer that is not known makes a comparison neither true nor false, which a
+        reduction passes over.
+        """
+        if self.frame.empty:
+            return None
+        known = self.frame["tokens"].astype("float64")
+        known = known.where(known > 0)
+        if known.isna().any():
+            return None
+        by_step = known.groupby(self.frame["step"]).sum()
+        return np.asarray(by_step.reindex(self.steps), dtype=np.float64)
+
+    def select(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Return the rows of the analysed steps and ranks.
+
+        In a capture without step boundaries what overlaps the one window of its rank is.
+        """
+        frame = frame[frame["rank"].isin(self.ranks)]
+        if not self.has_marks:
+            inside = within_window(frame, self.frame, self.default_shift_ns)
+            return inside.assign(step=WHOLE_CAPTURE)
+        return frame[frame["step"].isin(self.steps)]
+
+    def shifted(self, step: pd.Series, time_ns: pd.Series) -> IntArray:
+        """Return times of events of the given steps on the common time line."""
+        times = np.asarray(time_ns, dtype=np.int64)
+        if all(shift == self.default_shift_ns for shift in self.shift_ns.values()):
+            return times + self.default_shift_ns
+        return times + np.asarray(
+            step.map(self.shift_ns).fillna(self.default_shift_ns), dtype=np.int64
+        )
+
+
+def step_windows(trace: Trace) -> StepWindows:
+    """Return the windows of the steps that every captured rank finished.
+
+    The first step of a capture of ours, and of each later attempt of the job, is left out
+    when there are at least three, because it holds one-time work (allocator, communicators,
+    caches).
+    """
+    frame = trace.frame("step")
+    limits: list[str] = []
+    if frame.empty:
+        frame = whole_capture(trace)
+        own = f"; {REMEDY}" if trace.origin == "meshscope" else ""
+        limits.append(f"no step boundaries were recorded: the whole capture is one window{own}")
+    limits += recorded_after(trace)
+    frame, unusable = without_repeats(frame)
+    limits += unusable
+    absent = sorted(set(trace.ranks) - set(frame["rank"].tolist()))
+    if absent and len(frame):
+        limits.append(
+            f"{counted(len(absent), 'rank')} without a finished step left out: "
+            + listed(absent, most=16)
+            + (f"; {REMEDY}" if trace.origin == "meshscope" else "")
+        )
+    common = _on_every_rank(frame, limits)
+    common, untied = without_untied(trace, frame, common)
+    limits += untied
+    if not trace.per_step_clock:
+        frame, common, disordered = in_order(frame, common)
+        limits += disordered
+    if trace.origin == "meshscope" and len(common) >= 3:
+        common = _without_first_steps(trace, common, limits)
+    choice = most_detailed(frame, common)
+    limits += choice.limits
+    sampled = len(choice.steps) < len(common)
+    steps = choice.steps
+    if choice.detail is StepDetail.FULL and not trace.per_step_clock:
+        steps, partial = whole_cycles(trace, steps)
+        limits += partial
+    frame = frame[frame["step"].isin(steps)].reset_index(drop=True)
+    windows = _windows(trace, frame, steps, limits)
+    return replace(windows, detail=choice.detail, sampled=sampled)
+
+
+def _on_every_rank(frame: pd.DataFrame, limits: list[str]) -> IntArray:
+    counts = frame.groupby("step")["rank"].nunique()
+    is_common = counts == frame["rank"].nunique()
+    common: IntArray = counts.index[is_common].to_numpy(np.int64)
+    if len(common) < len(counts):
+        limits.append(
+            f"{len(counts) - len(common)} of {len(counts)} steps are not on every captured rank "
+            "and are left out"
+        )
+    return common
+
+
+def _without_first_steps(
+    trace: Trace, common: npt.NDArray[np.int64], limits: list[str]
+) -> npt.NDArray[np.int64]:
+    """Return the steps without the first one that each attempt of the job finished."""
+    begins = np.asarray(trace.frame("attempt")["first_step"], dtype=np.int64)
+    places = np.searchsorted(common, begins[begins >= common[0]])
+    if trace.chosen is None or trace.chosen[0] <= begins.min(initial=0):
+        places = np.append(0, places)
+    first = common[np.unique(places[places < len(common)])]
+    if not len(first):
+        return common
+    if len(first) == len(common):
+        first = common[:1]
+    one = len(first) == 1
+    limits.append(
+        f"{'step' if one else 'steps'} {listed(first.tolist())} "
+        + ("is discarded: it holds" if one else "are discarded: they hold")
+        + " one-time work"
+    )
+    return common[~np.isin(common, first)]
+
+
+def _windows(
+    trace: Trace, frame: pd.DataFrame, steps: npt.NDArray[np.int64], limits: list[str]
+) -> StepWindows:
+    start = frame["start_ns"].to_numpy(np.int64)
+    end = start + frame["dur_ns"].to_numpy(np.int64)
+    origin = int(start.min()) if len(start) else 0
+    shift: dict[int, int] = dict.fromkeys(steps.tolist(), -origin)
+    if trace.per_step_clock:
+        stride = int((end - origin).max(initial=0)) + 1_000_000_000
+        shift = {int(step): position * stride - origin for position, step in enumerate(steps)}
+    moved = frame["step"].map(shift).to_numpy(np.int64)
+    windows = pd.DataFrame(
+        {
+            "rank": frame["rank"].astype(np.int64),
+            "step": frame["step"].astype(np.int64),
+            "start_ns": start + moved,
+            "end_ns": end + moved,
+            "tokens": frame["tokens"],
+        }
+    )
+    chained = not trace.per_step_clock and len(steps) > 1
+    run = _runs(windows, steps) if chained else np.arange(len(steps))
+    run_of = windows["step"].map(pd.Series(run, index=steps)).to_numpy(np.int64)
+    step_time_ns = _step_time(windows, run_of, len(steps), chained=chained)
+    limits = [*limits, *long_steps_limit(windows)]
+    if not trace.per_step_clock:
+        limits = [*limits, *carried_limits(windows, run_of, step_time_ns=step_time_ns)]
+    return StepWindows(
+        frame=windows,
+        steps=steps,
+        ranks=np.unique(windows["rank"].to_numpy()),
+        shift_ns=shift,
+        default_shift_ns=-origin,
+        run=run,
+        chained=chained,
+        step_time_ns=step_time_ns,
+        limits=tuple(limits),
+    )
+
+
+def _step_time(windows: pd.DataFrame, run: IntArray, steps: int, *, chained: bool) -> float:
+    if not steps:
+        return 0.0
+    if chained:
+        spans = windows.groupby([windows["rank"], run]).agg(
+            first=("start_ns", "min"), last=("end_ns", "max")
+        )
+        by_rank = (spans["last"] - spans["first"]).groupby(level=0).sum()
+        return float(by_rank.mean() / steps)
+    longest = (windows["end_ns"] - windows["start_ns"]).groupby(windows["step"]).max()
+    return float(longest.mean())
+
+
+def _runs(windows: pd.DataFrame, steps: IntArray) -> IntArray:
+    """Return the number of the run of each step: on every rank one begins where the last one ends."""
+    shape = (-1, len(steps))
+    start, end = (
+        windows[name].to_numpy(np.int64).reshape(shape) for name in ("start_ns", "end_ns")
+    )
+    gap = np.abs(start[:, 1:] - end[:, :-1]).max(axis=0, initial=0)
+    follows = (np.diff(steps) == 1) & (gap <= MOST_GAP * float(np.median(end - start)))
+    return np.append(0, np.cumsum(~follows))

@@ -1,0 +1,247 @@
+"""Which mesh axis a process group lies along, with the evidence.
+
+What the user states first, then the known layout, then what the framework calls the
+group, then its traffic. An axis that none of these gives stays ``other``; nothing is
+guessed from sizes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from math import prod
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from meshscope.probe.schema.layout import MESH_AXES, ParallelLayout
+from meshscope.probe.schema.tables import TABLES
+from meshscope.probe.schema.terms import Axis
+
+from ...tables.trace import Trace
+from ...wording.words import is_missing
+from .expert_traffic import as_expert_exchanges, exchanging_groups
+from .group_traffic import TrafficAxis, traffic_axes
+
+_WORDS: tuple[tuple[str, Axis], ...] = (
+    (r"\bexpert|(^|[_\W])ep(\d|[_\W]|$)", Axis.EP),
+    (r"pipeline|(^|[_\W])pp(\d|[_\W]|$)", Axis.PP),
+    (r"context|ulysses|(^|[_\W])cp(\d|[_\W]|$)", Axis.CP),
+    (r"tensor|(^|[_\W])tp(\d|[_\W]|$)", Axis.TP),
+    (r"data|shard|replicate|fsdp|(^|[_\W])dp(\d|[_\W]|$)", Axis.DP),
+)
+"""What frameworks call a group."""
+_BY_LAYOUT = "its members lie along this axis of the layout"
+_BY_NAME = "the framework calls it"
+_BY_PROBE = "recorded by the probe"
+UNKNOWN = "neither layout, name nor traffic tells"
+"""Evidence of a group of which nothing is known."""
+
+
+def with_axes(trace: Trace, *, stated: Mapping[str, Axis] | None = None, source: str = "") -> Trace:
+    """Return the trace with ``axis`` filled in group, collective and p2p.
+
+    Args:
+        trace: The capture, with or without a layout.
+        stated: Axes that the user gives, by group; they win.
+        source: The file in which they are stated.
+    """
+    if not trace.row_count("group"):
+        return trace
+    groups = trace.frame("group")
+    traffic = traffic_axes(trace)
+    axes, evidence = [], []
+    for row in groups.to_dict("records"):
+        given = (stated or {}).get(str(row["group_id"]))
+        if given is not None:
+            axis, why = given, f"stated in {source}"
+        else:
+            axis, why = _axis(
+                tuple(row["ranks"]),
+                _text(row["description"]),
+                trace.layout,
+                traffic.get(str(row["group_id"])),
+            )
+            if axis is Axis.OTHER and row["axis"] != Axis.OTHER and not _is_ours(row["evidence"]):
+                axis, why = Axis(row["axis"]), _text(row["evidence"]) or _BY_PROBE
+        axes.append(axis.value)
+        evidence.append(why)
+    labelled = groups.assign(axis=axes, evidence=evidence)
+    by_group = dict(zip(groups["group_id"].astype(str), axes, strict=True))
+    changes = {
+        name: _relabel(trace.tables.get(name, TABLES[name].empty()), by_group, name)
+        for name in ("collective", "p2p")
+    }
+    shared = {name for name, axis in by_group.items() if axis == Axis.DP} - set(stated or {})
+    exchanging = exchanging_groups(trace, shared)
+    changes["collective"] = as_expert_exchanges(changes["collective"], exchanging)
+    if trace.layout is not None:
+        changes["p2p"] = _by_peers(changes["p2p"], trace.layout)
+    changes["group"] = TABLES["group"].conform(pa.Table.from_pandas(labelled, preserve_index=False))
+    return trace.with_tables(changes)
+
+
+def _text(value: object) -> str:
+    return "" if is_missing(value) else str(value)
+
+
+def _is_ours(evidence: object) -> bool:
+    """Return whether an axis was inferred here from what may be overruled now."""
+    text = _text(evidence)
+    return text != "" and text.startswith((_BY_LAYOUT, _BY_NAME, "it ", "its ", "stated in "))
+
+
+def _axis(
+    ranks: tuple[int, ...],
+    description: str,
+    layout: ParallelLayout | None,
+    traffic: TrafficAxis | None,
+) -> tuple[Axis, str]:
+    named = named_axes(description)
+    if layout is not None and len(ranks) > 1:
+        axis = layout.axis_of(ranks)
+        if Axis.EP in named and layout.ep > 1 and axis not in {*named, Axis.PP, Axis.OTHER}:
+            # Experts are shared by ranks that are neighbours on an axis of the mesh.
+            return Axis.EP, f"{_BY_NAME} {description!r}"
+        if axis is not Axis.OTHER:
+            return axis, _BY_LAYOUT
+    told = one_axis(named)
+    if told is not None and layout is not None and _leaves(layout, told, ranks):
+        told = Axis.EP if Axis.EP in named else None
+    if told is not None:
+        return told, f"{_BY_NAME} {description!r}"
+    if traffic is not None and not (layout is not None and _leaves(layout, traffic.axis, ranks)):
+        return traffic.axis, traffic.why
+    return Axis.OTHER, _span(ranks, layout) or UNKNOWN
+
+
+def _span(ranks: tuple[int, ...], layout: ParallelLayout | None) -> str:
+    """Return over which axes of the layout the members are spread, where they are on several."""
+    if layout is None or len(ranks) < 2 or min(ranks) < 0 or max(ranks) >= layout.world_size:
+        return ""
+    places = [layout.coordinates(rank) for rank in ranks]
+    varying = [axis for axis in MESH_AXES if len({place[axis] for place in places}) > 1]
+    is_whole = len(set(ranks)) == prod(getattr(layout, axis) for axis in varying)
+    part = "all" if is_whole else "some"
+    return f"its members are {part} positions of {' x '.join(varying)} of the layout"
+
+
+def named_axes(description: str) -> frozenset[Axis]:
+    """Return the axes that the words of a group's name stand for."""
+    return frozenset(
+        axis for pattern, axis in _WORDS if re.search(pattern, description, re.IGNORECASE)
+    )
+
+
+def one_axis(named: frozenset[Axis]) -> Axis | None:
+    """Return the axis that a description with these words means, None if it is not one.
+
+    An expert group with another axis in its name runs along that axis; gradients
+    are reduced over data and context together, which counts as data.
+    """
+    if len(named) > 1:
+        named = named - {Axis.EP}
+    if named == {Axis.DP, Axis.CP}:
+        return Axis.DP
+    return next(iter(named)) if len(named) == 1 else None
+
+
+def _leaves(layout: ParallelLayout, axis: Axis, ranks: tuple[int, ...]) -> bool:
+    """Return whether members differ in more than their place on an axis of the mesh.
+
+    Gradients are reduced over data and context together, which counts as data.
+    """
+    if axis not in MESH_AXES or not ranks or max(ranks) >= layout.world_size:
+        return False
+    own = {Axis.DP, Axis.CP} if axis is Axis.DP else {axis}
+    others = [name for name in MESH_AXES if name not in own]
+    places = map(layout.coordinates, ranks)
+    return len({tuple(place[name] for name in others) for place in places}) > 1
+
+
+def contradictions(trace: Trace) -> list[str]:
+    """Return where names, stated axes and peers of sends disagree with the mesh, one sentence each."""
+    layout = trace.layout
+    if layout is None:
+        return []
+    found = []
+    for row in trace.frame("group").to_dict("records"):
+        ranks, group_id = tuple(row["ranks"]), row["group_id"]
+        if len(ranks) < 2:
+            continue
+        named, by_layout = named_axes(_text(row["description"])), layout.axis_of(ranks)
+        told, own = one_axis(named), Axis(row["axis"])
+        if told is not None and Axis.EP not in named and _leaves(layout, told, ranks):
+            along = f"along {by_layout}" if by_layout is not Axis.OTHER else "along no one axis"
+            found.append(
+                f"Group {group_id} is called {row['description']!r}, but by the layout its "
+                f"members lie {along}."
+            )
+        is_stated = _text(row["evidence"]).startswith("stated in ")
+        if is_stated and own in MESH_AXES and _leaves(layout, own, ranks):
+            found.append(
+                f"Group {group_id} is stated to lie along {own}, but its members leave that "
+                "axis of the layout."
+            )
+    return [*found, *_crossing_sends(trace, layout)]
+
+
+def _crossing_sends(trace: Trace, layout: ParallelLayout) -> list[str]:
+    """Return a sentence if sends join ranks that differ on several axes of the mesh."""
+    pairs = trace.frame("p2p")[["rank", "peer"]].drop_duplicates()
+    size = layout.world_size
+    inside = pairs[pairs["rank"].between(0, size - 1) & pairs["peer"].between(0, size - 1)]
+    crossing = []
+    for rank, peer in inside.itertuples(index=False):
+        here, there = layout.coordinates(rank), layout.coordinates(peer)
+        if sum(here[axis] != there[axis] for axis in MESH_AXES) > 1:
+            crossing.append((rank, peer))
+    if not crossing:
+        return []
+    rank, peer = min(crossing)
+    return [
+        f"{len(crossing)} of {len(inside)} pairs of ranks that send to each other differ on "
+        f"several axes of the layout, first {rank} and {peer}."
+    ]
+
+
+def _relabel(table: pa.Table, by_group: dict[str, str], name: str) -> pa.Table:
+    if table.num_rows == 0:
+        return table
+    group_id = table["group_id"].combine_chunks()
+    labels = pd.Series(group_id.dictionary.to_pandas().astype(str))
+    known = labels.map(by_group).fillna(Axis.OTHER.value)
+    axis = pa.DictionaryArray.from_arrays(group_id.indices, pa.array(known, pa.string()))
+    column = table.column_names.index("axis")
+    relabelled = table.set_column(column, "axis", axis.cast(pa.string()))
+    return TABLES[name].conform(relabelled)
+
+
+def _by_peers(table: pa.Table, layout: ParallelLayout) -> pa.Table:
+    """Return sends and receives with the axis that joins their two ranks.
+
+    Frameworks send between stages on the group of all ranks, which lies along no axis; rings of
+    context parallelism may, whose gradients are reduced over data and context together.
+    """
+    ends = table.select(["rank", "peer", "axis"]).to_pandas()
+    size = layout.world_size
+    is_open = ends["axis"].astype(str).isin([Axis.OTHER.value, Axis.DP.value])
+    is_open &= ends["rank"].between(0, size - 1) & ends["peer"].between(0, size - 1)
+    if not is_open.any():
+        return table
+    pairs = pd.MultiIndex.from_frame(ends.loc[is_open, ["rank", "peer"]].astype(int))
+    distinct = pairs.unique()
+    along = pd.Series([_joining(layout, *pair) for pair in distinct], index=distinct)
+    labels = ends["axis"].astype(str)
+    joining = along.loc[pairs].to_numpy()
+    labels[is_open] = np.where(joining == Axis.OTHER.value, labels[is_open], joining)
+    at = table.column_names.index("axis")
+    return TABLES["p2p"].conform(table.set_column(at, "axis", pa.array(labels, pa.string())))
+
+
+def _joining(layout: ParallelLayout, rank: int, peer: int) -> str:
+    """Return the one axis on which two ranks differ, else ``other``."""
+    here, there = layout.coordinates(rank), layout.coordinates(peer)
+    differing = [axis for axis in MESH_AXES if here[axis] != there[axis]]
+    return differing[0] if len(differing) == 1 else Axis.OTHER.value

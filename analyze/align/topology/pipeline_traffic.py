@@ -1,0 +1,121 @@
+"""Whether ranks that send to each other are the stages of a pipeline.
+
+A stage sends to the one before it and the one after it, and does so between passes: what a
+forward has computed goes on before the backward comes, and gradients come back. A server of parameters has as many peers
+as it has workers, or no passes, and its workers send after their backward. Three ranks in a row,
+F and B the passes and s a transfer::
+
+    stages     0: F s . s B     1: s F s s B s     2: s F B s       all but the last send after an F
+    workers    0: s s s s       1: s F B s         2: s F B s       none does, and 0 has no passes
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from meshscope.probe.schema.listing import listed
+from meshscope.probe.schema.terms import Direction, SpanKind
+
+from ...tables.trace import Trace
+
+MOST_PEERS = 2
+MOST_ASKED = 64
+"""Ranks of which passes are looked at."""
+_FORWARD = SpanKind.FORWARD.value
+_PASSES = [_FORWARD, SpanKind.BACKWARD.value, SpanKind.BACKWARD_INPUT.value]
+
+
+def why_no_pipeline(trace: Trace, pairs: set[tuple[int, int]]) -> str:
+    """Return why ranks that are joined by sends are no stages; empty where they may be.
+
+    Passes are looked at in captures of ours only, where they and the sends are of one clock.
+
+    Args:
+        trace: A capture.
+        pairs: Source and target of the sends between ranks that are joined.
+    """
+    peers = Counter(rank for pair in {tuple(sorted(pair)) for pair in pairs} for rank in pair)
+    if not peers:
+        return ""
+    rank, most = max(peers.items(), key=lambda item: (item[1], -item[0]))
+    if most > MOST_PEERS:
+        return f"rank {rank} exchanges with {most} ranks, a stage with {MOST_PEERS} at most"
+    if trace.origin != "meshscope" or not trace.row_count("span"):
+        return ""
+    kinds = trace.frame("span")["kind"]
+    if not (kinds == _FORWARD).any():
+        return ""
+    if kinds.isin(_PASSES[1:]).any() and not pairs & {(target, source) for source, target in pairs}:
+        source, target = min(pairs)
+        return f"rank {source} sends to rank {target} and gets nothing back, such as gradients"
+    asked = [rank for rank in sorted(peers) if rank in trace.ranks][:MOST_ASKED]
+    after = {rank: _sends_after_forward(trace, rank) for rank in asked}
+    idle = [rank for rank, found in after.items() if found is None]
+    if idle:
+        return f"rank {idle[0]} exchanges with others and has no forward passes"
+    # The last stage of each pipeline may do a backward right after its forward.
+    never = [rank for rank, found in after.items() if not found]
+    if len(never) > len(asked) / 2:
+        return f"rank {never[0]} exchanges nothing between a forward and the backward after it"
+    return ""
+
+
+def why_other_order(trace: Trace, pairs: set[tuple[int, int]]) -> str:
+    """Return why the stages of a pipeline do not lie in the order of its ranks; empty if they may.
+
+    A mesh numbers stages as the ranks rise. What is told of the first or the last stage would be said of
+    others where a trainer has placed them otherwise. Only of a row of ranks is the order known.
+
+    Args:
+        trace: A capture.
+        pairs: Source and target of the sends between ranks that are joined.
+    """
+    row = _row(pairs)
+    if row and _begins_with_send(trace, row[-1]) and not _begins_with_send(trace, row[0]):
+        row = row[::-1]
+    if row == sorted(row):
+        return ""
+    return f"the stages lie on ranks {listed(row, most=16)}, in this order, which is not that of the ranks"
+
+
+def _row(pairs: set[tuple[int, int]]) -> list[int]:
+    """Return the ranks from one end to the other; [] where they are no row."""
+    near: dict[int, set[int]] = {}
+    for one, other in pairs:
+        near.setdefault(one, set()).add(other)
+        near.setdefault(other, set()).add(one)
+    ends = sorted(rank for rank, peers in near.items() if len(peers) == 1)
+    if len(ends) != MOST_PEERS or any(len(peers) > MOST_PEERS for peers in near.values()):
+        return []
+    row, before = [ends[0]], -1
+    while len(row) < len(near) and (ahead := near[row[-1]] - {before}):
+        before = row[-1]
+        row.append(ahead.pop())
+    return row
+
+
+def _begins_with_send(trace: Trace, rank: int) -> bool:
+    """Return whether a rank sends before it receives in most steps, as a first stage does."""
+    if trace.origin != "meshscope":
+        return False
+    rows = trace.rank_frame("p2p", rank, ["step", "direction", "issue_ns"])
+    first = rows.dropna(subset="issue_ns").sort_values("issue_ns").drop_duplicates("step")
+    return bool(len(first) and (first["direction"] == Direction.SEND.value).mean() > 1 / 2)
+
+
+def _sends_after_forward(trace: Trace, rank: int) -> bool | None:
+    """Return whether a rank exchanges between a forward and its next backward; None without passes."""
+    spans = trace.rank_frame("span", rank, ["kind", "stage", "start_ns"])
+    passes = spans[spans["kind"].isin(_PASSES)].sort_values("start_ns")
+    if not (passes["kind"] == _FORWARD).any():
+        return None
+    if (passes["stage"] >= 0).any():
+        return True  # The framework has named the stage.
+    issued = trace.rank_frame("p2p", rank, ["issue_ns"])["issue_ns"].dropna().to_numpy(np.int64)
+    before = np.searchsorted(passes["start_ns"].to_numpy(np.int64), issued, side="right") - 1
+    is_forward = (passes["kind"] == _FORWARD).to_numpy(bool)
+    # After the last pass nothing tells that a backward comes.
+    inside = (before >= 0) & (before < len(passes) - 1)
+    return bool(is_forward[before[inside]].any())

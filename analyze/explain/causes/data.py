@@ -1,0 +1,289 @@
+"""Unequal data: microbatches whose sequences need more or less work.
+
+All ranks that hold a part of one replica of the model compute the same
+microbatches. What one of them needs beyond its own mean on a microbatch, and the
+others need too, comes with the data; what it alone needs is its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from meshscope.probe.schema.terms import SpanKind
+
+from ...account.ledger.build import Ledger
+from ...align.steps.microbatch_work import known_work
+from ...align.steps.time_lookup import microbatch_spans
+from ...tables.arrays import FloatArray
+from ...tables.centres import leave_one_out_median
+from ...tables.trace import Trace
+from ..replay.program import Program
+from .effects import Expected, Work
+from .passes import computing_pieces, edge_of_pieces
+from .work_of_sequences import told_excess
+
+MIN_CORRELATION = 0.5
+"""Least correlation between a rank and the others of its replica; noise of independent ranks
+stays below with as many microbatches as ``MIN_MICROBATCHES``."""
+MIN_MICROBATCHES = 12
+"""Least number of microbatches over all steps and replicas that tells a correlation."""
+MIN_RANKS = 4
+"""Ranks of which most show what ratio of forward to backward is usual."""
+USUAL_UNLIKENESS, MIN_UNLIKE = 0.005, 6.0
+"""Least standard deviation of that ratio between healthy ranks, and how many make it another one."""
+TO_DEVIATION = 1.4826
+"""Standard deviation of normal values over their median distance from the median."""
+MAX_ERRORS = 3.0
+"""Standard errors by which passes may take longer on average by the work that they happen to have."""
+ROUNDS = 3
+"""In which the mean pass of each stage and the work of each microbatch are told by one another."""
+Runs = Sequence[tuple[int, int]]
+"""First and last step of each run of steps."""
+_MICROBATCH = ["replica", "step", "microbatch"]
+_STAGE = ["stage", "kind", "chunk"]
+"""Columns that make a pass of one stage in one direction."""
+
+
+class Sequences(NamedTuple):
+    """What cells work more than with equal microbatches."""
+
+    effect_ns: FloatArray
+    """By cell; negative where its microbatches are small ones."""
+    is_stated: bool
+    """Whether the training code told the work; else the passes tell it, and of replicas that differ
+    on average nothing says whether their data or their ranks do."""
+
+
+def sequence_effect(
+    trace: Trace, program: Program, ledger: Ledger, work: Work, slow: Mapping[int, Runs]
+) -> Sequences | None:
+    """Return what each cell works more than with equal microbatches.
+
+    What the lengths of its sequences explain of a pass, where they are known, is taken first. What is
+    left is compared with the mean pass of its stage in that direction. This ratio is
+    regressed on the median ratio of the other ranks of the replica for the same
+    microbatch; the fitted part is the data's. A rank that has no other in its replica is
+    regressed on its own other direction, with the means of the steps taken out, because a
+    slow rank slows both. What one that is slow for good takes in a step beyond the mean of these is
+    its data's, as with any other rank; how much of that mean is, nothing tells, and it is the rank's. Unless it
+    is longer than others in one direction only, for then the other one tells what its microbatches
+    need.
+
+    None where microbatches are not on record, or where neither their lengths nor the ranks
+    that share them say that they differ.
+
+    Args:
+        trace: The capture.
+        program: The replay graph.
+        ledger: Its segments say which part of a pass was computing.
+        work: The recorded work by cell.
+        slow: Ranks that are slow anyhow, with their runs of slow steps (none: not known). They are
+            compared with their own mean; what the data needs is what it would need on a healthy rank.
+    """
+    spans = microbatch_spans(trace, program.windows)
+    if trace.layout is None or spans.empty:
+        return None
+    replica = {rank: trace.layout.coordinates(rank)["dp"] for rank in program.windows.ranks}
+    spans["replica"] = spans["rank"].map(replica)
+    pieces = computing_pieces(spans, ledger)
+    # A pass may be several spans: the loss of the last stage is one of its own.
+    keys = [*_MICROBATCH, "rank", "kind", "chunk"]
+    of_piece = spans.groupby(keys, sort=False).ngroup().to_numpy()[pieces["span"]]
+    passes = spans.drop_duplicates(keys, ignore_index=True).copy()
+    passes["stage"] = passes["rank"].map(work.peer_class)
+    passes["compute_ns"] = np.bincount(of_piece, weights=pieces["dur_ns"], minlength=len(passes))
+    alone = len(set(replica.values())) == len(replica)
+    passes["tells"] = _still_telling(passes) if alone else False
+    passes["is_slow"] = passes["rank"].isin({*slow, *passes.loc[passes["tells"], "rank"]})
+    stated = _stated_excess(trace, passes)
+    passes["even_ns"] = passes["compute_ns"] / (1.0 if stated is None else 1.0 + stated)
+    seen, mean = _seen_besides(passes, slow, alone=alone)
+    if seen is None and stated is None:
+        return None
+    share = _together(stated, seen) * mean / passes["compute_ns"].where(passes["compute_ns"] > 0)
+    effect = pieces["dur_ns"].to_numpy() * share.fillna(0.0).to_numpy()[of_piece]
+    cell = work.cell[edge_of_pieces(program, pieces)]
+    effect_ns = np.bincount(cell, weights=effect, minlength=len(work.cells)).astype(np.float64)
+    return Sequences(effect_ns, is_stated=seen is None)
+
+
+def _seen_besides(
+    passes: pd.DataFrame, slow: Mapping[int, Runs], *, alone: bool
+) -> tuple[pd.Series | None, pd.Series]:
+    """Return by how much the passes show the data to make each longer, beside what is stated.
+
+    Returns:
+        The ratio, None where they show none; and the pass of the mean microbatch, ns.
+    """
+    shared = _even_passes(passes, telling=~passes["is_slow"] | passes["tells"])
+    level = _levels(passes, slow)
+    by_itself = (level >= 0) & ~passes["tells"]
+    of_rank = passes.groupby(["rank", "kind", "chunk", level])["even_ns"].transform("mean")
+    compared = of_rank.where(by_itself | shared.isna(), shared)
+    passes["own"] = (passes["even_ns"] / compared.where(compared > 0)).fillna(1.0) - 1.0
+    return _excess(passes, alone=alone), shared.fillna(of_rank)
+
+
+def expected_of(peer_ns: FloatArray, sequences: Sequences | None) -> Expected:
+    """Return what cells should have taken by the work of their peers and by their own microbatches."""
+    return Expected(peer_ns, *(sequences or (None,)))
+
+
+def _stated_excess(trace: Trace, passes: pd.DataFrame) -> FloatArray | None:
+    """Return by how much the lengths of its sequences make each pass longer than the mean one."""
+    known = known_work(trace, passes)
+    if known is None:
+        return None
+    time_ns = passes["compute_ns"].to_numpy(np.float64)
+    group = passes.groupby(_STAGE).ngroup().to_numpy().astype(np.int64)
+    healthy = ~passes["is_slow"].to_numpy(bool)
+    # A stage without a healthy rank shows by its slow ones how its passes follow the lengths.
+    alone = np.bincount(group, healthy) == 0
+    return told_excess(time_ns, known, group, healthy | alone[group])
+
+
+def _together(stated: FloatArray | None, seen: pd.Series | None) -> FloatArray:
+    """Return the excess of what is stated, and of what is seen besides."""
+    both = (1.0 if one is None else 1.0 + np.asarray(one, np.float64) for one in (stated, seen))
+    return np.asarray(prod(both) - 1.0)
+
+
+def _levels(passes: pd.DataFrame, slow: Mapping[int, Runs]) -> pd.Series:
+    """Return with which others each pass of a slow rank is compared: those of its number; -1 with none.
+
+    A rank that is slow for good, from some step on or until one, with all of these steps. Of one that
+    is so on and off not every slow step is known: with the other microbatches of the step.
+    """
+    level = pd.Series(-1, index=passes.index)
+    for rank, runs in slow.items():
+        own, step = passes["rank"] == rank, passes["step"]
+        if len(runs) == 1:
+            level[own & step.between(*runs[0])] = 0
+        else:
+            level[own] = step[own] + 1
+    return level
+
+
+def _even_passes(passes: pd.DataFrame, *, telling: pd.Series) -> pd.Series:
+    """Return what each pass would take on a healthy rank of its stage with the mean microbatch.
+
+    The mean over the healthy ranks is that of their replicas' microbatches. Where a stage has a
+    slow rank these are not all, and its mean would be that of other work than the next stage's: each
+    is brought to the work of all microbatches, as the stages tell it together.
+    """
+    of_stage, of_work = (
+        np.asarray(passes.groupby(keys).ngroup(), dtype=np.int64) for keys in (_STAGE, _MICROBATCH)
+    )
+    time = passes["even_ns"].to_numpy(np.float64)
+    seen = telling.to_numpy(bool)
+
+    def mean(group: npt.NDArray[np.int64], value: FloatArray) -> FloatArray:
+        count = np.bincount(group[seen], minlength=group.max() + 1)
+        total = np.bincount(group[seen], value[seen], minlength=group.max() + 1)
+        return np.asarray(total / np.where(count > 0, count, np.nan), dtype=np.float64)
+
+    even = mean(of_stage, time)
+    for _ in range(ROUNDS if seen.any() and not seen.all() else 0):
+        usual = even[of_stage]
+        relative = mean(of_work, np.divide(time, usual, out=np.ones(len(time)), where=usual > 0))
+        relative /= np.nanmean(relative)
+        even = mean(of_stage, time) / mean(of_stage, relative[of_work])
+    return pd.Series(even[of_stage], index=passes.index)
+
+
+def _excess(passes: pd.DataFrame, *, alone: bool) -> pd.Series | None:
+    """Return by how much the data makes each pass longer than the mean one, as a ratio."""
+    of_self = _of_other_direction(passes)
+    others = of_self if alone else _of_other_ranks(passes).fillna(of_self)
+    own, seen = passes["own"], others
+    if alone:
+        of_step = [passes["rank"], passes["step"], passes["kind"]]
+        own = own - own.groupby(of_step).transform("mean")
+        seen = others - others.groupby(of_step).transform("mean")
+        told = passes["own"].where(passes["tells"])
+        told = told.groupby([passes[key] for key in _MICROBATCH]).transform("mean")
+        others = told.fillna(others)
+    # What a slow rank adds to its passes would be taken for their not following the data.
+    telling = ~passes["is_slow"] if not passes["is_slow"].all() else slice(None)
+    slope = _slope(own[telling], seen[telling], len(passes.drop_duplicates(_MICROBATCH)))
+    return None if slope is None else (slope * others).fillna(0.0)
+
+
+def _of_other_ranks(passes: pd.DataFrame) -> pd.Series:
+    """Return, for each pass, the median over the other healthy ranks of its replica; NaN without.
+
+    One that is slow at times would make the data of these steps look larger.
+    """
+    keys = [*_MICROBATCH, "rank"]
+    by_rank = passes.groupby(keys).agg(own=("own", "mean"), is_slow=("is_slow", "first"))
+    by_rank = by_rank.reset_index()
+    healthy = by_rank[~by_rank["is_slow"]]
+    of_healthy = healthy.assign(others=leave_one_out_median(healthy, _MICROBATCH, "own"))["others"]
+    middle = by_rank[_MICROBATCH].merge(
+        healthy.groupby(_MICROBATCH)["own"].median().reset_index(), on=_MICROBATCH, how="left"
+    )["own"]
+    by_rank["others"] = middle.where(by_rank["is_slow"], of_healthy)
+    others: pd.Series = passes[keys].merge(by_rank[[*keys, "others"]], on=keys, how="left")[
+        "others"
+    ]
+    return others
+
+
+def _still_telling(passes: pd.DataFrame) -> pd.Series:
+    """Return which passes tell the work of their microbatch though their rank is slow.
+
+    More work lengthens forward and backward alike, and so does a slow device: their ratio does not
+    depend on it. Where the ratio of a rank lies far from that of the others, something else
+    lengthens one of the two, as a blocked host does. The other one is a measure of the work if it
+    takes no longer on average than by unequal work alone.
+    """
+    forward = (passes["kind"] == SpanKind.FORWARD.value).rename("forward")
+    keys = [passes["rank"], passes["step"], passes["microbatch"], forward]
+    of_microbatch = passes.groupby(keys)["compute_ns"].sum().unstack().dropna()
+    of_microbatch = of_microbatch[(of_microbatch > 0).all(axis=1)]
+    ranks = of_microbatch.groupby(level="rank")
+    if of_microbatch.shape[1] < 2 or len(ranks) < MIN_RANKS:
+        return pd.Series(data=False, index=passes.index)
+    logs: pd.Series[float] = (of_microbatch[True] / of_microbatch[False]).apply(np.log)
+    ratio = logs.groupby(level="rank").mean()
+    ratio -= ratio.median()
+    far = MIN_UNLIKE * max(TO_DEVIATION * float(ratio.abs().median()), USUAL_UNLIKENESS)
+    mean = ranks.mean()
+    level = mean / mean.median()
+    error = ranks.std().div(mean).div(ranks.size() ** 0.5, axis=0).median()
+    usual = level < 1.0 + MAX_ERRORS * error
+    told = {True: usual[True] & (ratio < -far), False: usual[False] & (ratio > far)}
+    found = [set(own.index[own]) for own in (told[False], told[True])]
+    return passes["rank"].isin(found[1]).where(forward, passes["rank"].isin(found[0]))
+
+
+def _of_other_direction(passes: pd.DataFrame) -> pd.Series:
+    """Return, for each pass, the mean over the other passes of its microbatch that tell it.
+
+    Where all ranks of the replica are slow, over these, each against its own mean.
+    """
+    of_microbatch = [passes[key] for key in _MICROBATCH]
+    telling = ~passes["is_slow"] | passes["tells"]
+    telling |= ~telling.groupby(of_microbatch).transform("any")
+    own = passes["own"].where(telling)
+    count = telling.groupby(of_microbatch).transform("sum") - telling
+    total: pd.Series = own.groupby(of_microbatch).transform("sum") - own.fillna(0.0)
+    return total / count.where(count > 0)
+
+
+def _slope(own: pd.Series, others: pd.Series, microbatches: int) -> float | None:
+    """Return the share of the others' deviation that a rank shows too, 0..1; None for noise."""
+    known = others.notna()
+    own, others = own[known], others[known]
+    if microbatches < MIN_MICROBATCHES or not len(own) or own.std() == 0 or others.std() == 0:
+        return None
+    if np.corrcoef(own, others)[0, 1] < MIN_CORRELATION:
+        return None
+    covariance = ((own - own.mean()) * (others - others.mean())).mean()
+    return float(np.clip(covariance / others.var(ddof=0), 0.0, 1.0))

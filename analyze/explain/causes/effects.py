@@ -1,0 +1,374 @@
+"""Nested effects on the work of ranks: stage, worker, jitter; and on the wire.
+
+Work between two issues of communication is compared position by position with
+that of the rank's *peers*: the ranks of the same pipeline stage that issue the
+same operations in the same order in that step (``peer_classes``). For a rank, the
+centre of its peers leaves the rank itself out, because a centre that contains the fault understates it.
+
+The recorded work of a segment is the sum::
+
+    centre of the stage + worker effect of the rank + residual (jitter)
+
+and a repair removes one term. Only ranks that are suspected have a worker term;
+what makes the others differ from their peers is residual.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from ...account.ledger.build import Ledger
+from ...tables.arrays import BoolArray, FloatArray, IntArray, combined
+from ...tables.centres import (
+    StepsOfRanks,
+    as_bad_as_own,
+    group_median,
+    median_of_others,
+    to_mean_steps,
+)
+from ...tables.classes import CLASSES, COMPUTE_CLASSES, STALLS, class_code
+from ...tables.intervals import covered_length, union
+from ...tables.trace import Trace, stage_of_ranks
+from ..replay.program import Program
+from .kinds_of_steps import kinds_of_steps
+from .peer_classes import peer_classes
+from .rank_kinds import kinds_of_ranks
+
+LONGEST_LINE_NS = 2**61
+"""Length of a line on which the times of several ranks are compared at once."""
+EDGES_AT_ONCE = 1 << 20
+"""About how many work edges are compared at once, which bounds the memory that it takes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """Work of every work edge, placed in its cell (rank, step, issue interval)."""
+
+    cell: IntArray
+    """Cell of each work edge."""
+    cells: pd.DataFrame
+    """rank, step, interval, peer_class (of the step; -1: deviates from all peers), work_ns (without the
+    stalls of its host), compute_ns, clock_ns (what a slow clock of its device cost, which the
+    other two are without)."""
+    edge_work_ns: FloatArray
+    """Work of each edge without the stalls of its host, and without what slow clocks cost."""
+    edge_host_ns: dict[str, FloatArray]
+    """Time of each edge in the host classes of the ledger that occur at all."""
+    peer_class: dict[int, int]
+    """Class of each rank by its usual steps; the members of a class are each other's peers."""
+    stage: dict[int, int]
+    """Pipeline stage (pp coordinate) of each rank; -1 if unknown."""
+    deviating: int
+    """Steps of ranks whose operations differ from those of all their peers."""
+
+
+class Expected(NamedTuple):
+    """What the cells should have taken."""
+
+    work_ns: FloatArray
+    """The work of each cell on a healthy rank; NaN where nothing tells."""
+    unequal_ns: FloatArray | None
+    """What of it the cell's own microbatch makes it differ; None if all are alike, or nothing tells."""
+    is_stated: bool = False
+    """Whether the training code told that; else the passes do."""
+
+
+def place_work(trace: Trace, program: Program, ledger: Ledger) -> Work:
+    """Return the work of the program by rank, step and position."""
+    marks = program.marks
+    stage = stage_of_ranks(trace, np.unique(marks["rank"]).tolist())
+    edge = program.work_edges
+    keys = (
+        marks["rank"].to_numpy()[edge],
+        marks["step"].to_numpy()[edge],
+        _interval(marks, program.is_recorded_issue)[edge],
+    )
+    work = marks["work_ns"].to_numpy()[edge].astype(np.float64)
+    host = {
+        name: time_inside(marks, edge, ledger, [class_code(name)])
+        for name in STALLS
+        if ledger.by_step[name].any()
+    }
+    for stall in host.values():
+        work -= stall
+    compute = time_inside(marks, edge, ledger, list(map(class_code, COMPUTE_CLASSES)))
+    cell, first = _numbered_runs(*keys)
+    names = ("rank", "step", "interval")
+    cells = pd.DataFrame({name: key[first] for name, key in zip(names, keys, strict=True)})
+    del keys
+    cells["work_ns"] = np.bincount(cell, weights=work, minlength=len(cells))
+    cells["compute_ns"] = np.bincount(cell, weights=compute, minlength=len(cells))
+    cells["clock_ns"] = 0.0
+    run, head = _numbered_runs(cells["rank"].to_numpy(), cells["step"].to_numpy())
+    rank, step = (cells[name].to_numpy(np.int64)[head] for name in ("rank", "step"))
+    # Of a known mesh the ranks of a stage hold the same part of the model.
+    kinds = stage if trace.layout is not None else kinds_of_ranks(program)
+    classes = peer_classes(program, rank, step, kinds)
+    cells["peer_class"] = classes.of_step[run]
+    return Work(
+        cell=cell,
+        cells=cells,
+        edge_work_ns=work,
+        edge_host_ns=host,
+        peer_class=classes.of_rank,
+        stage=stage,
+        deviating=classes.deviating,
+    )
+
+
+def _interval(marks: pd.DataFrame, is_issue: BoolArray) -> IntArray:
+    """Return how many operations the rank has issued before each mark, in its step."""
+    issued = is_issue.astype(np.int32)
+    before = np.cumsum(issued, dtype=np.int32) - issued
+    run, first = _numbered_runs(marks["rank"].to_numpy(), marks["step"].to_numpy())
+    if first.size == 0 or (np.diff(run) >= 0).all():
+        return np.asarray(before - before[first][run])
+    counted = pd.Series(issued).groupby(run).cumsum().to_numpy()
+    return np.asarray(counted - issued)
+
+
+def _numbered_runs(*keys: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Number the combinations of keys in sorted order; return numbers and a row of each.
+
+    Marks are in program order, so equal keys are neighbours and sorted: then this takes
+    one pass. Where a mark carries the label of another step it takes a sort.
+    """
+    differs = np.append(True, np.zeros(max(len(keys[0]) - 1, 0), dtype=bool))[: len(keys[0])]
+    falls = np.zeros(max(len(keys[0]) - 1, 0), dtype=bool)
+    for key in keys:
+        # A later key decides only where the earlier ones are equal.
+        falls |= ~differs[1:] & (key[1:] < key[:-1])
+        differs[1:] |= key[1:] != key[:-1]
+    if not falls.any():
+        return np.cumsum(differs, dtype=np.int32) - 1, np.flatnonzero(differs)
+    order = np.lexsort(keys[::-1])
+    number = np.empty(len(order), np.int32)
+    number[order], first = _numbered_runs(*(key[order] for key in keys))
+    return number, order[first]
+
+
+def time_inside(
+    marks: pd.DataFrame, edge: IntArray, ledger: Ledger, codes: list[int]
+) -> FloatArray:
+    """Return the time of some classes inside each work edge.
+
+    The ranks are laid one after the other on one line; as many at a time as fit it.
+    """
+    chosen = np.isin(ledger.segments["code"].to_numpy(), codes)
+    part_rank, low, high = (
+        ledger.segments[name].to_numpy()[chosen] for name in ("rank", "start_ns", "end_ns")
+    )
+    end = marks["start_ns"].to_numpy()[edge]
+    start = end - marks["work_ns"].to_numpy()[edge]
+    rank = marks["rank"].to_numpy()[edge]
+    if not len(part_rank) or not len(rank):
+        return np.zeros(len(edge))
+    origin = min(int(start.min()), int(low.min()))
+    length = max(int(end.max()), int(high.max())) - origin + 1
+    inside = np.empty(len(edge))
+    ranks = int(rank.max()) + 1
+    at_once = max(1, min(LONGEST_LINE_NS // length, ranks * EDGES_AT_ONCE // len(edge)))
+    # Marks and segments are in the order of ranks, so those of some ranks are slices.
+    for first in range(0, ranks, at_once):
+        last = first + at_once
+        own = slice(*np.searchsorted(rank, (first, last)).tolist())
+        parts = slice(*np.searchsorted(part_rank, (first, last)).tolist())
+        place = (part_rank[parts].astype(np.int64) - first) * length - origin
+        merged = union(np.column_stack([low[parts] + place, high[parts] + place]))
+        moved = (rank[own].astype(np.int64) - first) * length - origin
+        inside[own] = covered_length(merged, start[own] + moved, end[own] + moved)
+    return inside
+
+
+def peer_centre(
+    work: Work, unequal_ns: FloatArray | None = None, without: Collection[int] = ()
+) -> FloatArray:
+    """Return, per cell, what the peers of its rank worked in the same step; NaN without peers.
+
+    The leave-one-out median over the peers, position by position, scaled so that
+    a step's sum is the median of the peers' sums, and the mean step the median of the peers'
+    mean steps: noise is skewed (a rank can only be late), so that the sum of medians would be too
+    small, and each rank would exceed it.
+
+    Args:
+        work: The recorded work.
+        unequal_ns: What each cell works because of its own microbatch: peers are compared
+            without theirs, and the rank's own is added to what they worked.
+        without: Ranks that nobody is compared with.
+    """
+    known = np.flatnonzero(work.cells["peer_class"].to_numpy() >= 0)
+    names = ("rank", "step", "peer_class", "interval", "work_ns")
+    rank, step, peers, interval, own = (work.cells[name].to_numpy()[known] for name in names)
+    if unequal_ns is not None:
+        own = own - unequal_ns[known]
+    counts = ~np.isin(rank, list(without)) if without else None
+    centre = median_of_others(own, peers, step, interval, counts=counts)
+    run, head = _numbered_runs(rank, step)
+    whole = None if counts is None else counts[head]
+    total: FloatArray = np.bincount(run, own, len(head)).astype(np.float64)
+    seen = np.bincount(run, ~np.isnan(centre), len(head)) > 0
+    of_centre = np.where(seen, np.bincount(run, np.nan_to_num(centre), len(head)), np.nan)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        scale = median_of_others(total, peers[head], step[head], counts=whole) / of_centre
+    sums = np.nan_to_num(np.where(np.isfinite(scale), scale, 1.0) * of_centre)
+    steps = StepsOfRanks(rank[head], step[head], peers[head], total)
+    told = as_bad_as_own(sums, steps)
+    told *= to_mean_steps(told, steps, whole)
+    centre *= np.divide(told, of_centre, out=np.ones(len(head)), where=of_centre > 0)[run]
+    result = np.full(len(work.cells), np.nan)
+    result[known] = centre
+    return result if unequal_ns is None else result + unequal_ns
+
+
+def by_step(work: Work, cell_ns: FloatArray) -> pd.DataFrame:
+    """Return a value of cells added up for each step (rows) and rank (columns)."""
+    rank, step = (work.cells[name].to_numpy(np.int64) for name in ("rank", "step"))
+    run, first = _numbered_runs(rank, step)
+    sums = np.bincount(run, cell_ns, len(first))
+    rows = pd.DataFrame({"step": step[first], "rank": rank[first], "ns": sums})
+    return rows.pivot(index="step", columns="rank", values="ns").fillna(0.0)
+
+
+def among_healthy(work: Work, expected: Expected, slow: Collection[int]) -> Expected:
+    """Return what the cells should have taken, with slow ranks that are each other's peers told apart.
+
+    Half of the peers of a slow rank or more may be slow too; the median of them is no measure then.
+    Each is compared with those of its peers that are not slow, if there are any.
+
+    Args:
+        work: The work by cell, without what slow clocks cost.
+        expected: What each cell would have taken on a rank that is like all of its peers.
+        slow: The ranks that are to be repaired together.
+    """
+    of_class = Counter(work.peer_class[rank] for rank in slow)
+    several = [rank for rank in slow if of_class[work.peer_class[rank]] > 1]
+    if not several:
+        return expected
+    healthy = peer_centre(work, expected.unequal_ns, several)
+    is_told = np.isin(work.cells["rank"].to_numpy(), several) & ~np.isnan(healthy)
+    return expected._replace(work_ns=np.where(is_told, healthy, expected.work_ns))
+
+
+def stage_centre(
+    work: Work, reference_ns: FloatArray, unequal_ns: FloatArray | None = None
+) -> FloatArray:
+    """Return, per cell, what a usual step takes there: of its peer class, and of all steps of a kind.
+
+    The median over ranks and steps, position by position, scaled so that a step's sum is the
+    median of their sums: noise adds to a step, and a single pause, which a mean would spread over all
+    steps, is no part of what is usual. Cells that deviate from their peers keep their own reference.
+
+    Args:
+        work: The recorded work.
+        reference_ns: What each cell worked, or would have.
+        unequal_ns: What of it comes with its microbatch, which makes no kind of step; the centre is without.
+    """
+    names = ["peer_class", "rank", "step"]
+    even = reference_ns if unequal_ns is None else reference_ns - unequal_ns
+    per_step = work.cells[names].assign(ns=even).groupby(names)["ns"].sum()
+    kinds = kinds_of_steps(per_step)
+    peers, rank, step, interval = (
+        work.cells[name].to_numpy(np.int64) for name in ("peer_class", "rank", "step", "interval")
+    )
+    at = pd.MultiIndex.from_frame(work.cells[list(kinds.index.names)])
+    kind = combined(peers, kinds.reindex(at).to_numpy(np.int64))
+    centre = group_median(even, kind, interval)
+    whole, place = np.unique(combined(kind, rank, step), return_inverse=True)
+    first = np.zeros(len(whole), np.int64)
+    first[place] = np.arange(len(place))
+    of_step = np.bincount(place, even, len(whole)).astype(np.float64)
+    usual = group_median(of_step, kind[first])
+    of_centre = np.bincount(place, centre, len(whole))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        scale = usual / of_centre
+    centre = centre * np.where(np.isfinite(scale), scale, 1.0)[place]
+    return np.where(peers >= 0, centre, even)
+
+
+MIN_STEPS_FOR_SPREAD = 3
+NOISE_FLOOR = 1e-3
+"""Least noise of a step's work, as a share of it: clocks and integer stamps are not exact."""
+
+
+def excess_by_rank(work: Work, peer_ns: FloatArray) -> pd.DataFrame:
+    """Return how much longer each rank works than its peers, with its significance.
+
+    Returns:
+        One row a rank: rank, peer_class, peers, excess_ns and peer_ns (means per step), slowdown
+        (own work over that of the peers), z (mean excess over its standard error).
+        NaN without peers. The noise behind the standard error is the median over all
+        ranks of their spread across steps, long stalls included: the spread of a rank
+        that is slow in some of its steps only would hide it.
+    """
+    is_known = ~np.isnan(peer_ns)
+    names = ("rank", "step", "peer_class", "interval", "work_ns")
+    columns = {name: work.cells[name].to_numpy()[is_known] for name in names}
+    known = pd.DataFrame({**columns, "peer_ns": peer_ns[is_known]}, copy=False)
+    steps = known.groupby(["rank", "step", "peer_class"])[["work_ns", "peer_ns"]].sum()
+    excess = steps["work_ns"] - steps["peer_ns"]
+    by_rank = excess.groupby(level=0)
+    peer_mean = steps["peer_ns"].groupby(level=0).mean()
+    spread = _spread_of_steps(excess)
+    if known["step"].nunique() < MIN_STEPS_FOR_SPREAD:
+        spread = _spread_of_cells(known)
+    relative = (spread / peer_mean).dropna()
+    usual_noise = (float(relative.median()) if len(relative) else np.nan) + NOISE_FLOOR
+    error: pd.Series[float] = usual_noise * peer_mean / np.sqrt(by_rank.size().to_numpy())
+    sums = steps.groupby(level=0).sum()
+    table = pd.DataFrame(
+        {
+            "excess_ns": by_rank.mean(),
+            "peer_ns": peer_mean,
+            "slowdown": sums["work_ns"] / sums["peer_ns"],
+            "z": by_rank.mean() / error,
+        }
+    )
+    ranks = sorted(work.peer_class)
+    table = table.reindex(ranks)
+    table["peer_class"] = [work.peer_class[rank] for rank in ranks]
+    table["peers"] = table.groupby("peer_class")["peer_class"].transform("size") - 1
+    return table.rename_axis("rank").reset_index()
+
+
+def _spread_of_steps(excess: pd.Series) -> pd.Series:
+    """Return the spread of a step's sum by rank, among steps of one kind.
+
+    A rank that is slow in one kind of its steps only is no noisier for it. Where too many
+    steps are the only one of their kind, that between all of them.
+    """
+    whole = excess.groupby(level="rank")
+    kinds = excess.groupby(level=["rank", "peer_class"])
+    squares = ((excess - kinds.transform("mean")) ** 2).groupby(level="rank").sum()
+    freedom = whole.size() - kinds.size().groupby(level="rank").size()
+    enough = freedom >= MIN_STEPS_FOR_SPREAD - 1
+    spread: pd.Series = np.sqrt(squares / freedom.where(enough)).where(enough, whole.std())
+    return spread
+
+
+def _spread_of_cells(cells: pd.DataFrame) -> pd.Series:
+    """Return the spread of a step's sum by rank, from that of its cells.
+
+    With too few steps to see their sums differ, the pieces of a step are taken as
+    independent, so that their variances add up. The spread of a piece is that
+    between the steps; in a single step, that between the pieces.
+    """
+    excess = cells["work_ns"] - cells["peer_ns"]
+    steps = cells["step"].nunique()
+    keys = [cells["rank"], cells["interval"]] if steps > 1 else [cells["rank"]]
+    squares = (excess - excess.groupby(keys).transform("mean")) ** 2
+    spread: pd.Series = np.sqrt(squares.groupby(cells["rank"]).sum() / max(steps - 1, 1))
+    return spread
+
+
+def excess_by_class(ledger: Ledger, rank: int, peers: list[int]) -> pd.Series:
+    """Return, per ledger class, how much more time the rank spends than its peers' median."""
+    means = ledger.by_step.groupby("rank")[list(CLASSES)].mean()
+    own = means.loc[[rank]].iloc[0]
+    return own - means.loc[peers].median()

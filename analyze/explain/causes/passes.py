@@ -1,0 +1,33 @@
+"""The computing inside forward and backward passes, and the work edges that it lies on."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from ...account.ledger.build import Ledger
+from ...align.steps.time_lookup import last_before, overlaps
+from ...tables.arrays import IntArray
+from ...tables.classes import COMPUTE_CLASSES, class_code
+from ..replay.program import Program
+
+
+def computing_pieces(spans: pd.DataFrame, ledger: Ledger) -> pd.DataFrame:
+    """Return the computing inside each pass: span, rank, start_ns, dur_ns."""
+    codes = list(map(class_code, COMPUTE_CLASSES))
+    segments = ledger.segments[np.isin(ledger.segments["code"].to_numpy(), codes)]
+    segments = segments.sort_values(["rank", "start_ns"])
+    outer = spans[["rank", "start_ns"]].assign(end_ns=spans["start_ns"] + spans["dur_ns"])
+    span, _, low, high = overlaps(outer, segments)
+    rank = spans["rank"].to_numpy()[span]
+    return pd.DataFrame({"span": span, "rank": rank, "start_ns": low, "dur_ns": high - low})
+
+
+def edge_of_pieces(program: Program, pieces: pd.DataFrame) -> IntArray:
+    """Return the work edge that holds, or is the first to end after, the middle of each piece."""
+    marks, edge = program.marks, program.work_edges
+    rank = pieces["rank"].to_numpy(np.int64)
+    middle = pieces["start_ns"].to_numpy() + pieces["dur_ns"].to_numpy() / 2
+    ends = marks["start_ns"].to_numpy(np.float64)[edge]
+    before = last_before(marks["rank"].to_numpy(np.int64)[edge], ends, rank, middle)
+    return np.minimum(before + 1, len(edge) - 1)

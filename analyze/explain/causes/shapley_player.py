@@ -1,0 +1,48 @@
+"""A cause as a player of the replay."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple
+
+import numpy as np
+
+from ...tables.arrays import FloatArray
+from ...tables.results import Where
+from ..replay.edge_effect import EdgeEffect
+from .effects import Work
+
+
+class Union(StrEnum):
+    """Players that belong together where there are too many for all coalitions."""
+
+    WORKERS = "workers"
+    STAGES = "stages"
+    DATA = "data"
+    HOST = "host"
+    WIRES = "wires"
+
+
+class Player(NamedTuple):
+    """One cause: its name, its place, its family, and what it adds to the edges of the graph."""
+
+    kind: str
+    where: Where
+    union: Union
+    effect: EdgeEffect
+    relief_ns: float | None = None
+    """What else is faster while it is there, per mean step, which the effect is without; None
+    where nothing tells."""
+
+
+def spread(work: Work, cell_effect: FloatArray) -> EdgeEffect:
+    """Spread an effect of cells over their work edges, in proportion to the recorded work."""
+    edge = np.flatnonzero((cell_effect != 0)[work.cell])
+    cell = work.cell[edge]
+    total = work.cells["work_ns"].to_numpy()[cell]
+    count = np.bincount(cell, minlength=1)[cell]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        part = np.where(total > 0, work.edge_work_ns[edge] / total, 1.0 / count)
+    part *= cell_effect[cell]
+    touched = part != 0
+    return EdgeEffect(edge[touched].astype(np.int32), part[touched])

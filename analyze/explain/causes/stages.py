@@ -1,0 +1,146 @@
+"""Unequal pipeline stages: the embedding stage, the output head, and any other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+
+from ...account.ledger.build import Ledger
+from ...align.steps.time_lookup import microbatch_spans
+from ...tables.arrays import FloatArray, IntArray
+from ...tables.trace import Trace
+from ..replay.program import Program
+from .effects import Work
+from .kinds_of_steps import kinds_of_steps
+from .passes import computing_pieces, edge_of_pieces
+from .shapley_player import Player, Union, spread
+
+
+def stage_players(
+    trace: Trace, program: Program, ledger: Ledger, work: Work, reference: FloatArray
+) -> Iterator[Player]:
+    """Yield the heavy stages: the first, the last, and all between them, each with its excess.
+
+    The centre of a stage is the median over its ranks of their usual compute per step;
+    equal stages would each have the mean of the centres, for the work stays the
+    same and only moves. A stage whose steps are of two kinds, heavy ones and others, has
+    a centre for each kind. Repairing a heavy stage moves its excess to the light ones:
+    of what these lack, it fills the part that its excess is of all excess. Nothing
+    with one stage, or where a stage has no compute on record.
+
+    Where ranks hold several chunks of the model, these are compared pass by pass: a heavy
+    chunk delays its own passes, and a light one on the same rank does not make up for it.
+
+    Args:
+        trace: The capture.
+        program: The replay graph.
+        ledger: Its segments say which part of a pass was computing.
+        work: The recorded work by cell.
+        reference: That work with the slow ranks repaired and without jitter, ns per cell.
+    """
+    stage = np.asarray(work.cells["rank"].map(work.stage), dtype=np.int64)
+    whole = _excess_of_chunks(trace, program, ledger, work, _scale(work, reference))
+    if whole is None:
+        whole = _excess_of_stages(work, work.cells["compute_ns"] * _scale(work, reference), stage)
+    if whole is None:
+        return
+    surplus = pd.Series(whole.clip(min=0)).groupby(stage).sum()
+    first, last = int(stage.min()), int(stage.max())
+    inner = [int(s) for s in surplus.index if s not in (first, last)]
+    for members in ([first], [last], inner):
+        own = surplus.reindex(members)
+        if not len(own) or own.sum() <= 0:
+            continue
+        lifted = np.where(whole < 0, whole * (own.sum() / surplus.sum()), 0.0)
+        taken = np.where(np.isin(stage, members) & (whole > 0), whole, 0.0)
+        heaviest = int(own.index.to_numpy()[own.to_numpy().argmax()])
+        effect = spread(work, taken + lifted)
+        yield Player("stage_imbalance", {"stage": heaviest}, Union.STAGES, effect)
+
+
+def _scale(work: Work, reference: FloatArray) -> FloatArray:
+    """Return the reference over the recorded work of each cell."""
+    recorded = work.cells["work_ns"].to_numpy()
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(recorded > 0, reference / recorded, 0.0)
+
+
+def _unslowed(work: Work) -> FloatArray:
+    """Return what is left of each cell's computing without the cost of a slow clock, as a share."""
+    clock = work.cells["clock_ns"].to_numpy()
+    whole = work.cells["compute_ns"].to_numpy() + clock
+    return 1.0 - clock / np.where(whole > 0, whole, 1.0)
+
+
+def _excess_of_stages(work: Work, compute: pd.Series, stage: IntArray) -> FloatArray | None:
+    """Return what each cell computes more than with equal stages; negative on a light stage.
+
+    None where stages cannot be compared.
+    """
+    if not len(stage) or stage.min() < 0 or stage.min() == stage.max():
+        return None
+    frame = work.cells[["rank", "step"]].assign(compute=compute, stage=stage)
+    per_step = frame.groupby(["stage", "rank", "step"])["compute"].sum()
+    centre = _centres(per_step, kinds_of_steps(per_step))
+    if not (centre > 0).all():
+        return None
+    excess_frac = 1.0 - centre.groupby(level="step").transform("mean") / centre
+    of_cell = excess_frac.reindex(pd.MultiIndex.from_frame(frame[["stage", "step"]]))
+    return np.asarray(compute * of_cell.to_numpy())
+
+
+def _excess_of_chunks(
+    trace: Trace, program: Program, ledger: Ledger, work: Work, scale: FloatArray
+) -> FloatArray | None:
+    """Return the same where ranks hold several chunks; None where the passes do not tell them.
+
+    A pass of a chunk takes the median over the ranks of its stage of their median passes;
+    equal chunks would take the mean of that.
+    """
+    if trace.layout is None or trace.layout.vpp < 2 or trace.layout.pp < 2:
+        return None
+    spans = microbatch_spans(trace, program.windows)
+    if spans["chunk"].nunique() < trace.layout.vpp:
+        return None
+    pieces = computing_pieces(spans, ledger)
+    cell = work.cell[edge_of_pieces(program, pieces)]
+    compute = pieces["dur_ns"].to_numpy() * (scale * _unslowed(work))[cell]
+    spans["compute_ns"] = np.bincount(pieces["span"], weights=compute, minlength=len(spans))
+    spans["stage"] = spans["rank"].map(work.stage)
+    keys = ["stage", "chunk"]
+    # A pass may be several spans: the loss of the last stage is one of its own.
+    whole = [*keys, "kind", "rank", "step", "microbatch"]
+    passes = spans.groupby(whole)["compute_ns"].sum()
+    per_step = passes.groupby(level=[*keys, "rank", "step"]).sum()
+    mean_pass = passes.groupby(level=[*keys, "kind", "rank", "step"]).mean()
+    centre = _centres(mean_pass, kinds_of_steps(per_step))
+    if not (centre > 0).all():
+        return None
+    excess_frac = 1.0 - centre.groupby(level=["kind", "step"]).transform("mean") / centre
+    of_span = excess_frac.reindex(pd.MultiIndex.from_frame(spans[[*keys, "kind", "step"]]))
+    weights = compute * of_span.to_numpy()[pieces["span"]]
+    return np.bincount(cell, weights=weights, minlength=len(work.cells)).astype(np.float64)
+
+
+def _centres(per_step: pd.Series, kinds: pd.Series) -> pd.Series:
+    """Return what a place takes in each step: of its steps of that kind, the median over its ranks.
+
+    Of each rank by its median step: a pause is not the stage's.
+
+    Args:
+        per_step: What each rank takes, by place, whatever else, rank and step.
+        kinds: The kind of each step, by place and step.
+    """
+    names = [str(name) for name in per_step.index.names if name != "rank"]
+    others = [name for name in names if name != "step"]
+    table = per_step.rename("ns").reset_index()
+    table["step_kind"] = kinds.reindex(
+        pd.MultiIndex.from_frame(table[list(kinds.index.names)])
+    ).to_numpy()
+    of_rank = table.groupby([*others, "step_kind", "rank"])["ns"].median()
+    centre = of_rank.groupby(level=[*others, "step_kind"]).median().rename("ns")
+    steps = table.drop_duplicates(names)[[*names, "step_kind"]]
+    found: pd.Series = steps.join(centre, on=[*others, "step_kind"]).set_index(names)["ns"]
+    return found

@@ -1,0 +1,161 @@
+"""Wires: groups and links that are slower than their like, and what varies on an axis."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from ...align.communication.rows import sorted_categories
+from ...tables.arrays import BoolArray, FloatArray
+from ...tables.results import Where
+from ...tables.trace import Trace
+from ..replay.edge_effect import EdgeEffect, edge_effect
+from ..replay.program import Program
+from .degraded import Degraded, degraded_places, like_size
+from .shapley_player import Player, Union
+
+WIRE_REFERENCE = 0.1
+"""Quantile of the wire times of like operations that counts as an undisturbed wire."""
+MAX_DEGRADED = 3
+"""Degraded places that are players of their own, the most costly ones."""
+
+
+class WireExcess(NamedTuple):
+    """What transfers take longer than they would on healthy, undisturbed wires, by event, ns."""
+
+    places: list[tuple[Degraded, FloatArray]]
+    """The most costly degraded places, each with its own part."""
+    rest: FloatArray
+    """What is left, which is the axis' own."""
+    unnamed: list[Degraded]
+    """Degraded places whose part is in the rest, because there are too many."""
+
+
+def between_ranks(frame: pd.DataFrame, trace: Trace) -> pd.DataFrame:
+    """Return the events as what passes between ranks.
+
+    Those of groups that have one member have no wire time: what they take is work of the host, which no link,
+    switch or placement makes longer; joins that only the times show sent nothing that is known. Groups of an axis that have the same members have the name of the
+    busiest of them, since they use the same links. Where clocks were corrected, ``clock_error_ns`` says by how much
+    a message one way may look longer for it.
+    """
+    if frame["is_inferred"].any():
+        frame = frame.assign(wire_ns=frame["wire_ns"].mask(frame["is_inferred"]))
+    frame, groups = _with_clock_errors(frame, trace), trace.frame("group")
+    if frame.empty or groups.empty:
+        return frame
+    names, members = groups["group_id"].astype(str), groups["ranks"].map(sorted).map(tuple)
+    busy = names.map(frame["group_id"].value_counts()).astype(float).fillna(0.0)
+    alike = busy.groupby([groups["axis"].astype(str), members])
+    frame = _with_names(frame, dict(zip(names, names[alike.transform("idxmax")], strict=True)))
+    alone = names[members.map(len) == 1]
+    if alone.empty:
+        return frame
+    is_local = frame["group_id"].isin(alone) & ~frame["is_p2p"]
+    return frame.assign(wire_ns=frame["wire_ns"].mask(is_local))
+
+
+def _with_clock_errors(frame: pd.DataFrame, trace: Trace) -> pd.DataFrame:
+    """Return the events with the error of the clocks at the ends of each link, where there is one."""
+    sync = trace.frame("clock_sync")
+    if sync.empty or frame.empty or not frame["is_p2p"].any():
+        return frame
+    errors = dict(zip(sync["host"].astype(str), sync["error_ns"], strict=True))
+    links = frame["link"].astype("category").cat
+
+    def error_of(link: str) -> float:
+        clocks = {trace.clock_of(int(rank)) for rank in link.split("->") if rank}
+        return sum(errors.get(clock, 0.0) for clock in clocks) if len(clocks) > 1 else 0.0
+
+    by_link = np.array([*map(error_of, map(str, links.categories)), 0.0])
+    return frame.assign(clock_error_ns=by_link[links.codes])
+
+
+def _with_names(frame: pd.DataFrame, names: dict[str, str]) -> pd.DataFrame:
+    """Return the events with other names of their groups."""
+    own = frame["group_id"].astype("category").cat
+    renamed = [names.get(name, name) for name in map(str, own.categories)]
+    if renamed == list(own.categories):
+        return frame
+    return frame.assign(group_id=sorted_categories(own.codes.to_numpy(), renamed))
+
+
+def wire_excess(frame: pd.DataFrame) -> WireExcess:
+    """Return what events take beyond their like.
+
+    A degraded place repaired is as fast as the other places; what an operation takes beyond the
+    undisturbed wire of its like, in excess of that, is the axis' own.
+    """
+    wire = frame["wire_ns"].to_numpy(np.float64)
+    like = frame.groupby(["axis", "kind", "size_bytes"], observed=True)["wire_ns"]
+    usual = like.transform("quantile", WIRE_REFERENCE)
+    rest = np.nan_to_num((wire - usual).clip(lower=0))
+    degraded, places = degraded_places(frame), []
+    for place in degraded[:MAX_DEGRADED]:
+        own = beyond_its_like(frame, place)
+        # Where no other place has operations of just this size, the excess over the
+        # undisturbed ones knows only slow operations, and is the smaller of the two.
+        rest = (rest - own).clip(min=0)
+        places.append((place, own))
+    return WireExcess(places, rest, degraded[MAX_DEGRADED:])
+
+
+def wire_players(trace: Trace, program: Program) -> list[Player]:
+    """Return the degraded places, and one player an axis for what is left of the excess."""
+    frame = between_ranks(program.events, trace)
+    if frame.empty:
+        return []
+    excess = wire_excess(frame)
+    players = [
+        Player("slow_link", place.where, Union.WIRES, _on_waits(program, own))
+        for place, own in excess.places
+    ]
+    axis = frame["axis"].to_numpy()
+    for name in sorted(pd.unique(axis)):
+        effect = _on_waits(program, np.where(axis == name, excess.rest, 0.0))
+        players.append(Player("slow_wire", {"axis": str(name)}, Union.WIRES, effect))
+    return [player for player in players if not player.effect.is_nothing]
+
+
+def named_place(program: Program, where: Where, events: BoolArray) -> Player:
+    """Return what the transfers of a place take beyond their like, whether that is much or not.
+
+    Args:
+        program: The replay graph.
+        where: The place.
+        events: Its rows of the program's events.
+    """
+    frame = program.events
+    like = frame["axis"].isin(frame.loc[events, "axis"].unique()).to_numpy() & ~events
+    effect = beyond_its_like(frame, Degraded(where, np.nan, 1.0, events, like))
+    return Player("slow_link", where, Union.WIRES, _on_waits(program, effect))
+
+
+def beyond_its_like(frame: pd.DataFrame, place: Degraded) -> FloatArray:
+    """Return what the transfers of a place take longer than like ones elsewhere, or at other times.
+
+    Each by what it exceeds their median, scaled so that, repaired, the place takes as long
+    as they do on average: their noise is no degradation, and stays.
+    """
+    keys = {"axis": frame["axis"], "kind": frame["kind"], "size_bytes": like_size(frame)}
+    like, own, other = pd.DataFrame(keys), place.events, place.like
+    others = frame.loc[other, "wire_ns"].groupby(
+        [like.loc[other, name] for name in keys], observed=True
+    )
+    usual = others.agg(["median", "mean"]).reindex(pd.MultiIndex.from_frame(like[own]))
+    wire = frame.loc[own, "wire_ns"].to_numpy(np.float64)
+    beyond = np.nan_to_num((wire - usual["median"].to_numpy()).clip(min=0))
+    more = float(np.nansum(wire - usual["mean"].to_numpy()))
+    effect = np.zeros(len(frame))
+    effect[own] = beyond * min(1.0, max(0.0, more) / max(float(beyond.sum()), 1.0))
+    return effect
+
+
+def _on_waits(program: Program, event_effect: FloatArray) -> EdgeEffect:
+    """Return the effect on the edges of the waits for each event, and of what runs after it."""
+    effect = event_effect[program.wire_event]
+    held = len(program.queue.join)
+    effect[:held] = np.minimum(effect[:held], program.queue.ns)
+    return edge_effect(effect, first=program.first_wire)

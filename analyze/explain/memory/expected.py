@@ -1,0 +1,263 @@
+"""What each stage of a recorded run should hold, by the formulas of ``planning``.
+
+A capture holds model, mesh and schedule, but seldom what shards and types the trainer uses. What is
+not stated is taken from the recorded bytes of weights, gradients and optimizer where one combination
+of settings makes them; else the usual setting is assumed, and said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from meshscope.probe.schema.errors import ConfigError
+from meshscope.probe.schema.layout import ParallelLayout
+from meshscope.probe.schema.model import ModelDescription
+from meshscope.probe.schema.terms import ScheduleKind, SpanKind
+
+from ...account.bubble import microbatches_of, schedule_of
+from ...account.mfu.utilization import step_tokens
+from ...align.topology.stated_job import ARGUMENTS, MEMORY_SETTINGS
+from ...formulas.flops import known_model
+from ...formulas.planning.job import PlannedJob, Recompute
+from ...formulas.planning.megatron_settings import settings_of_megatron
+from ...formulas.planning.memory import StageMemory, stage_memory
+from ...formulas.planning.model_file import DTYPE_BYTES
+from ...formulas.planning.source import stated_split
+from ...formulas.planning.states import rank_parameters, state_terms
+from ...formulas.planning.terms import Category
+from ...tables.results import MemoryExpectation
+from ...tables.trace import Trace
+
+STATES = (Category.PARAMETERS, Category.GRADIENTS, Category.OPTIMIZER)
+_ALIKE = 0.03
+"""Recorded states that differ by more from all settings fit none."""
+_USUAL: dict[str, object] = {
+    "zero": 1,
+    "sequence_parallel": True,
+    "recompute": "none",
+    "fused_cross_entropy": False,
+    "weight_dtype": "bf16",
+    "gradient_dtype": "bf16",
+    "moment_dtype": "fp32",
+}
+"""What is assumed where nothing states it: the defaults of ``meshscope plan``."""
+_OF_STATES = ("zero", "weight_dtype", "gradient_dtype", "moment_dtype")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpectedMemory:
+    """The formulas' account of a run."""
+
+    job: PlannedJob
+    stages: tuple[StageMemory, ...]
+    assumed: tuple[str, ...]
+    """Settings that nothing states, such as ``zero 1``."""
+    inferred: tuple[str, ...] = ()
+    """Settings that the recorded bytes of states fit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expectation:
+    """What is expected, or why nothing is."""
+
+    found: ExpectedMemory | None
+    unknown_because: str = ""
+
+    @property
+    def told(self) -> MemoryExpectation:
+        """Return what a diagnosis keeps of it."""
+        if self.found is None:
+            return MemoryExpectation(unknown_because=self.unknown_because)
+        return MemoryExpectation(assumed=self.found.assumed, inferred=self.found.inferred)
+
+
+def expected_memory(trace: Trace, by_stage: pd.DataFrame) -> Expectation:
+    """Return what formulas expect of each stage of a run.
+
+    Args:
+        trace: The capture.
+        by_stage: Its ``memory_by_stage``, whose bytes by category can tell unstated settings.
+    """
+    if by_stage.empty:
+        return Expectation(found=None, unknown_because="no memory was recorded")
+    known = known_model(trace.run).model
+    layout, microbatches = trace.layout, microbatches_of(trace)
+    size = _microbatch_size(trace, known, microbatches)
+    missing = [
+        name
+        for name, is_missing in (
+            ("the model's description", not isinstance(known, ModelDescription)),
+            ("the mesh", layout is None),
+            ("the microbatches of a step", microbatches is None),
+            ("the tokens of a step", size is None),
+        )
+        if is_missing
+    ]
+    if (
+        layout is None
+        or microbatches is None
+        or size is None
+        or not isinstance(known, ModelDescription)
+    ):
+        return Expectation(found=None, unknown_because=f"the capture lacks {', '.join(missing)}")
+    if size < 1 or size != int(size):
+        text = "the tokens of a step do not divide into microbatches of whole sequences"
+        return Expectation(found=None, unknown_because=text)
+    try:
+        found = _expected(trace, by_stage, known, layout, (microbatches, int(size)))
+        return Expectation(found=found)
+    except ConfigError as error:
+        return Expectation(found=None, unknown_because=f"{error.where}: {error.what}")
+
+
+def _microbatch_size(trace: Trace, model: object, microbatches: int | None) -> float | None:
+    tokens = step_tokens(trace)[0]
+    if not isinstance(model, ModelDescription) or tokens is None or trace.layout is None:
+        return None
+    return tokens / (model.seq_len * trace.layout.dp * microbatches) if microbatches else None
+
+
+def _expected(
+    trace: Trace,
+    by_stage: pd.DataFrame,
+    model: ModelDescription,
+    layout: ParallelLayout,
+    counts: tuple[int, int],
+) -> ExpectedMemory:
+    """Return what is expected.
+
+    Raises:
+        ConfigError: The settings do not fit together.
+    """
+    stated = stated_settings(trace.run)
+    seen = {} if "recompute" in stated else _recompute_seen(trace)
+    job = PlannedJob(
+        model=model,
+        layout=layout,
+        schedule=_schedule(trace, layout),
+        layers_per_stage=stated_split(stated, model.num_layers, layout),
+        microbatches=counts[0],
+        microbatch_size=counts[1],
+        **_fields(_USUAL | seen | stated, layout),
+    )
+    open_ = [name for name in _USUAL if name not in stated and name not in seen]
+    fitted = _fitted(job, by_stage, [name for name in _OF_STATES if name in open_])
+    if fitted is not None:
+        job = fitted
+        open_ = [name for name in open_ if name not in _OF_STATES]
+    if layout.tp == 1 and "sequence_parallel" in open_:
+        open_.remove("sequence_parallel")
+    if layout.dp * layout.cp == 1 and "zero" in open_:
+        open_.remove("zero")
+    return ExpectedMemory(
+        job=job,
+        stages=stage_memory(job),
+        assumed=tuple(f"{name} {_word(_USUAL[name])}" for name in open_),
+        inferred=tuple(_state_words(job)) if fitted is not None else (),
+    )
+
+
+def stated_settings(run: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what decides memory and layers, by our names: Megatron's arguments, topology file over them.
+
+    Raises:
+        ConfigError: What is stated contradicts itself.
+    """
+    arguments, settings = run.get(ARGUMENTS), run.get(MEMORY_SETTINGS)
+    found = settings_of_megatron(arguments)[0] if isinstance(arguments, Mapping) else {}
+    return found | (dict(settings) if isinstance(settings, Mapping) else {})
+
+
+def _recompute_seen(trace: Trace) -> dict[str, object]:
+    """Return that the backward computes everything again, where passes show it."""
+    kinds = trace.frame("span")["kind"].astype(str)
+    return {"recompute": "full"} if (kinds == SpanKind.RECOMPUTE).any() else {}
+
+
+def _schedule(trace: Trace, layout: ParallelLayout) -> ScheduleKind:
+    name = schedule_of(trace)
+    if layout.pp < 2 or name is None:
+        return ScheduleKind.INTERLEAVED if layout.vpp > 1 else ScheduleKind.ONE_F_ONE_B
+    return ScheduleKind(name)
+
+
+def _fields(values: Mapping[str, Any], layout: ParallelLayout) -> dict[str, Any]:
+    """Return the settings as fields of a planned job."""
+    switches = ("fused_cross_entropy", "fused_attention", "gradient_fusion", "hidden_dropout")
+    weight = DTYPE_BYTES[values["weight_dtype"]]
+    return {
+        "zero": int(values["zero"]),
+        "expert_tp": int(values.get("etp") or 0),
+        "sequence_parallel": bool(values["sequence_parallel"]) and layout.tp > 1,
+        "recompute": Recompute(values["recompute"]),
+        "weight_bytes": weight,
+        "master_bytes": 0 if weight == 4 else 4,
+        "gradient_bytes": DTYPE_BYTES[values["gradient_dtype"]],
+        "moment_bytes": DTYPE_BYTES[values["moment_dtype"]],
+        **{name: bool(values[name]) for name in switches if name in values},
+    }
+
+
+def _fitted(job: PlannedJob, by_stage: pd.DataFrame, names: list[str]) -> PlannedJob | None:
+    """Return the job with the unstated settings that the recorded states fit; None where none do."""
+    rows = by_stage[by_stage["stage"].between(0, job.layout.pp - 1)]
+    columns = [f"{category}_bytes" for category in STATES]
+    measured = rows[columns].astype("Float64").to_numpy(np.float64, na_value=np.nan)
+    if not names or not len(measured) or np.isnan(measured).any() or (measured <= 0).any():
+        return None
+    parameters = [rank_parameters(job, int(stage)) for stage in rows["stage"]]
+    best, least = None, _ALIKE
+    for candidate in _candidates(job, names):
+        expected = np.array(
+            [
+                [
+                    sum(
+                        one.size_bytes
+                        for one in state_terms(candidate, own)
+                        if one.category is kind
+                    )
+                    for kind in STATES
+                ]
+                for own in parameters
+            ]
+        )
+        off = float(np.abs(expected / measured - 1.0).max())
+        if off < least:
+            best, least = candidate, off
+    return best
+
+
+def _candidates(job: PlannedJob, names: list[str]) -> Iterator[PlannedJob]:
+    zeros = (0, 1, 2, 3) if "zero" in names and job.replicas > 1 else (job.zero,)
+    weights = (2, 4) if "weight_dtype" in names else (job.weight_bytes,)
+    gradients = (2, 4) if "gradient_dtype" in names else (job.gradient_bytes,)
+    moments = (4, 2) if "moment_dtype" in names else (job.moment_bytes,)
+    for zero, weight, gradient, moment in product(zeros, weights, gradients, moments):
+        for master in (0,) if weight == 4 else (4, 0):
+            yield replace(
+                job,
+                zero=zero,
+                weight_bytes=weight,
+                gradient_bytes=gradient,
+                moment_bytes=moment,
+                master_bytes=master,
+            )
+
+
+def _state_words(job: PlannedJob) -> Iterator[str]:
+    """Yield bytes of a parameter on a rank; shards and types are not separable where they agree."""
+    own = rank_parameters(job, 0)
+    terms = list(state_terms(job, own))
+    for kind in STATES:
+        size = sum(one.size_bytes for one in terms if one.category is kind)
+        yield f"{kind} {size / own.total:.3g} bytes for each of a rank's parameters"
+
+
+def _word(value: object) -> str:
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)

@@ -1,0 +1,141 @@
+"""Axes that lie badly on the machines, what that costs, and the order that costs least.
+
+What they cost and which order is better: ``prices``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from meshscope.probe.schema.layout import ParallelLayout
+from meshscope.probe.schema.terms import Axis
+
+from ...tables.arrays import IntArray
+from ...tables.trace import Trace
+from ..run_account import Account
+from .cards import CardViolation, card_violations
+from .crossing import Pattern, exits, ring_turns
+from .prices import best_order
+from .traffic import traffic_of
+
+MIN_GAIN_FRAC = 0.01
+"""Predicted gain, as a share of the step, from which another order is proposed."""
+
+
+class ViolationCode(StrEnum):
+    """What is wrong with the place of an axis."""
+
+    INNER_AXIS_CROSSES = "inner_axis_crosses"
+    """Groups that fit into a host spread over several."""
+    RING_TURNS = "ring_turns"
+    """A ring returns to a host that it had left."""
+    PIPELINE_INSIDE = "pipeline_inside"
+    """Pipeline neighbours share a host while data-parallel groups cross."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Violation:
+    """One axis that lies badly."""
+
+    code: ViolationCode
+    axis: Axis
+    left_bytes: float
+    """Per step, from the busiest host, on this axis."""
+    exposed_ns: float
+    """Exposed transfer time of the axis per step: the most that any order can return."""
+    gain_ns: float | None
+    """Predicted gain of the proposed order per step; None if no rate is known or none is better."""
+    own_gain_ns: float | None
+    """The part of it that is there if only this axis is faster."""
+    order: str | None
+    """The order with the largest predicted gain, slowest axis first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Which rank runs on which machine, and what is wrong with it."""
+
+    hosts: tuple[str, ...] | None
+    """By rank; None where that is unknown."""
+    unknown: str | None
+    """Code of what is missing: ``layout`` or ``hosts``."""
+    violations: tuple[Violation, ...] = ()
+    cards: tuple[CardViolation, ...] = ()
+
+
+def hosts_of(trace: Trace) -> tuple[tuple[str, ...] | None, str | None]:
+    """Return the host of every rank of the mesh, or the code of what is missing."""
+    if trace.layout is None:
+        return None, "layout"
+    ranks = range(trace.layout.world_size)
+    hosts = [trace.host_of(rank) for rank in ranks]
+    known = tuple(host for host in hosts if host is not None)
+    return (known, None) if len(known) == len(hosts) else (None, "hosts")
+
+
+def crossing_codes(
+    layout: ParallelLayout, hosts: Sequence[str]
+) -> list[tuple[ViolationCode, Axis]]:
+    """Return what is wrong by members and hosts alone, without any time."""
+    numbers = host_numbers(hosts)
+    if numbers.max() == 0:
+        return []
+    room = int(np.bincount(numbers).min())
+    found = [
+        (ViolationCode.INNER_AXIS_CROSSES, axis)
+        for axis in (Axis.TP, Axis.EP)
+        if 1 < getattr(layout, axis) <= room and exits(layout, numbers, axis, Pattern.RING).any()
+    ]
+    if layout.cp > 1 and ring_turns(layout, numbers, Axis.CP) > 0:
+        found.append((ViolationCode.RING_TURNS, Axis.CP))
+    inside = layout.pp > 1 and not exits(layout, numbers, Axis.PP, Pattern.CHAIN).any()
+    if inside and exits(layout, numbers, Axis.DP, Pattern.RING).any():
+        found.append((ViolationCode.PIPELINE_INSIDE, Axis.DP))
+    return found
+
+
+def placement(account: Account) -> Placement:
+    """Return where the ranks run, and the axes that lie badly with their predicted cost."""
+    trace = account.trace
+    hosts, unknown = hosts_of(trace)
+    if hosts is None or trace.layout is None:
+        return Placement(hosts=None, unknown=unknown)
+    codes = crossing_codes(trace.layout, hosts)
+    found = tuple(_priced(codes, account, trace.layout, host_numbers(hosts))) if codes else ()
+    cards = card_violations(trace, account)
+    return Placement(hosts=hosts, unknown=None, violations=found, cards=cards)
+
+
+def _priced(
+    codes: list[tuple[ViolationCode, Axis]],
+    account: Account,
+    layout: ParallelLayout,
+    hosts: IntArray,
+) -> Iterator[Violation]:
+    traffic = traffic_of(account)
+    best = best_order(account, layout, hosts, traffic)
+    helps = best is not None and best.gain_ns >= MIN_GAIN_FRAC * account.windows.mean_ns
+    for code, axis in codes:
+        if code is ViolationCode.PIPELINE_INSIDE and not helps:
+            continue  # Gradients must cross somewhere: no fault unless another order is faster.
+        own = [one for one in traffic if one.axis is axis]
+        left = sum(exits(layout, hosts, axis, t.pattern) * t.sent_bytes for t in own)
+        yield Violation(
+            code=code,
+            axis=axis,
+            left_bytes=float(np.max(left)) if own else 0.0,
+            exposed_ns=sum(one.exposed_ns for one in own),
+            gain_ns=best.gain_ns if best is not None and helps else None,
+            own_gain_ns=best.own_gain_ns.get(axis) if best is not None and helps else None,
+            order=best.order if best is not None and helps else None,
+        )
+
+
+def host_numbers(hosts: Sequence[str]) -> IntArray:
+    """Return a number for the host of each rank, in the order they occur in."""
+    names = {host: number for number, host in enumerate(dict.fromkeys(hosts))}
+    return np.array([names[host] for host in hosts], dtype=np.int64)

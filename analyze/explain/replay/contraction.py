@@ -1,0 +1,270 @@
+"""The replay graph of a program without the nodes that only pass a time on.
+
+A mark with one dependency is as late as that plus its weight; a wait that began when its
+operation was issued ends with the operation, because nobody completes one before all have
+issued it. What is left are operations of several members, waits that may find their
+operation complete, and the starts of the ranks. Times are the same as those of the whole
+graph, with an order of magnitude fewer nodes.
+
+Weights of the remaining edges are sums of the original ones along the rank's own time
+line. They are linear, so that base weights and the effects of causes are folded alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ...formulas.schedules.engine import Graph, build_graph
+from ...tables.arrays import BoolArray, FloatArray, IntArray
+
+Heads = tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any], int]
+
+
+class ProgramEdges(NamedTuple):
+    """What of a program decides the contraction; rows are marks in program order."""
+
+    is_root: BoolArray
+    waits: IntArray
+    """Rows of the waits."""
+    join: IntArray
+    """Operation of each row, -1 at an end."""
+    issued_before: BoolArray
+    """Of each wait: the row before it issued its own operation."""
+    work_ns: FloatArray
+    """Before each wait."""
+    wire_ns: FloatArray
+    """Of each wait."""
+    offset_ns: FloatArray
+    """Of each wait."""
+    member_row: IntArray
+    member_join: IntArray
+    """Which rows issued which operations."""
+    queue_before: IntArray
+    queue_join: IntArray
+    """Which operations (of several members) begin after which others."""
+
+
+class Origin(NamedTuple):
+    """Where times of rows come from."""
+
+    row: IntArray
+    """Rows whose times are meant."""
+    head: IntArray
+    """The last row up to each of them that has a time of its own, or that of an operation."""
+    node: IntArray
+    """Node of the contracted graph behind that."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contraction:
+    """The contracted graph, and how weights of a program become its weights.
+
+    Edges, in the caller's order: member to operation; the row before to a kept wait; begin of an
+    operation to a kept wait; sole issue of an operation to a kept wait; operation to its begin,
+    where it runs after another; begin of that one to its own.
+    """
+
+    graph: Graph
+    edges: ProgramEdges
+    chained: IntArray
+    """Waits (positions) that are as late as the row before them, plus their wire."""
+    released: IntArray
+    """Waits that end with their operation."""
+    kept: IntArray
+    """Waits with a node of their own."""
+    kept_shared: IntArray
+    kept_alone: IntArray
+    """Those of them whose operation is a node, and those whose is not."""
+    member: Origin
+    before: Origin
+    """Rows before the kept waits."""
+    sole: Origin
+    waited: IntArray
+    """Edges (caller's order) at whose source somebody begins to wait for an operation."""
+    waited_for: IntArray
+    """Nodes of these operations."""
+    wait_ends: IntArray
+    """Edges from these nodes to the ends of the waits; -1 for a wait that ends with its operation."""
+
+    def fold(
+        self,
+        work_ns: FloatArray,
+        wire_ns: FloatArray,
+        also: Origin,
+        *,
+        with_offsets: bool = False,
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return weights of the contracted edges, and how much later than their nodes rows are.
+
+        Args:
+            work_ns: Before each row.
+            wire_ns: Of each that runs after another, by how much; of each wait.
+            also: The rows of the second result.
+            with_offsets: Whether the offsets of waits without a node are added.
+        """
+        apart_ns, wire_ns = np.split(wire_ns, [len(self.edges.queue_join)])
+        path, after_head = self._paths(work_ns, wire_ns, with_offsets=with_offsets)
+        rows = self.edges.waits[self.kept]
+        edges = np.concatenate(
+            [
+                _along(path, after_head, self.member),
+                _along(path, after_head, self.before) + work_ns[rows],
+                wire_ns[self.kept_shared],
+                _along(path, after_head, self.sole) + wire_ns[self.kept_alone],
+                np.zeros(len(apart_ns)),
+                apart_ns,
+            ]
+        )
+        return edges, _along(path, after_head, also)
+
+    def origin(self, rows: IntArray) -> Origin:
+        """Return where the times of rows come from."""
+        return _origin(rows, *_heads(self.edges, self.released, self.kept))
+
+    def _paths(
+        self, work_ns: FloatArray, wire_ns: FloatArray, *, with_offsets: bool
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return running sums over the rows, and what follows on the node of a head."""
+        waits, offset = self.edges.waits, self.edges.offset_ns
+        step = work_ns.copy()
+        step[waits[self.released]] = 0.0
+        step[waits[self.kept]] = 0.0
+        step[waits[self.chained]] = wire_ns[self.chained]
+        after_head = np.zeros(len(step))
+        after_head[waits[self.released]] = wire_ns[self.released]
+        if with_offsets:
+            step[waits[self.chained]] += offset[self.chained]
+            after_head[waits[self.released]] += offset[self.released]
+        return np.cumsum(step, out=step), after_head
+
+
+def _along(path: FloatArray, after_head: FloatArray, origin: Origin) -> FloatArray:
+    return np.asarray(path[origin.row] - path[origin.head] + after_head[origin.head])
+
+
+def contract(edges: ProgramEdges, must_keep: BoolArray | None = None) -> Contraction:
+    """Return the contraction of a program.
+
+    Args:
+        edges: The program.
+        must_keep: Waits that keep a node in any case; for weights that may be negative.
+
+    Raises:
+        ValueError: Rows depend on each other in a cycle.
+    """
+    members = np.bincount(edges.member_join)
+    own_join = edges.join[edges.waits]
+    is_alone = members[own_join] == 1
+    passes_on = edges.issued_before & (edges.work_ns == 0) & (edges.wire_ns >= 0)
+    if must_keep is not None:
+        passes_on &= ~must_keep
+    chained, released = _rows_of(passes_on & is_alone), _rows_of(passes_on & ~is_alone)
+    kept = _rows_of(~passes_on)
+    heads = _heads(edges, released, kept)
+    node_of_join, begin_of_join = heads[2:4]
+    shared = members[edges.member_join] > 1
+    member = _origin(edges.member_row[shared], *heads)
+    target_join = node_of_join[edges.member_join[shared]]
+    kept_rows = edges.waits[kept]
+    before = _origin(kept_rows - 1, *heads)
+    on_node = ~is_alone[kept]
+    sole_row = np.zeros(len(members), np.int32)
+    sole_row[edges.member_join] = edges.member_row
+    sole = _origin(sole_row[own_join[kept[~on_node]]], *heads)
+    node_of_row = heads[1]
+    source = [member.node, before.node, begin_of_join[own_join[kept[on_node]]], sole.node]
+    source += [node_of_join[edges.queue_join], begin_of_join[edges.queue_before]]
+    own, held = node_of_row[kept_rows], begin_of_join[edges.queue_join]
+    target = [target_join, own, own[on_node], own[~on_node], held, held]
+    waited, waited_for, wait_ends = _waited(edges, shared, released, kept, is_alone, node_of_join)
+    offset = np.zeros(heads[4])
+    offset[own] = edges.offset_ns[kept]
+    root_ns = np.zeros(heads[4])
+    return Contraction(
+        graph=build_graph(np.concatenate(source), np.concatenate(target), root_ns, offset),
+        edges=edges,
+        chained=chained,
+        released=released,
+        kept=kept,
+        kept_shared=kept[on_node],
+        kept_alone=kept[~on_node],
+        member=member,
+        before=before,
+        sole=sole,
+        waited=waited,
+        waited_for=waited_for,
+        wait_ends=wait_ends,
+    )
+
+
+def _rows_of(chosen: BoolArray) -> IntArray:
+    """Return the chosen rows with 32 bits each: a program has fewer than 2**31."""
+    rows: IntArray = np.flatnonzero(chosen).astype(np.int32)
+    return rows
+
+
+def _heads(edges: ProgramEdges, released: IntArray, kept: IntArray) -> Heads:
+    """Return the head of every row, nodes of rows, operations (-1) and their begin, and how many nodes.
+
+    An operation begins when all have issued it, which is its node, unless it runs after another.
+    The node of a released wait is that of the begin of its operation.
+    """
+    count = len(edges.join)
+    is_head = edges.is_root.copy()
+    is_head[edges.waits[released]] = True
+    is_head[edges.waits[kept]] = True
+    head = np.maximum.accumulate(np.where(is_head, np.arange(count, dtype=np.int32), 0))
+    shared = _rows_of(np.bincount(edges.member_join) > 1)
+    node_of_join = np.full(int(edges.member_join.max(initial=-1)) + 1, -1, np.int32)
+    node_of_join[shared] = np.arange(len(shared))
+    begin_of_join, held = node_of_join.copy(), len(edges.queue_join)
+    begin_of_join[edges.queue_join] = len(shared) + np.arange(held)
+    node_of_row = np.full(count, -1, np.int32)
+    own = np.concatenate([edges.waits[kept], _rows_of(edges.is_root)])
+    node_of_row[own] = len(shared) + held + np.arange(len(own))
+    rows = edges.waits[released]
+    node_of_row[rows] = begin_of_join[edges.join[rows]]
+    return head, node_of_row, node_of_join, begin_of_join, len(shared) + held + len(own)
+
+
+def _origin(
+    rows: IntArray,
+    head: IntArray,
+    node_of_row: IntArray,
+    _joins: IntArray,
+    _begins: IntArray,
+    _count: int,
+) -> Origin:
+    return Origin(rows, head[rows], node_of_row[head[rows]])
+
+
+def _waited(
+    edges: ProgramEdges,
+    shared: BoolArray,
+    released: IntArray,
+    kept: IntArray,
+    is_alone: BoolArray,
+    node_of_join: IntArray,
+) -> tuple[IntArray, IntArray, IntArray]:
+    """Return the edges at whose source a wait begins, the node that it is for, and its end.
+
+    A released wait begins with the issue before it; a kept one after the row before it.
+    Nobody waits for an operation that only he is a member of.
+    """
+    is_released = np.zeros(len(edges.join) + 1, dtype=bool)
+    is_released[edges.waits[released]] = True
+    row, join = edges.member_row[shared], edges.member_join[shared]
+    after = is_released[row + 1] & (edges.join[np.minimum(row + 1, len(edges.join) - 1)] == join)
+    first = int(shared.sum())
+    with_node = _rows_of(~is_alone[kept])
+    own_join = edges.join[edges.waits[kept[with_node]]]
+    own_end = first + len(kept) + np.arange(len(with_node), dtype=np.int32)
+    return (
+        np.concatenate([_rows_of(after), first + with_node]),
+        np.concatenate([node_of_join[join[after]], node_of_join[own_join]]),
+        np.concatenate([np.full(int(after.sum()), -1, np.int32), own_end]),
+    )

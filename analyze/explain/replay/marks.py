@@ -1,0 +1,270 @@
+"""Where each rank's time line is cut: its marks, in program order.
+
+* **issue**: a communication operation began on this rank;
+* **wait**: the rank stood still until one was complete;
+* **end**: the step was over; the same kind marks the root of a chain of steps.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from ...account.ledger.build import NO_EVENT
+from ...align.communication.rows import narrow
+from ...align.steps.windows import StepWindows
+from ...tables.arrays import IntArray
+from ...tables.classes import UNATTRIBUTED, class_code, compute_code
+
+END, ISSUE, WAIT = 0, 1, 2
+"""Kinds of marks; at one instant a step ends before the next one issues anything."""
+
+Marks = dict[str, npt.NDArray[Any]]
+"""Columns of marks: rank, step, mark, event, start_ns, end_ns."""
+RELEASE_TOLERANCE_NS = 20_000
+"""How far the end of an operation and the computing that it releases may lie apart."""
+
+
+def program_marks(
+    windows: StepWindows,
+    frame: pd.DataFrame,
+    own_join: IntArray,
+    segments: pd.DataFrame,
+    resolution_ns: float = RELEASE_TOLERANCE_NS,
+) -> pd.DataFrame:
+    """Return the marks of all ranks.
+
+    Args:
+        windows: The analysed steps.
+        frame: Communication events.
+        own_join: The operation that completes each event.
+        segments: The segments of the ledger.
+        resolution_ns: How far apart stamps of one instant may lie.
+
+    Returns:
+        rank, step, mark, event (-1 at an end), start_ns, end_ns, previous (row of the
+        mark before it, -1 at a root), work_ns between the two (0 where they overlap,
+        which is_disorder says), join (-1 at an end), is_root.
+    """
+    event = np.arange(len(frame), dtype=np.int32)
+    started = frame["start_ns"].to_numpy(np.int64)
+    issues = _marks(frame["rank"], frame["step"], ISSUE, event, started, started)
+    marks = [issues, _wait_marks(frame, segments, resolution_ns), _end_marks(windows, segments)]
+    # Steps without a chain may touch: the end of one is before the root of the next.
+    columns = _in_program_order(marks, by_step=not windows.chained)
+    run = windows.run[np.searchsorted(windows.steps, columns["step"])]
+    head = np.flatnonzero(_differs(columns["rank"]) | _differs(run))
+    first = _window_start(windows, columns, head)
+    # A mark that carries the label of the step but lies before its window comes first.
+    begin = np.minimum(first, columns["start_ns"][head])
+    before = np.roll(columns["end_ns"], 1)
+    before[head] = first
+    raw = columns["start_ns"] - before
+    columns = _with_roots(columns, head, begin)
+    is_root = np.zeros(len(columns["rank"]), dtype=bool)
+    is_root[head + np.arange(len(head))] = True
+    row = np.arange(len(is_root), dtype=np.int32)
+    work = np.zeros(len(is_root), np.int64)
+    work[~is_root] = raw
+    own = own_join.astype(np.int32)[columns["event"]] if len(frame) else np.int32(-1)
+    columns |= {
+        "join": np.where(columns["mark"] == END, np.int32(-1), own),
+        "is_disorder": work < 0,
+        "work_ns": np.maximum(work, 0),
+        "is_root": is_root,
+        "previous": np.where(is_root, np.int32(-1), row - np.int32(1)),
+    }
+    return pd.DataFrame(columns, copy=False)
+
+
+def _marks(
+    rank: pd.Series,
+    step: pd.Series,
+    mark: int,
+    event: npt.ArrayLike,
+    start: npt.ArrayLike,
+    end: npt.ArrayLike,
+) -> Marks:
+    """Return marks of one kind as narrow columns: there are two for every operation."""
+    return {
+        "rank": rank.to_numpy(np.int32),
+        "step": narrow(step.to_numpy(np.int64)),
+        "mark": np.full(len(rank), mark, np.int8),
+        "event": np.asarray(event, dtype=np.int32),
+        "start_ns": np.asarray(start, dtype=np.int64),
+        "end_ns": np.asarray(end, dtype=np.int64),
+    }
+
+
+def _in_program_order(parts: list[Marks], *, by_step: bool) -> Marks:
+    """Return all marks sorted by rank (then step), start, kind and end."""
+    # In the order of the kinds, so that a stable sort by time leaves equal times in it.
+    parts = sorted(parts, key=lambda part: int(part["mark"][:1].sum()))
+    whole = {name: np.concatenate([part.pop(name) for part in parts]) for name in list(parts[0])}
+    step = whole["step"] if by_step else np.zeros(1, np.int64)
+    order = _by_time(whole["rank"], step, whole["start_ns"])
+    if order is None or not _ends_rise(whole, order):
+        order = np.lexsort(
+            [whole[name] for name in ("end_ns", "mark", "start_ns")]
+            + [np.broadcast_to(step, whole["rank"].shape), whole["rank"]]
+        )
+    return {name: whole.pop(name)[order] for name in list(whole)}
+
+
+def _by_time(rank: IntArray, step: IntArray, start: IntArray) -> IntArray | None:
+    """Return the stable order by rank, step and start in one sort; None where they do not fit."""
+    if not len(rank):
+        return np.empty(0, np.int64)
+    origin, first_step = int(start.min()), int(step.min())
+    length = int(start.max()) - origin + 1
+    steps = int(step.max()) - first_step + 1
+    if (int(rank.max()) + 1) * steps * length >= 2**62:
+        return None
+    chain = rank.astype(np.int64) * steps + (step - first_step)
+    return np.argsort(chain * length + (start - origin), kind="stable")
+
+
+def _ends_rise(marks: Marks, order: IntArray) -> bool:
+    """Return whether marks of one kind that start together are in the order of their ends."""
+    start, end, mark = (marks[name][order] for name in ("start_ns", "end_ns", "mark"))
+    same = (start[1:] == start[:-1]) & (mark[1:] == mark[:-1])
+    rank = marks["rank"][order]
+    same &= rank[1:] == rank[:-1]
+    return not (same & (end[1:] < end[:-1])).any()
+
+
+def _differs(column: IntArray) -> npt.NDArray[np.bool_]:
+    """Return where a column has another value than the row before."""
+    return np.append(True, column[1:] != column[:-1])[: len(column)]
+
+
+def _with_roots(columns: Marks, head: IntArray, begin: IntArray) -> Marks:
+    """Put a zero-length mark at the start of every chain, so that its first work is an edge."""
+    roots: Marks = {
+        "rank": columns["rank"][head],
+        "step": columns["step"][head],
+        "mark": np.full(len(head), END, np.int8),
+        "event": np.full(len(head), NO_EVENT, np.int32),
+        "start_ns": begin,
+        "end_ns": begin,
+    }
+    return {name: np.insert(columns.pop(name), head, roots[name]) for name in list(columns)}
+
+
+def _window_start(windows: StepWindows, columns: Marks, head: IntArray) -> IntArray:
+    """Return the start of the window that each first mark of a chain lies in."""
+    frame = windows.frame
+    row = pd.MultiIndex.from_frame(frame[["rank", "step"]])
+    keys = [columns[name][head].astype(np.int64) for name in ("rank", "step")]
+    place = row.get_indexer(pd.MultiIndex.from_arrays(keys))
+    return frame["start_ns"].to_numpy(np.int64)[place]
+
+
+def _wait_marks(frame: pd.DataFrame, segments: pd.DataFrame, resolution_ns: float) -> Marks:
+    """Return the waits: all that a host recorded, and the inferred ones of the others.
+
+    A host wait that did not block is kept: it is a dependency with slack.
+    """
+    is_host, end = frame["host"].to_numpy(bool), frame["wait_end_ns"].to_numpy(np.float64)
+    begin = frame["wait_start_ns"].to_numpy(np.float64)
+    event = np.flatnonzero(is_host & ~np.isnan(end) & ~np.isnan(begin))
+    start = begin[event].astype(np.int64)
+    rank, step = frame["rank"], frame["step"]
+    ended = end[event].astype(np.int64)
+    host = _marks(rank.iloc[event], step.iloc[event], WAIT, event, start, ended)
+    others = np.flatnonzero(~is_host & frame["end_ns"].notna().to_numpy())
+    stalls = _stalls(segments)
+    # Ranks that compute all the time wait for nothing, whatever goes on beside it.
+    if not len(others) or stalls.empty:
+        return host
+    found = _inferred_waits(frame, others, stalls, int(resolution_ns))
+    inferred = _marks(
+        found["rank"], found["step"], WAIT, found["event"], found["start_ns"], found["end_ns"]
+    )
+    return {name: np.concatenate([host[name], inferred[name]]) for name in host}
+
+
+def _stalls(segments: pd.DataFrame) -> pd.DataFrame:
+    """Return the stretches in which a rank computes nothing: rank, start_ns, end_ns."""
+    idle = segments[~compute_code(segments["code"].to_numpy())].astype({"rank": np.int64})
+    idle = idle.sort_values(["rank", "start_ns"])
+    opens = (idle["rank"] != idle["rank"].shift()) | (idle["start_ns"] != idle["end_ns"].shift())
+    return (
+        idle.groupby(opens.cumsum().rename("stall"))
+        .agg(rank=("rank", "first"), start_ns=("start_ns", "min"), end_ns=("end_ns", "max"))
+        .reset_index(drop=True)
+    )
+
+
+def _inferred_waits(
+    frame: pd.DataFrame, event: IntArray, stalls: pd.DataFrame, resolution_ns: int
+) -> pd.DataFrame:
+    """Infer waits where only the interval of an operation is known.
+
+    A rank that computes nothing when an operation ends may have waited for it: it
+    becomes a dependency of what comes next. It began with the stall, with the
+    operation, with the end of the previous one in the stall, or with the rank's
+    last issue, whichever was latest. A send releases nothing, unless it is the
+    last to end in its stall, the rank issued nothing while it lasted, or issues something
+    as soon as it is over. Computing may begin just before the recorded end, by the
+    resolution of the stamps.
+    """
+    chosen = frame.iloc[event]
+    ended = chosen["end_ns"].to_numpy(np.int64)
+    span = 1 + int(max(ended.max(), stalls["end_ns"].max()))
+    rank = chosen["rank"].to_numpy(np.int64)
+    started = chosen["start_ns"].to_numpy(np.int64)
+    near = np.maximum(ended - resolution_ns, started)
+    place = (
+        np.searchsorted((stalls["rank"] * span + stalls["start_ns"]).to_numpy(), rank * span + near)
+        - 1
+    )
+    held = stalls.iloc[np.maximum(place, 0)]
+    end = np.minimum(ended, held["end_ns"].to_numpy())
+    inside = (place >= 0) & (held["rank"].to_numpy() == rank) & (end >= near)
+    issue_keys = np.sort(frame["rank"].to_numpy(np.int64) * span + frame["start_ns"].to_numpy())
+    until_end = np.searchsorted(issue_keys, rank * span + end)
+    last_issue = issue_keys[until_end - 1] - rank * span
+    is_blocking = until_end <= np.searchsorted(issue_keys, rank * span + started, side="right")
+    following = issue_keys[np.minimum(until_end, len(issue_keys) - 1)] - rank * span
+    is_blocking |= (following >= end) & (following - end <= resolution_ns)
+    waits = pd.DataFrame(
+        {
+            "rank": rank,
+            "step": chosen["step"].to_numpy(),
+            "mark": WAIT,
+            "event": event,
+            "end_ns": end,
+            "stall": place,
+            "started": started,
+            "begin": np.maximum.reduce([held["start_ns"].to_numpy(), last_issue, started]),
+            "is_aside": chosen["is_send"].to_numpy(bool) & ~is_blocking,
+        }
+    )[inside].sort_values(["stall", "end_ns", "started"])
+    is_last = waits["stall"] != waits["stall"].shift(-1)
+    waits = waits[~waits["is_aside"] | is_last]
+    before = waits["end_ns"].shift().where(waits["stall"] == waits["stall"].shift(), -1)
+    begin = np.minimum(np.maximum(waits["begin"], before), waits["end_ns"])
+    waits["start_ns"] = begin.astype(np.int64)
+    marks: pd.DataFrame = waits[["rank", "step", "mark", "event", "start_ns", "end_ns"]]
+    return marks
+
+
+def _end_marks(windows: StepWindows, segments: pd.DataFrame) -> Marks:
+    """Return the end of each step; without a chain, the end of the rank's own last activity."""
+    frame = windows.frame
+    end = frame["end_ns"].to_numpy(np.int64)
+    if not windows.chained:
+        busy = segments[segments["code"] != class_code(UNATTRIBUTED)]
+        last = busy.groupby(["rank", "step"])["end_ns"].max()
+        row = pd.MultiIndex.from_frame(frame[["rank", "step"]])
+        end = (
+            last.reindex(row)
+            .fillna(pd.Series(frame["end_ns"].to_numpy(), index=row))
+            .to_numpy(np.int64)
+        )
+    event = np.full(len(frame), NO_EVENT)
+    return _marks(frame["rank"], frame["step"], END, event, end, end)

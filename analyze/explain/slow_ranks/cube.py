@@ -1,0 +1,85 @@
+"""Where each rank stands: the cube in which ranks are compared with each other.
+
+Durations of a step are laid out as ``[lane, replica, place, kind, item]``:
+
+* **place**: what shares the work of a microbatch, the pipeline stages and tensor-parallel
+  ranks of one replica. The places of one stage follow each other and form a *block*:
+  ranks that wait for each other inside a layer are not asked about each other's work,
+  unless there is one stage only;
+* **replica**: the data-parallel copies of a place, each with microbatches of its own;
+* **lane**: what has nothing to be compared with (context-parallel slices).
+
+A rank is thus compared along two axes: with other places for the same work, and
+with other replicas for the same part of the model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from meshscope.probe.schema.layout import ParallelLayout
+
+from ...tables.arrays import BoolArray, FloatArray
+
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Cube:
+    """The position of every rank; cells of ranks that are not there stay NaN."""
+
+    ranks: tuple[int, ...]
+    lane: IntArray
+    replica: IntArray
+    place: IntArray
+    shape: tuple[int, int, int]
+    """Lanes, replicas, places."""
+    block: int = 1
+    """Places of one stage."""
+
+    def fill(self, by_rank: npt.ArrayLike) -> FloatArray:
+        """Return values by rank (first axis) at their places in the cube."""
+        values = np.asarray(by_rank, dtype=np.float64)
+        cube = np.full((*self.shape, *values.shape[1:]), np.nan)
+        cube[self.lane, self.replica, self.place] = values
+        return cube
+
+    def by_rank(self, cube: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+        """Return the values of a cube in the order of the ranks."""
+        return cube[self.lane, self.replica, self.place]
+
+    def floats(self, cube: FloatArray) -> FloatArray:
+        """Return the values of a cube of floats in the order of the ranks."""
+        return cube[self.lane, self.replica, self.place]
+
+    def each(self, cubes: FloatArray) -> FloatArray:
+        """Return the values of several cubes [cube, lane, …] in the order of the ranks."""
+        return cubes[:, self.lane, self.replica, self.place]
+
+    @property
+    def present(self) -> BoolArray:
+        """Return which cells hold a rank."""
+        cells = np.zeros(self.shape, dtype=bool)
+        cells[self.lane, self.replica, self.place] = True
+        return cells
+
+
+def cube_of(ranks: tuple[int, ...], layout: ParallelLayout | None) -> Cube:
+    """Return the cube of a job; without a layout all ranks count as replicas of one place."""
+    count = len(ranks)
+    if layout is None:
+        zeros = np.zeros(count, dtype=np.int64)
+        return Cube(ranks, zeros, np.arange(count, dtype=np.int64), zeros, (1, count, 1))
+    at = [layout.coordinates(rank) for rank in ranks]
+    axis = {name: np.array([c[name] for c in at], dtype=np.int64) for name in at[0]}
+    return Cube(
+        ranks=ranks,
+        lane=axis["cp"],
+        replica=axis["dp"],
+        place=axis["pp"] * layout.tp + axis["tp"],
+        shape=(layout.cp, layout.dp, layout.pp * layout.tp),
+        block=layout.tp if layout.pp > 1 else 1,
+    )

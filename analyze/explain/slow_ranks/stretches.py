@@ -1,0 +1,294 @@
+"""Stretches of steps in which a rank is slower than before, or than its replicas.
+
+The statistic is the generalised likelihood ratio of a raised mean (Lorden, *Annals of
+Mathematical Statistics* 1971) over the last steps (window-limited: Lai, *Journal of the
+Royal Statistical Society B* 1995): the cumulative sum since each possible first bad step,
+as a multiple of its standard error; the largest one counts. The error has a part that is
+drawn anew with every step (noise) and one that stays (an uncertain past, constant
+differences between healthy ranks).
+
+For n steps with a share f of the variance drawn anew, the rate at which noise alone
+exceeds a border c is, per step (Siegmund and Venkatraman, *Annals of Statistics* 1995)::
+
+    c^3 phi(c) (f / 2n)^2 nu(c sqrt(f / n))^2,    nu(x) = exp(-0.583 x)
+
+At the shortest and the longest n, ``c phi(c) (f / n) nu(c sqrt(2 f / n))`` is added for what
+would have been larger beyond them. The part that stays exceeds c in a share Q(c) of all
+cases, each of which lasts for a number of steps. Borders are set so that the sum over n is
+the wanted rate; long stretches get more of it than short ones, for few steps show only large
+slow-downs, which exceed any border.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from ...tables.arrays import BoolArray, FloatArray
+from .cube import IntArray
+
+SHORTEST, LONGEST = 3, 40
+"""Steps of a stretch: a single step may be slow for reasons that no theory of noise covers."""
+REACH = 5.0
+"""Deviations of a step beyond which a score is drawn in, so that no single one makes a stretch."""
+NEAR = 5
+"""Steps of which ``SHORTEST`` must share an excess for it to count in full: every other step slow
+is a slow rank as well, while independent stalls seldom come so close together."""
+_OVERSHOOT = 0.583
+_GRID = 40
+"""Parts in which the share of the variance that is drawn anew is tabled."""
+_HALVINGS = 30
+
+
+@lru_cache(maxsize=64)
+def border_table(rate: float, lasting_steps: float, longest: int = LONGEST) -> FloatArray:
+    """Return borders [steps of the stretch, share drawn anew] for a rate of false alarms.
+
+    Args:
+        rate: False alarms per step and rank.
+        lasting_steps: Steps for which the part of the error that stays is the same.
+        longest: Steps of the longest stretch that there can be.
+    """
+    length = np.arange(1, LONGEST + 1, dtype=np.float64)[:, None]
+    fresh = np.linspace(0.0, 1.0, _GRID + 1)[None]
+    budget = length / length[SHORTEST - 1 : max(longest, SHORTEST)].sum()
+    is_end = (length == SHORTEST) | (length == max(longest, SHORTEST))
+    low, high = np.full((LONGEST, _GRID + 1), 1.5), np.full((LONGEST, _GRID + 1), 12.0)
+    for _ in range(_HALVINGS):
+        border = (low + high) / 2
+        density = np.exp(-(border**2) / 2) / np.sqrt(2 * np.pi)
+        pace = (fresh / (2 * length)) ** 2 * np.exp(
+            -2 * _OVERSHOOT * border * np.sqrt(fresh / length)
+        )
+        sliding = fresh / length * np.exp(-_OVERSHOOT * border * np.sqrt(2 * fresh / length))
+        noise = border**3 * pace + np.where(is_end, border * sliding, 0.0)
+        tail = density * border / (border**2 + 1.0)
+        alarms = density * noise / budget + tail / lasting_steps
+        low, high = np.where(alarms > rate, border, low), np.where(alarms > rate, high, border)
+    return high
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How often a test may blame a healthy rank."""
+
+    rate: float
+    """False alarms per step and rank."""
+    lasting_steps: float
+    """Steps for which the part of the error that stays is the same."""
+    longest: int = LONGEST
+    """Steps of the longest stretch that there can be."""
+
+
+@lru_cache(maxsize=256)
+def _student_table(budget: Budget, degrees: float) -> FloatArray:
+    """Return the borders for noise with so many degrees of freedom.
+
+    Student's t by Wallace's approximation, ``sqrt(v (exp(z^2 (v - 1.5) / (v - 1)^2) - 1))``.
+    """
+    normal = border_table(budget.rate, budget.lasting_steps, budget.longest)
+    exponent = np.minimum(normal**2 * (degrees - 1.5) / (degrees - 1.0) ** 2, 60.0)
+    return np.asarray(np.sqrt(degrees * np.expm1(exponent)))
+
+
+def borders(fresh: FloatArray, budget: Budget, degrees: float) -> FloatArray:
+    """Return the borders of stretches [steps, rank], for noise that was estimated.
+
+    Args:
+        fresh: Share of the variance that is drawn anew with each step [steps, rank]; NaN
+            where nothing is known.
+        budget: How often a healthy rank may be blamed.
+        degrees: Degrees of freedom behind the noise.
+    """
+    known = np.where(fresh >= 0, fresh, 0.0)
+    column = (known * _GRID + 0.5).astype(np.int64)
+    table = _student_table(budget, float(f"{max(degrees, 2.0):.2g}"))
+    return np.asarray(table[np.arange(len(fresh))[:, None], column])
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """Means over the last 1, 2, 3 … steps, and over all before them, [steps, rank]."""
+
+    recent: FloatArray
+    count: FloatArray
+    """Steps with a score among the last ones."""
+    before: FloatArray
+    before_count: FloatArray
+
+
+@dataclass(slots=True)
+class Stretches:
+    """The last scores of all ranks; of earlier ones their mean and number are kept."""
+
+    recent: FloatArray
+    """[step, rank], the oldest first; ``LONGEST`` steps at most."""
+    past: FloatArray
+    count: FloatArray
+    """Steps behind ``past``, by rank."""
+
+    @classmethod
+    def empty(cls, ranks: int, past_steps: float = 0.0) -> Stretches:
+        """Return no scores, after a past of so many steps whose mean is 0."""
+        return cls(np.empty((0, ranks)), np.zeros(ranks), np.full(ranks, past_steps))
+
+    def add(
+        self,
+        scores: FloatArray,
+        calm: BoolArray,
+        memory: int,
+        reach: FloatArray | float = np.inf,
+    ) -> None:
+        """Add the scores of one step; the oldest recent ones join the past.
+
+        Args:
+            scores: [rank]; NaN where absent.
+            calm: Ranks whose past may move; that of a suspect stays as it was.
+            memory: Steps that the past is a mean of, at most.
+            reach: How far a score that joins the past may lie from the rank's middle.
+        """
+        self.recent = np.concatenate([self.recent, scores[None]])
+        if len(self.recent) <= LONGEST:
+            return
+        middle = _middle(self.recent, np.isfinite(self.recent))
+        old, self.recent = self.recent[0], self.recent[1:]
+        old = np.clip(old, middle - reach, middle + reach)
+        use = calm & np.isfinite(old)
+        self.count = np.where(use, np.minimum(self.count + 1.0, memory), self.count)
+        step = np.where(use, old - self.past, 0.0) / np.maximum(self.count, 1.0)
+        self.past = self.past + step
+
+    def replace(self, scores: FloatArray, blamed: BoolArray) -> None:
+        """Take other scores [step, rank] for the recent ones; of blamed ranks gaps stay."""
+        gap = np.zeros(scores.shape, dtype=bool)
+        gap[: len(self.recent)] = np.isnan(self.recent) & blamed
+        self.recent = np.where(gap, np.nan, scores)
+
+    def forget(self, ranks: BoolArray, *, last: int = 0, keep: int = 0) -> None:
+        """Leave out the last steps of some ranks, or all but the last to keep.
+
+        What they, or those that they were compared with, did there is no measure of what comes.
+        """
+        self.recent = self.recent.copy()
+        steps = slice(-last, None) if last else slice(0, max(len(self.recent) - keep, 0))
+        self.recent[steps, ranks] = np.nan
+
+    def means(self, reach: FloatArray) -> Means:
+        """Return the means of all stretches that end now, single steps drawn in.
+
+        The middle is that of the recent scores alone: a past of few steps may be an outlier
+        itself, and the healthy scores would be drawn up to it.
+
+        Args:
+            reach: How far a score may lie from the rank's middle [rank], unless others near
+                it lie as far.
+        """
+        known = np.isfinite(self.recent)
+        middle = _middle(self.recent, known)
+        excess = np.where(known, self.recent - middle, -np.inf)
+        upper = np.maximum(reach, shared(excess))
+        near, full = (
+            np.where(known, np.clip(excess, -reach, most), 0.0)[::-1].cumsum(axis=0)
+            for most in (reach, upper)
+        )
+        count = known[::-1].cumsum(axis=0).astype(np.float64)
+        before_count = self.count + count[-1] - count
+        before = (self.count * (self.past - middle) + near[-1] - near) / np.maximum(
+            before_count, 1.0
+        )
+        return Means(
+            recent=middle + full / np.maximum(count, 1.0),
+            count=count,
+            before=middle + before,
+            before_count=before_count,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Strongest:
+    """The stretch of each rank that exceeds its border most, of those that end now."""
+
+    strength: FloatArray
+    """Statistic over border: an alarm from 1 on; 0 where nothing can be said."""
+    length: IntArray
+    """Steps of the stretch."""
+
+    @classmethod
+    def none(cls, ranks: int) -> Strongest:
+        """Return that there is none."""
+        return cls(np.zeros(ranks), np.zeros(ranks, np.int64))
+
+
+def strongest(strength: FloatArray, count: FloatArray) -> Strongest:
+    """Return the strongest of the stretches [steps, rank] that hold enough scores.
+
+    Args:
+        strength: Statistic over border; NaN where nothing can be said.
+        count: Steps with a score.
+    """
+    if len(strength) < SHORTEST:
+        return Strongest.none(strength.shape[1])
+    usable = np.where(np.isfinite(strength) & (count >= SHORTEST), strength, 0.0)
+    length = usable.argmax(axis=0)
+    return Strongest(usable[length, np.arange(strength.shape[1])], length + 1)
+
+
+@dataclass(slots=True)
+class Peak:
+    """The strongest stretch of each rank over all steps that were looked at."""
+
+    strength: FloatArray
+    first: IntArray
+    """Position of its first step."""
+    last: IntArray
+    """Position of its last step; -1 without one."""
+
+    @classmethod
+    def none(cls, ranks: int) -> Peak:
+        """Return that nothing was seen yet."""
+        return cls(np.zeros(ranks), np.zeros(ranks, np.int64), np.full(ranks, -1, np.int64))
+
+    def see(self, position: int, found: Strongest) -> None:
+        """Take in the stretches that end with a step."""
+        higher = found.strength > self.strength
+        self.strength = np.where(higher, found.strength, self.strength)
+        self.first = np.where(higher, position + 1 - found.length, self.first)
+        self.last = np.where(higher, position, self.last)
+
+
+def raised_part(excess: FloatArray, size: float) -> tuple[int, int]:
+    """Return the most likely first and last position of a stretch with a raised mean.
+
+    For normal scores it is the interval with the largest sum of ``excess - size / 2``.
+
+    Args:
+        excess: Scores of one rank against what they were before; NaN where absent.
+        size: How much the mean is raised.
+    """
+    gain = np.concatenate([[0.0], np.cumsum(np.nan_to_num(excess - size / 2, nan=0.0))])
+    lowest = np.minimum.accumulate(gain)
+    last = int((gain - lowest).argmax())
+    first = int(gain[: last + 1].argmin())
+    return min(first, len(excess) - 1), max(last - 1, 0)
+
+
+def shared(excess: FloatArray) -> FloatArray:
+    """Return up to which level others near each score [step, rank] lie as high; -inf without.
+
+    The largest of the third largest ones of all windows of ``NEAR`` steps that hold the step.
+    """
+    edge = np.full((NEAR - 1, excess.shape[1]), -np.inf)
+    windows = sliding_window_view(np.concatenate([edge, excess, edge]), NEAR, axis=0)
+    level = np.partition(windows, NEAR - SHORTEST, axis=-1)[..., NEAR - SHORTEST]
+    return np.asarray(sliding_window_view(level, NEAR, axis=0).max(axis=-1))
+
+
+def _middle(values: FloatArray, known: BoolArray) -> FloatArray:
+    """Return the median of the known scores of each rank; 0 without."""
+    ordered = np.sort(np.where(known, values, np.inf), axis=0)
+    position = np.maximum(known.sum(axis=0) - 1, 0) // 2
+    middle = ordered[position, np.arange(values.shape[1])]
+    return np.where(np.isfinite(middle), middle, 0.0)

@@ -1,0 +1,125 @@
+"""What the detection says to the attribution: whom to suspect, and what work was expected."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence, Set
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+
+from ...account.ledger.build import Ledger
+from ...align.steps.windows import StepWindows
+from ...tables.trace import Trace
+from ..causes.effects import Expected, Work
+from .common_slowdown import slow_together
+from .detect import detect
+from .durations import own_durations
+from .results import DetectionResult
+from .verdict import Evidence, calmed
+from .whole_stages import without_whole_stages
+
+MIN_STEPS = 3
+"""With fewer steps their noise is not known, and the detection stays out."""
+EXPLAINED = 0.5
+"""A rank is cleared when at least this share of its excess is unequal work."""
+
+
+def detect_in(trace: Trace, windows: StepWindows, ledger: Ledger) -> DetectionResult | None:
+    """Return the detection on a capture, or None where it shows no microbatches or few steps.
+
+    A single rank is judged by its own past. None is blamed for what all its replicas show in the same steps.
+    """
+    if len(windows.steps) < MIN_STEPS:
+        return None
+    durations = own_durations(trace, windows, ledger)
+    if not (durations["dur_ns"] > 0).any():
+        return None
+    result = without_whole_stages(detect(durations, trace.layout), trace.layout)
+    return replace(result, together=slow_together(durations, windows, result))
+
+
+def expected_work(
+    work: Work,
+    peers: Expected,
+    seen_by_peers: set[int],
+    detection: DetectionResult | None,
+    clocked: Set[int],
+) -> Expected:
+    """Return what each cell should have taken.
+
+    It is the work of the peers, on the rank's own microbatches where that is known. Where it
+    is not, and the peers do not show the excess of a slow rank, or it has none, it is the
+    rank's own time less the slow-down, in the steps in which it was slow: an average, which
+    does not tell where in a step the time was lost. So are the steps in which it issued what
+    none of its peers did, as where records were lost.
+
+    Args:
+        work: The work by cell, without what slow clocks cost.
+        peers: What the peers of each cell's rank worked, or would have on its microbatches.
+        seen_by_peers: Ranks that exceed their peers by more than noise.
+        detection: The slow ranks.
+        clocked: Ranks with a slow clock, whose slow-downs contain what is taken out already.
+    """
+    told = [] if detection is None else [one for one in detection.suspects if one.slowdown]
+    if not told:
+        return peers
+    expected, is_told = peers.work_ns.copy(), peers.unequal_ns is not None
+    rank, step = work.cells["rank"].to_numpy(), work.cells["step"].to_numpy()
+    own, compute = work.cells["work_ns"].to_numpy(), work.cells["compute_ns"].to_numpy()
+    for verdict in told:
+        if verdict.rank in clocked:
+            continue
+        mine = rank == verdict.rank
+        compared = np.isfinite(expected[mine]).any() and (
+            is_told or verdict.rank in seen_by_peers or verdict.evidence is Evidence.PEERS
+        )
+        if compared:
+            mine &= np.isnan(expected)
+        bad = mine & np.logical_or.reduce(
+            [(step >= first) & (step <= last) for first, last in verdict.slow_steps]
+        )
+        slowdown = verdict.slowdown or 0.0
+        extra = compute * slowdown / (1.0 + slowdown)
+        expected[mine] = np.where(bad, own - extra, own)[mine]
+    return peers._replace(work_ns=expected)
+
+
+def steps_of_slow(
+    ranks: Iterable[int], detection: DetectionResult | None
+) -> dict[int, Sequence[tuple[int, int]]]:
+    """Return the runs of slow steps of each rank that is slow; none where they are not known."""
+    verdicts = () if detection is None else detection.suspects
+    runs: dict[int, Sequence[tuple[int, int]]] = dict.fromkeys(ranks, ())
+    return runs | {own.rank: own.slow_steps for own in verdicts if own.rank in runs}
+
+
+def without_ranks(
+    detection: DetectionResult | None, ranks: Sequence[int]
+) -> DetectionResult | None:
+    """Return the detection with none of some ranks found slow."""
+    if detection is None or not ranks:
+        return detection
+    verdicts = [calmed(own) if own.rank in ranks else own for own in detection.verdicts]
+    verdicts.sort(key=lambda own: not own.is_slow)
+    return replace(detection, verdicts=tuple(verdicts))
+
+
+def cleared_ranks(ranks: pd.DataFrame, detection: DetectionResult | None) -> list[int]:
+    """Return ranks whose excess over their peers is unequal work.
+
+    Args:
+        ranks: rank and excess_ns (mean per step), as ``excess_by_rank`` returns them.
+        detection: Verdicts; those on the work of other stages count.
+    """
+    if detection is None:
+        return []
+    excess = dict(zip(ranks["rank"].tolist(), ranks["excess_ns"].tolist(), strict=True))
+    cleared = []
+    for verdict in detection.verdicts:
+        work, own = verdict.unequal_work_ns, excess.get(verdict.rank, np.nan)
+        if verdict.is_slow or verdict.evidence is not Evidence.WORK or work is None:
+            continue
+        if own > 0 and work >= EXPLAINED * own:
+            cleared.append(verdict.rank)
+    return cleared

@@ -1,0 +1,207 @@
+"""The scores of a window of steps, which is scored as a whole, against the means of all its steps.
+
+The window is a recorded one, or the first steps of a running job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ...tables.arrays import BoolArray, FloatArray
+from .cube import Cube
+from .noise import noise_of
+from .normalise import Line, Slopes, common_mode, item_mean, peer_scores, replica_mean, step_scores
+from .outliers import strays_of
+from .settings import DetectionSettings
+from .uncertainty import Comparison, Doubt, comparison_of, doubt_of
+from .work import WorkModel
+
+CHUNK_CELLS = 1 << 20
+"""Durations that are scored at a time, so that memory does not grow with the window."""
+T = TypeVar("T", bound=np.generic)
+
+
+class Steps(Protocol):
+    """Durations of some steps."""
+
+    @property
+    def cube(self) -> Cube:
+        """Return where the ranks are."""
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Return the number of steps, kinds and items."""
+
+    def step(self, position: int) -> FloatArray:
+        """Return the durations [lane, replica, place, kind, item] of one step."""
+
+    def step_features(self, position: int) -> FloatArray | None:
+        """Return what is known of their work, with one more axis."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """Scores of a window [step, rank] with some ranks out of the comparisons."""
+
+    peers: FloatArray
+    """Against the replicas; NaN without."""
+    own: FloatArray
+    """Against the rank's own mean over the window."""
+    errors: FloatArray
+    """Standard errors of the same, from the scatter within the step."""
+    mean: FloatArray
+    """Mean durations [lane, replica, place, kind] of the window."""
+    trimmed: FloatArray
+    """The same with outliers drawn in, which the replicas are compared by."""
+    comparison: Comparison
+    doubt: Doubt
+    referenced: BoolArray
+    """Whether another place, or its sequences, told the work of the rank."""
+    unequal_work: FloatArray
+    """Excess over the replicas per step that is due to other work, by rank."""
+
+
+class Window:
+    """Some steps: what does not depend on who is trusted."""
+
+    def __init__(self, steps: Steps) -> None:
+        """Fit the work and the slopes in one pass over the steps."""
+        self._steps, self._cube = steps, steps.cube
+        self.work, self.is_told = self._fit_work()
+        self.slopes = Slopes.empty(self._cube, steps.shape[1])
+        means = []
+        for _, cells in self._chunks():
+            self.slopes.add(cells)
+            means.append(_by_step(item_mean(cells), self._cube))
+        means_by_step = np.concatenate(means)
+        self._recorded_mean = self._mean_as_recorded()
+        strays = strays_of(means_by_step, self.slopes.line(self._cube.present))
+        self._stray = strays > 1.0
+        self._means = means_by_step / strays[..., None]
+
+    @property
+    def sees_work(self) -> bool:
+        """Return whether stages share work."""
+        return bool(self.slopes.line(self._cube.present).slope.any())
+
+    def durations(self, position: int) -> FloatArray:
+        """Return the durations of a step, at average work where the work is known."""
+        step = self._steps.step(position)
+        features = self._steps.step_features(position)
+        if self.work is None or features is None:
+            return step
+        return self.work.without_work(step, features)
+
+    def score(self, trusted: BoolArray, settings: DetectionSettings) -> Scored:
+        """Return the scores of all ranks against trusted ones."""
+        cube = self._cube
+        line, mean = self.slopes.line(trusted), mean_over_steps(self._means)
+        trims, own, errors, shared = [], [], [], []
+        referenced = np.zeros(cube.shape, dtype=bool)
+        for first, cells in self._chunks():
+            steps = len(cells) // cube.shape[0]
+            telling = self._telling(trusted, first, steps)
+            scores = step_scores(cells, _repeated(mean, steps), line, telling)
+            common = common_mode(scores, trusted, steps)
+            trims.append(self._means[first : first + steps] * _by_step(scores.trim, cube))
+            shared.append(common)
+            own.append(cube.each(_by_step(scores.total - common, cube)))
+            errors.append(cube.each(_by_step(scores.error, cube)))
+            referenced |= _by_step(scores.referenced, cube).any(axis=0)
+        trimmed = mean_over_steps(np.concatenate(trims))
+        expected = replica_mean(trimmed, line, trusted)
+        peers = []
+        for (first, cells), common in zip(self._chunks(), shared, strict=True):
+            steps = len(cells) // cube.shape[0]
+            means = _repeated(expected, steps), _repeated(mean, steps)
+            scored = peer_scores(cells, *means, line, self._telling(trusted, first, steps))
+            peers.append(_by_step(scored - common, cube))
+        against = np.concatenate(peers)
+        by_rank, own_by_rank = cube.each(against), np.concatenate(own)
+        within = np.concatenate(errors)
+        noise = noise_of(own_by_rank, within)
+        comparison = comparison_of(cube, trusted, line)
+        return Scored(
+            unequal_work=cube.floats(self._unequal_work(trusted, against)),
+            peers=by_rank,
+            own=own_by_rank,
+            errors=within,
+            mean=mean,
+            trimmed=trimmed,
+            comparison=comparison,
+            doubt=doubt_of(noise, mean_over_steps(by_rank), comparison, len(by_rank), settings),
+            referenced=cube.by_rank(referenced | self.is_told).astype(bool),
+        )
+
+    def _telling(self, trusted: BoolArray, first: int, steps: int) -> BoolArray:
+        """Return which ranks tell the work of some steps, one after the other along the lanes."""
+        telling = trusted & ~self._stray[first : first + steps]
+        return telling.reshape(-1, *trusted.shape[1:])
+
+    def _chunks(self) -> Iterator[tuple[int, FloatArray]]:
+        """Yield some steps at a time, one after the other along the lanes, with their first."""
+        steps, kinds, items = self._steps.shape
+        cells = int(np.prod(self._cube.shape)) * kinds * items
+        size = max(1, CHUNK_CELLS // cells)
+        for first in range(0, steps, size):
+            last = min(first + size, steps)
+            yield first, np.concatenate([self.durations(at) for at in range(first, last)])
+
+    def _mean_as_recorded(self) -> FloatArray | None:
+        """Return the mean durations with the work that each rank had; None if none was divided out."""
+        if self.work is None:
+            return None
+        steps, _, _ = self._steps.shape
+        means = (item_mean(self._steps.step(position)) for position in range(steps))
+        return mean_over_steps(np.stack(list(means)))
+
+    def _unequal_work(self, trusted: BoolArray, peers: FloatArray) -> FloatArray:
+        """Return the excess over the replicas per step less that which the scores explain."""
+        recorded = self._recorded_mean
+        mean = mean_over_steps(self._means) if recorded is None else recorded
+        even, nobody = np.zeros((1, 1, *mean.shape[2:])), np.zeros((1, 1, 1), dtype=bool)
+        flat = Line(even, self._cube.block, nobody)
+        others = replica_mean(mean, flat, trusted)
+        items = np.isfinite(self.durations(0)).sum(axis=-1)
+        excess = ((mean - others) * items).sum(axis=-1)
+        expected: FloatArray = (others * items).sum(axis=-1)
+        return np.asarray(excess - mean_over_steps(peers) * expected)
+
+    def _fit_work(self) -> tuple[WorkModel | None, BoolArray]:
+        """Return the fit, and [lane, replica, place] whose work it tells."""
+        steps, kinds, _ = self._steps.shape
+        model: WorkModel | None = None
+        is_told = np.zeros(self._cube.shape, dtype=bool)
+        for position in range(steps):
+            features = self._steps.step_features(position)
+            if features is None:
+                continue
+            if model is None:
+                model = WorkModel.empty(self._cube.shape[2], kinds, features.shape[-1])
+            model.add(self._steps.step(position), features)
+            is_told |= np.isfinite(features).all(axis=-1).any(axis=-1).any(axis=-1)
+        return model, is_told & (model is not None and model.differs)
+
+
+def _repeated(values: npt.NDArray[T], steps: int) -> npt.NDArray[T]:
+    """Return the values of one step [lane, …] for several, one after the other."""
+    return np.tile(values, (steps, *(1,) * (values.ndim - 1)))
+
+
+def _by_step(values: npt.NDArray[T], cube: Cube) -> npt.NDArray[T]:
+    """Return values of several steps, one after the other along the lanes, as [step, lane, …]."""
+    return values.reshape(-1, *cube.shape, *values.shape[3:])
+
+
+def mean_over_steps(values: FloatArray) -> FloatArray:
+    """Return the mean over the first axis of what is known; NaN where nothing is."""
+    known = np.isfinite(values)
+    total = np.where(known, values, 0.0).sum(axis=0)
+    count = known.sum(axis=0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(count > 0, total / count, np.nan)

@@ -1,0 +1,73 @@
+"""Where the operations of an NDTimeline job lie: the parquet file behind a path."""
+
+from __future__ import annotations
+
+from glob import has_magic
+from pathlib import Path
+
+from meshscope.probe.schema.errors import MeshscopeError, TraceFormatError
+from meshscope.probe.schema.manifest import MANIFEST_NAME, read_json
+from meshscope.probe.schema.rundir import is_run_directory
+
+from ...load.ingested import is_ingested
+from ...read.detect import InputFormat, classify
+from ...read.input_paths import find_files
+from ...read.source_files import content_key, source_files
+
+_NEEDED = (
+    "The published metrics need an NDTimeline job: one parquet file with a row for each operation "
+    "of every worker. Without --compat, stragglers are told for every capture"
+)
+
+
+def find_job(path: Path) -> Path:
+    """Return the trace file of the job that a file, a folder, a glob or an ingested run stands for.
+
+    The tables of an ingested run have rounded times, so its source is read again; its
+    content must be what was ingested.
+
+    Raises:
+        TraceFormatError: There is no job, there are several, or the source has changed.
+    """
+    if not path.exists() and not has_magic(str(path)):
+        raise TraceFormatError(
+            "no such file or directory", where=str(path), remedy="Check the path"
+        )
+    if is_run_directory(path):
+        return find_job(_source(path))
+    files = find_files(path)
+    jobs = [file for file in files if classify(file) is InputFormat.NDTIMELINE]
+    if not jobs:
+        raise TraceFormatError("holds no NDTimeline job", where=str(path), remedy=_NEEDED)
+    if len(jobs) > 1:
+        raise TraceFormatError(
+            f"holds {len(jobs)} jobs: {', '.join(file.name for file in jobs[:4])} …",
+            where=str(path),
+            remedy="Name the parquet file of one of them",
+        )
+    return jobs[0].path
+
+
+def _source(run: Path) -> Path:
+    """Return what an ingested run was made from."""
+    if not is_ingested(run):
+        raise TraceFormatError("is no NDTimeline job", where=str(run), remedy=_NEEDED)
+    section = read_json(run / MANIFEST_NAME)["ingested"]
+    if section.get("origin") != "ndtimeline":
+        raise TraceFormatError(
+            f"was made from {section.get('origin')}, not from an NDTimeline job",
+            where=str(run),
+            remedy=_NEEDED,
+        )
+    source = Path(str(section.get("source")))
+    try:
+        is_same = content_key(source_files([source]))[0] == section.get("content_key")
+    except (MeshscopeError, OSError):
+        is_same = False
+    if not is_same:
+        raise TraceFormatError(
+            f"its source {source} is gone or has changed",
+            where=str(run),
+            remedy="Name the parquet file of the job itself",
+        )
+    return source

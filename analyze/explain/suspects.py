@@ -1,0 +1,131 @@
+"""Which ranks work longer than their peers by more than noise."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from ..tables.arrays import BoolArray, FloatArray
+from ..tables.trace import Trace
+from .causes.chance import chance_of_arrivals, chance_of_ranks
+from .causes.effects import Expected, Work, excess_by_rank, peer_centre
+from .slow_ranks import DetectionResult
+from .slow_ranks.suspicion import cleared_ranks, expected_work, steps_of_slow, without_ranks
+
+MIN_Z = 4.0
+"""Robust z from which a rank's excess is more than noise (false alarms ~ 3e-5 a rank)."""
+MIN_Z_IF_LAST = 2.0
+MAX_CHANCE = 1e-4
+"""With this little a chance of arriving last so often, a smaller z is enough."""
+MIN_EXCESS_FRAC = 0.005
+"""Excess below this share of the step is not worth a suspect."""
+MIN_OVER_CLOCK = 0.1
+"""Least excess over what its slow clock cost, for a rank to be suspected besides."""
+
+
+def compared_ranks(work: Work, expected_ns: FloatArray) -> pd.DataFrame:
+    """Return how much longer each rank works than expected, and what its clock cost besides."""
+    ranks = excess_by_rank(work, expected_ns)
+    return ranks.assign(clock_ns=_clock_by_rank(work, ranks["rank"]))
+
+
+def healthy_work(
+    work: Work, ranks: pd.DataFrame, peers: Expected, detection: DetectionResult | None
+) -> Expected:
+    """Return what each cell should have taken, given what its peers took for their own work.
+
+    Args:
+        work: The work by cell, without what slow clocks cost.
+        ranks: rank, z and clock_ns of each rank.
+        peers: What the peers of each cell's rank worked.
+        detection: Slow ranks as durations show them.
+    """
+    seen = set(ranks.loc[ranks["z"] >= MIN_Z, "rank"].tolist())
+    if peers.unequal_ns is not None:
+        peers = peers._replace(work_ns=peer_centre(work, peers.unequal_ns))
+    clocked = set(ranks.loc[ranks["clock_ns"] > 0, "rank"].tolist())
+    return expected_work(work, peers, seen, detection, clocked)
+
+
+def arrives_late(trace: Trace, ranks: pd.DataFrame, waits: pd.DataFrame) -> BoolArray:
+    """Return which ranks arrive last by more than chance, for no other rank's sake.
+
+    A slow rank makes the whole of its replica late, since the stages wait for one another: beside
+    one that exceeds its peers by more than noise, being late is no witness against the others.
+    """
+    by_rank, layout = waits.set_index("rank")["chance"], trace.layout
+    own = ranks["rank"].tolist()
+    replica = own if layout is None else [layout.coordinates(rank)["dp"] for rank in own]
+    is_slow = ranks["z"] >= MIN_Z
+    others = is_slow.groupby(np.asarray(replica)).transform("sum") - is_slow
+    return np.asarray((by_rank[own].to_numpy() <= MAX_CHANCE) & (others == 0).to_numpy())
+
+
+def is_suspect(
+    ranks: pd.DataFrame, measured: float, detection: DetectionResult | None
+) -> BoolArray:
+    """Return which ranks work longer than their peers by more than noise."""
+    z, excess = ranks["z"].to_numpy(np.float64), ranks["excess_ns"].to_numpy(np.float64)
+    unlikely = (z >= MIN_Z) | ((z >= MIN_Z_IF_LAST) & ranks["late"].to_numpy(bool))
+    found = [] if detection is None else [verdict.rank for verdict in detection.suspects]
+    clock = ranks["clock_ns"].to_numpy(np.float64)
+    # The detection does not know of clocks.
+    unlikely |= np.isin(ranks["rank"], found) & (clock == 0)
+    unlikely &= excess >= MIN_OVER_CLOCK * clock
+    unlikely &= ~np.isin(ranks["rank"], cleared_ranks(ranks, detection))
+    return np.asarray(unlikely & (excess >= MIN_EXCESS_FRAC * measured))
+
+
+def beyond_chance(
+    work: Work,
+    expected: Expected,
+    passes: pd.DataFrame,
+    ranks: pd.DataFrame,
+    detection: DetectionResult | None,
+    arrivals: pd.DataFrame | None = None,
+) -> tuple[pd.DataFrame, DetectionResult | None]:
+    """Return the table and the detection without suspects that relabelling the ranks finds as well.
+
+    Ranks that are late by chance, each in its own steps, exceed one another by as much as slow ones
+    (``causes.chance``). Of a rank without peers nothing tells; it stays.
+
+    Args:
+        work: The recorded work by cell.
+        expected: What each cell would have taken on a healthy rank.
+        passes: Own durations of passes; may be empty.
+        ranks: rank, late and suspect.
+        detection: Slow ranks as durations show them.
+        arrivals: rank, step, join and late_ns of the members of collectives; a second witness of ranks that
+            arrive late, for they are under the same test.
+
+    Returns:
+        The table with ``chance`` of each suspect (NaN: not tested), and the detection.
+    """
+    found = [] if detection is None else [verdict.rank for verdict in detection.suspects]
+    candidates = {*ranks.loc[ranks["suspect"], "rank"].tolist(), *found}
+    candidates.intersection_update(work.peer_class)
+    slow_steps = steps_of_slow(candidates, detection)
+    tested = chance_of_ranks(work, expected.unequal_ns, passes, sorted(candidates), slow_steps)
+    if arrivals is not None:
+        for rank in ranks.loc[ranks["late"], "rank"].tolist():
+            if rank in tested and tested[rank].explains:
+                tested[rank] = chance_of_arrivals(work.peer_class, arrivals, rank)
+    by_step = {rank: own.by_step for rank, own in tested.items()}
+    table = ranks.assign(chance=ranks["rank"].map(by_step).astype(np.float64))
+    explained = [rank for rank, own in tested.items() if own.explains]
+    table["suspect"] &= ~table["rank"].isin(explained)
+    return table, without_ranks(detection, explained)
+
+
+def of_suspects(ranks: pd.DataFrame, name: str) -> dict[int, float]:
+    """Return a column of the suspects, by rank."""
+    slow = ranks[ranks["suspect"]]
+    return dict(zip(slow["rank"].tolist(), slow[name].tolist(), strict=True))
+
+
+def _clock_by_rank(work: Work, rank: pd.Series) -> FloatArray:
+    """Return what a slow clock cost each rank per step, ns."""
+    cells = work.cells[work.cells["clock_ns"] > 0]
+    steps = work.cells["step"].nunique()
+    mean = cells.groupby("rank")["clock_ns"].sum() / max(steps, 1)
+    return rank.map(mean).fillna(0.0).to_numpy(np.float64)

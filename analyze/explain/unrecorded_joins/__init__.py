@@ -1,0 +1,1 @@
+"""Joins that hold ranks back and that no record shows, found from the times alone."""

@@ -1,0 +1,174 @@
+"""Joins that hold ranks back and that no record shows, found from the times alone.
+
+A loss that is averaged by a library without hooks, a barrier of a logger: ranks wait there, and
+the waiting looks like work of their own. Such a join leaves a trace. Between two operations of the
+program, a rank is ready (it has stopped computing) and then departs (the next operation begins):
+
+* nobody of a group departs before its last member is ready;
+* how long a member stands between ready and departure follows from how early it came, and not
+  from itself: with gap = departure - ready and lead = ready of the last - ready, the rest
+  (gap - lead) varies less than the gap does.
+
+Without a join the rest varies more than the gap, by the variance of the lead, so the test is one of
+two paired variances: gap and rest have equal ones exactly where their sum does not follow their
+difference (E. J. G. Pitman, "A note on normal correlation", 1939; W. A. Morgan, the same year). It is
+made on the changes from step to step, without those of single pauses, and on the means of the
+members of large groups. Candidates are the groups of the mesh.
+"""
+
+from __future__ import annotations
+
+from math import erfc, sqrt
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from ...tables.arrays import BoolArray, FloatArray, IntArray, combined
+from .places import Places
+
+LEAST_STEPS = 8
+"""Waits of members in all steps, from which on gaps can follow anything."""
+LEAST_OWN = 4
+"""Those of one member."""
+MAX_CHANCE = 1e-5
+"""A gap follows the lead where that is this improbable by chance, over all that was tested."""
+MAX_LEFT_EARLY = 0.05
+"""Share of the steps in which somebody may depart before the last is ready."""
+MAX_REST = 0.5
+"""Scale of the changes of the rest over that of the gap, up to which a join explains the gap."""
+MAX_REST_OF_LEAD = 0.1
+"""Or over the mean lead: members depart together, whatever the join itself takes."""
+MOST_SURE = 1.0 - 1e-9
+"""No correlation is taken for larger: times have a resolution."""
+INDEPENDENT = 2 / 3
+"""Of changes between neighbours, two in three are as good as independent."""
+OUTLIER = 5.0
+"""Changes of the rest beyond that many times their median are of something else, such as a pause."""
+LEAST_USUAL = 0.5
+"""Share of the steps that must be without."""
+
+AS_GOOD = 1.25
+"""Families that leave up to that many times the least rest explain a gap as well."""
+
+
+class Tested(NamedTuple):
+    """Places held against the groups of one family, one row a place."""
+
+    group: IntArray
+    """Equal for the members of one group at one place."""
+    join: IntArray
+    """The same, by step."""
+    is_whole: BoolArray
+    """All members of the group are there in this step."""
+    rest_ns: FloatArray
+    """How far what the group does not explain of the gap varies, of the rank at this place."""
+    is_explained: BoolArray
+    """The gaps of the rank at this place follow the last of the group."""
+
+
+def held_against(
+    places: Places, labels: dict[int, int], resolution_ns: float, least_ns: float
+) -> Tested:
+    """Hold places against the groups of one family."""
+    label = np.array([labels[rank] for rank in places.rank.tolist()], dtype=np.int64)
+    group = combined(places.key, label)
+    join = combined(group, places.step)
+    members = pd.Series(places.rank).groupby(group).transform("nunique").to_numpy()
+    there = pd.Series(places.rank).groupby(join).transform("size").to_numpy()
+    is_whole = (there == members) & (members > 1)
+    last = pd.Series(places.ready_ns).groupby(join).transform("max").to_numpy()
+    lead, gap = last - places.ready_ns, places.gap_ns
+    early = pd.Series(gap - lead).groupby(join).transform("min").to_numpy() < -resolution_ns
+    left_early = pd.Series(early[is_whole]).groupby(group[is_whole]).mean()
+    holds = left_early.reindex(group).to_numpy() <= MAX_LEFT_EARLY
+    own = combined(places.rank, places.key)
+    waits = pd.Series((lead > 3 * resolution_ns) & is_whole).groupby(group).transform("sum")
+    holds &= waits.to_numpy() >= LEAST_STEPS
+    table = pd.DataFrame({"own": own, "group": group, "gap": gap, "lead": lead})[is_whole & holds]
+    of_own = _followed(table, resolution_ns, least_ns).reindex(own)
+    follows = of_own["follows"].fillna(0.0).to_numpy() > 0
+    return Tested(group, join, is_whole, of_own["rest_ns"].to_numpy(np.float64), follows)
+
+
+def _followed(table: pd.DataFrame, resolution_ns: float, least_ns: float) -> pd.DataFrame:
+    """Return for each rank and place whether its gaps follow its leads, and how far the rest varies.
+
+    Args:
+        table: own (the rank and place), group, gap, lead; a row a step, in their order.
+        resolution_ns: How far apart stamps of one instant may lie.
+        least_ns: Mean wait from which on it matters.
+    """
+    by_own = table.assign(waits=table["lead"] > 3 * resolution_ns).groupby("own")
+    found = by_own.agg(
+        group=("group", "first"), waits=("waits", "sum"), gap=("gap", "mean"), lead=("lead", "mean")
+    )
+    by_steps, rest_ns = _from_step_to_step(table, found, resolution_ns)
+    follows = (found["waits"] >= LEAST_OWN) & (found["lead"] >= least_ns)
+    follows &= by_steps | _across_members(found)
+    return pd.DataFrame({"follows": follows.astype(np.float64), "rest_ns": rest_ns})
+
+
+def _from_step_to_step(
+    table: pd.DataFrame, found: pd.DataFrame, resolution_ns: float
+) -> tuple[pd.Series, pd.Series]:
+    """Tell whose gaps change as the leads do, and how far the rest changes.
+
+    By changes, because what a job does otherwise for some time is not held against a join.
+    """
+    change = table.groupby("own")[["gap", "lead"]].diff()
+    change = change.assign(own=table["own"], rest=change["gap"] - change["lead"]).dropna()
+    scale = change[["gap", "rest"]].abs().groupby(change["own"]).median().reindex(found.index)
+    limit = OUTLIER * scale["rest"].reindex(change["own"]).to_numpy()
+    usual = change[change["rest"].abs() <= np.maximum(limit, resolution_ns)]
+    kept = usual.groupby("own").size().reindex(found.index).fillna(0)
+    chance = _chance(usual["own"], usual["gap"] + usual["rest"], usual["lead"], INDEPENDENT)
+    follows = chance.reindex(found.index).fillna(1.0) * len(found) < MAX_CHANCE
+    follows &= kept >= LEAST_USUAL * (table.groupby("own").size() - 1)
+    explained = np.maximum(MAX_REST * scale["gap"], MAX_REST_OF_LEAD * found["lead"])
+    return follows & (scale["rest"] <= explained), scale["rest"]
+
+
+def _across_members(found: pd.DataFrame) -> pd.Series:
+    """Tell whose mean gaps are the larger the earlier they come, among the members of their group."""
+    rest = found["gap"] - found["lead"]
+    chance = _chance(found["group"], found["gap"] + rest, found["lead"])
+    is_shared = found["group"].map(chance) * len(chance) < MAX_CHANCE
+    own = (rest - rest.groupby(found["group"]).transform("min")).abs()
+    return is_shared & (own <= MAX_REST_OF_LEAD * found["lead"])
+
+
+def _chance(
+    own: pd.Series, first: pd.Series, second: pd.Series, independent: float = 1.0
+) -> pd.Series:
+    """Return how probable a correlation of two columns as large is without any, within groups.
+
+    Fisher's transformation: its variance is 1 / (n - 3).
+
+    Args:
+        own: The group of each row.
+        first: One value a row.
+        second: The other.
+        independent: Share of the rows of a group that count.
+    """
+    values = pd.DataFrame({"first": first, "second": second})
+    centred = values - values.groupby(own).transform("mean")
+    squares = (centred**2).groupby(own).sum()
+    both = (centred["first"] * centred["second"]).groupby(own).sum().to_numpy(np.float64)
+    scale = np.sqrt(squares.prod(axis=1).to_numpy(np.float64))
+    correlation = np.divide(both, scale, out=np.zeros_like(both), where=scale > 0)
+    count = values.groupby(own).size().to_numpy() * independent
+    deviation = np.arctanh(np.clip(correlation, -MOST_SURE, MOST_SURE))
+    deviation *= np.sqrt(np.maximum(count - 3, 0))
+    return pd.Series([erfc(value / sqrt(2)) / 2 for value in deviation], index=squares.index)
+
+
+def widest_of_the_best(tested: list[Tested], resolution_ns: float) -> IntArray:
+    """Return for each place the family that explains it; of those as good, the largest groups.
+
+    Who departs together with more ranks, and never before the last of them, waits for all of them.
+    """
+    rest = np.array([np.where(own.is_explained, own.rest_ns, np.inf) for own in tested])
+    good = rest <= AS_GOOD * rest.min(axis=0) + resolution_ns
+    good &= np.isfinite(rest)
+    return np.asarray(len(tested) - 1 - np.argmax(good[::-1], axis=0))

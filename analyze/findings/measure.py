@@ -1,0 +1,274 @@
+"""From a capture to the account that findings, causes and paths are read from."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pandas as pd
+
+from meshscope.probe.schema.errors import TraceFormatError
+from meshscope.probe.schema.listing import listed
+from meshscope.probe.schema.terms import StepDetail
+
+from ..account.bubble import pipeline_bubble
+from ..account.devices.steps import device_steps
+from ..account.ledger.build import Ledger, build_ledger
+from ..account.ledger.grouped import split_grouped
+from ..account.ledger.unseparated import without_guesses, without_unknown_wires
+from ..account.memory.by_stage import memory_by_stage
+from ..account.mfu.possible import possible_utilization
+from ..account.mfu.utilization import utilization
+from ..account.recording import level_limits
+from ..align.clocks.agreement import clock_offsets
+from ..align.clocks.stamps import settled
+from ..align.communication.events import CommunicationEvents, communication_events
+from ..align.communication.unseen import INSIDE_SPANS, unseen_axes, unseen_limit
+from ..align.communication.waiting import waits_by_rank
+from ..align.steps.windows import StepWindows, step_windows
+from ..explain.attribution import attribute, without_blame
+from ..explain.blame import with_origins
+from ..explain.memory.differences import with_expected
+from ..explain.memory.expected import expected_memory
+from ..explain.not_recorded import untold
+from ..explain.replay.program import Program, build_program
+from ..explain.run_account import Account
+from ..explain.unrecorded_joins.infer import Joined, with_hidden_joins
+from ..read.deep_traces.steps import listed_steps
+from ..tables.classes import LEAST_TOLD, UNSPLIT
+from ..tables.results import Utilization
+from ..tables.trace import Trace, stage_of_ranks
+from ..wording.words import sentence
+
+MOST_LIMITS_IN_ERROR = 3
+MOST_LISTED = 8
+UNEQUAL = 0.01
+"""Share of the step time by which the mean window is shorter when it is worth a sentence."""
+MAX_UNEXPLAINED = 0.01
+"""Share of the step that may be waiting along axes without records, and no more matters."""
+_WRONG_CLOCKS = "no replay: the clocks of some ranks are wrong (see the finding clock_skew)"
+
+
+class NoStepsError(TraceFormatError):
+    """A capture holds no step to account for: none that all ranks finished, and nothing in place of one."""
+
+
+def measure(trace: Trace) -> Account:
+    """Return the ledger, the replay and all that the findings look at.
+
+    Raises:
+        NoStepsError: The capture holds no event that lies in a step.
+    """
+    trace, resolution_ns = settled(trace)
+    windows = _windows(trace)
+    events = communication_events(trace, windows)
+    unseen = unseen_axes(trace, windows, events)
+    offsets = _clock_offsets(trace, events)
+    joined = Joined(events, build_ledger(trace, windows, events))
+    if INSIDE_SPANS.isdisjoint(unseen) and offsets.empty:
+        joined = with_hidden_joins(trace, windows, joined, resolution_ns)
+        unseen = _still_unseen(unseen, joined)
+    events, ledger = joined.events, joined.ledger
+    ledger, of_no_operation = _of_no_operation(trace, windows, ledger)
+    ledger, wire_limits = without_unknown_wires(ledger, events)
+    ledger = without_guesses(ledger, trace, windows, unseen)
+    ranks = windows.ranks.tolist()
+    waits = waits_by_rank(events, ranks)
+    use = _utilization(trace, windows, ledger)
+    devices = device_steps(trace, windows, use.peak_flops)
+    program, attribution = None, None
+    if unseen:
+        replay_limits: tuple[str, ...] = (unseen_limit(trace, unseen),)
+        if not INSIDE_SPANS.isdisjoint(unseen):
+            attribution = without_blame(ranks, replay_limits)
+    else:
+        told = (events, ledger, resolution_ns)
+        program, replay_limits = _program(trace, windows, told, offsets)
+    why_untold = replay_limits or windows.limits
+    if program is not None:
+        attribution = attribute(trace, program, ledger, events, waits, devices)
+        replay_limits = attribution.limits
+        why_untold = (*untold(events), *attribution.refused)
+    memory = memory_by_stage(trace)
+    expectation = expected_memory(trace, memory)
+    limits = (*_seen_limits(trace, windows, events), *of_no_operation, *wire_limits)
+    waits = with_origins(waits, events, program)
+    return Account(
+        trace=trace,
+        windows=windows,
+        events=events,
+        ledger=ledger,
+        program=program,
+        attribution=attribution,
+        utilization=use,
+        devices=devices,
+        bubble=pipeline_bubble(trace, ledger, unseen),
+        memory=with_expected(memory, expectation.found),
+        expectation=expectation,
+        waits=waits,
+        clock_offsets=offsets,
+        stage=stage_of_ranks(trace, ranks),
+        unseen=unseen,
+        limits=tuple(map(sentence, (*limits, *joined.limits, *replay_limits, *use.notes))),
+        # Nobody waits for the only rank of a job.
+        untold=() if trace.run.get("world_size") == 1 else tuple(map(sentence, why_untold)),
+    )
+
+
+def _seen_limits(
+    trace: Trace, windows: StepWindows, events: CommunicationEvents
+) -> tuple[str, ...]:
+    """Return what the capture itself lacks."""
+    of_capture = (*trace.limits, *_clock_limits(trace), *level_limits(trace))
+    return (*of_capture, *windows.limits, *_unequal_windows(windows), *events.limits)
+
+
+def _still_unseen(unseen: tuple[str, ...], joined: Joined) -> tuple[str, ...]:
+    """Return the axes along which ranks may wait unseen.
+
+    Not where the times show their joins, or leave no time for any. On hosts they may wait inside of
+    their passes, where no gap shows it.
+    """
+    if joined.events.frame["host"].any():
+        return unseen
+    if joined.unexplained_frac <= MAX_UNEXPLAINED:
+        return ()
+    return tuple(axis for axis in unseen if axis not in joined.axes)
+
+
+def _clock_offsets(trace: Trace, events: CommunicationEvents) -> pd.Series:
+    """Return the ranks whose clocks are wrong, and by how much."""
+    corrections = trace.frame("clock_sync")
+    errors_ns = dict(zip(corrections["host"].astype(str), corrections["error_ns"], strict=True))
+    return clock_offsets(events, trace.clock_of, errors_ns)
+
+
+def _utilization(trace: Trace, windows: StepWindows, ledger: Ledger) -> Utilization:
+    """Return MFU, held against what was measured."""
+    use = utilization(trace, windows.step_time_ns if windows.has_marks else None)
+    return possible_utilization(use, trace, ledger.by_step)
+
+
+def _unequal_windows(windows: StepWindows) -> tuple[str, ...]:
+    """Return whose mean the times of classes are, where the ranks are not in a step equally long."""
+    mean_ns, longest_ns = windows.mean_ns, windows.step_time_ns
+    if longest_ns - mean_ns < UNEQUAL * longest_ns:
+        return ()
+    return (
+        f"ranks are {mean_ns / 1e6:.2f} ms in a step on average, and the longest {longest_ns / 1e6:.2f} ms: "
+        "times and shares of the classes are of that average",
+    )
+
+
+def _clock_limits(trace: Trace) -> tuple[str, ...]:
+    """Return what a host capture of a run on GPUs cannot tell."""
+    device = str(trace.run.get("device_name") or "")
+    if trace.origin != "meshscope" or not device or device.startswith("CPU"):
+        return ()
+    where = ""
+    if trace.row_count("kernel"):
+        if trace.kernel_steps is None:
+            return ()
+        where = "outside the steps that were traced in depth "
+    if trace.row_count("span") and trace.frame("span")["device_dur_ns"].notna().any():
+        return (
+            f"{where}spans were timed on the {device}, communication was not: it has no end unless "
+            "the host waited for it",
+        )
+    return (
+        f"{where}times are those of the host: on {device} a span says when work was launched, "
+        "not when the device ran it, and communication has no end unless the host waited for it",
+    )
+
+
+def _windows(trace: Trace) -> StepWindows:
+    windows = step_windows(trace)
+    if not windows.frame.empty and windows.step_time_ns > 0:
+        return windows
+    what = "no step and no event was recorded"
+    if len(trace.frame("step")):
+        what = f"no step was finished on every captured rank{_steps_of_ranks(trace)}"
+    if not windows.frame.empty:
+        what = "the recorded steps have no length"
+    remedy = "Record at least one whole step, the same on every rank, then diagnose again"
+    if trace.limits:
+        remedy = " ".join(["What was read:", *map(sentence, trace.limits[:MOST_LIMITS_IN_ERROR])])
+    raise NoStepsError(what, where=str(trace.path), remedy=remedy)
+
+
+def _steps_of_ranks(trace: Trace) -> str:
+    """Return which ranks have which steps: those that have the same ones together."""
+    frame = trace.frame("step")
+    holders: dict[tuple[int, ...], list[int]] = {}
+    for rank, steps in frame.groupby("rank")["step"]:
+        holders.setdefault(tuple(sorted(set(steps.tolist()))), []).append(cast(int, rank))
+    parts = [
+        f"{'rank' if len(ranks) == 1 else 'ranks'} {listed(ranks, most=MOST_LISTED)}: "
+        f"{listed_steps(steps)}"
+        for steps, ranks in holders.items()
+    ]
+    more = len(parts) - MOST_LISTED
+    return f" ({'; '.join(parts[:MOST_LISTED])}{f'; {more} more' if more > 0 else ''})"
+
+
+def _of_no_operation(
+    trace: Trace, windows: StepWindows, ledger: Ledger
+) -> tuple[Ledger, tuple[str, ...]]:
+    """Return the ledger with grouped transfers split, and what is said of communication without operations."""
+    ledger, of_groups = split_grouped(trace, windows, ledger)
+    return ledger, (*of_groups, *_communication_alone(ledger))
+
+
+def _communication_alone(ledger: Ledger) -> tuple[str, ...]:
+    """Return how much of the step devices communicated without an operation that peers share."""
+    share = float(ledger.by_step[UNSPLIT].sum() / ledger.by_step["step_ns"].sum())
+    if share < LEAST_TOLD:
+        return ()
+    return (
+        f"communication that no compute hides and that names no operation takes {share:.1%} of the "
+        "step: how much of it was waiting, and for whom, is not known",
+    )
+
+
+def _no_operations(trace: Trace, ledger: Ledger) -> str:
+    """Return why nobody can be told to make others wait, where no operation is known."""
+    if ledger.by_step[UNSPLIT].sum() > 0:
+        what = "what the devices communicated names no operation that its peers share"
+    elif _names_host_communication(trace):
+        what = "communication was recorded on the host only, without what joins it between ranks"
+    else:
+        what = "no communication was recorded"
+    return f"{what}: who makes others wait cannot be known"
+
+
+def _names_host_communication(trace: Trace) -> bool:
+    return any(
+        trace.rank_frame("name", rank, ["name"])["name"].str.match(r"(?:gloo|mpi):").any()
+        for rank in trace.ranks
+    )
+
+
+def _program(
+    trace: Trace,
+    windows: StepWindows,
+    told: tuple[CommunicationEvents, Ledger, float],
+    offsets: pd.Series,
+) -> tuple[Program | None, tuple[str, ...]]:
+    """Return the replay graph, or why there is none.
+
+    Args:
+        trace: The capture.
+        windows: The analysed steps.
+        told: Their communication and ledger, and how far apart stamps of one instant may lie.
+        offsets: By how much clocks are wrong.
+    """
+    events, ledger, _ = told
+    if not offsets.empty:
+        return None, (_WRONG_CLOCKS,)
+    if events.frame.empty:
+        if windows.detail is not StepDetail.FULL:
+            return None, ()
+        return None, (_no_operations(trace, ledger),)
+    try:
+        return build_program(windows, *told), ()
+    except ValueError as error:
+        return None, (f"no replay: {error} (clocks of different hosts?)",)

@@ -1,0 +1,77 @@
+"""All findings of a run, in the order in which to look at them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from meshscope.probe.schema.terms import FindingKind, Severity
+
+from ..explain.run_account import Account
+from ..tables.results import Finding, Where
+from .location import located
+from .rules import RULES
+from .rules.grading import by_certainty
+from .rules.starved import CONTENTION
+
+_SEVERITIES = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)
+_BY_DESIGN = (
+    FindingKind.PIPELINE_BUBBLE,
+    FindingKind.EXPOSED_COMMUNICATION,
+    FindingKind.LAUNCH_BOUND,
+    FindingKind.JITTER,
+    FindingKind.COMMUNICATION_VOLUME,
+)
+_PER_STEP = " per step"
+
+
+def place(finding: Finding) -> tuple[bool, int, bool, bool, float]:
+    """Return what findings are sorted by."""
+    cost = max(finding.cost_frac or 0.0, finding.removal_gain_frac or 0.0)
+    is_late_for_it = finding.cause != CONTENTION
+    return (
+        not finding.is_end,
+        _SEVERITIES.index(finding.severity),
+        is_late_for_it,
+        is_by_design(finding),
+        -cost,
+    )
+
+
+def is_by_design(finding: Finding) -> bool:
+    """Return whether a finding tells how the job or its machines are made, not what is broken.
+
+    A stall of all hosts alike is how the job is made, and wires that vary everywhere and all
+    the time are how the network is; one rank, one link or some steps are a fault.
+    """
+    if finding.kind is FindingKind.HOST_STALL:
+        return "rank" not in finding.where
+    if finding.kind is FindingKind.SLOW_WIRE:
+        return finding.where.keys() <= {"axis"}
+    return finding.kind in _BY_DESIGN
+
+
+def find(account: Account) -> tuple[Finding, ...]:
+    """Return all findings in the order in which to look at them.
+
+    A job that stands still, or seems to, comes first. Then by severity; within it a host that is short
+    of processors first, because it explains much of the rest (what it explains has a lower severity),
+    then what is broken before what is designed so (the bubble of the schedule, communication without
+    overlap, what is alike on all hosts or wires); then by cost.
+    """
+    found = [by_certainty(finding) for rule in RULES for finding in rule(account)]
+    if not account.windows.has_marks:
+        found = [_of_whole_capture(finding) for finding in found]
+    return tuple(located(finding, account.trace) for finding in sorted(found, key=place))
+
+
+def _of_whole_capture(finding: Finding) -> Finding:
+    """Return the finding without its steps, where there are no step marks to count by.
+
+    Times are then of the whole capture, which the rules know as its one step.
+    """
+    where: Where = {**finding.where}
+    where.pop("steps", None)
+    evidence = tuple(
+        line.replace(_PER_STEP, "") if isinstance(line, str) else line for line in finding.evidence
+    )
+    return replace(finding, where=where, steps=(), evidence=evidence)

@@ -1,0 +1,157 @@
+"""How a job ended of which no rank is known to have been the reason: by what, and who was first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from signal import SIGINT, SIGKILL, SIGTERM
+from typing import NamedTuple
+
+import pandas as pd
+
+from meshscope.probe.schema.terms import FindingKind, Severity
+
+from ...account.hangs.ended import ends_of_ranks
+from ...explain.run_account import Account
+from ...tables.results import Finding
+from ...tables.trace import FLIGHT_RECORDER, Trace
+from ...wording.labels import exit_words
+from ...wording.message import Message, message
+from .hang import hang_findings
+from .standstill_words import where_of, with_attempt
+
+_INTERRUPTED = frozenset({KeyboardInterrupt.__name__, SIGINT.name, f"exit code {128 + SIGINT}"})
+_UNKNOWN = "unknown"
+_IN_ORDER = "in order"
+
+
+class _Kind(NamedTuple):
+    """What is said of a way to end."""
+
+    kind: FindingKind
+    severity: Severity
+    confidence: float
+    claim: Message
+    remedy: Message
+    cause: str
+
+
+def ends(account: Account) -> Iterator[Finding]:
+    """How the job ended, where it broke off: who did not arrive, who died, or what ended them all."""
+    windows = account.windows
+    yield from how_it_ended(account.trace, windows.step_time_ns if windows.has_marks else None)
+
+
+def ends_of(trace: Trace) -> tuple[Finding, ...]:
+    """Return how the job of a capture ended, of all its steps; nothing where it did not break off."""
+    if trace.frame("progress").empty:
+        return ()
+    lengths = trace.frame("step")["dur_ns"]
+    usual_ns = float(lengths.median()) if len(lengths) else None
+    return tuple(found for found in how_it_ended(trace, usual_ns) if found.is_end)
+
+
+def how_it_ended(trace: Trace, step_time_ns: float | None) -> Iterator[Finding]:
+    """Yield how a job ended that did not end in order, what is surest first; nothing of others.
+
+    Args:
+        trace: The capture.
+        step_time_ns: Usual length of a step, None where it is not known.
+    """
+    found = tuple(hang_findings(trace, step_time_ns))
+    if not any(finding.is_end for finding in found):
+        yield from _ended(trace)
+    yield from found
+
+
+def _ended(trace: Trace) -> Iterator[Finding]:
+    """Yield how all processes ended, as far as their ends were seen and did not go on."""
+    if trace.origin == FLIGHT_RECORDER or trace.frame("progress").empty:
+        return
+    times = ends_of_ranks(trace)
+    if times["ended_ns"].isna().any():
+        return
+    ended = times["ended_ns"].astype("int64").sort_values(kind="stable")
+    ways = _ways(times)
+    first = int(ended.index[0])
+    said = _kind_of(ways, first)
+    if said is None:
+        return
+    between_ns = int(ended.iloc[-1]) - int(ended.iloc[0])
+    yield Finding(
+        kind=said.kind,
+        severity=said.severity,
+        where=where_of([first], trace) if said.kind is FindingKind.CRASH else {},
+        claim=with_attempt(said.claim, trace),
+        cost_frac=None,
+        removal_gain_frac=None,
+        confidence=said.confidence,
+        evidence=(
+            message("crash.all_ended", between_ns=between_ns, rank=first),
+            *(_way(str(way), _ranks(own)) for way, own in ways.groupby(ways)),
+        ),
+        remedy=said.remedy,
+        cause=said.cause,
+    )
+
+
+def _way(way: str, ranks: list[int]) -> Message:
+    """Return how some ranks ended."""
+    if way == _UNKNOWN:
+        return message("crash.ended_unknown", ranks=ranks)
+    if way == _IN_ORDER:
+        return message("crash.ended_in_order", ranks=ranks)
+    return message("crash.ended_by", ranks=ranks, how=way)
+
+
+def _ranks(ways: pd.Series[str]) -> list[int]:
+    return sorted(map(int, ways.index))
+
+
+def _ways(times: pd.DataFrame) -> pd.Series[str]:
+    """Return how each rank ended: by an exception, a signal, or an exit code."""
+    status = times["wait_status"].astype("Int64")
+    # Not by na_action: pandas before 2.3 hands the NA of a nullable array to the function.
+    words = {own: exit_words(int(own)) if own else _IN_ORDER for own in status.dropna().unique()}
+    by_status = status.astype(object).map(words)
+    otherwise = times["closed"].map({True: _IN_ORDER, False: _UNKNOWN})
+    ways: pd.Series[str] = times["ended_by"].astype(object)
+    ways = ways.where(ways.notna(), by_status.astype(object))
+    return ways.where(ways.notna(), otherwise).astype(str)
+
+
+def _kind_of(ways: pd.Series[str], first: int) -> _Kind | None:
+    """Return what is said of the way in which ranks ended; None where too little is known.
+
+    Args:
+        ways: How each rank ended.
+        first: The rank that ended first.
+    """
+    if ways.isin(_INTERRUPTED).any():
+        return _Kind(
+            *(FindingKind.JOB_ENDED, Severity.INFO, 0.95),
+            message("job_ended.interrupted", ranks=_ranks(ways[ways.isin(_INTERRUPTED)])),
+            message("job_ended.interrupted_remedy"),
+            "interrupted",
+        )
+    if ways[first] == SIGTERM.name:
+        return _Kind(
+            *(FindingKind.JOB_ENDED, Severity.INFO, 0.8),
+            message("job_ended.terminated", ranks=_ranks(ways)),
+            message("job_ended.terminated_remedy"),
+            "terminated",
+        )
+    if (ways == SIGKILL.name).all():
+        return _Kind(
+            *(FindingKind.JOB_ENDED, Severity.WARNING, 0.9),
+            message("job_ended.killed", ranks=_ranks(ways)),
+            message("job_ended.killed_remedy"),
+            "killed",
+        )
+    if ways[first] in (_UNKNOWN, _IN_ORDER):
+        return None
+    return _Kind(
+        *(FindingKind.CRASH, Severity.CRITICAL, 0.6),
+        message("crash.first_by", ranks=[first], how=[ways[first]]),
+        message("crash.remedy_unsure", rank=first),
+        "error",
+    )

@@ -1,0 +1,270 @@
+"""Runs that came to a standstill: who did not arrive."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from meshscope.probe.schema.terms import FindingKind, Severity
+
+from ...account.hangs.ended import (
+    Death,
+    alive_until_ns,
+    died_first,
+    ended_in_order,
+    waited_until_ns,
+)
+from ...account.hangs.hang import WaitGraph, wait_graph
+from ...account.hangs.stacks import stack_messages
+from ...tables.results import Finding
+from ...tables.trace import FLIGHT_RECORDER, Trace
+from ...wording.message import Message, message
+from .crash import crash_finding
+from .fewer_batches import fewer_batches
+from .mismatch import mismatch_findings
+from .silence import all_silent, all_wait_for_silent, ended_together, silences
+from .standstill_words import (
+    SHOWN,
+    device_faults_of,
+    last_record_ns,
+    oldest_open,
+    operation_message,
+    places_of,
+    waited,
+    waited_at_least_ns,
+    waited_for,
+    waiting_since_ns,
+    where_of,
+)
+
+PATIENCE_STEPS = 10
+"""Steps that ranks must have waited before a capture of ours is called hung: in one that was
+killed at work, some rank is always the last."""
+PATIENCE_NS = 60_000_000_000
+"""The same where the length of a step is not known."""
+LONG_NS = 10_000_000_000
+"""There, what is long enough for a warning: a first step may compile, or read a checkpoint."""
+SILENT_NS = 5_000_000_000
+"""A process that is ten times as long without a sign of life as it should be."""
+
+
+def hang_findings(trace: Trace, step_time_ns: float | None = None) -> Iterator[Finding]:
+    """Yield who did not arrive, then operations that all had issued and that did not end.
+
+    Args:
+        trace: A capture that broke off; others give nothing.
+        step_time_ns: Usual length of a step, by which waiting is judged. A dump of a
+            flight recorder has none: it is made because something timed out.
+    """
+    if trace.frame("progress").empty:
+        return
+    different = tuple(mismatch_findings(trace))
+    yield from different
+    if different:
+        # Who waits, or whose socket broke, is a victim of it.
+        return
+    graph = wait_graph(trace)
+    patience_ns = PATIENCE_STEPS * step_time_ns if step_time_ns else PATIENCE_NS
+    death = None if trace.origin == FLIGHT_RECORDER else died_first(trace, patience_ns)
+    if death is not None and not ended_in_order(trace, death.ranks):
+        yield crash_finding(trace, graph, death)
+    long_ns = patience_ns if step_time_ns else LONG_NS
+    if graph is None:
+        yield from all_silent(trace, (long_ns, patience_ns), step_time_ns)
+        return
+    together = tuple(ended_together(trace, patience_ns))
+    standing = _standing(trace, graph, (long_ns, patience_ns))
+    for finding in _standstills(trace, graph, standing, death):
+        yield replace(finding, evidence=(*finding.evidence, *together))
+
+
+def _standstills(
+    trace: Trace, graph: WaitGraph, standing: _Standing, death: Death | None
+) -> Iterator[Finding]:
+    if graph.absent and ended_in_order(trace, graph.absent):
+        yield fewer_batches(trace, graph)
+        return
+    if graph.absent and death is None:
+        yield _absent(trace, graph, standing)
+    if graph.uncaptured:
+        yield _uncaptured(trace, graph, standing)
+    if graph.absent or graph.uncaptured or death is not None:
+        return
+    if graph.ring:
+        yield _ring(trace, graph, standing)
+    elif graph.stuck:
+        yield _stuck(trace, graph, standing)
+
+
+class _Standing(NamedTuple):
+    """How sure it is that the job stood still; that it did is critical, whatever the chance."""
+
+    severity: Severity
+    factor: float
+    """On the confidence."""
+
+
+_WAITED = _Standing(Severity.CRITICAL, 1.0)
+_LONG = _Standing(Severity.WARNING, 0.8)
+_SILENT = _Standing(Severity.CRITICAL, 0.6)
+_BROKE_OFF = _Standing(Severity.INFO, 0.3)
+"""In a job that was killed at work, some rank is always the last: no standstill is claimed."""
+
+
+def _standing(trace: Trace, graph: WaitGraph, patience_ns: tuple[float, float]) -> _Standing:
+    """Return how sure it is that the job stood still, by how long the ranks have waited.
+
+    Args:
+        trace: The capture.
+        graph: Who waited for whom.
+        patience_ns: From which waiting is long, and from which it is a standstill.
+    """
+    if trace.origin == FLIGHT_RECORDER:
+        return _WAITED
+    alive_ns = waited_until_ns(trace, graph)
+    until_ns = max(last_record_ns(trace), alive_ns or 0)
+    waited_ns = until_ns - waiting_since_ns(graph)
+    if waited_ns >= patience_ns[1]:
+        return _WAITED
+    if waited_ns >= patience_ns[0]:
+        return _LONG
+    # Where no process left a sign of life the capture ends with the last record, and a job that
+    # stood still for hours looks as one that was killed in that moment.
+    return _SILENT if alive_ns is None and all_wait_for_silent(trace, graph) else _BROKE_OFF
+
+
+def _absent(trace: Trace, graph: WaitGraph, standing: _Standing) -> Finding:
+    claim = _absent_claim(trace, graph, standing)
+    evidence = [
+        *waited_for(trace, graph, graph.absent),
+        *stack_messages(trace, graph.absent, most=SHOWN),
+        *places_of(trace, graph),
+        oldest_open(trace, graph),
+        # Evidence does not repeat the claim.
+        *(waited(trace, graph) if claim.code != "hang.absent_for" else ()),
+        *_signs_of_life(trace, graph),
+        *silences(trace, graph),
+        *device_faults_of(trace, graph.absent),
+    ]
+    victims = set(graph.waiting) & {rank for o in graph.operations for rank in o.absent}
+    if victims:
+        evidence.append(message("hang.victims", victims=sorted(victims)))
+    return Finding(
+        kind=FindingKind.HANG,
+        severity=standing.severity,
+        where=where_of(graph.absent, trace),
+        claim=claim,
+        cost_frac=None,
+        removal_gain_frac=None,
+        confidence=round(0.95 * standing.factor, 2),
+        evidence=tuple(evidence),
+        remedy=_remedy(trace, graph.absent),
+    )
+
+
+def _absent_claim(trace: Trace, graph: WaitGraph, standing: _Standing) -> Message:
+    absent, waiting = graph.absent, len(graph.waiting)
+    if standing is _SILENT:
+        return message("hang.absent_at_last_record", absent=absent)
+    if standing is _WAITED:
+        return message("hang.absent", absent=absent, waiting=waiting)
+    waited_ns = waited_at_least_ns(trace, graph)
+    if waited_ns is None:
+        return message("hang.absent_at_end", absent=absent, waiting=waiting)
+    return message("hang.absent_for", absent=absent, waiting=waiting, waited_ns=waited_ns)
+
+
+def _remedy(trace: Trace, ranks: Sequence[int]) -> Message:
+    known = set(trace.frame("standing")["rank"])
+    if len(ranks) <= SHOWN and known.issuperset(ranks):
+        return message("hang.remedy_stacks", absent=ranks)
+    return message("hang.remedy", absent=ranks)
+
+
+def _signs_of_life(trace: Trace, graph: WaitGraph) -> Iterator[Message]:
+    """Say of those who did not arrive whether their processes were alive, where that is known."""
+    waiters_ns, waited_ns = waited_until_ns(trace, graph), waited_at_least_ns(trace, graph)
+    if waiters_ns is None or waited_ns is None:
+        return
+    for rank in graph.absent[:SHOWN]:
+        seen_ns = alive_until_ns(trace, (rank,))
+        if seen_ns is None:
+            continue
+        silent_ns = waiters_ns - seen_ns
+        if silent_ns < SILENT_NS <= waited_ns:
+            yield message("hang.alive", rank=rank)
+        elif silent_ns >= SILENT_NS:
+            yield message("hang.no_sign_of_life", rank=rank, silent_ns=silent_ns)
+
+
+def _uncaptured(trace: Trace, graph: WaitGraph, standing: _Standing) -> Finding:
+    missing = graph.uncaptured
+    return Finding(
+        kind=FindingKind.HANG,
+        severity=standing.severity,
+        where=where_of(missing, trace),
+        claim=message("hang.uncaptured", missing=missing, waiting=len(graph.waiting)),
+        cost_frac=None,
+        removal_gain_frac=None,
+        confidence=round(0.6 * standing.factor, 2),
+        evidence=(
+            *waited_for(trace, graph, missing),
+            oldest_open(trace, graph),
+            *waited(trace, graph),
+        ),
+        remedy=message("hang.uncaptured_remedy", missing=missing),
+    )
+
+
+def _ring(trace: Trace, graph: WaitGraph, standing: _Standing) -> Finding:
+    inner = [found for found in graph.operations if set(found.since_ns) & set(graph.ring)]
+    return Finding(
+        kind=FindingKind.HANG,
+        severity=standing.severity,
+        where=where_of(graph.ring, trace),
+        claim=message("hang.deadlock", ranks=graph.ring),
+        cost_frac=None,
+        removal_gain_frac=None,
+        confidence=round(0.7 * standing.factor, 2),
+        evidence=(
+            *(
+                message(
+                    "hang.waited_for",
+                    waiting=sorted(found.since_ns),
+                    absent=found.absent or found.delayed,
+                    operation=operation_message(trace, found),
+                )
+                for found in inner[:SHOWN]
+            ),
+            oldest_open(trace, graph),
+            *waited(trace, graph),
+            *stack_messages(trace, graph.ring, most=SHOWN),
+        ),
+        remedy=message("hang.deadlock_remedy"),
+    )
+
+
+def _stuck(trace: Trace, graph: WaitGraph, standing: _Standing) -> Finding:
+    worst = max(graph.stuck, key=lambda found: len(found.since_ns))
+    ranks = sorted({rank for found in graph.stuck for rank in found.since_ns})
+    where = where_of(ranks, trace)
+    where["group_id"] = worst.key[0]
+    # A dump can be made of a job at work, where something is always on its way.
+    is_dump = trace.origin == FLIGHT_RECORDER
+    return Finding(
+        kind=FindingKind.HANG,
+        severity=Severity.WARNING if is_dump else standing.severity,
+        where=where,
+        claim=message("hang.stuck", operation=operation_message(trace, worst)),
+        cost_frac=None,
+        removal_gain_frac=None,
+        confidence=round(0.5 * standing.factor, 2),
+        evidence=(
+            message("hang.stuck_operations", operations=len(graph.stuck), ranks=ranks),
+            oldest_open(trace, graph),
+            *waited(trace, graph),
+            *stack_messages(trace, ranks, most=SHOWN),
+        ),
+        remedy=message("hang.stuck_remedy"),
+    )

@@ -1,0 +1,96 @@
+"""Ranks that are late by chance: no rank is slow, and yet the others wait."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+
+from meshscope.probe.schema.terms import FindingKind
+
+from ...explain.lateness import Lateness, lateness
+from ...explain.run_account import Account
+from ...tables.results import Finding
+from ...wording.message import Message, message
+from .bad_steps import all_steps
+from .grading import MIN_COST, severity
+from .pauses import even_work, pauses
+
+LATE_TOGETHER = 0.5
+"""Share of the loss from which all ranks are late in the same steps."""
+QUANTILES = (0.5, 0.9, 0.99)
+
+
+def jitter(account: Account) -> Iterator[Finding]:
+    """Work that differs from step to step without a rank, a stage, data or a stall behind it.
+
+    Less what single pauses cost, which have findings of their own.
+    """
+    cause = next(iter(account.causes("jitter")), None)
+    if cause is None:
+        return
+    paused = sum(finding.cost_frac or 0.0 for finding in pauses(account))
+    share, gain = cause.share_frac - paused, cause.removal_gain_frac - paused
+    cost = max(share, gain)
+    if cost < MIN_COST:
+        return
+    late = late_steps_of_ranks(account)
+    moved = lateness(late.to_numpy(np.float64))
+    when = all_steps(account.windows)
+    yield Finding(
+        kind=FindingKind.JITTER,
+        severity=severity(cost),
+        where=when.where,
+        claim=message("jitter.claim", cost=cost),
+        cost_frac=share,
+        removal_gain_frac=gain,
+        confidence=0.8,
+        evidence=(
+            *_distribution(late),
+            *_remedies(account, moved, gain),
+        ),
+        remedy=_remedy(late, moved),
+    )
+
+
+def late_steps_of_ranks(account: Account) -> pd.DataFrame:
+    """Return by how much each rank (columns) is late in each step, ns: beyond its own median step."""
+    work = even_work(account)
+    return work - work.median()
+
+
+def _distribution(late: pd.DataFrame) -> Iterator[Message]:
+    """Say how late the last rank of a step is, and which ranks these are."""
+    median, p90, p99 = late.max(axis=1).quantile(list(QUANTILES)).tolist()
+    most = float(late.to_numpy(np.float64).max())
+    yield message("jitter.latest", median_ns=median, p90_ns=p90, p99_ns=p99, most_ns=most)
+    if late.shape[1] > 1:
+        counts = late.idxmax(axis=1).value_counts().sort_index()
+        named = [message("jitter.who_of", rank=rank, steps=count) for rank, count in counts.items()]
+        yield message("jitter.who", counts=named, steps=len(late))
+
+
+def _remedies(account: Account, moved: Lateness, gain: float) -> Iterator[Message]:
+    """Say what removing, synchronising or joining the late steps would return."""
+    if gain < MIN_COST:
+        return
+    yield message("jitter.gain", gain=gain)
+    layout = account.trace.layout
+    if len(account.windows.ranks) < 2 or (layout is not None and layout.pp > 1):
+        return
+    yield message("jitter.gain_same_steps", gain=moved.same_steps_return * gain)
+    gains = [
+        message("jitter.gain_every", gain=moved.every_returns(steps) * gain, steps=steps)
+        for steps in moved.every_ns
+    ]
+    if gains:
+        yield message("jitter.gain_fewer_syncs", gains=gains)
+
+
+def _remedy(late: pd.DataFrame, moved: Lateness) -> Message:
+    """Return what to do about it."""
+    common = float(late.median(axis=1).clip(lower=0.0).mean())
+    if late.shape[1] > 2 and common >= LATE_TOGETHER * moved.lost_ns > 0:
+        return message("jitter.remedy_together")
+    return message("jitter.remedy")

@@ -1,0 +1,123 @@
+"""Transfers: exposed on an axis, or slower in one group than in its like."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pandas as pd
+
+from meshscope.probe.schema.terms import Axis, FindingKind
+
+from ...explain.causes import Degraded, beyond_its_like, degraded_places
+from ...explain.run_account import Account
+from ...tables.classes import WIRE_CLASSES
+from ...tables.results import Cause, Finding
+from ...wording.labels import axis_label, class_label
+from .bad_steps import BadSteps, bad_steps
+from .grading import MIN_COST, relief_words, severity
+from .starved import CONFIDENCE, REMEDY, starved_ends
+
+MIN_EXPOSED = 0.03
+"""Share of the step from which exposed transfers of an axis are worth a finding."""
+
+
+def exposed_communication(account: Account) -> Iterator[Finding]:
+    """Wire time of one axis that no compute hides."""
+    for axis, name in zip(Axis, WIRE_CLASSES, strict=True):
+        cost = account.class_frac(name)
+        if cost < MIN_EXPOSED:
+            continue
+        when = bad_steps(account.windows, account.class_by_step(name), cost)
+        yield Finding(
+            kind=FindingKind.EXPOSED_COMMUNICATION,
+            severity=severity(cost),
+            where={"axis": axis.value, **when.where},
+            steps=when.steps,
+            claim=f"Transfers on the {axis_label(axis.value)} axis that no compute hides take {cost:.1%} of the step"
+            f"{when.share_suffix}",
+            cost_frac=cost,
+            removal_gain_frac=None,
+            confidence=0.8,
+            evidence=(
+                f"{class_label(name)}: {cost * account.windows.mean_ns / 1e6:.2f} ms per step, "
+                f"{when.words}",
+            ),
+            remedy={
+                Axis.DP: "Overlap gradient reduction with the backward pass; larger buckets; compress",
+                Axis.TP: "Keep the group inside one node; sequence parallelism with overlapped collectives",
+                Axis.EP: "Overlap the exchange of tokens with other compute (shared experts, another "
+                "microbatch); keep experts of one group inside a node; fewer tokens or narrower types on the wire",
+                Axis.PP: "Overlap sends and receives with compute; fewer, larger microbatches",
+            }.get(axis, "Overlap it with compute, or send less"),
+        )
+
+
+def slow_links(account: Account) -> Iterator[Finding]:
+    """Groups and links whose transfers take far longer than those of their like."""
+    causes = [
+        cause
+        for cause in account.causes("slow_link")
+        if max(cause.share_frac, cause.removal_gain_frac) >= MIN_COST
+    ]
+    degraded = degraded_places(account.transfers()) if causes else []
+    for cause in causes:
+        own = next(own for own in degraded if own.where == cause.where)
+        place = _place(cause)
+        when = _slow_steps(account, own, cause)
+        ends = account.events.frame.loc[own.events, "rank"].unique().tolist()
+        starved = starved_ends(account, ends)
+        yield Finding(
+            kind=FindingKind.SLOW_LINK,
+            severity=severity(cause.removal_gain_frac),
+            where={**cause.where, **when.where},
+            steps=when.steps,
+            claim=f"Transfers on {place} of the {axis_label(cause.where['axis'])} axis take "
+            f"{own.ratio:.1f} x as long {_against(own, when)}",
+            cost_frac=cause.share_frac,
+            removal_gain_frac=cause.removal_gain_frac,
+            confidence=CONFIDENCE if starved else 0.7,
+            evidence=(
+                _evidence(own, place),
+                *relief_words(cause, account.windows.step_time_ns),
+                *starved,
+            ),
+            remedy=(REMEDY if starved else "")
+            + f"Check the hardware path of {place}: errors, congestion, placement",
+        )
+
+
+def _slow_steps(account: Account, own: Degraded, cause: Cause) -> BadSteps:
+    """Return the steps in which the transfers of a place take longer than their like."""
+    frame = account.transfers()
+    beyond = pd.Series(beyond_its_like(frame, own)).groupby(frame["step"].to_numpy()).sum()
+    return bad_steps(account.windows, beyond, max(cause.share_frac, cause.removal_gain_frac))
+
+
+def _against(own: Degraded, when: BadSteps) -> str:
+    """Say what a place is slow against, and when."""
+    steps = when.words
+    if when.are_all and own.step_frac < 1:
+        # Its slow steps are more than chance, but nothing sets them apart one by one.
+        steps = f"in {own.step_frac:.0%} of the steps"
+    if own.is_alone:
+        return f"{steps} as in the rest"
+    return f"as on the others {steps}"
+
+
+def _evidence(own: Degraded, place: str) -> str:
+    if own.is_alone:
+        return (
+            f"the steps of {place} are of two kinds with nothing between them, {own.step_frac:.0%} of them slow; "
+            "it is compared with its own others"
+        )
+    if own.step_frac == 1:
+        return f"median wire time of {place} is {own.ratio:.2f} x that of its like"
+    return (
+        f"in {own.step_frac:.0%} of the steps the wire time of {place} is, on average, "
+        f"{own.ratio:.2f} x the median of its like"
+    )
+
+
+def _place(cause: Cause) -> str:
+    where = cause.where
+    return f"link {where['link']}" if "link" in where else f"group {where['group_id']}"

@@ -1,0 +1,152 @@
+"""Memory: uneven over the stages, or nearly full."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from meshscope.probe.schema.terms import FindingKind, Severity
+
+from ...account.memory.by_stage import (
+    CATEGORIES,
+    fullest_samples,
+    peak_memory_frac,
+    stage_imbalance,
+)
+from ...explain.run_account import Account
+from ...tables.results import Finding
+from ...tables.trace import Trace
+from ...wording.words import counted, is_missing
+from .memory_headroom import headroom_findings
+from .memory_stages import heavy_stages, uneven_stages
+
+MIN_RATIO = 1.3
+NEARLY_FULL = 0.92
+_GIB = 1 << 30
+_MOST_RANKS = 8
+"""Ranks that have a finding each."""
+_REMEDIES = {
+    "parameters": "Shard the parameters over more ranks, or split the model",
+    "gradients": "Shard the gradients, or free them as they are reduced",
+    "optimizer": "Shard the state of the optimizer, or keep it in a smaller type",
+    "activations": "Recompute activations, or make microbatches smaller",
+    "other": "Look in the file for what allocates it",
+}
+
+
+def memory(account: Account) -> Iterator[Finding]:
+    """Stages that hold more memory than the others, and the one that runs out first."""
+    table = account.memory
+    full = peak_memory_frac(table)
+    ends = list(heavy_stages(table, account.trace, account.expectation.found))
+    yield from ends
+    uneven = None if ends else stage_imbalance(table)
+    if uneven is not None and uneven[1] >= MIN_RATIO:
+        yield uneven_stages(table, account.trace, uneven, full)
+    fullest = None
+    if full is not None and full >= NEARLY_FULL:
+        fullest = int(
+            table["stage"].iloc[int(table["peak_frac"].fillna(0).astype(float).to_numpy().argmax())]
+        )
+    yield from headroom_findings(table, account.expectation.found, fullest, full)
+
+
+def out_of_memory(trace: Trace) -> Iterator[Finding]:
+    """Ranks of which an allocation failed: how much was asked, what was free, and who asked."""
+    frame = trace.frame("allocation_failure")
+    if frame.empty:
+        return
+    for rank, own in islice(frame.groupby("rank"), _MOST_RANKS):
+        last: Any = own.iloc[-1]
+        capacity = int(last["reserved_bytes"]) + int(last["free_bytes"])
+        unused = int(last["reserved_bytes"]) - int(last["allocated_bytes"])
+        evidence = [
+            f"asked for {_gib(last['size_bytes'])}; free on the device {_gib(last['free_bytes'])}",
+            f"reserved {_gib(last['reserved_bytes'])}, of which {_gib(last['allocated_bytes'])} were in use and "
+            f"{_gib(unused)} were not",
+            f"capacity for this process: reserved and free together, {_gib(capacity)}",
+        ]
+        if last["place"]:
+            evidence.append(f"asked by {last['place']}")
+        remedy = "Make microbatches smaller, recompute activations, or shard more; look at the peak by category"
+        if unused >= int(last["size_bytes"]):
+            remedy = (
+                "Memory is fragmented: set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, and use fewer "
+                "different sizes"
+            )
+        yield Finding(
+            kind=FindingKind.MEMORY_HEADROOM,
+            severity=Severity.CRITICAL,
+            where={"rank": int(str(rank))},
+            claim=f"Rank {rank} ran out of memory: {counted(len(own), 'allocation')} failed",
+            cost_frac=None,
+            removal_gain_frac=None,
+            confidence=1.0,
+            evidence=tuple(evidence),
+            remedy=remedy,
+            cause="out_of_memory",
+        )
+
+
+def _gib(size: Any) -> str:
+    return f"{int(size) / _GIB:.2f} GiB"
+
+
+def fullest_rank(trace: Trace) -> Iterator[Finding]:
+    """The rank with the highest peak, and what its memory was for, where no capacity is known."""
+    frame = trace.frame("memory")
+    if frame.empty:
+        return
+    highest = frame["peak_bytes"].fillna(frame["allocated_bytes"])
+    peaks = highest.groupby(frame["rank"]).max().dropna().astype("int64")
+    if peaks.empty:
+        return
+    rank = int(peaks.index.to_numpy(np.int64)[peaks.to_numpy(np.int64).argmax()])
+    sample = fullest_samples(frame, "rank").loc[rank]
+    sizes: dict[str, Any] = {name: sample[f"{name}_bytes"] for name in CATEGORIES}
+    known = {name: int(size) for name, size in sizes.items() if not is_missing(size)}
+    evidence = []
+    if known:
+        parts = sorted(known.items(), key=lambda pair: -pair[1])
+        listed = ", ".join(f"{name} {size / _GIB:.2f} GiB" for name, size in parts if size)
+        evidence.append(f"when most was allocated: {listed}")
+        unknown = int(str(sample["allocated_bytes"])) - sum(known.values())
+        if unknown > 0:
+            evidence.append(f"{unknown / _GIB:.2f} GiB have no stack: what they are for is unknown")
+    evidence += _reserved_words(sample)
+    if len(peaks) > 1:
+        others = float(np.median(peaks.drop(rank)))
+        evidence.append(
+            f"the median of the other {len(peaks) - 1} ranks is {others / _GIB:.2f} GiB"
+        )
+    if frame["capacity_bytes"].isna().all():
+        evidence.append(
+            "what the device has is not in the capture, so how full it was is not known"
+        )
+    largest = max(known, key=lambda name: known[name]) if known else "other"
+    yield Finding(
+        kind=FindingKind.MEMORY_HEADROOM,
+        severity=Severity.INFO,
+        where={"rank": rank},
+        claim=f"Rank {rank} has the highest peak of memory, {peaks[rank] / _GIB:.2f} GiB",
+        cost_frac=None,
+        removal_gain_frac=None,
+        confidence=0.9,
+        evidence=tuple(evidence),
+        remedy=_REMEDIES[largest],
+    )
+
+
+def _reserved_words(sample: Any) -> Iterator[str]:
+    """Say what the allocator held beyond what was in use, where that is a tenth or more."""
+    if is_missing(sample["reserved_bytes"]):
+        return
+    reserved, allocated = int(sample["reserved_bytes"]), int(sample["allocated_bytes"])
+    if reserved - allocated >= 0.1 * reserved > 0:
+        yield (
+            f"reserved {_gib(reserved)}: {_gib(reserved - allocated)} ({(reserved - allocated) / reserved:.0%}) "
+            "were held and not in use, by fragmentation or after a higher peak"
+        )

@@ -1,0 +1,120 @@
+"""Collectives whose members issued different things: who differs, in what, and at which line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from meshscope.probe.schema.terms import FindingKind, Severity
+
+from ...account.hangs.mismatch import Issue, Mismatch, mismatches
+from ...account.hangs.stacks import stack_messages
+from ...tables.results import Finding
+from ...tables.trace import Trace
+from ...wording.message import Message, message
+from .standstill_words import SHOWN, group_message, where_of
+
+_REMEDIES = {
+    "kind": message("mismatch.remedy_kind"),
+    "size": message("mismatch.remedy_size"),
+    "dtype": message("mismatch.remedy_dtype"),
+    "order": message("mismatch.remedy_order"),
+    "left_out": message("mismatch.remedy_left_out"),
+    "extra": message("mismatch.remedy_extra"),
+    "splits": message("mismatch.remedy_splits"),
+}
+
+
+def mismatch_findings(trace: Trace) -> Iterator[Finding]:
+    """Yield a finding for the first mismatch of each group; where ranks differ, nobody is a victim's cause."""
+    for found in mismatches(trace)[:SHOWN]:
+        ranks = tuple(found.different)
+        where = where_of(ranks, trace)
+        where["group_id"] = found.group_id
+        if len(ranks) == 1:
+            where["rank"] = ranks[0]
+        yield Finding(
+            kind=FindingKind.HANG,
+            severity=Severity.CRITICAL,
+            where=where,
+            claim=_claim(trace, found),
+            cost_frac=None,
+            removal_gain_frac=None,
+            confidence=0.95 if found.usual_ranks else 0.7,
+            evidence=tuple(_evidence(trace, found)),
+            remedy=_REMEDIES[found.what],
+            cause=f"mismatch_{found.what}",
+        )
+
+
+def _claim(trace: Trace, found: Mismatch) -> Message:
+    ranks, seq, others = list(found.different), found.seq, len(found.usual_ranks)
+    group = group_message(trace, found.group_id)
+    first = next(iter(found.different.values()))
+    if found.what == "splits":
+        return message(
+            "mismatch.splits",
+            ranks=ranks,
+            seq=seq,
+            group=group,
+            sent_bytes=found.sent_bytes,
+            received_bytes=found.received_bytes,
+        )
+    if not found.usual_ranks:
+        return message("mismatch.different", ranks=ranks, seq=seq, group=group)
+    if found.what == "order":
+        return message("mismatch.order", ranks=ranks, seq=seq, group=group, others=others)
+    if found.what == "left_out":
+        usual = _issue(found.usual)
+        return message("mismatch.left_out", ranks=ranks, usual=usual, seq=seq, group=group)
+    if found.what == "extra":
+        own = _issue(first)
+        return message("mismatch.extra", ranks=ranks, own=own, seq=seq, group=group, others=others)
+    return message(
+        "mismatch.claim",
+        ranks=ranks,
+        own=_differing(found.what, first),
+        usual=_differing(found.what, found.usual),
+        seq=seq,
+        group=group,
+    )
+
+
+def _differing(what: str, issue: Issue) -> Message:
+    """Return an operation by its kind, and by its size or its type where members differ in that."""
+    if what == "size":
+        return message("mismatch.kind_sized", kind=issue.kind, size_bytes=issue.size_bytes)
+    if what == "dtype":
+        return message("mismatch.kind_typed", kind=issue.kind, dtype=issue.dtype)
+    return message("mismatch.kind", kind=issue.kind)
+
+
+def _evidence(trace: Trace, found: Mismatch) -> Iterator[Message]:
+    for rank, own in list(found.different.items())[:SHOWN]:
+        yield _issued(trace, found, (rank,), own)
+    if found.usual_ranks:
+        yield _issued(trace, found, found.usual_ranks, found.usual)
+    yield message("mismatch.agreed", seq=found.seq - 1)
+    yield from stack_messages(trace, tuple(found.different), most=SHOWN)
+
+
+def _issued(trace: Trace, found: Mismatch, ranks: tuple[int, ...], issue: Issue) -> Message:
+    """Return what ranks issued, and where in the program, where that was recorded."""
+    calls = trace.frame("collective_call")
+    own = calls[(calls["rank"] == ranks[0]) & (calls["seq"] == found.seq)]
+    own = own[own["group_id"].astype(str) == found.group_id]
+    place = next((place for place in own["place"] if isinstance(place, str) and place), None)
+    if place is None:
+        return message("mismatch.issued", ranks=ranks, issue=_issue(issue))
+    return message("mismatch.issued_at", ranks=ranks, issue=_issue(issue), place=place)
+
+
+def _issue(issue: Issue) -> Message:
+    """Return an operation as far as it is known."""
+    kind, size_bytes, dtype = issue
+    if size_bytes > 0 and dtype:
+        return message("mismatch.kind_sized_typed", kind=kind, size_bytes=size_bytes, dtype=dtype)
+    if size_bytes > 0:
+        return message("mismatch.kind_sized", kind=kind, size_bytes=size_bytes)
+    if dtype:
+        return message("mismatch.kind_typed", kind=kind, dtype=dtype)
+    return message("mismatch.kind", kind=kind)

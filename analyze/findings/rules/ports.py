@@ -1,0 +1,161 @@
+"""Network ports that are full, make faults, or carry what is not of this job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import median
+
+from meshscope.probe.schema.listing import listed
+from meshscope.probe.schema.terms import Axis, FindingKind, Severity
+
+from ...account.links.counters import PortKind
+from ...account.links.phases import Phase
+from ...account.links.use import HostTraffic, LinkUse, PortFaults, PortUse, link_use
+from ...account.links.words import PHASES, fault_words, way_words
+from ...explain.run_account import Account
+from ...tables.classes import WIRE_CLASSES
+from ...tables.results import Finding
+from ...wording.labels import axis_label
+
+FULL = 0.9
+"""Share of its speed from which a port is full."""
+NOT_FULL = 0.75
+"""Share up to which the ports of other hosts are not."""
+SLOWER = 1.2
+"""Times as long as else take operations that faults explain."""
+FOREIGN = 0.05
+"""Share of the speed of a host's ports from which traffic of others is worth a finding."""
+HEADERS = 1.1
+"""Counters also count headers: at most so many times the recorded bytes."""
+_MOST_GROUPS = 8
+
+
+def network_ports(account: Account) -> Iterator[Finding]:
+    """Raise what the counters of the ports show that peers do not."""
+    if not account.trace.row_count("link_sample"):
+        return
+    found = link_use(account.trace, account.windows, account.events)
+    yield from _full(account, found)
+    yield from _faulty(account, found)
+    if not account.unseen and len(account.trace.ranks) == account.trace.run.get("world_size"):
+        yield from _foreign(found)
+
+
+def _full(account: Account, found: LinkUse) -> Iterator[Finding]:
+    """The phase in which a port is fullest, where the ports of all other hosts are not full."""
+    ports = [port for port in found.ports if port.kind == PortKind.NETWORK.value]
+    for port in ports:
+        peers = [
+            other
+            for other in ports
+            if other.host != port.host and other.direction == port.direction
+        ]
+        best: tuple[float, float, Phase | None] | None = None
+        for phase in (*Phase, None):
+            own = _used(port, phase)
+            others = [used for peer in peers if (used := _used(peer, phase)) is not None]
+            if own is None or own < FULL or not others or median(others) > NOT_FULL:
+                continue
+            error = 0.0 if phase is None else port.used(port.errors[phase]) or 0.0
+            if own - 2 * error <= NOT_FULL:
+                continue
+            if best is None or own > best[0]:
+                best = (own, median(others), phase)
+        if best is not None:
+            yield _full_finding(account, found, port, best)
+
+
+def _used(port: PortUse, phase: Phase | None) -> float | None:
+    return port.used(port.mean_bytes_per_s if phase is None else port.rates[phase])
+
+
+def _full_finding(
+    account: Account, found: LinkUse, port: PortUse, best: tuple[float, float, Phase | None]
+) -> Finding:
+    own, others, phase = best
+    axes = [axis for axis in found.axes if axis.host == port.host]
+    if phase is Phase.GRADIENT_SUM:
+        axes = [axis for axis in axes if axis.axis == Axis.DP.value]
+    wires = dict(zip((axis.value for axis in Axis), WIRE_CLASSES, strict=True))
+    exposed = sum(account.class_frac(wires[axis.axis]) for axis in axes if axis.axis in wires)
+    cost = exposed * (1 - others / own)
+    groups = [group for axis in axes for group in axis.groups]
+    names = ", ".join(axis_label(axis.axis) for axis in axes)
+    evidence = [
+        f"{port.intervals} samples of {port.interval_ns / 1e9:.2f} s; "
+        f"median of other hosts {others:.0%}",
+    ]
+    if groups:
+        evidence.append(
+            f"groups that cross this host: {listed(groups, most=_MOST_GROUPS)} ({names})"
+        )
+    return Finding(
+        kind=FindingKind.NETWORK_PORT,
+        severity=Severity.WARNING if cost >= 0.02 else Severity.INFO,
+        where={"host": port.host, "link": port.port},
+        claim=f"Port {port.port} of host {port.host} {way_words(port.direction)} at {own:.0%} of its speed "
+        f"{PHASES[phase]}, other hosts at {others:.0%}",
+        cost_frac=cost,
+        removal_gain_frac=None,
+        confidence=0.7,
+        evidence=tuple(evidence),
+        remedy="Spread its groups over more ports or hosts; look for other traffic on this port",
+        cause="saturated",
+    )
+
+
+def _faulty(account: Account, found: LinkUse) -> Iterator[Finding]:
+    step = found.step_ns
+    for one in found.faults:
+        is_slower = one.ratio is not None and one.ratio >= SLOWER
+        if not is_slower and not one.counts["link_downed"]:
+            continue
+        yield Finding(
+            kind=FindingKind.NETWORK_PORT,
+            severity=Severity.WARNING,
+            where={"host": one.host, "link": one.port},
+            claim=f"Port {one.port} of host {one.host} counted {fault_words(one.counts)}",
+            cost_frac=None,
+            removal_gain_frac=None,
+            confidence=0.7 if is_slower else 0.5,
+            evidence=tuple(_of_faults(one, len(account.windows.steps), step)),
+            remedy="Check cable, transceiver and switch port; look for congestion on its path",
+            cause="faults",
+        )
+
+
+def _of_faults(one: PortFaults, steps: int, step_ns: float) -> Iterator[str]:
+    yield f"over {steps} steps of {step_ns / 1e6:.1f} ms"
+    if one.ratio is not None:
+        yield (
+            f"{one.operations} operations across this host meanwhile: {one.ratio:.1f} x the wire time of "
+            f"like ones, groups {listed(one.groups, most=_MOST_GROUPS)}"
+        )
+
+
+def _foreign(found: LinkUse) -> Iterator[Finding]:
+    for one in found.traffic:
+        extra = one.counted_bytes_per_s - HEADERS * one.recorded_bytes_per_s
+        if one.speed_bytes_per_s is None or extra < FOREIGN * one.speed_bytes_per_s:
+            continue
+        yield _foreign_finding(one, extra)
+
+
+def _foreign_finding(one: HostTraffic, extra: float) -> Finding:
+    share = extra / (one.speed_bytes_per_s or 1.0)
+    return Finding(
+        kind=FindingKind.NETWORK_PORT,
+        severity=Severity.INFO,
+        where={"host": one.host},
+        claim=f"Host {one.host} sends {extra / 1e9:.2f} GB/s that no recorded operation explains, "
+        f"{share:.0%} of its ports",
+        cost_frac=None,
+        removal_gain_frac=None,
+        confidence=0.6,
+        evidence=(
+            f"counted {one.counted_bytes_per_s / 1e9:.2f} GB/s, "
+            f"recorded {one.recorded_bytes_per_s / 1e9:.2f} GB/s",
+        ),
+        remedy="Look for other jobs, checkpoints, storage or data loading on this host",
+        cause="other_traffic",
+    )

@@ -1,0 +1,123 @@
+"""Ranks that fell silent before a capture ended: at work for longer than ever, or stopped.
+
+In a capture that was killed at work somebody is always the last, and is in the middle of
+something that takes as long as it did before. A rank that stopped is silent for longer,
+while the others go on until each of them waits. Where all are silent for long and are then
+killed together, the job stood still, though no record says in what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from meshscope.probe.schema.terms import FindingKind, Severity, StepDetail
+
+from ...account.hangs.ended import Standstill, stood_still
+from ...account.hangs.hang import WaitGraph
+from ...account.hangs.stacks import stack_messages
+from ...tables.arrays import IntArray
+from ...tables.results import Finding
+from ...tables.trace import FLIGHT_RECORDER, Trace
+from ...wording.message import Message, message
+from .standstill_words import SHOWN, last_record_ns, where_of, with_attempt
+
+
+def all_wait_for_silent(trace: Trace, graph: WaitGraph) -> bool:
+    """Return whether all ranks wait for some that were silent for longer than ever before."""
+    if not graph.absent or set(trace.ranks) - set(graph.absent) - set(graph.waiting):
+        return False
+    return all(silent > usual for silent, usual in (_silence(trace, r) for r in graph.absent))
+
+
+def all_silent(
+    trace: Trace, patience_ns: tuple[float, float], step_time_ns: float | None
+) -> Iterator[Finding]:
+    """Yield that no rank recorded anything for long, where no open operation tells who waited.
+
+    Args:
+        trace: A capture that broke off.
+        patience_ns: From which silence is long, and from which it is a standstill.
+        step_time_ns: Usual length of a step, where it is known.
+    """
+    found = None if trace.origin == FLIGHT_RECORDER else stood_still(trace, patience_ns[0])
+    if found is None:
+        return
+    claim = message("hang.job", silent_ns=found.silent_ns)
+    steps = round(found.silent_ns / step_time_ns) if step_time_ns else None
+    yield Finding(
+        kind=FindingKind.HANG,
+        severity=Severity.CRITICAL if found.silent_ns >= patience_ns[1] else Severity.WARNING,
+        where=where_of(trace.ranks, trace),
+        claim=claim if _may_lack_marks(trace) else with_attempt(claim, trace),
+        cost_frac=None,
+        removal_gain_frac=None,
+        confidence=0.8,
+        evidence=(
+            *([message("hang.job_steps", steps=steps)] if steps is not None else ()),
+            _together(found),
+            message("hang.no_open"),
+            *stack_messages(trace, trace.ranks, most=SHOWN),
+        ),
+        remedy=_remedy(trace),
+    )
+
+
+def _remedy(trace: Trace) -> Message:
+    if set(trace.frame("standing")["rank"]).issuperset(trace.ranks):
+        return message("hang.job_remedy_stacks")
+    return message("hang.job_remedy")
+
+
+def _may_lack_marks(trace: Trace) -> bool:
+    """Return whether the only start of a job did something: then its steps may have no marks."""
+    return trace.row_count("attempt") == 1 and bool(trace.row_count("span"))
+
+
+def ended_together(trace: Trace, patience_ns: float) -> Iterator[Message]:
+    """Say that all processes were ended together after a long silence, where they were."""
+    found = None if trace.origin == FLIGHT_RECORDER else stood_still(trace, patience_ns)
+    if found is not None:
+        yield message("hang.no_records", silent_ns=found.silent_ns)
+        yield _together(found)
+
+
+def _together(found: Standstill) -> Message:
+    return message("hang.ended_together", between_ns=found.between_ns)
+
+
+def silences(trace: Trace, graph: WaitGraph) -> Iterator[Message]:
+    """Say of the first few that did not arrive how long they were silent, and were before."""
+    if trace.origin == FLIGHT_RECORDER:
+        return
+    for rank in graph.absent[:SHOWN]:
+        silent_ns, usual_ns = _silence(trace, rank)
+        if silent_ns > usual_ns:
+            yield message("hang.silent_rank", rank=rank, silent_ns=silent_ns, usual_ns=usual_ns)
+
+
+def _silence(trace: Trace, rank: int) -> tuple[int, int]:
+    """Return how long a rank was silent at the end, and at most before; (0, 0) if not known.
+
+    A gap with a step in it of which no more than the length is known was no silence.
+    """
+    times = _record_times(trace, rank)
+    steps = trace.rank_frame("step", rank, ["start_ns", "detail"])
+    is_bare = steps["detail"].astype(object) == StepDetail.STEPS.value
+    bare_ns = np.sort(steps.loc[is_bare, "start_ns"].to_numpy(np.int64))
+    gaps = np.diff(times)[np.diff(np.searchsorted(bare_ns, times)) == 0]
+    if not len(gaps):
+        return 0, 0
+    return last_record_ns(trace) - int(times[-1]), int(gaps.max())
+
+
+def _record_times(trace: Trace, rank: int) -> IntArray:
+    """Return the instants of which a rank has a record, in order."""
+    parts = []
+    for name in ("collective", "p2p"):
+        own = trace.rank_frame(name, rank, ["issue_ns", "end_ns"])
+        parts += [own["issue_ns"].dropna(), own["end_ns"].dropna()]
+    spans = trace.rank_frame("span", rank, ["start_ns", "dur_ns"])
+    parts += [spans["start_ns"], spans["start_ns"] + spans["dur_ns"]]
+    return np.sort(np.concatenate([part.to_numpy(np.int64) for part in parts]))

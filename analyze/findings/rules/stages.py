@@ -1,0 +1,303 @@
+"""Pipeline stages: unequal work, and the bubble of the schedule.
+
+Where there is no replay, because no communication was recorded or its order is
+not known, the same two things are found from the compute of the stages alone, and
+what they cost stays unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pandas as pd
+
+from meshscope.probe.schema.listing import MOST_LISTED
+from meshscope.probe.schema.terms import Axis, FindingKind, ScheduleKind
+
+from ...account.bubble import schedule_of
+from ...explain.run_account import Account
+from ...formulas.flops import head_in_layers
+from ...formulas.schedules import V_SHAPED
+from ...tables.classes import COMPUTE_CLASSES
+from ...tables.results import Finding
+from ...wording.message import Message, message
+from .bad_steps import BadSteps, all_steps, bad_steps, per_step
+from .grading import MIN_COST, severity
+from .held_stages import (
+    by_stage_of_model,
+    heavy_stage,
+    position_name,
+    position_subject,
+    stage_times,
+)
+from .stage_hosts import host_of_stage, stage_or_host
+
+MIN_EXCESS = 0.05
+"""Stages differ by less than this through their noise alone, where no replay weighs it."""
+MIN_BUBBLE = 0.05
+"""Share of the step from which on the waiting of the schedule is worth a finding."""
+_OF_CHUNKS = (ScheduleKind.INTERLEAVED, *V_SHAPED)
+"""Schedules that have several chunks per rank."""
+HEAD_MATCHES = (0.5, 2.0)
+"""How far the excess of the stage with the output head may be from what its FLOPs predict."""
+_NO_REPLAY = message("stage.no_replay")
+
+
+def stage_imbalances(account: Account) -> Iterator[Finding]:
+    """A pipeline stage that computes longer than the others."""
+    if account.attribution is None:
+        yield from _heavy_stage(account)
+    for cause in account.causes("stage_imbalance"):
+        hidden = cause.removal_gain_frac < 0
+        if hidden or max(cause.share_frac, cause.removal_gain_frac) < MIN_COST:
+            continue
+        stage = cause.where["stage"]
+        when = _heavy_steps(account, stage, max(cause.share_frac, cause.removal_gain_frac))
+        centre = _compute_by_stage(account, when)
+        of_head = _of_the_head(account, centre, stage)
+        host = None if of_head is not None else host_of_stage(account, stage)
+        yield Finding(
+            kind=FindingKind.STAGE_IMBALANCE
+            if of_head is None
+            else FindingKind.EMBEDDING_IMBALANCE,
+            severity=severity(cause.share_frac),
+            where={"stage": stage, **({} if host is None else {"host": host}), **when.where},
+            steps=when.steps,
+            claim=_imbalance_claim(account, centre, stage, when),
+            cost_frac=cause.share_frac,
+            removal_gain_frac=cause.removal_gain_frac,
+            confidence=0.9,
+            evidence=(
+                *_held_there(account, stage),
+                *_of_the_model(account, stage),
+                _compute_fact(account, centre, when),
+                *(() if of_head is None else (of_head,)),
+                *(() if host is None else stage_or_host(account, stage, host)),
+            ),
+            remedy=_imbalance_remedy(account, stage, when, host),
+        )
+
+
+def _heavy_steps(account: Account, stage: int, cost_frac: float | None) -> BadSteps:
+    """Return the steps in which a stage computes longer than the median of the others."""
+    by_step = _compute_of_healthy(account)
+    by_stage = by_step.groupby(["step", "stage"])["compute_ns"].median().unstack()
+    excess = by_stage[stage] - by_stage.drop(columns=stage).median(axis=1)
+    return bad_steps(account.windows, excess, cost_frac)
+
+
+def _of_the_head(account: Account, centre: pd.Series, stage: int) -> Message | None:
+    """Return why the excess of a stage is that of the output head, None if it is not.
+
+    With as many layers on every stage, a head that is worth ``k`` layers makes its stage
+    longer by ``k`` of them.
+    """
+    run, stages = account.trace.run, len(centre)
+    head, layers = head_in_layers(run), run.get("num_layers")
+    if stage != _holder_of_head(account) or head is None or not isinstance(layers, int):
+        return None
+    others = float(centre.drop(stage).median())
+    measured = (float(centre[stage]) / others - 1.0) * layers / stages
+    if not HEAD_MATCHES[0] * head <= measured <= HEAD_MATCHES[1] * head:
+        return None
+    return message("stage.worth", layers=measured, head=float(head))
+
+
+def _heavy_stage(account: Account) -> Iterator[Finding]:
+    """The stage that computes longest, by ``MIN_EXCESS`` more than the median of the others."""
+    centre = _compute_by_stage(account, all_steps(account.windows))
+    if len(centre) < 2 or int(centre.index.min()) < 0:
+        return
+    stage = int(centre.index.to_numpy()[centre.to_numpy().argmax()])
+    others = float(centre.drop(stage).median())
+    if not others or centre[stage] / others - 1 < MIN_EXCESS:
+        return
+    excess = float(centre[stage]) - others
+    when = _heavy_steps(account, stage, excess / account.windows.step_time_ns)
+    heavy, host = _compute_by_stage(account, when), host_of_stage(account, stage)
+    yield Finding(
+        kind=FindingKind.STAGE_IMBALANCE,
+        severity=severity(None),
+        where={"stage": stage, **({} if host is None else {"host": host}), **when.where},
+        steps=when.steps,
+        claim=_imbalance_claim(account, heavy, stage, when),
+        cost_frac=None,
+        removal_gain_frac=None,
+        confidence=0.7,
+        evidence=(
+            *_held_there(account, stage),
+            _compute_fact(account, centre, all_steps(account.windows)),
+            message("stage.excess", excess_ns=excess, share=excess / account.windows.step_time_ns),
+            _NO_REPLAY,
+            *(() if host is None else stage_or_host(account, stage, host)),
+        ),
+        remedy=_imbalance_remedy(account, stage, when, host),
+    )
+
+
+def _of_the_model(account: Account, stage: int) -> Iterator[Message]:
+    """Say which stage of the model is the heavy one of a position with several."""
+    heavy = heavy_stage(account, stage)
+    if heavy is not None:
+        own = {"stage": heavy.stage, "chunk": heavy.chunk, "longer": heavy.excess_frac}
+        yield message("stage.heavy", **own)
+        yield by_stage_of_model(account)
+
+
+def _holder_of_head(account: Account) -> int | None:
+    """Return the stage whose ranks hold the last chunk of the model, None where that is not known."""
+    layout = account.trace.layout
+    if account.trace.run.get("schedule") in V_SHAPED:
+        return 0
+    # Several chunks a rank go round, or there and back again.
+    if layout is None or (layout.vpp > 1 and schedule_of(account.trace) is None):
+        return None
+    return layout.pp - 1
+
+
+def _held_there(account: Account, stage: int) -> Iterator[Message]:
+    """Say what else than layers the first or the last stage holds."""
+    is_last = stage == _holder_of_head(account)
+    if stage == 0 and is_last:
+        yield message("stage.holds_both")
+    elif stage == 0:
+        yield message("stage.holds_embedding")
+    elif is_last:
+        yield message("stage.holds_head")
+
+
+def _imbalance_claim(account: Account, centre: pd.Series, stage: int, when: BadSteps) -> Message:
+    others = float(centre.drop(stage).median())
+    longer = float(centre[stage]) / others - 1
+    who = position_subject(account, stage)
+    if when.are_all:
+        return message("stage.claim", who=who, longer=longer)
+    return message("stage.claim_when", who=who, longer=longer, when=when.message)
+
+
+def _imbalance_remedy(account: Account, stage: int, when: BadSteps, host: str | None) -> Message:
+    remedy = _stage_remedy(account, stage, when)
+    if host is None:
+        return remedy
+    return message("stage_or_host.remedy", host=host, then=remedy)
+
+
+def _stage_remedy(account: Account, stage: int, when: BadSteps) -> Message:
+    heavy, name = heavy_stage(account, stage), position_name(account, stage)
+    if heavy is not None:
+        name = message("stage.one", stage=heavy.stage)
+    if not when.are_all:
+        return message("stage.remedy_at_times", who=name, when=when.message)
+    if stage == _holder_of_head(account) and (heavy is None or heavy.is_last):
+        return message("stage.remedy_of_head", who=name)
+    return message("stage.remedy", who=name)
+
+
+def _compute_fact(account: Account, by_stage: pd.Series, when: BadSteps) -> Message:
+    if when.are_all:
+        each = per_step(account.windows)
+        return message("stage.compute", each=each, stages=stage_times(by_stage))
+    return message("stage.compute_when", when=when.message, stages=stage_times(by_stage))
+
+
+def _compute_by_stage(account: Account, when: BadSteps) -> pd.Series:
+    """Return the compute per step of each stage in some steps: median over its ranks."""
+    rows = _compute_of_healthy(account)
+    per_rank = rows[rows["step"].isin(when.steps)].groupby(["stage", "rank"])["compute_ns"].mean()
+    return per_rank.groupby(level="stage").median()
+
+
+def _compute_of_healthy(account: Account) -> pd.DataFrame:
+    """Return rank, step, stage and compute_ns, one row a rank and step.
+
+    A suspected rank does not count, unless a stage has no other.
+    """
+    by_step = account.ledger.by_step
+    suspects = account.slow_ranks()
+    healthy = [rank for rank in account.stage if rank not in suspects]
+    if {account.stage[rank] for rank in healthy} == set(account.stage.values()):
+        by_step = by_step[by_step["rank"].isin(healthy)]
+    compute = by_step[list(COMPUTE_CLASSES)].sum(axis=1)
+    stage = by_step["rank"].map(account.stage)
+    return by_step[["rank", "step"]].assign(stage=stage, compute_ns=compute)
+
+
+def bubble(account: Account) -> Iterator[Finding]:
+    """Waiting that the schedule imposes even with equal stages and no jitter."""
+    ideal, measured = account.bubble.ideal_frac, account.bubble.measured_frac
+    if measured is None and account.attribution is None:
+        yield from _idle_stages(account)
+    waiting = account.attribution.waiting if account.attribution is not None else None
+    if measured is None or waiting is None:
+        return
+    cost = waiting.bubble_ns / account.windows.step_time_ns
+    if cost < MIN_BUBBLE:
+        return
+    when = all_steps(account.windows)
+    yield Finding(
+        kind=FindingKind.PIPELINE_BUBBLE,
+        severity=severity(cost),
+        where={"axis": Axis.PP.value, **when.where},
+        claim=message("pipeline_bubble.claim", cost=cost),
+        cost_frac=cost,
+        removal_gain_frac=None,
+        confidence=0.9,
+        evidence=(
+            message("pipeline_bubble.measured", measured=measured),
+            message("pipeline_bubble.method"),
+            *_ideal(ideal),
+        ),
+        remedy=_bubble_remedy(account),
+    )
+
+
+def _idle_stages(account: Account) -> Iterator[Finding]:
+    """Stages that compute nothing for a part of the step, where no waiting was recorded."""
+    when = all_steps(account.windows)
+    centre = _compute_by_stage(account, when)
+    if len(centre) < 2 or int(centre.index.min()) < 0:
+        return
+    idle = 1 - centre / account.windows.step_time_ns
+    if idle.mean() < MIN_BUBBLE:
+        return
+    yield Finding(
+        kind=FindingKind.PIPELINE_BUBBLE,
+        severity=severity(None),
+        where={"axis": Axis.PP.value, **when.where},
+        claim=message("pipeline_bubble.claim_idle", idle=float(idle.mean())),
+        cost_frac=None,
+        removal_gain_frac=None,
+        confidence=0.7,
+        evidence=(
+            message("pipeline_bubble.idle", when=when.message, stages=_idle_shares(idle)),
+            *_ideal(account.bubble.ideal_frac),
+            message("pipeline_bubble.idle_is"),
+            _NO_REPLAY,
+        ),
+        remedy=_bubble_remedy(account),
+    )
+
+
+def _idle_shares(idle: pd.Series) -> list[Message]:
+    """Return the idle share of each stage; of more than a sentence lists the largest first."""
+    ordered = idle if len(idle) <= MOST_LISTED else idle.sort_values(ascending=False)
+    return [
+        message("pipeline_bubble.idle_of", stage=stage, share=share)
+        for stage, share in zip(ordered.index.tolist(), ordered.tolist(), strict=True)
+    ]
+
+
+def _bubble_remedy(account: Account) -> Message:
+    """Return what the schedule of the run does not do yet."""
+    layout, schedule = account.trace.layout, schedule_of(account.trace)
+    ways = [message("pipeline_bubble.more_microbatches")]
+    if layout is not None and layout.vpp == 1 and schedule not in _OF_CHUNKS:
+        ways.append(message("pipeline_bubble.several_chunks"))
+    if schedule not in (ScheduleKind.ZB_H1, *V_SHAPED):
+        ways.append(message("pipeline_bubble.zero_bubble"))
+    return message("pipeline_bubble.remedy", ways=ways)
+
+
+def _ideal(ideal: float | None) -> Iterator[Message]:
+    if ideal is not None:
+        yield message("pipeline_bubble.ideal", ideal=ideal)

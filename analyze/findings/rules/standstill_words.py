@@ -1,0 +1,144 @@
+"""How findings about captures that ended early name ranks, operations and moments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import pandas as pd
+
+from ...account.devices.faults import fault_messages, faulty_devices
+from ...account.hangs.ended import waited_until_ns
+from ...account.hangs.hang import OpenOperation, WaitGraph
+from ...align.steps.last_records import last_records_ns
+from ...tables.results import Where
+from ...tables.trace import FLIGHT_RECORDER, Trace
+from ...wording.message import Message, message
+
+MOST_LISTED = 32
+LEAST_SAID_NS = 50_000_000
+"""A wait below that is no wait: a sign of life may be older than the operation."""
+SHOWN = 4
+"""Ranks or operations that are named one by one."""
+
+
+def waited_for(trace: Trace, graph: WaitGraph, ranks: tuple[int, ...]) -> Iterator[Message]:
+    """Yield where others waited for each of the first few ranks."""
+    progress = trace.frame("progress").astype({"group_id": str})
+    issued = progress.set_index(["group_id", "rank"])["issued_seq"].dropna().to_dict()
+    for rank in ranks[:SHOWN]:
+        lacking = [o for o in graph.operations if rank in (*o.absent, *o.uncaptured)]
+        # The operation that most ranks wait in says most; of equals the oldest.
+        worst = min(lacking, key=lambda o: (-len(o.since_ns), min(o.since_ns.values())))
+        known = issued.get((worst.key[0], rank)) if worst.key[2] < 0 else None
+        waiting, operation = sorted(worst.since_ns), operation_message(trace, worst)
+        if known is None or known <= 0:
+            yield message("hang.waited_for", waiting=waiting, absent=[rank], operation=operation)
+            continue
+        yield message(
+            "hang.waited_for_after",
+            waiting=waiting,
+            absent=[rank],
+            operation=operation,
+            last=int(known),
+        )
+
+
+def device_faults_of(trace: Trace, ranks: tuple[int, ...]) -> Iterator[Message]:
+    """Yield what the devices of the first few ranks reported, where they did."""
+    faulty = {device.rank: device for device in faulty_devices(trace)}
+    for device in [faulty[rank] for rank in ranks if rank in faulty][:SHOWN]:
+        faults = fault_messages(device.faults)
+        yield message("hang.device", rank=device.rank, uuid=device.uuid, faults=faults)
+
+
+def where_of(ranks: list[int] | tuple[int, ...], trace: Trace) -> Where:
+    """Return ranks as a place, with their stage if they have only one."""
+    where: Where = {"ranks": list(ranks[:MOST_LISTED])}
+    if trace.layout is not None:
+        inside = [rank for rank in ranks if rank < trace.layout.world_size]
+        stages = {trace.layout.coordinates(rank)["pp"] for rank in inside}
+        if len(stages) == 1 and trace.layout.pp > 1:
+            where["stage"] = stages.pop()
+    return where
+
+
+def operation_message(trace: Trace, found: OpenOperation) -> Message:
+    """Return an operation by its kind, number and group."""
+    group_id, seq, source, target = found.key
+    group = group_message(trace, group_id)
+    if source >= 0:
+        return message("operation.transfer", source=source, target=target, group=group)
+    return message("operation.collective", kind=found.kind, seq=seq, group=group)
+
+
+def group_message(trace: Trace, group_id: str) -> Message:
+    """Return a group by its name, with what the program calls it."""
+    groups = trace.frame("group")
+    described = groups.loc[groups["group_id"].astype(str) == group_id, "description"]
+    text = next((text for text in described if isinstance(text, str) and text), None)
+    if text is None:
+        return message("operation.group", group_id=group_id)
+    return message("operation.group_named", group_id=group_id, description=text)
+
+
+def places_of(trace: Trace, graph: WaitGraph) -> Iterator[Message]:
+    """Yield at which lines of the program the ranks issued what they wait in, where that was recorded."""
+    calls = trace.frame("collective_call")
+    if calls.empty:
+        return
+    for found in graph.operations[:SHOWN]:
+        own = calls[(calls["seq"] == found.key[1]) & calls["rank"].isin(list(found.since_ns))]
+        own = own[own["group_id"].astype(str) == found.key[0]]
+        places = own["place"].dropna().astype(str).unique().tolist()
+        if places:
+            operation = operation_message(trace, found)
+            yield message("hang.issued_at", operation=operation, places=places[:SHOWN])
+
+
+def oldest_open(trace: Trace, graph: WaitGraph) -> Message:
+    """Return when the first rank began to wait."""
+    since_ns = waiting_since_ns(graph)
+    before_ns = last_record_ns(trace) - since_ns
+    if trace.origin != FLIGHT_RECORDER:
+        return message("hang.oldest", before_ns=before_ns)
+    moment = f"{datetime.fromtimestamp(since_ns // 10**9, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    return message("hang.oldest_at", moment=moment, before_ns=before_ns)
+
+
+def waited(trace: Trace, graph: WaitGraph) -> Iterator[Message]:
+    """Yield how long the others waited at least, where that is known."""
+    waited_ns = waited_at_least_ns(trace, graph)
+    if waited_ns is not None:
+        yield message("hang.waited", waited_ns=waited_ns)
+
+
+def waited_at_least_ns(trace: Trace, graph: WaitGraph) -> int | None:
+    """Return how long ranks had waited when they were last seen; None if that is not known, or nothing."""
+    until_ns = waited_until_ns(trace, graph)
+    waited_ns = 0 if until_ns is None else until_ns - waiting_since_ns(graph)
+    return waited_ns if waited_ns >= LEAST_SAID_NS else None
+
+
+def waiting_since_ns(graph: WaitGraph) -> int:
+    """Return when the first rank began to wait in an operation that is open."""
+    return min(min(found.since_ns.values()) for found in graph.operations)
+
+
+def last_record_ns(trace: Trace) -> int:
+    """Return the last time that a record of any rank has; 0 without records."""
+    return int(last_records_ns(trace).max()) if trace.ranks else 0
+
+
+def with_attempt(what: Message, trace: Trace) -> Message:
+    """Return a claim with the attempt that it is about, and that no step of it ended, as far as that is so."""
+    starts = trace.frame("attempt")
+    if starts.empty:
+        return what
+    last = starts.iloc[-1]
+    attempt, is_later = int(last["attempt"]), len(starts) > 1 or int(last["attempt"]) > 1
+    if not pd.isna(last["last_step"]):
+        return message("attempt.in_attempt", what=what, attempt=attempt) if is_later else what
+    if is_later:
+        return message("attempt.before_first_step_of", what=what, attempt=attempt)
+    return message("attempt.before_first_step", what=what)

@@ -1,0 +1,184 @@
+"""Hosts whose processors are short, where the host itself moves the data.
+
+Without a device that communicates, threads of the ranks copy and send. On a host with more
+to run than processors they wait for one, and every transfer looks slow: the wire is not
+to be told from the processor then, and the processor is the likelier of the two. So is it for
+a rank that is late without using its processor more than its peers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+
+from meshscope.probe.schema.terms import FindingKind, Severity, SpanKind
+
+from ...explain.run_account import Account
+from ...tables.classes import UNATTRIBUTED
+from ...tables.results import Finding
+from ...wording.message import Message, message
+from .bad_steps import per_step
+
+MIN_LOAD = 1.5
+"""Runnable tasks a processor from which on a host is short of them."""
+CONFIDENCE = 0.3
+"""Of a finding about a wire whose ends are on such hosts, or a rank that waits for a processor there."""
+MIN_OFF = 0.5
+"""Part of a rank's excess that it is without a processor, at least, where that explains it."""
+MOST_TIMES = 2.0
+"""So many times what its peers lose without a processor chance makes of a rank's excess, at most."""
+CONTENTION = "contention"
+_PASSES = (SpanKind.FORWARD.value, SpanKind.BACKWARD.value)
+PROCESSORS_FIRST = message("crowded.remedy")
+REMEDY = str(message("crowded.remedy_then", then=""))
+"""What comes before the remedy of a wire, for sentences that are not in the catalogue yet."""
+
+
+def starved_hosts(account: Account) -> dict[str, Message]:
+    """Return the hosts of ranks that were short of processors, each with how short they were.
+
+    Nothing where transfers were not timed on the host, or no host was sampled.
+    """
+    frame, trace = account.events.frame, account.trace
+    if frame.empty or not frame["host"].all() or not trace.row_count("host_sample"):
+        return {}
+    samples = trace.frame("host_sample")[["host", "cpus", "load_1m"]].dropna()
+    usual = samples.groupby(samples["host"].astype(str))[["load_1m", "cpus"]].median()
+    found = {}
+    hosts = {trace.clock_of(rank) for rank in trace.ranks if rank in trace.clocks}
+    for host in sorted(hosts.intersection(usual.index)):
+        load, cpus = map(float, usual.loc[host].to_numpy(np.float64))
+        if load >= MIN_LOAD * cpus:
+            amounts = {"tasks": round(load), "cpus": round(cpus)}
+            found[host] = message("crowded.tasks", host=host, **amounts)
+    return found
+
+
+def crowded(account: Account) -> dict[str, Message]:
+    """Return the hosts short of processors as ``starved_hosts`` does, or by how many ranks compute there.
+
+    The load of a host follows slowly: it does not show in a job of seconds.
+    """
+    trace = account.trace
+    found = starved_hosts(account)
+    if not trace.row_count("host_sample") or not _computes_on_hosts(account):
+        return found
+    samples = trace.frame("host_sample")
+    cpus = samples.groupby(samples["host"].astype(str))["cpus"].median().dropna()
+    ranks = pd.Series(
+        [trace.clock_of(r) for r in account.windows.ranks.tolist() if r in trace.clocks]
+    )
+    counts = ranks.value_counts()
+    for host in sorted(set(map(str, counts.index)) & set(map(str, cpus.index)) - set(found)):
+        count = int(counts[host])
+        if count >= MIN_LOAD * cpus[host]:
+            amounts = {"ranks": count, "cpus": round(float(cpus[host]))}
+            found[host] = message("crowded.ranks", host=host, **amounts)
+    return found
+
+
+def _computes_on_hosts(account: Account) -> bool:
+    frame = account.events.frame
+    on_cpu = str(account.trace.run.get("device_name") or "").startswith("CPU")
+    return on_cpu and not frame.empty and bool(frame["host"].all())
+
+
+def starved_ends(account: Account, ranks: list[int]) -> list[Message]:
+    """Return what shows that all of some ranks are on hosts short of processors; else nothing."""
+    starved = starved_hosts(account)
+    clocks = account.trace.clocks
+    hosts = {account.trace.clock_of(rank) for rank in ranks if rank in clocks}
+    if not hosts or not hosts <= set(starved):
+        return []
+    return [message("crowded.moves_data", shortage=starved[host]) for host in sorted(hosts)]
+
+
+def shortage_of(account: Account, rank: int) -> Message | None:
+    """Return how short of processors the host of a rank is; None where it is not."""
+    if rank not in account.trace.clocks:
+        return None
+    return crowded(account).get(account.trace.clock_of(rank))
+
+
+def waits_for_a_processor(account: Account, rank: int, excess_ns: float) -> Message | None:
+    """Return what shows that a rank is late because its host is short of processors, else None.
+
+    Its excess is then time without a processor, and no more than a few times what its peers, which
+    wait for the same processors, lose in the same way. A rank that computes longer, or that sleeps far
+    longer than the others wait, is slow.
+
+    Args:
+        account: The account.
+        rank: A rank that seems to be slow.
+        excess_ns: By how much it exceeds its peers per step.
+    """
+    shortage, peers = shortage_of(account, rank), account.peers_of(rank)
+    if shortage is None or not peers:
+        return None
+    lost = _without_processor_ns(account)
+    if rank not in lost.index:
+        return None
+    own_ns, usual_ns = float(lost[rank]), float(lost.reindex(peers).median())
+    is_off = own_ns - usual_ns >= MIN_OFF * excess_ns
+    if not is_off or not excess_ns <= MOST_TIMES * usual_ns:
+        return None
+    each = per_step(account.windows)
+    lost_ns = {"own_ns": own_ns, "peers_ns": usual_ns}
+    return message("crowded.waits_too", shortage=shortage, each=each, **lost_ns)
+
+
+def crowded_hosts(account: Account) -> Iterator[Finding]:
+    """Hosts with more to run than processors: said once, whatever is late because of it."""
+    lost = _without_processor_ns(account)
+    for host, shortage in crowded(account).items():
+        ranks = [
+            rank for rank in account.windows.ranks.tolist() if account.trace.clock_of(rank) == host
+        ]
+        if not ranks:
+            continue
+        yield Finding(
+            kind=FindingKind.HOST_STALL,
+            severity=Severity.WARNING,
+            where={"host": host},
+            claim=message("crowded.claim", shortage=shortage),
+            cost_frac=None,
+            removal_gain_frac=None,
+            confidence=0.9,
+            evidence=(
+                message("crowded.ranks_there", ranks=ranks),
+                *_lost(account, lost.reindex(ranks).dropna()),
+            ),
+            remedy=PROCESSORS_FIRST,
+            cause=CONTENTION,
+        )
+
+
+def _lost(account: Account, lost_ns: pd.Series[float]) -> Iterator[Message]:
+    """Say how long the ranks of a host had work and no processor."""
+    if lost_ns.empty:
+        return
+    median_ns = float(lost_ns.median())
+    share = median_ns / account.windows.step_time_ns
+    yield message("crowded.lost", median_ns=median_ns, share=share)
+    if len(lost_ns) > 1:
+        ends = {"least_ns": float(lost_ns.min()), "most_ns": float(lost_ns.max())}
+        yield message("crowded.lost_by_rank", **ends)
+
+
+def _without_processor_ns(account: Account) -> pd.Series[float]:
+    """Return for how long each rank had work and no processor per step, ns; the least that it can be.
+
+    That is what its passes take outside of communication, and what lies between them, beyond the CPU
+    time of the passes. Empty where no CPU time was recorded.
+    """
+    spans = account.windows.select(account.trace.frame("span"))
+    spans = spans[spans["kind"].isin(_PASSES) & spans["cpu_ns"].notna()]
+    if spans.empty:
+        return pd.Series(dtype="float64")
+    cpu = spans["cpu_ns"].astype("float64").groupby(spans["rank"]).sum() / len(
+        account.windows.steps
+    )
+    own = account.ledger.by_step.groupby("rank")[[*_PASSES, UNATTRIBUTED]].mean().sum(axis=1)
+    return (own - cpu).dropna().clip(lower=0.0)

@@ -1,0 +1,99 @@
+"""Which step to look at, and what a step that is not analysed lacks."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from meshscope.probe.schema.errors import MeshscopeError
+
+from ..align.steps.windows import WHOLE_CAPTURE
+from ..explain.run_account import Account
+from ..tables.results import Finding, Where
+from ..tables.trace import Trace
+from ..wording.labels import place_words
+from ..wording.words import counted
+from .ordered import find
+from .rules.ended import how_it_ended
+
+_MEDIAN = "it is the one of median length"
+
+
+class StepToShow(NamedTuple):
+    """One of the analysed steps, and why it is this one."""
+
+    step: int
+    because: str
+
+
+def step_to_show(account: Account, length_ns: pd.Series) -> StepToShow:
+    """Return the step of median length: of those that the first finding with any names.
+
+    What comes and goes is not on the path of the steps in which it was away. A capture without
+    step marks is its own one step.
+
+    Args:
+        account: The measured run.
+        length_ns: How long each analysed step is.
+    """
+    if not account.windows.has_marks:
+        return StepToShow(WHOLE_CAPTURE, "")
+    first = next((finding for finding in find(account) if finding.steps), None)
+    named = length_ns if first is None else length_ns[length_ns.index.isin(first.steps)]
+    if first is None or len(named) in (0, len(length_ns)):
+        return StepToShow(_median(length_ns), _MEDIAN)
+    among = f"the one of median length of the {counted(len(named), 'step')} of the finding"
+    if len(named) == 1:
+        among = "the one step of the finding"
+    return StepToShow(_median(named), f"it is {among} {_name(first)}")
+
+
+def _median(length_ns: pd.Series) -> int:
+    order = np.argsort(length_ns.to_numpy(), kind="stable")
+    return int(length_ns.index[order[(len(order) - 1) // 2]])
+
+
+def _name(finding: Finding) -> str:
+    where: Where = {**finding.where}
+    where.pop("steps", None)
+    where.pop("host", None)
+    place = place_words(where)
+    return finding.kind.replace("_", " ") + (f" ({place})" if place else "")
+
+
+def not_analysed(account: Account, step: int) -> MeshscopeError:
+    """Return why a step has no path: it never ended, it is left out, or it is not there."""
+    trace, steps = account.trace, account.windows.steps
+    where = str(trace.path)
+    analysed = f"Analysed steps: {steps[0]}..{steps[-1]}"
+    if not account.windows.has_marks:
+        return MeshscopeError("no step marks: the whole capture is one window", where=where)
+    ended = trace.frame("step")
+    ended_on = ended.loc[ended["step"] == step, "rank"].nunique()
+    if ended_on == len(trace.ranks):
+        return MeshscopeError(
+            f"step {step} is left out of the account",
+            where=where,
+            remedy=f"{analysed}. diagnose says which are left out, and why",
+        )
+    begun_on = _begun_on(trace, step)
+    if not begun_on:
+        what = f"step {step} is not among the analysed steps"
+        return MeshscopeError(what, where=where, remedy=analysed)
+    ranks = counted(len(trace.ranks), "captured rank")
+    ends = f"ended on {ended_on} of" if ended_on else "on none of"
+    what = f"step {step} {'' if ended_on else 'ended '}{ends} {ranks}: it has no length and no path"
+    hang = next(how_it_ended(trace, account.windows.step_time_ns), None)
+    known = f"{hang.claim}; diagnose says where they waited. " if hang is not None else ""
+    return MeshscopeError(what, where=where, remedy=known + analysed)
+
+
+def _begun_on(trace: Trace, step: int) -> int:
+    """Return on how many ranks anything of a step was recorded."""
+    ranks: set[int] = set()
+    for name in ("span", "collective", "p2p", "step"):
+        frame = trace.frame(name)
+        ranks.update(frame.loc[frame["step"] == step, "rank"].tolist())
+    return len(ranks)

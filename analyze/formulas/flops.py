@@ -1,0 +1,177 @@
+"""The model of a run, and the FLOPs of a token under conventions that have names.
+
+The formulas are those of ``probe.schema.model``. Captures that hold a description of the model have
+exact ones. Those that hold sizes alone (layers, widths, vocabulary, parameters) leave open whether
+the embedding is tied, how many heads keys have, and whether there are experts: the parameters
+decide between them, or MFU is unknown.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from meshscope.probe.schema.errors import ConfigError
+from meshscope.probe.schema.model import (
+    CONVENTIONS,
+    DEFAULT_CONVENTION,
+    ModelDescription,
+    describe_model,
+)
+from meshscope.probe.schema.model import flops_per_token as flops_of_description
+from meshscope.probe.schema.model.conventions import head_flops, layer_flops
+from meshscope.probe.schema.model.parameters import total_parameters
+
+from .inferred_model import inferred_models
+
+__all__ = [
+    "CONVENTIONS",
+    "DEFAULT_CONVENTION",
+    "ModelShape",
+    "flops_per_token",
+    "head_in_layers",
+    "known_model",
+    "model_shape",
+]
+
+_SAME = 0.005
+"""Models whose FLOPs differ by less need not be told apart."""
+_UNLIKE = 0.02
+"""Stated parameters that differ by more from those of the stated sizes contradict them."""
+_LEFT_OPEN = "state the model: kv_heads, head_dim, gated, tied, experts"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelShape:
+    """Sizes alone, without heads and MLP: a dense model with a head of its own is assumed."""
+
+    num_layers: int
+    hidden_size: int
+    seq_len: int
+    vocab_size: int
+    parameters: int
+
+
+class KnownModel(NamedTuple):
+    """What a capture tells of its model."""
+
+    model: ModelDescription | ModelShape | None
+    unknown_because: str
+    """Why there is none, one clause; empty where there is one."""
+    notes: tuple[str, ...] = ()
+    """What was assumed, or contradicts itself."""
+
+
+def known_model(run: Mapping[str, object]) -> KnownModel:
+    """Return the model of the run table's row: as described, else as its sizes allow."""
+    text = run.get("model")
+    if isinstance(text, str) and text:
+        return _described(text)
+    shape = model_shape(run)
+    if shape is None:
+        return KnownModel(None, "the model's shape")
+    heads, ffn = run.get("num_heads"), run.get("ffn_size")
+    if not isinstance(heads, int) or not isinstance(ffn, int) or min(heads, ffn) < 1:
+        note = "the model is taken as dense, with a head that is not tied: only sizes are known"
+        return KnownModel(shape, "", (f"{note}; {_LEFT_OPEN}",))
+    return _inferred(shape, heads, ffn)
+
+
+def _described(text: str) -> KnownModel:
+    try:
+        model = describe_model(json.loads(text))
+    except (ConfigError, ValueError, RecursionError) as error:
+        what = error.what if isinstance(error, ConfigError) else str(error)
+        where = error.where if isinstance(error, ConfigError) else "model"
+        return KnownModel(None, f"a usable description of the model ({where}: {what})")
+    if model.parameters:
+        counted = total_parameters(model)
+        if abs(counted / model.parameters - 1.0) > _UNLIKE:
+            note = (
+                f"the stated sizes of the model make {counted:,} parameters, "
+                f"{model.parameters:,} are stated: MFU counts the sizes"
+            )
+            return KnownModel(model, "", (note,))
+    return KnownModel(model, "")
+
+
+def _inferred(shape: ModelShape, heads: int, ffn: int) -> KnownModel:
+    try:
+        sizes = ModelDescription(
+            num_layers=shape.num_layers,
+            hidden_size=shape.hidden_size,
+            num_heads=heads,
+            head_dim=1,
+            ffn_size=ffn,
+            vocab_size=shape.vocab_size,
+            seq_len=shape.seq_len,
+        )
+    except ConfigError as error:
+        return KnownModel(None, f"a usable shape of the model ({error.where}: {error.what})")
+    found = inferred_models(sizes, shape.parameters)
+    flops = [flops_of_description(model) for model in found]
+    if not found:
+        why = (
+            f"the model's shape: no dense model of these sizes has {shape.parameters:,} parameters"
+        )
+        return KnownModel(None, f"{why} ({_LEFT_OPEN})")
+    if max(flops) > (1.0 + _SAME) * min(flops):
+        return KnownModel(None, f"the model's shape: several models fit its sizes ({_LEFT_OPEN})")
+    return KnownModel(found[0], "")
+
+
+def model_shape(run: Mapping[str, object]) -> ModelShape | None:
+    """Return the sizes in the run table, None if a part of them is not known."""
+    values = {name: run.get(name) for name in ModelShape.__slots__}
+    if any(not isinstance(value, int) or isinstance(value, bool) for value in values.values()):
+        return None
+    return ModelShape(**values)  # type: ignore[arg-type]
+
+
+def head_in_layers(run: Mapping[str, object]) -> float | None:
+    """Return how many transformer layers the output head is worth, None if the shape is unknown.
+
+    By FLOPs: those of the head over those of a middle layer. Of sizes alone, a token multiplies
+    ``2 h V`` in the head and ``8 h^2 + 4 h f + 4 h T`` in a layer (f is 4 h if not known).
+    """
+    model = known_model(run).model
+    if isinstance(model, ModelDescription):
+        return head_flops(model) / layer_flops(model, model.num_layers // 2)
+    shape = model or model_shape(run)
+    if shape is None or min(shape.hidden_size, shape.seq_len) < 1:
+        return None
+    width, ffn = shape.hidden_size, run.get("ffn_size")
+    ffn_size = ffn if isinstance(ffn, int) and ffn > 0 else 4 * width
+    layer = 8 * width**2 + 4 * width * ffn_size + 4 * width * shape.seq_len
+    return 2 * width * shape.vocab_size / layer
+
+
+def flops_per_token(
+    model: ModelDescription | ModelShape,
+    convention: str = DEFAULT_CONVENTION,
+    keys_per_token: float | None = None,
+) -> float:
+    """Return the model FLOPs of training on one token.
+
+    Args:
+        model: A description, or sizes alone.
+        convention: A name of ``CONVENTIONS``.
+        keys_per_token: Of packed documents, ``sum(L^2) / sum(L)``; None: whole sequences.
+
+    Raises:
+        KeyError: There is no such convention.
+    """
+    if isinstance(model, ModelDescription):
+        return flops_of_description(model, convention, keys_per_token)
+    seen = float(model.seq_len) if keys_per_token is None else keys_per_token
+    attention = 12.0 * model.num_layers * model.hidden_size * seen
+    products = 6.0 * (model.parameters - model.vocab_size * model.hidden_size)
+    return {
+        "nonembedding": products + attention,
+        "full": products + attention,
+        "causal": products + attention / 2,
+        "palm": 6.0 * model.parameters + attention,
+        "no_attention": products,
+    }[convention]

@@ -1,0 +1,222 @@
+"""What a file says of a model and of the settings of its training, by our names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from meshscope.probe.schema.errors import ConfigError
+from meshscope.probe.schema.model import ModelDescription
+from meshscope.probe.schema.model.fields import model_fields
+from meshscope.probe.schema.model.hugging_face import fields_of_hugging_face
+from meshscope.probe.schema.model.megatron import fields_of_megatron
+
+from ...tables.toml_file import read_toml
+from .argument_files import read_arguments, read_scalar
+from .megatron_settings import check_arguments, settings_of_megatron
+from .settings import SETTINGS
+
+DTYPE_BYTES = {
+    "bf16": 2,
+    "bfloat16": 2,
+    "fp16": 2,
+    "float16": 2,
+    "half": 2,
+    "fp32": 4,
+    "float32": 4,
+    "float": 4,
+    "fp8": 1,
+}
+_TRAINER_MODEL = {
+    "layers": "num_layers",
+    "hidden": "hidden_size",
+    "heads": "num_heads",
+    "ffn": "ffn_size",
+    "vocab": "vocab_size",
+}
+"""Names of the reference trainer's ``[model]``."""
+_TRAINER_TABLES = {
+    "schedule": {
+        "kind": "schedule",
+        "embedding_weight": "embedding_weight",
+        "head_weight": "head_weight",
+        "microbatches": "microbatches",
+        "layers_per_stage": "layers_per_stage",
+    },
+    "train": {"global_batch": "global_batch_size"},
+    "memory": {
+        "recompute": "recompute",
+        "gradients": "gradient_dtype",
+        "precision": "weight_dtype",
+    },
+    "data_parallel": {"zero": "zero"},
+    "tensor": {"sequence_parallel": "sequence_parallel"},
+    "training": {
+        "schedule": "schedule",
+        "microbatches": "microbatches",
+        "global_batch_size": "global_batch_size",
+        "micro_batch_size": "microbatch_size",
+    },
+}
+"""Tables beside ``[model]`` and ``[layout]``, with our name of each setting."""
+_LAYOUT_WORDS = {"micro_batch_size": "microbatch_size", "num_microbatches": "microbatches"}
+_NESTED = ("args", "MODEL_ARGS", "model_args", "text_config", "language_config")
+"""Keys under which a file may hold the map of names alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFile:
+    """A model and settings as a file states them."""
+
+    model: Mapping[str, Any]
+    """Fields of ``ModelDescription``."""
+    settings: Mapping[str, Any]
+    """Fields of ``PlanSettings``, and how layers are split at the ends."""
+    longest: int = 0
+    """The longest sequence that the model is made for; 0: not stated."""
+    limits: tuple[str, ...] = ()
+
+
+def read_model_file(path: Path) -> ModelFile:
+    """Return what a file says.
+
+    Raises:
+        ConfigError: It cannot be read, or describes no model that is known here.
+    """
+    if not path.exists():
+        raise ConfigError("there is no such file", where=str(path), remedy="Check the path")
+    if path.is_dir():
+        inside = path / "config.json"
+        if not inside.is_file():
+            raise ConfigError(
+                "is a folder without config.json", where=str(path), remedy="Name the file"
+            )
+        path = inside
+    if path.suffix.lower() == ".toml":
+        return _toml(path)
+    return _named(read_arguments(path), path)
+
+
+def _named(content: Mapping[str, Any], path: Path) -> ModelFile:
+    """Return what a map of names says: a Hugging Face config, Megatron's arguments or our names."""
+    where = str(path)
+    if isinstance(content.get("model"), dict):
+        return _ours(content, path)
+    values = _unwrapped(content)
+    if "model_type" in values or "architectures" in values:
+        longest = next(
+            (values[n] for n in ("max_position_embeddings", "n_positions") if values.get(n)), 0
+        )
+        longest = longest if isinstance(longest, int) else 0
+        return ModelFile(model=fields_of_hugging_face(values, where), settings={}, longest=longest)
+    plain = {_plain_name(name): _plain_value(value) for name, value in values.items()}
+    if "num_attention_heads" in plain or "padded_vocab_size" in plain:
+        check_arguments(plain, where)
+        settings, limits = settings_of_megatron(plain)
+        found = {k: v for k, v in fields_of_megatron(plain, where).items() if v is not None}
+        if "vocab_size" not in found:
+            raise ConfigError(
+                "the size of the vocabulary is missing",
+                where=where,
+                remedy="Add vocab_size or padded_vocab_size: a tokenizer's name does not say it",
+            )
+        return ModelFile(model=found, settings=settings, limits=limits)
+    known = {field.name for field in fields(ModelDescription)}
+    if known & set(plain):
+        return _ours({"model": {k: v for k, v in plain.items() if k in known}}, path)
+    raise ConfigError(
+        "describes no model that is known here",
+        where=where,
+        remedy="Give our TOML with [model], a Hugging Face config.json, or Megatron's arguments",
+    )
+
+
+def _plain_name(name: object) -> str:
+    return str(name).lstrip("-").replace("-", "_")
+
+
+def _plain_value(value: object) -> object:
+    """Return a value of Megatron's arguments, which files also hold as text."""
+    return read_scalar(value) if isinstance(value, str) else value
+
+
+def _unwrapped(content: Mapping[str, Any]) -> Mapping[str, Any]:
+    for name in _NESTED:
+        inside = content.get(name)
+        if isinstance(inside, dict) and inside and not content.get("vision_config"):
+            rest = {k: v for k, v in content.items() if k != name}
+            keep = {k: v for k, v in rest.items() if not isinstance(v, dict | list)}
+            return {**keep, **inside} if name == "text_config" else inside
+    return content
+
+
+def _toml(path: Path) -> ModelFile:
+    content, _ = read_toml(path, remedy="Give our TOML with a [model] table")
+    return _ours(content, path)
+
+
+def _ours(content: Mapping[str, Any], path: Path) -> ModelFile:
+    table = content.get("model")
+    if not isinstance(table, dict) or not table:
+        raise ConfigError(
+            "has no [model] table", where=str(path), remedy="Write [model] with the sizes"
+        )
+    stated = dict(table)
+    below = ModelFile(model={}, settings={})
+    for kind in ("hugging_face", "megatron"):
+        if kind in stated:
+            below = _named(read_arguments(path.parent / str(stated.pop(kind))), path)
+    family = stated.pop("family", None)
+    model = {_TRAINER_MODEL.get(name, name): value for name, value in stated.items()}
+    if family is not None:
+        model = {**_family(family, path, model), **model}
+    if isinstance(content.get("moe"), dict):
+        model |= {k: v for k, v in content["moe"].items() if k in ("experts", "experts_per_token")}
+        if not model.get("experts"):
+            model = {k: v for k, v in model.items() if not k.startswith("experts")}
+    settings: dict[str, Any] = dict(below.settings)
+    if "num_attention_heads" in model and "model_type" not in model:
+        check_arguments(model, f"{path}: model")
+        settings |= settings_of_megatron(model)[0]
+    model = model_fields(model, f"{path}: model")
+    return ModelFile(
+        model={**below.model, **model},
+        settings={**settings, **_toml_settings(content, path)},
+        longest=below.longest,
+        limits=below.limits,
+    )
+
+
+def _family(family: object, path: Path, model: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the reference trainer's families build beside their sizes."""
+    if family not in ("gpt", "llama"):
+        raise ConfigError(
+            f"{family!r:.60} is no family that is known here",
+            where=f"{path}: model.family",
+            remedy="Use gpt or llama, or leave it out and state norm_shift, qkv_bias, gated",
+        )
+    if family == "llama":
+        return {"gated": True}
+    biased = dict.fromkeys(("norm_shift", "qkv_bias", "out_bias", "mlp_bias"), True)
+    return {**biased, "learned_positions": model.get("seq_len", 0)}
+
+
+def _toml_settings(content: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for table, names in _TRAINER_TABLES.items():
+        values = content.get(table)
+        if isinstance(values, dict):
+            found |= {names[name]: value for name, value in values.items() if name in names}
+    layout = content.get("layout", {})
+    if not isinstance(layout, dict):
+        raise ConfigError("is no table", where=f"{path}: layout", remedy="Write [layout] above it")
+    for name, value in layout.items():
+        known = _LAYOUT_WORDS.get(name, name)
+        if known not in (*SETTINGS, "layers_per_stage", "order"):
+            remedy = f"Use {', '.join(SETTINGS)}"
+            raise ConfigError(f"unknown field {name!r}", where=f"{path}: layout", remedy=remedy)
+        if known != "order":
+            found[known] = value
+    return found

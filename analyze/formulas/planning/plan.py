@@ -1,0 +1,129 @@
+"""The plan of a job: memory by stage, bubble, FLOPs, volumes, and what it leaves out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshscope.probe.schema.model import CONVENTIONS, flops_per_token
+from meshscope.probe.schema.model.conventions import layer_flops
+from meshscope.probe.schema.model.parameters import idle_parameters, total_parameters
+from meshscope.probe.schema.terms import ScheduleKind
+
+from ..schedules import PassCosts, make_plan, replayed_bubble_frac
+from .communication import Volume, volumes
+from .job import PlannedJob, Recompute
+from .memory import StageMemory, stage_memory
+
+RESERVED_OVER_ALLOCATED = (1.007, 1.040, 1.093)
+"""Least, median and most of reserved / allocated over 19 settings x 8 ranks on B200."""
+_UNIT_NS = 1_000
+_MOST_REPLAYED = 64
+"""Microbatches for each rank, above which an order without a closed form is not replayed whole."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobPlan:
+    """Everything about a job that formulas say."""
+
+    job: PlannedJob
+    parameters: int
+    active_parameters: int
+    """Without the routed experts that a token does not pass."""
+    flops_per_token: dict[str, float]
+    """Model FLOPs of training on a token, by convention."""
+    recompute_frac: float
+    """What recomputation adds to the model FLOPs."""
+    stages: tuple[StageMemory, ...]
+    bubble_frac: float
+    """Idle share of a step with equal stages and no communication."""
+    volumes: tuple[Volume, ...]
+    limits: tuple[str, ...]
+
+    @property
+    def most_bytes(self) -> float:
+        """Return what the fullest stage is expected to reserve."""
+        return reserved_bytes(max(one.allocated_bytes for one in self.stages))[1]
+
+
+def reserved_bytes(allocated: float) -> tuple[float, float, float]:
+    """Return the least, expected and most bytes that the allocator reserves for so many."""
+    low, middle, high = (allocated * ratio for ratio in RESERVED_OVER_ALLOCATED)
+    return low, middle, high
+
+
+def make_job_plan(job: PlannedJob, stated: tuple[str, ...] = ()) -> JobPlan:
+    """Return the plan of a job.
+
+    Args:
+        job: The job.
+        stated: Limits that its settings have already.
+    """
+    model = job.model
+    parameters = model.parameters or total_parameters(model)
+    return JobPlan(
+        job=job,
+        parameters=parameters,
+        active_parameters=parameters - idle_parameters(model),
+        flops_per_token={name: flops_per_token(model, name) for name in CONVENTIONS},
+        recompute_frac=recompute_frac(job),
+        stages=stage_memory(job),
+        bubble_frac=ideal_bubble_frac(job),
+        volumes=tuple(volumes(job)),
+        limits=(*stated, *_limits(job)),
+    )
+
+
+def recompute_frac(job: PlannedJob) -> float:
+    """Return the FLOPs of recomputation over the model FLOPs (full attention).
+
+    Full recomputation repeats the forward of every layer: a third of its FLOPs, 33 % but for the
+    head. Selective repeats the forward of attention's core.
+    """
+    if job.recompute is Recompute.NONE:
+        return 0.0
+    model = job.model
+    total = flops_per_token(model)
+    if job.recompute is Recompute.FULL:
+        layers = sum(layer_flops(model, layer) for layer in range(model.num_layers))
+        return layers / 3 / total
+    return (total - flops_per_token(model, "no_attention")) / 3 / total
+
+
+def ideal_bubble_frac(job: PlannedJob) -> float:
+    """Return the idle share with equal stages: (p - 1) / (m v + p - 1) for 1F1B and GPipe.
+
+    Narayanan et al. 2021, arXiv 2104.04473, section 2.2; other orders are replayed with forward =
+    both halves of the backward.
+    """
+    p, m, v = job.layout.pp, job.microbatches, job.layout.vpp
+    kind = job.schedule
+    if p == 1:
+        return 0.0
+    regular = kind in (ScheduleKind.GPIPE, ScheduleKind.ONE_F_ONE_B)
+    if regular or (kind is ScheduleKind.INTERLEAVED and m % p == 0):
+        return (p - 1) / (m * v + p - 1)
+    short = min(m, max(_MOST_REPLAYED, 4 * p))
+    cost = np.full(p * v, _UNIT_NS, np.int64)
+    costs = PassCosts(forward_ns=cost, backward_input_ns=cost, backward_weight_ns=cost)
+    found = replayed_bubble_frac(make_plan(kind, p, short, v), costs)
+    # Idle time does not grow with further microbatches; the work does.
+    idle = found / (1.0 - found) * short
+    return idle / (idle + m)
+
+
+def _limits(job: PlannedJob) -> Iterator[str]:
+    yield (
+        "Not modelled: CUDA context and NCCL buffers (1-3 GB outside the allocator), fragmentation "
+        "beyond the stated interval, offloading, FP8, CUDA graphs"
+    )
+    if job.model.experts:
+        yield "Experts: even load assumed; an uneven one holds more on the rank of the hot expert"
+    if job.model.mtp_layers:
+        yield "Multi-token prediction: counted on the last stage, as one more layer and head each"
+    if job.model.window:
+        yield "Sliding windows change FLOPs here, not memory"
+    if job.zero == 3 and job.layout.pp > 1:
+        yield "ZeRO-3 with a pipeline: weights gathered for every pass"

@@ -1,0 +1,28 @@
+"""One term of a plan: its size, its formula and where the formula comes from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Category(StrEnum):
+    """What a term counts as."""
+
+    PARAMETERS = "parameters"
+    GRADIENTS = "gradients"
+    OPTIMIZER = "optimizer"
+    ACTIVATIONS = "activations"
+    LOGITS = "logits"
+    BUFFERS = "buffers"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Term:
+    """One part of what a rank holds when it holds most."""
+
+    category: Category
+    name: str
+    size_bytes: float
+    formula: str
+    source: str

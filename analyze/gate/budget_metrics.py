@@ -1,0 +1,155 @@
+"""What a budget can bound, and its value in a diagnosis or why that is not known.
+
+Beside fixed names there are families: ``CLASS_frac`` for each class of the ledger, ``exposed_AXIS_frac``,
+``stage_N_peak_memory_frac`` and ``stage_N_peak_memory_bytes``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from difflib import get_close_matches
+from math import isnan
+
+from meshscope.probe.schema.terms import Axis
+
+from ..explain.metrics import NO_STEPS
+from ..tables.classes import (
+    CLASSES,
+    COMPUTE_CLASSES,
+    HOST_CLASSES,
+    LEAST_TOLD,
+    REFINED,
+    UNSEPARATED,
+    UNSPLIT,
+)
+from ..tables.results import Diagnosis
+
+METRICS = (
+    *("mfu", "bubble_frac", "exposed_comm_frac", "peak_memory_frac"),
+    *("straggler_slowdown", "step_time_ns"),
+)
+"""Those of ``Diagnosis.metrics``."""
+MORE_METRICS = ("hfu", "tokens_per_s", "overhead_frac", "peak_memory_bytes")
+HIGH_IS_GOOD = frozenset({"mfu", "hfu", "tokens_per_s"})
+"""Metrics of which a single number is the least that is allowed."""
+Known = tuple[float | None, str]
+"""A number, or None and the reason."""
+
+_CLASSES = {f"{name}_frac": name for name in (*CLASSES, *REFINED)}
+_AXES = {f"exposed_{axis.value}_frac": axis.value for axis in Axis}
+_STAGE = re.compile(r"stage_(0|[1-9][0-9]{0,4})_peak_memory_(frac|bytes)")
+_PROBE = "meshscope"
+"""Origin of captures of our probe, which sees all host classes where they happen."""
+_NOT_TOLD = "this capture does not tell it"
+
+
+def is_metric(name: str) -> bool:
+    """Return whether a budget can bound it."""
+    fixed = (*METRICS, *MORE_METRICS, *_CLASSES, *_AXES)
+    return name in fixed or _STAGE.fullmatch(name) is not None
+
+
+def is_share(name: str) -> bool:
+    """Return whether it lies between 0 and 1: a bound in percent would hold for ever, or never."""
+    return name.endswith("_frac") or name in ("mfu", "hfu")
+
+
+def like(name: str) -> str:
+    """Return what a name that is no metric may have meant."""
+    near = get_close_matches(name, (*METRICS, *MORE_METRICS, *_AXES, *_CLASSES), 1, 0.6)
+    some = ", ".join((*METRICS, *MORE_METRICS))
+    return f"Did you mean {near[0]}" if near else f"Use one of {some}, or CLASS_frac"
+
+
+def value_of(result: Diagnosis, name: str) -> Known:
+    """Return a metric of a diagnosis, or None and why it is not known."""
+    if name in METRICS:
+        value, reason = result.metrics.get(name), result.unknown_because.get(name, "")
+    elif name in _FIXED:
+        value, reason = _FIXED[name](result)
+    elif (stage := _STAGE.fullmatch(name)) is not None:
+        value, reason = _memory_of_stage(result, int(stage[1]), f"peak_{stage[2]}")
+    elif result.ledger.empty:
+        value, reason = None, result.unknown_because.get("step_time_ns") or NO_STEPS
+    elif name in _AXES:
+        value, reason = _exposed(result, _AXES[name])
+    else:
+        value, reason = _class(result, _CLASSES[name])
+    if value is None or isnan(value):
+        return None, reason or _NOT_TOLD
+    return value, ""
+
+
+def _hfu(result: Diagnosis) -> Known:
+    use = result.utilization
+    return use.hfu, use.unknown_because or "the capture holds no recomputation; bound mfu"
+
+
+def _tokens(result: Diagnosis) -> Known:
+    return result.utilization.tokens_per_s, "the tokens or the ends of steps are not in the capture"
+
+
+def _overhead(result: Diagnosis) -> Known:
+    cost = result.run.get("probe_cost_frac")
+    return (cost, "") if isinstance(cost, float) else (None, "no probe measured its own cost")
+
+
+def _peak_bytes(result: Diagnosis) -> Known:
+    peaks = result.memory["peak_bytes"].dropna() if len(result.memory) else None
+    if peaks is None or peaks.empty:
+        return None, "no peak of a device's memory was recorded"
+    return float(peaks.max()), ""
+
+
+_FIXED: dict[str, Callable[[Diagnosis], Known]] = {
+    "hfu": _hfu,
+    "tokens_per_s": _tokens,
+    "overhead_frac": _overhead,
+    "peak_memory_bytes": _peak_bytes,
+}
+
+
+def _memory_of_stage(result: Diagnosis, stage: int, column: str) -> Known:
+    if result.memory.empty:
+        return None, "memory was not recorded"
+    rows = result.memory[result.memory["stage"] == stage]
+    if rows.empty:
+        return None, f"no memory of a stage {stage} was recorded"
+    value = rows[column].iloc[0]
+    is_known = rows[column].notna().iloc[0]
+    return (float(value), "") if is_known else (None, f"no such figure of stage {stage}")
+
+
+def _exposed(result: Diagnosis, axis: str) -> Known:
+    """Return the wire time of one axis: it is known where that of all is, and the axes are."""
+    if (reason := result.unknown_because.get("exposed_comm_frac")) is not None:
+        return None, reason
+    if result.run.get("tp") is None:
+        return None, "the mesh is not in the capture"
+    return _frac(result, f"exposed_{axis}_wire"), ""
+
+
+def _class(result: Diagnosis, name: str) -> Known:
+    """Return the share of one class; none of it is unknown where the capture could not show it."""
+    if name.startswith("exposed_") and name.endswith("_wire"):
+        return _exposed(result, name.removeprefix("exposed_").removesuffix("_wire"))
+    if name.endswith("_wait") and _frac(result, UNSPLIT) >= LEAST_TOLD:
+        return None, "waiting and transfers cannot be separated"
+    if name.endswith("_wait") and result.run.get("tp") is None:
+        return None, "the mesh is not in the capture"
+    if name in COMPUTE_CLASSES and _frac(result, UNSEPARATED) >= LEAST_TOLD:
+        return None, "computing and communication cannot be separated"
+    value = _frac(result, name)
+    needs_name = name in ("recompute", "optimizer", *HOST_CLASSES)
+    if value == 0 and needs_name and result.run.get("origin") != _PROBE:
+        return None, "the trace names no such time, which may be because it cannot"
+    return value, "it was not measured"
+
+
+def _frac(result: Diagnosis, name: str) -> float:
+    """Return the share of the step of one class, the mean over ranks and steps; NaN where not known."""
+    ledger = result.ledger
+    if ledger[name].isna().any():
+        return float("nan")
+    return float(ledger[name].sum() / ledger["step_ns"].sum())

@@ -1,0 +1,155 @@
+"""A run as a gate reads it: times of its steps, its classes by step, its counts, its setup."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+
+from meshscope.probe.schema.errors import TraceFormatError
+
+from ..tables.arrays import FloatArray
+from ..wording.words import counted
+from .facts import FORMAT, Baseline, Count, RunFacts, Window
+from .settle import LEAST_STEPS, settle
+
+_TAIL = 0.99
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedRun:
+    """One run before the window of steps is chosen."""
+
+    name: str
+    step_ns: FloatArray
+    """Step times in the order of the steps."""
+    classes: pd.DataFrame = field(default_factory=pd.DataFrame)
+    """One row a step, one column a class, ns, the mean over ranks; empty where only times are known."""
+    stages: pd.DataFrame = field(default_factory=pd.DataFrame)
+    """The same, one column a stage."""
+    counts: dict[str, int] = field(default_factory=dict)
+    """Per step, over all ranks."""
+    setup: dict[str, str | int | float | None] = field(default_factory=dict)
+    began_unix_ns: int | None = None
+    """When it was launched."""
+    ended: str = ""
+    """How it broke off: who hung, died or was killed; empty where it ended in order, or somebody ended it."""
+    limits: tuple[str, ...] = ()
+
+
+def require_steps(run: LoadedRun, window: Window | None = None) -> None:
+    """Refuse a run whose times are needed and too few.
+
+    Raises:
+        TraceFormatError: It has fewer than ``LEAST_STEPS`` steps, in the window if there is one.
+    """
+    if not has_times(run, window):
+        what, remedy = _too_short(run, window)
+        raise TraceFormatError(what, where=run.name, remedy=remedy)
+
+
+def has_times(run: LoadedRun, window: Window | None = None) -> bool:
+    """Return whether a run has steps enough for its times to be compared."""
+    return len(run.step_ns) >= LEAST_STEPS + (window.first if window else 0)
+
+
+def time_limits(runs: Sequence[LoadedRun], window: Window | None = None) -> list[str]:
+    """Return why times of runs are not compared though their counts are, or over fewer steps."""
+    limits = []
+    for run in runs:
+        if not has_times(run, window):
+            what, _ = _too_short(run, window)
+            limits.append(f"{run.name} {what}. Only counts compared")
+        elif window and len(run.step_ns) < window.first + window.count:
+            own = len(run.step_ns) - window.first
+            limits.append(
+                f"{run.name} ends early: it has {own} of the {window.count} compared steps"
+            )
+    return limits
+
+
+def _too_short(run: LoadedRun, window: Window | None) -> tuple[str, str]:
+    steps = counted(len(run.step_ns), "usable step")
+    if window and window.first and len(run.step_ns) >= LEAST_STEPS:
+        last = window.first + window.count - 1
+        what = f"has {steps}; the baseline is settled from step {window.first} to {last}"
+        least = window.first + LEAST_STEPS
+        return what, f"Record {least} steps or more, or make a baseline of runs as short"
+    return f"has {steps}; a gate of times needs {LEAST_STEPS}", "Record more steps of the same job"
+
+
+def window_of(runs: Sequence[LoadedRun]) -> Window:
+    """Return the steps that are compared: from where half of the runs have settled, to the shortest end.
+
+    All runs take the same steps: where a job becomes faster as it goes on, unlike steps would
+    differ by more than a change does.
+    """
+    first = int(np.median([settle(run.step_ns).start for run in runs]))
+    shortest = min(len(run.step_ns) for run in runs)
+    first = min(first, max(0, shortest - LEAST_STEPS))
+    return Window(first=first, count=shortest - first)
+
+
+def facts_of(run: LoadedRun, window: Window) -> RunFacts:
+    """Return one run reduced to the window; of one that ends early, to what it has of it."""
+    part = slice(window.first, window.first + window.count)
+    values = run.step_ns[part]
+    rest = settle(values)
+    return RunFacts(
+        name=run.name,
+        steps=len(values),
+        p50_ns=_rounded(float(np.median(values))),
+        p99_ns=_rounded(float(np.quantile(values, _TAIL))),
+        drift_frac=0.0 if rest.is_settled else round(rest.drift_frac, 5),
+        classes_ns=_means(run.classes.iloc[part]),
+        stages_ns=_means(run.stages.iloc[part]),
+    )
+
+
+def baseline_of(runs: Sequence[LoadedRun]) -> Baseline:
+    """Return the baseline of runs of one job; of counts alone where a run is too short for times.
+
+    Raises:
+        TraceFormatError: A run is too short, and not all have counts.
+    """
+    if not all(run.counts for run in runs):
+        for run in runs:
+            require_steps(run)
+    is_timed = all(map(has_times, runs))
+    window = window_of(runs) if is_timed else Window(first=0, count=0)
+    facts = [facts_of(run, window) if is_timed else _untimed(run) for run in runs]
+    limits = {*time_limits(runs), *(limit for run in runs for limit in run.limits)}
+    return Baseline(
+        meshscope_gate_baseline=FORMAT,
+        setup=dict(sorted(runs[0].setup.items())),
+        window=window,
+        runs=facts,
+        counts=common_counts(runs),
+        limits=sorted(limits),
+    )
+
+
+def common_counts(runs: Sequence[LoadedRun]) -> dict[str, Count]:
+    """Return the least and the most of every count; what a run never did is 0."""
+    counted = [run.counts for run in runs]
+    if not all(counted):
+        return {}
+    names = sorted(set().union(*counted))
+    values = {name: [counts.get(name, 0) for counts in counted] for name in names}
+    return {name: (min(found), max(found)) for name, found in values.items()}
+
+
+def _untimed(run: LoadedRun) -> RunFacts:
+    return RunFacts(name=run.name, steps=0, p50_ns=0.0, p99_ns=0.0)
+
+
+def _means(by_step: pd.DataFrame) -> dict[str, float]:
+    means = by_step.mean() if len(by_step) else pd.Series(dtype=float)
+    return {str(name): _rounded(float(value)) for name, value in means.items() if value > 0}
+
+
+def _rounded(value: float) -> float:
+    """Return ns with a tenth: finer is no measurement, and makes a file nobody reads."""
+    return round(value, 1)

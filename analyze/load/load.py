@@ -1,0 +1,216 @@
+"""Open whatever the user points at: our run directories or other tools' traces."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from glob import has_magic
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from meshscope.probe.reader.rank_parts import MOST_ROWS_VARIABLE, Wanted
+from meshscope.probe.reader.run import RunCapture, read_run
+from meshscope.probe.reader.sampled_steps import MOST_ROWS
+from meshscope.probe.schema.errors import ConfigError, RunDirectoryError
+from meshscope.probe.schema.layout import ParallelLayout
+from meshscope.probe.schema.rundir import is_run_directory
+from meshscope.probe.schema.tables import TABLES
+
+from ..account.hangs.broken_off import progress_at_the_end
+from ..account.hangs.stacks import standing_at_the_end
+from ..account.hangs.unrecorded_ranks import unheard_limits
+from ..align.clocks.alignment import align
+from ..align.clocks.host_samples import named_as_clocks
+from ..align.communication.realignment import realign
+from ..align.steps.rounds import with_rounds
+from ..align.steps.same_step import with_tied_steps
+from ..align.steps.tail import led_anew, unrecorded_saves
+from ..align.topology.axes import with_axes
+from ..align.topology.layout import with_inferred_layout
+from ..align.topology.pass_numbers import with_passes_numbered
+from ..read import import_trace
+from ..read.deep_traces.cache import DeepCache
+from ..read.deep_traces.tables import with_deep_traces
+from ..read.reading import Reading
+from ..tables.trace import Trace
+from .ingested import is_ingested, read_ingested
+from .kept_tables import is_closed, read_kept
+from .possible_times import with_possible_times
+
+
+def load_trace(
+    path: str | Path, *, keeps_traces: bool = False, wanted: Wanted | None = None
+) -> Trace:
+    """Return the capture at ``path`` on one clock, with the axis of every group inferred.
+
+    Args:
+        path: A run directory of ours, or a file, folder or glob of another tool. Nothing is
+            written beside it, unless ``keeps_traces``.
+        keeps_traces: Keep in a run that is still being recorded what was read of its deep
+            traces, for the next look.
+        wanted: How much of a large run directory is read; as much as there is room for, if not given.
+
+    Raises:
+        RunDirectoryError: Nothing is there, or nothing in it can be read.
+        ConfigError: The variable for how much room there is holds no number.
+        FormatVersionError: It was written by a format that we do not know.
+        TraceFormatError: It is no trace of a known format.
+    """
+    path = Path(path)
+    if not path.exists() and not has_magic(str(path)):
+        raise RunDirectoryError(
+            "no such file or directory", where=str(path), remedy="Check the path"
+        )
+    if not is_run_directory(path):
+        return read_traces(path)
+    if is_ingested(path):
+        return with_possible_times(read_ingested(path))
+    wanted = wanted or Wanted(most_rows=most_rows())
+    kept = read_kept(path, wanted)
+    if kept is not None:
+        return kept
+    capture = read_run(path, wanted)
+    found = with_possible_times(_from_capture(path, capture))
+    cache = DeepCache(path) if keeps_traces and not is_closed(path) else None
+    found = with_deep_traces(found, capture.rank_manifests, cache)
+    del capture
+    found = with_passes_numbered(
+        with_inferred_layout(with_axes(with_rounds(with_tied_steps(align(found)))))
+    )
+    # What reading took beside the tables: a tenth of a large capture.
+    pa.default_memory_pool().release_unused()
+    return found
+
+
+def read_traces(
+    path: Path, *, files: Sequence[Path] | None = None, reading: Reading | None = None
+) -> Trace:
+    """Return other tools' traces as ``load_trace`` does.
+
+    Args:
+        path: A file, folder or glob; it becomes the name of the run.
+        files: The files to read, where they are not those that ``path`` stands for.
+        reading: Where large tables go, and in how many processes files are read.
+
+    Raises:
+        TraceFormatError: It is no trace of a known format.
+    """
+    trace = import_trace(path, files=files, reading=reading)
+    return with_inferred_layout(with_axes(align(_realigned(with_possible_times(trace)))))
+
+
+_COUNTED_BY_RANK = ("kineto", "nsight")
+"""Origins of which positions of collectives are counted on each rank by itself."""
+
+
+def _realigned(trace: Trace) -> Trace:
+    """Return the trace with the positions of collectives made to agree between ranks.
+
+    Positions that were counted from the start of each rank's capture shift when a
+    rank saw one more.
+    """
+    if trace.origin not in _COUNTED_BY_RANK or not trace.row_count("collective"):
+        return trace
+    frame = trace.frame("collective")
+    named = {name: frame[name].astype(str) for name in ("group_id", "kind")}
+    rows, limits = realign(frame.assign(**named))
+    if not limits:
+        return trace
+    moved = TABLES["collective"].conform(pa.Table.from_pandas(rows, preserve_index=False))
+    found = trace.with_tables({"collective": moved})
+    return replace(found, limits=(*trace.limits, *limits))
+
+
+def _from_capture(path: Path, capture: RunCapture) -> Trace:
+    run: Mapping[str, object] = capture.tables["run"].to_pylist()[0]
+    layout, limits = _layout(capture.manifest, capture.tables["group"], capture.ranks)
+    progress = progress_at_the_end(capture.tables, capture.rank_manifests, capture.last_seen)
+    standing = standing_at_the_end(capture.tables["step"], capture.rank_manifests)
+    clocks = _clocks(capture.rank_manifests)
+    hosts = named_as_clocks(capture.tables, capture.host_manifests, capture.rank_manifests, clocks)
+    return Trace(
+        path=path,
+        run=run,
+        layout=layout,
+        ranks=capture.ranks,
+        tables=capture.tables | hosts | {"progress": progress, "standing": standing},
+        limits=(
+            *capture.limits,
+            *limits,
+            *led_anew(capture.rank_manifests),
+            *(unrecorded_saves(capture.rank_manifests) if progress.num_rows else ()),
+            *(
+                unheard_limits({**capture.tables, "progress": progress})
+                if progress.num_rows
+                else ()
+            ),
+        ),
+        clocks=clocks,
+        local_ranks=_local_ranks(capture.rank_manifests),
+        is_whole=capture.is_whole,
+    )
+
+
+def most_rows() -> int:
+    """Return how many rows of passes and communication of a run directory there is room for.
+
+    Raises:
+        ConfigError: The variable for it holds no such number.
+    """
+    given = os.environ.get(MOST_ROWS_VARIABLE, "").strip()
+    if not given:
+        return MOST_ROWS
+    if not given.isascii() or not given.isdecimal() or not int(given[:19]) > 0:
+        raise ConfigError(
+            f"{given!r:.60} is no number of rows",
+            where=MOST_ROWS_VARIABLE,
+            remedy=f"Give one such as {MOST_ROWS}, for which an analysis takes 8 GB of memory",
+        )
+    return int(given[:19])
+
+
+def _local_ranks(manifests: Mapping[int, Mapping[str, Any]]) -> dict[int, int]:
+    """Return the place of each rank among those of its host, where it is known."""
+    stated = {rank: manifest.get("local_rank") for rank, manifest in sorted(manifests.items())}
+    return {rank: place for rank, place in stated.items() if type(place) is int and place >= 0}
+
+
+def _clocks(manifests: Mapping[int, Mapping[str, Any]]) -> dict[int, str]:
+    """Return the clock of each rank that states its boot or its host.
+
+    All processes of one boot share a monotonic clock, whatever their containers call
+    the host. A clock is named after the host of its first rank.
+    """
+    names: dict[str, str] = {}
+    found: dict[int, str] = {}
+    for rank, manifest in sorted(manifests.items()):
+        host, boot = manifest.get("host"), manifest.get("boot_id") or manifest.get("host")
+        if not isinstance(boot, str) or not boot:
+            continue
+        name = host if isinstance(host, str) and host else boot
+        if boot not in names and name in names.values():
+            name = f"{name} (boot {boot})"
+        found[rank] = names.setdefault(boot, name)
+    return found
+
+
+def _layout(
+    manifest: Mapping[str, object], groups: pa.Table, ranks: tuple[int, ...]
+) -> tuple[ParallelLayout | None, tuple[str, ...]]:
+    stated = manifest.get("layout")
+    if not isinstance(stated, dict):
+        return None, ()
+    try:
+        layout = ParallelLayout.from_json(stated)
+    except (ConfigError, TypeError) as error:
+        return None, (f"the layout in the manifest is not usable: {error}",)
+    seen = {rank for members in groups["ranks"].to_pylist() for rank in members} | set(ranks)
+    if seen and max(seen) >= layout.world_size:
+        return None, (
+            f"the layout in the manifest has {layout.world_size} ranks, but there is a rank "
+            f"{max(seen)}: the layout is not used",
+        )
+    return layout, ()

@@ -1,0 +1,87 @@
+"""Times that no clock can have shown are left out, whichever format they came from.
+
+A damaged clock or a forged file says that an activity lasts a negative time, or began
+centuries ago. Sums over such rows are wrong, or do not fit 64 bits and are wrong silently.
+Tables of a profiler's events are not looked at: their reader does this as it goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ..tables.trace import Trace
+from ..wording.words import counted
+
+_FARTHEST_NS = 1 << 61
+"""73 years. A start and a length below it add up within 64 bits."""
+_TABLES = ("step", "span", "collective", "p2p", "memory")
+_STARTS = ("start_ns", "issue_ns", "time_ns")
+_ENDS = ("end_ns", "wait_start_ns", "wait_end_ns")
+
+
+def with_possible_times(trace: Trace) -> Trace:
+    """Return the trace without rows of negative or absurd length, and with absurd ends unknown.
+
+    An end is absurd before the start of its row, or where it is too far away; then the
+    waiting inside the row is unknown too. ``limits`` count what was left out.
+    """
+    limits: list[str] = []
+    changed = {}
+    for name in _TABLES:
+        table = trace.tables.get(name)
+        if table is None or not table.num_rows:
+            continue
+        kept = _without_impossible_ends(name, _without_impossible_rows(name, table, limits), limits)
+        if kept is not table:
+            changed[name] = kept
+    if not changed:
+        return trace
+    return replace(trace.with_tables(changed), limits=(*trace.limits, *limits))
+
+
+def _without_impossible_rows(name: str, table: pa.Table, limits: list[str]) -> pa.Table:
+    possible = np.ones(table.num_rows, dtype=bool)
+    for values in _known(table, _STARTS):
+        possible &= (values > -_FARTHEST_NS) & (values < _FARTHEST_NS)
+    for values in _known(table, ("dur_ns",)):
+        possible &= (values >= 0) & (values < _FARTHEST_NS)
+    lost = int((~possible).sum())
+    if not lost:
+        return table
+    limits.append(f"{counted(lost, 'row')} of {name} with impossible times left out.")
+    return table.filter(pa.array(possible))
+
+
+def _without_impossible_ends(name: str, table: pa.Table, limits: list[str]) -> pa.Table:
+    if not table.num_rows or "end_ns" not in table.column_names:
+        return table
+    start, end, wait_start, wait_end = _known(table, ("start_ns", *_ENDS))
+    impossible = (end != 0) & (end < start)
+    impossible |= (wait_start != 0) & (wait_end != 0) & (wait_end < wait_start)
+    for values in (end, wait_start, wait_end):
+        impossible |= (values <= -_FARTHEST_NS) | (values >= _FARTHEST_NS)
+    if not impossible.any():
+        return table
+    limits.append(
+        f"{counted(int(impossible.sum()), 'end')} of {name} impossible: taken as unknown."
+    )
+    for column in _ENDS:
+        place = table.column_names.index(column)
+        values = pa.array(
+            table[column].fill_null(0).to_numpy(),
+            mask=impossible | table[column].is_null().to_numpy(),
+        )
+        table = table.set_column(place, table.schema.field(place), values)
+    return table
+
+
+def _known(table: pa.Table, columns: tuple[str, ...]) -> Iterator[npt.NDArray[np.int64]]:
+    """Yield those of the columns that the table has, with 0 for what is unknown."""
+    for column in columns:
+        if column in table.column_names:
+            yield table[column].fill_null(0).to_numpy()

@@ -1,0 +1,124 @@
+"""The JSON form of where the ranks run and which axes lie badly."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...explain.placement.cards import CardViolation, card_violations, unchecked
+from ...explain.placement.launch import host_list, megatron_order, mesh_shape, rank_file
+from ...explain.placement.violations import (
+    Placement,
+    Violation,
+    ViolationCode,
+    crossing_codes,
+    hosts_of,
+    placement,
+)
+from ...explain.placement.words import card_text
+from ...explain.run_account import Account
+from ...findings.diagnosis import account_or_end
+from ...findings.measure import NoStepsError
+from ...tables.trace import Trace
+
+
+def placement_to_json(trace: Trace) -> dict[str, Any]:
+    """Return hosts, violations with their price, and the better order in the words of launchers.
+
+    The run is measured only where an axis lies badly: all else follows from the mesh.
+    """
+    hosts, unknown = hosts_of(trace)
+    missing = [code.value for code in unchecked(trace)]
+    empty: dict[str, Any] = {"hosts": None, "violations": [], "cards": [], "better_order": None}
+    if hosts is None or trace.layout is None:
+        return {**empty, "unknown": unknown, "priced": False, "not_checked": missing}
+    by_host: dict[str, list[int]] = {}
+    for rank, host in enumerate(hosts):
+        by_host.setdefault(host, []).append(rank)
+    codes = crossing_codes(trace.layout, hosts)
+    cards = card_violations(trace, None)
+    account = _account(trace) if codes or cards else None
+    found = (
+        Placement(hosts=hosts, unknown=None, cards=cards) if account is None else placement(account)
+    )
+    step_ns = None if account is None else account.windows.mean_ns
+    rows = [_violation(one, step_ns) for one in found.violations]
+    if codes and account is None:
+        # Pipeline neighbours on one host are a fault only where another order is faster.
+        rows = [
+            {**_NO_PRICE, "code": code.value, "axis": axis.value}
+            for code, axis in codes
+            if code is not ViolationCode.PIPELINE_INSIDE
+        ]
+    order = next((one.order for one in found.violations if one.order is not None), None)
+    return {
+        "hosts": by_host,
+        "unknown": None,
+        "priced": account is not None or not codes,
+        "violations": rows,
+        "cards": [_card(one, step_ns) for one in found.cards],
+        "better_order": None if order is None else _remedy(trace, hosts, order),
+        "not_checked": missing,
+    }
+
+
+_NO_PRICE = dict.fromkeys(
+    (
+        "left_bytes_per_step",
+        "exposed_ns_per_step",
+        "cost_frac",
+        "gain_ns_per_step",
+        "gain_frac",
+        "own_gain_ns_per_step",
+    )
+)
+
+
+def _account(trace: Trace) -> Account | None:
+    try:
+        found = account_or_end(trace)
+    except NoStepsError:
+        return None
+    return found if isinstance(found, Account) else None
+
+
+def _violation(found: Violation, step_ns: float | None) -> dict[str, Any]:
+    step = step_ns or float("nan")
+    return {
+        "code": found.code.value,
+        "axis": found.axis.value,
+        "left_bytes_per_step": found.left_bytes,
+        "exposed_ns_per_step": found.exposed_ns,
+        "cost_frac": found.exposed_ns / step,
+        "gain_ns_per_step": found.gain_ns,
+        "gain_frac": None if found.gain_ns is None else found.gain_ns / step,
+        "own_gain_ns_per_step": found.own_gain_ns,
+    }
+
+
+def _card(found: CardViolation, step_ns: float | None) -> dict[str, Any]:
+    has_cost = found.cost_ns is not None and step_ns
+    return {
+        "code": found.code.value,
+        "host": found.host,
+        "port": found.port,
+        "ranks": list(found.ranks),
+        "axis": None if found.axis is None else found.axis.value,
+        "bytes_per_s": found.bytes_per_s,
+        "others_bytes_per_s": found.others_bytes_per_s,
+        "cost_ns_per_step": found.cost_ns,
+        "cost_frac": (found.cost_ns or 0.0) / (step_ns or 1.0) if has_cost else None,
+        "claim": card_text(found),
+    }
+
+
+def _remedy(trace: Trace, hosts: tuple[str, ...], order: str) -> dict[str, Any]:
+    if trace.layout is None:
+        return {}
+    by_rank = host_list(trace.layout, hosts, order)
+    return {
+        "order": order,
+        "megatron_order": megatron_order(order),
+        "device_mesh": mesh_shape(trace.layout, order),
+        "slurm_hostfile": by_rank,
+        "rank_file": rank_file(by_rank),
+    }

@@ -1,0 +1,156 @@
+"""The JSON form of what is known of the mesh and its process groups."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from meshscope.probe.schema.layout import MESH_AXES, ParallelLayout
+from meshscope.probe.schema.terms import Axis
+
+from ...align.topology.axes import UNKNOWN, contradictions
+from ...align.topology.kept import kept_topology
+from ...align.topology.layout import layout_of_names
+from ...align.topology.stated import StatedTopology
+from ...tables.trace import Trace
+from ...wording.words import is_missing, sentence
+from .placement import placement_to_json
+
+_MOST_RANKS = 4096
+"""Ranks whose coordinates are listed; those of larger jobs follow from the layout."""
+
+
+def topology_to_json(trace: Trace, stated: StatedTopology | None = None) -> dict[str, Any]:
+    """Return layout, axes, groups and coordinates, each with the evidence.
+
+    Args:
+        trace: The capture, with what is stated already applied.
+        stated: What the user gave, so that the evidence can name it.
+    """
+    layout, told = trace.layout, contradictions(trace)
+    rows = trace.frame("group").to_dict("records")
+    groups = [
+        {
+            "group_id": str(row["group_id"]),
+            "axis": str(row["axis"]),
+            "ranks": [int(rank) for rank in row["ranks"]],
+            "description": _known(row["description"]),
+            "evidence": _known(row["evidence"]),
+        }
+        for row in sorted(rows, key=_place)
+    ]
+    return {
+        "version": 1,
+        "world_size": _known(trace.run.get("world_size")),
+        "captured_ranks": list(trace.ranks),
+        "layout": None if layout is None else layout.to_json(),
+        "layout_evidence": _evidence(trace, stated),
+        "axes": _axes(groups, layout),
+        "groups": groups,
+        "ranks": _coordinates(layout),
+        "placement": placement_to_json(trace),
+        "contradictions": told,
+        "template": template(trace) if _is_incomplete(layout, groups) else None,
+        "limits": [limit for limit in map(sentence, trace.limits) if limit not in told],
+    }
+
+
+def _evidence(trace: Trace, stated: StatedTopology | None) -> str:
+    for given in (stated, kept_topology(trace)):
+        if given is not None and (given.sizes or given.order):
+            return f"stated in {given.source}"
+    if trace.layout is None:
+        _, why_not = layout_of_names(trace)
+        return why_not or "no group is named after an axis, and nothing states the mesh"
+    inferred, _ = layout_of_names(trace)
+    if trace.origin == "meshscope" and trace.run.get("dp") is not None:
+        return "recorded with the run"
+    if inferred == trace.layout:
+        return "the only mesh that agrees with names, traffic and members of all groups"
+    return "from the description of the job beside the trace"
+
+
+def _axes(groups: list[dict[str, Any]], layout: ParallelLayout | None) -> list[dict[str, Any]]:
+    """Return one entry an axis that has groups or more than one rank."""
+    found = []
+    for axis in Axis:
+        own = [group for group in groups if group["axis"] == axis]
+        size = getattr(layout, axis) if layout is not None and axis is not Axis.OTHER else None
+        if own or (size or 1) > 1:
+            sizes = sorted({len(group["ranks"]) for group in own})
+            entry = {"axis": axis.value, "size": size, "groups": len(own), "group_sizes": sizes}
+            found.append(entry)
+    return found
+
+
+def _coordinates(layout: ParallelLayout | None) -> dict[str, dict[str, int]]:
+    if layout is None or layout.world_size > _MOST_RANKS:
+        return {}
+    return {str(rank): layout.coordinates(rank) for rank in range(layout.world_size)}
+
+
+def _is_incomplete(layout: ParallelLayout | None, groups: list[dict[str, Any]]) -> bool:
+    """Return whether a topology file could add something: no mesh, or a group without an axis."""
+    return layout is None or any(_is_unknown(group) for group in groups)
+
+
+def _is_unknown(group: Mapping[Any, Any]) -> bool:
+    return len(group["ranks"]) > 1 and group["evidence"] == UNKNOWN
+
+
+def _place(group: Mapping[Any, Any]) -> tuple[int, int, list[int], str]:
+    """Return the order of groups for a reader: by axis, then by first member."""
+    ranks = list(group["ranks"])
+    return (list(Axis).index(Axis(group["axis"])), -len(ranks), ranks, str(group["group_id"]))
+
+
+def template(trace: Trace) -> str:
+    """Return the text of a topology file for this trace, with what is known filled in."""
+    layout, world = trace.layout, trace.run.get("world_size")
+    sizes = {axis: 1 if layout is None else getattr(layout, axis) for axis in MESH_AXES}
+    if layout is None and isinstance(world, int):
+        sizes["dp"] = world
+    product = "" if is_missing(world) else f"  # their product is the {world} ranks of the job"
+    lines = ["# Put in what you know, and leave out the rest."]
+    lines += [f"[layout]{product}", *(f"{axis} = {size}" for axis, size in sizes.items())]
+    order = ParallelLayout().order if layout is None else layout.order
+    lines.append(f'order = "{order}"  # from the slowest to the fastest varying axis')
+    unknown = [row for row in trace.frame("group").to_dict("records") if _is_unknown(row)]
+    used = _used(trace)
+    unknown.sort(key=lambda row: str(row["group_id"]) not in used)
+    for row in unknown[:_MOST_GROUPS]:
+        ranks = [int(rank) for rank in row["ranks"]]
+        lines += ["", "[[group]]", f"id = {_quoted(str(row['group_id']))}"]
+        lines += [f"ranks = {ranks}"] if len(ranks) <= _SHOWN else [f"# {len(ranks)} ranks"]
+        lines.append('axis = "other"  # tp, pp, dp, cp, ep')
+    if len(unknown) > _MOST_GROUPS:
+        lines += ["", f"# and {len(unknown) - _MOST_GROUPS} groups more"]
+    return "\n".join(lines) + "\n"
+
+
+def _used(trace: Trace) -> set[str]:
+    """Return the groups that have operations."""
+    return {
+        str(group_id)
+        for name in ("collective", "p2p")
+        for group_id in trace.frame(name)["group_id"].unique()
+    }
+
+
+_SHOWN = 32
+"""Members that the template spells out."""
+_MOST_GROUPS = 4
+"""Groups that the template spells out, those in use first."""
+
+
+def _quoted(text: str) -> str:
+    """Return a TOML string."""
+    escaped = (
+        f"\\u{ord(letter):04x}" if letter in '"\\' or not letter.isprintable() else letter
+        for letter in text
+    )
+    return f'"{"".join(escaped)}"'
+
+
+def _known(value: Any) -> Any:
+    return None if is_missing(value) else value

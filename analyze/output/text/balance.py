@@ -1,0 +1,73 @@
+"""A balance as text: the split now, the proposals, and how to set the best."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...wording.text_table import text_table
+from .amounts import limit_lines, milliseconds, size
+from .page import page
+
+_NAMES = {
+    "megatron": "Megatron",
+    "torchtitan": "torchtitan",
+    "deepspeed": "DeepSpeed",
+    "meshscope": "meshscope",
+}
+
+
+def balance_to_text(result: dict[str, Any], *, markdown: bool = False) -> str:
+    """Return the splits with time, gain and memory, then the settings of the best."""
+    current, proposals = result["current"], result["proposals"]
+    best = proposals[0] if proposals else None
+    if best is None:
+        title = "Balance: no split gains more than the noise"
+    else:
+        gain = best["gain_frac"]
+        word = "shorter" if gain >= 0 else "longer"
+        title = f"Balance: {_listed(best['layers'])} makes the step {abs(gain):.1%} {word}"
+        if best["layers"] == current["layers"]:
+            title = f"Balance: {_listed(best['layers'])} is today's split"
+        if best["fits"] is False:
+            title += ", but does not fit into memory"
+    rows = [["now", *_row(current), "", ""]]
+    for one in proposals:
+        interval = f"{one['gain_low_frac']:.1%} to {one['gain_high_frac']:.1%}"
+        rows.append(["then", *_row(one), f"{one['gain_frac']:.1%}", interval])
+    headers = ["", "layers by stage", "step ms", "fullest stage", "gain", "interval"]
+    lines = [f"# {title}" if markdown else title, ""]
+    lines += text_table(headers, rows, markdown=markdown)
+    certificate = result["certificate"]
+    if certificate is not None and best is not None:
+        lines += ["", _proof(certificate)]
+    if best is not None:
+        lines += ["", "Settings", *_settings(best["settings"], markdown=markdown)]
+    return page([*lines, *limit_lines(result["limits"])], markdown=markdown)
+
+
+def _row(one: dict[str, Any]) -> list[str]:
+    held = size(one["memory_bytes"]) + (" (over the cap)" if one["fits"] is False else "")
+    return [_listed(one["layers"]), milliseconds(one["step_time_ns"]), held]
+
+
+def _listed(layers: list[int]) -> str:
+    return ",".join(map(str, layers))
+
+
+def _proof(certificate: dict[str, Any]) -> str:
+    busiest, bound = certificate["busiest_ns"], certificate["bound_ns"]
+    if certificate["is_optimal"]:
+        return (
+            f"Proven: no split has a less busy stage than {milliseconds(busiest)} ms a microbatch"
+        )
+    return f"Busiest stage {milliseconds(busiest)} ms a microbatch; bound {milliseconds(bound)} ms"
+
+
+def _settings(settings: dict[str, str], *, markdown: bool) -> list[str]:
+    lines = []
+    for name, text in settings.items():
+        lines += [
+            f"  {_NAMES[name]}: {line}" if not at else f"    {line}"
+            for at, line in enumerate(text.splitlines())
+        ]
+    return ["```", *lines, "```"] if markdown else lines

@@ -1,0 +1,255 @@
+"""The diagnosis as a document: header, waterfall, findings, causes, ranks, memory, limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import isnan
+
+from ...align.attempts import attempts_text
+from ...findings.none_found import nothing_found, untold_of
+from ...tables.results import Diagnosis, Finding
+from ...tables.trace import SYNTHETIC
+from ...wording.labels import class_label, place_words
+from ...wording.message import Message, Text, message
+from ...wording.quantities import percent
+from ..document import Block, Heading, Item, Lines, Listing, Rule, Table, facts, section
+from ..render import to_plain
+from .amounts import milliseconds, ranks_left_out
+from .memory import memory_blocks
+
+_MOST_RANKS = 8
+
+
+def diagnosis_document(result: Diagnosis) -> list[Block]:
+    """Return the report for people."""
+    return [
+        Heading(message("report.title", run=result.run["run_id"])),
+        Lines(list(_header(result))),
+        *section("How the job ended", _ends(result)),
+        *_border(result),
+        *section("Where the step time went", _waterfall(result)),
+        *section("Findings, in the order to look at them", *_findings(result)),
+        *section("Causes by replay", *_causes(result)),
+        *section("Ranks, by what repairing returns", _ranks(result)),
+        *section("Memory by stage", *memory_blocks(result)),
+        *section("Limits of this result", facts(result.limits or [message("report.no_limits")])),
+    ]
+
+
+def to_text(result: Diagnosis) -> str:
+    """Return the report as plain text."""
+    return to_plain(diagnosis_document(result))
+
+
+def _header(result: Diagnosis) -> Iterator[Text]:
+    run, use = result.run, result.utilization
+    if run.get("origin") == SYNTHETIC:
+        yield message("report.synthetic")
+    yield message(
+        "report.run",
+        captured=run["captured_ranks"],
+        world=run.get("world_size") or "an unknown number of",
+        layout=_layout(result),
+        steps=_steps(result),
+    )
+    if text := attempts_text(run.get("attempts")):
+        yield text
+    if use.mfu is None:
+        yield message("report.mfu_unknown", reason=use.unknown_because)
+    else:
+        yield message(
+            "report.mfu",
+            mfu=use.mfu,
+            convention=use.flops_convention,
+            peak=f"{use.peak_flops or 0:.3g}",
+            source=use.peak_source,
+            tokens=round(use.tokens_per_s or 0),
+        )
+        yield from _conventions(result)
+    mean, most = run.get("probe_cost_frac"), run.get("probe_cost_most_frac")
+    if isinstance(mean, float) and isinstance(most, float):
+        yield message(
+            "report.probe_cost",
+            mean=f"{100 * mean:.2g} %",
+            most=f"{100 * most:.2g} %",
+            rank=run["probe_cost_most_rank"],
+        )
+    yield from _bubble(result)
+
+
+def _layout(result: Diagnosis) -> str:
+    """Return mesh, schedule and microbatches, as far as they are known."""
+    run = result.run
+    mesh = " x ".join(
+        f"{axis.upper()}{run[axis]}"
+        for axis in ("tp", "pp", "dp", "cp")
+        if run.get(axis) not in (None, 1)
+    )
+    parts = [mesh]
+    parts += [str(run["schedule"])] if run.get("schedule") not in (None, "none") else []
+    if isinstance(count := run.get("microbatches"), int):
+        parts.append(str(message("report.microbatches", count=count)))
+    return "".join(f", {part}" for part in parts if part)
+
+
+def _steps(result: Diagnosis) -> Message:
+    run = result.run
+    if not run["steps"]:
+        return message("report.no_steps")
+    if run["first_step"] is None:
+        return message("report.no_marks", time_ns=result.step_time_ns)
+    return message(
+        "report.steps",
+        count=run["steps"],
+        first=run["first_step"],
+        last=run["last_step"],
+        time_ns=result.step_time_ns,
+    )
+
+
+def _conventions(result: Diagnosis) -> Iterator[Message]:
+    """Yield HFU, and MFU by the other conventions: figures of papers compare only within one."""
+    use = result.utilization
+    if use.hfu is not None:
+        yield message("report.hfu", hfu=use.hfu)
+    others = [
+        message("report.by_convention", name=name, mfu=value)
+        for name, value in use.mfu_by_convention.items()
+        if value is not None and name != use.flops_convention
+    ]
+    if others:
+        yield message("report.conventions", others=others)
+
+
+def _bubble(result: Diagnosis) -> Iterator[Message]:
+    """Yield how much of the waiting is the schedule's own; the ideal is a share of a shorter step."""
+    bubble, waiting = result.bubble, result.waiting
+    if bubble.measured_frac is None:
+        return
+    ideal = (
+        message("report.bubble_ideal_unknown", reason=bubble.unknown_because)
+        if bubble.ideal_frac is None
+        else message("report.bubble_ideal", share=bubble.ideal_frac)
+    )
+    if waiting is None:
+        yield message("report.bubble_not_replayed", share=bubble.measured_frac, ideal=ideal)
+        return
+    imposed = waiting.bubble_ns / result.step_time_ns
+    yield message("report.bubble", share=bubble.measured_frac, imposed=imposed, ideal=ideal)
+
+
+def _waterfall(result: Diagnosis) -> Table:
+    """Return every class that holds time; JSON has those of nothing too."""
+    shown = [bar for bar in result.waterfall if f"{bar.frac:.2%}" not in ("0.00%", "-0.00%")]
+    rows = [(class_label(bar.name), f"{bar.frac:.2%}", f"{bar.dur_ns / 1e6:.3f}") for bar in shown]
+    if result.waterfall:
+        total = sum(bar.frac for bar in result.waterfall)
+        time_ns = sum(bar.dur_ns for bar in result.waterfall)
+        rows.append(("total", f"{total:.2%}", f"{time_ns / 1e6:.3f}"))
+    unit = "ms" if result.run["first_step"] is None else "ms per step"
+    return Table(("class", "share", unit), rows, bars=[bar.frac for bar in shown])
+
+
+def _ends(result: Diagnosis) -> Listing:
+    """Return what stands above all of a job that broke off."""
+    numbered = [pair for pair in enumerate(result.findings, start=1) if pair[1].is_end]
+    return Listing(
+        [_finding(finding) for _, finding in numbered],
+        first_number=numbered[0][0] if numbered else 1,
+    )
+
+
+def _border(result: Diagnosis) -> list[Block]:
+    """Return the line below which the time before the end is accounted for."""
+    has_ended = any(finding.is_end for finding in result.findings)
+    return [Rule("before it ended")] if result.waterfall and has_ended else []
+
+
+def _findings(result: Diagnosis) -> Iterator[Block]:
+    ends = [finding for finding in result.findings if finding.is_end]
+    others = [finding for finding in result.findings if not finding.is_end]
+    if not result.findings or (result.run["steps"] and not others):
+        yield Lines([nothing_found(result)])
+    yield Listing([_finding(finding) for finding in others], first_number=len(ends) + 1)
+    if result.findings and result.run["steps"] and result.untold:
+        yield Listing([Item(message("report.not_known", what=untold_of(result)), result.untold)])
+
+
+def _finding(finding: Finding) -> Item:
+    return Item(
+        finding.claim,
+        [*_price(finding), *finding.evidence, message("report.do", remedy=finding.remedy)],
+        mark=f"[{finding.severity}] {finding.kind}:",
+        is_strong=True,
+    )
+
+
+def _price(finding: Finding) -> Iterator[Message]:
+    """Yield what it costs, what fixing it returns, and how sure that is."""
+    cost, returned, sure = finding.cost_frac, finding.returns_frac, finding.confidence
+    if finding.returns_interval is not None and returned is not None:
+        low, high = finding.returns_interval
+        fix = message("report.returns_between", returned=returned, low=low, high=high)
+    else:
+        fix = message("report.returns", returned=returned or 0.0)
+    confidence = f"{sure:.0%}".replace("%", " %")
+    if cost is not None and returned is not None:
+        yield message("report.price", cost=cost, fix=fix, confidence=confidence)
+    elif returned is not None:
+        yield message("report.price_of_fix", fix=fix, confidence=confidence)
+    elif cost is not None:
+        yield message("report.price_of_cost", cost=cost, confidence=confidence)
+
+
+def _causes(result: Diagnosis) -> Iterator[Block]:
+    """Yield the causes that cost or return anything; JSON has the others too."""
+    rows = [
+        (
+            ": ".join(filter(None, [cause.kind.replace("_", " "), place_words(cause.where)])),
+            f"{cause.share_frac:.2%}",
+            f"{cause.removal_gain_frac:.2%}",
+            milliseconds(cause.direct_ns),
+            milliseconds(cause.induced_wait_ns),
+        )
+        for cause in result.causes
+        if max(abs(cause.share_frac), abs(cause.removal_gain_frac)) >= 5e-5
+    ]
+    columns = ("cause", "share of step", "removal gain", "direct ms", "induced wait ms")
+    yield Table(columns, rows)
+    waiting, step = result.waiting, result.step_time_ns
+    if waiting is not None and rows:
+        yield Lines(
+            [
+                message(
+                    "report.waiting",
+                    measured=waiting.measured_ns / step,
+                    bubble=waiting.bubble_ns / step,
+                    source=result.bubble_words,
+                    induced=waiting.induced_ns / step,
+                    rest=waiting.model_error_ns / step,
+                )
+            ]
+        )
+
+
+def _ranks(result: Diagnosis) -> Table:
+    steps = result.run["steps"]
+    measured = result.stragglers[["slowdown", "wait_ns"]].notna() if steps else None
+    # A table of nothing but unknowns says less than the limits do.
+    if not isinstance(steps, int) or measured is None or not measured.to_numpy().any():
+        return Table((), ())
+    rows = [
+        (
+            row["rank"],
+            *("-" if row[axis] < 0 else row[axis] for axis in ("pp", "dp", "tp")),
+            percent(row["slowdown"] - 1.0),
+            "unknown" if isnan(row["excess_ns"]) else f"{row['excess_ns'] / 1e6:+.3f}",
+            *(milliseconds(row[name] / steps) for name in ("wait_ns", "wait_caused_ns")),
+            "unknown" if isnan(row["wait_ns"]) else f"{row['arrived_last']}/{row['collectives']}",
+        )
+        for row in result.stragglers.head(_MOST_RANKS).to_dict("records")
+    ]
+    unit = "ms" if result.run["first_step"] is None else "ms/step"
+    columns = ["rank", "pp", "dp", "tp", "slower than peers", f"excess {unit}", f"waited {unit}"]
+    columns += [f"waiting caused {unit}", "arrived last"]
+    return Table(columns, rows, notes=ranks_left_out(len(result.stragglers) - _MOST_RANKS))

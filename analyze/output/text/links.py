@@ -1,0 +1,96 @@
+"""The use of links as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ...account.links.phases import Phase
+from ...account.links.words import UNKNOWN, fault_words
+from ...wording.labels import axis_label
+from ...wording.text_table import text_table
+from .amounts import left_out
+
+_MOST_PORTS = 32
+_PHASES = [phase.value for phase in Phase]
+
+
+def link_lines(result: dict[str, Any], *, markdown: bool = False) -> Iterator[str]:
+    """Yield ports by phase, what each axis sends between hosts, and faults.
+
+    Args:
+        result: As ``links_to_json`` returns it.
+        markdown: Whether headings and tables are Markdown.
+    """
+    yield from _heading("Links", markdown=markdown)
+    if result["unknown"] is not None:
+        yield f"Use of links unknown: {UNKNOWN[result['unknown']]}."
+        return
+    ports = sorted(result["ports"], key=lambda port: -port["mean_bytes_per_s"])[:_MOST_PORTS]
+    headers = ("port", "way", "GB/s", "busiest", *(name.replace("_", " ") for name in _PHASES))
+    rows = [_port(port) for port in ports]
+    yield from text_table(headers, rows, markdown=markdown)
+    yield from left_out(len(result["ports"]) - len(ports), "ports")
+    yield from ("", *(f"  {line}" for line in _resolution(result)))
+    if result["axes"]:
+        yield from _heading("Sent to other hosts, as recorded", markdown=markdown)
+        axes = [_axis(one) for one in result["axes"]]
+        titles = ("host", "axis", "MB/step", "ms/step on the wire", "GB/s meanwhile", "groups")
+        yield from text_table(titles, axes, markdown=markdown)
+    for one in result["faults"]:
+        ratio = one["wire_ratio"]
+        slow = "" if ratio is None else f"; operations meanwhile take {ratio:.2f} x as long"
+        yield f"  {one['host']} {one['port']}: {fault_words(one)}{slow}"
+
+
+def _heading(title: str, *, markdown: bool) -> list[str]:
+    return ["", f"### {title}", ""] if markdown else ["", title]
+
+
+def _port(port: dict[str, Any]) -> tuple[object, ...]:
+    phases = (port["phases"][name] for name in _PHASES)
+    speed = port["speed_bytes_per_s"]
+    mean, most = (
+        f"{port[name] / 1e9:.3f}" + (f" ({port[name] / speed:.0%})" if speed else "")
+        for name in ("mean_bytes_per_s", "busiest_interval_bytes_per_s")
+    )
+    shown = (
+        "?"
+        if one["bytes_per_s"] is None
+        else f"{one['bytes_per_s'] / 1e9:.3f}"
+        + ("" if one["used_frac"] is None else f" ({one['used_frac']:.0%})")
+        for one in phases
+    )
+    return (f"{port['host']} {port['port']}", port["direction"], mean, most, *shown)
+
+
+def _resolution(result: dict[str, Any]) -> Iterator[str]:
+    """Say what samples of that interval resolve."""
+    if not result["ports"]:
+        return
+    interval = max(port["sample_interval_ns"] for port in result["ports"]) / 1e9
+    yield (
+        f"Samples every {interval:.2f} s, steps of {result['step_ns'] / 1e9:.3f} s. "
+        "Rates in phases are fitted over all samples"
+    )
+    if any(
+        port["phases"][name]["bytes_per_s"] is None for port in result["ports"] for name in _PHASES
+    ):
+        yield (
+            "?: not resolved, the standard error is above 10 % of the peak. "
+            "Inside a step rely on the recorded bytes"
+        )
+
+
+def _axis(one: dict[str, Any]) -> tuple[object, ...]:
+    sent, busy = one["sent_bytes_per_step"], one["busy_ns_per_step"]
+    rate = f"{sent / busy:.3f}" if busy else "unknown"
+    count = len(one["groups"])
+    return (
+        one["host"],
+        axis_label(one["axis"]),
+        f"{sent / 1e6:,.3f}",
+        f"{busy / 1e6:.2f}",
+        rate,
+        count,
+    )

@@ -1,0 +1,118 @@
+"""The mesh on its machines as text: hosts, violations and the better order."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from typing import Any
+
+from meshscope.probe.schema.layout import MESH_AXES
+
+from ...explain.placement.cards import Unchecked
+from ...explain.placement.violations import ViolationCode
+from ...explain.placement.words import CLAIMS, unchecked_text
+from ...wording.text_table import text_table
+from .amounts import left_out
+
+_MOST_HOSTS = 32
+_MOST_LINES = 64
+"""Ranks up to which the rank file is printed; JSON has it for any number."""
+
+_UNKNOWN = {
+    "layout": "Placement unknown: the layout is unknown. State it in a topology file.",
+    "hosts": "Placement unknown: the host of some ranks is not recorded. State [[host]] in a topology file.",
+}
+
+
+def placement_lines(result: dict[str, Any], *, markdown: bool = False) -> Iterator[str]:
+    """Yield the drawing, the violations and what to paste.
+
+    Args:
+        result: As ``topology_to_json`` returns it, with ``placement``.
+        markdown: Whether to fence what can be pasted.
+    """
+    found = result["placement"]
+    if found["hosts"] is None:
+        yield from ("", _UNKNOWN[found["unknown"]])
+        return
+    yield from _heading("Mesh on the hosts", markdown=markdown)
+    places = result["ranks"]
+    shown = [axis for axis in MESH_AXES if result["layout"][axis] > 1]
+    hosts = list(found["hosts"].items())
+    rows = [
+        (host, len(ranks), _spans(ranks), *(_axis(places, ranks, axis) for axis in shown))
+        for host, ranks in hosts[:_MOST_HOSTS]
+    ]
+    headers = ("host", "ranks", "which", *shown)
+    yield from text_table(headers, rows, markdown=markdown)
+    yield from left_out(len(hosts) - len(rows), "hosts")
+    yield from _heading("Violations", markdown=markdown)
+    if not found["violations"] and not found["cards"]:
+        yield "None found."
+    for one in found["violations"]:
+        yield f"- {one['axis'].upper()}: {CLAIMS[ViolationCode(one['code'])]}. {_price(one)}"
+    for one in found["cards"]:
+        yield f"- {one['claim']}. {_card_price(one)}"
+    if found["better_order"] is not None:
+        yield from _paste(found["better_order"], markdown=markdown)
+    missing = unchecked_text([Unchecked(code) for code in found["not_checked"]])
+    yield from ("", missing) if missing else ()
+
+
+def _heading(title: str, *, markdown: bool) -> list[str]:
+    return ["", f"### {title}", ""] if markdown else ["", title]
+
+
+def _card_price(one: dict[str, Any]) -> str:
+    if one["cost_ns_per_step"] is None:
+        return "Cost unknown."
+    part = "" if one["cost_frac"] is None else f" ({one['cost_frac']:.1%})"
+    return f"Costs at most {one['cost_ns_per_step'] / 1e6:.2f} ms per step{part}."
+
+
+def _price(one: dict[str, Any]) -> str:
+    if one["exposed_ns_per_step"] is None:
+        return "Cost unknown: no step was recorded."
+    cost = f"Exposed: {one['exposed_ns_per_step'] / 1e6:.2f} ms per step ({one['cost_frac']:.1%})."
+    if one["gain_ns_per_step"] is None:
+        return f"{cost} No order is predicted to be 1 % faster at the rates of this run."
+    gain = f"{one['gain_ns_per_step'] / 1e6:.2f} ms per step ({one['gain_frac']:.1%})"
+    own = f"{one['own_gain_ns_per_step'] / 1e6:.2f} ms by this axis"
+    return f"{cost} The better order returns {gain}, {own}, predicted by replay."
+
+
+def _paste(better: dict[str, Any], *, markdown: bool) -> Iterator[str]:
+    mesh = better["device_mesh"]
+    names = ", ".join(f'"{name}"' for name in mesh)
+    sizes = ", ".join(map(str, mesh.values()))
+    lines = [
+        f"# Order, slowest first: {better['order']}",
+        "# Megatron-core, initialize_model_parallel:",
+        f'order="{better["megatron_order"]}"',
+        "# torch:",
+        f"init_device_mesh(device, ({sizes},), mesh_dim_names=({names},))",
+    ]
+    if len(better["rank_file"]) <= _MOST_LINES:
+        lines += ["# Or keep the order, and start each rank elsewhere (Open MPI rank file):"]
+        lines += better["rank_file"]
+        names = " ".join(map(shlex.quote, better["slurm_hostfile"]))
+        lines += ["# SLURM, then: SLURM_HOSTFILE=hosts srun --distribution=arbitrary ..."]
+        lines += [f"printf '%s\\n' {names} > hosts"]
+    yield from _heading("Better order; use one of these", markdown=markdown)
+    yield from ["```", *lines, "```"] if markdown else [f"  {line}" for line in lines]
+
+
+def _axis(places: dict[str, dict[str, int]], ranks: list[int], axis: str) -> str:
+    own = [places[str(rank)][axis] for rank in ranks if str(rank) in places]
+    return _spans(sorted(set(own))) if own else "unknown"
+
+
+def _spans(numbers: list[int]) -> str:
+    """Return numbers with runs joined: 0-3,8."""
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in spans)

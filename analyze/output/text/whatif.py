@@ -1,0 +1,48 @@
+"""A prediction as text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .amounts import limit_lines, milliseconds
+from .page import page
+
+_ERRORS = {
+    "steps_ns": "95 % interval of the mean gain over the steps",
+    "simulation_ns": "simulation of the schedule",
+    "transfers_ns": "fixed time of transfers",
+}
+
+
+def prediction_to_text(result: dict[str, Any], *, markdown: bool = False) -> str:
+    """Return the step time before and after, the error, and what was assumed."""
+    asked = ", ".join(
+        ("fix " if change["is_fix"] else "set ")
+        + change["name"]
+        + (f"={change['value']}" if change["value"] else "")
+        for change in result["changes"]
+    )
+    gain = result["gain_frac"]
+    change = f"{abs(gain):.1%} {'shorter' if gain >= 0 else 'longer'}"
+    error = result["error_ns"]
+    margin = "error not known" if error is None else f"± {milliseconds(error)} ms"
+    lines = [
+        f"# What if: {asked}" if markdown else f"What if: {asked}",
+        "",
+        f"step time now      {milliseconds(result['step_time_ns'])} ms",
+        f"step time then     {milliseconds(result['predicted_step_time_ns'])} ms ({margin}), {change}",
+    ]
+    if result["gain_per_microbatch_frac"] is not None:
+        per = result["gain_per_microbatch_frac"]
+        lines.append(
+            f"time per microbatch, {result['microbatches']} of them: {abs(per):.1%} "
+            f"{'less' if per >= 0 else 'more'}"
+        )
+    parts = [f"{_ERRORS[name]} {milliseconds(ns)} ms" for name, ns in result["error_parts"].items()]
+    if error is None:
+        lines.append(f"error not known: {result['error_unknown']}")
+    else:
+        beyond = "; not in it: what is assumed" if result["assumptions"] else ""
+        lines.append("error by chance: " + ", ".join(parts) + beyond)
+    lines += [f"assumed: {text}" for text in result["assumptions"]]
+    return page([*lines, *limit_lines(result["limits"])], markdown=markdown)

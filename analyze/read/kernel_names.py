@@ -1,0 +1,102 @@
+"""What a device activity or a collective is, from the names that profilers give it.
+
+Metadata decides first; these patterns are the second choice. Add a library by
+adding its pattern here.
+"""
+
+from __future__ import annotations
+
+import re
+
+from meshscope.probe.schema.terms import CollectiveKind, KernelCategory
+
+CATEGORY_OF_EVENT = {
+    "kernel": KernelCategory.COMPUTE,
+    "gpu_memcpy": KernelCategory.MEMCPY,
+    "memcpy": KernelCategory.MEMCPY,
+    "gpu_memset": KernelCategory.MEMSET,
+    "memset": KernelCategory.MEMSET,
+    "cuda_sync": KernelCategory.SYNC,
+    "mtia_ccp_events": KernelCategory.COMPUTE,
+    "hpu_op": KernelCategory.COMPUTE,
+    "collective_comm": KernelCategory.COMMUNICATION,
+    "ascend_kernel": KernelCategory.COMPUTE,
+    "ascend_memcpy": KernelCategory.MEMCPY,
+    "ascend_sync": KernelCategory.SYNC,
+}
+"""Trace category (lower case) of each device activity; a kernel may turn out to communicate."""
+
+ANNOTATION_NAME = re.compile(
+    r"ProfilerStep#|enumerate\(|Optimizer\.\w+#|(?:Distributed|FullySharded)DataParallel\.|PyTorch Profiler"
+    r"|(?:nccl|rccl|xccl|hccl|ucc|gloo|mpi):|#+ "
+)
+"""Names that frameworks give to annotations: old profilers write these as operators."""
+OPERATOR_NAME = re.compile(r"::|Backward\d*$|^\w+(?:Function|Fn)$")
+"""Names of operators, and of nodes of the autograd graph."""
+
+_COMMUNICATION = re.compile(
+    r"nccl|rccl|hccl|hcom_|mccl|xccl|oneccl|msccl"
+    r"|cross_device_reduce"
+    r"|deep_?ep|hybrid_?ep|nvshmem|rocshmem"
+    r"|userbuffers"
+    r"|(^|[^a-z])uc[pt]_",
+    re.IGNORECASE,
+)
+"""Libraries that move data between devices: collective libraries, custom all-reduce of
+inference engines, expert dispatch, shared memory across devices, overlap buffers, UCX."""
+_FUSED = re.compile(
+    r"multimem_|symm_?mem|(?:one|two)_?shot_?all_?reduce|all_?reduce_?(?:fusion|prototype)",
+    re.IGNORECASE,
+)
+"""Kernels that read other devices' memory themselves: communication fused with arithmetic."""
+_KINDS = (
+    ("reducescatter", CollectiveKind.REDUCE_SCATTER),
+    ("allreduce", CollectiveKind.ALL_REDUCE),
+    ("allgather", CollectiveKind.ALL_GATHER),
+    ("alltoall", CollectiveKind.ALL_TO_ALL),
+    ("all2all", CollectiveKind.ALL_TO_ALL),
+    ("broadcast", CollectiveKind.BROADCAST),
+    ("barrier", CollectiveKind.BARRIER),
+    ("scatter", CollectiveKind.SCATTER),
+    ("gather", CollectiveKind.GATHER),
+    ("reduce", CollectiveKind.REDUCE),
+)
+"""First match wins, so a longer word stands before the one it contains."""
+_ITEM_BYTES = {
+    "float": 4, "float32": 4, "int": 4, "int32": 4, "uint32": 4,
+    "double": 8, "float64": 8, "long": 8, "int64": 8, "uint64": 8, "complexfloat": 8,
+    "complexdouble": 16,
+    "half": 2, "float16": 2, "bfloat16": 2, "short": 2, "int16": 2, "uint16": 2,
+    "byte": 1, "char": 1, "bool": 1, "int8": 1, "uint8": 1,
+}  # fmt: skip
+
+
+def kernel_category(kernel_name: str) -> KernelCategory:
+    """Return whether a kernel communicates, by its name.
+
+    ``UNKNOWN`` is a kernel that reads other devices' memory and computes in one, so
+    that its time is neither of the two alone.
+    """
+    if _COMMUNICATION.search(kernel_name):
+        return KernelCategory.COMMUNICATION
+    if _FUSED.search(kernel_name):
+        return KernelCategory.UNKNOWN
+    return KernelCategory.COMPUTE
+
+
+def collective_kind(name: str) -> CollectiveKind:
+    """Return the operation that a framework or kernel name says; ``OTHER`` if it says none.
+
+    >>> collective_kind("_reduce_scatter_base").value
+    'reduce_scatter'
+    >>> collective_kind("ncclDevKernel_Generic(ncclDevComm*)").value
+    'other'
+    """
+    letters = re.sub(r"[^a-z0-9]", "", name.lower())
+    return next((kind for word, kind in _KINDS if word in letters), CollectiveKind.OTHER)
+
+
+def item_bytes(dtype: str) -> int:
+    """Return the size of one element of a torch scalar type; 0 where it is not known."""
+    name = dtype.removeprefix("c10::").lower()
+    return 1 if name.startswith("float8") else _ITEM_BYTES.get(name, 0)

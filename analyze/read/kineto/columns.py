@@ -1,0 +1,150 @@
+"""What links one rank's Kineto events: launches, operators, steps, recognised annotations."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from meshscope.probe.schema.terms import SpanKind
+
+from .event_columns import Events, IntArray, RoledEvents
+from .nesting import operators_around
+
+_STEP_NAME = re.compile(r"ProfilerStep#(\d{1,9})(?!\d)")
+_SPANS = (
+    (re.compile(r"Optimizer\.step#"), SpanKind.OPTIMIZER),
+    (re.compile(r"enumerate\(DataLoader\)"), SpanKind.DATA_LOAD),
+)
+_WHOLE_FILE_STEP = 0
+NO_STEP = -1
+
+
+@dataclass(frozen=True, slots=True)
+class StepWindows:
+    """Profiler steps in time order; windows of one rank do not overlap."""
+
+    number: IntArray
+    start: IntArray
+    end: IntArray
+    is_whole_file: bool
+    """True where the file marks no step and stands for a single one."""
+
+    def step_of(self, time: IntArray) -> IntArray:
+        """Return the step in whose window each instant falls, ``NO_STEP`` outside."""
+        if self.is_whole_file:
+            return np.full(len(time), _WHOLE_FILE_STEP, dtype=np.int64)
+        place = np.searchsorted(self.start, time, side="right") - 1
+        is_in = (place >= 0) & (time < self.end[place])
+        return np.where(is_in, self.number[place], NO_STEP)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceLinks:
+    """Where each device activity comes from, one element each."""
+
+    launch: IntArray
+    """Start of the host call that launched it; its own start where it is not linked."""
+    is_linked: npt.NDArray[np.bool_]
+    operator: IntArray
+    """Position of the operator around the launch, -1 if none."""
+
+    def at(self, places: npt.NDArray[np.intp]) -> DeviceLinks:
+        """Return the links of the activities at some positions."""
+        return DeviceLinks(self.launch[places], self.is_linked[places], self.operator[places])
+
+
+def device_links(roles: RoledEvents) -> DeviceLinks:
+    """Link each device activity to its launch and operator where possible.
+
+    A launch is the first host call with the same correlation. An operator is
+    taken by its id only if it was open at the launch: older versions write correlations
+    where newer ones write operator ids. Then the innermost around the launch on its thread counts.
+    """
+    device = roles.device
+    launched = np.unique(device.correlation[device.correlation > 0])
+    calls = roles.launch.select(lambda part: _is_in(part.correlation, launched)).events
+    call = first_match(device.correlation, calls.correlation, calls.start)
+    is_linked = call >= 0
+    launch = take_or(calls.start, call, device.start)
+    named = np.unique(device.external_id[device.external_id > 0])
+    found = roles.operator.select(lambda part: _is_in(part.external_id, named))
+    operators = found.events.time
+    operator = first_match(device.external_id, found.events.external_id, operators.start)
+    began = take_or(operators.start, operator, launch)
+    ended = take_or(operators.end, operator, launch)
+    is_open = is_linked & (began <= launch) & (launch < ended)
+    place = take_or(found.place, operator, np.full(len(device), -1, dtype=np.int64))
+    place = np.where(is_open, place, -1)
+    lost = np.flatnonzero(is_linked & ~is_open)
+    if len(lost):
+        thread = take_or(calls.thread, call, np.full(len(device), -1, dtype=np.int64))
+        place[lost] = operators_around(roles, launch[lost], thread[lost])
+    return DeviceLinks(launch, is_linked, place)
+
+
+def step_windows(roles: RoledEvents) -> StepWindows:
+    """Return the ProfilerStep windows on the host, or one window over the whole file."""
+    number_of = {code: int(match[1]) for code, match in roles.names_like(_STEP_NAME).items()}
+    window = roles.host_note.named(number_of)
+    if not len(window) and number_of:
+        codes = np.array(sorted(number_of), dtype=np.int64)
+        window = roles.operator.select(lambda part: _is_in(part.name, codes)).events
+    if len(window):
+        number = np.array([number_of[code] for code in window.name.tolist()], dtype=np.int64)
+        number, first = np.unique(number, return_index=True)
+        order = np.argsort(window.start[first], kind="stable")
+        first = first[order]
+        return StepWindows(
+            number[order], window.start[first], window.time.end[first], is_whole_file=False
+        )
+    events = (roles.device, roles.host_note, *roles.operator.parts())
+    extents = [(e.start.min(), e.time.end.max()) for e in events if len(e)]
+    bounds = (min(first for first, _ in extents), max(last for _, last in extents))
+    start, end = (np.array([bound], dtype=np.int64) for bound in bounds)
+    return StepWindows(np.array([_WHOLE_FILE_STEP]), start, end, is_whole_file=True)
+
+
+def recognised_spans(roles: RoledEvents) -> list[tuple[SpanKind, Events]]:
+    """Return the annotations that mean a span kind.
+
+    The optimizer is device work: its device-side annotation is preferred to the
+    host-side one, which covers the launches only.
+    """
+    found = []
+    for pattern, kind in _SPANS:
+        codes = roles.names_like(pattern)
+        on_device = roles.device_note.named(codes if kind == SpanKind.OPTIMIZER else ())
+        found.append((kind, on_device if len(on_device) else roles.host_note.named(codes)))
+    return found
+
+
+def _is_in(values: IntArray, wanted: IntArray) -> npt.NDArray[np.bool_]:
+    """Return which values are among the wanted ones, which are sorted."""
+    if not len(wanted):
+        return np.zeros(len(values), dtype=np.bool_)
+    place = np.minimum(np.searchsorted(wanted, values), len(wanted) - 1)
+    found: npt.NDArray[np.bool_] = wanted[place] == values
+    return found
+
+
+def first_match(wanted: IntArray, keys: IntArray, order_by: IntArray) -> IntArray:
+    """Return for each wanted key the position of its first row, -1 if there is none.
+
+    First is by ``order_by``; keys that are not positive mean *no key*.
+    """
+    if not len(keys):
+        return np.full(len(wanted), -1, dtype=np.int64)
+    order = np.lexsort((order_by, keys))
+    place = np.searchsorted(keys[order], wanted)
+    candidate = order[np.minimum(place, len(keys) - 1)]
+    return np.where((wanted > 0) & (keys[candidate] == wanted), candidate, -1)
+
+
+def take_or(values: IntArray, place: IntArray, default: IntArray) -> IntArray:
+    """Return the value at each place, and the default where the place is -1."""
+    taken = default.copy()
+    taken[place >= 0] = values[place[place >= 0]]
+    return taken

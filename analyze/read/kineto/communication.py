@@ -1,0 +1,332 @@
+"""Communication kernels of Kineto traces as collective, p2p and group rows.
+
+PyTorch attaches the collective's name, sizes, dtype and process group to the
+kernel. Where it does not, the host annotation around the launch (``nccl:…``) and
+then the kernel's own name say what it is, and the group is ``unnamed``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from meshscope.probe.schema.tables import COLLECTIVE, GROUP, P2P
+from meshscope.probe.schema.terms import Axis, CollectiveKind, Direction, TimeSource
+
+from ..kernel_names import collective_kind, item_bytes
+from .columns import DeviceLinks, StepWindows, first_match
+from .event_columns import IntArray, Intervals, RoledEvents
+from .events import DistributedInfo, EventArgs, to_int
+from .groups import GroupIdentity, NamedGroup, parse_ranks, strided_ranks
+
+UNNAMED_GROUP = "unnamed"
+"""Group of the collectives for which the trace names none."""
+
+_FOREIGN = "communication kernels of other libraries, without metadata, are not matched"
+_GROUPED_TRANSFERS = "kernels of grouped sends and receives, without their peers, are not matched"
+_NO_PEER = "sends and receives name no peer"
+_NO_GROUP = "collectives have no process group in the trace and are matched in stream order"
+_NO_SIZE = "collectives, sends and receives have no known size, which is given as 0"
+_ASSUMED = "the trace does not list the members: all ranks, or those seen in a named group"
+_LIBRARY = re.compile(r"nccl|rccl|hccl|oneccl|msccl", re.IGNORECASE)
+_HOST_NOTE = re.compile(r"(?:nccl|rccl|xccl|hccl|ucc|gloo|mpi):(.+)")
+_GROUPED = re.compile(r"coalesc|batch|isend|irecv", re.IGNORECASE)
+_TRANSFER = re.compile(r"(send|recv)\s+(\d{1,9})\s*(?:->|<-)\s*(\d{1,9})")
+"""The host's word for a transfer: own number, then that of the peer, both inside the group."""
+_SENDS, _RECEIVES = frozenset({"send", "isend"}), frozenset({"recv", "irecv", "recv_anysource"})
+
+
+@dataclass(slots=True)
+class RankCommunication:
+    """What one rank's file says about its communication."""
+
+    rank: int
+    rows: list[dict[str, object]] = field(default_factory=list)
+    groups: dict[str, NamedGroup] = field(default_factory=dict)
+    """Process groups by name, as far as this rank knows them."""
+    counts: Counter[str] = field(default_factory=Counter)
+    """How often something could not be read, by the sentence about it."""
+
+
+def rank_communication(
+    rank: int,
+    info: DistributedInfo,
+    roles: RoledEvents,
+    issued: IssueContext,
+) -> RankCommunication:
+    """Return one row per communication kernel of a rank, and its groups."""
+    found = RankCommunication(rank)
+    for config in info.pg_config or ():
+        group = NamedGroup(parse_ranks(config.ranks), str(config.pg_desc or ""))
+        found.groups[str(config.pg_name)] = group
+    device = roles.device
+    places = np.array(sorted(roles.communication), dtype=np.int64)
+    for i in places[np.argsort(device.start[places], kind="stable")].tolist():
+        named = _Kernel(roles.names[device.name[i]], roles.communication[i])
+        row = _row(found, named, issued.host_name(i), i)
+        if row is not None:
+            found.rows.append(row | {"stream": int(device.stream[i])} | issued.times(i))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class IssueContext:
+    """When each device activity was issued, in which step, and what the host said around it."""
+
+    time: Intervals
+    """When the device worked."""
+    links: DeviceLinks
+    step: IntArray
+    note_names: list[str]
+    notes: Intervals
+    """Host annotations of collectives, sorted by start."""
+    note_of: IntArray
+    """The annotation of each device activity by its id, -1 if none."""
+
+    @classmethod
+    def of(cls, roles: RoledEvents, links: DeviceLinks, steps: StepWindows) -> IssueContext:
+        """Keep the host annotations that name a collective."""
+        word_of = {code: match[1] for code, match in roles.names_like(_HOST_NOTE).items()}
+        named = roles.host_note.named(word_of)
+        order = np.argsort(named.start, kind="stable")
+        return cls(
+            roles.device.time,
+            links,
+            steps.step_of(links.launch),
+            [word_of[code] for code in named.name[order].tolist()],
+            Intervals(named.start[order], named.dur[order]),
+            first_match(roles.device.external_id, named.external_id[order], named.start[order])
+            if len(named.external_id) and len(roles.device.external_id)
+            else np.full(len(roles.device), -1, dtype=np.int64),
+        )
+
+    def host_name(self, i: int) -> str:
+        """Return the collective that the host announced around the launch, or nothing."""
+        if not self.links.is_linked[i]:
+            return ""
+        launch = self.links.launch[i]
+        place = int(self.note_of[i])
+        if place < 0 or not self.notes.start[place] <= launch <= self.notes.end[place]:
+            place = int(np.searchsorted(self.notes.start, launch, side="right")) - 1
+        if place < 0 or self.notes.end[place] < launch:
+            return ""
+        return self.note_names[place]
+
+    def times(self, i: int) -> dict[str, object]:
+        """Return the step and times of one row, ns."""
+        time = self.time
+        return {
+            "step": int(self.step[i]),
+            "issue_ns": int(self.links.launch[i]),
+            "start_ns": int(time.start[i]),
+            "end_ns": int(time.start[i] + time.dur[i]),
+        }
+
+
+class _Kernel(NamedTuple):
+    name: str
+    args: EventArgs
+
+
+def _row(
+    found: RankCommunication, kernel: _Kernel, host_name: str, i: int
+) -> dict[str, object] | None:
+    """Return what one communication kernel is, or None where it is no one operation."""
+    args = kernel.args
+    name = str(args.collective_name or host_name)
+    if not name and not _LIBRARY.search(kernel.name):
+        found.counts[_FOREIGN] += 1
+        return None
+    direction, peer, kind = _operation(name, kernel.name, args)
+    group = _group_of(found, args) if direction or not _GROUPED.search(name) else ""
+    if direction and peer < 0:
+        peer = _peer_in_name(found, group, host_name)
+    if not direction and kind == CollectiveKind.OTHER and _GROUPED.search(name):
+        found.counts[_GROUPED_TRANSFERS] += 1
+        return None
+    if direction and peer < 0:
+        found.counts[_NO_PEER] += 1
+    return {
+        "rank": found.rank,
+        "group_name": group or _group_of(found, args),
+        "direction": direction,
+        "peer": peer,
+        "kind": kind.value,
+        "size_bytes": _size_bytes(found, args, kind),
+        "dtype": None if args.dtype is None else str(args.dtype),
+        "event_id": i,
+        "recorded_seq": to_int(args.seq),
+    }
+
+
+def _peer_in_name(found: RankCommunication, group: str, host_name: str) -> int:
+    """Return the rank that ``send 0->1`` names, -1 if it names none.
+
+    Its numbers count the members of the group; where these are not known, or the first number is not
+    that of this rank among them, the ranks of the job are meant.
+    """
+    transfer = _TRANSFER.search(host_name)
+    if transfer is None:
+        return -1
+    own, peer = int(transfer[2]), int(transfer[3])
+    known = found.groups.get(group)
+    ranks = known.ranks if known is not None else ()
+    if max(own, peer) < len(ranks) and ranks[own] == found.rank:
+        return int(ranks[peer])
+    return peer if own == found.rank else -1
+
+
+def _operation(name: str, kernel_name: str, args: EventArgs) -> tuple[str, int, CollectiveKind]:
+    """Return direction and peer of a send or receive, or the kind of a collective."""
+    word = name.lower().partition(" ")[0]
+    if word in _SENDS:
+        return Direction.SEND.value, to_int(args.destination_rank, bits=32), CollectiveKind.OTHER
+    if word in _RECEIVES:
+        return Direction.RECV.value, to_int(args.source_rank, bits=32), CollectiveKind.OTHER
+    kind = collective_kind(name)
+    return "", -1, collective_kind(kernel_name) if kind == CollectiveKind.OTHER else kind
+
+
+def _group_of(found: RankCommunication, args: EventArgs) -> str:
+    if args.group_name is None:
+        found.counts[_NO_GROUP] += 1
+        return UNNAMED_GROUP
+    name = str(args.group_name)
+    known = found.groups.get(name)
+    if known is None or not known.ranks:
+        description = known.description if known else str(args.group_description or "")
+        ranks = parse_ranks(args.group_ranks) or strided_ranks(
+            args.first_rank, args.rank_stride, args.group_size
+        )
+        found.groups[name] = NamedGroup(ranks, description)
+    return name
+
+
+def _size_bytes(found: RankCommunication, args: EventArgs, kind: CollectiveKind) -> int:
+    """Return the message size: output for all-gather, input otherwise."""
+    elements = args.out_elements if kind == CollectiveKind.ALL_GATHER else args.in_elements
+    item = item_bytes(str(args.dtype))
+    if elements is None or not item:
+        found.counts[_NO_SIZE] += 1
+        return 0
+    return max(to_int(elements, 0, bits=56), 0) * item
+
+
+@dataclass(frozen=True, slots=True)
+class CommunicationFrames:
+    """Rows of the three tables over all ranks."""
+
+    group: list[dict[str, Any]]
+    collective: pd.DataFrame | None = None
+    p2p: pd.DataFrame | None = None
+
+    def tables(self) -> dict[str, pa.Table]:
+        """Return those that have rows, by name."""
+        frames = ((COLLECTIVE, self.collective), (P2P, self.p2p))
+        tables = {
+            spec.name: spec.conform(pa.Table.from_pandas(frame, preserve_index=False))
+            for spec, frame in frames
+            if frame is not None and len(frame)
+        }
+        if self.group:
+            tables[GROUP.name] = GROUP.conform(pa.Table.from_pylist(self.group))
+        return tables
+
+
+def assemble(found: Sequence[RankCommunication], world: Sequence[int]) -> CommunicationFrames:
+    """Give groups one identity over all ranks, and rows their position in them.
+
+    Args:
+        found: What each rank's file says.
+        world: Members that the collectives without a group are taken to have.
+    """
+    identity = GroupIdentity({one.rank: one.groups for one in found})
+    if not any(one.rows for one in found):
+        return CommunicationFrames(identity.table({}, _ASSUMED))
+    rows = pd.DataFrame([row for one in found for row in one.rows], columns=_ROW_COLUMNS)
+    rows["group_name"] = _by_stream(rows)
+    rows["group_id"] = [
+        identity.of(rank, name) for rank, name in zip(rows["rank"], rows["group_name"], strict=True)
+    ]
+    rows["axis"] = Axis.OTHER.value
+    rows["source"] = rows["source"].astype(object).fillna(TimeSource.DEVICE.value)
+    waits = ["wait_start_ns", "wait_end_ns"]
+    rows[waits] = rows[waits].astype("Int64")
+    is_p2p = rows["direction"] != ""
+    collective, p2p = rows[~is_p2p].copy(), rows[is_p2p].copy()
+    collective["seq"] = _collective_seq(collective)
+    # Sender and receiver count their operations on the whole group, not on the
+    # pair, so a recorded number does not join them; the order within the pair does.
+    p2p["seq"] = p2p.groupby(["rank", "group_id", "peer", "direction"]).cumcount()
+    p2p["microbatch"] = p2p["chunk"] = -1
+    used = {str(key): sorted(set(ranks)) for key, ranks in rows.groupby("group_id")["rank"]}
+    used |= {key: list(world) for key in used if key.startswith(UNNAMED_GROUP)}
+    return CommunicationFrames(identity.table(used, _ASSUMED), collective, p2p)
+
+
+def _by_stream(rows: pd.DataFrame) -> pd.Series[str]:
+    """Return the names of the groups, the unnamed one divided by stream where that is plain.
+
+    A communicator has a stream of its own. The streams of two ranks are taken to be the
+    same where all ranks use the same ids, else, if they use equally many, where they began
+    to be used in the same place.
+    """
+    # A transfer with a peer is matched by its pair, and both ends may be on streams of their own.
+    is_pair = (rows["direction"] != "") & (rows["peer"] >= 0)
+    is_unnamed = (rows["group_name"] == UNNAMED_GROUP) & ~is_pair
+    unnamed = rows[is_unnamed].sort_values("start_ns", kind="stable")
+    used = {rank: list(dict.fromkeys(own["stream"])) for rank, own in unnamed.groupby("rank")}
+    if max(map(len, used.values()), default=0) < 2 or len(set(map(len, used.values()))) > 1:
+        return rows["group_name"]
+    if len(set(map(frozenset, used.values()))) == 1:
+        label = unnamed["stream"].astype(str)
+    else:
+        place = [used[rank].index(s) for rank, s in unnamed[["rank", "stream"]].to_numpy()]
+        label = pd.Series(place, index=unnamed.index).map("number {}".format)
+    names = rows["group_name"].copy()
+    names.loc[unnamed.index] = f"{UNNAMED_GROUP}, stream " + label
+    return names
+
+
+_ROW_COLUMNS = [
+    "rank",
+    "step",
+    "group_name",
+    "kind",
+    "direction",
+    "peer",
+    "size_bytes",
+    "dtype",
+    "event_id",
+    "recorded_seq",
+    "stream",
+    "issue_ns",
+    "start_ns",
+    "end_ns",
+    "source",
+    "wait_start_ns",
+    "wait_end_ns",
+]
+
+
+def _collective_seq(rows: pd.DataFrame) -> pd.Series[int]:
+    """Return the position of each collective in its group.
+
+    The recorded sequence number where all rows of the group carry one; grouped
+    kernels share a number and are told apart by their order. Otherwise the order
+    of their starts on the rank.
+    """
+    by_order = rows.groupby(["rank", "group_id"]).cumcount()
+    recorded = rows["recorded_seq"]
+    is_complete = recorded.groupby(rows["group_id"]).transform("min") >= 0
+    repeat = rows.groupby(["rank", "group_id", "recorded_seq"]).cumcount()
+    factor = repeat.groupby(rows["group_id"]).transform("max") + 1
+    seq: pd.Series[int] = by_order.where(~is_complete, recorded * factor + repeat).astype("int64")
+    return seq

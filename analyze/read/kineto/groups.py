@@ -1,0 +1,101 @@
+"""Process groups of Kineto traces: one id for each, the same on all ranks."""
+
+from __future__ import annotations
+
+import zlib
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from meshscope.probe.schema.terms import Axis
+
+from .events import to_int
+
+_MOST_MEMBERS = 1 << 20
+"""More ranks than any job has; a larger number is damage."""
+
+
+class NamedGroup(NamedTuple):
+    """A process group as one rank's file describes it."""
+
+    ranks: tuple[int, ...]
+    """Members as global ranks; empty where the file does not say."""
+    description: str
+
+
+def parse_ranks(value: object) -> tuple[int, ...]:
+    """Return the members of a group; nothing where the list is cut short (``…``) or odd."""
+    if isinstance(value, str):
+        value = value.strip("[]() ").split(",") if "..." not in value else []
+    if not isinstance(value, list):
+        return ()
+    members = tuple(to_int(str(rank).strip(), bits=32) for rank in value)
+    return members if all(rank >= 0 for rank in members) else ()
+
+
+def strided_ranks(first: object, stride: object, size: object) -> tuple[int, ...]:
+    """Return members that are evenly spaced, for a list that was cut short; nothing if odd."""
+    begin, step, count = (to_int(value, bits=32) for value in (first, stride, size))
+    if begin < 0 or step < 1 or not 1 <= count <= _MOST_MEMBERS:
+        return ()
+    return tuple(range(begin, begin + count * step, step))
+
+
+class GroupIdentity:
+    """One id per distinct group: its name, with its ranks where ranks use a name twice.
+
+    Args:
+        found: For each rank of the capture, the groups that its file names.
+    """
+
+    def __init__(self, found: Mapping[int, Mapping[str, NamedGroup]]) -> None:
+        self._found = found
+        self._variants: dict[str, set[tuple[int, ...]]] = defaultdict(set)
+        self._descriptions: dict[str, str] = {}
+        for groups in found.values():
+            for name, group in groups.items():
+                self._descriptions[name] = self._descriptions.get(name) or group.description
+                if group.ranks:
+                    self._variants[name].add(group.ranks)
+
+    def of(self, rank: int, name: str) -> str:
+        """Return the id of the group that one rank calls by a name."""
+        group = self._found[rank].get(name)
+        return self._id(name, group.ranks if group else ())
+
+    def table(self, used: Mapping[str, Sequence[int]], assumed: str) -> list[dict[str, Any]]:
+        """Return the rows of the group table: all groups that are listed or used.
+
+        Args:
+            used: Members of the groups that no file lists, by id.
+            assumed: How those members were chosen.
+        """
+        rows = [
+            (self._id(name, ranks), ranks, name, "not inferred")
+            for name, variants in self._variants.items()
+            for ranks in sorted(variants)
+        ]
+        listed = {row[0] for row in rows}
+        rows += [(key, tuple(used[key]), key, assumed) for key in sorted(used.keys() - listed)]
+        return [
+            {
+                "group_id": group_id,
+                "axis": Axis.OTHER.value,
+                "ranks": list(ranks),
+                "description": self._descriptions.get(name) or None,
+                "evidence": evidence,
+            }
+            for group_id, ranks, name, evidence in rows
+        ]
+
+    def _id(self, name: str, ranks: tuple[int, ...]) -> str:
+        is_ambiguous = len(self._variants.get(name, ())) > 1
+        return f"{name} ({_shorten(ranks)})" if is_ambiguous and ranks else name
+
+
+def _shorten(members: tuple[int, ...]) -> str:
+    """Return ranks as text: all of them where few, else the ends, the count and a checksum."""
+    if len(members) <= 8:
+        return ",".join(map(str, members))
+    checksum = zlib.crc32(",".join(map(str, members)).encode())
+    return f"{members[0]}..{members[-1]} of {len(members)}, {checksum:08x}"

@@ -1,0 +1,147 @@
+"""Kineto traces of the PyTorch profiler, one file per rank, as one Trace."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import cast
+
+import pyarrow as pa
+
+from meshscope.analyze.tables.trace import Trace
+from meshscope.probe.schema.errors import TraceFormatError
+from meshscope.probe.schema.tables import RUN, TABLES
+from meshscope.probe.schema.terms import CaptureLevel
+
+from ...tables.stored_tables import STORED, StoredTable, Tables, open_stored
+from ..detect import InputFile
+from ..rank_limits import missing_ranks, shared_notes
+from ..reading import Reading, TemporaryFolder
+from .communication import CommunicationFrames, assemble
+from .cut_files import leave_out_cut_steps
+from .cycles import one_cycle
+from .jobs import one_job
+from .pool import pays_processes, read_in_processes
+from .rank import Place, RankFile, read_rank_file
+
+
+def import_kineto(
+    path: Path,
+    files: Sequence[InputFile],
+    *,
+    limits: Sequence[str] = (),
+    reading: Reading | None = None,
+) -> Trace:
+    """Read Kineto files into the tables.
+
+    Ranks keep their numbers: by the header, else by the file name, never by the
+    order of the files. A single file that names no rank is rank 0.
+
+    Args:
+        path: What the user named; it becomes the name of the run.
+        files: Files recognised as Kineto JSON.
+        limits: What is already known to be missing.
+        reading: Where large tables go, and in how many processes files are read.
+
+    Raises:
+        TraceFormatError: Two files claim one rank and time, files of two jobs are mixed, or no file
+            can be read.
+    """
+    reading = reading or Reading()
+    temporary = TemporaryFolder() if reading.folder is None else None
+    folder = temporary.path if temporary else cast(Path, reading.folder)
+    ranks, damaged = _read_all(path, files, folder, reading)
+    ranks, foreign = one_job(ranks)
+    cut = list(leave_out_cut_steps(ranks))
+    world_size = max(ranks[-1].rank + 1, *(r.world_size or 0 for r in ranks))
+    communication = assemble([r.communication for r in ranks], range(world_size))
+    return Trace(
+        path=path,
+        run=_run(path, ranks, world_size),
+        layout=None,
+        ranks=tuple(r.rank for r in ranks),
+        tables=Tables(_tables(ranks, communication), _stored(ranks, temporary)),
+        limits=(*limits, *damaged, *foreign, *cut, *_limits(ranks, world_size)),
+        origin="kineto",
+    )
+
+
+def _read_all(
+    path: Path, files: Sequence[InputFile], folder: Path, reading: Reading
+) -> tuple[list[RankFile], list[str]]:
+    """Return the readable ranks in rank order, and a sentence for each file that is not used."""
+    found: list[RankFile] = []
+    errors: list[TraceFormatError] = []
+    for one in _results(files, folder, reading):
+        if isinstance(one, TraceFormatError):
+            errors.append(one)
+        else:
+            found.append(one)
+    if not found:
+        raise errors[0] if errors else TraceFormatError("holds no trace", where=str(path))
+    chosen, sentences = one_cycle(found, reading.cycle)
+    kept = {one.label for one in chosen}
+    for one in found:
+        if one.label not in kept:
+            for table in one.stored.values():
+                table.unlink(missing_ok=True)
+    chosen.sort(key=lambda one: one.rank)
+    return chosen, [*(f"Left out: {e}." for e in errors), *sentences]
+
+
+def _results(
+    files: Sequence[InputFile], folder: Path, reading: Reading
+) -> Iterator[RankFile | TraceFormatError]:
+    """Yield what each file gave, in the order of the files, whoever read it."""
+    default_rank = 0 if len(files) == 1 else None
+    if reading.workers > 1 and pays_processes(files):
+        yield from read_in_processes(files, folder, reading, default_rank)
+        return
+    for at, file in enumerate(files):
+        place = Place(folder, f"file-{at:05d}")
+        try:
+            yield read_rank_file(file, place, default_rank=default_rank, on_bytes=reading.on_bytes)
+        except TraceFormatError as error:
+            yield error
+
+
+def _run(path: Path, ranks: Sequence[RankFile], world_size: int) -> dict[str, object]:
+    names = {r.device_name for r in ranks if r.device_name}
+    has_device = any(r.device_events for r in ranks)
+    known = {
+        "run_id": path.name,
+        "world_size": world_size,
+        "device_name": ", ".join(sorted(names)) or None,
+        "capture_level": (CaptureLevel.KERNELS if has_device else CaptureLevel.STEPS).value,
+    }
+    return dict.fromkeys(RUN.column_names()) | known
+
+
+def _tables(ranks: Sequence[RankFile], communication: CommunicationFrames) -> dict[str, pa.Table]:
+    tables = {name: spec.empty() for name, spec in TABLES.items() if name not in STORED}
+    for name in ranks[0].tables:
+        parts = pa.concat_tables([r.tables[name] for r in ranks])
+        tables[name] = parts.unify_dictionaries().combine_chunks()
+    return tables | communication.tables()
+
+
+def _stored(ranks: Sequence[RankFile], temporary: TemporaryFolder | None) -> dict[str, StoredTable]:
+    return {
+        name: open_stored(name, {r.rank: r.stored[name] for r in ranks}, owner=temporary)
+        for name in STORED
+    }
+
+
+def _limits(ranks: Sequence[RankFile], world_size: int) -> Iterator[str]:
+    """Yield what the files do not hold, one sentence for all ranks that share it."""
+    is_named = any(r.world_size for r in ranks)
+    yield from missing_ranks([r.rank for r in ranks], world_size, is_named=is_named)
+    if len({r.has_base_time for r in ranks}) > 1:
+        yield "Some files have a time base and some have none: times of ranks cannot be compared."
+    yield from shared_notes((r.rank, r.notes) for r in ranks)
+    counts: Counter[str] = Counter()
+    for one in ranks:
+        counts.update(one.communication.counts)
+    for clause, count in counts.items():
+        yield f"{count} {clause}."

@@ -1,0 +1,294 @@
+"""One Kineto file as the tables of one rank."""
+
+from __future__ import annotations
+
+import re
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from meshscope.probe.schema.errors import TraceFormatError
+
+from ...tables.stored_tables import STORED
+from ...wording.words import counted
+from ..detect import InputFile
+from ..reading import OnBytes, ignore_bytes
+from .columns import DeviceLinks, StepWindows, device_links, step_windows
+from .communication import IssueContext, RankCommunication, rank_communication
+from .cut_files import whole_steps
+from .device_windows import first_step_work, until_device_is_done
+from .event_columns import Events, RoledEvents
+from .events import DistributedInfo, KinetoHeader, to_int
+from .files import write_rank_tables
+from .host_communication import HOST_COLLECTIVE, add_host_communication
+from .jobs import JobMark
+from .roles import RoleCollector
+from .rows import name_table, span_table, step_table
+from .side_streams import told_apart, unknown_notes
+from .stream import CHUNK_BYTES, EventStream
+
+_RANK_IN_NAME = re.compile(r"(?:rank|worker)[-_. ]?(\d{1,9})(?!\d)", re.IGNORECASE)
+_MOST_RANKS = 1 << 20
+"""More than any job has; a larger number is damage."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankFile:
+    """What one file gave."""
+
+    label: str
+    rank: int
+    job: JobMark
+    """What the header says about the job."""
+    world_size: int | None
+    device_name: str | None
+    has_base_time: bool
+    device_events: int
+    tables: dict[str, pa.Table]
+    """Tables that are small."""
+    stored: dict[str, Path]
+    """Files of the tables that have a row for every event."""
+    communication: RankCommunication
+    notes: list[str]
+    """What is missing on this rank, one clause each."""
+    losses: tuple[str, ...] = ()
+    """Those of the notes that say that the file is damaged."""
+    marks_steps: bool = True
+    """False where the whole file is one step."""
+    whole_steps: frozenset[int] | None = None
+    """Of a file that is cut off, the steps that it surely holds; None for any other."""
+
+    @property
+    def has_device(self) -> bool:
+        """Return whether it holds work of a device."""
+        return self.device_events > 0
+
+
+def read_rank_file(
+    file: InputFile,
+    place: Place,
+    *,
+    default_rank: int | None,
+    chunk_bytes: int = CHUNK_BYTES,
+    on_bytes: OnBytes = ignore_bytes,
+) -> RankFile:
+    """Read one file completely, or up to where it is cut off.
+
+    Memory holds the device activities, which are few, and a part of everything else.
+
+    Args:
+        file: A file that was recognised as Kineto JSON.
+        place: Where its large tables go.
+        default_rank: Rank of a file that does not say which one it is.
+        chunk_bytes: Uncompressed text that is held at once; no result depends on it.
+        on_bytes: Told how many more bytes of the file were read.
+
+    Raises:
+        TraceFormatError: It cannot be decoded, holds no profiler events, or holds several ranks.
+        OSError: It cannot be read, or a table cannot be written.
+    """
+    stream = EventStream(file, chunk_bytes=chunk_bytes, on_bytes=on_bytes)
+    with closing(RoleCollector(file.label, folder=place.folder)) as collector:
+        for events in stream.batches():
+            collector.add(events)
+            del events
+        header, notes = stream.header, list(stream.losses)
+        roles = collector.finish(header.base_time_nanoseconds or 0)
+        if not (len(roles.device) or len(roles.operator) or len(roles.host_note)):
+            what = "; ".join(["holds no events of the PyTorch profiler", *notes])
+            remedy = "Record it again, and let the profiler finish writing"
+            raise TraceFormatError(what, where=file.label, remedy=remedy)
+        _refuse_merged(roles, file.label)
+        info = header.distributed_info or DistributedInfo()
+        rank = _rank(info, file.name, default_rank, notes)
+        if rank is None:
+            raise TraceFormatError(
+                "names no rank in its header or file name",
+                where=file.label,
+                remedy="Put rank<N> into the file name",
+            )
+        source = _Source(
+            file.label, rank, header, notes, tuple(stream.losses), is_cut=stream.is_cut
+        )
+        return _rank_file(source, roles, place)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the events of one rank go; files are named before its rank is known."""
+
+    folder: Path
+    stem: str
+    steps: StepWindows | None = None
+    """The steps that they go to; by default those that the file marks."""
+
+    def files(self) -> dict[str, Path]:
+        """Return the file of each large table, in folders that are made."""
+        found = {name: self.folder / name / f"{self.stem}.parquet" for name in STORED}
+        for file in found.values():
+            file.parent.mkdir(exist_ok=True)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Whose events they are."""
+
+    label: str
+    rank: int
+    header: KinetoHeader
+    notes: list[str]
+    losses: tuple[str, ...]
+    is_cut: bool
+
+
+def _rank_file(source: _Source, roles: RoledEvents, place: Place) -> RankFile:
+    rank, header = source.rank, source.header
+    info = header.distributed_info or DistributedInfo()
+    links = device_links(roles)
+    roles = told_apart(roles, links)
+    steps = step_windows(roles) if place.steps is None else place.steps
+    windows, links = first_step_work(steps, roles.device, links)
+    issued = IssueContext.of(roles, links, steps)
+    files = place.files()
+    job = JobMark.of(info)
+    if job.world_size is not None and rank >= job.world_size:
+        source.notes.append(
+            f"the header says a world of {job.world_size} ranks, which has no such rank"
+        )
+    names = write_rank_tables(rank, roles, links, steps, files)
+    communication = rank_communication(rank, info, roles, issued)
+    on_host = len(roles.host_note.named(roles.names_like(HOST_COLLECTIVE)))
+    if not len(roles.device):
+        on_host = add_host_communication(communication, roles, steps)
+    windows = until_device_is_done(windows, roles.device, links, issued.step)
+    return RankFile(
+        label=source.label,
+        rank=rank,
+        job=job,
+        world_size=_world_size(info),
+        device_name=_device_name(header, roles.device),
+        has_base_time=bool(header.base_time_nanoseconds),
+        device_events=len(roles.device),
+        tables={
+            "name": name_table(rank, names),
+            "step": step_table(rank, windows),
+            "span": span_table(rank, roles, steps),
+        },
+        stored=files,
+        communication=communication,
+        notes=[*source.notes, *_notes(roles, links, steps, on_host)],
+        losses=source.losses,
+        marks_steps=not steps.is_whole_file,
+        whole_steps=whole_steps(roles, steps) if source.is_cut else None,
+    )
+
+
+def _refuse_merged(roles: RoledEvents, where: str) -> None:
+    """Refuse a file in which a tool has joined the events of several ranks.
+
+    Raises:
+        TraceFormatError: It is such a file.
+    """
+    if len(roles.merged_ranks) > 1:
+        raise TraceFormatError(
+            f"holds the events of {len(roles.merged_ranks)} ranks merged into one file",
+            where=where,
+            remedy="Give the file that each rank wrote",
+        )
+
+
+def _rank(info: DistributedInfo, name: str, default: int | None, notes: list[str]) -> int | None:
+    """Return the rank by the header, else by ``rank`` or ``worker`` and a number in the name."""
+    in_name = _RANK_IN_NAME.search(name)
+    by_name = int(in_name[1]) if in_name and int(in_name[1]) < _MOST_RANKS else None
+    by_header = None if info.rank is None else to_int(info.rank, bits=32)
+    if by_header is not None and by_header >= _MOST_RANKS:
+        notes.append(f"the header names an absurd rank, {by_header}")
+        by_header = None
+    if by_header is not None and by_header >= 0:
+        if by_name is not None and by_name != by_header:
+            notes.append(f"the file is named for rank {by_name}, its header decides")
+        return by_header
+    if by_name is not None:
+        notes.append("the header names no rank, the file name does")
+        return by_name
+    notes.append("neither the header nor the file name names a rank")
+    return default
+
+
+def _world_size(info: DistributedInfo) -> int | None:
+    size = to_int(info.world_size, 0, bits=32)
+    if size > 0:
+        return size
+    listed = [len(group.ranks) for group in info.pg_config or () if isinstance(group.ranks, list)]
+    return max(listed, default=None)
+
+
+def _device_name(header: KinetoHeader, device: Events) -> str | None:
+    """Return the model of the device that the rank used most."""
+    by_id = {
+        to_int(p.id): str(p.name) for p in header.device_properties or () if p.name is not None
+    }
+    used, count = np.unique(device.device, return_counts=True)
+    if len(used) and (most := int(used[count.argmax()])) in by_id:
+        return by_id[most]
+    return next(iter(by_id.values()), None)
+
+
+def _category_notes(roles: RoledEvents) -> list[str]:
+    """Return what is said of device work that is missing, and of categories that are not known."""
+    notes = []
+    launches = sum(int((part.correlation > 0).sum()) for part in roles.launch.parts())
+    if roles.is_ascend:
+        notes.append(
+            "written by the Ascend profiler (torch_npu): device rows count by their task type, and no launch is "
+            "linked to them"
+        )
+    if not len(roles.device) and launches:
+        notes.append(
+            f"{counted(launches, 'launch')} but no device events: the profiler did not collect device "
+            "activity (another profiler held CUPTI, or the process may not read the counters)"
+        )
+    elif not len(roles.device):
+        notes.append("there are no device events")
+    for name, (count, on_device) in sorted(roles.unknown.items()):
+        kept = (
+            f"; {on_device} ran on a device and count as work of unknown kind" if on_device else ""
+        )
+        notes.append(f"{counted(count, 'event')} of the unknown category {name!r}{kept}")
+    if roles.unplaced:
+        notes.append(f"{counted(roles.unplaced, 'event')} without a category, which are not used")
+    return notes
+
+
+def _notes(roles: RoledEvents, links: DeviceLinks, steps: StepWindows, on_host: int) -> list[str]:
+    notes = []
+    if steps.is_whole_file:
+        notes.append("no ProfilerStep is marked, so the whole file is step 0")
+    notes += _category_notes(roles)
+    unlinked = int((~links.is_linked).sum())
+    if unlinked:
+        notes.append(
+            f"{unlinked} of {len(roles.device)} device events have no launch; they are kept"
+        )
+    if roles.lengthless:
+        notes.append(
+            f"{counted(roles.lengthless, 'event')} of no length, or a negative one, taken as 0 ns"
+        )
+    if roles.timeless:
+        notes.append(
+            f"{counted(roles.timeless, 'event')} without a time stamp that can be read left out"
+        )
+    notes += unknown_notes(roles.device, links)
+    if on_host and len(roles.device):
+        notes.append(f"{on_host} collectives on the host have no device kernel and are left out")
+    elif on_host:
+        notes.append(
+            f"{on_host} operations on the host do not say in which of the groups they are, and are "
+            "left out"
+        )
+    return notes

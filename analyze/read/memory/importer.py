@@ -1,0 +1,147 @@
+"""Memory timelines and snapshots of PyTorch, one file per rank, as one Trace.
+
+Such files know nothing of steps, kernels or communication: the ``memory`` table is all
+there is, with the moments begin, peak and end of each rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import pyarrow as pa
+
+from meshscope.analyze.tables.trace import Trace
+from meshscope.probe.schema.errors import TraceFormatError
+from meshscope.probe.schema.imported_tables import ALLOCATION_FAILURE
+from meshscope.probe.schema.tables import MEMORY, RUN, TABLES
+from meshscope.probe.schema.terms import CaptureLevel, MemoryPhase
+
+from ..detect import InputFile, InputFormat, rank_in_name
+from ..rank_limits import missing_ranks, shared_notes
+from .moments import CATEGORIES, MemoryRecord, Moment
+from .snapshot import read_snapshot
+from .timeline import read_events, read_sizes
+
+_READERS = {
+    InputFormat.MEMORY_SNAPSHOT: read_snapshot,
+    InputFormat.MEMORY_EVENTS: read_events,
+    InputFormat.MEMORY_SIZES: read_sizes,
+}
+_NO_STEP, _NO_STAGE = -1, -1
+
+
+def import_memory(
+    path: Path, files: Sequence[tuple[InputFile, InputFormat]], *, limits: Sequence[str] = ()
+) -> Trace:
+    """Read files about memory.
+
+    Args:
+        path: What the user named; it becomes the name of the run.
+        files: Files with the format of each, one of ``MEMORY_FORMATS``.
+        limits: What is already known to be missing.
+
+    Raises:
+        TraceFormatError: Two files claim one rank, or no file can be read.
+    """
+    records, notes = _read_all(files)
+    known = {
+        "run_id": path.name,
+        "world_size": max(records) + 1,
+        "capture_level": CaptureLevel.STEPS.value,
+    }
+    return Trace(
+        path=path,
+        run=dict.fromkeys(RUN.column_names()) | known,
+        layout=None,
+        ranks=tuple(sorted(records)),
+        tables={name: spec.empty() for name, spec in TABLES.items()}
+        | {"memory": _memory_table(records), "allocation_failure": _failure_table(records)},
+        limits=(*limits, *notes, *_limits(records)),
+        origin="memory",
+    )
+
+
+def _read_all(
+    files: Sequence[tuple[InputFile, InputFormat]],
+) -> tuple[dict[int, MemoryRecord], list[str]]:
+    """Return the readable files by rank, and a sentence for each other one."""
+    records: dict[int, MemoryRecord] = {}
+    label_of: dict[int, str] = {}
+    errors: list[TraceFormatError] = []
+    notes: list[str] = []
+    for file, kind in files:
+        rank = rank_in_name(file.name)
+        try:
+            if rank is None and len(files) > 1:
+                raise TraceFormatError(
+                    "names no rank", where=file.label, remedy="Put rank<N> into the file name"
+                )
+            record = _READERS[kind](file)
+        except TraceFormatError as error:
+            errors.append(error)
+            continue
+        if rank is None:
+            rank = 0
+            notes.append("The file names no rank: it is called rank 0.")
+        if rank in records:
+            raise TraceFormatError(
+                f"is rank {rank}, and so is {label_of[rank]}",
+                where=file.label,
+                remedy="Give one file for each rank",
+            )
+        records[rank], label_of[rank] = record, file.label
+    if not records:
+        raise errors[0]
+    return records, [*notes, *(f"Left out: {error}." for error in errors)]
+
+
+def _memory_table(records: Mapping[int, MemoryRecord]) -> pa.Table:
+    rows = [_row(rank, moment) for rank in sorted(records) for moment in records[rank].moments]
+    return MEMORY.conform(pa.Table.from_pylist(rows, schema=_SCHEMA))
+
+
+def _failure_table(records: Mapping[int, MemoryRecord]) -> pa.Table:
+    names = ALLOCATION_FAILURE.column_names()
+    rows = [
+        {"rank": rank, **asdict(one)} for rank in sorted(records) for one in records[rank].failures
+    ]
+    if not rows:
+        return ALLOCATION_FAILURE.empty()
+    kinds = {name: pa.string() if name == "place" else pa.int64() for name in names}
+    columns = {name: pa.array([row[name] for row in rows], kinds[name]) for name in names}
+    return ALLOCATION_FAILURE.conform(pa.table(columns))
+
+
+_SCHEMA = pa.schema(
+    [
+        *((name, pa.int64()) for name in ("rank", "step", "stage", "time_ns")),
+        ("phase", pa.string()),
+        *(
+            (f"{name}_bytes", pa.int64())
+            for name in ("allocated", "reserved", "peak", "capacity", *CATEGORIES)
+        ),
+    ]
+)
+
+
+def _row(rank: int, moment: Moment) -> dict[str, object]:
+    sizes = moment.by_category or {}
+    return {
+        "rank": rank,
+        "step": _NO_STEP,
+        "stage": _NO_STAGE,
+        "time_ns": moment.time_ns,
+        "phase": MemoryPhase.OTHER.value,
+        "allocated_bytes": moment.allocated_bytes,
+        "reserved_bytes": moment.reserved_bytes,
+        "peak_bytes": moment.peak_bytes,
+        "capacity_bytes": moment.capacity_bytes,
+        **{f"{name}_bytes": sizes.get(name) for name in CATEGORIES},
+    }
+
+
+def _limits(records: Mapping[int, MemoryRecord]) -> Iterator[str]:
+    yield from missing_ranks(sorted(records), max(records) + 1, is_named=False)
+    yield from shared_notes((rank, records[rank].notes) for rank in sorted(records))

@@ -1,0 +1,116 @@
+"""Files of several formats behind one path: of one job, or of several.
+
+A job may leave files of many kinds beside each other: a profiler's traces, snapshots of
+its memory, dumps of its collectives. Only one kind of them is read as the run. But two
+*timelines* of different formats in folders apart from each other are two jobs, of which
+one would be shown under the name of both.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePath
+
+from meshscope.probe.schema.errors import TraceFormatError
+from meshscope.probe.schema.listing import listed
+
+from ..wording.words import counted
+from .detect import InputFile, InputFormat, classify, why_unknown
+from .input_paths import input_file
+
+TIMELINES = (
+    InputFormat.NDTIMELINE,
+    InputFormat.KINETO,
+    InputFormat.NSIGHT,
+    InputFormat.PIPELINE_VISUALISER,
+)
+"""Formats that tell what a job did over time, in the order in which one of them is chosen."""
+_NAMES = {
+    InputFormat.NDTIMELINE: "NDTimeline",
+    InputFormat.KINETO: "Kineto",
+    InputFormat.NSIGHT: "Nsight Systems",
+    InputFormat.PIPELINE_VISUALISER: "pipeline visualiser",
+    InputFormat.PIPELINE_CONFIG: "settings of a pipeline",
+    InputFormat.NCCL_INSPECTOR: "NCCL Inspector",
+    InputFormat.FLIGHT_RECORDER: "flight recorder",
+    InputFormat.MEMORY_EVENTS: "memory timeline",
+    InputFormat.MEMORY_SIZES: "memory timeline",
+    InputFormat.MEMORY_SNAPSHOT: "memory snapshot",
+    InputFormat.MEMORY_PAGE: "page of memory",
+}
+_SETTINGS = re.compile(r"meta-.*\.ya?ml")
+"""Files that belong to an NDTimeline job, and are looked for by the reader of it."""
+_SHOWN = 4
+"""Files that are named where more are left out."""
+
+
+def refuse_several_jobs(path: Path, by_format: Mapping[InputFormat, Sequence[InputFile]]) -> None:
+    """Refuse timelines of different formats that lie in folders apart from each other.
+
+    A timeline in or below the folder of the one that is read belongs to its job, such as
+    a picture of it that another tool has drawn.
+
+    Raises:
+        TraceFormatError: There is one elsewhere; names both.
+    """
+    present = [kind for kind in TIMELINES if by_format.get(kind)]
+    if len(present) < 2:
+        return
+    read, *others = present
+    folders = {_folder(file) for file in by_format[read]}
+    for kind in others:
+        for file in by_format[kind]:
+            folder = _folder(file)
+            if folders.isdisjoint((folder, *folder.parents)):
+                first = by_format[read][0].label
+                raise TraceFormatError(
+                    f"files of several jobs: {first} ({_NAMES[read]}), {file.label} ({_NAMES[kind]})",
+                    where=str(path),
+                    remedy="Give the folder of one job; `meshscope ingest FOLDER/*` makes a run of each",
+                )
+
+
+def read_files(files: Sequence[Path]) -> list[Path]:
+    """Return the files whose content makes a difference: those of a known format, and settings.
+
+    A note beside the traces is none; all files where there is nothing else.
+    """
+    return [file for file in files if _is_read(file)] or list(files)
+
+
+def _is_read(file: Path) -> bool:
+    if _SETTINGS.fullmatch(file.name):
+        return True
+    try:
+        return classify(input_file(file)) is not InputFormat.UNKNOWN
+    except OSError:
+        return True
+
+
+def left_out(by_format: Mapping[InputFormat, Sequence[InputFile]], *used: InputFormat) -> list[str]:
+    """Return what is said of files that are not read, one sentence for each format."""
+    rest = {
+        kind: [file for file in files if not _SETTINGS.fullmatch(file.name)]
+        for kind, files in by_format.items()
+        if kind not in used
+    }
+    return [_left_out(kind, files) for kind, files in rest.items() if files]
+
+
+def _left_out(kind: InputFormat, files: Sequence[InputFile]) -> str:
+    if kind is InputFormat.UNKNOWN:
+        # Only those that are named are looked into.
+        reasons = ((file.name, why_unknown(file)) for file in files)
+        names = (name + (f" ({why})" if why else "") for name, why in reasons)
+        which = "no trace"
+    else:
+        names = (file.name for file in files)
+        which = f"of another format ({_NAMES[kind]}), which is read where it is given alone"
+    shown = listed(names, count=len(files), most=_SHOWN)
+    return f"{counted(len(files), 'file')} of the input left out, {which}: {shown}."
+
+
+def _folder(file: InputFile) -> PurePath:
+    """Return the folder of a file; an archive is one."""
+    return PurePath(file.label.replace("!", "/")).parent

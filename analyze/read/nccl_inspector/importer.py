@@ -1,0 +1,130 @@
+"""Logs of the NCCL Inspector plugin: one JSON object per line and collective, as one Trace.
+
+A line says how long a collective took on one member of a communicator and when
+the line was written, not when the collective began. Members of a synchronising
+collective leave it together, so one end is given to all of them, and who came last
+is read off the durations alone. The numbering of ``coll_sn`` is one per
+communicator and operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+
+from meshscope.analyze.tables.trace import Trace
+from meshscope.probe.schema.errors import TraceFormatError
+from meshscope.probe.schema.tables import COLLECTIVE, GROUP, RUN, TABLES
+from meshscope.probe.schema.terms import Axis, CaptureLevel, CollectiveKind, TimeSource
+
+from ..detect import InputFile
+from ..kernel_names import collective_kind
+from .ranks import number_ranks
+from .records import read_records
+
+_SHARDED = (CollectiveKind.ALL_GATHER.value, CollectiveKind.REDUCE_SCATTER.value)
+"""The log has the part of one member; the table has all of it."""
+_HOST_TIMED = "collective_cpu"
+_NO_STEP = -1
+
+
+def import_nccl_inspector(
+    path: Path, files: Sequence[InputFile], *, limits: Iterable[str]
+) -> Trace:
+    """Read the logs of a job, one of each process.
+
+    Args:
+        path: What the user named; it becomes the name of the run.
+        files: Files recognised as logs of the Inspector.
+        limits: What is already known to be missing.
+
+    Raises:
+        TraceFormatError: No line of any file is the record of a collective.
+    """
+    notes = list(limits)
+    rows = read_records(files, notes)
+    if rows.empty:
+        raise TraceFormatError(
+            "holds no record of a collective", where=str(path), remedy=" ".join(notes)
+        )
+    rows, world_size = number_ranks(rows, notes)
+    collective = _collectives(rows, notes)
+    group = _groups(rows, notes)
+    tables = {name: spec.empty() for name, spec in TABLES.items()}
+    for spec, frame in ((COLLECTIVE, collective), (GROUP, group)):
+        tables[spec.name] = spec.conform(pa.Table.from_pandas(frame, preserve_index=False))
+    known = {
+        "run_id": path.stem if path.is_file() else path.name,
+        "world_size": world_size,
+        "capture_level": CaptureLevel.COLLECTIVES.value,
+    }
+    return Trace(
+        path=path,
+        run=dict.fromkeys(RUN.column_names()) | known,
+        layout=None,
+        ranks=tuple(sorted(set(rows["rank"].tolist()))),
+        tables=tables,
+        limits=tuple(notes),
+        origin="nccl_inspector",
+    )
+
+
+def _collectives(rows: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
+    """Return one row per member; a collective that was written twice counts once."""
+    rows = rows.sort_values(["written_ns", "line"], kind="stable")
+    is_copy = rows.duplicated(["rank", "comm", "coll", "number"], keep="first")
+    if is_copy.any():
+        notes.append(f"{int(is_copy.sum())} collectives were written again; the first time counts.")
+    rows = rows[~is_copy].copy()
+    rows["kind"] = rows["coll"].map(
+        {name: collective_kind(name).value for name in set(rows["coll"])}
+    )
+    operations = {name: place for place, name in enumerate(sorted(set(rows["coll"])))}
+    rows["seq"] = rows["number"] * len(operations) + rows["coll"].map(operations)
+    rows["end_ns"] = rows.groupby(["comm", "seq"])["written_ns"].transform("min")
+    rows["start_ns"] = rows["issue_ns"] = rows["end_ns"] - rows["dur_ns"]
+    rows = rows.sort_values(["rank", "end_ns", "line"], kind="stable", ignore_index=True)
+    rows["event_id"] = rows.groupby("rank").cumcount()
+    is_part = rows["kind"].isin(_SHARDED)
+    rows["size_bytes"] = rows["part_bytes"] * rows["members"].where(is_part, 1)
+    notes.append(
+        "The log does not say when a collective began: it is taken to end on all members when "
+        "the first of them wrote it. Who came last is known from the durations only. Collectives "
+        "that were written together overlap here, so their share of the time is too small, and "
+        "what the ranks did between them is not known."
+    )
+    on_host = int((rows["timing"] == _HOST_TIMED).sum())
+    if on_host:
+        notes.append(
+            f"{on_host} of {len(rows)} durations were taken on the host, not on the device."
+        )
+    return rows.assign(
+        step=_NO_STEP,
+        group_id=rows["comm"],
+        axis=Axis.OTHER.value,
+        source=TimeSource.IMPORTED.value,
+    )
+
+
+def _groups(rows: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
+    members = rows.drop_duplicates(["comm", "rank"]).sort_values(["comm", "comm_rank"])
+    by_comm = members.groupby("comm", sort=True)
+    table = pd.DataFrame(
+        {
+            "ranks": by_comm["rank"].agg(list),
+            "description": by_comm["comm_name"].first().replace("", None),
+            "size": by_comm["members"].max(),
+        }
+    ).reset_index(names="group_id")
+    partial = int((table["ranks"].map(len) < table["size"]).sum())
+    if partial:
+        notes.append(
+            f"{partial} of {len(table)} communicators have members that are not in the input: "
+            "who came last there is not known for sure."
+        )
+    table["axis"] = Axis.OTHER.value
+    table["evidence"] = "from the records of its members"
+    return table

@@ -1,0 +1,219 @@
+"""Pipeline visualiser dumps: one JSON file per pipeline rank, as one Trace.
+
+A file maps iterations to lists of starts and ends of the forward and backward
+passes in milliseconds, the length of the iteration (``total``) and its peak of
+memory. Every rank counts from an origin of its own, so what one rank did is never
+placed in time beside another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from meshscope.analyze.tables.trace import Trace
+from meshscope.probe.schema.errors import TraceFormatError
+from meshscope.probe.schema.tables import MEMORY, RUN, SPAN, STEP, TABLES
+from meshscope.probe.schema.terms import CaptureLevel, MemoryPhase, SpanKind
+
+from ..detect import InputFile
+from .files import Iteration, StageFile, read_stage_files
+from .mesh import Mesh, read_mesh
+
+_NS_PER_MS = 1e6
+_BYTES_PER_GB = 1 << 30
+"""The dumps hold whole MiB divided by 1024."""
+WARM_UP_FACTOR = 1.5
+"""The first iterations are left out while they last longer than this times the median."""
+
+
+def import_pipeline_visualiser(
+    path: Path, files: Sequence[InputFile], configs: Sequence[InputFile], *, limits: Iterable[str]
+) -> Trace:
+    """Read the files of one pipeline.
+
+    Args:
+        path: What the user named; it becomes the name of the run.
+        files: The dumps; each names its pipeline rank in its file name.
+        configs: Files with the sizes of the job; the first that can be read is used.
+        limits: What is already known to be missing.
+
+    Raises:
+        TraceFormatError: Two files claim one pipeline rank, or no file can be read.
+    """
+    stages, damaged = read_stage_files(path, files)
+    notes = [*limits, *damaged]
+    mesh = read_mesh(stages, configs or _config_beside(files[0]), notes)
+    spans = _spans(stages, mesh, notes)
+    steps = _steps(stages, spans, notes)
+    notes.append(
+        "Each rank has its own time origin and no communication was recorded: the order of "
+        "events of different ranks is not known, and no waiting is told."
+    )
+    tables = {name: spec.empty() for name, spec in TABLES.items()} | {
+        "step": _step_table(stages, mesh, steps),
+        "span": SPAN.conform(pa.Table.from_pandas(spans, preserve_index=False)),
+        "memory": _memory_table(stages, mesh),
+    }
+    return Trace(
+        path=path,
+        run=_run(path, mesh),
+        layout=mesh.layout,
+        ranks=tuple(mesh.rank_of(stage.stage) for stage in stages),
+        tables=tables,
+        limits=tuple(notes),
+        origin="pipeline_visualiser",
+        per_step_clock=True,
+    )
+
+
+def _config_beside(file: InputFile) -> list[InputFile]:
+    """Return the config in the folder of a dump that was named alone."""
+    beside = file.path.with_name("config.json")
+    return [InputFile(str(beside), beside)] if beside.is_file() else []
+
+
+def _spans(stages: Sequence[StageFile], mesh: Mesh, notes: list[str]) -> pd.DataFrame:
+    """Return one row per pass; passes without two ends in order are counted and left out."""
+    rows: list[dict[str, object]] = []
+    lost = 0
+    for stage in stages:
+        for number, iteration in stage.iterations.items():
+            for kind, passes in _passes(iteration):
+                place = {"rank": mesh.rank_of(stage.stage), "step": number, "kind": kind.value}
+                before = len(rows)
+                rows += (place | one for one in _rows(passes, stage.stage, mesh))
+                lost += max(len(passes.start), len(passes.end)) - (len(rows) - before)
+    if lost:
+        notes.append(f"{lost} passes lack a start or an end, or end too early, and are left out.")
+    if not rows:
+        raise TraceFormatError("holds no forward or backward pass", where=stages[0].label)
+    if any(row["microbatch"] == -1 for row in rows):
+        notes.append("Several chunks share a rank and no microbatches are named: they are unknown.")
+    return pd.DataFrame(rows)
+
+
+_PARTS = ("start", "end", "minibatch", "chunk")
+
+
+@dataclass(frozen=True, slots=True)
+class _Passes:
+    """The lists of one kind of pass, in the order of ``_PARTS``."""
+
+    start: list[float]
+    end: list[float]
+    microbatch: list[int] | None
+    chunk: list[int] | None
+
+
+def _passes(iteration: Iteration) -> Iterable[tuple[SpanKind, _Passes]]:
+    """Yield the passes by kind; a schedule that splits the backward pass records it apart."""
+    is_split = bool(iteration.wgrad_start)
+    backward = SpanKind.BACKWARD_INPUT if is_split else SpanKind.BACKWARD
+    for kind, name in (
+        (SpanKind.FORWARD, "fwd"),
+        (backward, "bwd"),
+        (SpanKind.BACKWARD_WEIGHT, "wgrad"),
+    ):
+        parts = (getattr(iteration, f"{name}_{part}") for part in _PARTS)
+        yield kind, _Passes(*parts)
+
+
+def _rows(passes: _Passes, stage: int, mesh: Mesh) -> Iterable[dict[str, object]]:
+    """Yield the spans of one list.
+
+    With one chunk per rank the k-th pass of a direction belongs to microbatch k.
+    """
+    single = mesh.vpp == 1
+    for i, (start, end) in enumerate(zip(passes.start, passes.end, strict=False)):
+        if end < start:
+            continue
+        chunk = _at(passes.chunk, i, 0 if single else -1)
+        start_ns, end_ns = round(start * _NS_PER_MS), round(end * _NS_PER_MS)
+        yield {
+            "stage": stage + chunk * mesh.pp if chunk >= 0 else -1,
+            "chunk": chunk,
+            "microbatch": _at(passes.microbatch, i, i if single else -1),
+            "start_ns": start_ns,
+            "dur_ns": end_ns - start_ns,
+        }
+
+
+def _at(values: list[int] | None, i: int, default: int) -> int:
+    return values[i] if values and i < len(values) else default
+
+
+def _steps(stages: Sequence[StageFile], spans: pd.DataFrame, notes: list[str]) -> dict[int, int]:
+    """Return how long each step lasts, ns: the ``total`` of pipeline rank 0.
+
+    ``total`` ends with the last pass of the own rank, and the first rank is the last
+    to end. No pass is cut off: the iteration lasts until the last one has ended.
+    """
+    first = stages[0]
+    if first.stage != 0:
+        notes.append(
+            f"The file of pipeline rank 0 is not here: a step lasts as long as on rank {first.stage}."
+        )
+    last_end = (spans["start_ns"] + spans["dur_ns"]).groupby(spans["step"]).max()
+    dur_ns = {
+        number: max(round(one.total * _NS_PER_MS), int(last_end.get(number, 0)))
+        for number, one in sorted(first.iterations.items())
+    }
+    median = float(np.median(list(dur_ns.values())))
+    slow: list[int] = []
+    for number, dur in dur_ns.items():
+        if dur <= WARM_UP_FACTOR * median:
+            break
+        slow.append(number)
+    if slow:
+        notes.append(
+            f"Iterations at the start that last more than {WARM_UP_FACTOR} x the median hold one-time "
+            f"work and are no steps: {', '.join(map(str, slow))}."
+        )
+    return {number: dur for number, dur in dur_ns.items() if number not in slow}
+
+
+def _step_table(stages: Sequence[StageFile], mesh: Mesh, steps: dict[int, int]) -> pa.Table:
+    rows = [
+        {"rank": mesh.rank_of(stage.stage), "step": number, "start_ns": 0, "dur_ns": dur}
+        for stage in stages
+        for number, dur in steps.items()
+        if number in stage.iterations
+    ]
+    frame = pd.DataFrame(rows, columns=["rank", "step", "start_ns", "dur_ns"])
+    return STEP.conform(pa.Table.from_pandas(frame, preserve_index=False))
+
+
+def _memory_table(stages: Sequence[StageFile], mesh: Mesh) -> pa.Table:
+    rows = [
+        {
+            "rank": mesh.rank_of(stage.stage),
+            "step": number,
+            "phase": MemoryPhase.OTHER.value,
+            "stage": stage.stage,
+            "time_ns": round(one.total * _NS_PER_MS),
+            "peak_bytes": round(one.memory * _BYTES_PER_GB),
+        }
+        for stage in stages
+        for number, one in stage.iterations.items()
+        if one.memory is not None
+    ]
+    if not rows:
+        return MEMORY.empty()
+    return MEMORY.conform(pa.Table.from_pandas(pd.DataFrame(rows), preserve_index=False))
+
+
+def _run(path: Path, mesh: Mesh) -> dict[str, object]:
+    known = mesh.layout.to_json() | {
+        "run_id": path.stem if path.is_file() else path.name,
+        "world_size": mesh.layout.world_size,
+        "schedule": mesh.schedule,
+        "microbatches": mesh.microbatches,
+        "capture_level": CaptureLevel.STAGES.value,
+    }
+    return {name: known.get(name) for name in RUN.column_names()}

@@ -1,0 +1,257 @@
+"""Reads pickles that hold nothing but numbers, texts, lists, tuples and dicts.
+
+A pickle is a program for an unpickler: it may name any function and have it called.
+So none is used. The few operations that make plain values are carried out here,
+and a program with any other operation is refused when it comes to it; no
+operation here can look up a name or call anything.
+"""
+
+from __future__ import annotations
+
+import gc
+import io
+import pickletools
+import re
+from functools import cached_property
+from typing import Any, cast
+
+import numpy as np
+
+from meshscope.probe.schema.errors import TraceFormatError
+
+MAX_OPERATIONS = 20_000_000
+"""Longer programs are refused unless told otherwise."""
+
+_NOTHING = frozenset(["PROTO", "FRAME"])
+_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
+_NUMBERS = frozenset(
+    ["INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT"]
+)
+_TEXTS = frozenset(
+    [
+        *("STRING", "BINSTRING", "SHORT_BINSTRING", "UNICODE", "BINUNICODE", "SHORT_BINUNICODE"),
+        *("BINUNICODE8", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8"),
+    ]
+)
+_VALUES = _NUMBERS | _TEXTS
+"""Operations that push their argument."""
+_SCALARS = frozenset([str, int, float, bool])
+_PUTS = frozenset(["PUT", "BINPUT", "LONG_BINPUT"])
+_GETS = frozenset(["GET", "BINGET", "LONG_BINGET"])
+_BUILDS = frozenset(["APPENDS", "SETITEMS", "APPEND", "SETITEM", "TUPLE", "LIST", "DICT"])
+_BINGET, _LONG_BINGET, _MEMOIZE, _LONG1 = ord("h"), ord("j"), 0x94, 0x8A
+_APPENDS, _SETITEMS = ord("e"), ord("u")
+_MARK, _SHORT_TEXT, _EMPTY_DICT, _EMPTY_LIST, _STOP = ord("("), 0x8C, ord("}"), ord("]"), ord(".")
+_GETS_IN_A_ROW = re.compile(rb"(?:j.{4})+", re.DOTALL)
+_GET = np.dtype([("code", "u1"), ("place", "<u4")])
+_OPERATIONS = {operation.code: operation for operation in pickletools.opcodes}
+_SIGNED = ord("J")
+_UNSIGNED = {ord("K"): 1, ord("M"): 2}
+_TUPLES = {"EMPTY_TUPLE": 0, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
+_BROKEN = (ValueError, IndexError, KeyError, TypeError, OverflowError)
+"""What programs run into that are cut short or make no sense."""
+
+
+class _ForeignOperationError(Exception):
+    """The program has an operation that makes no plain value."""
+
+
+def load_plain(content: bytes, where: str, *, most_operations: int = MAX_OPERATIONS) -> Any:
+    """Return the value of a pickle of plain values.
+
+    Raises:
+        TraceFormatError: It does anything else, is too long, or is damaged.
+    """
+    # Millions of new containers, none of them garbage: looking for any would double the time.
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return _Machine(content, most_operations).run()
+    except _ForeignOperationError as error:
+        raise TraceFormatError(
+            f"the pickle does more than hold plain values ({error})",
+            where=where,
+            remedy="Nothing was called; ask where the file comes from",
+        ) from error
+    except _BROKEN as error:
+        raise _damaged(str(error), where) from error
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+class _Machine:
+    """A stack of values, marks in it, and a table of values to use again."""
+
+    def __init__(self, content: bytes, most_operations: int) -> None:
+        self._content = content
+        self._most = most_operations
+        self._stack: list[Any] = []
+        self._marks: list[int] = []
+        self._kept: dict[int, Any] = {}
+
+    def run(self) -> Any:  # noqa: C901 - one branch for each operation, in the order of their frequency
+        """Carry out the program, the most frequent operations first; return what is left."""
+        content, stack, kept, marks = self._content, self._stack, self._kept, self._marks
+        position = 0
+        push, take = stack.append, int.from_bytes
+        for _ in range(self._most):
+            code = content[position]
+            position += 1
+            if code == _BINGET:
+                push(kept[content[position]])
+                position += 1
+            elif code == _LONG_BINGET and content[position + 4] == _LONG_BINGET:
+                places = _run_of_gets(content, position - 1)
+                stack.extend(map(kept.__getitem__, places))
+                position += 5 * len(places) - 1
+            elif code == _LONG_BINGET:
+                push(kept[take(content[position : position + 4], "little")])
+                position += 4
+            elif code == _MEMOIZE:
+                kept[len(kept)] = stack[-1]
+            elif code in _UNSIGNED:
+                size = _UNSIGNED[code]
+                push(take(_part(content, position, size), "little"))
+                position += size
+            elif code == _LONG1:
+                size = content[position] + 1
+                push(take(_part(content, position + 1, size - 1), "little", signed=True))
+                position += size
+            elif code == _MARK:
+                marks.append(len(stack))
+            elif code == _SHORT_TEXT:
+                size = content[position] + 1
+                push(str(_part(content, position + 1, size - 1), "utf-8", "surrogatepass"))
+                position += size
+            elif code == _APPENDS:
+                first = marks.pop()
+                items = stack[first:]
+                del stack[first:]
+                _expect(stack[-1], list).extend(items)
+            elif code == _SETITEMS:
+                first = marks.pop()
+                items = stack[first:]
+                del stack[first:]
+                _expect(stack[-1], dict).update(_pairs(items))
+            elif code == _SIGNED:
+                push(take(_part(content, position, 4), "little", signed=True))
+                position += 4
+            elif code == _EMPTY_DICT:
+                push({})
+            elif code == _EMPTY_LIST:
+                push([])
+            elif code == _STOP:
+                return self._result()
+            else:
+                position = self._rare(code, position)
+        raise _ForeignOperationError("it is longer than any dump")
+
+    def _rare(self, code: int, position: int) -> int:
+        """Carry out any other operation; return where the next one is."""
+        operation = _OPERATIONS.get(chr(code))
+        if operation is None:
+            raise ValueError(f"at position {position - 1}, opcode {code:#x} unknown")
+        if operation.name in _BUILDS or operation.arg is None:
+            self._carry_out(operation.name, None)
+            return position
+        stream = self._stream
+        stream.seek(position)
+        self._carry_out(operation.name, operation.arg.reader(stream))
+        return stream.tell()
+
+    @cached_property
+    def _stream(self) -> io.BytesIO:
+        return io.BytesIO(self._content)
+
+    def _result(self) -> Any:
+        (value,) = self._stack
+        return value
+
+    def _carry_out(self, name: str, argument: Any) -> None:
+        """Carry out one operation with its argument."""
+        stack = self._stack
+        if name in _VALUES:
+            stack.append(argument)
+        elif name in _GETS:
+            stack.append(self._kept[argument])
+        elif name in _PUTS:
+            self._kept[argument] = stack[-1]
+        elif name == "MARK":
+            self._marks.append(len(stack))
+        elif name in _CONSTANTS:
+            stack.append(_CONSTANTS[name])
+        elif name == "MEMOIZE":
+            self._kept[len(self._kept)] = stack[-1]
+        elif name not in _NOTHING:
+            self._build(name)
+
+    def _build(self, name: str) -> None:
+        """Carry out an operation on containers."""
+        stack = self._stack
+        if name == "EMPTY_DICT":
+            stack.append({})
+        elif name == "EMPTY_LIST":
+            stack.append([])
+        elif name in _TUPLES:
+            stack.append(tuple(self._pop(_TUPLES[name])))
+        elif name == "TUPLE":
+            stack.append(tuple(self._above_mark()))
+        elif name == "LIST":
+            stack.append(self._above_mark())
+        elif name == "DICT":
+            stack.append(_pairs(self._above_mark()))
+        elif name == "APPEND":
+            items = self._pop(1)
+            _expect(stack[-1], list).extend(items)
+        elif name == "SETITEM":
+            items = self._pop(2)
+            _expect(stack[-1], dict).update(_pairs(items))
+        else:
+            raise _ForeignOperationError(name)
+
+    def _pop(self, count: int) -> list[Any]:
+        if count > len(self._stack):
+            raise IndexError("a value is missing")
+        first = len(self._stack) - count
+        items = self._stack[first:]
+        del self._stack[first:]
+        return items
+
+    def _above_mark(self) -> list[Any]:
+        return self._pop(len(self._stack) - self._marks.pop())
+
+
+def _run_of_gets(content: bytes, position: int) -> list[int]:
+    """Return the arguments of all operations from here on that take a value to use again."""
+    run = _GETS_IN_A_ROW.match(content, position)
+    if run is None:
+        raise IndexError("it has no end")
+    return cast(list[int], np.frombuffer(run[0], dtype=_GET)["place"].tolist())
+
+
+def _part(content: bytes, position: int, size: int) -> bytes:
+    part = content[position : position + size]
+    if len(part) < size:
+        raise IndexError("it has no end")
+    return part
+
+
+def _pairs(items: list[Any]) -> dict[Any, Any]:
+    """Return keys and values in turn as a dict.
+
+    Keys are scalars: the hash of a tuple of tuples of tuples has no bound.
+    """
+    if len(items) % 2 or not _SCALARS.issuperset(map(type, items[::2])):
+        raise ValueError("a dict with odd keys")
+    return dict(zip(items[::2], items[1::2], strict=False))
+
+
+def _expect(value: Any, kind: type) -> Any:
+    if not isinstance(value, kind):
+        raise TypeError(f"a {kind.__name__} is missing")
+    return value
+
+
+def _damaged(what: str, where: str) -> TraceFormatError:
+    return TraceFormatError(f"the pickle is damaged ({what})", where=where, remedy="Copy it again")

@@ -1,0 +1,195 @@
+"""Large tables that stay on disk, one Parquet file a rank, and are read rank by rank.
+
+A capture of many ranks has more kernels and operators than fit in memory, so no
+analysis may hold those of all ranks. Changes to such a table, such as the
+correction of a clock, are kept beside it and applied to each rank as it is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from meshscope.probe.schema.columns import TableSpec
+from meshscope.probe.schema.errors import RunDirectoryError
+from meshscope.probe.schema.tables import TABLES
+
+from .parquet_file import to_read, to_write
+
+STORED = ("kernel", "op", "runtime_call", "annotation", "python_call")
+"""Tables with one row for every event of a profiler."""
+
+RankChange = Callable[[int, pa.Table], pa.Table]
+"""From a rank and its rows to the rows that count instead, as many and in the same order."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTable:
+    """One table in files, one for each rank that has rows."""
+
+    name: str
+    files: Mapping[int, Path]
+    rows: Mapping[int, int]
+    """Number of rows of each rank."""
+    changes: tuple[RankChange, ...] = ()
+    """Applied in this order to each rank as it is read."""
+    owner: object = None
+    """Removes the files when nothing refers to it any more; None where they stay."""
+
+    @property
+    def num_rows(self) -> int:
+        """Return the number of rows of all ranks."""
+        return sum(self.rows.values())
+
+    def read(self, rank: int, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return the rows of one rank; none where it has no file.
+
+        Args:
+            rank: The rank.
+            columns: Columns that are wanted, all if not given.
+
+        Raises:
+            RunDirectoryError: The file is missing or damaged.
+        """
+        spec = TABLES[self.name]
+        wanted = spec if columns is None else _some(spec, columns)
+        if rank not in self.files:
+            return wanted.empty()
+        # A change may need columns that the caller does not.
+        table = _read(self.files[rank], spec if self.changes else wanted)
+        for change in self.changes:
+            table = change(rank, table)
+        return table if columns is None else table.select(list(columns))
+
+    def whole(self) -> pa.Table:
+        """Return the rows of all ranks: for small captures, and where there is no other way."""
+        parts = [self.read(rank) for rank in sorted(self.files)]
+        if not parts:
+            return TABLES[self.name].empty()
+        return pa.concat_tables(parts).unify_dictionaries().combine_chunks()
+
+    def changed(self, change: RankChange) -> StoredTable:
+        """Return the table with one more change to be applied to each rank."""
+        return replace(self, changes=(*self.changes, change))
+
+
+class Tables(Mapping[str, pa.Table]):
+    """Tables by name, of which some are read from disk each time they are asked for as a whole.
+
+    Args:
+        held: Tables in memory.
+        stored: Tables on disk.
+    """
+
+    def __init__(
+        self, held: Mapping[str, pa.Table], stored: Mapping[str, StoredTable] | None = None
+    ) -> None:
+        self._held = dict(held)
+        self._stored = dict(stored or {})
+
+    def __getitem__(self, name: str) -> pa.Table:
+        if name in self._stored:
+            return self._stored[name].whole()
+        return self._held[name]
+
+    def __iter__(self) -> Iterator[str]:
+        names = self._held.keys() | self._stored.keys()
+        yield from (name for name in TABLES if name in names)
+        yield from (name for name in self._held if name not in TABLES)
+
+    def __len__(self) -> int:
+        return len(self._held.keys() | self._stored.keys())
+
+    def stored(self, name: str) -> StoredTable | None:
+        """Return a table that is on disk; None where it is in memory or absent."""
+        return self._stored.get(name)
+
+    def with_changes(self, changes: Mapping[str, pa.Table | StoredTable]) -> Tables:
+        """Return the tables with some of them replaced; the others are not read."""
+        held = {name: t for name, t in changes.items() if not isinstance(t, StoredTable)}
+        stored = {name: t for name, t in changes.items() if isinstance(t, StoredTable)}
+        return Tables(
+            {name: t for name, t in self._held.items() if name not in stored} | held,
+            {name: t for name, t in self._stored.items() if name not in held} | stored,
+        )
+
+
+def write_table(file: Path, name: str, parts: Iterable[pa.Table]) -> None:
+    """Write one table as Parquet; of its parts one is in memory at a time.
+
+    Integers are stored as differences: times grow by little from row to row.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    schema = TABLES[name].arrow_schema()
+    kinds = {field.name: field.type for field in schema}
+    texts = [name for name, kind in kinds.items() if not pa.types.is_primitive(kind)]
+    integers = [name for name, kind in kinds.items() if pa.types.is_integer(kind)]
+    with (
+        to_write(file) as sink,
+        pq.ParquetWriter(
+            sink,
+            schema,
+            compression="zstd",
+            use_dictionary=texts,
+            column_encoding=dict.fromkeys(integers, "DELTA_BINARY_PACKED"),
+        ) as writer,
+    ):
+        for part in parts:
+            writer.write_table(part)
+
+
+def open_stored(name: str, files: Mapping[int, Path], *, owner: object = None) -> StoredTable:
+    """Return a table in files; of each file only the footer is read.
+
+    Raises:
+        RunDirectoryError: A file is missing or damaged.
+    """
+    rows = {rank: _row_count(file) for rank, file in files.items()}
+    return StoredTable(name, dict(files), rows, owner=owner)
+
+
+def read_tables(spec: TableSpec, files: Sequence[Path]) -> pa.Table:
+    """Return the rows of several files of one table.
+
+    Raises:
+        RunDirectoryError: A file is missing or damaged.
+    """
+    if not files:
+        return spec.empty()
+    return pa.concat_tables([_read(file, spec) for file in files]).unify_dictionaries()
+
+
+def _read(file: Path, spec: TableSpec) -> pa.Table:
+    try:
+        with to_read(file) as source, pq.ParquetFile(source) as parquet:
+            wanted = [column.name for column in spec.columns]
+            table = parquet.read(columns=[n for n in wanted if n in parquet.schema_arrow.names])
+    except (OSError, pa.ArrowException) as error:
+        raise _damaged(file, error) from error
+    return spec.conform(table.unify_dictionaries().combine_chunks())
+
+
+def _row_count(file: Path) -> int:
+    try:
+        return int(pq.read_metadata(to_read(file)).num_rows)
+    except (OSError, pa.ArrowException) as error:
+        raise _damaged(file, error) from error
+
+
+def _damaged(file: Path, error: Exception) -> RunDirectoryError:
+    return RunDirectoryError(
+        f"the table {file.parent.name} is damaged ({str(error).rstrip('.')})",
+        where=str(file),
+        remedy="Remove the run and ingest its source again",
+    )
+
+
+def _some(spec: TableSpec, columns: Sequence[str]) -> TableSpec:
+    by_name = {column.name: column for column in spec.columns}
+    return TableSpec(spec.name, spec.row, tuple(by_name[name] for name in columns))

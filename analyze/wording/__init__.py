@@ -1,0 +1,1 @@
+"""Words for counts, classes and places, and tables of text."""

@@ -1,0 +1,83 @@
+"""Messages: a code with typed values. The sentence stands in the catalogue and is made when it is shown.
+
+Results carry messages, never finished prose: a program reads code and values, a person the sentence, and nobody
+edits a sentence afterwards.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any, TypeAlias
+
+from .quantities import QuantityFormatter
+
+CATALOGUE = "catalogue.toml"
+_FORMATTER = QuantityFormatter()
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One sentence as data; ``str()`` gives its text."""
+
+    code: str
+    """Where its sentence stands in the catalogue: ``jitter.claim``."""
+    values: Mapping[str, Any]
+    """What the sentence names: numbers in SI units or ns, ranks, names, other messages."""
+
+    def __str__(self) -> str:
+        return _FORMATTER.vformat(template(self.code), (), self.values)
+
+
+Text: TypeAlias = Message | str
+"""A sentence: as data, or a text that comes from outside (a name, a line of another tool)."""
+
+
+def message(code: str, **values: Any) -> Message:
+    """Return a message; the test of the catalogue holds its code and the names of its values."""
+    return Message(code, values)
+
+
+def template(code: str) -> str:
+    """Return the sentence of a code, with the names and units of its values in braces.
+
+    Raises:
+        KeyError: The catalogue has no such code.
+    """
+    return catalogue()[code]
+
+
+@cache
+def catalogue() -> dict[str, str]:
+    """Return every sentence by its code."""
+    text = files(__package__).joinpath(CATALOGUE).read_text(encoding="utf-8")
+    return {
+        f"{part}.{name}": sentence
+        for part, sentences in tomllib.loads(text).items()
+        for name, sentence in sentences.items()
+    }
+
+
+def message_to_json(text: Text) -> dict[str, Any] | None:
+    """Return code and values; None of what is a text from outside."""
+    if isinstance(text, str):
+        return None
+    return {
+        "code": text.code,
+        "values": {name: _plain(value) for name, value in text.values.items()},
+    }
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON has it."""
+    if isinstance(value, Message):
+        return message_to_json(value)
+    if isinstance(value, Mapping):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_plain(one) for one in value]
+    # NumPy's numbers are no numbers of JSON; an enumeration of ours is a text already.
+    return value.item() if hasattr(value, "item") else value

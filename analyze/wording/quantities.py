@@ -1,0 +1,211 @@
+"""Numbers, times, sizes and places in sentences: one form for each, the same everywhere.
+
+In a sentence of the catalogue the form stands after the colon::
+
+    {share:percent}  14.8 %          {excess:+percent}  +3.1 %      {ratio:times}  1.32 x
+    {mfu:percent2}   42.12 %
+    {excess_ns:time} 6.96 ms         {delta_ns:+time}   +6.96 ms    {size:bytes}   1.50 GiB
+    {rate:rate}      12.4 GB/s       {n:count rank}     3 ranks     {n:number}     1,024
+    {clock_hz:clock} 1410 MHz
+    {ranks:ranks}    ranks 3 and 5   {ranks:Ranks}      Ranks 3 and 5, where a sentence begins
+    {ways:choice}    a, b or c
+    {items:list}     a, b and c      {steps:steps}      steps 5-12
+    {axis:axis}      TP              {name:class}       exposed memory copies
+    {where:place}    rank 3, stage 1 {kind:words}       straggler rank
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from math import isfinite
+from string import Formatter
+from typing import Any
+
+from meshscope.probe.schema.listing import MOST_LISTED, listed
+
+from .labels import axis_label, class_label, place_words, rank_words
+from .words import counted, joined, opened
+
+_TIMES = ((1e9, "s"), (1e6, "ms"), (1e3, "us"), (1.0, "ns"))
+_LONG_TIMES = ((86_400e9, "days"), (3_600e9, "h"), (60e9, "min"))
+LONG_NS = 600_000_000_000
+"""From here on a time in seconds has to be worked out by its reader."""
+_SIZES = ((2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "bytes"))
+_RATES = ((1e12, "TB/s"), (1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"), (1.0, "B/s"))
+_DIGITS = 3
+
+
+def percent(share: float) -> str:
+    """Return a share: one digit after the point, never a negative zero.
+
+    >>> percent(0.1484), percent(-0.0002), percent(float("nan"))
+    ('14.8 %', '0.0 %', 'unknown')
+    """
+    if not isfinite(share):
+        return "unknown"
+    return f"{_unsigned_zero(round(100 * share, 1)):.1f} %"
+
+
+def percent2(share: float) -> str:
+    """Return a share with two digits after the point, for MFU and the like.
+
+    >>> percent2(0.4212), percent2(0.0002)
+    ('42.12 %', '0.02 %')
+    """
+    if not isfinite(share):
+        return "unknown"
+    return f"{_unsigned_zero(round(100 * share, 2)):.2f} %"
+
+
+def duration(time_ns: float) -> str:
+    """Return a time in the unit in which it is at least 1, with three digits; up to ten minutes in seconds.
+
+    >>> duration(6_961_000), duration(44_700_000), duration(371_000), duration(0), duration(9e12)
+    ('6.96 ms', '44.7 ms', '371 us', '0 ns', '2.50 h')
+    """
+    return _in_units(time_ns, _LONG_TIMES if abs(time_ns) >= LONG_NS else _TIMES)
+
+
+def size(size_bytes: float) -> str:
+    """Return a number of bytes in the unit in which it is at least 1.
+
+    >>> size(1_610_612_736), size(12)
+    ('1.50 GiB', '12 bytes')
+    """
+    return _in_units(size_bytes, _SIZES)
+
+
+def rate(bytes_per_s: float) -> str:
+    """Return a bandwidth.
+
+    >>> rate(12.4e9)
+    '12.4 GB/s'
+    """
+    return _in_units(bytes_per_s, _RATES)
+
+
+def clock(frequency_hz: float) -> str:
+    """Return the clock of a device, in MHz as its tools do.
+
+    >>> clock(1.41e9)
+    '1410 MHz'
+    """
+    return f"{frequency_hz / 1e6:.0f} MHz" if isfinite(frequency_hz) else "unknown"
+
+
+def times(ratio: float) -> str:
+    """Return a ratio.
+
+    >>> times(1.318)
+    '1.32 x'
+    """
+    return f"{ratio:.2f} x" if isfinite(ratio) else "unknown"
+
+
+def number(value: float) -> str:
+    """Return a number with separators of thousands; a whole one without a point.
+
+    >>> number(16384), number(2.5)
+    ('16,384', '2.5')
+    """
+    return f"{value:,.{0 if float(value).is_integer() else 1}f}" if isfinite(value) else "unknown"
+
+
+def steps(ranges: Sequence[Any]) -> str:
+    """Return steps: a first and a last one, or several such pairs.
+
+    >>> steps([5, 12]), steps([7, 7]), steps([(5, 12), (17, 20)])
+    ('steps 5-12', 'step 7', 'steps 5-12 and 17-20')
+    """
+    pairs = [ranges] if ranges and not isinstance(ranges[0], Sequence) else list(ranges)
+    words = [f"{low}" if low == high else f"{low}-{high}" for low, high in pairs]
+    is_one = len(pairs) == 1 and pairs[0][0] == pairs[0][1]
+    shown = listed(words) if len(words) > MOST_LISTED else joined(words)
+    return f"{'step' if is_one else 'steps'} {shown}"
+
+
+def names(items: Iterable[Any], word: str = "and") -> str:
+    """Return items as a list in a sentence, of many the first ones.
+
+    >>> names(["a", "b", "c"]), names(["a", "b"], "or")
+    ('a, b and c', 'a or b')
+    """
+    shown = [str(item) for item in items]
+    return listed(shown) if len(shown) > MOST_LISTED else joined(shown, word)
+
+
+def _ranks(value: Any) -> str:
+    return rank_words([value] if isinstance(value, int) else list(value))
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _opening_ranks(value: Any) -> str:
+    return opened(_ranks(value))
+
+
+def _in_units(value: float, units: Sequence[tuple[float, str]]) -> str:
+    if not isfinite(value):
+        return "unknown"
+    for scale, unit in units:
+        # As rounded, so that 999.7 us is 1.00 ms.
+        if abs(float(f"{value / scale:.{_DIGITS}g}")) >= 1:
+            is_whole = scale == 1.0 and float(value).is_integer()
+            return f"{value:.0f} {unit}" if is_whole else f"{_digits(value / scale)} {unit}"
+    scale, unit = units[-1]
+    return f"{_unsigned_zero(round(value / scale)):.0f} {unit}"
+
+
+def _digits(value: float) -> str:
+    """Return a number of at least 1 with three digits, or all of those before the point."""
+    before = len(str(int(abs(float(f"{value:.{_DIGITS}g}")))))
+    return f"{value:.{max(_DIGITS - before, 0)}f}"
+
+
+def _unsigned_zero(value: float) -> float:
+    return value or 0.0
+
+
+_FORMS: dict[str, Callable[[Any], str]] = {
+    "percent": percent,
+    "percent2": percent2,
+    "time": duration,
+    "bytes": size,
+    "rate": rate,
+    "times": times,
+    "clock": clock,
+    "number": number,
+    "steps": steps,
+    "list": names,
+    "choice": partial(names, word="or"),
+    "ranks": _ranks,
+    "Ranks": _opening_ranks,
+    "axis": axis_label,
+    "class": class_label,
+    "place": place_words,
+    "words": _words,
+}
+
+
+class QuantityFormatter(Formatter):
+    """Fills the braces of a sentence by the forms of this module."""
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        """Return a value in its form.
+
+        Raises:
+            ValueError: There is no such form.
+        """
+        form, _, noun = format_spec.partition(" ")
+        if form == "count":
+            return counted(int(value), noun).replace(str(int(value)), number(int(value)), 1)
+        sign = form.startswith("+")
+        if (make := _FORMS.get(form.removeprefix("+"))) is not None:
+            text = make(value)
+            return f"+{text}" if sign and text[0].isdigit() and value > 0 else text
+        if format_spec:
+            raise ValueError(f"no form is called {format_spec!r}")
+        return str(value)

@@ -1,0 +1,213 @@
+"""The communication of a run: how fast, how well hidden, as much as planned, and what would help."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dash import html
+from dash.development.base_component import Component
+
+from meshscope.analyze.explain.volumes.job import Unknown
+from meshscope.analyze.explain.volumes.reasons import ReasonCode
+from meshscope.analyze.explain.volumes.words import UNKNOWN, reason_text
+from meshscope.analyze.output.text.bandwidth import CHANGES
+from meshscope.analyze.wording.labels import axis_label
+from meshscope.analyze.wording.words import opened
+
+from .. import units
+from ..figures.communication import bandwidth_figure, pair_figure
+from ..loaded_run import LoadedRun
+from ..state import ViewState
+from .shell import card, chart, empty, name_cell, rejected_notice, run_page, table
+
+Row = Mapping[str, Any]
+_MOST_ROWS = 64
+_NONE = "\N{EN DASH}"
+
+
+def layout(run: LoadedRun, state: ViewState) -> Component:
+    """Return the page of communication."""
+    result = run.collectives()
+    content: list[Component] = [
+        *rejected_notice(state.rejected),
+        html.H1("How the ranks communicate", className="ms-title"),
+    ]
+    if result["collectives"] or result["transfers"]:
+        content += [
+            _overlap(result["overlap"]),
+            _changes(result["changes"]),
+            _expected(result["expected"]),
+            _bandwidths(result["bandwidths"]),
+            _pairs(result["pairs"]),
+            _arrivals(result["arrivals"]),
+            _last(result["ranks"]),
+        ]
+    else:
+        why = "The capture holds no collective and no message between ranks."
+        content.append(empty("No communication was recorded", why))
+    if result["limits"]:
+        listed = html.Ul([html.Li(limit) for limit in result["limits"]], className="ms-limits")
+        content.append(card("What this result could not see", [listed]))
+    return run_page(run, "communication", content, state)
+
+
+def _overlap(found: Sequence[Row]) -> Component:
+    title = "Overlap with compute"
+    if not found:
+        return card(title, [empty("Overlap unknown", "The capture has no step marks.")])
+    rows = [
+        [
+            axis_label(row["axis"]),
+            *(units.duration(row[f"{name}_ns_per_step"]) for name in ("wire", "exposed", "hidden")),
+            units.percent(row["hidden_frac"]),
+            units.percent(row["possible_frac"]),
+        ]
+        for row in found
+    ]
+    columns = ["Axis", "On the wire", "Exposed", "Hidden", "Hidden share", "At most"]
+    note = (
+        "Per step of a rank. At most: if every transfer could run beside any compute of its step."
+    )
+    return card(title, [table(columns, rows)], note=note)
+
+
+def _changes(found: Sequence[Row]) -> Component:
+    title = "What other transfers would return, by replay"
+    if not found:
+        return card(
+            title, [empty("Nothing to change", "No transfer of known size, type and time.")]
+        )
+    order = sorted(found, key=lambda row: -(row["gain_ns_per_step"] or 0.0))
+    rows = [
+        [
+            axis_label(row["axis"]),
+            CHANGES[row["change"]],
+            row["value"],
+            units.duration(row["gain_ns_per_step"]),
+            _range(row),
+            units.percent(row["gain_frac"]),
+        ]
+        for row in order
+    ]
+    columns = ["Axis", "Change", "To", "Gain a step", "Range", "Of step"]
+    note = "Try one: meshscope whatif RUN --set " + str(order[0]["setting"])
+    return card(title, [table(columns, rows, numeric_from=3)], note=note)
+
+
+def _range(row: Row) -> str:
+    if row["gain_ns_per_step"] is None:
+        return units.UNKNOWN
+    return f"{units.duration(row['low_ns_per_step'])} to {units.duration(row['high_ns_per_step'])}"
+
+
+def _expected(found: Row) -> Component:
+    title = "Expected and seen, per step of one pipeline"
+    if found["unknown"]:
+        why = opened(f"{UNKNOWN[Unknown(found['unknown'])]}.")
+        return card(title, [empty("Expected volumes unknown", why)])
+    rows = [
+        [
+            axis_label(row["axis"]),
+            row["kind"],
+            _count(row["expected_count_per_step"]),
+            units.size(row["expected_bytes_per_step"]),
+            _count(row["seen_count_per_step"]),
+            units.size(row["seen_bytes_per_step"]),
+            _NONE if row["difference_frac"] is None else f"{row['difference_frac']:+.1%}",
+            _reason(row),
+        ]
+        for row in found["rows"]
+    ]
+    columns = ["Axis", "Operation", "Expected", "Bytes", "Seen", "Bytes", "Differs"]
+    return card(title, [table([*columns, "Likely reason"], rows, numeric_from=2)])
+
+
+def _reason(row: Row) -> str:
+    if row["reason"] is None:
+        return _NONE
+    return reason_text(
+        ReasonCode(row["reason"]), row["kind"], row["reason_amount"], row["element_bytes"]
+    )
+
+
+def _bandwidths(found: Sequence[Row]) -> Component:
+    title = "Bandwidth against message size"
+    if not found:
+        return card(title, [empty("No bandwidth is known", "It needs sizes, members and ends.")])
+    low = min(found, key=lambda row: (row["of_like_frac"], row["of_best_frac"]))
+    caption = (
+        f"Furthest below its like: group {low['group_id']} ({axis_label(low['axis'])} {low['kind']}) "
+        f"at {units.percent(low['of_like_frac'], 0)} of the fastest such group."
+    )
+    order = sorted(found, key=lambda row: (row["of_like_frac"], row["of_best_frac"]))
+    rows = [
+        [
+            name_cell(row["group_id"]),
+            axis_label(row["axis"]),
+            row["kind"],
+            units.size(row["size_from_bytes"]),
+            f"{row['count']:,}",
+            units.rate(row["median_bytes_per_s"], "B/s"),
+            *(units.percent(row[f"of_{name}_frac"], 0) for name in ("best", "like", "ceiling")),
+        ]
+        for row in order[:_MOST_ROWS]
+    ]
+    columns = ["Group", "Axis", "Operation", "From", "Count", "Median", "Of own best"]
+    columns += ["Of fastest like", "Of link"]
+    note = "Bus bandwidth, as the NCCL tests define it."
+    if len(order) > len(rows):
+        note += f" The lowest {len(rows)} of {len(order)} rows; the JSON has all."
+    figure = chart(bandwidth_figure(found), caption, "bandwidth-graph")
+    return card(title, [figure, table(columns, rows, numeric_from=3)], note=note)
+
+
+def _pairs(pairs: Row) -> Component:
+    title = "Sends from rank to rank"
+    if not pairs["ranks"]:
+        return card(title, [empty("No messages", "Ranks sent nothing to one another by name.")])
+    sent = sum(amount or 0 for row in pairs["total_bytes"] for amount in row)
+    caption = f"{len(pairs['ranks'])} ranks sent {units.size(sent)} in messages."
+    return card(title, [chart(pair_figure(pairs), caption, "pairs-graph")])
+
+
+def _arrivals(found: Sequence[Row]) -> Component:
+    title = "How far apart the members arrive"
+    if not found:
+        return card(
+            title, [empty("Arrivals unknown", "No clock is shared by the members of a group.")]
+        )
+    rows = [
+        [
+            axis_label(row["axis"]),
+            row["kind"],
+            f"{row['count']:,}",
+            *(units.duration(row[f"spread_{name}_ns"]) for name in ("p50", "p95", "max")),
+        ]
+        for row in found
+    ]
+    columns = ["Axis", "Operation", "Count", "Median", "p95", "Most"]
+    note = "From the first member's begin to the last one's, on aligned clocks."
+    return card(title, [table(columns, rows, numeric_from=2)], note=note)
+
+
+def _last(ranks: Mapping[str, Row]) -> Component:
+    late = sorted(ranks.items(), key=lambda item: -item[1]["arrived_last"])[:_MOST_ROWS]
+    rows = [
+        [
+            f"rank {rank}",
+            f"{row['arrived_last']:,} of {row['count']:,}",
+            units.percent(row["arrived_last_frac"]),
+            units.duration(row["wait_per_step_ns"]),
+        ]
+        for rank, row in late
+    ]
+    note = "Collectives that nobody can leave before all have come."
+    if len(ranks) > len(late):
+        note += f" {len(late)} of {len(ranks)} ranks; the JSON has all."
+    columns = ["Rank", "Arrived last", "Share", "Waited a step"]
+    return card("Who arrives last", [table(columns, rows)], note=note)
+
+
+def _count(value: float) -> str:
+    return f"{value:,.0f}"

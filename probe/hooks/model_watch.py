@@ -1,0 +1,77 @@
+"""What the outermost forward calls of training tell: the model's configuration, and its tokens.
+
+Models of transformers, picotron and torchtitan carry their configuration, under any wrapper. Token ids are the integer input
+of two dimensions; its size is what this rank trains on. Nothing is imported for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..schema.errors import ConfigError
+from ..schema.model import ModelDescription
+from ..schema.model.fields import model_fields
+
+_WRAPPED = ("module", "_orig_mod", "_fsdp_wrapped_module", "model")
+"""Attributes by which wrappers hold the module that they wrap."""
+_CONFIGURATIONS = ("config", "model_config", "model_args")
+"""Attributes of a model: of transformers, of picotron, and, last, of torchtitan."""
+_MOST_WRAPPERS = 6
+
+Learn = Callable[[Mapping[str, Any]], None]
+
+
+class ModelWatch:
+    """Counts the tokens of the forward calls of a step; learns the model at the first of them.
+
+    Args:
+        learn: Told the facts.
+    """
+
+    def __init__(self, learn: Learn) -> None:
+        self._learn = learn
+        self._is_told = False
+
+    def tokens(self, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
+        """Return the tokens of a forward call of training, 0 where it is given no token ids."""
+        ids: Any = kwargs.get("input_ids")
+        if ids is None and args:
+            ids = args[0]
+        try:
+            # Few looks: each costs a microsecond where training has emptied the caches.
+            if ids.dim() != 2 or ids.is_floating_point() or not module.training:
+                return 0
+        except AttributeError:  # no tensor
+            return 0
+        if not self._is_told:
+            self._is_told = True
+            self._tell(module, int(ids.shape[1]))
+        return int(ids.numel())
+
+    def _tell(self, module: Any, length: int) -> None:
+        config = config_of(module)
+        if config is None:
+            return
+        try:
+            fields = {**model_fields(config), "seq_len": length}
+            ModelDescription.from_fields(fields)
+        except ConfigError:
+            return  # MFU stays unknown: a model that no formula counts.
+        self._learn({"model": fields})
+
+
+def config_of(module: Any) -> Any:
+    """Return the configuration of a model inside wrappers, None where there is none."""
+    for _ in range(_MOST_WRAPPERS):
+        for name in _CONFIGURATIONS:
+            config = getattr(module, name, None)
+            if isinstance(getattr(config, "model_type", None), str) and hasattr(config, "to_dict"):
+                return config
+        if hasattr(config, "dim") and hasattr(config, "n_layers"):
+            return config
+        inner = (getattr(module, name, None) for name in _WRAPPED)
+        module = next((held for held in inner if held is not None), None)
+        if module is None:
+            return None
+    return None

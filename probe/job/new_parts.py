@@ -1,0 +1,69 @@
+"""Notices the recordings that ranks begin in a run, at next to no cost.
+
+A run of thousands of ranks has as many directories, and the launcher and the agent of
+every node look for new ones, mostly on a file system that all nodes share. So a look is
+one ``stat`` unless the run directory has changed, and a directory is told of once.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from ..clock import now_ns, unix_ns
+from ..schema.manifest import rank_of_name
+
+_SETTLED_NS = 2_000_000_000
+"""A change this long before a listing is in it; time stamps of files are that coarse at most (FAT)."""
+_RELIST_NS = 5_000_000_000
+"""Listed all the same after so long: not every file system stamps its directories."""
+
+
+class Part(NamedTuple):
+    """A part of a rank's recording."""
+
+    rank: int
+    number: int
+    path: Path
+
+
+class NewParts:
+    """The parts in a run that were not told of before.
+
+    Args:
+        run_path: The run directory.
+    """
+
+    def __init__(self, run_path: Path) -> None:
+        self._run_path = run_path
+        self._known: set[str] = set()
+        self._listed_ns = -_RELIST_NS
+        self._changed_ns = -1
+        self._is_settled = False
+
+    def take(self) -> list[Part]:
+        """Return what is new, in order of rank and number.
+
+        Raises:
+            OSError: The run directory cannot be read.
+        """
+        time_ns, changed_ns = now_ns(), os.stat(self._run_path).st_mtime_ns
+        is_same = self._is_settled and changed_ns == self._changed_ns
+        if is_same and time_ns - self._listed_ns < _RELIST_NS:
+            return []
+        self._is_settled = unix_ns() - changed_ns > _SETTLED_NS
+        self._listed_ns, self._changed_ns = time_ns, changed_ns
+        return sorted(self._list())
+
+    def _list(self) -> list[Part]:
+        found = []
+        with os.scandir(self._run_path) as entries:
+            for entry in entries:
+                if entry.name in self._known:
+                    continue
+                named = rank_of_name(entry.name)
+                if named is not None and entry.is_dir():
+                    self._known.add(entry.name)
+                    found.append(Part(*named, self._run_path / entry.name))
+        return found

@@ -1,0 +1,257 @@
+"""Reads one rank's directory: manifest, segments and ring, as far as they are good."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from ..schema.clock_steps import clock_steps
+from ..schema.errors import FormatVersionError, RunDirectoryError, SegmentError
+from ..schema.listing import listed
+from ..schema.manifest import ENDED_NAME, MANIFEST_NAME, check_format_version, read_json
+from ..schema.printable import printable
+from ..schema.record_payloads import decode_records, records_to_batch
+from ..schema.records import DRAINED_RECORD, RECORD_TYPES, RecordType
+from ..schema.ring import RING_COPIED, RING_NAME, RingContents, read_ring
+from ..schema.segment import read_segment, segment_paths
+from .step_detail import add_detail, numbers_present
+
+_REPORTED_COUNTERS = ("_dropped", "_errors", "_unseen")
+
+
+class LastSeen(NamedTuple):
+    """Until when the process of a rank is known to have been there, on its own clock."""
+
+    alive_ns: int | None = None
+    """When it last gave a sign of life; None if it never did."""
+    ended_ns: int | None = None
+    """When it ended; None where nobody saw it."""
+    wait_status: int | None = None
+    """How it ended, as ``wait`` tells the parent of a process; None where nobody saw it."""
+
+
+@dataclass(slots=True)
+class RankRecords:
+    """What one rank recorded."""
+
+    rank: int
+    manifest: dict[str, Any] | None = None
+    """None if it is missing or damaged."""
+    tables: dict[str, pa.Table] = field(default_factory=dict)
+    """Records by record name, each once, in the order in which they were made."""
+    limits: list[str] = field(default_factory=list)
+    last_seen: LastSeen = field(default_factory=LastSeen)
+    """Until when its process is known to have been there."""
+
+    def note(self, limit: str) -> None:
+        """Add a limit of this rank."""
+        self.limits.append(f"rank {self.rank}: {limit}")
+
+    @property
+    def is_empty(self) -> bool:
+        """Tell whether nothing at all could be read."""
+        return self.manifest is None and not self.tables
+
+
+def read_rank(directory: Path, rank: int) -> RankRecords:
+    """Read the directory of a rank, also of one that is still recording.
+
+    Raises:
+        FormatVersionError: A file in it was written by another format version.
+    """
+    found = RankRecords(rank)
+    # In this order: what a live writer moves from the ring to a segment meanwhile
+    # is then seen twice, not never, and the manifest knows every name in use.
+    pieces: dict[str, list[pa.Table]] = {}
+    in_ring = _read_ring(directory, found)
+    listed = _segments(directory, found)
+    for number, path in listed.items():
+        _read_segment(path, pieces, found, last=number == max(listed))
+    # Last, so that of a record in both the one under a checksum is taken.
+    for name, table in in_ring.items():
+        pieces.setdefault(name, []).append(table)
+    found.manifest = _read_manifest(directory, found)
+    ended_ns, wait_status = _read_end(directory, found)
+    found.last_seen = found.last_seen._replace(ended_ns=ended_ns, wait_status=wait_status)
+    for record in RECORD_TYPES.values():
+        if record.name in pieces:
+            found.tables[record.name] = _each_once(pieces[record.name], record)
+    _note_gaps(found)
+    add_detail(found.tables, found.manifest)
+    return found
+
+
+def _segments(directory: Path, found: RankRecords) -> dict[int, Path]:
+    try:
+        return segment_paths(directory)
+    except OSError as error:
+        found.note(f"the directory cannot be listed: {error.strerror}")
+        return {}
+
+
+def _read_segment(
+    path: Path, pieces: dict[str, list[pa.Table]], found: RankRecords, *, last: bool
+) -> None:
+    try:
+        contents = read_segment(path)
+    except FileNotFoundError:
+        # A live writer dropped its oldest segment; the gap in the sequence is noted.
+        return
+    except OSError as error:
+        found.note(f"{path.name} cannot be read: {error.strerror}")
+        return
+    for problem in contents.problems:
+        found.note(f"{path.name}: {problem}")
+    if not contents.closed and not contents.problems and not last:
+        found.note(f"{path.name}: the end mark is missing, blocks may be lost")
+    for payload in contents.payloads:
+        try:
+            for record, table in decode_records(payload):
+                pieces.setdefault(record.name, []).append(table)
+        except (ValueError, OSError, pa.ArrowException) as error:
+            found.note(f"{path.name}: the rest of a block is skipped: {error}")
+
+
+def _read_ring(directory: Path, found: RankRecords) -> dict[str, pa.Table]:
+    path = directory / RING_NAME
+    try:
+        ring = read_ring(path)
+    except FormatVersionError:
+        raise
+    except SegmentError as error:
+        found.note(f"{RING_NAME} {error.what}")
+        return {}
+    except OSError as error:
+        found.note(f"{RING_NAME} cannot be read: {error.strerror}")
+        return {}
+    _note_ring(ring, found)
+    found.last_seen = LastSeen(ring.alive_ns)
+    return {
+        record.name: pa.Table.from_batches([records_to_batch(record, ring.records[record.name])])
+        for record in RECORD_TYPES.values()
+        if record.name in ring.records
+    }
+
+
+def _note_ring(ring: RingContents, found: RankRecords) -> None:
+    if ring.header.rank != found.rank:
+        found.note(f"{RING_NAME} is of rank {ring.header.rank}")
+    if ring.damaged:
+        found.note(f"{RING_NAME}: records damaged in slot {listed(ring.damaged)}")
+    if ring.uncommitted:
+        found.note(f"{RING_NAME}: {ring.uncommitted} records were never finished")
+    if ring.missing_slots:
+        found.note(f"{RING_NAME} is cut short: {ring.missing_slots} slots are missing")
+
+
+def _read_manifest(directory: Path, found: RankRecords) -> dict[str, Any] | None:
+    path = directory / MANIFEST_NAME
+    try:
+        manifest = read_json(path)
+    except RunDirectoryError as error:
+        found.note(f"{MANIFEST_NAME} {error.what}; group and dtype names are unknown")
+        return None
+    check_format_version(manifest.get("format_version"), str(path))
+    if manifest.get("closed_unix_ns") is None:
+        found.note(
+            "no close mark: the process was killed, left without clean-up, or is still running"
+        )
+        _note_copied_ring(manifest, found)
+    for step_ns in clock_steps(manifest.get("clock_pairs")):
+        way = "forward" if step_ns > 0 else "back"
+        found.note(
+            f"the wall clock was put {way} by {abs(step_ns) / 1e9:.3f} s while it recorded; "
+            "times of the capture are on the monotonic clock, which nobody puts"
+        )
+    counters = manifest.get("counters")
+    for name, amount in sorted(counters.items() if isinstance(counters, dict) else ()):
+        if name.endswith(_REPORTED_COUNTERS) and amount:
+            found.note(f"the probe counted {name} = {amount}")
+    _note_sources(manifest, found)
+    return manifest
+
+
+_SOURCE_NOTES = {
+    "missing": "is not recorded",
+    "off": "was switched off after many errors",
+    "partly": "is recorded in part",
+    "patched_over": "could not be removed whole",
+}
+"""What a source of the probe says of itself: the last word of an annotation's name."""
+
+
+def _note_sources(manifest: Mapping[str, Any], found: RankRecords) -> None:
+    """State which sources of the probe did not work, and why."""
+    annotations = manifest.get("annotations")
+    for key, reason in sorted(annotations.items() if isinstance(annotations, dict) else ()):
+        source, _, word = str(key).rpartition(".")
+        if source and word in _SOURCE_NOTES:
+            found.note(f"{printable(source)} {_SOURCE_NOTES[word]}: {printable(str(reason))}")
+
+
+def _note_copied_ring(manifest: Mapping[str, Any], found: RankRecords) -> None:
+    """State that the last records before a kill are not there to be found missing."""
+    annotations = manifest.get("annotations")
+    kind = annotations.get(RING_COPIED) if isinstance(annotations, dict) else None
+    if isinstance(kind, str):
+        found.note(
+            f"{RING_NAME} was copied every half second, as a run on {printable(kind)} needs it: "
+            "of what came after the last copy nothing is known"
+        )
+
+
+def _read_end(directory: Path, found: RankRecords) -> tuple[int | None, int | None]:
+    """Return when the process ended: as its launcher saw it, else as it closed its capture; and how."""
+    path = directory / ENDED_NAME
+    manifest = found.manifest or {}
+    if path.exists():
+        try:
+            noted = read_json(path)
+        except RunDirectoryError as error:
+            found.note(f"{ENDED_NAME} {error.what}; when the process ended is not known")
+            return None, None
+        ended_ns, status = noted.get("ended_ns"), noted.get("wait_status")
+        if type(ended_ns) is int and ended_ns > 0:
+            is_status = type(status) is int and 0 <= status < 1 << 16
+            return ended_ns, status if is_status else None
+        found.note(f"{ENDED_NAME} holds no time; when the process ended is not known")
+    pairs = manifest.get("clock_pairs")
+    if manifest.get("closed_unix_ns") is None or not isinstance(pairs, list) or not pairs:
+        return None, None
+    last = pairs[-1]
+    is_pair = isinstance(last, list) and last and type(last[0]) is int
+    return last[0] if is_pair else None, None
+
+
+def _each_once(pieces: list[pa.Table], record: RecordType) -> pa.Table:
+    """Return records in slot order, without those seen in both ring and segment."""
+    table = pa.concat_tables(pieces).combine_chunks()
+    _, rows = np.unique(table.column("slot_seq").to_numpy(), return_index=True)
+    return table.take(pa.array(rows)).replace_schema_metadata(record.arrow_schema().metadata)
+
+
+def _note_gaps(found: RankRecords) -> None:
+    """State how many records are gone: sequence numbers are given from 1 without gaps."""
+    present = numbers_present(found.tables)
+    if not len(present):
+        return
+    newest = int(present[-1])
+    missing = newest - len(present) - _kept_out(found, present)
+    if missing > 0:
+        found.note(f"{missing} of {newest} records are missing")
+
+
+def _kept_out(found: RankRecords, present: NDArray[np.int64]) -> int:
+    """Return how many of the absent records are in sums instead."""
+    drained = found.tables.get(DRAINED_RECORD.name)
+    if drained is None:
+        return 0
+    first, end = (drained.column(name).to_numpy() for name in ("slot_seq", "end_seq"))
+    absent = (end - first) - (np.searchsorted(present, end) - np.searchsorted(present, first))
+    return int(np.minimum(absent, drained.column("kept_out").to_numpy()).sum())

@@ -1,0 +1,222 @@
+"""Puts the ranks of a run together into one set of tables."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from ..schema.listing import listed
+from ..schema.manifest import part_directories
+from ..schema.model.fields import model_text
+from ..schema.tables import RUN, TABLES
+from ..schema.terms import Axis
+from .assemble import manifest_groups, rank_tables
+from .attempt_table import attempt_table
+from .attempts import joined_attempts
+from .rank_parts import Wanted, read_parts
+from .rank_records import LastSeen, RankRecords
+from .recordings import recording_table
+
+_RANK_TABLES = (
+    *("step", "span", "collective", "p2p", "communication_sum", "memory", "microbatch"),
+)
+_LARGEST_FLOAT = sys.float_info.max
+_LISTED = 16
+"""Missing ranks that a limit names one by one."""
+
+
+class RunTables(NamedTuple):
+    """The tables of a run and whom they come from."""
+
+    tables: dict[str, pa.Table]
+    ranks: tuple[int, ...]
+    rank_manifests: dict[int, dict[str, Any]]
+    last_seen: dict[int, LastSeen]
+    manifest: dict[str, Any]
+    """That of the run, with the facts of the attempt at hand."""
+    is_whole: bool
+    """Whether nothing was left out for want of room."""
+
+
+def read_run_tables(
+    path: Path, manifest: Mapping[str, Any], wanted: Wanted, limits: list[str]
+) -> RunTables:
+    """Read all ranks of a run; what is missing is added to the limits.
+
+    Args:
+        path: The run directory.
+        manifest: Its manifest, empty if unknown.
+        wanted: How much is read.
+        limits: Limits so far, extended in place.
+
+    Raises:
+        FormatVersionError: A rank was written by another format version.
+    """
+    found = read_parts(part_directories(path), wanted)
+    limits += found.limits
+    ranks, attempts, told = joined_attempts(found.parts, limits)
+    manifest = {**manifest, **told}
+    captured = tuple(rank.rank for rank in ranks if not rank.is_empty)
+    manifests = {rank.rank: rank.manifest for rank in ranks if rank.manifest is not None}
+    groups = merge_groups(manifests, limits)
+    axes = {group["group_id"]: Axis(group["axis"]) for group in groups}
+    pieces = [rank_tables(rank, axes) for rank in ranks]
+    tables = {
+        "run": _run_table(path, manifest, captured, limits),
+        "group": TABLES["group"].conform(_group_table(groups)),
+        **{name: _concatenate(name, pieces) for name in _RANK_TABLES},
+        "recording": recording_table(manifests),
+        "attempt": attempt_table(attempts),
+    }
+    limits += _missing_ranks(tables["run"]["world_size"][0].as_py(), captured)
+    limits += _merged(ranks)
+    seen = {rank.rank: rank.last_seen for rank in ranks}
+    return RunTables(tables, captured, manifests, seen, manifest, found.is_whole)
+
+
+def _merged(ranks: Sequence[RankRecords]) -> list[str]:
+    """Return the limits of all ranks, each sentence once with the ranks that it holds for."""
+    holders: dict[str, list[int]] = {}
+    for rank in ranks:
+        for limit in rank.limits:
+            holders.setdefault(limit.removeprefix(f"rank {rank.rank}: "), []).append(rank.rank)
+    return [
+        f"{'rank' if len(found) == 1 else 'ranks'} {listed(found, most=_LISTED)}: {text}"
+        for text, found in holders.items()
+    ]
+
+
+def merge_groups(
+    manifests: Mapping[int, Mapping[str, Any]], limits: list[str]
+) -> list[dict[str, Any]]:
+    """Return one row a process group from what its members registered.
+
+    The first member that knows the axis or description decides; members that
+    disagree about the ranks are noted.
+    """
+    merged: dict[str, dict[str, Any]] = {}
+    for rank, manifest in sorted(manifests.items()):
+        for group in manifest_groups(manifest):
+            row = merged.setdefault(group["group_id"], _group_row(group))
+            if row["ranks"] != group["ranks"]:
+                limits.append(
+                    f"rank {rank}: group {group['group_id']} has other ranks here than "
+                    "on the members before it"
+                )
+            if row["evidence"] is None:
+                row["axis"], row["evidence"] = _axis_of(group)
+            row["description"] = row["description"] or _text(group.get("description"))
+    return list(merged.values())
+
+
+def _group_row(group: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "group_id": group["group_id"],
+        "axis": Axis.OTHER.value,
+        "ranks": group["ranks"],
+        "description": None,
+        "evidence": None,
+    }
+
+
+def _axis_of(group: Mapping[str, Any]) -> tuple[str, str | None]:
+    axis = group.get("axis")
+    if not isinstance(axis, str) or axis not in {axis.value for axis in Axis}:
+        return Axis.OTHER.value, None
+    return axis, "named when the group was registered"
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _group_table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    types = {
+        "group_id": pa.string(),
+        "axis": pa.string(),
+        "ranks": pa.list_(pa.int32()),
+        "description": pa.string(),
+        "evidence": pa.string(),
+    }
+    columns = {name: pa.array([row[name] for row in rows], kind) for name, kind in types.items()}
+    return pa.table(columns)
+
+
+def _run_table(
+    path: Path, manifest: Mapping[str, Any], captured: Sequence[int], limits: list[str]
+) -> pa.Table:
+    """Return the one row of the run; a value of the wrong kind becomes null and is noted."""
+    known = dict(manifest)
+    for key in ("layout", "model"):
+        part = manifest.get(key) or {}
+        if isinstance(part, dict):
+            known = {**part, **known}
+        else:
+            limits.append(_ignored(key, part))
+    known["model"] = model_text(manifest.get("model"))
+    values: dict[str, Any] = {}
+    for column in RUN.columns:
+        value = known.get(column.name)
+        if value is not None and not _fits(value, column.dtype):
+            limits.append(_ignored(column.name, value))
+            value = None
+        values[column.name] = value
+    values["run_id"] = values["run_id"] or path.name
+    if values["world_size"] is None:
+        values["world_size"] = max(captured, default=-1) + 1
+        limits.append("the number of ranks is unknown; the highest captured one is taken as last")
+    schema = RUN.arrow_schema()
+    plain = [
+        pa.array(
+            [_plain(values[name], kind)], pa.string() if pa.types.is_dictionary(kind) else kind
+        )
+        for name, kind in zip(schema.names, schema.types, strict=True)
+    ]
+    return RUN.conform(pa.Table.from_arrays(plain, names=schema.names))
+
+
+def _plain(value: Any, kind: pa.DataType) -> Any:
+    """Return a value that fits, as Arrow takes it: integers above 64 bits only as floats."""
+    return float(value) if isinstance(value, int) and kind == pa.float64() else value
+
+
+def _ignored(key: str, value: object) -> str:
+    return f"the run's manifest has {key} = {value!r:.60}: ignored"
+
+
+def _fits(value: object, dtype: str) -> bool:
+    if isinstance(value, bool):
+        return dtype == "bool"
+    if dtype in ("int32", "int64"):
+        bits = int(dtype[3:]) - 1
+        return isinstance(value, int) and -(1 << bits) <= value < 1 << bits
+    if dtype == "float64":
+        return isinstance(value, int | float) and abs(value) <= _LARGEST_FLOAT
+    return isinstance(value, str)
+
+
+def _concatenate(name: str, pieces: Sequence[Mapping[str, pa.Table]]) -> pa.Table:
+    found = [tables[name] for tables in pieces if name in tables]
+    if not found:
+        return TABLES[name].empty()
+    return pa.concat_tables(found).unify_dictionaries().combine_chunks()
+
+
+def _missing_ranks(world_size: int, captured: Sequence[int]) -> list[str]:
+    present = {rank for rank in captured if rank < world_size}
+    count = world_size - len(present)
+    # A world may be said to have more ranks than memory has room for.
+    missing = (rank for rank in range(world_size) if rank not in present)
+    limits = []
+    if count > 0:
+        shown = listed(missing, count=count, most=_LISTED)
+        limits.append(f"{count} of {world_size} ranks are missing: {shown}")
+    strangers = [rank for rank in captured if rank >= world_size]
+    if strangers:
+        shown = listed(strangers, most=_LISTED)
+        limits.append(f"ranks beyond the world size {world_size}: {shown}")
+    return limits

@@ -1,0 +1,1 @@
+"""What keeps the probe from harming the program: waits, signals, threads, memory, notices."""

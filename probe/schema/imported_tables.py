@@ -1,0 +1,58 @@
+"""Tables that only files of other tools fill."""
+
+from __future__ import annotations
+
+from .columns import RANK, Column, TableSpec, ns_column
+
+
+def _bytes(name: str, meaning: str) -> Column:
+    return Column(name, "int64", "bytes", meaning, nullable=True)
+
+
+_STEP = Column("step", "int64", "id", "optimizer step, -1 before the first or when unknown")
+_POSITION = Column(
+    "position", "int32", "id", "place among all events of the rank's source", nullable=True
+)
+
+COLLECTIVE_CALL = TableSpec(
+    "collective_call",
+    "what a recorder of the framework keeps of one member of one collective",
+    (
+        RANK,
+        Column("group_id", "category", "id", "process group"),
+        Column("seq", "int64", "id", "position among the collectives of its group"),
+        _bytes("input_bytes", "all tensors that the rank gave"),
+        _bytes("output_bytes", "all tensors that the rank expected"),
+        Column(
+            "place", "category", "name", "function, file and line that issued it", nullable=True
+        ),
+    ),
+)
+
+PYTHON_CALL = TableSpec(
+    "python_call",
+    "one Python function that ran for a millisecond or more, where the profiler recorded stacks",
+    (
+        RANK,
+        _STEP,
+        Column("thread", "int64", "id", "thread it ran on"),
+        Column("name_id", "int32", "id", "file, line and function"),
+        ns_column("start_ns", "start"),
+        ns_column("dur_ns", "duration"),
+        _POSITION,
+    ),
+)
+
+ALLOCATION_FAILURE = TableSpec(
+    "allocation_failure",
+    "one allocation that failed for want of device memory",
+    (
+        RANK,
+        ns_column("time_ns", "when it failed"),
+        _bytes("size_bytes", "what was asked for"),
+        _bytes("free_bytes", "what the device had free"),
+        _bytes("allocated_bytes", "live in the device allocator then"),
+        _bytes("reserved_bytes", "held by the device allocator then"),
+        Column("place", "category", "name", "functions that asked, innermost first", nullable=True),
+    ),
+)

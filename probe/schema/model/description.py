@@ -1,0 +1,210 @@
+"""The description of a decoder transformer: sizes that fix its parameters and its FLOPs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields
+
+from ..errors import ConfigError
+from .stated import MOST, MOST_LAYERS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelDescription:
+    """A decoder transformer, as its configuration states it.
+
+    Sizes are of the whole model, before any parallel axis splits it. A 0 means "as usual" where
+    the field says so, else that the model has no such part.
+    """
+
+    num_layers: int
+    """Transformer layers, those of multi-token prediction left out."""
+    hidden_size: int
+    """Width of the residual stream."""
+    num_heads: int
+    """Attention heads of the queries."""
+    vocab_size: int
+    """Rows of the embedding and of the output head, padding included."""
+    seq_len: int
+    """Tokens of one training sequence."""
+    ffn_size: int = 0
+    """Width inside the MLP of a dense layer; 0: 4 x hidden, or none where all layers have experts."""
+    kv_heads: int = 0
+    """Heads of keys and values (grouped-query attention); 0: as many as ``num_heads``."""
+    head_dim: int = 0
+    """Width of a head; 0: hidden / heads."""
+    gated: bool = False
+    """The MLP has three matrices (SwiGLU, GeGLU) instead of two."""
+    tied: bool = False
+    """The output head is the embedding: one parameter, and still a matrix product."""
+    experts: int = 0
+    """Routed experts of a layer; 0: all layers are dense."""
+    experts_per_token: int = 0
+    """Routed experts that a token passes (top-k)."""
+    expert_ffn_size: int = 0
+    """Width inside one routed expert; 0: ``ffn_size``."""
+    shared_ffn_size: int = 0
+    """Width of all shared experts of a layer together; every token passes them."""
+    dense_layers: tuple[int, ...] = ()
+    """Layers, counted from 0, that have a dense MLP although the model has experts."""
+    q_lora_rank: int = 0
+    """Multi-head latent attention: rank of the queries; 0: they are projected in full."""
+    kv_lora_rank: int = 0
+    """Multi-head latent attention: rank of keys and values; 0: this is no latent attention."""
+    qk_nope_head_dim: int = 0
+    """Of latent attention: part of a head of queries and keys without positions."""
+    qk_rope_head_dim: int = 0
+    """Of latent attention: part of a head with rotary positions; keys share it among heads."""
+    v_head_dim: int = 0
+    """Width of a head of values; 0: ``head_dim``."""
+    window: int = 0
+    """Keys that a token of a windowed layer sees (sliding-window attention); 0: all before it."""
+    windowed_layers: tuple[int, ...] | None = None
+    """Layers, counted from 0, that have the window; None: all, where there is one."""
+    mtp_layers: int = 0
+    """Layers of multi-token prediction: each has a layer, a projection and the head once more."""
+    learned_positions: int = 0
+    """Rows of a learned position embedding."""
+    norm_shift: bool = False
+    """Norms have a shift beside their scale (LayerNorm instead of RMSNorm)."""
+    norms_per_layer: int = 2
+    """Norms of the model's width in a layer."""
+    qk_norm: bool = False
+    """Queries and keys have a norm of a head's width."""
+    qkv_bias: bool = False
+    """The projections to queries, keys and values have biases."""
+    out_bias: bool = False
+    """The projection after attention has a bias."""
+    mlp_bias: bool = False
+    """The matrices of MLPs have biases, those of routed experts and the router too."""
+    parameters: int = 0
+    """All parameters, where that is stated; 0: they are counted from the sizes."""
+
+    def __post_init__(self) -> None:
+        """Fill in what the sizes imply, and refuse what no model can be.
+
+        Raises:
+            ConfigError: A size is missing, negative, or contradicts another one.
+        """
+        for name in ("num_layers", "hidden_size", "num_heads", "vocab_size", "seq_len"):
+            _require(getattr(self, name) >= 1, name, "must be at least 1", "Write its size")
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if type(value) is int:
+                in_range = 0 <= value <= MOST
+                _require(in_range, field.name, f"{value} is no size", "Write 0 or more")
+        for name in ("num_layers", "mtp_layers"):
+            text = f"{getattr(self, name)} is too many"
+            _require(getattr(self, name) <= MOST_LAYERS, name, text, f"Write {MOST_LAYERS} or less")
+        self._fill_in_heads()
+        self._fill_in_mlp()
+        for name in ("dense_layers", "windowed_layers"):
+            chosen = getattr(self, name) or ()
+            inside = all(0 <= layer < self.num_layers for layer in chosen)
+            text = f"names a layer outside 0 to {self.num_layers - 1}"
+            _require(inside, name, text, "Count layers from 0")
+
+    def _fill_in_heads(self) -> None:
+        put = object.__setattr__
+        if self.kv_lora_rank:
+            dim = self.qk_nope_head_dim + self.qk_rope_head_dim
+            text = "latent attention needs the width of a head"
+            remedy = "Write qk_nope_head_dim, qk_rope_head_dim and v_head_dim"
+            _require(dim > 0 and self.v_head_dim > 0, "kv_lora_rank", text, remedy)
+            put(self, "head_dim", dim)
+        if not self.head_dim:
+            divides = self.hidden_size % self.num_heads == 0
+            text = f"{self.num_heads} heads do not divide a width of {self.hidden_size}"
+            _require(divides, "num_heads", text, "Write head_dim")
+            put(self, "head_dim", self.hidden_size // self.num_heads)
+        put(self, "kv_heads", self.kv_heads or self.num_heads)
+        put(self, "v_head_dim", self.v_head_dim or self.head_dim)
+        text = f"{self.kv_heads} does not divide {self.num_heads} heads"
+        _require(
+            self.num_heads % self.kv_heads == 0, "kv_heads", text, "Write a divisor of num_heads"
+        )
+
+    def _fill_in_mlp(self) -> None:
+        put = object.__setattr__
+        if self.experts:
+            text = f"{self.experts_per_token} is not between 1 and {self.experts} experts"
+            fits = 1 <= self.experts_per_token <= self.experts
+            _require(
+                fits, "experts_per_token", text, "Write the experts that a token passes (top-k)"
+            )
+            put(self, "expert_ffn_size", self.expert_ffn_size or self.ffn_size)
+            text, remedy = "the width of an expert is missing", "Write expert_ffn_size"
+            _require(self.expert_ffn_size > 0, "expert_ffn_size", text, remedy)
+            text, remedy = "the width of the dense layers is missing", "Write ffn_size"
+            _require(not self.dense_layers or self.ffn_size > 0, "ffn_size", text, remedy)
+        else:
+            alone = self.experts_per_token + self.expert_ffn_size + self.shared_ffn_size
+            text = "there are no experts, but a size of theirs"
+            _require(not alone and not self.dense_layers, "experts", text, "Write experts")
+            put(self, "ffn_size", self.ffn_size or 4 * self.hidden_size)
+
+    @classmethod
+    def from_fields(cls, values: Mapping[str, object], where: str = "model") -> ModelDescription:
+        """Return the description that fields by name state.
+
+        ``dense_layers`` may be a number: so many first layers. Numbers may be written as floats
+        that are whole, such as ``1e6``.
+
+        Raises:
+            ConfigError: A field is unknown, missing, of another type or impossible.
+        """
+        given = {name: value for name, value in values.items() if value is not None}
+        read = {name: checked_value(name, value, where) for name, value in given.items()}
+        needed = [field.name for field in fields(cls) if field.default is MISSING]
+        missing = [name for name in needed if name not in given]
+        if missing:
+            raise ConfigError(
+                f"{', '.join(missing)} missing",
+                where=where,
+                remedy="State them: sizes of the whole model",
+            )
+        try:
+            return cls(**read)  # type: ignore[arg-type]
+        except ConfigError as error:
+            raise ConfigError(
+                error.what, where=f"{where}.{error.where}", remedy=error.remedy
+            ) from None
+
+
+def checked_value(name: str, value: object, where: str) -> object:
+    """Return the value of a field, of its type.
+
+    Raises:
+        ConfigError: There is no such field, or the value does not fit it.
+    """
+    known = {field.name: field for field in fields(ModelDescription)}
+    if name not in known:
+        remedy = f"Use {', '.join(known)}"
+        raise ConfigError(f"unknown field {name!r:.60}", where=where, remedy=remedy)
+    if known[name].type == "bool":
+        if isinstance(value, bool):
+            return value
+        remedy = f"Write {name} = true or {name} = false"
+        raise ConfigError(f"{value!r:.60} is neither", where=f"{where}.{name}", remedy=remedy)
+    if name in ("dense_layers", "windowed_layers"):
+        return _layers(name, value, where)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if type(value) is not int or not 0 <= value <= MOST:
+        what = f"{value!r:.60} is no size"
+        raise ConfigError(what, where=f"{where}.{name}", remedy="Write a whole number")
+    return value
+
+
+def _layers(name: str, value: object, where: str) -> tuple[int, ...]:
+    if type(value) is int and 0 <= value <= MOST:
+        return tuple(range(min(value, 1 << 20)))
+    if isinstance(value, list | tuple) and all(type(layer) is int for layer in value):
+        return tuple(sorted(set(value)))
+    remedy = f"Write {name} = [0, 1, 2], or {name} = 3 for the first three"
+    raise ConfigError(f"{value!r} names no layers", where=f"{where}.{name}", remedy=remedy)
+
+
+def _require(holds: bool, where: str, what: str, remedy: str) -> None:  # noqa: FBT001
+    if not holds:
+        raise ConfigError(what, where=where, remedy=remedy)

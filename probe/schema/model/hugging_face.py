@@ -1,0 +1,311 @@
+"""The fields of our description from a Hugging Face ``config.json``.
+
+Families share names of sizes and differ in what their code builds without saying so: gated MLPs,
+biases, tied embeddings. What each builds is written here by ``model_type``, and tested against the
+parameters of the classes of transformers. A family that is not here, or a part that is no
+transformer layer, is refused: a guess would be a wrong MFU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import ConfigError
+from .stated import MOST_LAYERS, check_counts, check_lists, check_switches
+
+_NAMES = {
+    "num_layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
+    "hidden_size": ("hidden_size", "n_embd", "d_model"),
+    "num_heads": ("num_attention_heads", "n_head", "n_heads"),
+    "vocab_size": ("vocab_size", "padded_vocab_size"),
+    "ffn_size": ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size"),
+    "kv_heads": ("num_key_value_heads", "num_kv_heads"),
+    "head_dim": ("head_dim",),
+    "experts": ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"),
+    "experts_per_token": ("num_experts_per_tok", "moe_k", "moe_topk"),
+    "mtp_layers": ("num_nextn_predict_layers",),
+}
+_COPIED = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+
+_COUNTS = (
+    *(name for names in _NAMES.values() for name in names),
+    *_COPIED,
+    *("n_positions", "max_position_embeddings", "intermediate_size_mlp", "n_shared_experts"),
+    *("moe_num_shared_experts", "num_shared_expert", "shared_expert_intermediate_size"),
+    *("shared_intermediate_size", "first_k_dense_replace", "decoder_sparse_step"),
+    *("interleave_moe_layer_step", "moe_layer_start_index", "moe_layer_interval"),
+    *("max_window_layers", "attention_chunk_size", "expansion_ratio"),
+)
+"""Names that hold whole numbers, in all families."""
+_SWITCHES = ("tie_word_embeddings", "attention_bias", "use_qkv_bias", "mlp_bias", "use_qk_norm")
+_COUNTS_OR_LISTS = ("moe_intermediate_size", "moe_layer_freq")
+_COUNTS_OR_NONE = ("sliding_window", "moe_layer_end_index", "sliding_window_pattern")
+"""Some configs write -1 for none."""
+_LISTS = ("mlp_only_layers", "moe_layers", "mlp_layer_types", "layer_types")
+
+_LLAMA: dict[str, object] = {"gated": True}
+_QWEN2: dict[str, object] = {"gated": True, "qkv_bias": True}
+_QWEN3: dict[str, object] = {"gated": True, "qk_norm": True}
+_GEMMA: dict[str, object] = {"gated": True, "tied": True}
+_BIASED: dict[str, object] = {
+    "norm_shift": True,
+    "qkv_bias": True,
+    "out_bias": True,
+    "mlp_bias": True,
+}
+_FAMILIES: dict[str, dict[str, object]] = {
+    **dict.fromkeys(
+        ("llama", "mistral", "ministral", "mixtral", "phi3", "granite", "helium"), _LLAMA
+    ),
+    **dict.fromkeys(("deepseek_v2", "deepseek_v3", "kimi_k2", "granitemoe", "smollm3"), _LLAMA),
+    **dict.fromkeys(("internlm3", "seed_oss", "exaone", "minicpm", "llama4_text"), _LLAMA),
+    **dict.fromkeys(("qwen2", "qwen2_moe"), _QWEN2),
+    **dict.fromkeys(("qwen3", "qwen3_moe", "dots1", "hunyuan_v1_dense", "hunyuan_v1_moe"), _QWEN3),
+    "glm4_moe": _QWEN2,
+    "ernie4_5": {"gated": True, "tied": True},
+    "ernie4_5_moe": {"gated": True, "tied": True},
+    "gemma": _GEMMA,
+    "gemma2": {**_GEMMA, "norms_per_layer": 4},
+    "gemma3_text": {**_GEMMA, "norms_per_layer": 4, "qk_norm": True},
+    "glm": {**_QWEN2},
+    "glm4": {**_QWEN2, "norms_per_layer": 4},
+    "cohere": {"gated": True, "tied": True, "norms_per_layer": 1},
+    "cohere2": {"gated": True, "tied": True, "norms_per_layer": 1},
+    "olmo": {"gated": True, "norms_per_layer": 0},
+    "olmo2": _LLAMA,
+    "olmo3": _LLAMA,
+    "olmoe": _LLAMA,
+    "stablelm": {"gated": True, "norm_shift": True},
+    "gpt_oss": {"gated": True, "qkv_bias": True, "out_bias": True, "mlp_bias": True},
+    "phimoe": {"gated": True, "norm_shift": True, "qkv_bias": False},
+    "gpt2": {**_BIASED, "tied": True},
+    "gpt_bigcode": {**_BIASED, "tied": True},
+    "gpt_neox": _BIASED,
+    "opt": {**_BIASED, "tied": True},
+    "bloom": {**_BIASED, "tied": True},
+    "phi": {**_BIASED, "norms_per_layer": 1},
+    "gptj": {"norm_shift": True, "mlp_bias": True, "norms_per_layer": 1},
+    "codegen": {"norm_shift": True, "mlp_bias": True, "norms_per_layer": 1},
+    "starcoder2": {**_BIASED, "tied": True},
+    "falcon": {"norm_shift": True, "tied": True},
+    "mpt": {"tied": True},
+    "nemotron": {"norm_shift": True},
+    "arcee": {},
+    "persimmon": {**_BIASED, "qk_norm": True},
+}
+"""What each family builds; ``tied`` is what it does where its config does not say."""
+_LEARNED_POSITIONS = frozenset({"gpt2", "gpt_bigcode", "opt"})
+_REFUSED = {
+    "vision_config": "has a vision tower, whose FLOPs no formula here counts",
+    "audio_config": "has an audio tower, whose FLOPs no formula here counts",
+    "is_encoder_decoder": "is an encoder with a decoder",
+    "ssm_cfg": "has layers without attention",
+    "mamba_d_state": "has layers without attention",
+    "state_size": "has layers without attention",
+    "linear_num_key_heads": "has layers of linear attention",
+    "hybrid_override_pattern": "has layers without attention",
+}
+_STATE_IT = (
+    "State num_layers, hidden_size, num_heads, vocab_size and the like under [model] instead"
+)
+
+
+def fields_of_hugging_face(config: Mapping[str, Any], where: str) -> dict[str, object]:
+    """Return the fields of a description, without ``seq_len``: a config tells only the longest.
+
+    Args:
+        config: The content of a ``config.json``, or ``config.to_dict()``.
+        where: How errors name it.
+
+    Raises:
+        ConfigError: The model is of a family that is not known, or not of transformer layers only.
+    """
+    for name, what in _REFUSED.items():
+        if config.get(name):
+            raise ConfigError(what, where=f"{where}: {name}", remedy=_STATE_IT)
+    family = str(config.get("model_type") or "")
+    built = _FAMILIES.get(family)
+    if built is None:
+        if not _is_like_llama(config):
+            raise ConfigError(
+                f"is of the family {family or 'unknown'!r}, which is not known here",
+                where=f"{where}: model_type",
+                remedy=_STATE_IT,
+            )
+        built = _LLAMA
+    _check(config, where)
+    found = {**built, **_sizes(config)}
+    tied = config.get("tie_word_embeddings")
+    if tied is not None:
+        found["tied"] = bool(tied)
+    _biases(config, family, found)
+    if family in _LEARNED_POSITIONS:
+        longest = _first(config, ("n_positions", "max_position_embeddings")) or 0
+        found["learned_positions"] = int(longest) + (2 if family == "opt" else 0)
+    _attention(config, family, found)
+    if found.get("experts"):
+        _experts(config, family, found)
+    else:
+        found.pop("experts_per_token", None)
+    _window(config, family, found)
+    return found
+
+
+def _check(config: Mapping[str, Any], where: str) -> None:
+    """Refuse values of another type than their names have."""
+    check_counts(config, _NAMES["num_layers"], where, least=1, most=MOST_LAYERS)
+    check_counts(config, _COUNTS, where)
+    check_counts(config, _COUNTS_OR_NONE, where, least=-1)
+    check_switches(config, _SWITCHES, where)
+    lists = [name for name in _COUNTS_OR_LISTS if isinstance(config.get(name), list)]
+    check_counts(config, set(_COUNTS_OR_LISTS).difference(lists), where)
+    check_lists(config, (*_LISTS, *lists), where)
+
+
+def _is_like_llama(config: Mapping[str, Any]) -> bool:
+    """Return whether a family that is not known here states all that llama does."""
+    stated = ("model_type", "rms_norm_eps", "intermediate_size", "num_key_value_heads", "head_dim")
+    gated = str(config.get("hidden_act")) in ("silu", "swish")
+    return gated and all(config.get(name) for name in stated) and "tie_word_embeddings" in config
+
+
+def _first(config: Mapping[str, Any], names: tuple[str, ...]) -> Any:
+    return next((config[name] for name in names if config.get(name) is not None), None)
+
+
+def _sizes(config: Mapping[str, Any]) -> dict[str, object]:
+    sizes = {ours: _first(config, names) for ours, names in _NAMES.items()}
+    sizes |= {name: config.get(name) for name in _COPIED}
+    return {name: value for name, value in sizes.items() if value is not None}
+
+
+def _biases(config: Mapping[str, Any], family: str, found: dict[str, object]) -> None:
+    """Take the biases that a config states; the families above have them where it is silent."""
+    if config.get("attention_bias") is not None and family != "gpt_oss":
+        stated = bool(config["attention_bias"])
+        found["qkv_bias"] = stated
+        found["out_bias"] = stated and family not in ("glm4_moe", "glm", "glm4")
+    if config.get("qkv_bias") is not None:
+        found["qkv_bias"] = bool(config["qkv_bias"])
+    if config.get("use_qkv_bias") is not None:
+        found["qkv_bias"] = bool(config["use_qkv_bias"])
+    if config.get("mlp_bias") is not None:
+        found["mlp_bias"] = bool(config["mlp_bias"])
+    for name in ("bias", "use_bias"):
+        if isinstance(config.get(name), bool):
+            biases = dict.fromkeys(("qkv_bias", "out_bias", "mlp_bias"), config[name])
+            found.update(biases)
+    if config.get("use_qk_norm") is not None and family not in ("llama4_text",):
+        found["qk_norm"] = bool(config["use_qk_norm"])
+
+
+def _attention(config: Mapping[str, Any], family: str, found: dict[str, object]) -> None:
+    if found.get("kv_lora_rank"):
+        found.pop("head_dim", None)
+        found.pop("kv_heads", None)
+    else:
+        for name in _COPIED:
+            found.pop(name, None)
+        heads, hidden = found.get("num_heads"), found.get("hidden_size")
+        if "head_dim" not in found and isinstance(heads, int) and isinstance(hidden, int) and heads:
+            found["head_dim"] = hidden // heads
+    if family == "falcon":
+        new = bool(config.get("new_decoder_architecture"))
+        if config.get("multi_query") and not new:
+            found["kv_heads"] = 1
+        found["norms_per_layer"] = 2 if new or not config.get("parallel_attn", True) else 1
+    if family == "gpt_bigcode" and config.get("multi_query", True):
+        found["kv_heads"] = 1
+    if family == "mpt":
+        ratio = int(config.get("expansion_ratio") or 4)
+        found["ffn_size"] = ratio * int(config.get("d_model") or 0)
+
+
+def _experts(config: Mapping[str, Any], family: str, found: dict[str, object]) -> None:
+    """Add the experts: their widths, the shared ones, and which layers have none."""
+    layers = int(str(found.get("num_layers", 0)))
+    ffn = found.get("ffn_size")
+    width = config.get("moe_intermediate_size") or ffn
+    if isinstance(width, list):
+        width = width[0] if len(set(width)) == 1 else None
+    found["expert_ffn_size"] = width
+    count = _first(config, ("n_shared_experts", "moe_num_shared_experts", "num_shared_expert"))
+    shared = _first(config, ("shared_expert_intermediate_size", "shared_intermediate_size"))
+    if family == "llama4_text":
+        count, found["ffn_size"] = 1, config.get("intermediate_size_mlp", ffn)
+    if isinstance(count, int) and isinstance(width, int):
+        shared = count * width
+    found["shared_ffn_size"] = shared or 0
+    dense = [layer for layer in range(layers) if not _is_sparse(config, layer, layers)]
+    if len(dense) == layers:
+        for name in ("experts", "experts_per_token", "expert_ffn_size", "shared_ffn_size"):
+            found.pop(name, None)
+        return
+    found["dense_layers"] = dense
+
+
+def _is_sparse(config: Mapping[str, Any], layer: int, layers: int) -> bool:
+    """Return whether a layer has experts: the rules of the families that mix."""
+    kinds = config.get("mlp_layer_types")
+    if isinstance(kinds, list) and len(kinds) >= layers:
+        return bool(kinds[layer] == "sparse")
+    chosen = config.get("moe_layers")
+    if isinstance(chosen, list) and chosen:
+        return layer in chosen
+    if layer < int(config.get("first_k_dense_replace") or 0):
+        return False
+    if layer in (config.get("mlp_only_layers") or ()):
+        return False
+    step = config.get("decoder_sparse_step") or config.get("interleave_moe_layer_step")
+    if step and (layer + 1) % int(step):
+        return False
+    start, every = config.get("moe_layer_start_index"), config.get("moe_layer_interval")
+    if start is not None:
+        last = config.get("moe_layer_end_index")
+        inside = int(start) <= layer <= (layers - 1 if last in (None, -1) else int(str(last)))
+        return inside and (layer + 1) % int(every or 1) == 0
+    often = config.get("moe_layer_freq")
+    if isinstance(often, list) and len(often) >= layers:
+        return bool(often[layer])
+    return not (isinstance(often, int) and often > 1 and layer % often)
+
+
+def _window(config: Mapping[str, Any], family: str, found: dict[str, object]) -> None:
+    """Add the sliding window and the layers that have it."""
+    layers = int(str(found.get("num_layers", 0)))
+    kinds = config.get("layer_types")
+    if isinstance(kinds, list) and len(kinds) >= layers:
+        other = sorted(set(map(str, kinds)) - set(_WINDOWED) - {"full_attention"})
+        if other:
+            raise ConfigError(
+                f"has layers of the kind {other[0]!r}, whose FLOPs no formula here counts",
+                where="layer_types",
+                remedy=_STATE_IT,
+            )
+        name = "attention_chunk_size" if "chunked_attention" in kinds else "sliding_window"
+        chosen = [layer for layer in range(layers) if kinds[layer] in _WINDOWED]
+    else:
+        name = "sliding_window"
+        chosen = [layer for layer in range(layers) if _slides(config, family, layer)]
+    window = config.get(name)
+    if isinstance(window, int) and window > 0 and chosen:
+        found["window"] = window
+        found["windowed_layers"] = chosen
+
+
+_WINDOWED = ("sliding_attention", "chunked_attention")
+
+
+def _slides(config: Mapping[str, Any], family: str, layer: int) -> bool:
+    """Return whether a layer has the window, for configs that list no layer types."""
+    if config.get("use_sliding_window") is False:
+        return False
+    if family.startswith("qwen"):
+        return bool(config.get("use_sliding_window")) and layer >= int(
+            config.get("max_window_layers") or 0
+        )
+    every = config.get("sliding_window_pattern") or config.get("_sliding_window_pattern")
+    if every is None:
+        every = {"gemma2": 2, "gpt_oss": 2, "gemma3_text": 6, "cohere2": 4}.get(family)
+    return not isinstance(every, int) or every < 1 or bool((layer + 1) % every)

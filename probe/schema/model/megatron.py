@@ -1,0 +1,170 @@
+"""The fields of our description from Megatron-LM's arguments, by their names.
+
+As ``pretrain_gpt.py`` takes them (megatron/training/arguments.py): without a flag, the MLP has two
+matrices, the embedding is tied, positions are learned, norms have a shift and matrices have biases.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import ConfigError
+from .stated import MOST_LAYERS, check_counts, check_switches
+
+_NAMES = {
+    "num_layers": "num_layers",
+    "hidden_size": "hidden_size",
+    "num_heads": "num_attention_heads",
+    "seq_len": "seq_length",
+    "head_dim": "kv_channels",
+    "experts": "num_experts",
+    "shared_ffn_size": "moe_shared_expert_intermediate_size",
+    "mtp_layers": "mtp_num_layers",
+}
+_SWITCHES = (
+    *("swiglu", "gated_linear_unit", "untie_embeddings_and_output_weights", "add_bias_linear"),
+    *("share_embeddings_and_output_weights", "disable_bias_linear", "add_qkv_bias"),
+    *("qk_layernorm", "group_query_attention", "multi_latent_attention", "add_position_embedding"),
+)
+_SWIGLU = 64
+"""Megatron rounds two thirds of 4 h down to a multiple of it."""
+_PATTERN = re.compile(r"[0-9\s\[\](),+*]{1,400}")
+
+
+def fields_of_megatron(arguments: Mapping[str, Any], where: str) -> dict[str, object]:
+    """Return the fields of a description.
+
+    Args:
+        arguments: By name, with underscores or hyphens, such as ``vars(get_args())``.
+        where: How errors name it.
+
+    Raises:
+        ConfigError: A layer is no transformer layer, or a value cannot be read.
+    """
+    args = {str(name).lstrip("-").replace("-", "_"): value for name, value in arguments.items()}
+    args.setdefault("num_experts", args.get("num_moe_experts"))
+    if args.get("hybrid_override_pattern") or args.get("hybrid_layer_pattern"):
+        raise ConfigError(
+            "has layers without attention, whose FLOPs no formula here counts",
+            where=f"{where}: hybrid_override_pattern",
+            remedy="Leave the model out: MFU is then unknown, not wrong",
+        )
+    check_counts(args, ("num_layers",), where, most=MOST_LAYERS)
+    check_switches(args, _SWITCHES, where)
+    found = {ours: args[theirs] for ours, theirs in _NAMES.items() if args.get(theirs) is not None}
+    found["vocab_size"] = _vocabulary(args)
+    found["gated"] = bool(args.get("swiglu") or args.get("gated_linear_unit"))
+    found["tied"] = not _untied(args)
+    found["ffn_size"] = _width(args, gated=bool(found["gated"]))
+    found["norm_shift"] = str(args.get("normalization", "LayerNorm")) == "LayerNorm"
+    biased = args.get("add_bias_linear", not args.get("disable_bias_linear", False))
+    found |= dict.fromkeys(("out_bias", "mlp_bias", "qkv_bias"), bool(biased))
+    found["qkv_bias"] = bool(biased or args.get("add_qkv_bias"))
+    found["qk_norm"] = bool(args.get("qk_layernorm"))
+    if args.get("position_embedding_type", "learned_absolute") == "learned_absolute":
+        rows = args.get("max_position_embeddings") or args.get("seq_length")
+        found["learned_positions"] = 0 if args.get("add_position_embedding") is False else rows
+    _attention(args, found)
+    if args.get("num_experts"):
+        _experts(args, found, where)
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _vocabulary(args: Mapping[str, Any]) -> object:
+    """Return the rows of the embedding: padded to a multiple for each tensor-parallel rank."""
+    if args.get("padded_vocab_size"):
+        return args["padded_vocab_size"]
+    vocab, divisor = args.get("vocab_size"), args.get("make_vocab_size_divisible_by", 128)
+    if not isinstance(vocab, int) or not isinstance(divisor, int) or divisor < 1:
+        return vocab
+    multiple = divisor * int(args.get("tensor_model_parallel_size") or 1)
+    return -(-vocab // multiple) * multiple
+
+
+def _untied(args: Mapping[str, Any]) -> bool:
+    shares = args.get("share_embeddings_and_output_weights")
+    if shares is not None:
+        return not shares
+    return bool(args.get("untie_embeddings_and_output_weights"))
+
+
+def _width(args: Mapping[str, Any], *, gated: bool) -> object:
+    hidden = args.get("hidden_size")
+    if args.get("ffn_hidden_size") or not isinstance(hidden, int):
+        return args.get("ffn_hidden_size")
+    return int(4 * hidden * 2 / 3 / _SWIGLU) * _SWIGLU if gated else 4 * hidden
+
+
+def _attention(args: Mapping[str, Any], found: dict[str, object]) -> None:
+    groups = args.get("num_query_groups")
+    # Without the flag, Megatron ignores the number of groups; a config object has no such flag.
+    if groups and args.get("group_query_attention", True):
+        found["kv_heads"] = groups
+    if args.get("multi_latent_attention"):
+        found.pop("head_dim", None)
+        found.pop("kv_heads", None)
+        found |= {
+            "q_lora_rank": args.get("q_lora_rank") or 0,
+            "kv_lora_rank": args.get("kv_lora_rank", 32),
+            "qk_nope_head_dim": args.get("qk_head_dim", 128),
+            "qk_rope_head_dim": args.get("qk_pos_emb_head_dim", 64),
+            "v_head_dim": args.get("v_head_dim", 128),
+            "qk_norm": False,
+        }
+    window = args.get("window_size")
+    before = window[0] if isinstance(window, list | tuple) and len(window) == 2 else None
+    if isinstance(before, int) and before >= 0:
+        # (left, right): so many keys before a token, and itself.
+        found["window"] = before + 1
+        found["windowed_layers"] = _windowed(args)
+
+
+def _windowed(args: Mapping[str, Any]) -> object:
+    """Return the layers with the window: all but each N-th, or as a list says."""
+    often, layers = args.get("window_attn_skip_freq"), args.get("num_layers")
+    if isinstance(often, int) and isinstance(layers, int) and often > 0:
+        return [layer for layer in range(layers) if (layer + 1) % often]
+    if isinstance(often, list):
+        return [layer for layer, has in enumerate(often) if has]
+    return None
+
+
+def _experts(args: Mapping[str, Any], found: dict[str, object], where: str) -> None:
+    found["experts_per_token"] = args.get("moe_router_topk", 2)
+    found["expert_ffn_size"] = args.get("moe_ffn_hidden_size") or found["ffn_size"]
+    often, layers = args.get("moe_layer_freq", 1), args.get("num_layers")
+    if isinstance(often, str):
+        often = _pattern(often, where)
+    if isinstance(layers, int) and isinstance(often, int) and often > 1:
+        # One layer of every N has experts, the first of them.
+        found["dense_layers"] = [layer for layer in range(layers) if layer % often]
+    elif isinstance(often, list | tuple):
+        if isinstance(layers, int) and len(often) != layers:
+            raise ConfigError(
+                f"names {len(often)} layers of {layers}",
+                where=f"{where}: moe_layer_freq",
+                remedy="Give one 0 or 1 for each layer",
+            )
+        found["dense_layers"] = [layer for layer, has in enumerate(often) if not has]
+
+
+def _pattern(text: str, where: str) -> object:
+    """Return a number, or a list as Megatron takes it: ``([0]*3+[1]*58)``."""
+    problem = ConfigError(
+        f"{text!r:.60} is no pattern of layers",
+        where=f"{where}: moe_layer_freq",
+        remedy="Write ([0]*3+[1]*58), or a list of 0 and 1",
+    )
+    if not _PATTERN.fullmatch(text):
+        raise problem
+    if text.strip().isdigit():
+        return int(text)
+    found: list[int] = []
+    for part in re.sub(r"[\s()]", "", text).split("+"):
+        match = re.fullmatch(r"\[([01](?:,[01])*)\](?:\*(\d{1,5}))?", part)
+        if match is None:
+            raise problem
+        found += [int(flag) for flag in match[1].split(",")] * int(match[2] or 1)
+    return found

@@ -1,0 +1,1 @@
+"""One session: its hooks, its level, its end."""

@@ -1,0 +1,251 @@
+"""Changes how much a running session records, at step borders, on request or for its cost.
+
+What costs too much is recorded in one window of steps in so many, the same on all ranks
+(``sample_order``). A rank for which the least of that is too dear lowers its own level and leaves
+the others as they are. Every change, why it was made, and what the hooks took meanwhile go into
+the rank's manifest.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from ..clock import now_ns, own_threads_cpu_ns
+from ..cost import ONE_IN, CostCredit, CostWindows
+from ..hooks.base import Capture
+from ..hooks.collective_times import refusal
+from ..schema.errors import ConfigError
+from ..schema.manifest import RECORDING_KEY
+from ..schema.sampling import (
+    MOST_ONE_IN,
+    OVER_BUDGET,
+    SAMPLED,
+    WHOLE_STEPS,
+    WINDOW_STEPS,
+    begins_window,
+    is_recorded,
+    least_one_in,
+    next_window,
+)
+from ..schema.terms import CaptureLevel
+from ..settings.levels import level_below, level_of
+from .hook_set import HookSet
+from .sample_order import Sample, SampleOrder
+
+_MOST_STRETCHES = 256
+"""Changes of level that a manifest lists; of more the first ones and the newest stay."""
+_FIRST_SEQ_BITS = 20
+"""Operations of a window on one group or channel are fewer than two to that power."""
+
+
+class LevelControl:
+    """The level of one session, and the account of what it cost.
+
+    Attributes:
+        order: Of how many windows of steps the ranks of the run record one.
+    """
+
+    def __init__(self, capture: Capture) -> None:
+        self.order = SampleOrder(self._tell_order)
+        self._sample = Sample(1, 0)
+        self._capture = capture
+        self._source = capture.source("levels")
+        self._wanted = level_of(capture.config.level)
+        self._request: tuple[CaptureLevel, int] | None = None
+        self._hooks: HookSet | None = None
+        self._stretches: list[dict[str, Any]] = []
+        self._windows: CostWindows | None = None
+        self._credit: CostCredit | None = None
+
+    def start(self, hooks: HookSet) -> None:
+        """Install the hooks of the level that was chosen at the start."""
+        self._hooks = hooks
+        config = self._capture.config
+        self._windows = CostWindows(
+            self._capture.meter, steps=config.cost_window_steps, budget_ppm=config.cost_budget_ppm
+        )
+        self._credit = CostCredit(self._capture.meter, budget_ppm=config.cost_budget_ppm)
+        self._set(self._wanted, "chosen at the start")
+
+    def request(self, word: str, from_step: int | None = None) -> str:
+        """Ask for a level from any thread; return what will happen, in words.
+
+        Args:
+            word: A ``CaptureLevel``.
+            from_step: First step at that level, the same on all ranks, so that what they
+                record of messages fits together; by default the next one of this rank.
+
+        Raises:
+            ConfigError: There is no such level, or it would harm the job.
+        """
+        level = level_of(word)
+        reason = refusal(self._capture.config, os.environ)
+        if level is CaptureLevel.KERNELS and reason is not None:
+            raise ConfigError(reason, where=f"level {word}")
+        if self._hooks is None:
+            self._wanted = level
+            return f"{level.value} as soon as torch is imported"
+        first = self._capture.recorder.step + 1 if from_step is None else from_step
+        self._request = (level, first)
+        return f"{level.value} from step {first} on"
+
+    def look_for_order(self) -> None:
+        """See what the ranks of the run are to record, in a thread that may touch files."""
+        if self._source.on:
+            try:
+                self.order.look()
+            except Exception as error:  # noqa: BLE001 - counted; training goes on
+                self._source.failed(error)
+
+    def at_border(self) -> None:
+        """Do what is due at the end of a step, in the training thread."""
+        try:
+            window = self._windows.step_ended() if self._windows is not None else None
+            if window is not None:
+                self._account(*window)
+            self._look_at_credit()
+            request = self._request
+            if request is not None and self._capture.recorder.step >= request[1]:
+                self._set(request[0], "asked for")
+                if self._request is request:
+                    self._request = None
+            self._follow_order()
+        except Exception as error:  # noqa: BLE001 - counted; training goes on
+            self._source.failed(error)
+
+    def close(self) -> None:
+        """Write the account of the last, incomplete window."""
+        if self._windows is not None and self._stretches:
+            self._add(*self._windows.close())
+
+    def _look_at_credit(self) -> None:
+        """Ask all ranks for less as soon as this one sees that it will be over its budget."""
+        credit = self._credit
+        if credit is None or self.order.is_coming(1) or self._sample.one_in > 1:
+            return
+        times_over = credit.times_over(self.order.ahead_ns)
+        if times_over is not None and self._wanted is not CaptureLevel.STEPS:
+            self._ask(least_one_in(times_over) or MOST_ONE_IN, credit.step_ns)
+
+    def _ask(self, one_in: int, step_ns: int) -> None:
+        ahead = 1 + self.order.ahead_ns // max(step_ns, 1)
+        first_step = next_window(max(self._capture.recorder.step + ahead, WHOLE_STEPS))
+        self.order.ask(Sample(one_in, first_step))
+
+    def _follow_order(self) -> None:
+        """Take the hooks out, or put them in again, where a window of the order begins."""
+        hooks, ordered, step = self._hooks, self.order.newest, self._capture.recorder.step
+        if hooks is None or ordered is None or not begins_window(step):
+            return
+        if step >= ordered.first_step and ordered.one_in > self._sample.one_in:
+            self._begin_to_sample(ordered)
+        if self._sample.one_in == 1:
+            return
+        if is_recorded(step, self._sample.one_in):
+            hooks.resume(first_seq=step << _FIRST_SEQ_BITS)
+        else:
+            hooks.pause()
+
+    def _begin_to_sample(self, ordered: Sample) -> None:
+        assert self._hooks is not None
+        assert self._windows is not None
+        self._sample = ordered
+        period = WINDOW_STEPS * ordered.one_in
+        windows = -(-self._capture.config.cost_window_steps // period)
+        self._begin_stretch(self._hooks.level, f"{SAMPLED}{ordered.one_in}")
+        self._windows.last(windows * period)
+        # So that the first window resumes on all ranks, with the same numbers.
+        self._hooks.pause()
+
+    def _tell_order(self, ordered: Sample) -> None:
+        self._capture.tell_once(
+            f"the hooks take more than {self._budget} of the time: from step {ordered.first_step} on all "
+            f"ranks record {WINDOW_STEPS} of every {WINDOW_STEPS * ordered.one_in} steps"
+        )
+
+    @property
+    def _budget(self) -> str:
+        return f"{self._capture.config.cost_budget_ppm / 1e6:.2%}"
+
+    def _set(self, level: CaptureLevel, reason: str) -> None:
+        assert self._hooks is not None
+        self._hooks.apply(level)
+        reached = self._hooks.level
+        if reached is not level:
+            missing = ", ".join(sorted(self._hooks.coverage)) or "nothing"
+            reason = f"{reason}: {level.value}, without {missing}"
+        self._wanted = level
+        self._begin_stretch(reached, reason)
+
+    def _begin_stretch(self, level: CaptureLevel, reason: str) -> None:
+        if self._windows is not None and self._stretches:
+            self._add(*self._windows.close())
+        if len(self._stretches) >= _MOST_STRETCHES:
+            del self._stretches[_MOST_STRETCHES // 2]
+        self._stretches.append(
+            {
+                "step": self._capture.recorder.step,
+                "level": level.value,
+                "reason": reason,
+                "one_in": self._sample.one_in,
+                "start_ns": now_ns(),
+                "steps": 0,
+                "dur_ns": 0,
+                "cost_ns": 0,
+            }
+        )
+        self._publish()
+
+    def _account(self, steps: int, dur_ns: int, cost_ns: int) -> None:
+        """Add a window; record less if there were too many windows over budget."""
+        self._add(steps, dur_ns, cost_ns)
+        config = self._capture.config
+        if self._sample.one_in == 1 and self._capture.recorder.step <= config.full_first_steps:
+            return
+        if self._windows is None or not self._windows.is_too_much(dur_ns, cost_ns):
+            return
+        times_over = self._sample.one_in * cost_ns * 1e6 / (config.cost_budget_ppm * dur_ns)
+        one_in = least_one_in(times_over)
+        if one_in is not None and self._wanted is not CaptureLevel.STEPS:
+            if not self.order.is_coming(self._sample.one_in):
+                self._ask(one_in, dur_ns // max(steps, 1))
+            return
+        self._lower_level(dur_ns, cost_ns)
+
+    def _lower_level(self, dur_ns: int, cost_ns: int) -> None:
+        below = level_below(self._wanted)
+        if below is None:
+            return
+        share = f"{cost_ns / dur_ns:.2%}"
+        self._capture.recorder.count("levels_lowered")
+        self._capture.tell_once(
+            f"the hooks took {share} of the time (budget {self._budget}): the level is lowered from "
+            f"{self._wanted.value} to {below.value}"
+        )
+        self._set(below, f"{OVER_BUDGET}: {share} of the time, {self._budget} allowed")
+
+    def _add(self, steps: int, dur_ns: int, cost_ns: int) -> None:
+        stretch = self._stretches[-1]
+        for name, amount in (("steps", steps), ("dur_ns", dur_ns), ("cost_ns", cost_ns)):
+            stretch[name] += amount
+        self._note()
+
+    def _note(self) -> None:
+        recorder, meter = self._capture.recorder, self._capture.meter
+        recorder.annotate(RECORDING_KEY, [dict(stretch) for stretch in self._stretches])
+        cost: dict[str, Any] = {
+            "per_call_ns": meter.per_call_ns(),
+            "hop_ns": meter.hop_ns,
+            "frame_ns": meter.frame_ns,
+            "frames": meter.frames,
+            "bare_border_ns": meter.bare_border_ns(),
+            "sampled_one_in": ONE_IN,
+        }
+        if self._capture.config.compare_window_steps:
+            cost["threads_cpu_ns"] = own_threads_cpu_ns()
+        recorder.annotate("cost", cost)
+
+    def _publish(self) -> None:
+        self._note()
+        self._capture.recorder.publish()

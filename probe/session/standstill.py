@@ -1,0 +1,114 @@
+"""Where a rank stands, noted when a step lasts for long; what comes after may never be recorded.
+
+The ring tells the last collective of a rank that hangs, but not what its program does instead of
+the next one. So where a step takes far longer than steps do, the thread that writes looks twice at what
+the training thread is in, and notes what it has not left in between in the rank's manifest. While
+a run over its budget leaves communication out, the ring does not tell the collective either. Backends
+count them by themselves; a count that was the same at both looks is noted too. (Ranks that go on
+are read at different moments, and would look as if one was behind another.)
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from statistics import median
+from typing import NamedTuple
+
+from ..clock import now_ns
+from ..hooks.base import Capture
+from ..schema.manifest import STANDSTILL_KEY
+from ..schema.records import LEVEL_CODES
+from ..schema.terms import CaptureLevel
+from .stacks import Frame, in_both, stack_of
+
+LOOK_NS = 5_000_000_000
+"""So long at least no step has ended before the first look, and so long there is until the next one;
+then twice as long each time, so that a long evaluation is no burden to the disk of thousands of ranks."""
+LONG_STEPS = 5
+"""And so many times as long as steps were …"""
+LATEST_NS = 60_000_000_000
+"""… but no longer than this: after minutes a watchdog may end the job."""
+MOST_FRAMES = 32
+"""Functions that are noted; of more, those within."""
+_LENGTHS = 9
+_WITH_COMMUNICATION = LEVEL_CODES[CaptureLevel.COLLECTIVES]
+
+
+class _Seen(NamedTuple):
+    """What a look saw, or two looks alike."""
+
+    counts: Mapping[str, int] = {}
+    stack: tuple[Frame, ...] = ()
+
+
+class StandstillWatch:
+    """Looks now and then at a step that lasts for long, and notes what has not changed."""
+
+    def __init__(self, capture: Capture, counts: Callable[[], Mapping[str, int]]) -> None:
+        """Prepare.
+
+        Args:
+            capture: Where notes go.
+            counts: Returns how many collectives each group has issued, by its id.
+        """
+        self._capture = capture
+        self._source = capture.source("standstill")
+        self._counts = counts
+        self._step: int | None = None
+        self._since_ns = self._due_ns = 0
+        self._pause_ns = LOOK_NS
+        self._lengths_ns: deque[float] = deque(maxlen=_LENGTHS)
+        self._last: _Seen | None = None
+        self._noted: tuple[_Seen, bool] | None = None
+
+    def look(self) -> None:
+        """Look if it is time; called every now and then by a thread that may touch files."""
+        time_ns = now_ns()
+        if self._capture.recorder.step != self._step:
+            self._begin(self._capture.recorder.step, time_ns)
+        if time_ns < self._due_ns or not self._source.on:
+            return
+        self._due_ns = time_ns + self._pause_ns
+        self._pause_ns *= 2
+        try:
+            before, self._last = self._last, self._see()
+            if before is not None:
+                self._note(before, self._last, time_ns)
+        except Exception as error:  # noqa: BLE001 - counted; training goes on
+            self._source.failed(error)
+
+    def _begin(self, step: int, time_ns: int) -> None:
+        if self._step is not None and step > self._step:
+            self._lengths_ns.append((time_ns - self._since_ns) / (step - self._step))
+        self._step, self._since_ns, self._last, self._noted = step, time_ns, None, None
+        usual_ns = median(self._lengths_ns) if self._lengths_ns else 0
+        self._pause_ns = LOOK_NS
+        self._due_ns = time_ns + min(max(LOOK_NS, round(LONG_STEPS * usual_ns)), LATEST_NS)
+
+    def _see(self) -> _Seen:
+        capture = self._capture
+        thread = capture.step_thread or threading.main_thread().ident
+        counts = {} if capture.level >= _WITH_COMMUNICATION else self._counts()
+        return _Seen(dict(counts), () if thread is None else stack_of(thread))
+
+    def _note(self, before: _Seen, now: _Seen, time_ns: int) -> None:
+        """Note what two looks saw alike, unless that is noted already."""
+        counts = now.counts if now.counts == before.counts else {}
+        standing = _Seen(counts, in_both(before.stack, now.stack)[-MOST_FRAMES:])
+        found = standing, before.stack != now.stack
+        if found == self._noted:
+            return
+        self._noted = found
+        recorder = self._capture.recorder
+        recorder.annotate(
+            STANDSTILL_KEY,
+            {
+                "time_ns": time_ns,
+                "collectives": dict(standing.counts),
+                "stack": [list(frame) for frame in reversed(standing.stack)],
+                "goes_on": before.stack != now.stack,
+            },
+        )
+        recorder.publish()

@@ -1,0 +1,1 @@
+"""What a session records, and at which level."""

@@ -1,0 +1,1 @@
+"""Saving and resuming, on the same mesh or another."""

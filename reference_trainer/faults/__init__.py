@@ -1,0 +1,1 @@
+"""Faults that can be injected, and the log of what was."""

@@ -1,0 +1,1 @@
+"""Orders of passes and members of groups: pure integers."""

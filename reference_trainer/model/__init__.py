@@ -1,0 +1,1 @@
+"""The part of the model that one stage holds, its pace and its memory."""

@@ -1,0 +1,1 @@
+"""Memory, bubble and checkpoint of a run by formulas, before it starts."""

@@ -1,0 +1,1 @@
+"""What one rank trains with: weights, gradients, their sums, the pipeline."""

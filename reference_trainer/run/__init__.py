@@ -1,0 +1,1 @@
+"""The training run of one rank, its data and its reports."""

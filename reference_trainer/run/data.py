@@ -1,0 +1,180 @@
+"""Tokens to train on: synthetic ones, or those of a text, packed or not.
+
+What a rank reads is a function of seed, step and place in the batch, whether
+worker processes load it or the training process. Synthetic documents count up
+from a random token by a stride of 1 to 4, so the next token can be learned from
+the last two and the loss has somewhere to go. A text is read as bytes, from
+places drawn at random.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from meshscope.probe.schema.errors import ConfigError
+
+from ..config.config import TrainerConfig
+from ..faults.ground_truth import Span
+from .packing import document_lengths
+
+LoadStall = Callable[[int], Span]
+"""Holds up the loading of a step's batch where it is loaded, and returns when; (0, 0): not."""
+StallLog = Callable[[int, Span], None]
+"""Takes the step of a batch and when its loading was held up, in the training process."""
+
+_STRIDES = 4
+
+
+def _no_stall(_step: int) -> Span:
+    """Hold nothing up."""
+    return (0, 0)
+
+
+def global_batch(config: TrainerConfig, step: int) -> tuple[Tensor, Tensor]:
+    """Return ids and labels, each (global batch, T), of one step; the same on every rank.
+
+    Raises:
+        ConfigError: The text cannot be read, or is shorter than a sequence.
+    """
+    generator = torch.Generator().manual_seed(config.train.seed * 1_000_003 + step)
+    if config.data.text:
+        tokens = _text_tokens(config, generator)
+    elif config.data.documents == "whole":
+        tokens = _counting_tokens(config, generator)
+    else:
+        tokens = _packed_tokens(config, generator, step)
+    return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+
+
+def _counting_tokens(config: TrainerConfig, generator: torch.Generator) -> Tensor:
+    """Return (global batch, T + 1) tokens, one document per sequence."""
+    sequences, vocab = config.train.global_batch, config.model.vocab
+    first = torch.randint(vocab, (sequences, 1), generator=generator)
+    stride = torch.randint(1, _STRIDES + 1, (sequences, 1), generator=generator)
+    return (first + stride * torch.arange(config.model.seq_len + 1)) % vocab
+
+
+def _packed_tokens(config: TrainerConfig, generator: torch.Generator, step: int) -> Tensor:
+    """Return (global batch, T + 1) tokens, several documents per sequence."""
+    vocab = config.model.vocab
+    rows = []
+    for sequence in range(config.train.global_batch):
+        lengths = torch.tensor(document_lengths(config, step, sequence))
+        first = torch.randint(vocab, (len(lengths),), generator=generator)
+        stride = torch.randint(1, _STRIDES + 1, (len(lengths),), generator=generator)
+        begin = torch.repeat_interleave(lengths.cumsum(0) - lengths, lengths)
+        place = torch.arange(config.model.seq_len) - begin
+        row = torch.repeat_interleave(first, lengths) + place * stride.repeat_interleave(lengths)
+        # The last label continues the last document.
+        rows.append(torch.cat([row, row[-1:] + stride[-1:]]) % vocab)
+    return torch.stack(rows)
+
+
+def _text_tokens(config: TrainerConfig, generator: torch.Generator) -> Tensor:
+    """Return (global batch, T + 1) bytes of the text, from random places."""
+    text, wanted = _open_text(config), config.model.seq_len + 1
+    begin = torch.randint(
+        len(text) - wanted + 1, (config.train.global_batch, 1), generator=generator
+    )
+    return text[begin + torch.arange(wanted)].long()
+
+
+def _open_text(config: TrainerConfig) -> Tensor:
+    """Return the bytes of the text, mapped and not read: each step touches what it needs.
+
+    Raises:
+        ConfigError: It cannot be read, or is shorter than a sequence.
+    """
+    path, wanted = Path(config.data.text), config.model.seq_len + 1
+    try:
+        size = path.stat().st_size
+        if size < wanted:
+            raise ConfigError(
+                f"{path} has {size} bytes, fewer than the {wanted} of a sequence and its label",
+                where="data.text",
+                remedy="Use a longer text, or a smaller model.seq_len",
+            )
+        return torch.from_file(str(path), shared=False, size=size, dtype=torch.uint8)
+    except (OSError, RuntimeError) as error:
+        raise ConfigError(
+            f"{path} cannot be read ({error})",
+            where="data.text",
+            remedy="Name a file of every host",
+        ) from error
+
+
+class StepBatches(Dataset[tuple[Tensor, Tensor, Span]]):
+    """One item per step: the sequences of one data-parallel rank.
+
+    Args:
+        config: The run.
+        dp_rank: The replica.
+        stall: Holds up the loading of some items.
+    """
+
+    def __init__(self, config: TrainerConfig, dp_rank: int, stall: LoadStall = _no_stall) -> None:
+        self._config = config
+        share = config.train.global_batch // config.layout.dp
+        self._own = slice(dp_rank * share, (dp_rank + 1) * share)
+        self._stall = stall
+        if config.data.text:
+            # A file that is not there is refused here, and not by a worker process.
+            _open_text(config)
+
+    def __len__(self) -> int:
+        """Return the number of steps."""
+        return self._config.train.steps
+
+    def __getitem__(self, step: int) -> tuple[Tensor, Tensor, Span]:
+        """Return ids and labels of a step, each (sequences of this rank, T), and its stall."""
+        span_ns = self._stall(step)
+        ids, labels = global_batch(self._config, step)
+        return ids[self._own], labels[self._own], span_ns
+
+
+def batches(
+    config: TrainerConfig,
+    dp_rank: int,
+    *,
+    first_step: int = 0,
+    stall: LoadStall = _no_stall,
+    log: StallLog | None = None,
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Return the batches of this data-parallel rank, step by step; workers start now.
+
+    Each is ids and labels, (sequences of this rank, T).
+
+    Args:
+        config: The run.
+        dp_rank: The replica.
+        first_step: Where to begin: the position in the data is the step.
+        stall: Holds up the loading of some batches, in the process that loads them.
+        log: Is told of each batch that was held up, when it arrives here.
+    """
+    settings = config.data
+    loader = DataLoader(
+        StepBatches(config, dp_rank, stall),
+        batch_size=None,
+        sampler=range(first_step, config.train.steps),
+        num_workers=settings.num_workers,
+        prefetch_factor=settings.prefetch_factor if settings.num_workers else None,
+        # From pageable memory a copy to the device would wait for all that is queued there.
+        pin_memory=config.device.kind == "cuda",
+    )
+    return _unpack(iter(loader), log, first_step)
+
+
+def _unpack(
+    items: Iterator[tuple[Tensor, Tensor, Span]], log: StallLog | None, first_step: int
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield ids and labels, and pass on when their loading was held up."""
+    for step, (ids, labels, span_ns) in enumerate(items, start=first_step):
+        start_ns, end_ns = span_ns
+        if log is not None and end_ns:
+            log(step, (start_ns, end_ns))
+        yield ids, labels

@@ -1,0 +1,1 @@
+"""One rank of a job too large for this machine."""

@@ -1,0 +1,1 @@
+"""The diagnosis tried on inputs that meshscope did not make."""

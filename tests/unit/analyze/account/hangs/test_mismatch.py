@@ -1,0 +1,183 @@
+"""Collectives whose members issued different things: the one that differs is named, and never a victim."""
+
+import pickle
+from signal import SIGABRT, SIGTERM
+
+import pytest
+from tests.tables import trace_of
+
+from meshscope.analyze import diagnose, load_trace
+from meshscope.analyze.account.hangs.mismatch import mismatches
+from meshscope.analyze.findings.rules.hang import hang_findings
+
+BASE = [("all_reduce", 16384, "float32"), ("all_reduce", 256, "float32")]
+USUAL = ("all_reduce", 4000, "float32")
+
+
+def broken_off(tails, *, done=28, statuses=None, completed=None):
+    """Return a job that agrees on operations 0 to ``done`` - 1, and then does what each rank's tail says."""
+    collective, progress = [], []
+    for rank, tail in tails.items():
+        issues = [BASE[seq % 2] for seq in range(done)] + list(tail)
+        for seq, (kind, size, dtype) in enumerate(issues):
+            collective.append(
+                {
+                    "rank": rank, "group_id": "a", "seq": seq, "event_id": seq, "kind": kind,
+                    "size_bytes": size, "dtype": dtype, "source": "host_issue", "issue_ns": seq * 1000,
+                    "start_ns": seq * 1000, "end_ns": seq * 1000 + 9 if seq < done else None,
+                }
+            )  # fmt: skip
+        progress.append(
+            {
+                "rank": rank, "group_id": "a", "issued_seq": len(issues) - 1, "completed_seq": completed,
+                "ended_ns": 10**12 + rank, "wait_status": (statuses or {}).get(rank),
+            }
+        )  # fmt: skip
+    ranks = tuple(tails)
+    groups = [{"group_id": "a", "ranks": list(ranks)}]
+    return trace_of(ranks=ranks, group=groups, progress=progress, collective=collective)
+
+
+def of_rank_2(*tail, others=(USUAL,)):
+    """Return a job of four ranks in which rank 2 does something of its own."""
+    return broken_off({rank: tail if rank == 2 else others for rank in range(4)})
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "what"),
+    [
+        ([("all_reduce", 8000, "float32")], [USUAL], "size"),
+        ([("broadcast", 4000, "float32")], [USUAL], "kind"),
+        ([("all_reduce", 2000, "bfloat16")], [USUAL], "dtype"),
+        ([BASE[0]], [USUAL], "left_out"),
+        ([BASE[0]], [USUAL, BASE[0]], "left_out"),
+        ([("barrier", 0, None), USUAL], [USUAL], "extra"),
+        ([("all_gather", 64, "int64"), USUAL], [USUAL, ("all_gather", 64, "int64")], "order"),
+    ],
+)
+def test_who_differs_and_in_what(own, others, what):
+    """Fails when a job that hangs over different arguments is said to be stuck on all of its links."""
+    trace = of_rank_2(*own, others=others)
+    (found,) = mismatches(trace)
+    assert (found.seq, list(found.different), found.what) == (28, [2], what)
+    (finding,) = hang_findings(trace)
+    assert (finding.kind, finding.where["rank"], finding.severity) == ("hang", 2, "critical")
+    assert finding.cause == f"mismatch_{what}"
+
+
+def test_a_victim_whose_socket_broke_is_not_named():
+    """Fails when a rank that the mismatch of another one ended is said to have crashed first."""
+    tails = {0: [USUAL], 1: [USUAL], 2: [("all_reduce", 8000, "float32")], 3: [USUAL]}
+    trace = broken_off(tails, statuses={1: SIGABRT, 0: SIGTERM, 2: SIGTERM, 3: SIGTERM})
+    (finding,) = hang_findings(trace)
+    assert (finding.kind, finding.where["ranks"]) == ("hang", [2])
+    own, usual = finding.claim.values["own"], finding.claim.values["usual"]
+    assert (own.values["size_bytes"], usual.values["size_bytes"]) == (8000, 4000)
+
+
+def test_two_members_that_differ_are_both_named():
+    """Fails when one of two ranks is called wrong by a coin."""
+    trace = broken_off({0: [USUAL], 1: [("broadcast", 4000, "float32")]})
+    (found,) = mismatches(trace)
+    assert (list(found.different), found.usual_ranks) == ([0, 1], ())
+
+
+@pytest.mark.parametrize(
+    "own", [("all_to_all", 9000, "float32"), ("all_to_all", 0, None), ("gather", 9000, "float32")]
+)
+def test_sizes_that_may_differ_are_no_mismatch(own):
+    """Fails when unequal splits, the root of a gather, or a size that is not known is called a fault."""
+    usual = (own[0], 4000, own[2])
+    assert mismatches(of_rank_2(own, others=(usual,))) == []
+
+
+def test_a_difference_in_what_has_ended_is_not_why_the_job_stands_still():
+    """Fails when records of one rank that are shifted by a loss name it for a hang elsewhere."""
+    trace = of_rank_2(("all_reduce", 8000, "float32"))
+    ended = trace.frame("collective").assign(end_ns=1)
+    assert mismatches(trace_of(
+        ranks=trace.ranks,
+        group=[{"group_id": "a", "ranks": list(trace.ranks)}],
+        progress=trace.frame("progress").drop(columns=["ended_by"]).to_dict("records"),
+        collective=ended.drop(columns=["axis", "wait_start_ns", "wait_end_ns"]).to_dict("records"),
+    )) == []  # fmt: skip
+
+
+def dump(rank, sizes, *, output=4, name="all_reduce", line=100):
+    """Return the dump of a rank: operation 1 is complete, 2 is not."""
+    entries = [
+        {
+            "record_id": seq, "pg_id": 0, "process_group": ("0", "default_pg"), "collective_seq_id": seq,
+            "p2p_seq_id": 0, "op_id": seq, "profiling_name": f"nccl:{name if seq == 2 else 'all_reduce'}",
+            "time_created_ns": 10**18 + seq, "input_sizes": [[size]], "output_sizes": [[output]],
+            "input_dtypes": ["Float"], "output_dtypes": ["Float"],
+            "state": "completed" if seq == 1 else "started", "retired": seq == 1, "is_p2p": False,
+            "frames": [
+                {"name": "all_reduce", "filename": "/x/torch/distributed/c10d.py", "line": 9},
+                {"name": "train_step", "filename": "train.py", "line": line},
+            ],
+        }
+        for seq, size in enumerate(sizes, 1)
+    ]  # fmt: skip
+    group = {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2, 3]"}
+    status = {"last_enqueued_collective": len(sizes), "last_completed_collective": 1}
+    return {
+        "version": "2.9",
+        "pg_config": {"0": group},
+        "pg_status": {"0": status},
+        "entries": entries,
+    }
+
+
+def written(folder, dumps):
+    """Write dumps, one a rank, and return what is found in them first."""
+    for rank, value in dumps.items():
+        (folder / f"trace_{rank}").write_bytes(pickle.dumps(value))
+    return diagnose(load_trace(folder)).findings[0]
+
+
+def test_file_and_line_of_a_flight_recorder(tmp_path):
+    """Fails when the frames of a dump are not read, so that nobody knows which call it was."""
+    dumps = {r: dump(r, [4, 8 if r == 2 else 4], line=250 if r == 2 else 200) for r in range(4)}
+    found = written(tmp_path, dumps)
+    own, usual = found.claim.values["own"], found.claim.values["usual"]
+    assert (own.values["size_bytes"], usual.values["size_bytes"]) == (32, 16)
+    text = " | ".join(map(str, found.evidence))
+    assert "Rank 2: all_reduce of 32 bytes (Float), at train_step (train.py:250)" in text
+    assert "at train_step (train.py:200)" in text
+
+
+def test_pairs_of_an_all_to_all(tmp_path):
+    """Fails when a rank that sends more than the others expect goes unnamed."""
+    dumps = {r: dump(r, [4, 6 if r == 2 else 4], name="all_to_all") for r in range(4)}
+    found = written(tmp_path, dumps)
+    assert (found.cause, found.where["rank"]) == ("mismatch_splits", 2)
+    assert "send 72 bytes and expect 64" in str(found.claim)
+
+
+def test_the_line_of_what_the_others_wait_in(tmp_path):
+    """Fails when a rank that did not arrive is named without the call that it is missing in."""
+    found = written(tmp_path, {r: dump(r, [4] if r == 3 else [4, 4]) for r in range(4)})
+    assert (found.where["ranks"], found.cause) == ([3], None)
+    assert any("train_step (train.py:100)" in str(fact) for fact in found.evidence)
+
+
+def test_a_rank_with_fewer_batches_ended_in_order():
+    """Fails when a rank that had fewer batches is said to hang, or to have crashed."""
+    tails = {0: [BASE[0]], 1: [BASE[0]], 2: [], 3: [BASE[0]]}
+    trace = broken_off(tails, statuses={0: SIGTERM, 1: 256, 2: 0, 3: 256})
+    rows = trace.frame("progress").astype(object)
+    rows.loc[rows["rank"] == 2, ["completed_seq", "ended_ns"]] = [27, 10**12 - 1]
+    progress = rows.where(rows.notna(), None).drop(columns=["ended_by"]).to_dict("records")
+    columns = ["axis", "wait_start_ns", "wait_end_ns"]
+    collective = trace.frame("collective").astype(object).drop(columns=columns)
+    trace = trace_of(
+        ranks=trace.ranks,
+        group=[{"group_id": "a", "ranks": [0, 1, 2, 3]}],
+        progress=progress,
+        collective=collective.where(collective.notna(), None).to_dict("records"),
+    )
+    (finding,) = hang_findings(trace)
+    assert (finding.kind, finding.cause, finding.where["ranks"]) == ("hang", "fewer_batches", [2])
+    assert "Join" in str(finding.remedy)
+    assert "sampler" in str(finding.remedy)

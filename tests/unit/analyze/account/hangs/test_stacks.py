@@ -1,0 +1,91 @@
+"""What ranks were in when their job came to a standstill."""
+
+import pytest
+from tests.tables import trace_of
+
+from meshscope.analyze.account.hangs.stacks import stack_messages, standing_at_the_end
+
+OWN = ["load", "/job/data.py", 33]
+MAIN = ["main", "/job/train.py", 90]
+WAIT = ["Work.wait", "/venv/lib/python3.11/site-packages/torch/distributed/c10d.py", 7]
+STEPS = trace_of(step=[{"rank": 0, "dur_ns": 10}, {"rank": 1, "dur_ns": 40}]).tables["step"]
+
+
+def note(*stack, time_ns=50, **facts):
+    """Return the manifest of a rank that noted these functions, the innermost first."""
+    found = {"time_ns": time_ns, "stack": list(stack), "collectives": {}, "goes_on": False, **facts}
+    return {"annotations": {"standstill": found}}
+
+
+def words(manifests, ranks, most=4):
+    """Return what is told of ranks."""
+    trace = trace_of(step=[{"dur_ns": 1}])
+    trace = trace.with_tables({"standing": standing_at_the_end(STEPS, manifests)})
+    return list(map(str, stack_messages(trace, ranks, most=most)))
+
+
+def test_the_innermost_function_is_told_with_those_of_the_program():
+    """A user would see the depths of a library, and not what called it."""
+    others = [["f", "/usr/lib/python3/x.py", 1], ["g", "<frozen runpy>", 1]]
+    found = words({0: note(WAIT, *others, OWN, MAIN)}, [0])
+    assert found == [
+        "Rank 0 hung in Work.wait (c10d.py:7), called by load (data.py:33) and main (train.py:90)"
+    ]
+    assert words({0: note(OWN)}, [0]) == ["Rank 0 hung in load (data.py:33)"]
+
+
+def test_a_rank_at_work_has_no_line():
+    """The line of a moment would be taken for where a rank stands."""
+    (found,) = words({0: note(OWN, MAIN, goes_on=True)}, [0])
+    assert found == "Rank 0 kept running in load (data.py), called by main (train.py:90)"
+
+
+def test_where_fewest_ranks_stood_comes_first():
+    """The one that holds up a thousand others would be told last, or not at all."""
+    manifests = {rank: note(WAIT, MAIN) for rank in range(6)} | {4: note(OWN, MAIN)}
+    assert words(manifests, range(6), most=1) == [
+        "Rank 4 hung in load (data.py:33), called by main (train.py:90)"
+    ]
+    second = words(manifests, range(6))[1]
+    assert second.startswith("Ranks 0, 1, 2, 3 and 5 hung in Work.wait")
+    assert words(manifests, [5]) == [second.replace("Ranks 0, 1, 2, 3 and 5", "Rank 5")]
+    assert words(manifests, [9]) == []
+
+
+def test_a_note_of_an_earlier_step_tells_nothing():
+    """A rank that went on would be told to stand where it once stood."""
+    manifests = {0: note(OWN, time_ns=30), 1: note(OWN, time_ns=30)}
+    assert words(manifests, [0, 1]) == ["Rank 0 hung in load (data.py:33)"]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {},
+        {"annotations": None},
+        {"annotations": {"standstill": 3}},
+        note(time_ns="x"),
+        note(time_ns=1 << 70),
+        note(stack=None),
+        note(["f"], OWN),
+        note(
+            ["f"],
+            ["f", 3, 4],
+            ["f", "a.py", -1],
+            ["f", "a.py", 1 << 40],
+            ["f", "a.py", True],
+            {"f": 1},
+            None,
+        ),
+    ],
+)
+def test_a_damaged_note_tells_nothing(bad):
+    """A torn manifest would end the diagnosis of a hang."""
+    assert words({0: bad}, [0]) == []
+
+
+def test_hostile_names_are_shown_as_text():
+    """A function could write to the terminal of whoever looks at it."""
+    (found,) = words({0: note(["\x1b[2Jf" * 500, "a" * 5000 + ".py", 1])}, [0])
+    assert "\x1b" not in found
+    assert len(found) < 700

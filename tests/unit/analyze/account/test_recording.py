@@ -1,0 +1,57 @@
+"""The probe's own cost and changes of level, as an analysis tells them."""
+
+import pytest
+from tests.played import play
+from tests.synthetic import MS, Job, capture, uniform
+from tests.tables import trace_of
+
+from meshscope.analyze.account.recording import level_limits, probe_cost
+from meshscope.analyze.findings.diagnosis import diagnose
+from meshscope.analyze.load.load import load_trace
+from meshscope.analyze.output.json.diagnosis import diagnosis_to_json
+from meshscope.analyze.output.text.diagnosis import to_text
+from meshscope.probe.recording.full_records import FullRecords
+from meshscope.probe.schema.layout import ParallelLayout
+from meshscope.probe.schema.manifest import RECORDING_KEY, read_json, write_json
+
+
+def stretch(rank, step, cost_ns, dur_ns=1000, **known):
+    """Return a row of the recording table."""
+    row = {"rank": rank, "step": step, "level": "collectives", "reason": "chosen at the start"}
+    return row | {"steps": 10, "dur_ns": dur_ns, "cost_ns": cost_ns} | known
+
+
+def test_the_cost_is_a_share_of_the_measured_time():
+    """Fails when a rank that costs much hides in the mean, or unmeasured time counts."""
+    rows = [stretch(0, 0, 10), stretch(0, 10, 30), stretch(1, 0, 100), stretch(2, 0, None)]
+    assert probe_cost(trace_of(recording=rows)) == {
+        "probe_cost_frac": pytest.approx(0.06),
+        "probe_cost_most_frac": pytest.approx(0.1),
+        "probe_cost_most_rank": 1,
+    }
+    assert set(probe_cost(trace_of()).values()) == {None}
+
+
+def test_a_lowered_level_is_a_limit():
+    """Fails when a capture that became poorer by itself does not say so."""
+    lowered = stretch(3, 250, 5, level="stages", reason="over budget: 2 % of the time")
+    (limit,) = level_limits(trace_of(recording=[stretch(0, 0, 1), lowered]))
+    assert "1 rank, over budget: rank 3 from step 250 on at the level stages" in limit
+    assert level_limits(trace_of(recording=[stretch(0, 0, 1)])) == ()
+
+
+def test_a_diagnosis_tells_the_cost(tmp_path):
+    """Fails when the owner of a run cannot see what the probe takes."""
+    job = capture(Job(layout=ParallelLayout(dp=2), steps=4), uniform(4 * MS, 8 * MS))
+    path = play(job, tmp_path, FullRecords())
+    for rank in range(2):
+        manifest = path / f"rank{rank:05d}" / "manifest.json"
+        content = read_json(manifest)
+        rows = [stretch(rank, 0, 2_000 * (rank + 1), 1_000_000, start_ns=0)]
+        content["annotations"][RECORDING_KEY] = [*rows, {"level": "nonsense"}, 7]
+        write_json(manifest, content)
+    found = diagnose(load_trace(path))
+    run = diagnosis_to_json(found)["run"]
+    assert run["probe_cost_frac"] == pytest.approx(0.003)
+    wanted = "Probe overhead by its own measure: 0.3 % of the time, at most 0.4 % (rank 1)"
+    assert wanted in to_text(found)

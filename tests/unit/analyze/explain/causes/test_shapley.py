@@ -1,0 +1,103 @@
+"""Shapley and Owen values of games whose answers are in textbooks or can be enumerated."""
+
+from itertools import permutations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from meshscope.analyze.explain.causes.shapley import (
+    MAX_PLAYERS,
+    coalitions,
+    membership,
+    shares,
+    unions_of,
+)
+
+
+def values_of(function, unions):
+    """Return the shares of a set function."""
+    masks = coalitions(unions)
+    players = sum(map(len, unions))
+    rows = membership(masks, players).T
+    values = np.array([function(set(np.flatnonzero(row).tolist())) for row in rows], dtype=float)
+    return shares(unions, masks, values)
+
+
+def alone(players):
+    """Return every player as a union of its own."""
+    return [[player] for player in range(players)]
+
+
+def by_enumeration(function, unions):
+    """Return the mean marginal contribution over all orders in which unions stay together."""
+    orders = [
+        order
+        for order in permutations(range(sum(map(len, unions))))
+        if all(
+            max(order.index(p) for p in own) - min(order.index(p) for p in own) == len(own) - 1
+            for own in unions
+        )
+    ]
+    total = np.zeros(sum(map(len, unions)))
+    for order in orders:
+        for place, player in enumerate(order):
+            total[player] += function(set(order[: place + 1])) - function(set(order[:place]))
+    return total / len(orders)
+
+
+def test_coalitions_hold_a_player_where_its_bit_is_set():
+    """Shares would be given to the wrong causes."""
+    masks = coalitions(alone(2))
+    assert membership(masks, 2).T.tolist() == [[0, 0], [1, 0], [0, 1], [1, 1]]
+
+
+def test_glove_game():
+    """One left glove and two right ones: (2/3, 1/6, 1/6)."""
+    found = values_of(lambda s: float(0 in s and bool(s & {1, 2})), alone(3))
+    assert found == pytest.approx([2 / 3, 1 / 6, 1 / 6])
+
+
+def test_airport_game():
+    """Runways of length 1, 2 and 3: each stretch is shared by those who need it."""
+    found = values_of(lambda s: max((player + 1 for player in s), default=0), alone(3))
+    assert found == pytest.approx([1 / 3, 1 / 3 + 1 / 2, 1 / 3 + 1 / 2 + 1])
+
+
+def test_one_player_gets_everything_and_an_empty_game_nothing():
+    """The simplest run, with one cause, would be wrong."""
+    assert values_of(lambda s: 10.0 if s else 3.0, alone(1)).tolist() == [7.0]
+    assert values_of(lambda s: 3.0, []).tolist() == []
+
+
+def test_two_gloves_in_one_union_share_less():
+    """Owen's value: the two right gloves together are worth what the left one is, a half."""
+    found = values_of(lambda s: float(0 in s and bool(s & {1, 2})), [[0], [1, 2]])
+    assert found == pytest.approx([1 / 2, 1 / 4, 1 / 4])
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    unions=st.sampled_from([[[0], [1], [2]], [[0, 1], [2, 3]], [[0, 2], [1], [3, 4]], [[0, 1, 2]]]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_values_are_the_mean_over_all_orders(unions, seed):
+    """A cause would be billed by another rule than the one that the report names."""
+    table = np.random.default_rng(seed).normal(size=2 ** sum(map(len, unions)))
+
+    def function(members):
+        return float(table[sum(1 << player for player in members)])
+
+    found = values_of(function, unions)
+    assert found == pytest.approx(by_enumeration(function, unions), abs=1e-12)
+    assert found.sum() == pytest.approx(table[-1] - table[0], abs=1e-12)
+
+
+def test_many_players_join_by_unions():
+    """Twenty causes would take a million replays."""
+    labels = ["workers"] * 4 + ["stages"] * 3 + ["host"] * 4 + ["wires"] * 4
+    unions = unions_of(labels)
+    assert [len(own) for own in unions] == [4, 3, 4, 4]
+    assert len(coalitions(unions)) <= 512
+    assert len(unions_of(labels[:MAX_PLAYERS])) == MAX_PLAYERS

@@ -1,0 +1,61 @@
+"""The mesh on its machines in JSON and text."""
+
+from dataclasses import replace
+
+import pytest
+
+from meshscope.analyze.findings.measure import measure
+from meshscope.analyze.output.json import topology_to_json
+from meshscope.analyze.output.text import topology_to_text
+from meshscope.analyze.synthetic import Costs, SyntheticJob, generate
+from meshscope.probe.schema.layout import ParallelLayout
+
+COSTS = Costs(tp_ns=1_000_000)
+
+
+def job(order, ranks_per_host=4, costs=COSTS):
+    """Return the capture of a job of two hosts."""
+    layout = ParallelLayout(tp=2, pp=2, dp=2, order=order)
+    return generate(
+        SyntheticJob(layout=layout, microbatches=4, ranks_per_host=ranks_per_host, costs=costs)
+    )[0]
+
+
+def test_bad_mesh_is_priced_and_can_be_pasted():
+    """Fails when the price is not the algebraic one, or the order cannot be pasted."""
+    result = topology_to_json(job("tp-pp-dp-cp"))
+    found = result["placement"]
+    (one,) = found["violations"]
+    assert found["hosts"] == {"host0000": [0, 1, 2, 3], "host0001": [4, 5, 6, 7]}
+    assert (one["code"], one["axis"]) == ("inner_axis_crosses", "tp")
+    # Eight reductions of 1 MiB, 1 ms each, cross: 4 MiB a ms leave a host. Inside, gradients run
+    # at 64 MiB a ms. The pipeline then crosses: 4 ranks x 4 MiB, 4 ms where it took 0.4 ms.
+    assert one["exposed_ns_per_step"] == pytest.approx(8e6)
+    # The exposed share changes with that: the job that has these times is the measure.
+    better = Costs(tp_ns=COSTS.tp_ns // 64, pp_ns=COSTS.pp_ns * 10)
+    bad_ns, good_ns = (
+        measure(job("tp-pp-dp-cp", costs=costs)).windows.step_time_ns for costs in (COSTS, better)
+    )
+    assert one["gain_ns_per_step"] == pytest.approx(bad_ns - good_ns, rel=0.01)
+    assert one["own_gain_ns_per_step"] > one["gain_ns_per_step"]
+    better = found["better_order"]
+    assert better["order"].endswith("tp")
+    text = topology_to_text(result)
+    assert f'order="{better["megatron_order"]}"' in text
+    assert "rank 4=host0000 slot=2" in text
+    assert "TP: groups cross hosts" in text
+
+
+def test_good_mesh_has_no_violation():
+    """Fails when a mesh whose tensor groups lie inside hosts is blamed."""
+    result = topology_to_json(job("pp-dp-cp-tp"))
+    assert result["placement"]["violations"] == []
+    assert "None found." in topology_to_text(result, markdown=True)
+
+
+def test_unknown_hosts_are_said():
+    """Fails when ranks without a host pass for ranks of one host."""
+    result = topology_to_json(replace(job("tp-pp-dp-cp"), clocks={0: "a"}))
+    assert result["placement"]["unknown"] == "hosts"
+    assert result["placement"]["hosts"] is None
+    assert "Placement unknown" in topology_to_text(result)

@@ -1,0 +1,113 @@
+"""Meshes that lie badly, with the price by algebra."""
+
+import pytest
+
+from meshscope.analyze.explain.placement.crossing import Pattern
+from meshscope.analyze.explain.placement.launch import host_list, rank_file
+from meshscope.analyze.explain.placement.prices import estimated_gains
+from meshscope.analyze.explain.placement.traffic import Traffic
+from meshscope.analyze.explain.placement.violations import crossing_codes, host_numbers
+from meshscope.analyze.findings.diagnosis import diagnose
+from meshscope.analyze.synthetic import SyntheticJob, generate
+from meshscope.probe.schema.layout import ParallelLayout
+from meshscope.probe.schema.terms import Axis, ScheduleKind
+
+HOSTS = ["a"] * 4 + ["b"] * 4
+
+
+def one(axis, sent, wire, pattern=Pattern.RING):
+    """Return traffic that is exposed as a whole."""
+    return Traffic(axis=axis, pattern=pattern, sent_bytes=sent, wire_ns=wire, exposed_ns=wire)
+
+
+@pytest.mark.parametrize(
+    ("layout", "hosts", "codes"),
+    [
+        (ParallelLayout(tp=2, dp=4), HOSTS, []),
+        (ParallelLayout(tp=2, dp=4, order="tp-pp-dp-cp"), HOSTS, ["inner_axis_crosses"]),
+        (ParallelLayout(tp=8), HOSTS, []),
+        (ParallelLayout(dp=8, ep=4), HOSTS, []),
+        (ParallelLayout(dp=8, ep=4), ["a", "b"] * 4, ["inner_axis_crosses"]),
+        (ParallelLayout(cp=8), ["a", "b"] * 4, ["ring_turns"]),
+        (ParallelLayout(cp=8), HOSTS, []),
+        (ParallelLayout(pp=2, dp=2, tp=2, order="dp-pp-cp-tp"), HOSTS, ["pipeline_inside"]),
+        (ParallelLayout(pp=2, dp=2, tp=2), HOSTS, []),
+        (ParallelLayout(tp=2, dp=4), ["a"] * 8, []),
+    ],
+)
+def test_codes(layout, hosts, codes):
+    """Fails when a good mesh is blamed or a bad one is not."""
+    assert [code.value for code, _ in crossing_codes(layout, hosts)] == codes
+
+
+def test_price_of_tensor_groups_across_hosts():
+    """Fails when the gain of a better order is not the algebraic one."""
+    layout = ParallelLayout(tp=2, dp=4, order="tp-pp-dp-cp")
+    # dp lies inside at 10 bytes/ns; tp crosses at 4 groups x 1000 / 4000 = 1 byte/ns a host.
+    traffic = [one(Axis.TP, 1000, 4000), one(Axis.DP, 100, 10)]
+    order, (gain, _) = next(iter(estimated_gains(layout, host_numbers(HOSTS), traffic).items()))
+    # tp inside: 1000 / 10; dp across: 2 groups x 100 at 1 byte/ns.
+    assert gain == pytest.approx((4000 - 100) + (10 - 200))
+    assert order is not None
+    assert order.index("tp") > order.index("dp")
+
+
+def test_no_price_without_a_rate():
+    """Fails when a rate that the run never showed is made up."""
+    layout = ParallelLayout(tp=2, dp=4, order="tp-pp-dp-cp")
+    # Nothing lies inside a host: only orders in which tp still crosses have a price.
+    gains = estimated_gains(layout, host_numbers(HOSTS), [one(Axis.TP, 1000, 4000)])
+    assert {gain for gain, _ in gains.values()} == {0}
+
+
+def test_host_list_puts_the_groups_on_hosts():
+    """Fails when the list that is to be pasted leaves tensor groups across hosts."""
+    layout = ParallelLayout(tp=2, dp=4, order="tp-pp-dp-cp")
+    by_rank = host_list(layout, HOSTS, "pp-dp-cp-tp")
+    assert sorted(by_rank) == HOSTS
+    assert crossing_codes(layout, by_rank) == []
+    assert rank_file(by_rank)[:3] == ["rank 0=a slot=0", "rank 1=a slot=1", "rank 2=b slot=0"]
+
+
+def findings(order):
+    """Return the topology findings of a job of two hosts whose gradients are cheap."""
+    layout = ParallelLayout(tp=2, pp=2, dp=2, order=order)
+    job = SyntheticJob(
+        layout=layout, schedule=ScheduleKind.ONE_F_ONE_B, microbatches=4, ranks_per_host=4
+    )
+    found = diagnose(generate(job)[0]).findings
+    return [finding for finding in found if finding.kind == "topology_violation"]
+
+
+def test_finding_of_a_run():
+    """Fails when a run with tensor groups across hosts raises no finding, or a good one does."""
+    (found,) = findings("tp-pp-dp-cp")
+    assert found.where["axis"] == "tp"
+    assert found.cause == "inner_axis_crosses"
+    assert findings("pp-dp-cp-tp") == []
+
+
+def test_latency_moves_with_the_axis():
+    """Fails when the hops of an axis keep the latency of the place that it leaves."""
+    layout = ParallelLayout(tp=2, dp=4, order="tp-pp-dp-cp")
+    far = Traffic(
+        axis=Axis.TP,
+        pattern=Pattern.RING,
+        sent_bytes=1000,
+        wire_ns=4000 + 600,
+        exposed_ns=4600,
+        fixed_ns=600,
+        hops=6,
+    )
+    near = Traffic(
+        axis=Axis.DP,
+        pattern=Pattern.RING,
+        sent_bytes=100,
+        wire_ns=10 + 30,
+        exposed_ns=40,
+        fixed_ns=30,
+        hops=3,
+    )
+    _, (gain, _) = next(iter(estimated_gains(layout, host_numbers(HOSTS), [far, near]).items()))
+    tensor, data = 6 * 10 + 100, 3 * 100 + 200
+    assert gain == pytest.approx((4600 - tensor) + (40 - data))

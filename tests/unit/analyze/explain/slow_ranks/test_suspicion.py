@@ -1,0 +1,177 @@
+"""What the detection tells the attribution, on captures of simulated jobs."""
+
+import re
+
+import numpy as np
+import pytest
+from tests.messages import of_code, values_of
+from tests.synthetic import MS, Job, capture
+
+from meshscope.analyze.explain.slow_ranks import detect
+from meshscope.analyze.explain.slow_ranks.durations import durations_of
+from meshscope.analyze.findings.diagnosis import diagnose
+from meshscope.analyze.wording.message import Message
+from meshscope.probe.schema.layout import ParallelLayout
+
+GRID = ParallelLayout(pp=4, dp=2)
+CUBE = ParallelLayout(tp=2, pp=2, dp=2)
+
+
+def uneven(factors, since=0, cv=0.4, seed=3):
+    """Return work whose microbatches differ by replica, step and microbatch."""
+
+    def work(kind, rank, step, microbatch):
+        replica = GRID.coordinates(rank)["dp"]
+        drawn = np.random.default_rng([seed, replica, step, microbatch]).lognormal(0, cv)
+        jitter = 1 + 0.01 * np.random.default_rng([seed, rank, step, microbatch]).standard_normal()
+        factor = factors.get(rank, 1.0) if step >= since else 1.0
+        return int((10 if kind == "forward" else 20) * MS * drawn * jitter * factor)
+
+    return work
+
+
+def stragglers(result):
+    """Return the ranks that are called stragglers."""
+    return [f.where["rank"] for f in result.findings if f.kind == "straggler_rank"]
+
+
+def test_waiting_inside_a_layer_is_not_own_time():
+    """The tensor-parallel peer of a slow rank would look as slow as it is."""
+
+    def work(kind, rank, step, microbatch):
+        return (30 if rank == 5 else 20) * MS
+
+    frame = durations_of(capture(Job(layout=CUBE, steps=4), work))
+    by_rank = frame.groupby("rank")["dur_ns"].mean() / MS
+    assert by_rank[5] == pytest.approx(30)
+    assert by_rank.drop(5).to_numpy() == pytest.approx([20] * 7)
+    assert [verdict.rank for verdict in detect(frame, CUBE).suspects] == [5]
+
+
+def test_a_replica_with_more_work_is_not_blamed():
+    """Ranks with long sequences would be called stragglers."""
+    work = uneven({})
+
+    def heavier(kind, rank, step, microbatch):
+        more = 1.3 if GRID.coordinates(rank)["dp"] == 1 else 1.0
+        return int(more * work(kind, rank, step, microbatch))
+
+    result = diagnose(capture(Job(layout=GRID, steps=8, microbatches=8), heavier))
+    assert not stragglers(result)
+
+
+def test_a_slow_rank_under_uneven_work_is_named_with_its_steps():
+    """The slow rank would drown in the sequences, or be named without since when."""
+    trace = capture(Job(layout=GRID, steps=34, microbatches=6), uneven({5: 1.4}, since=26))
+    result = diagnose(trace)
+    assert stragglers(result) == [5]
+    finding = next(f for f in result.findings if f.kind == "straggler_rank")
+    first, last = finding.where["steps"]
+    assert abs(first - 26) <= 1
+    assert last == 33
+    assert of_code(finding.evidence, "straggler_rank.since")
+
+
+@pytest.mark.parametrize("cv", [0.0, 0.03, 0.2], ids=["even", "nearly even", "uneven"])
+def test_a_rank_that_is_slow_on_and_off_costs_what_the_paired_job_tells(cv):
+    """The price of blocked forwards would be spread over all steps and passes, and come out too low."""
+    job = Job(layout=GRID, steps=24, microbatches=6)
+    clean = uneven({}, cv=cv, seed=4)
+
+    def blocked(kind, rank, step, microbatch):
+        is_hit = rank == 5 and kind == "forward" and step // 4 % 2 == 0
+        return clean(kind, rank, step, microbatch) + (12 * MS if is_hit else 0)
+
+    result = diagnose(capture(job, blocked))
+    cost_ns = result.step_time_ns - diagnose(capture(job, clean)).step_time_ns
+    found = next(cause for cause in result.causes if cause.kind == "straggler_rank")
+    assert found.where == {"rank": 5}
+    assert found.removal_gain_frac * result.step_time_ns == pytest.approx(cost_ns, rel=0.1)
+
+
+@pytest.mark.parametrize("cv", [0.2, 0.4])
+def test_a_rank_that_is_slow_on_and_off_is_blamed_alone_under_uneven_work(cv):
+    """The other replica would be blamed, whose ranks look slow beside what the slow one tells."""
+    clean = uneven({}, cv=cv)
+
+    def blocked(kind, rank, step, microbatch):
+        is_hit = rank == 5 and kind == "forward" and step // 4 % 2 == 0
+        return clean(kind, rank, step, microbatch) + (12 * MS if is_hit else 0)
+
+    trace = capture(Job(layout=GRID, steps=24, microbatches=6), blocked)
+    assert [verdict.rank for verdict in detect(trace).suspects] == [5]
+
+
+def noisy(layout, slow, by=1.3):
+    """Return even work with a jitter of 1 %, longer by a factor where ``slow(rank, step)``."""
+
+    def work(kind, rank, step, microbatch):
+        draw = np.random.default_rng([9, rank, step, microbatch, len(kind)]).standard_normal()
+        factor = by if slow(rank, step) else 1.0
+        return int((10 if kind == "forward" else 20) * MS * (1 + 0.01 * draw) * factor)
+
+    return work
+
+
+def straggler(result):
+    """Return the only straggler."""
+    (finding,) = [f for f in result.findings if f.kind == "straggler_rank"]
+    return finding
+
+
+REPLICAS = ParallelLayout(dp=4)
+
+
+@pytest.mark.parametrize(
+    ("slow", "by", "steps", "words"),
+    [
+        ({3, 4, 5, 6, 9, 10, 11, 12}, 1.3, [3, 12], "in steps 3-6 and 9-12"),
+        (set(range(1, 20, 2)), 1.3, [1, 19], "in every 2nd step, 1 to 19"),
+        (set(range(10, 20)), 1.3, [10, 19], "in steps 10-19"),
+    ],
+    ids=["on and off", "every other", "from one on"],
+)
+def test_a_finding_says_in_which_steps_a_rank_is_slow_and_how_slow_there(slow, by, steps, words):
+    """Fails when steps are named in which the rank was healthy, or the slow-down is spread over them."""
+    work = noisy(REPLICAS, lambda rank, step: rank == 3 and step in slow, by)
+    finding = straggler(diagnose(capture(Job(layout=REPLICAS, steps=20), work)))
+    assert finding.where["steps"] == steps
+    claimed = re.fullmatch(r"Rank 3 is ([\d.]+) % slower than its 3 peers (.*)", str(finding.claim))
+    assert claimed is not None
+    assert float(claimed[1]) / 100 == pytest.approx(by - 1, abs=0.02)
+    assert claimed[2] == words
+    low, high = (
+        values_of(finding.evidence, "straggler_rank.interval")[end] for end in ("low", "high")
+    )
+    assert low <= finding.claim.values["slower"] <= high
+    since = {"straggler_rank.since", "straggler_rank.now_and_then"}
+    assert since & {fact.code for fact in finding.evidence if isinstance(fact, Message)}
+
+
+def test_a_slow_rank_without_peers_is_as_slow_in_the_claim_as_in_the_evidence():
+    """Fails when the claim tells the mean of all steps, and of 0 peers."""
+    layout = ParallelLayout(pp=4)
+    work = noisy(layout, lambda rank, step: rank == 2 and step >= 30)
+    finding = straggler(diagnose(capture(Job(layout=layout, steps=40), work)))
+    assert finding.claim.values["slower"] == pytest.approx(0.3, abs=0.01)
+    assert str(finding.claim).endswith("% slower than expected in steps 30-39")
+    interval = values_of(finding.evidence, "straggler_rank.interval")
+    assert interval["low"] <= finding.claim.values["slower"] <= interval["high"]
+    assert values_of(finding.evidence, "straggler_rank.since") == {"first": 30}
+
+
+def test_a_capture_of_one_rank_is_judged_by_its_past():
+    """Fails when a job of one rank that slows down has no finding."""
+    layout = ParallelLayout(dp=1)
+    work = noisy(layout, lambda rank, step: step >= 25)
+    finding = straggler(diagnose(capture(Job(layout=layout, steps=40), work)))
+    assert finding.where["steps"] == [25, 39]
+    assert str(finding.claim).endswith("% slower in steps 25-39 than in its other steps")
+
+
+def test_all_ranks_slower_together_are_told():
+    """Fails when the step of a whole job grows by a third and nothing says so."""
+    work = noisy(REPLICAS, lambda rank, step: step >= 25)
+    result = diagnose(capture(Job(layout=REPLICAS, steps=40), work))
+    assert not stragglers(result)
+    assert any("All ranks take 30." in limit and "25 to 39" in limit for limit in result.limits)

@@ -1,0 +1,207 @@
+"""How a job ended of which no rank is known to be the reason, and that this is the first word on it."""
+
+from signal import SIGABRT, SIGINT, SIGKILL, SIGTERM
+
+import pyarrow as pa
+import pytest
+from tests.tables import trace_of
+
+from meshscope.analyze.account.hangs.ended import died_first
+from meshscope.analyze.findings.diagnosis import diagnose
+from meshscope.analyze.findings.measure import NoStepsError
+from meshscope.analyze.findings.rules.ended import ends_of, how_it_ended
+from meshscope.analyze.output.text import to_text
+from meshscope.probe.schema.standstill_tables import PROGRESS
+from meshscope.probe.schema.tables import TABLES
+from meshscope.probe.schema.terms import Severity
+
+S = 1_000_000_000
+MS = S // 1000
+STEP_NS = 100 * MS
+LAST = 40 * S
+"""When the last collective that all issued was issued."""
+
+
+def job(ends, *, behind=(), after_ns=None, steps=0, attempt=None):
+    """Return a capture of four ranks in one group that broke off.
+
+    Args:
+        ends: Of each rank how long after ``LAST`` it ended in ms, its wait status, its exception.
+        behind: Ranks that did not issue the last collective.
+        after_ns: When the others issued it.
+        steps: Whole steps before, of every rank.
+        attempt: Rows of the ``attempt`` table.
+    """
+    issue_ns = LAST if after_ns is None else after_ns
+    row = {"group_id": "g", "source": "host_issue", "kind": "all_reduce"}
+    rows = [
+        {**row, "rank": rank, "seq": 0, "event_id": 0, "start_ns": S, "end_ns": S + MS}
+        for rank in ends
+    ] + [
+        {**row, "rank": rank, "seq": 1, "event_id": 1, "start_ns": issue_ns, "end_ns": None}
+        for rank in ends
+        if rank not in behind
+    ]
+    return trace_of(
+        ranks=tuple(ends),
+        group=[{"group_id": "g", "ranks": list(ends)}],
+        collective=rows,
+        step=[
+            {"rank": rank, "step": step, "start_ns": S + step * STEP_NS, "dur_ns": STEP_NS}
+            for rank in ends
+            for step in range(steps)
+        ],
+        attempt=attempt or [],
+        progress=[
+            {
+                "rank": rank,
+                "group_id": "g",
+                "issued_seq": 0 if rank in behind else 1,
+                "completed_seq": None,
+                "alive_ns": LAST + after * MS,
+                "ended_ns": LAST + after * MS,
+                "wait_status": status,
+                "ended_by": exception,
+            }
+            for rank, (after, status, exception) in ends.items()
+        ],
+    )
+
+
+def test_what_others_began_after_a_death_does_not_clear_the_dead():
+    """Fails when survivors that wait for a survivor who gave up make a SIGKILL of another one vanish."""
+    ends = {
+        0: (60, 256, "RuntimeError"), 1: (0, SIGKILL, None), 2: (90, SIGTERM, None),
+        3: (95, SIGTERM, None),
+    }  # fmt: skip
+    trace = job(ends, behind=(0,), after_ns=LAST + 20 * MS)
+    (found,) = ends_of(trace)
+    assert (found.kind, found.where["ranks"]) == ("crash", [1])
+    assert str(found.claim) == "The job died: rank 1 ended first (SIGKILL)"
+
+
+def test_who_is_killed_among_others_that_end_at_once_is_named():
+    """Fails when three ends within 50 ms, one by SIGKILL, pass for a job that was ended as a whole."""
+    ends = {
+        0: (30, None, "RuntimeError"), 1: (0, SIGKILL, None), 2: (75, SIGTERM, "RuntimeError"),
+        3: (32, SIGTERM, None),
+    }  # fmt: skip
+    found = died_first(job(ends, behind=(1,)), 10.0 * STEP_NS)
+    assert found is not None
+    assert found.ranks == (1,)
+
+
+@pytest.mark.parametrize(("status", "kind"), [(SIGKILL, "crash"), (SIGABRT, "hang")])
+def test_a_watchdog_that_gives_up_is_no_death_of_its_rank(status, kind):
+    """Fails when the rank whose watchdog aborts it first is blamed for the one that it waited for."""
+    died_ms = 20_000 if status == SIGABRT else 0
+    ends = {rank: (died_ms + 100 + 100 * rank, SIGTERM, None) for rank in range(4)}
+    ends[3] = (died_ms, status, None)
+    found = next(how_it_ended(job(ends, behind=(1,)), STEP_NS), None)
+    assert found is not None
+    assert found.kind == kind
+
+
+def test_a_kill_after_a_long_wait_for_somebody_else_is_a_hang():
+    """Fails when the first rank that an operator kills in a hung job is told as the reason."""
+    ends = {rank: (30_500 + rank, SIGTERM, None) for rank in range(4)} | {
+        3: (30_000, SIGKILL, None)
+    }
+    found = ends_of(job(ends, behind=(1,), steps=4))[0]
+    assert (found.kind, found.where["ranks"]) == ("hang", [1])
+
+
+ALL = range(4)
+
+
+@pytest.mark.parametrize(
+    ("ends", "kind", "severity", "claim"),
+    [
+        (
+            {r: (r, SIGINT, "KeyboardInterrupt") for r in ALL},
+            "job_ended",
+            "info",
+            "The job was interrupted: Ctrl-C on ranks 0, 1, 2 and 3",
+        ),
+        (
+            {r: (r, SIGTERM, None) for r in ALL},
+            "job_ended",
+            "info",
+            "The job was ended from outside: SIGTERM to ranks 0, 1, 2 and 3",
+        ),
+        (
+            {r: (r, SIGKILL, None) for r in ALL},
+            "job_ended",
+            "warning",
+            "All processes were killed together: SIGKILL to ranks 0, 1, 2 and 3",
+        ),
+        (
+            {r: (r, 256, "ValueError") for r in ALL},
+            "crash",
+            "critical",
+            "The job died: rank 0 ended first (ValueError)",
+        ),
+        ({r: (r, None, None) for r in ALL}, None, None, None),
+    ],
+    ids=["interrupted", "terminated", "killed", "error", "unknown"],
+)
+def test_the_way_in_which_all_ended_is_told(ends, kind, severity, claim):
+    """Fails when the first word on a job that died is how its communication was."""
+    found = ends_of(job(ends))
+    assert [one.kind for one in found] == [kind] * (kind is not None)
+    for one in found:
+        assert one.severity == severity
+        assert str(one.claim) == claim
+        assert str(one.evidence[0]) == "All processes ended within 3.00 ms, rank 0 first"
+
+
+def test_a_healthy_job_that_is_interrupted_did_not_hang():
+    """Fails when ranks that take seconds to end after Ctrl-C are said to have been waited for."""
+    ends = dict.fromkeys(ALL, (3500, SIGINT, "KeyboardInterrupt"))
+    trace = job(ends, behind=(0,))
+    progress = trace.frame("progress").assign(alive_ns=LAST + 20 * MS)
+    table = PROGRESS.conform(pa.Table.from_pandas(progress, preserve_index=False))
+    found = ends_of(trace.with_tables({"progress": table}))
+    assert [one.cause for one in found] == ["interrupted"]
+
+
+def test_a_job_that_died_in_its_first_step_is_diagnosed():
+    """Fails when "no step and no event was recorded" hides who died."""
+    ends = dict.fromkeys(ALL, (500, SIGTERM, None)) | {2: (0, SIGKILL, None)}
+    trace = job(ends, behind=(2,))
+    assert diagnose(trace).findings[0].where["ranks"] == [2]
+    steps = job(ends, behind=(2,), steps=1)
+    unequal = steps.frame("step")
+    table = pa.Table.from_pandas(unequal.assign(step=unequal["rank"]), preserve_index=False)
+    never_common = steps.with_tables({"step": TABLES["step"].conform(table)})
+    result = diagnose(never_common)
+    assert result.findings[0].where["ranks"] == [2]
+    assert any("No step was finished on every captured rank" in limit for limit in result.limits)
+
+
+def test_a_capture_of_a_job_that_ended_in_order_without_steps_stays_an_error():
+    """Fails when an empty capture is called a diagnosis without findings."""
+    with pytest.raises(NoStepsError):
+        diagnose(trace_of(ranks=(0, 1)))
+
+
+def test_how_it_ended_stands_above_a_line_and_the_rest_below():
+    """Fails when a job that died is first told where its step time went."""
+    ends = dict.fromkeys(ALL, (500, SIGTERM, None)) | {2: (0, SIGKILL, None)}
+    text = to_text(diagnose(job(ends, behind=(2,), steps=4)))
+    died = text.index("The job died: rank 2 ended first (SIGKILL)")
+    assert died < text.index("before it ended") < text.index("Where the step time went")
+
+
+def test_a_restart_that_fails_before_its_first_step_says_so():
+    """Fails when the steps of the first attempt hide that the second one never began."""
+    starts = [
+        {"attempt": 1, "first_step": 0, "last_step": 2},
+        {"attempt": 2, "first_step": 3, "last_step": None},
+    ]
+    ends = {0: (0, 256, "RuntimeError")} | dict.fromkeys((1, 2, 3), (20, SIGTERM, None))
+    found = ends_of(job(ends, behind=(1,), steps=3, attempt=starts))[0]
+    assert found.severity is Severity.CRITICAL
+    assert str(found.claim) == (
+        "The job died: rank 0 ended first (RuntimeError), before the first step of attempt 2 ended"
+    )

@@ -1,0 +1,37 @@
+"""Why a repair returns little is said as it is."""
+
+import pytest
+
+from meshscope.analyze.findings.rules.grading import hidden_facts
+from meshscope.analyze.tables.results import Cause, Hiding
+
+HIDDEN = ["Hidden by straggler rank (rank 7): fixing both gains 5.0 %"]
+
+
+def cause(share, gain):
+    """Return a slow rank with this share and removal gain."""
+    return Cause(
+        kind="straggler_rank",
+        where={"rank": 1},
+        share_frac=share,
+        removal_gain_frac=gain,
+        direct_ns=0.0,
+        induced_wait_ns=0.0,
+        hidden_by=Hiding("straggler_rank", {"rank": 7}, 0.05),
+    )
+
+
+@pytest.mark.parametrize(
+    ("share", "gain", "facts"),
+    [
+        (0.05, 0.03, []),
+        (0.04, 0.0001, HIDDEN),
+        (0.04, -0.01, HIDDEN),
+        (0.04, 0.0084, HIDDEN),
+        (0.0101, 0.0099, []),
+        (0.0002, 0.0, ["There is time to spare there: nothing waits for it"]),
+    ],
+)
+def test_only_what_others_hide_is_called_hidden(share, gain, facts):
+    """Fails when a rank that nothing hides, or that returns something, is told as hidden."""
+    assert [str(fact) for fact in hidden_facts(cause(share, gain))] == facts

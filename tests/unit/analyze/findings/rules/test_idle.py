@@ -1,0 +1,135 @@
+"""Idle devices: every instant has one cause, and the call or function that holds the host is named."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.kineto_files import call, complete, kernel, launched, operator, step, write
+from tests.tables import trace_of
+
+from meshscope.analyze import load_trace
+from meshscope.analyze.account.kernels.idle_causes import device_work, idle_causes
+from meshscope.analyze.findings.diagnosis import diagnose
+from meshscope.analyze.tables.intervals import pair, subtract, total_length, union
+
+
+def causes(tmp_path, events):
+    """Return the findings about idle devices by cause."""
+    trace = load_trace(write(tmp_path / "rank0.json", events))
+    return {finding.cause: finding for finding in diagnose(trace).findings if finding.cause}
+
+
+def says(finding, *words):
+    """Say whether one line of evidence has all these words."""
+    return any(all(word in str(line) for word in words) for line in finding.evidence)
+
+
+@pytest.mark.parametrize(
+    "name", ["cudaFree", "cudaMalloc", "cudaHostRegister", "hipFree", "cuMemUnmap"]
+)
+def test_a_host_in_the_allocator_is_not_launch_overhead(tmp_path, name):
+    """Fails when who runs out of memory is told to fuse small kernels."""
+    events = [step(1, 0, 50_000)]
+    for at in range(5):
+        t = at * 10_000
+        events += [operator("aten::conv2d", t + 10, 9_900), call(name, t + 140, 9_700)]
+        events += launched("conv", t + 20, t + 30, 100, at + 1)
+    found = causes(tmp_path, events)
+    assert found["allocator"].cost_frac == pytest.approx(0.97, abs=0.001)
+    assert says(found["allocator"], name, "inside aten::conv2d", "9.70 ms")
+    assert "launching" not in found
+
+
+def test_one_long_call_is_named_with_its_operator(tmp_path):
+    """Fails when a module that is loaded in one launch is taken for the pace of the host."""
+    events = [step(1, 0, 100_000), *launched("relu", 20, 30, 60, 1)]
+    events += [operator("aten::conv2d", 2_000, 90_100), call("cudaLaunchKernel", 2_010, 90_000, 2)]
+    events += [kernel("conv", 92_015, 7_000, 2)]
+    found = causes(tmp_path, events)
+    assert found["long_call"].cost_frac == pytest.approx(0.90, abs=0.002)
+    assert says(found["long_call"], "cudaLaunchKernel inside aten::conv2d", "90.0 ms")
+
+
+def test_the_stack_is_named_where_no_operator_is_around_the_call(tmp_path):
+    """Fails when a call from plain Python is blamed on nobody."""
+    events = [step(1, 0, 100_000), *launched("relu", 20, 30, 60, 1)]
+    events += [complete("python_function", "train.py(7): load", 1_000, 95_000)]
+    events += [call("cuModuleLoadData", 2_010, 90_000), *launched("relu", 99_000, 99_010, 60, 2)]
+    assert says(causes(tmp_path, events)["long_call"], "cuModuleLoadData inside train.py(7): load")
+
+
+def test_launched_work_that_waits_on_the_device_is_not_the_hosts_doing(tmp_path):
+    """Fails when a stream behind an event is taken for a host that stalls."""
+    events = [step(1, 0, 100_000), *launched("add", 12, 20, 100, 1)]
+    events += [call("cudaStreamWaitEvent", 50, 5, 90)]
+    for at in range(2, 12):
+        events += launched("mul", 60 + at * 10, 96_000 + at * 100, 100, at, stream=9)
+    events += [call("cudaDeviceSynchronize", 400, 99_000)]
+    found = causes(tmp_path, events)
+    assert found["device_wait"].cost_frac == pytest.approx(0.96, abs=0.005)
+    assert says(found["device_wait"], "stream 9", "cudaStreamWaitEvent", "event of another stream")
+    assert says(found["device_wait"], "cudaDeviceSynchronize", "99.000 ms")
+
+
+def test_idle_before_the_first_kernel_counts(tmp_path):
+    """Fails when a step that begins with 60 % of Python says that nothing is unlaunched for 0 %."""
+    events = [step(6, 0, 100_000), complete("python_function", "data.py(3): prepare", 20, 59_900)]
+    for at in range(100):
+        events += launched("gemm", 60_002 + at * 20, 60_010 + at * 398, 398, at + 1)
+    found = causes(tmp_path, events)
+    assert found["nothing_launched"].cost_frac == pytest.approx(0.60, abs=0.005)
+    assert says(found["nothing_launched"], "60.0", "from 0.000 ms", "data.py(3): prepare")
+
+
+def test_a_long_operator_without_launches_is_work_of_the_host(tmp_path):
+    """Fails when 49 ms in one operator of the host are called launch overhead."""
+    events = [step(1, 0, 100_000), *launched("relu", 20, 30, 60, 1)]
+    events += [operator("aten::stack", 1_000, 49_000), *launched("gemm", 50_100, 50_110, 49_000, 2)]
+    found = causes(tmp_path, events)
+    assert found["long_operator"].cost_frac == pytest.approx(0.49, abs=0.005)
+    assert says(found["long_operator"], "aten::stack", "49.0 ms")
+
+
+def test_operators_of_another_thread_do_not_launch(tmp_path):
+    """Fails when a loader thread beside a waiting main thread makes the job launch-bound."""
+    events = [step(1, 0, 10_000), *launched("relu", 20, 30, 60, 1)]
+    events += [complete("cpu_op", "aten::copy_", 100 + 100 * at, 90, tid=2) for at in range(80)]
+    events += launched("relu", 9_000, 9_010, 900, 2)
+    found = causes(tmp_path, events)
+    assert found["nothing_launched"].cost_frac == pytest.approx(0.90, abs=0.01)
+    assert "launching" not in found
+
+
+_ROWS = st.lists(
+    st.tuples(st.integers(0, 400), st.integers(1, 60), st.integers(0, 80)), min_size=1, max_size=12
+)
+
+
+@settings(deadline=None)
+@given(_ROWS, _ROWS, st.lists(st.booleans(), min_size=12, max_size=12))
+def test_the_causes_add_up_to_the_idle_time(work, calls, allocates):
+    """Fails when an idle instant has two causes, or none."""
+    million = 100_000
+    kernels = [
+        {
+            "start_ns": (start + delay) * million, "dur_ns": dur * million, "launch_ns": start * million,
+            "correlation": at + 1,
+        }
+        for at, (start, dur, delay) in enumerate(work)
+    ]  # fmt: skip
+    rows = [
+        {
+            "start_ns": start * million, "dur_ns": dur * million, "name_id": int(is_memory),
+            "thread": dur % 2, "correlation": delay % 12,
+        }
+        for (start, dur, delay), is_memory in zip(calls, allocates, strict=False)
+    ]  # fmt: skip
+    names = [{"name_id": 0, "name": "cudaLaunchKernel"}, {"name_id": 1, "name": "cudaFree"}]
+    trace = trace_of(step=[{"dur_ns": 1}], kernel=kernels, runtime_call=rows, name=names)
+    rows_of_work = device_work(trace.rank_frame("kernel", 0))
+    window = np.array([[-5, 700]], dtype=np.int64) * million
+    found = idle_causes(trace, 0, rows_of_work, window)
+    start = rows_of_work["start_ns"].to_numpy(np.int64)
+    busy = union(pair(start, start + rows_of_work["dur_ns"].to_numpy(np.int64)))
+    assert sum(found.total_ns.values()) == total_length(subtract(window, busy))
+    assert min(found.total_ns.values()) >= 0

@@ -1,0 +1,95 @@
+"""Chance delays as an answer: what they cost, and what their remedies return."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.synthetic import MS, Job, capture
+
+from meshscope.analyze.findings.diagnosis import diagnose
+from meshscope.analyze.findings.none_found import nothing_found
+from meshscope.analyze.findings.rules.grading import by_certainty
+from meshscope.analyze.synthetic import SyntheticJob, generate, parse_fault
+from meshscope.analyze.tables.results import Finding
+from meshscope.probe.schema.layout import ParallelLayout
+from meshscope.probe.schema.terms import FindingKind, ScheduleKind, Severity
+
+STEPS = 60
+
+
+def one_late_rank_a_step(ranks, seed=7):
+    """Return the diagnosis of a job of 30 ms steps in each of which one rank, any of them, is 15 ms late."""
+    whose = np.random.default_rng(seed).integers(ranks, size=STEPS)
+
+    def work(kind, rank, step, microbatch):
+        late = 15 * MS if kind == "forward" and whose[step] == rank else 0
+        return (10 if kind == "forward" else 20) * MS + late
+
+    job = Job(layout=ParallelLayout(dp=ranks), microbatches=1, steps=STEPS)
+    return diagnose(capture(job, work))
+
+
+@pytest.mark.parametrize("ranks", [4, 8, 16])
+def test_one_late_rank_a_step_is_jitter_at_its_whole_cost(ranks):
+    """Fails when ranks are called slow for chance, or only what exceeds the mean of the ranks is counted."""
+    result = one_late_rank_a_step(ranks)
+    assert not [f for f in result.findings if f.kind == "straggler_rank"]
+    (found,) = (f for f in result.findings if f.kind == "jitter")
+    assert found.cost_frac == pytest.approx(15 * MS / result.step_time_ns, abs=0.01)
+    assert found.severity is Severity.CRITICAL
+    assert "jitter.gain_same_steps" in [fact.code for fact in found.evidence]
+    assert "Swap no rank" in str(found.remedy)
+
+
+def test_a_loss_without_a_finding_is_no_all_clear():
+    """Fails when nothing is said to cost 1 % of the step beside a cause that does."""
+    result = replace(one_late_rank_a_step(4), findings=())
+    said = nothing_found(result)
+    assert said.code == "none_found.no_place"
+    assert "jitter 3" in str(said)
+
+
+def finding(confidence, severity):
+    """Return a finding of some certainty."""
+    return Finding(
+        kind=FindingKind.STRAGGLER_RANK,
+        severity=severity,
+        where={"rank": 1},
+        claim="",
+        cost_frac=0.3,
+        removal_gain_frac=0.3,
+        confidence=confidence,
+        evidence=(),
+        remedy="",
+    )
+
+
+@pytest.mark.parametrize(
+    ("confidence", "graded"),
+    [(0.49, Severity.WARNING), (0.0, Severity.WARNING), (0.5, Severity.CRITICAL)],
+)
+def test_what_is_more_likely_wrong_than_right_is_not_critical(confidence, graded):
+    """Fails when somebody is called out of bed for a guess."""
+    assert by_certainty(finding(confidence, Severity.CRITICAL)).severity is graded
+    assert by_certainty(finding(confidence, Severity.INFO)).severity is Severity.INFO
+
+
+@pytest.mark.parametrize(("on_all", "share"), [(False, 0.75), (True, 1.0)])
+def test_collecting_in_the_same_step_keeps_one_collection(on_all, share):
+    """Fails when a remedy is promised what only a job without any collection would return."""
+    faults = [
+        f"gc_pause:extra_ms=400,every=4,first_step={rank}" + ("" if on_all else f",rank={rank}")
+        for rank in (range(1) if on_all else range(4))
+    ]
+    job = SyntheticJob(
+        layout=ParallelLayout(dp=4),
+        schedule=ScheduleKind.NONE,
+        microbatches=2,
+        steps=24,
+        faults=tuple(map(parse_fault, faults)),
+    )
+    result = diagnose(generate(job)[0])
+    (cause,) = (c for c in result.causes if c.kind == "gc_pause")
+    (found,) = (f for f in result.findings if f.kind == "gc_pause")
+    assert found.removal_gain_frac == pytest.approx(share * cause.removal_gain_frac, abs=0.01)
+    assert (found.remedy.code == "gc_pause.remedy_in_step") is not on_all

@@ -1,0 +1,45 @@
+"""A host whose ranks are a whole stage."""
+
+import pytest
+from tests.messages import values_of
+
+from meshscope.analyze.findings.diagnosis import diagnose
+from meshscope.analyze.synthetic import SyntheticJob, generate, parse_fault
+from meshscope.probe.schema.layout import ParallelLayout
+from meshscope.probe.schema.terms import ScheduleKind
+
+
+def stage_finding(ranks_per_host, fault="slow_stage:stage=2,factor=1.5"):
+    """Return the finding of a heavy stage of a job of two ranks a stage."""
+    job = SyntheticJob(
+        layout=ParallelLayout(tp=2, pp=4),
+        schedule=ScheduleKind.ONE_F_ONE_B,
+        microbatches=8,
+        steps=8,
+        ranks_per_host=ranks_per_host,
+        faults=(parse_fault(fault),),
+    )
+    (found,) = (f for f in diagnose(generate(job)[0]).findings if f.kind == "stage_imbalance")
+    return found
+
+
+def test_a_stage_that_is_a_host_is_told_as_either():
+    """Fails when layers are moved away from a stage whose host is slow, or nothing says that it may be."""
+    found = stage_finding(2)
+    assert found.where["stage"] == 2
+    assert found.where["host"] == "host0002"
+    same = values_of(found.evidence, "stage_or_host.same_ranks")
+    assert (same["stage"], same["host"], len(same["ranks"])) == (2, "host0002", 2)
+    ratios = values_of(found.evidence, "stage_or_host.ratios")["ratios"]
+    assert "forward 1.50 x" in map(str, ratios)
+    assert str(found.remedy).startswith("First compare the layers")
+    assert "host host0002 is slow" in str(found.remedy)
+    assert str(found.remedy).endswith("Move layers away from stage 2")
+
+
+@pytest.mark.parametrize("ranks_per_host", [1, 4, 8])
+def test_a_stage_that_is_no_host_is_a_stage(ranks_per_host):
+    """Fails when a host is suspected that runs another stage as well, or a part of this one only."""
+    found = stage_finding(ranks_per_host)
+    assert "host" not in found.where
+    assert str(found.remedy).startswith("Move layers away from stage 2")

@@ -1,0 +1,127 @@
+"""Slow transfers on hosts that are short of processors."""
+
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+from tests.messages import of_code
+from tests.synthetic import MS, Job, capture, capture_of, programs, uniform
+
+from meshscope.analyze.findings.diagnosis import diagnose
+from meshscope.probe.schema.host_tables import HOST_TABLES
+from meshscope.probe.schema.layout import ParallelLayout
+from meshscope.probe.schema.tables import TABLES
+
+
+def _slower(op):
+    """Return an operation, 3 ms longer on the wire in one tensor group."""
+    if op[0] == "collective" and op[2][0] == "tp-2":
+        return (*op[:-1], op[-1] + 3 * MS)
+    return op
+
+
+def with_a_slow_group(load, origin="host_blocking", sampled="a"):
+    """Return the finding on a tensor group that takes 3 ms longer, on one host under some load.
+
+    Args:
+        load: Of the host that was sampled.
+        origin: How the transfers were timed.
+        sampled: The host; that of the ranks is ``a``.
+    """
+    job = Job(layout=ParallelLayout(tp=2, dp=4), microbatches=2, steps=6)
+    slower = [[_slower(op) for op in own] for own in programs(job, uniform(10 * MS, 20 * MS))]
+    trace = capture_of(job, slower)
+    rows = trace.tables["collective"].to_pylist()
+    for row in rows:
+        row["source"] = origin
+    samples = [{"host": sampled, "time_ns": 0, "cpus": 4, "load_1m": load}]
+    tables = {
+        **trace.tables,
+        "collective": TABLES["collective"].conform(pa.Table.from_pylist(rows)),
+        "host_sample": HOST_TABLES["host_sample"].conform(pa.Table.from_pylist(samples)),
+    }
+    clocks = dict.fromkeys(trace.ranks, "a")
+    findings = diagnose(replace(trace, tables=tables, clocks=clocks, _frames={})).findings
+    return next(found for found in findings if found.kind == "slow_link")
+
+
+@pytest.mark.parametrize(
+    ("load", "origin", "starved"),
+    [(24.0, "host_blocking", True), (4.0, "host_blocking", False), (24.0, "imported", False)],
+)
+def test_processors_that_are_short_are_likelier_than_a_wire(load, origin, starved):
+    """Fails when a host with six tasks a processor is told to look at its cables first."""
+    found = with_a_slow_group(load, origin)
+    assert found.where["group_id"] == "tp-2"
+    assert str(found.remedy).startswith("Give the ranks enough CPUs") == starved
+    shortages = [fact["shortage"] for fact in of_code(found.evidence, "crowded.moves_data")]
+    assert ({"host": "a", "tasks": 24, "cpus": 4} in [own.values for own in shortages]) == starved
+    assert (found.confidence < 0.5) == starved
+
+
+def test_a_host_that_was_not_sampled_is_not_called_short():
+    """Fails when samples of other hosts alone end the diagnosis, or speak for this one."""
+    found = with_a_slow_group(24.0, sampled="b")
+    assert not of_code(found.evidence, "crowded.moves_data")
+
+
+def crowded_job(late_ns, off_ns, load=24.0, cpu_late_ns=0):
+    """Return findings of a healthy job of four ranks, of which rank 1 is late, on a host under load.
+
+    Args:
+        late_ns: By how much each pass of rank 1 takes longer.
+        off_ns: How long each pass of any rank was without a processor.
+        load: Of its four processors.
+        cpu_late_ns: What of ``late_ns`` was spent on a processor.
+    """
+    job = Job(layout=ParallelLayout(dp=4), microbatches=2, steps=30)
+    base = capture(
+        job, lambda kind, rank, step, microbatch: 20 * MS + off_ns + late_ns * (rank == 1)
+    )
+    spans = base.tables["span"].to_pylist()
+    for row in spans:
+        row["cpu_ns"] = 20 * MS + cpu_late_ns * (row["rank"] == 1)
+    rows = base.tables["collective"].to_pylist()
+    for row in rows:
+        row["source"] = "host_blocking"
+    samples = [{"host": "a", "time_ns": 0, "cpus": 4, "load_1m": load}]
+    run = {**base.run, "device_name": "CPU"}
+    tables = {
+        **base.tables,
+        "span": TABLES["span"].conform(pa.Table.from_pylist(spans)),
+        "collective": TABLES["collective"].conform(pa.Table.from_pylist(rows)),
+        "host_sample": HOST_TABLES["host_sample"].conform(pa.Table.from_pylist(samples)),
+    }
+    clocks = dict.fromkeys(base.ranks, "a")
+    return diagnose(replace(base, run=run, tables=tables, clocks=clocks, _frames={})).findings
+
+
+def test_a_crowded_host_is_said_once_and_first():
+    """Fails when what a crowded host makes late is listed cause by cause, the host last or never."""
+    findings = crowded_job(5 * MS, 10 * MS)
+    assert (findings[0].cause, findings[0].where) == ("contention", {"host": "a"})
+    assert [found.cause for found in findings].count("contention") == 1
+    assert str(findings[0].claim).startswith("Host a has 24 runnable tasks for 4 CPUs")
+    assert all(found.cause != "contention" for found in crowded_job(5 * MS, 10 * MS, load=2.0))
+
+
+@pytest.mark.parametrize(
+    ("late_ms", "off_ms", "cpu_late_ms", "load", "is_blamed"),
+    [
+        (5, 10, 0, 24.0, False),
+        (5, 10, 5, 24.0, True),
+        (50, 10, 0, 24.0, True),
+        (5, 10, 0, 2.0, True),
+    ],
+    ids=["waits as the others do", "computes longer", "sleeps far longer", "host is idle"],
+)
+def test_a_rank_that_waits_for_a_processor_is_not_blamed(
+    late_ms, off_ms, cpu_late_ms, load, is_blamed
+):
+    """Fails when healthy ranks of a crowded host are critical stragglers at 99 %."""
+    findings = crowded_job(late_ms * MS, off_ms * MS, load, cpu_late_ms * MS)
+    (found,) = (own for own in findings if own.kind == "straggler_rank")
+    assert found.where["rank"] == 1
+    assert (found.confidence >= 0.5) == is_blamed
+    assert (found.severity == "critical") == is_blamed
+    assert (found.remedy.code == "crowded.remedy") == (not is_blamed)

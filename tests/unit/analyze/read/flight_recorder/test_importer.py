@@ -1,0 +1,271 @@
+"""Dumps of the flight recorder become tables: groups, collectives, transfers, progress."""
+
+import gzip
+import json
+import pickle
+
+import pytest
+
+from meshscope.analyze import diagnose, load_trace
+from meshscope.analyze.output.json import diagnosis_to_json
+from meshscope.analyze.output.render import to_markdown, to_plain
+from meshscope.analyze.output.text import diagnosis_document
+from meshscope.analyze.read import import_trace
+from meshscope.probe.schema.errors import TraceFormatError
+from meshscope.probe.schema.tables import TABLES
+
+TENSOR, PIPELINE = ("5", "TENSOR_MODEL_PARALLEL_GROUP"), ("7", "PIPELINE_MODEL_PARALLEL_GROUP")
+MEMBERS = {"5": "[2, 3]", "7": "[1, 3]"}
+
+
+def entry(seq, name="nccl:all_reduce", group=TENSOR, *, number=1, record=None, **changed):
+    """Return one entry of the ring, scheduled and not complete."""
+    is_p2p = "->" in name or "<-" in name
+    return {
+        "record_id": seq if record is None else record,
+        "pg_id": number,
+        "process_group": group,
+        "collective_seq_id": 0 if is_p2p else seq,
+        "p2p_seq_id": seq if is_p2p else 0,
+        "op_id": seq,
+        "profiling_name": name,
+        "time_created_ns": 1_700_000_000_000_000_000 + 1000 * seq,
+        "input_sizes": [[4, 8]],
+        "input_dtypes": ["BFloat16"],
+        "output_sizes": [[8, 8]],
+        "output_dtypes": ["BFloat16"],
+        "state": "scheduled",
+        "time_discovered_started_ns": None,
+        "time_discovered_completed_ns": None,
+        "retired": False,
+        "timeout_ms": 180000,
+        "is_p2p": is_p2p,
+        **changed,
+    }
+
+
+def dump(entries=(), status=None, groups=("5", "7"), **changed):
+    """Return a dump; ``status`` is enqueued and completed by the number of the group."""
+    names = dict([TENSOR, PIPELINE])
+    return {
+        "version": "2.9",
+        "pg_config": {
+            name: {"name": name, "desc": names[name], "ranks": MEMBERS[name]} for name in groups
+        },
+        "pg_status": {
+            number: {"last_enqueued_collective": enqueued, "last_completed_collective": completed}
+            for number, (enqueued, completed) in (status or {}).items()
+        },
+        "entries": list(entries),
+        **changed,
+    }
+
+
+def write(folder, dumps, *, name="_dump_{}", form="pickle"):
+    """Write one file a rank."""
+    folder.mkdir(exist_ok=True)
+    for rank, value in dumps.items():
+        content = pickle.dumps(value, 2) if form == "pickle" else json.dumps(value).encode()
+        (folder / name.format(rank)).write_bytes(content)
+    return folder
+
+
+def mentions(trace, *words):
+    """Return whether one limit holds all the words."""
+    return any(all(word in limit for word in words) for limit in trace.limits)
+
+
+@pytest.mark.parametrize("form", ["pickle", "json"])
+def test_a_collective_becomes_a_row(tmp_path, form):
+    """Sizes, numbers or times of a dump would be wrong in one of its two forms."""
+    done = {"time_discovered_started_ns": 1_700_000_000_000_000_500, "state": "completed"}
+    done["time_discovered_completed_ns"] = 1_700_000_000_000_009_000
+    entries = [entry(6, "nccl:_all_gather_base", **done), entry(7)]
+    value = dump(entries, {"1": (7, 6), "2": (0, 0)})
+    if form == "json":
+        value = json.loads(json.dumps(value))
+        for row in value["entries"]:
+            row["time_discovered_started_ns"] = row["time_discovered_started_ns"] or 0
+            row["time_discovered_completed_ns"] = row["time_discovered_completed_ns"] or 0
+        for status in value["pg_status"].values():
+            status.update({key: str(number) for key, number in status.items()})
+    trace = import_trace(write(tmp_path, {3: value}, form=form))
+    assert trace.origin == "flight_recorder"
+    assert trace.ranks == (3,)
+    gathered, reduced = trace.frame("collective").to_dict("records")
+    assert (gathered["kind"], gathered["size_bytes"], gathered["seq"]) == ("all_gather", 128, 6)
+    assert gathered["start_ns"] == 1_700_000_000_000_000_500
+    assert gathered["end_ns"] == 1_700_000_000_000_009_000
+    assert gathered["issue_ns"] == 1_700_000_000_000_006_000
+    assert (gathered["source"], reduced["source"]) == ("imported", "host_issue")
+    assert (reduced["kind"], reduced["size_bytes"], reduced["dtype"]) == (
+        "all_reduce",
+        64,
+        "BFloat16",
+    )
+    assert reduced["end_ns"] is None or str(reduced["end_ns"]) == "<NA>"
+    progress = trace.frame("progress").set_index("group_id")
+    assert progress.loc["5", ["issued_seq", "completed_seq"]].tolist() == [7, 6]
+    assert trace.tables.keys() == TABLES.keys()
+
+
+def test_device_times_are_used_where_they_exist(tmp_path):
+    """The exact length of a kernel would be replaced by when a watchdog looked."""
+    done = {"time_discovered_started_ns": 1_700_000_000_000_000_000, "duration_ms": 0.25}
+    done["time_discovered_completed_ns"] = 1_700_000_000_900_000_000
+    trace = import_trace(write(tmp_path, {3: dump([entry(1, **done)])}))
+    row = trace.frame("collective").iloc[0]
+    assert row["source"] == "device"
+    assert row["end_ns"] - row["start_ns"] == 250_000
+
+
+def test_a_work_that_was_waited_for_is_complete_though_its_end_is_unknown(tmp_path):
+    """Every collective of a gloo job would look as if it hung."""
+    entries = [entry(1, retired=True), entry(2, retired=True)]
+    trace = import_trace(write(tmp_path, {3: dump(entries)}))
+    assert trace.frame("progress")[["issued_seq", "completed_seq"]].to_numpy().tolist()[0] == [2, 2]
+    assert not diagnose(trace).findings or diagnose(trace).findings[0].kind != "hang"
+
+
+def test_peers_are_global_ranks_and_ends_are_lined_up(tmp_path):
+    """A transfer would be matched with another, or blamed on a rank that is not in it."""
+    sent = {"retired": True, "state": "completed", "time_discovered_completed_ns": 5}
+    first = [entry(n, "nccl:send 0->1", PIPELINE, number=2, **sent) for n in (1, 2)]
+    one = dump([*first, entry(3, "nccl:send 0->1", PIPELINE, number=2)], groups=("7",))
+    got = entry(9, "nccl:recv 1<-0", PIPELINE, number=2, **sent)
+    other = dump([got, entry(12, "nccl:recv 1<-0", PIPELINE, number=2)])
+    rows = import_trace(write(tmp_path, {1: one, 3: other})).frame("p2p")
+    sends, receives = rows[rows["rank"] == 1], rows[rows["rank"] == 3]
+    assert set(sends["peer"]) == {3}
+    assert set(receives["peer"]) == {1}
+    assert sends["direction"].astype(str).tolist() == ["send"] * 3
+    assert sends["seq"].tolist() == [0, 1, 2]
+    assert receives["seq"].tolist() == [1, 2]
+    assert sends["size_bytes"].tolist() == [64, 64, 64]
+
+
+def test_status_of_a_rank_with_an_empty_ring_is_named_by_order(tmp_path):
+    """The rank that did nothing, the one that matters, would say nothing."""
+    trace = import_trace(write(tmp_path, {3: dump(status={"4": (41, 41), "9": (12, 12)})}))
+    progress = trace.frame("progress").set_index("group_id")["issued_seq"]
+    assert progress.to_dict() == {"5": 41, "7": 12}
+
+
+def test_an_order_that_an_entry_contradicts_is_not_believed(tmp_path):
+    """Numbers of one group would be taken for those of another."""
+    value = dump([entry(3, number=9)], {"4": (41, 41), "9": (3, 2)})
+    trace = import_trace(write(tmp_path, {3: value}))
+    assert trace.frame("progress")["issued_seq"].tolist() == [3]
+    assert mentions(trace, "Rank 3", "not every group status")
+
+
+@pytest.mark.parametrize(
+    "ranks", ["", "[]", "2, x", "[2, 2]", None, 7, "[2, ...]", "[2, 2000000000]", [[2]], [2, 3.5]]
+)
+def test_members_that_cannot_be_read_are_taken_from_use(tmp_path, ranks):
+    """An odd list of ranks would end in a traceback, or in a group with wrong members."""
+    dumps = {rank: dump([entry(1)], groups=("5",)) for rank in (2, 3)}
+    for value in dumps.values():
+        value["pg_config"]["5"]["ranks"] = ranks
+    trace = import_trace(write(tmp_path, dumps))
+    group = trace.frame("group").iloc[0]
+    assert sorted(group["ranks"]) == [2, 3]
+    assert group["description"] == TENSOR[1]
+    assert mentions(trace, "do not say who is in 1 of 1 groups")
+
+
+@pytest.mark.parametrize("name", ["_dump_{}", "rank_{}.pkl", "nccl_trace_rank_{}.pickle.gz", "{}"])
+def test_the_rank_is_the_number_at_the_end_of_the_name(tmp_path, name):
+    """A dump would be taken for another rank's."""
+    assert import_trace(write(tmp_path, {3: dump([entry(1)])}, name=name)).ranks == (3,)
+
+
+def test_the_rank_inside_the_dump_comes_first(tmp_path):
+    """A renamed file would change who is blamed."""
+    assert import_trace(write(tmp_path, {17: dump([entry(1)], groups=("5",), rank=2)})).ranks == (
+        2,
+    )
+
+
+def test_two_files_of_one_rank_are_refused(tmp_path):
+    """Two dumps of different moments would be mixed."""
+    write(tmp_path, {3: dump([entry(1)])})
+    write(tmp_path, {3: dump([entry(2)])}, name="later_{}")
+    with pytest.raises(TraceFormatError, match="rank 3") as caught:
+        import_trace(tmp_path)
+    assert "_dump_3" in str(caught.value)
+    assert "later_3" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("dump", dump([entry(1)]), "says nowhere which rank"),
+        ("_dump_4", dump([entry(1)]), "is named rank 4, which is not in its own group 5"),
+        ("_dump_3", dump()["pg_status"] | {"note": "profiling_name"}, "is no dump"),
+    ],
+)
+def test_a_file_that_cannot_be_one_is_refused_in_one_line(tmp_path, name, value, words):
+    """A rank would be made up."""
+    (tmp_path / name).write_bytes(pickle.dumps(value, 2))
+    with pytest.raises(TraceFormatError, match=words) as caught:
+        import_trace(tmp_path / name)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda c: c[: len(c) // 2], lambda c: c + b"x" if c[:1] == b"{" else c[:-1]]
+)
+@pytest.mark.parametrize("form", ["pickle", "json"])
+def test_a_damaged_dump_is_named_and_the_rest_is_read(tmp_path, form, damage):
+    """One torn file would make the dumps of the whole job unreadable."""
+    write(tmp_path, {2: dump([entry(1)], groups=("5",)), 3: dump([entry(1)])}, form=form)
+    torn = tmp_path / "_dump_2"
+    torn.write_bytes(damage(torn.read_bytes()))
+    trace = import_trace(tmp_path)
+    assert trace.ranks == (3,)
+    assert mentions(trace, "Left out", "_dump_2", "damaged")
+    with pytest.raises(TraceFormatError, match="damaged"):
+        import_trace(torn)
+
+
+def test_a_compressed_dump_is_read_and_a_bomb_is_not(tmp_path):
+    """A small file could fill the memory."""
+    (tmp_path / "_dump_3").write_bytes(gzip.compress(pickle.dumps(dump([entry(1)]), 2)))
+    assert import_trace(tmp_path).ranks == (3,)
+    filler = b"\x80\x02X\x09\x00\x00\x00pg_config" + bytes((256 << 20) + 1)
+    (tmp_path / "_dump_3").write_bytes(gzip.compress(filler, 1))
+    with pytest.raises(TraceFormatError, match="larger than 64 MiB"):
+        import_trace(tmp_path)
+
+
+def test_entries_that_make_no_sense_are_counted(tmp_path):
+    """Operations would vanish without a word."""
+    odd = [
+        {"profiling_name": 3},
+        entry(2, process_group="x"),
+        entry(-4),
+        "text",
+        entry(5),
+        entry(5),
+    ]
+    trace = import_trace(write(tmp_path, {3: dump(odd)}))
+    assert trace.frame("collective")["seq"].tolist() == [5]
+    assert mentions(trace, "Rank 3", "without group or number", "3 times")
+    assert mentions(trace, "Rank 3", "coalesced")
+
+
+def test_a_dump_is_diagnosed_and_reported_without_steps(tmp_path):
+    """Report or JSON of a dump would fail, or show a step time that nobody measured."""
+    stuck = dump([entry(7)], {"1": (7, 6), "2": (0, 0)})
+    away = dump(status={"1": (6, 6)}, groups=("5",))
+    result = diagnose(load_trace(write(tmp_path / "job", {3: stuck, 2: away})))
+    assert result.findings[0].kind == "hang"
+    assert result.findings[0].where["ranks"] == [2]
+    assert result.waterfall == ()
+    for render in (to_plain, to_markdown):
+        text = render(diagnosis_document(result))
+        assert "no steps" in text
+        assert "Rank 2 did not arrive" in text
+    assert diagnosis_to_json(result)["findings"][0]["where"]["ranks"] == [2]
+    assert any("when it was made" in limit for limit in result.limits)

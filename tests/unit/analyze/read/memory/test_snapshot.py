@@ -1,0 +1,250 @@
+"""Snapshots of the device allocator: sums at the end, and before it by the recorded history."""
+
+import json
+import os
+import pickle
+
+import pytest
+
+from meshscope.analyze.findings.diagnosis import diagnose
+from meshscope.analyze.read import import_trace
+from meshscope.probe.schema.errors import TraceFormatError
+
+
+def frame(name, filename="train.py"):
+    """Return one frame of a stack."""
+    return {"name": name, "filename": filename, "line": 1}
+
+
+FORWARD = [frame("linear", "torch/nn/functional.py"), frame("forward"), frame("main")]
+BACKWARD = [frame("_engine_run_backward", "torch/autograd/graph.py"), frame("main")]
+RECOMPUTED = [*FORWARD, *BACKWARD]
+OPTIMIZER = [frame("_init_group", "torch/optim/adam.py"), frame("main")]
+PARAMETER = [frame("reset_parameters", "torch/nn/modules/linear.py"), frame("forward")]
+
+
+def block(address, size, frames=(), state="active_allocated", requested=None):
+    """Return one block of a segment."""
+    requested = size if requested is None else requested
+    return {
+        "address": address, "size": size, "requested_size": requested, "state": state,
+        "frames": list(frames),
+    }  # fmt: skip
+
+
+def segment(*blocks, total=1000, device=0):
+    """Return one segment."""
+    return {
+        "device": device, "address": blocks[0]["address"] if blocks else 0, "total_size": total,
+        "stream": 0, "segment_type": "large", "segment_pool_id": (0, 0), "allocated_size": 0,
+        "active_size": 0, "blocks": list(blocks),
+    }  # fmt: skip
+
+
+def action(kind, address, size, at, frames=(), **more):
+    """Return one recorded action."""
+    entry = {"action": kind, "addr": address, "size": size, "stream": 0, "time_us": at}
+    return entry | {"frames": list(frames)} | more
+
+
+def write(path, segments, *traces, **more):
+    """Write a snapshot as torch does."""
+    snapshot = {"segments": segments, "device_traces": list(traces), "allocator_settings": {}}
+    path.write_bytes(pickle.dumps(snapshot | more, 4))
+    return path
+
+
+def moments(trace):
+    """Return the samples as allocated, reserved and peak."""
+    rows = trace.frame("memory")[["allocated_bytes", "reserved_bytes", "peak_bytes"]]
+    return rows.astype(object).where(rows.notna(), None).to_numpy().tolist()
+
+
+def categories(trace, row):
+    """Return the bytes by category of one sample, without those that are 0."""
+    names = ("parameters", "gradients", "optimizer", "activations", "other")
+    sample = trace.frame("memory").iloc[row]
+    return {name: sample[f"{name}_bytes"] for name in names if sample[f"{name}_bytes"]}
+
+
+def mentions(trace, *words):
+    """Say whether one sentence of the limits has all these words."""
+    return any(all(word in limit for word in words) for limit in trace.limits)
+
+
+HISTORY = [
+    action("segment_alloc", 0, 600, 10),
+    action("alloc", 100, 200, 11, PARAMETER),
+    action("alloc", 300, 300, 12, FORWARD),
+    action("segment_alloc", 600, 400, 13),
+    action("alloc", 600, 150, 14, BACKWARD),
+    action("alloc", 800, 20, 15, RECOMPUTED),
+    action("free_requested", 300, 300, 16, FORWARD),
+    action("free_completed", 300, 300, 17, FORWARD),
+    action("alloc", 300, 50, 18, OPTIMIZER),
+    action("snapshot", 0, 0, 19),
+]
+AT_END = [
+    segment(block(100, 200), block(300, 64, requested=50), total=600),
+    segment(block(600, 150), block(800, 20), block(820, 80, state="inactive"), total=400),
+]
+
+
+def test_the_peak_is_found_in_the_history(tmp_path):
+    """The peak would be what was left at the end, after the activations were freed."""
+    trace = import_trace(write(tmp_path / "rank2_snapshot.pickle", AT_END, HISTORY))
+    assert trace.ranks == (2,)
+    assert moments(trace) == [[0, 0, 0], [670, 1000, 670], [420, 1000, 670]]
+    assert categories(trace, 1) == {"parameters": 200, "activations": 320, "gradients": 150}
+    assert categories(trace, 2) == {
+        "parameters": 200,
+        "activations": 20,
+        "gradients": 150,
+        "optimizer": 50,
+    }
+    assert trace.frame("memory")["time_ns"].tolist() == [10_000, 15_000, 18_000]
+    assert mentions(trace, "14 bytes", "more")
+
+
+def test_a_history_without_its_beginning_still_sums_up(tmp_path):
+    """The ring of actions is always full in real jobs: sums would start from zero."""
+    trace = import_trace(write(tmp_path / "rank0.pickle", AT_END, HISTORY[6:]))
+    assert moments(trace)[0][:2] == [670, 1000]
+    assert moments(trace)[1] == [670, 1000, 670]
+    assert moments(trace)[2] == [420, 1000, 670]
+
+
+def test_without_a_history_only_the_end_is_known(tmp_path):
+    """A peak that nobody saw would be claimed."""
+    trace = import_trace(write(tmp_path / "rank0.pickle", AT_END, []))
+    assert moments(trace) == [[420, 1000, None]]
+    assert trace.frame("memory")["other_bytes"].isna().all()
+    assert mentions(trace, "no history", "only the end")
+    assert mentions(trace, "no stacks")
+    assert diagnose(trace).memory["peak_bytes"].tolist() == [420]
+
+
+def test_stacks_of_blocks_serve_where_no_action_allocated_them(tmp_path):
+    """Parameters, which are older than any history, would be unknown."""
+    segments = [segment(block(0, 100, PARAMETER), block(100, 10, OPTIMIZER))]
+    assert categories(import_trace(write(tmp_path / "rank0.pickle", segments, [])), 0) == {
+        "parameters": 100,
+        "optimizer": 10,
+    }
+
+
+def test_failed_allocations_are_told(tmp_path):
+    """The reason for which most snapshots are made would not be mentioned."""
+    failed = action("oom", 0, 64 << 20, 30, device_free=32 << 20)
+    trace = import_trace(write(tmp_path / "rank0.pickle", AT_END, [*HISTORY, failed]))
+    assert mentions(trace, "1 allocation failed", "64.0 MiB when 32.0 MiB were free")
+
+
+def test_the_fullest_device_is_told_and_the_others_are_named(tmp_path):
+    """The memory of two devices would be added up as one."""
+    segments = [segment(block(0, 5), total=10), segment(block(0, 70), total=80, device=1)]
+    trace = import_trace(write(tmp_path / "rank0.pickle", segments, [], []))
+    assert moments(trace) == [[70, 80, None]]
+    assert mentions(trace, "devices 0, 1; device 1")
+
+
+def test_a_snapshot_as_json(tmp_path):
+    """Snapshots that were converted for a viewer would be refused."""
+    text = json.dumps({"segments": AT_END, "device_traces": [HISTORY]})
+    (tmp_path / "rank0.json").write_text(text)
+    assert moments(import_trace(tmp_path))[1] == [670, 1000, 670]
+
+
+class Payload:
+    """Asks to be rebuilt by a call."""
+
+    def __reduce__(self):
+        """Return the call that an unpickler would make."""
+        return os.mkdir, ("made-by-the-snapshot",)
+
+
+def test_nothing_in_a_snapshot_is_called(tmp_path, monkeypatch):
+    """A file could run code on the machine of whoever looks at it."""
+    monkeypatch.chdir(tmp_path)
+    path = write(tmp_path / "rank0.pickle", AT_END, [], evil=Payload())
+    with pytest.raises(TraceFormatError, match="more than hold plain values"):
+        import_trace(path)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["rank0.pickle"]
+
+
+@pytest.mark.parametrize(
+    "snapshot",
+    [
+        {"segments": 3, "device_traces": None, "total_size": 1},
+        {"segments": [], "device_traces": []},
+        ["segments", "total_size"],
+    ],
+)
+def test_what_is_no_snapshot_is_refused(tmp_path, snapshot):
+    """A file of another kind would be a job without memory."""
+    (tmp_path / "rank0.pickle").write_bytes(pickle.dumps(snapshot))
+    with pytest.raises(TraceFormatError, match="memory snapshot"):
+        import_trace(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "snapshot",
+    [
+        {"segments": [7, {"blocks": 4, "total_size": "x"}], "device_traces": [[3, {"action": []}]]},
+        {
+            "segments": [{"blocks": [{"state": 1, "size": -5}]}],
+            "device_traces": [[{"size": 2**70}]],
+        },
+        {"segments": [{"device": "x"}], "device_traces": [[action("alloc", [], "y", None)]]},
+    ],
+)
+def test_odd_values_count_as_nothing(tmp_path, snapshot):
+    """A snapshot of another version would end in a traceback."""
+    (tmp_path / "rank0.pickle").write_bytes(pickle.dumps(snapshot))
+    assert moments(import_trace(tmp_path))[-1][0] == 0
+
+
+def test_a_failed_allocation_is_the_first_finding(tmp_path):
+    """Fails when who ran out of memory is told the peak, as information."""
+    gib = 1 << 30
+    asking = [frame("forward", "model.py"), frame("main")]
+    history = [
+        action("segment_alloc", gib, 78 * gib, 1),
+        action("alloc", gib, 70 * gib, 2, asking),
+        action("oom", 0, 5 * gib, 3, asking, device_free=gib),
+        action("free_completed", gib, 70 * gib, 4, asking),
+    ]
+    path = write(tmp_path / "rank0.pickle", [segment(total=78 * gib)], history)
+    first, *_ = diagnose(import_trace(path)).findings
+    assert (first.kind, first.severity, first.cause) == (
+        "memory_headroom",
+        "critical",
+        "out_of_memory",
+    )
+    text = " | ".join(first.evidence)
+    for words in ("asked for 5.00 GiB", "free on the device 1.00 GiB", "reserved 78.00 GiB", "70.00 GiB",
+                  "79.00 GiB", "forward (model.py:1) < main"):  # fmt: skip
+        assert words in text
+    # 8 GiB were held and not in use: more than what was asked for.
+    assert "fragmented" in first.remedy
+    assert set(import_trace(path).frame("memory")["capacity_bytes"]) == {79 * gib}
+
+
+def test_paths_of_windows(tmp_path):
+    """Fails when the state of an optimizer on Windows is memory of unknown use."""
+    stack = [frame("step", r"D:\work\opt.py"), frame("_init_group", r"C:\py\torch\optim\adam.py")]
+    trace = import_trace(write(tmp_path / "rank0.pickle", [segment(block(0, 7, stack))], []))
+    assert categories(trace, 0) == {"optimizer": 7}
+
+
+def test_what_has_no_stack_is_unknown_and_not_nothing(tmp_path):
+    """Fails when memory without a stack counts as known, so that 0 bytes of parameters are claimed."""
+    segments = [segment(block(0, 700), block(700, 100, OPTIMIZER))]
+    trace = import_trace(write(tmp_path / "rank0.pickle", segments, []))
+    (row,) = trace.frame("memory").to_dict("records")
+    assert row["optimizer_bytes"] == 100
+    for name in ("parameters", "gradients", "activations", "other"):
+        assert row[f"{name}_bytes"] is None or str(row[f"{name}_bytes"]) in ("<NA>", "nan")
+    (finding,) = diagnose(trace).findings
+    assert any("no stack" in line and "unknown" in line for line in finding.evidence)
+    assert any("200" in line or "(20%)" in line for line in finding.evidence)

@@ -1,0 +1,122 @@
+"""Files that we cannot read are recognised, and the way to one that we can is said."""
+
+import bz2
+import json
+import lzma
+import sqlite3
+import zipfile
+
+import pyarrow as pa
+import pytest
+from tests.kineto_files import launched, step, write
+
+from meshscope.analyze.read import import_trace
+from meshscope.probe.schema.errors import TraceFormatError
+
+LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 278935599\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "what", "way_out"),
+    [
+        ("a.sqlite", LFS, "Git LFS pointer", "git lfs pull"),
+        ("rank0.json.gz", LFS, "Git LFS pointer", "git lfs pull"),
+        ("report.nsys-rep", b"\0\1\2", "Nsight Systems", "nsys export --type sqlite"),
+        ("old.qdrep", b"\0\1\2", "Nsight Systems", "nsys export --type sqlite"),
+        ("a.ncu-rep", b"NVR\0", "Nsight Compute", "nsys profile"),
+        ("host.xplane.pb", b"\n\1\2", "XPlane", "torch.profiler"),
+        ("dlprof_dldb.sqlite", b"SQLite format 3\0", "DLProf", "nsys"),
+        ("results.csv", b'"Name","Calls","TotalDurationNs"\n', "rocprof", "torch.profiler"),
+        ("x_results.json", b'{"rocprofiler-sdk-tool": []}', "rocprof", "torch.profiler"),
+        ("ascend_pytorch_profiler_0.db", b"SQLite format 3\0", "Ascend", "trace_view.json"),
+        ("trace.pftrace", b"\n\1\2", "Perfetto", "traceconv"),
+        ("page.json", b"<!DOCTYPE html><html>", "HTML", "raw file"),
+    ],
+)
+def test_what_it_is_and_the_way_out(tmp_path, name, content, what, way_out):
+    """Fails when who gives a file of another tool gets the list of all that we read, and no next step."""
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(TraceFormatError) as caught:
+        import_trace(tmp_path / name)
+    assert what in caught.value.what
+    assert way_out in caught.value.remedy
+
+
+def test_a_folder_of_several_kinds_names_each(tmp_path):
+    """Fails when only the first foreign file of a folder is recognised."""
+    (tmp_path / "a.nsys-rep").write_bytes(b"\0")
+    (tmp_path / "b.xplane.pb").write_bytes(b"\n")
+    with pytest.raises(TraceFormatError) as caught:
+        import_trace(tmp_path)
+    assert "Nsight Systems" in caught.value.what
+    assert "XPlane" in caught.value.what
+
+
+def packed(folder, form):
+    """Write one trace in a packed form."""
+    plain = write(folder / "trace_rank3.json", [step(1, 0, 100), *launched("k", 1, 9, 50, 1)], 3, 4)
+    content = plain.read_bytes()
+    plain.unlink()
+    path = folder / f"trace_rank3.json.{form}"
+    if form == "zip":
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("folder/trace_rank3.json", content)
+    elif form == "zst":
+        with pa.CompressedOutputStream(str(path), "zstd") as sink:
+            sink.write(content)
+    else:
+        path.write_bytes({"xz": lzma, "bz2": bz2}[form].compress(content))
+    return path
+
+
+@pytest.mark.parametrize("form", ["zip", "zst", "xz", "bz2"])
+def test_packed_files_are_read(tmp_path, form):
+    """Fails when a trace has to be unpacked by hand."""
+    trace = import_trace(packed(tmp_path, form))
+    assert trace.ranks == (3,)
+    assert len(trace.frame("kernel")) == 1
+
+
+@pytest.mark.parametrize("form", ["zip", "zst", "xz", "bz2"])
+def test_a_packed_file_that_is_damaged(tmp_path, form):
+    """Fails when a download that broke off ends in a traceback."""
+    path = packed(tmp_path, form)
+    path.write_bytes(path.read_bytes()[:60])
+    with pytest.raises(TraceFormatError, match="cannot be unpacked"):
+        import_trace(path)
+
+
+def test_names_in_an_archive_cannot_leave_its_folder(tmp_path):
+    """Fails when an archive writes over files of its reader."""
+    path = tmp_path / "job.zip"
+    event = {"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": 1}
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("../../rank0.json", json.dumps({"traceEvents": [event]}))
+    assert len(import_trace(path).frame("kernel")) == 1
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["job.zip"]
+
+
+def test_what_fills_the_disk_is_refused(tmp_path):
+    """Fails when a small archive of zeros fills the disk."""
+    path = tmp_path / "zeros.json.xz"
+    path.write_bytes(lzma.compress(b"\0" * (300 << 20), preset=0))
+    with pytest.raises(TraceFormatError, match="unpacks to more than"):
+        import_trace(path)
+
+
+def test_why_nsight_recorded_nothing(tmp_path):
+    """Fails when who has the wrong driver is told to switch on what was on."""
+    path = tmp_path / "rank0.sqlite"
+    with sqlite3.connect(path) as database:
+        database.executescript(
+            """CREATE TABLE META_DATA_EXPORT (name TEXT, value TEXT);
+            CREATE TABLE StringIds (id INTEGER, value TEXT);
+            CREATE TABLE DIAGNOSTIC_EVENT (timestamp INTEGER, severity INTEGER, text TEXT);
+            INSERT INTO DIAGNOSTIC_EVENT VALUES (1, 1, 'Profiling has started.'),
+            (2, 2, 'No events collected.'), (3, 3, 'CUPTI_ERROR_INVALID_DEVICE');"""
+        )
+    database.close()
+    with pytest.raises(TraceFormatError) as caught:
+        import_trace(path)
+    assert "CUPTI_ERROR_INVALID_DEVICE | No events collected." in caught.value.what
+    assert "started" not in caught.value.what

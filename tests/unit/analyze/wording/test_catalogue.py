@@ -1,0 +1,81 @@
+"""The catalogue of sentences against the source that uses it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from string import Formatter
+
+import pytest
+
+from meshscope.analyze.wording.message import catalogue
+
+MOST_WORDS = 24
+"""Of one sentence; aim for 18."""
+RIDDLES = re.compile(
+    r"\b(whereabouts|hold up|known by|come early|on and off|and no longer|of which|for it\b.*,|told|telling)\b"
+)
+"""Private words that readers had to guess."""
+
+
+def _calls(project_dir):
+    """Yield code, names of values and place of every message that the source makes."""
+    for part in ("analyze", "dashboard", "src/meshscope/commands"):
+        for path in sorted((project_dir / part).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "message":
+                    yield path, node
+
+
+@pytest.fixture(scope="module")
+def calls(project_dir):
+    """Return the calls by code: the names of their values, None where they are not spelled out."""
+    found = {}
+    for path, node in _calls(project_dir):
+        code = node.args[0] if node.args else None
+        where = f"{path.relative_to(project_dir)}:{node.lineno}"
+        assert isinstance(code, ast.Constant), f"{where}: the code of a message is spelled out"
+        names = {keyword.arg for keyword in node.keywords}
+        found.setdefault(code.value, []).append((where, names))
+    return found
+
+
+def _names_in(sentence):
+    return {name for _, name, _, _ in Formatter().parse(sentence) if name is not None}
+
+
+def test_every_code_has_its_sentence_and_its_values(calls):
+    """A finding would end in a traceback, or leave out a number, when somebody is shown it."""
+    sentences = catalogue()
+    wrong = []
+    for code, places in calls.items():
+        for where, names in places:
+            if code not in sentences:
+                wrong.append(f"{where}: {code} is not in the catalogue")
+            elif None not in names and names != _names_in(sentences[code]):
+                wrong.append(
+                    f"{where}: {code} has {names}, the sentence {_names_in(sentences[code])}"
+                )
+    assert not wrong
+
+
+def test_every_sentence_is_used(calls):
+    """The catalogue would hold sentences that nobody sees."""
+    assert not set(catalogue()) - set(calls)
+
+
+def test_sentences_are_short_and_plain():
+    """An engineer at night would have to read a sentence twice."""
+    long, odd = [], []
+    for code, text in catalogue().items():
+        parts = re.split(r"(?<=[.?!:;]) ", text)
+        long += [(code, one) for one in parts if len(one.split()) > MOST_WORDS]
+        odd += [(code, found.group()) for found in RIDDLES.finditer(text)]
+        odd += [(code, found.group()) for found in re.finditer(r"\d%|%%", text)]
+    assert not long
+    assert not odd
+
+
+def test_no_sentence_ends_in_a_full_stop():
+    """Lists of facts would end in stops in one report and not in the other."""
+    assert not [code for code, text in catalogue().items() if text.endswith(".")]

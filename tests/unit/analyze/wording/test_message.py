@@ -1,0 +1,51 @@
+"""Messages: data for programs, a sentence for people."""
+
+import json
+import pickle
+
+import numpy as np
+import pytest
+
+from meshscope.analyze.wording.message import Message, message_to_json
+
+
+def test_a_message_is_its_sentence():
+    """Nobody would see what the numbers mean."""
+    when = Message("steps.runs", {"runs": [(5, 12), (17, 20)]})
+    found = Message("sequence_imbalance.by_lengths", {"when": when})
+    assert str(found) == (
+        "Pass times follow the recorded sequence lengths, in steps 5-12 and 17-20: uneven data, no slow rank"
+    )
+
+
+def test_a_message_is_json():
+    """A program would have to take numbers out of a sentence again."""
+    inner = Message("jitter.who_of", {"rank": np.int64(3), "steps": 2})
+    found = message_to_json(Message("jitter.who", {"counts": [inner], "steps": np.int32(4)}))
+    assert json.loads(json.dumps(found)) == {
+        "code": "jitter.who",
+        "values": {
+            "counts": [{"code": "jitter.who_of", "values": {"rank": 3, "steps": 2}}],
+            "steps": 4,
+        },
+    }
+    assert message_to_json("a name from a file") is None
+
+
+def test_names_that_look_like_forms_are_shown_as_they_are():
+    """A hostile name would be taken for a form, and end in a traceback."""
+    nasty = "{steps:steps} {0} {x!r}"
+    text = str(Message("jitter.who", {"counts": [nasty], "steps": 1}))
+    assert nasty in text
+
+
+def test_a_message_goes_to_another_process():
+    """Results of workers could not be brought home."""
+    one = Message("steps.all", {})
+    assert pickle.loads(pickle.dumps(one)) == one
+
+
+def test_an_unknown_code_is_an_error():
+    """A mistyped code would show as an empty line."""
+    with pytest.raises(KeyError):
+        str(Message("no.such", {}))

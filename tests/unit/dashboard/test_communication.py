@@ -1,0 +1,83 @@
+"""The pages of communication and links say what ``meshscope collectives`` says."""
+
+import json
+
+import pytest
+from plotly.utils import PlotlyJSONEncoder
+
+from meshscope.analyze import load_trace
+from meshscope.analyze.output.json import collectives_to_json
+from meshscope.analyze.synthetic import Costs, SyntheticJob, generate, write_run
+from meshscope.dashboard import create_app, units
+from meshscope.dashboard.callbacks import page_of
+from meshscope.dashboard.figures.links import port_figure
+from meshscope.dashboard.pages.links import PHASES
+from meshscope.dashboard.store import RunStore
+from meshscope.probe.schema.layout import ParallelLayout
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    """Return a folder with a job of two hosts."""
+    folder = tmp_path_factory.mktemp("runs")
+    job = SyntheticJob(
+        layout=ParallelLayout(pp=2, dp=4),
+        microbatches=4,
+        ranks_per_host=4,
+        steps=4,
+        costs=Costs(dp_ns=4_000_000),
+    )
+    write_run(job, *generate(job), folder).rename(folder / "job")
+    return RunStore(folder)
+
+
+def drawn(store, page):
+    """Return a page as JSON."""
+    return json.dumps(page_of(store, f"/run/job/{page}", ""), cls=PlotlyJSONEncoder)
+
+
+def test_the_page_of_communication_says_what_the_command_says(store):
+    """Fails when an axis, its overlap, a bandwidth or a pair is missing on the page."""
+    result = collectives_to_json(load_trace(store.path_of("job")))
+    text = drawn(store, "communication")
+    assert result["overlap"]
+    assert result["bandwidths"]
+    for row in result["overlap"]:
+        assert json.dumps(units.duration(row["exposed_ns_per_step"]))[1:-1] in text
+    for row in result["bandwidths"]:
+        assert units.rate(row["median_bytes_per_s"], "B/s") in text
+    assert f"{len(result['pairs']['ranks'])} ranks sent" in text
+    assert "bandwidth-graph" in text
+    assert "pairs-graph" in text
+
+
+def test_the_twins_send_what_the_pages_draw(store):
+    """Fails when a program gets other numbers than a reader, or no list of ports."""
+    client = create_app(store.root).server.test_client()
+    result = collectives_to_json(load_trace(store.path_of("job")))
+    twin = client.get("/api/v1/runs/job/communication.json").get_json()
+    assert twin["overlap"] == json.loads(json.dumps(result["overlap"]))
+    assert "collectives" not in twin
+    assert client.get("/api/v1/runs/job/links.json").get_json()["unknown"] == "samples"
+
+
+def test_a_run_without_samples_says_so(store):
+    """Fails when unknown links look like idle ones."""
+    assert "run the node agent" in drawn(store, "links")
+
+
+def test_port_figure_has_rate_and_phases():
+    """Fails when the phases below a port are not those of the same intervals."""
+    series = {
+        "begin_ns": [0.0, 1e9],
+        "end_ns": [1e9, 3e9],
+        "bytes_per_s": [1e9, 2e9],
+        "phase_frac": {phase: [0.2, 0.2] for phase in PHASES},
+    }
+    port = {"direction": "tx", "speed_bytes_per_s": 4e9, "series": series}
+    figure = port_figure([port], PHASES)
+    rate, *bars = figure.data
+    assert list(rate.x) == [0.0, 1.0, 3.0]
+    assert list(rate.y) == [1.0, 1.0, 2.0]
+    assert [bar.name for bar in bars] == list(PHASES.values())
+    assert all(list(bar.x) == [0.5, 2.0] and list(bar.width) == [1.0, 2.0] for bar in bars)

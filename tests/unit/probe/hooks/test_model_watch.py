@@ -1,0 +1,101 @@
+"""What forward calls tell of model and tokens; the configuration is a plain object of the same form."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from meshscope.probe.hooks.model_watch import ModelWatch
+
+CONFIG = {
+    "model_type": "llama",
+    "num_hidden_layers": 2,
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 128,
+    "vocab_size": 256,
+    "tie_word_embeddings": False,
+    "rms_norm_eps": 1e-5,
+}
+IDS = torch.zeros((3, 32), dtype=torch.int64)
+
+
+def wrapped(config, depth=2, *, training=True):
+    """Return a module with a configuration, inside wrappers."""
+    given = SimpleNamespace(model_type=config.get("model_type"), to_dict=lambda: config)
+    module = SimpleNamespace(config=given, training=training)
+    for _ in range(depth):
+        module = SimpleNamespace(module=module, training=training)
+    return module
+
+
+def test_model_and_tokens_are_told_once_and_every_time():
+    """MFU would be unknown in every run of transformers."""
+    told = []
+    watch = ModelWatch(told.append)
+    module = wrapped(CONFIG)
+    assert [watch.tokens(module, (), {"input_ids": IDS}) for _ in range(2)] == [96, 96]
+    assert watch.tokens(module, (IDS[:1],), {}) == 32
+    (facts,) = told
+    assert facts["model"]["seq_len"] == 32
+    assert facts["model"]["kv_heads"] == 2
+
+
+@pytest.mark.parametrize(
+    ("args", "training"),
+    [
+        ((torch.zeros(3, 32),), True),
+        ((IDS[0],), True),
+        ((IDS,), False),
+        (("text",), True),
+        ((), True),
+    ],
+    ids=["floats", "one dimension", "evaluation", "text", "nothing"],
+)
+def test_what_is_no_batch_of_training_has_no_tokens(args, training):
+    """Evaluation, targets of a loss or hidden states would count as tokens."""
+    told = []
+    assert ModelWatch(told.append).tokens(wrapped(CONFIG, training=training), args, {}) == 0
+    assert not told
+
+
+@pytest.mark.parametrize("config", [{"model_type": "mamba", "state_size": 16}, {}])
+def test_a_model_that_no_formula_counts_tells_its_tokens_alone(config):
+    """A guess would be a wrong MFU."""
+    told = []
+    assert ModelWatch(told.append).tokens(wrapped(config), (IDS,), {}) == 96
+    assert not told
+
+
+def test_a_model_of_picotron_tells_its_configuration():
+    """MFU would be unknown where the configuration has another name on the module."""
+    told = []
+    given = SimpleNamespace(model_type="llama", to_dict=lambda: CONFIG)
+    module = SimpleNamespace(module=SimpleNamespace(model_config=given), training=True)
+    assert ModelWatch(told.append).tokens(module, (IDS,), {}) == 96
+    assert told[0]["model"]["num_layers"] == 2
+
+
+def test_a_model_of_torchtitan_tells_its_arguments():
+    """MFU would be unknown in every run of torchtitan."""
+    told = []
+    arguments = SimpleNamespace(
+        dim=64, n_layers=2, n_heads=4, n_kv_heads=2, vocab_size=256, multiple_of=32
+    )
+    module = SimpleNamespace(model_args=arguments, training=True)
+    assert ModelWatch(told.append).tokens(module, (IDS,), {}) == 96
+    model = told[0]["model"]
+    # Two thirds of 256, up to the next multiple of 32.
+    assert (model["ffn_size"], model["kv_heads"], model["seq_len"]) == (192, 2, 32)
+
+
+def test_arguments_of_a_model_that_is_not_known_tell_tokens_alone():
+    """Layers of which every second has experts would count as if all were dense."""
+    told = []
+    arguments = SimpleNamespace(
+        dim=64, n_layers=2, n_heads=4, vocab_size=256, interleave_moe_layer_step=2
+    )
+    module = SimpleNamespace(model_args=arguments, training=True)
+    assert ModelWatch(told.append).tokens(module, (IDS,), {}) == 96
+    assert not told

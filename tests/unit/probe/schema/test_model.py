@@ -1,0 +1,267 @@
+"""Descriptions of models: parameters and FLOPs against published and counted figures."""
+
+import json
+
+import pytest
+
+from meshscope.probe.schema.errors import ConfigError
+from meshscope.probe.schema.model import describe_model, flops_per_token
+from meshscope.probe.schema.model.parameters import idle_parameters, total_parameters
+
+BIASED = {
+    "norm_shift": True,
+    "qkv_bias": True,
+    "out_bias": True,
+    "mlp_bias": True,
+    "tied": True,
+}
+
+
+def sizes(layers, hidden, heads, kv, ffn, vocab, seq, **more):
+    """Return the fields of a model."""
+    return {
+        "num_layers": layers,
+        "hidden_size": hidden,
+        "num_heads": heads,
+        "kv_heads": kv,
+        "ffn_size": ffn,
+        "vocab_size": vocab,
+        "seq_len": seq,
+        **more,
+    }
+
+
+GPT3 = sizes(96, 12288, 96, 96, 49152, 51200, 2048, learned_positions=2048, **BIASED)
+GPT2 = sizes(12, 768, 12, 12, 3072, 50257, 1024, learned_positions=1024, **BIASED)
+LLAMA3 = sizes(32, 4096, 32, 8, 14336, 128256, 8192, gated=True)
+LLAMA2_70B = sizes(80, 8192, 64, 8, 28672, 32000, 4096, gated=True)
+LLAMA_1B = sizes(16, 2048, 32, 8, 8192, 128256, 8192, gated=True, tied=True)
+QWEN3 = {"gated": True, "qk_norm": True, "head_dim": 128}
+QWEN3_SMALL = sizes(28, 1024, 16, 8, 3072, 151936, 8192, tied=True, **QWEN3)
+MIXTRAL = sizes(32, 4096, 32, 8, 14336, 32000, 4096, gated=True, experts=8, experts_per_token=2)
+QWEN3_30B = sizes(48, 2048, 32, 4, 0, 151936, 8192, experts=128, experts_per_token=8, **QWEN3)
+QWEN3_30B |= {"expert_ffn_size": 768}
+
+
+@pytest.mark.parametrize(
+    ("fields", "parameters", "full", "causal"),
+    [
+        (GPT3, 174_615_846_912, 1_076_442_955_776, 1_061_947_441_152),
+        (GPT2, 124_439_808, 854_438_400, 797_815_296),
+        (LLAMA3, 8_030_261_248, 57_912_852_480, 51_470_401_536),
+        ({**LLAMA3, "seq_len": 131072}, 8_030_261_248, 251_186_380_800, 148_107_165_696),
+        (LLAMA2_70B, 68_976_648_192, 444_491_366_400, 428_385_239_040),
+        (LLAMA_1B, 1_235_814_400, 10_635_706_368, 9_025_093_632),
+        (QWEN3_SMALL, 596_049_920, 9_213_050_880, 6_394_478_592),
+        (MIXTRAL, 46_702_792_704, 82_933_972_992, 79_712_747_520),
+        (QWEN3_30B, 30_532_122_624, 37_577_293_824, 27_913_617_408),
+    ],
+    ids=["gpt3", "gpt2", "llama3", "128k", "70b", "1b", "qwen3", "mixtral", "qwen3-30b"],
+)
+def test_known_models(fields, parameters, full, causal):
+    """A tied model would have 0.6, one with experts 5 times its MFU."""
+    model = describe_model(fields)
+    assert total_parameters(model) == parameters
+    assert flops_per_token(model) == flops_per_token(model, "full") == full
+    assert flops_per_token(model, "causal") == causal
+
+
+def test_palm_counts_all_parameters_of_a_dense_model():
+    """The published 61.1 GFLOPs a token of Llama 3 8B at 8k would not come out."""
+    model = describe_model(LLAMA3)
+    assert flops_per_token(model, "palm") == 6 * 8_030_261_248 + 12 * 32 * 4096 * 8192
+    assert flops_per_token(model, "palm") / 1e9 == pytest.approx(61.1, abs=0.05)
+
+
+def test_palm_counts_the_experts_that_a_token_passes():
+    """With all experts, MFU of a sparse model would be several times too high."""
+    model = describe_model(MIXTRAL)
+    idle = 32 * 6 * 3 * 4096 * 14336
+    assert idle_parameters(model) == idle
+    attention = 12 * 32 * 4096 * 4096
+    assert flops_per_token(model, "palm") == 6 * (46_702_792_704 - idle) + attention
+
+
+def test_without_attention_only_weights_count():
+    """Two conventions would differ by more than attention."""
+    model = describe_model(LLAMA3)
+    full = flops_per_token(model)
+    assert full - flops_per_token(model, "no_attention") == 12 * 32 * 4096 * 8192
+
+
+def test_packed_documents_count_by_their_lengths():
+    """MFU of a job that packs short documents would count attention that nobody computes."""
+    model = describe_model(LLAMA3)
+    lengths = [1000, 3000, 4192]
+    seen = sum(length**2 for length in lengths) / sum(lengths)
+    attention = flops_per_token(model, "full", seen) - flops_per_token(model, "no_attention")
+    assert attention == pytest.approx(12 * 32 * 4096 * seen)
+
+
+def test_a_window_bounds_what_a_token_sees():
+    """A model with sliding windows would seem faster than it is, the more so the longer it reads."""
+    model = describe_model({**LLAMA3, "window": 1024, "windowed_layers": list(range(0, 32, 2))})
+    of_weights = flops_per_token(model, "no_attention")
+    full = 12 * 4096 * (16 * 1024 + 16 * 8192)
+    assert flops_per_token(model) - of_weights == full
+    # Token t sees min(t, 1024) keys, half a key more or less.
+    mean = sum(min(t, 1024) for t in range(8192)) / 8192
+    causal = 12 * 4096 * (16 * mean + 16 * 8192 / 2)
+    assert flops_per_token(model, "causal") - of_weights == pytest.approx(causal, rel=1e-3)
+
+
+def test_latent_attention_and_first_dense_layers():
+    """DeepSeek-V3 would not have its 671 thousand million parameters, or FLOPs of full heads."""
+    config = {
+        "model_type": "deepseek_v3",
+        "num_hidden_layers": 61,
+        "hidden_size": 7168,
+        "num_attention_heads": 128,
+        "vocab_size": 129280,
+        "intermediate_size": 18432,
+        "moe_intermediate_size": 2048,
+        "n_routed_experts": 256,
+        "num_experts_per_tok": 8,
+        "n_shared_experts": 1,
+        "first_k_dense_replace": 3,
+        "q_lora_rank": 1536,
+        "kv_lora_rank": 512,
+        "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64,
+        "v_head_dim": 128,
+        "head_dim": 64,
+        "num_key_value_heads": 128,
+        "tie_word_embeddings": False,
+    }
+    model = describe_model(config, seq_len=4096)
+    assert total_parameters(model) == 671_026_404_352
+    # 37 thousand million active parameters (arXiv 2412.19437), without the input table here.
+    products = flops_per_token(model, "no_attention") / 6
+    assert products == pytest.approx(37.6e9 - 129280 * 7168, rel=0.01)
+    attention = flops_per_token(model) - flops_per_token(model, "no_attention")
+    assert attention == 6 * 61 * 128 * (192 + 128) * 4096
+    more = describe_model({**config, "num_nextn_predict_layers": 1}, seq_len=4096)
+    assert total_parameters(more) - total_parameters(model) > 11e9
+
+
+@pytest.mark.parametrize(
+    ("config", "parameters"),
+    [
+        ({"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "vocab_size": 50257, "n_positions": 1024}, 124_439_808),
+        ({"model_type": "falcon", "hidden_size": 4544, "num_hidden_layers": 32, "num_attention_heads": 71, "vocab_size": 65024, "multi_query": True, "bias": False, "parallel_attn": True}, 6_921_720_704),
+        ({"model_type": "qwen2", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 32, "vocab_size": 151936, "intermediate_size": 22016, "tie_word_embeddings": False}, 12_049_846_272),
+        ({"model_type": "gemma2", "hidden_size": 2304, "num_hidden_layers": 26, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "intermediate_size": 9216, "vocab_size": 256000}, 2_614_341_888),
+        ({"model_type": "phi3", "hidden_size": 3072, "num_hidden_layers": 32, "num_attention_heads": 32, "intermediate_size": 8192, "vocab_size": 32064, "tie_word_embeddings": False}, 3_821_079_552),
+        ({"model_type": "qwen3_moe", "hidden_size": 2048, "num_hidden_layers": 48, "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128, "moe_intermediate_size": 768, "intermediate_size": 6144, "num_experts": 128, "num_experts_per_tok": 8, "decoder_sparse_step": 1, "mlp_only_layers": [], "vocab_size": 151936, "tie_word_embeddings": False}, 30_532_122_624),
+        ({"model_type": "starcoder2", "hidden_size": 3072, "num_hidden_layers": 30, "num_attention_heads": 24, "num_key_value_heads": 2, "intermediate_size": 12288, "vocab_size": 49152, "use_bias": True}, 3_030_371_328),
+    ],
+    ids=lambda value: value["model_type"] if isinstance(value, dict) else "",
+)  # fmt: skip
+def test_configs_have_the_parameters_of_their_classes(config, parameters):
+    """What a family builds without saying so (ties, biases, gates) would be missing."""
+    assert (
+        total_parameters(describe_model(json.loads(json.dumps(config)), seq_len=2048)) == parameters
+    )
+
+
+@pytest.mark.parametrize(
+    ("config", "word"),
+    [
+        ({"model_type": "t5", "d_model": 512, "is_encoder_decoder": True}, "encoder"),
+        ({"model_type": "mamba", "hidden_size": 768, "state_size": 16}, "without attention"),
+        ({"model_type": "gemma3", "text_config": {}, "vision_config": {"x": 1}}, "vision"),
+        ({"model_type": "made_up", "hidden_size": 8, "num_hidden_layers": 2}, "not known"),
+        (
+            {
+                "model_type": "llama",
+                "num_hidden_layers": 2,
+                "layer_types": ["linear_attention"] * 2,
+            },
+            "linear_attention",
+        ),
+    ],
+    ids=["t5", "mamba", "vision", "unknown", "linear"],
+)
+def test_what_no_formula_counts_is_refused(config, word):
+    """A guess would be a wrong MFU instead of none."""
+    with pytest.raises(ConfigError, match=word):
+        describe_model(config, seq_len=128)
+
+
+MEGATRON = {
+    "num_layers": 32,
+    "hidden_size": 4096,
+    "num_attention_heads": 32,
+    "seq_length": 8192,
+    "group_query_attention": True,
+    "num_query_groups": 8,
+    "swiglu": True,
+    "ffn_hidden_size": 14336,
+    "padded_vocab_size": 128256,
+    "normalization": "RMSNorm",
+    "untie_embeddings_and_output_weights": True,
+    "disable_bias_linear": True,
+    "position_embedding_type": "rope",
+    "kv_channels": 128,
+}
+
+
+def test_megatron_arguments():
+    """MFU would be unknown, or that of its defaults: learned positions, biases, tied, two matrices."""
+    assert describe_model(MEGATRON) == describe_model({**LLAMA3, "kv_heads": 8})
+    plain = {
+        name: MEGATRON[name]
+        for name in ("num_layers", "hidden_size", "num_attention_heads", "seq_length")
+    }
+    model = describe_model({**plain, "vocab_size": 50257, "tensor_model_parallel_size": 8})
+    assert (model.ffn_size, model.gated, model.tied) == (16384, False, True)
+    assert model.vocab_size == 51200
+    assert (model.learned_positions, model.mlp_bias, model.norm_shift) == (8192, True, True)
+
+
+def test_megatron_experts_and_latent_attention():
+    """Dense first layers would count as layers of experts."""
+    model = describe_model(
+        {
+            **MEGATRON,
+            "num_experts": 64,
+            "moe_router_topk": 6,
+            "moe_ffn_hidden_size": 1408,
+            "moe_layer_freq": "([0]*1+[1]*31)",
+            "moe_shared_expert_intermediate_size": 2816,
+            "multi_latent_attention": True,
+            "q_lora_rank": None,
+            "kv_lora_rank": 512,
+            "qk_head_dim": 128,
+            "qk_pos_emb_head_dim": 64,
+            "v_head_dim": 128,
+        }
+    )
+    assert model.dense_layers == (0,)
+    assert (model.expert_ffn_size, model.shared_ffn_size) == (1408, 2816)
+    assert (model.head_dim, model.v_head_dim, model.q_lora_rank) == (192, 128, 0)
+    with pytest.raises(ConfigError, match="pattern"):
+        describe_model({**MEGATRON, "num_experts": 8, "moe_layer_freq": "__import__('os')"})
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"kv_heads": 5}, "divide"),
+        ({"num_layers": 0}, "at least 1"),
+        ({"hidden_size": -4096}, "no size"),
+        ({"hidden_size": 2.5}, "no size"),
+        ({"seq_len": None}, "missing"),
+        ({"experts_per_token": 2}, "no experts"),
+        ({"experts": 4}, "not between"),
+        ({"tied": 1}, "neither"),
+        ({"wide": 1}, "unknown field"),
+        ({"window": 8, "windowed_layers": [99]}, "outside"),
+        ({"kv_lora_rank": 8}, "width of a head"),
+    ],
+)
+def test_what_no_model_can_be_is_refused(change, word):
+    """A slip of the pen would give a number that cannot be true."""
+    with pytest.raises(ConfigError, match=word) as found:
+        describe_model({**LLAMA3, **change})
+    assert found.value.remedy
