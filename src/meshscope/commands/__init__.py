@@ -22,6 +22,7 @@ from .plan import plan
 from .run import run
 from .stragglers import stragglers
 from .topology import topology
+from .watch import watch
 from .whatif import whatif
 
 __all__ = [
@@ -50,5 +51,6 @@ __all__ = [
     "run",
     "stragglers",
     "topology",
+    "watch",
     "whatif",
 ]
