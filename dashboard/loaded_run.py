@@ -14,13 +14,13 @@ from meshscope.analyze.findings.comparison import Side, side_of_account
 from meshscope.analyze.findings.diagnosis import account_or_end, diagnosis_of
 from meshscope.analyze.output.json import collectives_to_json, kernels_to_json, memory_to_json
 from meshscope.analyze.output.json.balance import balance_to_json
+from meshscope.analyze.output.timeline.slices import StepSlices, bare_steps, step_slices, steps_of
+from meshscope.analyze.output.timeline.unfinished import last_step
 from meshscope.analyze.tables.results import ENDS
 from meshscope.analyze.wording.words import counted
 from meshscope.probe.schema.errors import ConfigError, TraceFormatError
 
 from .paths import LastAccount, StepPath, step_path
-from .slices import StepSlices, bare_steps, step_slices, steps_of
-from .unfinished import last_step
 
 Kept = TypeVar("Kept")
 

@@ -14,13 +14,13 @@ from meshscope.analyze import Diagnosis
 from meshscope.analyze.align.steps.whole_capture import WHOLE_CAPTURE
 from meshscope.analyze.findings.comparison import compare
 from meshscope.analyze.output.json import comparison_to_json
+from meshscope.analyze.output.timeline.categories import LABELS, Category
+from meshscope.analyze.output.timeline.slices import StepSlices, around, in_window
 from meshscope.probe.schema.errors import ConfigError
 
-from .categories import LABELS, Category
 from .loaded_run import LoadedRun, layout_words
 from .mesh import mesh_facets, rank_step_matrix
 from .paths import StepPath, on_rows
-from .slices import StepSlices, around, in_window
 from .state import ViewState
 from .store import RunEntry, RunStore
 

@@ -6,10 +6,11 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from meshscope.analyze.output.timeline.categories import COLOURS, LABELS, Category
+from meshscope.analyze.output.timeline.slices import StepSlices, in_window
+
 from .. import units
-from ..categories import COLOURS, LABELS, Category
 from ..paths import Outlines
-from ..slices import StepSlices, in_window
 from ..theme import PAPER, plain, styled
 from .critical_path import path_traces
 

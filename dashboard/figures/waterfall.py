@@ -8,10 +8,10 @@ from typing import NamedTuple
 import plotly.graph_objects as go
 
 from meshscope.analyze import Bar
+from meshscope.analyze.output.timeline.categories import COLOURS, Category
 from meshscope.analyze.wording.labels import class_label
 
 from .. import units
-from ..categories import COLOURS, Category
 from ..theme import INK, MUTED, plain, styled
 
 _ROW_PX = 34

@@ -7,16 +7,16 @@ from dash import dcc, html
 from dash.development.base_component import Component
 
 from meshscope.analyze.align.steps.whole_capture import WHOLE_CAPTURE
+from meshscope.analyze.output.timeline.categories import COLOURS, LABELS
+from meshscope.analyze.output.timeline.slices import StepSlices, in_window
 from meshscope.analyze.wording.words import counted
 
 from .. import units
 from ..addresses import tile_address
-from ..categories import COLOURS, LABELS
 from ..figures.timeline import shown_categories, timeline, uses_tile
 from ..loaded_run import LoadedRun
 from ..path_words import path_sentence
 from ..paths import Outlines, StepPath, outlines
-from ..slices import StepSlices, in_window
 from ..state import ViewState, parse_query, view_at
 from ..theme import INK
 from ..views import critical_path, shown_step

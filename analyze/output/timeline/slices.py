@@ -16,13 +16,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from meshscope.analyze import Trace
-from meshscope.analyze.align.clocks.stamps import settled
-from meshscope.analyze.align.steps.whole_capture import WHOLE_CAPTURE
-from meshscope.analyze.tables.intervals import NO_OWNER, sweep_priority
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.terms import StepDetail
 
+from ...align.clocks.stamps import settled
+from ...align.steps.whole_capture import WHOLE_CAPTURE
+from ...tables.intervals import NO_OWNER, sweep_priority
+from ...tables.trace import Trace
 from .claims import claims_of, rows_of_step
 from .unfinished import open_waits, unfinished_steps, with_unfinished
 

@@ -9,8 +9,14 @@ from tests.deep_run import COMPUTE_NS, MOVE_NS, STEP_NS, add_trace, make_run
 
 from meshscope.analyze import Trace, load_trace
 from meshscope.analyze.align.steps.whole_capture import WHOLE_CAPTURE
-from meshscope.dashboard.categories import Category
-from meshscope.dashboard.slices import around, bare_steps, in_window, step_slices, steps_of
+from meshscope.analyze.output.timeline.categories import Category
+from meshscope.analyze.output.timeline.slices import (
+    around,
+    bare_steps,
+    in_window,
+    step_slices,
+    steps_of,
+)
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.tables import TABLES
 
