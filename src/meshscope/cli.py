@@ -63,6 +63,7 @@ for _verb in (commands.agent, commands.arm, commands.attach, commands.watch):
     app.command(short_help=_summary(_verb))(_verb)
 for _reader in (
     commands.diagnose,
+    commands.report,
     commands.stragglers,
     commands.critical_path,
     commands.whatif,

@@ -11,6 +11,7 @@ an all-reduce 4..6::
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -111,12 +112,18 @@ def around(step: StepSlices, rank: int, layout: ParallelLayout | None) -> StepSl
     """
     if rank not in step.ranks:
         return step
-    kept = [at for at, other in enumerate(step.ranks) if _distance(layout, rank, other) <= 1]
+    near = [other for other in step.ranks if _distance(layout, rank, other) <= 1]
+    return of_ranks(step, near, (rank,))
+
+
+def of_ranks(step: StepSlices, ranks: Collection[int], marked: Collection[int]) -> StepSlices:
+    """Return a step with the rows of some ranks; those that are marked have a sign before the label."""
+    kept = [at for at, other in enumerate(step.ranks) if other in ranks]
     row = pd.Index(kept).get_indexer(pd.Index(step.slices["row"]))
     return replace(
         step,
         ranks=tuple(step.ranks[at] for at in kept),
-        labels=tuple(f"{_MARK * (step.ranks[at] == rank)}{step.labels[at]}" for at in kept),
+        labels=tuple(f"{_MARK * (step.ranks[at] in marked)}{step.labels[at]}" for at in kept),
         slices=step.slices.assign(row=row)[row >= 0].reset_index(drop=True),
     )
 

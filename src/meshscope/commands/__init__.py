@@ -19,6 +19,7 @@ from .gate_noise import gate_calibrate, gate_history, gate_selftest
 from .ingest import ingest
 from .kernels import kernels
 from .plan import plan
+from .report import report
 from .run import run
 from .stragglers import stragglers
 from .topology import topology
@@ -48,6 +49,7 @@ __all__ = [
     "ingest",
     "kernels",
     "plan",
+    "report",
     "run",
     "stragglers",
     "topology",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import time
+from datetime import datetime
 from pathlib import Path
+from time import sleep
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from meshscope.probe.clock import now_ns, unix_ns
 
 from .opening import command_line
 from .options import DEFAULT_RUNS, named_path, named_run
@@ -45,20 +48,20 @@ def watch(
     from meshscope.analyze.output.watch import Watch
 
     run = named_run(path, runs) or path
-    watched, begun_s = Watch(), time.monotonic()
+    watched, begun_s = Watch(), now_ns() / 1e9
     if not as_json:
         say(f"looks at {run} every {every:g} s; Ctrl-C ends this, the job goes on")
     while not watched.has_ended:
-        look_s = time.monotonic()
+        look_s = now_ns() / 1e9
         # Before the reading: what a process wrote before it ended is in it.
         is_gone = _are_gone(run)
         trace = _recorded(run, watched.next_step)
         if trace is not None:
-            for event in watched.events(trace, time.monotonic(), is_gone=is_gone):
+            for event in watched.events(trace, now_ns() / 1e9, is_gone=is_gone):
                 emit(_line(event, as_json))
-        took_s = time.monotonic() - look_s
+        took_s = now_ns() / 1e9 - look_s
         rest_s = max(every - took_s, took_s * (1 / _SHARE - 1))
-        if duration is not None and time.monotonic() + rest_s > begun_s + duration:
+        if duration is not None and now_ns() / 1e9 + rest_s > begun_s + duration:
             break
         if not watched.has_ended and not _rested(rest_s):
             break
@@ -106,17 +109,18 @@ def _are_gone(run: Path) -> bool:
 def _rested(rest_s: float) -> bool:
     """Wait; False where the person wants no more."""
     try:
-        time.sleep(rest_s)
+        sleep(rest_s)
     except KeyboardInterrupt:
         return False
     return True
 
 
 def _line(event: Event, as_json: bool) -> str:
-    clock = time.strftime("%H:%M:%S")
-    if not as_json:
-        return f"{clock}  {event.text}"
-    return _json_line({"time_unix_ns": time.time_ns(), **event.to_json()})
+    time_ns = unix_ns()
+    if as_json:
+        return _json_line({"time_unix_ns": time_ns, **event.to_json()})
+    clock = datetime.fromtimestamp(time_ns / 1e9).astimezone()
+    return f"{clock:%H:%M:%S}  {event.text}"
 
 
 def _json_line(values: dict[str, Any]) -> str:
