@@ -8,13 +8,13 @@ from typing import Any
 
 from flask import Blueprint, Flask, Response, request
 
+from meshscope.analyze.output.timeline.categories import palette
+from meshscope.analyze.output.timeline.raster import MAX_WIDTH, rasterize, separated
 from meshscope.probe.schema.errors import MeshscopeError
 
 from . import views
-from .categories import palette
 from .loaded_run import LoadedRun
 from .png import encode_png
-from .raster import MAX_WIDTH, rasterize, separated
 from .state import ViewState, parse_query
 from .store import RunStore
 

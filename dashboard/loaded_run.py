@@ -7,20 +7,30 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+
 from meshscope.analyze import Diagnosis, Trace, load_trace
 from meshscope.analyze.explain.balance import balance
 from meshscope.analyze.explain.run_account import Account
 from meshscope.analyze.findings.comparison import Side, side_of_account
 from meshscope.analyze.findings.diagnosis import account_or_end, diagnosis_of
+from meshscope.analyze.findings.location import ranks_named
 from meshscope.analyze.output.json import collectives_to_json, kernels_to_json, memory_to_json
 from meshscope.analyze.output.json.balance import balance_to_json
+from meshscope.analyze.output.timeline.slices import (
+    StepSlices,
+    bare_steps,
+    step_slices,
+    steps_of,
+    worst_rows,
+)
+from meshscope.analyze.output.timeline.unfinished import last_step
 from meshscope.analyze.tables.results import ENDS
 from meshscope.analyze.wording.words import counted
 from meshscope.probe.schema.errors import ConfigError, TraceFormatError
 
+from .mesh import rank_step_matrix
 from .paths import LastAccount, StepPath, step_path
-from .slices import StepSlices, bare_steps, step_slices, steps_of
-from .unfinished import last_step
 
 Kept = TypeVar("Kept")
 
@@ -31,6 +41,8 @@ STANDSTILL = ENDS
 _BYTES_PER_TABLE_BYTE = 4
 _FIXED_BYTES = 1 << 20
 _KEPT_STEPS = 4
+MOST_ROWS = 640
+"""Rows that the figure of a step has a pixel for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +67,9 @@ class LoadedRun:
     stood_still_in: int | None = None
     """Step in which the job came to a standstill; None where it did not, or nothing tells."""
     _drawn: dict[int, StepSlices] = field(default_factory=dict, repr=False, compare=False)
+    _rows: dict[int, tuple[StepSlices, StepSlices]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
     _paths: dict[int, StepPath] = field(default_factory=dict, repr=False, compare=False)
     _kept: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
     _finding: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
@@ -66,6 +81,29 @@ class LoadedRun:
             found = step_slices(self.trace, step)
             _keep_few(self._drawn, step, found)
         return found
+
+    def rows(self, step: int) -> StepSlices:
+        """Return a step in the rows that a figure has pixels for, with the ranks of findings marked."""
+        drawn = self.step(step)
+        found = self._rows.get(step)
+        if found is None or found[0] is not drawn:
+            named = {rank for one in self.diagnosis.findings for rank in ranks_named(one.where)}
+            if len(named) > len(drawn.ranks) // 2:
+                named = set()  # Who is everybody is nobody to look at.
+            rows = worst_rows(drawn, MOST_ROWS, self._slowness(step), named)
+            found = drawn, rows
+            _keep_few(self._rows, step, found)
+        return found[1]
+
+    def _slowness(self, step: int) -> dict[int, float]:
+        """Return the time outside communication of each rank over that of its peers."""
+        matrix = rank_step_matrix(self.diagnosis, "own")
+        if not matrix.ranks:
+            return {}
+        of_step = [at for at, one in enumerate(matrix.steps) if one == step]
+        with np.errstate(all="ignore"):
+            values = matrix.values[:, of_step[0]] if of_step else matrix.values.max(axis=1)
+        return dict(zip(matrix.ranks, values.tolist(), strict=True))
 
     def path_unknown_because(self, step: int) -> str:
         """Return why a step has no critical path; empty if it has one. Nothing is computed."""

@@ -12,8 +12,7 @@ from meshscope.analyze import Trace
 from meshscope.analyze.explain.run_account import Account
 from meshscope.analyze.findings.critical_path import CriticalPath, critical_path
 from meshscope.analyze.findings.measure import measure
-
-from .slices import StepSlices, in_window
+from meshscope.analyze.output.timeline.slices import StepSlices, in_window
 
 MAX_PIECES = 1000
 """Visible pieces above which the outlines become too slow to zoom."""

@@ -14,13 +14,13 @@ from meshscope.analyze import Diagnosis
 from meshscope.analyze.align.steps.whole_capture import WHOLE_CAPTURE
 from meshscope.analyze.findings.comparison import compare
 from meshscope.analyze.output.json import comparison_to_json
+from meshscope.analyze.output.timeline.categories import LABELS, Category
+from meshscope.analyze.output.timeline.slices import StepSlices, around, in_window
 from meshscope.probe.schema.errors import ConfigError
 
-from .categories import LABELS, Category
 from .loaded_run import LoadedRun, layout_words
 from .mesh import mesh_facets, rank_step_matrix
 from .paths import StepPath, on_rows
-from .slices import StepSlices, around, in_window
 from .state import ViewState
 from .store import RunEntry, RunStore
 
@@ -116,9 +116,11 @@ def typical_step(diagnosis: Diagnosis, steps: Sequence[int]) -> int:
 
 def timeline(run: LoadedRun, state: ViewState) -> tuple[StepSlices, tuple[int, int]]:
     """Return the step that a view shows and the window of it."""
-    step = run.step(shown_step(run, state))
-    if state.rank is not None:
-        step = around(step, state.rank, run.trace.layout)
+    number = shown_step(run, state)
+    if state.rank is not None and state.rank in run.trace.ranks:
+        step = around(run.step(number), state.rank, run.trace.layout)
+    else:
+        step = run.rows(number)
     return step, state.window(step.length_ns)
 
 
@@ -149,7 +151,7 @@ def left_out(run: LoadedRun, state: ViewState) -> tuple[str, ...]:
     """Return the fields of the query that a timeline does not follow."""
     step, _ = timeline(run, state)
     absent = ["step"] if state.step is not None and state.step not in run.steps else []
-    unknown = ["rank"] if state.rank is not None and state.rank not in step.ranks else []
+    unknown = ["rank"] if state.rank is not None and state.rank not in run.trace.ranks else []
     outside = ["t0, t1"] if state.is_outside(step.length_ns) else []
     return (*state.rejected, *absent, *unknown, *outside)
 

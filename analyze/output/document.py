@@ -62,13 +62,24 @@ class Verbatim:
 
 
 @dataclass(frozen=True, slots=True)
+class Figure:
+    """A picture, and its numbers for whoever cannot see it: a text shows these alone."""
+
+    picture: str
+    """An ``<svg>`` element of ``report.svg``: what it holds of names is escaped."""
+    caption: Text
+    """What it shows, one sentence."""
+    table: Table
+
+
+@dataclass(frozen=True, slots=True)
 class Rule:
     """A border between two parts of a report."""
 
     text: Text = ""
 
 
-Block: TypeAlias = Heading | Lines | Listing | Table | Verbatim | Rule
+Block: TypeAlias = Heading | Lines | Listing | Table | Verbatim | Figure | Rule
 Document: TypeAlias = Sequence[Block]
 
 
@@ -89,6 +100,8 @@ def is_empty(block: Block) -> bool:
             return not rows and not notes
         case Verbatim(lines):
             return not lines
+        case Figure(picture=picture, table=table):
+            return not picture and is_empty(table)
         case _:
             return False
 

@@ -12,7 +12,7 @@ from meshscope.probe.schema.printable import printable
 
 from ..wording.message import Text
 from ..wording.text_table import text_table
-from .document import Block, Document, Heading, Item, Lines, Listing, Rule, Table, Verbatim
+from .document import Block, Document, Figure, Heading, Item, Lines, Listing, Rule, Table, Verbatim
 
 BAR_WIDTH = 32
 _INDENT = "  "
@@ -63,6 +63,9 @@ def _plain_block(block: Block, indent: str) -> Iterator[str]:
             yield from (f"{_INDENT}{_shown(note)}" for note in notes)
         case Verbatim(lines):
             yield from (f"{indent}{printable(line)}" for line in lines)
+        case Figure(caption=caption, table=table):
+            yield f"{indent}{_shown(caption)}"
+            yield from _plain_block(table, indent)
         case Rule(text):
             yield f"{'-' * 16} {_shown(text)} {'-' * 16}"
 
@@ -100,6 +103,8 @@ def _markdown_block(block: Block, mark: str) -> Iterator[str]:
             yield from _each_on_its_line([_inert(_shown(note)) for note in notes])
         case Verbatim(lines):
             yield from ("```", *(printable(line).replace("```", "'''") for line in lines), "```")
+        case Figure(caption=caption, table=table):
+            yield from (_inert(_shown(caption)), "", *_markdown_block(table, mark))
         case Rule():
             yield "---"
 

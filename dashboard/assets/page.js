@@ -46,3 +46,57 @@ window.dashAgGridFunctions.openOnEnter = function (params) {
     params.event.target.closest(".ag-row").querySelector("a")?.click();
   }
 };
+
+// What is worse comes later, as with numbers.
+window.dashAgGridFunctions.bySeverity = function (one, other) {
+  const order = ["analysing", "none", "info", "warning", "critical", "unreadable"];
+  return order.indexOf(one) - order.indexOf(other);
+};
+
+// A server or tunnel that is gone is told, and looked for until it answers: the address has the
+// whole view, so that a reload then shows what was asked for.
+(function () {
+  const LOOK_MS = 2000;
+  const ask = window.fetch.bind(window);
+  let looking = false;
+
+  function tell() {
+    const banner = document.createElement("div");
+    banner.id = "ms-gone";
+    banner.className = "ms-gone";
+    banner.setAttribute("role", "alert");
+    banner.textContent =
+      "The server does not answer: this page is old. It reloads by itself as soon as the server is back.";
+    document.body.prepend(banner);
+  }
+
+  function look() {
+    ask(window.location.href, { method: "HEAD", cache: "no-store" })
+      .then((answer) => {
+        if (answer.status >= 500) throw new Error("a proxy answers for it");
+        window.location.reload();
+      })
+      .catch(() => window.setTimeout(look, LOOK_MS));
+  }
+
+  function lost() {
+    if (looking) return;
+    looking = true;
+    tell();
+    window.setTimeout(look, LOOK_MS);
+  }
+
+  window.fetch = function (...request) {
+    return ask(...request).then(
+      (answer) => {
+        if (answer.status >= 502 && answer.status <= 504) lost();
+        return answer;
+      },
+      (error) => {
+        // A request that the page itself called off says nothing of the server.
+        if (error.name !== "AbortError") lost();
+        throw error;
+      },
+    );
+  };
+})();

@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from .. import units
 from ..theme import INK, plain, styled
 
-_LONGER, _SHORTER, _TOTAL = "#D55E00", "#0072B2", "#CBD2D9"
+_LONGER, _SHORTER, _TOTAL, _CHANCE = "#D55E00", "#0072B2", "#CBD2D9", "#ADB5BD"
 _ROW_PX, _BORDER_PX, _MIN_PX = 34, 56, 140
 _ROOM = 0.16
 """Of the figure, for the words beside the outermost bars."""
@@ -24,6 +24,13 @@ class Change(NamedTuple):
     label: str
     change_ns: float
     words: str
+    error_ns: float | None
+    """Half the 95 % interval of the change, by chance of the steps; None where it is not known."""
+
+
+def is_beyond_chance(change_ns: float, error_ns: float | None) -> bool:
+    """Tell whether a change is larger than chance of the steps makes; one of unknown error counts as such."""
+    return error_ns is None or abs(change_ns) > error_ns
 
 
 def change_waterfall(changes: Sequence[Change], total: Change) -> go.Figure:
@@ -37,7 +44,7 @@ def change_waterfall(changes: Sequence[Change], total: Change) -> go.Figure:
     rows = [*changes, total]
     bases = [*ends[: len(changes)], 0.0]
     lengths = [row.change_ns / _NS_PER_MS for row in rows]
-    colours = [_LONGER if length > 0 else _SHORTER for length in lengths[:-1]]
+    colours = [_colour(change) for change in changes]
     figure = go.Figure(
         go.Bar(
             orientation="h",
@@ -64,6 +71,12 @@ def change_waterfall(changes: Sequence[Change], total: Change) -> go.Figure:
     room = _ROOM * max(high - low, 1e-6)
     figure.update_xaxes(range=[low - room / 4, high + room], title="change of the step time, ms")
     return styled(figure, max(_BORDER_PX + _ROW_PX * len(rows), _MIN_PX))
+
+
+def _colour(change: Change) -> str:
+    if not is_beyond_chance(change.change_ns, change.error_ns):
+        return _CHANCE
+    return _LONGER if change.change_ns > 0 else _SHORTER
 
 
 def signed(change_ns: float) -> str:

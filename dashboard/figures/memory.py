@@ -8,19 +8,11 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 
+from meshscope.analyze.output.palette import MEMORY_COLOURS
+
 from .. import units
 from ..theme import INK, styled
 
-COLOURS = {
-    "parameters": "#0072B2",
-    "gradients": "#009E73",
-    "optimizer": "#CC79A7",
-    "activations": "#E69F00",
-    "logits": "#D55E00",
-    "other": "#56B4E9",
-    "not separated": "#8A94A0",
-}
-"""Term and colour; recorded activations hold the logits, ``other`` are buffers."""
 _GIB = 1 << 30
 _ROW_PX = 26
 _BORDER_PX = 90
@@ -49,7 +41,7 @@ def memory_bars(rows: Sequence[Row]) -> go.Figure:
         if parts
     ]
     figure = go.Figure()
-    for name, colour in COLOURS.items():
+    for name, colour in MEMORY_COLOURS.items():
         held = [(label, parts[name], stage) for label, parts, stage in lines if parts.get(name)]
         if held:
             figure.add_trace(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from meshscope.analyze.output.timeline.categories import COLOURS, LABELS, Category
+from meshscope.analyze.output.timeline.slices import MARK, StepSlices, in_window
+
 from .. import units
-from ..categories import COLOURS, LABELS, Category
 from ..paths import Outlines
-from ..slices import StepSlices, in_window
 from ..theme import PAPER, plain, styled
 from .critical_path import path_traces
 
@@ -20,6 +23,7 @@ _ROW_PX = 30
 _BORDER_PX = 110
 _MIN_PX, _MAX_PX = 240, 760
 _NS_PER_MS = 1e6
+_MOST_MARKED = 16
 _MOST_LABELS, _ROOMY_LABELS = 64, 32
 """Labels that the highest figure has room for, in small and in normal letters."""
 
@@ -59,12 +63,13 @@ def timeline(
         title="time in the step, ms",
     )
     every = 1 if rows <= _MOST_LABELS else -(-rows // _ROOMY_LABELS)
+    ticks = _ticks(step.labels, every)
     figure.update_yaxes(
         range=[rows - 0.5, -0.5],
         fixedrange=True,
         tickmode="array",
-        tickvals=[*range(0, rows, every)],
-        ticktext=[plain(label) for label in step.labels[::every]],
+        tickvals=ticks,
+        ticktext=[plain(step.labels[at]) for at in ticks],
         tickfont={"size": 10 if every == 1 and rows > _ROOMY_LABELS else 13},
         showgrid=False,
     )
@@ -74,6 +79,19 @@ def timeline(
     styled(figure, height)
     figure.update_layout(barmode="overlay", bargap=0, dragmode="zoom", hovermode="closest")
     return figure
+
+
+def _ticks(labels: Sequence[str], every: int) -> list[int]:
+    """Return the rows with a label: each so many-th, and those of marked ranks in place of what is near."""
+    marked = [at for at, label in enumerate(labels) if label.startswith(MARK)][:_MOST_MARKED]
+    if every == 1:
+        return [*range(len(labels))]
+    regular = [
+        at
+        for at in range(0, len(labels), every)
+        if all(abs(at - other) >= every / 2 for other in marked)
+    ]
+    return sorted({*regular, *marked})
 
 
 def shown_categories(step: StepSlices, window_ns: tuple[int, int]) -> tuple[Category, ...]:

@@ -8,10 +8,10 @@ from typing import NamedTuple
 import plotly.graph_objects as go
 
 from meshscope.analyze import Bar
+from meshscope.analyze.output.palette import class_colour, class_meanings
 from meshscope.analyze.wording.labels import class_label
 
 from .. import units
-from ..categories import COLOURS, Category
 from ..theme import INK, MUTED, plain, styled
 
 _ROW_PX = 34
@@ -19,26 +19,7 @@ _BORDER_PX = 56
 _MIN_PX = 140
 """Below this plotly has no room for the title of the axis under its ticks."""
 
-_USEFUL, _OVERHEAD, _LOST, _WAITED, _OPEN = "#0072B2", "#56B4E9", "#E69F00", "#D55E00", "#8A94A0"
-_UNKNOWN = COLOURS[Category.UNKNOWN]
 _TOTAL = "#CBD2D9"
-_MEANINGS = {
-    _USEFUL: "compute",
-    _OVERHEAD: "compute, slower than it could be",
-    _LOST: "transfers and host work",
-    _WAITED: "waiting for other ranks",
-    _UNKNOWN: "device work of unknown kind",
-    _OPEN: "not attributed",
-}
-_COLOUR = {
-    "kernel_inefficiency": _OVERHEAD,
-    "contention": _OVERHEAD,
-    "clock": _OVERHEAD,
-    "memory_bound": _OVERHEAD,
-    "exposed_unknown": _UNKNOWN,
-    "unattributed": _OPEN,
-}
-_COMPUTE = ("useful", "forward", "backward", "recompute", "optimizer", "compute")
 
 
 def shown_bars(bars: Sequence[Bar]) -> tuple[Bar, ...]:
@@ -48,8 +29,7 @@ def shown_bars(bars: Sequence[Bar]) -> tuple[Bar, ...]:
 
 def meanings(bars: Sequence[Bar]) -> dict[str, str]:
     """Return what each colour of a waterfall stands for, by colour."""
-    present = {_colour(bar.name) for bar in shown_bars(bars)}
-    return {colour: words for colour, words in _MEANINGS.items() if colour in present}
+    return class_meanings(bar.name for bar in shown_bars(bars))
 
 
 def waterfall(bars: Sequence[Bar]) -> go.Figure:
@@ -103,7 +83,7 @@ def _rows(bars: Sequence[Bar]) -> list[_Row]:
     for bar in bars:
         label, value = plain(class_label(bar.name)), units.percent(bar.frac)
         rows.append(
-            _Row(label, end, bar.frac, value, units.duration(bar.dur_ns), _colour(bar.name))
+            _Row(label, end, bar.frac, value, units.duration(bar.dur_ns), class_colour(bar.name))
         )
         end += bar.frac
     value, time = f"<b>{units.percent(end)}</b>", units.duration(sum(bar.dur_ns for bar in bars))
@@ -127,11 +107,3 @@ def _annotate(figure: go.Figure, at: int, row: _Row, *, is_last: bool) -> None:
         figure.add_shape(
             type="line", x0=100 * end, x1=100 * end, y0=at, y1=at + 1, line=line, layer="below"
         )
-
-
-def _colour(name: str) -> str:
-    if name in _COMPUTE:
-        return _USEFUL
-    if name.endswith("_wait"):
-        return _WAITED
-    return _COLOUR.get(name, _LOST)

@@ -10,12 +10,12 @@ from dash import dcc, html
 from dash.development.base_component import Component
 
 from meshscope.analyze.wording.labels import class_label
-from meshscope.analyze.wording.words import counted
+from meshscope.analyze.wording.words import counted, joined
 from meshscope.probe.schema.errors import MeshscopeError
 
 from .. import units
 from ..addresses import page_address
-from ..figures.change import Change, change_waterfall, signed
+from ..figures.change import Change, change_waterfall, is_beyond_chance, signed
 from ..loaded_run import LoadedRun
 from ..state import ViewState
 from ..store import RunStore
@@ -77,6 +77,7 @@ def content(
         return [*notices, notice(f"These runs cannot be compared: {error}")]
     return [
         *notices,
+        *_unlike(result["setup"]),
         _key_numbers(result),
         _classes(result),
         _findings(result, run.run_id, state),
@@ -85,6 +86,19 @@ def content(
         *_setup(result["setup"]),
         *_limits(result["limits"]),
     ]
+
+
+_OF_THE_RECORDING = ("captured_ranks", "origin", "capture_level")
+"""What may differ between two recordings of like jobs."""
+
+
+def _unlike(setup: dict[str, dict[str, Any]]) -> list[Component]:
+    """Return that two jobs are not alike, and in what; nothing where they are."""
+    differs = [name.replace("_", " ") for name in setup if name not in _OF_THE_RECORDING]
+    if not differs:
+        return []
+    words = f"These jobs are not alike: they differ in {joined(differs)}. The change below is not one of speed alone."
+    return [notice(words)]
 
 
 def _key_numbers(result: dict[str, Any]) -> Component:
@@ -128,13 +142,18 @@ def _classes(result: dict[str, Any]) -> Component:
     ]
     cells = [_class_cells(*row) for row in [*rows, ("the step", *sides, result)]]
     changed = [
-        Change(label, row["change_ns"], f"{units.duration(before)} → {units.duration(after)}")
+        Change(
+            label,
+            row["change_ns"],
+            f"{units.duration(before)} → {units.duration(after)}",
+            row["error_ns"],
+        )
         for label, before, after, row in rows
         if abs(row["change_ns"]) >= _LEAST_NS
     ]
-    total = Change("step time", result["change_ns"], " → ".join(map(units.duration, sides)))
+    total = Change("step time", result["change_ns"], " → ".join(map(units.duration, sides)), None)
     parts = sum(row["change_ns"] for row in result["classes"])
-    caption = f"The changes sum to {signed(parts)}; those smaller than their ± are none."
+    caption = f"The changes sum to {signed(parts)}; grey ones are no larger than their ±: chance."
     columns = ["Class", "Before", "After", "Change", "±"]
     drawn = [
         chart(change_waterfall(changed, total), caption, "change-graph"),
@@ -148,13 +167,16 @@ def _class_cells(label: str, before: float, after: float, row: dict[str, Any]) -
         label,
         units.duration(before),
         units.duration(after),
-        _change_cell(row["change_ns"]),
+        _change_cell(row["change_ns"], row["error_ns"]),
         units.duration(row["error_ns"]),
     ]
 
 
-def _change_cell(change_ns: float) -> Component:
+def _change_cell(change_ns: float, error_ns: float | None = 0.0) -> Component:
+    """Return a change in the colour of its direction; grey where chance alone makes as much."""
     style = "ms-longer" if change_ns > 0 else "ms-shorter" if change_ns < 0 else ""
+    if not is_beyond_chance(change_ns, error_ns):
+        style = "ms-no-change"
     return html.Span(signed(change_ns), className=style)
 
 

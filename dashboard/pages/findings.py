@@ -9,13 +9,13 @@ from dash.development.base_component import Component
 from meshscope.analyze import Finding
 from meshscope.analyze.findings.location import ranks_named
 from meshscope.analyze.findings.none_found import nothing_found, untold_of
+from meshscope.analyze.output.timeline.raster import MAX_SEPARATED_ROWS
 from meshscope.analyze.wording.labels import place_words
 from meshscope.analyze.wording.words import sentence
 
 from .. import units
 from ..addresses import page_address
 from ..loaded_run import STANDSTILL, LoadedRun
-from ..raster import MAX_SEPARATED_ROWS
 from ..state import ViewState
 from ..theme import SEVERITY_COLOUR
 from ..views import typical_step

@@ -25,7 +25,16 @@ _SEVERITY_CLASSES = {
     "ms-cell-warning": "params.value === 'warning'",
     "ms-cell-quiet": "params.value === 'none' || params.value === 'info'",
 }
-_UNKNOWN_CLASS = {"ms-cell-quiet": f"params.value === '{units.UNKNOWN}'"}
+_UNKNOWN_CLASS = {"ms-cell-quiet": "params.value === null"}
+
+
+def _shown_as(words: str) -> dict[str, Any]:
+    """Return what lets a column of numbers sort by them, and shows and finds their words."""
+    return {
+        "valueFormatter": {"function": f"params.data.{words}"},
+        "getQuickFilterText": {"function": f"params.data.{words}"},
+    }
+
 
 _COLUMNS = [
     {
@@ -44,6 +53,7 @@ _COLUMNS = [
         "headerName": "Severity",
         "width": 115,
         "cellClassRules": _SEVERITY_CLASSES,
+        "comparator": {"function": "bySeverity"},
     },
     {
         "field": "finding",
@@ -54,7 +64,13 @@ _COLUMNS = [
         "autoHeight": True,
         "cellClass": "ms-cell-words",
     },
-    {"field": "step_time", "headerName": "Step time", "width": 100, "type": "rightAligned"},
+    {
+        "field": "step_time_ns",
+        "headerName": "Step time",
+        "width": 100,
+        "type": "rightAligned",
+        **_shown_as("step_time"),
+    },
     {
         "field": "mfu",
         "headerName": "MFU",
@@ -62,6 +78,7 @@ _COLUMNS = [
         "type": "rightAligned",
         "tooltipField": "mfu_note",
         "cellClassRules": _UNKNOWN_CLASS,
+        **_shown_as("mfu_text"),
     },
     {"field": "layout", "headerName": "Layout", "width": 170, "tooltipField": "layout"},
     {"field": "when", "headerName": "Last written (UTC)", "width": 185, "sort": "desc"},
@@ -148,7 +165,7 @@ def summary(entries: list[RunEntry]) -> str:
 
 
 def rows(entries: list[RunEntry]) -> list[dict[str, Any]]:
-    """Return the grid rows, as text; a run that cannot be read shows its error."""
+    """Return the grid rows: numbers beside their words; a run that cannot be read shows its error."""
     return [_row(entry) for entry in entries]
 
 
@@ -173,8 +190,10 @@ def _row(entry: RunEntry) -> dict[str, Any]:
         **shared,
         "run": link,
         "layout": entry.layout,
+        "step_time_ns": entry.step_time_ns,
         "step_time": units.duration(entry.step_time_ns),
-        "mfu": units.percent(entry.mfu),
+        "mfu": entry.mfu,
+        "mfu_text": units.percent(entry.mfu),
         "mfu_note": entry.mfu_unknown_because,
         "severity": entry.severity or "none",
         "finding": entry.top_finding or "nothing to report",

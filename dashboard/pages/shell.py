@@ -184,8 +184,22 @@ def _facts(run: LoadedRun) -> list[Component]:
     if run.trace.origin != "meshscope":
         facts.append(f"from {run.trace.origin}")
     if run.as_of_ns is not None:
-        facts.append(f"as of {units.clock_time(run.as_of_ns)[-8:]} UTC")
+        facts.append(f"as of {units.clock_time(run.as_of_ns)} UTC")
+    if state := _state_words(run):
+        facts.append(state)
     return [html.Span(fact, className="ms-fact") for fact in facts]
+
+
+def _state_words(run: LoadedRun) -> str:
+    """Return whether the job of a capture of ours runs, ended in order, or broke off."""
+    if run.trace.origin != "meshscope":
+        return ""
+    if run.trace.frame("progress").empty:
+        return "ended in order"
+    ends = [finding for finding in run.diagnosis.findings if finding.is_end]
+    if run.as_of_ns is not None and not ends:
+        return "running"
+    return str(ends[0].kind).replace("_", " ") if ends else "did not end in order"
 
 
 def rejected_notice(rejected: Sequence[str]) -> list[Component]:

@@ -6,25 +6,24 @@ import dash_mantine_components as dmc
 from dash import dcc, html
 from dash.development.base_component import Component
 
+from meshscope.analyze.align.clocks.alignment import has_clocks_apart
 from meshscope.analyze.align.steps.whole_capture import WHOLE_CAPTURE
+from meshscope.analyze.output.timeline.categories import COLOURS, LABELS
+from meshscope.analyze.output.timeline.slices import StepSlices, in_window
 from meshscope.analyze.wording.words import counted
 
 from .. import units
 from ..addresses import tile_address
-from ..categories import COLOURS, LABELS
 from ..figures.timeline import shown_categories, timeline, uses_tile
 from ..loaded_run import LoadedRun
 from ..path_words import path_sentence
 from ..paths import Outlines, StepPath, outlines
-from ..slices import StepSlices, in_window
 from ..state import ViewState, parse_query, view_at
 from ..theme import INK
 from ..views import critical_path, shown_step
 from ..views import timeline as timeline_view
 from .shell import card, chart, empty, notice, rejected_notice, run_page
 
-MOST_ROWS = 640
-"""Rows that the figure has a pixel for."""
 _MOST_OFFERED = 500
 """Steps that a list offers at a time; what is typed finds the others."""
 _MIN_SKEW = 1.02
@@ -60,11 +59,12 @@ def content(run: LoadedRun, state: ViewState) -> list[Component]:
     outlined = None if path is None else outlines(path, window)
     figure = timeline(step, window, address, outlined)
     title = "Whole capture" if step.step == WHOLE_CAPTURE else f"Step {step.step}"
-    if len(step.ranks) < len(run.trace.ranks):
+    is_part = state.rank is not None and state.rank in run.trace.ranks
+    if is_part and len(step.ranks) < len(run.trace.ranks):
         title += f", rank {state.rank} and those in a group with it"
     drawn = [
         _legend(step, window, with_path=path is not None),
-        chart(figure, _caption(step, window), "timeline-graph"),
+        chart(figure, _caption(run, step, window, is_part=is_part), "timeline-graph"),
     ]
     if path is not None and outlined is not None:
         drawn.append(_path_caption(path, outlined))
@@ -175,7 +175,7 @@ def _path_caption(path: StepPath, outlined: Outlines) -> Component:
     return html.P(text, id="timeline-path-caption", className="ms-note")
 
 
-def _caption(step: StepSlices, window: tuple[int, int]) -> str:
+def _caption(run: LoadedRun, step: StepSlices, window: tuple[int, int], *, is_part: bool) -> str:
     seen = len(in_window(step.slices, window))
     way = (
         "drawn as a picture; zoom in until single slices appear"
@@ -186,8 +186,12 @@ def _caption(step: StepSlices, window: tuple[int, int]) -> str:
         f"{counted(len(step.ranks), 'rank')}, {units.duration(window[1] - window[0])} of "
         f"{units.duration(step.length_ns)}, {seen:,} slices: {way}."
     )
-    if len(step.ranks) > MOST_ROWS:
-        text += " Rows are thinner than a pixel: name a rank above to see its groups alone."
+    if not is_part and len(step.ranks) < len(run.trace.ranks):
+        each = -(-len(run.trace.ranks) // len(step.ranks))
+        text += (
+            f" Each row stands for {each} ranks and shows the slowest of them; ranks that findings "
+            "name come first. Name a rank above to see its groups alone."
+        )
     if step.length_ns > _MIN_SKEW * step.longest_ns:
         text += (
             " Ranks begin the step at different times: it is drawn from the first begin to the last "
@@ -220,7 +224,12 @@ def _notices(run: LoadedRun, state: ViewState) -> list[str]:
             f"The capture broke off in step {step.step}. What had not ended is drawn up to the last "
             "record of any rank."
         )
-    if state.rank is not None and state.rank not in step.ranks:
+    if has_clocks_apart(run.trace):
+        notices.append(
+            "The clocks of these ranks are not aligned: nothing in the capture compares them. Compare "
+            "times within a rank only; the order of rows at one instant says nothing."
+        )
+    if state.rank is not None and state.rank not in run.trace.ranks:
         notices.append(f"Rank {state.rank} is not in this run; all ranks are shown.")
     reason = run.path_unknown_because(shown_step(run, state))
     if state.path and reason:

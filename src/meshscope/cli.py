@@ -59,10 +59,11 @@ for _launching in (commands.run, commands.doctor):
     app.command(
         short_help=_summary(_launching), context_settings={"allow_interspersed_args": False}
     )(_launching)
-for _verb in (commands.agent, commands.arm, commands.attach):
+for _verb in (commands.agent, commands.arm, commands.attach, commands.watch):
     app.command(short_help=_summary(_verb))(_verb)
 for _reader in (
     commands.diagnose,
+    commands.report,
     commands.stragglers,
     commands.critical_path,
     commands.whatif,

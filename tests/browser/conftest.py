@@ -31,7 +31,7 @@ def recorded_run(tmp_path_factory):
         "4",
     ]
     train = ["-m", "meshscope.reference_trainer", "--preset", "tiny", "--set", "layout.dp=2"]
-    fault = ["--fault", f"slow_rank:rank={SLOW_RANK},mode=sleep,delay_ms=60"]
+    fault = ["--fault", f"slow_rank:rank={SLOW_RANK},mode=sleep,delay_ms=250"]
     command = str(Path(sys.executable).with_name("meshscope"))
     watch = [command, "run", "--runs", str(runs), "--run-id", TRAINED]
     done = subprocess.run(

@@ -418,3 +418,35 @@ def test_a_bar_of_memory_opens_the_terms_of_its_stage(page, piped_run):
     page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     expect(page.locator("#memory-terms-2")).to_have_attribute("open", "")
     expect(page.locator("#memory-terms-2")).to_contain_text("Stage 2: 41 GiB")
+
+
+def test_numbers_of_the_run_list_sort_as_numbers(page, piped_run, profiled_run):
+    """Fails when 1.09 s stands before 19.9 ms because their texts are sorted."""
+    page.goto("/")
+    rows = page.locator("#runs-grid .ag-center-cols-container .ag-row")
+    expect(rows.first).to_be_visible()
+    expect(page.locator(".ms-row-pending")).to_have_count(0)
+    page.get_by_text("Step time", exact=True).click()
+    order = """() => [...document.querySelectorAll('#runs-grid .ag-row')]
+        .sort((a, b) => a.getAttribute('row-index') - b.getAttribute('row-index'))
+        .map(row => row.querySelector('[col-id=step_time_ns]').textContent)
+        .filter(text => / (s|ms|µs|ns)$/.test(text))"""
+    units = {"s": 1e9, "ms": 1e6, "µs": 1e3, "ns": 1.0}
+    times = [float(text.split()[0]) * units[text.split()[1]] for text in page.evaluate(order)]
+    assert len(times) >= 2
+    assert times == sorted(times)
+
+
+def test_a_server_that_is_gone_is_told_and_comes_back(browser, address):
+    """Fails when the address changes under an old page without a word, or the page stays old."""
+    context = browser.new_context(base_url=address)
+    page = context.new_page()
+    page.goto(f"/run/{TRAINED}/overview")
+    expect(page.locator("#waterfall-graph")).to_be_visible()
+    context.set_offline(True)
+    page.get_by_role("link", name="Mesh", exact=True).click()
+    expect(page.locator("#ms-gone")).to_be_visible()
+    context.set_offline(False)
+    expect(page.locator("#rank-step-graph")).to_be_visible()
+    expect(page.locator("#ms-gone")).to_have_count(0)
+    context.close()

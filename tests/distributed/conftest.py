@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests import ports
+from tests.distributed.forked_ranks import RECORD_ALL
 
 HERE = Path(__file__).parent
 
@@ -29,6 +30,7 @@ def run_ranks() -> Callable[..., list[str]]:
     ) -> list[str]:
         base = {
             **os.environ,
+            **RECORD_ALL,
             "OMP_NUM_THREADS": "1",
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(ports.free_port()),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from tests.distributed.forked_ranks import PATIENCE_S, join_ranks, start_ranks
+from tests.distributed.forked_ranks import PATIENCE_S, RECORD_ALL, join_ranks, start_ranks
 
 from meshscope import probe
 from meshscope.probe.reader.run import read_run
@@ -103,6 +103,7 @@ def _record_and_train(
         change()
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(world_size), "LOCAL_RANK": str(rank)}
     os.environ |= {"LOCAL_WORLD_SIZE": str(world_size), "MESHSCOPE_RUN_DIR": str(out / "run")}
+    os.environ |= RECORD_ALL | os.environ
     probe.attach(out / "run")
     place = Place(
         rank=rank, world_size=world_size, local_rank=rank, rendezvous=f"file://{out}/meet"

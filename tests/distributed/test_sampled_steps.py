@@ -1,6 +1,7 @@
 """A job whose ranks record one window of steps in two, with real processes."""
 
 import json
+import os
 
 import pytest
 from tests.distributed.recorded_training import recorded_run
@@ -30,6 +31,11 @@ CONFIG = TrainerConfig(
 )
 
 
+def follow_orders() -> None:
+    """Have a rank follow an order to record less, and never give one itself."""
+    os.environ["MESHSCOPE_COST_BUDGET_PPM"] = "1000000"
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     """Return a run with the order and one without, and the directory of the first."""
@@ -37,7 +43,7 @@ def runs(tmp_path_factory):
     (out / "run").mkdir()
     order = {"one_in": 2, "first_step": 50}
     (out / "run" / SAMPLING_FILE).write_text(json.dumps(order), encoding="utf-8")
-    sampled = recorded_run(CONFIG, out)
+    sampled = recorded_run(CONFIG, out, follow_orders)
     whole = recorded_run(CONFIG, tmp_path_factory.mktemp("whole"))
     return sampled, whole, out / "run"
 

@@ -349,7 +349,7 @@ def test_traces_are_kept_with_a_note_beside_the_output(timeline, tmp_path, monke
             "PATH: it is empty: is a variable of the shell not set?",
         ),
         (["no-such-verb"], "no such command 'no-such-verb'. See meshscope --help"),
-        (["exprt"], "no such command 'exprt'. Did you mean 'export'? See meshscope --help"),
+        (["kernls"], "no such command 'kernls'. Did you mean 'kernels'? See meshscope --help"),
         (["/"], "/ is no command. Run: meshscope diagnose /"),
         (
             ["diagnose", "run", "--no-such"],

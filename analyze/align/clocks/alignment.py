@@ -42,6 +42,14 @@ _NAMED = 8
 """Clocks that a sentence lists by name."""
 
 
+_NOTHING_COMPARES = "nothing in the capture compares the clocks of"
+
+
+def has_clocks_apart(trace: Trace) -> bool:
+    """Tell whether a capture that was aligned has clocks that nothing compares."""
+    return trace.per_step_clock or any(one.startswith(_NOTHING_COMPARES) for one in trace.limits)
+
+
 def align(trace: Trace) -> Trace:
     """Return the trace with every time on the clock that most ranks agree with.
 
@@ -254,7 +262,7 @@ def _unconnected(clocks: Sequence[str], estimates: pa.Table) -> tuple[str, ...]:
         return ()
     shown = ", ".join(sets[:_NAMED]) + (" …" if len(sets) > _NAMED else "")
     return (
-        f"nothing in the capture compares the clocks of {len(sets)} sets of ranks (around {shown}): "
+        f"{_NOTHING_COMPARES} {len(sets)} sets of ranks (around {shown}): "
         "whether their times agree is not known",
     )
 

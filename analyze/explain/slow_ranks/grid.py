@@ -45,12 +45,20 @@ class Grid:
         """Return the features [lane, replica, place, kind, item, feature] of one step."""
         return None if self.features is None else self._filled(position, self.features)
 
+    def by_rank(self, position: int) -> tuple[FloatArray, FloatArray | None]:
+        """Return durations [rank, kind, item] and features [rank, kind, item, feature] of one step."""
+        known = None if self.features is None else self._by_rank(position, self.features)
+        return self._by_rank(position, self.values), known
+
     def _filled(self, position: int, values: FloatArray) -> FloatArray:
+        return self.cube.fill(self._by_rank(position, values))
+
+    def _by_rank(self, position: int, values: FloatArray) -> FloatArray:
         rows = slice(self.bounds[position], self.bounds[position + 1])
         ranks = len(self.cube.ranks)
         by_rank = np.full((ranks, len(self.kinds), self.items, *values.shape[1:]), np.nan)
         by_rank[tuple(axis[rows] for axis in self.index)] = values[rows]
-        return self.cube.fill(by_rank)
+        return by_rank
 
 
 def grid_of(durations: pd.DataFrame, layout: ParallelLayout | None) -> Grid:

@@ -1,4 +1,4 @@
-"""A comparison of two runs as text."""
+"""A comparison of two runs as a document."""
 
 from __future__ import annotations
 
@@ -6,28 +6,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ...wording.labels import class_label
-from ...wording.text_table import text_table
 from ...wording.words import counted
-from .amounts import limit_lines, milliseconds, shortened
-from .page import page
+from ..document import Block, Item, Lines, Listing, Table, facts, section
+from .amounts import milliseconds, shortened
 
 
-def comparison_to_text(result: Mapping[str, Any], *, markdown: bool = False) -> str:
+def comparison_document(result: Mapping[str, Any]) -> list[Block]:
     """Return both runs, what changed by class, findings, operators, kernels; times in ms per step."""
-    heading = "## {}" if markdown else "{}"
-    blocks: list[tuple[str | None, list[str]]] = [
-        (None, list(_head(result))),
-        ("Where the step changed", _classes(result, markdown=markdown)),
-        ("Findings", list(_findings(result["findings"]))),
-        ("Operators", _changes(result["operators"], "operator", markdown=markdown)),
-        ("Kernels", _changes(result["kernels"], "name", markdown=markdown)),
+    return [
+        Lines(list(_head(result))),
+        *section("Where the step changed", _classes(result)),
+        *section("Findings", Listing(list(_findings(result["findings"])))),
+        *section("Operators", _changes(result["operators"], "operator")),
+        *section("Kernels", _changes(result["kernels"], "name")),
+        *section("What this result could not see", facts(result["limits"])),
     ]
-    lines: list[str] = []
-    for title, body in blocks:
-        if body:
-            lines += [heading.format(title)] if title else []
-            lines += [*([""] if markdown and title else []), *body, ""]
-    return page([*lines[:-1], *limit_lines(result["limits"])], markdown=markdown)
 
 
 def _head(result: Mapping[str, Any]) -> Iterator[str]:
@@ -45,7 +38,7 @@ def _head(result: Mapping[str, Any]) -> Iterator[str]:
         yield f"differs: {name.replace('_', ' ')} {_or_unknown(pair['before'])} → {_or_unknown(pair['after'])}"
 
 
-def _classes(result: Mapping[str, Any], *, markdown: bool) -> list[str]:
+def _classes(result: Mapping[str, Any]) -> Table:
     rows = [
         (
             class_label(row["class"]),
@@ -63,22 +56,19 @@ def _classes(result: Mapping[str, Any], *, markdown: bool) -> list[str]:
         _signed(result["change_ns"]),
         "unknown" if error is None else f"{error / 1e6:.3f}",
     )
-    headers = ["class", "before ms", "after ms", "change ms", "±"]
-    return text_table(headers, [*rows, total], markdown=markdown)
+    return Table(("class", "before ms", "after ms", "change ms", "±"), [*rows, total])
 
 
-def _findings(findings: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _findings(findings: Sequence[Mapping[str, Any]]) -> Iterator[Item]:
     for finding in findings:
         before, after = (milliseconds(finding[f"{side}_ns"]) for side in ("before", "after"))
         costs = f"{before} → {after} ms"
         if "unknown" in (before, after):
             costs = "cost unknown"
-        yield f"- {finding['state']}: {finding['claim']} ({costs})"
+        yield Item(f"{finding['state']}: {finding['claim']} ({costs})")
 
 
-def _changes(rows: Sequence[Mapping[str, Any]], key: str, *, markdown: bool) -> list[str]:
-    if not rows:
-        return []
+def _changes(rows: Sequence[Mapping[str, Any]], key: str) -> Table:
     headers = [key, "shapes"] if key == "operator" else ["kernel"]
     headers += ["calls", "before ms", "after ms", "change ms", "more calls ms", "longer calls ms"]
     cells = [
@@ -92,7 +82,7 @@ def _changes(rows: Sequence[Mapping[str, Any]], key: str, *, markdown: bool) -> 
         )
         for row in rows
     ]
-    return text_table(headers, cells, markdown=markdown)
+    return Table(headers, cells)
 
 
 def _signed(time_ns: float) -> str:

@@ -24,12 +24,12 @@ def diagnosis_document(result: Diagnosis) -> list[Block]:
     """Return the report for people."""
     return [
         Heading(message("report.title", run=result.run["run_id"])),
-        Lines(list(_header(result))),
+        Lines(list(header_lines(result))),
         *section("How the job ended", _ends(result)),
         *_border(result),
-        *section("Where the step time went", _waterfall(result)),
+        *section("Where the step time went", waterfall_table(result)),
         *section("Findings, in the order to look at them", *_findings(result)),
-        *section("Causes by replay", *_causes(result)),
+        *section("Causes by replay", *causes_blocks(result)),
         *section("Ranks, by what repairing returns", _ranks(result)),
         *section("Memory by stage", *memory_blocks(result)),
         *section("Limits of this result", facts(result.limits or [message("report.no_limits")])),
@@ -41,7 +41,8 @@ def to_text(result: Diagnosis) -> str:
     return to_plain(diagnosis_document(result))
 
 
-def _header(result: Diagnosis) -> Iterator[Text]:
+def header_lines(result: Diagnosis) -> Iterator[Text]:
+    """Yield what was captured, MFU, overhead and bubble."""
     run, use = result.run, result.utilization
     if run.get("origin") == SYNTHETIC:
         yield message("report.synthetic")
@@ -138,7 +139,7 @@ def _bubble(result: Diagnosis) -> Iterator[Message]:
     yield message("report.bubble", share=bubble.measured_frac, imposed=imposed, ideal=ideal)
 
 
-def _waterfall(result: Diagnosis) -> Table:
+def waterfall_table(result: Diagnosis) -> Table:
     """Return every class that holds time; JSON has those of nothing too."""
     shown = [bar for bar in result.waterfall if f"{bar.frac:.2%}" not in ("0.00%", "-0.00%")]
     rows = [(class_label(bar.name), f"{bar.frac:.2%}", f"{bar.dur_ns / 1e6:.3f}") for bar in shown]
@@ -154,7 +155,7 @@ def _ends(result: Diagnosis) -> Listing:
     """Return what stands above all of a job that broke off."""
     numbered = [pair for pair in enumerate(result.findings, start=1) if pair[1].is_end]
     return Listing(
-        [_finding(finding) for _, finding in numbered],
+        [finding_item(finding) for _, finding in numbered],
         first_number=numbered[0][0] if numbered else 1,
     )
 
@@ -168,14 +169,21 @@ def _border(result: Diagnosis) -> list[Block]:
 def _findings(result: Diagnosis) -> Iterator[Block]:
     ends = [finding for finding in result.findings if finding.is_end]
     others = [finding for finding in result.findings if not finding.is_end]
-    if not result.findings or (result.run["steps"] and not others):
-        yield Lines([nothing_found(result)])
-    yield Listing([_finding(finding) for finding in others], first_number=len(ends) + 1)
+    yield Lines(list(findings_lines(result)))
+    yield Listing([finding_item(finding) for finding in others], first_number=len(ends) + 1)
     if result.findings and result.run["steps"] and result.untold:
         yield Listing([Item(message("report.not_known", what=untold_of(result)), result.untold)])
 
 
-def _finding(finding: Finding) -> Item:
+def findings_lines(result: Diagnosis) -> Iterator[Text]:
+    """Yield that nothing was found, where that is so."""
+    others = [finding for finding in result.findings if not finding.is_end]
+    if not result.findings or (result.run["steps"] and not others):
+        yield nothing_found(result)
+
+
+def finding_item(finding: Finding) -> Item:
+    """Return a finding: what is wrong, its price, its evidence and what to do."""
     return Item(
         finding.claim,
         [*_price(finding), *finding.evidence, message("report.do", remedy=finding.remedy)],
@@ -201,7 +209,7 @@ def _price(finding: Finding) -> Iterator[Message]:
         yield message("report.price_of_cost", cost=cost, confidence=confidence)
 
 
-def _causes(result: Diagnosis) -> Iterator[Block]:
+def causes_blocks(result: Diagnosis) -> Iterator[Block]:
     """Yield the causes that cost or return anything; JSON has the others too."""
     rows = [
         (

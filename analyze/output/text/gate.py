@@ -8,6 +8,7 @@ from typing import Any
 from ...wording.labels import class_label
 from ...wording.text_table import text_table
 from ...wording.words import counted
+from ..document import Block, Item, Lines, Listing, facts
 from .amounts import limit_lines
 from .page import page
 
@@ -28,6 +29,23 @@ def gate_to_text(result: dict[str, Any], *, markdown: bool = False) -> str:
     if result["verdict"] != "pass":
         lines += _classes(result["classes"], markdown=markdown)
     return page([*lines, *limit_lines(result["limits"])], markdown=markdown)
+
+
+def gate_blocks(result: dict[str, Any]) -> list[Block]:
+    """Return the verdict, what differs in the setup, and the checks that say something."""
+    shown = [check for check in result["checks"] if not _is_quiet(check)]
+    shown.sort(key=lambda check: _ORDER.index(check["verdict"]))
+    return [
+        Lines([result["why"]]),
+        facts([line.removeprefix("- ") for line in _setup_lines(result)]),
+        Listing(
+            [
+                Item(check["why"], mark=f"[{check['verdict']}] {check['metric']}:")
+                for check in shown[:_MOST_ROWS]
+            ]
+        ),
+        facts(result["notes"]),
+    ]
 
 
 def _setup_lines(result: dict[str, Any]) -> Iterator[str]:

@@ -19,9 +19,11 @@ from .gate_noise import gate_calibrate, gate_history, gate_selftest
 from .ingest import ingest
 from .kernels import kernels
 from .plan import plan
+from .report import report
 from .run import run
 from .stragglers import stragglers
 from .topology import topology
+from .watch import watch
 from .whatif import whatif
 
 __all__ = [
@@ -47,8 +49,10 @@ __all__ = [
     "ingest",
     "kernels",
     "plan",
+    "report",
     "run",
     "stragglers",
     "topology",
+    "watch",
     "whatif",
 ]

@@ -17,7 +17,7 @@ from .options import (
     TopologyOption,
     named_path,
 )
-from .output import show
+from .output import show_document
 
 
 def compare(  # noqa: PLR0913 - the options of a verb
@@ -49,15 +49,15 @@ def compare(  # noqa: PLR0913 - the options of a verb
     from meshscope.analyze.findings.comparison import compare as compared
     from meshscope.analyze.findings.comparison import side_of_account
     from meshscope.analyze.output.json import comparison_to_json
-    from meshscope.analyze.output.text import comparison_to_text
+    from meshscope.analyze.output.text import comparison_document
 
     first = side_of_account(open_trace(before, topology_file, runs, steps_before).measured())
     opened = open_trace(after, topology_file, runs, steps_after)
     result = comparison_to_json(compared(first, side_of_account(opened.measured())), top)
-    show(
+    show_document(
         output,
         lambda: result,
-        partial(comparison_to_text, result),
+        partial(comparison_document, result),
         opened.next_command("diagnose"),
         opened.ends(),
     )

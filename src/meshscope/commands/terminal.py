@@ -70,7 +70,15 @@ def _drawn(block: Block, width: int) -> Iterator[RenderableType]:
     """Yield what a block looks like; names from the input are text, never markup."""
     from rich.text import Text as Drawn
 
-    from meshscope.analyze.output.document import Heading, Lines, Listing, Rule, Table, Verbatim
+    from meshscope.analyze.output.document import (
+        Figure,
+        Heading,
+        Lines,
+        Listing,
+        Rule,
+        Table,
+        Verbatim,
+    )
 
     match block:
         case Heading(text):
@@ -84,6 +92,9 @@ def _drawn(block: Block, width: int) -> Iterator[RenderableType]:
             yield from (Drawn(f"  {printable(str(note))}") for note in notes)
         case Verbatim(lines):
             yield from (Drawn(printable(line), no_wrap=True, overflow="ignore") for line in lines)
+        case Figure(caption=caption, table=table):
+            yield Drawn(printable(str(caption)))
+            yield from _drawn(table, width)
         case Rule(text):
             yield Drawn(f"{'-' * 16} {printable(str(text))} {'-' * 16}", style="dim")
 

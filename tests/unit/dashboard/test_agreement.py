@@ -6,9 +6,9 @@ import pytest
 
 from meshscope.analyze import load_trace
 from meshscope.analyze.findings.measure import measure
+from meshscope.analyze.output.timeline.categories import Category
+from meshscope.analyze.output.timeline.slices import step_slices
 from meshscope.analyze.tables.classes import CLASSES, UNATTRIBUTED
-from meshscope.dashboard.categories import Category
-from meshscope.dashboard.slices import step_slices
 
 _OF_CLASS = {
     "forward": Category.FORWARD,

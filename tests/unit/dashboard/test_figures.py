@@ -5,12 +5,12 @@ import pandas as pd
 import pytest
 
 from meshscope.analyze import Bar
-from meshscope.dashboard.categories import COLOURS, LABELS, Category, palette
+from meshscope.analyze.output.timeline.categories import COLOURS, LABELS, Category, palette
+from meshscope.analyze.output.timeline.slices import StepSlices
 from meshscope.dashboard.figures.heatmap import mesh_heatmap, rank_step_heatmap
 from meshscope.dashboard.figures.timeline import MAX_BARS, timeline, uses_tile
 from meshscope.dashboard.figures.waterfall import meanings, waterfall
 from meshscope.dashboard.mesh import MeshFacet, RankStepMatrix, in_blocks
-from meshscope.dashboard.slices import StepSlices
 from meshscope.dashboard.theme import GRAPH_CONFIG, plain
 
 BARS = [

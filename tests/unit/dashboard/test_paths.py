@@ -9,7 +9,8 @@ from tests.synthetic import MS, Job, capture, uniform
 
 from meshscope.analyze.findings.critical_path import CriticalPath
 from meshscope.analyze.findings.measure import measure
-from meshscope.dashboard.categories import Category
+from meshscope.analyze.output.timeline.categories import Category
+from meshscope.analyze.output.timeline.slices import step_slices
 from meshscope.dashboard.figures.critical_path import NAME, path_traces
 from meshscope.dashboard.figures.timeline import timeline
 from meshscope.dashboard.path_words import path_sentence
@@ -21,7 +22,6 @@ from meshscope.dashboard.paths import (
     outlines,
     step_path,
 )
-from meshscope.dashboard.slices import step_slices
 from meshscope.probe.schema.layout import ParallelLayout
 
 STEP = 2

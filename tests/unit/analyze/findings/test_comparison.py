@@ -8,7 +8,8 @@ from typer.testing import CliRunner
 
 from meshscope.analyze.findings.comparison import compare, side_of
 from meshscope.analyze.output.json import comparison_to_json
-from meshscope.analyze.output.text import comparison_to_text
+from meshscope.analyze.output.render import to_plain
+from meshscope.analyze.output.text import comparison_document
 from meshscope.analyze.synthetic import SyntheticJob, generate, parse_fault
 from meshscope.analyze.synthetic.run_directory import write_run
 from meshscope.cli import app
@@ -93,7 +94,7 @@ def test_operators_split_into_more_calls_and_longer_calls():
     assert (by_kernel["gelu"]["more_ns"], by_kernel["gelu"]["longer_ns"]) == (30, 0)
     assert "softmax" not in by_kernel
     assert [row["operator"] for row in result["operators"]] == ["aten::mm", "aten::gelu"]
-    text = comparison_to_text(result)
+    text = to_plain(comparison_document(result))
     assert "longer calls ms" in text
     assert "total" in text
 

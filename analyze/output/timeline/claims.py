@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from meshscope.analyze import Trace
-from meshscope.analyze.align.communication.kernels import axis_by_launch
-from meshscope.analyze.align.steps.whole_capture import WHOLE_CAPTURE
-from meshscope.analyze.tables.arrays import BoolArray
-from meshscope.analyze.wording.labels import axis_label
 from meshscope.probe.schema.terms import COMPUTE_KINDS, Axis, KernelCategory, SpanKind, TimeSource
 
+from ...align.communication.kernels import axis_by_launch
+from ...align.steps.whole_capture import WHOLE_CAPTURE
+from ...tables.arrays import BoolArray
+from ...tables.trace import Trace
+from ...wording.labels import axis_label
 from .categories import OF_AXIS, OF_SPAN, Category
 from .unfinished import OpenWait, last_record_ns
 

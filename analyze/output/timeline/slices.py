@@ -11,23 +11,24 @@ an all-reduce 4..6::
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 
-from meshscope.analyze import Trace
-from meshscope.analyze.align.clocks.stamps import settled
-from meshscope.analyze.align.steps.whole_capture import WHOLE_CAPTURE
-from meshscope.analyze.tables.intervals import NO_OWNER, sweep_priority
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.terms import StepDetail
 
+from ...align.clocks.stamps import settled
+from ...align.steps.whole_capture import WHOLE_CAPTURE
+from ...tables.intervals import NO_OWNER, sweep_priority
+from ...tables.trace import Trace
 from .claims import claims_of, rows_of_step
 from .unfinished import open_waits, unfinished_steps, with_unfinished
 
-_MARK = "\N{BLACK RIGHT-POINTING TRIANGLE} "
-"""Before the label of the rank whose groups are shown."""
+MARK = "\N{BLACK RIGHT-POINTING TRIANGLE} "
+"""Before the label of a rank that is looked at."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,14 +112,44 @@ def around(step: StepSlices, rank: int, layout: ParallelLayout | None) -> StepSl
     """
     if rank not in step.ranks:
         return step
-    kept = [at for at, other in enumerate(step.ranks) if _distance(layout, rank, other) <= 1]
+    near = [other for other in step.ranks if _distance(layout, rank, other) <= 1]
+    return of_ranks(step, near, (rank,))
+
+
+def of_ranks(step: StepSlices, ranks: Collection[int], marked: Collection[int]) -> StepSlices:
+    """Return a step with the rows of some ranks; those that are marked have a sign before the label."""
+    wanted = set(ranks)
+    kept = [at for at, other in enumerate(step.ranks) if other in wanted]
     row = pd.Index(kept).get_indexer(pd.Index(step.slices["row"]))
     return replace(
         step,
         ranks=tuple(step.ranks[at] for at in kept),
-        labels=tuple(f"{_MARK * (step.ranks[at] == rank)}{step.labels[at]}" for at in kept),
+        labels=tuple(f"{MARK * (step.ranks[at] in marked)}{step.labels[at]}" for at in kept),
         slices=step.slices.assign(row=row)[row >= 0].reset_index(drop=True),
     )
+
+
+def worst_rows(
+    step: StepSlices, most: int, badness: Mapping[int, float], named: Collection[int]
+) -> StepSlices:
+    """Return a step in at most so many rows: where ranks share one, the worst of them is shown.
+
+    Dominance by share would hide a slow rank among healthy ones; a row of its own does not.
+
+    Args:
+        step: All its rows.
+        most: Rows that there are pixels for.
+        badness: Of each rank; the highest of a row is shown, unknown is lowest.
+        named: Ranks of findings: they come before all others, and are marked.
+    """
+    each = -(-len(step.ranks) // most)
+    weight = np.array([badness.get(rank, -np.inf) for rank in step.ranks])
+    weight[np.isin(step.ranks, list(named))] = np.inf
+    weight = np.where(np.isnan(weight), -np.inf, weight)
+    padded = np.full(-(-len(weight) // each) * each, -np.inf)
+    padded[: len(weight)] = weight
+    best = padded.reshape(-1, each).argmax(axis=1) + np.arange(len(padded) // each) * each
+    return of_ranks(step, [step.ranks[at] for at in best.tolist()], named)
 
 
 def _distance(layout: ParallelLayout | None, rank: int, other: int) -> int:

@@ -3,14 +3,25 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from tests.deep_run import COMPUTE_NS, MOVE_NS, STEP_NS, add_trace, make_run
 
 from meshscope.analyze import Trace, load_trace
 from meshscope.analyze.align.steps.whole_capture import WHOLE_CAPTURE
-from meshscope.dashboard.categories import Category
-from meshscope.dashboard.slices import around, bare_steps, in_window, step_slices, steps_of
+from meshscope.analyze.output.timeline.categories import Category
+from meshscope.analyze.output.timeline.slices import (
+    MARK,
+    StepSlices,
+    around,
+    bare_steps,
+    in_window,
+    step_slices,
+    steps_of,
+    worst_rows,
+)
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.tables import TABLES
 
@@ -194,3 +205,29 @@ def test_a_run_with_deep_traces_shows_kernels_in_the_traced_steps(tmp_path):
     assert lengths[4] == {Category.FORWARD: 0.8 * STEP_NS}
     assert lengths[5] == {Category.COMPUTE: COMPUTE_NS, Category.COMM_DP: MOVE_NS}
     assert set(drawn[5]["text"]) == {"compute_kernel", "ncclDevKernel_AllReduce"}
+
+
+@pytest.mark.parametrize("ranks", [1024, 16_384])
+def test_each_single_slow_rank_has_a_row(ranks):
+    """Fails when a slow rank among healthy ones has no pixel because ranks share rows."""
+    rows = np.arange(ranks)
+    step = StepSlices(
+        step=0,
+        ranks=tuple(rows.tolist()),
+        labels=tuple(f"rank {rank}" for rank in rows.tolist()),
+        origin_ns=0,
+        length_ns=100,
+        slices=pd.DataFrame(
+            {"row": rows, "rank": rows, "category": 1, "start_ns": 0, "end_ns": 50, "text": ""}
+        ),
+        undrawn=0,
+    )
+    healthy = dict.fromkeys(rows.tolist(), 1.0)
+    for slow in range(0, ranks, ranks // 61):
+        seen = worst_rows(step, 640, healthy | {slow: 1.2}, ())
+        assert len(seen.ranks) <= 640
+        assert slow in seen.ranks
+        assert set(seen.slices["rank"]) == set(seen.ranks)
+        named = worst_rows(step, 640, healthy | {slow ^ 1: 2.0}, (slow,))
+        assert slow in named.ranks
+        assert named.labels[named.ranks.index(slow)] == f"{MARK}rank {slow}"

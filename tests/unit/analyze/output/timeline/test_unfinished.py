@@ -3,9 +3,9 @@
 import pytest
 from tests.tables import trace_of
 
-from meshscope.dashboard.categories import Category
-from meshscope.dashboard.slices import step_slices, steps_of
-from meshscope.dashboard.unfinished import last_step, unfinished_steps
+from meshscope.analyze.output.timeline.categories import Category
+from meshscope.analyze.output.timeline.slices import step_slices, steps_of
+from meshscope.analyze.output.timeline.unfinished import last_step, unfinished_steps
 
 
 def _wait(rank, seq, at_ns, end_ns=None, step=1):

@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from meshscope.analyze import Trace
-from meshscope.analyze.account.hangs.hang import wait_graph
-from meshscope.analyze.align.steps.last_records import last_records_ns
+from ...account.hangs.hang import wait_graph
+from ...align.steps.last_records import last_records_ns
+from ...tables.trace import Trace
 
 _EVENTS = ("span", "collective", "p2p")
 

@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from meshscope.dashboard.categories import Category
-from meshscope.dashboard.raster import MAX_SEPARATED_ROWS, rasterize, separated
+from meshscope.analyze.output.timeline.categories import Category
+from meshscope.analyze.output.timeline.raster import MAX_SEPARATED_ROWS, rasterize, separated
 
 
 def _random_slices(rows: int, seed: int) -> pd.DataFrame:
