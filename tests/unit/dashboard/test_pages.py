@@ -83,7 +83,7 @@ def test_unreadable_runs_are_rows(store):
     """Fails when a bad entry is not in the list with its error, or is a link to nowhere."""
     rows = {row["id"]: row for row in runs.rows(store.entries(max_new=9))}
     assert rows["job"]["run"] == "[job](/run/job/overview)"
-    assert "notes.txt" in rows["notes.txt"]["finding"]
+    assert "notes.txt" in rows["notes.txt"]["finding_text"]
     assert "](" not in rows["notes.txt"]["run"]
 
 
