@@ -250,6 +250,133 @@ def test_a_finding_leads_to_its_rank_and_step(store):
     run, unselected = store.get("job"), ViewState()
     here = {"where": {"rank": 3, "steps": [0, 2]}, "steps": (2,)}
     assert _links(run, unselected, **here) == [
+        "/run/job/timeline?step=2&rank=3&path=1",
+        "/run/job/mesh?step=2&rank=3",
+    ]
+    ranged = {"where": {"ranks": [1, 3], "steps": [1, 2]}}
+    timelines = [f"/run/job/timeline?step={step}&path=1" for step in (1, 2)]
+    assert _links(run, ViewState(step=1, rank=0), **ranged)[0] == timelines[0].replace(
+        "&path", "&rank=0&path"
+    )
+    assert _links(run, ViewState(step=0), **ranged)[0] in timelines
+    assert _links(run, unselected, where={"stage": 0})[0] == "/run/job/timeline?path=1"
+    assert (
+        _links(run, ViewState(step=2, t0=5, t1=9), where={})[0]
+        == "/run/job/timeline?step=2&t0=5&t1=9&path=1"
+    )
+
+
+def test_a_heavy_stage_leads_to_the_metric_that_shows_it(store):
+    """Fails when "the slowest is 1.01 x" stands where a finding of a heavy stage leads: its peers are as heavy."""
+    run = store.get("job")
+    heavy = replace(_finding(where={"stage": 0}), kind=FindingKind.STAGE_IMBALANCE)
+    found = replace(run, diagnosis=replace(run.diagnosis, findings=(heavy,)))
+    links = [
+        one.href
+        for one in findings.layout(found, ViewState())._traverse()
+        if getattr(one, "className", "") == "ms-link"
+    ]
+    assert links[1] == "/run/job/mesh?metric=compute"
+
+
+@pytest.mark.parametrize("page", shell.TABS)
+def test_every_page_names_what_it_leaves_out(store, page):
+    """Fails when a page drops a part of the address silently."""
+    assert "left out: foo." in _text(page_of(store, f"/run/job/{page}", "?foo=1"))
+
+
+@pytest.mark.parametrize(
+    ("page", "query"), [("timeline", "?step=1&t0=5&t1=9&path=1"), ("mesh", "?metric=wait")]
+)
+def test_the_json_link_is_of_the_same_view(store, page, query):
+    """Fails when the link gives a program another step, window or metric than is seen."""
+    link = page_of(store, f"/run/job/{page}", query)["json-link"].href
+    assert link == f"/api/v1/runs/job/{page}.json{query}"
+
+
+@pytest.mark.parametrize(
+    ("path", "title"),
+    [
+        ("/", "Runs · meshscope"),
+        ("/run/job", "Overview · job · meshscope"),
+        ("/run/job/mesh", "Mesh · job · meshscope"),
+        ("/nope", "meshscope"),
+    ],
+)
+def test_titles(path, title):
+    """Fails when the tabs of two pages or runs cannot be told apart."""
+    assert shell.title_of(path) == title
+
+
+def test_a_rank_without_a_cause_has_no_gain(store):
+    """Fails when a rank that costs nothing is shown as one whose cost is not known."""
+    text = _text(mesh.layout(store.get("job"), ViewState()))
+    assert units.UNKNOWN not in text
+    assert "no removal gain (\\u2013)" in text
+    run = store.get("job")
+    unknown = replace(run, diagnosis=replace(run.diagnosis, waiting=None))
+    stragglers = run.diagnosis.stragglers.assign(removal_gain_frac=float("nan"))
+    unknown = replace(unknown, diagnosis=replace(unknown.diagnosis, stragglers=stragglers))
+    assert units.UNKNOWN in _text(mesh.layout(unknown, ViewState()))
+
+
+def test_a_negative_share_is_explained(store):
+    """Fails when a cause with a gain below zero stands in the table without a word."""
+    run = store.get("job")
+    assert "A negative one" not in _text(overview.layout(run, ViewState()))
+    (first, *rest) = run.diagnosis.causes
+    causes = (replace(first, share_frac=-0.01), *rest)
+    less = replace(run, diagnosis=replace(run.diagnosis, causes=causes))
+    assert "A negative one" in _text(overview.layout(less, ViewState()))
+
+
+def test_a_hang_leads_to_its_step(store):
+    """Fails when the link of a hang opens a step in which all was well."""
+    run = store.get("job")
+    hang = Finding(
+        kind=FindingKind.HANG, severity=Severity.CRITICAL, where={"ranks": [3]}, claim="c",
+        cost_frac=None, removal_gain_frac=None, confidence=0.9, evidence=(), remedy="r",
+    )  # fmt: skip
+    hung = replace(run, stood_still_in=2, diagnosis=replace(run.diagnosis, findings=(hang,)))
+    page = _text(findings.layout(hung, ViewState()))
+    assert "/run/job/timeline?step=2" in page
+    assert '"rank 3"' in page
+    assert shown_step(hung, ViewState()) == 2
+    assert shown_step(hung, ViewState(step=1)) == 1
+
+
+def _finding(**place) -> Finding:
+    return Finding(
+        kind=FindingKind.STRAGGLER_RANK, severity=Severity.WARNING, claim="c", cost_frac=None,
+        removal_gain_frac=None, confidence=0.9, evidence=(), remedy="r", **place,
+    )  # fmt: skip
+
+
+def test_no_page_says_that_a_repair_costs_time(store):
+    """Fails when an error of the replay is told as a loss here, and as nothing in the terminal."""
+    run = store.get("job")
+    found = replace(
+        _finding(where={"rank": 3}), removal_gain_frac=-0.039, removal_gain_interval=(-0.05, 0.001)
+    )
+    run = replace(run, diagnosis=replace(run.diagnosis, findings=(found,)))
+    page = _text(findings.layout(run, ViewState()))
+    assert "between 0.0% and 0.1%" in page
+    assert "-3.9%" not in page
+    assert "fixing it returns 0.0%" in _text(overview.layout(run, ViewState()))
+
+
+def _links(run, state, **place) -> list[str]:
+    """Return where the links of a finding lead."""
+    found = replace(run, diagnosis=replace(run.diagnosis, findings=(_finding(**place),)))
+    components = findings.layout(found, state)._traverse()
+    return [c.href for c in components if getattr(c, "className", "") == "ms-link"]
+
+
+def test_a_finding_leads_to_its_rank_and_step(store):
+    """Fails when the link of a finding opens another rank, or a step in which it is not so."""
+    run, unselected = store.get("job"), ViewState()
+    here = {"where": {"rank": 3, "steps": [0, 2]}, "steps": (2,)}
+    assert _links(run, unselected, **here) == [
         f"/run/job/{p}?step=2&rank=3" for p in ("timeline", "mesh")
     ]
     ranged = {"where": {"ranks": [1, 3], "steps": [1, 2]}}
