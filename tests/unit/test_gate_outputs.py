@@ -48,7 +48,7 @@ def test_all_outputs_of_one_failed_gate(tmp_path, base):
     assert done.exit_code == 1
     found = json.loads(done.stdout)
     text = page.read_text(encoding="utf-8")
-    assert text.startswith("of another command\n### meshscope gate\n\n**FAIL")
+    assert text.startswith("of another command\n### meshscope gate\n\nFAIL")
     assert "| step_p50 | fail |" in text
     (issue,) = json.loads(quality.read_text(encoding="utf-8"))
     assert (issue["check_name"], issue["severity"]) == ("meshscope-gate/step_p50", "major")

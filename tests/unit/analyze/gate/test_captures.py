@@ -134,7 +134,7 @@ def test_classes_before_and_after_add_up_to_the_step(base):
     step = next(one for one in result.checks if one.metric == "step_p50")
     assert change_ns == pytest.approx(step.after - step.before, rel=0.01)
     text = to_markdown(gate_document(to_json(result)))
-    assert "#### Where the step changed" in text
+    assert "## Where the step changed" in text
     assert f"| total | {step.before / MS:.3f}" in text
 
 
