@@ -49,7 +49,7 @@ def test_all_outputs_of_one_failed_gate(tmp_path, base):
     found = json.loads(done.stdout)
     text = page.read_text(encoding="utf-8")
     assert text.startswith("of another command\n### meshscope gate\n\nFAIL")
-    assert "| step_p50 | fail |" in text
+    assert "- [fail] step_p50: " in text
     (issue,) = json.loads(quality.read_text(encoding="utf-8"))
     assert (issue["check_name"], issue["severity"]) == ("meshscope-gate/step_p50", "major")
     assert issue["location"] == {"path": base.as_posix(), "lines": {"begin": 1}}
