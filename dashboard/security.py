@@ -16,6 +16,10 @@ from flask import Flask, Response, abort, redirect, request
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 _COOKIE = "meshscope_token"
+"""The port is part of the name: cookies of one host are shared by all its ports."""
+_MOST_BODY_BYTES = 1 << 20
+"""A callback of a page sends a few names and numbers."""
+_CALLBACK = "/_dash-update-component"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +32,8 @@ class Access:
     """Also answer under every literal IP address; a rebound name is never one."""
     token: str | None = None
     """Secret that every request must carry, or None on a loopback address."""
+    is_https: bool = False
+    """Whether browsers come by HTTPS, through a proxy: the cookie then never travels in the clear."""
     prefix: str = ""
     """Path below which a reverse proxy serves us, as ``/meshscope``; empty for its root."""
 
@@ -70,18 +76,26 @@ def guard(server: Flask, access: Access, script_hashes: list[str]) -> None:
         script_hashes: Content-security-policy hashes of the inline scripts.
     """
     policy = content_policy(script_hashes)
+    server.config["MAX_CONTENT_LENGTH"] = _MOST_BODY_BYTES
 
     @server.before_request
     def check() -> Response | None:
         if not access.admits(host_name(request.host)):
             abort(421, "This host name is not served; open the address that the command printed.")
-        return None if access.token is None else _check_token(access.token)
+        _check_origin()
+        answer = None if access.token is None else _check_token(access.token, access)
+        if answer is None and request.method == "POST" and request.path.endswith(_CALLBACK):
+            _check_callback()
+        return answer
 
     @server.after_request
     def limit(response: Response) -> Response:
         response.headers["Content-Security-Policy"] = policy
         response.headers["X-Content-Type-Options"] = "nosniff"
         response.headers["Referrer-Policy"] = "no-referrer"
+        # Other sites may not show what they cannot read: pictures of a timeline, for instance.
+        response.headers["Cross-Origin-Resource-Policy"] = "same-origin"
+        response.headers["Cross-Origin-Opener-Policy"] = "same-origin"
         return response
 
 
@@ -104,7 +118,27 @@ def content_policy(script_hashes: list[str]) -> str:
     )
 
 
-def _check_token(token: str) -> Response | None:
+def _check_origin() -> None:
+    """Refuse what another site asks for behind a visitor's back: it could have runs analysed.
+
+    Browsers say so in Sec-Fetch-Site (W3C, "Fetch Metadata Request Headers"). A link may be followed.
+    """
+    site, mode = (request.headers.get(f"Sec-Fetch-{name}", "") for name in ("Site", "Mode"))
+    is_page = not request.path.startswith(("/api/", "/_dash"))
+    if site in ("cross-site", "same-site") and not (mode == "navigate" and is_page):
+        abort(403, "Another site asked for this; open it from the dashboard.")
+
+
+def _check_callback() -> None:
+    """Refuse a request of a page that no page of ours sends, before Dash fails at it."""
+    body = request.get_json(silent=True)
+    known: dict[str, object] = body if isinstance(body, dict) else {}
+    lists = [known.get(name, []) for name in ("inputs", "state", "changedPropIds")]
+    if not isinstance(known.get("output"), str) or not all(isinstance(one, list) for one in lists):
+        abort(400, "This is no request of a page of the dashboard.")
+
+
+def _check_token(token: str, access: Access) -> Response | None:
     """Let a request with the token pass; move a token in the URL into a cookie."""
     given = request.args.get("token")
     if given is not None and _equal(given, token):
@@ -118,12 +152,23 @@ def _check_token(token: str) -> Response | None:
         answer = redirect(path + (f"?{kept}" if kept else ""))
         # Other paths of a proxy belong to others.
         below = request.script_root or "/"
-        answer.set_cookie(_COOKIE, token, path=below, httponly=True, samesite="Strict")
+        answer.set_cookie(
+            _cookie(),
+            token,
+            path=below,
+            httponly=True,
+            samesite="Strict",
+            secure=access.is_https,
+        )
         return answer  # type: ignore[return-value]
     header = request.headers.get("Authorization", "").removeprefix("Bearer ")
-    if not (_equal(request.cookies.get(_COOKIE, ""), token) or _equal(header, token)):
+    if not (_equal(request.cookies.get(_cookie(), ""), token) or _equal(header, token)):
         abort(401, "Open the address with the token that the command printed.")
     return None
+
+
+def _cookie() -> str:
+    return f"{_COOKIE}_{request.environ.get('SERVER_PORT', '')}"
 
 
 def _equal(given: str, token: str) -> bool:

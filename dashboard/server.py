@@ -65,7 +65,9 @@ def access_for(host: str, token: str | None, behind: PublicUrl | None = None) ->
     """Return who may ask a dashboard that listens on an address, perhaps behind a proxy."""
     if behind is not None:
         own = access_for(host, token or secrets.token_urlsafe(_TOKEN_BYTES))
-        return replace(own, hosts=own.hosts | {behind.host}, prefix=behind.prefix)
+        is_https = behind.origin.startswith("https:")
+        hosts = own.hosts | {behind.host}
+        return replace(own, hosts=hosts, prefix=behind.prefix, is_https=is_https)
     if is_loopback(host):
         return Access(hosts=LOOPBACK_NAMES | {host}, token=token or None)
     names = {host, socket.gethostname(), socket.getfqdn()}

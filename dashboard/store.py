@@ -214,6 +214,7 @@ class RunStore:
         begun, now_ns = monotonic_s(), unix_ns()
         as_of_ns = now_ns if now_ns - key[-1] < _RECENT_NS else None
         try:
+            _refuse_links_outside(path)
             run = analysed_run(
                 path, run_id=run_id, version=key[0], as_of_ns=as_of_ns, accounts=self._accounts
             )
@@ -246,6 +247,29 @@ class RunStore:
             while len(self._loaded) > 1 and sum(held.values()) > self._budget_bytes:
                 oldest, _ = self._loaded.popitem(last=False)
                 del held[oldest]
+
+
+def _refuse_links_outside(path: Path) -> None:
+    """Refuse a run whose files or folders are links to outside of it.
+
+    Who may write a run could else have the dashboard read, and show, what only its user may.
+
+    Raises:
+        RunDirectoryError: It has such a link.
+    """
+    if not path.is_dir():
+        return
+    inside = os.path.join(path.resolve(), "")
+    for folder, folders, files in os.walk(path):
+        for name in (*folders, *files):
+            place = os.path.join(folder, name)
+            if os.path.islink(place) and not os.path.realpath(place).startswith(inside):
+                shown = os.path.relpath(place, path)
+                raise RunDirectoryError(
+                    f"holds a link to outside the run: {shown}",
+                    where=path.name,
+                    remedy="Copy what it stands for into the run",
+                )
 
 
 def _content_key(path: Path) -> ContentKey:

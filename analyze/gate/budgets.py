@@ -10,8 +10,9 @@ from typing import Any
 
 from meshscope.probe.schema.errors import ConfigError
 
-from ..output.text.amounts import limit_lines
-from ..output.text.page import page
+from ..output.document import Block, Lines, Table, facts
+from ..output.render import to_markdown as document_to_markdown
+from ..output.text.amounts import limits_section
 from ..tables.results import Diagnosis
 from ..tables.toml_file import read_toml
 from .budget_metrics import HIGH_IS_GOOD, is_metric, is_share, like, value_of
@@ -169,28 +170,31 @@ def to_gate(verdicts: tuple[Verdict, ...]) -> dict[str, Any]:
     return {"verdict": word, "why": decisive[0] if decisive else word, "checks": checks}
 
 
-def to_text(verdicts: tuple[Verdict, ...], limits: Sequence[str]) -> str:
+def budgets_document(verdicts: tuple[Verdict, ...], limits: Sequence[str]) -> list[Block]:
     """Return the checks, one a line, then what the capture could not show: some of it is lost."""
-    lines = [verdict.sentence() for verdict in verdicts]
-    return page([*lines, *limit_lines(limits)], markdown=False)
+    sentences = Lines([verdict.sentence() for verdict in verdicts])
+    return [sentences, *limits_section(limits)]
 
 
 def to_markdown(verdicts: tuple[Verdict, ...], limits: Sequence[str] = ()) -> str:
     """Return the checks as a table, for a comment on a change; reasons and limits below it."""
     words = {True: "pass", False: "**FAIL**", None: "unknown"}
     rows = [
-        f"| {verdict.budget.metric} | {_cell(verdict.budget.min)} | {_cell(verdict.budget.max)} "
-        f"| {_cell(verdict.value)} | {words[verdict.passed]} |"
+        (
+            verdict.budget.metric,
+            *map(_cell, (verdict.budget.min, verdict.budget.max, verdict.value)),
+            words[verdict.passed],
+        )
         for verdict in verdicts
     ]
-    head = ["| metric | at least | at most | measured | verdict |", "|---|---:|---:|---:|---|"]
     reasons = [
-        f"- {verdict.budget.metric} is unknown: {verdict.unknown_because}"
+        f"{verdict.budget.metric} is unknown: {verdict.unknown_because}"
         for verdict in verdicts
         if verdict.passed is None
     ]
-    below = ["", *reasons] if reasons else []
-    return page([*head, *rows, *below, *limit_lines(limits)], markdown=True)
+    table = Table(("metric", "at least", "at most", "measured", "verdict"), rows)
+    below = [facts(reasons)] if reasons else []
+    return document_to_markdown([table, *below, *limits_section(limits)])
 
 
 def _short(value: float) -> str:

@@ -12,13 +12,14 @@ from meshscope.analyze.findings.none_found import nothing_found, untold_of
 from meshscope.analyze.output.timeline.raster import MAX_SEPARATED_ROWS
 from meshscope.analyze.wording.labels import place_words
 from meshscope.analyze.wording.words import sentence
+from meshscope.probe.schema.terms import FindingKind
 
 from .. import units
 from ..addresses import page_address
 from ..loaded_run import STANDSTILL, LoadedRun
-from ..state import ViewState
+from ..state import METRICS, ViewState
 from ..theme import SEVERITY_COLOUR
-from ..views import typical_step
+from ..views import shown_step, typical_step
 from .shell import card, empty, paper, rejected_notice, run_page
 
 
@@ -101,14 +102,35 @@ def _of_step(finding: Finding) -> str:
     return f"of the step time, between {low} and {high}"
 
 
+_SHOWN_BY = {
+    FindingKind.STAGE_IMBALANCE: "compute",
+    FindingKind.EMBEDDING_IMBALANCE: "compute",
+    FindingKind.HOST_STALL: "own",
+    FindingKind.GC_PAUSE: "own",
+    FindingKind.DATA_STALL: "own",
+    FindingKind.CHECKPOINT_STALL: "own",
+    FindingKind.JITTER: "own",
+    FindingKind.PIPELINE_BUBBLE: "wait",
+    FindingKind.EXPOSED_COMMUNICATION: "wait",
+    FindingKind.SLOW_LINK: "wait",
+    FindingKind.SLOW_WIRE: "wait",
+}
+"""The metric of the mesh in which a finding is seen: a heavy stage is like its peers, and unlike other stages."""
+
+
 def _links(run: LoadedRun, finding: Finding, state: ViewState) -> Component:
     place = _place(run, finding, state)
+    has_path = not run.path_unknown_because(shown_step(run, place))
+    views = {
+        "timeline": place.with_path(shown=has_path or state.path),
+        "mesh": place.of_metric(_SHOWN_BY.get(finding.kind, METRICS[0])),
+    }
     return html.Div(
         [
             dcc.Link(
-                f"See the {page}", href=page_address(run.run_id, page, place), className="ms-link"
+                f"See the {page}", href=page_address(run.run_id, page, view), className="ms-link"
             )
-            for page in ("timeline", "mesh")
+            for page, view in views.items()
         ],
         className="ms-links",
     )

@@ -58,6 +58,8 @@ _COLUMNS = [
     {
         "field": "finding",
         "headerName": "Top finding",
+        "cellRenderer": "markdown",
+        "getQuickFilterText": {"function": "params.data.finding_text"},
         "flex": 4,
         "minWidth": 300,
         "wrapText": True,
@@ -176,7 +178,7 @@ def _row(entry: RunEntry) -> dict[str, Any]:
             **shared,
             "run": _literal(entry.run_id),
             "severity": "unreadable",
-            "finding": entry.error,
+            **_words(entry.error),
         }
     link = f"[{entry.run_id}]({page_address(entry.run_id, 'overview', ViewState())})"
     if entry.state == "pending" and not entry.top_finding:
@@ -184,7 +186,7 @@ def _row(entry: RunEntry) -> dict[str, Any]:
             **shared,
             "run": link,
             "severity": "analysing",
-            "finding": "waits for its first analysis",
+            **_words("waits for its first analysis"),
         }
     return {
         **shared,
@@ -196,10 +198,20 @@ def _row(entry: RunEntry) -> dict[str, Any]:
         "mfu_text": units.percent(entry.mfu),
         "mfu_note": entry.mfu_unknown_because,
         "severity": entry.severity or "none",
-        "finding": entry.top_finding or "nothing to report",
+        **_words(entry.top_finding or "nothing to report", entry.run_id),
     }
+
+
+def _words(text: str, run_id: str | None = None) -> dict[str, str]:
+    """Return what is said of a run, leading to its findings where it has some."""
+    shown = _literal(text)
+    if run_id is not None:
+        shown = f"[{shown}]({page_address(run_id, 'findings', ViewState())})"
+    return {"finding": shown, "finding_text": text}
 
 
 def _literal(name: str) -> str:
     """Return a file name that Markdown shows as it is."""
-    return "".join(letter if letter.isalnum() else f"&#{ord(letter)};" for letter in name)
+    return "".join(
+        letter if letter.isalnum() or letter == " " else f"&#{ord(letter)};" for letter in name
+    )

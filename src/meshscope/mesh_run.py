@@ -120,7 +120,8 @@ class RecordedRuns:
         __tracebackhide__ = True
         from meshscope.analyze.gate.compare import compare
         from meshscope.analyze.gate.exchange import EXIT_CODES, to_json
-        from meshscope.analyze.output.text.gate import gate_to_text
+        from meshscope.analyze.output.render import to_plain
+        from meshscope.analyze.output.text.gate import gate_document
 
         accepted = self.margin if margin is None else margin
         baseline = base.baseline() if isinstance(base, RecordedRuns) else _load(Path(base))
@@ -128,7 +129,7 @@ class RecordedRuns:
         found = to_json(result)
         self.note(found["why"])
         if EXIT_CODES[result.verdict]:
-            raise AssertionError(gate_to_text(found))
+            raise AssertionError(to_plain(gate_document(found)))
 
     def baseline(self) -> Baseline:
         """Return these runs as the baseline of others."""

@@ -75,7 +75,7 @@ def test_the_run_list_shows_every_entry(page):
     expect(rows).to_have_count(0)
     page.locator("#runs-filter").fill("")
     expect(page).to_have_title("Runs · meshscope")
-    trained.get_by_role("link").click()
+    trained.get_by_role("link", name=TRAINED, exact=True).click()
     expect(page.get_by_role("heading", name="Where the step time went")).to_be_visible()
     assert page.url.endswith(f"/run/{TRAINED}/overview")
     expect(page).to_have_title(f"Overview · {TRAINED} · meshscope")

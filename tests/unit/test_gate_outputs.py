@@ -48,8 +48,8 @@ def test_all_outputs_of_one_failed_gate(tmp_path, base):
     assert done.exit_code == 1
     found = json.loads(done.stdout)
     text = page.read_text(encoding="utf-8")
-    assert text.startswith("of another command\n### meshscope gate\n\n**FAIL")
-    assert "| step_p50 | fail |" in text
+    assert text.startswith("of another command\n### meshscope gate\n\nFAIL")
+    assert "- [fail] step_p50: " in text
     (issue,) = json.loads(quality.read_text(encoding="utf-8"))
     assert (issue["check_name"], issue["severity"]) == ("meshscope-gate/step_p50", "major")
     assert issue["location"] == {"path": base.as_posix(), "lines": {"begin": 1}}

@@ -11,10 +11,11 @@ import termios
 
 import pytest
 
+from meshscope.analyze.output.document import Item, Lines, Listing, Table
+from meshscope.analyze.output.render import to_plain
 from meshscope.analyze.synthetic import SyntheticJob, generate
 from meshscope.analyze.synthetic.run_directory import write_run
-from meshscope.analyze.wording.text_table import text_table
-from meshscope.commands.terminal import LEAST_WIDTH, fitted
+from meshscope.commands.terminal import LEAST_WIDTH, on_terminal
 from meshscope.probe.schema.layout import ParallelLayout
 
 HEADERS = ("rank", "work vs peers", "waited ms/step", "came early ms/step", "arrived last")
@@ -23,10 +24,14 @@ ROWS = [
 ]
 
 
+def drawn(document, width):
+    """Return the lines of a document as a terminal of a width shows it, without colours."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", on_terminal(document, width)).split("\n")
+
+
 def test_a_wide_table_goes_on_below_with_its_first_column():
     """Fails when the terminal breaks the lines of a table, or a cell gets lost."""
-    table = text_table(HEADERS, ROWS)
-    lines = fitted("\n".join(table), LEAST_WIDTH).split("\n")
+    lines = drawn([Table(HEADERS, ROWS)], LEAST_WIDTH)
     assert max(map(len, lines)) <= LEAST_WIDTH
     first, second = "\n".join(lines).split("\n\n")
     for part in (first, second):
@@ -40,27 +45,26 @@ def test_a_wide_table_goes_on_below_with_its_first_column():
 def test_a_long_sentence_goes_on_under_its_first_word(width):
     """Fails when words are lost, or the lines of a finding cannot be told from the next one."""
     words = " ".join(f"word{number}" for number in range(40))
-    lines = fitted(f"12. {words}\n   - {words}\n- {words}", width).split("\n")
+    lines = drawn([Listing([Item(words, [words])], first_number=12)], width)
     assert max(map(len, lines)) <= width
-    assert {len(line) - len(line.lstrip()) for line in lines} == {0, 2, 3, 4, 5}
-    assert " ".join(lines).split().count("word39") == 3
+    assert {len(line) - len(line.lstrip()) for line in lines} == {0, 4, 6}
+    assert " ".join(lines).split().count("word39") == 2
 
 
 def test_bars_keep_their_proportions():
     """Fails when the waterfall is cut, so that long bars look alike."""
-    rows = [
-        f"  {'forward':<34} 75.00% 12.000 ms  {'#' * 32}",
-        f"  {'other':<34} 25.00%  4.000 ms  {'#' * 16}",
-    ]
-    bars = [line.count("#") for line in fitted("\n".join(rows), 70).split("\n")]
+    rows = [("forward " + 24 * "-", "75.00%", "12.000"), ("other", "25.00%", "4.000")]
+    lines = drawn([Table(("class", "share", "ms"), rows, bars=[1.0, 0.5])], 70)
+    bars = [line.count("#") for line in lines[1:]]
+    assert max(map(len, lines)) <= 70
     assert 0 < bars[0] < 32
     assert abs(bars[0] - 2 * bars[1]) <= 1
 
 
 def test_what_fits_is_not_touched():
-    """Fails when spaces or empty lines of a report change though there is room."""
-    text = "\n".join(["Ranks", *text_table(("rank", "ms"), [[0, 1]]), "", "- a limit"])
-    assert fitted(text, LEAST_WIDTH) == text
+    """Fails when spaces of a report change though there is room."""
+    document = [Table(("rank", "ms"), [[0, 1]]), Lines(["a limit"])]
+    assert drawn(document, LEAST_WIDTH) == to_plain(document).split("\n")
 
 
 @pytest.fixture(scope="module")

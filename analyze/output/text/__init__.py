@@ -1,22 +1,22 @@
-"""Results as text for a terminal and as Markdown."""
+"""Results as documents, which a terminal, Markdown and HTML draw in their own ways."""
 
-from .breakdown import breakdown_to_text
-from .collectives import collectives_to_text
+from .breakdown import breakdown_document
+from .collectives import collectives_document
 from .comparison import comparison_document
-from .critical_path import critical_path_to_text
+from .critical_path import critical_path_document
 from .diagnosis import diagnosis_document, to_text
-from .kernels import kernels_to_text
-from .topology import topology_to_text
-from .whatif import prediction_to_text
+from .kernels import kernels_document
+from .topology import topology_document
+from .whatif import prediction_document
 
 __all__ = [
-    "breakdown_to_text",
-    "collectives_to_text",
+    "breakdown_document",
+    "collectives_document",
     "comparison_document",
-    "critical_path_to_text",
+    "critical_path_document",
     "diagnosis_document",
-    "kernels_to_text",
-    "prediction_to_text",
+    "kernels_document",
+    "prediction_document",
     "to_text",
-    "topology_to_text",
+    "topology_document",
 ]

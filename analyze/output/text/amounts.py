@@ -9,6 +9,7 @@ from meshscope.probe.schema.printable import printable
 
 from ...wording.message import Message, message
 from ...wording.words import is_missing
+from ..document import Block, facts, section
 
 _NAME_LENGTH = 60
 
@@ -17,23 +18,14 @@ RANKS_TITLE = "Ranks, by what repairing returns, then by excess, then by how lon
 NOT_RECORDED = "No kernels were recorded: what the devices did is not known."
 
 
-def limit_lines(limits: Sequence[str]) -> list[str]:
+def limits_section(limits: Sequence[str]) -> list[Block]:
     """Return the closing section that says what was not seen; nothing where all was."""
-    return (
-        ["", "What this result could not see", *(f"- {limit}" for limit in limits)]
-        if limits
-        else []
-    )
-
-
-def not_known(what: str, untold: Sequence[str]) -> list[str]:
-    """Return what says that something is not known, and why; nothing where it is."""
-    return [f"  {what}: not known", *(f"  - {reason}" for reason in untold)] if untold else []
+    return section("What this result could not see", facts(limits))
 
 
 def left_out(count: int, what: str) -> list[str]:
-    """Return what says that a table goes on, to stand below it; nothing where it does not."""
-    return ["", f"  … and {count} more {what} (--format json has all)"] if count > 0 else []
+    """Return the note that a table goes on; nothing where it does not."""
+    return [f"… and {count:,} more {what} (--format json has all)"] if count > 0 else []
 
 
 def ranks_left_out(count: int) -> list[Message]:

@@ -1,12 +1,11 @@
-"""A balance as text: the split now, the proposals, and how to set the best."""
+"""A balance as a document: the split now, the proposals, and how to set the best."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from ...wording.text_table import text_table
-from .amounts import limit_lines, milliseconds, size
-from .page import page
+from ..document import Block, Heading, Table, Verbatim, section
+from .amounts import limits_section, milliseconds, size
 
 _NAMES = {
     "megatron": "Megatron",
@@ -16,7 +15,7 @@ _NAMES = {
 }
 
 
-def balance_to_text(result: dict[str, Any], *, markdown: bool = False) -> str:
+def balance_document(result: dict[str, Any]) -> list[Block]:
     """Return the splits with time, gain and memory, then the settings of the best."""
     current, proposals = result["current"], result["proposals"]
     best = proposals[0] if proposals else None
@@ -35,14 +34,15 @@ def balance_to_text(result: dict[str, Any], *, markdown: bool = False) -> str:
         interval = f"{one['gain_low_frac']:.1%} to {one['gain_high_frac']:.1%}"
         rows.append(["then", *_row(one), f"{one['gain_frac']:.1%}", interval])
     headers = ["", "layers by stage", "step ms", "fullest stage", "gain", "interval"]
-    lines = [f"# {title}" if markdown else title, ""]
-    lines += text_table(headers, rows, markdown=markdown)
     certificate = result["certificate"]
-    if certificate is not None and best is not None:
-        lines += ["", _proof(certificate)]
-    if best is not None:
-        lines += ["", "Settings", *_settings(best["settings"], markdown=markdown)]
-    return page([*lines, *limit_lines(result["limits"])], markdown=markdown)
+    proof = [_proof(certificate)] if certificate is not None and best is not None else []
+    settings = _settings(best["settings"]) if best is not None else []
+    return [
+        Heading(title),
+        Table(headers, rows, notes=proof),
+        *section("Settings", Verbatim(settings)),
+        *limits_section(result["limits"]),
+    ]
 
 
 def _row(one: dict[str, Any]) -> list[str]:
@@ -63,11 +63,11 @@ def _proof(certificate: dict[str, Any]) -> str:
     return f"Busiest stage {milliseconds(busiest)} ms a microbatch; bound {milliseconds(bound)} ms"
 
 
-def _settings(settings: dict[str, str], *, markdown: bool) -> list[str]:
+def _settings(settings: dict[str, str]) -> list[str]:
     lines = []
     for name, text in settings.items():
         lines += [
-            f"  {_NAMES[name]}: {line}" if not at else f"    {line}"
+            f"{_NAMES[name]}: {line}" if not at else f"  {line}"
             for at, line in enumerate(text.splitlines())
         ]
-    return ["```", *lines, "```"] if markdown else lines
+    return lines

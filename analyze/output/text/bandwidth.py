@@ -1,14 +1,13 @@
-"""Bandwidths against ceilings, pairs of ranks and overlap, as text."""
+"""Bandwidths against ceilings, pairs of ranks and overlap, as sections."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from ...explain.whatif.transfers import TRANSFER_NOTES, WHY_UNKNOWN
 from ...wording.labels import axis_label
 from ...wording.quantities import rate, size
-from ...wording.text_table import text_table
+from ..document import Block, Table, section
 from .amounts import left_out
 
 _MOST_ROWS = 6
@@ -16,27 +15,21 @@ _MOST_PAIRED = 16
 """Ranks of a matrix that a terminal shows."""
 
 
-def bandwidth_lines(result: dict[str, Any], *, markdown: bool = False) -> Iterator[str]:
-    """Yield overlap by axis, groups against their ceiling, and the matrix of pairs.
+def bandwidth_blocks(result: dict[str, Any]) -> list[Block]:
+    """Return overlap by axis, groups against their ceiling, and the matrix of pairs.
 
     Args:
         result: As ``collectives_to_json`` returns it.
-        markdown: Whether headings and tables are Markdown.
     """
-    yield from _overlap(result["overlap"], markdown=markdown)
-    yield from _changes(result["changes"], markdown=markdown)
-    yield from _groups(result["bandwidths"], markdown=markdown)
-    yield from _pairs(result["pairs"], markdown=markdown)
+    return [
+        *section("Overlap with compute", _overlap(result["overlap"])),
+        *section("What other transfers would return, by replay", _changes(result["changes"])),
+        *section("Bus bandwidth against ceiling", _groups(result["bandwidths"])),
+        *section("Sends, GB/s from rank (row) to rank (column)", _pairs(result["pairs"])),
+    ]
 
 
-def _heading(title: str, *, markdown: bool) -> list[str]:
-    return ["", f"### {title}", ""] if markdown else ["", title]
-
-
-def _overlap(rows: list[dict[str, Any]], *, markdown: bool) -> Iterator[str]:
-    if not rows:
-        return
-    yield from _heading("Overlap with compute", markdown=markdown)
+def _overlap(rows: list[dict[str, Any]]) -> Table:
     shown = [
         (
             axis_label(row["axis"]),
@@ -47,14 +40,11 @@ def _overlap(rows: list[dict[str, Any]], *, markdown: bool) -> Iterator[str]:
         for row in rows
     ]
     headers = ("axis", "wire ms/step", "exposed", "hidden", "hidden %", "at most %")
-    yield from text_table(headers, shown, markdown=markdown)
-    yield from ("", "  at most: if every transfer could run beside any compute of its step")
+    note = "at most: if every transfer could run beside any compute of its step"
+    return Table(headers, shown, notes=[note] if rows else [])
 
 
-def _changes(rows: list[dict[str, Any]], *, markdown: bool) -> Iterator[str]:
-    if not rows:
-        return
-    yield from _heading("What other transfers would return, by replay", markdown=markdown)
+def _changes(rows: list[dict[str, Any]]) -> Table:
     order = sorted(rows, key=lambda row: -(row["gain_ns_per_step"] or 0.0))
     shown = [
         (
@@ -71,14 +61,13 @@ def _changes(rows: list[dict[str, Any]], *, markdown: bool) -> Iterator[str]:
         for row in order
     ]
     headers = ("axis", "change", "to", "gain ms/step", "range", "of step", "meshscope whatif RUN")
-    yield from text_table(headers, shown, markdown=markdown)
     notes = dict.fromkeys(TRANSFER_NOTES[row["change"]] for row in order)
     notes |= dict.fromkeys(
         f"two levels on {axis_label(row['axis'])} unknown: {WHY_UNKNOWN[row['unknown']]}"
         for row in order
         if row["unknown"]
     )
-    yield from ("", *(f"  {note}" for note in notes))
+    return Table(headers, shown, notes=list(notes))
 
 
 CHANGES = {
@@ -88,12 +77,9 @@ CHANGES = {
 }
 
 
-def _groups(rows: list[dict[str, Any]], *, markdown: bool) -> Iterator[str]:
-    """Show the groups furthest below the fastest like group, then below their own best."""
-    if not rows:
-        return
+def _groups(rows: list[dict[str, Any]]) -> Table:
+    """Return the groups furthest below the fastest like group, then below their own best."""
     order = sorted(rows, key=lambda row: (row["of_like_frac"], row["of_best_frac"]))[:_MOST_ROWS]
-    yield from _heading("Bus bandwidth against ceiling", markdown=markdown)
     shown = [
         (
             row["group_id"],
@@ -112,23 +98,22 @@ def _groups(rows: list[dict[str, Any]], *, markdown: bool) -> Iterator[str]:
         *("group", "axis", "operation", "from", "count", "bus bandwidth", "of own best"),
         *("of fastest like", "of link"),
     )
-    yield from text_table(headers, shown, markdown=markdown)
-    yield from left_out(len(rows) - len(shown), "rows")
-    if all(row["ceiling_bytes_per_s"] is None for row in rows):
-        yield from ("", "  of link: unknown; no group crosses hosts whose port speeds were sampled")
+    notes = left_out(len(rows) - len(shown), "rows")
+    if rows and all(row["ceiling_bytes_per_s"] is None for row in rows):
+        notes.append("of link: unknown; no group crosses hosts whose port speeds were sampled")
+    return Table(headers, shown, notes=notes)
 
 
-def _pairs(pairs: dict[str, Any], *, markdown: bool) -> Iterator[str]:
+def _pairs(pairs: dict[str, Any]) -> Table:
     ranks = pairs["ranks"]
     known = any(speed is not None for row in pairs["bus_bandwidth_bytes_per_s"] for speed in row)
     if not known or len(ranks) > _MOST_PAIRED:
-        return
-    yield from _heading("Sends, GB/s from rank (row) to rank (column)", markdown=markdown)
+        return Table((), ())
     rows = [
         (rank, *("" if speed is None else f"{speed / 1e9:.3f}" for speed in row))
         for rank, row in zip(ranks, pairs["bus_bandwidth_bytes_per_s"], strict=True)
     ]
-    yield from text_table(("rank", *map(str, ranks)), rows, markdown=markdown)
+    return Table(("rank", *map(str, ranks)), rows)
 
 
 def _ms(time_ns: float | None) -> str:

@@ -1,15 +1,14 @@
-"""The split of device time as text."""
+"""The split of device time as a document."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from ...wording.text_table import text_table
-from .amounts import NOT_RECORDED, limit_lines, milliseconds
-from .page import page
+from ..document import Block, Lines, Table
+from .amounts import NOT_RECORDED, limits_section, milliseconds
 
 
-def breakdown_to_text(result: dict[str, Any], *, markdown: bool = False) -> str:
+def breakdown_document(result: dict[str, Any]) -> list[Block]:
     """Return the breakdown of the device time of each rank, in milliseconds."""
     names = (
         "span",
@@ -30,8 +29,7 @@ def breakdown_to_text(result: dict[str, Any], *, markdown: bool = False) -> str:
         for rank, row in result["ranks"].items()
     ]
     if not any(row["device_events"] for row in result["ranks"].values()):
-        return page([NOT_RECORDED, *limit_lines(result["limits"])], markdown=markdown)
+        return [Lines([NOT_RECORDED]), *limits_section(result["limits"])]
     titles = [f"{name.replace('_', ' ')} ms" for name in names]
     headers = ["rank", *titles, "device events", "unlinked"]
-    lines = [*text_table(headers, rows, markdown=markdown), *limit_lines(result["limits"])]
-    return page(lines, markdown=markdown)
+    return [Table(headers, rows), *limits_section(result["limits"])]

@@ -1,4 +1,4 @@
-"""The collectives as text."""
+"""The collectives as a document."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ from collections.abc import Iterator
 from statistics import median
 from typing import Any
 
-from ...wording.text_table import text_table
 from ...wording.words import counted
-from .amounts import left_out, limit_lines, milliseconds
-from .bandwidth import bandwidth_lines
-from .expected import expected_lines
-from .links import link_lines
-from .page import page
+from ..document import Block, Lines, Table, section
+from .amounts import left_out, limits_section, milliseconds
+from .bandwidth import bandwidth_blocks
+from .expected import expected_blocks
+from .links import link_blocks
 
 _MOST_RANKS = 32
 _MOST_GROUPS = 12
@@ -20,45 +19,44 @@ _MOST_TRANSFERS = 16
 _UNITS = ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB"))
 
 
-def collectives_to_text(result: dict[str, Any], *, markdown: bool = False) -> str:
+def collectives_document(result: dict[str, Any]) -> list[Block]:
     """Return who waited and who came last, by rank; then groups, sizes and transfers.
 
     Of many ranks and groups only those that matter most are shown: who came last most often,
     and what was on the wire longest.
     """
-    lines = []
-    for title, headers, rows, rest in _sections(result):
-        if rows:
-            lines += [f"### {title}" if markdown else title, *([""] if markdown else [])]
-            lines += [*text_table(headers, rows, markdown=markdown), *rest, ""]
-    body = lines[:-1] or ["No collectives."]
-    if lines:
-        body += ["", *expected_lines(result["expected"], markdown=markdown)]
-        body += bandwidth_lines(result, markdown=markdown)
-        body += link_lines(result["links"], markdown=markdown)
-    return page([*body, *limit_lines(result["limits"])], markdown=markdown)
+    tables = [block for title, table in _tables(result) for block in section(title, table)]
+    if not tables:
+        return [Lines(["No collectives."]), *limits_section(result["limits"])]
+    return [
+        *tables,
+        *expected_blocks(result["expected"]),
+        *bandwidth_blocks(result),
+        *link_blocks(result["links"]),
+        *limits_section(result["limits"]),
+    ]
 
 
-_Section = tuple[str, tuple[str, ...], list[tuple[object, ...]], list[str]]
-"""Title, headers, rows, and what follows the table."""
-
-
-def _sections(result: dict[str, Any]) -> Iterator[_Section]:
+def _tables(result: dict[str, Any]) -> Iterator[tuple[str, Table]]:
+    """Yield title and table of each part that has rows."""
     ranks = _ranks(result)
     rest = [*left_out(len(result["ranks"]) - len(ranks), "ranks"), *_about_waits(result)]
     headers = ("rank", "waited ms/step", "waited ms in all", "arrived last", "tied", "not known")
-    yield "Ranks", headers, ranks, rest
+    if ranks:
+        yield "Ranks", Table(headers, ranks, notes=rest)
     by_group = _collectives_by_group(result)
     groups = _groups(result, by_group)
     columns = ("group", "axis", "ranks", "collectives", "wire ms in all", "GB/s (bus, median)")
-    yield "Groups", columns, groups, left_out(len(by_group) - len(groups), "groups")
+    yield "Groups", Table(columns, groups, notes=left_out(len(by_group) - len(groups), "groups"))
     wire = ("wire us p50", "p95", "GB/s (algorithm)", "GB/s (bus)")
-    sizes = ("axis", "operation", "size", "count", "total", *wire)
-    yield "Message sizes", sizes, _sizes(result), []
+    yield (
+        "Message sizes",
+        Table(("axis", "operation", "size", "count", "total", *wire), _sizes(result)),
+    )
     transfers = _transfers(result)
     pairs = ("group", "axis", "from", "to", "count", "total", "wire us p50", "GB/s (bus)")
     rest = left_out(len(result["transfers"]) - len(transfers), "pairs")
-    yield "Sends and receives", pairs, transfers, rest
+    yield "Sends and receives", Table(pairs, transfers, notes=rest)
 
 
 def _ranks(result: dict[str, Any]) -> list[tuple[object, ...]]:
@@ -83,10 +81,9 @@ def _about_waits(result: dict[str, Any]) -> list[str]:
     """Return of which steps the waits are, and why those of a diagnosis are smaller."""
     steps = result["analysed_steps"]
     if not steps:
-        return ["", "  per step: not known, as the capture has no step marks"]
+        return ["per step: not known, as the capture has no step marks"]
     return [
-        "",
-        f"  per step: of the {counted(steps, 'step')} that diagnose accounts for; in all: of the whole capture. "
+        f"per step: of the {counted(steps, 'step')} that diagnose accounts for; in all: of the whole capture. "
         "A wait here lasts from the issue of an operation. diagnose counts it from where the rank stood still",
     ]
 

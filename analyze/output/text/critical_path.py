@@ -1,20 +1,19 @@
-"""The critical path as text."""
+"""The critical path as a document."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from ...wording.labels import class_label
-from ...wording.text_table import text_table
-from .amounts import limit_lines, milliseconds
-from .page import page
+from ..document import Block, Heading, Lines, Table, section
+from .amounts import limits_section, milliseconds
 
 MOST_ROWS = 12
 APART = 0.001
 """Share by which the path and the longest rank differ from which it is said what is what."""
 
 
-def critical_path_to_text(result: dict[str, Any], *, markdown: bool = False) -> str:
+def critical_path_document(result: dict[str, Any]) -> list[Block]:
     """Return what the length of a step consists of: by class, by rank, and its longest pieces."""
     length = milliseconds(result["step_time_ns"])
     what = "the whole capture" if result["step"] is None else f"step {result['step']}"
@@ -37,40 +36,34 @@ def critical_path_to_text(result: dict[str, Any], *, markdown: bool = False) -> 
         for piece in sorted(pieces, key=lambda piece: piece["start_ns"])
     ]
     headers = ("at ms", "ms", "rank", "what", "microbatch", "group or link")
-    lines = [
-        f"# {title}" if markdown else title,
-        *_because(result, markdown=markdown),
-        *_length(result, markdown=markdown),
-        "",
-        *text_table(("what", "ms", "of the step"), by_class, markdown=markdown),
-        "",
-        *text_table(("rank", "stage", "ms", "of the step"), by_rank, markdown=markdown),
-        "",
-        f"The {len(longest)} longest of {len(result['pieces'])} pieces, in the order of time",
-        "",
-        *text_table(headers, longest, markdown=markdown),
-        *limit_lines(result["limits"]),
+    title_of_pieces = (
+        f"The {len(longest)} longest of {len(result['pieces'])} pieces, in the order of time"
+    )
+    return [
+        Heading(title),
+        Lines([*_because(result), *_length(result)]),
+        Table(("what", "ms", "of the step"), by_class),
+        Table(("rank", "stage", "ms", "of the step"), by_rank),
+        *section(title_of_pieces, Table(headers, longest)),
+        *limits_section(result["limits"]),
     ]
-    return page(lines, markdown=markdown)
 
 
-def _because(result: dict[str, Any], *, markdown: bool) -> list[str]:
+def _because(result: dict[str, Any]) -> list[str]:
     """Return why it is this step, where nobody asked for it."""
     if not result["step_because"]:
         return []
     return [
-        *([""] if markdown else []),
         f"Shown is step {result['step']}: {result['step_because']}",
     ]
 
 
-def _length(result: dict[str, Any], *, markdown: bool) -> list[str]:
+def _length(result: dict[str, Any]) -> list[str]:
     """Return what the length is of, where no rank needs as long for the step."""
     path_ns, rank_ns = result["step_time_ns"], result["longest_rank_ns"]
     if abs(path_ns - rank_ns) <= APART * path_ns:
         return []
     return [
-        *([""] if markdown else []),
         f"Counted {result['step_time_of']}; the rank that takes longest takes "
         f"{milliseconds(rank_ns)} ms",
     ]

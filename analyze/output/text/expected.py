@@ -1,4 +1,4 @@
-"""Expected volumes beside those seen, as text."""
+"""Expected volumes beside those seen, as a section."""
 
 from __future__ import annotations
 
@@ -11,37 +11,36 @@ from ...explain.volumes.job import Unknown
 from ...explain.volumes.reasons import ReasonCode
 from ...explain.volumes.words import UNKNOWN, reason_text
 from ...wording.labels import axis_label
-from ...wording.text_table import text_table
+from ..document import Block, Lines, Table, section
 
 TITLE = "Expected and seen, per step of one pipeline"
 _MOST_STEPS = 8
 
 
-def expected_lines(result: dict[str, Any], *, markdown: bool = False) -> Iterator[str]:
-    """Yield the comparison, or why there is none.
+def expected_blocks(result: dict[str, Any]) -> list[Block]:
+    """Return the comparison, or why there is none.
 
     Args:
         result: As ``expected_to_json`` returns it.
-        markdown: Whether headings and tables are Markdown.
     """
-    yield f"### {TITLE}" if markdown else TITLE
-    if markdown:
-        yield ""
     if result["unknown"] is not None:
-        yield f"Expected volumes unknown: {UNKNOWN[Unknown(result['unknown'])]}."
-        return
+        why = UNKNOWN[Unknown(result["unknown"])]
+        return section(TITLE, Lines([f"Expected volumes unknown: {why}."]))
     rows = [_row(row) for row in result["rows"]]
     headers = (
         *("axis", "operation", "expected", "expected MB", "seen", "seen MB"),
         *("differs", "likely reason"),
     )
-    yield from text_table(headers, rows, markdown=markdown)
-    yield from ("", f"  {_assumed(result['assumed'])}")
-    for row in result["rows"]:
+    notes = [_assumed(result["assumed"]), *_steps_apart(result["rows"])]
+    return section(TITLE, Table(headers, rows, notes=notes))
+
+
+def _steps_apart(rows: list[dict[str, Any]]) -> Iterator[str]:
+    for row in rows:
         if row["steps_apart"]:
             steps = listed(row["steps_apart"], most=_MOST_STEPS)
             place = f"{axis_label(row['axis'])} {row['kind']}"
-            yield f"  {place} differs from its median in steps {steps}"
+            yield f"{place} differs from its median in steps {steps}"
 
 
 def _row(row: dict[str, Any]) -> tuple[object, ...]:

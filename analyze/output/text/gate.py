@@ -1,4 +1,4 @@
-"""A gate's result and a baseline as text; the sentences themselves are in ``gates.words``."""
+"""A gate's result and a baseline as documents; the sentences themselves are in ``gates.words``."""
 
 from __future__ import annotations
 
@@ -6,69 +6,52 @@ from collections.abc import Iterator
 from typing import Any
 
 from ...wording.labels import class_label
-from ...wording.text_table import text_table
 from ...wording.words import counted
-from ..document import Block, Item, Lines, Listing, facts
-from .amounts import limit_lines
-from .page import page
+from ..document import Block, Heading, Item, Lines, Listing, Table, facts, is_empty, section
+from .amounts import limits_section
 
 _ORDER = ("fail", "inconclusive", "improved", "pass")
 _MOST_ROWS = 60
 
 
-def gate_to_text(result: dict[str, Any], *, markdown: bool = False) -> str:
+def gate_document(result: dict[str, Any]) -> list[Block]:
     """Return the JSON form of a gate for people: verdict, checks with reasons, where it moved."""
-    runs = f"{len(result['candidate_runs'])} of the candidate, {result['baseline_runs']} of the baseline"
-    lines = [f"**{result['why']}**" if markdown else result["why"], "", f"Runs: {runs}"]
-    for block in (
-        list(_setup_lines(result)),
-        list(_checks(result["checks"], markdown=markdown)),
-        [f"- {note}" for note in result["notes"]],
-    ):
-        lines += ["", *block] if block else []
-    if result["verdict"] != "pass":
-        lines += _classes(result["classes"], markdown=markdown)
-    return page([*lines, *limit_lines(result["limits"])], markdown=markdown)
+    moved = result["classes"] if result["verdict"] != "pass" else []
+    return [
+        *gate_blocks(result),
+        *section("Where the step changed", _classes(moved)),
+        *limits_section(result["limits"]),
+    ]
 
 
 def gate_blocks(result: dict[str, Any]) -> list[Block]:
     """Return the verdict, what differs in the setup, and the checks that say something."""
-    shown = [check for check in result["checks"] if not _is_quiet(check)]
-    shown.sort(key=lambda check: _ORDER.index(check["verdict"]))
+    runs = f"{len(result['candidate_runs'])} of the candidate, {result['baseline_runs']} of the baseline"
+    parts = (facts(list(_setup(result))), *_checks(result["checks"]), facts(result["notes"]))
     return [
-        Lines([result["why"]]),
-        facts([line.removeprefix("- ") for line in _setup_lines(result)]),
-        Listing(
-            [
-                Item(check["why"], mark=f"[{check['verdict']}] {check['metric']}:")
-                for check in shown[:_MOST_ROWS]
-            ]
-        ),
-        facts(result["notes"]),
+        Lines([result["why"], f"Runs: {runs}"]),
+        *(part for part in parts if not is_empty(part)),
     ]
 
 
-def _setup_lines(result: dict[str, Any]) -> Iterator[str]:
+def _setup(result: dict[str, Any]) -> Iterator[str]:
     for name, sides in result["setup"].items():
-        yield f"- {name}: {sides['baseline']} in the baseline, {sides['candidate']} in the candidate"
+        yield f"{name}: {sides['baseline']} in the baseline, {sides['candidate']} in the candidate"
 
 
-def _checks(checks: list[dict[str, Any]], *, markdown: bool) -> Iterator[str]:
+def _checks(checks: list[dict[str, Any]]) -> Iterator[Block]:
     """Yield what decides first; what changes nothing shares a line."""
     shown = [check for check in checks if not _is_quiet(check)]
     shown.sort(key=lambda check: _ORDER.index(check["verdict"]))
-    rows = [[check["metric"], check["verdict"], check["why"]] for check in shown[:_MOST_ROWS]]
-    if markdown and rows:
-        yield from text_table(["metric", "verdict", "why"], rows, markdown=True, left=3)
-    elif rows:
-        width = max(len(row[0]) for row in rows)
-        yield from (f"{verdict:<13} {metric:<{width}}  {why}" for metric, verdict, why in rows)
-    if len(shown) > _MOST_ROWS:
-        yield f"… and {len(shown) - _MOST_ROWS} more checks (--format json has all)"
-    quiet = list(_quiet_lines([check for check in checks if _is_quiet(check)]))
-    if rows and quiet:
-        yield ""
-    yield from quiet
+    yield Listing(
+        [
+            Item(check["why"], mark=f"[{check['verdict']}] {check['metric']}:")
+            for check in shown[:_MOST_ROWS]
+        ]
+    )
+    more = [f"… and {len(shown) - _MOST_ROWS} more checks (--format json has all)"]
+    yield Lines(more if len(shown) > _MOST_ROWS else [])
+    yield Lines(list(_quiet_lines([check for check in checks if _is_quiet(check)])))
 
 
 def _is_quiet(check: dict[str, Any]) -> bool:
@@ -91,10 +74,8 @@ def _quiet_lines(checks: list[dict[str, Any]]) -> Iterator[str]:
         yield f"{counted(within, 'class')} of time: no loss beyond the margin."
 
 
-def _classes(rows: list[dict[str, Any]], *, markdown: bool) -> Iterator[str]:
-    """Yield where the step changed, as ``meshscope compare`` has it; classes add up to the total."""
-    if not rows:
-        return
+def _classes(rows: list[dict[str, Any]]) -> Table:
+    """Return where the step changed, as ``meshscope compare`` has it; classes add up to the total."""
     keys = ("before_ns", "after_ns", "change_ns")
     total = {"class": "total", **{key: sum(row[key] for row in rows) for key in keys}}
     cells = [
@@ -105,28 +86,27 @@ def _classes(rows: list[dict[str, Any]], *, markdown: bool) -> Iterator[str]:
         )
         for row in (*rows, total)
     ]
-    yield from ("", "#### Where the step changed" if markdown else "Where the step changed")
-    if markdown:
-        yield ""
     headers = ["class, mean over ranks", "before ms", "after ms", "change ms"]
-    yield from text_table(headers, cells, markdown=markdown)
+    return Table(headers, cells if rows else [])
 
 
 def _class_label(name: str) -> str:
     return {"rest": "smaller classes", "total": "total"}.get(name) or class_label(name)
 
 
-def baseline_to_text(result: dict[str, Any], *, markdown: bool = False) -> str:
+def baseline_document(result: dict[str, Any]) -> list[Block]:
     """Return what a new baseline holds, and by how much its runs differ."""
     lines = [
-        f"Baseline of {counted(result['runs'], 'run')}: {result['file']}",
-        "",
-        *(_times_of_baseline(result) if result["p50_ns"] else ["step            not compared"]),
-        f"counts          {result['counts']} per step",
+        *(_times_of_baseline(result) if result["p50_ns"] else ["step            not compared"])
     ]
+    lines.append(f"counts          {result['counts']} per step")
     if result["drifting_runs"]:
         lines.append(f"not settled     {', '.join(result['drifting_runs'])}")
-    return page([*lines, *limit_lines(result["limits"])], markdown=markdown)
+    return [
+        Heading(f"Baseline of {counted(result['runs'], 'run')}: {result['file']}"),
+        Lines(lines),
+        *limits_section(result["limits"]),
+    ]
 
 
 def _times_of_baseline(result: dict[str, Any]) -> Iterator[str]:

@@ -1,15 +1,14 @@
-"""Noise of a baseline and the history of a job as text."""
+"""Noise of a baseline and the history of a job as documents."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from ...wording.text_table import text_table
 from ...wording.words import counted
-from .page import page
+from ..document import Block, Heading, Lines, Table
 
 
-def selftest_to_text(result: dict[str, Any], *, markdown: bool = False) -> str:
+def selftest_document(result: dict[str, Any]) -> list[Block]:
     """Return how often equal runs would fail."""
     rows = [
         [
@@ -22,10 +21,10 @@ def selftest_to_text(result: dict[str, Any], *, markdown: bool = False) -> str:
     ]
     head = f"False alarms on {result['runs']} equal runs, margin {result['margin_frac']:.2%}"
     columns = ["runs", "splits", "fail", "inconclusive"]
-    return page([head, "", *text_table(columns, rows, markdown=markdown)], markdown=markdown)
+    return [Heading(head), Table(columns, rows)]
 
 
-def calibration_to_text(result: dict[str, Any], *, markdown: bool = False) -> str:
+def calibration_document(result: dict[str, Any]) -> list[Block]:
     """Return what loss would be found with how many runs."""
     rows = [[row["candidate_runs"], f"+{row['loss_frac']:.2%}"] for row in result["seen"]]
     head = (
@@ -33,10 +32,10 @@ def calibration_to_text(result: dict[str, Any], *, markdown: bool = False) -> st
         f"CV {result['cv_frac']:.2%}, margin {result['margin_frac']:.2%}"
     )
     columns = ["candidate runs", "loss"]
-    return page([head, "", *text_table(columns, rows, markdown=markdown)], markdown=markdown)
+    return [Heading(head), Table(columns, rows)]
 
 
-def history_to_text(result: dict[str, Any], *, markdown: bool = False) -> str:
+def history_document(result: dict[str, Any]) -> list[Block]:
     """Return the changes of a history."""
     points = result["change_points"]
     head = f"{counted(len(points), 'change')} of the step time over {counted(len(result['runs']), 'run')}"
@@ -50,7 +49,6 @@ def history_to_text(result: dict[str, Any], *, markdown: bool = False) -> str:
         ]
         for point in points
     ]
-    table = text_table(
-        ["from run", "before ms", "after ms", "change", "p"], rows, markdown=markdown
-    )
-    return page([head, *(["", *table] if rows else [])], markdown=markdown)
+    if not rows:
+        return [Lines([head])]
+    return [Heading(head), Table(["from run", "before ms", "after ms", "change", "p"], rows)]

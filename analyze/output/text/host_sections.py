@@ -1,42 +1,40 @@
-"""Operators, time and annotations of the hosts, as tables of text."""
+"""Operators, time and annotations of the hosts, as tables."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...wording.text_table import text_table
+from ..document import Block, Table, section
 from .amounts import milliseconds, shortened
 
-Section = tuple[str, list[str]]
 
-
-def host_sections(result: Mapping[str, Any], *, markdown: bool) -> list[Section]:
-    """Return title and lines of each table that has rows."""
-    made = (
-        ("Where the host was in its steps", result["host_time"], _time),
-        (
+def host_sections(result: Mapping[str, Any]) -> list[Block]:
+    """Return all sections that have rows."""
+    return [
+        *section("Where the host was in its steps", _time(result["host_time"])),
+        *section(
             "Operators of the host, most time of their own first",
-            result["host_operators"],
-            _operators,
+            _operators(result["host_operators"]),
         ),
-        (
-            "Annotations, with the device work that they launched",
-            result["annotations"],
-            _annotations,
-        ),
-    )
-    return [(title, make(rows, markdown=markdown)) for title, rows, make in made if rows]
+        *annotations_section(result),
+    ]
 
 
-def _time(rows: Sequence[Mapping[str, Any]], *, markdown: bool) -> list[str]:
+def annotations_section(result: Mapping[str, Any]) -> list[Block]:
+    """Return what the training code named, with the device work of it."""
+    title = "Annotations, with the device work that they launched"
+    return section(title, _annotations(result["annotations"]))
+
+
+def _time(rows: Sequence[Mapping[str, Any]]) -> Table:
     headers = ["rank", "steps ms", "in operators ms", "in calls ms", "in neither ms"]
     times = ("step_ns", "operator_ns", "call_ns", "outside_ns")
     table = [(row["rank"], *(milliseconds(row[name]) for name in times)) for row in rows]
-    return text_table(headers, table, markdown=markdown)
+    return Table(headers, table)
 
 
-def _operators(rows: Sequence[Mapping[str, Any]], *, markdown: bool) -> list[str]:
+def _operators(rows: Sequence[Mapping[str, Any]]) -> Table:
     headers = ["operator", "calls", "own ms", "with inner ms", "ranks"]
     table = [
         (
@@ -48,10 +46,10 @@ def _operators(rows: Sequence[Mapping[str, Any]], *, markdown: bool) -> list[str
         )
         for row in rows
     ]
-    return text_table(headers, table, markdown=markdown)
+    return Table(headers, table)
 
 
-def _annotations(rows: Sequence[Mapping[str, Any]], *, markdown: bool) -> list[str]:
+def _annotations(rows: Sequence[Mapping[str, Any]]) -> Table:
     headers = ["annotation", "count", "host ms", "kernels", "projected ms", "device ms", "ranks"]
     table = [
         (
@@ -65,4 +63,4 @@ def _annotations(rows: Sequence[Mapping[str, Any]], *, markdown: bool) -> list[s
         )
         for row in rows
     ]
-    return text_table(headers, table, markdown=markdown)
+    return Table(headers, table)

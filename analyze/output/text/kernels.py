@@ -1,54 +1,39 @@
-"""The kernels of a capture as text."""
+"""The kernels of a capture as a document."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...wording.text_table import text_table
-from .amounts import NOT_RECORDED, limit_lines, milliseconds, shortened
-from .host_sections import host_sections
-from .page import page
+from ..document import Block, Lines, Table, section
+from .amounts import NOT_RECORDED, limits_section, milliseconds, shortened
+from .host_sections import annotations_section, host_sections
 
 _RANK_TIMES = ("span", "busy", "idle", "starved", "launch_bound")
 
 
-def kernels_to_text(result: Mapping[str, Any], *, markdown: bool = False) -> str:
+def kernels_document(result: Mapping[str, Any]) -> list[Block]:
     """Return ranks, phases and the longest kernels; times in ms, percentiles in us."""
     if not result["kernels"]:
-        host = _titled(host_sections(result, markdown=markdown), markdown=markdown)
-        return page([NOT_RECORDED, *host, *limit_lines(result["limits"])], markdown=markdown)
-    shown, count = len(result["kernels"]), result["kernel_count"]
-    sections: tuple[tuple[str, list[str]], ...] = (
-        ("Devices", _ranks(result["ranks"], markdown=markdown)),
-        ("Phases", _places(result["places"], markdown=markdown)),
-        (
-            f"Kernels: the longest {shown} of {count}",
-            _kernels(result["kernels"], markdown=markdown),
-        ),
+        host = host_sections(result)
+        return [Lines([NOT_RECORDED]), *host, *limits_section(result["limits"])]
+    kernels, operators = result["kernels"], result["operators"]
+    longest = f"Kernels: the longest {len(kernels)} of {result['kernel_count']}"
+    launched = (
+        f"Operators that launched them: the longest {len(operators)} of {result['operator_count']}"
     )
-    if result["operators"]:
-        shown, count = len(result["operators"]), result["operator_count"]
-        title = f"Operators that launched them: the longest {shown} of {count}"
-        sections += ((title, _operators(result["operators"], markdown=markdown)),)
-    if result["host_waits"]:
-        title = "Calls of the host that wait for the device"
-        sections += ((title, _host_waits(result["host_waits"], markdown=markdown)),)
-    sections += tuple(
-        one for one in host_sections(result, markdown=markdown) if "nnotation" in one[0]
-    )
-    lines = _titled(sections, markdown=markdown)
-    return page([*lines[:-1], *limit_lines(result["limits"])], markdown=markdown)
+    return [
+        *section("Devices", _ranks(result["ranks"])),
+        *section("Phases", _places(result["places"])),
+        *section(longest, _kernels(kernels)),
+        *section(launched, _operators(operators)),
+        *section("Calls of the host that wait for the device", _host_waits(result["host_waits"])),
+        *annotations_section(result),
+        *limits_section(result["limits"]),
+    ]
 
 
-def _titled(sections: Sequence[tuple[str, list[str]]], *, markdown: bool) -> list[str]:
-    lines = []
-    for title, table in sections:
-        lines += [f"## {title}" if markdown else title, *([""] if markdown else []), *table, ""]
-    return lines
-
-
-def _ranks(ranks: Mapping[str, Mapping[str, Any]], *, markdown: bool) -> list[str]:
+def _ranks(ranks: Mapping[str, Mapping[str, Any]]) -> Table:
     headers = ["rank", *(f"{name.replace('_', '-')} ms" for name in _RANK_TIMES)]
     headers += ["launch-bound", "events", "unlinked", "unknown kind ms"]
     rows = [
@@ -62,10 +47,10 @@ def _ranks(ranks: Mapping[str, Mapping[str, Any]], *, markdown: bool) -> list[st
         )
         for rank, row in ranks.items()
     ]
-    return text_table(headers, rows, markdown=markdown)
+    return Table(headers, rows)
 
 
-def _places(places: Sequence[Mapping[str, Any]], *, markdown: bool) -> list[str]:
+def _places(places: Sequence[Mapping[str, Any]]) -> Table:
     headers = ["phase", "axis", "stage", "count", "total ms", "of busy", "of steps"]
     rows = [
         (
@@ -79,10 +64,10 @@ def _places(places: Sequence[Mapping[str, Any]], *, markdown: bool) -> list[str]
         )
         for place in places
     ]
-    return text_table(headers, rows, markdown=markdown)
+    return Table(headers, rows)
 
 
-def _kernels(kernels: Sequence[Mapping[str, Any]], *, markdown: bool) -> list[str]:
+def _kernels(kernels: Sequence[Mapping[str, Any]]) -> Table:
     headers = ["kernel", "phase", "axis", "stage", "count", "total ms", "of busy", "of steps"]
     headers += ["p50 us", "p99 us", "delay p50 us", "ranks", "slowest", "over median"]
     rows = [
@@ -104,10 +89,10 @@ def _kernels(kernels: Sequence[Mapping[str, Any]], *, markdown: bool) -> list[st
         )
         for row in kernels
     ]
-    return text_table(headers, rows, markdown=markdown)
+    return Table(headers, rows)
 
 
-def _operators(operators: Sequence[Mapping[str, Any]], *, markdown: bool) -> list[str]:
+def _operators(operators: Sequence[Mapping[str, Any]]) -> Table:
     headers = ["operator", "shapes", "calls", "kernels", "total ms", "of busy"]
     headers += ["TFLOP/s", "of peak", "beyond peak ms"]
     rows = [
@@ -124,10 +109,10 @@ def _operators(operators: Sequence[Mapping[str, Any]], *, markdown: bool) -> lis
         )
         for row in operators
     ]
-    return text_table(headers, rows, markdown=markdown)
+    return Table(headers, rows)
 
 
-def _host_waits(waits: Sequence[Mapping[str, Any]], *, markdown: bool) -> list[str]:
+def _host_waits(waits: Sequence[Mapping[str, Any]]) -> Table:
     headers = [
         "call",
         "inside",
@@ -151,7 +136,7 @@ def _host_waits(waits: Sequence[Mapping[str, Any]], *, markdown: bool) -> list[s
         )
         for row in waits
     ]
-    return text_table(headers, rows, markdown=markdown)
+    return Table(headers, rows)
 
 
 def _phase(row: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""The use of links as text."""
+"""The use of links as sections."""
 
 from __future__ import annotations
 
@@ -8,43 +8,38 @@ from typing import Any
 from ...account.links.phases import Phase
 from ...account.links.words import UNKNOWN, fault_words
 from ...wording.labels import axis_label
-from ...wording.text_table import text_table
+from ..document import Block, Lines, Table, section
 from .amounts import left_out
 
 _MOST_PORTS = 32
 _PHASES = [phase.value for phase in Phase]
 
 
-def link_lines(result: dict[str, Any], *, markdown: bool = False) -> Iterator[str]:
-    """Yield ports by phase, what each axis sends between hosts, and faults.
+def link_blocks(result: dict[str, Any]) -> list[Block]:
+    """Return ports by phase, what each axis sends between hosts, and faults.
 
     Args:
         result: As ``links_to_json`` returns it.
-        markdown: Whether headings and tables are Markdown.
     """
-    yield from _heading("Links", markdown=markdown)
     if result["unknown"] is not None:
-        yield f"Use of links unknown: {UNKNOWN[result['unknown']]}."
-        return
+        return section("Links", Lines([f"Use of links unknown: {UNKNOWN[result['unknown']]}."]))
     ports = sorted(result["ports"], key=lambda port: -port["mean_bytes_per_s"])[:_MOST_PORTS]
     headers = ("port", "way", "GB/s", "busiest", *(name.replace("_", " ") for name in _PHASES))
-    rows = [_port(port) for port in ports]
-    yield from text_table(headers, rows, markdown=markdown)
-    yield from left_out(len(result["ports"]) - len(ports), "ports")
-    yield from ("", *(f"  {line}" for line in _resolution(result)))
-    if result["axes"]:
-        yield from _heading("Sent to other hosts, as recorded", markdown=markdown)
-        axes = [_axis(one) for one in result["axes"]]
-        titles = ("host", "axis", "MB/step", "ms/step on the wire", "GB/s meanwhile", "groups")
-        yield from text_table(titles, axes, markdown=markdown)
+    notes = [*left_out(len(result["ports"]) - len(ports), "ports"), *_resolution(result)]
+    titles = ("host", "axis", "MB/step", "ms/step on the wire", "GB/s meanwhile", "groups")
+    axes = Table(titles, [_axis(one) for one in result["axes"]])
+    return [
+        *section("Links", Table(headers, [_port(port) for port in ports], notes=notes)),
+        *section("Sent to other hosts, as recorded", axes),
+        *([Lines(faults)] if (faults := list(_faults(result))) else []),
+    ]
+
+
+def _faults(result: dict[str, Any]) -> Iterator[str]:
     for one in result["faults"]:
         ratio = one["wire_ratio"]
         slow = "" if ratio is None else f"; operations meanwhile take {ratio:.2f} x as long"
-        yield f"  {one['host']} {one['port']}: {fault_words(one)}{slow}"
-
-
-def _heading(title: str, *, markdown: bool) -> list[str]:
-    return ["", f"### {title}", ""] if markdown else ["", title]
+        yield f"{one['host']} {one['port']}: {fault_words(one)}{slow}"
 
 
 def _port(port: dict[str, Any]) -> tuple[object, ...]:

@@ -1,9 +1,8 @@
-"""The mesh on its machines as text: hosts, violations and the better order."""
+"""The mesh on its machines as blocks: hosts, violations and the better order."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
 from typing import Any
 
 from meshscope.probe.schema.layout import MESH_AXES
@@ -11,7 +10,7 @@ from meshscope.probe.schema.layout import MESH_AXES
 from ...explain.placement.cards import Unchecked
 from ...explain.placement.violations import ViolationCode
 from ...explain.placement.words import CLAIMS, unchecked_text
-from ...wording.text_table import text_table
+from ..document import Block, Lines, Table, Verbatim, facts, section
 from .amounts import left_out
 
 _MOST_HOSTS = 32
@@ -24,43 +23,39 @@ _UNKNOWN = {
 }
 
 
-def placement_lines(result: dict[str, Any], *, markdown: bool = False) -> Iterator[str]:
-    """Yield the drawing, the violations and what to paste.
+def placement_blocks(result: dict[str, Any]) -> list[Block]:
+    """Return the drawing, the violations and what to paste.
 
     Args:
         result: As ``topology_to_json`` returns it, with ``placement``.
-        markdown: Whether to fence what can be pasted.
     """
     found = result["placement"]
     if found["hosts"] is None:
-        yield from ("", _UNKNOWN[found["unknown"]])
-        return
-    yield from _heading("Mesh on the hosts", markdown=markdown)
-    places = result["ranks"]
+        return [Lines([_UNKNOWN[found["unknown"]]])]
+    claims = [
+        f"{one['axis'].upper()}: {CLAIMS[ViolationCode(one['code'])]}. {_price(one)}"
+        for one in found["violations"]
+    ]
+    claims += [f"{one['claim']}. {_card_price(one)}" for one in found["cards"]]
+    missing = unchecked_text([Unchecked(code) for code in found["not_checked"]])
+    better = found["better_order"]
+    return [
+        *section("Mesh on the hosts", _hosts(result)),
+        *section("Violations", facts(claims) if claims else Lines(["None found."])),
+        *section("Better order; use one of these", Verbatim(_paste(better) if better else [])),
+        *([Lines([missing])] if missing else []),
+    ]
+
+
+def _hosts(result: dict[str, Any]) -> Table:
+    places, hosts = result["ranks"], list(result["placement"]["hosts"].items())
     shown = [axis for axis in MESH_AXES if result["layout"][axis] > 1]
-    hosts = list(found["hosts"].items())
     rows = [
         (host, len(ranks), _spans(ranks), *(_axis(places, ranks, axis) for axis in shown))
         for host, ranks in hosts[:_MOST_HOSTS]
     ]
     headers = ("host", "ranks", "which", *shown)
-    yield from text_table(headers, rows, markdown=markdown)
-    yield from left_out(len(hosts) - len(rows), "hosts")
-    yield from _heading("Violations", markdown=markdown)
-    if not found["violations"] and not found["cards"]:
-        yield "None found."
-    for one in found["violations"]:
-        yield f"- {one['axis'].upper()}: {CLAIMS[ViolationCode(one['code'])]}. {_price(one)}"
-    for one in found["cards"]:
-        yield f"- {one['claim']}. {_card_price(one)}"
-    if found["better_order"] is not None:
-        yield from _paste(found["better_order"], markdown=markdown)
-    missing = unchecked_text([Unchecked(code) for code in found["not_checked"]])
-    yield from ("", missing) if missing else ()
-
-
-def _heading(title: str, *, markdown: bool) -> list[str]:
-    return ["", f"### {title}", ""] if markdown else ["", title]
+    return Table(headers, rows, notes=left_out(len(hosts) - len(rows), "hosts"))
 
 
 def _card_price(one: dict[str, Any]) -> str:
@@ -81,7 +76,7 @@ def _price(one: dict[str, Any]) -> str:
     return f"{cost} The better order returns {gain}, {own}, predicted by replay."
 
 
-def _paste(better: dict[str, Any], *, markdown: bool) -> Iterator[str]:
+def _paste(better: dict[str, Any]) -> list[str]:
     mesh = better["device_mesh"]
     names = ", ".join(f'"{name}"' for name in mesh)
     sizes = ", ".join(map(str, mesh.values()))
@@ -98,8 +93,7 @@ def _paste(better: dict[str, Any], *, markdown: bool) -> Iterator[str]:
         names = " ".join(map(shlex.quote, better["slurm_hostfile"]))
         lines += ["# SLURM, then: SLURM_HOSTFILE=hosts srun --distribution=arbitrary ..."]
         lines += [f"printf '%s\\n' {names} > hosts"]
-    yield from _heading("Better order; use one of these", markdown=markdown)
-    yield from ["```", *lines, "```"] if markdown else [f"  {line}" for line in lines]
+    return lines
 
 
 def _axis(places: dict[str, dict[str, int]], ranks: list[int], axis: str) -> str:

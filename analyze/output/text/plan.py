@@ -1,44 +1,49 @@
-"""A plan as text: memory by stage, bubble, FLOPs and volumes."""
+"""A plan as a document: memory by stage, bubble, FLOPs and volumes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from ...wording.text_table import text_table
-from .amounts import limit_lines
-from .page import page
+from ..document import Block, Heading, Lines, Table, section
+from .amounts import limits_section
 
 _COLUMNS = ("parameters", "gradients", "optimizer", "activations", "logits", "buffers")
 _MOST_STAGES = 32
 
 
-def plan_to_text(result: dict[str, Any], *, markdown: bool = False) -> str:
+def plan_document(result: dict[str, Any]) -> list[Block]:
     """Return the plan for people, sizes in GB (10^9 bytes)."""
     layout = result["layout"]
     axes = " ".join(f"{name}{layout[name]}" for name in ("tp", "pp", "dp", "cp", "ep", "vpp"))
-    flops = ", ".join(f"{name} {x:.4g}" for name, x in result["flops_per_token"].items())
-    lines = [
-        f"# Plan: {axes}" if markdown else f"Plan: {axes}, {layout['schedule']}",
-        "",
-        f"parameters       {result['parameters']:,}, of which a token passes "
-        f"{result['active_parameters']:,}",
-        f"step             {layout['microbatches']} microbatches of {layout['microbatch_size']} x "
-        f"{layout['seq_len']:,} tokens; ZeRO-{layout['zero']}, recompute {layout['recompute']}",
-        f"ideal bubble     {result['bubble_frac']:.1%} of the step",
-        f"FLOPs a token    {flops}",
+    return [
+        Heading(f"Plan: {axes}, {layout['schedule']}"),
+        Lines([*_job_lines(result), *_fit_lines(result)]),
+        *section(_STAGES, _stages(result)),
+        *_volumes(result),
+        *_terms(result),
+        *limits_section(result["limits"]),
     ]
+
+
+_STAGES = "GB (10^9 bytes) on one GPU of each stage, at the highest moment of a step"
+
+
+def _job_lines(result: dict[str, Any]) -> Iterator[str]:
+    layout = result["layout"]
+    flops = ", ".join(f"{name} {x:.4g}" for name, x in result["flops_per_token"].items())
+    yield (
+        f"parameters       {result['parameters']:,}, of which a token passes "
+        f"{result['active_parameters']:,}"
+    )
+    yield (
+        f"step             {layout['microbatches']} microbatches of {layout['microbatch_size']} x "
+        f"{layout['seq_len']:,} tokens; ZeRO-{layout['zero']}, recompute {layout['recompute']}"
+    )
+    yield f"ideal bubble     {result['bubble_frac']:.1%} of the step"
+    yield f"FLOPs a token    {flops}"
     if result["recompute_frac"]:
-        lines.append(f"recomputation    + {result['recompute_frac']:.1%} compute")
-    lines += [*_fit_lines(result), "", *_stages(result, markdown=markdown)]
-    lines += ["", *_volumes(result, markdown=markdown)]
-    # Stages between the ends are alike but for what is in flight.
-    shown = [stage for stage in result["stages"] if "terms" in stage]
-    for stage in (*shown[:2], *shown[2:][-1:]):
-        lines += _terms(stage, markdown=markdown)
-    if len(shown) > 3:
-        lines += ["", f"  … and {len(shown) - 3} more stages (--format json has all)"]
-    return page([*lines, *limit_lines(result["limits"])], markdown=markdown)
+        yield f"recomputation    + {result['recompute_frac']:.1%} compute"
 
 
 def _fit_lines(result: dict[str, Any]) -> Iterator[str]:
@@ -55,7 +60,7 @@ def _fit_lines(result: dict[str, Any]) -> Iterator[str]:
         yield f"  with {one['change']}: {one['needed_bytes'] / 1e9:.2f} GB ({word})"
 
 
-def _stages(result: dict[str, Any], *, markdown: bool) -> list[str]:
+def _stages(result: dict[str, Any]) -> Table:
     headers = ["stage", "layers", "in flight", *_COLUMNS, "allocated", "reserved"]
     rows = [
         [
@@ -70,13 +75,12 @@ def _stages(result: dict[str, Any], *, markdown: bool) -> list[str]:
         for stage in result["stages"]
     ]
     shown = rows[: _MOST_STAGES - 1] + rows[-1:] if len(rows) > _MOST_STAGES else rows
-    title = "GB (10^9 bytes) on one GPU of each stage, at the highest moment of a step"
-    return [f"### {title}" if markdown else title, *text_table(headers, shown, markdown=markdown)]
+    return Table(headers, shown)
 
 
-def _volumes(result: dict[str, Any], *, markdown: bool) -> list[str]:
+def _volumes(result: dict[str, Any]) -> list[Block]:
     if not result["communication"]:
-        return ["Communication: none"]
+        return [Lines(["Communication: none"])]
     rows = [
         [
             one["axis"],
@@ -87,17 +91,29 @@ def _volumes(result: dict[str, Any], *, markdown: bool) -> list[str]:
         ]
         for one in result["communication"]
     ]
-    title = "Communication of one rank in a step"
     headers = ["axis", "kind", "operations", "GB", "each"]
-    return [f"### {title}" if markdown else title, *text_table(headers, rows, markdown=markdown)]
+    return section("Communication of one rank in a step", Table(headers, rows))
 
 
-def _terms(stage: dict[str, Any], *, markdown: bool) -> list[str]:
-    rows = [
-        [one["name"], one["category"], f"{one['bytes'] / 1e9:.3f}", one["formula"], one["source"]]
-        for one in stage["terms"]
-    ]
-    title = f"Stage {stage['stage']}: terms, highest at: {stage['peak_moment']}"
-    headers = ["term", "counts as", "GB", "formula", "source"]
-    table = text_table(headers, rows, markdown=markdown)
-    return ["", f"### {title}" if markdown else title, *table]
+def _terms(result: dict[str, Any]) -> Iterator[Block]:
+    """Yield the terms of the ends: stages between them are alike but for what is in flight."""
+    explained = [stage for stage in result["stages"] if "terms" in stage]
+    more = f"… and {len(explained) - 3} more stages (--format json has all)"
+    shown = [*explained[:2], *explained[2:][-1:]]
+    for stage in shown:
+        rows = [
+            [
+                one["name"],
+                one["category"],
+                f"{one['bytes'] / 1e9:.3f}",
+                one["formula"],
+                one["source"],
+            ]
+            for one in stage["terms"]
+        ]
+        is_last = stage is shown[-1] and len(explained) > 3
+        table = Table(
+            ["term", "counts as", "GB", "formula", "source"], rows, notes=[more] if is_last else []
+        )
+        title = f"Stage {stage['stage']}: terms, highest at: {stage['peak_moment']}"
+        yield from section(title, table)

@@ -1,17 +1,17 @@
-"""The straggler analyses as text."""
+"""The straggler analyses as documents."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from ...explain.straggler_metrics import PublishedMetrics, Repair, Shares
 from ...findings.rules.grading import MIN_COST
+from ...tables.results import Finding
 from ...wording.quantities import percent
-from ...wording.text_table import text_table
 from ...wording.words import counted, is_missing
+from ..document import Block, Item, Lines, Listing, Table, Verbatim, section
 from ..straggler_tables import Stragglers
-from .amounts import RANKS_TITLE, limit_lines, milliseconds, not_known
-from .page import page
+from .amounts import RANKS_TITLE, limits_section, milliseconds
 
 MOST_RANKS = 8
 MOST_STEPS = 8
@@ -23,74 +23,70 @@ _DARKEST = 1.5
 """Slowdown of the last shade; the first one is 1, as on the published colour scale."""
 
 
-def stragglers_to_text(result: Stragglers, *, markdown: bool = False) -> str:
+def stragglers_document(result: Stragglers) -> list[Block]:
     """Return ranks, stages and steps as tables, with what each straggler costs."""
-    blocks = [
-        ("Stragglers", list(_claims(result))),
-        (RANKS_TITLE, _ranks(result, markdown=markdown)),
-        ("Stages", _stages(result, markdown=markdown)),
-        ("Slowest steps", _steps(result, markdown=markdown)),
+    return [
+        *section("Stragglers", *_claims(result)),
+        *section(RANKS_TITLE, _ranks(result)),
+        *section("Stages", _stages(result)),
+        *section("Slowest steps", _steps(result)),
+        *limits_section(result.limits),
     ]
-    return _sections(blocks, result.limits, markdown=markdown)
 
 
-def published_to_text(metrics: PublishedMetrics, *, markdown: bool = False) -> str:
+def published_document(metrics: PublishedMetrics) -> list[Block]:
     """Return the published metrics as short tables, with a map of the workers."""
-    blocks = [
-        (f"Published straggler metrics of {metrics.meta['trial_name']}", list(_summary(metrics))),
-        ("What repairing some workers returns", _repairs(metrics, markdown=markdown)),
+    title = f"Published straggler metrics of {metrics.meta['trial_name']}"
+    return [
+        *section(title, Lines(list(_summary(metrics)))),
+        *section("What repairing some workers returns", _repairs(metrics)),
+        *_parts(metrics),
+        *limits_section(metrics.limits),
     ]
-    if metrics.slowdown_parts is None:
-        blocks.append(("By operation, stage and replica", ["  not told: S is below 1.03"]))
-    else:
-        parts = metrics.slowdown_parts
-        for title, name, shares in (
-            ("By operation type (S_t)", "operation", parts.optype),
-            ("By stage (S_stage)", "stage", parts.stage),
-            ("By replica (S_dp)", "replica", parts.dp_rank),
-        ):
-            blocks.append((title, _shares(name, shares, markdown=markdown)))
-        fence = ["```"] if markdown else []
-        body = [*fence, *_map(metrics), *fence]
-        blocks.append(("Workers: S_w by stage (rows) and replica (columns)", body))
-    return _sections(blocks, metrics.limits, markdown=markdown)
 
 
-def _sections(
-    blocks: Sequence[tuple[str, list[str]]], limits: Sequence[str], *, markdown: bool
-) -> str:
-    lines: list[str] = []
-    for title, body in blocks:
-        if body:
-            lines += [f"## {title}" if markdown else title, *([""] if markdown else []), *body, ""]
-    return page([*lines[:-1], *limit_lines(limits)], markdown=markdown)
+def _parts(metrics: PublishedMetrics) -> Iterator[Block]:
+    """Yield the slowdown by operation, stage, replica and worker, where it is large enough to be told."""
+    parts = metrics.slowdown_parts
+    if parts is None:
+        title = "By operation, stage and replica"
+        yield from section(title, Lines(["not told: S is below 1.03"]))
+        return
+    yield from section("By operation type (S_t)", _shares("operation", parts.optype))
+    yield from section("By stage (S_stage)", _shares("stage", parts.stage))
+    yield from section("By replica (S_dp)", _shares("replica", parts.dp_rank))
+    title = "Workers: S_w by stage (rows) and replica (columns)"
+    yield from section(title, Verbatim(list(_map(metrics))))
 
 
-def _claims(result: Stragglers) -> Iterator[str]:
-    yield from not_known("Which ranks make the others wait", result.untold)
-    if not result.findings and not result.untold:
+def _claims(result: Stragglers) -> Iterator[Block]:
+    if result.untold:
+        why = Item("Which ranks make the others wait: not known", result.untold)
+        yield Listing([why])
+    elif not result.findings:
         alone = result.run.get("world_size") == 1
-        yield (
-            "  the job has one rank: nobody waits for another"
+        yield Lines(
+            ["the job has one rank: nobody waits for another"]
             if alone
-            else f"  no slow rank or stage costs {MIN_COST:.0%} of the time or more"
+            else [f"no slow rank or stage costs {MIN_COST:.0%} of the time or more"]
         )
-    for number, found in enumerate(result.findings, start=1):
-        yield f"{number}. [{found.severity}] {found.claim}"
-        known = [
-            (name, value)
-            for name, value in (
-                ("share of the step", found.cost_frac),
-                ("repairing it alone returns", found.returns_frac),
-            )
-            if value is not None
-        ]
-        if known:
-            yield "   - " + "; ".join(f"{name} {value:.2%}" for name, value in known)
-        yield f"   - do: {found.remedy}"
+    yield Listing([_item(found) for found in result.findings], first_number=1)
 
 
-def _ranks(result: Stragglers, *, markdown: bool) -> list[str]:
+def _item(found: Finding) -> Item:
+    known = [
+        f"{name} {value:.2%}"
+        for name, value in (
+            ("share of the step", found.cost_frac),
+            ("repairing it alone returns", found.returns_frac),
+        )
+        if value is not None
+    ]
+    facts = [*(["; ".join(known)] if known else []), f"do: {found.remedy}"]
+    return Item(found.claim, facts, mark=f"[{found.severity}]")
+
+
+def _ranks(result: Stragglers) -> Table:
     steps = max(1, len(result.steps))
     rows = [
         (
@@ -109,35 +105,32 @@ def _ranks(result: Stragglers, *, markdown: bool) -> list[str]:
         )
         for row in result.ranks.head(MOST_RANKS).to_dict("records")
     ]
-    if not rows:
-        return []
     unit = "ms/step" if len(result.steps) else "ms"
     headers = (
         *("rank", "pp", "dp", "tp", "slower than peers", "removal gain", "share", "direct ms"),
         *("induced wait ms", f"waited {unit}", f"others waited {unit}", "last"),
     )
-    table = text_table(headers, rows, markdown=markdown)
+    notes = []
     more = len(result.ranks) - MOST_RANKS
     if more > 0:
-        table.append(f"  … and {counted(more, 'rank')} more")
+        notes.append(f"… and {counted(more, 'rank')} more")
     if result.ranks["named"].any():
         one = "one step" if len(result.steps) else "the whole capture"
-        table.append(f"  * named above; all times are of {one}")
-    return table
+        notes.append(f"* named above; all times are of {one}")
+    return Table(headers, rows, notes=notes)
 
 
-def _stages(result: Stragglers, *, markdown: bool) -> list[str]:
+def _stages(result: Stragglers) -> Table:
     if len(result.stages) < 2:
-        return []
+        return Table((), ())
     rows = [
         (row["stage"], row["ranks"], milliseconds(row["compute_ns"]))
         for row in result.stages.to_dict("records")
     ]
-    headers = ("stage", "ranks", "compute per step ms (median)")
-    return text_table(headers, rows, markdown=markdown)
+    return Table(("stage", "ranks", "compute per step ms (median)"), rows)
 
 
-def _steps(result: Stragglers, *, markdown: bool) -> list[str]:
+def _steps(result: Stragglers) -> Table:
     slowest = result.steps.sort_values("step_ns", ascending=False).head(MOST_STEPS)
     rows = [
         (
@@ -150,33 +143,31 @@ def _steps(result: Stragglers, *, markdown: bool) -> list[str]:
         for row in slowest.to_dict("records")
     ]
     headers = ("step", "length ms", "busiest rank", "its own time ms", "median own time ms")
-    if not rows:
-        return []
-    table = text_table(headers, rows, markdown=markdown)
+    notes = []
     mean_ns, whole_ns = float(result.steps["step_ns"].mean()), result.step_time_ns
-    if whole_ns is not None and abs(mean_ns - whole_ns) > APART * whole_ns:
-        table.append(
-            f"  length: of the rank that takes longest, {milliseconds(mean_ns)} ms on average; ranks begin and "
+    if rows and whole_ns is not None and abs(mean_ns - whole_ns) > APART * whole_ns:
+        notes.append(
+            f"length: of the rank that takes longest, {milliseconds(mean_ns)} ms on average; ranks begin and "
             f"end steps apart, and the job does one in {milliseconds(whole_ns)} ms"
         )
-    return table
+    return Table(headers, rows, notes=notes)
 
 
 def _summary(metrics: PublishedMetrics) -> Iterator[str]:
     steps = metrics.step_slowdown
     yield (
-        f"  S {metrics.slowdown:.4f} over {counted(len(steps), 'step')} "
+        f"S {metrics.slowdown:.4f} over {counted(len(steps), 'step')} "
         f"(per step {steps.min():.4f} to {steps.max():.4f}): "
         f"stragglers waste {metrics.waste_frac:.2%} of the time"
     )
     yield (
-        f"  step {metrics.measured_s.mean():.4f} s as recorded, {metrics.recorded_s.mean():.4f} s without "
+        f"step {metrics.measured_s.mean():.4f} s as recorded, {metrics.recorded_s.mean():.4f} s without "
         f"launch delays (x {metrics.launch_slowdown:.4f}), {metrics.ideal_s.mean():.4f} s ideal"
     )
-    yield "  ideal: the mean of each type of work, the median of each type of communication"
+    yield "ideal: the mean of each type of work, the median of each type of communication"
 
 
-def _repairs(metrics: PublishedMetrics, *, markdown: bool) -> list[str]:
+def _repairs(metrics: PublishedMetrics) -> Table:
     def row(name: str, repair: Repair) -> tuple[str, str, str]:
         return (
             name,
@@ -188,14 +179,13 @@ def _repairs(metrics: PublishedMetrics, *, markdown: bool) -> list[str]:
         row("worst 3 % of workers (M_W)", metrics.worst_workers),
         row("last stage (M_S)", metrics.last_stage),
     ]
-    headers = ("workers", "of the slowdown goes", "of it they cause alone")
-    return text_table(headers, rows, markdown=markdown)
+    return Table(("workers", "of the slowdown goes", "of it they cause alone"), rows)
 
 
-def _shares(name: str, shares: Shares, *, markdown: bool) -> list[str]:
+def _shares(name: str, shares: Shares) -> Table:
     ranked = sorted(shares.overall.items(), key=lambda item: -item[1])[:MOST_RANKS]
     rows = [(label, f"{value:.4f}") for label, value in ranked]
-    return text_table((name, "slowdown"), rows, markdown=markdown)
+    return Table((name, "slowdown"), rows)
 
 
 def _map(metrics: PublishedMetrics) -> Iterator[str]:
@@ -204,15 +194,15 @@ def _map(metrics: PublishedMetrics) -> Iterator[str]:
     stages = sorted({stage for _, stage in slowdowns})
     numbered = len(dp_ranks) <= MOST_COLUMNS
     if numbered:
-        yield "  stage" + "".join(f"{dp_rank:>7}" for dp_rank in dp_ranks)
+        yield "stage" + "".join(f"{dp_rank:>7}" for dp_rank in dp_ranks)
     for stage in stages:
         values = [slowdowns[dp_rank, stage] for dp_rank in dp_ranks]
         shades = "".join(_shade(value) for value in values)
         numbers = "".join(f"{value:>7.3f}" for value in values) if numbered else ""
-        yield f"  {stage:>5}{numbers}  |{shades}|"
-    yield f"  shades from 1 to {_DARKEST}: |{_SHADES}|"
+        yield f"{stage:>5}{numbers}  |{shades}|"
+    yield f"shades from 1 to {_DARKEST}: |{_SHADES}|"
     worst = sorted(slowdowns, key=lambda place: (-slowdowns[place], metrics.ranks[place]))[:3]
-    yield "  worst: " + ", ".join(
+    yield "worst: " + ", ".join(
         f"rank {metrics.ranks[place]} (stage {place[1]}, replica {place[0]}) {slowdowns[place]:.4f}"
         for place in worst
     )

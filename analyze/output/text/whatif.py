@@ -1,11 +1,11 @@
-"""A prediction as text."""
+"""A prediction as a document."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from .amounts import limit_lines, milliseconds
-from .page import page
+from ..document import Block, Heading, Lines
+from .amounts import limits_section, milliseconds
 
 _ERRORS = {
     "steps_ns": "95 % interval of the mean gain over the steps",
@@ -14,7 +14,7 @@ _ERRORS = {
 }
 
 
-def prediction_to_text(result: dict[str, Any], *, markdown: bool = False) -> str:
+def prediction_document(result: dict[str, Any]) -> list[Block]:
     """Return the step time before and after, the error, and what was assumed."""
     asked = ", ".join(
         ("fix " if change["is_fix"] else "set ")
@@ -27,8 +27,6 @@ def prediction_to_text(result: dict[str, Any], *, markdown: bool = False) -> str
     error = result["error_ns"]
     margin = "error not known" if error is None else f"± {milliseconds(error)} ms"
     lines = [
-        f"# What if: {asked}" if markdown else f"What if: {asked}",
-        "",
         f"step time now      {milliseconds(result['step_time_ns'])} ms",
         f"step time then     {milliseconds(result['predicted_step_time_ns'])} ms ({margin}), {change}",
     ]
@@ -45,4 +43,4 @@ def prediction_to_text(result: dict[str, Any], *, markdown: bool = False) -> str
         beyond = "; not in it: what is assumed" if result["assumptions"] else ""
         lines.append("error by chance: " + ", ".join(parts) + beyond)
     lines += [f"assumed: {text}" for text in result["assumptions"]]
-    return page([*lines, *limit_lines(result["limits"])], markdown=markdown)
+    return [Heading(f"What if: {asked}"), Lines(lines), *limits_section(result["limits"])]

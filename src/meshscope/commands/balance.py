@@ -17,7 +17,7 @@ from .options import (
     StepsOption,
     TopologyOption,
 )
-from .output import show
+from .output import show_document
 
 
 def balance(  # noqa: PLR0913 - the options of a verb
@@ -44,7 +44,7 @@ def balance(  # noqa: PLR0913 - the options of a verb
     from meshscope.analyze.formulas.planning.cap import parse_bytes
     from meshscope.analyze.formulas.planning.counts import parse_counts
     from meshscope.analyze.output.json.balance import balance_to_json
-    from meshscope.analyze.output.text.balance import balance_to_text
+    from meshscope.analyze.output.text.balance import balance_document
 
     now = None if layers is None else parse_counts(layers, "--layers")
     tried = None if try_ is None else parse_counts(try_, "--try")
@@ -56,4 +56,4 @@ def balance(  # noqa: PLR0913 - the options of a verb
         split = ",".join(map(str, result["proposals"][0]["layers"]))
         today = ",".join(map(str, result["current"]["layers"]))
         following = opened.next_command("whatif", "--set", f"layers={today}->{split}")
-    show(output, lambda: result, partial(balance_to_text, result), following)
+    show_document(output, lambda: result, partial(balance_document, result), following)

@@ -17,7 +17,7 @@ from .options import (
     StepsOption,
     TopologyOption,
 )
-from .output import show
+from .output import show_document
 
 
 def breakdown(
@@ -32,14 +32,14 @@ def breakdown(
 ) -> None:
     """Split each rank's device time: computation, exposed communication and copies, idle."""
     from meshscope.analyze.output.json import breakdown_to_json
-    from meshscope.analyze.output.text import breakdown_to_text
+    from meshscope.analyze.output.text import breakdown_document
 
     opened = open_trace(path, topology_file, runs, steps)
     result = breakdown_to_json(opened.trace, step)
-    show(
+    show_document(
         output,
         lambda: result,
-        partial(breakdown_to_text, result),
+        partial(breakdown_document, result),
         opened.next_command("diagnose"),
         opened.ends(),
     )

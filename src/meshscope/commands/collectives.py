@@ -14,7 +14,7 @@ from .options import (
     StepsOption,
     TopologyOption,
 )
-from .output import show
+from .output import show_document
 
 
 def collectives(
@@ -26,14 +26,14 @@ def collectives(
 ) -> None:
     """Match collectives across ranks: wire time, waiting, who arrived last, bus bandwidth."""
     from meshscope.analyze.output.json import collectives_to_json
-    from meshscope.analyze.output.text import collectives_to_text
+    from meshscope.analyze.output.text import collectives_document
 
     opened = open_trace(path, topology_file, runs, steps)
     result = collectives_to_json(opened.trace)
-    show(
+    show_document(
         output,
         lambda: result,
-        partial(collectives_to_text, result),
+        partial(collectives_document, result),
         opened.next_command("diagnose"),
         opened.ends(),
     )

@@ -18,7 +18,7 @@ from .options import (
     StepsOption,
     TopologyOption,
 )
-from .output import show
+from .output import show_document
 
 if TYPE_CHECKING:
     from meshscope.analyze.explain.run_account import Account
@@ -40,15 +40,15 @@ def critical_path(
     """Follow one step back through the ranks: the work and transfers that decide its length."""
     from meshscope.analyze.findings.critical_path import critical_path as find_path
     from meshscope.analyze.output.json import critical_path_to_json
-    from meshscope.analyze.output.text import critical_path_to_text
+    from meshscope.analyze.output.text import critical_path_document
 
     opened = open_trace(path, topology_file, runs, steps)
     account = opened.measured()
     result = critical_path_to_json(find_path(account, step), account.limits)
-    show(
+    show_document(
         output,
         lambda: result,
-        partial(critical_path_to_text, result),
+        partial(critical_path_document, result),
         _following(opened, account),
         opened.ends(),
     )

@@ -19,6 +19,13 @@ def dashboard(
     token: Annotated[
         str | None, typer.Option(help="Access token; made up and printed for a non-loopback host.")
     ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="File with the access token: other users see the options of a command.",
+        ),
+    ] = None,
     public_url: Annotated[
         str | None,
         typer.Option(
@@ -38,4 +45,28 @@ def dashboard(
             where=str(runs_dir),
             remedy=f"Run: {command_line('dashboard', runs_dir.resolve().parent)}",
         )
+    if token_file is not None:
+        token = _token_of(token_file)
     serve(runs_dir, host=host, port=port, token=token, public=public_url)
+
+
+def _token_of(file: Path) -> str:
+    """Return the token in a file.
+
+    Raises:
+        ConfigError: It cannot be read, others can read it, or it holds none.
+    """
+    from meshscope.probe.schema.errors import ConfigError
+
+    try:
+        is_shared = file.stat().st_mode & 0o077
+        token = file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot be read: {error}", where=str(file)) from error
+    if is_shared:
+        raise ConfigError(
+            "can be read by others, so it is no secret", where=str(file), remedy=f"chmod 600 {file}"
+        )
+    if not token or len(token.split()) > 1:
+        raise ConfigError("holds no token: one word", where=str(file))
+    return token

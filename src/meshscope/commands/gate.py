@@ -29,7 +29,14 @@ from .options import (
     TopologyOption,
     named_path,
 )
-from .output import above_markdown, above_text, emit, emit_report, print_json, show, with_ends
+from .output import (
+    above_markdown,
+    emit,
+    emit_document,
+    print_json,
+    show_document,
+    with_ends,
+)
 
 if TYPE_CHECKING:
     from meshscope.analyze.gate.facts import Baseline
@@ -139,21 +146,22 @@ def _against_baseline(  # noqa: PLR0913 - the options of a verb
     from meshscope.analyze.gate.baseline_file import load_baseline
     from meshscope.analyze.gate.compare import compare
     from meshscope.analyze.gate.exchange import EXIT_CODES, to_json
-    from meshscope.analyze.output.text.gate import gate_to_text
+    from meshscope.analyze.output.render import to_markdown
+    from meshscope.analyze.output.text.gate import gate_document
 
     base = load_baseline(file)
     allowed = allowed_names(base, allow)
     loaded = read_runs(paths, topology_file, runs, steps)
     result = compare(base, loaded, margin=margin, allowed=allowed)
     found = to_json(result)
-    outputs.write(found, file, partial(gate_to_text, found, markdown=True))
+    outputs.write(found, file, lambda: to_markdown(gate_document(found)))
     following = next_command("gate", *paths, "--baseline", file, "--format", "markdown")
     if result.verdict == "improved":
         following = next_command("gate", "baseline", *paths, "-o", file)
     elif EXIT_CODES[result.verdict]:
         is_trace = bool(loaded[0].counts)
         following = next_command(*(("diagnose", paths[0]) if is_trace else ("gate", "--help")))
-    show(output, lambda: found, partial(gate_to_text, found), following)
+    show_document(output, lambda: found, partial(gate_document, found), following)
     raise typer.Exit(EXIT_CODES[result.verdict])
 
 
@@ -193,7 +201,7 @@ def gate_baseline(
     from meshscope.analyze.gate.exchange import baseline_to_json
     from meshscope.analyze.gate.loaded import baseline_of
     from meshscope.analyze.gate.setup import require_one_job
-    from meshscope.analyze.output.text.gate import baseline_to_text
+    from meshscope.analyze.output.text.gate import baseline_document
 
     check_place(out, "--out")
     loaded = read_runs(paths, topology_file, runs, steps)
@@ -202,7 +210,7 @@ def gate_baseline(
     out.write_text(to_json(made), encoding="utf-8")
     found = baseline_to_json(made, out)
     following = next_command("gate", "RUN", "--baseline", out)
-    show(output, lambda: found, partial(baseline_to_text, found), following)
+    show_document(output, lambda: found, partial(baseline_document, found), following)
 
 
 def _against_budget(  # noqa: PLR0913 - the options of a verb
@@ -216,13 +224,13 @@ def _against_budget(  # noqa: PLR0913 - the options of a verb
 ) -> None:
     from meshscope.analyze import diagnose as analyse
     from meshscope.analyze.gate.budgets import (
+        budgets_document,
         check,
         exit_code,
         load_budgets,
         to_gate,
         to_markdown,
         to_rows,
-        to_text,
     )
 
     budgets = load_budgets(budget)
@@ -239,6 +247,6 @@ def _against_budget(  # noqa: PLR0913 - the options of a verb
     elif output is Format.MARKDOWN:
         emit(above_markdown(ends) + to_markdown(verdicts, result.limits))
     else:
-        emit_report(above_text(ends) + to_text(verdicts, result.limits))
+        emit_document(budgets_document(verdicts, result.limits), ends)
         emit(opened.next_command("diagnose"))
     raise typer.Exit(exit_code(verdicts))

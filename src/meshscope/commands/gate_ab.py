@@ -25,7 +25,7 @@ from .gate_outputs import (
 )
 from .opening import next_command
 from .options import DEFAULT_RUNS, Format, FormatOption, StepsOption, TopologyOption
-from .output import say, show
+from .output import say, show_document
 
 if TYPE_CHECKING:
     from meshscope.analyze.gate.loaded import LoadedRun
@@ -60,7 +60,8 @@ def gate_ab(  # noqa: PLR0913 - the options of a verb
 ) -> None:
     """Run base and candidate in turn under the probe and compare the pairs: stops early where they decide."""
     from meshscope.analyze.gate.exchange import EXIT_CODES, pairs_to_json
-    from meshscope.analyze.output.text.gate import gate_to_text
+    from meshscope.analyze.output.render import to_markdown
+    from meshscope.analyze.output.text.gate import gate_document
 
     check_margin(margin)
     outputs = Outputs(
@@ -81,9 +82,9 @@ def gate_ab(  # noqa: PLR0913 - the options of a verb
     result = trial.run(pairs)
     found = pairs_to_json(result, trial.looked, len(trial.sides[0]), pairs)
     found["runs"] = [[str(path) for path in side] for side in trial.paths]
-    outputs.write(found, Path("meshscope-gate-ab"), partial(gate_to_text, found, markdown=True))
+    outputs.write(found, Path("meshscope-gate-ab"), lambda: to_markdown(gate_document(found)))
     following = next_command("compare", trial.paths[0][-1], trial.paths[1][-1])
-    show(output, lambda: found, partial(gate_to_text, found), following)
+    show_document(output, lambda: found, partial(gate_document, found), following)
     raise typer.Exit(EXIT_CODES[result.verdict])
 
 

@@ -13,7 +13,7 @@ from .gate_inputs import read_runs
 from .gate_outputs import check_place
 from .opening import next_command
 from .options import DEFAULT_RUNS, Format, FormatOption, RunsOption, StepsOption, TopologyOption
-from .output import show
+from .output import show_document
 
 if TYPE_CHECKING:
     from meshscope.analyze.tables.arrays import FloatArray
@@ -59,11 +59,11 @@ def gate_selftest(
     """Tell how often a gate would alarm on this baseline without a cause: its own runs, relabelled."""
     from meshscope.analyze.gate.exchange import selftest_to_json
     from meshscope.analyze.gate.selftest import LEAST_RUNS
-    from meshscope.analyze.output.text.gate_noise import selftest_to_text
+    from meshscope.analyze.output.text.gate_noise import selftest_document
 
     found = selftest_to_json(_times(paths, margin, LEAST_RUNS + 1, runs), margin)
     following = next_command("gate", "calibrate", *paths)
-    show(output, lambda: found, partial(selftest_to_text, found), following)
+    show_document(output, lambda: found, partial(selftest_document, found), following)
 
 
 def gate_calibrate(
@@ -74,11 +74,11 @@ def gate_calibrate(
 ) -> None:
     """Tell what loss a gate would find with this baseline, by the number of candidate runs."""
     from meshscope.analyze.gate.exchange import calibration_to_json
-    from meshscope.analyze.output.text.gate_noise import calibration_to_text
+    from meshscope.analyze.output.text.gate_noise import calibration_document
 
     found = calibration_to_json(_times(paths, margin, 2, runs), margin)
     following = next_command("gate", "selftest", *paths)
-    show(output, lambda: found, partial(calibration_to_text, found), following)
+    show_document(output, lambda: found, partial(calibration_document, found), following)
 
 
 def gate_history(
@@ -97,7 +97,7 @@ def gate_history(
     from meshscope.analyze.gate.exchange import history_to_json
     from meshscope.analyze.gate.history_csv import history_csv
     from meshscope.analyze.gate.loaded import baseline_of, require_steps
-    from meshscope.analyze.output.text.gate_noise import history_to_text
+    from meshscope.analyze.output.text.gate_noise import history_document
     from meshscope.analyze.wording.words import counted
     from meshscope.probe.schema.errors import ConfigError
 
@@ -117,4 +117,4 @@ def gate_history(
         csv.write_text(text, encoding="utf-8")
     found = history_to_json(made)
     following = next_command("gate", "baseline", "RUN...", "-o", "base.json")
-    show(output, lambda: found, partial(history_to_text, found), following)
+    show_document(output, lambda: found, partial(history_document, found), following)

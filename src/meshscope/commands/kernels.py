@@ -17,7 +17,7 @@ from .options import (
     StepsOption,
     TopologyOption,
 )
-from .output import show
+from .output import show_document
 
 
 def kernels(
@@ -30,14 +30,14 @@ def kernels(
 ) -> None:
     """List the kernels that took the devices' time, by phase, axis and stage; what launches cost."""
     from meshscope.analyze.output.json import kernels_to_json
-    from meshscope.analyze.output.text import kernels_to_text
+    from meshscope.analyze.output.text import kernels_document
 
     opened = open_trace(path, topology_file, runs, steps)
     result = kernels_to_json(opened.trace, top)
-    show(
+    show_document(
         output,
         lambda: result,
-        partial(kernels_to_text, result),
+        partial(kernels_document, result),
         opened.next_command("breakdown" if result["kernels"] else "diagnose"),
         opened.ends(),
     )

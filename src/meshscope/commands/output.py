@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from meshscope.probe.schema.printable import printable
 
 from .options import Format
-from .terminal import fitted, terminal_width
+from .terminal import terminal_width
 
 if TYPE_CHECKING:
     from meshscope.analyze.output.document import Document
@@ -24,33 +24,6 @@ def print_json(value: dict[str, Any]) -> None:
 
     encoded = msgspec.json.encode(value, enc_hook=lambda scalar: scalar.item())
     emit(msgspec.json.format(encoded, indent=1).decode())
-
-
-def show(
-    output: Format,
-    as_json: Callable[[], dict[str, Any]],
-    as_text: Callable[..., str],
-    following: str,
-    ends: Sequence[Finding] = (),
-) -> None:
-    """Write a result in the form that was asked for.
-
-    Args:
-        output: The form.
-        as_json: Returns the result for programs.
-        as_text: Returns it for people; gets ``markdown``.
-        following: The line that names the next command; ends a text only.
-        ends: How the job ended, where it broke off: the first word of a result.
-    """
-    if output is Format.JSON:
-        print_json(with_ends(as_json(), ends))
-        return
-    if output is Format.MARKDOWN:
-        emit(above_markdown(ends) + as_text(markdown=True))
-        return
-    emit_report(above_text(ends) + as_text(markdown=False))
-    # A command is copied as one line.
-    emit(following)
 
 
 def show_document(
@@ -72,20 +45,27 @@ def show_document(
     if output is Format.JSON:
         print_json(with_ends(as_json(), ends))
         return
-    from meshscope.analyze.output.render import to_markdown, to_plain
+    from meshscope.analyze.output.render import to_markdown
 
     if output is Format.MARKDOWN:
         emit(above_markdown(ends) + to_markdown(document()))
         return
+    emit_document(document(), ends)
+    # A command is copied as one line.
+    emit(following)
+
+
+def emit_document(document: Document, ends: Sequence[Finding] = ()) -> None:
+    """Write a document for people, as wide as their terminal; unchanged where there is none."""
     width = terminal_width()
     if width is None:
-        emit(above_text(ends) + to_plain(document()))
+        from meshscope.analyze.output.render import to_plain
+
+        emit(above_text(ends) + to_plain(document))
     else:
         from .terminal import on_terminal
 
-        emit(above_text(ends) + on_terminal(document(), width))
-    # A command is copied as one line.
-    emit(following)
+        emit(above_text(ends) + on_terminal(document, width))
 
 
 def above_text(ends: Sequence[Finding]) -> str:
@@ -106,12 +86,6 @@ def with_ends(value: dict[str, Any], ends: Sequence[Finding]) -> dict[str, Any]:
     from meshscope.analyze.output.json.diagnosis import finding_to_json
 
     return {**value, "ended": [finding_to_json(end) for end in ends]}
-
-
-def emit_report(text: str) -> None:
-    """Write a text for people, as wide as their terminal; unchanged where there is none."""
-    width = terminal_width()
-    emit(text if width is None else fitted(text, width))
 
 
 def emit(text: str) -> None:

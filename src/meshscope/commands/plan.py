@@ -10,7 +10,7 @@ import typer
 
 from .opening import next_command
 from .options import Format, FormatOption, named_path
-from .output import show
+from .output import show_document
 
 ModelPath = Annotated[
     Path,
@@ -99,7 +99,7 @@ def plan(  # noqa: PLR0913 - the options of a verb
     from meshscope.analyze.formulas.planning import PlanSettings, make_job_plan, planned_job
     from meshscope.analyze.formulas.planning.cap import check_cap
     from meshscope.analyze.output.json.plan import plan_to_json
-    from meshscope.analyze.output.text.plan import plan_to_text
+    from meshscope.analyze.output.text.plan import plan_document
 
     others = ("model", "memory", "explain", "output")
     settings = PlanSettings(**{k: v for k, v in stated.items() if k not in others})
@@ -110,4 +110,4 @@ def plan(  # noqa: PLR0913 - the options of a verb
     following = next_command("plan", model, "--explain")
     if explain:
         following = next_command("run", "--", "torchrun", "train.py")
-    show(output, lambda: result, partial(plan_to_text, result), following)
+    show_document(output, lambda: result, partial(plan_document, result), following)

@@ -18,7 +18,7 @@ from .options import (
     StepsOption,
     TopologyOption,
 )
-from .output import show
+from .output import show_document
 
 
 def stragglers(
@@ -43,14 +43,14 @@ def stragglers(
     from meshscope.analyze import diagnose
     from meshscope.analyze.output.json.stragglers import stragglers_to_json
     from meshscope.analyze.output.straggler_tables import find_stragglers
-    from meshscope.analyze.output.text.stragglers import stragglers_to_text
+    from meshscope.analyze.output.text.stragglers import stragglers_document
 
     opened = open_trace(path, topology_file, runs, steps)
     result = find_stragglers(diagnose(opened.trace))
-    show(
+    show_document(
         output,
         lambda: stragglers_to_json(result),
-        partial(stragglers_to_text, result),
+        partial(stragglers_document, result),
         opened.next_command("diagnose"),
     )
 
@@ -58,12 +58,12 @@ def stragglers(
 def _published(path: Path, output: Format) -> None:
     from meshscope.analyze.explain.straggler_metrics import find_job, published_metrics
     from meshscope.analyze.output.json.stragglers import published_to_json
-    from meshscope.analyze.output.text.stragglers import published_to_text
+    from meshscope.analyze.output.text.stragglers import published_document
 
     metrics = published_metrics(find_job(path))
-    show(
+    show_document(
         output,
         lambda: published_to_json(metrics),
-        partial(published_to_text, metrics),
+        partial(published_document, metrics),
         next_command("stragglers", path),
     )

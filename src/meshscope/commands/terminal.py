@@ -5,14 +5,12 @@ Only for a person who looks: what goes to a file or another program stays as it 
 
 from __future__ import annotations
 
-import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from io import StringIO
-from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from meshscope.probe.schema.printable import printable
 
@@ -23,15 +21,13 @@ if TYPE_CHECKING:
 
 LEAST_WIDTH = 60
 """Narrower than this nothing is easier to read."""
-_BULLET = re.compile(r" *(?:- |\d+\. |\* )?")
-_BAR = re.compile(r"  (#+)$")
 _BAR_WIDTH = 32
+_HANGING: Any = {"subsequent_indent": "    ", "break_long_words": False, "break_on_hyphens": False}
+"""How a line that is too long goes on: under its first word."""
 _COLOURS = {"[critical": "bold red", "[warning": "yellow"}
 """Of a severity, up to its bracket."""
 _GUTTER = 2
 """Blank columns between two columns of a table."""
-_NO_TABLE = ("  … ", "  * ", "  - ", "   ")
-"""Beginnings of lines below a table, or of evidence, that are sentences."""
 
 
 def terminal_width() -> int | None:
@@ -125,96 +121,45 @@ def _table_in_parts(table: Table, width: int) -> Iterator[RenderableType]:
     """Yield a table, or several below each other, each with the first column, where it is too wide."""
     from rich.text import Text as Drawn
 
+    for number, part in enumerate(_parts(table, width)):
+        if number:
+            yield Drawn("")
+        for place, line in enumerate(_lines(part, width)):
+            yield Drawn(line, style="dim" if place == 0 else "", no_wrap=True, overflow="ignore")
+
+
+def _lines(table: Table, width: int) -> list[str]:
+    """Return the lines of a table; bars are shorter, and lines that are too long go on below."""
     from meshscope.analyze.output.render import plain_table
 
-    lines = plain_table(table, max(0, _BAR_WIDTH))
-    if not lines:
+    bare = plain_table(table, 0)
+    room = width - max(map(len, bare), default=0) - _GUTTER
+    lines = plain_table(table, max(0, min(_BAR_WIDTH, room)))
+    if max(map(len, lines), default=0) <= width:
+        return lines
+    return [part for line in lines for part in textwrap.wrap(line, width, **_HANGING)]
+
+
+def _parts(table: Table, width: int) -> Iterator[Table]:
+    """Yield as many columns at a time as fit, each time behind the first one."""
+    from meshscope.analyze.output.render import plain_table
+
+    if table.bars or not table.rows:
+        yield table
         return
-    if max(map(len, lines)) > width:
-        lines = list(_with_short_bars(lines, width)) if table.bars else _in_parts(lines, width)
-    for place, line in enumerate(lines):
-        yield Drawn(line, style="dim" if place == 0 else "", no_wrap=True, overflow="ignore")
+    shown = [0]
+    for column in range(1, len(table.columns)):
+        if len(shown) > 1:
+            lines = plain_table(_of_columns(table, [*shown, column]))
+            if max(map(len, lines)) > width:
+                yield _of_columns(table, shown)
+                shown = [0]
+        shown.append(column)
+    yield _of_columns(table, shown)
 
 
-def fitted(text: str, width: int) -> str:
-    """Return a text in lines of a width, as far as names and single columns allow it.
+def _of_columns(table: Table, columns: Sequence[int]) -> Table:
+    from meshscope.analyze.output.document import Table as Part
 
-    Args:
-        text: A report; its tables are indented by two blanks.
-        width: Columns of the terminal.
-    """
-    lines: list[str] = []
-    for is_table, block in groupby(text.split("\n"), key=_is_of_table):
-        rows = list(block)
-        if max(map(len, rows)) <= width:
-            lines += rows
-        elif is_table and any(map(_BAR.search, rows)):
-            lines += _with_short_bars(rows, width)
-        elif is_table and len(rows) > 1:
-            lines += _in_parts(rows, width)
-        else:
-            lines += _wrapped(rows, width)
-    return "\n".join(lines)
-
-
-def _is_of_table(line: str) -> bool:
-    return line.startswith("  ") and not line.startswith(_NO_TABLE)
-
-
-def _wrapped(lines: Iterable[str], width: int) -> Iterator[str]:
-    """Yield lines with what is too long going on below, under the first word."""
-    for line in lines:
-        bullet = _BULLET.match(line)
-        indent = " " * (bullet.end() if bullet is not None else 0)
-        yield from textwrap.wrap(
-            line,
-            width,
-            subsequent_indent=indent,
-            break_long_words=False,
-            break_on_hyphens=False,
-        ) or [""]
-
-
-def _with_short_bars(rows: Sequence[str], width: int) -> Iterator[str]:
-    """Yield lines that end in bars, with all bars shorter by the same factor."""
-    bars = [found for row in rows if (found := _BAR.search(row))]
-    room, longest = width - max(bar.start(1) for bar in bars), max(len(bar[1]) for bar in bars)
-    factor = min(1.0, max(0.0, room / longest))
-    for row in rows:
-        found = _BAR.search(row)
-        cut = row if found is None else row[: found.start(1)] + "#" * int(len(found[1]) * factor)
-        yield cut.rstrip()
-
-
-def _in_parts(rows: Sequence[str], width: int) -> list[str]:
-    """Return a table as several below each other, each with the first column."""
-    columns = _columns(rows)
-    if len(columns) < 3:
-        return list(_wrapped(rows, width))
-    first, *others = columns
-    parts: list[list[tuple[int, int]]] = [[]]
-    used = first[1]
-    for column in others:
-        if parts[-1] and used + column[1] - column[0] > width:
-            parts.append([])
-            used = first[1]
-        parts[-1].append(column)
-        used += column[1] - column[0]
-    lines: list[str] = []
-    for part in parts:
-        lines += [""] if lines else []
-        lines += ["".join(row[low:high] for low, high in (first, *part)).rstrip() for row in rows]
-    return lines
-
-
-def _columns(rows: Sequence[str]) -> list[tuple[int, int]]:
-    """Return where each column of a table begins and ends, the gutter before it included."""
-    length = max(map(len, rows))
-    padded = [row.ljust(length) for row in rows]
-    is_blank = [all(row[place] == " " for row in padded) for place in range(length)]
-    starts = [0]
-    for place in range(_GUTTER + 1, length):
-        gutter = is_blank[place - _GUTTER : place]
-        if all(gutter) and not is_blank[place]:
-            starts.append(place - _GUTTER)
-    return list(zip(starts, [*starts[1:], length], strict=True))
+    rows = [[row[at] for at in columns] for row in table.rows]
+    return Part([table.columns[at] for at in columns], rows)

@@ -6,7 +6,7 @@ from functools import partial
 
 from .opening import open_trace
 from .options import DEFAULT_RUNS, Format, FormatOption, RunPath, RunsOption, TopologyOption
-from .output import show
+from .output import show_document
 
 
 def topology(
@@ -17,13 +17,13 @@ def topology(
 ) -> None:
     """Draw the mesh on its hosts; list axes that lie badly, their cost and a better order."""
     from meshscope.analyze.output.json import topology_to_json
-    from meshscope.analyze.output.text import topology_to_text
+    from meshscope.analyze.output.text import topology_document
 
     opened = open_trace(path, topology_file, runs)
     result = topology_to_json(opened.trace, opened.stated)
-    show(
+    show_document(
         output,
         lambda: result,
-        partial(topology_to_text, result),
+        partial(topology_document, result),
         opened.next_command("collectives"),
     )

@@ -17,7 +17,7 @@ from .options import (
     StepsOption,
     TopologyOption,
 )
-from .output import show
+from .output import show_document
 
 
 def whatif(  # noqa: PLR0913 - the options of a verb
@@ -46,16 +46,16 @@ def whatif(  # noqa: PLR0913 - the options of a verb
     """Predict the step time with something repaired or changed, and the error of that."""
     from meshscope.analyze.explain.whatif import parse_changes, predict
     from meshscope.analyze.output.json import prediction_to_json
-    from meshscope.analyze.output.text import prediction_to_text
+    from meshscope.analyze.output.text import prediction_document
 
     changes = parse_changes(fix or [], set_ or [])
     opened = open_trace(path, topology_file, runs, steps)
     account = opened.measured()
     result = prediction_to_json(changes, predict(account, changes), account.limits)
-    show(
+    show_document(
         output,
         lambda: result,
-        partial(prediction_to_text, result),
+        partial(prediction_document, result),
         opened.next_command("diagnose"),
         opened.ends(),
     )

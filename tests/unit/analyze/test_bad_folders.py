@@ -14,7 +14,7 @@ from meshscope.analyze import diagnose, load_trace
 from meshscope.analyze.load.ingest import understood
 from meshscope.analyze.output.json import collectives_to_json
 from meshscope.analyze.output.render import to_markdown, to_plain
-from meshscope.analyze.output.text import collectives_to_text, diagnosis_document
+from meshscope.analyze.output.text import collectives_document, diagnosis_document
 from meshscope.analyze.read import import_trace
 from meshscope.probe.schema.errors import MeshscopeError
 
@@ -205,7 +205,7 @@ def test_names_in_files_reach_no_terminal_as_they_are(tmp_path, name):
     result, matched = diagnose(trace), collectives_to_json(trace)
     texts = {
         markdown: render(diagnosis_document(result))
-        + collectives_to_text(matched, markdown=markdown)
+        + (to_markdown if markdown else to_plain)(collectives_document(matched))
         for markdown, render in ((False, to_plain), (True, to_markdown))
     }
     lines = [line for text in texts.values() for line in text.split("\n")] + understood(trace)

@@ -10,9 +10,10 @@ from meshscope.analyze.findings.diagnosis import diagnosis_of
 from meshscope.analyze.findings.measure import measure
 from meshscope.analyze.gate.budgets import Budget, check, exit_code
 from meshscope.analyze.output.json import critical_path_to_json
+from meshscope.analyze.output.render import to_plain
 from meshscope.analyze.output.straggler_tables import find_stragglers
-from meshscope.analyze.output.text import critical_path_to_text, to_text
-from meshscope.analyze.output.text.stragglers import stragglers_to_text
+from meshscope.analyze.output.text import critical_path_document, to_text
+from meshscope.analyze.output.text.stragglers import stragglers_document
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.tables import TABLES
 
@@ -61,8 +62,8 @@ def test_reports_call_no_time_that_of_a_step(account):
     assert (path["step"], path["step_because"]) == (None, "")
     texts = (
         to_text(diagnosis_of(account)),
-        stragglers_to_text(find_stragglers(diagnosis_of(account))),
-        critical_path_to_text(path),
+        to_plain(stragglers_document(find_stragglers(diagnosis_of(account)))),
+        to_plain(critical_path_document(path)),
     )
     assert "Rank 2 is" in texts[0]
     for text in texts:

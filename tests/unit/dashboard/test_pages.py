@@ -83,7 +83,7 @@ def test_unreadable_runs_are_rows(store):
     """Fails when a bad entry is not in the list with its error, or is a link to nowhere."""
     rows = {row["id"]: row for row in runs.rows(store.entries(max_new=9))}
     assert rows["job"]["run"] == "[job](/run/job/overview)"
-    assert "notes.txt" in rows["notes.txt"]["finding"]
+    assert "notes.txt" in rows["notes.txt"]["finding_text"]
     assert "](" not in rows["notes.txt"]["run"]
 
 
@@ -250,18 +250,33 @@ def test_a_finding_leads_to_its_rank_and_step(store):
     run, unselected = store.get("job"), ViewState()
     here = {"where": {"rank": 3, "steps": [0, 2]}, "steps": (2,)}
     assert _links(run, unselected, **here) == [
-        f"/run/job/{p}?step=2&rank=3" for p in ("timeline", "mesh")
+        "/run/job/timeline?step=2&rank=3&path=1",
+        "/run/job/mesh?step=2&rank=3",
     ]
     ranged = {"where": {"ranks": [1, 3], "steps": [1, 2]}}
-    assert _links(run, ViewState(step=1, rank=0), **ranged)[0] == "/run/job/timeline?step=1&rank=0"
-    assert _links(run, ViewState(step=0), **ranged)[0] in [
-        f"/run/job/timeline?step={n}" for n in (1, 2)
-    ]
-    assert _links(run, unselected, where={"stage": 0})[0] == "/run/job/timeline"
+    timelines = [f"/run/job/timeline?step={step}&path=1" for step in (1, 2)]
+    assert _links(run, ViewState(step=1, rank=0), **ranged)[0] == timelines[0].replace(
+        "&path", "&rank=0&path"
+    )
+    assert _links(run, ViewState(step=0), **ranged)[0] in timelines
+    assert _links(run, unselected, where={"stage": 0})[0] == "/run/job/timeline?path=1"
     assert (
         _links(run, ViewState(step=2, t0=5, t1=9), where={})[0]
-        == "/run/job/timeline?step=2&t0=5&t1=9"
+        == "/run/job/timeline?step=2&t0=5&t1=9&path=1"
     )
+
+
+def test_a_heavy_stage_leads_to_the_metric_that_shows_it(store):
+    """Fails when "the slowest is 1.01 x" stands where a finding of a heavy stage leads: its peers are as heavy."""
+    run = store.get("job")
+    heavy = replace(_finding(where={"stage": 0}), kind=FindingKind.STAGE_IMBALANCE)
+    found = replace(run, diagnosis=replace(run.diagnosis, findings=(heavy,)))
+    links = [
+        one.href
+        for one in findings.layout(found, ViewState())._traverse()
+        if getattr(one, "className", "") == "ms-link"
+    ]
+    assert links[1] == "/run/job/mesh?metric=compute"
 
 
 @pytest.mark.parametrize("page", shell.TABS)

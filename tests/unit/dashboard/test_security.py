@@ -92,3 +92,61 @@ def test_host_headers_and_addresses():
     assert [host_name(header) for header in ("[::1]:80", "::1x", "a.b:9")] == ["::1", "", "a.b"]
     assert address("::1", 80, None) == "http://[::1]:80/"
     assert address("127.0.0.1", 8050, "t") == "http://127.0.0.1:8050/?token=t"
+
+
+def test_what_another_site_asks_for_is_refused(runs_dir):
+    """Fails when a page of another site can have runs analysed, or show their pictures."""
+    client = create_app(runs_dir).server.test_client()
+    for site, mode, path, status in [
+        ("cross-site", "no-cors", "/api/v1/runs", 403),
+        ("same-site", "cors", "/api/v1/runs", 403),
+        ("cross-site", "navigate", "/api/v1/runs", 403),
+        ("cross-site", "navigate", "/", 200),
+        ("same-origin", "cors", "/api/v1/runs", 200),
+        ("none", "navigate", "/api/v1/runs", 200),
+    ]:
+        headers = {"Sec-Fetch-Site": site, "Sec-Fetch-Mode": mode}
+        answer = client.get(path, headers=headers)
+        assert answer.status_code == status, (site, mode, path)
+        assert answer.headers["Cross-Origin-Resource-Policy"] == "same-origin"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "",
+        "{",
+        "[]",
+        "{}",
+        '{"output": 1}',
+        '{"output": "a", "inputs": 5}',
+        '{"output": "a", "state": {}}',
+    ],
+)
+def test_a_malformed_callback_is_a_bad_request(runs_dir, body):
+    """Fails when nonsense ends in a traceback in the log, and in an error of the server."""
+    client = create_app(runs_dir).server.test_client()
+    answer = client.post("/_dash-update-component", data=body, content_type="application/json")
+    assert answer.status_code == 400
+
+
+def test_a_large_body_is_refused(runs_dir):
+    """Fails when a request fills the memory of the server."""
+    client = create_app(runs_dir).server.test_client()
+    body = b"[" + b" " * (1 << 20) + b"]"
+    answer = client.post("/_dash-update-component", data=body, content_type="application/json")
+    assert answer.status_code in (400, 413)
+
+
+def test_a_cookie_belongs_to_one_port_and_by_https_never_travels_in_the_clear(runs_dir):
+    """Fails when two dashboards of a host log each other's visitors out, or a token leaks."""
+    access = Access(token=TOKEN, is_https=True)
+    client = create_app(runs_dir, access=access).server.test_client()
+    cookies = [
+        client.get(f"/?token={TOKEN}", environ_overrides={"SERVER_PORT": port}).headers[
+            "Set-Cookie"
+        ]
+        for port in ("8050", "8051")
+    ]
+    assert len({cookie.split("=")[0] for cookie in cookies}) == 2
+    assert all("Secure" in cookie for cookie in cookies)

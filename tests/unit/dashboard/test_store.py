@@ -191,3 +191,19 @@ def test_zooming_does_not_rebuild_the_step(runs_dir):
         run.step(step)
     assert run.step(8) is run.step(8)
     assert run.step(0) is not first
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "rank00000"])
+def test_a_run_with_a_link_to_outside_of_it_is_refused(runs_dir, tmp_path, name):
+    """Fails when who may write a run can have the dashboard show what only its user may read."""
+    run = write_job(runs_dir / "linked")
+    place = run / name
+    if not place.exists():
+        place.mkdir()
+    shutil.move(place, tmp_path / name)
+    place.symlink_to(tmp_path / name)
+    store = RunStore(runs_dir)
+    with pytest.raises(MeshscopeError, match="link to outside"):
+        store.get("linked")
+    entry = next(entry for entry in store.entries(max_new=9) if entry.run_id == "linked")
+    assert entry.state == "unreadable"

@@ -8,9 +8,10 @@ from meshscope.analyze.findings.critical_path import critical_path
 from meshscope.analyze.findings.diagnosis import diagnosis_of
 from meshscope.analyze.findings.measure import measure
 from meshscope.analyze.output.json import critical_path_to_json
+from meshscope.analyze.output.render import to_plain
 from meshscope.analyze.output.straggler_tables import find_stragglers
-from meshscope.analyze.output.text import critical_path_to_text
-from meshscope.analyze.output.text.stragglers import stragglers_to_text
+from meshscope.analyze.output.text import critical_path_document
+from meshscope.analyze.output.text.stragglers import stragglers_document
 from meshscope.analyze.synthetic import SyntheticJob, generate, parse_fault
 from meshscope.probe.schema.errors import MeshscopeError
 from meshscope.probe.schema.layout import ParallelLayout
@@ -107,8 +108,8 @@ def _printed(trace):
     path = critical_path_to_json(critical_path(account, 2), ())
     return (
         path,
-        critical_path_to_text(path),
-        stragglers_to_text(find_stragglers(diagnosis_of(account))),
+        to_plain(critical_path_document(path)),
+        to_plain(stragglers_document(find_stragglers(diagnosis_of(account)))),
     )
 
 

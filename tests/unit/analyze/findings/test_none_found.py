@@ -7,9 +7,10 @@ from meshscope.analyze.findings.diagnosis import diagnose
 from meshscope.analyze.findings.none_found import nothing_found
 from meshscope.analyze.output.json import diagnosis_to_json
 from meshscope.analyze.output.json.stragglers import stragglers_to_json
+from meshscope.analyze.output.render import to_plain
 from meshscope.analyze.output.straggler_tables import find_stragglers
 from meshscope.analyze.output.text import to_text
-from meshscope.analyze.output.text.stragglers import stragglers_to_text
+from meshscope.analyze.output.text.stragglers import stragglers_document
 from meshscope.probe.schema.layout import ParallelLayout
 
 MS = 1_000_000
@@ -37,8 +38,8 @@ def test_a_job_that_was_seen_whole_gets_its_all_clear():
     """Fails when a healthy job is doubted."""
     found = two_ranks()
     assert str(nothing_found(found)) == "Nothing costs 1.0 % of the step or more"
-    assert "no slow rank or stage costs 1% of the time" in stragglers_to_text(
-        find_stragglers(found)
+    assert "no slow rank or stage costs 1% of the time" in to_plain(
+        stragglers_document(find_stragglers(found))
     )
 
 
@@ -46,7 +47,7 @@ def test_without_seen_ends_nothing_is_cleared():
     """Fails when a job of which no wait was seen is said to have no slow rank, and to wait 0 ms."""
     found = two_ranks(seen=False)
     assert not found.findings
-    report, stragglers = to_text(found), stragglers_to_text(find_stragglers(found))
+    report, stragglers = to_text(found), to_plain(stragglers_document(find_stragglers(found)))
     assert "Nothing costs" not in report
     assert "What costs time is unknown: Waiting cannot be told from working" in report
     assert "no rank makes" not in stragglers
@@ -75,7 +76,7 @@ def test_without_any_communication_no_rank_is_the_busiest():
     unknown = ["slowest_rank", "own_ns", "median_own_ns"]
     assert stragglers.steps[unknown].isna().all(axis=None)
     assert stragglers_to_json(stragglers)["steps"][0]["slowest_rank"] is None
-    assert stragglers_to_text(stragglers).count("0/0") == 0
+    assert to_plain(stragglers_document(stragglers)).count("0/0") == 0
 
 
 def test_findings_do_not_hide_that_others_are_not_known():

@@ -11,13 +11,14 @@ from meshscope.analyze.findings.measure import measure
 from meshscope.analyze.gate.budget_metrics import METRICS
 from meshscope.analyze.gate.budgets import (
     Budget,
+    budgets_document,
     check,
     exit_code,
     load_budgets,
     to_markdown,
     to_rows,
-    to_text,
 )
+from meshscope.analyze.output.render import to_plain
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.layout import ParallelLayout
 
@@ -179,8 +180,10 @@ def test_what_is_lost_of_a_run_stands_below_its_checks(result):
     """Fails when a run whose files break off in the middle passes without a word."""
     verdicts = check(result, (Budget(metric="bubble_frac", max=0.9),))
     limits = ["Rank 0: seg-000001.arrows: block 1 is torn."]
-    for text in (to_text(verdicts, limits), to_markdown(verdicts, limits)):
-        assert text.endswith("What this result could not see\n- " + limits[0])
+    for text in (to_plain(budgets_document(verdicts, limits)), to_markdown(verdicts, limits)):
+        title, lost = text.replace("\n\n", "\n").split("\n")[-2:]
+        assert title.endswith("What this result could not see")
+        assert lost == f"- {limits[0]}"
 
 
 def test_slow_ranks_are_repaired_together():

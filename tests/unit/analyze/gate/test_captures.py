@@ -20,7 +20,8 @@ from meshscope.analyze.gate.loaded import LoadedRun, baseline_of
 from meshscope.analyze.gate.results import Reason, Verdict
 from meshscope.analyze.gate.setup import require_one_job
 from meshscope.analyze.gate.words import headline, note_lines
-from meshscope.analyze.output.text.gate import gate_to_text
+from meshscope.analyze.output.render import to_markdown
+from meshscope.analyze.output.text.gate import gate_document
 from meshscope.probe.schema.errors import ConfigError, TraceFormatError
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.tables import TABLES
@@ -132,8 +133,8 @@ def test_classes_before_and_after_add_up_to_the_step(base):
     change_ns = sum(row.change_ns for row in result.classes)
     step = next(one for one in result.checks if one.metric == "step_p50")
     assert change_ns == pytest.approx(step.after - step.before, rel=0.01)
-    text = gate_to_text(to_json(result), markdown=True)
-    assert "#### Where the step changed" in text
+    text = to_markdown(gate_document(to_json(result)))
+    assert "## Where the step changed" in text
     assert f"| total | {step.before / MS:.3f}" in text
 
 

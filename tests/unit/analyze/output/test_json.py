@@ -9,7 +9,8 @@ from tests.tables import trace_of
 
 from meshscope.analyze import load_trace
 from meshscope.analyze.output.json import breakdown_to_json, collectives_to_json
-from meshscope.analyze.output.text import breakdown_to_text, collectives_to_text
+from meshscope.analyze.output.render import to_plain
+from meshscope.analyze.output.text import breakdown_document, collectives_document
 from meshscope.probe.schema.errors import MeshscopeError
 from meshscope.probe.schema.layout import ParallelLayout
 
@@ -52,7 +53,7 @@ def test_waits_of_collectives_without_an_end_are_null_and_their_ranks_are_listed
     result = plain(collectives_to_json(trace))
     assert {rank: row["wait_ns"] for rank, row in result["ranks"].items()} == dict.fromkeys("012")
     assert [row["unknown"] for row in result["ranks"].values()] == [1, 1, 0]
-    ranks, groups = collectives_to_text(result).split("Groups")
+    ranks, groups = to_plain(collectives_document(result)).split("Groups")
     assert "0.000" not in ranks + groups.split("Message")[0]
     assert [line.split()[1] for line in ranks.splitlines()[2:5]] == ["unknown"] * 3
 
@@ -77,7 +78,7 @@ def test_a_host_capture_has_no_device_breakdown_and_says_so():
     assert row["device_events"] == 0
     assert {value for name, value in row.items() if name.endswith("_ns")} == {None}
     assert any("no kernels in this capture" in limit for limit in result["limits"])
-    text = breakdown_to_text(result)
+    text = to_plain(breakdown_document(result))
     assert "0.000" not in text
     assert "diagnose tells where the step time" in text
     with pytest.raises(MeshscopeError, match="no kernels in this capture"):
@@ -92,7 +93,7 @@ def test_waits_per_step_leave_out_what_the_account_leaves_out():
     assert result["analysed_steps"] == 4
     row = result["ranks"]["0"]
     assert row["wait_per_step_ns"] == pytest.approx(row["wait_ns"] / 5)
-    text = collectives_to_text(result)
+    text = to_plain(collectives_document(result))
     assert "waited ms/step" in text
     assert "of the 4 steps that diagnose accounts for" in text
 

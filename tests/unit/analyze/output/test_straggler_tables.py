@@ -10,8 +10,9 @@ from tests.synthetic import MS, Job, capture
 from meshscope.analyze import diagnose
 from meshscope.analyze.explain.straggler_metrics import published_metrics
 from meshscope.analyze.output.json.stragglers import published_to_json, stragglers_to_json
+from meshscope.analyze.output.render import to_markdown, to_plain
 from meshscope.analyze.output.straggler_tables import find_stragglers
-from meshscope.analyze.output.text.stragglers import published_to_text, stragglers_to_text
+from meshscope.analyze.output.text.stragglers import published_document, stragglers_document
 from meshscope.probe.schema.layout import ParallelLayout
 
 
@@ -76,7 +77,7 @@ def test_a_capture_without_steps_has_forms_too(diagnosis):
     form = stragglers_to_json(found)
     assert form["step_time_ns"] is None
     assert form["steps"] == form["stages"] == []
-    assert "Slowest steps" not in stragglers_to_text(found)
+    assert "Slowest steps" not in to_plain(stragglers_document(found))
 
 
 def test_the_json_form_is_complete(diagnosis):
@@ -92,16 +93,16 @@ def test_the_json_form_is_complete(diagnosis):
 
 def test_the_report_marks_the_named_rank(diagnosis):
     """Readers would have to compare numbers to see who was meant."""
-    text = stragglers_to_text(find_stragglers(diagnosis))
+    text = to_plain(stragglers_document(find_stragglers(diagnosis)))
     assert "  5 *" in text
     assert "repairing it alone returns" in text
-    markdown = stragglers_to_text(find_stragglers(diagnosis), markdown=True)
+    markdown = to_markdown(stragglers_document(find_stragglers(diagnosis)))
     assert "| 5 * |" in markdown
 
 
 def test_the_published_report_says_the_same_as_the_json_form(published):
     """The two forms of one result would disagree."""
-    text, form = published_to_text(published), published_to_json(published)
+    text, form = to_plain(published_document(published)), published_to_json(published)
     assert f"S {form['result']['blocking_slowdown']:.4f} over 2 steps" in text
     assert f"waste {form['waste_frac']:.2%}" in text
     for value in form["result"]["blocking_decompose_by_stage"].values():
@@ -109,13 +110,13 @@ def test_the_published_report_says_the_same_as_the_json_form(published):
     for row in form["heatmap"]["slowdown"]:
         for value in row:
             assert f"{value:.3f}" in text
-    assert "| forward-compute |" in published_to_text(published, markdown=True)
+    assert "| forward-compute |" in to_markdown(published_document(published))
 
 
 def test_a_small_slowdown_is_told_as_not_taken_apart(tmp_path):
     """Parts that were not computed would look like parts of size zero."""
     metrics = published_metrics(write_job(tmp_path, JobShape(pp=2, noise=0.0)))
-    text, form = published_to_text(metrics), published_to_json(metrics)
+    text, form = to_plain(published_document(metrics)), published_to_json(metrics)
     assert "not told: S is below 1.03" in text
     assert form["heatmap"] is form["mw"]["Mw"] is None
     assert form["result"]["blocking_decompose_by_stage"] is None

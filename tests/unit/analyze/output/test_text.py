@@ -10,12 +10,12 @@ from tests.synthetic import MS, Job, capture
 
 from meshscope.analyze.findings.diagnosis import diagnose
 from meshscope.analyze.output.json import collectives_to_json, diagnosis_to_json, topology_to_json
-from meshscope.analyze.output.render import to_markdown
+from meshscope.analyze.output.render import to_markdown, to_plain
 from meshscope.analyze.output.text import (
-    collectives_to_text,
+    collectives_document,
     diagnosis_document,
     to_text,
-    topology_to_text,
+    topology_document,
 )
 from meshscope.probe.schema.layout import ParallelLayout
 
@@ -120,12 +120,12 @@ def test_many_ranks_and_groups_fit_a_screen_with_what_matters_on_top():
         Job(layout=layout, steps=1, microbatches=1),
         lambda kind, rank, step, microbatch: (30 if rank == 101 else 20) * MS,
     )
-    collectives = collectives_to_text(collectives_to_json(trace))
+    collectives = to_plain(collectives_document(collectives_to_json(trace)))
     first = collectives.split("arrived last")[1].splitlines()[1]
     assert first.split()[0] == "101"
     assert f"… and {layout.world_size - 32} more ranks" in collectives
     assert "more groups" in collectives
-    topology = topology_to_text(topology_to_json(trace))
+    topology = to_plain(topology_document(topology_to_json(trace)))
     assert "more groups" in topology
     assert max(len(collectives.splitlines()), len(topology.splitlines())) < 120
 

@@ -12,7 +12,8 @@ from meshscope.analyze.account.kernels.host_table import (
     self_times,
 )
 from meshscope.analyze.output.json import kernels_to_json
-from meshscope.analyze.output.text import kernels_to_text
+from meshscope.analyze.output.render import to_plain
+from meshscope.analyze.output.text import kernels_document
 from meshscope.analyze.read import import_trace
 
 
@@ -29,7 +30,7 @@ def test_a_trace_of_the_host_alone_gives_its_operators(tmp_path):
     assert rows == [["aten::mm", 1, 300_000, 300_000], ["aten::linear", 1, 500_000, 200_000]]
     (row,) = host_time(trace).to_dict("records")
     assert (row["operator_ns"], row["outside_ns"]) == (500_000, 500_000)
-    text = kernels_to_text(kernels_to_json(trace))
+    text = to_plain(kernels_document(kernels_to_json(trace)))
     for words in ("aten::linear", "Where the host was", "in neither ms"):
         assert words in text
 

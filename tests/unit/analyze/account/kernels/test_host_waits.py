@@ -7,7 +7,8 @@ from meshscope.analyze.account.kernels.call_names import WAITING_CALL
 from meshscope.analyze.account.kernels.host_waits import host_waits
 from meshscope.analyze.account.kernels.idle import device_idle
 from meshscope.analyze.output.json import kernels_to_json
-from meshscope.analyze.output.text import kernels_to_text
+from meshscope.analyze.output.render import to_plain
+from meshscope.analyze.output.text import kernels_document
 
 NAMES = ["gemm", "cudaStreamSynchronize", "aten::item", "aten::_local_scalar_dense",
          "Optimizer.step#Adam.step", "cudaMemcpyAsync", "Memcpy HtoD (Pageable -> Device)"]  # fmt: skip
@@ -86,7 +87,9 @@ def test_the_command_shows_them():
     row = kernels_to_json(trace)["host_waits"][0]
     assert (row["call"], row["operator"], row["starved_ns"]) == ("cudaStreamSynchronize", None, 50)
     assert row["span_frac"] == pytest.approx(50 / 200)
-    assert "Calls of the host that wait for the device" in kernels_to_text(kernels_to_json(trace))
+    assert "Calls of the host that wait for the device" in to_plain(
+        kernels_document(kernels_to_json(trace))
+    )
 
 
 @pytest.mark.parametrize(

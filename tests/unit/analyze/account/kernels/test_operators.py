@@ -7,7 +7,8 @@ from tests.tables import trace_of
 
 from meshscope.analyze.account.kernels.operators import operator_report
 from meshscope.analyze.output.json import kernels_to_json
-from meshscope.analyze.output.text import kernels_to_text
+from meshscope.analyze.output.render import to_plain
+from meshscope.analyze.output.text import kernels_document
 from meshscope.analyze.read import import_trace
 
 SMALL, LARGE = "bf16[1000,1000] bf16[1000,1000]", "bf16[2000,1000] bf16[1000,1000]"
@@ -111,4 +112,4 @@ def test_a_real_trace_with_shapes(traces_dir):
     assert wide["calls"] == 36
     assert wide["flops_per_s"] == pytest.approx(36 * 2 * 888 * 2880 * 640 / wide["total_ns"] * 1e9)
     assert wide["peak_frac"] == pytest.approx(wide["flops_per_s"] / 2250e12)
-    assert "TFLOP/s" in kernels_to_text(result)
+    assert "TFLOP/s" in to_plain(kernels_document(result))

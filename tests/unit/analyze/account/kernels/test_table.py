@@ -7,7 +7,8 @@ from meshscope.analyze.account.kernels.idle import device_idle
 from meshscope.analyze.account.kernels.places import kernel_places
 from meshscope.analyze.account.kernels.table import kernel_report
 from meshscope.analyze.output.json import kernels_to_json
-from meshscope.analyze.output.text import kernels_to_text
+from meshscope.analyze.output.render import to_markdown, to_plain
+from meshscope.analyze.output.text import kernels_document
 from meshscope.probe.schema.layout import ParallelLayout
 
 NAMES = ["gemm", "ncclDevKernel_AllReduce", "aten::mm", "autograd::engine::evaluate_function: Mm",
@@ -189,13 +190,13 @@ def test_a_host_capture_says_what_it_lacks():
     assert result["kernels"] == []
     assert "no kernels in this capture" in result["limits"][-1]
     assert {row["busy_ns"] for row in result["ranks"].values()} == {None}
-    assert kernels_to_text(result).startswith("No kernels were recorded")
+    assert to_plain(kernels_document(result)).startswith("No kernels were recorded")
 
 
 @pytest.mark.parametrize("markdown", [False, True])
 def test_text_shows_every_section(two_ranks, markdown):
     """If this fails, a person does not see what the programs see."""
-    text = kernels_to_text(kernels_to_json(two_ranks), markdown=markdown)
+    text = (to_markdown if markdown else to_plain)(kernels_document(kernels_to_json(two_ranks)))
     for words in ("Devices", "Phases", "Kernels: the longest 3 of 3", "unlinked", "(unknown)"):
         assert words in text
 

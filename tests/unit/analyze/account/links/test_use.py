@@ -17,7 +17,8 @@ from meshscope.analyze.align.communication.events import communication_events
 from meshscope.analyze.align.steps.windows import step_windows
 from meshscope.analyze.findings.diagnosis import diagnose
 from meshscope.analyze.output.json.links import links_to_json
-from meshscope.analyze.output.text.links import link_lines
+from meshscope.analyze.output.render import to_plain
+from meshscope.analyze.output.text.links import link_blocks
 from meshscope.probe.schema.layout import ParallelLayout
 
 MS = 1_000_000
@@ -116,7 +117,7 @@ def test_samples_that_hold_whole_steps_resolve_nothing():
     """Fails when rates are made up although each interval holds the same mix of phases."""
     found = used(capture(100, 1000))
     assert set(port(found, "a").rates.values()) == {None}
-    text = "\n".join(link_lines(links_to_json(found)))
+    text = to_plain(link_blocks(links_to_json(found)))
     assert "not resolved" in text
 
 
@@ -192,7 +193,7 @@ def test_unknown_is_said():
     trace = capture().with_tables({"link_sample": capture().tables["link_sample"][:0]})
     found = used(trace)
     assert (found.unknown, found.ports) == ("samples", ())
-    assert "unknown" in "\n".join(link_lines(links_to_json(found)))
+    assert "unknown" in to_plain(link_blocks(links_to_json(found)))
 
 
 def test_a_speed_that_cannot_be_true():

@@ -12,7 +12,8 @@ from meshscope.analyze.align.topology.file import load_topology
 from meshscope.analyze.align.topology.kept import keep_topology, kept_topology, with_kept_topology
 from meshscope.analyze.align.topology.stated import apply_topology
 from meshscope.analyze.output.json import topology_to_json
-from meshscope.analyze.output.text import topology_to_text
+from meshscope.analyze.output.render import to_markdown, to_plain
+from meshscope.analyze.output.text import topology_document
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.tables import TABLES
 
@@ -131,10 +132,10 @@ def test_the_command_shows_layout_evidence_and_coordinates(stated):
     result = topology_to_json(apply_topology(four_ranks(), mesh), mesh)
     assert result["layout_evidence"] == "stated in mesh.toml"
     assert result["ranks"]["3"] == {"tp": 1, "pp": 0, "dp": 1, "cp": 0}
-    text = topology_to_text(result)
+    text = to_plain(topology_document(result))
     assert "TP2 x PP1 x DP2 x CP1" in text
     assert "its members lie along this axis of the layout" in text
-    assert "--topology" in topology_to_text(topology_to_json(four_ranks()), markdown=True)
+    assert "--topology" in to_markdown(topology_document(topology_to_json(four_ranks())))
 
 
 def test_a_statement_that_does_not_fit_is_not_kept(stated, tmp_path):

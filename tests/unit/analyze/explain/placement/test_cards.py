@@ -11,7 +11,8 @@ from meshscope.analyze.explain.placement.cards import card_violations, unchecked
 from meshscope.analyze.explain.placement.words import card_text
 from meshscope.analyze.findings.diagnosis import diagnose
 from meshscope.analyze.output.json import topology_to_json
-from meshscope.analyze.output.text import topology_to_text
+from meshscope.analyze.output.render import to_plain
+from meshscope.analyze.output.text import topology_document
 from meshscope.analyze.synthetic import SyntheticJob, generate
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.layout import ParallelLayout
@@ -85,7 +86,9 @@ def test_slow_card_is_named_with_its_price(tmp_path):
     assert (one["host"], one["port"], one["axis"], one["ranks"]) == ("a", "n0", "pp", [0, 1])
     assert (one["bytes_per_s"], one["others_bytes_per_s"]) == (6.25e9, 25e9)
     assert one["cost_ns_per_step"] > 0
-    assert "Port n0 of host a gives each rank 6.2 GB/s" in topology_to_text(topology_to_json(trace))
+    assert "Port n0 of host a gives each rank 6.2 GB/s" in to_plain(
+        topology_document(topology_to_json(trace))
+    )
     causes = [finding.cause for finding in diagnose(trace).findings]
     assert "unequal_rails" in causes
 

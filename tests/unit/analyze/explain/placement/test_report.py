@@ -6,7 +6,8 @@ import pytest
 
 from meshscope.analyze.findings.measure import measure
 from meshscope.analyze.output.json import topology_to_json
-from meshscope.analyze.output.text import topology_to_text
+from meshscope.analyze.output.render import to_markdown, to_plain
+from meshscope.analyze.output.text import topology_document
 from meshscope.analyze.synthetic import Costs, SyntheticJob, generate
 from meshscope.probe.schema.layout import ParallelLayout
 
@@ -40,7 +41,7 @@ def test_bad_mesh_is_priced_and_can_be_pasted():
     assert one["own_gain_ns_per_step"] > one["gain_ns_per_step"]
     better = found["better_order"]
     assert better["order"].endswith("tp")
-    text = topology_to_text(result)
+    text = to_plain(topology_document(result))
     assert f'order="{better["megatron_order"]}"' in text
     assert "rank 4=host0000 slot=2" in text
     assert "TP: groups cross hosts" in text
@@ -50,7 +51,7 @@ def test_good_mesh_has_no_violation():
     """Fails when a mesh whose tensor groups lie inside hosts is blamed."""
     result = topology_to_json(job("pp-dp-cp-tp"))
     assert result["placement"]["violations"] == []
-    assert "None found." in topology_to_text(result, markdown=True)
+    assert "None found." in to_markdown(topology_document(result))
 
 
 def test_unknown_hosts_are_said():
@@ -58,4 +59,4 @@ def test_unknown_hosts_are_said():
     result = topology_to_json(replace(job("tp-pp-dp-cp"), clocks={0: "a"}))
     assert result["placement"]["unknown"] == "hosts"
     assert result["placement"]["hosts"] is None
-    assert "Placement unknown" in topology_to_text(result)
+    assert "Placement unknown" in to_plain(topology_document(result))

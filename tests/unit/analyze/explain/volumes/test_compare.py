@@ -12,7 +12,8 @@ from tests.tables import trace_of
 from meshscope.analyze.align.steps.windows import step_windows
 from meshscope.analyze.explain.volumes.compare import expected_and_seen
 from meshscope.analyze.output.json.expected import expected_to_json
-from meshscope.analyze.output.text.expected import expected_lines
+from meshscope.analyze.output.render import to_plain
+from meshscope.analyze.output.text.expected import expected_blocks
 from meshscope.probe.schema.layout import ParallelLayout
 
 LAYOUT = ParallelLayout(tp=2, dp=2)
@@ -120,7 +121,7 @@ def test_unknown_is_said():
         trace = capture(run=run)
         found = expected_and_seen(trace, step_windows(trace))
         assert found.unknown == why
-        assert "unknown" in "\n".join(expected_lines(expected_to_json(found)))
+        assert "unknown" in to_plain(expected_blocks(expected_to_json(found)))
     assert expected_and_seen(trace, step_windows(trace)).rows == ()
 
 
@@ -146,6 +147,6 @@ def test_text_and_json():
     row = next(row for row in result["rows"] if row["axis"] == "tp")
     assert row["difference_frac"] == pytest.approx(0.2)
     assert row["reason"] == "more_per_layer"
-    text = "\n".join(expected_lines(result))
+    text = to_plain(expected_blocks(result))
     assert "1 more all-reduces per layer and microbatch" in text
     assert "+20.0%" in text

@@ -10,7 +10,8 @@ from meshscope.analyze.explain.whatif.returns import transfer_returns
 from meshscope.analyze.explain.whatif.transfers import bucket_bytes
 from meshscope.analyze.findings.measure import measure
 from meshscope.analyze.output.json import collectives_to_json
-from meshscope.analyze.output.text import collectives_to_text
+from meshscope.analyze.output.render import to_plain
+from meshscope.analyze.output.text import collectives_document
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.layout import ParallelLayout
 
@@ -140,7 +141,7 @@ def test_the_list_agrees_with_single_predictions():
 def test_the_command_lists_them():
     """Fails when the list is lost on its way to the reader, or names no command."""
     result = collectives_to_json(job())
-    text = collectives_to_text(result)
+    text = to_plain(collectives_document(result))
     assert "--set dtype.dp=bf16" in text
     assert "two levels on DP unknown: hosts of some ranks are unknown" in text
     row = next(row for row in result["changes"] if row["setting"] == "dtype.dp=bf16")
