@@ -106,7 +106,7 @@ def test_github(project_dir: Path, repository: Path) -> None:
     assert run_all(jobs["counts"], repository, variables)[-1] == 1
     text = page.read_text()
     assert "Loss found in 95 of 100 cases" in text
-    assert text.count("### meshscope gate\n\n**FAIL") == 2
+    assert text.count("### meshscope gate\n\nFAIL") == 2
     assert "failures" in (repository / "gate.xml").read_text()
 
 
