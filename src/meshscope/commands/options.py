@@ -18,16 +18,25 @@ class Format(StrEnum):
 
 
 def named_path(text: str) -> Path:
-    """Return what was given as a path; an unset variable in quotes is no folder."""
+    """Return what was given as a path, or where the copy of what lies in a store is.
+
+    An unset variable in quotes is no folder.
+    """
     if not text:
         raise typer.BadParameter("it is empty: is a variable of the shell not set?")
+    if "://" in text:
+        from .fetching import fetched
+
+        return fetched(text)
     return Path(text)
 
 
 RunPath = Annotated[
     Path,
     typer.Argument(
-        metavar="PATH", parser=named_path, help="A run directory, or another tool's traces."
+        metavar="PATH",
+        parser=named_path,
+        help="A run directory or another tool's traces; s3:// and the like too.",
     ),
 ]
 TopologyOption = Annotated[
