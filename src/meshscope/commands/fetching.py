@@ -14,6 +14,8 @@ def fetched(text: str) -> Path:
     Raises:
         MeshscopeError: It cannot be fetched.
     """
+    if "://" not in text:
+        return Path(text)
     from meshscope.analyze.load.stores import Store, is_address
 
     if not is_address(text):

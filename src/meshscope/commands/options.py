@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-
-class Format(StrEnum):
-    """How a result is written."""
-
-    TEXT = "text"
-    JSON = "json"
-    MARKDOWN = "markdown"
+from .fetching import fetched
+from .output import Format
 
 
 def named_path(text: str) -> Path:
@@ -24,11 +18,7 @@ def named_path(text: str) -> Path:
     """
     if not text:
         raise typer.BadParameter("it is empty: is a variable of the shell not set?")
-    if "://" in text:
-        from .fetching import fetched
-
-        return fetched(text)
-    return Path(text)
+    return fetched(text)
 
 
 RunPath = Annotated[
