@@ -14,15 +14,8 @@ import typer
 from meshscope.probe.schema.listing import listed
 
 from .opening import next_command
-from .options import (
-    DEFAULT_RUNS,
-    MOST_TIMEOUT_S,
-    Format,
-    FormatOption,
-    RunsOption,
-    named_run,
-)
-from .output import emit, print_json, say
+from .options import DEFAULT_RUNS, MOST_TIMEOUT_S, FormatOption, RunsOption, named_run
+from .output import Format, emit, print_json, say
 
 if TYPE_CHECKING:
     from meshscope.analyze.read.deep_traces.traces import TraceCheck

@@ -9,15 +9,8 @@ from typing import Annotated
 import typer
 
 from .opening import open_trace
-from .options import (
-    DEFAULT_RUNS,
-    Format,
-    FormatOption,
-    RunsOption,
-    TopologyOption,
-    named_path,
-)
-from .output import show_document
+from .options import DEFAULT_RUNS, FormatOption, RunsOption, TopologyOption, named_path
+from .output import Format, show_document
 
 
 def compare(  # noqa: PLR0913 - the options of a verb

@@ -9,16 +9,8 @@ import typer
 
 from .follow_up import follow_up
 from .opening import Opened, open_trace
-from .options import (
-    DEFAULT_RUNS,
-    Format,
-    FormatOption,
-    RunPath,
-    RunsOption,
-    StepsOption,
-    TopologyOption,
-)
-from .output import show_document
+from .options import DEFAULT_RUNS, FormatOption, RunPath, RunsOption, StepsOption, TopologyOption
+from .output import Format, show_document
 
 if TYPE_CHECKING:
     from meshscope.analyze.explain.run_account import Account

@@ -7,16 +7,8 @@ from typing import TYPE_CHECKING
 
 from .follow_up import follow_up
 from .opening import Opened, command_line, open_trace
-from .options import (
-    DEFAULT_RUNS,
-    Format,
-    FormatOption,
-    RunPath,
-    RunsOption,
-    StepsOption,
-    TopologyOption,
-)
-from .output import show_document
+from .options import DEFAULT_RUNS, FormatOption, RunPath, RunsOption, StepsOption, TopologyOption
+from .output import Format, show_document
 
 if TYPE_CHECKING:
     from meshscope.analyze.tables.results import Diagnosis

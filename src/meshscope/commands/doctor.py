@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .opening import next_command
-from .options import DEFAULT_RUNS, Format, FormatOption, RunsOption
-from .output import emit, print_json
+from .options import DEFAULT_RUNS, FormatOption, RunsOption
+from .output import Format, emit, print_json
 
 if TYPE_CHECKING:
     from meshscope.probe.doctor.checks import Check

@@ -20,16 +20,9 @@ from .gate_outputs import (
     check_place,
 )
 from .opening import next_command, open_trace
-from .options import (
-    DEFAULT_RUNS,
-    Format,
-    FormatOption,
-    RunsOption,
-    StepsOption,
-    TopologyOption,
-    named_path,
-)
+from .options import DEFAULT_RUNS, FormatOption, RunsOption, StepsOption, TopologyOption, named_path
 from .output import (
+    Format,
     above_markdown,
     emit,
     emit_document,

@@ -24,8 +24,8 @@ from .gate_outputs import (
     SummaryOption,
 )
 from .opening import next_command
-from .options import DEFAULT_RUNS, Format, FormatOption, StepsOption, TopologyOption
-from .output import say, show_document
+from .options import DEFAULT_RUNS, FormatOption, StepsOption, TopologyOption
+from .output import Format, say, show_document
 
 if TYPE_CHECKING:
     from meshscope.analyze.gate.loaded import LoadedRun

@@ -12,8 +12,8 @@ from .gate import MarginOption, RunPaths, check_margin
 from .gate_inputs import read_runs
 from .gate_outputs import check_place
 from .opening import next_command
-from .options import DEFAULT_RUNS, Format, FormatOption, RunsOption, StepsOption, TopologyOption
-from .output import show_document
+from .options import DEFAULT_RUNS, FormatOption, RunsOption, StepsOption, TopologyOption
+from .output import Format, show_document
 
 if TYPE_CHECKING:
     from meshscope.analyze.tables.arrays import FloatArray

@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-
-class Format(StrEnum):
-    """How a result is written."""
-
-    TEXT = "text"
-    JSON = "json"
-    MARKDOWN = "markdown"
+from .fetching import fetched
+from .output import Format
 
 
 def named_path(text: str) -> Path:
-    """Return what was given as a path; an unset variable in quotes is no folder."""
+    """Return what was given as a path, or where the copy of what lies in a store is.
+
+    An unset variable in quotes is no folder.
+    """
     if not text:
         raise typer.BadParameter("it is empty: is a variable of the shell not set?")
-    return Path(text)
+    return fetched(text)
 
 
 RunPath = Annotated[
     Path,
     typer.Argument(
-        metavar="PATH", parser=named_path, help="A run directory, or another tool's traces."
+        metavar="PATH",
+        parser=named_path,
+        help="A run directory or another tool's traces; s3:// and the like too.",
     ),
 ]
 TopologyOption = Annotated[

@@ -6,16 +6,24 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from meshscope.probe.schema.printable import printable
 
-from .options import Format
 from .terminal import terminal_width
 
 if TYPE_CHECKING:
     from meshscope.analyze.output.document import Document
     from meshscope.analyze.tables.results import Finding
+
+
+class Format(StrEnum):
+    """How a result is written."""
+
+    TEXT = "text"
+    JSON = "json"
+    MARKDOWN = "markdown"
 
 
 def print_json(value: dict[str, Any]) -> None:

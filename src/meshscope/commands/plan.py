@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from .opening import next_command
-from .options import Format, FormatOption, named_path
-from .output import show_document
+from .options import FormatOption, named_path
+from .output import Format, show_document
 
 ModelPath = Annotated[
     Path,

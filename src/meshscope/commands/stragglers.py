@@ -9,16 +9,8 @@ from typing import Annotated
 import typer
 
 from .opening import next_command, open_trace
-from .options import (
-    DEFAULT_RUNS,
-    Format,
-    FormatOption,
-    RunPath,
-    RunsOption,
-    StepsOption,
-    TopologyOption,
-)
-from .output import show_document
+from .options import DEFAULT_RUNS, FormatOption, RunPath, RunsOption, StepsOption, TopologyOption
+from .output import Format, show_document
 
 
 def stragglers(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from .opening import open_trace
-from .options import DEFAULT_RUNS, Format, FormatOption, RunPath, RunsOption, TopologyOption
-from .output import show_document
+from .options import DEFAULT_RUNS, FormatOption, RunPath, RunsOption, TopologyOption
+from .output import Format, show_document
 
 
 def topology(
