@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from meshscope.probe.schema.terms import FindingKind, Severity
+from meshscope.probe.schema.terms import FindingKind
 
 from ..explain.run_account import Account
 from ..tables.results import Finding, Where
 from .location import located
 from .rules import RULES
-from .rules.grading import by_certainty
+from .rules.grading import SEVERITIES, by_certainty
 from .rules.starved import CONTENTION
 
-_SEVERITIES = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)
 _BY_DESIGN = (
     FindingKind.PIPELINE_BUBBLE,
     FindingKind.EXPOSED_COMMUNICATION,
@@ -30,7 +29,7 @@ def place(finding: Finding) -> tuple[bool, int, bool, bool, float]:
     is_late_for_it = finding.cause != CONTENTION
     return (
         not finding.is_end,
-        _SEVERITIES.index(finding.severity),
+        SEVERITIES.index(finding.severity),
         is_late_for_it,
         is_by_design(finding),
         -cost,

@@ -17,7 +17,7 @@ _MEANINGS = {
     _LOST: "transfers and host work",
     _WAITED: "waiting for other ranks",
     _UNKNOWN: "device work of unknown kind",
-    _OPEN: "not attributed",
+    _OPEN: "nothing recorded",
 }
 _COLOUR = {
     "kernel_inefficiency": _OVERHEAD,
@@ -27,6 +27,8 @@ _COLOUR = {
     "exposed_unknown": _UNKNOWN,
     "unattributed": _OPEN,
 }
+HATCHED = frozenset({_WAITED})
+"""Colours that are drawn hatched: waiting is told from work on paper and by every eye."""
 _COMPUTE = ("useful", "forward", "backward", "recompute", "optimizer", "compute")
 
 MEMORY_COLOURS = {

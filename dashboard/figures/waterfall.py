@@ -8,7 +8,7 @@ from typing import NamedTuple
 import plotly.graph_objects as go
 
 from meshscope.analyze import Bar
-from meshscope.analyze.output.palette import class_colour, class_meanings
+from meshscope.analyze.output.palette import HATCHED, class_colour, class_meanings
 from meshscope.analyze.wording.labels import class_label
 
 from .. import units
@@ -46,7 +46,13 @@ def waterfall(bars: Sequence[Bar]) -> go.Figure:
             base=[100 * row.begin for row in rows],
             x=[100 * row.frac for row in rows],
             width=0.68,
-            marker={"color": [row.colour for row in rows]},
+            marker={
+                "color": [row.colour for row in rows],
+                "pattern": {
+                    "shape": ["/" if row.colour in HATCHED else "" for row in rows],
+                    "size": 6,
+                },
+            },
             hovertext=[f"{row.label}<br>{row.value} of the step, {row.time}" for row in rows],
             hoverinfo="text",
         )

@@ -11,6 +11,8 @@ from dash.development.base_component import Component
 
 from meshscope.analyze import Bar, Finding
 from meshscope.analyze.findings.none_found import nothing_found
+from meshscope.analyze.output.causes import shown_causes, waiting_sum
+from meshscope.analyze.output.palette import HATCHED
 from meshscope.analyze.wording.labels import class_label, place_words
 from meshscope.analyze.wording.quantities import percent
 from meshscope.analyze.wording.words import sentence
@@ -26,15 +28,14 @@ from .findings import severity_badge
 from .shell import card, chart, empty, rejected_notice, run_page, table
 
 _SHOWN_FINDINGS = 3
+_ACROSS = (
+    "The causes below cut across these classes: a slow rank costs its own extra work and the "
+    "waiting of the others."
+)
 _NEGATIVE = (
     "A negative one means that the step gets longer with the cause repaired: a repair puts the "
     "typical time in place of each, and of these some are longer."
 )
-_UNEXPLAINED = (
-    "by which the waiting in the replay falls short of it",
-    "by which the waiting in the replay exceeds it",
-)
-"""Of a waiting that is not explained, by whether it is negative."""
 
 
 def layout(run: LoadedRun, state: ViewState) -> Component:
@@ -148,6 +149,8 @@ def _account(run: LoadedRun) -> Component:
         caption += (
             f" The largest is {class_label(largest.name)} with {units.percent(largest.frac)}."
         )
+    if shown_causes(run.diagnosis):
+        caption += f" {_ACROSS}"
     return card(title, [_key(bars), chart(waterfall(bars), caption, "waterfall-graph")])
 
 
@@ -155,7 +158,15 @@ def _key(bars: Sequence[Bar]) -> Component:
     """Return what the colours of the waterfall mean."""
     return html.Ul(
         [
-            html.Li([html.Span(className="ms-swatch", style={"background": colour}), meaning])
+            html.Li(
+                [
+                    html.Span(
+                        className=f"ms-swatch{' ms-hatched' if colour in HATCHED else ''}",
+                        style={"backgroundColor": colour},
+                    ),
+                    meaning,
+                ]
+            )
             for colour, meaning in meanings(bars).items()
         ],
         className="ms-legend",
@@ -201,33 +212,19 @@ def _causes(run: LoadedRun) -> list[Component]:
             units.duration(cause.direct_ns),
             units.duration(cause.induced_wait_ns),
         ]
-        for cause in run.diagnosis.causes
+        for cause in shown_causes(run.diagnosis)
     ]
     if not rows:
         return []
     columns = ["Cause", "Where", "Share", "Removal gain", "Direct", "Induced wait"]
     note = "Shares sum to the loss. Removal gain is what repairing this cause alone returns."
-    if any(min(c.share_frac, c.removal_gain_frac) < 0 for c in run.diagnosis.causes):
+    if any(min(c.share_frac, c.removal_gain_frac) < 0 for c in shown_causes(run.diagnosis)):
         note += f" {_NEGATIVE}"
-    drawn = [table(columns, rows, numeric_from=2), *_waiting(run)]
+    total = waiting_sum(run.diagnosis)
+    drawn = [table(columns, rows, numeric_from=2)]
+    if total is not None:
+        drawn.append(html.P(sentence(str(total)), className="ms-sum"))
     return [card("Causes, by replay without them", drawn, note=note)]
-
-
-def _waiting(run: LoadedRun) -> list[Component]:
-    """Return the sentence that accounts for the waiting, nothing where it is not known."""
-    waiting, step_ns = run.diagnosis.waiting, run.diagnosis.step_time_ns
-    if waiting is None:
-        return []
-    parts = [
-        (waiting.induced_ns, "induced by the causes above"),
-        (waiting.model_error_ns, _UNEXPLAINED[waiting.model_error_ns < 0]),
-    ]
-    text = f"Waiting {units.percent(waiting.measured_ns / step_ns)} of the step = "
-    text += f"{units.percent(waiting.bubble_ns / step_ns)} {run.diagnosis.bubble_words}"
-    for part_ns, words in parts:
-        sign = "\u2212" if part_ns < 0 else "+"
-        text += f" {sign} {units.percent(abs(part_ns) / step_ns)} {words}"
-    return [html.P(f"{text}.", className="ms-sum")]
 
 
 def _memory(run: LoadedRun) -> list[Component]:

@@ -17,6 +17,12 @@ MIN_SURE = 0.5
 """Confidence below which a finding is never critical, and no hardware is to be swapped."""
 
 
+SEVERITIES = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)
+"""From what matters most to what matters least."""
+
+_LOWER = dict(zip(SEVERITIES, (*SEVERITIES[1:], Severity.INFO), strict=True))
+
+
 def severity(cost_frac: float | None) -> Severity:
     """Return how much a cost matters: from 5 % of the step critical, from 2 % a warning."""
     if cost_frac is None:
@@ -27,11 +33,19 @@ def severity(cost_frac: float | None) -> Severity:
 
 
 def by_certainty(finding: Finding) -> Finding:
-    """Return a finding with its severity one lower where it is more likely wrong than right."""
-    if finding.confidence >= MIN_SURE or finding.severity is Severity.INFO:
-        return finding
-    lower = {Severity.CRITICAL: Severity.WARNING, Severity.WARNING: Severity.INFO}
-    return replace(finding, severity=lower[finding.severity])
+    """Return a finding with the severity that its certainty allows.
+
+    That is the grade of what it costs times its confidence: what it is expected to cost. More likely wrong
+    than right, it is one lower than that of its cost, whatever that is. An end of the job, or a capture that
+    cannot be relied on, has no cost that could be expected.
+    """
+    grades = [finding.severity]
+    cost = max(finding.cost_frac or 0.0, finding.removal_gain_frac or 0.0)
+    if cost > 0 and not finding.is_end:
+        grades.append(severity(cost * finding.confidence))
+    if finding.confidence < MIN_SURE:
+        grades.append(_LOWER[finding.severity])
+    return replace(finding, severity=max(grades, key=SEVERITIES.index))
 
 
 def relief_words(cause: Cause, step_time_ns: float) -> Iterator[Message]:

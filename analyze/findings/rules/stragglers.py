@@ -278,7 +278,9 @@ def _arrivals(account: Account, rank: int) -> Iterator[Message]:
         return
     yield message("straggler_rank.arrived_last", **often)
     each = per_step(account.windows)
-    yield message("straggler_rank.waits", caused_ns=caused_ns, each=each, own_ns=own_ns)
+    yield message("straggler_rank.waits", caused_ns=caused_ns, each=each)
+    if own_ns > 0:
+        yield message("straggler_rank.waited_itself", own_ns=own_ns, each=each)
 
 
 def _class_excess(account: Account, rank: int) -> list[tuple[str, float]]:

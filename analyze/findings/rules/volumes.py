@@ -13,7 +13,7 @@ from ...explain.volumes.words import REMEDIES, kind_label, reason_text
 from ...tables.classes import WIRE_CLASSES
 from ...tables.results import Finding
 from ...wording.labels import axis_label
-from .grading import severity
+from .grading import SEVERITIES, severity
 
 _USUAL = frozenset({ReasonCode.EARLY_STOP, ReasonCode.OTHER_FORM})
 """Forms that are no fault: shown beside the volumes, and no finding."""
@@ -33,7 +33,7 @@ def unexpected_volumes(account: Account) -> Iterator[Finding]:
         cost = _cost(account, found, row)
         yield Finding(
             kind=FindingKind.COMMUNICATION_VOLUME,
-            severity=min(severity(cost), Severity.WARNING, key=_SEVERITIES.index),
+            severity=max(severity(cost), Severity.WARNING, key=SEVERITIES.index),
             where={"axis": row.axis},
             claim=_claim(row),
             cost_frac=cost,
@@ -45,9 +45,6 @@ def unexpected_volumes(account: Account) -> Iterator[Finding]:
             ),
             cause=row.code.value,
         )
-
-
-_SEVERITIES = (Severity.INFO, Severity.WARNING, Severity.CRITICAL)
 
 
 def _claim(row: VolumeRow) -> str:

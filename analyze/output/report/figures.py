@@ -15,8 +15,8 @@ from ...wording.message import message
 from ...wording.quantities import duration, percent, size
 from ...wording.words import is_missing
 from ..document import Figure, Table
-from ..palette import MEMORY_COLOURS, class_colour, class_meanings
-from .svg import WIDTH, box, legend, line, picture, text
+from ..palette import HATCHED, MEMORY_COLOURS, class_colour, class_meanings
+from .svg import WIDTH, box, hatch, legend, line, picture, text
 
 _LABEL_PX = 300
 _ROW_PX = 24
@@ -36,11 +36,12 @@ def waterfall_figure(result: Diagnosis, table: Table) -> Figure:
         return Figure("", caption, table)
     begins = np.append(0.0, np.cumsum([bar.frac for bar in bars]))
     room = WIDTH - _LABEL_PX - 70
-    parts: list[str] = []
+    parts = [hatch(_waterfall_hatch(colour), colour) for colour in sorted(HATCHED)]
     for place, (bar, begin) in enumerate(zip(bars, begins, strict=False)):
         parts += _bar(place * _ROW_PX, bar, float(begin), room)
     names = [bar.name for bar in bars]
-    told, height = legend(len(bars) * _ROW_PX + 8, class_meanings(names).items())
+    meanings = [(_fill(colour), words) for colour, words in class_meanings(names).items()]
+    told, height = legend(len(bars) * _ROW_PX + 8, meanings)
     return Figure(picture(height, str(caption), [*parts, *told]), caption, table)
 
 
@@ -49,9 +50,17 @@ def _bar(y: float, bar: Bar, begin: float, room: float) -> list[str]:
     words = f"{class_label(bar.name)}: {percent(bar.frac)}, {duration(bar.dur_ns)} a step"
     return [
         text(_LABEL_PX - 8, y + 16, class_label(bar.name), anchor="end"),
-        box(x, y + 3, max(width, 1.0), _ROW_PX - 7, class_colour(bar.name), words),
+        box(x, y + 3, max(width, 1.0), _ROW_PX - 7, _fill(class_colour(bar.name)), words),
         text(x + width + 6, y + 16, percent(bar.frac)),
     ]
+
+
+def _fill(colour: str) -> str:
+    return f"url(#{_waterfall_hatch(colour)})" if colour in HATCHED else colour
+
+
+def _waterfall_hatch(colour: str) -> str:
+    return f"class-{colour.removeprefix('#')}"
 
 
 def mesh_figure(result: Diagnosis) -> Figure | None:

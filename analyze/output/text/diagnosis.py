@@ -12,6 +12,7 @@ from ...tables.trace import SYNTHETIC
 from ...wording.labels import class_label, place_words
 from ...wording.message import Message, Text, message
 from ...wording.quantities import percent
+from ..causes import shown_causes, waiting_sum
 from ..document import Block, Heading, Item, Lines, Listing, Rule, Table, facts, section
 from ..render import to_plain
 from .amounts import milliseconds, ranks_left_out
@@ -219,25 +220,13 @@ def causes_blocks(result: Diagnosis) -> Iterator[Block]:
             milliseconds(cause.direct_ns),
             milliseconds(cause.induced_wait_ns),
         )
-        for cause in result.causes
-        if max(abs(cause.share_frac), abs(cause.removal_gain_frac)) >= 5e-5
+        for cause in shown_causes(result)
     ]
     columns = ("cause", "share of step", "removal gain", "direct ms", "induced wait ms")
     yield Table(columns, rows)
-    waiting, step = result.waiting, result.step_time_ns
-    if waiting is not None and rows:
-        yield Lines(
-            [
-                message(
-                    "report.waiting",
-                    measured=waiting.measured_ns / step,
-                    bubble=waiting.bubble_ns / step,
-                    source=result.bubble_words,
-                    induced=waiting.induced_ns / step,
-                    rest=waiting.model_error_ns / step,
-                )
-            ]
-        )
+    total = waiting_sum(result)
+    if total is not None and rows:
+        yield Lines([total])
 
 
 def _ranks(result: Diagnosis) -> Table:

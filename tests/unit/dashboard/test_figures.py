@@ -45,6 +45,15 @@ def test_waterfall_bars_touch_and_sum():
     assert list(waterfall(BARS).layout.yaxis.ticktext)[-1] == "<b>step time</b>"
 
 
+def test_waiting_is_hatched():
+    """Waiting would be told from transfers by its colour alone."""
+    bars = [
+        Bar(name=name, frac=1 / 3, dur_ns=1.0)
+        for name in ("forward", "exposed_pp_wire", "exposed_pp_wait")
+    ]
+    assert list(waterfall(bars).data[0].marker.pattern.shape) == ["", "", "/", ""]
+
+
 def test_waterfall_keeps_a_negative_bar():
     """Fails when a wrong peak, which makes the overhead negative, is hidden."""
     bars = [

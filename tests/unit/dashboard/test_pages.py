@@ -125,11 +125,10 @@ def test_a_path_that_is_not_there_is_explained(runs_dir, store):
 def test_the_waiting_is_accounted_for(store):
     """Fails when the overview does not say where the waiting comes from, or its parts do not sum."""
     text = _text(page_of(store, "/run/job/overview", ""))
-    sentence = re.search(r"Waiting ([\d.]+)% of the step = ([^\"]*)\.\"", text)
-    parts = [
-        float(number) * (-1 if sign else 1)
-        for sign, number in re.findall(r"(\\u2212 )?([\d.]+)%", sentence[2])
-    ]
+    sentence = re.search(r"Waiting ([\d.]+) % of the step = ([^\"]*)replay", text)
+    # JSON writes the minus sign as its code.
+    words = sentence[2].replace("\\u2212", "-").replace("\u2212", "-")
+    parts = [float(number) for number in re.findall(r"([-+]?[\d.]+) %", words)]
     assert len(parts) == 3
     assert sum(parts) == pytest.approx(float(sentence[1]), abs=0.16)
 

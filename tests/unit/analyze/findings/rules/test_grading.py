@@ -2,8 +2,9 @@
 
 import pytest
 
-from meshscope.analyze.findings.rules.grading import hidden_facts
-from meshscope.analyze.tables.results import Cause, Hiding
+from meshscope.analyze.findings.rules.grading import by_certainty, hidden_facts
+from meshscope.analyze.tables.results import Cause, Finding, Hiding
+from meshscope.probe.schema.terms import FindingKind, Severity
 
 HIDDEN = ["Hidden by straggler rank (rank 7): fixing both gains 5.0 %"]
 
@@ -35,3 +36,30 @@ def cause(share, gain):
 def test_only_what_others_hide_is_called_hidden(share, gain, facts):
     """Fails when a rank that nothing hides, or that returns something, is told as hidden."""
     assert [str(fact) for fact in hidden_facts(cause(share, gain))] == facts
+
+
+@pytest.mark.parametrize(
+    ("cost", "confidence", "kind", "grade"),
+    [
+        (0.30, 0.6, FindingKind.SLOW_WIRE, "critical"),
+        (0.06, 0.6, FindingKind.SLOW_WIRE, "warning"),
+        (0.30, 0.4, FindingKind.STRAGGLER_RANK, "warning"),
+        (0.06, 0.4, FindingKind.STRAGGLER_RANK, "warning"),
+        (None, 0.6, FindingKind.HANG, "critical"),
+        (None, 0.9, FindingKind.CLOCK_SKEW, "critical"),
+    ],
+)
+def test_severity_follows_cost_and_certainty(cost, confidence, kind, grade):
+    """Someone would be woken for a guess, or a large loss would be told as a remark."""
+    finding = Finding(
+        kind=kind,
+        severity=Severity.CRITICAL,
+        claim="x",
+        where={},
+        evidence=(),
+        remedy="x",
+        confidence=confidence,
+        cost_frac=cost,
+        removal_gain_frac=None,
+    )
+    assert by_certainty(finding).severity == grade

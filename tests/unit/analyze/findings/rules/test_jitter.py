@@ -66,7 +66,7 @@ def finding(confidence, severity):
 
 @pytest.mark.parametrize(
     ("confidence", "graded"),
-    [(0.49, Severity.WARNING), (0.0, Severity.WARNING), (0.5, Severity.CRITICAL)],
+    [(0.49, Severity.WARNING), (0.0, Severity.INFO), (0.5, Severity.CRITICAL)],
 )
 def test_what_is_more_likely_wrong_than_right_is_not_critical(confidence, graded):
     """Fails when somebody is called out of bed for a guess."""

@@ -34,7 +34,7 @@ def test_a_single_bad_moment_of_a_link_has_its_place_and_step():
     truth, (found,) = diagnosed(
         slow(rank=5, peer=9, extra_ms=3.0, first_step=2, last_step=2), steps=4
     )
-    assert (found.kind, found.severity) == ("slow_wire", "critical")
+    assert (found.kind, found.severity) == ("slow_wire", "warning")
     assert found.where == {"axis": "pp", "link": "5<->9", "steps": [2, 2]}
     assert abs(found.removal_gain_frac - truth.joint_ns / truth.step_time_ns) < 0.01
     assert "link 5<->9 of the PP axis" in str(found.claim)
