@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -98,8 +98,12 @@ def is_ingested(path: Path) -> bool:
     return bool(_section(path))
 
 
-def read_ingested(path: Path) -> Trace:
+def read_ingested(path: Path, *, only: Collection[int] | None = None) -> Trace:
     """Open a run that was made from other traces; large tables stay on disk.
+
+    Args:
+        path: Its directory.
+        only: Ranks that are read; None for all.
 
     Raises:
         RunDirectoryError: Its manifest or a table cannot be read.
@@ -108,7 +112,7 @@ def read_ingested(path: Path) -> Trace:
     """
     manifest = read_json(path / MANIFEST_NAME)
     check_format_version(manifest.get("format_version"), str(path / MANIFEST_NAME))
-    tables, damaged = _readable_tables(path / FOLDER)
+    tables, damaged = _readable_tables(path / FOLDER, only)
     if not tables["run"].num_rows:
         raise RunDirectoryError(
             "its tables are missing",
@@ -123,7 +127,11 @@ def read_ingested(path: Path) -> Trace:
             path=path,
             run=tables["run"].to_pylist()[0],
             layout=ParallelLayout.from_json(layout) if layout else None,
-            ranks=tuple(rank for rank in section["ranks"] if rank not in damaged),
+            ranks=tuple(
+                rank
+                for rank in section["ranks"]
+                if rank not in damaged and (only is None or rank in only)
+            ),
             tables=tables,
             limits=(*_left_out(damaged), *section["limits"]),
             origin=section["origin"],
@@ -140,19 +148,19 @@ def read_ingested(path: Path) -> Trace:
     return with_kept_topology(trace)
 
 
-def _readable_tables(folder: Path) -> tuple[Tables, dict[int, str]]:
+def _readable_tables(folder: Path, only: Collection[int] | None) -> tuple[Tables, dict[int, str]]:
     """Return the tables without the ranks of which a file is damaged, and what is wrong with those.
 
     Raises:
         RunDirectoryError: What is damaged is of all ranks.
     """
     try:
-        return read_folder(folder), {}
+        return read_folder(folder, only=only), {}
     except RunDirectoryError:
         damaged = damaged_ranks(folder)
         if not damaged:
             raise
-    return read_folder(folder, without=damaged), damaged
+    return read_folder(folder, only=only, without=damaged), damaged
 
 
 def _no_whole_rank(path: Path, damaged: Mapping[int, str]) -> RunDirectoryError:

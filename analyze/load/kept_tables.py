@@ -43,7 +43,7 @@ def read_kept(path: Path, wanted: Wanted = WANTED) -> Trace | None:
     Of a large run they hold what there was room for; they are none of what else is wanted.
     """
     folder = path / FOLDER
-    if not (folder / _FACTS).is_file():
+    if wanted.ranks is not None or not (folder / _FACTS).is_file():
         return None
     try:
         facts = read_json(folder / _FACTS)
@@ -76,10 +76,11 @@ def keep(trace: Trace, wanted: Wanted = WANTED) -> bool:
     """Keep the tables of a capture of ours; return whether they are kept.
 
     They are not where the run may still be recording, was changed meanwhile, or cannot be
-    written, nor where a part of it was read because some steps were asked for.
+    written, nor where a part of it was read because some steps or ranks were asked for.
     """
     path = trace.path
-    if not is_closed(path) or not (trace.is_whole or wanted.steps is None):
+    is_part = wanted.ranks is not None or not (trace.is_whole or wanted.steps is None)
+    if not is_closed(path) or is_part:
         return False
     try:
         key = capture_key(path)

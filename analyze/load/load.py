@@ -67,7 +67,8 @@ def load_trace(
     if not is_run_directory(path):
         return read_traces(path)
     if is_ingested(path):
-        return with_possible_times(read_ingested(path))
+        only = None if wanted is None else wanted.ranks
+        return with_possible_times(read_ingested(path, only=only))
     wanted = wanted or Wanted(most_rows=most_rows())
     kept = read_kept(path, wanted)
     if kept is not None:

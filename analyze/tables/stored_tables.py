@@ -7,11 +7,13 @@ correction of a clock, are kept beside it and applied to each rank as it is read
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from meshscope.probe.schema.columns import TableSpec
@@ -154,25 +156,53 @@ def open_stored(name: str, files: Mapping[int, Path], *, owner: object = None) -
     return StoredTable(name, dict(files), rows, owner=owner)
 
 
-def read_tables(spec: TableSpec, files: Sequence[Path]) -> pa.Table:
+def read_tables(
+    spec: TableSpec, files: Sequence[Path], *, only: Collection[int] | None = None
+) -> pa.Table:
     """Return the rows of several files of one table.
+
+    Args:
+        spec: The table.
+        files: Where it lies.
+        only: Ranks that are read; None for all. Row groups of others alone are not read.
 
     Raises:
         RunDirectoryError: A file is missing or damaged.
     """
     if not files:
         return spec.empty()
-    return pa.concat_tables([_read(file, spec) for file in files]).unify_dictionaries()
+    return pa.concat_tables([_read(file, spec, only) for file in files]).unify_dictionaries()
 
 
-def _read(file: Path, spec: TableSpec) -> pa.Table:
+def _read(file: Path, spec: TableSpec, only: Collection[int] | None = None) -> pa.Table:
     try:
         with to_read(file) as source, pq.ParquetFile(source) as parquet:
             wanted = [column.name for column in spec.columns]
-            table = parquet.read(columns=[n for n in wanted if n in parquet.schema_arrow.names])
+            columns = [n for n in wanted if n in parquet.schema_arrow.names]
+            if only is None or "rank" not in columns:
+                table = parquet.read(columns=columns)
+            else:
+                table = _read_ranks(parquet, columns, only)
     except (OSError, pa.ArrowException) as error:
         raise _damaged(file, error) from error
     return spec.conform(table.unify_dictionaries().combine_chunks())
+
+
+def _read_ranks(parquet: pq.ParquetFile, columns: Sequence[str], only: Collection[int]) -> pa.Table:
+    """Return the rows of some ranks; a row group whose bounds exclude them all is passed over."""
+    ranks, parts = np.array(sorted(only)), []
+    place = parquet.schema_arrow.names.index("rank")
+    for group in range(parquet.num_row_groups):
+        bounds = parquet.metadata.row_group(group).column(place).statistics
+        if bounds is not None and bounds.has_min_max:
+            first, last = np.searchsorted(ranks, bounds.min), np.searchsorted(ranks, bounds.max + 1)
+            if first == last:
+                continue
+        rows = parquet.read_row_group(group, columns=list(columns))
+        parts.append(rows.filter(pc.is_in(rows["rank"], value_set=pa.array(ranks, pa.int32()))))
+    if not parts:
+        return parquet.schema_arrow.empty_table().select(list(columns))
+    return pa.concat_tables(parts)
 
 
 def _row_count(file: Path) -> int:

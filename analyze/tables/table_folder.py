@@ -103,11 +103,14 @@ def write_folder(trace: Trace, folder: Path) -> None:
             _write_held(trace.tables[name], name, place)
 
 
-def read_folder(folder: Path, *, without: Collection[int] = ()) -> Tables:
+def read_folder(
+    folder: Path, *, only: Collection[int] | None = None, without: Collection[int] = ()
+) -> Tables:
     """Open the tables in a folder; of the large ones only the footers are read.
 
     Args:
         folder: Where they are.
+        only: Ranks that are read; None for all.
         without: Ranks of which nothing is read.
 
     Raises:
@@ -116,16 +119,20 @@ def read_folder(folder: Path, *, without: Collection[int] = ()) -> Tables:
     held, stored = {}, {}
     for name, spec in TABLES.items():
         by_rank = _files_of_ranks(folder / name)
-        kept = {rank: file for rank, file in by_rank.items() if rank not in without}
+        kept = {rank: file for rank, file in by_rank.items() if _is_kept(rank, only, without)}
         if name in STORED:
             stored[name] = open_stored(name, kept)
             continue
         whole = (folder / name / _ALL,) if (folder / name / _ALL).exists() else ()
-        held[name] = read_tables(spec, (*whole, *kept.values()))
+        held[name] = read_tables(spec, (*whole, *kept.values()), only=only)
         if whole and without and "rank" in held[name].column_names:
             is_left_out = pc.is_in(held[name]["rank"], value_set=pa.array(sorted(without)))
             held[name] = held[name].filter(pc.invert(is_left_out))
     return Tables(held, stored)
+
+
+def _is_kept(rank: int, only: Collection[int] | None, without: Collection[int]) -> bool:
+    return rank not in without and (only is None or rank in only)
 
 
 def damaged_ranks(folder: Path) -> dict[int, str]:

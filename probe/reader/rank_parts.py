@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -33,11 +33,13 @@ class Wanted(NamedTuple):
             others are left out only where not all have room.
         most_rows: Rows of passes and communication that have room, of all ranks together.
         on_bytes: Is told how many more bytes were read.
+        ranks: Ranks that are read; None for all.
     """
 
     steps: tuple[int, int] | None = None
     most_rows: int = MOST_ROWS
     on_bytes: Callable[[int], None] = lambda _: None
+    ranks: Collection[int] | None = None
 
 
 WANTED = Wanted()

@@ -56,7 +56,10 @@ def read_run_tables(
     Raises:
         FormatVersionError: A rank was written by another format version.
     """
-    found = read_parts(part_directories(path), wanted)
+    directories = part_directories(path)
+    if wanted.ranks is not None:
+        directories = {rank: own for rank, own in directories.items() if rank in wanted.ranks}
+    found = read_parts(directories, wanted)
     limits += found.limits
     ranks, attempts, told = joined_attempts(found.parts, limits)
     manifest = {**manifest, **told}
@@ -67,12 +70,13 @@ def read_run_tables(
     pieces = [rank_tables(rank, axes) for rank in ranks]
     tables = {
         "run": _run_table(path, manifest, captured, limits),
-        "group": TABLES["group"].conform(_group_table(groups)),
+        "group": TABLES["group"].conform(group_table(groups)),
         **{name: _concatenate(name, pieces) for name in _RANK_TABLES},
         "recording": recording_table(manifests),
         "attempt": attempt_table(attempts),
     }
-    limits += _missing_ranks(tables["run"]["world_size"][0].as_py(), captured)
+    if wanted.ranks is None:
+        limits += _missing_ranks(tables["run"]["world_size"][0].as_py(), captured)
     limits += _merged(ranks)
     seen = {rank.rank: rank.last_seen for rank in ranks}
     return RunTables(tables, captured, manifests, seen, manifest, found.is_whole)
@@ -134,7 +138,8 @@ def _text(value: object) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def _group_table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+def group_table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """Return the rows of ``merge_groups`` as a table."""
     types = {
         "group_id": pa.string(),
         "axis": pa.string(),

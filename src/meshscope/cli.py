@@ -65,6 +65,7 @@ for _reader in (
     commands.diagnose,
     commands.report,
     commands.stragglers,
+    commands.summarize,
     commands.critical_path,
     commands.whatif,
     commands.balance,
@@ -154,6 +155,8 @@ def _extra_of(module: str) -> str | None:
         return "dashboard"
     if top == "scipy":
         return "balance"
+    if top in ("distributed", "dask"):
+        return "cluster"
     return "trainer" if top == "torch" else None
 
 

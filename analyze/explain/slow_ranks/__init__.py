@@ -4,7 +4,7 @@
 memory, ``Follower`` feeds it from a capture that grows. None of them says what a slow rank costs: that takes a replay (``attribution``).
 """
 
-from .detect import detect
+from .detect import detect, detect_in
 from .follow import Follower, Look
 from .online import OnlineDetector
 from .results import DetectionResult
@@ -21,4 +21,5 @@ __all__ = [
     "Persistence",
     "RankVerdict",
     "detect",
+    "detect_in",
 ]

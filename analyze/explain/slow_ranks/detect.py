@@ -49,11 +49,15 @@ def detect(
     Raises:
         TraceFormatError: There is no duration to look at, or a column is absent.
     """
-    settings = settings or DetectionSettings()
     if isinstance(durations, Trace):
         layout = durations.layout
         durations = durations_of(durations)
-    grid = grid_of(durations, layout)
+    return detect_in(grid_of(durations, layout), settings)
+
+
+def detect_in(grid: Grid, settings: DetectionSettings | None = None) -> DetectionResult:
+    """Return the same from durations that are laid out already."""
+    settings = settings or DetectionSettings()
     window = Window(grid)
     trusted = grid.cube.present
     found: list[_Suspect] = []

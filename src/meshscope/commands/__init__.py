@@ -22,6 +22,7 @@ from .plan import plan
 from .report import report
 from .run import run
 from .stragglers import stragglers
+from .summarize import summarize
 from .topology import topology
 from .watch import watch
 from .whatif import whatif
@@ -52,6 +53,7 @@ __all__ = [
     "report",
     "run",
     "stragglers",
+    "summarize",
     "topology",
     "watch",
     "whatif",

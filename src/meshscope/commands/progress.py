@@ -5,10 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from meshscope.probe.clock import now_ns
 
 from .output import say
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 WORTH_A_LINE_BYTES = 10_000_000
 """Inputs below this size are read before anybody asks how long it takes."""
@@ -43,6 +47,47 @@ def reading_progress(total_bytes: int) -> Iterator[Callable[[int], None]]:
         seconds = (now_ns() - start_ns) / 1e9
         rate = total_bytes / 1e6 / seconds
         say(f"read {total_bytes / 1e6:,.1f} MB in {seconds:.2f} s ({rate:,.0f} MB/s)")
+
+
+@contextmanager
+def ranks_progress(total: int) -> Iterator[Callable[[int], None]]:
+    """Give a function that is told how many more ranks are done.
+
+    A terminal gets a bar with the time that is left; elsewhere there is a line every tenth of the way.
+
+    Args:
+        total: Ranks in all.
+    """
+    if sys.stderr.isatty():
+        with _ranks_bar() as bar:
+            task = bar.add_task("summarizing ranks", total=total)
+            yield lambda count: bar.advance(task, count)
+        return
+    start_ns, done, told = now_ns(), 0, 0
+
+    def on_done(count: int) -> None:
+        nonlocal done, told
+        done += count
+        if 10 * done // max(total, 1) > told:
+            told = 10 * done // max(total, 1)
+            say(f"summarized {done:,} of {total:,} ranks in {(now_ns() - start_ns) / 1e9:.1f} s")
+
+    yield on_done
+
+
+def _ranks_bar() -> Progress:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    rest = (TimeRemainingColumn(), TextColumn("left"))
+    return Progress(*columns, *rest, console=Console(stderr=True), transient=True)
 
 
 class _Bar:

@@ -1,0 +1,46 @@
+"""JSON form of the first answer about a large run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...scale.slow_ranks import FirstAnswer, SlowRank
+from ...scale.store import Summaries
+
+
+def summaries_to_json(made: Summaries, answer: FirstAnswer) -> dict[str, Any]:
+    """Return the versioned JSON form; keys may be added, these stay."""
+    return {
+        "version": 1,
+        "run": answer.run,
+        "folder": str(made.folder),
+        "rows": made.rows,
+        "size_bytes": made.size_bytes,
+        "ranks": answer.ranks,
+        "steps": list(answer.steps),
+        "step_count": answer.step_count,
+        "step_time_ns": answer.step_ns,
+        "slow": list(map(_slow, answer.slow)),
+        "minimum_slowdown": answer.minimum_slowdown,
+        "limits": list(answer.limits),
+    }
+
+
+def _slow(one: SlowRank) -> dict[str, Any]:
+    verdict = one.verdict
+    return {
+        "rank": verdict.rank,
+        "first_bad_step": verdict.first_bad_step,
+        "last_bad_step": verdict.last_bad_step,
+        "slow_steps": [list(run) for run in verdict.slow_steps],
+        "persistence": verdict.persistence.value,
+        "evidence": verdict.evidence.value,
+        "slowdown": verdict.slowdown,
+        "interval": None if verdict.interval is None else list(verdict.interval),
+        "confidence": verdict.confidence,
+        "ambiguous_with": list(verdict.ambiguous_with),
+        "return_ns": one.price.return_ns,
+        "return_unknown": one.price.unknown,
+        "most_ns": one.price.most_ns,
+        "step_after_ns": one.step_after_ns,
+    }

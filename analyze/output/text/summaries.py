@@ -1,0 +1,81 @@
+"""The first answer about a large run as a document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...scale.slow_ranks import FirstAnswer, SlowRank
+from ...scale.store import Summaries
+from ...wording.message import Message, message
+from ..document import Block, Heading, Item, Lines, Listing
+from .amounts import limits_section
+
+
+def summaries_document(made: Summaries, answer: FirstAnswer) -> list[Block]:
+    """Return which rank is slow, since when and at what price, and what was written."""
+    first, last = answer.steps
+    seen = message(
+        "summaries.steps",
+        ranks=answer.ranks,
+        count=answer.step_count,
+        first=first,
+        last=last,
+        time_ns=answer.step_ns,
+    )
+    written = message(
+        "summaries.written",
+        rows=made.rows,
+        size=made.size_bytes,
+        made=sum(segment.is_new for segment in made.segments),
+        files=len(made.segments),
+    )
+    blocks: list[Block] = [Heading(message("summaries.title", run=answer.run)), Lines([seen])]
+    if answer.slow:
+        items = [
+            Item(_claim(one), list(_facts(one, answer)), is_strong=True) for one in answer.slow
+        ]
+        blocks.append(Listing(items, first_number=1))
+    else:
+        blocks.append(Lines([_none(answer)]))
+    return [*blocks, Lines([written]), *limits_section(answer.limits)]
+
+
+def _none(answer: FirstAnswer) -> Message:
+    if answer.minimum_slowdown is None:
+        return message("summaries.none_unknown")
+    return message("summaries.none", least=answer.minimum_slowdown)
+
+
+def _claim(one: SlowRank) -> Message:
+    low, high = one.verdict.interval or (float("nan"), float("nan"))
+    return message(
+        "summaries.slow",
+        rank=one.verdict.rank,
+        first=one.verdict.first_bad_step,
+        slowdown=one.verdict.slowdown,
+        low=low,
+        high=high,
+    )
+
+
+def _facts(one: SlowRank, answer: FirstAnswer) -> Iterator[Message]:
+    price = one.price
+    if price.return_ns is None:
+        share = price.most_ns / answer.step_ns
+        yield message(
+            "summaries.cost_at_most", share=share, time_ns=price.most_ns, reason=price.unknown
+        )
+    else:
+        share = price.return_ns / answer.step_ns
+        yield message("summaries.cost", share=share, time_ns=price.return_ns)
+    yield message(
+        "summaries.slow_steps",
+        slow=one.slow_steps,
+        count=answer.step_count,
+        runs=one.verdict.slow_steps,
+        confidence=one.verdict.confidence,
+    )
+    if one.step_after_ns is not None:
+        yield message("summaries.measured", delta_ns=one.step_after_ns)
+    if one.verdict.ambiguous_with:
+        yield message("summaries.alike", others=list(one.verdict.ambiguous_with))

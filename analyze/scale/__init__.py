@@ -1,0 +1,1 @@
+"""Runs of many ranks: one small row a rank and step, made in parallel, and what these rows alone tell."""

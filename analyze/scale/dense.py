@@ -1,0 +1,56 @@
+"""Summaries as arrays of steps and ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from meshscope.probe.schema.errors import TraceFormatError
+
+from ..tables.arrays import FloatArray, IntArray
+from ..tables.classes import COMPUTE_CLASSES
+
+COMPUTED = tuple(f"{name}_s" for name in COMPUTE_CLASSES)
+"""Columns that are own work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dense:
+    """Summaries of the steps that all ranks finished: each column is [step, rank]."""
+
+    table: pa.Table
+    order: IntArray
+    """Row of each step and rank, by step."""
+    ranks: IntArray
+    steps: IntArray
+
+    @classmethod
+    def of(cls, table: pa.Table, where: str) -> Dense:
+        """Return the steps that every rank with a row has.
+
+        Raises:
+            TraceFormatError: There is none.
+        """
+        rank, step = (table[name].to_numpy().astype(np.int64) for name in ("rank", "step"))
+        ranks, numbers = np.unique(rank), np.unique(step)
+        held = np.bincount(np.searchsorted(numbers, step), minlength=len(numbers)) == len(ranks)
+        steps = numbers[held]
+        if not len(steps):
+            raise TraceFormatError(
+                "no step was finished by all ranks",
+                where=where,
+                remedy="Look at how it ended: meshscope diagnose RUN",
+            )
+        rows = np.flatnonzero(held[np.searchsorted(numbers, step)])
+        return cls(table, rows[np.lexsort((rank[rows], step[rows]))], ranks, steps)
+
+    def by_step(self, name: str) -> FloatArray:
+        """Return a column as [step, rank]; NaN where it is not known."""
+        values = self.table[name].to_numpy().astype(np.float64)
+        return np.asarray(values[self.order].reshape(len(self.steps), len(self.ranks)))
+
+    def own_s(self) -> FloatArray:
+        """Return the own work [step, rank]: all that was computed, the optimizer included."""
+        return np.asarray(np.sum([self.by_step(name) for name in COMPUTED], axis=0))

@@ -1,0 +1,101 @@
+"""Mesh and schedule of a run, without the records of all its ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from meshscope.probe.reader.rank_parts import Wanted
+from meshscope.probe.reader.run_tables import group_table, merge_groups
+from meshscope.probe.schema.errors import ConfigError, RunDirectoryError
+from meshscope.probe.schema.layout import ParallelLayout
+from meshscope.probe.schema.manifest import MANIFEST_NAME, part_directories, read_json
+from meshscope.probe.schema.tables import TABLES
+
+from ..account.bubble import microbatches_of, schedule_of
+from ..align.topology.axes import with_axes
+from ..align.topology.layout import with_inferred_layout
+from ..load.ingested import is_ingested, read_ingested
+from ..load.load import load_trace
+from ..tables.trace import Trace
+
+
+class Outline(NamedTuple):
+    """What holds for all ranks of a run; None where it is not known."""
+
+    layout: ParallelLayout | None
+    schedule: str | None
+    """Of ``ScheduleKind``."""
+    microbatches: int | None
+    """Of a step of each replica."""
+
+
+def outline_of(run: Path, ranks: Sequence[int]) -> Outline:
+    """Return the outline of a run; of one rank the records are read.
+
+    Args:
+        run: A run directory.
+        ranks: Those that it has.
+
+    Raises:
+        RunDirectoryError: It cannot be read.
+    """
+    layout = layout_of_run(run, ranks)
+    of_last_stage = [
+        rank
+        for rank in ranks
+        if layout is not None
+        and rank < layout.world_size
+        and layout.coordinates(rank)["pp"] == layout.pp - 1
+    ]
+    # The order of a schedule shows on the last stage.
+    one = replace(load_trace(run, wanted=Wanted(ranks=(of_last_stage or ranks)[:1])), layout=layout)
+    return Outline(layout, schedule_of(one), microbatches_of(one))
+
+
+def layout_of_run(run: Path, ranks: Sequence[int]) -> ParallelLayout | None:
+    """Return the mesh that a run states, or that the names of its groups give; None if unknown.
+
+    Traffic is not looked at: a part of the ranks would show a part of the mesh.
+
+    Args:
+        run: A run directory.
+        ranks: Some ranks of it.
+
+    Raises:
+        RunDirectoryError: It cannot be read.
+    """
+    if is_ingested(run):
+        return read_ingested(run, only=ranks[:1]).layout
+    with suppress(RunDirectoryError):
+        manifest = read_json(run / MANIFEST_NAME)
+        stated = manifest.get("layout")
+        if isinstance(stated, dict):
+            with suppress(ConfigError, TypeError):
+                return ParallelLayout.from_json(stated)
+        return _layout_of_groups(run, manifest)
+    return None
+
+
+def _layout_of_groups(run: Path, manifest: dict[str, Any]) -> ParallelLayout | None:
+    manifests = dict(_rank_manifests(run))
+    world_size = manifest.get("world_size") or len(manifests)
+    groups = TABLES["group"].conform(group_table(merge_groups(manifests, [])))
+    trace = Trace(
+        path=run,
+        run={"world_size": world_size},
+        layout=None,
+        ranks=tuple(manifests),
+        tables={"group": groups},
+    )
+    return with_inferred_layout(with_axes(trace)).layout
+
+
+def _rank_manifests(run: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the newest manifest of each rank that has one."""
+    for rank, parts in part_directories(run).items():
+        with suppress(OSError, RunDirectoryError):
+            yield rank, read_json(parts[max(parts)] / MANIFEST_NAME)

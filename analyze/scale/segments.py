@@ -1,0 +1,187 @@
+"""Summaries on disk: a Parquet file for some ranks, named by its content, made by one worker.
+
+A file that is there was finished, and its name says what it was made from: a second run of the same
+command makes only what is missing or has changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow.parquet as pq
+
+from meshscope.probe.reader.rank_parts import Wanted
+from meshscope.probe.schema.errors import RunDirectoryError
+from meshscope.probe.schema.manifest import (
+    FILE_MODE,
+    MANIFEST_NAME,
+    part_directories,
+    read_json,
+)
+from meshscope.probe.schema.reading import file_hash
+from meshscope.probe.schema.rundir import require_run
+
+from ..align.topology.kept import FILE_NAME as TOPOLOGY_NAME
+from ..load.ingested import is_ingested
+from ..load.load import load_trace
+from ..read.source_files import TABLES_VERSION
+from ..tables.parquet_file import to_read, to_write
+from .summary import SCHEMA, summarise
+
+SUMMARY_VERSION = 1
+"""Rises with every change of what a row says, so that older files are made anew."""
+SEGMENT_RANKS = 32
+"""Ranks of one file. It does not follow the number of workers: files would differ between them."""
+_ALL_ROWS = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Some ranks of a run, and where their summaries go."""
+
+    run: Path
+    folder: Path
+    ranks: tuple[int, ...]
+
+    def __str__(self) -> str:
+        """Return what an error names."""
+        return f"{self.run}, ranks {self.ranks[0]}-{self.ranks[-1]}"
+
+
+class SegmentFacts(NamedTuple):
+    """What the manifest says of one file."""
+
+    name: str
+    ranks: tuple[int, ...]
+    rows: int
+    first_step: int | None
+    last_step: int | None
+    """Of any of its ranks; None without rows."""
+    dropped: dict[int, int]
+    """Records that the probe counted as lost, by rank; it counts them by recording, not by step."""
+    is_new: bool
+    """Whether it was made now."""
+
+
+def ranks_of_run(run: Path) -> tuple[int, ...]:
+    """Return the ranks that a run directory holds.
+
+    Raises:
+        RunDirectoryError: It is no run directory.
+    """
+    require_run(run)
+    if is_ingested(run):
+        return tuple(sorted(read_json(run / MANIFEST_NAME)["ingested"]["ranks"]))
+    return tuple(sorted(part_directories(run)))
+
+
+def segments_of(run: Path, folder: Path) -> list[Segment]:
+    """Return the segments of a run by rank.
+
+    Raises:
+        RunDirectoryError: It is no run directory, or has no rank.
+    """
+    ranks = ranks_of_run(run)
+    if not ranks:
+        raise RunDirectoryError("no rank has recorded anything", where=str(run))
+    return [
+        Segment(run, folder, ranks[first : first + SEGMENT_RANKS])
+        for first in range(0, len(ranks), SEGMENT_RANKS)
+    ]
+
+
+def write_segment(segment: Segment) -> SegmentFacts:
+    """Summarise the ranks of a segment, unless its file is there; memory holds their records.
+
+    Raises:
+        OSError: The file cannot be written.
+        RunDirectoryError: The records cannot be read.
+    """
+    name = f"{segment.ranks[0]:05d}-{segment.ranks[-1]:05d}.{_key(segment)[:16]}.parquet"
+    place = segment.folder / name
+    if is_new := not place.is_file():
+        _write(segment, place)
+    with to_read(place) as source:
+        footer = pq.read_metadata(source)
+    bounds = list(_bounds(footer))
+    return SegmentFacts(
+        name=name,
+        ranks=segment.ranks,
+        rows=int(footer.num_rows),
+        first_step=min((low for low, _ in bounds), default=None),
+        last_step=max((high for _, high in bounds), default=None),
+        dropped=_dropped(segment),
+        is_new=is_new,
+    )
+
+
+def _write(segment: Segment, place: Path) -> None:
+    # One rank has room whole: what is left out of a run without room would be missing in a row.
+    trace = load_trace(segment.run, wanted=Wanted(most_rows=_ALL_ROWS, ranks=segment.ranks))
+    descriptor, draft = tempfile.mkstemp(prefix=".draft-", dir=place.parent)
+    os.close(descriptor)
+    try:
+        with (
+            to_write(Path(draft)) as sink,
+            pq.ParquetWriter(sink, SCHEMA, compression="zstd") as out,
+        ):
+            for rank in segment.ranks:
+                if (rows := summarise(trace, rank)).num_rows:
+                    out.write_table(rows)
+        Path(draft).chmod(FILE_MODE)
+        Path(draft).replace(place)
+    finally:
+        Path(draft).unlink(missing_ok=True)
+
+
+def _bounds(footer: pq.FileMetaData) -> Iterator[tuple[int, int]]:
+    """Yield the first and last step of each row group."""
+    at = SCHEMA.names.index("step")
+    for group in range(footer.num_row_groups):
+        steps = footer.row_group(group).column(at).statistics
+        yield int(steps.min), int(steps.max)
+
+
+def _key(segment: Segment) -> str:
+    """Return the hash of everything that a segment is made from."""
+    key = hashlib.sha256(f"summary {SUMMARY_VERSION} {TABLES_VERSION} {segment.ranks}".encode())
+    files = [segment.run / MANIFEST_NAME, segment.run / TOPOLOGY_NAME]
+    # The manifest of a run that was ingested holds the hash of its source.
+    if not is_ingested(segment.run):
+        parts = part_directories(segment.run)
+        for rank in segment.ranks:
+            for directory in parts.get(rank, {}).values():
+                files += sorted(file for file in directory.iterdir() if file.is_file())
+    for file in files:
+        key.update(f"{file.relative_to(segment.run)}\0".encode("utf-8", "surrogateescape"))
+        with suppress(FileNotFoundError):
+            key.update(bytes.fromhex(file_hash(file)))
+    return key.hexdigest()
+
+
+def _dropped(segment: Segment) -> dict[int, int]:
+    """Return how many records of each rank were lost; those that lost none are left out."""
+    if is_ingested(segment.run):
+        return {}
+    parts, found = part_directories(segment.run), {}
+    for rank in segment.ranks:
+        lost = sum(map(_lost, parts.get(rank, {}).values()))
+        if lost:
+            found[rank] = lost
+    return found
+
+
+def _lost(directory: Path) -> int:
+    try:
+        counters: Any = read_json(directory / MANIFEST_NAME).get("counters")
+    except (OSError, RunDirectoryError):
+        return 0
+    named = counters.items() if isinstance(counters, dict) else ()
+    return sum(n for name, n in named if str(name).endswith("_dropped") and type(n) is int)

@@ -1,0 +1,161 @@
+"""The first answer about a large run, from its summaries alone: which rank is slow, since when, at what price.
+
+The statistic is that of ``explain.slow_ranks``: ranks are compared inside their peer class, without
+those that are suspected. It gets the own time of each kind of pass of a step where it gets that of each
+microbatch from full records.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshscope.probe.schema.errors import TraceFormatError
+from meshscope.probe.schema.layout import ParallelLayout
+
+from ..align.steps.microbatch_work import FEATURES
+from ..explain.slow_ranks import DetectionResult, RankVerdict, detect_in
+from ..explain.slow_ranks.cube import cube_of
+from ..explain.slow_ranks.grid import Grid
+from ..tables.arrays import BoolArray, FloatArray, IntArray
+from .dense import COMPUTED, Dense
+from .outline import Outline
+from .price import Price, Slowdown, price_of
+from .store import Summaries
+from .summary import OWN_WORK
+
+COLUMNS = ("rank", "step", "wall_s", *OWN_WORK, *FEATURES, *COMPUTED, "exposed_tp_s")
+"""What the answer needs of the summaries."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowRank:
+    """One slow rank and its price."""
+
+    verdict: RankVerdict
+    price: Price
+    slow_steps: int
+    step_after_ns: float | None
+    """Mean step in which it was slow less the mean of the others, as measured; None without others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstAnswer:
+    """What summaries tell of a run."""
+
+    run: str
+    ranks: int
+    steps: tuple[int, int]
+    """First and last step that every rank finished."""
+    step_count: int
+    step_ns: float
+    """Mean length of a step."""
+    slow: tuple[SlowRank, ...]
+    """The dearest first."""
+    minimum_slowdown: float | None
+    """Smallest slow-down that would be found 95 times in 100, median over the ranks."""
+    limits: tuple[str, ...]
+
+
+def first_answer(summaries: Summaries) -> FirstAnswer:
+    """Return which ranks are slow.
+
+    Raises:
+        TraceFormatError: No step was finished by all ranks, or no pass was recorded.
+        RunDirectoryError: A file of the summaries cannot be read.
+    """
+    table = Dense.of(summaries.read(COLUMNS), str(summaries.run))
+    result = detect_in(_grid(table, summaries.outline.layout))
+    suspects = [verdict.rank for verdict in result.suspects]
+    slow = [_priced(one, table, summaries.outline, suspects) for one in result.suspects]
+    return FirstAnswer(
+        run=summaries.run.name,
+        ranks=len(table.ranks),
+        steps=(int(table.steps[0]), int(table.steps[-1])),
+        step_count=len(table.steps),
+        step_ns=float(table.by_step("wall_s").max(axis=1).mean() * 1e9),
+        slow=tuple(sorted(slow, key=lambda one: -one.price.most_ns)),
+        minimum_slowdown=result.minimum_slowdown,
+        limits=tuple(_limits(summaries, table, result)),
+    )
+
+
+def _grid(table: Dense, layout: ParallelLayout | None) -> Grid:
+    """Return the own work as the detector takes it: each kind of pass of a step is one item.
+
+    Raises:
+        TraceFormatError: No pass was recorded.
+    """
+    kinds = [(name, table.by_step(name)) for name in OWN_WORK]
+    kinds = [(name, value) for name, value in kinds if (value > 0).any()]
+    if not kinds:
+        raise TraceFormatError(
+            "no forward or backward pass was recorded, so nobody's own work is known",
+            remedy="Record at the level standard: meshscope run --level standard",
+        )
+    values = np.stack([value for _, value in kinds], axis=-1)
+    step, rank, kind = np.nonzero(values > 0)
+    steps, ranks, _ = values.shape
+    return Grid(
+        cube=cube_of(tuple(table.ranks.tolist()), layout),
+        steps=table.steps,
+        kinds=tuple(name.removeprefix("own_").removesuffix("_s") for name, _ in kinds),
+        items=1,
+        bounds=np.searchsorted(step, np.arange(steps + 1)),
+        index=(rank, kind, np.zeros_like(kind)),
+        values=values[step, rank, kind] * 1e9,
+        features=_features(table, layout, step * ranks + rank),
+    )
+
+
+def _features(table: Dense, layout: ParallelLayout | None, cells: IntArray) -> FloatArray | None:
+    """Return the work of each cell as far as it is told; a replica has that of the rank that tells it."""
+    work = np.stack([table.by_step(name) for name in FEATURES], axis=-1)
+    if not np.isfinite(work).any():
+        return None
+    if layout is not None:
+        replica = np.array([layout.coordinates(int(rank))["dp"] for rank in table.ranks])
+        order = np.argsort(replica, kind="stable")
+        starts = np.flatnonzero(np.diff(replica[order], prepend=-1))
+        # Of all that tell it the sum over a step is the same.
+        told = np.fmax.reduceat(work[:, order], starts, axis=1)
+        shared = told[:, np.unique(replica, return_inverse=True)[1]]
+        work = np.where(np.isfinite(work), work, shared)
+    return work.reshape(-1, len(FEATURES))[cells]
+
+
+def _priced(verdict: RankVerdict, table: Dense, outline: Outline, suspects: list[int]) -> SlowRank:
+    wall = table.by_step("wall_s").max(axis=1)
+    slow = _slow_steps(verdict, table.steps)
+    price = price_of(
+        table, outline, Slowdown(verdict.rank, verdict.slowdown or 0.0, slow), suspects
+    )
+    return SlowRank(
+        verdict=verdict,
+        price=price,
+        slow_steps=int(slow.sum()),
+        step_after_ns=None if slow.all() else float((wall[slow].mean() - wall[~slow].mean()) * 1e9),
+    )
+
+
+def _slow_steps(verdict: RankVerdict, steps: IntArray) -> BoolArray:
+    slow = np.zeros(len(steps), dtype=bool)
+    for first, last in verdict.slow_steps:
+        slow |= (steps >= first) & (steps <= last)
+    return slow
+
+
+def _limits(summaries: Summaries, table: Dense, result: DetectionResult) -> list[str]:
+    limits = list(result.limits)
+    silent = sorted(set(summaries.ranks) - set(table.ranks.tolist()))
+    if silent:
+        limits.append(f"{len(silent)} of {len(summaries.ranks)} ranks finished no step")
+    if summaries.outline.layout is None:
+        limits.append(
+            "the mesh is not known: every rank is compared with all others, whatever its stage"
+        )
+    lost = {rank: n for one in summaries.segments for rank, n in one.dropped.items()}
+    if lost:
+        limits.append(f"the probe lost {sum(lost.values()):,} records on {len(lost)} ranks")
+    return limits

@@ -1,0 +1,180 @@
+"""The summaries of a run: made by an executor, listed in a manifest, read as one table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from meshscope.probe.schema.errors import ConfigError, RunDirectoryError
+from meshscope.probe.schema.layout import ParallelLayout
+from meshscope.probe.schema.manifest import (
+    DIRECTORY_MODE,
+    MANIFEST_NAME,
+    read_json,
+    write_json,
+)
+
+from ..tables.parquet_file import to_read
+from .executors import Executor
+from .outline import Outline, outline_of
+from .segments import SUMMARY_VERSION, SegmentFacts, segments_of, write_segment
+from .summary import SCHEMA
+
+FOLDER = "summaries"
+"""The folder in a run directory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summaries:
+    """The summaries of a run."""
+
+    run: Path
+    folder: Path
+    outline: Outline
+    segments: tuple[SegmentFacts, ...]
+
+    @property
+    def rows(self) -> int:
+        """Return how many there are: one a rank and step."""
+        return sum(segment.rows for segment in self.segments)
+
+    @property
+    def size_bytes(self) -> int:
+        """Return how much the files take.
+
+        Raises:
+            OSError: One is missing.
+        """
+        return sum((self.folder / segment.name).stat().st_size for segment in self.segments)
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Return the ranks of the run, those without a finished step included."""
+        return tuple(rank for segment in self.segments for rank in segment.ranks)
+
+    def read(self, columns: Sequence[str]) -> pa.Table:
+        """Return some columns of all rows, by rank and step.
+
+        Raises:
+            RunDirectoryError: A file is missing or damaged.
+        """
+        parts = [_read(self.folder / one.name, columns) for one in self.segments if one.rows]
+        if not parts:
+            return SCHEMA.empty_table().select(list(columns))
+        return pa.concat_tables(parts)
+
+
+def write_summaries(
+    run: Path, executor: Executor, on_done: Callable[[int], None], folder: Path | None = None
+) -> Summaries:
+    """Make the summaries of a run, as far as they are not there, and return them.
+
+    Args:
+        run: A run directory.
+        executor: Where the work is done.
+        on_done: Is told how many more ranks are done.
+        folder: Where they go; into the run if not given.
+
+    Raises:
+        RunDirectoryError: It is no run directory, or cannot be read.
+        OSError: The folder cannot be written.
+        LostWorkError: Workers died again and again.
+    """
+    folder = (run / FOLDER if folder is None else folder).resolve()
+    tasks = segments_of(run.resolve(), folder)
+    folder.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+    done = iter(tasks)
+
+    def on_segments(count: int) -> None:
+        # Segments are alike but for the last, whichever is done first.
+        on_done(sum(len(next(done).ranks) for _ in range(count)))
+
+    segments = tuple(executor.map(write_segment, tasks, on_segments))
+    ranks = [rank for task in tasks for rank in task.ranks]
+    made = Summaries(run=run, folder=folder, outline=outline_of(run, ranks), segments=segments)
+    write_json(folder / MANIFEST_NAME, _manifest(made))
+    _remove_others(folder, {segment.name for segment in segments})
+    return made
+
+
+def read_summaries(run: Path, folder: Path | None = None) -> Summaries:
+    """Open summaries that were made before; only their manifest is read.
+
+    Raises:
+        RunDirectoryError: There are none, or their manifest is damaged.
+    """
+    folder = run / FOLDER if folder is None else folder
+    manifest = read_json(folder / MANIFEST_NAME)
+    try:
+        if manifest["version"] != SUMMARY_VERSION:
+            raise ConfigError(f"version {manifest['version']!r} is not {SUMMARY_VERSION}")
+        layout = manifest["layout"]
+        return Summaries(
+            run=run,
+            folder=folder,
+            outline=Outline(
+                ParallelLayout.from_json(layout) if layout else None,
+                manifest["schedule"],
+                manifest["microbatches"],
+            ),
+            segments=tuple(map(_facts, manifest["segments"])),
+        )
+    except (ConfigError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise RunDirectoryError(
+            f"the manifest of the summaries cannot be used ({error})",
+            where=str(folder / MANIFEST_NAME),
+            remedy="Make them again: meshscope summarize RUN",
+        ) from error
+
+
+def _facts(value: Mapping[str, Any]) -> SegmentFacts:
+    dropped = {int(rank): int(count) for rank, count in value["dropped"].items()}
+    bounds = {name: value[name] for name in ("first_step", "last_step")}
+    return SegmentFacts(
+        name=str(value["name"]),
+        ranks=tuple(map(int, value["ranks"])),
+        rows=int(value["rows"]),
+        dropped=dropped,
+        is_new=False,
+        **bounds,
+    )
+
+
+def _manifest(made: Summaries) -> dict[str, Any]:
+    layout, schedule, microbatches = made.outline
+    segments = [segment._asdict() for segment in made.segments]
+    for segment in segments:
+        segment["dropped"] = {str(rank): count for rank, count in segment["dropped"].items()}
+        del segment["is_new"]
+    return {
+        "version": SUMMARY_VERSION,
+        "layout": None if layout is None else layout.to_json(),
+        "schedule": schedule,
+        "microbatches": microbatches,
+        "rows": made.rows,
+        "segments": segments,
+    }
+
+
+def _remove_others(folder: Path, kept: set[str]) -> None:
+    """Remove files of what the run no longer holds."""
+    for file in folder.glob("*-*.*.parquet"):
+        if file.name not in kept:
+            file.unlink(missing_ok=True)
+
+
+def _read(file: Path, columns: Sequence[str]) -> pa.Table:
+    try:
+        with to_read(file) as source:
+            return pq.read_table(source, columns=list(columns))
+    except (OSError, pa.ArrowException) as error:
+        raise RunDirectoryError(
+            f"the summaries cannot be read ({str(error).rstrip('.')})",
+            where=str(file),
+            remedy="Make them again: meshscope summarize RUN",
+        ) from error

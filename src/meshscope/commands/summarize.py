@@ -1,0 +1,55 @@
+"""The verb for runs of many ranks: summaries in parallel, and the first answer from them."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .opening import next_command, workers
+from .options import FormatOption, named_path
+from .output import Format, show_document
+from .progress import ranks_progress
+
+
+def summarize(
+    run: Annotated[Path, typer.Argument(metavar="RUN", parser=named_path, help="A run directory.")],
+    processes: Annotated[
+        int | None,
+        typer.Option("--workers", min=1, help="Processes of this machine; one a CPU if not given."),
+    ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Scheduler of a Dask cluster whose workers see the same files: tcp://HOST:8786.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Where summaries go; RUN/summaries if not given."),
+    ] = None,
+    output: FormatOption = Format.TEXT,
+) -> None:
+    """Summarize a run of many ranks in parallel: which rank is slow, since when, at what price."""
+    from meshscope.analyze.output.json.summaries import summaries_to_json
+    from meshscope.analyze.output.text.summaries import summaries_document
+    from meshscope.analyze.scale.executors import executor_of
+    from meshscope.analyze.scale.segments import ranks_of_run
+    from meshscope.analyze.scale.slow_ranks import first_answer
+    from meshscope.analyze.scale.store import write_summaries
+
+    if cluster is not None and processes is not None:
+        raise typer.BadParameter("--workers has no part in --cluster, which has workers of its own")
+    executor = executor_of(processes or workers(), cluster)
+    with ranks_progress(len(ranks_of_run(run))) as on_done:
+        made = write_summaries(run, executor, on_done, out)
+    answer = first_answer(made)
+    show_document(
+        output,
+        lambda: summaries_to_json(made, answer),
+        partial(summaries_document, made, answer),
+        next_command("diagnose", run),
+    )
