@@ -92,7 +92,7 @@ def _grid(table: Dense, layout: ParallelLayout | None) -> Grid:
     if not kinds:
         raise TraceFormatError(
             "no forward or backward pass was recorded, so nobody's own work is known",
-            remedy="Record at the level standard: meshscope run --level standard",
+            remedy="Record passes: the level stages or above sees them, if the training code marks them",
         )
     values = np.stack([value for _, value in kinds], axis=-1)
     step, rank, kind = np.nonzero(values > 0)
