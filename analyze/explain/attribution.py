@@ -181,6 +181,7 @@ def _with_causes(
     account = _wait_account(ledger, waiting)
     released = released_gains(program, ledger, players, overlaps)
     causes = _causes(players, off, masks, (times, waiting, released), measured)
+    causes = _with_slow_hosts(causes, program, players)
     refused = (*parted(program, ledger, account, late), *losing(causes))
     if refused:
         refused = tuple(f"no causes: {why}" for why in refused)
@@ -284,6 +285,26 @@ def _causes(
         )
     ]
     return tuple(sorted(causes, key=lambda cause: -cause.share_frac))
+
+
+def _with_slow_hosts(
+    causes: tuple[Cause, ...], program: Program, players: list[Player]
+) -> tuple[Cause, ...]:
+    """Return the causes with what heavy stages would return as slow hosts, each by a replay of its own."""
+    effects = [own.as_host for own in players if own.as_host is not None]
+    if not effects:
+        return causes
+    stages = [own.where["stage"] for own in players if own.as_host is not None]
+    # The last lane keeps all of them.
+    lanes = np.hstack([1.0 - np.eye(len(effects)), np.ones((len(effects), 1))])
+    times, _ = replay_scenarios(program, effects, lanes)
+    gains = dict(zip(stages, (times[-1] - times[:-1]).tolist(), strict=True))
+    return tuple(
+        replace(own, gain_as_host_frac=gains[own.where["stage"]] / program.windows.step_time_ns)
+        if own.kind == "stage_imbalance" and own.where["stage"] in gains
+        else own
+        for own in causes
+    )
 
 
 def _replayed(

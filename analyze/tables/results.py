@@ -71,6 +71,9 @@ class Cause:
     is no more than chance makes, None where nothing tells."""
     hidden_by: Hiding | None = None
     """The cause without which this one would return more; None where there is none."""
+    gain_as_host_frac: float | None = None
+    """Of a heavy stage whose ranks are those of a host: the removal gain if that host is slow, and then
+    gets as fast as the others. None of other causes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,6 +33,8 @@ class Player(NamedTuple):
     relief_ns: float | None = None
     """What else is faster while it is there, per mean step, which the effect is without; None
     where nothing tells."""
+    as_host: EdgeEffect | None = None
+    """What a stage adds if its host is slow, and not the stage heavy; None where that cannot be."""
 
 
 def spread(work: Work, cell_effect: FloatArray) -> EdgeEffect:

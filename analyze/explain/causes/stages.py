@@ -10,12 +10,14 @@ import pandas as pd
 from ...account.ledger.build import Ledger
 from ...align.steps.time_lookup import microbatch_spans
 from ...tables.arrays import FloatArray, IntArray
+from ...tables.results import Where
 from ...tables.trace import Trace
 from ..replay.program import Program
 from .effects import Work
 from .kinds_of_steps import kinds_of_steps
 from .passes import computing_pieces, edge_of_pieces
 from .shapley_player import Player, Union, spread
+from .slow_hosts import as_slow_host
 
 
 def stage_players(
@@ -41,9 +43,11 @@ def stage_players(
         reference: That work with the slow ranks repaired and without jitter, ns per cell.
     """
     stage = np.asarray(work.cells["rank"].map(work.stage), dtype=np.int64)
-    whole = _excess_of_chunks(trace, program, ledger, work, _scale(work, reference))
+    scale = _scale(work, reference)
+    compute = work.cells["compute_ns"] * scale
+    whole = _excess_of_chunks(trace, program, ledger, work, scale)
     if whole is None:
-        whole = _excess_of_stages(work, work.cells["compute_ns"] * _scale(work, reference), stage)
+        whole = _excess_of_stages(work, compute, stage)
     if whole is None:
         return
     surplus = pd.Series(whole.clip(min=0)).groupby(stage).sum()
@@ -57,7 +61,9 @@ def stage_players(
         taken = np.where(np.isin(stage, members) & (whole > 0), whole, 0.0)
         heaviest = int(own.index.to_numpy()[own.to_numpy().argmax()])
         effect = spread(work, taken + lifted)
-        yield Player("stage_imbalance", {"stage": heaviest}, Union.STAGES, effect)
+        as_host = as_slow_host(trace, work, compute.to_numpy(), stage, heaviest)
+        where: Where = {"stage": heaviest}
+        yield Player("stage_imbalance", where, Union.STAGES, effect, as_host=as_host)
 
 
 def _scale(work: Work, reference: FloatArray) -> FloatArray:

@@ -26,6 +26,7 @@ from ..causes import (
     without_slow_clocks,
 )
 from ..causes.effects import Expected, Work, among_healthy, peer_centre, place_work
+from ..causes.slow_hosts import host_of_stage
 from ..replay.program import Program
 from ..run_account import Account
 from ..slow_ranks.suspicion import steps_of_slow
@@ -67,7 +68,7 @@ def repair_effect(account: Account, program: Program, changes: Iterable[Change])
     trace, ledger = account.trace, account.ledger
     recorded = place_work(trace, program, ledger)
     work, clocks = without_slow_clocks(recorded, program, ledger, account.devices)
-    suspects, of_suspects = _suspects(account, work, fixes)
+    suspects = _suspects(account, work, fixes)
     known = set(account.suspects())
     unlike = [rank for own in suspects for rank in own.ranks if rank not in known]
     unlike += [rank for clock in clocks for rank in clock.ranks]
@@ -83,10 +84,16 @@ def repair_effect(account: Account, program: Program, changes: Iterable[Change])
     players, overlaps = find_players(trace, program, ledger, work, expected, slow)
     taken = np.zeros(program.edge_count)
     players += _named_places(account, program, players, fixes)
-    chosen, notes = _chosen(account, players, fixes)
-    notes += of_suspects
+    hosts = _slow_hosts(account, players, fixes)
+    others = [own for own in fixes if own.value not in hosts]
+    chosen, notes = _chosen(account, players, others)
+    notes += [*_of_hosts(hosts), *_alike(work, _wanted_ranks(account, others))]
     for number in chosen:
         players[number].effect.add_to(taken)
+    for number in set(hosts.values()) - chosen:
+        effect = players[number].as_host
+        if effect is not None:
+            effect.add_to(taken)
     for overlap in overlaps:
         if chosen.issuperset(overlap.players):
             overlap.given_back.add_to(taken)
@@ -134,8 +141,8 @@ def _healthy(account: Account, work: Work, peers: Expected) -> Expected:
     return healthy_work(work, attribution.at_first, peers, attribution.detection)
 
 
-def _suspects(account: Account, work: Work, fixes: list[Change]) -> tuple[list[Suspect], list[str]]:
-    """Return the ranks that are to be repaired and those that were suspected anyhow, and what to say.
+def _suspects(account: Account, work: Work, fixes: list[Change]) -> list[Suspect]:
+    """Return the ranks that are to be repaired and those that were suspected anyhow.
 
     A rank that works no longer than its peers is none of them: it would be made slower.
     """
@@ -153,7 +160,7 @@ def _suspects(account: Account, work: Work, fixes: list[Change]) -> tuple[list[S
     slow = sorted({*wanted, *known})
     excess = _excess(work, among_healthy(work, peers, slow).work_ns, slow)
     ranks = [rank for rank in slow if rank in known or excess[rank] > 0]
-    return [Suspect((rank,), {"rank": rank}, 0.0) for rank in ranks], _alike(work, wanted)
+    return [Suspect((rank,), {"rank": rank}, 0.0) for rank in ranks]
 
 
 def _wanted_ranks(account: Account, fixes: list[Change]) -> list[int]:
@@ -225,6 +232,27 @@ def _chosen(
             asked = f"{change.name}={change.value}" if change.value else change.name
             notes.append(f"no loss by {asked} was found: its repair changes nothing")
     return chosen, notes
+
+
+def _slow_hosts(account: Account, players: list[Player], fixes: list[Change]) -> dict[str, int]:
+    """Return the named hosts that are a whole heavy stage, each with the position of its player."""
+    named = {change.value for change in fixes if change.name == "host"}
+    found = {}
+    for number, player in enumerate(players):
+        if player.as_host is not None:
+            host = host_of_stage(account.trace, account.stage, player.where["stage"])
+            if host in named:
+                found[str(host)] = number
+    return found
+
+
+def _of_hosts(hosts: Iterable[str]) -> list[str]:
+    """Say what the repair of a host is that no other runs beside in its stage."""
+    return [
+        f"host {host} is all of its stage: its repair makes it as fast as the other stages; "
+        "if the stage has more layers instead, try --fix stage=N"
+        for host in hosts
+    ]
 
 
 def _named_places(

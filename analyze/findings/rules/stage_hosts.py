@@ -12,23 +12,17 @@ MIN_PART = 0.01
 """Share of the computing from which a class of it is compared."""
 
 
-def host_of_stage(account: Account, stage: int) -> str | None:
-    """Return the host that runs all captured ranks of a stage and no others; None if there is none.
+def stage_or_host(
+    account: Account, stage: int, host: str, gain_frac: float | None = None
+) -> Iterator[Message]:
+    """Say why the stage and the host cannot be distinguished, and what each would show.
 
-    Where all ranks are on one host it is none either: the other stages show how fast it is.
+    Args:
+        account: The run.
+        stage: The heavy stage.
+        host: Its host.
+        gain_frac: What the repair of the host returns; None if unknown.
     """
-    trace = account.trace
-    host_of = {rank: trace.clock_of(rank) for rank in account.stage if rank in trace.clocks}
-    members = {rank for rank, own in account.stage.items() if own == stage}
-    hosts = {host_of.get(rank, "") for rank in members}
-    if len(hosts) != 1 or "" in hosts or len(set(host_of.values())) < 2:
-        return None
-    (host,) = hosts
-    return host if {rank for rank, own in host_of.items() if own == host} == members else None
-
-
-def stage_or_host(account: Account, stage: int, host: str) -> Iterator[Message]:
-    """Say why the stage and the host cannot be distinguished, and what each would show."""
     ranks = [rank for rank, own in account.stage.items() if own == stage]
     yield message("stage_or_host.same_ranks", stage=stage, host=host, ranks=ranks)
     by_step = account.ledger.by_step
@@ -41,3 +35,5 @@ def stage_or_host(account: Account, stage: int, host: str) -> Iterator[Message]:
     ]
     if ratios:
         yield message("stage_or_host.ratios", ratios=ratios)
+    if gain_frac is not None:
+        yield message("stage_or_host.gain", host=host, gain=gain_frac)

@@ -15,6 +15,7 @@ from meshscope.probe.schema.listing import MOST_LISTED
 from meshscope.probe.schema.terms import Axis, FindingKind, ScheduleKind
 
 from ...account.bubble import schedule_of
+from ...explain.causes.slow_hosts import host_of_stage
 from ...explain.run_account import Account
 from ...formulas.flops import head_in_layers
 from ...formulas.schedules import V_SHAPED
@@ -30,7 +31,7 @@ from .held_stages import (
     position_subject,
     stage_times,
 )
-from .stage_hosts import host_of_stage, stage_or_host
+from .stage_hosts import stage_or_host
 
 MIN_EXCESS = 0.05
 """Stages differ by less than this through their noise alone, where no replay weighs it."""
@@ -55,7 +56,7 @@ def stage_imbalances(account: Account) -> Iterator[Finding]:
         when = _heavy_steps(account, stage, max(cause.share_frac, cause.removal_gain_frac))
         centre = _compute_by_stage(account, when)
         of_head = _of_the_head(account, centre, stage)
-        host = None if of_head is not None else host_of_stage(account, stage)
+        host = None if of_head is not None else host_of_stage(account.trace, account.stage, stage)
         yield Finding(
             kind=FindingKind.STAGE_IMBALANCE
             if of_head is None
@@ -72,10 +73,17 @@ def stage_imbalances(account: Account) -> Iterator[Finding]:
                 *_of_the_model(account, stage),
                 _compute_fact(account, centre, when),
                 *(() if of_head is None else (of_head,)),
-                *(() if host is None else stage_or_host(account, stage, host)),
+                *_as_host(account, stage, host, cause.gain_as_host_frac),
             ),
             remedy=_imbalance_remedy(account, stage, when, host),
         )
+
+
+def _as_host(
+    account: Account, stage: int, host: str | None, gain_frac: float | None
+) -> Iterator[Message]:
+    if host is not None:
+        yield from stage_or_host(account, stage, host, gain_frac)
 
 
 def _heavy_steps(account: Account, stage: int, cost_frac: float | None) -> BadSteps:
@@ -114,7 +122,10 @@ def _heavy_stage(account: Account) -> Iterator[Finding]:
         return
     excess = float(centre[stage]) - others
     when = _heavy_steps(account, stage, excess / account.windows.step_time_ns)
-    heavy, host = _compute_by_stage(account, when), host_of_stage(account, stage)
+    heavy, host = (
+        _compute_by_stage(account, when),
+        host_of_stage(account.trace, account.stage, stage),
+    )
     yield Finding(
         kind=FindingKind.STAGE_IMBALANCE,
         severity=severity(None),
@@ -129,7 +140,7 @@ def _heavy_stage(account: Account) -> Iterator[Finding]:
             _compute_fact(account, centre, all_steps(account.windows)),
             message("stage.excess", excess_ns=excess, share=excess / account.windows.step_time_ns),
             _NO_REPLAY,
-            *(() if host is None else stage_or_host(account, stage, host)),
+            *_as_host(account, stage, host, None),
         ),
         remedy=_imbalance_remedy(account, stage, when, host),
     )

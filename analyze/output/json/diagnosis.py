@@ -62,6 +62,7 @@ def _cause(cause: Cause) -> dict[str, Any]:
         "direct_ns": None if isnan(cause.direct_ns) else cause.direct_ns,
         "induced_wait_ns": None if isnan(cause.induced_wait_ns) else cause.induced_wait_ns,
         "relief_ns": cause.relief_ns,
+        "gain_as_host_frac": cause.gain_as_host_frac,
         "hidden_by": None
         if cause.hidden_by is None
         else {**cause.hidden_by._asdict(), "where": dict(cause.hidden_by.where)},

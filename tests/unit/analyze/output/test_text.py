@@ -45,7 +45,7 @@ def test_json_has_the_documented_keys(result):
     assert {"run", "step_time_ns", "mfu", "waterfall", "causes", "findings", "limits"} <= set(value)
     assert set(value["waterfall"][0]) == {"class", "frac", "dur_ns"}
     cause = {"kind", "where", "share_frac", "removal_gain_frac", "removal_gain_interval"}
-    cause |= {"direct_ns", "induced_wait_ns", "relief_ns", "hidden_by"}
+    cause |= {"direct_ns", "induced_wait_ns", "relief_ns", "hidden_by", "gain_as_host_frac"}
     assert all(set(row) == cause for row in value["causes"])
     finding = {"kind", "severity", "where", "cost_frac", "removal_gain_frac", "confidence"}
     assert all(finding | {"evidence", "remedy"} <= set(row) for row in value["findings"])

@@ -8,7 +8,14 @@ from tests.synthetic import MS, Job, capture
 from meshscope.analyze.explain.whatif import parse_changes, predict
 from meshscope.analyze.findings.diagnosis import diagnose
 from meshscope.analyze.findings.measure import measure
-from meshscope.analyze.synthetic import Costs, SyntheticJob, generate, make_simulation, parse_fault
+from meshscope.analyze.synthetic import (
+    Costs,
+    SyntheticJob,
+    generate,
+    make_simulation,
+    parse_fault,
+    truth_of,
+)
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.terms import ScheduleKind
 
@@ -57,17 +64,21 @@ def test_no_repair_of_a_rank_makes_the_step_longer(slow, rank):
 
 def test_ranks_that_have_nobody_else_to_be_compared_with_are_named():
     """Fails when a host with all ranks of a stage is repaired for nothing without a word."""
-    job = SyntheticJob(
-        layout=ParallelLayout(pp=4, dp=4),
-        ranks_per_host=4,
-        steps=4,
-        faults=(parse_fault("slow_rank:host=1,factor=1.3"),),
-    )
-    result = predicted(generate(job)[0], "host=host0001")
+    result = predicted(generate(_slow_host(8))[0], "host=host0001")
     assert result.gain_frac == pytest.approx(0, abs=1e-9)
-    (said,) = [text for text in result.assumptions if "compared with each other" in text]
-    assert "ranks 4, 5, 6, 7" in said
-    assert "--fix stage=" in said
+    said = [text for text in result.assumptions if "compared with each other" in text]
+    assert "ranks 8, 9, 10, 11" in said[0]
+    assert "--fix stage=" in said[0]
+
+
+def test_a_host_that_is_a_whole_stage_gets_as_fast_as_the_others():
+    """Fails when its repair returns nothing, or no more than moving its layers."""
+    job = _slow_host(4)
+    result = predicted(generate(job)[0], "host=host0001")
+    truth = truth_of(job)
+    assert result.gain_frac == pytest.approx(truth.joint_ns / truth.step_time_ns, abs=1e-3)
+    assert any("host0001 is all of its stage" in text for text in result.assumptions)
+    assert not any("compared with each other" in text for text in result.assumptions)
 
 
 def test_what_two_slow_ranks_of_three_cost_is_theirs_in_the_diagnosis_too():
@@ -97,6 +108,16 @@ def test_a_healthy_place_returns_nothing():
     result = predicted(generate(job)[0], "link=2->4")
     assert result.gain_frac == pytest.approx(0, abs=1e-9)
     assert any("no loss by link=2->4 was found" in text for text in result.assumptions)
+
+
+def _slow_host(ranks_per_host):
+    """Return a job of four stages with a slow host."""
+    return SyntheticJob(
+        layout=ParallelLayout(pp=4, dp=4),
+        ranks_per_host=ranks_per_host,
+        steps=4,
+        faults=(parse_fault("slow_rank:host=1,factor=1.3"),),
+    )
 
 
 def _length(job):

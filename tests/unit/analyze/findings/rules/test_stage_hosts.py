@@ -4,7 +4,7 @@ import pytest
 from tests.messages import values_of
 
 from meshscope.analyze.findings.diagnosis import diagnose
-from meshscope.analyze.synthetic import SyntheticJob, generate, parse_fault
+from meshscope.analyze.synthetic import SyntheticJob, generate, parse_fault, truth_of
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.terms import ScheduleKind
 
@@ -43,3 +43,30 @@ def test_a_stage_that_is_no_host_is_a_stage(ranks_per_host):
     found = stage_finding(ranks_per_host)
     assert "host" not in found.where
     assert str(found.remedy).startswith("Move layers away from stage 2")
+
+
+@pytest.mark.parametrize("dp", [1, 2])
+@pytest.mark.parametrize("first_step", [0, 4])
+def test_a_slow_host_that_is_a_stage_has_its_own_price(dp, first_step):
+    """Fails when the repair of a slow host is priced as layers that move, which returns half of it."""
+    ranks = range(4, 6)
+    job = SyntheticJob(
+        layout=ParallelLayout(tp=2 // dp, pp=4, dp=dp),
+        schedule=ScheduleKind.ONE_F_ONE_B,
+        microbatches=8,
+        steps=12,
+        jitter_cv=0.01,
+        ranks_per_host=2,
+        faults=tuple(
+            parse_fault(f"slow_rank:rank={rank},factor=1.5,first_step={first_step}")
+            for rank in ranks
+        ),
+    )
+    trace, truth = generate(job)[0], truth_of(job)
+    result = diagnose(trace)
+    true_gain = truth.joint_ns / truth.step_time_ns
+    (cause,) = (own for own in result.causes if own.kind == "stage_imbalance")
+    assert cause.gain_as_host_frac == pytest.approx(true_gain, abs=0.005)
+    (found,) = (own for own in result.findings if own.kind == "stage_imbalance")
+    told = values_of(found.evidence, "stage_or_host.gain")
+    assert told["gain"] == cause.gain_as_host_frac > 1.4 * cause.removal_gain_frac
