@@ -23,6 +23,7 @@ from ..tables.arrays import FloatArray, IntArray
 from ..tables.classes import WAIT_CLASSES
 from ..tables.results import Cause, WaitAccount
 from ..tables.trace import Trace
+from .beside_data import Compared, beside_data
 from .causes import (
     SLOW_RANKS,
     Off,
@@ -31,12 +32,10 @@ from .causes import (
     SlowClock,
     SlowRanks,
     Suspect,
-    expected_of,
     explained_by_experts,
     find_players,
     gain_errors,
     kept_overlaps,
-    sequence_effect,
     suspects_of,
     with_experts,
     with_rest,
@@ -58,7 +57,6 @@ from .suspects import (
     arrives_late,
     beyond_chance,
     compared_ranks,
-    healthy_work,
     is_suspect,
     of_suspects,
 )
@@ -122,14 +120,12 @@ def attribute(
     detection = None if hidden else detect_in(trace, program.windows, ledger)
     peers = peer_centre(work)
     ranks = compared_ranks(work, peers)
-    measured = program.windows.step_time_ns
     ranks["late"] = arrives_late(trace, ranks, waits)
-    unlike = _unlike(ranks.loc[is_suspect(ranks, measured, detection), "rank"], detection, clocks)
-    sequence = sequence_effect(trace, program, ledger, work, steps_of_slow(unlike, detection))
-    expected = healthy_work(work, ranks, expected_of(peers, sequence), detection)
-    at_first, ranks = ranks, compared_ranks(work, expected.work_ns)
-    ranks["late"] = arrives_late(trace, ranks, waits)
-    ranks["suspect"] = is_suspect(ranks, measured, detection) & (not hidden)
+    is_slow = is_suspect(ranks, program.windows.step_time_ns, detection)
+    unlike = _unlike(ranks.loc[is_slow, "rank"], detection, clocks)
+    compared = Compared(trace, program, ledger, work, peers, ranks, waits, detection)
+    at_first, (unlike, sequence, expected, ranks) = ranks, beside_data(compared, unlike)
+    ranks["suspect"] &= not hidden
     passes = own_durations(trace, program.windows, ledger)
     ranks, detection = beyond_chance(work, expected, passes, ranks, detection, arrivals(events))
     limits = (*limits_of(work, program, events), *slow_together(detection))
@@ -151,7 +147,7 @@ def attribute(
     off = gain_errors(trace, work, expected, players, ranks)
     late = late_launches(trace, program, ledger)
     # Not needed any more, and as large as the replays that follow.
-    del work, peers, sequence, expected, clocks
+    del work, peers, sequence, expected, clocks, compared
     return _with_causes(
         replace(found, ranks=ranks),
         program,
