@@ -107,6 +107,14 @@ def test_two_ranks_train_the_model_of_one(case: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(
+    keep=(
+        "cp4-ring",
+        "tp2-dp2-cp2-ep4",
+        "pp2-tp2-cp2-all-to-all-interleaved",
+        "pp2-dp2-ep2-zb-v",
+    )
+)
 @pytest.mark.parametrize("case", LARGE)
 def test_axes_train_the_same_model_together(case: str, tmp_path: Path) -> None:
     """Fails if a split holds alone and not together with another axis."""
@@ -114,6 +122,13 @@ def test_axes_train_the_same_model_together(case: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(
+    keep=(
+        "ring",
+        "experts",
+        "tp2-moe",
+    )
+)
 @pytest.mark.parametrize("case", [*SMALL, "tp2-moe", "tp2-cp2-ring"])
 def test_every_gradient_has_the_norm_of_the_plain_one(case: str, tmp_path: Path) -> None:
     """Fails if a parameter's gradient is summed too often or not over all ranks."""

@@ -137,6 +137,12 @@ def test_a_pace_changes_no_gradient_of_a_split_backward(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(
+    keep=(
+        "1f1b",
+        "zb-v",
+    )
+)
 @pytest.mark.parametrize("kind", CHUNKS)
 def test_each_schedule_works_on_four_stages_of_ranks(kind: str, tmp_path: Path) -> None:
     """Fails if middle stages, which neither embed nor compute a loss, are wired wrongly."""
@@ -145,6 +151,13 @@ def test_each_schedule_works_on_four_stages_of_ranks(kind: str, tmp_path: Path) 
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(
+    keep=(
+        "interleaved-1f1b-False",
+        "dualpipe-v-False",
+        "zb-v-True",
+    )
+)
 @pytest.mark.parametrize(
     ("kind", "tied"), [*((kind, False) for kind in CHUNKS), ("1f1b", True), ("zb-v", True)]
 )

@@ -198,6 +198,21 @@ def test_two_ranks_train_the_model_of_one(
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(
+    keep=(
+        "2x2x2-zero1-clipped",
+        "interleaved-1f1b-zero2",
+        "zb-v-zero3",
+        "dualpipe-v-zero2",
+        "zb-v-zero2-int8",
+        "bf16-gradients-zb-h1-zero1",
+        "tied-zb-v-zero2",
+        "hybrid-4-in-2",
+        "zero3-full-offload",
+        "experts-zero1-full",
+        "ring-zero2",
+    )
+)
 @pytest.mark.parametrize("case", LARGE)
 def test_larger_meshes_and_every_schedule_train_the_same_model(
     case: str, plain: dict[tuple[bool, int, float], Run], tmp_path: Path
