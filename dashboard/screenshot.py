@@ -1,7 +1,7 @@
 """Pictures of the pages of one run, for the documentation.
 
 ``python -m meshscope.dashboard.screenshot RUNS_DIR OUT_DIR [RUN_ID]`` writes
-runs, overview, findings, timeline, mesh and communication as PNG files. Without a run id the
+runs, overview, findings, stragglers, timeline, mesh and communication as PNG files. Without a run id the
 newest readable run is shown. Needs Playwright and a Chromium of the system.
 """
 
@@ -34,6 +34,7 @@ WIDTH_PX, HEIGHT_PX = 1360, 480
 _READY = {
     "overview": "#waterfall-graph .plot-container",
     "findings": ".ms-main .ms-card, .ms-main .ms-empty",
+    "stragglers": ".ms-main .ms-card, .ms-main .ms-empty",
     "timeline": "#timeline-graph .plot-container",
     "mesh": "#rank-step-graph .plot-container",
     "communication": ".ms-main .ms-card, .ms-main .ms-empty",

@@ -22,6 +22,7 @@ from ..theme import GRAPH_CONFIG
 TABS = (
     "overview",
     "findings",
+    "stragglers",
     "timeline",
     "mesh",
     "communication",
@@ -102,9 +103,22 @@ def plain_page(children: Sequence[Component]) -> Component:
     return html.Div([header(), html.Main(list(children), className="ms-main")])
 
 
-def card(title: str, children: Sequence[Component], *, note: str = "") -> Component:
-    """Return a titled white card."""
-    head: list[Component] = [html.H2(title, className="ms-card-title")]
+def card(title: str, children: Sequence[Component], *, note: str = "", csv: str = "") -> Component:
+    """Return a titled white card.
+
+    Args:
+        title: Its heading.
+        children: What it holds.
+        note: A line below the heading.
+        csv: Where its table is to be had as CSV; empty for none.
+    """
+    heading = html.H2(title, className="ms-card-title")
+    head: list[Component] = [heading]
+    if csv:
+        link = html.A("CSV", href=csv, className="ms-json", title=f"{title}, as CSV")
+        head = [
+            html.Div([heading, html.Span(className="ms-spring"), link], className="ms-card-row")
+        ]
     if note:
         head.append(html.P(note, className="ms-note"))
     return paper([html.Div(head, className="ms-card-head"), *children])
@@ -156,6 +170,24 @@ def table(
             className="ms-table",
         ),
         className="ms-table-wrap",
+    )
+
+
+def key_numbers(numbers: Sequence[tuple[str, str, str]]) -> Component:
+    """Return a few numbers beside each other: what each is, its value, and a note below it."""
+    return html.Div(
+        [
+            html.Div(
+                [
+                    html.Div(name, className="ms-key-name"),
+                    html.Div(value, className="ms-key-value"),
+                    html.Div(note, className="ms-key-note", title=note),
+                ],
+                className="ms-key",
+            )
+            for name, value, note in numbers
+        ],
+        className="ms-keys ms-keys-few",
     )
 
 
