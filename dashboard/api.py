@@ -27,6 +27,7 @@ _TWINS: dict[str, Callable[[RunStore, LoadedRun, ViewState], dict[str, Any]]] = 
     "overview": lambda _store, run, _state: views.overview(run),
     "findings": lambda _store, run, _state: views.findings(run),
     "stragglers": lambda _store, run, state: views.stragglers(run, state),
+    "hang": lambda _store, run, _state: views.hang(run),
     "timeline": lambda _store, run, state: views.timeline_json(run, state),
     "mesh": lambda _store, run, state: views.mesh_json(run, state),
     "communication": lambda _store, run, _state: views.communication(run),
@@ -43,9 +44,21 @@ _SUSPECT_COLUMNS = (
     *("returns_interval", "first_step", "last_step", "slow_steps", "confidence", "evidence"),
 )
 _REPLAY_COLUMNS = ("fix", "set", "step_time_ns", "predicted_step_time_ns", "error_ns", "gain_frac")
+_RANK_COLUMNS = (
+    *("rank", "pp", "dp", "tp", "host", "role", "is_culprit", "operation", "waited_ns", "places"),
+    *("function", "callers", "last_issued", "silent_ns", "ended_by", "ended_after_ns"),
+)
+_OPERATION_COLUMNS = (
+    *("operation", "kind", "group_id", "seq", "waiting", "missing", "delayed"),
+    *("before_last_record_ns", "waited_ns", "places"),
+)
 _SHEETS: dict[tuple[str, str], Callable[[LoadedRun, ViewState], str]] = {
     ("stragglers", "suspects"): lambda run, state: to_csv(
         views.stragglers(run, state)["suspects"], _SUSPECT_COLUMNS
+    ),
+    ("hang", "ranks"): lambda run, _state: to_csv(views.hang(run)["ranks"], _RANK_COLUMNS),
+    ("hang", "operations"): lambda run, _state: to_csv(
+        views.hang(run)["operations"], _OPERATION_COLUMNS
     ),
     ("stragglers", "replay"): lambda run, state: to_csv(
         views.replay_rows(run, state), _REPLAY_COLUMNS

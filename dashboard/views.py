@@ -15,6 +15,7 @@ from meshscope.analyze import Diagnosis
 from meshscope.analyze.align.steps.whole_capture import WHOLE_CAPTURE
 from meshscope.analyze.findings.comparison import compare
 from meshscope.analyze.output.json import comparison_to_json
+from meshscope.analyze.output.json.standstill import standstill_to_json
 from meshscope.analyze.output.timeline.categories import LABELS, Category
 from meshscope.analyze.output.timeline.slices import StepSlices, around, in_window
 from meshscope.probe.schema.errors import ConfigError, MeshscopeError
@@ -230,6 +231,14 @@ def stragglers(run: LoadedRun, state: ViewState) -> dict[str, Any]:
         "error": error,
         "rejected": list(state.rejected),
     }
+
+
+def hang(run: LoadedRun) -> dict[str, Any]:
+    """Return how the job ended: who stood in which operation, who was missing, who ended first."""
+    found = standstill_to_json(
+        run.trace, run.diagnosis.findings, is_running=run.as_of_ns is not None
+    )
+    return {"run_id": run.run_id, **found}
 
 
 def replay_rows(run: LoadedRun, state: ViewState) -> list[dict[str, Any]]:

@@ -23,6 +23,7 @@ TABS = (
     "overview",
     "findings",
     "stragglers",
+    "hang",
     "timeline",
     "mesh",
     "communication",
@@ -62,13 +63,17 @@ def run_page(
                 html.Div(
                     [
                         html.Div(tabs(run, active, state), id="run-tabs", className="ms-tabs"),
-                        html.Span(className="ms-spring"),
-                        *_facts(run),
-                        html.A(
-                            "JSON",
-                            id="json-link",
-                            href=json_address(run.run_id, active, state),
-                            className="ms-json",
+                        html.Div(
+                            [
+                                *_facts(run),
+                                html.A(
+                                    "JSON",
+                                    id="json-link",
+                                    href=json_address(run.run_id, active, state),
+                                    className="ms-json",
+                                ),
+                            ],
+                            className="ms-nav-facts",
                         ),
                     ],
                     className="ms-nav-inner",
@@ -149,23 +154,40 @@ def empty(title: str, text: str) -> Component:
 
 
 def table(
-    columns: Sequence[str], rows: Sequence[Sequence[Any]], *, numeric_from: int = 1
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    *,
+    numeric_from: int = 1,
+    marked: int = 0,
 ) -> Component:
-    """Return a plain table; columns from ``numeric_from`` on are right-aligned."""
+    """Return a plain table.
 
-    def row(cells: Sequence[Any], cell: Callable[..., Component]) -> Component:
+    Args:
+        columns: Their names.
+        rows: The cells of each row.
+        numeric_from: From which column on cells are right-aligned.
+        marked: How many rows stand out, from the first one on; they have a word that says why.
+    """
+
+    def row(cells: Sequence[Any], cell: Callable[..., Component], style: str = "") -> Component:
         return html.Tr(
             [
                 cell(value, className="ms-number" if at >= numeric_from else "")
                 for at, value in enumerate(cells)
-            ]
+            ],
+            className=style,
         )
 
     return html.Div(
         html.Table(
             [
                 html.Thead(row(columns, html.Th)),
-                html.Tbody([row(cells, html.Td) for cells in rows]),
+                html.Tbody(
+                    [
+                        row(cells, html.Td, "ms-marked" if at < marked else "")
+                        for at, cells in enumerate(rows)
+                    ]
+                ),
             ],
             className="ms-table",
         ),

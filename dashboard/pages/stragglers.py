@@ -91,7 +91,7 @@ def _suspects(run: LoadedRun, rows: Sequence[Row], state: ViewState) -> Componen
             _evidence(row),
             html.Span(_since(row), className="ms-one-line"),
             _ratio(row["slowdown"]),
-            units.duration(row["excess_ns"]),
+            _NONE if row["excess_ns"] is None else units.duration(row["excess_ns"]),
             units.percent(row["cost_frac"]),
             _returns(row),
             units.percent(row["confidence"], places=0),
@@ -153,12 +153,13 @@ def _ratio(value: float | None) -> str:
     return _NONE if value is None else f"{value:.2f} x"
 
 
-def _returns(row: Row) -> str:
-    words = units.percent(row["returns_frac"])
-    if row["returns_interval"] is None:
-        return words
-    low, high = map(units.percent, row["returns_interval"])
-    return words if low == high else f"{words} ({low} to {high})"
+def _returns(row: Row) -> Component:
+    """Return what a repair returns, and below it the range of that."""
+    words = [html.Div(units.percent(row["returns_frac"]))]
+    if row["returns_interval"] is not None:
+        low, high = map(units.percent, row["returns_interval"])
+        words.append(html.Div(f"{low} to {high}", className="ms-place ms-one-line"))
+    return html.Div(words)
 
 
 def _controls(run: LoadedRun, state: ViewState, found: Row) -> Component:

@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 from playwright.sync_api import TimeoutError as PlaywrightTimeoutError
 from playwright.sync_api import expect
-from tests.browser.conftest import SLOW_RANK, TRAINED, figure_data
+from tests.browser.conftest import HUNG_RANK, SLOW_RANK, TRAINED, figure_data
 from tests.browser.proxy import proxied
 
 from meshscope.dashboard.screenshot import served
@@ -477,3 +477,22 @@ def test_a_repair_is_replayed_and_linked(page):
     expect(numbers).to_have_count(0)
     page.go_back()
     expect(page.locator(".ms-command")).to_contain_text("--set compute=2x")
+
+
+def test_a_hang_names_who_is_missing(page, hung_run):
+    """Fails when the page of a hang does not mark the culprit, or its table cannot be saved."""
+    page.goto(f"/run/{hung_run}/hang")
+    expect(page.get_by_role("heading", name="Which rank hangs")).to_be_visible()
+    marked = page.locator(".ms-table .ms-marked")
+    expect(marked).to_have_count(1)
+    expect(marked).to_contain_text(f"rank {HUNG_RANK}")
+    expect(marked).to_contain_text("did not arrive")
+    with page.expect_download() as saved:
+        page.get_by_role("link", name="CSV").first.click()
+    assert saved.value.suggested_filename == "hang-ranks.csv"
+    page.get_by_role("link", name="See the timeline").click()
+    expect(page.locator(".ms-notice")).to_contain_text("The capture broke off in step")
+    page.goto(f"/run/{TRAINED}/hang")
+    expect(page.locator(".ms-empty")).to_have_text(
+        "No rank hung: every captured rank ended in order."
+    )
