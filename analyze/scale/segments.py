@@ -12,9 +12,11 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow.parquet as pq
 
 from meshscope.probe.reader.rank_parts import Wanted
@@ -132,9 +134,11 @@ def _write(segment: Segment, place: Path) -> None:
             to_write(Path(draft)) as sink,
             pq.ParquetWriter(sink, SCHEMA, compression="zstd") as out,
         ):
-            for rank in segment.ranks:
-                if (rows := summarise(trace, rank)).num_rows:
-                    out.write_table(rows)
+            rows = summarise(trace, segment.ranks)
+            bounds = np.searchsorted(rows["rank"].to_numpy(), [*segment.ranks, 1 << 31])
+            for first, last in pairwise(bounds.tolist()):
+                if last > first:
+                    out.write_table(rows.slice(first, last - first))
         Path(draft).chmod(FILE_MODE)
         Path(draft).replace(place)
     finally:
