@@ -25,6 +25,7 @@ from meshscope.probe.schema.manifest import (
 from meshscope.probe.schema.rundir import list_runs, write_run_manifest
 
 from ..align.topology.kept import with_kept_topology
+from ..tables.segment_files import read_list
 from ..tables.stored_tables import Tables
 from ..tables.table_folder import FOLDER, damaged_ranks, read_folder, write_folder
 from ..tables.trace import Trace
@@ -133,7 +134,7 @@ def read_ingested(path: Path, *, only: Collection[int] | None = None) -> Trace:
                 if rank not in damaged and (only is None or rank in only)
             ),
             tables=tables,
-            limits=(*_left_out(damaged), *section["limits"]),
+            limits=(*_left_out(damaged), *section["limits"], *read_list(path / FOLDER).limits),
             origin=section["origin"],
             per_step_clock=section["per_step_clock"],
             clocks={int(rank): str(clock) for rank, clock in section["clocks"].items()},

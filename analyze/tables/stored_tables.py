@@ -1,4 +1,4 @@
-"""Large tables that stay on disk, one Parquet file a rank, and are read rank by rank.
+"""Large tables that stay on disk, one Parquet file a rank or segment, and are read rank by rank.
 
 A capture of many ranks has more kernels and operators than fit in memory, so no
 analysis may hold those of all ranks. Changes to such a table, such as the
@@ -31,16 +31,19 @@ RankChange = Callable[[int, pa.Table], pa.Table]
 
 @dataclass(frozen=True, slots=True)
 class StoredTable:
-    """One table in files, one for each rank that has rows."""
+    """One table in files, of each rank that has rows."""
 
     name: str
     files: Mapping[int, Path]
+    """Where the rows of each rank are."""
     rows: Mapping[int, int]
     """Number of rows of each rank."""
     changes: tuple[RankChange, ...] = ()
     """Applied in this order to each rank as it is read."""
     owner: object = None
     """Removes the files when nothing refers to it any more; None where they stay."""
+    shared: Collection[int] = ()
+    """Ranks whose file has rows of others, too."""
 
     @property
     def num_rows(self) -> int:
@@ -62,7 +65,8 @@ class StoredTable:
         if rank not in self.files:
             return wanted.empty()
         # A change may need columns that the caller does not.
-        table = _read(self.files[rank], spec if self.changes else wanted)
+        only = (rank,) if rank in self.shared else None
+        table = _read(self.files[rank], spec if self.changes else wanted, only)
         for change in self.changes:
             table = change(rank, table)
         return table if columns is None else table.select(list(columns))
@@ -146,14 +150,28 @@ def write_table(file: Path, name: str, parts: Iterable[pa.Table]) -> None:
             writer.write_table(part)
 
 
-def open_stored(name: str, files: Mapping[int, Path], *, owner: object = None) -> StoredTable:
+def open_stored(
+    name: str,
+    files: Mapping[int, Path],
+    *,
+    owner: object = None,
+    shared_rows: Mapping[int, int] | None = None,
+) -> StoredTable:
     """Return a table in files; of each file only the footer is read.
+
+    Args:
+        name: The table.
+        files: The file of each rank.
+        owner: Removes the files when nothing refers to the table any more.
+        shared_rows: Rows of the ranks whose file has rows of others, too.
 
     Raises:
         RunDirectoryError: A file is missing or damaged.
     """
-    rows = {rank: _row_count(file) for rank, file in files.items()}
-    return StoredTable(name, dict(files), rows, owner=owner)
+    shared = shared_rows or {}
+    held = {file: _row_count(file) for file in set(files.values())}
+    rows = {rank: shared[rank] if rank in shared else held[file] for rank, file in files.items()}
+    return StoredTable(name, dict(files), rows, owner=owner, shared=frozenset(shared))
 
 
 def read_tables(
@@ -179,7 +197,7 @@ def _read(file: Path, spec: TableSpec, only: Collection[int] | None = None) -> p
         with to_read(file) as source, pq.ParquetFile(source) as parquet:
             wanted = [column.name for column in spec.columns]
             columns = [n for n in wanted if n in parquet.schema_arrow.names]
-            if only is None or "rank" not in columns:
+            if only is None or "rank" not in parquet.schema_arrow.names:
                 table = parquet.read(columns=columns)
             else:
                 table = _read_ranks(parquet, columns, only)
@@ -198,8 +216,12 @@ def _read_ranks(parquet: pq.ParquetFile, columns: Sequence[str], only: Collectio
             first, last = np.searchsorted(ranks, bounds.min), np.searchsorted(ranks, bounds.max + 1)
             if first == last:
                 continue
-        rows = parquet.read_row_group(group, columns=list(columns))
-        parts.append(rows.filter(pc.is_in(rows["rank"], value_set=pa.array(ranks, pa.int32()))))
+            if last - first == bounds.max - bounds.min + 1:
+                parts.append(parquet.read_row_group(group, columns=list(columns)))
+                continue
+        rows = parquet.read_row_group(group, columns=list(dict.fromkeys([*columns, "rank"])))
+        is_wanted = pc.is_in(rows["rank"], value_set=pa.array(ranks, pa.int32()))
+        parts.append(rows.filter(is_wanted).select(list(columns)))
     if not parts:
         return parquet.schema_arrow.empty_table().select(list(columns))
     return pa.concat_tables(parts)
