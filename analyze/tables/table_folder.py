@@ -21,13 +21,22 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from meshscope.probe.reader.sampled_steps import COUNTED
 from meshscope.probe.schema.columns import TableSpec
 from meshscope.probe.schema.errors import RunDirectoryError
 from meshscope.probe.schema.manifest import DIRECTORY_MODE, FILE_MODE
 from meshscope.probe.schema.tables import RUN, TABLES
 
 from .segment_files import SegmentFile, SegmentList, read_list, write_held_segments, write_list
-from .stored_tables import STORED, StoredTable, Tables, open_stored, read_tables, write_table
+from .stored_tables import (
+    STORED,
+    Selection,
+    StoredTable,
+    Tables,
+    open_stored,
+    read_tables,
+    write_table,
+)
 from .trace import Trace
 
 FOLDER = "tables"
@@ -110,7 +119,11 @@ def write_folder(trace: Trace, folder: Path) -> None:
 
 
 def read_folder(
-    folder: Path, *, only: Collection[int] | None = None, without: Collection[int] = ()
+    folder: Path,
+    *,
+    only: Collection[int] | None = None,
+    without: Collection[int] = (),
+    steps: tuple[int, int] | None = None,
 ) -> Tables:
     """Open the tables in a folder; of the large ones only the footers are read.
 
@@ -118,6 +131,7 @@ def read_folder(
         folder: Where they are.
         only: Ranks that are read; None for all.
         without: Ranks of which nothing is read.
+        steps: First and last step of which passes and communication are read; None for all.
 
     Raises:
         RunDirectoryError: A table cannot be read.
@@ -133,7 +147,11 @@ def read_folder(
         if name in STORED:
             stored[name] = _stored(name, files, only, without)
             continue
-        held[name] = read_tables(spec, [file.path for file in files], only=only)
+        wanted = Selection(
+            ranks=None if only is None else frozenset(only),
+            steps=steps if name in COUNTED else None,
+        )
+        held[name] = read_tables(spec, [file.path for file in files], wanted)
         if without and "rank" in held[name].column_names:
             is_left_out = pc.is_in(held[name]["rank"], value_set=pa.array(sorted(without)))
             held[name] = held[name].filter(pc.invert(is_left_out))
