@@ -66,6 +66,7 @@ for _reader in (
     commands.report,
     commands.stragglers,
     commands.summarize,
+    commands.compact,
     commands.critical_path,
     commands.whatif,
     commands.balance,
