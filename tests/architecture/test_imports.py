@@ -56,6 +56,16 @@ def test_reading_a_trace_of_one_process_needs_no_pandas(modules_after, tmp_path)
     assert not {name for name in readers if ".nsight" in name or ".memory" in name}
 
 
+@pytest.mark.parametrize("verb", ["ingest", "diagnose"])
+def test_a_verb_checks_plain_parameters_without_pydantic(modules_after, tmp_path, verb):
+    """Fails when a verb that gets a path loads pydantic: as long as all of typer takes to load."""
+    events = [step(1, 0, 1000), operator("aten::mm", 0, 20), *launched("gemm", 10, 100, 200, 1)]
+    source = write(tmp_path / "trace.json", events)
+    loaded = _after_command(modules_after, verb, source, "--runs", tmp_path / "runs")
+    assert "typer" in loaded
+    assert "pydantic" not in loaded
+
+
 def test_four_parts_are_relative_links(project_dir):
     """Fails when a link under src/meshscope is missing, absolute or points elsewhere."""
     for part in BARE:
