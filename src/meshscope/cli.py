@@ -35,7 +35,8 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-_OBJECTS_BEFORE_COLLECTION = 100_000
+_OBJECTS_BEFORE_COLLECTION = 300_000
+"""More than the imports of any verb make."""
 
 
 def _summary(verb: Callable[..., None]) -> str:

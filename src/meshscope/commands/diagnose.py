@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .follow_up import follow_up
 from .opening import Opened, command_line, open_trace
@@ -24,17 +24,22 @@ def diagnose(
 ) -> None:
     """Account for the step time of a run: waterfall, findings, stragglers, what was not seen."""
     from meshscope.analyze import diagnose as analyse
-    from meshscope.analyze.output.json import diagnosis_to_json
     from meshscope.analyze.output.text import diagnosis_document
 
     opened = open_trace(path, topology_file, runs, steps)
     result = analyse(opened.trace)
     show_document(
         output,
-        lambda: diagnosis_to_json(result),
+        partial(_to_json, result),
         partial(diagnosis_document, result),
         _following(opened, result),
     )
+
+
+def _to_json(result: Diagnosis) -> dict[str, Any]:
+    from meshscope.analyze.output.json import diagnosis_to_json
+
+    return diagnosis_to_json(result)
 
 
 def _following(opened: Opened, result: Diagnosis) -> str:
