@@ -117,6 +117,8 @@ def _realigned(trace: Trace) -> Trace:
     """
     if trace.origin not in _COUNTED_BY_RANK or not trace.row_count("collective"):
         return trace
+    if len(trace.ranks) == 1 and _is_counted_once(trace.tables["collective"]):
+        return trace
     frame = trace.frame("collective")
     named = {name: frame[name].astype(str) for name in ("group_id", "kind")}
     rows, limits = realign(frame.assign(**named))
@@ -125,6 +127,13 @@ def _realigned(trace: Trace) -> Trace:
     moved = TABLES["collective"].conform(pa.Table.from_pandas(rows, preserve_index=False))
     found = trace.with_tables({"collective": moved})
     return replace(found, limits=(*trace.limits, *limits))
+
+
+def _is_counted_once(collectives: pa.Table) -> bool:
+    """Tell if no two collectives share a position: those of one rank then agree with all others."""
+    positions = collectives.select(["group_id", "seq"]).combine_chunks()
+    distinct = positions.group_by(["group_id", "seq"]).aggregate([])
+    return bool(distinct.num_rows == positions.num_rows)
 
 
 def _from_capture(path: Path, capture: RunCapture) -> Trace:

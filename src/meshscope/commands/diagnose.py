@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .first_look import executor_for, first_look
 from .follow_up import follow_up
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from meshscope.analyze.tables.results import Diagnosis
     from meshscope.analyze.tables.trace import Trace
 
+    from .first_look import FirstLook
+
 
 def diagnose(  # noqa: PLR0913 - the options of a verb
     path: RunPath,
@@ -40,7 +42,6 @@ def diagnose(  # noqa: PLR0913 - the options of a verb
     when and at what price. The account follows, of the steps that matter if not all have room.
     """
     from meshscope.analyze import diagnose as analyse
-    from meshscope.analyze.output.json import diagnosis_to_json
     from meshscope.analyze.output.text import diagnosis_document
 
     look = None
@@ -54,10 +55,16 @@ def diagnose(  # noqa: PLR0913 - the options of a verb
     result = analyse(opened.trace)
     show_document(
         output,
-        lambda: diagnosis_to_json(result) | ({} if look is None else {"summary": look.to_json()}),
+        partial(_to_json, result, look),
         partial(diagnosis_document, result),
         _following(opened, result),
     )
+
+
+def _to_json(result: Diagnosis, look: FirstLook | None) -> dict[str, Any]:
+    from meshscope.analyze.output.json import diagnosis_to_json
+
+    return diagnosis_to_json(result) | ({} if look is None else {"summary": look.to_json()})
 
 
 def _following(opened: Opened, result: Diagnosis) -> str:
