@@ -286,9 +286,7 @@ def _joined(
         }
     )
     by_set = rows[_sampled(rows)].groupby(["group", "seq", "clock"], as_index=False)
-    table = by_set.agg(
-        {"step": "min", "came_ns": "max", "left_ns": "min", "error_ns": "max"}
-    )
+    table = by_set.agg({"step": "min", "came_ns": "max", "left_ns": "min", "error_ns": "max"})
     first = table.groupby(["group", "seq"]).transform("first")
     is_other = table["clock"] != first["clock"]
     table, first = table[is_other], first[is_other]
