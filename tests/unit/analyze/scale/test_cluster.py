@@ -1,5 +1,12 @@
 """Summaries made by the workers of a Dask cluster."""
 
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+
 import pytest
 from typer.testing import CliRunner
 
@@ -17,6 +24,9 @@ from meshscope.probe.schema.layout import ParallelLayout
 distributed = pytest.importorskip(
     "distributed", reason="needs dask: pip install 'meshscope[cluster]'"
 )
+
+
+PATIENCE_S = 120.0
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +65,45 @@ def test_the_account_takes_a_cluster_too(run, address):
     """What summaries can do on many machines, the first answer of a diagnosis could not."""
     found = CliRunner().invoke(app, ["diagnose", str(run), "--cluster", address])
     assert found.stdout.index("No rank is slow") < found.stdout.index("Where the step time went")
+
+
+def test_the_script_for_slurm_does_what_its_page_says(run, tmp_path, project_dir):
+    """A user would wait in a queue for a script that never worked."""
+    page = (project_dir / "docs" / "scale.md").read_text(encoding="utf-8")
+    (script,) = re.findall(r"```bash\n(.*?)```", page, re.DOTALL)
+    here = {"RUN": str(run), "8786": str(free_port()), "$(hostname)": "127.0.0.1", "16": "2"}
+    for told, own in here.items():
+        script = script.replace(told, own)
+    programs = {
+        "srun": 'exec "$@"',
+        "dask": f'exec {sys.executable} -m dask "$@"',
+        "meshscope": f'exec {sys.executable} -m meshscope "$@"',
+    }
+    for name, line in programs.items():
+        place = tmp_path / name
+        place.write_text(f"#!/bin/bash\n{line}\n", encoding="utf-8")
+        place.chmod(0o700)
+    done = subprocess.Popen(
+        ["bash", "-c", script],
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        # The scheduler and the workers hold the pipe until SLURM ends them with the script.
+        done.wait(timeout=PATIENCE_S)
+    finally:
+        os.killpg(done.pid, signal.SIGKILL)
+    assert "Where the step time went" in done.communicate()[0]
+
+
+def free_port():
+    """Return a port that nobody listens on now."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
 
 
 def test_an_address_where_nobody_answers_is_said(run, tmp_path, monkeypatch):
