@@ -17,6 +17,7 @@ from meshscope.analyze.load.ingest import Keeping, ingest
 from meshscope.analyze.load.load import load_trace
 from meshscope.analyze.output.text import to_text
 from meshscope.analyze.scale import compact as compacting
+from meshscope.analyze.scale import segments
 from meshscope.analyze.scale.compact import compact
 from meshscope.analyze.scale.executors import InThisProcess, LocalProcesses
 from meshscope.analyze.scale.store import write_summaries
@@ -110,6 +111,23 @@ def test_a_large_run_is_written_in_segments_at_once(runs, tmp_path):
     assert summaries(straight, tmp_path / "a") == summaries(packed, tmp_path / "b")
     names = [file.name for file in sorted((straight / "tables" / "span").iterdir())]
     assert names == ["ranks=00000-00255.parquet", "ranks=00256-00511.parquet"]
+
+
+def test_a_worker_reads_as_many_ranks_as_have_room(runs, tmp_path, monkeypatch):
+    """A long run would need the memory of 32 ranks in each worker, or tell something else with less."""
+    _, packed = runs
+    whole = summaries(packed, tmp_path / "whole")
+    read = []
+    load = segments.load_trace
+    monkeypatch.setattr(
+        segments,
+        "load_trace",
+        lambda run, wanted: read.append(wanted.ranks) or load(run, wanted=wanted),
+    )
+    monkeypatch.setattr(segments, "MOST_ROWS_AT_ONCE", 500)
+    assert summaries(packed, tmp_path / "parts") == whole
+    assert sorted(rank for ranks in read for rank in ranks) == list(range(RANKS))
+    assert {len(ranks) for ranks in read[:-1]} < set(range(1, 32))
 
 
 def test_one_rank_is_read_without_the_others(small, monkeypatch):
