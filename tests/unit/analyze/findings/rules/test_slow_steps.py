@@ -29,7 +29,7 @@ def straggler(is_slow):
             lambda step: step in {2, 3, 5, 8, 9, 12, 14, 15, 18},
             "Slow in 9 of 20 steps, last in step 18",
         ),
-        (lambda step: 5 <= step <= 10, "As fast as before after step 10"),
+        (lambda step: 5 <= step <= 10, "Back to normal after step 10"),
         (lambda step: step >= 12, "Slow from step 12 to the last step"),
         (lambda step: True, "Slow in all analysed steps"),
     ],
