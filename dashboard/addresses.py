@@ -32,6 +32,11 @@ def json_address(run_id: str, page: str, state: ViewState) -> str:
     return public(f"/api/v1/runs/{run_id}/{page}.json{state.query()}")
 
 
+def csv_address(run_id: str, page: str, table: str, state: ViewState) -> str:
+    """Return where a table of a page is to be had as CSV."""
+    return public(f"/api/v1/runs/{run_id}/{page}/{table}.csv{state.query()}")
+
+
 def tile_address(run_id: str, state: ViewState, version: int) -> str:
     """Return the address of the picture of a view; the version changes with the run's files."""
     query = state.query()

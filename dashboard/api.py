@@ -15,6 +15,7 @@ from meshscope.probe.schema.errors import MeshscopeError
 from . import views
 from .loaded_run import LoadedRun
 from .png import encode_png
+from .spreadsheet import to_csv
 from .state import ViewState, parse_query
 from .store import RunStore
 
@@ -25,6 +26,8 @@ LIST_MAX_NEW = 4
 _TWINS: dict[str, Callable[[RunStore, LoadedRun, ViewState], dict[str, Any]]] = {
     "overview": lambda _store, run, _state: views.overview(run),
     "findings": lambda _store, run, _state: views.findings(run),
+    "stragglers": lambda _store, run, state: views.stragglers(run, state),
+    "hang": lambda _store, run, _state: views.hang(run),
     "timeline": lambda _store, run, state: views.timeline_json(run, state),
     "mesh": lambda _store, run, state: views.mesh_json(run, state),
     "communication": lambda _store, run, _state: views.communication(run),
@@ -34,6 +37,34 @@ _TWINS: dict[str, Callable[[RunStore, LoadedRun, ViewState], dict[str, Any]]] = 
     "kernels": lambda _store, run, _state: views.kernels(run),
     "compare": views.comparison,
 }
+
+
+_SUSPECT_COLUMNS = (
+    *("kind", "severity", "where", "ranks", "slowdown", "excess_ns", "cost_frac", "returns_frac"),
+    *("returns_interval", "first_step", "last_step", "slow_steps", "confidence", "evidence"),
+)
+_REPLAY_COLUMNS = ("fix", "set", "step_time_ns", "predicted_step_time_ns", "error_ns", "gain_frac")
+_RANK_COLUMNS = (
+    *("rank", "pp", "dp", "tp", "host", "role", "is_culprit", "operation", "waited_ns", "places"),
+    *("function", "callers", "last_issued", "silent_ns", "ended_by", "ended_after_ns"),
+)
+_OPERATION_COLUMNS = (
+    *("operation", "kind", "group_id", "seq", "waiting", "missing", "delayed"),
+    *("before_last_record_ns", "waited_ns", "places"),
+)
+_SHEETS: dict[tuple[str, str], Callable[[LoadedRun, ViewState], str]] = {
+    ("stragglers", "suspects"): lambda run, state: to_csv(
+        views.stragglers(run, state)["suspects"], _SUSPECT_COLUMNS
+    ),
+    ("hang", "ranks"): lambda run, _state: to_csv(views.hang(run)["ranks"], _RANK_COLUMNS),
+    ("hang", "operations"): lambda run, _state: to_csv(
+        views.hang(run)["operations"], _OPERATION_COLUMNS
+    ),
+    ("stragglers", "replay"): lambda run, state: to_csv(
+        views.replay_rows(run, state), _REPLAY_COLUMNS
+    ),
+}
+"""Tables of pages as CSV, by page and name."""
 
 
 def register(server: Flask, store: RunStore) -> None:
@@ -50,6 +81,16 @@ def register(server: Flask, store: RunStore) -> None:
         if view is None:
             return _error(404, f"there is no page {page[:64]}; known: {', '.join(_TWINS)}")
         return _json(view(store, store.get(run_id), _state()))
+
+    @api.get("/runs/<run_id>/<page>/<name>.csv")
+    def sheet(run_id: str, page: str, name: str) -> Response:
+        table = _SHEETS.get((page, name))
+        if table is None:
+            known = ", ".join(f"{one}/{other}" for one, other in _SHEETS)
+            return _error(404, f"there is no table {page[:64]}/{name[:64]}; known: {known}")
+        answer = Response(table(store.get(run_id), _state()), mimetype="text/csv")
+        answer.headers["Content-Disposition"] = f'attachment; filename="{page}-{name}.csv"'
+        return answer
 
     @api.get("/runs/<run_id>/tile.png")
     def tile(run_id: str) -> Response:

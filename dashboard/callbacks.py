@@ -9,12 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dash import ClientsideFunction, Dash, Input, Output, Patch, State, ctx, no_update, set_props
+from dash import (
+    ClientsideFunction,
+    Dash,
+    Input,
+    Output,
+    Patch,
+    State,
+    ctx,
+    no_update,
+)
 from dash.development.base_component import Component
 
 from meshscope.probe.schema.errors import MeshscopeError
 
-from .addresses import inner, json_address
+from . import whatif_callbacks
+from .addresses import inner
 from .api import LIST_MAX_NEW
 from .controls import chosen_view, marked_view, stepped_view, zoomed_view
 from .loaded_run import LoadedRun
@@ -22,6 +32,7 @@ from .pages import (
     communication,
     compare,
     findings,
+    hang,
     kernels,
     links,
     memory,
@@ -29,8 +40,10 @@ from .pages import (
     overview,
     runs,
     shell,
+    stragglers,
     timeline,
 )
+from .shown_run import run_at, view_links
 from .state import METRICS, ViewState, parse_path, parse_query
 from .store import RunStore
 from .views import shown_step
@@ -38,6 +51,8 @@ from .views import shown_step
 _PAGES: dict[str, Callable[[RunStore, LoadedRun, ViewState], Component]] = {
     "overview": lambda _, run, state: overview.layout(run, state),
     "findings": lambda _, run, state: findings.layout(run, state),
+    "stragglers": lambda _, run, state: stragglers.layout(run, state),
+    "hang": lambda _, run, state: hang.layout(run, state),
     "timeline": lambda _, run, state: timeline.layout(run, state),
     "mesh": lambda _, run, state: mesh.layout(run, state),
     "communication": lambda _, run, state: communication.layout(run, state),
@@ -79,6 +94,7 @@ def register(app: Dash, store: RunStore) -> None:
     _register_mesh(app, store)
     _register_compare(app, store)
     _register_memory(app, store)
+    whatif_callbacks.register(app, store)
 
 
 def _register_navigation(app: Dash, store: RunStore) -> None:
@@ -144,14 +160,14 @@ def _register_timeline(app: Dash, store: RunStore) -> None:
         prevent_initial_call=True,
     )
     def draw(query: str | None, path: str | None, drawn: str | None) -> Any:
-        run, state = _run_at(store, path, "timeline-content"), parse_query(query)
+        run, state = run_at(store, path, "timeline-content"), parse_query(query)
         if run is None or state.is_asked_by(drawn):
             return (no_update,) * 10
         step = shown_step(run, state)
         reason = run.path_unknown_because(step)
         content = timeline.content(run, state)
         controls = (str(step), timeline.rank_text(state), state.path, bool(reason), reason)
-        return content, *controls, not reason, state.query(), *_links(run, "timeline", state)
+        return content, *controls, not reason, state.query(), *view_links(run, "timeline", state)
 
     @app.callback(
         Output("timeline-url", "search"),
@@ -173,7 +189,7 @@ def _register_timeline(app: Dash, store: RunStore) -> None:
         drawn: str | None,
         path: str | None,
     ) -> Any:
-        run = _run_at(store, path, "timeline-content")
+        run = run_at(store, path, "timeline-content")
         if run is None:
             return no_update
         control, state = str(ctx.triggered_id), parse_query(query)
@@ -255,11 +271,11 @@ def _register_drawing(
         prevent_initial_call=True,
     )
     def draw(query: str | None, path: str | None, drawn: str | None) -> Any:
-        run, state = _run_at(store, path, f"{page}-content"), parse_query(query)
+        run, state = run_at(store, path, f"{page}-content"), parse_query(query)
         if run is None or state.is_asked_by(drawn):
             return (no_update,) * 5
         shown = content(run, state), getattr(state, field), state.query()
-        return *shown, *_links(run, page, state)
+        return *shown, *view_links(run, page, state)
 
 
 def _register_mesh(app: Dash, store: RunStore) -> None:
@@ -304,7 +320,7 @@ def _register_memory(app: Dash, store: RunStore) -> None:
         prevent_initial_call=True,
     )
     def fill_balance(_: int | None, path: str | None) -> Any:
-        run = _run_at(store, path, "memory-balance")
+        run = run_at(store, path, "memory-balance")
         return no_update if run is None else memory.balance_content(run)
 
 
@@ -325,21 +341,3 @@ def _register_compare(app: Dash, store: RunStore) -> None:
         if run_id == parse_query(drawn).before:
             return no_update
         return parse_query(query).compared_with(run_id).query()
-
-
-def _links(run: LoadedRun, page: str, state: ViewState) -> tuple[str, list[Component]]:
-    """Return the links that follow the view: to its JSON, and to the other pages."""
-    return json_address(run.run_id, page, state), shell.tabs(run, page, state)
-
-
-def _run_at(store: RunStore, path: str | None, view: str) -> LoadedRun | None:
-    """Return the run of an address that came from the browser.
-
-    Where it is gone or broken since the page was opened, the view says so and None is returned.
-    """
-    place = parse_path(inner(path))
-    try:
-        return store.get(place[0]) if place else None
-    except MeshscopeError as error:
-        set_props(view, {"children": shell.gone_notice(str(error))})
-        return None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .loaded_run import LoadedRun
 from .pages import timeline
-from .state import ViewState
+from .state import ViewState, parse_query, with_changes
 from .views import shown_step
 
 _NS_PER_MS = 1e6
@@ -56,6 +57,26 @@ def marked_view(state: ViewState, click: dict[str, Any] | None) -> ViewState | N
     except (KeyError, IndexError, TypeError, ValueError):
         return None
     return state.at_step(step).around(rank) if step >= 0 else state.around(rank)
+
+
+def changed_view(
+    state: ViewState, fixes: Sequence[str] | None, settings: Mapping[str, str | None]
+) -> ViewState:
+    """Return the view with the changes that the controls of the replay hold.
+
+    Args:
+        state: The view before.
+        fixes: What is chosen to be repaired.
+        settings: Value of each setting by its name; empty for what stays as it is.
+    """
+    written = {name: str(value or "").strip() for name, value in settings.items()}
+    chosen = with_changes(
+        state,
+        tuple(fixes or ()),
+        tuple(f"{name}={value}" for name, value in written.items() if value),
+    )
+    # What comes from the browser is checked as an address is.
+    return parse_query(chosen.query())
 
 
 def zoomed_view(state: ViewState, relayout: dict[str, Any] | None) -> ViewState | None:

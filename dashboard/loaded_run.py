@@ -31,6 +31,7 @@ from meshscope.probe.schema.errors import ConfigError, TraceFormatError
 
 from .mesh import rank_step_matrix
 from .paths import LastAccount, StepPath, step_path
+from .replays import Replays
 
 Kept = TypeVar("Kept")
 
@@ -62,6 +63,7 @@ class LoadedRun:
     """Steps of which the length alone is known."""
     accounts: LastAccount = field(repr=False, compare=False)
     """Shared by all runs."""
+    replays: Replays = field(repr=False, compare=False)
     no_path_because: str = ""
     """Why no step has a critical path; empty if the analysed ones have one."""
     stood_still_in: int | None = None
@@ -227,6 +229,7 @@ def analysed_run(
         bare_steps=bare_steps(trace).difference(steps),
         stood_still_in=_standstill_step(trace, diagnosis),
         accounts=accounts,
+        replays=Replays(trace, accounts),
         no_path_because=reason,
     )
 

@@ -1,7 +1,7 @@
 """Pictures of the pages of one run, for the documentation.
 
 ``python -m meshscope.dashboard.screenshot RUNS_DIR OUT_DIR [RUN_ID]`` writes
-runs, overview, findings, timeline, mesh and communication as PNG files. Without a run id the
+runs, overview, findings, stragglers, hang, timeline, mesh and communication as PNG files. Without a run id the
 newest readable run is shown. Needs Playwright and a Chromium of the system.
 """
 
@@ -34,11 +34,13 @@ WIDTH_PX, HEIGHT_PX = 1360, 480
 _READY = {
     "overview": "#waterfall-graph .plot-container",
     "findings": ".ms-main .ms-card, .ms-main .ms-empty",
+    "stragglers": ".ms-main .ms-card, .ms-main .ms-empty",
+    "hang": ".ms-main .ms-card, .ms-main .ms-empty",
     "timeline": "#timeline-graph .plot-container",
     "mesh": "#rank-step-graph .plot-container",
     "communication": ".ms-main .ms-card, .ms-main .ms-empty",
 }
-_QUERIES = {"timeline": "?path=1"}
+_QUERIES = {"timeline": "?path=1", "stragglers": "?fix=stragglers"}
 """What to show of a page beyond its default."""
 _SETTLE_MS = 400
 

@@ -1,4 +1,4 @@
-"""What a page shows, as the query of its URL: step, rank, time window, critical path, metric, other run.
+"""What a page shows, as the query of its URL: step, rank, time window, critical path, metric, other run, changes.
 
 The URL is the only state. It comes from outside, so every field is checked, and
 a field that makes no sense is left out and named, never passed on.
@@ -7,6 +7,7 @@ a field that makes no sense is left out and named, never passed on.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from urllib.parse import parse_qsl, urlencode
 
@@ -17,10 +18,15 @@ METRICS = ("slowdown", "own", "compute", "wait")
 
 _SHOWN = "1"
 _MAX_DIGITS = 19
-_MAX_FIELDS = 20
+_MAX_FIELDS = 40
 _NUMBERS = ("step", "rank", "t0", "t1")
-_KNOWN = (*_NUMBERS, "metric", "path", "before")
+_SEVERAL = ("fix", "set")
+_KNOWN = (*_NUMBERS, "metric", "path", "before", *_SEVERAL)
 _NAME_SHOWN = 32
+MAX_CHANGES = 16
+"""Changes of a kind that an address can name."""
+_MAX_CHANGE_LENGTH = 512
+"""Layers of many stages are the longest change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +45,10 @@ class ViewState:
     """Whether the critical path is drawn over the timeline."""
     before: str | None = None
     """Id of the run that the shown one is compared with."""
+    fixes: tuple[str, ...] = ()
+    """What is repaired in the replay, as ``meshscope whatif --fix`` takes it."""
+    settings: tuple[str, ...] = ()
+    """What is set in the replay, as ``meshscope whatif --set`` takes it."""
     rejected: tuple[str, ...] = ()
     """Fields of the query that were not understood."""
 
@@ -64,6 +74,8 @@ class ViewState:
             pairs.append(("path", _SHOWN))
         if self.before is not None:
             pairs.append(("before", self.before))
+        pairs += [("fix", text) for text in self.fixes]
+        pairs += [("set", text) for text in self.settings]
         return f"?{urlencode(pairs)}" if pairs else ""
 
     def is_asked_by(self, query: str | None) -> bool:
@@ -105,11 +117,16 @@ def view_at(step: int, window_ns: tuple[int, int]) -> ViewState:
     return ViewState(step=step if step >= 0 else None, t0=window_ns[0], t1=window_ns[1])
 
 
+def with_changes(state: ViewState, fixes: Sequence[str], settings: Sequence[str]) -> ViewState:
+    """Return the same view with other changes to replay; without any for none."""
+    return replace(state, fixes=tuple(fixes), settings=tuple(settings), rejected=())
+
+
 def parse_query(query: str | None) -> ViewState:
     """Return the view that a query asks for."""
     numbers: dict[str, int] = {}
     metric, path, before = METRICS[0], False, None
-    fields, rejected = _fields(query or "")
+    fields, several, rejected = _fields(query or "")
     for name, value in fields.items():
         if name in _NUMBERS and value.isdecimal() and len(value) < _MAX_DIGITS:
             numbers[name] = int(value)
@@ -124,22 +141,43 @@ def parse_query(query: str | None) -> ViewState:
     if "t0" in numbers and "t1" in numbers and numbers["t0"] >= numbers["t1"]:
         del numbers["t0"], numbers["t1"]
         rejected.append("t0, t1")
-    return ViewState(**numbers, metric=metric, path=path, before=before, rejected=tuple(rejected))
+    return ViewState(
+        **numbers,
+        metric=metric,
+        path=path,
+        before=before,
+        fixes=tuple(several["fix"]),
+        settings=tuple(several["set"]),
+        rejected=tuple(rejected),
+    )
 
 
-def _fields(query: str) -> tuple[dict[str, str], list[str]]:
-    """Return the first value of each field, and what of the query cannot be taken."""
+def _fields(query: str) -> tuple[dict[str, str], dict[str, list[str]], list[str]]:
+    """Return the first value of each field, those of fields with several, and what cannot be taken."""
+    several: dict[str, list[str]] = {name: [] for name in _SEVERAL}
     try:
         pairs = parse_qsl(query.lstrip("?"), keep_blank_values=True, max_num_fields=_MAX_FIELDS)
     except ValueError:
-        return {}, [f"all of it, which has more than {_MAX_FIELDS} fields"]
+        return {}, several, [f"all of it, which has more than {_MAX_FIELDS} fields"]
     fields: dict[str, str] = {}
-    again = []
+    rejected = []
     for name, value in pairs:
+        if name in several:
+            own = several[name]
+            if value in own or len(own) >= MAX_CHANGES or not _is_change(value):
+                rejected.append(f"{name}={value[:_NAME_SHOWN]}")
+            else:
+                own.append(value)
+            continue
         if name in fields:
-            again.append(f"a second {name[:_NAME_SHOWN]}")
+            rejected.append(f"a second {name[:_NAME_SHOWN]}")
         fields.setdefault(name, value)
-    return fields, again
+    return fields, several, rejected
+
+
+def _is_change(text: str) -> bool:
+    """Return whether a text may name a change; whether it fits the run is for the replay to say."""
+    return 0 < len(text) <= _MAX_CHANGE_LENGTH and text.isprintable()
 
 
 def parse_path(path: str | None) -> tuple[str, str] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -14,15 +15,17 @@ from meshscope.analyze import Diagnosis
 from meshscope.analyze.align.steps.whole_capture import WHOLE_CAPTURE
 from meshscope.analyze.findings.comparison import compare
 from meshscope.analyze.output.json import comparison_to_json
+from meshscope.analyze.output.json.standstill import standstill_to_json
 from meshscope.analyze.output.timeline.categories import LABELS, Category
 from meshscope.analyze.output.timeline.slices import StepSlices, around, in_window
-from meshscope.probe.schema.errors import ConfigError
+from meshscope.probe.schema.errors import ConfigError, MeshscopeError
 
 from .loaded_run import LoadedRun, layout_words
 from .mesh import mesh_facets, rank_step_matrix
 from .paths import StepPath, on_rows
 from .state import ViewState
 from .store import RunEntry, RunStore
+from .suspects import found_choices, knobs, suspects
 
 MAX_JSON_SLICES = 20_000
 """Slices in one answer; a narrower window gives the rest."""
@@ -201,6 +204,70 @@ def mesh_json(run: LoadedRun, state: ViewState) -> dict[str, Any]:
         "stragglers": run.diagnosis.stragglers.to_dict("records"),
         "rejected": list(state.rejected),
     }
+
+
+def stragglers(run: LoadedRun, state: ViewState) -> dict[str, Any]:
+    """Return the suspects, the changes that the address asks for, and the step time with them."""
+    result, error = None, None
+    changes = (state.fixes, state.settings)
+    is_asked = bool(state.fixes or state.settings)
+    if is_asked:
+        try:
+            result = run.replays.prediction(changes)
+        except MeshscopeError as failure:
+            error = str(failure)
+    options = [f"--fix {quote(fix)}" for fix in state.fixes]
+    options += [f"--set {quote(setting)}" for setting in state.settings]
+    return {
+        "run_id": run.run_id,
+        "step_time_ns": run.diagnosis.step_time_ns,
+        "suspects": suspects(run.diagnosis),
+        "untold": list(run.diagnosis.untold),
+        "fixes": [choice._asdict() for choice in found_choices(run.diagnosis)],
+        "settings": [knob._asdict() for knob in knobs(run.diagnosis)],
+        "asked": {"fix": list(state.fixes), "set": list(state.settings)},
+        "command": f"meshscope whatif {quote(run.run_id)} {' '.join(options)}" if is_asked else "",
+        "what_if": result,
+        "error": error,
+        "rejected": list(state.rejected),
+    }
+
+
+def hang(run: LoadedRun) -> dict[str, Any]:
+    """Return how the job ended: who stood in which operation, who was missing, who ended first."""
+    found = standstill_to_json(
+        run.trace, run.diagnosis.findings, is_running=run.as_of_ns is not None
+    )
+    return {"run_id": run.run_id, **found}
+
+
+def replay_rows(run: LoadedRun, state: ViewState) -> list[dict[str, Any]]:
+    """Return the replay that the address asks for as the one row of a table; no row for none.
+
+    Raises:
+        MeshscopeError: It is not possible.
+    """
+    changes = (state.fixes, state.settings)
+    if not any(changes):
+        return []
+    return [{"fix": state.fixes, "set": state.settings, **run.replays.prediction(changes)}]
+
+
+def repaired_pair(run: LoadedRun, state: ViewState) -> tuple[StepSlices, StepSlices] | None:
+    """Return an analysed step as it was, and with the changes that the address asks for.
+
+    None where these have no times of what was recorded.
+
+    Raises:
+        MeshscopeError: A change does not fit the run.
+    """
+    analysed = [step for step in run.steps if (run.diagnosis.ledger["step"] == step).any()]
+    if not analysed:
+        return None
+    step = state.step if state.step in analysed else typical_step(run.diagnosis, analysed)
+    recorded, _ = timeline(run, state.at_step(step))
+    then = run.replays.repaired((state.fixes, state.settings), recorded)
+    return None if then is None else (recorded, then)
 
 
 def communication(run: LoadedRun) -> dict[str, Any]:

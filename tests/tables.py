@@ -70,6 +70,7 @@ _DEFAULTS: dict[str, dict] = {
     "host_sample": {"host": "h"},
     "link_sample": {"host": "h", "port": "p", "speed_bytes_per_s": 1e9},
     "progress": {"rank": 0, "group_id": "g", "completed_seq": None},
+    "collective_call": {"rank": 0, "group_id": "g", "input_bytes": 0, "output_bytes": 0},
     "group": {"group_id": "g", "axis": "other", "ranks": [0, 1]},
     "attempt": {
         "training_step": None,

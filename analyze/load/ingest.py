@@ -123,7 +123,9 @@ def open_run(
     if not path.exists() and not has_magic(str(path)):
         return load_trace(path)
     if is_run_directory(path):
-        return load_trace(path) if is_ingested(path) else _open_capture(path, keeping, steps)
+        if is_ingested(path):
+            return load_trace(path, wanted=Wanted(steps=steps, most_rows=most_rows()))
+        return _open_capture(path, keeping, steps)
     try:
         found = ingest(path, keeping)
     except OSError as error:

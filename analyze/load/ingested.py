@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from meshscope.probe.reader.sampled_steps import COUNTED
 from meshscope.probe.schema.errors import RunDirectoryError
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.manifest import (
@@ -25,6 +26,7 @@ from meshscope.probe.schema.manifest import (
 from meshscope.probe.schema.rundir import list_runs, write_run_manifest
 
 from ..align.topology.kept import with_kept_topology
+from ..tables.segment_files import read_list
 from ..tables.stored_tables import Tables
 from ..tables.table_folder import FOLDER, damaged_ranks, read_folder, write_folder
 from ..tables.trace import Trace
@@ -98,12 +100,18 @@ def is_ingested(path: Path) -> bool:
     return bool(_section(path))
 
 
-def read_ingested(path: Path, *, only: Collection[int] | None = None) -> Trace:
+def read_ingested(
+    path: Path,
+    *,
+    only: Collection[int] | None = None,
+    steps: tuple[int, int] | None = None,
+) -> Trace:
     """Open a run that was made from other traces; large tables stay on disk.
 
     Args:
         path: Its directory.
         only: Ranks that are read; None for all.
+        steps: First and last step of which passes and communication are read; None for all.
 
     Raises:
         RunDirectoryError: Its manifest or a table cannot be read.
@@ -112,7 +120,7 @@ def read_ingested(path: Path, *, only: Collection[int] | None = None) -> Trace:
     """
     manifest = read_json(path / MANIFEST_NAME)
     check_format_version(manifest.get("format_version"), str(path / MANIFEST_NAME))
-    tables, damaged = _readable_tables(path / FOLDER, only)
+    tables, damaged = _readable_tables(path / FOLDER, only, steps)
     if not tables["run"].num_rows:
         raise RunDirectoryError(
             "its tables are missing",
@@ -133,7 +141,7 @@ def read_ingested(path: Path, *, only: Collection[int] | None = None) -> Trace:
                 if rank not in damaged and (only is None or rank in only)
             ),
             tables=tables,
-            limits=(*_left_out(damaged), *section["limits"]),
+            limits=(*_left_out(damaged), *section["limits"], *read_list(path / FOLDER).limits),
             origin=section["origin"],
             per_step_clock=section["per_step_clock"],
             clocks={int(rank): str(clock) for rank, clock in section["clocks"].items()},
@@ -148,19 +156,27 @@ def read_ingested(path: Path, *, only: Collection[int] | None = None) -> Trace:
     return with_kept_topology(trace)
 
 
-def _readable_tables(folder: Path, only: Collection[int] | None) -> tuple[Tables, dict[int, str]]:
+def _readable_tables(
+    folder: Path, only: Collection[int] | None, steps: tuple[int, int] | None
+) -> tuple[Tables, dict[int, str]]:
     """Return the tables without the ranks of which a file is damaged, and what is wrong with those.
 
     Raises:
         RunDirectoryError: What is damaged is of all ranks.
     """
     try:
-        return read_folder(folder, only=only), {}
+        return read_folder(folder, only=only, steps=steps), {}
     except RunDirectoryError:
         damaged = damaged_ranks(folder)
         if not damaged:
             raise
-    return read_folder(folder, only=only, without=damaged), damaged
+    return read_folder(folder, only=only, without=damaged, steps=steps), damaged
+
+
+def rows_in_segments(path: Path) -> int:
+    """Return how many records of passes and communication a run has in segments; nothing is read for it."""
+    tables = read_list(path / FOLDER).tables
+    return sum(file.rows for name in COUNTED for file in tables.get(name, ()))
 
 
 def _no_whole_rank(path: Path, damaged: Mapping[int, str]) -> RunDirectoryError:

@@ -36,7 +36,7 @@ from ..read.deep_traces.cache import DeepCache
 from ..read.deep_traces.tables import with_deep_traces
 from ..read.reading import Reading
 from ..tables.trace import Trace
-from .ingested import is_ingested, read_ingested
+from .ingested import is_ingested, read_ingested, rows_in_segments
 from .kept_tables import is_closed, read_kept
 from .possible_times import with_possible_times
 
@@ -67,8 +67,10 @@ def load_trace(
     if not is_run_directory(path):
         return read_traces(path)
     if is_ingested(path):
-        only = None if wanted is None else wanted.ranks
-        return with_possible_times(read_ingested(path, only=only))
+        wanted = wanted or Wanted()
+        has_room = wanted.steps is None or rows_in_segments(path) <= wanted.most_rows
+        steps = None if has_room else wanted.steps
+        return with_possible_times(read_ingested(path, only=wanted.ranks, steps=steps))
     wanted = wanted or Wanted(most_rows=most_rows())
     kept = read_kept(path, wanted)
     if kept is not None:
@@ -115,6 +117,8 @@ def _realigned(trace: Trace) -> Trace:
     """
     if trace.origin not in _COUNTED_BY_RANK or not trace.row_count("collective"):
         return trace
+    if len(trace.ranks) == 1 and _is_counted_once(trace.tables["collective"]):
+        return trace
     frame = trace.frame("collective")
     named = {name: frame[name].astype(str) for name in ("group_id", "kind")}
     rows, limits = realign(frame.assign(**named))
@@ -123,6 +127,13 @@ def _realigned(trace: Trace) -> Trace:
     moved = TABLES["collective"].conform(pa.Table.from_pandas(rows, preserve_index=False))
     found = trace.with_tables({"collective": moved})
     return replace(found, limits=(*trace.limits, *limits))
+
+
+def _is_counted_once(collectives: pa.Table) -> bool:
+    """Tell if no two collectives share a position: those of one rank then agree with all others."""
+    positions = collectives.select(["group_id", "seq"]).combine_chunks()
+    distinct = positions.group_by(["group_id", "seq"]).aggregate([])
+    return bool(distinct.num_rows == positions.num_rows)
 
 
 def _from_capture(path: Path, capture: RunCapture) -> Trace:

@@ -12,9 +12,11 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow.parquet as pq
 
 from meshscope.probe.reader.rank_parts import Wanted
@@ -33,6 +35,8 @@ from ..load.ingested import is_ingested
 from ..load.load import load_trace
 from ..read.source_files import TABLES_VERSION
 from ..tables.parquet_file import to_read, to_write
+from ..tables.segment_files import read_list
+from ..tables.table_folder import FOLDER as TABLES_FOLDER
 from .summary import SCHEMA, summarise
 
 SUMMARY_VERSION = 1
@@ -132,9 +136,11 @@ def _write(segment: Segment, place: Path) -> None:
             to_write(Path(draft)) as sink,
             pq.ParquetWriter(sink, SCHEMA, compression="zstd") as out,
         ):
-            for rank in segment.ranks:
-                if (rows := summarise(trace, rank)).num_rows:
-                    out.write_table(rows)
+            rows = summarise(trace, segment.ranks)
+            bounds = np.searchsorted(rows["rank"].to_numpy(), [*segment.ranks, 1 << 31])
+            for first, last in pairwise(bounds.tolist()):
+                if last > first:
+                    out.write_table(rows.slice(first, last - first))
         Path(draft).chmod(FILE_MODE)
         Path(draft).replace(place)
     finally:
@@ -154,7 +160,10 @@ def _key(segment: Segment) -> str:
     key = hashlib.sha256(f"summary {SUMMARY_VERSION} {TABLES_VERSION} {segment.ranks}".encode())
     files = [segment.run / MANIFEST_NAME, segment.run / TOPOLOGY_NAME]
     # The manifest of a run that was ingested holds the hash of its source.
-    if not is_ingested(segment.run):
+    if is_ingested(segment.run):
+        for limit in read_list(segment.run / TABLES_FOLDER).limits:
+            key.update(limit.encode())
+    else:
         parts = part_directories(segment.run)
         for rank in segment.ranks:
             for directory in parts.get(rank, {}).values():

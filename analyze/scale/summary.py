@@ -7,23 +7,22 @@ the last member of an operation tells when the transfer began.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from meshscope.probe.schema.terms import Axis
 
-from ..account.ledger.build import Ledger, build_ledger
-from ..align.communication.events import communication_events
+from ..account.ledger.build import Ledger, unsplit_ledger
 from ..align.steps.microbatch_work import FEATURES
 from ..align.steps.windows import StepWindows, step_windows
 from ..explain.slow_ranks.durations import MICROBATCH_KINDS, own_durations
 from ..tables.arrays import FloatArray, IntArray
 from ..tables.classes import CLASSES, WAIT_CLASSES, WIRE_CLASSES
 from ..tables.trace import Trace
+from .alone import taken_together
 
 EXPOSED = tuple(f"exposed_{axis.value}" for axis in Axis)
 """Waiting and transfer together, by axis."""
@@ -33,6 +32,7 @@ OWN_WORK = tuple(f"own_{kind}_s" for kind in MICROBATCH_KINDS)
 """Own time of the passes of a step by kind, without waiting."""
 COUNTED = ("span", "collective", "p2p")
 """Tables of which the rows of a step are counted."""
+_CELL = ("rank", "step")
 _NS = 1e-9
 
 SCHEMA = pa.schema(
@@ -49,61 +49,54 @@ SCHEMA = pa.schema(
 """Times in seconds; ``tokens`` and ``sum_sq`` are null where the rank did not tell its work."""
 
 
-def summarise(trace: Trace, rank: int) -> pa.Table:
-    """Return the rows of one rank, by step, as ``SCHEMA`` has them; none where it finished no step.
+def summarise(trace: Trace, ranks: Sequence[int]) -> pa.Table:
+    """Return the rows of some ranks, by rank and step, as ``SCHEMA`` has them; none of a rank without steps.
 
     Args:
-        trace: A capture that holds the rank; of other ranks nothing is used.
-        rank: The rank.
+        trace: A capture that holds the ranks; the rows of one do not depend on the others.
+        ranks: The ranks.
     """
-    own = only_rank(trace, rank)
+    parts = [_rows(own) for own in taken_together(trace, ranks)]
+    found = pa.concat_tables([SCHEMA.empty_table(), *parts])
+    return found.sort_by([("rank", "ascending"), ("step", "ascending")]).combine_chunks()
+
+
+def _rows(own: Trace) -> pa.Table:
+    """Return the rows of ranks that show together what each shows alone."""
     windows = step_windows(own)
     if windows.frame.empty or not windows.has_marks:
         return SCHEMA.empty_table()
-    ledger = build_ledger(own, windows, communication_events(own, windows))
-    steps = pd.Index(ledger.by_step["step"], name="step")
+    ledger = unsplit_ledger(own, windows)
+    cells = pd.MultiIndex.from_frame(ledger.by_step[["rank", "step"]])
     columns: dict[str, object] = {
-        "rank": np.full(len(steps), rank, dtype=np.int32),
-        "step": steps.to_numpy(np.int64),
+        "rank": ledger.by_step["rank"].to_numpy(np.int32),
+        "step": ledger.by_step["step"].to_numpy(np.int64),
         "wall_s": ledger.by_step["step_ns"].to_numpy(np.float64) * _NS,
-        **_own_work(own, windows, ledger, steps),
+        **_own_work(own, windows, ledger, cells),
         **{f"{name}_s": time_s for name, time_s in _classes(ledger).items()},
-        **{f"{name}_rows": _counts(own, windows, name, steps) for name in COUNTED},
+        **{f"{name}_rows": _counts(own, windows, name, cells) for name in COUNTED},
     }
     arrays = [pa.array(columns[field.name], field.type, from_pandas=True) for field in SCHEMA]
     return pa.Table.from_arrays(arrays, schema=SCHEMA)
 
 
-def only_rank(trace: Trace, rank: int) -> Trace:
-    """Return a capture with the rows of one rank; tables that are not by rank stay."""
-    own = {}
-    for name, table in trace.tables.items():
-        if trace.stored(name) is not None:
-            own[name] = trace.rank_table(name, rank)
-        elif "rank" in table.column_names:
-            own[name] = table.filter(pc.equal(table["rank"], rank))
-        else:
-            own[name] = table
-    return replace(trace, ranks=(rank,), tables=own, _frames={})
-
-
 def _own_work(
-    own: Trace, windows: StepWindows, ledger: Ledger, steps: pd.Index
+    own: Trace, windows: StepWindows, ledger: Ledger, cells: pd.MultiIndex
 ) -> dict[str, FloatArray]:
-    """Return the own time of each kind of pass by step, s, and what is known of its work."""
+    """Return the own time of each kind of pass by rank and step, s, and what is known of its work."""
     durations = own_durations(own, windows, ledger)
-    by_kind = durations.groupby(["step", "kind"])["dur_ns"].sum().unstack("kind")
-    by_kind = by_kind.reindex(index=steps, columns=list(MICROBATCH_KINDS)).astype(np.float64)
+    by_kind = durations.groupby([*_CELL, "kind"])["dur_ns"].sum().unstack("kind")
+    by_kind = by_kind.reindex(index=cells, columns=list(MICROBATCH_KINDS)).astype(np.float64)
     columns = {
         name: by_kind[kind].fillna(0.0).to_numpy() * _NS
         for name, kind in zip(OWN_WORK, MICROBATCH_KINDS, strict=True)
     }
     # Each microbatch once, and a step of which one is not told is not known.
-    work = durations.reindex(columns=["step", "microbatch", *FEATURES])
-    work = work.drop_duplicates(["step", "microbatch"]).set_index("step")[list(FEATURES)]
+    work = durations.reindex(columns=[*_CELL, "microbatch", *FEATURES])
+    work = work.drop_duplicates([*_CELL, "microbatch"]).set_index(list(_CELL))[list(FEATURES)]
     work = work.astype(np.float64)
-    is_told = work.notna().groupby(level="step").all()
-    total = work.groupby(level="step").sum().where(is_told).reindex(steps)
+    is_told = work.notna().groupby(level=_CELL).all()
+    total = work.groupby(level=_CELL).sum().where(is_told).reindex(cells)
     return columns | {name: total[name].to_numpy() for name in FEATURES}
 
 
@@ -115,6 +108,6 @@ def _classes(ledger: Ledger) -> dict[str, FloatArray]:
     return {name: time_ns * _NS for name, time_ns in found.items()}
 
 
-def _counts(own: Trace, windows: StepWindows, name: str, steps: pd.Index) -> IntArray:
-    rows = windows.select(own.frame(name))["step"].value_counts()
-    return np.asarray(rows.reindex(steps, fill_value=0), dtype=np.int64)
+def _counts(own: Trace, windows: StepWindows, name: str, cells: pd.MultiIndex) -> IntArray:
+    rows = windows.select(own.frame(name)).groupby(list(_CELL), observed=True).size()
+    return np.asarray(rows.reindex(cells, fill_value=0), dtype=np.int64)

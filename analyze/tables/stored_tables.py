@@ -1,4 +1,4 @@
-"""Large tables that stay on disk, one Parquet file a rank, and are read rank by rank.
+"""Large tables that stay on disk, one Parquet file a rank or segment, and are read rank by rank.
 
 A capture of many ranks has more kernels and operators than fit in memory, so no
 analysis may hold those of all ranks. Changes to such a table, such as the
@@ -7,11 +7,12 @@ correction of a clock, are kept beside it and applied to each rank as it is read
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from enum import Enum
 from pathlib import Path
+from typing import NamedTuple
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -31,16 +32,19 @@ RankChange = Callable[[int, pa.Table], pa.Table]
 
 @dataclass(frozen=True, slots=True)
 class StoredTable:
-    """One table in files, one for each rank that has rows."""
+    """One table in files, of each rank that has rows."""
 
     name: str
     files: Mapping[int, Path]
+    """Where the rows of each rank are."""
     rows: Mapping[int, int]
     """Number of rows of each rank."""
     changes: tuple[RankChange, ...] = ()
     """Applied in this order to each rank as it is read."""
     owner: object = None
     """Removes the files when nothing refers to it any more; None where they stay."""
+    shared: Collection[int] = ()
+    """Ranks whose file has rows of others, too."""
 
     @property
     def num_rows(self) -> int:
@@ -62,7 +66,8 @@ class StoredTable:
         if rank not in self.files:
             return wanted.empty()
         # A change may need columns that the caller does not.
-        table = _read(self.files[rank], spec if self.changes else wanted)
+        selection = Selection(ranks={rank} if rank in self.shared else None)
+        table = _read(self.files[rank], spec if self.changes else wanted, selection)
         for change in self.changes:
             table = change(rank, table)
         return table if columns is None else table.select(list(columns))
@@ -146,63 +151,117 @@ def write_table(file: Path, name: str, parts: Iterable[pa.Table]) -> None:
             writer.write_table(part)
 
 
-def open_stored(name: str, files: Mapping[int, Path], *, owner: object = None) -> StoredTable:
+def open_stored(
+    name: str,
+    files: Mapping[int, Path],
+    *,
+    owner: object = None,
+    shared_rows: Mapping[int, int] | None = None,
+) -> StoredTable:
     """Return a table in files; of each file only the footer is read.
+
+    Args:
+        name: The table.
+        files: The file of each rank.
+        owner: Removes the files when nothing refers to the table any more.
+        shared_rows: Rows of the ranks whose file has rows of others, too.
 
     Raises:
         RunDirectoryError: A file is missing or damaged.
     """
-    rows = {rank: _row_count(file) for rank, file in files.items()}
-    return StoredTable(name, dict(files), rows, owner=owner)
+    shared = shared_rows or {}
+    held = {file: _row_count(file) for file in set(files.values())}
+    rows = {rank: shared[rank] if rank in shared else held[file] for rank, file in files.items()}
+    return StoredTable(name, dict(files), rows, owner=owner, shared=frozenset(shared))
 
 
-def read_tables(
-    spec: TableSpec, files: Sequence[Path], *, only: Collection[int] | None = None
-) -> pa.Table:
+class Selection(NamedTuple):
+    """Which rows of a table are read."""
+
+    ranks: Set[int] | None = None
+    """Of which ranks; None for all. Row groups of others alone are not read."""
+    steps: tuple[int, int] | None = None
+    """First and last step; None for all, and for what is of no step too."""
+
+
+ALL_ROWS = Selection()
+
+
+def read_tables(spec: TableSpec, files: Sequence[Path], wanted: Selection = ALL_ROWS) -> pa.Table:
     """Return the rows of several files of one table.
 
     Args:
         spec: The table.
         files: Where it lies.
-        only: Ranks that are read; None for all. Row groups of others alone are not read.
+        wanted: Which rows are read.
 
     Raises:
         RunDirectoryError: A file is missing or damaged.
     """
     if not files:
         return spec.empty()
-    return pa.concat_tables([_read(file, spec, only) for file in files]).unify_dictionaries()
+    return pa.concat_tables([_read(file, spec, wanted) for file in files]).unify_dictionaries()
 
 
-def _read(file: Path, spec: TableSpec, only: Collection[int] | None = None) -> pa.Table:
+def _read(file: Path, spec: TableSpec, selection: Selection = ALL_ROWS) -> pa.Table:
     try:
         with to_read(file) as source, pq.ParquetFile(source) as parquet:
-            wanted = [column.name for column in spec.columns]
-            columns = [n for n in wanted if n in parquet.schema_arrow.names]
-            if only is None or "rank" not in columns:
+            there = parquet.schema_arrow.names
+            columns = [column.name for column in spec.columns if column.name in there]
+            if selection.ranks is None or "rank" not in there:
+                selection = selection._replace(ranks=None)
+            if selection.steps is None or "step" not in there:
+                selection = selection._replace(steps=None)
+            if selection == ALL_ROWS:
                 table = parquet.read(columns=columns)
             else:
-                table = _read_ranks(parquet, columns, only)
+                table = _read_some(parquet, columns, selection)
     except (OSError, pa.ArrowException) as error:
         raise _damaged(file, error) from error
     return spec.conform(table.unify_dictionaries().combine_chunks())
 
 
-def _read_ranks(parquet: pq.ParquetFile, columns: Sequence[str], only: Collection[int]) -> pa.Table:
-    """Return the rows of some ranks; a row group whose bounds exclude them all is passed over."""
-    ranks, parts = np.array(sorted(only)), []
-    place = parquet.schema_arrow.names.index("rank")
+def _read_some(parquet: pq.ParquetFile, columns: Sequence[str], selection: Selection) -> pa.Table:
+    """Return some rows; a row group whose bounds exclude all ranks is passed over."""
+    parts = []
     for group in range(parquet.num_row_groups):
-        bounds = parquet.metadata.row_group(group).column(place).statistics
-        if bounds is not None and bounds.has_min_max:
-            first, last = np.searchsorted(ranks, bounds.min), np.searchsorted(ranks, bounds.max + 1)
-            if first == last:
-                continue
-        rows = parquet.read_row_group(group, columns=list(columns))
-        parts.append(rows.filter(pc.is_in(rows["rank"], value_set=pa.array(ranks, pa.int32()))))
+        found = _ranks_of(parquet, group, selection.ranks)
+        if found is _Ranks.NONE:
+            continue
+        by_rank = selection.ranks is not None and found is _Ranks.SOME
+        keys = [*(["rank"] if by_rank else []), *(["step"] if selection.steps else [])]
+        rows = parquet.read_row_group(group, columns=list(dict.fromkeys([*columns, *keys])))
+        if by_rank and selection.ranks is not None:
+            ranks = pa.array(sorted(selection.ranks), pa.int32())
+            rows = rows.filter(pc.is_in(rows["rank"], value_set=ranks))
+        if selection.steps is not None:
+            step, (first, last) = pc.cast(rows["step"], pa.int64()), selection.steps
+            rows = rows.filter(pc.and_(pc.greater_equal(step, first), pc.less_equal(step, last)))
+        parts.append(rows.select(list(columns)))
     if not parts:
         return parquet.schema_arrow.empty_table().select(list(columns))
     return pa.concat_tables(parts)
+
+
+class _Ranks(Enum):
+    """How many of the ranks in the bounds of a row group are wanted."""
+
+    NONE = 0
+    SOME = 1
+    ALL = 2
+
+
+def _ranks_of(parquet: pq.ParquetFile, group: int, wanted: Set[int] | None) -> _Ranks:
+    if wanted is None:
+        return _Ranks.ALL
+    place = parquet.schema_arrow.names.index("rank")
+    bounds = parquet.metadata.row_group(group).column(place).statistics
+    if bounds is None or not bounds.has_min_max:
+        return _Ranks.SOME
+    count = sum(bounds.min <= rank <= bounds.max for rank in wanted)
+    if not count:
+        return _Ranks.NONE
+    return _Ranks.ALL if count == bounds.max - bounds.min + 1 else _Ranks.SOME
 
 
 def _row_count(file: Path) -> int:

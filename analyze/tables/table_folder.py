@@ -1,7 +1,8 @@
 """The tables of a capture in a folder of Parquet files, the form in which they are kept.
 
 ``<table>/rank=00000.parquet`` holds the rows of one rank; a table without ranks is one
-file, ``<table>/all.parquet``. A folder is made under a hidden name and gets its own
+file, ``<table>/all.parquet``. Tables of more than 256 ranks are in segments of so many
+(``segment_files``). A folder is made under a hidden name and gets its own
 when it is whole, so nobody ever sees half of it.
 """
 
@@ -12,19 +13,30 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from meshscope.probe.reader.sampled_steps import COUNTED
 from meshscope.probe.schema.columns import TableSpec
 from meshscope.probe.schema.errors import RunDirectoryError
 from meshscope.probe.schema.manifest import DIRECTORY_MODE, FILE_MODE
 from meshscope.probe.schema.tables import RUN, TABLES
 
-from .stored_tables import STORED, Tables, open_stored, read_tables, write_table
+from .segment_files import SegmentFile, SegmentList, read_list, write_held_segments, write_list
+from .stored_tables import (
+    STORED,
+    Selection,
+    StoredTable,
+    Tables,
+    open_stored,
+    read_tables,
+    write_table,
+)
 from .trace import Trace
 
 FOLDER = "tables"
@@ -32,7 +44,7 @@ FOLDER = "tables"
 _DRAFT = ".draft-"
 _ALL = "all.parquet"
 MOST_RANK_FILES = 256
-"""With more ranks a table that is read as a whole is one file: opening costs more than reading."""
+"""With more ranks a table is in segments: opening files costs more than reading them."""
 _RANK_FILE = re.compile(r"rank=(\d{5,9})\.parquet")
 
 
@@ -89,6 +101,7 @@ def write_folder(trace: Trace, folder: Path) -> None:
     Raises:
         OSError: One cannot be written.
     """
+    segments: dict[str, tuple[SegmentFile, ...]] = {}
     for name in dict.fromkeys([RUN.name, *trace.tables]):
         if name != RUN.name and not trace.row_count(name):
             shutil.rmtree(folder / name, ignore_errors=True)
@@ -99,12 +112,18 @@ def write_folder(trace: Trace, folder: Path) -> None:
             _write_ranks(trace, name, place)
         elif name == RUN.name:
             write_table(place / _ALL, name, [_run_table(trace)])
-        else:
-            _write_held(trace.tables[name], name, place)
+        elif (files := _write_held(trace.tables[name], name, place)) is not None:
+            segments[name] = files
+    if segments:
+        write_list(folder, SegmentList(tables=segments))
 
 
 def read_folder(
-    folder: Path, *, only: Collection[int] | None = None, without: Collection[int] = ()
+    folder: Path,
+    *,
+    only: Collection[int] | None = None,
+    without: Collection[int] = (),
+    steps: tuple[int, int] | None = None,
 ) -> Tables:
     """Open the tables in a folder; of the large ones only the footers are read.
 
@@ -112,23 +131,41 @@ def read_folder(
         folder: Where they are.
         only: Ranks that are read; None for all.
         without: Ranks of which nothing is read.
+        steps: First and last step of which passes and communication are read; None for all.
 
     Raises:
         RunDirectoryError: A table cannot be read.
     """
+    listed = read_list(folder).tables
     held, stored = {}, {}
     for name, spec in TABLES.items():
-        by_rank = _files_of_ranks(folder / name)
-        kept = {rank: file for rank, file in by_rank.items() if _is_kept(rank, only, without)}
+        files = [
+            file
+            for file in _files_of(folder / name, listed.get(name))
+            if file.ranks is None or any(_is_kept(rank, only, without) for rank in file.ranks)
+        ]
         if name in STORED:
-            stored[name] = open_stored(name, kept)
+            stored[name] = _stored(name, files, only, without)
             continue
-        whole = (folder / name / _ALL,) if (folder / name / _ALL).exists() else ()
-        held[name] = read_tables(spec, (*whole, *kept.values()), only=only)
-        if whole and without and "rank" in held[name].column_names:
+        wanted = Selection(
+            ranks=None if only is None else frozenset(only),
+            steps=steps if name in COUNTED else None,
+        )
+        held[name] = read_tables(spec, [file.path for file in files], wanted)
+        if without and "rank" in held[name].column_names:
             is_left_out = pc.is_in(held[name]["rank"], value_set=pa.array(sorted(without)))
             held[name] = held[name].filter(pc.invert(is_left_out))
     return Tables(held, stored)
+
+
+def _stored(
+    name: str, files: Sequence[_File], only: Collection[int] | None, without: Collection[int]
+) -> StoredTable:
+    kept = [
+        (rank, file) for file in files for rank in file.ranks or () if _is_kept(rank, only, without)
+    ]
+    rows = {rank: file.ranks[rank] for rank, file in kept if file.ranks and file.is_shared}
+    return open_stored(name, {rank: file.path for rank, file in kept}, shared_rows=rows)
 
 
 def _is_kept(rank: int, only: Collection[int] | None, without: Collection[int]) -> bool:
@@ -138,28 +175,47 @@ def _is_kept(rank: int, only: Collection[int] | None, without: Collection[int]) 
 def damaged_ranks(folder: Path) -> dict[int, str]:
     """Return the ranks of which a file cannot be read, each with what is wrong with it."""
     found: dict[int, str] = {}
+    listed = read_list(folder).tables
     for name, spec in TABLES.items():
-        for rank, file in _files_of_ranks(folder / name).items():
-            if (damage := _damage(spec, rank, file)) is not None:
-                found.setdefault(rank, damage)
+        for file in _files_of(folder / name, listed.get(name)):
+            if file.ranks and (damage := _damage(spec, file)) is not None:
+                for rank in file.ranks:
+                    found.setdefault(rank, damage)
     return found
 
 
-def _damage(spec: TableSpec, rank: int, file: Path) -> str | None:
-    """Return what is wrong with a file of one rank, None for nothing."""
+def _damage(spec: TableSpec, file: _File) -> str | None:
+    """Return what is wrong with a file of some ranks, None for nothing."""
     try:
         if spec.name in STORED:
-            open_stored(spec.name, {rank: file})
+            _stored(spec.name, [file], None, ())
         else:
-            read_tables(spec, [file])
+            read_tables(spec, [file.path])
     except RunDirectoryError as error:
         return error.what
     return None
 
 
-def _files_of_ranks(folder: Path) -> dict[int, Path]:
-    files = sorted(folder.glob("*.parquet"))
-    return {int(m[1]): file for file in files if (m := _RANK_FILE.match(file.name))}
+class _File(NamedTuple):
+    """One file of a table."""
+
+    path: Path
+    ranks: Mapping[int, int] | None
+    """Ranks that have rows in it, with their number (-1: not known); None where it may be any."""
+    is_shared: bool
+
+
+def _files_of(folder: Path, segments: Sequence[SegmentFile] | None) -> list[_File]:
+    """Return the files of a table by rank; those of its segments alone, if it is in segments."""
+    if segments is not None:
+        return [_File(folder / one.name, one.rank_rows, is_shared=True) for one in segments]
+    whole = folder / _ALL
+    files = [_File(whole, None, is_shared=True)] if whole.exists() else []
+    return files + [
+        _File(file, {int(found[1]): -1}, is_shared=False)
+        for file in sorted(folder.glob("*.parquet"))
+        if (found := _RANK_FILE.match(file.name))
+    ]
 
 
 def _run_table(trace: Trace) -> pa.Table:
@@ -184,14 +240,18 @@ def _write_ranks(trace: Trace, name: str, folder: Path) -> None:
             file.unlink()
 
 
-def _write_held(table: pa.Table, name: str, folder: Path) -> None:
+def _write_held(table: pa.Table, name: str, folder: Path) -> tuple[SegmentFile, ...] | None:
+    """Write a table in memory; return its segments, None where it is not in segments."""
     ranks = sorted(pc.unique(table["rank"]).to_pylist()) if "rank" in table.column_names else []
-    if not ranks or len(ranks) > MOST_RANK_FILES:
+    if not ranks:
         write_table(folder / _ALL, name, [table])
-        return
+        return None
+    if len(ranks) > MOST_RANK_FILES:
+        return write_held_segments(folder, name, table)
     for rank in ranks:
         part = table.filter(pc.equal(table["rank"], rank))
         write_table(folder / _file_name(rank), name, [part])
+    return None
 
 
 def _file_name(rank: int) -> str:

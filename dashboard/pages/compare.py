@@ -21,7 +21,17 @@ from ..state import ViewState
 from ..store import RunStore
 from ..theme import SEVERITY_COLOUR
 from ..views import comparison
-from .shell import card, chart, empty, name_cell, notice, rejected_notice, run_page, table
+from .shell import (
+    card,
+    chart,
+    empty,
+    key_numbers,
+    name_cell,
+    notice,
+    rejected_notice,
+    run_page,
+    table,
+)
 
 _STATE_COLOUR = {"new": SEVERITY_COLOUR["critical"], "gone": "green", "both": "gray"}
 _LEAST_NS = 0.5
@@ -111,20 +121,7 @@ def _key_numbers(result: dict[str, Any]) -> Component:
         )
         numbers.append((words, units.duration(run["step_time_ns"]), note))
     numbers.append(("Change of the step", signed(result["change_ns"]), _chance(result)))
-    return html.Div(
-        [
-            html.Div(
-                [
-                    html.Div(name, className="ms-key-name"),
-                    html.Div(value, className="ms-key-value"),
-                    html.Div(note, className="ms-key-note", title=note),
-                ],
-                className="ms-key",
-            )
-            for name, value, note in numbers
-        ],
-        className="ms-keys ms-keys-few",
-    )
+    return key_numbers(numbers)
 
 
 def _chance(result: dict[str, Any]) -> str:

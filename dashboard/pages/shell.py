@@ -22,6 +22,8 @@ from ..theme import GRAPH_CONFIG
 TABS = (
     "overview",
     "findings",
+    "stragglers",
+    "hang",
     "timeline",
     "mesh",
     "communication",
@@ -61,13 +63,17 @@ def run_page(
                 html.Div(
                     [
                         html.Div(tabs(run, active, state), id="run-tabs", className="ms-tabs"),
-                        html.Span(className="ms-spring"),
-                        *_facts(run),
-                        html.A(
-                            "JSON",
-                            id="json-link",
-                            href=json_address(run.run_id, active, state),
-                            className="ms-json",
+                        html.Div(
+                            [
+                                *_facts(run),
+                                html.A(
+                                    "JSON",
+                                    id="json-link",
+                                    href=json_address(run.run_id, active, state),
+                                    className="ms-json",
+                                ),
+                            ],
+                            className="ms-nav-facts",
                         ),
                     ],
                     className="ms-nav-inner",
@@ -102,9 +108,22 @@ def plain_page(children: Sequence[Component]) -> Component:
     return html.Div([header(), html.Main(list(children), className="ms-main")])
 
 
-def card(title: str, children: Sequence[Component], *, note: str = "") -> Component:
-    """Return a titled white card."""
-    head: list[Component] = [html.H2(title, className="ms-card-title")]
+def card(title: str, children: Sequence[Component], *, note: str = "", csv: str = "") -> Component:
+    """Return a titled white card.
+
+    Args:
+        title: Its heading.
+        children: What it holds.
+        note: A line below the heading.
+        csv: Where its table is to be had as CSV; empty for none.
+    """
+    heading = html.H2(title, className="ms-card-title")
+    head: list[Component] = [heading]
+    if csv:
+        link = html.A("CSV", href=csv, className="ms-json", title=f"{title}, as CSV")
+        head = [
+            html.Div([heading, html.Span(className="ms-spring"), link], className="ms-card-row")
+        ]
     if note:
         head.append(html.P(note, className="ms-note"))
     return paper([html.Div(head, className="ms-card-head"), *children])
@@ -135,27 +154,62 @@ def empty(title: str, text: str) -> Component:
 
 
 def table(
-    columns: Sequence[str], rows: Sequence[Sequence[Any]], *, numeric_from: int = 1
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    *,
+    numeric_from: int = 1,
+    marked: int = 0,
 ) -> Component:
-    """Return a plain table; columns from ``numeric_from`` on are right-aligned."""
+    """Return a plain table.
 
-    def row(cells: Sequence[Any], cell: Callable[..., Component]) -> Component:
+    Args:
+        columns: Their names.
+        rows: The cells of each row.
+        numeric_from: From which column on cells are right-aligned.
+        marked: How many rows stand out, from the first one on; they have a word that says why.
+    """
+
+    def row(cells: Sequence[Any], cell: Callable[..., Component], style: str = "") -> Component:
         return html.Tr(
             [
                 cell(value, className="ms-number" if at >= numeric_from else "")
                 for at, value in enumerate(cells)
-            ]
+            ],
+            className=style,
         )
 
     return html.Div(
         html.Table(
             [
                 html.Thead(row(columns, html.Th)),
-                html.Tbody([row(cells, html.Td) for cells in rows]),
+                html.Tbody(
+                    [
+                        row(cells, html.Td, "ms-marked" if at < marked else "")
+                        for at, cells in enumerate(rows)
+                    ]
+                ),
             ],
             className="ms-table",
         ),
         className="ms-table-wrap",
+    )
+
+
+def key_numbers(numbers: Sequence[tuple[str, str, str]]) -> Component:
+    """Return a few numbers beside each other: what each is, its value, and a note below it."""
+    return html.Div(
+        [
+            html.Div(
+                [
+                    html.Div(name, className="ms-key-name"),
+                    html.Div(value, className="ms-key-value"),
+                    html.Div(note, className="ms-key-note", title=note),
+                ],
+                className="ms-key",
+            )
+            for name, value, note in numbers
+        ],
+        className="ms-keys ms-keys-few",
     )
 
 

@@ -63,7 +63,7 @@ def content(run: LoadedRun, state: ViewState) -> list[Component]:
     if is_part and len(step.ranks) < len(run.trace.ranks):
         title += f", rank {state.rank} and those in a group with it"
     drawn = [
-        _legend(step, window, with_path=path is not None),
+        legend(step, window, with_path=path is not None),
         chart(figure, _caption(run, step, window, is_part=is_part), "timeline-graph"),
     ]
     if path is not None and outlined is not None:
@@ -151,7 +151,8 @@ def _path_switch(run: LoadedRun, state: ViewState) -> Component:
     return tooltip
 
 
-def _legend(step: StepSlices, window: tuple[int, int], *, with_path: bool) -> Component:
+def legend(step: StepSlices, window: tuple[int, int], *, with_path: bool = False) -> Component:
+    """Return what the colours in a window of a step mean."""
     entries = [
         (LABELS[category], {"background": COLOURS[category]})
         for category in shown_categories(step, window)

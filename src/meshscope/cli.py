@@ -11,6 +11,7 @@ import gc
 import inspect
 import os
 import re
+import sys
 from collections.abc import Callable
 from functools import wraps
 from typing import Annotated
@@ -21,10 +22,12 @@ from meshscope import commands
 
 from .commands.gate_verbs import CHECK, GateGroup
 from .commands.output import say
+from .commands.starting import PlainCommand, PlainGroup, load_numpy_with_one_thread, only_the_verb
 from .commands.usage import UsageError, usage_words
 
 app = typer.Typer(
     name="meshscope",
+    cls=PlainGroup,
     help="Where the FLOPs of a 3D-parallel training run went.",
     no_args_is_help=True,
     add_completion=True,
@@ -32,7 +35,8 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-_OBJECTS_BEFORE_COLLECTION = 100_000
+_OBJECTS_BEFORE_COLLECTION = 300_000
+"""More than the imports of any verb make."""
 
 
 def _summary(verb: Callable[..., None]) -> str:
@@ -45,6 +49,7 @@ def _reading(verb: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(verb)
     def begin(*arguments: object, **options: object) -> None:
+        load_numpy_with_one_thread()
         from meshscope.analyze.pandas_at_first_use import pandas_at_first_use
 
         pandas_at_first_use()
@@ -66,6 +71,7 @@ for _reader in (
     commands.report,
     commands.stragglers,
     commands.summarize,
+    commands.compact,
     commands.critical_path,
     commands.whatif,
     commands.balance,
@@ -78,9 +84,9 @@ for _reader in (
     commands.kernels,
     commands.export,
 ):
-    app.command(short_help=_summary(_reader))(_reading(_reader))
+    app.command(cls=PlainCommand, short_help=_summary(_reader))(_reading(_reader))
 _gate = typer.Typer(cls=GateGroup, no_args_is_help=True, rich_markup_mode=None)
-_gate.command(CHECK, hidden=True)(_reading(commands.gate))
+_gate.command(CHECK, cls=PlainCommand, hidden=True)(_reading(commands.gate))
 _gate_verbs: dict[str, Callable[..., None]] = {
     "baseline": commands.gate_baseline,
     "ab": commands.gate_ab,
@@ -89,7 +95,7 @@ _gate_verbs: dict[str, Callable[..., None]] = {
     "history": commands.gate_history,
 }
 for _name, _reader_of in _gate_verbs.items():
-    _gate.command(_name, short_help=_summary(_reader_of))(_reading(_reader_of))
+    _gate.command(_name, cls=PlainCommand, short_help=_summary(_reader_of))(_reading(_reader_of))
 app.add_typer(_gate, name="gate", help=commands.gate.__doc__, short_help=_summary(commands.gate))
 app.command(short_help=_summary(commands.dashboard))(commands.dashboard)
 
@@ -123,7 +129,7 @@ def main() -> None:
     from meshscope.probe.schema.errors import MeshscopeError
 
     try:
-        raise SystemExit(app(standalone_mode=False))
+        raise SystemExit(only_the_verb(app, sys.argv[1:])(standalone_mode=False))
     except UsageError as error:
         words = usage_words(error)
         if words is not None:

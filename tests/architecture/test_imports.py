@@ -56,6 +56,29 @@ def test_reading_a_trace_of_one_process_needs_no_pandas(modules_after, tmp_path)
     assert not {name for name in readers if ".nsight" in name or ".memory" in name}
 
 
+def test_reading_the_collectives_of_one_rank_needs_no_pandas(modules_after, tmp_path):
+    """Fails when `meshscope ingest` of a rank's trace takes a third longer, to load pandas for its groups."""
+    named = {"Collective name": "allreduce", "In msg nelems": 8, "dtype": "Float", "Seq": 1}
+    named |= {"Process Group Name": "0", "Process Group Ranks": "[0, 1]"}
+    reduced = launched("ncclDevKernel_AllReduce", 210, 300, 50, 2, **named)
+    unnamed = launched("ncclDevKernel_SendRecv", 310, 400, 50, 3)
+    events = [step(1, 0, 1000), operator("aten::mm", 0, 20), *launched("gemm", 10, 100, 200, 1)]
+    source = write(tmp_path / "trace.json", [*events, *reduced, *unnamed], world_size=2)
+    loaded = _after_command(modules_after, "ingest", source, "--runs", tmp_path / "runs")
+    assert "pandas.core.frame" not in loaded
+
+
+@pytest.mark.parametrize("verb", ["ingest", "diagnose"])
+def test_a_verb_checks_plain_parameters_without_pydantic(modules_after, tmp_path, verb):
+    """Fails when a verb that gets a path loads pydantic, or forms of results that it does not write."""
+    events = [step(1, 0, 1000), operator("aten::mm", 0, 20), *launched("gemm", 10, 100, 200, 1)]
+    source = write(tmp_path / "trace.json", events)
+    loaded = _after_command(modules_after, verb, source, "--runs", tmp_path / "runs")
+    assert "typer" in loaded
+    assert "pydantic" not in loaded
+    assert not {name for name in loaded if name.startswith("meshscope.analyze.output.json.")}
+
+
 def test_four_parts_are_relative_links(project_dir):
     """Fails when a link under src/meshscope is missing, absolute or points elsewhere."""
     for part in BARE:

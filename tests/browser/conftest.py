@@ -9,11 +9,13 @@ from urllib.parse import urlsplit
 
 import pytest
 from tests.pipeline_dumps import write_dumps
+from tests.unit.dashboard.conftest import write_synthetic
 
 from meshscope.probe.schema.errors import ConfigError
 
 SLOW_RANK = 3
 TRAINED = "tiny"
+HUNG_RANK = 3
 _TRAINING_S = 120
 _PATIENCE_MS = 30_000
 
@@ -81,6 +83,12 @@ def piped_run(runs_dir, tmp_path_factory):
     dumps = tmp_path_factory.mktemp("dumps")
     write_dumps(dumps, [4] * 5, (52, 44, 41, 38, 41))
     return _add(runs_dir, dumps, "piped")
+
+
+@pytest.fixture(scope="session")
+def hung_run(runs_dir):
+    """Add a simulated job of which one rank stands still for ever."""
+    return write_synthetic(runs_dir, f"hang:rank={HUNG_RANK},first_step=2")
 
 
 @pytest.fixture(scope="session")

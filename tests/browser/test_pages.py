@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 from playwright.sync_api import TimeoutError as PlaywrightTimeoutError
 from playwright.sync_api import expect
-from tests.browser.conftest import SLOW_RANK, TRAINED, figure_data
+from tests.browser.conftest import HUNG_RANK, SLOW_RANK, TRAINED, figure_data
 from tests.browser.proxy import proxied
 
 from meshscope.dashboard.screenshot import served
@@ -450,3 +450,49 @@ def test_a_server_that_is_gone_is_told_and_comes_back(browser, address):
     expect(page.locator("#rank-step-graph")).to_be_visible()
     expect(page.locator("#ms-gone")).to_have_count(0)
     context.close()
+
+
+def test_a_repair_is_replayed_and_linked(page):
+    """Fails when a repair chosen on the page is not replayed, or its link opens another view."""
+    page.goto(f"/run/{TRAINED}/stragglers")
+    expect(page.get_by_role("heading", name="what would fixing it return")).to_be_visible()
+    suspects = page.locator(".ms-table").first
+    expect(suspects).to_contain_text(f"Rank {SLOW_RANK}")
+    suspects.get_by_role("link", name="Replay without it").first.click()
+    expect(page).to_have_url(re.compile(rf"\?fix=rank%3D{SLOW_RANK}$"))
+    numbers = page.locator(".ms-key-value")
+    expect(numbers).to_have_count(3)
+    now, then = (_number(r"([\d.]+)", numbers.nth(at).inner_text()) for at in (0, 1))
+    assert then < now
+    for name in ("recorded", "repaired"):
+        expect(page.locator(f"#whatif-{name}-graph .bars .point").first).to_be_attached()
+    gain = numbers.nth(2).inner_text()
+    page.reload()
+    expect(numbers.nth(2)).to_have_text(gain)
+    page.get_by_role("textbox", name="Compute faster by").fill("2x")
+    page.get_by_role("button", name="Replay").click()
+    expect(page).to_have_url(re.compile(r"set=compute%3D2x$"))
+    expect(page.locator(".ms-command")).to_contain_text("--set compute=2x")
+    page.get_by_role("button", name="Clear").click()
+    expect(numbers).to_have_count(0)
+    page.go_back()
+    expect(page.locator(".ms-command")).to_contain_text("--set compute=2x")
+
+
+def test_a_hang_names_who_is_missing(page, hung_run):
+    """Fails when the page of a hang does not mark the culprit, or its table cannot be saved."""
+    page.goto(f"/run/{hung_run}/hang")
+    expect(page.get_by_role("heading", name="Which rank hangs")).to_be_visible()
+    marked = page.locator(".ms-table .ms-marked")
+    expect(marked).to_have_count(1)
+    expect(marked).to_contain_text(f"rank {HUNG_RANK}")
+    expect(marked).to_contain_text("did not arrive")
+    with page.expect_download() as saved:
+        page.get_by_role("link", name="CSV").first.click()
+    assert saved.value.suggested_filename == "hang-ranks.csv"
+    page.get_by_role("link", name="See the timeline").click()
+    expect(page.locator(".ms-notice")).to_contain_text("The capture broke off in step")
+    page.goto(f"/run/{TRAINED}/hang")
+    expect(page.locator(".ms-empty")).to_have_text(
+        "No rank hung: every captured rank ended in order."
+    )

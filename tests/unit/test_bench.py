@@ -40,3 +40,18 @@ def test_every_benchmark_is_a_program_of_its_own(project_dir, tmp_path):
         cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_the_smallest_job_of_the_benchmark_of_summaries(project_dir):
+    """The figures of many ranks would be those of a run whose slow rank nobody found."""
+    done = subprocess.run(
+        [sys.executable, project_dir / "bench" / "summaries.py", "32", "64", "--steps", "12"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "true: rank 21 since step 3" in done.stdout
+    assert "told: rank 21 since step 3" in done.stdout
+    assert "extrapolated, not measured" in done.stdout

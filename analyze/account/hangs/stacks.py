@@ -76,6 +76,11 @@ def stack_messages(trace: Trace, ranks: Sequence[int], *, most: int) -> Iterator
         yield make(row["rank"], row["function"], list(row["callers"]))
 
 
+def stack_places(trace: Trace) -> pd.DataFrame:
+    """Return what each rank was in: rank, goes_on, function with file and line, and callers of the program."""
+    return _places(trace.frame("standing"))
+
+
 def _running(ranks: list[int], function: str, callers: list[str]) -> Message:
     if callers:
         return message("hang.running_called_by", ranks=ranks, function=function, callers=callers)

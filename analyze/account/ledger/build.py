@@ -19,6 +19,7 @@ import pandas as pd
 from meshscope.probe.schema.terms import Axis, KernelCategory
 
 from ...align.communication.events import CommunicationEvents
+from ...align.communication.issued import unmatched_events
 from ...align.communication.kernels import axis_by_launch
 from ...align.communication.rows import narrow
 from ...align.steps.time_lookup import steps_around_passes
@@ -62,17 +63,31 @@ class Ledger(NamedTuple):
 
 
 def build_ledger(trace: Trace, windows: StepWindows, events: CommunicationEvents) -> Ledger:
-    """Return the ledger of the analysed steps of every captured rank.
+    """Return the ledger of the analysed steps of every captured rank."""
+    return _ledger_of(trace, windows, events.frame)
+
+
+def unsplit_ledger(trace: Trace, windows: StepWindows) -> Ledger:
+    """Return the same without looking at partners: exposed communication counts as transfer, all of it.
+
+    Where a transfer began only its partners tell. Everything else is as in ``build_ledger``.
+    """
+    events = unmatched_events(trace, windows)
+    return _ledger_of(trace, windows, events.assign(split_ns=events["start_ns"].astype(np.float64)))
+
+
+def _ledger_of(trace: Trace, windows: StepWindows, events: pd.DataFrame) -> Ledger:
+    """Return the ledger with operations at their times in ``events``.
 
     Kernels are read and swept rank by rank: those of all ranks may not fit in memory.
     """
     any_kernels = trace.row_count("kernel") > 0
     common = common_kernel_steps(trace, windows.ranks)
     spans = _span_claims(trace, windows, common)
-    found = [part for part in (spans, _event_claims(events.frame)) if len(part)]
+    found = [part for part in (spans, _event_claims(events)) if len(part)]
     shared = _joined(found or [spans])
     del found, spans
-    split = events.frame["split_ns"].to_numpy()
+    split = events["split_ns"].to_numpy()
     parts, sums = [], []
     for claims, own in _blocks(shared, windows, one_by_one=any_kernels):
         if any_kernels:

@@ -3,7 +3,9 @@
 Members leave a synchronising collective together, so the differences of their
 recorded ends show the differences of their clocks. What is judged here remains after
 offsets were corrected (``alignment``). Ends are used only where the
-member was seen to stand still until the end (host) or on the device. And nothing
+member was seen to stand still until the end (host) or on the device. A host may leave as
+soon as what it sends lies in a buffer, long before a slow link brings it to the others: of
+its ends only what no transfer explains counts, an end before another member came. And nothing
 is received before it is sent. Ranks that read one clock cannot disagree: what their
 ends differ by is how busy their machine was.
 """
@@ -71,13 +73,29 @@ def _by_common_end(frame: pd.DataFrame) -> pd.Series:
     kinds = [kind.value for kind in SYNCHRONISING]
     rows = frame[frame["kind"].isin(kinds) & frame["end_ns"].notna() & stood]
     rows = rows[rows.groupby("join")["rank"].transform("nunique") > 1]
-    early = rows["end_ns"] - rows.groupby("join")["end_ns"].transform("median")
+    early = _unexplained(rows)
+    rows, early = rows[early.notna()], early.dropna()
     # A clock that is set in mid-capture is wrong in a part of it only.
     part = rows["step"].rank(method="dense") * PARTS // (rows["step"].nunique() + 1)
     in_part = early.groupby([rows["rank"], part]).transform("size") >= LEAST_IN_PART
     of_part = _beyond(early[in_part], [rows.loc[in_part, "rank"], part[in_part]]).droplevel(1)
     found: pd.Series[float] = pd.concat([_beyond(early, [rows["rank"]]), of_part])
     return found
+
+
+def _unexplained(rows: pd.DataFrame) -> pd.Series:
+    """Return how much earlier than the median member each one left, as far as no transfer explains it.
+
+    NaN where hosts left far apart, and none before the last came: such an operation does not tell.
+    """
+    by_join = rows.groupby("join")
+    early = rows["end_ns"] - by_join["end_ns"].transform("median")
+    is_explained = rows["host"] & (early.abs() > MAX_SKEW_NS)
+    if not is_explained.any():
+        return early
+    before = by_join["start_ns"].transform("max") - by_join["end_ns"].transform("min")
+    within = early.clip(-before.clip(lower=0), before.clip(lower=0))
+    return early.mask(is_explained, within.where(before > 0))
 
 
 def _beyond(early: pd.Series, keys: list[pd.Series]) -> pd.Series:

@@ -1,7 +1,7 @@
 """Offsets between the clocks of a capture: estimated from its communication, and corrected.
 
-Two clocks are compared where collectives ended on both (``evidence``), and by sends in both directions
-where these leave less doubt. Sets of clocks that few or no collectives cross are compared by sends. Drift is
+Two clocks are compared where collectives ended on both (``evidence``), and by causality
+where it leaves less doubt, or says otherwise. Sets of clocks that few or no collectives cross are compared by sends. Drift is
 corrected with the offset where it is beyond doubt. Clocks that the capture tells apart
 are always mapped. Ranks of which it is not known whether they share one keep their times if
 the offset is within its error.
@@ -9,8 +9,9 @@ the offset is within its error.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -19,12 +20,12 @@ import pyarrow as pa
 from meshscope.probe.schema.host_tables import SAMPLED
 from meshscope.probe.schema.tables import CLOCK_SYNC, TABLES
 
-from ...tables.arrays import IntArray
+from ...tables.arrays import BoolArray, FloatArray, IntArray
 from ...tables.stored_tables import StoredTable
 from ...tables.trace import FLIGHT_RECORDER, Trace
 from ...wording.words import counted
-from .evidence import causal_bounds, collective_ends, common_ends
-from .fit import SAME_CLOCK, SOUND, ClockMap, fit_bounds, fit_common_ends, moved
+from .evidence import brief, causal_bounds, collective_ends, common_ends
+from .fit import SAME_CLOCK, SOUND, ClockMap, contradict, fit_bounds, fit_common_ends, moved
 from .graph import ClockForest, Comparison, to_middles
 from .host_samples import moved_samples
 
@@ -98,18 +99,16 @@ def estimate_offsets(trace: Trace) -> pa.Table:
     clock_of = {rank: position[trace.clock_of(rank)] for rank in trace.ranks}
     ranks = np.bincount(np.array([*clock_of.values()], dtype=np.int64), minlength=len(names))
     ends = collective_ends(trace, clock_of)
+    told_apart = np.array([name in set(trace.clocks.values()) for name in names])
     sound = ClockForest(len(names))
-    sound.connect(_sharpened(trace, clock_of, [*_by_collectives(ends, least=SOUND)]))
+    sound.connect(_sharpened(trace, clock_of, told_apart, _by_collectives(ends, least=SOUND)))
     maps, middle = to_middles(sound, ranks.astype(float))
     times, read_on = (ends[name].to_numpy(np.int64) for name in ("time_ns", "clock"))
     in_sets = ends.assign(time_ns=moved(times, read_on, maps), clock=middle[read_on])
     sets = ClockForest(len(names))
-    sets.connect(
-        [
-            *_by_collectives(in_sets, least=1),
-            *_by_sends(causal_bounds(trace, clock_of, maps, middle)),
-        ]
-    )
+    bounds = _by_causality(trace, clock_of, maps, middle)
+    found = _by_collectives(in_sets, least=1)
+    sets.connect([*_consistent(found, bounds, told_apart), *bounds.values()])
     weights = np.bincount(middle, ranks, minlength=len(names)).astype(float)
     set_maps, reference = to_middles(sets, weights)
     rows = []
@@ -126,49 +125,126 @@ def _clocks(trace: Trace) -> list[str]:
     return list(dict.fromkeys(trace.clock_of(rank) for rank in sorted(trace.ranks)))
 
 
-def _by_collectives(ends: pd.DataFrame, *, least: int) -> Iterator[Comparison]:
-    """Yield the comparisons of clocks that saw at least so many ends together."""
+def _by_collectives(ends: pd.DataFrame, *, least: int) -> list[_ByEnds]:
+    """Return the comparisons of clocks that saw at least so many ends together."""
+    found = []
     for _, rows in common_ends(ends).groupby(["first", "clock"]):
-        if len(rows) >= least:
-            time_ns, ahead_ns = (rows[name].to_numpy() for name in ("time_ns", "ahead_ns"))
-            one = fit_common_ends(time_ns, ahead_ns, host=bool(rows["host"].any()))
-            yield Comparison(int(rows["first"].iloc[0]), int(rows["clock"].iloc[0]), one)
+        if len(rows) < least:
+            continue
+        first, clock = (int(rows[name].iloc[0]) for name in ("first", "clock"))
+        time_ns, ahead_ns = (rows[name].to_numpy() for name in ("time_ns", "ahead_ns"))
+        if not rows["host"].any():
+            one = fit_common_ends(time_ns, ahead_ns, host=False)
+            found.append(_ByEnds(Comparison(first, clock, one), is_host=False, is_uneven=False))
+            continue
+        short = brief(rows["width_ns"].to_numpy(float))
+        one = fit_common_ends(time_ns[short], ahead_ns[short], host=True)
+        is_uneven = False
+        if (~short).sum() >= SOUND:
+            others = fit_common_ends(time_ns[~short], ahead_ns[~short], host=True)
+            is_uneven = _apart_ns(others, one) > others.error_ns + one.error_ns
+        found.append(_ByEnds(Comparison(first, clock, one), is_host=True, is_uneven=is_uneven))
+    return found
+
+
+class _ByEnds(NamedTuple):
+    """A comparison by common ends, and what it rests on."""
+
+    compared: Comparison
+    is_host: bool
+    """Whether hosts saw the ends, which may leave before what they sent has come."""
+    is_uneven: bool
+    """Whether the clocks are apart by something else at the end of long ones than of short ones."""
 
 
 def _sharpened(
-    trace: Trace, clock_of: dict[int, int], compared: list[Comparison]
+    trace: Trace, clock_of: dict[int, int], told_apart: BoolArray, found: list[_ByEnds]
 ) -> list[Comparison]:
-    """Return the comparisons by collectives, those by sends and receives where these are far less in doubt.
+    """Return the comparisons by collectives, those by causality where these are far less in doubt.
 
     Nothing is received before it is sent: messages both ways bound an offset by as much as the fastest of
     them take, which on hosts can be less than how far apart they see a collective end.
     """
-    if all(one.to_first.error_ns < ROUGH_NS for one in compared):
+    compared = [one.compared for one in found]
+    is_sharp = all(one.to_first.error_ns < ROUGH_NS for one in compared)
+    if is_sharp and not any(one.is_host for one in found):
         return compared
-    count = max(clock_of.values()) + 1
-    bounds = causal_bounds(trace, clock_of, [SAME_CLOCK] * count, np.arange(count))
-    by_sends = {(one.first, one.clock): one for one in _by_sends(bounds)}
+    count = len(told_apart)
+    bounds = _by_causality(trace, clock_of, [SAME_CLOCK] * count, np.arange(count))
+    consistent = _consistent(found, bounds, told_apart)
     sharp = []
-    for one in compared:
-        other = by_sends.get((one.first, one.clock), one)
-        is_sharper = other.to_first.error_ns < SHARPER * one.to_first.error_ns
+    for one in consistent:
+        other = bounds.get((one.first, one.clock), one)
+        is_sharper = other.doubt_ns < SHARPER * one.doubt_ns
         sharp.append(other if is_sharper else one)
-    return sharp
+    # Clocks that messages tie together need no collective whose ends are in doubt.
+    most_ns = SHARPER * max(one.doubt_ns for one in consistent)
+    return [*sharp, *(one for one in bounds.values() if one.doubt_ns < most_ns)]
 
 
-def _by_sends(bounds: pd.DataFrame) -> Iterator[Comparison]:
-    """Yield the comparisons of clocks with bounds from both sides."""
-    for _, rows in bounds.groupby(["first", "clock"]):
-        one = _from_bounds(rows)
-        if one is not None:
-            yield Comparison(int(rows["first"].iloc[0]), int(rows["clock"].iloc[0]), one)
+def _consistent(
+    found: list[_ByEnds], bounds: Mapping[tuple[int, int], Comparison], told_apart: BoolArray
+) -> list[Comparison]:
+    """Return the comparisons by common ends as far as causality allows them.
+
+    Ends that hosts saw need not be common: one whose link is slow leaves when its data are in a buffer, and the
+    others when these have come, always by the same time later. So what contradicts causality is no offset, and
+    where ends are seen not to be common the error reaches as far as causality allows; also
+    of clocks that are known to be two, which are corrected whatever the error is.
+    """
+    consistent = []
+    for compared, is_host, is_uneven in found:
+        first, clock, one = compared[:3]
+        bound = bounds.get((first, clock))
+        if bound is None or not is_host:
+            consistent.append(compared)
+            continue
+        apart_ns = _apart_ns(bound.to_first, one)
+        if apart_ns > bound.to_first.error_ns + one.error_ns:
+            consistent.append(bound)
+            continue
+        if is_uneven or (told_apart[first] and told_apart[clock]):
+            error_ns = max(one.error_ns, apart_ns + bound.to_first.error_ns)
+            wide = one._replace(error_ns=error_ns)
+            compared = Comparison(first, clock, wide, None if is_uneven else one.error_ns)
+        consistent.append(compared)
+    return consistent
+
+
+def _apart_ns(one: ClockMap, other: ClockMap) -> float:
+    """Return how far apart two maps of the same clock are where the first holds."""
+    there = other.offset_ns + other.drift * (one.time_ns - other.time_ns)
+    return abs(there - one.offset_ns)
+
+
+def _by_causality(
+    trace: Trace, clock_of: dict[int, int], maps: Sequence[ClockMap], middle: IntArray
+) -> dict[tuple[int, int], Comparison]:
+    """Return the comparisons of clocks with bounds from both sides, by these.
+
+    Collectives bound as messages do, unless what they say cannot all be true: a wait that begins
+    late, or members that were matched wrongly.
+    """
+    found = {}
+    for collectives in (False, True):
+        bounds = causal_bounds(trace, clock_of, maps, middle, collectives=collectives)
+        for _, rows in bounds.groupby(["first", "clock"]):
+            one = _from_bounds(rows)
+            if one is not None and not (collectives and contradict(*_columns(rows))):
+                first, clock = (int(rows[name].iloc[0]) for name in ("first", "clock"))
+                found[first, clock] = Comparison(first, clock, one)
+    return found
+
+
+def _columns(bounds: pd.DataFrame) -> tuple[IntArray, FloatArray, FloatArray]:
+    """Return time_ns, least_ns and most_ns of bounds."""
+    least_ns, most_ns = (bounds[name].to_numpy(float) for name in ("least_ns", "most_ns"))
+    return bounds["time_ns"].to_numpy(np.int64), least_ns, most_ns
 
 
 def _from_bounds(rows: pd.DataFrame) -> ClockMap | None:
     found = fit_bounds(
-        rows["time_ns"].to_numpy(np.int64),
-        rows["least_ns"].to_numpy(float),
-        rows["most_ns"].to_numpy(float),
+        *_columns(rows),
         firm=int(rows["firm"].iloc[0]),
         wire_ns=float(rows["wire_ns"].iloc[0]),
     )

@@ -131,15 +131,38 @@ def fit_bounds(
     """
     if np.isnan(least_ns).all() or np.isnan(most_ns).all():
         return None
+    since, drift, low, high = _span(time_ns, least_ns, most_ns)
+    half = (high - low) / 2
+    shift = firm * max(0.0, half - wire_ns)
+    # A wire that is slower that way than it was the other way reaches its bound no nearer.
+    return ClockMap(since, (low + high) / 2 - shift, drift, abs(half) + abs(shift) + LEAST_ERROR_NS)
+
+
+def contradict(time_ns: IntArray, least_ns: FloatArray, most_ns: FloatArray) -> bool:
+    """Tell whether bounds contradict each other even without the drift; of one side they cannot.
+
+    Args:
+        time_ns: As ``fit_bounds`` takes them.
+        least_ns: Lower bounds.
+        most_ns: Upper bounds.
+    """
+    if np.isnan(least_ns).all() or np.isnan(most_ns).all():
+        return False
+    _, _, low, high = _span(time_ns, least_ns, most_ns)
+    return low > high
+
+
+def _span(
+    time_ns: IntArray, least_ns: FloatArray, most_ns: FloatArray
+) -> tuple[int, float, float, float]:
+    """Return where the clock is mapped, its drift, and the greatest lower and least upper bound."""
     since = int(np.median(time_ns - time_ns[0])) + int(time_ns[0])
     elapsed = (time_ns - since).astype(float)
     both = ~np.isnan(least_ns) & ~np.isnan(most_ns)
     drift = _drift(elapsed[both], ((least_ns + most_ns) / 2)[both])
     low = float(np.nanmax(least_ns - drift * elapsed))
     high = float(np.nanmin(most_ns - drift * elapsed))
-    half = (high - low) / 2
-    offset = (low + high) / 2 - firm * max(0.0, half - wire_ns)
-    return ClockMap(since, offset, drift, abs(half) + LEAST_ERROR_NS)
+    return since, drift, low, high
 
 
 def _drift(elapsed: FloatArray, ahead: FloatArray) -> float:

@@ -18,6 +18,13 @@ class Comparison(NamedTuple):
     clock: int
     to_first: ClockMap
     """Moves times of ``clock`` to those of ``first``."""
+    seen_ns: float | None = None
+    """Its error as far as what was seen tells, where it may be larger: that chooses among comparisons."""
+
+    @property
+    def doubt_ns(self) -> float:
+        """What comparisons are chosen by."""
+        return self.to_first.error_ns if self.seen_ns is None else self.seen_ns
 
 
 class ClockForest:
@@ -33,8 +40,8 @@ class ClockForest:
         self._set = list(range(count))
 
     def connect(self, comparisons: Iterable[Comparison]) -> None:
-        """Add the comparisons that connect two sets, those with the smallest error first."""
-        for first, clock, to_first in sorted(comparisons, key=lambda one: one.to_first.error_ns):
+        """Add the comparisons that connect two sets, those with the least doubt first."""
+        for first, clock, to_first, _ in sorted(comparisons, key=lambda one: one.doubt_ns):
             one, other = self._find(first), self._find(clock)
             if one == other:
                 continue

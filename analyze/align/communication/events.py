@@ -10,7 +10,7 @@ the later of both ends began.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ from ...tables.arrays import IntArray, combined
 from ...tables.trace import Trace
 from ...wording.words import counted
 from ..steps.windows import StepWindows
+from .issued import in_order_of_issue
 from .missing_ranks import NO_RANK, NOBODY, StandIns, stand_ins
 from .rows import communication_rows, narrow, sorted_categories
 from .send_buffers import are_buffered
@@ -60,7 +61,7 @@ def communication_events(trace: Trace, windows: StepWindows) -> CommunicationEve
     p2p = _match_p2p(communication_rows(trace, windows, "p2p"))
     if len(p2p):
         p2p["join"] += int(collectives["join"].max()) + 1 if len(collectives) else 0
-    frame = _in_order_of_issue(collectives, p2p)
+    frame = in_order_of_issue(collectives, p2p)
     absent_frac = _absent_frac(frame, trace)
     lonely = absent_frac > 0
     incomplete = lonely & ~frame["is_p2p"]
@@ -126,25 +127,6 @@ def _limits_of(held: StandIns, step_time_ns: float) -> Iterator[str]:
             "ranks that are not in the capture, beyond what those in their place took: one of them "
             "may be the straggler"
         )
-
-
-def _in_order_of_issue(collectives: pd.DataFrame, p2p: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of both, so that equal times keep the order of the program."""
-    parts = [part for part in (collectives, p2p) if len(part)] or [collectives]
-    keys = [np.concatenate([part[name] for part in parts]) for name in ("event_id", "rank")]
-    order = np.lexsort(keys)
-    columns: dict[str, Any] = {}
-    for name in [str(column) for column in parts[0] if column != "event_id"]:
-        # Column by column, because all of them twice is what the memory would have to hold.
-        columns[name] = _concatenated([part.pop(name) for part in parts])[order]
-    return pd.DataFrame(columns, copy=False)
-
-
-def _concatenated(parts: list[pd.Series]) -> pd.Categorical | npt.NDArray[Any]:
-    """Return the values of all parts; categories stay in sorted order."""
-    if isinstance(parts[0].dtype, pd.CategoricalDtype):
-        return pd.api.types.union_categoricals(parts, sort_categories=True)
-    return np.concatenate([part.to_numpy() for part in parts])
 
 
 def _match_collectives(rows: pd.DataFrame) -> pd.DataFrame:

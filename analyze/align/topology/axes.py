@@ -49,10 +49,10 @@ def with_axes(trace: Trace, *, stated: Mapping[str, Axis] | None = None, source:
     """
     if not trace.row_count("group"):
         return trace
-    groups = trace.frame("group")
+    groups = trace.tables["group"]
     traffic = traffic_axes(trace)
     axes, evidence = [], []
-    for row in groups.to_dict("records"):
+    for row in groups.to_pylist():
         given = (stated or {}).get(str(row["group_id"]))
         if given is not None:
             axis, why = given, f"stated in {source}"
@@ -67,8 +67,7 @@ def with_axes(trace: Trace, *, stated: Mapping[str, Axis] | None = None, source:
                 axis, why = Axis(row["axis"]), _text(row["evidence"]) or _BY_PROBE
         axes.append(axis.value)
         evidence.append(why)
-    labelled = groups.assign(axis=axes, evidence=evidence)
-    by_group = dict(zip(groups["group_id"].astype(str), axes, strict=True))
+    by_group = dict(zip(groups["group_id"].to_pylist(), axes, strict=True))
     changes = {
         name: _relabel(trace.tables.get(name, TABLES[name].empty()), by_group, name)
         for name in ("collective", "p2p")
@@ -78,7 +77,10 @@ def with_axes(trace: Trace, *, stated: Mapping[str, Axis] | None = None, source:
     changes["collective"] = as_expert_exchanges(changes["collective"], exchanging)
     if trace.layout is not None:
         changes["p2p"] = _by_peers(changes["p2p"], trace.layout)
-    changes["group"] = TABLES["group"].conform(pa.Table.from_pandas(labelled, preserve_index=False))
+    for name, values in (("axis", axes), ("evidence", evidence)):
+        at = groups.column_names.index(name)
+        groups = groups.set_column(at, name, pa.array(values, pa.string()))
+    changes["group"] = TABLES["group"].conform(groups)
     return trace.with_tables(changes)
 
 
@@ -210,8 +212,7 @@ def _relabel(table: pa.Table, by_group: dict[str, str], name: str) -> pa.Table:
     if table.num_rows == 0:
         return table
     group_id = table["group_id"].combine_chunks()
-    labels = pd.Series(group_id.dictionary.to_pandas().astype(str))
-    known = labels.map(by_group).fillna(Axis.OTHER.value)
+    known = [by_group.get(str(own), Axis.OTHER.value) for own in group_id.dictionary.to_pylist()]
     axis = pa.DictionaryArray.from_arrays(group_id.indices, pa.array(known, pa.string()))
     column = table.column_names.index("axis")
     relabelled = table.set_column(column, "axis", axis.cast(pa.string()))
@@ -224,6 +225,8 @@ def _by_peers(table: pa.Table, layout: ParallelLayout) -> pa.Table:
     Frameworks send between stages on the group of all ranks, which lies along no axis; rings of
     context parallelism may, whose gradients are reduced over data and context together.
     """
+    if not table.num_rows:
+        return table
     ends = table.select(["rank", "peer", "axis"]).to_pandas()
     size = layout.world_size
     is_open = ends["axis"].astype(str).isin([Axis.OTHER.value, Axis.DP.value])

@@ -29,6 +29,9 @@ def exchanging_groups(trace: Trace, among: Collection[str]) -> set[str]:
     if not trace.ranks or not trace.row_count("span") or not among:
         return set()
     rank = trace.ranks[0]
+    kinds = trace.rank_table("collective", rank, ["kind"])["kind"]
+    if CollectiveKind.ALL_TO_ALL.value not in pc.unique(pc.cast(kinds, pa.string())).to_pylist():
+        return set()
     spans = trace.rank_frame("span", rank, ["step", "kind", "start_ns"])
     rows = trace.rank_frame("collective", rank, ["step", "group_id", "kind", "issue_ns"])
     rows = rows[rows["kind"] == CollectiveKind.ALL_TO_ALL.value].dropna(subset=["issue_ns"])

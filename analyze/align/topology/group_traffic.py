@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
-import numpy as np
-import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from meshscope.probe.schema.listing import listed
 from meshscope.probe.schema.terms import Axis, CollectiveKind, Direction, SpanKind
@@ -15,9 +17,10 @@ from .pass_traffic import (
     MOST_IN_FORWARD,
     REDUCTIONS,
     gradient_groups,
+    has_forwards,
+    lie_within,
     reduced_in_passes,
     tensor_groups,
-    within,
 )
 from .pipeline_traffic import why_no_pipeline, why_other_order
 from .ring_traffic import ring_pairs
@@ -60,17 +63,19 @@ def traffic_axes(trace: Trace) -> dict[str, TrafficAxis]:
     Where forward passes were recorded, tensor and data parallelism are told by the passes
     in which groups reduce (``pass_traffic``).
     """
-    collective = trace.frame("collective")[["group_id", "kind"]].drop_duplicates().astype(str)
-    p2p = _links(trace)
-    used = set(collective["group_id"])
+    collective = _distinct(trace, "collective", ["group_id", "kind"])
+    used = {group_id for group_id, _ in collective}
     in_rings = ring_pairs(trace)
+    links: dict[str, list[_Link]] = defaultdict(list)
+    for link in _links(trace):
+        links[link.group_id].append(link)
     by_sends = {
-        str(group_id): _of_sends(trace, _pairs(rows), in_rings)
-        for group_id, rows in p2p.groupby("group_id")
+        group_id: _of_sends(trace, _pairs(own), in_rings)
+        for group_id, own in sorted(links.items())
         if group_id not in used
     }
     found = {group: axis for group, axis in by_sends.items() if axis is not None}
-    if p2p.empty and _is_data_parallel(trace, used, set(collective["kind"])):
+    if not links and _is_data_parallel(trace, used, {kind for _, kind in collective}):
         return found | dict.fromkeys(used, TrafficAxis(Axis.DP, _WHY_DATA[len(used) > 1]))
     return found | _of_passes(trace)
 
@@ -116,20 +121,39 @@ def connected(pairs: set[tuple[int, int]]) -> list[tuple[int, ...]]:
     return sorted({tuple(sorted(ranks)) for ranks in of_rank.values()})
 
 
-def _links(trace: Trace) -> pd.DataFrame:
-    links = trace.frame("p2p")[["group_id", "rank", "peer", "direction"]].drop_duplicates()
-    return links.astype({"group_id": str, "direction": str})
+class _Link(NamedTuple):
+    """That a rank sends to a peer on a group, or receives from it."""
+
+    group_id: str
+    rank: int
+    peer: int
+    direction: str
+
+
+def _links(trace: Trace) -> list[_Link]:
+    return [_Link(*row) for row in _distinct(trace, "p2p", list(_Link._fields))]
+
+
+def _distinct(trace: Trace, name: str, columns: list[str]) -> list[tuple[Any, ...]]:
+    """Return each combination of values that a table has in some columns, once."""
+    if not trace.row_count(name):
+        return []
+    table = trace.tables[name].select(columns)
+    plain = pa.table({own: _decoded(table[own]) for own in columns})
+    found = plain.group_by(columns).aggregate([])
+    return list(zip(*(found[own].to_pylist() for own in columns), strict=True))
+
+
+def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    return pc.cast(column, pa.string()) if pa.types.is_dictionary(column.type) else column
 
 
 def _of_passes(trace: Trace) -> dict[str, TrafficAxis]:
     """Return the groups of a job with several whose reductions tell tensor or data parallelism."""
+    if not has_forwards(trace):
+        return {}
     reduced = reduced_in_passes(trace)
-    groups = trace.frame("group")
-    members = {
-        str(name): tuple(ranks)
-        for name, ranks in zip(groups["group_id"], groups["ranks"], strict=True)
-        if len(ranks) > 1
-    }
+    members = {name: ranks for name, ranks in _members(trace).items() if len(ranks) > 1}
     reduced = reduced[reduced["group_id"].isin(members)]
     tensor, lines = tensor_groups(reduced), pipelines(trace)
     # A group of all ranks can only be data-parallel if the job has no other axis.
@@ -142,9 +166,16 @@ def _of_passes(trace: Trace) -> dict[str, TrafficAxis]:
     }
 
 
+def _members(trace: Trace) -> dict[str, tuple[int, ...]]:
+    if not trace.row_count("group"):
+        return {}
+    groups = trace.tables["group"]
+    named = zip(groups["group_id"].to_pylist(), groups["ranks"].to_pylist(), strict=True)
+    return {name: tuple(ranks) for name, ranks in named}
+
+
 def _is_data_parallel(trace: Trace, used: set[str], kinds: set[str]) -> bool:
-    groups = trace.frame("group")
-    members = groups.loc[groups["group_id"].astype(str).isin(used), "ranks"]
+    members = [ranks for name, ranks in _members(trace).items() if name in used]
     world = trace.run.get("world_size")
     if world is None:
         is_whole = len(used) == 1
@@ -162,21 +193,23 @@ def _reduces_in_forward(trace: Trace) -> bool:
     if not trace.ranks or not trace.row_count("span"):
         return False
     rank = trace.ranks[0]
-    spans = trace.rank_frame("span", rank, ["kind", "start_ns", "dur_ns"])
-    forwards = spans[spans["kind"] == SpanKind.FORWARD.value]
-    rows = trace.rank_frame("collective", rank, ["kind", "issue_ns"])
-    issued = rows.loc[rows["kind"].isin(REDUCTIONS), "issue_ns"].dropna()
-    if forwards.empty or issued.empty:
+    spans = trace.rank_table("span", rank, ["kind", "start_ns", "dur_ns"])
+    forwards = spans.filter(pc.equal(_decoded(spans["kind"]), SpanKind.FORWARD.value))
+    rows = trace.rank_table("collective", rank, ["kind", "issue_ns"])
+    reduces = pc.is_in(_decoded(rows["kind"]), pa.array(sorted(REDUCTIONS)))
+    issued = rows["issue_ns"].filter(reduces).drop_null().to_numpy()
+    if not (forwards.num_rows and len(issued)):
         return False
-    return bool(within(forwards, issued.to_numpy(np.int64)).mean() > MOST_IN_FORWARD)
+    starts, lengths = (forwards[name].to_numpy() for name in ("start_ns", "dur_ns"))
+    return bool(lie_within(starts, starts + lengths, issued).mean() > MOST_IN_FORWARD)
 
 
-def _pairs(rows: pd.DataFrame) -> set[tuple[int, int]]:
+def _pairs(links: Iterable[_Link]) -> set[tuple[int, int]]:
     """Return source and target of the sends, seen from either end."""
     return {
-        (rank, peer) if direction == Direction.SEND.value else (peer, rank)
-        for rank, peer, direction in rows[["rank", "peer", "direction"]].itertuples(index=False)
-        if peer >= 0
+        (link.rank, link.peer) if link.direction == Direction.SEND.value else (link.peer, link.rank)
+        for link in links
+        if link.peer >= 0
     }
 
 

@@ -21,7 +21,6 @@ from meshscope.probe.schema.layout import MESH_AXES, ParallelLayout
 from meshscope.probe.schema.terms import Axis
 
 from ...tables.trace import Trace
-from ...wording.words import is_missing
 from .axes import named_axes, with_axes
 from .group_traffic import not_pipelines, pipelines, traffic_axes, why_not_in_order
 from .ring_traffic import rings
@@ -75,13 +74,14 @@ def layout_of_names(trace: Trace) -> tuple[ParallelLayout | None, str]:
     world_size = trace.run.get("world_size")
     if not trace.row_count("group") or not isinstance(world_size, int):
         return None, ""
-    groups = trace.frame("group")
+    groups = trace.tables["group"]
+    group_ids, members = groups["group_id"].to_pylist(), groups["ranks"].to_pylist()
     traffic = traffic_axes(trace)
-    names = ["" if is_missing(text) else str(text) for text in groups["description"]]
+    names = [text or "" for text in groups["description"].to_pylist()]
     is_named = any(named_axes(name) & _MESH for name in names)
     named = []
-    for group_id, ranks, name in zip(groups["group_id"], groups["ranks"], names, strict=True):
-        axes, told = named_axes(name), traffic.get(str(group_id))
+    for group_id, ranks, name in zip(group_ids, members, names, strict=True):
+        axes, told = named_axes(name), traffic.get(group_id)
         if not axes and told is not None and (told.axis is Axis.PP or not is_named):
             axes = frozenset({told.axis})
         named.append(NamedGroup(axes, tuple(ranks)))

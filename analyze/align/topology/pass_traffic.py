@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable
 
 import numpy as np
 import pandas as pd
+import pyarrow.compute as pc
 
 from meshscope.probe.schema.terms import CollectiveKind, SpanKind
 
@@ -37,11 +38,22 @@ def reduced_in_passes(trace: Trace) -> pd.DataFrame:
         rank, group_id, total (bytes), forward_frac (share of them that was issued within a
         forward pass); empty where no forward passes were recorded.
     """
-    asked = sorted(set(trace.ranks[:: max(1, len(trace.ranks) // _RANKS_ASKED)]))
-    parts = [part for rank in asked if len(part := _of_rank(trace, rank))]
+    parts = [part for rank in _asked(trace) if len(part := _of_rank(trace, rank))]
     if not parts:
         return pd.DataFrame(columns=["rank", "group_id", "total", "forward_frac"])
     return pd.concat(parts, ignore_index=True)
+
+
+def has_forwards(trace: Trace) -> bool:
+    """Tell if the forward passes of a rank were recorded that would be asked what it reduced."""
+    if not trace.row_count("span"):
+        return False
+    kinds = (trace.rank_table("span", rank, ["kind"])["kind"] for rank in _asked(trace))
+    return any(SpanKind.FORWARD.value in pc.unique(own).to_pylist() for own in kinds)
+
+
+def _asked(trace: Trace) -> list[int]:
+    return sorted(set(trace.ranks[:: max(1, len(trace.ranks) // _RANKS_ASKED)]))
 
 
 def _of_rank(trace: Trace, rank: int) -> pd.DataFrame:
@@ -66,10 +78,14 @@ def _of_rank(trace: Trace, rank: int) -> pd.DataFrame:
 
 def within(spans: pd.DataFrame, at_ns: np.ndarray) -> np.ndarray:
     """Tell which instants lie in a span; spans of one rank, that may follow each other anyhow."""
-    starts = np.sort(spans["start_ns"].to_numpy(np.int64))
-    ends = np.sort((spans["start_ns"] + spans["dur_ns"]).to_numpy(np.int64))
-    begun = np.searchsorted(starts, at_ns, side="right")
-    return np.asarray(begun > np.searchsorted(ends, at_ns, side="right"))
+    starts = spans["start_ns"].to_numpy(np.int64)
+    return lie_within(starts, starts + spans["dur_ns"].to_numpy(np.int64), at_ns)
+
+
+def lie_within(starts: np.ndarray, ends: np.ndarray, at_ns: np.ndarray) -> np.ndarray:
+    """Tell which instants lie between a start and its end."""
+    begun = np.searchsorted(np.sort(starts), at_ns, side="right")
+    return np.asarray(begun > np.searchsorted(np.sort(ends), at_ns, side="right"))
 
 
 def tensor_groups(reduced: pd.DataFrame) -> set[str]:

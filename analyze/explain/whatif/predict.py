@@ -98,6 +98,21 @@ def predict(account: Account, changes: list[Change]) -> Prediction:
     )
 
 
+def repaired_times(account: Account, changes: list[Change]) -> RepairedTimes | None:
+    """Return when everything recorded would have happened after repairs and speed-ups.
+
+    None where a change is one of the program itself, whose passes are simulated and not those
+    recorded, or where the run cannot be replayed.
+
+    Raises:
+        ConfigError: A change does not fit the run.
+    """
+    program = account.program
+    if program is None or any(change.name in REDESIGNS for change in changes):
+        return None
+    return RepairedTimes(program, account.ledger, repair_effect(account, program, changes))
+
+
 def _unknown_error(account: Account, parts: dict[str, float]) -> str | None:
     """Return why nothing tells how far a prediction may be off; None where something does."""
     if account.untold:

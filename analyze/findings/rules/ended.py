@@ -71,7 +71,7 @@ def _ended(trace: Trace) -> Iterator[Finding]:
     if times["ended_ns"].isna().any():
         return
     ended = times["ended_ns"].astype("int64").sort_values(kind="stable")
-    ways = _ways(times)
+    ways = way_words(times)
     first = int(ended.index[0])
     said = _kind_of(ways, first)
     if said is None:
@@ -107,7 +107,7 @@ def _ranks(ways: pd.Series[str]) -> list[int]:
     return sorted(map(int, ways.index))
 
 
-def _ways(times: pd.DataFrame) -> pd.Series[str]:
+def way_words(times: pd.DataFrame) -> pd.Series[str]:
     """Return how each rank ended: by an exception, a signal, or an exit code."""
     status = times["wait_status"].astype("Int64")
     # Not by na_action: pandas before 2.3 hands the NA of a nullable array to the function.

@@ -28,7 +28,7 @@ def export_csv(trace: Trace, folder: Path) -> list[Path]:
         files.append(folder / f"{name}.csv")
         with files[-1].open("w", encoding="utf-8", newline="") as stream:
             for number, frame in enumerate(_parts(trace, name)):
-                _harmless(frame).to_csv(stream, index=False, header=number == 0)
+                harmless(frame).to_csv(stream, index=False, header=number == 0)
     return files
 
 
@@ -40,7 +40,8 @@ def _parts(trace: Trace, name: str) -> Iterator[pd.DataFrame]:
     yield from (trace.rank_frame(name, rank) for rank in trace.ranks)
 
 
-def _harmless(frame: pd.DataFrame) -> pd.DataFrame:
+def harmless(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a table with a quote before each text that a spreadsheet would run as a formula."""
     texts = frame.select_dtypes(include=["object", "category", "string"]).columns
     changed = {}
     for column in texts:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ...scale.account_steps import AccountSteps
 from ...scale.slow_ranks import FirstAnswer, SlowRank
 from ...scale.store import Summaries
 from ...wording.message import Message, message
@@ -38,6 +39,16 @@ def summaries_document(made: Summaries, answer: FirstAnswer) -> list[Block]:
     else:
         blocks.append(Lines([_none(answer)]))
     return [*blocks, Lines([written]), *limits_section(answer.limits)]
+
+
+def looked_at(chosen: AccountSteps | None) -> list[Block]:
+    """Return at which steps the account looks, where it does not look at all."""
+    if chosen is None:
+        return []
+    steps, rows = chosen.steps.text, chosen.rows
+    if chosen.rank is None:
+        return [Lines([message("summaries.account", steps=steps, rows=rows)])]
+    return [Lines([message("summaries.account_of_rank", steps=steps, rows=rows, rank=chosen.rank)])]
 
 
 def _none(answer: FirstAnswer) -> Message:

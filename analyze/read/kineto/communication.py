@@ -8,18 +8,19 @@ then the kernel's own name say what it is, and the group is ``unnamed``.
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from meshscope.probe.schema.tables import COLLECTIVE, GROUP, P2P
 from meshscope.probe.schema.terms import Axis, CollectiveKind, Direction, TimeSource
 
+from ...tables.arrays import combined
 from ..kernel_names import collective_kind, item_bytes
 from .columns import DeviceLinks, StepWindows, first_match
 from .event_columns import IntArray, Intervals, RoledEvents
@@ -220,27 +221,26 @@ def _size_bytes(found: RankCommunication, args: EventArgs, kind: CollectiveKind)
 
 
 @dataclass(frozen=True, slots=True)
-class CommunicationFrames:
+class CommunicationTables:
     """Rows of the three tables over all ranks."""
 
     group: list[dict[str, Any]]
-    collective: pd.DataFrame | None = None
-    p2p: pd.DataFrame | None = None
+    rows: pa.Table | None = None
+    """Collectives and transfers, of which ``seq`` counts each kind by itself."""
 
     def tables(self) -> dict[str, pa.Table]:
         """Return those that have rows, by name."""
-        frames = ((COLLECTIVE, self.collective), (P2P, self.p2p))
-        tables = {
-            spec.name: spec.conform(pa.Table.from_pandas(frame, preserve_index=False))
-            for spec, frame in frames
-            if frame is not None and len(frame)
-        }
+        tables = {}
+        if self.rows is not None:
+            is_p2p = pc.not_equal(self.rows["direction"], "")
+            parts = {COLLECTIVE: self.rows.filter(pc.invert(is_p2p)), P2P: self.rows.filter(is_p2p)}
+            tables = {spec.name: spec.conform(own) for spec, own in parts.items() if own.num_rows}
         if self.group:
             tables[GROUP.name] = GROUP.conform(pa.Table.from_pylist(self.group))
         return tables
 
 
-def assemble(found: Sequence[RankCommunication], world: Sequence[int]) -> CommunicationFrames:
+def assemble(found: Sequence[RankCommunication], world: Sequence[int]) -> CommunicationTables:
     """Give groups one identity over all ranks, and rows their position in them.
 
     Args:
@@ -248,85 +248,118 @@ def assemble(found: Sequence[RankCommunication], world: Sequence[int]) -> Commun
         world: Members that the collectives without a group are taken to have.
     """
     identity = GroupIdentity({one.rank: one.groups for one in found})
-    if not any(one.rows for one in found):
-        return CommunicationFrames(identity.table({}, _ASSUMED))
-    rows = pd.DataFrame([row for one in found for row in one.rows], columns=_ROW_COLUMNS)
-    rows["group_name"] = _by_stream(rows)
-    rows["group_id"] = [
-        identity.of(rank, name) for rank, name in zip(rows["rank"], rows["group_name"], strict=True)
-    ]
-    rows["axis"] = Axis.OTHER.value
-    rows["source"] = rows["source"].astype(object).fillna(TimeSource.DEVICE.value)
-    waits = ["wait_start_ns", "wait_end_ns"]
-    rows[waits] = rows[waits].astype("Int64")
-    is_p2p = rows["direction"] != ""
-    collective, p2p = rows[~is_p2p].copy(), rows[is_p2p].copy()
-    collective["seq"] = _collective_seq(collective)
-    # Sender and receiver count their operations on the whole group, not on the
-    # pair, so a recorded number does not join them; the order within the pair does.
-    p2p["seq"] = p2p.groupby(["rank", "group_id", "peer", "direction"]).cumcount()
-    p2p["microbatch"] = p2p["chunk"] = -1
-    used = {str(key): sorted(set(ranks)) for key, ranks in rows.groupby("group_id")["rank"]}
-    used |= {key: list(world) for key in used if key.startswith(UNNAMED_GROUP)}
-    return CommunicationFrames(identity.table(used, _ASSUMED), collective, p2p)
+    rows = pa.Table.from_pylist([row for one in found for row in one.rows], schema=_ROWS)
+    if not rows.num_rows:
+        return CommunicationTables(identity.table({}, _ASSUMED))
+    rank = rows["rank"].to_numpy()
+    names = _by_stream(rows)
+    group_ids = [identity.of(one, name) for one, name in zip(rank.tolist(), names, strict=True)]
+    group = pa.array(group_ids).dictionary_encode()
+    count = rows.num_rows
+    added = {
+        "group_id": group,
+        "axis": pa.repeat(Axis.OTHER.value, count),
+        "seq": pa.array(_positions(rows, np.asarray(group.indices, dtype=np.int64))),
+        "microbatch": pa.repeat(-1, count),
+        "chunk": pa.repeat(-1, count),
+    }
+    for name, column in added.items():
+        rows = rows.append_column(name, column)
+    source = pc.fill_null(rows["source"], TimeSource.DEVICE.value)
+    rows = rows.set_column(rows.column_names.index("source"), "source", source)
+    used: dict[str, set[int]] = defaultdict(set)
+    for key, one in set(zip(group_ids, rank.tolist(), strict=True)):
+        used[key].add(one)
+    members = {
+        key: list(world) if key.startswith(UNNAMED_GROUP) else sorted(own)
+        for key, own in used.items()
+    }
+    return CommunicationTables(identity.table(members, _ASSUMED), rows)
 
 
-def _by_stream(rows: pd.DataFrame) -> pd.Series[str]:
+def _by_stream(rows: pa.Table) -> list[str]:
     """Return the names of the groups, the unnamed one divided by stream where that is plain.
 
     A communicator has a stream of its own. The streams of two ranks are taken to be the
     same where all ranks use the same ids, else, if they use equally many, where they began
     to be used in the same place.
     """
+    names: list[str] = rows["group_name"].to_pylist()
     # A transfer with a peer is matched by its pair, and both ends may be on streams of their own.
-    is_pair = (rows["direction"] != "") & (rows["peer"] >= 0)
-    is_unnamed = (rows["group_name"] == UNNAMED_GROUP) & ~is_pair
-    unnamed = rows[is_unnamed].sort_values("start_ns", kind="stable")
-    used = {rank: list(dict.fromkeys(own["stream"])) for rank, own in unnamed.groupby("rank")}
+    is_pair = pc.and_(pc.not_equal(rows["direction"], ""), pc.greater_equal(rows["peer"], 0))
+    is_unnamed = pc.and_not(pc.equal(rows["group_name"], UNNAMED_GROUP), is_pair)
+    places = np.flatnonzero(is_unnamed.to_numpy())
+    places = places[np.argsort(rows["start_ns"].to_numpy()[places], kind="stable")]
+    ranks = rows["rank"].to_numpy()[places].tolist()
+    streams = rows["stream"].to_numpy()[places].tolist()
+    used: dict[int, dict[int, int]] = defaultdict(dict)
+    for rank, stream in dict.fromkeys(zip(ranks, streams, strict=True)):
+        used[rank][stream] = len(used[rank])
     if max(map(len, used.values()), default=0) < 2 or len(set(map(len, used.values()))) > 1:
-        return rows["group_name"]
-    if len(set(map(frozenset, used.values()))) == 1:
-        label = unnamed["stream"].astype(str)
-    else:
-        place = [used[rank].index(s) for rank, s in unnamed[["rank", "stream"]].to_numpy()]
-        label = pd.Series(place, index=unnamed.index).map("number {}".format)
-    names = rows["group_name"].copy()
-    names.loc[unnamed.index] = f"{UNNAMED_GROUP}, stream " + label
+        return names
+    is_alike = len(set(map(frozenset, used.values()))) == 1
+    for place, rank, stream in zip(places.tolist(), ranks, streams, strict=True):
+        label = str(stream) if is_alike else f"number {used[rank][stream]}"
+        names[place] = f"{UNNAMED_GROUP}, stream {label}"
     return names
 
 
-_ROW_COLUMNS = [
+_WHOLE = (
     "rank",
     "step",
-    "group_name",
-    "kind",
-    "direction",
     "peer",
     "size_bytes",
-    "dtype",
     "event_id",
     "recorded_seq",
     "stream",
     "issue_ns",
     "start_ns",
     "end_ns",
-    "source",
     "wait_start_ns",
     "wait_end_ns",
-]
+)
+_WORDS = ("group_name", "kind", "direction", "dtype", "source")
+_ROWS = pa.schema(
+    [(name, pa.int64()) for name in _WHOLE] + [(name, pa.string()) for name in _WORDS]
+)
+"""What the ranks say of each operation."""
 
 
-def _collective_seq(rows: pd.DataFrame) -> pd.Series[int]:
-    """Return the position of each collective in its group.
+def _positions(rows: pa.Table, group: IntArray) -> IntArray:
+    """Return the position of each collective in its group, and of each transfer in its pair.
 
-    The recorded sequence number where all rows of the group carry one; grouped
+    Of a collective the recorded sequence number where all rows of the group carry one; grouped
     kernels share a number and are told apart by their order. Otherwise the order
     of their starts on the rank.
     """
-    by_order = rows.groupby(["rank", "group_id"]).cumcount()
-    recorded = rows["recorded_seq"]
-    is_complete = recorded.groupby(rows["group_id"]).transform("min") >= 0
-    repeat = rows.groupby(["rank", "group_id", "recorded_seq"]).cumcount()
-    factor = repeat.groupby(rows["group_id"]).transform("max") + 1
-    seq: pd.Series[int] = by_order.where(~is_complete, recorded * factor + repeat).astype("int64")
+    rank, recorded = rows["rank"].to_numpy(), rows["recorded_seq"].to_numpy()
+    direction = np.asarray(
+        rows["direction"].combine_chunks().dictionary_encode().indices, dtype=np.int64
+    )
+    is_p2p = pc.not_equal(rows["direction"], "").to_numpy()
+    seq = np.zeros(len(rank), dtype=np.int64)
+    # Sender and receiver count their operations on the whole group, not on the
+    # pair, so a recorded number does not join them; the order within the pair does.
+    peer = rows["peer"].to_numpy()
+    seq[is_p2p] = _running(combined(rank, group, peer, direction)[is_p2p])
+    rank, group, recorded = (column[~is_p2p] for column in (rank, group, recorded))
+    by_order = _running(combined(rank, group))
+    repeat = _running(combined(rank, group, recorded))
+    groups = int(group.max(initial=-1)) + 1
+    least, most = np.full(groups, np.iinfo(np.int64).max), np.zeros(groups, dtype=np.int64)
+    np.minimum.at(least, group, recorded)
+    np.maximum.at(most, group, repeat)
+    by_number = recorded * (most[group] + 1) + repeat
+    seq[~is_p2p] = np.where(least[group] >= 0, by_number, by_order)
     return seq
+
+
+def _running(keys: IntArray) -> IntArray:
+    """Return for each row how many rows before it have its key."""
+    order = np.argsort(keys, kind="stable")
+    grouped = keys[order]
+    first = np.append(True, grouped[1:] != grouped[:-1])[: len(keys)]
+    begin = np.maximum.accumulate(np.where(first, np.arange(len(keys)), 0))
+    found = np.empty(len(keys), dtype=np.int64)
+    found[order] = np.arange(len(keys)) - begin
+    return found

@@ -18,7 +18,7 @@ from ...tables.stored_tables import STORED, StoredTable, Tables, open_stored
 from ..detect import InputFile
 from ..rank_limits import missing_ranks, shared_notes
 from ..reading import Reading, TemporaryFolder
-from .communication import CommunicationFrames, assemble
+from .communication import CommunicationTables, assemble
 from .cut_files import leave_out_cut_steps
 from .cycles import one_cycle
 from .jobs import one_job
@@ -118,7 +118,7 @@ def _run(path: Path, ranks: Sequence[RankFile], world_size: int) -> dict[str, ob
     return dict.fromkeys(RUN.column_names()) | known
 
 
-def _tables(ranks: Sequence[RankFile], communication: CommunicationFrames) -> dict[str, pa.Table]:
+def _tables(ranks: Sequence[RankFile], communication: CommunicationTables) -> dict[str, pa.Table]:
     tables = {name: spec.empty() for name, spec in TABLES.items() if name not in STORED}
     for name in ranks[0].tables:
         parts = pa.concat_tables([r.tables[name] for r in ranks])

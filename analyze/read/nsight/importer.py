@@ -21,7 +21,7 @@ from meshscope.probe.schema.tables import RUN, TABLES
 from meshscope.probe.schema.terms import CaptureLevel
 
 from ..detect import InputFile
-from ..kineto.communication import CommunicationFrames, assemble
+from ..kineto.communication import CommunicationTables, assemble
 from ..kineto.groups import NamedGroup
 from ..rank_limits import missing_ranks, shared_notes
 from .activities import Activities, Names, read_calls, read_device
@@ -271,7 +271,7 @@ def _run(path: Path, ranks: Sequence[_Rank], world_size: int) -> dict[str, objec
     return dict.fromkeys(RUN.column_names()) | known
 
 
-def _tables(ranks: Sequence[_Rank], communication: CommunicationFrames) -> dict[str, pa.Table]:
+def _tables(ranks: Sequence[_Rank], communication: CommunicationTables) -> dict[str, pa.Table]:
     tables = {name: spec.empty() for name, spec in TABLES.items()}
     for name in ranks[0].found.tables:
         parts = pa.concat_tables([r.found.tables[name] for r in ranks])

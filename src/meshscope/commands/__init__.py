@@ -6,6 +6,7 @@ from .attach import attach
 from .balance import balance
 from .breakdown import breakdown
 from .collectives import collectives
+from .compact import compact
 from .compare import compare
 from .critical_path import critical_path
 from .dashboard import dashboard
@@ -34,6 +35,7 @@ __all__ = [
     "balance",
     "breakdown",
     "collectives",
+    "compact",
     "compare",
     "critical_path",
     "dashboard",

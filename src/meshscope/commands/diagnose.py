@@ -3,38 +3,68 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from .first_look import executor_for, first_look
 from .follow_up import follow_up
 from .opening import Opened, command_line, open_trace
-from .options import DEFAULT_RUNS, FormatOption, RunPath, RunsOption, StepsOption, TopologyOption
+from .options import (
+    DEFAULT_RUNS,
+    ClusterOption,
+    FormatOption,
+    ManyWorkersOption,
+    RunPath,
+    RunsOption,
+    StepsOption,
+    TopologyOption,
+)
 from .output import Format, show_document
 
 if TYPE_CHECKING:
     from meshscope.analyze.tables.results import Diagnosis
     from meshscope.analyze.tables.trace import Trace
 
+    from .first_look import FirstLook
 
-def diagnose(
+
+def diagnose(  # noqa: PLR0913 - the options of a verb
     path: RunPath,
     topology_file: TopologyOption = None,
     steps: StepsOption = None,
     runs: RunsOption = DEFAULT_RUNS,
+    processes: ManyWorkersOption = None,
+    cluster: ClusterOption = None,
     output: FormatOption = Format.TEXT,
 ) -> None:
-    """Account for the step time of a run: waterfall, findings, stragglers, what was not seen."""
+    """Account for the step time of a run: waterfall, findings, stragglers, what was not seen.
+
+    Of a run of many ranks, --workers or --cluster first answers from summaries which rank is slow, since
+    when and at what price. The account follows, of the steps that matter if not all have room.
+    """
     from meshscope.analyze import diagnose as analyse
-    from meshscope.analyze.output.json import diagnosis_to_json
     from meshscope.analyze.output.text import diagnosis_document
 
+    look = None
+    if processes is not None or cluster is not None:
+        look = first_look(path, executor_for(processes, cluster))
+    if look is not None:
+        look.show(output)
+        if steps is None and look.steps is not None:
+            steps = look.steps.steps.text
     opened = open_trace(path, topology_file, runs, steps)
     result = analyse(opened.trace)
     show_document(
         output,
-        lambda: diagnosis_to_json(result),
+        partial(_to_json, result, look),
         partial(diagnosis_document, result),
         _following(opened, result),
     )
+
+
+def _to_json(result: Diagnosis, look: FirstLook | None) -> dict[str, Any]:
+    from meshscope.analyze.output.json import diagnosis_to_json
+
+    return diagnosis_to_json(result) | ({} if look is None else {"summary": look.to_json()})
 
 
 def _following(opened: Opened, result: Diagnosis) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 import shlex
 import subprocess
 import sys
@@ -101,7 +101,7 @@ class _Trial:
     sides: tuple[list[LoadedRun], list[LoadedRun]] = field(default_factory=lambda: ([], []))
     paths: tuple[list[Path], list[Path]] = field(default_factory=lambda: ([], []))
     looked: list[tuple[Look, Check]] = field(default_factory=list)
-    name: str = field(default_factory=lambda: f"ab-{secrets.token_hex(4)}")
+    name: str = field(default_factory=lambda: f"ab-{os.urandom(4).hex()}")
 
     def run(self, pairs: int) -> GateResult:
         """Run pairs until they decide; the side that goes first changes from pair to pair."""

@@ -6,12 +6,12 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from typer.core import TyperGroup
+from .starting import PlainGroup
 
 CHECK = "check"
 
 
-class GateGroup(TyperGroup):
+class GateGroup(PlainGroup):
     """Takes what is no verb of its own as the arguments of ``check``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

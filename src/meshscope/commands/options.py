@@ -52,6 +52,19 @@ RunsOption = Annotated[
         help="Folder of runs, which also keeps what was read of other tools' traces.",
     ),
 ]
+ManyWorkersOption = Annotated[
+    int | None,
+    typer.Option(
+        "--workers", min=1, help="Of many ranks: answer from summaries first, by so many processes."
+    ),
+]
+ClusterOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS",
+        help="Scheduler of a Dask cluster whose workers see the same files: tcp://HOST:8786.",
+    ),
+]
 
 
 def named_run(run: Path | None, runs: Path) -> Path | None:

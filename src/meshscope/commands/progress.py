@@ -50,27 +50,28 @@ def reading_progress(total_bytes: int) -> Iterator[Callable[[int], None]]:
 
 
 @contextmanager
-def ranks_progress(total: int) -> Iterator[Callable[[int], None]]:
+def ranks_progress(total: int, *, done: str = "summarized") -> Iterator[Callable[[int], None]]:
     """Give a function that is told how many more ranks are done.
 
     A terminal gets a bar with the time that is left; elsewhere there is a line every tenth of the way.
 
     Args:
         total: Ranks in all.
+        done: What was done to them.
     """
     if sys.stderr.isatty():
         with _ranks_bar() as bar:
-            task = bar.add_task("summarizing ranks", total=total)
+            task = bar.add_task(f"ranks {done}", total=total)
             yield lambda count: bar.advance(task, count)
         return
-    start_ns, done, told = now_ns(), 0, 0
+    start_ns, reached, told = now_ns(), 0, 0
 
     def on_done(count: int) -> None:
-        nonlocal done, told
-        done += count
-        if 10 * done // max(total, 1) > told:
-            told = 10 * done // max(total, 1)
-            say(f"summarized {done:,} of {total:,} ranks in {(now_ns() - start_ns) / 1e9:.1f} s")
+        nonlocal reached, told
+        reached += count
+        if 10 * reached // max(total, 1) > told:
+            told = 10 * reached // max(total, 1)
+            say(f"{done} {reached:,} of {total:,} ranks in {(now_ns() - start_ns) / 1e9:.1f} s")
 
     yield on_done
 

@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
-from .opening import next_command, workers
-from .options import FormatOption, named_path
+from .first_look import executor_for
+from .opening import next_command
+from .options import ClusterOption, FormatOption, named_path
 from .output import Format, show_document
 from .progress import ranks_progress
 
@@ -20,13 +21,7 @@ def summarize(
         int | None,
         typer.Option("--workers", min=1, help="Processes of this machine; one a CPU if not given."),
     ] = None,
-    cluster: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDRESS",
-            help="Scheduler of a Dask cluster whose workers see the same files: tcp://HOST:8786.",
-        ),
-    ] = None,
+    cluster: ClusterOption = None,
     out: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Where summaries go; RUN/summaries if not given."),
@@ -36,14 +31,11 @@ def summarize(
     """Summarize a run of many ranks in parallel: which rank is slow, since when, at what price."""
     from meshscope.analyze.output.json.summaries import summaries_to_json
     from meshscope.analyze.output.text.summaries import summaries_document
-    from meshscope.analyze.scale.executors import executor_of
     from meshscope.analyze.scale.segments import ranks_of_run
     from meshscope.analyze.scale.slow_ranks import first_answer
     from meshscope.analyze.scale.store import write_summaries
 
-    if cluster is not None and processes is not None:
-        raise typer.BadParameter("--workers has no part in --cluster, which has workers of its own")
-    executor = executor_of(processes or workers(), cluster)
+    executor = executor_for(processes, cluster)
     with ranks_progress(len(ranks_of_run(run))) as on_done:
         made = write_summaries(run, executor, on_done, out)
     answer = first_answer(made)

@@ -5,6 +5,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from meshscope.analyze.synthetic import SyntheticJob, generate, parse_fault, write_run
+from meshscope.probe.schema.layout import ParallelLayout
+from meshscope.probe.schema.terms import ScheduleKind
+
 STAGES, REPLICAS, STEPS = 1, 4, 3
 SLOW_RANK, SLOW_FACTOR = 3, 2.0
 _FORWARD_S, _BACKWARD_S, _REDUCE_S, _OPTIMIZER_S = 0.010, 0.020, 0.002, 0.004
@@ -47,6 +51,18 @@ def write_job(path: Path, steps: int = STEPS, *, communicates: bool = True) -> P
         f"dp_size: {REPLICAS}\npp_size: {STAGES}\ntp_size: 1\nvpp_size: 1\nworld_size: 4\n"
     )
     return path
+
+
+def write_synthetic(folder: Path, *faults: str, steps: int = 4) -> str:
+    """Write a simulated pipeline of PP2 x DP2 with faults; return its run id."""
+    job = SyntheticJob(
+        layout=ParallelLayout(tp=1, pp=2, dp=2),
+        schedule=ScheduleKind.ONE_F_ONE_B,
+        steps=steps,
+        faults=tuple(map(parse_fault, faults)),
+    )
+    trace, truth = generate(job)
+    return write_run(job, trace, truth, folder).name
 
 
 @pytest.fixture

@@ -4,7 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshscope.dashboard.state import METRICS, RUN_ID, ViewState, parse_path, parse_query, view_at
+from meshscope.dashboard.state import (
+    METRICS,
+    RUN_ID,
+    ViewState,
+    parse_path,
+    parse_query,
+    view_at,
+    with_changes,
+)
 
 numbers = st.none() | st.integers(min_value=0, max_value=10**17)
 
@@ -36,7 +44,7 @@ def test_round_trip(step, rank, t0, t1, metric, path, before):
         ("?path=yes", ("path",)),
         ("?before=../x", ("before",)),
         ("?step=" + "9" * 40, ("step",)),
-        ("?" + "&".join(["step=1"] * 99), ("all of it, which has more than 20 fields",)),
+        ("?" + "&".join(["step=1"] * 99), ("all of it, which has more than 40 fields",)),
         ("?foo=1&" + "x" * 99 + "=", ("foo", "x" * 32)),
         ("?t0=", ("t0",)),
         (None, ()),
@@ -52,6 +60,25 @@ def test_the_window_lies_in_the_step(t0, t1, length):
     """Fails when a window of the address reaches out of the step or is empty."""
     start, end = ViewState(t0=t0, t1=t1).window(length)
     assert 0 <= start < end <= max(length, 1)
+
+
+def test_changes_make_the_round_trip():
+    """Fails when a link to a replay opens another one, or none."""
+    state = with_changes(
+        ViewState(step=2), ("rank=3", "link=0->4", "host=a & b"), ("layers=9,8->8,9",)
+    )
+    assert parse_query(state.query()) == state
+    assert parse_query(state.query()).is_asked_by(state.query())
+
+
+def test_changes_that_no_replay_takes_are_named():
+    """Fails when a hostile or repeated change reaches the replay, or is dropped silently."""
+    assert parse_query("?fix=rank%3D3&fix=rank%3D3").rejected == ("fix=rank=3",)
+    assert parse_query("?set=a%00b").rejected == ("set=a\0b",)
+    assert parse_query("?set=" + "9" * 600).settings == ()
+    many = "&".join(f"fix=rank%3D{rank}" for rank in range(20))
+    found = parse_query(f"?{many}")
+    assert (len(found.fixes), len(found.rejected)) == (16, 4)
 
 
 def test_of_two_values_the_second_is_named():

@@ -121,14 +121,14 @@ def test_classes_add_up_and_a_row_needs_its_own_rank_alone(job):
     """A summary would lose time, or change with which ranks happen to be read beside it."""
     run, _ = job
     trace = load_trace(run)
-    rows = summarise(trace, 5)
+    rows = summarise(trace, [5])
     total = np.sum([rows[f"{name}_s"].to_numpy() for name in ALONE], axis=0, dtype=np.float64)
     np.testing.assert_allclose(total, rows["wall_s"].to_numpy(), rtol=1e-6)
     keep = {
         name: trace.tables[name].filter(pc.equal(trace.tables[name]["rank"], 5))
         for name in ("span", "collective", "p2p", "step")
     }
-    assert summarise(trace.with_tables(keep), 5).equals(rows)
+    assert summarise(trace.with_tables(keep), [5]).equals(rows)
     assert rows.nbytes <= 200 * rows.num_rows
 
 

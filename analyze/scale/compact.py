@@ -1,0 +1,207 @@
+"""A run with a file for each rank becomes one with segments of 256 ranks: fewer files to open, list and fetch.
+
+Segments are made beside what is there. The list of them (``tables/segments.json``) is written last and
+in one step: until then readers read the old files, from then on the segments, with the same
+results. So a call that is killed costs nothing but its time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from meshscope.probe.schema.errors import ConfigError
+from meshscope.probe.schema.tables import TABLES
+
+from ..load.ingested import is_ingested
+from ..tables.part import StepRange
+from ..tables.segment_files import (
+    SegmentFile,
+    SegmentList,
+    by_rank,
+    in_segments,
+    read_list,
+    write_list,
+    write_segment_file,
+)
+from ..tables.stored_tables import Tables
+from ..tables.table_folder import FOLDER, read_folder
+from .executors import Executor
+from .segments import ranks_of_run
+
+_BY_RANK = tuple(spec.name for spec in TABLES.values() if "rank" in spec.column_names())
+_KEPT_WHOLE = ("recording", "progress", "standing")
+"""Tables that tell of the run or of its end, whatever steps are kept."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compacted:
+    """What became of a run."""
+
+    run: Path
+    ranks: int
+    files_before: int
+    files_after: int
+    bytes_before: int
+    bytes_after: int
+    rows: int
+    """Rows that are in segments."""
+    dropped_rows: int
+    kept_steps: StepRange | None
+    """Steps whose rows were kept; None where all were."""
+
+
+class _Task(NamedTuple):
+    folder: Path
+    ranks: tuple[int, ...]
+    steps: StepRange | None
+    generation: int
+
+    def __str__(self) -> str:
+        """Return what an error names."""
+        return f"{self.folder}, ranks {self.ranks[0]}-{self.ranks[-1]}"
+
+
+class _Made(NamedTuple):
+    files: dict[str, SegmentFile]
+    dropped_rows: int
+
+
+def compact(
+    run: Path,
+    executor: Executor,
+    on_done: Callable[[int], None],
+    steps: StepRange | None = None,
+) -> Compacted:
+    """Put the tables of a run into segments, without the steps that are not to be kept.
+
+    Args:
+        run: A run directory made from other tools' traces, or a synthetic one.
+        executor: Where the work is done, a segment of 256 ranks at a time.
+        on_done: Is told how many more ranks are done.
+        steps: Steps to keep; what belongs to no step stays. All if not given.
+
+    Raises:
+        ConfigError: It is a run that the probe recorded.
+        RunDirectoryError: It cannot be read.
+        OSError: It cannot be written.
+        LostWorkError: Workers died again and again.
+    """
+    ranks = ranks_of_run(run)
+    if not is_ingested(run):
+        raise ConfigError(
+            "the probe recorded this run, and the files of its ranks are the record itself",
+            where=str(run),
+            remedy="Leave it as it is: meshscope summarize RUN makes small tables of it",
+        )
+    folder = run.resolve() / FOLDER
+    old = read_list(folder)
+    before = _sizes(folder)
+    generation = old.generation + 1 if old.tables else 0
+    tasks = [_Task(folder, part, steps, generation) for part in in_segments(ranks)]
+    done = iter(tasks)
+
+    def on_segments(count: int) -> None:
+        on_done(sum(len(next(done).ranks) for _ in range(count)))
+
+    made = list(executor.map(_write_segments, tasks, on_segments))
+    dropped = sum(one.dropped_rows for one in made)
+    limits = (*old.limits, *_limits(steps, dropped))
+    tables = {
+        name: tuple(one.files[name] for one in made if name in one.files) for name in _BY_RANK
+    }
+    write_list(folder, SegmentList(tables=tables, limits=limits, generation=generation))
+    _remove_others(folder, tables)
+    after = _sizes(folder)
+    return Compacted(
+        run=run,
+        ranks=len(ranks),
+        files_before=len(before),
+        files_after=len(after),
+        bytes_before=sum(before),
+        bytes_after=sum(after),
+        rows=sum(file.rows for one in made for file in one.files.values()),
+        dropped_rows=dropped,
+        kept_steps=steps,
+    )
+
+
+def _write_segments(task: _Task) -> _Made:
+    """Write the segment of every table that has rows of some ranks."""
+    tables = read_folder(task.folder, only=task.ranks)
+    made, dropped = {}, 0
+    for name in _BY_RANK:
+        place = task.folder / name
+        if not place.is_dir():
+            continue
+        counts = _Counts()
+        parts = counts.watched(_parts(tables, name, task.ranks), name, task.steps)
+        file = write_segment_file(place, name, task.ranks, parts, task.generation)
+        dropped += counts.dropped
+        if file is not None:
+            made[name] = file
+    return _Made(made, dropped)
+
+
+def _parts(tables: Tables, name: str, ranks: tuple[int, ...]) -> Iterator[pa.Table]:
+    """Yield the rows of a table by rank; of a large one a rank at a time."""
+    stored = tables.stored(name)
+    if stored is None:
+        yield by_rank(tables[name])
+        return
+    for rank in ranks:
+        if stored.rows.get(rank):
+            yield stored.read(rank)
+
+
+class _Counts:
+    """Which rows are left out on the way."""
+
+    def __init__(self) -> None:
+        self.dropped = 0
+
+    def watched(
+        self, parts: Iterator[pa.Table], name: str, steps: StepRange | None
+    ) -> Iterator[pa.Table]:
+        """Yield the rows of the steps to keep, and of no step, and count the others."""
+        for part in parts:
+            kept = part
+            if steps is not None and "step" in part.column_names and name not in _KEPT_WHOLE:
+                step = pc.fill_null(part["step"], -1)
+                is_kept = pc.or_(
+                    pc.less(step, 0),
+                    pc.and_(pc.greater_equal(step, steps.first), pc.less_equal(step, steps.last)),
+                )
+                kept = part.filter(is_kept)
+            self.dropped += part.num_rows - kept.num_rows
+            yield kept
+
+
+def _limits(steps: StepRange | None, dropped: int) -> Iterator[str]:
+    if steps is not None and dropped:
+        yield (
+            f"meshscope compact kept steps {steps.text} and removed {dropped:,} records of others; "
+            "to have them again, remove the run and ingest its source"
+        )
+
+
+def _tables_files(folder: Path) -> Iterator[Path]:
+    for name in _BY_RANK:
+        yield from (folder / name).glob("*.parquet")
+
+
+def _sizes(folder: Path) -> list[int]:
+    return [file.stat().st_size for file in _tables_files(folder)]
+
+
+def _remove_others(folder: Path, tables: Mapping[str, tuple[SegmentFile, ...]]) -> None:
+    """Remove what no reader reads any more."""
+    listed = {folder / name / file.name for name, files in tables.items() for file in files}
+    for file in list(_tables_files(folder)):
+        if file not in listed:
+            file.unlink(missing_ok=True)

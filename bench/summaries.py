@@ -1,0 +1,195 @@
+"""What summaries of runs of many ranks cost, and whether the slow rank is found; prints figures, asserts none.
+
+    python bench/summaries.py                         64, 256 and 1,024 ranks of 20 steps
+    python bench/summaries.py 256 1024 4096 --steps 50
+
+Each size is a synthetic job of TP4 x PP4 x DPn with 8 microbatches, written as a run directory by a process
+of its own. One worker summarizes it, then two. CPU seconds and the largest memory are those that
+workers tell of themselves, so a busy machine hardly changes them; it does change wall seconds. The last
+lines compare what the answer says of the slow rank with the truth, and extrapolate.
+"""
+
+import argparse
+import json
+import math
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from itertools import pairwise
+from pathlib import Path
+
+TP, PP, MICROBATCHES = 4, 4, 8
+SLOW, FACTOR = 21, 1.2
+TARGET_RANKS, TARGET_STEPS, TARGET_CORES = 16_384, 1_000, 16
+
+
+def generate(ranks, steps, out):
+    """Write the job of one size; return its path and what repairing the slow rank returns."""
+    from meshscope.analyze.synthetic import (
+        SyntheticJob,
+        make_simulation,
+        parse_fault,
+        record,
+        truth_of,
+        write_run,
+    )
+    from meshscope.probe.schema.layout import ParallelLayout
+
+    first = steps // 4
+    job = SyntheticJob(
+        layout=ParallelLayout(tp=TP, pp=PP, dp=ranks // (TP * PP)),
+        microbatches=MICROBATCHES,
+        steps=steps,
+        jitter_cv=0.01,
+        faults=(parse_fault(f"slow_rank:rank={SLOW},factor={FACTOR},first_step={first}"),),
+    )
+    truth = truth_of(job)
+    trace = record(make_simulation(job))
+    rows = sum(table.num_rows for table in trace.tables.values())
+    path = write_run(job, trace, truth, Path(out))
+    gain = truth.faults[0].removal_gain_ns
+    return {"path": str(path), "rows": rows, "gain_ns": gain, "first_step": first}
+
+
+def watched(segment):
+    """Summarize some ranks in a worker; return its CPU seconds for them and its largest memory."""
+    from meshscope.analyze.scale.segments import write_segment
+
+    begin = time.process_time()
+    write_segment(segment)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return time.process_time() - begin, peak
+
+
+def summarize(path, workers, out):
+    """Summarize a run with some workers; return wall and CPU seconds and the memory of the largest worker."""
+    from meshscope.analyze.scale.executors import LocalProcesses
+    from meshscope.analyze.scale.segments import segments_of
+
+    tasks = segments_of(Path(path), Path(out))
+    begin = time.perf_counter()
+    done = list(LocalProcesses(workers).map(watched, tasks, lambda _: None))
+    wall_s = time.perf_counter() - begin
+    cpu_s = sum(cpu for cpu, _ in done)
+    return {"wall_s": wall_s, "cpu_s": cpu_s, "peak_bytes": max(peak for _, peak in done)}
+
+
+def answer(path, out):
+    """Return what summaries that are there already say of the slow rank, and what that costs."""
+    from meshscope.analyze.scale.executors import InThisProcess
+    from meshscope.analyze.scale.slow_ranks import first_answer
+    from meshscope.analyze.scale.store import read_summaries, write_summaries
+
+    write_summaries(Path(path), InThisProcess(), lambda _: None, Path(out))
+    begin = time.process_time()
+    found = first_answer(read_summaries(Path(path), Path(out)))
+    cpu_s = time.process_time() - begin
+    slow = [
+        {"rank": one.verdict.rank, "since": one.verdict.first_bad_step, "ns": one.price.return_ns}
+        for one in found.slow
+    ]
+    return {"cpu_s": cpu_s, "step_ns": found.step_ns, "slow": slow}
+
+
+def in_a_process(part, *arguments):
+    """Run one part in a process of its own; return its figures."""
+    command = [sys.executable, __file__, "--part", part, *map(str, arguments)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def measured(ranks, steps):
+    """Return the figures of one size."""
+    with tempfile.TemporaryDirectory() as folder:
+        figures = in_a_process("generate", ranks, steps, folder)
+        figures["cells"] = ranks * steps
+        for workers in (1, 2):
+            out = Path(folder, f"summaries-{workers}")
+            out.mkdir()
+            figures[workers] = in_a_process("summarize", figures["path"], workers, out)
+        figures["answer"] = in_a_process("answer", figures["path"], out)
+    return figures
+
+
+def row(ranks, steps, figures):
+    """Return the line of one size."""
+    one, two = figures[1], figures[2]
+    return (
+        f"{ranks:6,} {steps:6,} {figures['rows']:11,} {one['cpu_s']:8.2f} "
+        f"{one['cpu_s'] / figures['cells'] * 1e3:17.3f} {one['wall_s']:8.1f} {two['wall_s']:8.1f} "
+        f"{one['wall_s'] / two['wall_s'] / 2:11.0%} {one['cpu_s'] / two['cpu_s']:8.0%} "
+        f"{max(one['peak_bytes'], two['peak_bytes']) / 1e6:9.0f} {figures['answer']['cpu_s']:9.2f}"
+    )
+
+
+def growth(sizes):
+    """Return how CPU time grows with the records from one size to the next; exponent 1 is linear."""
+    for (small, before), (large, after) in pairwise(sizes.items()):
+        rows = after["rows"] / before["rows"]
+        cpu = after[1]["cpu_s"] / before[1]["cpu_s"]
+        yield (
+            f"{small:,} -> {large:,} ranks: {rows:.2f} x the records, {cpu:.2f} x the CPU time: "
+            f"exponent {math.log(cpu) / math.log(rows):.2f}"
+        )
+
+
+def verdict(ranks, figures):
+    """Return what was told of the slow rank beside the truth."""
+    told = figures["answer"]
+    true_frac = figures["gain_ns"] / told["step_ns"]
+    lines = [
+        f"{ranks:,} ranks, true: rank {SLOW} since step {figures['first_step']}, repairing it returns "
+        f"{figures['gain_ns'] / 1e6:.3f} ms a step ({true_frac:.2%})"
+    ]
+    for one in told["slow"]:
+        price = "an unknown time" if one["ns"] is None else f"{one['ns'] / 1e6:.3f} ms a step"
+        share = "" if one["ns"] is None else f" ({one['ns'] / told['step_ns']:.2%})"
+        lines.append(f"told: rank {one['rank']} since step {one['since']}, {price}{share}")
+    return lines if told["slow"] else [*lines, "told: no rank is slow"]
+
+
+def extrapolated(figures):
+    """Return what the target would take at the cost of the largest size; nobody measured it."""
+    cells = TARGET_RANKS * TARGET_STEPS
+    cpu_s = figures[1]["cpu_s"] / figures["cells"] * cells
+    return (
+        f"extrapolated, not measured: {TARGET_RANKS:,} ranks of {TARGET_STEPS:,} steps at the cost of the largest "
+        f"size: {cpu_s:,.0f} CPU s, {cpu_s / TARGET_CORES / 60:.1f} minutes on {TARGET_CORES} cores, "
+        "if these stay as busy and disks keep up"
+    )
+
+
+def main():
+    """Measure every size and print the table and what follows from it."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("given", nargs="*", default=["64", "256", "1024"])
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--part", choices=("generate", "summarize", "answer"))
+    given = parser.parse_args()
+    if given.part == "generate":
+        print(json.dumps(generate(int(given.given[0]), int(given.given[1]), given.given[2])))
+        return
+    if given.part == "summarize":
+        print(json.dumps(summarize(given.given[0], int(given.given[1]), given.given[2])))
+        return
+    if given.part == "answer":
+        print(json.dumps(answer(*given.given)))
+        return
+    print(f"{os.cpu_count()} CPU cores, load {os.getloadavg()[0]:.1f}; efficiency of 2 workers")
+    print(
+        f"{'ranks':>6} {'steps':>6} {'records':>11} {'CPU s':>8} {'ms a rank-step':>17} {'wall 1':>8} "
+        f"{'wall 2':>8} {'eff. (wall)':>11} {'(CPU)':>8} {'worker MB':>9} {'answer s':>9}"
+    )
+    sizes = {}
+    for ranks in map(int, given.given):
+        sizes[ranks] = measured(ranks, given.steps)
+        print(row(ranks, given.steps, sizes[ranks]), flush=True)
+    largest = max(sizes)
+    print(*growth(sizes), *verdict(largest, sizes[largest]), extrapolated(sizes[largest]), sep="\n")
+
+
+if __name__ == "__main__":
+    main()

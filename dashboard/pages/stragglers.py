@@ -1,0 +1,319 @@
+"""Slow ranks and what-if: which rank is slow, and what would fixing it return?"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import dash_mantine_components as dmc
+from dash import dcc, html
+from dash.development.base_component import Component
+
+from meshscope.analyze.findings.none_found import nothing_found
+from meshscope.analyze.output.timeline.categories import palette
+from meshscope.analyze.output.timeline.raster import rasterize, separated
+from meshscope.analyze.output.timeline.slices import StepSlices
+from meshscope.analyze.wording.labels import place_words
+from meshscope.analyze.wording.words import counted, opened, sentence
+
+from .. import units
+from ..addresses import csv_address, page_address
+from ..figures.timeline import timeline, uses_tile
+from ..loaded_run import LoadedRun
+from ..png import encode_png
+from ..state import ViewState, with_changes
+from ..suspects import Choice, Knob, found_choices, knobs, place_choices
+from ..views import repaired_pair, stragglers
+from .findings import severity_badge
+from .shell import card, chart, empty, key_numbers, notice, rejected_notice, run_page, table
+from .timeline import legend
+
+TITLE = "Which rank is slow, and what would fixing it return?"
+KNOB = "whatif-knob"
+"""Type of the ids of the settings; their names are those of ``--set``."""
+_TILE_PX = 1200
+_MOST_RANKS = 512
+"""Ranks that the list of repairs offers; the address takes every rank."""
+_NONE = "\N{EN DASH}"
+_ERRORS = {
+    "steps_ns": "95 % interval of the mean gain over the steps",
+    "simulation_ns": "simulation of the schedule",
+    "transfers_ns": "fixed time of transfers",
+}
+
+Row = Mapping[str, Any]
+
+
+def layout(run: LoadedRun, state: ViewState) -> Component:
+    """Return the page of suspects and of the replay."""
+    return run_page(
+        run,
+        "stragglers",
+        [
+            dcc.Location(id="stragglers-url", refresh=False),
+            # The query that is drawn, which tells a change of the address from the first view.
+            dcc.Store(id="stragglers-drawn", data=state.query()),
+            html.H1(TITLE, className="ms-title"),
+            html.Div(content(run, state), id="stragglers-content"),
+        ],
+        state,
+    )
+
+
+def content(run: LoadedRun, state: ViewState) -> list[Component]:
+    """Return what depends on the query: the suspects, the controls, and the replay."""
+    if run.diagnosis.ledger.empty:
+        why = (
+            "Nobody can be compared without steps. Start the job with: meshscope run -- COMMAND, "
+            "and call step() where the program is not seen to make steps."
+        )
+        return [*rejected_notice(state.rejected), empty("No steps were recorded", why)]
+    found = stragglers(run, state)
+    return [
+        *rejected_notice(state.rejected),
+        _suspects(run, found["suspects"], state),
+        _controls(run, state, found),
+        *_result(run, state, found),
+    ]
+
+
+def _suspects(run: LoadedRun, rows: Sequence[Row], state: ViewState) -> Component:
+    if not rows:
+        why = sentence(str(nothing_found(run.diagnosis)))
+        if run.diagnosis.untold or not run.diagnosis.findings:
+            return card("Suspects", [empty("No rank is named", why)])
+        why = "No rank, stage or clock is slower than its peers by more than chance. Other findings are on the page Findings."
+        return card("Suspects", [empty("No rank is slow", why)])
+    cells = [
+        [
+            _who(run, row, state),
+            _evidence(row),
+            html.Span(_since(row), className="ms-one-line"),
+            _ratio(row["slowdown"]),
+            _NONE if row["excess_ns"] is None else units.duration(row["excess_ns"]),
+            units.percent(row["cost_frac"]),
+            _returns(row),
+            units.percent(row["confidence"], places=0),
+        ]
+        for row in rows
+    ]
+    columns = [
+        "Suspect",
+        "Evidence",
+        "Since",
+        "Slowdown",
+        "Excess a step",
+        "Costs of the step",
+        "Fixing it returns",
+        "Confidence",
+    ]
+    note = "Most costly first. Slowdown is against its peers; of several ranks the numbers are those of the slowest."
+    return card(
+        "Suspects",
+        [table(columns, cells, numeric_from=3)],
+        note=note,
+        csv=csv_address(run.run_id, "stragglers", "suspects", state),
+    )
+
+
+def _who(run: LoadedRun, row: Row, state: ViewState) -> Component:
+    replay = with_changes(state, row["fixes"], ())
+    link = dcc.Link(
+        "Replay without it",
+        href=page_address(run.run_id, "stragglers", replay),
+        className="ms-link",
+    )
+    named = html.Strong(opened(place_words(row["where"])))
+    kind = html.Span(str(row["kind"]).replace("_", " "), className="ms-place")
+    lines = [severity_badge(row["severity"]), named, kind, *([link] if row["fixes"] else [])]
+    return html.Div(lines, className="ms-lines")
+
+
+def _evidence(row: Row) -> Component:
+    """Return the claim, and behind it the facts that it rests on."""
+    facts = html.Ul([html.Li(fact) for fact in row["evidence"]], className="ms-evidence")
+    return html.Details(
+        [html.Summary(row["claim"]), facts], className="ms-details ms-facts-cell", open=True
+    )
+
+
+def _since(row: Row) -> str:
+    first, last, bad = row["first_step"], row["last_step"], row["slow_steps"]
+    if first is None:
+        return "all steps"
+    if bad is not None and bad <= last - first:
+        return f"{bad} steps of {first} to {last}"
+    if row["is_to_the_end"]:
+        return "all steps" if last - first + 1 == row["steps"] else f"step {first} on"
+    return f"step {first}" if first == last else f"steps {first} to {last}"
+
+
+def _ratio(value: float | None) -> str:
+    return _NONE if value is None else f"{value:.2f} x"
+
+
+def _returns(row: Row) -> Component:
+    """Return what a repair returns, and below it the range of that."""
+    words = [html.Div(units.percent(row["returns_frac"]))]
+    if row["returns_interval"] is not None:
+        low, high = map(units.percent, row["returns_interval"])
+        words.append(html.Div(f"{low} to {high}", className="ms-place ms-one-line"))
+    return html.Div(words)
+
+
+def _controls(run: LoadedRun, state: ViewState, found: Row) -> Component:
+    """Return what is repaired and set, and the button that replays it."""
+    repairs = dmc.MultiSelect(
+        id="whatif-fixes",
+        label="Repair",
+        data=_choices(run, state),
+        value=list(state.fixes),
+        searchable=True,
+        clearable=True,
+        hidePickedOptions=True,
+        placeholder="" if state.fixes else "ranks, stages, hosts, axes, causes",
+        size="xs",
+    )
+    chosen = dict(text.partition("=")[::2] for text in state.settings)
+    inputs = [_knob(knob, chosen.get(knob.name, "")) for knob in knobs(run.diagnosis)]
+    buttons = [
+        dmc.Button("Replay", id="whatif-replay", size="xs"),
+        dmc.Button("Clear", id="whatif-clear", size="xs", variant="default"),
+    ]
+    if found["command"]:
+        buttons.append(html.Code(found["command"], className="ms-command"))
+    notices = []
+    if run.no_path_because:
+        why = f"Repairs cannot be replayed: {run.no_path_because} Record communication of every axis: MESHSCOPE_LEVEL=collectives or above."
+        notices.append(notice(why))
+    note = (
+        "Choose what to repair or to set. The server then replays the recorded program with that."
+    )
+    return card(
+        "What if",
+        [
+            *notices,
+            repairs,
+            html.Div(inputs, className="ms-knobs"),
+            html.Div(buttons, className="ms-title-row ms-controls ms-buttons"),
+        ],
+        note=note,
+    )
+
+
+def _knob(knob: Knob, value: str) -> Component:
+    field = {
+        "id": {"type": KNOB, "name": knob.name},
+        "label": knob.label,
+        "placeholder": knob.example,
+        "value": value,
+        "size": "xs",
+    }
+    control: Component
+    if knob.offered:
+        # Not a select: the command takes more values than are offered.
+        control = dmc.Autocomplete(data=list(knob.offered), **field)
+    else:
+        control = dmc.TextInput(**field)
+    return control
+
+
+def _choices(run: LoadedRun, state: ViewState) -> list[dict[str, Any]]:
+    """Return the repairs to choose from: causes that were found, then places, then what the address names."""
+    groups = {"Found in this run": found_choices(run.diagnosis)}
+    groups |= place_choices(run.diagnosis, run.trace)
+    groups["Ranks"] = groups["Ranks"][:_MOST_RANKS]
+    groups["Of the address"] = [Choice(fix, fix) for fix in state.fixes]
+    offered: set[str] = set()
+    data = []
+    for name, choices in groups.items():
+        items = [_option(choice) for choice in choices if choice.fix not in offered]
+        offered.update(choice.fix for choice in choices)
+        if items:
+            data.append({"group": name, "items": items})
+    return data
+
+
+def _option(choice: Choice) -> dict[str, str]:
+    label = choice.label
+    if choice.gain_frac is not None:
+        label += f": returns {units.percent(choice.gain_frac)}"
+    return {"value": choice.fix, "label": label}
+
+
+def _result(run: LoadedRun, state: ViewState, found: Row) -> list[Component]:
+    """Return the step before and after, or why there is none; nothing where nothing is asked."""
+    if found["error"] is not None:
+        return [empty("This cannot be replayed", found["error"])]
+    result = found["what_if"]
+    if result is None:
+        return []
+    facts = [html.Li(sentence(opened(text))) for text in _facts(result)]
+    csv = csv_address(run.run_id, "stragglers", "replay", state)
+    title = "The step with these changes"
+    shown: list[Component] = [key_numbers(_numbers(result)), html.Ul(facts, className="ms-limits")]
+    return [card(title, shown, csv=csv), *_timelines(run, state)]
+
+
+def _numbers(result: Row) -> list[tuple[str, str, str]]:
+    error_ns, gain, now_ns = result["error_ns"], result["gain_frac"], result["step_time_ns"]
+    margin, between = "error not known", result["error_unknown"] or "error not known"
+    if error_ns is not None:
+        margin = f"± {units.duration(error_ns)} by chance"
+        low, high = (units.percent(gain + sign * error_ns / now_ns) for sign in (-1, 1))
+        between = f"between {low} and {high} of the step, by chance"
+    return [
+        ("Step time now", units.duration(now_ns), "mean of the analysed steps"),
+        ("Step time then", units.duration(result["predicted_step_time_ns"]), margin),
+        ("Gain", units.percent(gain), between),
+    ]
+
+
+def _facts(result: Row) -> list[str]:
+    """Return what the error consists of, what is assumed, and the time of a microbatch."""
+    facts = [
+        f"{_ERRORS[name]}: ± {units.duration(part)}"
+        for name, part in result["error_parts"].items()
+        if part
+    ]
+    if result["gain_per_microbatch_frac"] is not None:
+        per = result["gain_per_microbatch_frac"]
+        facts.append(
+            f"time per microbatch, with {result['microbatches']} of them: "
+            f"{units.percent(abs(per))} {'less' if per >= 0 else 'more'}"
+        )
+    return [*facts, *(f"assumed: {text}" for text in result["assumptions"])]
+
+
+def _timelines(run: LoadedRun, state: ViewState) -> list[Component]:
+    """Return the step as recorded and, below it, with the changes, on one axis of time."""
+    pair = repaired_pair(run, state)
+    if pair is None:
+        return [
+            notice(
+                "No timeline of these changes: another schedule, or other microbatches or layers, "
+                "is simulated from the passes, and not replayed."
+            )
+        ]
+    recorded, then = pair
+    window = (0, max(recorded.length_ns, then.length_ns, 1))
+    ranks = counted(len(recorded.ranks), "rank")
+    drawn = [legend(recorded, window)]
+    for step, name, words in (
+        (recorded, "recorded", "As recorded"),
+        (then, "repaired", "With these changes"),
+    ):
+        address = _picture(step, window) if uses_tile(step, window) else ""
+        figure = timeline(step, window, address)
+        caption = f"{words}: {ranks}, {units.duration(step.length_ns)} from the first begin to the last end."
+        drawn.append(chart(figure, caption, f"whatif-{name}-graph"))
+    return [card(f"Step {recorded.step}, before and after", drawn)]
+
+
+def _picture(step: StepSlices, window: tuple[int, int]) -> str:
+    """Return a window of a step as an address that holds its picture."""
+    rows = max(len(step.ranks), 1)
+    pixels = rasterize(step.slices, rows=rows, window_ns=window, width=_TILE_PX)
+    content = encode_png(separated(pixels), palette())
+    return f"data:image/png;base64,{b64encode(content).decode('ascii')}"

@@ -1,0 +1,161 @@
+"""The account of a run of many ranks: the first answer comes first, then the steps that matter, then nothing is left."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+from typer.testing import CliRunner
+
+from meshscope.analyze import diagnose
+from meshscope.analyze.load.load import load_trace
+from meshscope.analyze.output.text import to_text
+from meshscope.analyze.scale.account_steps import account_steps
+from meshscope.analyze.scale.executors import InThisProcess
+from meshscope.analyze.scale.slow_ranks import first_answer
+from meshscope.analyze.scale.store import FOLDER, write_summaries
+from meshscope.analyze.synthetic import SyntheticJob, parse_fault
+from meshscope.analyze.synthetic.record import record
+from meshscope.analyze.synthetic.run_directory import write_run
+from meshscope.analyze.synthetic.simulate import make_simulation
+from meshscope.analyze.tables.part import StepRange, of_steps
+from meshscope.cli import app
+from meshscope.probe.reader.rank_parts import MOST_ROWS_VARIABLE, Wanted
+from meshscope.probe.schema.layout import ParallelLayout
+
+RANKS, STEPS = 264, 8
+PATIENCE_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Return a run of many ranks, of which one is slow from step 3 on."""
+    job = SyntheticJob(
+        layout=ParallelLayout(tp=2, pp=2, dp=RANKS // 4),
+        microbatches=2,
+        steps=STEPS,
+        jitter_cv=0.01,
+        faults=(parse_fault("slow_rank:rank=5,factor=1.4,first_step=3"),),
+    )
+    return write_run(job, record(make_simulation(job)), None, tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture(scope="module")
+def made(run, tmp_path_factory):
+    """Return the summaries of the run."""
+    return write_summaries(run, InThisProcess(), lambda _: None, tmp_path_factory.mktemp("made"))
+
+
+def records_of_a_step(made):
+    """Return how many records each step has."""
+    rows = made.read(("span_rows", "collective_rows", "p2p_rows"))
+    return sum(map(sum, rows.to_pydict().values())) // STEPS
+
+
+def test_the_account_is_of_the_steps_in_which_the_rank_is_slow(made):
+    """Healthy steps would hide the cause, or the account would need the memory of a whole cluster."""
+    answer = first_answer(made)
+    a_step = records_of_a_step(made)
+    assert account_steps(made, answer, STEPS * a_step) is None
+    chosen = account_steps(made, answer, 2 * a_step)
+    assert (chosen.steps, chosen.rank, chosen.rows) == (StepRange(3, 4), 5, 2 * a_step)
+    assert account_steps(made, answer, 7 * a_step).steps == StepRange(3, 7)
+    assert account_steps(made, answer, 1).steps == StepRange(3, 3)
+
+
+def test_without_a_slow_rank_the_longest_steps_are_looked_at(made):
+    """A job that only now and then is slow would be accounted for where it is fast."""
+    nobody_slow = SimpleNamespace(slow=())
+    a_step = records_of_a_step(made)
+    chosen = account_steps(made, nobody_slow, 3 * a_step)
+    assert chosen.rank is None
+    assert chosen.steps.first >= 3
+    assert chosen.steps.last == chosen.steps.first + 2
+
+
+def test_other_steps_are_not_read_where_there_is_no_room(run):
+    """Ten steps of a thousand would take the memory of all."""
+    steps = StepRange(3, 4)
+    whole = load_trace(run)
+    part = load_trace(run, wanted=Wanted(steps=steps, most_rows=1000))
+    assert part.row_count("span") * STEPS == whole.row_count("span") * 2
+    assert part.tables["step"].equals(whole.tables["step"])
+    roomy = load_trace(run, wanted=Wanted(steps=steps))
+    assert roomy.row_count("span") == whole.row_count("span")
+    assert to_text(diagnose(of_steps(part, steps))) == to_text(diagnose(of_steps(whole, steps)))
+
+
+def test_the_first_answer_comes_before_the_account(run, monkeypatch):
+    """Somebody on call would wait for minutes for what was known after seconds."""
+    monkeypatch.setenv(MOST_ROWS_VARIABLE, "20000")
+    found = CliRunner().invoke(app, ["diagnose", str(run), "--workers", "1"])
+    text = found.stdout
+    answer = text.index("1. Rank 5 is slow since step 3")
+    chosen = text.index("the account below is of steps 3:")
+    account = text.index("straggler_rank: Rank 5 is")
+    assert answer < chosen < account
+
+
+def test_programs_get_both_in_one_object(run):
+    """A script would have to run two commands, or parse two documents in a row."""
+    arguments = ["diagnose", str(run), "--workers", "1", "--format", "json"]
+    told = json.loads(CliRunner().invoke(app, arguments).stdout)
+    assert told["summary"]["slow"][0]["rank"] == 5
+    assert told["summary"]["account_steps"] is None
+    assert told["findings"][0]["kind"] == "straggler_rank"
+
+
+def test_what_is_no_run_directory_is_refused_with_the_remedy(tmp_path):
+    """A user would read of a missing manifest that never was to be there."""
+    trace = tmp_path / "trace.json"
+    trace.write_text("{}", encoding="utf-8")
+    found = CliRunner().invoke(app, ["diagnose", str(trace), "--workers", "2"])
+    assert "meshscope ingest PATH" in str(found.exception)
+
+
+def processes_of(session):
+    """Return the processes of a session that are there and no zombies."""
+    found = []
+    for name in filter(str.isdecimal, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{name}/stat", encoding="utf-8") as file:
+                state, _, _, own = file.read().rpartition(")")[2].split()[:4]
+        except OSError:
+            continue
+        if own == str(session) and state != "Z":
+            found.append(int(name))
+    return found
+
+
+@pytest.mark.parametrize("to_all", [True, False])
+def test_ctrl_c_leaves_no_worker(run, to_all):
+    """Processes that nobody waits for would go on with a machine that others use."""
+    shutil.rmtree(run / FOLDER, ignore_errors=True)
+    program = "import sys; from meshscope.cli import main; sys.argv[0] = 'meshscope'; main()"
+    command = subprocess.Popen(
+        [sys.executable, "-c", program, "diagnose", str(run), "--workers", "2"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=heed_ctrl_c,
+    )
+    assert "summarized 32 of 264 ranks" in command.stderr.readline()
+    assert len(processes_of(command.pid)) > 2
+    (os.killpg if to_all else os.kill)(command.pid, signal.SIGINT)
+    command.communicate(timeout=PATIENCE_S)
+    assert command.returncode != 0
+    until = time.monotonic() + PATIENCE_S
+    while (left := processes_of(command.pid)) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not left
+
+
+def heed_ctrl_c():
+    """Give Ctrl-C back the action that a job in the background has lost."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)

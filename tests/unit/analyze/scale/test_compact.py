@@ -1,0 +1,217 @@
+"""Runs in segments of many ranks: the same results from fewer files, whatever happens meanwhile."""
+
+import json
+import os
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pyarrow.compute as pc
+import pytest
+from tests import deep_run
+from tests.fuzz.seeds import SEEDS, write
+from typer.testing import CliRunner
+
+from meshscope.analyze import diagnose
+from meshscope.analyze.load.ingest import Keeping, ingest
+from meshscope.analyze.load.load import load_trace
+from meshscope.analyze.output.text import to_text
+from meshscope.analyze.scale import compact as compacting
+from meshscope.analyze.scale.compact import compact
+from meshscope.analyze.scale.executors import InThisProcess, LocalProcesses
+from meshscope.analyze.scale.store import write_summaries
+from meshscope.analyze.synthetic import SyntheticJob, parse_fault
+from meshscope.analyze.synthetic.record import record
+from meshscope.analyze.synthetic.run_directory import write_run
+from meshscope.analyze.synthetic.simulate import make_simulation
+from meshscope.analyze.tables import segment_files, table_folder
+from meshscope.analyze.tables.part import StepRange
+from meshscope.analyze.tables.segment_files import SEGMENTS_NAME, read_list
+from meshscope.cli import app
+from meshscope.probe.schema.errors import ConfigError, RunDirectoryError
+from meshscope.probe.schema.layout import ParallelLayout
+
+RANKS, STEPS = 264, 4
+
+
+def synthetic(folder, *, dp=RANKS // 4):
+    """Write a run of many ranks with a slow one; return its path."""
+    job = SyntheticJob(
+        layout=ParallelLayout(tp=2, pp=2, dp=dp),
+        microbatches=2,
+        steps=STEPS,
+        jitter_cv=0.01,
+        faults=(parse_fault("slow_rank:rank=3,factor=1.4,first_step=1"),),
+    )
+    return write_run(job, record(make_simulation(job)), None, folder)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Return a run with a file for each rank, and the same in segments."""
+    folder = tmp_path_factory.mktemp("runs")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(table_folder, "MOST_RANK_FILES", 10_000)
+        loose = synthetic(folder / "loose")
+    packed = folder / "packed" / loose.name
+    shutil.copytree(loose, packed)
+    found = compact(packed, LocalProcesses(2), nobody)
+    assert found.files_before == 4 * RANKS
+    assert found.files_after == 4 * 2
+    assert not found.dropped_rows
+    return loose, packed
+
+
+@pytest.fixture
+def small(tmp_path):
+    """Return a run of 8 ranks with a file for each."""
+    return synthetic(tmp_path / "small", dp=2)
+
+
+def nobody(_count):
+    """Take no notice of progress."""
+
+
+def summaries(run, folder):
+    """Return the bytes of every file of the summaries of a run."""
+    write_summaries(run, InThisProcess(), nobody, folder)
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+def test_summaries_and_diagnosis_are_the_same_to_the_last_bit(runs, tmp_path):
+    """A finding would come or go because somebody saved files."""
+    loose, packed = runs
+    assert summaries(loose, tmp_path / "loose") == summaries(packed, tmp_path / "packed")
+    before, after = (diagnose(load_trace(run)) for run in runs)
+    assert to_text(after) == to_text(before)
+    for name in ("step", "span", "collective", "p2p"):
+        assert load_trace(packed).tables[name].equals(load_trace(loose).tables[name])
+    assert replace(load_trace(packed), path=loose, tables={}) == replace(
+        load_trace(loose), tables={}
+    )
+
+
+def test_segments_are_listed_with_ranks_rows_and_steps(runs):
+    """A reader would have to open each file to find one rank or step."""
+    _, packed = runs
+    files = read_list(packed / "tables").tables["step"]
+    assert [(one.first_rank, one.last_rank, one.rows) for one in files] == [
+        (0, 255, 256 * STEPS),
+        (256, 511, 8 * STEPS),
+    ]
+    assert {(one.first_step, one.last_step) for one in files} == {(0, STEPS - 1)}
+    assert files[1].rank_rows == dict.fromkeys(range(256, 264), STEPS)
+
+
+def test_a_large_run_is_written_in_segments_at_once(runs, tmp_path):
+    """Each worker would read the rows of all ranks to get those of a few."""
+    _, packed = runs
+    straight = synthetic(tmp_path)
+    assert summaries(straight, tmp_path / "a") == summaries(packed, tmp_path / "b")
+    names = [file.name for file in sorted((straight / "tables" / "span").iterdir())]
+    assert names == ["ranks=00000-00255.parquet", "ranks=00256-00511.parquet"]
+
+
+def test_one_rank_is_read_without_the_others(small, monkeypatch):
+    """Reading one of many ranks would take the time and memory of all."""
+    monkeypatch.setattr(segment_files, "ROW_GROUP_ROWS", 1)
+    whole = load_trace(small).tables["span"]
+    compact(small, InThisProcess(), nobody)
+    from meshscope.probe.reader.rank_parts import Wanted
+
+    trace = load_trace(small, wanted=Wanted(ranks=[5, 2]))
+    assert trace.ranks == (2, 5)
+    own = whole.filter(pc.is_in(whole["rank"], value_set=trace.tables["span"]["rank"].unique()))
+    assert trace.tables["span"].equals(own)
+
+
+def test_a_call_that_is_killed_leaves_the_run_as_it_was(small, monkeypatch):
+    """A full disk or a reboot would cost the capture."""
+    before = to_text(diagnose(load_trace(small)))
+
+    def killed(*_):
+        raise OSError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(compacting, "write_list", killed)
+        with pytest.raises(OSError, match="killed"):
+            compact(small, InThisProcess(), nobody)
+    assert to_text(diagnose(load_trace(small))) == before
+    with monkeypatch.context() as patch:
+        patch.setattr(compacting, "_remove_others", killed)
+        with pytest.raises(OSError, match="killed"):
+            compact(small, InThisProcess(), nobody)
+    assert to_text(diagnose(load_trace(small))) == before
+
+
+def test_steps_are_removed_only_when_asked_and_every_result_says_so(small):
+    """Records would be gone without a word, or a part would be taken for the whole."""
+    compact(small, InThisProcess(), nobody)
+    found = compact(small, InThisProcess(), nobody, StepRange(1, 2))
+    assert found.dropped_rows > 0
+    trace = load_trace(small)
+    assert set(trace.frame("step")["step"]) == {1, 2}
+    assert set(trace.frame("collective")["step"]) == {1, 2}
+    (limit,) = [one for one in diagnose(trace).limits if "compact kept steps 1:2" in one]
+    assert f"{found.dropped_rows:,} records" in limit
+    assert len(list((small / "tables" / "span").iterdir())) == 1
+
+
+def test_summaries_are_made_anew_after_steps_were_removed(small, tmp_path):
+    """Summaries would tell of steps whose records nobody can look at any more."""
+    write_summaries(small, InThisProcess(), nobody, tmp_path)
+    compact(small, InThisProcess(), nobody)
+    again = write_summaries(small, InThisProcess(), nobody, tmp_path)
+    assert not any(one.is_new for one in again.segments)
+    compact(small, InThisProcess(), nobody, StepRange(1, 2))
+    again = write_summaries(small, InThisProcess(), nobody, tmp_path)
+    assert [(one.first_step, one.last_step) for one in again.segments] == [(1, 2)]
+
+
+def test_kernels_are_read_rank_by_rank_from_segments(tmp_path):
+    """The rows of a profiler would all be read for each rank, or be those of another."""
+    source = write(tmp_path / "job", SEEDS["kineto"]())
+    run = ingest(source, Keeping(runs_dir=tmp_path / "runs")).path
+    before = load_trace(run)
+    kernels = {rank: before.rank_table("kernel", rank) for rank in before.ranks}
+    text = to_text(diagnose(before))
+    compact(run, InThisProcess(), nobody)
+    after = load_trace(run)
+    assert after.row_count("kernel") == sum(table.num_rows for table in kernels.values()) > 0
+    for rank, table in kernels.items():
+        assert after.rank_table("kernel", rank).equals(table)
+        some = after.rank_table("kernel", rank, ["start_ns"])
+        assert np.array_equal(some["start_ns"], table["start_ns"])
+    assert to_text(diagnose(after)) == text
+
+
+def test_a_torn_segment_or_list_is_said(small):
+    """A damaged run would read as one in which nothing happened."""
+    compact(small, InThisProcess(), nobody)
+    (file,) = (small / "tables" / "span").iterdir()
+    content = file.read_bytes()
+    os.truncate(file, 50)
+    with pytest.raises(RunDirectoryError, match="the table span is damaged"):
+        load_trace(small)
+    file.write_bytes(content)
+    listed = small / "tables" / SEGMENTS_NAME
+    for bad in ('{"version": 9}', '{"version": 1, "limits": [], "generation": 0, "tables": 3}'):
+        listed.write_text(bad, encoding="utf-8")
+        with pytest.raises(RunDirectoryError, match="list of segments cannot be used"):
+            load_trace(small)
+
+
+def test_a_recorded_run_stays_as_it_is(tmp_path):
+    """The record of a job would be rewritten by a tool that only reads it."""
+    with pytest.raises(ConfigError, match="the record itself"):
+        compact(deep_run.make_run(tmp_path), InThisProcess(), nobody)
+
+
+def test_the_command_tells_what_it_did(small):
+    """A user would not know what became of the files, or what was lost."""
+    found = CliRunner().invoke(app, ["compact", str(small), "--workers", "1", "--format", "json"])
+    told = json.loads(found.stdout)
+    assert (told["files_before"], told["files_after"], told["dropped_rows"]) == (32, 4, 0)
+    assert "compacted 8 of 8 ranks" in found.stderr
+    again = ["compact", str(small), "--workers", "1", "--keep-steps", "1:"]
+    assert "of steps outside 1: were removed" in CliRunner().invoke(app, again).stdout

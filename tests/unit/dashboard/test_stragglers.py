@@ -1,0 +1,137 @@
+"""The page of slow ranks: suspects, what a replay returns, and both as JSON and CSV."""
+
+import csv
+import io
+import json
+
+import pytest
+from plotly.utils import PlotlyJSONEncoder
+from tests.unit.dashboard.conftest import SLOW_RANK, write_job, write_synthetic
+
+from meshscope.dashboard import create_app
+from meshscope.dashboard.callbacks import page_of
+from meshscope.dashboard.controls import changed_view
+from meshscope.dashboard.state import ViewState, parse_query
+from meshscope.dashboard.store import RunStore
+from meshscope.dashboard.suspects import found_choices, knobs, place_choices, suspects
+from meshscope.dashboard.views import repaired_pair
+
+ADDRESS = "/run/job/stragglers"
+FIXED = f"?fix=rank%3D{SLOW_RANK}"
+IDEAL_NS = 36_000_000
+"""Forward and backward of a healthy rank, the reduction and the optimizer."""
+
+
+@pytest.fixture
+def store(runs_dir):
+    """Return a store with one job, of which one rank takes twice as long."""
+    return RunStore(runs_dir)
+
+
+@pytest.fixture
+def client(runs_dir):
+    """Return a client of a dashboard of that folder."""
+    return create_app(runs_dir).server.test_client()
+
+
+def _text(page) -> str:
+    return json.dumps(page, cls=PlotlyJSONEncoder, ensure_ascii=False)
+
+
+def test_the_page_names_the_slow_rank(store):
+    """Fails when the page does not answer its question before anything is clicked."""
+    text = _text(page_of(store, ADDRESS, ""))
+    assert "Which rank is slow, and what would fixing it return?" in text
+    assert f"Rank {SLOW_RANK}" in text
+    assert "1.88 x" in text
+    assert "Step time then" not in text
+
+
+def test_a_repair_is_replayed(store):
+    """Fails when the replay of a healthy rank returns another step than one without a slow rank."""
+    run = store.get("job")
+    state = parse_query(FIXED)
+    result = run.replays.prediction((state.fixes, state.settings))
+    assert result["predicted_step_time_ns"] == pytest.approx(IDEAL_NS)
+    recorded, then = repaired_pair(run, state)
+    assert recorded.length_ns == 66_000_000
+    assert then.length_ns == pytest.approx(IDEAL_NS, abs=2)
+    assert set(then.slices["rank"]) == {0, 1, 2, 3}
+    text = _text(page_of(store, ADDRESS, FIXED))
+    assert "meshscope whatif job --fix rank=3" in text
+    assert "With these changes: 4 ranks, 36 ms" in text
+
+
+def test_a_simulated_change_has_no_timeline(tmp_path):
+    """Fails when a timeline is drawn of passes that were not recorded."""
+    run_id = write_synthetic(tmp_path)
+    text = _text(page_of(RunStore(tmp_path), f"/run/{run_id}/stragglers", "?set=microbatches%3D16"))
+    assert "Step time then" in text
+    assert "No timeline of these changes" in text
+
+
+def test_what_cannot_be_replayed_is_explained(store):
+    """Fails when a change that does not fit the run ends in an error or in no words."""
+    absent = _text(page_of(store, ADDRESS, "?fix=rank%3D99"))
+    assert "rank 99 is not in the capture" in absent
+    assert "cannot fix" in _text(page_of(store, ADDRESS, "?fix=nonsense"))
+
+
+def test_an_unseen_wait_says_what_to_record(runs_dir, store):
+    """Fails when a run without communication offers repairs without a word."""
+    write_job(runs_dir / "silent", communicates=False)
+    text = _text(page_of(store, "/run/silent/stragglers", ""))
+    assert "Repairs cannot be replayed" in text
+    assert "MESHSCOPE_LEVEL=collectives" in text
+
+
+def test_suspects_carry_what_repairs_them(store):
+    """Fails when the link of a suspect replays something else than its repair."""
+    (suspect,) = suspects(store.get("job").diagnosis)
+    assert suspect["fixes"] == [f"rank={SLOW_RANK}"]
+    assert suspect["slowdown"] == pytest.approx(64 / 34)
+    assert suspect["steps"] == 3
+
+
+def test_choices_begin_with_what_was_found(store):
+    """Fails when a reader has to search the cause that the run has among all places."""
+    run = store.get("job")
+    assert found_choices(run.diagnosis)[0].fix == f"rank={SLOW_RANK}"
+    places = place_choices(run.diagnosis, run.trace)
+    assert [choice.fix for choice in places["Ranks"]] == [f"rank={rank}" for rank in range(4)]
+    names = {knob.name for knob in knobs(run.diagnosis)}
+    assert {"compute", "link.dp", "dtype.dp"} <= names
+    assert "link.tp" not in names
+
+
+def test_controls_become_an_address():
+    """Fails when a setting is lost on the way to the address, or an empty one is asked for."""
+    chosen = changed_view(
+        ViewState(step=1), ["rank=3"], {"compute": " 2x ", "chunks": "", "x": None}
+    )
+    assert chosen == ViewState(step=1, fixes=("rank=3",), settings=("compute=2x",))
+    assert changed_view(ViewState(), None, {}) == ViewState()
+
+
+def test_the_twin_has_the_replay(client):
+    """Fails when a program gets another prediction than the page, or none."""
+    answer = client.get(f"/api/v1/runs/job/stragglers.json{FIXED}").json
+    assert answer["suspects"][0]["ranks"] == [SLOW_RANK]
+    assert answer["what_if"]["predicted_step_time_ns"] == pytest.approx(IDEAL_NS)
+    assert answer["asked"] == {"fix": ["rank=3"], "set": []}
+    assert client.get("/api/v1/runs/job/stragglers.json").json["what_if"] is None
+    assert "rank 99" in client.get("/api/v1/runs/job/stragglers.json?fix=rank%3D99").json["error"]
+
+
+def test_tables_are_csv(client):
+    """Fails when a table cannot be opened in a spreadsheet, or has other numbers than the page."""
+    answer = client.get("/api/v1/runs/job/stragglers/suspects.csv")
+    (row,) = csv.DictReader(io.StringIO(answer.text))
+    assert (row["kind"], row["ranks"]) == ("straggler_rank", str(SLOW_RANK))
+    assert answer.mimetype == "text/csv"
+    (replay,) = csv.DictReader(
+        io.StringIO(client.get(f"/api/v1/runs/job/stragglers/replay.csv{FIXED}").text)
+    )
+    assert float(replay["predicted_step_time_ns"]) == pytest.approx(IDEAL_NS)
+    assert client.get("/api/v1/runs/job/stragglers/nope.csv").status_code == 404
+    assert client.get("/api/v1/runs/nope/stragglers/suspects.csv").status_code == 404
