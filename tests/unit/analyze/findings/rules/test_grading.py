@@ -30,7 +30,7 @@ def cause(share, gain):
         (0.04, -0.01, HIDDEN),
         (0.04, 0.0084, HIDDEN),
         (0.0101, 0.0099, []),
-        (0.0002, 0.0, ["There is time to spare there: nothing waits for it"]),
+        (0.0002, 0.0, ["No gain: nothing waits for this place, it has slack"]),
     ],
 )
 def test_only_what_others_hide_is_called_hidden(share, gain, facts):

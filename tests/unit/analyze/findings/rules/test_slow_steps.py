@@ -29,7 +29,7 @@ def straggler(is_slow):
             lambda step: step in {2, 3, 5, 8, 9, 12, 14, 15, 18},
             "Slow in 9 of 20 steps, last in step 18",
         ),
-        (lambda step: 5 <= step <= 10, "As fast as before after step 10"),
+        (lambda step: 5 <= step <= 10, "Back to normal after step 10"),
         (lambda step: step >= 12, "Slow from step 12 to the last step"),
         (lambda step: True, "Slow in all analysed steps"),
     ],
@@ -39,6 +39,6 @@ def test_a_break_is_no_end(is_slow, words):
     """Fails when a rank that is slow in every second step counts as healthy because the last one was."""
     found = straggler(is_slow)
     assert words in [str(fact) for fact in found.evidence]
-    assert bool(of_code(found.evidence, "straggler_rank.over")) == words.startswith("As fast")
+    assert bool(of_code(found.evidence, "straggler_rank.over")) == words.startswith("Back to normal")
     against = values_of(found.evidence, "straggler_rank.interval")["against"]
     assert against.code == "straggler_rank.against_peers"
