@@ -13,7 +13,7 @@ from tests.fuzz.seeds import SEEDS, write
 from typer.testing import CliRunner
 
 from meshscope.analyze import diagnose
-from meshscope.analyze.load.ingest import Keeping, ingest
+from meshscope.analyze.load.ingest import Keeping, ingest, open_run
 from meshscope.analyze.load.load import load_trace
 from meshscope.analyze.output.text import to_text
 from meshscope.analyze.scale import compact as compacting
@@ -217,6 +217,19 @@ def test_a_torn_segment_or_list_is_said(small):
         listed.write_text(bad, encoding="utf-8")
         with pytest.raises(RunDirectoryError, match="list of segments cannot be used"):
             load_trace(small)
+
+
+def test_kept_tables_of_a_recorded_run_are_in_segments(tmp_path, monkeypatch):
+    """The second look at a large recorded run would differ from the first, or open thousands of files."""
+    monkeypatch.setattr(table_folder, "MOST_RANK_FILES", 1)
+    run = deep_run.make_run(tmp_path)
+    before = load_trace(run)
+    open_run(run, Keeping(runs_dir=tmp_path), nobody)
+    assert len(list((run / "tables" / "span").iterdir())) == 1
+    after = load_trace(run)
+    for name in before.tables:
+        assert after.tables[name].equals(before.tables[name])
+    assert to_text(diagnose(after)) == to_text(diagnose(before))
 
 
 def test_a_recorded_run_stays_as_it_is(tmp_path):
