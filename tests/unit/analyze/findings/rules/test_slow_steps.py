@@ -39,6 +39,8 @@ def test_a_break_is_no_end(is_slow, words):
     """Fails when a rank that is slow in every second step counts as healthy because the last one was."""
     found = straggler(is_slow)
     assert words in [str(fact) for fact in found.evidence]
-    assert bool(of_code(found.evidence, "straggler_rank.over")) == words.startswith("Back to normal")
+    assert bool(of_code(found.evidence, "straggler_rank.over")) == words.startswith(
+        "Back to normal"
+    )
     against = values_of(found.evidence, "straggler_rank.interval")["against"]
     assert against.code == "straggler_rank.against_peers"
