@@ -18,6 +18,7 @@ from .png import encode_png
 from .spreadsheet import to_csv
 from .state import ViewState, parse_query
 from .store import RunStore
+from .trend import trend
 
 DEFAULT_TILE_WIDTH = 1200
 LIST_MAX_NEW = 4
@@ -53,6 +54,7 @@ _OPERATION_COLUMNS = (
     *("before_last_record_ns", "waited_ns", "places"),
 )
 _SHEETS: dict[tuple[str, str], Callable[[LoadedRun, ViewState], str]] = {
+    ("overview", "trend"): lambda run, _state: to_csv(trend(run), ("step", "step_ns", "mfu")),
     ("stragglers", "suspects"): lambda run, state: to_csv(
         views.stragglers(run, state)["suspects"], _SUSPECT_COLUMNS
     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from meshscope.analyze import Cause, Diagnosis, Finding, Trace
@@ -14,27 +14,40 @@ from meshscope.analyze.output.json.diagnosis import records_to_json
 from meshscope.analyze.output.straggler_tables import find_stragglers
 from meshscope.analyze.tables.results import ENDS
 from meshscope.analyze.wording.labels import axis_label, place_words
-from meshscope.probe.schema.terms import Axis
+from meshscope.probe.schema.terms import Axis, FindingKind
 
 Row = Mapping[str, Any]
 
 MOST_FIXED_TOGETHER = 8
 """Ranks of one suspect that a link repairs one by one; of more the list would be unreadable."""
+_PAUSES = (
+    FindingKind.GC_PAUSE,
+    FindingKind.DATA_STALL,
+    FindingKind.CHECKPOINT_STALL,
+    FindingKind.HOST_STALL,
+)
+"""Ranks that stop are slow for those that wait; each is a cause that ``--fix`` takes."""
 _FACTORS = ("1.1x", "1.25x", "1.5x", "2x", "4x")
 _PLACES = {"rank": "rank", "stage": "stage", "link": "link", "group_id": "group", "axis": "axis"}
 """Of a cause, what names its place, and how ``--fix`` calls that; the first that it has counts."""
 
 
 def suspects(run: Diagnosis) -> list[dict[str, Any]]:
-    """Return the slow ranks, stages and clocks that findings name, most costly first."""
+    """Return the slow ranks, stages and clocks that findings name, and ranks that stop; most costly first."""
     table: dict[Any, Row] = {row["rank"]: row for row in records_to_json(run.stragglers)}
-    named = [found for found in find_stragglers(run).findings if found.kind not in ENDS]
+    slow = [found for found in find_stragglers(run).findings if found.kind not in ENDS]
+    named = [
+        found
+        for found in run.findings
+        if found in slow or (found.kind in _PAUSES and ranks_named(found.where))
+    ]
     return [_suspect(run, table, found) for found in named]
 
 
 def _suspect(run: Diagnosis, table: Mapping[Any, Row], found: Finding) -> dict[str, Any]:
     ranks = ranks_named(found.where)
-    rows = [table[rank] for rank in ranks if rank in table]
+    # The slowdown of a rank that stops is not that of its computing.
+    rows = [table[rank] for rank in ranks if rank in table and found.kind not in _PAUSES]
     first, last = found.where.get("steps") or (None, None)
     return {
         "kind": str(found.kind),
@@ -65,11 +78,22 @@ def _largest(rows: list[Row], name: str) -> float | None:
 
 def _fixes_of(found: Finding, ranks: list[int]) -> list[str]:
     """Return what repairs a suspect in a replay; nothing where that is no place of ``--fix``."""
+    if found.kind in _PAUSES:
+        return [str(found.kind)]
     if 0 < len(ranks) <= MOST_FIXED_TOGETHER:
         return [f"rank={rank}" for rank in ranks]
     if "host" in found.where:
         return [f"host={found.where['host']}"]
     return [f"stage={found.where['stage']}"] if "stage" in found.where else []
+
+
+def steps_to_show(run: Diagnosis, fixes: Sequence[str], analysed: Sequence[int]) -> list[int]:
+    """Return the analysed steps in which all that is repaired is so; all of them where there is none."""
+    shown = set(analysed)
+    for row in suspects(run):
+        if row["first_step"] is not None and set(row["fixes"]) & set(fixes):
+            shown &= set(range(row["first_step"], row["last_step"] + 1))
+    return sorted(shown) or list(analysed)
 
 
 class Choice(NamedTuple):

@@ -25,7 +25,8 @@ from .mesh import mesh_facets, rank_step_matrix
 from .paths import StepPath, on_rows
 from .state import ViewState
 from .store import RunEntry, RunStore
-from .suspects import found_choices, knobs, suspects
+from .suspects import found_choices, knobs, steps_to_show, suspects
+from .trend import trend
 
 MAX_JSON_SLICES = 20_000
 """Slices in one answer; a narrower window gives the rest."""
@@ -55,6 +56,7 @@ def overview(run: LoadedRun) -> dict[str, Any]:
             "ideal_frac": diagnosis.bubble.ideal_frac,
             "unknown_because": diagnosis.bubble.unknown_because,
         },
+        "trend": trend(run),
         "causes": [asdict(cause) for cause in diagnosis.causes],
         "waiting": None if diagnosis.waiting is None else asdict(diagnosis.waiting),
         "memory": diagnosis.memory.to_dict("records"),
@@ -241,6 +243,11 @@ def hang(run: LoadedRun) -> dict[str, Any]:
     return {"run_id": run.run_id, **found}
 
 
+def is_analysed(diagnosis: Diagnosis, step: int) -> bool:
+    """Return whether a step is among those that the account is of."""
+    return bool((diagnosis.ledger["step"] == step).any())
+
+
 def replay_rows(run: LoadedRun, state: ViewState) -> list[dict[str, Any]]:
     """Return the replay that the address asks for as the one row of a table; no row for none.
 
@@ -261,10 +268,11 @@ def repaired_pair(run: LoadedRun, state: ViewState) -> tuple[StepSlices, StepSli
     Raises:
         MeshscopeError: A change does not fit the run.
     """
-    analysed = [step for step in run.steps if (run.diagnosis.ledger["step"] == step).any()]
+    analysed = [step for step in run.steps if is_analysed(run.diagnosis, step)]
     if not analysed:
         return None
-    step = state.step if state.step in analysed else typical_step(run.diagnosis, analysed)
+    shown = steps_to_show(run.diagnosis, state.fixes, analysed)
+    step = state.step if state.step in analysed else typical_step(run.diagnosis, shown)
     recorded, _ = timeline(run, state.at_step(step))
     then = run.replays.repaired((state.fixes, state.settings), recorded)
     return None if then is None else (recorded, then)

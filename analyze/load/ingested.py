@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -173,10 +174,13 @@ def _readable_tables(
     return read_folder(folder, only=only, without=damaged, steps=steps), damaged
 
 
-def rows_in_segments(path: Path) -> int:
-    """Return how many records of passes and communication a run has in segments; nothing is read for it."""
-    tables = read_list(path / FOLDER).tables
-    return sum(file.rows for name in COUNTED for file in tables.get(name, ()))
+def rows_by_rank(path: Path) -> Counter[int]:
+    """Return how many records of passes and communication ranks have in segments; nothing is read for it."""
+    tables, found = read_list(path / FOLDER).tables, Counter[int]()
+    for name in COUNTED:
+        for file in tables.get(name, ()):
+            found.update(file.rank_rows)
+    return found
 
 
 def _no_whole_rank(path: Path, damaged: Mapping[int, str]) -> RunDirectoryError:

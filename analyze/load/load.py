@@ -36,7 +36,7 @@ from ..read.deep_traces.cache import DeepCache
 from ..read.deep_traces.tables import with_deep_traces
 from ..read.reading import Reading
 from ..tables.trace import Trace
-from .ingested import is_ingested, read_ingested, rows_in_segments
+from .ingested import is_ingested, read_ingested, rows_by_rank
 from .kept_tables import is_closed, read_kept
 from .possible_times import with_possible_times
 
@@ -68,7 +68,7 @@ def load_trace(
         return read_traces(path)
     if is_ingested(path):
         wanted = wanted or Wanted()
-        has_room = wanted.steps is None or rows_in_segments(path) <= wanted.most_rows
+        has_room = wanted.steps is None or rows_by_rank(path).total() <= wanted.most_rows
         steps = None if has_room else wanted.steps
         return with_possible_times(read_ingested(path, only=wanted.ranks, steps=steps))
     wanted = wanted or Wanted(most_rows=most_rows())

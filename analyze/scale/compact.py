@@ -97,7 +97,7 @@ def compact(
         raise ConfigError(
             "the probe recorded this run, and the files of its ranks are the record itself",
             where=str(run),
-            remedy="Leave it as it is: meshscope summarize RUN makes small tables of it",
+            remedy="Leave it as it is: meshscope ingest RUN keeps its tables beside it, once it is closed",
         )
     folder = run.resolve() / FOLDER
     old = read_list(folder)

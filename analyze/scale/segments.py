@@ -31,7 +31,7 @@ from meshscope.probe.schema.reading import file_hash
 from meshscope.probe.schema.rundir import require_run
 
 from ..align.topology.kept import FILE_NAME as TOPOLOGY_NAME
-from ..load.ingested import is_ingested
+from ..load.ingested import is_ingested, rows_by_rank
 from ..load.load import load_trace
 from ..read.source_files import TABLES_VERSION
 from ..tables.parquet_file import to_read, to_write
@@ -43,6 +43,8 @@ SUMMARY_VERSION = 1
 """Rises with every change of what a row says, so that older files are made anew."""
 SEGMENT_RANKS = 32
 """Ranks of one file. It does not follow the number of workers: files would differ between them."""
+MOST_ROWS_AT_ONCE = 2_000_000
+"""Records that a worker holds, where they are known by rank: 1 GB."""
 _ALL_ROWS = 1 << 62
 
 
@@ -127,8 +129,6 @@ def write_segment(segment: Segment) -> SegmentFacts:
 
 
 def _write(segment: Segment, place: Path) -> None:
-    # One rank has room whole: what is left out of a run without room would be missing in a row.
-    trace = load_trace(segment.run, wanted=Wanted(most_rows=_ALL_ROWS, ranks=segment.ranks))
     descriptor, draft = tempfile.mkstemp(prefix=".draft-", dir=place.parent)
     os.close(descriptor)
     try:
@@ -136,15 +136,41 @@ def _write(segment: Segment, place: Path) -> None:
             to_write(Path(draft)) as sink,
             pq.ParquetWriter(sink, SCHEMA, compression="zstd") as out,
         ):
-            rows = summarise(trace, segment.ranks)
-            bounds = np.searchsorted(rows["rank"].to_numpy(), [*segment.ranks, 1 << 31])
-            for first, last in pairwise(bounds.tolist()):
-                if last > first:
-                    out.write_table(rows.slice(first, last - first))
+            for ranks in _at_once(segment):
+                _write_ranks(segment.run, ranks, out)
         Path(draft).chmod(FILE_MODE)
         Path(draft).replace(place)
     finally:
         Path(draft).unlink(missing_ok=True)
+
+
+def _write_ranks(run: Path, ranks: tuple[int, ...], out: pq.ParquetWriter) -> None:
+    """Summarise some ranks into a file: a row group each."""
+    # One rank has room whole: what is left out of a run without room would be missing in a row.
+    trace = load_trace(run, wanted=Wanted(most_rows=_ALL_ROWS, ranks=ranks))
+    rows = summarise(trace, ranks)
+    bounds = np.searchsorted(rows["rank"].to_numpy(), [*ranks, 1 << 31])
+    for first, last in pairwise(bounds.tolist()):
+        if last > first:
+            out.write_table(rows.slice(first, last - first))
+
+
+def _at_once(segment: Segment) -> Iterator[tuple[int, ...]]:
+    """Yield the ranks of a segment that are read together: as many as have room, one at least.
+
+    The ranks of a recorded run are all read together: which steps of theirs are the same, their
+    communication tells.
+    """
+    rows = rows_by_rank(segment.run) if is_ingested(segment.run) else {}
+    ranks: tuple[int, ...] = ()
+    held = 0
+    for rank in segment.ranks:
+        if ranks and held + rows.get(rank, 0) > MOST_ROWS_AT_ONCE:
+            yield ranks
+            ranks, held = (), 0
+        ranks = (*ranks, rank)
+        held += rows.get(rank, 0)
+    yield ranks
 
 
 def _bounds(footer: pq.FileMetaData) -> Iterator[tuple[int, int]]:

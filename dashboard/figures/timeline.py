@@ -77,7 +77,14 @@ def timeline(
     figure.update_xaxes(showgrid=len(seen) <= MAX_BARS)
     height = int(np.clip(_BORDER_PX + _ROW_PX * rows, _MIN_PX, _MAX_PX))
     styled(figure, height)
-    figure.update_layout(barmode="overlay", bargap=0, dragmode="zoom", hovermode="closest")
+    figure.update_layout(
+        barmode="overlay",
+        bargap=0,
+        dragmode="zoom",
+        hovermode="closest",
+        # Keys that zoom and move stay inside the step.
+        meta={"length_ms": step.length_ns / _NS_PER_MS},
+    )
     return figure
 
 

@@ -41,6 +41,7 @@ def layout(run: LoadedRun, state: ViewState) -> Component:
             _bandwidths(result["bandwidths"]),
             _pairs(result["pairs"]),
             _arrivals(result["arrivals"]),
+            *_arrivals_by_group(result["arrivals_by_group"]),
             _last(result["ranks"]),
         ]
     else:
@@ -189,6 +190,29 @@ def _arrivals(found: Sequence[Row]) -> Component:
     columns = ["Axis", "Operation", "Count", "Median", "p95", "Most"]
     note = "From the first member's begin to the last one's, on aligned clocks."
     return card(title, [table(columns, rows, numeric_from=2)], note=note)
+
+
+def _arrivals_by_group(found: Sequence[Row]) -> list[Component]:
+    """Return the arrivals of each group and who comes last, the widest first; nothing without any."""
+    if not found:
+        return []
+    rows = [
+        [
+            axis_label(row["axis"]),
+            row["group_id"],
+            row["kind"],
+            f"{row['count']:,}",
+            *(units.duration(row[f"spread_{name}_ns"]) for name in ("p50", "p95")),
+            "unknown" if row["last_rank"] is None else f"rank {row['last_rank']}",
+            f"{row['last_count']:,} of {row['decided']:,}",
+        ]
+        for row in found[:_MOST_ROWS]
+    ]
+    columns = ["Axis", "Group", "Operation", "Count", "Median", "p95", "Mostly last", "Last"]
+    note = "Who came last is counted where one member came last alone."
+    if len(found) > len(rows):
+        note += f" The widest {len(rows)} of {len(found)} rows; the JSON has all."
+    return [card("Arrivals by group", [table(columns, rows, numeric_from=3)], note=note)]
 
 
 def _last(ranks: Mapping[str, Row]) -> Component:

@@ -18,16 +18,20 @@ from meshscope.analyze.wording.quantities import percent
 from meshscope.analyze.wording.words import sentence
 
 from .. import units
-from ..addresses import page_address
+from ..addresses import csv_address, page_address
+from ..figures.trend import trend_figure
 from ..figures.waterfall import meanings, shown_bars, waterfall
 from ..loaded_run import LoadedRun
 from ..mesh import slowest_rank
 from ..state import ViewState
+from ..trend import trend
 from ..views import trust
 from .findings import severity_badge
 from .shell import card, chart, empty, rejected_notice, run_page, table
 
 _SHOWN_FINDINGS = 3
+_LEAST_TREND = 3
+"""Steps from which a line over them shows something."""
 _ACROSS = (
     "The causes below cut across these classes: a slow rank costs its own extra work and the "
     "waiting of the others."
@@ -50,7 +54,8 @@ def layout(run: LoadedRun, state: ViewState) -> Component:
             dmc.Grid(
                 [
                     dmc.GridCol(
-                        [_account(run), *_causes(run), *_memory(run)], span={"base": 12, "lg": 8}
+                        [_account(run), *_trend(run, state), *_causes(run), *_memory(run)],
+                        span={"base": 12, "lg": 8},
                     ),
                     dmc.GridCol(
                         [_first_findings(run, state), trust_panel(trust(run))],
@@ -152,6 +157,28 @@ def _account(run: LoadedRun) -> Component:
     if shown_causes(run.diagnosis):
         caption += f" {_ACROSS}"
     return card(title, [_key(bars), chart(waterfall(bars), caption, "waterfall-graph")])
+
+
+def _trend(run: LoadedRun, state: ViewState) -> list[Component]:
+    """Return the step time over steps; nothing where there are too few to see one."""
+    rows = trend(run)
+    if len(rows) < _LEAST_TREND:
+        return []
+    lengths = sorted(row["step_ns"] for row in rows)
+    longest = max(rows, key=lambda row: row["step_ns"])
+    caption = (
+        f"Median {units.duration(lengths[len(lengths) // 2])} (dashed), fastest {units.duration(lengths[0])}, "
+        f"longest {units.duration(longest['step_ns'])} in step {longest['step']}."
+    )
+    if (mfu := run.diagnosis.utilization.mfu) is not None and longest["mfu"] is not None:
+        caption += f" MFU {units.percent(mfu)} on average, {units.percent(longest['mfu'])} in step {longest['step']}."
+    return [
+        card(
+            "Step time over steps",
+            [chart(trend_figure(rows), caption, "trend-graph")],
+            csv=csv_address(run.run_id, "overview", "trend", state),
+        )
+    ]
 
 
 def _key(bars: Sequence[Bar]) -> Component:

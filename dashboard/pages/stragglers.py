@@ -24,7 +24,7 @@ from ..loaded_run import LoadedRun
 from ..png import encode_png
 from ..state import ViewState, with_changes
 from ..suspects import Choice, Knob, found_choices, knobs, place_choices
-from ..views import repaired_pair, stragglers
+from ..views import is_analysed, repaired_pair, stragglers
 from .findings import severity_badge
 from .shell import card, chart, empty, key_numbers, notice, rejected_notice, run_page, table
 from .timeline import legend
@@ -108,7 +108,10 @@ def _suspects(run: LoadedRun, rows: Sequence[Row], state: ViewState) -> Componen
         "Fixing it returns",
         "Confidence",
     ]
-    note = "Most costly first. Slowdown is against its peers; of several ranks the numbers are those of the slowest."
+    note = (
+        "Most costly first. Slowdown is against its peers; of several ranks the numbers are those of the slowest. "
+        "Ranges here are by the error of the comparison, those of a replay by how its gain differs between steps."
+    )
     return card(
         "Suspects",
         [table(columns, cells, numeric_from=3)],
@@ -308,7 +311,25 @@ def _timelines(run: LoadedRun, state: ViewState) -> list[Component]:
         figure = timeline(step, window, address)
         caption = f"{words}: {ranks}, {units.duration(step.length_ns)} from the first begin to the last end."
         drawn.append(chart(figure, caption, f"whatif-{name}-graph"))
-    return [card(f"Step {recorded.step}, before and after", drawn)]
+    return [
+        card(f"Step {recorded.step}, before and after", [_steps(run, state, recorded.step), *drawn])
+    ]
+
+
+def _steps(run: LoadedRun, state: ViewState, step: int) -> Component:
+    """Return the links to the steps before and after."""
+    at = run.steps.index(step)
+    near = [("Previous step", at - 1), ("Next step", at + 1)]
+    links = [
+        dcc.Link(
+            words,
+            href=page_address(run.run_id, "stragglers", state.at_step(run.steps[other])),
+            className="ms-link",
+        )
+        for words, other in near
+        if 0 <= other < len(run.steps) and is_analysed(run.diagnosis, run.steps[other])
+    ]
+    return html.Div(links, className="ms-links ms-step-links")
 
 
 def _picture(step: StepSlices, window: tuple[int, int]) -> str:

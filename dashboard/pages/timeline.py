@@ -114,6 +114,7 @@ def _controls(run: LoadedRun, state: ViewState) -> Component:
             ),
             dmc.Button("Whole step", id="timeline-fit", variant="light", size="xs"),
             _path_switch(run, state),
+            dmc.Button("Keys", id="timeline-keys", variant="subtle", size="xs"),
         ],
         className="ms-title-row ms-controls",
     )

@@ -60,7 +60,7 @@ def remove_dead(directory: Path, rank: int) -> None:
     """
     for endpoint in endpoints_in(directory):
         if endpoint.rank == rank:
-            _remove_if_dead(endpoint)
+            remove_if_dead(endpoint)
 
 
 def remove_left_behind(directory: Path) -> None:
@@ -78,10 +78,10 @@ def remove_left_behind(directory: Path) -> None:
         with suppress(FileNotFoundError):
             found = endpoint.path.lstat()
             if stat.S_ISSOCK(found.st_mode) and found.st_ctime_ns < oldest_ns:
-                _remove_if_dead(endpoint)
+                remove_if_dead(endpoint)
 
 
-def _remove_if_dead(endpoint: Endpoint) -> None:
+def remove_if_dead(endpoint: Endpoint) -> None:
     """Remove a socket on which nobody listens: the process id may be of another container."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC) as probe:
         probe.settimeout(0.0)

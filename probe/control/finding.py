@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..clock import now_ns
 from ..schema.errors import ConfigError, MeshscopeError
 from ..schema.manifest import MANIFEST_NAME, read_json
-from .client import Endpoint, endpoint_at, endpoints_in, remove_left_behind
+from .client import Endpoint, endpoint_at, endpoints_in, remove_if_dead, remove_left_behind
 from .directory import check_trusted, existing_directories, run_name
 from .pointers import Pointer, boot_id, read_pointers
+
+_POLL_S = 0.01
 
 
 @dataclass(slots=True)
@@ -101,6 +105,34 @@ def is_alive(pid: int) -> bool:
     except OSError:
         return False
     return stat.rpartition(")")[2].split()[:1] not in (["Z"], ["X"])
+
+
+def has_ended(pid: int, within_s: float = 0.5) -> bool:
+    """Tell whether a process ends by then: one that was killed closes its sockets some time before."""
+    deadline_ns = now_ns() + int(within_s * 1e9)
+    while is_alive(pid):
+        if now_ns() >= deadline_ns:
+            return False
+        threading.Event().wait(_POLL_S)
+    return True
+
+
+def remove_of_ended(pid: int, environment: Mapping[str, str], *known: Endpoint) -> None:
+    """Remove the sockets that a process has left which has ended, and folders that held no others.
+
+    Args:
+        pid: The process.
+        environment: Variables of this process, which say where sockets may lie.
+        known: Sockets of it that may lie elsewhere.
+    """
+    folders = [*existing_directories(environment), *(one.path.parent for one in known)]
+    for folder in dict.fromkeys(folders):
+        with suppress(OSError):
+            left = [one for one in endpoints_in(folder) if one.pid == pid]
+            for one in left:
+                remove_if_dead(one)
+            if left:
+                folder.rmdir()
 
 
 def _socket_that_listens(pid: int) -> Endpoint | None:

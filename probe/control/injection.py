@@ -22,10 +22,18 @@ from ..clock import now_ns
 from ..schema.errors import ConfigError
 from .attach_script import AttachScript
 from .client import Endpoint
-from .finding import is_alive, owner_of_process, python_of_process, socket_of_process
+from .finding import (
+    has_ended,
+    is_alive,
+    owner_of_process,
+    python_of_process,
+    remove_of_ended,
+    socket_of_process,
+)
 
 GDB_STALL_S = 16
 """Longest stop that was seen while a debugger was attached to a torch process."""
+ENDED_REMEDY = "Give the id of a process that still runs, or --run"
 _GDB_TIMEOUT_S = 120.0
 _POLL_S = 0.1
 _THIS_PYTHON = ".".join(map(str, sys.version_info[:2]))
@@ -53,7 +61,7 @@ def attach_by_interpreter(pid: int, environment: Mapping[str, str], timeout_s: f
         sys.remote_exec(pid, str(script.path))  # type: ignore[attr-defined,unused-ignore]
     except (OSError, RuntimeError, ValueError) as error:
         script.remove()
-        raise _unreachable(pid, error) from error
+        raise (_ended(pid, environment) or _unreachable(pid, error)) from error
     return _wait_for_socket(pid, script, environment, timeout_s)
 
 
@@ -79,11 +87,21 @@ def attach_by_debugger(
     start_ns = now_ns()
     try:
         _run_gdb(gdb, pid, script.path)
-    except ConfigError:
+    except ConfigError as error:
         script.remove()
-        raise
+        raise (_ended(pid, environment) or error) from error.__cause__
     stopped_s = (now_ns() - start_ns) / 1e9
     return _wait_for_socket(pid, script, environment, timeout_s), stopped_s
+
+
+def _ended(
+    pid: int, environment: Mapping[str, str], *, within_s: float = 0.5
+) -> ConfigError | None:
+    """Return the error for a process that has ended, with nothing of it left; None if it runs."""
+    if not has_ended(pid, within_s):
+        return None
+    remove_of_ended(pid, environment)
+    return ConfigError(f"process {pid} has ended", where="attach", remedy=ENDED_REMEDY)
 
 
 def _require_process(pid: int) -> None:
@@ -203,9 +221,9 @@ def _wait_for_socket(
         if refusal:
             raise ConfigError(f"process {pid} did not attach: {refusal}", where="attach")
         threading.Event().wait(_POLL_S)
-    if not is_alive(pid):
+    if (ended := _ended(pid, environment, within_s=0.0)) is not None:
         script.remove()
-        raise ConfigError(f"process {pid} has ended", where="attach")
+        raise ended
     if not script.has_begun:
         raise ConfigError(
             f"the main thread of process {pid} has not run Python for {timeout_s:g} s",

@@ -93,6 +93,9 @@ def _sort(answers: Sequence[Answer], wanted: Sequence[str], outcome: Outcome) ->
         elif reply is None:
             if is_alive(endpoint.pid) or rank not in outcome.done:
                 outcome.failed.setdefault(rank, silence)
+            if outcome.pending.get(rank, {}).get("pid") == endpoint.pid:
+                # Nobody is left who could follow.
+                del outcome.pending[rank]
         elif not reply.ok:
             outcome.failed[rank] = reply.error
         elif not wanted or reply.result.get("state") in wanted:

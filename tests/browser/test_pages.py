@@ -496,3 +496,34 @@ def test_a_hang_names_who_is_missing(page, hung_run):
     expect(page.locator(".ms-empty")).to_have_text(
         "No rank hung: every captured rank ended in order."
     )
+
+
+def test_keys_move_the_timeline(page):
+    """Fails when a key does not zoom, move or step, moves out of the step, or acts while somebody types."""
+    _open_timeline(page, "?step=2")
+    _wait_until_listening(page, "timeline-graph")
+    page.keyboard.press("w")
+    page.wait_for_url(re.compile(r"t0=\d+&t1=\d+"))
+    t0, t1 = (int(_number(rf"{name}=(\d+)", page.url)) for name in ("t0", "t1"))
+    for _ in range(3):
+        page.keyboard.press("a")
+    page.wait_for_url(re.compile(r"t0=0&"))
+    page.wait_for_function(
+        "() => document.querySelector('#timeline-graph .js-plotly-plot')?.layout.xaxis.range[0] === 0"
+    )
+    assert abs(int(_number(r"t1=(\d+)", page.url)) - (t1 - t0)) <= 2
+    page.keyboard.press("f")
+    expect(page).to_have_url(re.compile(r"\?step=2$"))
+    page.keyboard.press("]")
+    expect(page).to_have_url(re.compile(r"\?step=3$"))
+    page.keyboard.press("[")
+    expect(page).to_have_url(re.compile(r"\?step=2$"))
+    page.keyboard.press("?")
+    expect(page.locator("#ms-keys-help")).to_contain_text("zoom in, out")
+    page.keyboard.press("?")
+    expect(page.locator("#ms-keys-help")).to_have_count(0)
+    page.keyboard.press("/")
+    expect(page.locator("#timeline-rank")).to_be_focused()
+    page.keyboard.type("w")
+    expect(page.locator("#timeline-rank")).to_have_value("w")
+    expect(page).to_have_url(re.compile(r"\?step=2$"))

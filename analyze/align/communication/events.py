@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from ...tables.arrays import IntArray, combined
+from ...tables.arrays import FloatArray, IntArray, combined
 from ...tables.trace import Trace
 from ...wording.words import counted
 from ..steps.windows import StepWindows
@@ -27,6 +27,12 @@ from .send_buffers import are_buffered
 
 BLOCKING_NS = 50_000
 """A host wait longer than this stood still; a shorter one found the operation complete."""
+
+APART_NS = 1_000_000
+"""Hosts leave an operation that far apart, and that share of its time, where their ways are not alike."""
+APART_FRAC = 0.1
+LEAST_APART = 3
+"""Operations of a member that must tell it."""
 
 LATE_FRAC = 0.02
 """Share of its time that a rank waits for missing ones beyond their like, from which it is told; as
@@ -57,7 +63,8 @@ class CommunicationEvents(NamedTuple):
 
 def communication_events(trace: Trace, windows: StepWindows) -> CommunicationEvents:
     """Return the communication of the analysed steps, matched across ranks."""
-    collectives = _match_collectives(communication_rows(trace, windows, "collective"))
+    rows = communication_rows(trace, windows, "collective")
+    collectives = _match_collectives(rows, _clock_error_ns(trace, rows["rank"]))
     p2p = _match_p2p(communication_rows(trace, windows, "p2p"))
     if len(p2p):
         p2p["join"] += int(collectives["join"].max()) + 1 if len(collectives) else 0
@@ -129,11 +136,12 @@ def _limits_of(held: StandIns, step_time_ns: float) -> Iterator[str]:
         )
 
 
-def _match_collectives(rows: pd.DataFrame) -> pd.DataFrame:
+def _match_collectives(rows: pd.DataFrame, clock_error_ns: FloatArray) -> pd.DataFrame:
     rows["join"] = narrow(numbered(_group(rows), rows["seq"].to_numpy()))
     own = rows["end_ns"] - rows["start_ns"]
     least = own.groupby(rows["join"]).transform("min")
-    rows["wire_ns"] = least.where(~_looked_late(rows), _seen_by_others(rows))
+    wire = least.where(~_looked_late(rows), _seen_by_others(rows))
+    rows["wire_ns"] = _by_way(rows, wire, clock_error_ns)
     no_link = sorted_categories(np.zeros(len(rows), np.int8), [""])
     return rows.drop(columns="seq").assign(link=no_link, is_buffered=False)
 
@@ -172,6 +180,39 @@ def _seen_by_others(rows: pd.DataFrame) -> pd.Series:
     complete = rows["end_ns"].where(_stood_still(rows)).groupby(rows["join"]).transform("min")
     last = rows.groupby("join")["start_ns"].transform("max")
     return (complete - last).clip(lower=0)
+
+
+def _by_way(rows: pd.DataFrame, wire: pd.Series, clock_error_ns: FloatArray) -> pd.Series:
+    """Return wire times, each member's own where hosts leave operations far apart.
+
+    A host leaves when it has received all, and what it sends lies in a buffer: behind a slow link the
+    others leave later by what that takes, and the least duration is that of the fastest way. Each member's
+    is then the time from the last issue to its own end. That must be so of most like operations of a
+    member, by more than its clock may be off.
+    """
+    stood = rows["host"] & _stood_still(rows)
+    if not stood.any():
+        return wire
+    by_join = rows.groupby("join")
+    own_way = (rows["end_ns"] - by_join["start_ns"].transform("max")).clip(lower=0).where(stood)
+    apart = own_way - wire
+    like = [rows["group_id"], rows["kind"], rows["size_bytes"]]
+    by_member = apart.groupby([*like, rows["rank"]], observed=True)
+    usual_wire = wire.groupby(like, observed=True).transform("median")
+    least_ns = np.maximum(APART_NS, APART_FRAC * usual_wire) + clock_error_ns
+    is_apart = (by_member.transform("median").abs() > least_ns) & (
+        by_member.transform("count") >= LEAST_APART
+    )
+    are_apart = is_apart.groupby(like, observed=True).transform("max")
+    return wire.mask(are_apart & own_way.notna(), own_way)
+
+
+def _clock_error_ns(trace: Trace, rank: pd.Series) -> FloatArray:
+    """Return by how much two clocks may be apart that were corrected as that of each rank was."""
+    sync = trace.frame("clock_sync")
+    errors = dict(zip(sync["host"].astype(str), sync["error_ns"], strict=True))
+    by_rank = {one: 2.0 * errors.get(trace.clock_of(one), 0.0) for one in rank.unique().tolist()}
+    return np.asarray(rank.map(by_rank), dtype=np.float64)
 
 
 def _absent_frac(frame: pd.DataFrame, trace: Trace) -> pd.Series:

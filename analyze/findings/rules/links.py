@@ -13,6 +13,7 @@ from ...explain.run_account import Account
 from ...tables.classes import WIRE_CLASSES
 from ...tables.results import Cause, Finding
 from ...wording.labels import axis_label, class_label
+from ...wording.message import Message, message
 from .bad_steps import BadSteps, bad_steps
 from .grading import MIN_COST, relief_words, severity
 from .starved import CONFIDENCE, REMEDY, starved_ends
@@ -64,7 +65,7 @@ def slow_links(account: Account) -> Iterator[Finding]:
         own = next(own for own in degraded if own.where == cause.where)
         place = _place(cause)
         when = _slow_steps(account, own, cause)
-        ends = account.events.frame.loc[own.events, "rank"].unique().tolist()
+        ends = _ends(account, own)
         starved = starved_ends(account, ends)
         yield Finding(
             kind=FindingKind.SLOW_LINK,
@@ -78,12 +79,52 @@ def slow_links(account: Account) -> Iterator[Finding]:
             confidence=CONFIDENCE if starved else 0.7,
             evidence=(
                 _evidence(own, place),
+                *_shared(account, cause, causes, degraded),
                 *relief_words(cause, account.windows.step_time_ns),
                 *starved,
             ),
             remedy=(REMEDY if starved else "")
             + f"Check the hardware path of {place}: errors, congestion, placement",
         )
+
+
+def _ends(account: Account, own: Degraded) -> list[int]:
+    """Return the ranks whose transfers are those of a place."""
+    found: list[int] = account.events.frame.loc[own.events, "rank"].unique().tolist()
+    return found
+
+
+def _shared(
+    account: Account, cause: Cause, causes: list[Cause], degraded: list[Degraded]
+) -> Iterator[Message]:
+    """Yield which other slow places end at the one rank that they all share with this one.
+
+    What a rank sends on one axis waits behind what it sends on another, where both leave by one wire: its shares
+    are then one price, and as shares they add up.
+    """
+    ends = {id(own): set(_ends(account, own)) for own in degraded}
+    place = {id(one): next(own for own in degraded if own.where == one.where) for one in causes}
+    common = ends[id(place[id(cause)])]
+    others = []
+    for other in causes:
+        shared = common & ends[id(place[id(other)])]
+        if other is not cause and len(shared) == 1:
+            common = shared
+            others.append(other)
+    if not others or len(common) != 1:
+        return
+    (rank,) = common
+    names = tuple(
+        message("slow_link.link", link=one.where["link"])
+        if "link" in one.where
+        else message("slow_link.group", group_id=one.where["group_id"])
+        for one in others
+    )
+    share = cause.share_frac + sum(one.share_frac for one in others)
+    code = message("slow_link.ends_there", rank=rank)
+    if len(others) > 1:
+        code = message("slow_link.end_there", rank=rank)
+    yield message("slow_link.shared", places=names, rank_too=code, share=share)
 
 
 def _slow_steps(account: Account, own: Degraded, cause: Cause) -> BadSteps:

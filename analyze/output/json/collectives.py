@@ -77,7 +77,8 @@ def collectives_to_json(trace: Trace) -> dict[str, Any]:
         "bandwidths": group_rows(group_bandwidths(trace, match.collectives)),
         "overlap": _overlap(trace, windows, events),
         "changes": _changes(trace),
-        "arrivals": _arrivals(match.collectives),
+        "arrivals": _arrivals(match.collectives, ["axis", "kind"]),
+        "arrivals_by_group": _arrivals_by_group(match.collectives),
         "links": links_to_json(link_use(trace, windows, events)),
         "ranks": _by_rank(match.members, trace.ranks, windows),
         "limits": list(
@@ -106,12 +107,39 @@ def _changes(trace: Trace) -> list[dict[str, Any]]:
     return transfer_returns_to_json(transfer_returns(account), account.windows.step_time_ns)
 
 
-def _arrivals(collectives: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return how far apart the members of collectives begin, by axis and operation."""
+def _arrivals(collectives: pd.DataFrame, keys: list[str]) -> list[dict[str, Any]]:
+    """Return how far apart the members of collectives begin, by some of their columns."""
+    return _records(_spreads(_with_spread(collectives), keys).reset_index())
+
+
+def _arrivals_by_group(collectives: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the same by group and operation, and who came last most often; the widest first.
+
+    ``decided`` counts the collectives of which somebody is known to have come last, alone.
+    """
+    known, keys = _with_spread(collectives), ["group_id", "axis", "kind"]
+    told = known[known["last_rank"].notna()]
+    times = told.groupby([*keys, "last_rank"]).size().rename("last_count").reset_index()
+    times = times.sort_values(["last_count", "last_rank"], ascending=[False, True], kind="stable")
+    table = _spreads(known, keys)
+    table["decided"] = told.groupby(keys).size().reindex(table.index, fill_value=0)
+    most = times.drop_duplicates(keys).set_index(keys)
+    table = table.join(most[["last_rank", "last_count"]])
+    table["last_count"] = table["last_count"].fillna(0).astype(int)
+    order = ["spread_p95_ns", "count"]
+    return _records(table.sort_values(order, ascending=False, kind="stable").reset_index())
+
+
+def _with_spread(collectives: pd.DataFrame) -> pd.DataFrame:
+    """Return the collectives of which it is known how far apart their members begin, names as text."""
     spread = collectives["start_spread_ns"].astype("Float64").astype("float64")
-    known = collectives[spread.notna().to_numpy()]
-    by_kind = spread[known.index].groupby([known["axis"].astype(str), known["kind"].astype(str)])
-    table = pd.DataFrame(
+    names = {name: collectives[name].astype(str) for name in ("group_id", "axis", "kind")}
+    return collectives.assign(start_spread_ns=spread, **names)[spread.notna().to_numpy()]
+
+
+def _spreads(known: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    by_kind = known.groupby(keys)["start_spread_ns"]
+    return pd.DataFrame(
         {
             "count": by_kind.size(),
             "spread_p50_ns": by_kind.median(),
@@ -119,7 +147,6 @@ def _arrivals(collectives: pd.DataFrame) -> list[dict[str, Any]]:
             "spread_max_ns": by_kind.max(),
         }
     )
-    return _records(table.reset_index())
 
 
 def _collectives(match: CollectiveMatch) -> Iterator[dict[str, Any]]:

@@ -15,6 +15,7 @@ from .links import link_blocks
 
 _MOST_RANKS = 32
 _MOST_GROUPS = 12
+_MOST_ARRIVALS = 4
 _MOST_TRANSFERS = 16
 _UNITS = ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB"))
 
@@ -57,6 +58,10 @@ def _tables(result: dict[str, Any]) -> Iterator[tuple[str, Table]]:
     pairs = ("group", "axis", "from", "to", "count", "total", "wire us p50", "GB/s (bus)")
     rest = left_out(len(result["transfers"]) - len(transfers), "pairs")
     yield "Sends and receives", Table(pairs, transfers, notes=rest)
+    late = ("group", "axis", "operation", "count", "apart ms p50", "p95", "mostly last", "last")
+    arrivals = _arrivals_by_group(result)
+    rest = left_out(len(result["arrivals_by_group"]) - len(arrivals), "rows")
+    yield "Arrivals", Table(late, arrivals, notes=rest)
 
 
 def _ranks(result: dict[str, Any]) -> list[tuple[object, ...]]:
@@ -91,6 +96,23 @@ def _about_waits(result: dict[str, Any]) -> list[str]:
 def _arrivals(row: dict[str, Any]) -> str:
     known = row["count"] - row["unknown"]
     return "unknown" if row["count"] and not known else f"{row['arrived_last']}/{row['count']}"
+
+
+def _arrivals_by_group(result: dict[str, Any]) -> list[tuple[object, ...]]:
+    """Return how far apart members come and who comes last, by group and operation; the widest first."""
+    return [
+        (
+            row["group_id"],
+            row["axis"],
+            row["kind"],
+            row["count"],
+            milliseconds(row["spread_p50_ns"]),
+            milliseconds(row["spread_p95_ns"]),
+            "unknown" if row["last_rank"] is None else f"rank {row['last_rank']}",
+            f"{row['last_count']}/{row['decided']}",
+        )
+        for row in result["arrivals_by_group"][:_MOST_ARRIVALS]
+    ]
 
 
 def _collectives_by_group(result: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:

@@ -58,10 +58,23 @@ def attach(  # noqa: PLR0913 - one argument for each option
     else:
         verb = "status" if status else "detach" if detach or remove else "attach"
         outcome, clause = _order(endpoints.here, verb, timeout, remove=remove)
+    if pid is not None and outcome.failed:
+        _refuse_ended(pid, endpoints.here)
     _report(outcome, clause)
     for line in endpoints.missing:
         say(line)
     raise typer.Exit(1 if endpoints.missing or outcome.failed or outcome.pending else 0)
+
+
+def _refuse_ended(pid: int, here: list[Endpoint]) -> None:
+    """Say that a process has ended that answered no more, and take away what it left."""
+    from meshscope.probe.control.finding import has_ended, remove_of_ended
+    from meshscope.probe.control.injection import ENDED_REMEDY
+    from meshscope.probe.schema.errors import ConfigError
+
+    if has_ended(pid):
+        remove_of_ended(pid, os.environ, *here)
+        raise ConfigError(f"process {pid} has ended", where="attach", remedy=ENDED_REMEDY)
 
 
 def _change_level(here: list[Endpoint], level: str, timeout_s: float) -> tuple[Outcome, str]:

@@ -11,6 +11,7 @@ from tests.unit.dashboard.conftest import SLOW_RANK, write_job, write_synthetic
 from meshscope.dashboard import create_app
 from meshscope.dashboard.callbacks import page_of
 from meshscope.dashboard.controls import changed_view
+from meshscope.dashboard.figures.trend import MAX_POINTS, thinned
 from meshscope.dashboard.state import ViewState, parse_query
 from meshscope.dashboard.store import RunStore
 from meshscope.dashboard.suspects import found_choices, knobs, place_choices, suspects
@@ -135,3 +136,33 @@ def test_tables_are_csv(client):
     assert float(replay["predicted_step_time_ns"]) == pytest.approx(IDEAL_NS)
     assert client.get("/api/v1/runs/job/stragglers/nope.csv").status_code == 404
     assert client.get("/api/v1/runs/nope/stragglers/suspects.csv").status_code == 404
+
+
+def test_a_rank_that_stops_is_a_suspect(tmp_path):
+    """Fails when a rank that pauses is missing among the slow ones, or another step is shown than a paused one."""
+    fault = "gc_pause:rank=1,extra_ms=40,first_step=5,last_step=7"
+    run = RunStore(tmp_path).get(write_synthetic(tmp_path, fault, steps=9))
+    (pause,) = (row for row in suspects(run.diagnosis) if row["kind"] == "gc_pause")
+    assert (pause["ranks"], pause["fixes"]) == ([1], ["gc_pause"])
+    assert (pause["slowdown"], pause["first_step"], pause["last_step"]) == (None, 5, 7)
+    recorded, then = repaired_pair(run, parse_query("?fix=gc_pause"))
+    assert 5 <= recorded.step <= 7
+    assert then.length_ns < recorded.length_ns
+
+
+def test_the_trend_has_every_analysed_step(client):
+    """Fails when a step is missing from the trend, or its MFU is made up."""
+    rows = client.get("/api/v1/runs/job/overview.json").json["trend"]
+    assert [row["step"] for row in rows] == [0, 1, 2]
+    assert {row["step_ns"] for row in rows} == {66_000_000}
+    assert {row["mfu"] for row in rows} == {None}
+    assert len(client.get("/api/v1/runs/job/overview/trend.csv").text.splitlines()) == 4
+
+
+def test_a_slow_step_is_not_thinned_out():
+    """Fails when a long run hides the one step that took ten times as long."""
+    rows = [{"step": at, "step_ns": 10.0 if at == 4321 else 1.0, "mfu": None} for at in range(9000)]
+    shown = thinned(rows)
+    assert len(shown) <= MAX_POINTS
+    assert max(row["step_ns"] for row in shown) == 10.0
+    assert thinned(rows[:5]) == rows[:5]

@@ -13,10 +13,11 @@ from tests.fuzz.seeds import SEEDS, write
 from typer.testing import CliRunner
 
 from meshscope.analyze import diagnose
-from meshscope.analyze.load.ingest import Keeping, ingest
+from meshscope.analyze.load.ingest import Keeping, ingest, open_run
 from meshscope.analyze.load.load import load_trace
 from meshscope.analyze.output.text import to_text
 from meshscope.analyze.scale import compact as compacting
+from meshscope.analyze.scale import segments
 from meshscope.analyze.scale.compact import compact
 from meshscope.analyze.scale.executors import InThisProcess, LocalProcesses
 from meshscope.analyze.scale.store import write_summaries
@@ -112,6 +113,23 @@ def test_a_large_run_is_written_in_segments_at_once(runs, tmp_path):
     assert names == ["ranks=00000-00255.parquet", "ranks=00256-00511.parquet"]
 
 
+def test_a_worker_reads_as_many_ranks_as_have_room(runs, tmp_path, monkeypatch):
+    """A long run would need the memory of 32 ranks in each worker, or tell something else with less."""
+    _, packed = runs
+    whole = summaries(packed, tmp_path / "whole")
+    read = []
+    load = segments.load_trace
+    monkeypatch.setattr(
+        segments,
+        "load_trace",
+        lambda run, wanted: read.append(wanted.ranks) or load(run, wanted=wanted),
+    )
+    monkeypatch.setattr(segments, "MOST_ROWS_AT_ONCE", 500)
+    assert summaries(packed, tmp_path / "parts") == whole
+    assert sorted(rank for ranks in read for rank in ranks) == list(range(RANKS))
+    assert {len(ranks) for ranks in read[:-1]} < set(range(1, 32))
+
+
 def test_one_rank_is_read_without_the_others(small, monkeypatch):
     """Reading one of many ranks would take the time and memory of all."""
     monkeypatch.setattr(segment_files, "ROW_GROUP_ROWS", 1)
@@ -199,6 +217,19 @@ def test_a_torn_segment_or_list_is_said(small):
         listed.write_text(bad, encoding="utf-8")
         with pytest.raises(RunDirectoryError, match="list of segments cannot be used"):
             load_trace(small)
+
+
+def test_kept_tables_of_a_recorded_run_are_in_segments(tmp_path, monkeypatch):
+    """The second look at a large recorded run would differ from the first, or open thousands of files."""
+    monkeypatch.setattr(table_folder, "MOST_RANK_FILES", 1)
+    run = deep_run.make_run(tmp_path)
+    before = load_trace(run)
+    open_run(run, Keeping(runs_dir=tmp_path), nobody)
+    assert len(list((run / "tables" / "span").iterdir())) == 1
+    after = load_trace(run)
+    for name in before.tables:
+        assert after.tables[name].equals(before.tables[name])
+    assert to_text(diagnose(after)) == to_text(diagnose(before))
 
 
 def test_a_recorded_run_stays_as_it_is(tmp_path):
