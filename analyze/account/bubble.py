@@ -54,7 +54,7 @@ def pipeline_bubble(trace: Trace, ledger: Ledger, unseen: tuple[str, ...] = ()) 
         return Bubble(None, ideal, untold, f"{which} was recorded: waiting is not known")
     if frame[UNSPLIT].sum() >= LEAST_TOLD * frame["step_ns"].sum():
         untold = by_stage.assign(wait_ns=float("nan"), wait_frac=float("nan"))
-        return Bubble(None, ideal, untold, "waiting and transfers cannot be told apart")
+        return Bubble(None, ideal, untold, "waiting and transfers cannot be separated")
     measured = float(frame[wait].sum() / frame["step_ns"].sum())
     return Bubble(measured, ideal, by_stage, unknown)
 

@@ -108,7 +108,7 @@ def refine_compute(
     told = [name for name in REFINED if ledger[name].notna().any()]
     limits = tuple(_limits(ledger, devices))
     if use.mfu is None:
-        whole = _untold([*told, "contention"], devices, "the compute classes")
+        whole = _untold([*told, "contention"], devices, "compute")
         return Refinement({}, (*whole, *limits))
     total = float(ledger["step_ns"].sum())
     if ledger[UNSEPARATED].any():
@@ -119,7 +119,7 @@ def refine_compute(
         parts["recompute"] = recompute / total
     room = compute / total - sum(parts.values())
     if room < -_MOST_NEGATIVE and trace.kernel_steps is None:
-        whole = _untold([*told, "contention"], devices, "the compute classes")
+        whole = _untold([*told, "contention"], devices, "compute")
         return Refinement({}, (_LESS_THAN_PEAK.format(-room), *whole, *limits))
     lost = {name: float(ledger[name].sum()) / total for name in told}
     contention, is_told = _contention_frac(trace, windows, ledger)
@@ -128,14 +128,14 @@ def refine_compute(
         told.append("contention")
     if (over := sum(lost.values())) > max(room, 0.0):
         lost = {name: frac * max(room, 0.0) / over for name, frac in lost.items()}
-        limits = (*limits, f"{', '.join(lost)} overlap: they are scaled to fit what was computed")
+        limits = (*limits, f"{', '.join(lost)} overlap: scaled to fit the compute time")
     parts |= lost
     parts["kernel_inefficiency"] = compute / total - sum(parts.values())
-    found = [*_untold(told, devices, "the kernel inefficiency"), *limits]
+    found = [*_untold(told, devices, "kernel inefficiency"), *limits]
     if is_told and trace.kernel_steps is not None:
         found.append(
-            "contention was measured in the steps that were traced in depth, and taken to be the "
-            "same share of the others"
+            "contention was measured in the steps that were traced in depth; the others are assumed "
+            "to have the same share"
         )
     return Refinement(parts, tuple(found))
 
@@ -144,32 +144,32 @@ def _untold(told: list[str], devices: DeviceSteps, where: str) -> Iterator[str]:
     """Say which parts of compute are not known, and why."""
     words = {
         "contention": "contention with communication",
-        "clock": "clocks below the full one",
-        "memory_bound": "bounds of memory bandwidth",
+        "clock": "low clocks",
+        "memory_bound": "memory-bandwidth limits",
     }
     missing = [text for name, text in words.items() if name not in told]
     if missing:
-        yield f"this capture does not tell apart {', '.join(missing)}: they are in {where}"
+        yield f"counted as {where}: {', '.join(missing)}"
     reasons: dict[str, list[str]] = {}
     for name, why in zip(REFINED, (devices.clock_unknown, devices.memory_unknown), strict=True):
         if name not in told:
             reasons.setdefault(why or "communication may hide in compute", []).append(words[name])
     for why, names in reasons.items():
-        yield f"{' and '.join(names)} are not known: {why}"
+        yield f"{' and '.join(names)} unknown: {why}"
 
 
 def _limits(ledger: pd.DataFrame, devices: DeviceSteps) -> Iterator[str]:
     """Say what the parts that samples tell stand for, and of how many steps they are known."""
     known = {name: float(ledger[name].notna().mean()) for name in REFINED}
     if known["clock"]:
-        bound = "all computing is taken to depend on it, so its bar is the most that it can cost"
+        bound = "all compute is assumed to depend on it, so its bar is an upper bound"
         if known["memory_bound"]:
-            bound = "what memory bandwidth bounds does not depend on it"
-        yield f"the clock that counts as full is {devices.reference}; {bound}"
+            bound = "compute that memory bandwidth limits does not depend on it"
+        yield f"the full clock is {devices.reference}; {bound}"
     if known["memory_bound"]:
         yield (
-            "memory_bound holds samples that used the memory bandwidth to "
-            f"{MEMORY_BOUND:.0%} or more: what is shorter than a sample is not seen"
+            f"memory_bound counts samples with a memory bandwidth of {MEMORY_BOUND:.0%} or more: "
+            "what is shorter than a sample is not seen"
         )
     for name, frac in known.items():
         if 0 < frac < 1:

@@ -69,7 +69,7 @@ def _exposed_communication(account: Account) -> _Known:
     """
     events = account.events
     if account.class_frac(UNSPLIT) >= LEAST_TOLD:
-        return None, "waiting and transfers cannot be told apart"
+        return None, "waiting and transfers cannot be separated"
     if events.unseen_frac > MAX_UNSEEN:
         return None, "the ends of operations were not seen"
     if account.unseen:

@@ -23,14 +23,14 @@ def untold(events: CommunicationEvents) -> list[str]:
     limits = []
     if events.unseen_frac > MAX_UNSEEN:
         limits.append(
-            "waiting cannot be told from working where the ends of operations are not seen: "
-            "no rank is suspected, and no causes are told"
+            "end times are missing, so waiting and work cannot be separated: "
+            "no rank is suspected, no causes are reported"
         )
     if events.lonely_frac > MAX_LONELY:
         whom = "others that are not in the capture"
         if from_anyone(events.frame).any():
             whom = "senders that their receives do not name"
-        limits.append(f"ranks waited for {whom}: what repairing a cause returns is not known")
+        limits.append(f"ranks waited for {whom}: what repairing a cause returns is unknown")
     return limits
 
 
@@ -41,8 +41,8 @@ def limits_of(work: Work, program: Program, events: CommunicationEvents) -> list
     alone = [rank for rank, own in work.peer_class.items() if sizes[own] < 2]
     if alone:
         limits.append(
-            f"{counted(len(alone), 'rank')} without a peer that runs the same operations: whether "
-            "such a rank or its stage is slow cannot be told apart"
+            f"{counted(len(alone), 'rank')} without a peer that runs the same operations: "
+            "a slow rank and a slow stage look alike there"
         )
     if work.deviating:
         limits.append(

@@ -74,7 +74,7 @@ def known_model(run: Mapping[str, object]) -> KnownModel:
         return KnownModel(None, "the model's shape")
     heads, ffn = run.get("num_heads"), run.get("ffn_size")
     if not isinstance(heads, int) or not isinstance(ffn, int) or min(heads, ffn) < 1:
-        note = "the model is taken as dense, with a head that is not tied: only sizes are known"
+        note = "the model is assumed dense, with an untied head: only sizes are known"
         return KnownModel(shape, "", (f"{note}; {_LEFT_OPEN}",))
     return _inferred(shape, heads, ffn)
 

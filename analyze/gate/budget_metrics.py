@@ -41,7 +41,7 @@ _AXES = {f"exposed_{axis.value}_frac": axis.value for axis in Axis}
 _STAGE = re.compile(r"stage_(0|[1-9][0-9]{0,4})_peak_memory_(frac|bytes)")
 _PROBE = "meshscope"
 """Origin of captures of our probe, which sees all host classes where they happen."""
-_NOT_TOLD = "this capture does not tell it"
+_NOT_TOLD = "the capture lacks it"
 
 
 def is_metric(name: str) -> bool:

@@ -19,7 +19,7 @@ def missing_ranks(ranks: Sequence[int], world_size: int, *, is_named: bool) -> I
     if not is_named:
         yield f"No file names the world size; it is taken to be {world_size}."
     elif len(ranks) < world_size:
-        yield f"The world has {world_size} ranks, of which {len(ranks)} are here: {listed(ranks)}."
+        yield f"{len(ranks)} of {world_size} ranks are here: {listed(ranks)}."
 
 
 def shared_notes(notes: Iterable[tuple[int, Iterable[str]]]) -> Iterator[str]:

@@ -18,7 +18,7 @@ _NAMES = {
     "clock": "compute, below the full clock",
     "memory_bound": "compute, bound by memory bandwidth",
     "compute": "device compute",
-    "compute_or_communication": "compute and communication, not told apart",
+    "compute_or_communication": "compute and communication, not separated",
     "exposed_sums": "communication: waiting or wire",
     "data_load": "data loading",
     "gc": "garbage collection",

@@ -68,8 +68,8 @@ def unseen_limit(trace: Trace, axes: tuple[str, ...]) -> str:
     sizes = [f"{axis} ({getattr(trace.layout, axis)} ranks)" for axis in axes]
     return (
         f"unseen communication: nothing was recorded along {listed(sizes)} in the analysed steps. "
-        "Waiting there cannot be told from working, so nobody is called late for it, and there are no "
-        "causes and no replay. If ranks do communicate there, record that level or use the "
+        "Waiting and work cannot be separated there: no rank is called late for it, no causes, no "
+        "replay. If ranks do communicate there, record that level or use the "
         "library's hooks (`meshscope doctor` says what works here); if the mesh is another, state "
         "it with `--topology`"
     )

@@ -26,15 +26,15 @@ _HELD = {
 }
 _UNTOLD = {
     StepDetail.STEPS: (
-        "the capture holds the length of steps only: where their time went is not known"
+        "the capture holds the length of steps only: where their time went is unknown"
     ),
     StepDetail.STAGES: (
-        "communication was not recorded: it cannot be told from computing in the spans around "
-        "it, nor from waiting outside of them"
+        "communication was not recorded: it counts as compute in the spans around it, and as "
+        "waiting outside of them"
     ),
     StepDetail.SUMS: (
-        "the capture holds sums of communication only: waiting for others cannot be told from "
-        "transferring, nor one axis from another in the account, and no causes are told"
+        "the capture holds sums of communication only: waiting, transfers and axes are not "
+        "separated, and no causes are reported"
     ),
 }
 

@@ -282,7 +282,7 @@ def _limits(grid: Grid, window: Window, scored: Scored, found: list[_Suspect]) -
     if len(alone):
         limits.append(
             f"{len(alone)} of {len(ranks)} ranks have no healthy replica: slow from the first "
-            "step on and made for more work cannot be told apart there"
+            "step on and given more work look alike there"
         )
     if not window.sees_work and grid.features is None:
         limits.append(

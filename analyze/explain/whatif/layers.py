@@ -233,7 +233,7 @@ def _unknown(stages: int, total: int) -> ConfigError:
     """Return the error of a present split that cannot be told."""
     even = ",".join(str(len(part)) for part in np.array_split(np.arange(total), stages))
     return ConfigError(
-        "what the stages cost does not tell how many layers each has now",
+        "the costs of the stages do not determine how many layers each has now",
         where="--set layers",
         remedy=f"State it before the new one: --set 'layers={even}->…', with what the job has now",
     )

@@ -222,7 +222,7 @@ def _messages(
 
 def _untold(account: Account) -> ConfigError:
     return ConfigError(
-        "forward and backward are not told apart in this capture",
+        "this capture does not separate forward and backward",
         where=str(account.trace.path),
         remedy="Capture with the probe at level stages or above",
     )

@@ -82,7 +82,7 @@ def _read_all(files: Sequence[InputFile]) -> tuple[list[Dump], list[str]]:
 def _limits(dumps: Sequence[Dump], world_size: int) -> Iterator[str]:
     if len(dumps) < world_size:
         yield (
-            f"The groups name {world_size} ranks, of which {len(dumps)} are here: "
+            f"{len(dumps)} of {world_size} ranks, by the groups, are here: "
             f"{listed([dump.rank for dump in dumps], most=_LISTED)}."
         )
     holders: dict[str, list[int]] = defaultdict(list)

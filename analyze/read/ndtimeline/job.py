@@ -57,7 +57,7 @@ def read_job(parquet: Path, workers: pd.DataFrame, *, chunks: int, limits: list[
             "The sizes of the mesh do not explain where the workers are: the layout is not known."
         )
     if len(workers) < world_size:
-        limits.append(f"The world has {world_size} ranks, of which {len(workers)} are recorded.")
+        limits.append(f"{len(workers)} of {world_size} ranks recorded.")
     return Job(layout, world_size, pp, tp, vpp)
 
 

@@ -49,7 +49,7 @@ def test_without_seen_ends_nothing_is_cleared():
     assert not found.findings
     report, stragglers = to_text(found), to_plain(stragglers_document(find_stragglers(found)))
     assert "Nothing costs" not in report
-    assert "What costs time is unknown: Waiting cannot be told from working" in report
+    assert "What costs time is unknown: End times are missing" in report
     assert "no rank makes" not in stragglers
     assert "Which ranks make the others wait: not known" in stragglers
     assert "Ranks, by" not in report  # a table of nothing but unknowns

@@ -78,7 +78,7 @@ def test_nothing_is_told_of_repairs_where_nobody_stands_in(whole):
     trace = replace(without(whole, MISSING), layout=None, _frames={})
     found = diagnose(trace)
     assert not found.causes
-    assert any("what repairing a cause returns is not known" in limit for limit in found.limits)
+    assert any("what repairing a cause returns is unknown" in limit for limit in found.limits)
 
 
 def test_a_whole_capture_needs_nobody(whole):
