@@ -29,10 +29,23 @@ def why_not() -> str | None:
     if made is not None:
         return f"ip netns add is not permitted here: {made}"
     try:
-        pair = ("ip", "-n", name, "link", "add", "a", "type", "veth", "peer", "name", "b")
+        pair = ("ip", "-n", name, "link", "add", "try0", "type", "veth", "peer", "name", "try1")
         for command in (
             pair,
-            ("tc", "-n", name, "qdisc", "add", "dev", "a", "root", "tbf", "rate", "1mbit", *_BURST),
+            (
+                "tc",
+                "-n",
+                name,
+                "qdisc",
+                "add",
+                "dev",
+                "try0",
+                "root",
+                "tbf",
+                "rate",
+                "1mbit",
+                *_BURST,
+            ),
             ("ip", "netns", "exec", name, "unshare", "--uts", "--mount", "true"),
         ):
             refused = _attempt(*command)

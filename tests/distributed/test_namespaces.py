@@ -48,7 +48,10 @@ def test_a_slow_link_costs_what_the_job_is_slower_by(diagnosis, tmp_path):
     """Only the fastest way of a collective would be priced, and the rest be nobody's."""
     fast = diagnose(load_trace(train_over(tmp_path, {}, ranks=4, arguments=JOB)))
     true_frac = 1 - fast.step_time_ns / diagnosis.step_time_ns
-    (link,) = (one for one in diagnosis.findings if one.kind == "slow_link")
-    assert link.where["axis"] == "dp"
+    links = [one for one in diagnosis.findings if one.kind == "slow_link"]
+    (link,) = (one for one in links if one.where["axis"] == "dp")
     assert "[0,1]" in link.where["group_id"]
-    assert link.removal_gain_frac == pytest.approx(true_frac, abs=0.05)
+    assert link.cost_frac > 0.8 * true_frac
+    # Messages that leave the host by the same wire are slow with it.
+    slow = (one for one in diagnosis.causes if one.kind in {"slow_link", "slow_wire"})
+    assert sum(one.share_frac for one in slow) == pytest.approx(true_frac, abs=0.05)

@@ -14,6 +14,7 @@ from ...tables.trace import Trace
 from ..replay.edge_effect import EdgeEffect, edge_effect
 from ..replay.program import Program
 from .degraded import Degraded, degraded_places, like_size
+from .queued_messages import queued_behind
 from .shapley_player import Player, Union
 
 WIRE_REFERENCE = 0.1
@@ -88,10 +89,7 @@ def wire_excess(frame: pd.DataFrame) -> WireExcess:
     A degraded place repaired is as fast as the other places; what an operation takes beyond the
     undisturbed wire of its like, in excess of that, is the axis' own.
     """
-    wire = frame["wire_ns"].to_numpy(np.float64)
-    like = frame.groupby(["axis", "kind", "size_bytes"], observed=True)["wire_ns"]
-    usual = like.transform("quantile", WIRE_REFERENCE)
-    rest = np.nan_to_num((wire - usual).clip(lower=0))
+    rest = _beyond_undisturbed(frame)
     degraded, places = degraded_places(frame), []
     for place in degraded[:MAX_DEGRADED]:
         own = beyond_its_like(frame, place)
@@ -99,7 +97,30 @@ def wire_excess(frame: pd.DataFrame) -> WireExcess:
         # undisturbed ones knows only slow operations, and is the smaller of the two.
         rest = (rest - own).clip(min=0)
         places.append((place, own))
-    return WireExcess(places, rest, degraded[MAX_DEGRADED:])
+    return _with_queued(frame, WireExcess(places, rest, degraded[MAX_DEGRADED:]))
+
+
+def _with_queued(frame: pd.DataFrame, excess: WireExcess) -> WireExcess:
+    """Return the excess with that of messages that lay behind a degraded group's collectives as the group's."""
+    effects = [own for _, own in excess.places]
+    rest = excess.rest
+    for at, (place, _) in enumerate(excess.places):
+        behind = queued_behind(frame, place.events)
+        whole = rest + sum(effects)
+        part = np.divide(np.minimum(behind, whole), whole, out=np.zeros_like(rest), where=whole > 0)
+        if part.any():
+            effects, rest = [own * (1.0 - part) for own in effects], rest * (1.0 - part)
+            effects[at] = effects[at] + part * whole
+    places = [(place, own) for (place, _), own in zip(excess.places, effects, strict=True)]
+    return WireExcess(places, rest, excess.unnamed)
+
+
+def _beyond_undisturbed(frame: pd.DataFrame) -> FloatArray:
+    """Return what each event takes beyond the undisturbed wire of its like."""
+    like = frame.groupby(["axis", "kind", "size_bytes"], observed=True)["wire_ns"]
+    usual = like.transform("quantile", WIRE_REFERENCE)
+    wire = frame["wire_ns"].to_numpy(np.float64)
+    return np.asarray(np.nan_to_num((wire - usual.to_numpy(np.float64)).clip(min=0)))
 
 
 def wire_players(trace: Trace, program: Program) -> list[Player]:
@@ -130,6 +151,7 @@ def named_place(program: Program, where: Where, events: BoolArray) -> Player:
     frame = program.events
     like = frame["axis"].isin(frame.loc[events, "axis"].unique()).to_numpy() & ~events
     effect = beyond_its_like(frame, Degraded(where, np.nan, 1.0, events, like))
+    effect += np.minimum(queued_behind(frame, events), _beyond_undisturbed(frame))
     return Player("slow_link", where, Union.WIRES, _on_waits(program, effect))
 
 
