@@ -1,7 +1,7 @@
 """Pictures of the pages of one run, for the documentation.
 
 ``python -m meshscope.dashboard.screenshot RUNS_DIR OUT_DIR [RUN_ID]`` writes
-runs, overview, findings, stragglers, hang, timeline, mesh and communication as PNG files. Without a run id the
+runs, overview, findings, stragglers, hang, timeline, mesh, communication and links as PNG files. Without a run id the
 newest readable run is shown. Needs Playwright and a Chromium of the system.
 """
 
@@ -39,6 +39,7 @@ _READY = {
     "timeline": "#timeline-graph .plot-container",
     "mesh": "#rank-step-graph .plot-container",
     "communication": ".ms-main .ms-card, .ms-main .ms-empty",
+    "links": ".ms-main .ms-card, .ms-main .ms-empty",
 }
 _QUERIES = {"timeline": "?path=1", "stragglers": "?fix=stragglers"}
 """What to show of a page beyond its default."""
