@@ -122,7 +122,7 @@ def test_the_waterfall_sums_to_the_step(page):
     (bars,) = figure_data(page, "waterfall-graph")
     assert sum(bars["x"][:-1]) == pytest.approx(100, abs=1e-6)
     assert bars["x"][-1] == pytest.approx(100, abs=1e-6)
-    expect(page.locator("figcaption")).to_contain_text("The bars sum to 100.0%")
+    expect(page.locator("figcaption").first).to_contain_text("The bars sum to 100.0%")
     expect(page.locator(".ms-key", has_text="Slowest rank")).to_contain_text(f"rank {SLOW_RANK}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -54,9 +55,7 @@ def standstill_to_json(
         return result
     graph = wait_graph(trace)
     moments = _Moments.of(trace, graph)
-    operations = (
-        [] if graph is None else [_operation(trace, one, moments) for one in _by_age(graph)]
-    )
+    operations = [] if graph is None else [_operation(one, moments) for one in _by_age(graph)]
     return result | {
         "operations": operations,
         "ranks": _ranks(trace, graph, ends, moments),
@@ -77,42 +76,53 @@ def _state(trace: Trace, ends: list[Finding], *, is_running: bool) -> tuple[str,
 
 
 class _Moments(NamedTuple):
-    """What waiting is counted to.
+    """What waiting is counted to, and how operations are called.
 
     Attributes:
         last_ns: The last record of any rank.
         until_ns: Until when those who waited were seen.
         records_ns: The last record of each rank.
-        sites: Where in the program operations were issued: rank, group_id, seq, place.
+        words: Each open operation in words.
+        sites: By group and number of an open collective, where in the program each rank issued it.
     """
 
     last_ns: int
     until_ns: int
     records_ns: pd.Series
-    sites: pd.DataFrame
+    words: dict[OpKey, str]
+    sites: dict[tuple[str, int], dict[int, str]]
 
     @classmethod
     def of(cls, trace: Trace, graph: WaitGraph | None) -> _Moments:
         records_ns = last_records_ns(trace)
         last_ns = int(records_ns.max()) if len(records_ns) else 0
         seen_ns = None if graph is None else waited_until_ns(trace, graph)
-        calls = trace.frame("collective_call").dropna(subset=["place"])
-        # Of all that was ever issued only what is open matters, and it is asked for rank by rank.
-        calls = calls[
-            calls["seq"].isin([] if graph is None else [o.key[1] for o in graph.operations])
-        ]
-        sites = calls.assign(
-            group_id=calls["group_id"].astype(str), place=calls["place"].astype(str)
+        operations = () if graph is None else graph.operations
+        return cls(
+            last_ns=last_ns,
+            until_ns=max(last_ns, seen_ns or 0),
+            records_ns=records_ns,
+            words={one.key: str(operation_message(trace, one)) for one in operations},
+            sites=_sites(trace, {one.key[:2] for one in operations if one.key[2] < 0}),
         )
-        return cls(last_ns, max(last_ns, seen_ns or 0), records_ns, sites)
 
     def sites_of(self, key: OpKey, ranks: Sequence[int]) -> list[str]:
-        """Return at which lines of the program ranks issued a collective, most ranks first."""
-        if key[2] >= 0:
-            return []
-        own = self.sites[(self.sites["seq"] == key[1]) & self.sites["rank"].isin(ranks)]
-        places = own.loc[own["group_id"] == key[0], "place"]
-        return [str(place) for place in places.value_counts().index]
+        """Return at which lines of the program ranks issued a collective, that of most ranks first."""
+        own = self.sites.get(key[:2], {}) if key[2] < 0 else {}
+        count = Counter(own[rank] for rank in ranks if rank in own)
+        return [place for place, _ in count.most_common()]
+
+
+def _sites(trace: Trace, wanted: set[tuple[str, int]]) -> dict[tuple[str, int], dict[int, str]]:
+    """Return where ranks issued some collectives: of all that was ever issued few are open."""
+    calls = trace.frame("collective_call").dropna(subset=["place"])
+    calls = calls[calls["seq"].isin([seq for _, seq in wanted])].astype({"group_id": str})
+    sites: dict[tuple[str, int], dict[int, str]] = {key: {} for key in wanted}
+    columns = (calls[name].tolist() for name in ("group_id", "seq", "rank", "place"))
+    for group_id, seq, rank, place in zip(*columns, strict=True):
+        if (group_id, seq) in sites:
+            sites[group_id, seq][int(rank)] = str(place)
+    return sites
 
 
 def _by_age(graph: WaitGraph) -> list[OpenOperation]:
@@ -120,11 +130,11 @@ def _by_age(graph: WaitGraph) -> list[OpenOperation]:
     return sorted(graph.operations, key=lambda one: min(one.since_ns.values()))
 
 
-def _operation(trace: Trace, found: OpenOperation, moments: _Moments) -> dict[str, Any]:
+def _operation(found: OpenOperation, moments: _Moments) -> dict[str, Any]:
     waiting = sorted(found.since_ns)
     since_ns = min(found.since_ns.values())
     return {
-        "operation": str(operation_message(trace, found)),
+        "operation": moments.words[found.key],
         "kind": found.kind,
         "group_id": found.key[0],
         "seq": found.key[1],
@@ -161,7 +171,7 @@ def _ranks(
                 "host": trace.host_of(rank),
                 "role": role or ("waits" if found else "not waiting"),
                 "is_culprit": role in _CULPRITS,
-                "operation": None if found is None else str(operation_message(trace, found)),
+                "operation": None if found is None else moments.words[found.key],
                 "waited_ns": None if found is None else moments.until_ns - found.since_ns[rank],
                 "places": [] if found is None else moments.sites_of(found.key, [rank]),
                 "function": own.get("function"),
