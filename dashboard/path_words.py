@@ -22,7 +22,7 @@ _MOST_OF_IT = 0.5
 def path_sentence(shown: StepPath) -> str:
     """Return the classes and the ranks that most of a critical path belongs to, and its length.
 
-    For example "Critical path: 57% backward, 28% forward, 13% TP transfers, 2% other;
+    For example "Critical path: 57 % backward, 28 % forward, 13 % TP transfers, 2 % other;
     ranks 1, 0, 4 hold 74% of it. Its 131 pieces sum to 591 ms, from 80.6 ms to 672 ms."
     """
     path = shown.path
@@ -45,7 +45,7 @@ def _classes(by_class: pd.DataFrame, total_ns: int) -> str:
     names = [_class_words(str(name)) for name in shares.index]
     percents = _whole_percents([*fracs, max(1.0 - sum(fracs), 0.0)])
     parts = zip(percents, [*names, "other"], strict=True)
-    return ", ".join(f"{percent}% {name}" for percent, name in parts if percent)
+    return ", ".join(f"{percent} % {name}" for percent, name in parts if percent)
 
 
 def _whole_percents(fracs: Sequence[float]) -> list[int]:

@@ -33,14 +33,23 @@ def percent(frac: float | None, places: int = 1) -> str:
     """Return a fraction as a percentage.
 
     >>> percent(0.1234), percent(0.0002)
-    ('12.3%', '0.02%')
+    ('12.3 %', '0.02 %')
     """
     if frac is None or not math.isfinite(frac):
         return UNKNOWN
     if 0 < abs(frac) < _SMALL_FRAC:
         places = max(places, 2)
     # Adding zero turns the negative zero of a rounded small loss into zero.
-    return f"{round(100 * frac, places) + 0.0:.{places}f}%"
+    return f"{round(100 * frac, places) + 0.0:.{places}f} %"
+
+
+def signed_percent(frac: float) -> str:
+    """Return a change as a percentage with its sign.
+
+    >>> signed_percent(0.021), signed_percent(-0.3)
+    ('+2.1 %', '-30.0 %')
+    """
+    return f"{100 * frac:+.1f} %"
 
 
 def clock_time(epoch_ns: int) -> str:

@@ -147,7 +147,7 @@ def _account(run: LoadedRun) -> Component:
         return card(title, [empty("No step was recorded", why)])
     largest = max(shown_bars(bars), key=lambda bar: bar.frac, default=None)
     caption = (
-        f"The bars sum to {100 * sum(bar.frac for bar in bars):.1f}% of "
+        f"The bars sum to {100 * sum(bar.frac for bar in bars):.1f} % of "
         f"{units.duration(sum(bar.dur_ns for bar in bars))}, averaged over ranks and steps."
     )
     if largest is not None:

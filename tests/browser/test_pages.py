@@ -122,7 +122,7 @@ def test_the_waterfall_sums_to_the_step(page):
     (bars,) = figure_data(page, "waterfall-graph")
     assert sum(bars["x"][:-1]) == pytest.approx(100, abs=1e-6)
     assert bars["x"][-1] == pytest.approx(100, abs=1e-6)
-    expect(page.locator("figcaption").first).to_contain_text("The bars sum to 100.0%")
+    expect(page.locator("figcaption").first).to_contain_text("The bars sum to 100.0 %")
     expect(page.locator(".ms-key", has_text="Slowest rank")).to_contain_text(f"rank {SLOW_RANK}")
 
 
@@ -195,7 +195,7 @@ def test_two_runs_side_by_side(page, runs_dir):
     expect(page.locator("#compare-content .ms-empty")).to_be_visible()
     page.locator("#compare-before").click()
     page.get_by_role("option", name="again").click()
-    expect(page.locator(".ms-key", has_text="Change of the step")).to_contain_text("+0.0%")
+    expect(page.locator(".ms-key", has_text="Change of the step")).to_contain_text("+0.0 %")
     assert page.url.endswith("?rank=1&before=again")
     page.go_back()
     expect(page.locator("#compare-content .ms-empty")).to_be_visible()

@@ -36,7 +36,7 @@ def _text(page: Component) -> str:
 @pytest.mark.parametrize(
     ("page", "shown"),
     [
-        ("overview", ["The bars sum to 100.0%", "Where the step time went", "4 of 4", "88.2 %"]),
+        ("overview", ["The bars sum to 100.0 %", "Where the step time went", "4 of 4", "88.2 %"]),
         ("findings", ["straggler rank", "Remedy", "Fixing it returns"]),
         ("timeline", ["exposed DP communication", "4 ranks, 66 ms of 66 ms", "rank 3"]),
         ("mesh", ["Slowest is rank 3", "Highest: 1.88 x on rank 3"]),
@@ -232,9 +232,9 @@ def test_no_page_says_that_a_repair_costs_time(store):
     )
     run = replace(run, diagnosis=replace(run.diagnosis, findings=(found,)))
     page = _text(findings.layout(run, ViewState()))
-    assert "between 0.0% and 0.1%" in page
-    assert "-3.9%" not in page
-    assert "fixing it returns 0.0%" in _text(overview.layout(run, ViewState()))
+    assert "between 0.0 % and 0.1 %" in page
+    assert "-3.9 %" not in page
+    assert "fixing it returns 0.0 %" in _text(overview.layout(run, ViewState()))
 
 
 def _links(run, state, **place) -> list[str]:

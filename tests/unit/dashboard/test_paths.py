@@ -161,9 +161,9 @@ def test_thirds_sum_to_the_whole():
     text = path_sentence(
         _path([(0, 0, 3, "forward"), (1, 3, 6, "backward"), (2, 6, 9, "exposed_other_wire")])
     )
-    assert sorted(re.findall(r"(\d+)% (?:f|b|other t)", text)) == ["33", "33", "34"]
+    assert sorted(re.findall(r"(\d+) % (?:f|b|other t)", text)) == ["33", "33", "34"]
     assert "other transfers" in text
-    assert "hold 67% of it" in text
+    assert "hold 67 % of it" in text
     assert "rank 0 holds all of it" in path_sentence(_path([(0, 0, 4)]))
 
 

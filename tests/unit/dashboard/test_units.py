@@ -28,10 +28,10 @@ def test_duration(ns, words):
 @pytest.mark.parametrize(
     ("frac", "words"),
     [
-        (0.1234, "12.3%"),
-        (0.0002, "0.02%"),
-        (-0.0000001, "0.00%"),
-        (0.0, "0.0%"),
+        (0.1234, "12.3 %"),
+        (0.0002, "0.02 %"),
+        (-0.0000001, "0.00 %"),
+        (0.0, "0.0 %"),
         (None, units.UNKNOWN),
         (math.inf, units.UNKNOWN),
     ],
