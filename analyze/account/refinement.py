@@ -36,6 +36,7 @@ from ..tables.classes import COMPUTE_CLASSES, REFINED, UNSEPARATED
 from ..tables.intervals import covered_length, pair, union
 from ..tables.results import Utilization
 from ..tables.trace import Trace
+from ..wording.quantities import percent
 from .devices.steps import MEMORY_BOUND, DeviceSteps
 from .kernels.coverage import common_kernel_steps, has_kernels
 
@@ -51,7 +52,7 @@ _KERNEL_COLUMNS = ("rank", "step", "name_id", "category", "start_ns", "dur_ns", 
 _MOST_NEGATIVE = 0.005
 """Share of the step by which rounded peaks and borders of spans make the rest negative."""
 _LESS_THAN_PEAK = (
-    "compute is not split: the model's FLOPs at peak are {:.1%} of the step more than it, because its spans "
+    "compute is not split: the model's FLOPs at peak are {} of the step more than it, because its spans "
     "time the host, or because the FLOPs hold masked scores that kernels leave out"
 )
 
@@ -120,7 +121,7 @@ def refine_compute(
     room = compute / total - sum(parts.values())
     if room < -_MOST_NEGATIVE and trace.kernel_steps is None:
         whole = _untold([*told, "contention"], devices, "compute")
-        return Refinement({}, (_LESS_THAN_PEAK.format(-room), *whole, *limits))
+        return Refinement({}, (_LESS_THAN_PEAK.format(percent(-room)), *whole, *limits))
     lost = {name: float(ledger[name].sum()) / total for name in told}
     contention, is_told = _contention_frac(trace, windows, ledger)
     if is_told:
@@ -168,12 +169,12 @@ def _limits(ledger: pd.DataFrame, devices: DeviceSteps) -> Iterator[str]:
         yield f"the full clock is {devices.reference}; {bound}"
     if known["memory_bound"]:
         yield (
-            f"memory_bound counts samples with a memory bandwidth of {MEMORY_BOUND:.0%} or more: "
+            f"memory_bound counts samples with a memory bandwidth of {percent(MEMORY_BOUND, 0)} or more: "
             "what is shorter than a sample is not seen"
         )
     for name, frac in known.items():
         if 0 < frac < 1:
-            yield f"{name} is known in {frac:.1%} of the steps of all ranks; elsewhere not taken out"
+            yield f"{name} is known in {percent(frac)} of the steps of all ranks; elsewhere not taken out"
 
 
 def _contention_frac(

@@ -23,6 +23,7 @@ from ..tables.arrays import FloatArray, IntArray
 from ..tables.classes import WAIT_CLASSES
 from ..tables.results import Cause, WaitAccount
 from ..tables.trace import Trace
+from ..wording.quantities import percent
 from .beside_data import Compared, beside_data
 from .causes import (
     SLOW_RANKS,
@@ -315,7 +316,7 @@ def _replayed(
 
 def _beside_transfers(late_frac: float) -> str:
     return (
-        f"ranks stand idle beside transfers in flight for {late_frac:.1%} of the step, because their hosts launch "
+        f"ranks stand idle beside transfers in flight for {percent(late_frac)} of the step, because their hosts launch "
         "late: the account counts this as waiting, the causes as work of the rank"
     )
 

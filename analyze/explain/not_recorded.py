@@ -7,6 +7,7 @@ from collections import Counter
 from meshscope.probe.schema.listing import listed
 
 from ..align.communication.events import CommunicationEvents, from_anyone
+from ..wording.quantities import percent
 from ..wording.words import counted
 from .causes.effects import Work
 from .replay.program import Program
@@ -66,7 +67,7 @@ def slow_together(detection: DetectionResult | None) -> list[str]:
         f"{first} to {last}" if last > first else f"{first}" for first, last in job.slow_steps
     )
     return [
-        f"all ranks take {job.slowdown:.1%} longer for their own work in steps {steps} than in the others, "
+        f"all ranks take {percent(job.slowdown or 0.0)} longer for their own work in steps {steps} than in the others, "
         "which is blamed on none of them: compare what changed there for the whole job (sequence lengths, "
         "clocks, code)"
     ]

@@ -37,6 +37,7 @@ from ..read.deep_traces.steps import listed_steps
 from ..tables.classes import LEAST_TOLD, UNSPLIT
 from ..tables.results import Utilization
 from ..tables.trace import Trace, stage_of_ranks
+from ..wording.quantities import percent
 from ..wording.words import sentence
 
 MOST_LIMITS_IN_ERROR = 3
@@ -224,7 +225,7 @@ def _communication_alone(ledger: Ledger) -> tuple[str, ...]:
     if share < LEAST_TOLD:
         return ()
     return (
-        f"communication that no compute hides and that names no operation takes {share:.1%} of the "
+        f"communication that no compute hides and that names no operation takes {percent(share)} of the "
         "step: how much of it was waiting, and for whom, is not known",
     )
 

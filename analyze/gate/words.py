@@ -8,6 +8,7 @@ from itertools import islice
 from meshscope.probe.schema.listing import listed
 
 from ..wording.labels import axis_label, class_label
+from ..wording.quantities import percent, percent_change
 from ..wording.words import counted
 from .counts_check import PREFIX
 from .judge import STEP
@@ -57,7 +58,7 @@ def why(check: Check) -> str:
 
 def _time(check: Check) -> str:
     change = _change(check)
-    margin = "" if check.margin_frac is None else f"{check.margin_frac:.2%}"
+    margin = "" if check.margin_frac is None else percent(check.margin_frac, 2)
     return {
         Reason.SLOWER: f"{change}; above the margin of {margin}{_of_step(check)}",
         Reason.FASTER: f"{change}; beyond the margin of {margin}{_of_step(check)}",
@@ -72,7 +73,7 @@ def _time(check: Check) -> str:
         ),
         Reason.COST_SHIFT: (
             f"{change}: cost shift. {metric_label(str(check.detail.get('fell')))} fell by "
-            f"{-_number(check.detail.get('fell_frac')):.2%} of the step; the step is no longer"
+            f"{percent(-_number(check.detail.get('fell_frac')), 2)} of the step; the step is no longer"
         ),
     }.get(check.reason, change)
 
@@ -84,7 +85,7 @@ def _number(value: object) -> float:
 def _of_step(check: Check) -> str:
     if check.step_frac is None:
         return ""
-    return f" ({check.step_frac:+.2%} of the step)"
+    return f" ({percent_change(check.step_frac, 2)} of the step)"
 
 
 def _runs(check: Check) -> str:
@@ -108,7 +109,7 @@ def _interval(check: Check) -> str:
 
 
 def _percent(ratio: float) -> str:
-    text = f"{ratio - 1:+.2%}"
+    text = percent_change(ratio - 1, 2)
     return "0.00%" if text in ("+0.00%", "-0.00%") else text
 
 
@@ -139,7 +140,7 @@ def note_lines(result: GateResult) -> Iterator[str]:
         yield f"{name.replace('_', ' ').capitalize()}: {before} in the baseline, {after} in the candidate."
     margin = next((check.margin_frac for check in result.checks if check.metric == STEP), None)
     if margin is not None and margin > _WIDE_MARGIN:
-        yield f"Losses up to {margin:.1%} pass: the margin is wide. Quieter runs or --margin make it narrower."
+        yield f"Losses up to {percent(margin)} pass: the margin is wide. Quieter runs or --margin make it narrower."
     moved = _moved_stage(result)
     if moved:
         yield moved
@@ -147,7 +148,7 @@ def note_lines(result: GateResult) -> Iterator[str]:
         runs = listed(result.drifting)
         yield f"Not settled: {runs}. Compared over the same steps of every run."
     for name, ratio in result.disturbed:
-        yield f"Run {name} is {abs(ratio - 1):.1%} {'slower' if ratio > 1 else 'faster'} than the others of its side."
+        yield f"Run {name} is {percent(abs(ratio - 1))} {'slower' if ratio > 1 else 'faster'} than the others of its side."
 
 
 def _moved_stage(result: GateResult) -> str:

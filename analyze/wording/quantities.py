@@ -36,26 +36,24 @@ _RATES = ((1e12, "TB/s"), (1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"), (1.0, "B/
 _DIGITS = 3
 
 
-def percent(share: float) -> str:
-    """Return a share: one digit after the point, never a negative zero.
+def percent(share: float, places: int = 1) -> str:
+    """Return a share, never a negative zero.
 
-    >>> percent(0.1484), percent(-0.0002), percent(float("nan"))
-    ('14.8 %', '0.0 %', 'unknown')
+    >>> percent(0.1484), percent(-0.0002), percent(0.4212, 2), percent(float("nan"))
+    ('14.8 %', '0.0 %', '42.12 %', 'unknown')
     """
     if not isfinite(share):
         return "unknown"
-    return f"{_unsigned_zero(round(100 * share, 1)):.1f} %"
+    return f"{_unsigned_zero(round(100 * share, places)):.{places}f} %"
 
 
-def percent2(share: float) -> str:
-    """Return a share with two digits after the point, for MFU and the like.
+def percent_change(share: float, places: int = 1) -> str:
+    """Return a change as a share with its sign.
 
-    >>> percent2(0.4212), percent2(0.0002)
-    ('42.12 %', '0.02 %')
+    >>> percent_change(0.021), percent_change(-0.0351, 2)
+    ('+2.1 %', '-3.51 %')
     """
-    if not isfinite(share):
-        return "unknown"
-    return f"{_unsigned_zero(round(100 * share, 2)):.2f} %"
+    return f"{100 * share:+.{places}f} %" if isfinite(share) else "unknown"
 
 
 def duration(time_ns: float) -> str:
@@ -171,7 +169,7 @@ def _unsigned_zero(value: float) -> float:
 
 _FORMS: dict[str, Callable[[Any], str]] = {
     "percent": percent,
-    "percent2": percent2,
+    "percent2": partial(percent, places=2),
     "time": duration,
     "bytes": size,
     "rate": rate,

@@ -115,7 +115,9 @@ def _expected(found: Row) -> Component:
             units.size(row["expected_bytes_per_step"]),
             _count(row["seen_count_per_step"]),
             units.size(row["seen_bytes_per_step"]),
-            _NONE if row["difference_frac"] is None else units.signed_percent(row["difference_frac"]),
+            _NONE
+            if row["difference_frac"] is None
+            else units.signed_percent(row["difference_frac"]),
             _reason(row),
         ]
         for row in found["rows"]

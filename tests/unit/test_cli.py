@@ -213,7 +213,7 @@ def test_diagnose_as_markdown(meshscope, timeline):
     """The waterfall in a pull request would not add up."""
     code, out, _ = meshscope("diagnose", timeline, "--format", "markdown")
     assert code == 0
-    shares = [float(x) for x in re.findall(r"^\| [^|]+ \| (-?[\d.]+)% \| [\d.]+ \|$", out, re.M)]
+    shares = [float(x) for x in re.findall(r"^\| [^|]+ \| (-?[\d.]+) % \| [\d.]+ \|$", out, re.M)]
     assert shares[-1] == 100.0
     assert sum(shares[:-1]) == pytest.approx(100, abs=0.01 * len(shares))
     assert "Next:" not in out

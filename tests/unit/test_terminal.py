@@ -53,7 +53,7 @@ def test_a_long_sentence_goes_on_under_its_first_word(width):
 
 def test_bars_keep_their_proportions():
     """Fails when the waterfall is cut, so that long bars look alike."""
-    rows = [("forward " + 24 * "-", "75.00%", "12.000"), ("other", "25.00%", "4.000")]
+    rows = [("forward " + 24 * "-", "75.00 %", "12.000"), ("other", "25.00 %", "4.000")]
     lines = drawn([Table(("class", "share", "ms"), rows, bars=[1.0, 0.5])], 70)
     bars = [line.count("#") for line in lines[1:]]
     assert max(map(len, lines)) <= 70

@@ -13,6 +13,7 @@ from ...align.steps.windows import StepWindows
 from ...tables.arrays import IntArray
 from ...tables.intervals import covered_length, pair, subtract, union
 from ...tables.trace import Trace
+from ...wording.quantities import percent
 from ...wording.words import counted
 from .call_names import EVENT_WAIT_CALL
 from .host_waits import host_waits
@@ -178,8 +179,8 @@ def _waits(trace: Trace, time_ns: float) -> str | None:
     most = waits.iloc[0]
     inside = f" inside {most['operator']}" if most["operator"] else ""
     return (
-        f"with the time to the next launch, such calls cost up to {share:.1%} of the step, most of it "
-        f"{most['call']}{inside}: {most['starved_ns'] / time_ns:.1%} in {counted(int(most['count']), 'call')}"
+        f"with the time to the next launch, such calls cost up to {percent(share)} of the step, most of it "
+        f"{most['call']}{inside}: {percent(most['starved_ns'] / time_ns)} in {counted(int(most['count']), 'call')}"
     )
 
 

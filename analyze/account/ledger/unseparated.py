@@ -31,6 +31,7 @@ from ...tables.classes import (
 )
 from ...tables.trace import Trace
 from ...wording.labels import class_label
+from ...wording.quantities import percent
 from .build import NO_EVENT, Ledger
 
 _KEY = ["rank", "step"]
@@ -92,7 +93,7 @@ def without_unknown_wires(
         by_step[UNSPLIT] += moved
         moved_of[CLASSES[code]] = float(moved.sum() / by_step["step_ns"].sum())
     limits = tuple(
-        f"{class_label(name).split(':')[0]} that no compute hides takes {share:.1%} of the step: how much "
+        f"{class_label(name).split(':')[0]} that no compute hides takes {percent(share)} of the step: how much "
         "of it was waiting, and how much on the wire, is not known"
         for name, share in moved_of.items()
         if share >= LEAST_TOLD

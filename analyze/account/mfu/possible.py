@@ -15,6 +15,7 @@ from ...formulas.peaks import datasheet_peak
 from ...tables.classes import COMPUTE_CLASSES, UNATTRIBUTED, UNSEPARATED
 from ...tables.results import Utilization
 from ...tables.trace import Trace
+from ...wording.quantities import percent
 
 LEAST_WORK = "causal"
 """Convention whose FLOPs no kernel can avoid: those of masked scores can be left out."""
@@ -42,8 +43,8 @@ def possible_utilization(use: Utilization, trace: Trace, by_step: pd.DataFrame) 
         return _refused(use, trace, f"it would be {least:.4g} times the peak of all devices")
     if computing is not None and least > _TOLERANCE * computing:
         why = (
-            f"its FLOPs take {least:.1%} of the step at peak, and devices computed in "
-            f"{computing:.1%} of it"
+            f"its FLOPs take {percent(least)} of the step at peak, and devices computed in "
+            f"{percent(computing)} of it"
         )
         return _refused(use, trace, why)
     possible = {
@@ -92,8 +93,8 @@ def _hfu(mfu: float | None, by_step: pd.DataFrame) -> float | None:
 
 def _masked(use: Utilization, least: float) -> str:
     return (
-        f"{use.mfu or 0:.1%} by the convention {use.flops_convention}, which counts masked scores "
-        f"that kernels leave out; by {LEAST_WORK} it is {least:.1%}: MFU above 100 % is refused"
+        f"{percent(use.mfu or 0)} by the convention {use.flops_convention}, which counts masked scores "
+        f"that kernels leave out; by {LEAST_WORK} it is {percent(least)}: MFU above 100 % is refused"
     )
 
 

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from ...tables.trace import Trace
+from ...wording.quantities import percent
 
 Steps = npt.NDArray[np.int64]
 MIN_KEPT = 0.5
@@ -81,12 +82,12 @@ def carried_limits(frame: pd.DataFrame, run: Steps, *, step_time_ns: float) -> l
     limits = []
     if before >= MIN_CARRIED:
         limits.append(
-            f"ranks begin the analysed steps further apart than they end them: {before:.1%} of the step "
+            f"ranks begin the analysed steps further apart than they end them: {percent(before)} of the step "
             "is waiting for what was slow before these steps, which no cause is charged with"
         )
     if after >= MIN_CARRIED:
         limits.append(
-            f"ranks end the analysed steps further apart than they began them: {after:.1%} of the step is "
+            f"ranks end the analysed steps further apart than they began them: {percent(after)} of the step is "
             "waited for after these steps, which no cause is charged with"
         )
     return limits

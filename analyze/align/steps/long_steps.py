@@ -12,6 +12,7 @@ import pandas as pd
 
 from meshscope.probe.schema.listing import listed
 
+from ...wording.quantities import percent
 from ...wording.words import counted
 
 MIN_RATIO = 3.0
@@ -43,6 +44,6 @@ def long_steps_limit(frame: pd.DataFrame) -> list[str]:
     rest_ms = float(length.drop(long.index).mean()) / 1e6
     return [
         f"{counted(len(long), 'step')} of {len(length)} took at least {MIN_RATIO:.0f} times the median, {steps}: "
-        f"{beyond:.1%} of all time is what they took longer, which every mean of this result holds; the "
+        f"{percent(beyond)} of all time is what they took longer, which every mean of this result holds; the "
         f"other steps took {rest_ms:.4g} ms in the mean"
     ]

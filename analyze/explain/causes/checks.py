@@ -17,6 +17,7 @@ import pandas as pd
 from ...account.ledger.build import Ledger
 from ...tables.classes import class_code
 from ...tables.results import Cause, WaitAccount
+from ...wording.quantities import percent
 from ..replay.program import Program
 from .effects import time_inside
 from .launches import MOVED, LateLaunches
@@ -50,10 +51,10 @@ def parted(
     late_ns = late_waiting(late, steps)
     if abs(waiting.model_error_ns - late_ns) > MAX_WAIT_APART * step_ns:
         replayed_ns = waiting.measured_ns - waiting.model_error_ns
-        launches = f", late launches aside ({late_ns / step_ns:.1%})" if late_ns else ""
+        launches = f", late launches aside ({percent(late_ns / step_ns)})" if late_ns else ""
         yield (
-            f"ranks wait {waiting.measured_ns / step_ns:.1%} of the step by the account, and "
-            f"{replayed_ns / step_ns:.1%} by the replay{launches}{_most_apart(program, ledger)}"
+            f"ranks wait {percent(waiting.measured_ns / step_ns)} of the step by the account, and "
+            f"{percent(replayed_ns / step_ns)} by the replay{launches}{_most_apart(program, ledger)}"
         )
     work = _work_apart(program, ledger)
     if late is not None:
@@ -62,7 +63,7 @@ def parted(
     rank = int(work.index[int(work.argmax())])
     if work[rank] > MAX_WORK_APART:
         yield (
-            f"the replay takes {work[rank]:.1%} of the step for work of rank {rank} that the account "
+            f"the replay takes {percent(work[rank])} of the step for work of rank {rank} that the account "
             f"counts as communication{_most_apart(program, ledger, rank)}"
         )
 
@@ -79,7 +80,7 @@ def losing(causes: tuple[Cause, ...]) -> Iterator[str]:
         if never and cause.removal_gain_frac < -MAX_LOSS:
             place = f" of rank {cause.where['rank']}" if "rank" in cause.where else ""
             yield (
-                f"repairing {cause.kind}{place} would lose {-cause.removal_gain_frac:.1%} of the step, "
+                f"repairing {cause.kind}{place} would lose {percent(-cause.removal_gain_frac)} of the step, "
                 "which no repair of its kind can"
             )
 

@@ -12,6 +12,7 @@ from meshscope.probe.schema.errors import MeshscopeError
 
 from ...align.steps.cycles import cycles
 from ...tables.arrays import FloatArray
+from ...wording.quantities import percent
 from ..replay.program import Program
 from ..replay.scenarios import replay_scenarios, step_lengths
 from ..run_account import Account
@@ -177,7 +178,7 @@ def _missed(replayed_ns: float, measured_ns: float) -> Iterator[str]:
     if abs(missed) >= TOLD_MISS:
         more = "longer" if missed > 0 else "shorter"
         yield (
-            f"the replay of the run as it is takes {abs(missed):.1%} {more} than the run did, whatever is changed: "
+            f"the replay of the run as it is takes {percent(abs(missed))} {more} than the run did, whatever is changed: "
             "the prediction is by the ratio of both replays"
         )
 

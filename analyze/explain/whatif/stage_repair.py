@@ -19,6 +19,7 @@ import numpy.typing as npt
 from meshscope.probe.schema.listing import listed
 
 from ...tables.arrays import FloatArray, IntArray
+from ...wording.quantities import percent
 from .changes import Change
 
 STAGE_REPAIRS = ("stage", "stage_imbalance")
@@ -53,7 +54,7 @@ class StageRepair:
             own = self._meant(change)
             if taken[own].sum() > 0:
                 share = taken[own].sum() / cost_ns[:, own].sum()
-                worked.append(f"{_asked(change)} ({share:.1%} of its passes)")
+                worked.append(f"{_asked(change)} ({percent(share)} of its passes)")
             else:
                 yield (
                     f"no loss by {_asked(change)} was found beyond the layers: its repair changes "

@@ -14,6 +14,7 @@ from ...tables.classes import WIRE_CLASSES
 from ...tables.results import Cause, Finding
 from ...wording.labels import axis_label, class_label
 from ...wording.message import Message, message
+from ...wording.quantities import percent
 from .bad_steps import BadSteps, bad_steps
 from .grading import MIN_COST, relief_words, severity
 from .starved import CONFIDENCE, REMEDY, starved_ends
@@ -34,7 +35,7 @@ def exposed_communication(account: Account) -> Iterator[Finding]:
             severity=severity(cost),
             where={"axis": axis.value, **when.where},
             steps=when.steps,
-            claim=f"Transfers on the {axis_label(axis.value)} axis that no compute hides take {cost:.1%} of the step"
+            claim=f"Transfers on the {axis_label(axis.value)} axis that no compute hides take {percent(cost)} of the step"
             f"{when.share_suffix}",
             cost_frac=cost,
             removal_gain_frac=None,
@@ -139,7 +140,7 @@ def _against(own: Degraded, when: BadSteps) -> str:
     steps = when.words
     if when.are_all and own.step_frac < 1:
         # Its slow steps are more than chance, but nothing sets them apart one by one.
-        steps = f"in {own.step_frac:.0%} of the steps"
+        steps = f"in {percent(own.step_frac, 0)} of the steps"
     if own.is_alone:
         return f"{steps} as in the rest"
     return f"as on the others {steps}"
@@ -148,13 +149,13 @@ def _against(own: Degraded, when: BadSteps) -> str:
 def _evidence(own: Degraded, place: str) -> str:
     if own.is_alone:
         return (
-            f"the steps of {place} are of two kinds with nothing between them, {own.step_frac:.0%} of them slow; "
+            f"the steps of {place} are of two kinds with nothing between them, {percent(own.step_frac, 0)} of them slow; "
             "it is compared with its own others"
         )
     if own.step_frac == 1:
         return f"median wire time of {place} is {own.ratio:.2f} x that of its like"
     return (
-        f"in {own.step_frac:.0%} of the steps the wire time of {place} is, on average, "
+        f"in {percent(own.step_frac, 0)} of the steps the wire time of {place} is, on average, "
         f"{own.ratio:.2f} x the median of its like"
     )
 

@@ -19,6 +19,7 @@ from ...account.memory.by_stage import (
 from ...explain.run_account import Account
 from ...tables.results import Finding
 from ...tables.trace import Trace
+from ...wording.quantities import percent
 from ...wording.words import counted, is_missing
 from .memory_headroom import headroom_findings
 from .memory_stages import heavy_stages, uneven_stages
@@ -147,6 +148,6 @@ def _reserved_words(sample: Any) -> Iterator[str]:
     reserved, allocated = int(sample["reserved_bytes"]), int(sample["allocated_bytes"])
     if reserved - allocated >= 0.1 * reserved > 0:
         yield (
-            f"reserved {_gib(reserved)}: {_gib(reserved - allocated)} ({(reserved - allocated) / reserved:.0%}) "
+            f"reserved {_gib(reserved)}: {_gib(reserved - allocated)} ({percent((reserved - allocated) / reserved, 0)}) "
             "were held and not in use, by fragmentation or after a higher peak"
         )

@@ -11,6 +11,7 @@ from meshscope.probe.schema.terms import FindingKind, Severity
 from ...explain.memory.expected import ExpectedMemory
 from ...explain.memory.headroom import Headroom, Range, headroom
 from ...tables.results import Finding
+from ...wording.quantities import percent
 
 
 def headroom_findings(
@@ -31,7 +32,9 @@ def headroom_findings(
     if fullest is None and room is None:
         return
     stage = fullest if fullest is not None else room.stage if room is not None else -1
-    claim = f"Stage {stage} uses {full:.0%} of its memory" if fullest is not None else ""
+    claim = (
+        f"Stage {stage} uses {percent(full or 0.0, 0)} of its memory" if fullest is not None else ""
+    )
     if room is not None and fullest is None:
         claim = (
             f"Stage {room.stage} runs out of memory first: microbatches of "
@@ -54,7 +57,7 @@ def headroom_findings(
 
 def _evidence(room: Headroom | None, full: float | None) -> Iterator[str]:
     if full is not None:
-        yield f"the fullest stage uses {full:.0%} of its capacity"
+        yield f"the fullest stage uses {percent(full, 0)} of its capacity"
     if room is None:
         return
     size, length = room.microbatch_size, room.seq_len

@@ -19,6 +19,7 @@ from ...formulas.planning.states import stages_of_rank
 from ...formulas.planning.terms import Category
 from ...tables.results import Finding
 from ...tables.trace import Trace
+from ...wording.quantities import percent, percent_change
 from ...wording.words import counted, is_missing
 
 MIN_STAGE_RATIO = 1.2
@@ -91,7 +92,7 @@ def uneven_stages(
     """
     stage, ratio = uneven
     evidence: tuple[str, ...] = (
-        () if full is None else (f"the fullest stage uses {full:.0%} of its capacity",)
+        () if full is None else (f"the fullest stage uses {percent(full, 0)} of its capacity",)
     )
     remedy = "Move layers to other stages, recompute activations there, or shard embedding and head"
     cause: str | None = None
@@ -233,7 +234,7 @@ def _beside_formulas(by_stage: pd.DataFrame, stage: int) -> Iterator[str]:
     if "expected_bytes" not in rows or rows.empty or is_missing(rows["expected_bytes"].iloc[0]):
         return
     expected, off = (float(rows[f"{name}_bytes"].iloc[0]) for name in ("expected", "difference"))
-    yield f"the formulas expect {_gib(expected)} here: measured {off / expected:+.1%}"
+    yield f"the formulas expect {_gib(expected)} here: measured {percent_change(off / expected)}"
 
 
 def _gib(size: float) -> str:

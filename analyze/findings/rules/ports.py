@@ -16,6 +16,7 @@ from ...explain.run_account import Account
 from ...tables.classes import WIRE_CLASSES
 from ...tables.results import Finding
 from ...wording.labels import axis_label
+from ...wording.quantities import percent
 
 FULL = 0.9
 """Share of its speed from which a port is full."""
@@ -83,7 +84,7 @@ def _full_finding(
     names = ", ".join(axis_label(axis.axis) for axis in axes)
     evidence = [
         f"{port.intervals} samples of {port.interval_ns / 1e9:.2f} s; "
-        f"median of other hosts {others:.0%}",
+        f"median of other hosts {percent(others, 0)}",
     ]
     if groups:
         evidence.append(
@@ -93,8 +94,8 @@ def _full_finding(
         kind=FindingKind.NETWORK_PORT,
         severity=Severity.WARNING if cost >= 0.02 else Severity.INFO,
         where={"host": port.host, "link": port.port},
-        claim=f"Port {port.port} of host {port.host} {way_words(port.direction)} at {own:.0%} of its speed "
-        f"{PHASES[phase]}, other hosts at {others:.0%}",
+        claim=f"Port {port.port} of host {port.host} {way_words(port.direction)} at {percent(own, 0)} of its speed "
+        f"{PHASES[phase]}, other hosts at {percent(others, 0)}",
         cost_frac=cost,
         removal_gain_frac=None,
         confidence=0.7,
@@ -148,7 +149,7 @@ def _foreign_finding(one: HostTraffic, extra: float) -> Finding:
         severity=Severity.INFO,
         where={"host": one.host},
         claim=f"Host {one.host} sends {extra / 1e9:.2f} GB/s that no recorded operation explains, "
-        f"{share:.0%} of its ports",
+        f"{percent(share, 0)} of its ports",
         cost_frac=None,
         removal_gain_frac=None,
         confidence=0.6,

@@ -13,6 +13,7 @@ from ...explain.volumes.words import REMEDIES, kind_label, reason_text
 from ...tables.classes import WIRE_CLASSES
 from ...tables.results import Finding
 from ...wording.labels import axis_label
+from ...wording.quantities import percent_change
 from .grading import SEVERITIES, severity
 
 _USUAL = frozenset({ReasonCode.EARLY_STOP, ReasonCode.OTHER_FORM})
@@ -55,7 +56,7 @@ def _claim(row: VolumeRow) -> str:
         return (
             f"{row.seen_bytes / 1e6:,.1f} MB of {kind} per step on the {axis} axis are not expected"
         )
-    return f"{kind[:1].upper()}{kind[1:]} on the {axis} axis carry {row.difference_frac:+.1%} against the plan"
+    return f"{kind[:1].upper()}{kind[1:]} on the {axis} axis carry {percent_change(row.difference_frac)} against the plan"
 
 
 def _evidence(found: ExpectedSeen, row: VolumeRow) -> Iterator[str]:

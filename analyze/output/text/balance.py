@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...wording.quantities import percent
 from ..document import Block, Heading, Table, Verbatim, section
 from .amounts import limits_section, milliseconds, size
 
@@ -24,15 +25,15 @@ def balance_document(result: dict[str, Any]) -> list[Block]:
     else:
         gain = best["gain_frac"]
         word = "shorter" if gain >= 0 else "longer"
-        title = f"Balance: {_listed(best['layers'])} makes the step {abs(gain):.1%} {word}"
+        title = f"Balance: {_listed(best['layers'])} makes the step {percent(abs(gain))} {word}"
         if best["layers"] == current["layers"]:
             title = f"Balance: {_listed(best['layers'])} is today's split"
         if best["fits"] is False:
             title += ", but does not fit into memory"
     rows = [["now", *_row(current), "", ""]]
     for one in proposals:
-        interval = f"{one['gain_low_frac']:.1%} to {one['gain_high_frac']:.1%}"
-        rows.append(["then", *_row(one), f"{one['gain_frac']:.1%}", interval])
+        interval = f"{percent(one['gain_low_frac'])} to {percent(one['gain_high_frac'])}"
+        rows.append(["then", *_row(one), percent(one["gain_frac"]), interval])
     headers = ["", "layers by stage", "step ms", "fullest stage", "gain", "interval"]
     certificate = result["certificate"]
     proof = [_proof(certificate)] if certificate is not None and best is not None else []

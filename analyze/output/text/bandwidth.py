@@ -6,7 +6,7 @@ from typing import Any
 
 from ...explain.whatif.transfers import TRANSFER_NOTES, WHY_UNKNOWN
 from ...wording.labels import axis_label
-from ...wording.quantities import rate, size
+from ...wording.quantities import percent, rate, size
 from ..document import Block, Table, section
 from .amounts import left_out
 
@@ -55,7 +55,7 @@ def _changes(rows: list[dict[str, Any]]) -> Table:
             "unknown"
             if row["gain_ns_per_step"] is None
             else f"{_ms(row['low_ns_per_step'])} to {_ms(row['high_ns_per_step'])}",
-            "unknown" if row["gain_frac"] is None else f"{row['gain_frac']:.1%}",
+            "unknown" if row["gain_frac"] is None else percent(row["gain_frac"]),
             f"--set {row['setting']}",
         )
         for row in order
@@ -121,4 +121,4 @@ def _ms(time_ns: float | None) -> str:
 
 
 def _share(part: float | None) -> str:
-    return "unknown" if part is None else f"{part:.0%}"
+    return "unknown" if part is None else percent(part, 0)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ...wording.labels import class_label
+from ...wording.quantities import percent, percent_change
 from ...wording.words import counted
 from ..document import Block, Item, Lines, Listing, Table, facts, section
 from .amounts import milliseconds, shortened
@@ -26,14 +27,14 @@ def comparison_document(result: Mapping[str, Any]) -> list[Block]:
 def _head(result: Mapping[str, Any]) -> Iterator[str]:
     for name in ("before", "after"):
         run = result[name]
-        mfu = "" if run["mfu"] is None else f", MFU {run['mfu']:.2%}"
+        mfu = "" if run["mfu"] is None else f", MFU {percent(run['mfu'], 2)}"
         yield (
             f"{name}: {run['run']}, {counted(run['ranks'], 'rank')}, {counted(run['steps'], 'step')} of "
             f"{milliseconds(run['step_time_ns'])} ms{mfu}"
         )
     error = result["error_ns"]
     chance = "its error is not known" if error is None else f"± {error / 1e6:.3f} ms"
-    yield f"change of the step: {_signed(result['change_ns'])} ms ({result['change_frac']:+.1%}; {chance})"
+    yield f"change of the step: {_signed(result['change_ns'])} ms ({percent_change(result['change_frac'])}; {chance})"
     for name, pair in result["setup"].items():
         yield f"differs: {name.replace('_', ' ')} {_or_unknown(pair['before'])} → {_or_unknown(pair['after'])}"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...wording.labels import class_label
+from ...wording.quantities import percent
 from ..document import Block, Heading, Lines, Table, section
 from .amounts import limits_section, milliseconds
 
@@ -70,4 +71,4 @@ def _length(result: dict[str, Any]) -> list[str]:
 
 
 def _amount(row: dict[str, Any]) -> tuple[str, str]:
-    return milliseconds(row["dur_ns"]), f"{row['frac']:.1%}"
+    return milliseconds(row["dur_ns"]), percent(row["frac"])

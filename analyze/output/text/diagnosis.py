@@ -142,12 +142,14 @@ def _bubble(result: Diagnosis) -> Iterator[Message]:
 
 def waterfall_table(result: Diagnosis) -> Table:
     """Return every class that holds time; JSON has those of nothing too."""
-    shown = [bar for bar in result.waterfall if f"{bar.frac:.2%}" not in ("0.00%", "-0.00%")]
-    rows = [(class_label(bar.name), f"{bar.frac:.2%}", f"{bar.dur_ns / 1e6:.3f}") for bar in shown]
+    shown = [bar for bar in result.waterfall if percent(bar.frac, 2) != "0.00 %"]
+    rows = [
+        (class_label(bar.name), percent(bar.frac, 2), f"{bar.dur_ns / 1e6:.3f}") for bar in shown
+    ]
     if result.waterfall:
         total = sum(bar.frac for bar in result.waterfall)
         time_ns = sum(bar.dur_ns for bar in result.waterfall)
-        rows.append(("total", f"{total:.2%}", f"{time_ns / 1e6:.3f}"))
+        rows.append(("total", percent(total, 2), f"{time_ns / 1e6:.3f}"))
     unit = "ms" if result.run["first_step"] is None else "ms per step"
     return Table(("class", "share", unit), rows, bars=[bar.frac for bar in shown])
 
@@ -201,7 +203,7 @@ def _price(finding: Finding) -> Iterator[Message]:
         fix = message("report.returns_between", returned=returned, low=low, high=high)
     else:
         fix = message("report.returns", returned=returned or 0.0)
-    confidence = f"{sure:.0%}".replace("%", " %")
+    confidence = percent(sure, 0).replace("%", " %")
     if cost is not None and returned is not None:
         yield message("report.price", cost=cost, fix=fix, confidence=confidence)
     elif returned is not None:
@@ -215,8 +217,8 @@ def causes_blocks(result: Diagnosis) -> Iterator[Block]:
     rows = [
         (
             ": ".join(filter(None, [cause.kind.replace("_", " "), place_words(cause.where)])),
-            f"{cause.share_frac:.2%}",
-            f"{cause.removal_gain_frac:.2%}",
+            percent(cause.share_frac, 2),
+            percent(cause.removal_gain_frac, 2),
             milliseconds(cause.direct_ns),
             milliseconds(cause.induced_wait_ns),
         )

@@ -11,6 +11,7 @@ from ...explain.volumes.job import Unknown
 from ...explain.volumes.reasons import ReasonCode
 from ...explain.volumes.words import UNKNOWN, reason_text
 from ...wording.labels import axis_label
+from ...wording.quantities import percent_change
 from ..document import Block, Lines, Table, section
 
 TITLE = "Expected and seen, per step of one pipeline"
@@ -58,7 +59,7 @@ def _row(row: dict[str, Any]) -> tuple[object, ...]:
         f"{row['expected_bytes_per_step'] / 1e6:,.3f}",
         f"{row['seen_count_per_step']:,.0f}",
         f"{row['seen_bytes_per_step'] / 1e6:,.3f}",
-        "not expected" if differs is None else f"{round(differs, 3) + 0.0:+.1%}",
+        "not expected" if differs is None else percent_change(round(differs, 3) + 0.0),
         text,
     )
 

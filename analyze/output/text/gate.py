@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ...wording.labels import class_label
+from ...wording.quantities import percent
 from ...wording.words import counted
 from ..document import Block, Heading, Item, Lines, Listing, Table, facts, is_empty, section
 from .amounts import limits_section
@@ -113,5 +114,5 @@ def _times_of_baseline(result: dict[str, Any]) -> Iterator[str]:
     noise = result["cv_frac"]
     yield f"step            {result['p50_ns'] / 1e6:.3f} ms (median)"
     yield f"steps compared  {result['first']} to {result['first'] + result['count'] - 1} of each run"
-    yield "run to run CV   " + ("unknown: one run" if noise is None else f"{noise:.2%}")
-    yield f"margin          {result['margin_frac']:.2%}, if --margin gives none"
+    yield "run to run CV   " + ("unknown: one run" if noise is None else percent(noise, 2))
+    yield f"margin          {percent(result['margin_frac'], 2)}, if --margin gives none"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...wording.quantities import percent, percent_change
 from ...wording.words import counted
 from ..document import Block, Heading, Lines, Table
 
@@ -14,22 +15,24 @@ def selftest_document(result: dict[str, Any]) -> list[Block]:
         [
             f"{row['base_runs']} + {row['candidate_runs']}",
             row["splits"],
-            f"{row['failed'] / row['splits']:.1%}",
-            f"{row['inconclusive'] / row['splits']:.1%}",
+            percent(row["failed"] / row["splits"]),
+            percent(row["inconclusive"] / row["splits"]),
         ]
         for row in result["splits"]
     ]
-    head = f"False alarms on {result['runs']} equal runs, margin {result['margin_frac']:.2%}"
+    head = (
+        f"False alarms on {result['runs']} equal runs, margin {percent(result['margin_frac'], 2)}"
+    )
     columns = ["runs", "splits", "fail", "inconclusive"]
     return [Heading(head), Table(columns, rows)]
 
 
 def calibration_document(result: dict[str, Any]) -> list[Block]:
     """Return what loss would be found with how many runs."""
-    rows = [[row["candidate_runs"], f"+{row['loss_frac']:.2%}"] for row in result["seen"]]
+    rows = [[row["candidate_runs"], f"+{percent(row['loss_frac'], 2)}"] for row in result["seen"]]
     head = (
         f"Loss found in 95 of 100 cases: {result['runs']} baseline runs, "
-        f"CV {result['cv_frac']:.2%}, margin {result['margin_frac']:.2%}"
+        f"CV {percent(result['cv_frac'], 2)}, margin {percent(result['margin_frac'], 2)}"
     )
     columns = ["candidate runs", "loss"]
     return [Heading(head), Table(columns, rows)]
@@ -44,7 +47,7 @@ def history_document(result: dict[str, Any]) -> list[Block]:
             point["run"],
             f"{point['before_ns'] / 1e6:.3f}",
             f"{point['after_ns'] / 1e6:.3f}",
-            f"{point['ratio'] - 1:+.2%}",
+            percent_change(point["ratio"] - 1, 2),
             f"{point['chance']:.3f}",
         ]
         for point in points

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ...wording.quantities import percent
 from ..document import Block, Lines, Table, section
 from .amounts import NOT_RECORDED, limits_section, milliseconds, shortened
 from .host_sections import annotations_section, host_sections
@@ -150,7 +151,7 @@ def _microseconds(time_ns: float | None) -> str:
 
 
 def _percent(share: float | None) -> str:
-    return "unknown" if share is None else f"{share:.1%}"
+    return "unknown" if share is None else percent(share)
 
 
 def _or_dash(value: object) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 from ...account.links.phases import Phase
 from ...account.links.words import UNKNOWN, fault_words
 from ...wording.labels import axis_label
+from ...wording.quantities import percent
 from ..document import Block, Lines, Table, section
 from .amounts import left_out
 
@@ -46,14 +47,14 @@ def _port(port: dict[str, Any]) -> tuple[object, ...]:
     phases = (port["phases"][name] for name in _PHASES)
     speed = port["speed_bytes_per_s"]
     mean, most = (
-        f"{port[name] / 1e9:.3f}" + (f" ({port[name] / speed:.0%})" if speed else "")
+        f"{port[name] / 1e9:.3f}" + (f" ({percent(port[name] / speed, 0)})" if speed else "")
         for name in ("mean_bytes_per_s", "busiest_interval_bytes_per_s")
     )
     shown = (
         "?"
         if one["bytes_per_s"] is None
         else f"{one['bytes_per_s'] / 1e9:.3f}"
-        + ("" if one["used_frac"] is None else f" ({one['used_frac']:.0%})")
+        + ("" if one["used_frac"] is None else f" ({percent(one['used_frac'], 0)})")
         for one in phases
     )
     return (f"{port['host']} {port['port']}", port["direction"], mean, most, *shown)

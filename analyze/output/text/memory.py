@@ -8,6 +8,7 @@ from typing import Any
 from ...account.memory.by_stage import CATEGORIES
 from ...tables.results import Diagnosis
 from ...wording.message import Message, message
+from ...wording.quantities import percent, percent_change
 from ...wording.words import is_missing
 from ..document import Block, Lines, Table
 from .amounts import size
@@ -32,7 +33,7 @@ def memory_blocks(result: Diagnosis) -> Iterator[Block]:
             row["ranks"],
             *(size(row[name]) for name in ("peak_bytes", "rss_bytes")),
             *(size(row[name]) for name, _ in more),
-            "unknown" if is_missing(row["peak_frac"]) else f"{row['peak_frac']:.1%}",
+            "unknown" if is_missing(row["peak_frac"]) else percent(row["peak_frac"]),
             *(size(row[f"{name}_bytes"]) for name in shown),
         )
         for row in rows
@@ -95,7 +96,7 @@ def _measured(row: dict[Any, Any]) -> str:
 
 
 def _difference(off: Any, expected: Any) -> str:
-    return "unknown" if is_missing(off) or not expected else f"{off / expected:+.1%}"
+    return "unknown" if is_missing(off) or not expected else percent_change(off / expected)
 
 
 def _reserved(row: dict[Any, Any]) -> str:

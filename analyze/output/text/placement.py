@@ -10,6 +10,7 @@ from meshscope.probe.schema.layout import MESH_AXES
 from ...explain.placement.cards import Unchecked
 from ...explain.placement.violations import ViolationCode
 from ...explain.placement.words import CLAIMS, unchecked_text
+from ...wording.quantities import percent
 from ..document import Block, Lines, Table, Verbatim, facts, section
 from .amounts import left_out
 
@@ -61,17 +62,17 @@ def _hosts(result: dict[str, Any]) -> Table:
 def _card_price(one: dict[str, Any]) -> str:
     if one["cost_ns_per_step"] is None:
         return "Cost unknown."
-    part = "" if one["cost_frac"] is None else f" ({one['cost_frac']:.1%})"
+    part = "" if one["cost_frac"] is None else f" ({percent(one['cost_frac'])})"
     return f"Costs at most {one['cost_ns_per_step'] / 1e6:.2f} ms per step{part}."
 
 
 def _price(one: dict[str, Any]) -> str:
     if one["exposed_ns_per_step"] is None:
         return "Cost unknown: no step was recorded."
-    cost = f"Exposed: {one['exposed_ns_per_step'] / 1e6:.2f} ms per step ({one['cost_frac']:.1%})."
+    cost = f"Exposed: {one['exposed_ns_per_step'] / 1e6:.2f} ms per step ({percent(one['cost_frac'])})."
     if one["gain_ns_per_step"] is None:
         return f"{cost} No order is predicted to be 1 % faster at the rates of this run."
-    gain = f"{one['gain_ns_per_step'] / 1e6:.2f} ms per step ({one['gain_frac']:.1%})"
+    gain = f"{one['gain_ns_per_step'] / 1e6:.2f} ms per step ({percent(one['gain_frac'])})"
     own = f"{one['own_gain_ns_per_step'] / 1e6:.2f} ms by this axis"
     return f"{cost} The better order returns {gain}, {own}, predicted by replay."
 

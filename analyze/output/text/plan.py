@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from ...wording.quantities import percent
 from ..document import Block, Heading, Lines, Table, section
 from .amounts import limits_section
 
@@ -40,10 +41,10 @@ def _job_lines(result: dict[str, Any]) -> Iterator[str]:
         f"step             {layout['microbatches']} microbatches of {layout['microbatch_size']} x "
         f"{layout['seq_len']:,} tokens; ZeRO-{layout['zero']}, recompute {layout['recompute']}"
     )
-    yield f"ideal bubble     {result['bubble_frac']:.1%} of the step"
+    yield f"ideal bubble     {percent(result['bubble_frac'])} of the step"
     yield f"FLOPs a token    {flops}"
     if result["recompute_frac"]:
-        yield f"recomputation    + {result['recompute_frac']:.1%} compute"
+        yield f"recomputation    + {percent(result['recompute_frac'])} compute"
 
 
 def _fit_lines(result: dict[str, Any]) -> Iterator[str]:

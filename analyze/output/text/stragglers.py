@@ -68,14 +68,14 @@ def _claims(result: Stragglers) -> Iterator[Block]:
         yield Lines(
             ["the job has one rank: nobody waits for another"]
             if alone
-            else [f"no slow rank or stage costs {MIN_COST:.0%} of the time or more"]
+            else [f"no slow rank or stage costs {percent(MIN_COST, 0)} of the time or more"]
         )
     yield Listing([_item(found) for found in result.findings], first_number=1)
 
 
 def _item(found: Finding) -> Item:
     known = [
-        f"{name} {value:.2%}"
+        f"{name} {percent(value, 2)}"
         for name, value in (
             ("share of the step", found.cost_frac),
             ("repairing it alone returns", found.returns_frac),
@@ -158,7 +158,7 @@ def _summary(metrics: PublishedMetrics) -> Iterator[str]:
     yield (
         f"S {metrics.slowdown:.4f} over {counted(len(steps), 'step')} "
         f"(per step {steps.min():.4f} to {steps.max():.4f}): "
-        f"stragglers waste {metrics.waste_frac:.2%} of the time"
+        f"stragglers waste {percent(metrics.waste_frac, 2)} of the time"
     )
     yield (
         f"step {metrics.measured_s.mean():.4f} s as recorded, {metrics.recorded_s.mean():.4f} s without "

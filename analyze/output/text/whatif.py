@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...wording.quantities import percent
 from ..document import Block, Heading, Lines
 from .amounts import limits_section, milliseconds
 
@@ -23,7 +24,7 @@ def prediction_document(result: dict[str, Any]) -> list[Block]:
         for change in result["changes"]
     )
     gain = result["gain_frac"]
-    change = f"{abs(gain):.1%} {'shorter' if gain >= 0 else 'longer'}"
+    change = f"{percent(abs(gain))} {'shorter' if gain >= 0 else 'longer'}"
     error = result["error_ns"]
     margin = "error not known" if error is None else f"± {milliseconds(error)} ms"
     lines = [
@@ -33,7 +34,7 @@ def prediction_document(result: dict[str, Any]) -> list[Block]:
     if result["gain_per_microbatch_frac"] is not None:
         per = result["gain_per_microbatch_frac"]
         lines.append(
-            f"time per microbatch, {result['microbatches']} of them: {abs(per):.1%} "
+            f"time per microbatch, {result['microbatches']} of them: {percent(abs(per))} "
             f"{'less' if per >= 0 else 'more'}"
         )
     parts = [f"{_ERRORS[name]} {milliseconds(ns)} ms" for name, ns in result["error_parts"].items()]

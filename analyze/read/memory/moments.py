@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ...wording.quantities import percent
+
 CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "other")
 """Categories of the memory table, without their ending ``_bytes``."""
 
@@ -50,4 +52,4 @@ class MemoryRecord:
 
 def share(part: int, whole: int) -> str:
     """Return a part as percents of the whole."""
-    return f"{part / whole:.0%}" if whole else "0%"
+    return percent(part / whole, 0) if whole else "0 %"

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from meshscope.analyze.wording.quantities import percent
+
 from .opening import next_command
 from .options import DEFAULT_RUNS, FormatOption, RunsOption
 from .output import Format, emit, print_json
@@ -166,4 +168,4 @@ def _left(found: Overhead) -> str:
 
 
 def _share(frac: float | None) -> str:
-    return "unknown" if frac is None else f"{frac:.1%} of a core"
+    return "unknown" if frac is None else f"{percent(frac)} of a core"

@@ -36,7 +36,7 @@ def test_nobody_is_sent_to_the_hosts_for_it():
 def test_the_limits_say_how_much_of_it_there_is():
     """Fails when half of a step is in a class of its own and nothing tells why: 50 %."""
     limits = diagnose(of_two_ranks()).limits
-    assert any("names no operation takes 50.0%" in limit for limit in limits)
+    assert any("names no operation takes 50.0 %" in limit for limit in limits)
 
 
 def test_a_capture_without_any_still_says_so():

@@ -38,7 +38,7 @@ def test_a_job_that_was_seen_whole_gets_its_all_clear():
     """Fails when a healthy job is doubted."""
     found = two_ranks()
     assert str(nothing_found(found)) == "Nothing costs 1.0 % of the step or more"
-    assert "no slow rank or stage costs 1% of the time" in to_plain(
+    assert "no slow rank or stage costs 1 % of the time" in to_plain(
         stragglers_document(find_stragglers(found))
     )
 

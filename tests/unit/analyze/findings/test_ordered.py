@@ -121,7 +121,7 @@ def test_only_the_time_of_launching_is_launch_bound():
     assert sum(stalls) == pytest.approx(0.32)
     waits = found["synchronise"].evidence
     assert any(
-        "up to 16.0% of the step, most of it cudaStreamSynchronize" in str(one) for one in waits
+        "up to 16.0 % of the step, most of it cudaStreamSynchronize" in str(one) for one in waits
     )
 
 

@@ -13,6 +13,7 @@ from meshscope.analyze.output.json.stragglers import published_to_json, straggle
 from meshscope.analyze.output.render import to_markdown, to_plain
 from meshscope.analyze.output.straggler_tables import find_stragglers
 from meshscope.analyze.output.text.stragglers import published_document, stragglers_document
+from meshscope.analyze.wording.quantities import percent
 from meshscope.probe.schema.layout import ParallelLayout
 
 
@@ -104,7 +105,7 @@ def test_the_published_report_says_the_same_as_the_json_form(published):
     """The two forms of one result would disagree."""
     text, form = to_plain(published_document(published)), published_to_json(published)
     assert f"S {form['result']['blocking_slowdown']:.4f} over 2 steps" in text
-    assert f"waste {form['waste_frac']:.2%}" in text
+    assert f"waste {percent(form['waste_frac'], 2)}" in text
     for value in form["result"]["blocking_decompose_by_stage"].values():
         assert f"{value:.4f}" in text
     for row in form["heatmap"]["slowdown"]:

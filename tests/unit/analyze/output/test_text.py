@@ -63,7 +63,7 @@ def test_markdown_waterfall_sums_to_one_hundred_percent(result):
     """The table in a pull request would not add up."""
     text = to_markdown(diagnosis_document(result))
     block = text.split("## Where the step time went")[1].split("##")[0]
-    shares = [float(x) for x in re.findall(r"\| (-?[\d.]+)% \|", block)]
+    shares = [float(x) for x in re.findall(r"\| (-?[\d.]+) % \|", block)]
     assert shares[-1] == 100.0
     assert sum(shares[:-1]) == pytest.approx(100.0, abs=0.01 * len(shares))
 

@@ -119,7 +119,7 @@ def test_the_wire_of_an_operation_without_peers_is_not_told():
     assert "exposed_communication" not in {finding.kind for finding in found.findings}
     assert found.metrics["exposed_comm_frac"] is None
     assert any(
-        limit.startswith("DP communication that no compute hides takes 30.0%")
+        limit.startswith("DP communication that no compute hides takes 30.0 %")
         for limit in found.limits
     )
     assert found.stragglers["wait_ns"].isna().all()

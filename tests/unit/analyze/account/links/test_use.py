@@ -152,7 +152,7 @@ def test_a_full_port_is_named():
     # What is recorded fits what is counted on b; a has more.
     (found, *_) = [f for f in findings(capture(rates=own)) if f.cause == "saturated"]
     assert (found.where["host"], found.where["link"]) == ("a", "p")
-    assert "97% of its speed in the gradient sum, other hosts at 60%" in found.claim
+    assert "97 % of its speed in the gradient sum, other hosts at 60 %" in found.claim
     assert any("g (DP)" in line for line in found.evidence)
     # Exposed for 30 % of the step; at the peers' load it would be 60 / 97 of that.
     assert found.cost_frac == pytest.approx(0.3 * (1 - 0.60 / 0.97), rel=0.02)

@@ -45,8 +45,8 @@ def test_waiting_that_the_replay_lacks_is_said_with_its_size(account):
         model_error_ns=0.05 * step_ns,
     )
     (why,) = parted(account.program, account.ledger, waiting)
-    assert "30.0%" in why
-    assert "25.0%" in why
+    assert "30.0 %" in why
+    assert "25.0 %" in why
 
 
 def test_work_that_the_account_calls_communication_is_said_with_its_rank(account):

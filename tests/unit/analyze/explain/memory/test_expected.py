@@ -140,7 +140,7 @@ def test_the_diagnosis_shows_expected_beside_measured():
     assert "output head" in " ".join(found[3].evidence)
     text = to_text(result)
     assert "Expected by the formulas" in text
-    assert "+1.0%" in text
+    assert "+1.0 %" in text
     told = diagnosis_to_json(result)
     assert told["memory_expectation"]["unknown_because"] == ""
     assert told["memory"][0]["expected_bytes"] > 0

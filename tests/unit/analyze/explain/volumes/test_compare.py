@@ -149,4 +149,4 @@ def test_text_and_json():
     assert row["reason"] == "more_per_layer"
     text = to_plain(expected_blocks(result))
     assert "1 more all-reduces per layer and microbatch" in text
-    assert "+20.0%" in text
+    assert "+20.0 %" in text

@@ -70,7 +70,7 @@ def test_what_the_replay_misses_is_no_effect_of_a_change(monkeypatch):
     job = Job(layout=CUBE, steps=5)
     healthy = predicted(capture(job, EVEN), fixes=["stragglers"])
     assert healthy.gain_frac == pytest.approx(0, abs=1e-9)
-    assert any("takes 9.0% longer than the run did" in one for one in healthy.assumptions)
+    assert any("takes 9.0 % longer than the run did" in one for one in healthy.assumptions)
     repaired = predicted(capture(job, slow({5: 1.4})), fixes=["rank=5"])
     assert repaired.predicted_ns == pytest.approx(length(job, EVEN), rel=1e-6)
 

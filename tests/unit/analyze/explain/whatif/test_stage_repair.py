@@ -228,5 +228,5 @@ def test_the_order_of_repair_and_layers_is_told():
     costs, said = stage_costs(np.array([[8.0, 8, 8, 12]]), 4, setting, 32, repair)
     assert costs.tolist() == [[10, 9, 9, 8]]
     (order,) = [text for text in said if "in this order" in text]
-    repaired, moved = order.index("stage=3 (25.0% of its passes)"), order.index("then layers move")
+    repaired, moved = order.index("stage=3 (25.0 % of its passes)"), order.index("then layers move")
     assert order.index("after all other repairs") < repaired < moved

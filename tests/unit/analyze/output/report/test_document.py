@@ -56,7 +56,7 @@ def test_the_picture_of_the_account_begins_and_ends_with_the_step(job):
     trace, result = job
     figure = next(one for one in report_document(trace, result) if isinstance(one, Figure))
     assert figure.table.rows[-1][0] == "total"
-    assert figure.table.rows[-1][1] == "100.00%"
+    assert figure.table.rows[-1][1] == "100.00 %"
 
 
 def test_markdown_and_html_say_every_finding(job):

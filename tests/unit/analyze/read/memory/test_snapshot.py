@@ -247,4 +247,4 @@ def test_what_has_no_stack_is_unknown_and_not_nothing(tmp_path):
         assert row[f"{name}_bytes"] is None or str(row[f"{name}_bytes"]) in ("<NA>", "nan")
     (finding,) = diagnose(trace).findings
     assert any("no stack" in line and "unknown" in line for line in finding.evidence)
-    assert any("200" in line or "(20%)" in line for line in finding.evidence)
+    assert any("200" in line or "(20 %)" in line for line in finding.evidence)

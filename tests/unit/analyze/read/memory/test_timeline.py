@@ -49,7 +49,7 @@ def test_the_peak_the_end_and_their_categories_are_kept(tmp_path):
         [4_000, 142, 187, 100, 30, 5, 0, 7],
     ]
     assert trace.frame("memory")["reserved_bytes"].isna().all()
-    assert mentions(trace, "4% of the memory at the peak has no category")
+    assert mentions(trace, "4 % of the memory at the peak has no category")
     assert TABLES["memory"].conform(trace.tables["memory"]).equals(trace.tables["memory"])
 
 
