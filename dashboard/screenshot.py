@@ -43,6 +43,8 @@ _READY = {
 }
 _QUERIES = {"timeline": "?path=1", "stragglers": "?fix=stragglers"}
 """What to show of a page beyond its default."""
+_ONLY_WITH = {"hang": ".ms-main .ms-finding", "links": ".ms-main .js-plotly-plot"}
+"""Pages of which a run without this shows nothing: they get no picture then."""
 _SETTLE_MS = 400
 
 
@@ -75,7 +77,7 @@ def answering(server: HTTPServer) -> Iterator[str]:
 
 
 def take(runs_dir: Path, out_dir: Path, run_id: str | None = None) -> list[Path]:
-    """Write one picture per page and return their paths.
+    """Write one picture per page that has something to show, and return their paths.
 
     Raises:
         ConfigError: There is no readable run, or no browser.
@@ -87,19 +89,23 @@ def take(runs_dir: Path, out_dir: Path, run_id: str | None = None) -> list[Path]
     with served(runs_dir) as address, sync_playwright() as playwright:
         browser = launch(playwright)
         page = browser.new_page(viewport={"width": WIDTH_PX, "height": HEIGHT_PX})
-        paths = [_picture(page, f"{address}/", "#runs-grid .ag-row", out_dir / "runs.png")]
+        _open(page, f"{address}/", "#runs-grid .ag-row")
+        paths = [_picture(page, out_dir / "runs.png")]
         for name, ready in _READY.items():
-            path = out_dir / f"{name}.png"
-            url = f"{address}/run/{shown}/{name}{_QUERIES.get(name, '')}"
-            paths.append(_picture(page, url, ready, path))
+            _open(page, f"{address}/run/{shown}/{name}{_QUERIES.get(name, '')}", ready)
+            if name not in _ONLY_WITH or page.locator(_ONLY_WITH[name]).count():
+                paths.append(_picture(page, out_dir / f"{name}.png"))
         browser.close()
     return paths
 
 
-def _picture(page: Page, address: str, ready: str, path: Path) -> Path:
+def _open(page: Page, address: str, ready: str) -> None:
     page.goto(address)
     page.locator(ready).first.wait_for()
     page.wait_for_timeout(_SETTLE_MS)
+
+
+def _picture(page: Page, path: Path) -> Path:
     page.screenshot(path=path, full_page=True)
     return path
 
