@@ -7,7 +7,9 @@ replayed with the mean pass of every rank in every step, with the slow rank as i
 are. A step ends with its slowest replica. Ranks of one stage go on together, so that a pass takes the mean
 own work of its ranks and what they wait for each other inside: without the slow one, as long as healthy
 replicas of the stage do. Messages between stages take no time in this replay: they are the same on both
-sides.
+sides. Where the rank is slow in some steps only, the others show how long a healthy step takes beside its
+replay: longer, because the passes of a stage differ, and with them the longest path. The replay of a repaired
+step is stretched by that.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ from .summary import OWN_WORK
 _INSIDE = f"exposed_{Axis.TP.value}_s"
 """What ranks of one stage wait for each other inside their passes, and these transfers."""
 MOST_STEPS = 64
-"""Slow steps that are replayed, spread evenly; the mean of so many is sure enough."""
+"""Slow steps that are replayed, spread evenly, and others; the mean of so many is sure enough."""
+LEAST_OTHERS = 8
+"""Other steps that tell how much longer than its replay a healthy step takes."""
 
 
 class Slowdown(NamedTuple):
@@ -69,15 +73,37 @@ def price_of(
     replayed, why = _schedule(outline, table)
     if replayed is None:
         return Price(None, most, why)
-    slow = np.flatnonzero(found.slow)
-    chosen = slow[np.linspace(0, len(slow) - 1, min(len(slow), MOST_STEPS)).round().astype(int)]
     healthy = ~np.isin(table.ranks, suspects)
-    returns = [
-        replayed.step_ns(step) - replayed.repaired_ns(step, at, found.share, healthy)
-        for step in chosen.tolist()
-    ]
+    slow = np.flatnonzero(found.slow)
+    returns = _returns_ns(replayed, table, found, at, healthy)
     mean = float(np.mean(returns)) * len(slow) / len(table.steps)
     return Price(min(max(mean, 0.0), most), most, None)
+
+
+def _returns_ns(
+    replayed: _Replay, table: Dense, found: Slowdown, at: int, healthy: BoolArray
+) -> FloatArray:
+    """Return how much shorter slow steps would be with the rank repaired, ns.
+
+    As recorded less the replay of the repaired step, which healthy steps say how to stretch; without enough of
+    these, replay less replay.
+    """
+    chosen, others = _spread(found.slow), _spread(~found.slow)
+    repaired = np.array([replayed.repaired_ns(step, at, found.share, healthy) for step in chosen])
+    if len(others) < LEAST_OTHERS:
+        recorded = np.array([replayed.step_ns(step) for step in chosen])
+        return np.asarray(recorded - repaired)
+    length = table.by_step("wall_s").mean(axis=1) * 1e9
+    longer = np.median([length[step] / replayed.step_ns(step) for step in others])
+    return np.asarray(length[chosen] - longer * repaired)
+
+
+def _spread(wanted: BoolArray) -> list[int]:
+    """Return the positions of some of the wanted steps, spread evenly."""
+    found = np.flatnonzero(wanted)
+    places = np.linspace(0, len(found) - 1, min(len(found), MOST_STEPS)).round().astype(int)
+    positions: list[int] = found[places].tolist()
+    return positions
 
 
 def _schedule(outline: Outline, table: Dense) -> tuple[_Replay | None, str | None]:

@@ -7,8 +7,6 @@ command makes only what is missing or has changed.
 from __future__ import annotations
 
 import hashlib
-import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -37,6 +35,7 @@ from ..read.source_files import TABLES_VERSION
 from ..tables.parquet_file import to_read, to_write
 from ..tables.segment_files import read_list
 from ..tables.table_folder import FOLDER as TABLES_FOLDER
+from ..tables.table_folder import drafted
 from .summary import SCHEMA, summarise
 
 SUMMARY_VERSION = 1
@@ -129,19 +128,13 @@ def write_segment(segment: Segment) -> SegmentFacts:
 
 
 def _write(segment: Segment, place: Path) -> None:
-    descriptor, draft = tempfile.mkstemp(prefix=".draft-", dir=place.parent)
-    os.close(descriptor)
-    try:
-        with (
-            to_write(Path(draft)) as sink,
-            pq.ParquetWriter(sink, SCHEMA, compression="zstd") as out,
-        ):
+    with drafted(place.parent, f"{place.stem}.") as folder:
+        draft = folder / place.name
+        with to_write(draft) as sink, pq.ParquetWriter(sink, SCHEMA, compression="zstd") as out:
             for ranks in _at_once(segment):
                 _write_ranks(segment.run, ranks, out)
-        Path(draft).chmod(FILE_MODE)
-        Path(draft).replace(place)
-    finally:
-        Path(draft).unlink(missing_ok=True)
+        draft.chmod(FILE_MODE)
+        draft.replace(place)
 
 
 def _write_ranks(run: Path, ranks: tuple[int, ...], out: pq.ParquetWriter) -> None:

@@ -49,19 +49,23 @@ _RANK_FILE = re.compile(r"rank=(\d{5,9})\.parquet")
 
 
 @contextmanager
-def drafted(parent: Path) -> Iterator[Path]:
+def drafted(parent: Path, name: str = "") -> Iterator[Path]:
     """Give a hidden folder in another folder, and remove what is left of it afterwards.
 
     Drafts of programs that were killed are removed too: nobody holds their lock.
+
+    Args:
+        parent: The other folder.
+        name: What is drafted. Drafts of other names are left alone: several may be made side by side.
 
     Raises:
         OSError: The folder cannot be written.
     """
     parent.mkdir(parents=True, exist_ok=True)
-    for old in parent.glob(f"{_DRAFT}*"):
+    for old in parent.glob(f"{_DRAFT}{name}*"):
         with suppress(OSError), _lock(old):
             shutil.rmtree(old, ignore_errors=True)
-    draft = Path(tempfile.mkdtemp(prefix=_DRAFT, dir=parent))
+    draft = Path(tempfile.mkdtemp(prefix=f"{_DRAFT}{name}", dir=parent))
     try:
         with _lock(draft):
             yield draft

@@ -11,6 +11,7 @@ from tests.synthetic import MS, Job, capture_of
 from meshscope.analyze.explain.whatif import parse_changes, predict
 from meshscope.analyze.findings.diagnosis import diagnose
 from meshscope.analyze.findings.measure import measure
+from meshscope.analyze.wording.quantities import percent
 from meshscope.probe.schema.layout import ParallelLayout
 
 DP4, DP2 = ParallelLayout(dp=4), ParallelLayout(dp=2)
@@ -137,6 +138,8 @@ def test_waiting_for_steps_that_are_not_in_the_capture_is_told():
     # Of four ranks three wait for what the fourth was slow in the four steps before, and in this.
     length = 30 * MS + (1 + 3 * 5) / 4 * 15 * MS + WIRE_NS
     wait = 3 / 4 * 4 * 15 * MS / length
-    assert any(f"further apart than they end them: {wait:.1%}" in limit for limit in with_average)
+    assert any(
+        f"further apart than they end them: {percent(wait)}" in limit for limit in with_average
+    )
     assert any("further apart than they began them" in limit for limit in without)
     assert not any("further apart" in limit for limit in diagnose(averaging(15 * MS)).limits)

@@ -148,7 +148,7 @@ def test_the_sentence_sums_to_the_whole(shown):
     _, path = shown
     text = path_sentence(path)
     classes = text.split(";")[0]
-    assert sum(int(number) for number in re.findall(r"(\d+)%", classes)) == 100
+    assert sum(int(number) for number in re.findall(r"(\d+) %", classes)) == 100
     assert "backward" in classes
     assert "rank 1 holds" in text
     length = path.path.end_ns - path.path.start_ns

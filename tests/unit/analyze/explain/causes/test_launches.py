@@ -5,6 +5,7 @@ from tests.kineto_files import call, kernel, launched, step, write
 
 from meshscope.analyze import diagnose, load_trace
 from meshscope.analyze.explain.causes.checks import MAX_WAIT_APART
+from meshscope.analyze.wording.quantities import percent
 
 STEP_US, STEPS = 20_000, 6
 REDUCED = {
@@ -54,7 +55,7 @@ def test_idle_time_before_a_late_launch_is_measured_and_leaves_the_causes(tmp_pa
     assert apart > 2 * MAX_WAIT_APART
     assert result.causes
     (said,) = (limit for limit in result.limits if "hosts launch late" in limit)
-    assert f"{apart:.1%}" in said
+    assert percent(apart) in said
 
 
 def test_idle_time_with_work_queued_may_be_waiting_and_causes_are_refused(tmp_path):
@@ -75,4 +76,4 @@ def test_the_way_of_a_launch_to_the_device_is_the_ranks_own(tmp_path, launched_a
     """Fails when the 10 us between a launch and its start count as waiting on the device."""
     result = diagnosed(tmp_path, launched_at)
     late = next(limit for limit in result.limits if "hosts launch late" in limit)
-    assert f"{result.waiting.model_error_ns / result.step_time_ns:.1%}" in late
+    assert percent(result.waiting.model_error_ns / result.step_time_ns) in late
