@@ -23,7 +23,7 @@ def path_sentence(shown: StepPath) -> str:
     """Return the classes and the ranks that most of a critical path belongs to, and its length.
 
     For example "Critical path: 57 % backward, 28 % forward, 13 % TP transfers, 2 % other;
-    ranks 1, 0, 4 hold 74% of it. Its 131 pieces sum to 591 ms, from 80.6 ms to 672 ms."
+    ranks 1, 0, 4 hold 74 % of it. Its 131 pieces sum to 591 ms, from 80.6 ms to 672 ms."
     """
     path = shown.path
     if path.pieces.empty:

@@ -125,7 +125,7 @@ def _key_numbers(result: dict[str, Any]) -> Component:
 
 
 def _chance(result: dict[str, Any]) -> str:
-    share = f"{100 * result['change_frac']:+.1f}%"
+    share = units.signed_percent(result["change_frac"])
     if result["error_ns"] is None:
         return f"{share}; by how much steps differ by chance is not known"
     return f"{share}; ± {units.duration(result['error_ns'])} by chance of the steps"

@@ -157,7 +157,7 @@ def _measured(row: Row) -> str:
 def _off(difference: float | None, expected: float) -> str:
     if difference is None:
         return units.UNKNOWN
-    return f"{100 * difference / expected:+.1f}%"
+    return units.signed_percent(difference / expected)
 
 
 def _or_none(size: float | None) -> str:

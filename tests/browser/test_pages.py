@@ -271,7 +271,9 @@ def test_the_critical_path_is_an_address(page):
     _open_timeline(page, "?step=1")
     caption, switch = page.locator("#timeline-path-caption"), page.locator("#timeline-path")
     switch.click()
-    expect(caption).to_contain_text(re.compile(r"Critical path: \d+% .* of it\. Its [\d,]+ pieces"))
+    expect(caption).to_contain_text(
+        re.compile(r"Critical path: \d+ % .* of it\. Its [\d,]+ pieces")
+    )
     page.wait_for_url(re.compile(r"\?step=1&path=1$"))
     drawn, words = _path_bars(page), caption.inner_text()
     assert len(drawn) == _number(r"Its ([\d,]+) pieces", words)

@@ -28,6 +28,11 @@ def test_what_no_mark_keeps_is_left_out():
     assert left_out([plain, few, other]) == [other]
 
 
+def test_a_test_without_a_kept_case_is_left_out():
+    """Fails when CI runs what only a machine at rest can judge."""
+    assert left_out([_Test("a.py::f", ())]) != []
+
+
 def test_a_case_that_is_asked_for_alone_runs():
     """Fails when nobody can run a left-out case by its name in CI."""
     assert left_out([_Test("a.py::f[z]", "xy")]) == []
