@@ -98,10 +98,13 @@ def _is_beyond_clocks(
     """Tell whether a link is slower one way than the clocks at its ends make it look.
 
     What clocks are apart makes messages longer one way and shorter the other: both ways together must be slow then, or,
-    where nothing comes back, the excess larger than the error. Against its own other steps that error cancels.
+    where nothing comes back, the excess larger than the error. What is slow in either direction is so whatever the
+    clocks are. Against its own other steps that error cancels.
     """
-    source, way, target = own.where.get("link", "").partition("->")
-    if not way or own.is_alone or own.step_frac < 1 or "clock_error_ns" not in frame:
+    link = own.where.get("link", "")
+    source, way, target = link.partition("->")
+    is_one_way = bool(way) and "<->" not in link
+    if not is_one_way or own.is_alone or own.step_frac < 1 or "clock_error_ns" not in frame:
         return True
     error_ns = float(frame.loc[own.events, "clock_error_ns"].max())
     back = _rows_of(frame, place, (own.where["axis"], True, f"{target}->{source}"))

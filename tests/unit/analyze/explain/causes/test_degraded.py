@@ -164,6 +164,14 @@ def test_a_link_that_only_sends_is_slow_beyond_the_error_of_its_clocks(error_ns,
     assert [place.where["link"] for place in degraded_places(frame)] == slow
 
 
+def test_a_link_that_is_slow_both_ways_is_slow_whatever_its_clocks_are():
+    """Fails when a bad cable between hosts whose clocks are hardly known is a loss without a place."""
+    factors = dict.fromkeys(PIPELINE, even)
+    factors |= {"1->7": lambda _step: 6.0, "7->1": lambda _step: 6.0}
+    frame = sends(factors).assign(clock_error_ns=1e12)
+    assert [place.where["link"] for place in degraded_places(frame)] == ["1<->7"]
+
+
 def test_groups_may_be_called_like_links():
     """Fails when the name of a group is taken for the ends of a link."""
     assert names(transfers({"a->b": even, "b->a": lambda step: 3.0, "c": even})) == {"b->a": 1.0}
