@@ -14,9 +14,10 @@ from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from meshscope.probe.schema.errors import ConfigError
-from meshscope.probe.schema.tables import TABLES
+from meshscope.probe.schema.tables import STEP, TABLES
 
 from ..load.ingested import is_ingested
 from ..tables.part import StepRange
@@ -32,7 +33,7 @@ from ..tables.segment_files import (
 from ..tables.stored_tables import Tables
 from ..tables.table_folder import FOLDER, read_folder
 from .executors import Executor
-from .segments import ranks_of_run
+from .segments import ranks_of_run, step_bounds
 
 _BY_RANK = tuple(spec.name for spec in TABLES.values() if "rank" in spec.column_names())
 _KEPT_WHOLE = ("recording", "progress", "standing")
@@ -87,7 +88,7 @@ def compact(
         steps: Steps to keep; what belongs to no step stays. All if not given.
 
     Raises:
-        ConfigError: It is a run that the probe recorded.
+        ConfigError: It is a run that the probe recorded, or it has none of the steps to keep.
         RunDirectoryError: It cannot be read.
         OSError: It cannot be written.
         LostWorkError: Workers died again and again.
@@ -100,6 +101,8 @@ def compact(
             remedy="Leave it as it is: meshscope ingest RUN keeps its tables beside it, once it is closed",
         )
     folder = run.resolve() / FOLDER
+    if steps is not None:
+        _require_some(folder, steps)
     old = read_list(folder)
     before = _sizes(folder)
     generation = old.generation + 1 if old.tables else 0
@@ -129,6 +132,29 @@ def compact(
         dropped_rows=dropped,
         kept_steps=steps,
     )
+
+
+def _require_some(folder: Path, steps: StepRange) -> None:
+    """Refuse steps that a run has none of: all that it holds would be removed for them.
+
+    Raises:
+        ConfigError: It has none of them, or no steps at all.
+    """
+    files = (folder / STEP.name).glob("*.parquet")
+    bounds = [own for file in files for own in step_bounds(pq.read_metadata(file))]
+    if not bounds:
+        raise ConfigError(
+            "no ends of steps were recorded, so none can be kept",
+            where="--keep-steps",
+            remedy="Leave it out: nothing is removed then",
+        )
+    if not any(first <= steps.last and last >= steps.first for first, last in bounds):
+        first, last = min(low for low, _ in bounds), max(high for _, high in bounds)
+        raise ConfigError(
+            f"the run has none of the steps {steps.text}: nothing was removed",
+            where="--keep-steps",
+            remedy=f"Its steps: {first}..{last}",
+        )
 
 
 def _write_segments(task: _Task) -> _Made:

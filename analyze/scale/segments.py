@@ -115,7 +115,7 @@ def write_segment(segment: Segment) -> SegmentFacts:
         _write(segment, place)
     with to_read(place) as source:
         footer = pq.read_metadata(source)
-    bounds = list(_bounds(footer))
+    bounds = list(step_bounds(footer))
     return SegmentFacts(
         name=name,
         ranks=segment.ranks,
@@ -166,12 +166,13 @@ def _at_once(segment: Segment) -> Iterator[tuple[int, ...]]:
     yield ranks
 
 
-def _bounds(footer: pq.FileMetaData) -> Iterator[tuple[int, int]]:
-    """Yield the first and last step of each row group."""
-    at = SCHEMA.names.index("step")
+def step_bounds(footer: pq.FileMetaData) -> Iterator[tuple[int, int]]:
+    """Yield the first and last step of each row group of a file with a column ``step``."""
+    at = footer.schema.names.index("step")
     for group in range(footer.num_row_groups):
         steps = footer.row_group(group).column(at).statistics
-        yield int(steps.min), int(steps.max)
+        if steps is not None and steps.has_min_max:
+            yield int(steps.min), int(steps.max)
 
 
 def _key(segment: Segment) -> str:

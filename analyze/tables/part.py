@@ -34,19 +34,23 @@ class StepRange(NamedTuple):
         return f"{self.first}:" if self.last == _LARGEST else f"{self.first or ''}:{self.last}"
 
     @classmethod
-    def parse(cls, text: str) -> StepRange:
+    def parse(cls, text: str, option: str = "--steps") -> StepRange:
         """Return the steps that ``FIRST:LAST`` names; without one of them from the first, or to the last.
+
+        Args:
+            text: The range.
+            option: What it was given with, for the error.
 
         Raises:
             ConfigError: It names none.
         """
         found = _FORM.fullmatch(text.strip())
         if found is None or not any(found.groups()):
-            raise _unclear(text)
+            raise _unclear(text, option)
         first, last = (int(part) if part else None for part in found.groups())
         named = cls(first or 0, _LARGEST if last is None else last)
         if named.first > named.last:
-            raise _unclear(text)
+            raise _unclear(text, option)
         return named
 
 
@@ -94,9 +98,9 @@ def of_steps(trace: Trace, steps: StepRange) -> Trace:
     return part
 
 
-def _unclear(text: str) -> ConfigError:
+def _unclear(text: str, option: str) -> ConfigError:
     return ConfigError(
         f"{text!r} names no steps",
-        where="--steps",
+        where=option,
         remedy="Give the first and the last one, as in 3000:4000, or only one of them, as in 3000: or :500",
     )

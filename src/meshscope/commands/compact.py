@@ -40,7 +40,7 @@ def compact(
     from meshscope.analyze.scale.segments import ranks_of_run
     from meshscope.analyze.tables.part import StepRange
 
-    steps = None if keep_steps is None else StepRange.parse(keep_steps)
+    steps = None if keep_steps is None else StepRange.parse(keep_steps, "--keep-steps")
     executor = executor_of(processes or workers(), None)
     with ranks_progress(len(ranks_of_run(run)), done="compacted") as on_done:
         made = put_into_segments(run, executor, on_done, steps)

@@ -238,6 +238,18 @@ def test_a_recorded_run_stays_as_it_is(tmp_path):
         compact(deep_run.make_run(tmp_path), InThisProcess(), nobody)
 
 
+@pytest.mark.parametrize("wanted", ["900:1000", "7:3"])
+def test_steps_that_are_not_there_remove_nothing(small, wanted):
+    """Fails when a mistyped range empties a run for ever."""
+    before = to_text(diagnose(load_trace(small)))
+    files = sorted((small / "tables").rglob("*.parquet"))
+    found = CliRunner().invoke(app, ["compact", str(small), "--keep-steps", wanted])
+    assert isinstance(found.exception, ConfigError)
+    assert found.exception.where == "--keep-steps"
+    assert sorted((small / "tables").rglob("*.parquet")) == files
+    assert to_text(diagnose(load_trace(small))) == before
+
+
 def test_the_command_tells_what_it_did(small):
     """A user would not know what became of the files, or what was lost."""
     found = CliRunner().invoke(app, ["compact", str(small), "--workers", "1", "--format", "json"])
