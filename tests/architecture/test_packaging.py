@@ -5,8 +5,13 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from importlib.metadata import distributions
 
 import pytest
+from packaging.specifiers import SpecifierSet
+
+OLDEST_PYTHON = "3.11.2"
+"""That of Debian 12. The README promises that Python 3.11 is enough."""
 
 BUILT_FROM = (
     "pyproject.toml",
@@ -103,3 +108,14 @@ def _plain_name(requirement: str) -> str:
     for end in "[<>=!~; ":
         name = name.split(end)[0]
     return name.lower().replace("_", "-")
+
+
+def test_the_pins_fit_the_oldest_python():
+    """Fails when `make demo` ends in a riddle of the resolver on a machine of the README."""
+    too_new = [
+        f"{own.metadata['Name']} {own.version} needs {needs}"
+        for own in distributions()
+        if (needs := own.metadata["Requires-Python"])
+        and not SpecifierSet(needs).contains(OLDEST_PYTHON)
+    ]
+    assert not too_new
