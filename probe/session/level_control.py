@@ -166,7 +166,7 @@ class LevelControl:
 
     @property
     def _budget(self) -> str:
-        return f"{self._capture.config.cost_budget_ppm / 1e6:.2%}"
+        return f"{self._capture.config.cost_budget_ppm / 1e4:.2f} %"
 
     def _set(self, level: CaptureLevel, reason: str) -> None:
         assert self._hooks is not None
@@ -217,7 +217,7 @@ class LevelControl:
         below = level_below(self._wanted)
         if below is None:
             return
-        share = f"{cost_ns / dur_ns:.2%}"
+        share = f"{100 * cost_ns / dur_ns:.2f} %"
         self._capture.recorder.count("levels_lowered")
         self._capture.tell_once(
             f"the hooks took {share} of the time (budget {self._budget}): the level is lowered from "

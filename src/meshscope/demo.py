@@ -21,6 +21,7 @@ import typer
 
 from meshscope.analyze import Diagnosis, diagnose, load_trace
 from meshscope.analyze.output.text import to_text
+from meshscope.analyze.wording.quantities import percent
 from meshscope.probe.launching.launch import run
 from meshscope.probe.schema.errors import ConfigError, MeshscopeError
 from meshscope.probe.schema.terms import FindingKind
@@ -173,7 +174,7 @@ def comparison(result: DemoResult) -> str:
         "Compared with the truth (read only now):",
         f"  injected:  rank {truth.rank}, +{truth.paired_ns / 1e6:.1f} ms (standard error "
         f"{truth.error_ns / 1e6:.1f}) per affected step by "
-        f"paired A/B steps = {truth.cost_frac:.1%} of the mean step",
+        f"paired A/B steps = {percent(truth.cost_frac)} of the mean step",
     ]
     if result.suspect is None or result.relative_error is None:
         return "\n".join([*lines, "  diagnosed: no straggler. The diagnosis missed it."])
@@ -181,7 +182,7 @@ def comparison(result: DemoResult) -> str:
     return "\n".join(
         [
             *lines,
-            f"  diagnosed: rank {result.suspect}, repairing it returns {result.cost_frac:.1%} of the "
-            f"mean step ({verdict}; cost off by {result.relative_error:.0%})",
+            f"  diagnosed: rank {result.suspect}, repairing it returns {percent(result.cost_frac)} of the "
+            f"mean step ({verdict}; cost off by {percent(result.relative_error, 0)})",
         ]
     )
