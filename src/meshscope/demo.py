@@ -176,13 +176,14 @@ def comparison(result: DemoResult) -> str:
         f"{truth.error_ns / 1e6:.1f}) per affected step by "
         f"paired A/B steps = {percent(truth.cost_frac)} of the mean step",
     ]
-    if result.suspect is None or result.relative_error is None:
+    cost_frac, off = result.cost_frac, result.relative_error
+    if result.suspect is None or cost_frac is None or off is None:
         return "\n".join([*lines, "  diagnosed: no straggler. The diagnosis missed it."])
     verdict = "right rank" if result.suspect == truth.rank else "WRONG RANK"
     return "\n".join(
         [
             *lines,
-            f"  diagnosed: rank {result.suspect}, repairing it returns {percent(result.cost_frac)} of the "
-            f"mean step ({verdict}; cost off by {percent(result.relative_error, 0)})",
+            f"  diagnosed: rank {result.suspect}, repairing it returns {percent(cost_frac)} of the "
+            f"mean step ({verdict}; cost off by {percent(off, 0)})",
         ]
     )
