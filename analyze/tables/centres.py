@@ -137,12 +137,16 @@ class StepsOfRanks(NamedTuple):
 def as_bad_as_own(centre: FloatArray, steps: StepsOfRanks) -> FloatArray:
     """Return the centres of a rank's steps, no worse in steps that are bad for its peers alone.
 
+    A step is bad for these where they take longer than the rank, or far longer than usual. The few healthy
+    steps of a rank that is slow in most are neither: there the rank is as fast as they are, and they are as ever.
+
     Args:
         centre: Of each step of a rank, ns; 0 if it is not known.
         steps: The same steps.
     """
     beyond, usual = steps.beyond(centre)
-    return np.asarray(centre - np.maximum(usual - beyond, 0.0))
+    bad = np.maximum(centre - without_outliers(centre, steps.peers, steps.rank), -beyond)
+    return np.asarray(centre - np.clip(usual - beyond, 0.0, np.maximum(bad, 0.0)))
 
 
 def to_mean_steps(centre: FloatArray, steps: StepsOfRanks, counts: BoolArray | None) -> FloatArray:

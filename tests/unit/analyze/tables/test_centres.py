@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from meshscope.analyze.tables.centres import (
     StepsOfRanks,
+    as_bad_as_own,
     median_of_others,
     to_mean_steps,
     without_outliers,
@@ -85,3 +86,24 @@ def test_bad_steps_of_peers_count_as_far_as_the_rank_has_such():
     centre = np.full(totals.size, 100.0)
     mean = (to_mean_steps(centre, steps_of(totals), None) * centre).reshape(4, 40).mean(axis=1)
     np.testing.assert_allclose(mean, [115.0, 115.0, 115.0, 100.0], rtol=2e-3)
+
+
+@pytest.mark.parametrize("healthy", [3, 5])
+def test_healthy_steps_of_a_rank_that_is_slow_in_most_are_not_bad_ones_of_its_peers(healthy):
+    """Fails when it is expected to work less than nothing there, and its cost is told as twice what it is."""
+    totals = np.full((4, 20), 100.0)
+    totals[0, healthy:] = 270.0
+    centre = np.full(totals.size, 100.0)
+    np.testing.assert_allclose(as_bad_as_own(centre, steps_of(totals)), centre)
+
+
+@pytest.mark.parametrize("own", [100.0, 130.0])
+def test_a_bad_step_of_the_peers_alone_is_not_expected_of_a_rank(own):
+    """Fails when a pause of the others makes a rank look fast, or hides a part of what it is slower by."""
+    totals = np.full((4, 20), 100.0)
+    totals[0] = own
+    totals[1:, 7] = 400.0
+    centre = np.full((4, 20), 100.0)
+    centre[0, 7] = 400.0
+    found = as_bad_as_own(centre.ravel(), steps_of(totals)).reshape(4, 20)
+    np.testing.assert_allclose(found[0], 100.0, rtol=5e-3)
