@@ -44,6 +44,8 @@ class Dispatcher:
     """How to call on to an operator of a namespace."""
     has_keywords: Callable[[str, str], bool]
     """Whether an operator of a namespace has arguments that are passed by name."""
+    position: Callable[[str, str, str], int | None]
+    """Where an operator of a namespace has an argument of a name; None where it has none."""
 
 
 def dispatcher() -> Dispatcher:
@@ -84,6 +86,11 @@ def dispatcher() -> Dispatcher:
         schema = getattr(getattr(torch.ops, namespace), name).default._schema
         return any(argument.kwarg_only for argument in schema.arguments)
 
+    def position(namespace: str, name: str, argument: str) -> int | None:
+        schema = getattr(getattr(torch.ops, namespace), name).default._schema
+        names = [own.name for own in schema.arguments]
+        return names.index(argument) if argument in names else None
+
     after = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
     onward: dict[int, Any] = {}
     # Called without what binds it to a set, which takes longer than the method itself.
@@ -101,6 +108,7 @@ def dispatcher() -> Dispatcher:
         operators=cache(operators),
         redispatch=redispatch,
         has_keywords=has_keywords,
+        position=position,
     )
 
 

@@ -122,6 +122,14 @@ def device_work_timing() -> None:
     c10d_class("Work", ("unbox", "is_completed", "_get_duration"))
 
 
+def groups_of_operations() -> Callable[[], bool]:
+    """Return what tells whether operations are gathered now, to be launched as one."""
+    from torch.distributed import distributed_c10d
+
+    world = getattr(distributed_c10d, "_world", None)
+    return lambda: bool(getattr(world, "pg_coalesce_state", None))
+
+
 def enable_device_timing(process_group: Any) -> None:
     """Have a process group time the works that it makes from now on."""
     process_group._enable_collectives_timing()

@@ -57,6 +57,16 @@ class SpanTimer(Protocol):
         """Note the end of a span, whose record is ``event_id``."""
 
 
+class WorkTimer(Protocol):
+    """Times operations on the device."""
+
+    def begin(self) -> Any:
+        """Note the begin of an operation that runs on the current stream; return what its end needs."""
+
+    def end(self, begin: Any, boxed: Any, event_id: int) -> None:
+        """Note the end of an operation, whose handle, if it has one, is ``boxed``."""
+
+
 class Capture:
     """What the hooks of one session write to.
 
@@ -71,8 +81,7 @@ class Capture:
         meter: What the hooks take.
         level: Position in CaptureLevel of what is recorded now.
         device_times: Times compute spans on the device; None where that is off.
-        device_works: Takes the boxed handle and the event id of an operation whose end only
-            the device sees; None where that is off.
+        device_works: Times operations whose end only the device sees; None where that is off.
         native_waits: Makes a call in which C++ code may wait for communication of its own, with its
             arguments; None where that is not recorded.
         open: Makes sure that the rank is known and its recorder open. Called
@@ -92,7 +101,7 @@ class Capture:
         self.meter = CostMeter()
         self.level = NO_WORD
         self.device_times: SpanTimer | None = None
-        self.device_works: Callable[[Any, int], None] | None = None
+        self.device_works: WorkTimer | None = None
         self.native_waits: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any] | None = None
         self.open = open_recorder
         self.step_thread: int | None = None

@@ -5,6 +5,11 @@ own stream; where the job lets the device run one connection only
 (``CUDA_DEVICE_MAX_CONNECTIONS=1``, which tensor parallelism of some frameworks
 needs), these events stop communication from running beside compute. Handles keep
 the tensors of their operation alive, so few are kept, and none beyond the step after.
+
+From torch 2.7 on NCCL runs an operation that the host asked for without ``async_op`` on
+the stream of the caller, and gives no handle for it: a pair of our own events around the
+call times it, as one times a stage. Between the begin and the end of a group of
+operations nothing runs where it is called, so none is timed there.
 """
 
 from __future__ import annotations
@@ -15,7 +20,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..compat.torch_names import UnsupportedError
-from ..compat.works import device_duration_ns, device_work_timing, enable_device_timing, work_class
+from ..compat.works import (
+    device_duration_ns,
+    device_work_timing,
+    enable_device_timing,
+    groups_of_operations,
+    work_class,
+)
 from ..safety.program_signals import pass_on
 from ..settings.config import ProbeConfig
 from .base import Capture
@@ -62,8 +73,9 @@ class CollectiveTimes:
         if self._groups is None:
             raise UnsupportedError("collectives are not recorded")
         self._unbox = work_class().unbox
+        self._are_grouped = groups_of_operations()
         self._groups.watch(self._enable)
-        self._capture.device_works = self._add
+        self._capture.device_works = self
 
     def remove(self) -> None:
         """Let go of all handles. The backend goes on timing: torch cannot turn that off."""
@@ -98,12 +110,23 @@ class CollectiveTimes:
             pass_on(error)
             self._capture.recorder.annotate("collective_times.partly", f"{error}")
 
-    def _add(self, boxed: Any, event_id: int) -> None:
-        if boxed is None or not self.source.on:
+    def begin(self) -> Any:
+        """Note the begin of an operation that runs on the current stream; return what its end needs."""
+        stream_times = self._capture.device_times
+        if stream_times is None or not self.source.on or self._are_grouped():
+            return None
+        return stream_times.begin()
+
+    def end(self, begin: Any, boxed: Any, event_id: int) -> None:
+        """Note the end of an operation: keep its handle, or end the pair of events."""
+        if not self.source.on:
+            return
+        work = None if boxed is None else self._unbox(boxed)
+        if work is None:
+            if begin is not None and self._capture.device_times is not None:
+                self._capture.device_times.end(begin, event_id)
             return
         if len(self._pending) >= self._capture.config.max_pending_works:
             self._capture.recorder.count("collective_times_dropped")
             return
-        work = self._unbox(boxed)
-        if work is not None:
-            self._pending.append((work, event_id, self._capture.recorder.step))
+        self._pending.append((work, event_id, self._capture.recorder.step))

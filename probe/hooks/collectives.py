@@ -141,6 +141,7 @@ class CollectiveHook:
         new_head = self._new_collective_head
         times_group_size, returned = operator.times_group_size, self._returned(operator)
         aside, blocks, is_one = capture.aside, operator.blocks, operator.is_one
+        async_at = access.position(_NAMESPACE, operator.name, "async_op")
 
         def kernel(keyset: Any, *args: Any) -> Any:
             if not source.on:
@@ -167,6 +168,9 @@ class CollectiveHook:
                 seq = group.seq
                 group.seq = seq + 1
                 event_id = capture.recorder.issue_collective(head, seq, size_bytes, issue_ns)
+                timer, begin = capture.device_works, None
+                if timer is not None and async_at is not None and _is_false(args, async_at):
+                    begin = timer.begin()
                 taken_ns = 0 if event_id % ONE_IN else now_ns() - issue_ns
             except Exception as error:  # noqa: BLE001 - counted; training goes on
                 source.failed(error)
@@ -174,8 +178,8 @@ class CollectiveHook:
             result = redispatch(onward(number_of(keyset)) or keys_after(keyset), *args)
             if event_id >= 0:
                 on_host = tensor is None or tensor.is_cpu
-                if on_host or blocks or taken_ns or capture.device_works is not None:
-                    returned(args, result, event_id, issue_ns, size_bytes, on_host, taken_ns)
+                if on_host or blocks or taken_ns or timer is not None:
+                    returned(args, result, event_id, issue_ns, size_bytes, on_host, taken_ns, begin)
             return result
 
         return kernel
@@ -250,6 +254,7 @@ class CollectiveHook:
             size_bytes: int,
             on_host: bool,  # noqa: FBT001 - a keyword would cost
             taken_ns: int,
+            begin: Any = None,
         ) -> None:
             try:
                 begin_ns = now_ns() if taken_ns else 0
@@ -259,7 +264,7 @@ class CollectiveHook:
                     capture.recorder.complete(event_id, end_ns, issue_ns, end_ns)
                 elif not on_host:
                     if capture.device_works is not None:
-                        capture.device_works(boxed, event_id)
+                        capture.device_works.end(begin, boxed, event_id)
                 elif boxed is not None and (work := unbox(boxed)) is not None:
                     outputs = () if outputs_at is None else args[outputs_at]
                     at_end = _count_sender(groups.of(args[group_at])) if from_anyone else None
@@ -298,6 +303,11 @@ def _count_sender(group: Group) -> Callable[[Any], None]:
         group.channel(Direction.RECV, group.global_rank(source_rank(work))).seq += 1
 
     return count
+
+
+def _is_false(args: tuple[Any, ...], position: int) -> bool:
+    """Tell whether an argument is false; those at the end that have their defaults are not passed."""
+    return len(args) > position and not args[position]
 
 
 def _size_bytes(tensors: list[Any]) -> int:

@@ -28,14 +28,14 @@ _ANNOTATION = "device_clock"
 class EventSource(Protocol):
     """What the device offers; ``cuda_events`` is the real one."""
 
-    def stream(self) -> int:
-        """Return the current stream."""
+    def stream(self) -> Any:
+        """Return the current stream, which equals itself only."""
 
     def is_capturing(self) -> bool:
         """Tell whether the current stream is captured into a graph, where no event may go."""
 
-    def record(self) -> Any:
-        """Record an event on the current stream and return it."""
+    def record(self, stream: Any) -> Any:
+        """Record an event on a stream and return it."""
 
     def is_complete(self, event: Any) -> bool:
         """Tell whether an event has happened; never waits."""
@@ -50,7 +50,7 @@ class EventSource(Protocol):
 class Mark(NamedTuple):
     """The begin of a span on the device."""
 
-    stream: int
+    stream: Any
     event: Any
     host_ns: int
 
@@ -95,7 +95,7 @@ class DeviceTimes:
         self._capture = capture
         self._find = find
         self._events: EventSource | None = None
-        self._pending: dict[int, deque[_Pair]] = {}
+        self._pending: dict[Any, deque[_Pair]] = {}
         self._count = 0
         self._anchor: _Anchor | None = None
         self._next_anchor: _Anchor | None = None
@@ -128,7 +128,8 @@ class DeviceTimes:
             if events.is_capturing():
                 return None
             host_ns = now_ns()
-            return Mark(events.stream(), events.record(), host_ns)
+            stream = events.stream()
+            return Mark(stream, events.record(stream), host_ns)
         except Exception as error:  # noqa: BLE001 - counted; training goes on
             self.source.failed(error)
             return None
@@ -144,7 +145,7 @@ class DeviceTimes:
                 events.give_back(begin.event)
                 self._capture.recorder.count("device_times_dropped")
                 return
-            pair = _Pair(begin, events.record(), event_id)
+            pair = _Pair(begin, events.record(begin.stream), event_id)
             self._pending.setdefault(begin.stream, deque()).append(pair)
             self._count += 1
         except Exception as error:  # noqa: BLE001 - counted; training goes on
@@ -169,7 +170,7 @@ class DeviceTimes:
         now = now_ns()
         newest = self._next_anchor or self._anchor
         if newest is None or now - newest.recorded_ns >= ANCHOR_EVERY_NS:
-            self._next_anchor = _Anchor(events.record(), now)
+            self._next_anchor = _Anchor(events.record(events.stream()), now)
         elif self._next_anchor is not None and events.is_complete(self._next_anchor.event):
             if self._anchor is not None:
                 events.give_back(self._anchor.event)

@@ -20,6 +20,7 @@ from .training import one_rank, small_model, steps_of, wait_for_device
 
 _ELEMENTS = 1 << 20
 _EACH = 3
+_COALESCED = 2
 
 
 def collectives(context: Context) -> None:
@@ -110,6 +111,9 @@ def _device_times(context: Context, capture: RankCapture) -> None:
     timed = times[np.isin(times["event_id"], rows["slot_seq"])]
     context.figure("timed_collectives", len(timed))
     context.figure("timed_of", len(rows))
+    # What is left out was asked for between the begin and the end of a group of operations.
+    left = len(rows) - len(timed)
+    context.expect(left <= _COALESCED, f"{left} collectives have no time on the device")
     if len(timed):
         context.figure("device_dur_us", microseconds(timed["dur_ns"].tolist()))
         context.expect(bool((timed["dur_ns"] >= 0).all()), "a time on the device is negative")

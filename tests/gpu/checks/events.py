@@ -30,7 +30,8 @@ def event_cost(context: Context) -> None:
     """Time each call on events from Python, with a device that has nothing to do."""
     events = CudaEvents()
     torch.ones(1, device="cuda")
-    pairs = [(events.record(), events.record()) for _ in range(_CALLS)]
+    stream = events.stream()
+    pairs = [(events.record(stream), events.record(stream)) for _ in range(_CALLS)]
     torch.cuda.synchronize()
     first, last = pairs[0][0], pairs[-1][1]
     calls: dict[str, Callable[[], Any]] = {
@@ -38,7 +39,7 @@ def event_cost(context: Context) -> None:
         "is_capturing": events.is_capturing,
         "query": lambda: events.is_complete(last),
         "elapsed": lambda: events.elapsed_ns(first, last),
-        "record_again": last.record,
+        "record_again": lambda: last.record(stream),
         "make_and_record": lambda: torch.cuda.Event(enable_timing=True).record(),
     }
     for name, call in calls.items():
@@ -99,7 +100,7 @@ def _span_rounds(device: str, model: nn.Module, x: torch.Tensor) -> dict[str, fl
 
 def event_times(context: Context) -> None:
     """Compare the device times of stages with the kernels of a trace of the same steps."""
-    size = 4096
+    size = 8192
     run_path, trace_path = context.work / "run", context.work / "trace.json"
     torch.manual_seed(0)
     model = nn.Sequential(*(nn.Linear(size, size) for _ in range(3))).to("cuda", torch.bfloat16)

@@ -41,9 +41,10 @@ class Queue:
         """Tell whether a graph is captured."""
         return self.capturing
 
-    def record(self):
+    def record(self, stream):
         """Record an event, which happens when all work before it is done."""
         assert not self.capturing
+        assert stream == self.current
         self.recorded += 1
         return max(self.free_at_ns, self.now_ns)
 
