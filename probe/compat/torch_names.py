@@ -82,15 +82,6 @@ def dispatcher() -> Dispatcher:
         method: Callable[..., Any] = handle.redispatch_boxed
         return method
 
-    def has_keywords(namespace: str, name: str) -> bool:
-        schema = getattr(getattr(torch.ops, namespace), name).default._schema
-        return any(argument.kwarg_only for argument in schema.arguments)
-
-    def position(namespace: str, name: str, argument: str) -> int | None:
-        schema = getattr(getattr(torch.ops, namespace), name).default._schema
-        names = [own.name for own in schema.arguments]
-        return names.index(argument) if argument in names else None
-
     after = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
     onward: dict[int, Any] = {}
     # Called without what binds it to a set, which takes longer than the method itself.
@@ -107,9 +98,24 @@ def dispatcher() -> Dispatcher:
         onward=onward,
         operators=cache(operators),
         redispatch=redispatch,
-        has_keywords=has_keywords,
-        position=position,
+        has_keywords=_has_keywords,
+        position=_position,
     )
+
+
+def _arguments(namespace: str, name: str) -> Any:
+    import torch
+
+    return getattr(getattr(torch.ops, namespace), name).default._schema.arguments
+
+
+def _has_keywords(namespace: str, name: str) -> bool:
+    return any(argument.kwarg_only for argument in _arguments(namespace, name))
+
+
+def _position(namespace: str, name: str, argument: str) -> int | None:
+    names = [own.name for own in _arguments(namespace, name)]
+    return names.index(argument) if argument in names else None
 
 
 def _function_of(owner: type, name: str) -> Any:

@@ -60,8 +60,13 @@ class SpanTimer(Protocol):
 class WorkTimer(Protocol):
     """Times operations on the device."""
 
-    def begin(self) -> Any:
-        """Note the begin of an operation that runs on the current stream; return what its end needs."""
+    def begin(self, args: tuple[Any, ...], async_at: int | None) -> Any:
+        """Note the begin of an operation; return what its end needs.
+
+        Args:
+            args: Arguments of its operator. Those at the end that have their defaults are left out.
+            async_at: Where ``async_op`` is among them; None where there is none.
+        """
 
     def end(self, begin: Any, boxed: Any, event_id: int) -> None:
         """Note the end of an operation, whose handle, if it has one, is ``boxed``."""

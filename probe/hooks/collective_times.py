@@ -110,10 +110,11 @@ class CollectiveTimes:
             pass_on(error)
             self._capture.recorder.annotate("collective_times.partly", f"{error}")
 
-    def begin(self) -> Any:
-        """Note the begin of an operation that runs on the current stream; return what its end needs."""
+    def begin(self, args: tuple[Any, ...], async_at: int | None) -> Any:
+        """Note the begin of an operation that may run on the current stream; return what its end needs."""
         stream_times = self._capture.device_times
-        if stream_times is None or not self.source.on or self._are_grouped():
+        is_async = async_at is None or len(args) <= async_at or args[async_at]
+        if stream_times is None or is_async or not self.source.on or self._are_grouped():
             return None
         return stream_times.begin()
 

@@ -33,10 +33,11 @@ from .waits import PendingWorks, WaitHook
 
 _NAMESPACE = "c10d"
 
-_Returned = Callable[[Any, Any, int, int, int, bool, int], None]
+_Returned = Callable[[Any, Any, int, int, int, bool, int, Any], None]
 """Takes arguments and result of a call, event id, issue time in ns, message size in bytes,
 whether the host can see the end (it can for CPU tensors and where there is no tensor, as in
-barriers), and what the issue took in ns if this call is a sample of the hook's cost, else 0."""
+barriers), what the issue took in ns if this call is a sample of the hook's cost, else 0, and the begin
+of the operation on the device if that was noted."""
 
 
 class CollectiveHook:
@@ -141,6 +142,7 @@ class CollectiveHook:
         new_head = self._new_collective_head
         times_group_size, returned = operator.times_group_size, self._returned(operator)
         aside, blocks, is_one = capture.aside, operator.blocks, operator.is_one
+        add_cost = capture.meter.add
         async_at = access.position(_NAMESPACE, operator.name, "async_op")
 
         def kernel(keyset: Any, *args: Any) -> Any:
@@ -168,9 +170,8 @@ class CollectiveHook:
                 seq = group.seq
                 group.seq = seq + 1
                 event_id = capture.recorder.issue_collective(head, seq, size_bytes, issue_ns)
-                timer, begin = capture.device_works, None
-                if timer is not None and async_at is not None and _is_false(args, async_at):
-                    begin = timer.begin()
+                timer = capture.device_works
+                begin = None if timer is None else timer.begin(args, async_at)
                 taken_ns = 0 if event_id % ONE_IN else now_ns() - issue_ns
             except Exception as error:  # noqa: BLE001 - counted; training goes on
                 source.failed(error)
@@ -178,8 +179,10 @@ class CollectiveHook:
             result = redispatch(onward(number_of(keyset)) or keys_after(keyset), *args)
             if event_id >= 0:
                 on_host = tensor is None or tensor.is_cpu
-                if on_host or blocks or taken_ns or timer is not None:
+                if on_host or blocks or timer is not None:
                     returned(args, result, event_id, issue_ns, size_bytes, on_host, taken_ns, begin)
+                elif taken_ns:
+                    add_cost("communication", taken_ns)
             return result
 
         return kernel
@@ -195,6 +198,7 @@ class CollectiveHook:
         direction_code = DIRECTION_CODES[direction]
         new_head, announced, take_tag = self._new_p2p_head, self._tags.announced, self._tags.take
         message_at, returned, aside = operator.message_at, self._returned(operator), capture.aside
+        add_cost = capture.meter.add
 
         def kernel(keyset: Any, *args: Any) -> Any:
             if not source.on:
@@ -228,8 +232,10 @@ class CollectiveHook:
             result = redispatch(onward(number_of(keyset)) or keys_after(keyset), *args)
             if event_id >= 0:
                 on_host = tensor is None or tensor.is_cpu
-                if on_host or taken_ns or capture.device_works is not None:
-                    returned(args, result, event_id, issue_ns, size_bytes, on_host, taken_ns)
+                if on_host or capture.device_works is not None:
+                    returned(args, result, event_id, issue_ns, size_bytes, on_host, taken_ns, None)
+                elif taken_ns:
+                    add_cost("communication", taken_ns)
             return result
 
         return kernel
@@ -254,7 +260,7 @@ class CollectiveHook:
             size_bytes: int,
             on_host: bool,  # noqa: FBT001 - a keyword would cost
             taken_ns: int,
-            begin: Any = None,
+            begin: Any,
         ) -> None:
             try:
                 begin_ns = now_ns() if taken_ns else 0
@@ -303,11 +309,6 @@ def _count_sender(group: Group) -> Callable[[Any], None]:
         group.channel(Direction.RECV, group.global_rank(source_rank(work))).seq += 1
 
     return count
-
-
-def _is_false(args: tuple[Any, ...], position: int) -> bool:
-    """Tell whether an argument is false; those at the end that have their defaults are not passed."""
-    return len(args) > position and not args[position]
 
 
 def _size_bytes(tensors: list[Any]) -> int:
