@@ -44,8 +44,6 @@ class Dispatcher:
     """How to call on to an operator of a namespace."""
     has_keywords: Callable[[str, str], bool]
     """Whether an operator of a namespace has arguments that are passed by name."""
-    position: Callable[[str, str, str], int | None]
-    """Where an operator of a namespace has an argument of a name; None where it has none."""
 
 
 def dispatcher() -> Dispatcher:
@@ -99,23 +97,14 @@ def dispatcher() -> Dispatcher:
         operators=cache(operators),
         redispatch=redispatch,
         has_keywords=_has_keywords,
-        position=_position,
     )
 
 
-def _arguments(namespace: str, name: str) -> Any:
+def _has_keywords(namespace: str, name: str) -> bool:
     import torch
 
-    return getattr(getattr(torch.ops, namespace), name).default._schema.arguments
-
-
-def _has_keywords(namespace: str, name: str) -> bool:
-    return any(argument.kwarg_only for argument in _arguments(namespace, name))
-
-
-def _position(namespace: str, name: str, argument: str) -> int | None:
-    names = [own.name for own in _arguments(namespace, name)]
-    return names.index(argument) if argument in names else None
+    schema = getattr(getattr(torch.ops, namespace), name).default._schema
+    return any(argument.kwarg_only for argument in schema.arguments)
 
 
 def _function_of(owner: type, name: str) -> Any:

@@ -60,16 +60,24 @@ class SpanTimer(Protocol):
 class WorkTimer(Protocol):
     """Times operations on the device."""
 
-    def begin(self, args: tuple[Any, ...], async_at: int | None) -> Any:
-        """Note the begin of an operation; return what its end needs.
+    def begin(self) -> Any:
+        """Note that an operation is called now; return what ``issued`` needs."""
+
+    def issued(self, begin: Any, boxed: Any, event_id: int, *, receives: bool) -> None:
+        """Take an operation that was called.
 
         Args:
-            args: Arguments of its operator. Those at the end that have their defaults are left out.
-            async_at: Where ``async_op`` is among them; None where there is none.
+            begin: What ``begin`` returned.
+            boxed: Its handle, None if it has none.
+            event_id: Its record.
+            receives: Whether it is a receive.
         """
 
-    def end(self, begin: Any, boxed: Any, event_id: int) -> None:
-        """Note the end of an operation, whose handle, if it has one, is ``boxed``."""
+    def wait_begins(self, work: Any) -> Any:
+        """Note that a stream begins to wait for an operation; None if it is not known."""
+
+    def wait_ended(self, begin: Any) -> None:
+        """Note that the wait was queued that ``wait_begins`` has noted."""
 
 
 class Capture:

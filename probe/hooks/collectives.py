@@ -143,7 +143,6 @@ class CollectiveHook:
         times_group_size, returned = operator.times_group_size, self._returned(operator)
         aside, blocks, is_one = capture.aside, operator.blocks, operator.is_one
         add_cost = capture.meter.add
-        async_at = access.position(_NAMESPACE, operator.name, "async_op")
 
         def kernel(keyset: Any, *args: Any) -> Any:
             if not source.on:
@@ -170,15 +169,15 @@ class CollectiveHook:
                 seq = group.seq
                 group.seq = seq + 1
                 event_id = capture.recorder.issue_collective(head, seq, size_bytes, issue_ns)
-                timer = capture.device_works
-                begin = None if timer is None else timer.begin(args, async_at)
+                on_host = tensor is None or tensor.is_cpu
+                timer = None if on_host else capture.device_works
+                begin = None if timer is None else timer.begin()
                 taken_ns = 0 if event_id % ONE_IN else now_ns() - issue_ns
             except Exception as error:  # noqa: BLE001 - counted; training goes on
                 source.failed(error)
                 return redispatch(onward(number_of(keyset)) or keys_after(keyset), *args)
             result = redispatch(onward(number_of(keyset)) or keys_after(keyset), *args)
             if event_id >= 0:
-                on_host = tensor is None or tensor.is_cpu
                 if on_host or blocks or timer is not None:
                     returned(args, result, event_id, issue_ns, size_bytes, on_host, taken_ns, begin)
                 elif taken_ns:
@@ -225,15 +224,17 @@ class CollectiveHook:
                 channel.seq = seq + 1
                 tag = take_tag(direction, tensors) if announced else NOT_CARRIED
                 event_id = capture.recorder.issue_p2p(head, seq, size_bytes, issue_ns, tag)
+                on_host = tensor is None or tensor.is_cpu
+                timer = None if on_host else capture.device_works
+                begin = None if timer is None else timer.begin()
                 taken_ns = 0 if event_id % ONE_IN else now_ns() - issue_ns
             except Exception as error:  # noqa: BLE001 - counted; training goes on
                 source.failed(error)
                 return redispatch(onward(number_of(keyset)) or keys_after(keyset), *args)
             result = redispatch(onward(number_of(keyset)) or keys_after(keyset), *args)
             if event_id >= 0:
-                on_host = tensor is None or tensor.is_cpu
-                if on_host or capture.device_works is not None:
-                    returned(args, result, event_id, issue_ns, size_bytes, on_host, taken_ns, None)
+                if on_host or timer is not None:
+                    returned(args, result, event_id, issue_ns, size_bytes, on_host, taken_ns, begin)
                 elif taken_ns:
                     add_cost("communication", taken_ns)
             return result
@@ -250,6 +251,7 @@ class CollectiveHook:
         capture, source, meter = self._capture, self.source, self._capture.meter
         add, unbox, outputs_at = self.pending.add, self._unbox_work, operator.outputs_at
         from_anyone = operator.direction is not None and operator.peer_at is None
+        receives = operator.direction is Direction.RECV
         blocks, group_at, groups = operator.blocks, operator.group_at, self._groups
 
         def returned(  # noqa: PLR0913 - a tuple of them would cost
@@ -270,7 +272,7 @@ class CollectiveHook:
                     capture.recorder.complete(event_id, end_ns, issue_ns, end_ns)
                 elif not on_host:
                     if capture.device_works is not None:
-                        capture.device_works.end(begin, boxed, event_id)
+                        capture.device_works.issued(begin, boxed, event_id, receives=receives)
                 elif boxed is not None and (work := unbox(boxed)) is not None:
                     outputs = () if outputs_at is None else args[outputs_at]
                     at_end = _count_sender(groups.of(args[group_at])) if from_anyone else None

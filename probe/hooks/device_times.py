@@ -72,10 +72,18 @@ class Mark(NamedTuple):
     """What was seen of the hooks' time until then."""
 
 
+Taken = Callable[[int, int, int], None]
+"""Takes when the device got to the issue of operations, to their begin and to their end, ns of the host."""
+
+
 class _Pair(NamedTuple):
     begin: Mark
     end: Any
     event_id: int
+    """Of the span; -1 where ``taken`` is to be told."""
+    taken: Taken | None
+    issue: Mark | None
+    """Of operations that were issued before this pair, which is a wait for them."""
 
 
 class _Lead(NamedTuple):
@@ -123,6 +131,8 @@ class DeviceTimes:
         self._count = 0
         self._leads: dict[Any, _Lead] = {}
         self._steps = 0
+        self._stream: Any = None
+        self._operations = 0
         self._anchor: _Anchor | None = None
         self._next_anchor: _Anchor | None = None
 
@@ -145,10 +155,21 @@ class DeviceTimes:
             self._capture.recorder.count("device_times_dropped", self._count)
         self._pending.clear()
         self._leads.clear()
-        self._count = 0
+        self._count = self._operations = 0
 
     def begin(self) -> Mark | None:
         """Record the begin of a span; None where that may not or cannot be done."""
+        mark = self.mark()
+        if mark is not None:
+            self._stream = mark.stream
+        return mark
+
+    def computes_on(self, stream: Any) -> bool:
+        """Tell whether spans are computed on a stream: what it waits for holds them up."""
+        return bool(stream == self._stream)
+
+    def mark(self) -> Mark | None:
+        """Record an event on the current stream; None where that may not or cannot be done."""
         events = self._events
         if events is None or not self.source.on:
             return None
@@ -165,16 +186,39 @@ class DeviceTimes:
 
     def end(self, begin: Mark | None, event_id: int) -> None:
         """Record the end of a span, whose record is ``event_id``."""
+        if event_id >= 0:
+            self._end(begin, event_id, None, None)
+
+    def end_operation(self, begin: Mark, taken: Taken, issue: Mark | None = None) -> None:
+        """Record that the stream has got over operations.
+
+        Args:
+            begin: Of the operations that run on the stream itself, or of the wait for them.
+            taken: Takes their times.
+            issue: When they were issued, where ``begin`` is that of a wait.
+        """
+        self._end(begin, -1, taken, issue)
+
+    def drop(self, mark: Mark | None) -> None:
+        """Give up an event whose time nobody will ask for."""
+        if mark is not None and self._events is not None:
+            self._events.give_back(mark.event)
+
+    def _end(
+        self, begin: Mark | None, event_id: int, taken: Taken | None, issue: Mark | None
+    ) -> None:
         events = self._events
-        if begin is None or events is None or event_id < 0 or not self.source.on:
+        if begin is None or events is None or not self.source.on:
             return
         try:
             full = self._count >= self._capture.config.max_pending_device_times
             if full or events.is_capturing() or events.stream() != begin.stream:
                 events.give_back(begin.event)
+                self.drop(issue)
                 self._capture.recorder.count("device_times_dropped")
                 return
-            pair = _Pair(begin, events.record(begin.stream), event_id)
+            pair = _Pair(begin, events.record(begin.stream), event_id, taken, issue)
+            self._operations += taken is not None
             self._pending.setdefault(begin.stream, deque()).append(pair)
             self._count += 1
         except Exception as error:  # noqa: BLE001 - counted; training goes on
@@ -191,7 +235,8 @@ class DeviceTimes:
         except Exception as error:  # noqa: BLE001 - counted; training goes on
             self.source.failed(error)
         self._steps += 1
-        early = self._steps <= _EACH_STEP_UNTIL
+        # Steps are summed soon after their end: by then the ends of operations have to be known.
+        early = self._steps <= _EACH_STEP_UNTIL or self._operations > 0
         if early or self._count >= _READ_AT_PAIRS or not self._steps % _READ_EVERY_STEPS:
             self._take_all()
 
@@ -227,13 +272,22 @@ class DeviceTimes:
             start_ns = events.elapsed_ns(anchor.event, pair.begin.event)
             dur_ns = events.elapsed_ns(pair.begin.event, pair.end)
             anchor.narrow(start_ns, pair.begin.host_ns, now_ns() - dur_ns)
-            complete.append((pair.event_id, start_ns, dur_ns))
+            issue_ns = start_ns
+            if pair.issue is not None:
+                issue_ns = events.elapsed_ns(anchor.event, pair.issue.event)
+                events.give_back(pair.issue.event)
+            complete.append((pair, issue_ns, start_ns, dur_ns))
             self._hide(pair.begin, anchor.least_ns + start_ns)
             events.give_back(pair.begin.event)
             events.give_back(pair.end)
-        recorder = self._capture.recorder
-        for event_id, start_ns, dur_ns in complete:
-            recorder.record_device_time(event_id, anchor.least_ns + start_ns, dur_ns)
+        recorder, zero_ns = self._capture.recorder, anchor.least_ns
+        for pair, issue_ns, start_ns, dur_ns in complete:
+            if pair.taken is None:
+                recorder.record_device_time(pair.event_id, zero_ns + start_ns, dur_ns)
+            else:
+                self._operations -= 1
+                begin_ns = zero_ns + start_ns
+                pair.taken(zero_ns + issue_ns, begin_ns, begin_ns + dur_ns)
         if complete:
             bounds = {"least_ns": anchor.least_ns, "most_ns": anchor.most_ns}
             recorder.annotate(_ANNOTATION, bounds)
