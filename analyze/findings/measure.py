@@ -8,7 +8,7 @@ import pandas as pd
 
 from meshscope.probe.schema.errors import TraceFormatError
 from meshscope.probe.schema.listing import listed
-from meshscope.probe.schema.terms import StepDetail, TimeSource
+from meshscope.probe.schema.terms import CaptureLevel, StepDetail, TimeSource
 
 from ..account.bubble import pipeline_bubble
 from ..account.devices.steps import device_steps
@@ -178,13 +178,19 @@ def _clock_limits(trace: Trace) -> tuple[str, ...]:
         )
     if trace.row_count("span") and trace.frame("span")["device_dur_ns"].notna().any():
         return (
-            f"{where}spans were timed on the {device}, communication was not: "
-            "record with MESHSCOPE_LEVEL=kernels to see when it ended",
+            f"{where}spans were timed on the {device}, communication was not: {_way_out(trace)}",
         )
     return (
         f"{where}times are those of the host: on {device} a span says when work was launched, "
         "not when the device ran it, and communication has no end unless the host waited for it",
     )
+
+
+def _way_out(trace: Trace) -> str:
+    """Return what shows the ends of communication, or why the highest level did not."""
+    if CaptureLevel.KERNELS.value in set(trace.frame("recording")["level"].astype(str)):
+        return "no stream was seen to wait for it"
+    return "record with MESHSCOPE_LEVEL=kernels to see when it ended"
 
 
 def _is_timed_there(trace: Trace) -> bool:

@@ -7,7 +7,8 @@ Off by default. Two things tell it:
   input was ready. From torch 2.7 on NCCL runs what the host called without ``async_op`` on that
   very stream, and gives no handle: an event behind the call tells its end. What has a handle runs
   on a stream of NCCL's; ``wait()`` makes the stream of the caller wait for it: events around
-  that tell from when to when it did, which is what the operation held up.
+  that tell from when to when it did, which is what the operation held up. The reducer of
+  DistributedDataParallel waits in C++ when a backward is computed: events go around its callback.
 - **The backend's own events**, which tell how long an operation took. Where the job lets the
   device run one connection only (``CUDA_DEVICE_MAX_CONNECTIONS=1``, which tensor parallelism of
   some frameworks needs), these stop communication from running beside compute.
@@ -23,6 +24,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, wraps
+from sys import getrefcount
 from typing import Any, NamedTuple
 
 from ..compat.torch_names import UnsupportedError
@@ -31,6 +33,7 @@ from ..compat.works import (
     device_duration_ns,
     device_work_timing,
     enable_device_timing,
+    when_computed,
     work_class,
 )
 from ..safety.program_signals import pass_on
@@ -39,6 +42,8 @@ from .base import Capture, Patches
 from .device_times import DeviceTimes, Mark
 from .groups import GroupTable
 
+_ONLY_OURS = 2
+"""References to a handle that nobody else in Python holds: that of the table and of the question."""
 _CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
 
 
@@ -88,9 +93,10 @@ class CollectiveTimes:
         self.source = capture.source("collective_times")
         self._capture = capture
         self._groups = groups
-        self._durations: deque[tuple[Any, int, int]] = deque()
+        self._durations: deque[_Held] = deque()
         self._waited: dict[int, _Held] = {}
         self._gathered: list[_Operation] | None = None
+        self._in_backward: list[int] = []
         self._patches = Patches(self.source)
 
     def install(self) -> None:
@@ -130,16 +136,18 @@ class CollectiveTimes:
         oldest = self._capture.recorder.step - 1
         try:
             for _ in range(len(self._durations)):
-                work, event_id, step = self._durations.popleft()
-                dur_ns = device_duration_ns(work)
+                held = self._durations.popleft()
+                dur_ns = device_duration_ns(held.work)
                 if dur_ns is not None:
-                    self._capture.recorder.record_device_time(event_id, -1, dur_ns)
-                elif step >= oldest:
-                    self._durations.append((work, event_id, step))
+                    for own in held.operations:
+                        self._capture.recorder.record_device_time(own.event_id, -1, dur_ns)
+                elif held.step >= oldest:
+                    self._durations.append(held)
                 else:
                     self._capture.recorder.count("collective_times_dropped")
             for key in [key for key, held in self._waited.items() if held.step < oldest]:
                 self._give_up(key)
+            self._in_backward.clear()
             self._gathered = None  # An exception may have left the group without its end.
         except Exception as error:  # noqa: BLE001 - counted; training goes on
             self.source.failed(error)
@@ -186,14 +194,53 @@ class CollectiveTimes:
             if begin is not None and stream is not None:
                 stream.end_operation(begin, self._taker(begin, operations))
             return
-        most, step = self._capture.config.max_pending_works, self._capture.recorder.step
+        most, key = self._capture.config.max_pending_works, id(work)
+        held = _Held(work, operations, begin, self._capture.recorder.step)
         if len(self._durations) < most:
-            self._durations += [(work, own.event_id, step) for own in operations]
+            self._durations.append(held)
         else:
             self._capture.recorder.count("collective_times_dropped", len(operations))
         if len(self._waited) >= most:
             self._give_up(next(iter(self._waited)))
-        self._waited[id(work)] = _Held(work, operations, begin, step)
+        self._waited[key] = held
+        if self._in_backward or when_computed(self._computed):
+            self._in_backward.append(key)
+
+    def _computed(self) -> None:
+        """Note that a backward is computed; what was queued before the end of the next call waits.
+
+        Calls are made in the order in which they were queued: that of a reducer comes in between, as
+        it is queued by its last bucket.
+        """
+        try:
+            issued, self._in_backward = self._in_backward, []
+            stream = self._stream()
+            begin = None if stream is None else stream.mark()
+            if begin is not None:
+                when_computed(partial(self._waited_in_backward, begin, issued))
+        except Exception as error:  # noqa: BLE001 - counted; training goes on, which called this
+            self.source.failed(error)
+
+    def _waited_in_backward(self, begin: Mark | None, issued: Sequence[int]) -> None:
+        """End the wait for those operations of a backward whose handles nobody holds in Python.
+
+        It is that for the last of them: they run in the order of their issue. The others were over
+        when it ended, at the latest.
+        """
+        try:
+            own = [key for key in issued if self._is_ours(key)]
+            stream = self._stream()
+            for key in reversed(own):
+                held = self._waited.pop(key)
+                if stream is not None and begin is not None:
+                    stream.end_operation(begin, self._taker(begin, held.operations), held.issue)
+                    begin = stream.mark()
+        except Exception as error:  # noqa: BLE001 - counted; training goes on, which called this
+            self.source.failed(error)
+
+    def _is_ours(self, key: int) -> bool:
+        held = self._waited.get(key)
+        return held is not None and getrefcount(held.work) <= _ONLY_OURS
 
     def _give_up(self, key: int) -> None:
         held, stream = self._waited.pop(key, None), self._stream()

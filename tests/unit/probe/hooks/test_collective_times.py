@@ -168,6 +168,38 @@ def test_what_another_stream_does_holds_up_nobody(job, monkeypatch):
     assert row[["wait_start_ns", "wait_end_ns"]].isna().all()
 
 
+def test_the_wait_of_a_reducer_is_around_its_callback(job):
+    """Fails when the gradient sum of DistributedDataParallel hides in the backward: C++ waits for it."""
+    engine = torch.autograd.Variable._execution_engine
+    weights = torch.ones(4, device="meta", requires_grad=True)
+    buckets = []
+
+    def reduce(gradient):
+        job.queue.launch(3 * MS)
+        buckets.append(dist.all_reduce(torch.ones(4, device="meta"), async_op=True))
+        buckets.clear()  # As the reducer's, which are held in C++ only.
+        if len(seen) == 1:
+            engine.queue_callback(lambda: setattr(job.queue, "free_at_ns", 14 * MS))
+        seen.append(gradient)
+
+    seen = []
+    held = dist.all_reduce(torch.ones(4, device="meta"), async_op=True)
+    doubled = weights * 2
+    doubled.register_hook(reduce)
+    weights.register_hook(reduce)
+    job.forward(5 * MS)
+    doubled.sum().backward()
+    job.forward(1 * MS)
+    rows = job.rows()
+    assert len(rows) == 3
+    first, second = rows.iloc[1], rows.iloc[2]
+    assert (first["start_ns"], second["start_ns"]) == (8 * MS, 11 * MS)
+    assert (second["wait_start_ns"], second["wait_end_ns"]) == (11 * MS, 14 * MS)
+    assert first["wait_start_ns"] == first["wait_end_ns"] == first["end_ns"] == 14 * MS
+    assert rows["end_ns"].isna()[0]  # The training code holds it, and may wait for it later.
+    assert held is not None
+
+
 def test_handles_are_let_go(job):
     """Fails when operations that nobody waits for keep their tensors and events for good."""
     for step in range(4):
