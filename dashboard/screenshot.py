@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -56,9 +56,13 @@ class _Silent(WSGIRequestHandler):
 
 
 @contextmanager
-def served(runs_dir: Path, access: Access | None = None) -> Iterator[str]:
+def served(
+    runs_dir: Path,
+    access: Access | None = None,
+    are_gone: Callable[[Path], bool] | None = None,
+) -> Iterator[str]:
     """Serve a folder of runs on a free port of this machine; yield its address."""
-    app = create_app(runs_dir, access=access).server
+    app = create_app(runs_dir, access=access, are_gone=are_gone).server
     with answering(make_server("127.0.0.1", 0, app, threaded=True, request_handler=_Silent)) as url:
         yield url
 

@@ -11,7 +11,7 @@ from dash import dcc, html
 from dash.development.base_component import Component
 
 from meshscope.analyze.findings.none_found import nothing_found
-from meshscope.analyze.output.timeline.categories import palette
+from meshscope.analyze.output.timeline.categories import Category, palette
 from meshscope.analyze.output.timeline.raster import rasterize, separated
 from meshscope.analyze.output.timeline.slices import StepSlices
 from meshscope.analyze.wording.labels import place_words
@@ -336,5 +336,5 @@ def _picture(step: StepSlices, window: tuple[int, int]) -> str:
     """Return a window of a step as an address that holds its picture."""
     rows = max(len(step.ranks), 1)
     pixels = rasterize(step.slices, rows=rows, window_ns=window, width=_TILE_PX)
-    content = encode_png(separated(pixels), palette())
+    content = encode_png(separated(pixels), palette(), clear=Category.IDLE)
     return f"data:image/png;base64,{b64encode(content).decode('ascii')}"
