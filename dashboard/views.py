@@ -216,12 +216,19 @@ def mesh_json(run: LoadedRun, state: ViewState) -> dict[str, Any]:
     }
 
 
-def stragglers(run: LoadedRun, state: ViewState) -> dict[str, Any]:
-    """Return the suspects, the changes that the address asks for, and the step time with them."""
+def stragglers(run: LoadedRun, state: ViewState, *, with_replay: bool = True) -> dict[str, Any]:
+    """Return the suspects, the changes that the address asks for, and the step time with them.
+
+    Args:
+        run: The run.
+        state: The view.
+        with_replay: Without it ``what_if`` is None whatever is asked: the first replay of a large run
+            takes a while.
+    """
     result, error = None, None
     changes = (state.fixes, state.settings)
     is_asked = bool(state.fixes or state.settings)
-    if is_asked:
+    if is_asked and with_replay:
         try:
             result = run.replays.prediction(changes)
         except MeshscopeError as failure:

@@ -44,6 +44,14 @@ _ERRORS = {
 
 Row = Mapping[str, Any]
 
+_SOON_MS = 10
+_REPLAYING = html.P(
+    "Replaying with these changes; the first replay of a large run takes a while. The rest of the page "
+    "can be used meanwhile.",
+    className="ms-notice",
+    role="status",
+)
+
 
 def layout(run: LoadedRun, state: ViewState) -> Component:
     """Return the page of suspects and of the replay."""
@@ -69,13 +77,33 @@ def content(run: LoadedRun, state: ViewState) -> list[Component]:
             "and call step() where the program is not seen to make steps."
         )
         return [*rejected_notice(state.rejected), empty("No steps were recorded", why)]
-    found = stragglers(run, state)
+    is_there = run.replays.is_kept((state.fixes, state.settings))
+    found = stragglers(run, state, with_replay=is_there)
+    is_to_come = bool(found["command"]) and not is_there
+    shown = [_REPLAYING] if is_to_come else _result(run, state, found)
     return [
         *rejected_notice(state.rejected),
         _suspects(run, found["suspects"], state),
         _controls(run, state, found),
-        *_result(run, state, found),
+        # Its key sets the clock back when other changes are asked for.
+        html.Div(
+            [
+                html.Div(shown, id="stragglers-result", **{"aria-live": "polite"}),
+                dcc.Interval(
+                    id="stragglers-wait",
+                    interval=_SOON_MS,
+                    max_intervals=1,
+                    disabled=not is_to_come,
+                ),
+            ],
+            key=f"replay{state.query()}",
+        ),
     ]
+
+
+def result(run: LoadedRun, state: ViewState) -> list[Component]:
+    """Return the step before and after the changes of the address; the first time it is replayed for that."""
+    return _result(run, state, stragglers(run, state))
 
 
 def _suspects(run: LoadedRun, rows: Sequence[Row], state: ViewState) -> Component:
