@@ -26,7 +26,8 @@ def live(run: LoadedRun) -> dict[str, Any]:
 
     Returns:
         ``state`` is ``running``, ``in_order``, ``hang``, ``crash``, ``job_ended``, ``broke_off`` or
-        ``unknown``, ``claim`` says it in a sentence; ``written_ago_ns`` counts from the newest file.
+        ``unknown``, ``claim`` says it in a sentence; ``written_ago_ns`` counts from the newest file, and
+        ``read_ago_ns`` from the reading, None for a run of long ago.
         ``step_time_ns`` is the median of the last ten steps and ``mfu`` their mean, None where
         unknown. ``ranks`` holds, slowest first, the slowdown against peers over all analysed steps,
         how long a rank recorded nothing when the last one did, and how its process ended.
@@ -44,6 +45,7 @@ def live(run: LoadedRun) -> dict[str, Any]:
         "is_over": found["state"] != "running" and written_ago_ns > _SETTLED_NS,
         "as_of_unix_ns": run.as_of_ns,
         "written_ago_ns": written_ago_ns,
+        "read_ago_ns": None if run.as_of_ns is None else max(unix_ns() - run.as_of_ns, 0),
         "last_step": last[-1]["step"] if last else None,
         "step_time_ns": lengths[len(lengths) // 2] if lengths else None,
         "mfu": sum(mfu) / len(mfu) if mfu else None,

@@ -71,7 +71,7 @@ def _state_line(found: dict[str, Any]) -> Component:
     badge = dmc.Badge(words, id="live-state", color=colour, variant="light", radius="sm")
     text = sentence(str(found["claim"]))
     if state == "running":
-        text += f" Last write {units.duration(_whole_seconds(found['written_ago_ns']))} ago."
+        text += f" Read {units.duration(_whole_seconds(found['read_ago_ns']))} ago."
     return html.Div(
         [badge, html.Span(text, className="ms-place")],
         className="ms-finding-head ms-live-state",
@@ -107,6 +107,7 @@ def _numbers(found: dict[str, Any]) -> list[tuple[str, str, str]]:
         score,
         ("Last step", _NONE if last is None else str(last), "the newest that is analysed"),
         ("Ranks seen", str(len(found["ranks"])), ranks),
+        ("Findings now", str(len(found["findings"])), "over all analysed steps"),
     ]
 
 

@@ -1,12 +1,13 @@
 """The page of a job that really runs, up to its end and to its death."""
 
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -62,21 +63,22 @@ def _training(runs: Path, steps: int):
                 time.sleep(0.2)
             yield job
         finally:
-            _kill(job)
+            if job.poll() is None:
+                _kill(job, runs)
 
 
-def _kill(job: subprocess.Popen) -> None:
-    """Kill a launcher and all that it started: nobody is left to note the end."""
+def _kill(job: subprocess.Popen, runs: Path) -> None:
+    """Kill the launchers first, so that nobody notes the end of the ranks, and then these."""
     found = subprocess.run(
         ["ps", "-e", "-o", "pid=,sess="], capture_output=True, text=True, check=True
     )
     pairs = (line.split() for line in found.stdout.splitlines())
-    members = [int(pid) for pid, session in pairs if session == str(job.pid)]
-    for pid in members:
-        try:
+    launchers = [int(pid) for pid, session in pairs if session == str(job.pid)]
+    # Each rank has a session of its own.
+    manifests = [json.loads(path.read_bytes()) for path in (runs / RUN).glob("rank*/manifest.json")]
+    for pid in [*launchers, *(one["pid"] for one in manifests)]:
+        with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
 
 
 @contextmanager
@@ -116,10 +118,7 @@ def test_a_job_that_is_killed_is_followed_up_to_its_death(browser, tmp_path):
         expect(page.locator(".ms-marked")).to_contain_text("rank 1, selected")
         assert page.url.endswith("/live?rank=1")
         expect(page.locator("#run-facts")).to_contain_text("running")
-        page.screenshot(
-            path=os.environ.get("MESHSCOPE_SHOT_LIVE") or tmp_path / "live.png", full_page=True
-        )
-        _kill(job)
+        _kill(job, tmp_path)
         expect(state).to_have_text(re.compile("broke off|job ended|crash"), timeout=PATIENCE_MS)
         expect(page.locator("#run-facts")).not_to_contain_text("running")
         expect(page.locator(".ms-marked")).to_contain_text("rank 1, selected")
