@@ -88,7 +88,7 @@ def content(run: LoadedRun, state: ViewState) -> list[Component]:
         # Its key sets the clock back when other changes are asked for.
         html.Div(
             [
-                html.Div(shown, id="stragglers-result", **{"aria-live": "polite"}),
+                html.Div(shown, id="stragglers-result"),
                 dcc.Interval(
                     id="stragglers-wait",
                     interval=_SOON_MS,
