@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from .opening import command_line
+from .processes import are_gone
 
 
 def dashboard(
@@ -48,7 +49,7 @@ def dashboard(
         )
     if token_file is not None:
         token = _token_of(token_file)
-    serve(runs_dir, host=host, port=port, token=token, public=public_url)
+    serve(runs_dir, host=host, port=port, token=token, public=public_url, are_gone=are_gone)
 
 
 def _token_of(file: Path) -> str:
