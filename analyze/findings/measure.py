@@ -8,7 +8,7 @@ import pandas as pd
 
 from meshscope.probe.schema.errors import TraceFormatError
 from meshscope.probe.schema.listing import listed
-from meshscope.probe.schema.terms import StepDetail
+from meshscope.probe.schema.terms import CaptureLevel, StepDetail, TimeSource
 
 from ..account.bubble import pipeline_bubble
 from ..account.devices.steps import device_steps
@@ -44,6 +44,8 @@ MOST_LIMITS_IN_ERROR = 3
 MOST_LISTED = 8
 UNEQUAL = 0.01
 """Share of the step time by which the mean window is shorter when it is worth a sentence."""
+_MOST = 0.5
+"""Share of the operations whose ends the device saw, from which on the capture is said to have them."""
 MAX_UNEXPLAINED = 0.01
 """Share of the step that may be waiting along axes without records, and no more matters."""
 _WRONG_CLOCKS = "no replay: the clocks of some ranks are wrong (see the finding clock_skew)"
@@ -170,15 +172,31 @@ def _clock_limits(trace: Trace) -> tuple[str, ...]:
         if trace.kernel_steps is None:
             return ()
         where = "outside the steps that were traced in depth "
+    if _is_timed_there(trace):
+        return (
+            f"{where}spans and waits were timed on the {device}, within 0.1 ms of the host's clock",
+        )
     if trace.row_count("span") and trace.frame("span")["device_dur_ns"].notna().any():
         return (
-            f"{where}spans were timed on the {device}, communication was not: it has no end unless "
-            "the host waited for it",
+            f"{where}spans were timed on the {device}, communication was not: {_way_out(trace)}",
         )
     return (
         f"{where}times are those of the host: on {device} a span says when work was launched, "
         "not when the device ran it, and communication has no end unless the host waited for it",
     )
+
+
+def _way_out(trace: Trace) -> str:
+    """Return what shows the ends of communication, or why the highest level did not."""
+    if CaptureLevel.KERNELS.value in set(trace.frame("recording")["level"].astype(str)):
+        return "no stream was seen to wait for it"
+    return "record with MESHSCOPE_LEVEL=kernels to see when it ended"
+
+
+def _is_timed_there(trace: Trace) -> bool:
+    """Tell whether most communication has an end that the device saw."""
+    sources = pd.concat([trace.frame(name)["source"].astype(str) for name in ("collective", "p2p")])
+    return bool(len(sources)) and bool((sources == TimeSource.DEVICE_BLOCKING).mean() > _MOST)
 
 
 def _windows(trace: Trace) -> StepWindows:

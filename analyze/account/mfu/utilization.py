@@ -6,6 +6,7 @@ from ...formulas.flops import CONVENTIONS, DEFAULT_CONVENTION, flops_per_token, 
 from ...formulas.peaks import datasheet_peak
 from ...tables.results import Utilization
 from ...tables.trace import Trace
+from ...wording.words import joined
 
 _APART = 0.05
 """Stated tokens that differ by more from those that the ranks recorded contradict them."""
@@ -36,12 +37,12 @@ def utilization(trace: Trace, step_time_ns: float | None) -> Utilization:
     seconds = (step_time_ns or 0.0) * 1e-9
     missing = (
         (known.unknown_because, known.model is None),
-        ("the tokens of a step", tokens is None),
+        ("the tokens per step", tokens is None),
         (_peak_name(source), peak is None),
         ("the ends of steps", not seconds > 0),
         ("the number of ranks", not isinstance(world, int) or world < 1),
     )
-    unknown = ", ".join(name for name, is_missing in missing if is_missing)
+    unknown = [name for name, is_missing in missing if is_missing]
     mfu = {}
     if not unknown and peak is not None and isinstance(world, int):
         mfu = {name: value / (world * peak * seconds) for name, value in flops.items()}
@@ -53,7 +54,7 @@ def utilization(trace: Trace, step_time_ns: float | None) -> Utilization:
         peak_flops=peak,
         peak_source=source,
         tokens_per_s=tokens / seconds if tokens is not None and seconds > 0 else None,
-        unknown_because=f"{unknown} not in the capture" if unknown else "",
+        unknown_because=f"the capture lacks {joined(unknown)}" if unknown else "",
         mfu_by_convention=dict.fromkeys(CONVENTIONS) | mfu,
         flops_by_convention=dict.fromkeys(CONVENTIONS) | flops,
         notes=(*known.notes, *token_notes, *_peak_notes(trace, peak)) if not unknown else (),
