@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from tests.ndtimeline_jobs import JobShape, job_frame, write_frame, write_job
+from tests.texts import texts
 
 from meshscope.analyze.explain.straggler_metrics import published_metrics
 from meshscope.analyze.explain.straggler_metrics.job import read_job
@@ -20,7 +21,7 @@ def without(frame, **place):
 
 def mentions(job, *words):
     """Say whether one sentence of the limits has all these words."""
-    return any(all(word in limit for word in words) for limit in job.limits)
+    return any(all(word in limit for word in words) for limit in texts(job.limits))
 
 
 def same_as_alone(tmp_path, frame, steps):
@@ -51,7 +52,7 @@ def test_a_step_with_something_missing_is_left_out_and_told(tmp_path, place):
 def test_a_first_step_that_is_not_whole_gives_no_rules(tmp_path):
     """The dependencies of the whole job would be those of its one broken step."""
     frame = without(job_frame(SHAPE), step=7, stage=0, optype="forward-send")
-    assert read_job(write_frame(tmp_path, without(frame, step=7, dp_rank=1))).limits
+    assert texts(read_job(write_frame(tmp_path, without(frame, step=7, dp_rank=1))).limits)
     assert same_as_alone(tmp_path, without(frame, step=7, dp_rank=1), [10, 13])
 
 
@@ -68,7 +69,7 @@ def test_operations_of_only_some_steps_get_a_graph_of_their_own(tmp_path):
     frame = without(job_frame(SHAPE), step=10, optype="gc")
     job = read_job(write_frame(tmp_path, frame))
     assert [pattern.steps.tolist() for pattern in job.patterns] == [[7, 13], [10]]
-    assert job.limits == read_job(write_frame(tmp_path, job_frame(SHAPE))).limits
+    assert texts(job.limits) == texts(read_job(write_frame(tmp_path, job_frame(SHAPE))).limits)
     assert published_metrics(write_frame(tmp_path, frame)).steps.tolist() == STEPS
 
 
@@ -152,7 +153,7 @@ def test_nulls_stand_for_what_does_not_apply(tmp_path):
     job = read_job(write_frame(tmp_path, empty, "E"))
     plain = read_job(write_frame(tmp_path, frame, "F"))
     assert [one.operations for one in job.patterns] == [one.operations for one in plain.patterns]
-    assert job.limits == plain.limits
+    assert texts(job.limits) == texts(plain.limits)
 
 
 @pytest.mark.parametrize("content", [b"PAR1 torn", None])
@@ -195,7 +196,7 @@ def test_the_meta_file_gives_the_sizes_and_its_absence_is_told(tmp_path):
         "trial_name": "J", "run_id": 0, "dp_size": 2, "pp_size": 2, "tp_size": 4, "dsp_size": 1,
         "vpp_size": 1, "world_size": 16,
     }  # fmt: skip
-    assert known.limits == ()
+    assert texts(known.limits) == ()
     (tmp_path / "bare").mkdir()
     bare = read_job(write_frame(tmp_path / "bare", job_frame(shape), "K"))
     assert (bare.meta["trial_name"], bare.meta["dp_size"], bare.meta["tp_size"]) == ("K", 2, None)
