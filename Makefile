@@ -27,7 +27,7 @@ run-tests = $(PYTEST) $(PARALLEL) -m $(1) $(ARGS) || [[ $$? -eq 5 && -n '$(subst
 unexport PYTHONDONTWRITEBYTECODE
 install = $(1)/bin/python -m pip --disable-pip-version-check install --quiet --no-compile --constraint constraints.txt
 
-.PHONY: help setup demo truth test test-fast golden chromium lint fmt types imports docs docs-check site coverage changelog release bench frameworks frameworks-setup fuzz screenshots check clean
+.PHONY: help setup demo truth test test-fast golden chromium lint fmt types imports docs docs-check site coverage changelog cut release bench bench-large frameworks frameworks-setup fuzz screenshots check clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  \033[1m%-12s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -127,11 +127,17 @@ coverage: setup ## run the tests of one process with branch coverage, print what
 changelog: setup ## print the changelog of the next release from changes/
 	@$(VENV)/bin/towncrier build --draft --version next
 
+cut: setup ## write changelog and version of a release: make cut VERSION=0.1.0
+	$(PY) .ci/cut_release.py $(VERSION)
+
 release: setup ## build sdist and wheel into dist/, and try the wheel made from the sdist in a fresh environment
 	@.ci/release
 
 bench: setup ## measure what the probe and the readers cost; fails where the probe exceeds a budget
 	$(PY) bench/run.py
+
+bench-large: setup ## measure summaries of 256 and 1,024 ranks of 1,000 steps, and 4,096 of 100 (10 minutes of CPU time)
+	$(PY) bench/summaries.py --one 256x1000 1024x1000 4096x100
 
 fuzz: setup ## feed the readers damaged files for SECONDS each (20), guided by coverage (x86-64 Linux)
 	$(call install,$(VENV)) --no-build-isolation --editable '.[fuzz]'

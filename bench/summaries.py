@@ -2,9 +2,10 @@
 
     python bench/summaries.py                         64, 256 and 1,024 ranks of 20 steps
     python bench/summaries.py 256 1024 4096 --steps 50
+    make bench-large                                  256 and 1,024 ranks of 1,000 steps, 4,096 of 100
 
 Each size is a synthetic job of TP4 x PP4 x DPn with 8 microbatches, written as a run directory by a process
-of its own. One worker summarizes it, then two. CPU seconds and the largest memory are those that
+of its own, in bounded memory. One worker summarizes it, then two (not with ``--one``). CPU seconds and the largest memory are those that
 workers tell of themselves, so a busy machine hardly changes them; it does change wall seconds. The last
 lines compare what the answer says of the slow rank with the truth, and extrapolate.
 """
@@ -28,14 +29,14 @@ TARGET_RANKS, TARGET_STEPS, TARGET_CORES = 16_384, 1_000, 16
 
 def generate(ranks, steps, out):
     """Write the job of one size; return its path and what repairing the slow rank returns."""
+    from meshscope.analyze.load.ingested import rows_by_rank
+    from meshscope.analyze.scale.executors import InThisProcess
     from meshscope.analyze.synthetic import (
         SyntheticJob,
-        make_simulation,
         parse_fault,
-        record,
         truth_of,
-        write_run,
     )
+    from meshscope.analyze.synthetic.sharded import write_sharded_run
     from meshscope.probe.schema.layout import ParallelLayout
 
     first = steps // 4
@@ -47,11 +48,12 @@ def generate(ranks, steps, out):
         faults=(parse_fault(f"slow_rank:rank={SLOW},factor={FACTOR},first_step={first}"),),
     )
     truth = truth_of(job)
-    trace = record(make_simulation(job))
-    rows = sum(table.num_rows for table in trace.tables.values())
-    path = write_run(job, trace, truth, Path(out))
+    path = write_sharded_run(job, truth, Path(out), InThisProcess())
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     gain = truth.faults[0].removal_gain_ns
-    return {"path": str(path), "rows": rows, "gain_ns": gain, "first_step": first}
+    rows = sum(rows_by_rank(path).values()) + ranks * steps
+    made = {"write_cpu_s": time.process_time(), "write_peak_bytes": peak}
+    return {"path": str(path), "rows": rows, "gain_ns": gain, "first_step": first, **made}
 
 
 def watched(segment):
@@ -101,39 +103,48 @@ def in_a_process(part, *arguments):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def measured(ranks, steps):
-    """Return the figures of one size."""
+def measured(ranks, steps, workers):
+    """Return the figures of one size, with each number of workers."""
     with tempfile.TemporaryDirectory() as folder:
         figures = in_a_process("generate", ranks, steps, folder)
         figures["cells"] = ranks * steps
-        for workers in (1, 2):
-            out = Path(folder, f"summaries-{workers}")
+        for count in workers:
+            out = Path(folder, f"summaries-{count}")
             out.mkdir()
-            figures[workers] = in_a_process("summarize", figures["path"], workers, out)
+            figures[count] = in_a_process("summarize", figures["path"], count, out)
         figures["answer"] = in_a_process("answer", figures["path"], out)
     return figures
 
 
 def row(ranks, steps, figures):
     """Return the line of one size."""
-    one, two = figures[1], figures[2]
+    one, two = figures[1], figures.get(2)
+    peak = max(figures[count]["peak_bytes"] for count in (1, 2) if count in figures)
+    pair = f"{'':8} {'':11} {'':8}"
+    if two:
+        pair = (
+            f"{two['wall_s']:8.1f} {one['wall_s'] / two['wall_s'] / 2:11.0%} "
+            f"{one['cpu_s'] / two['cpu_s']:8.0%}"
+        )
     return (
-        f"{ranks:6,} {steps:6,} {figures['rows']:11,} {one['cpu_s']:8.2f} "
-        f"{one['cpu_s'] / figures['cells'] * 1e3:17.3f} {one['wall_s']:8.1f} {two['wall_s']:8.1f} "
-        f"{one['wall_s'] / two['wall_s'] / 2:11.0%} {one['cpu_s'] / two['cpu_s']:8.0%} "
-        f"{max(one['peak_bytes'], two['peak_bytes']) / 1e6:9.0f} {figures['answer']['cpu_s']:9.2f}"
+        f"{ranks:6,} {steps:6,} {figures['rows']:11,} {figures['write_cpu_s']:8.1f} "
+        f"{figures['write_peak_bytes'] / 1e6:8.0f} {one['cpu_s']:8.2f} "
+        f"{one['cpu_s'] / figures['cells'] * 1e3:17.3f} {one['wall_s']:8.1f} {pair} "
+        f"{peak / 1e6:9.0f} {figures['answer']['cpu_s']:9.2f}"
     )
 
 
 def growth(sizes):
     """Return how CPU time grows with the records from one size to the next; exponent 1 is linear."""
-    for (small, before), (large, after) in pairwise(sizes.items()):
+    for ((small, _), before), ((large, _), after) in pairwise(sizes.items()):
         rows = after["rows"] / before["rows"]
         cpu = after[1]["cpu_s"] / before[1]["cpu_s"]
-        yield (
-            f"{small:,} -> {large:,} ranks: {rows:.2f} x the records, {cpu:.2f} x the CPU time: "
-            f"exponent {math.log(cpu) / math.log(rows):.2f}"
-        )
+        # Sizes of about as many records say nothing of how it grows.
+        if abs(math.log(rows)) > 0.1:
+            yield (
+                f"{small:,} -> {large:,} ranks: {rows:.2f} x the records, {cpu:.2f} x the CPU time: "
+                f"exponent {math.log(cpu) / math.log(rows):.2f}"
+            )
 
 
 def verdict(ranks, figures):
@@ -166,7 +177,8 @@ def main():
     """Measure every size and print the table and what follows from it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("given", nargs="*", default=["64", "256", "1024"])
-    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=20, help="of sizes that name none")
+    parser.add_argument("--one", action="store_true", help="one worker only")
     parser.add_argument("--part", choices=("generate", "summarize", "answer"))
     given = parser.parse_args()
     if given.part == "generate":
@@ -180,15 +192,18 @@ def main():
         return
     print(f"{os.cpu_count()} CPU cores, load {os.getloadavg()[0]:.1f}; efficiency of 2 workers")
     print(
-        f"{'ranks':>6} {'steps':>6} {'records':>11} {'CPU s':>8} {'ms a rank-step':>17} {'wall 1':>8} "
+        f"{'ranks':>6} {'steps':>6} {'records':>11} {'write s':>8} {'MB':>8} {'CPU s':>8} {'ms a rank-step':>17} {'wall 1':>8} "
         f"{'wall 2':>8} {'eff. (wall)':>11} {'(CPU)':>8} {'worker MB':>9} {'answer s':>9}"
     )
     sizes = {}
-    for ranks in map(int, given.given):
-        sizes[ranks] = measured(ranks, given.steps)
-        print(row(ranks, given.steps, sizes[ranks]), flush=True)
-    largest = max(sizes)
-    print(*growth(sizes), *verdict(largest, sizes[largest]), extrapolated(sizes[largest]), sep="\n")
+    for size in given.given:
+        ranks, _, steps = size.partition("x")
+        key = int(ranks), int(steps or given.steps)
+        sizes[key] = measured(*key, (1,) if given.one else (1, 2))
+        print(row(*key, sizes[key]), flush=True)
+        print(*verdict(key[0], sizes[key]), sep="\n", flush=True)
+    largest = max(sizes.values(), key=lambda figures: figures["rows"])
+    print(*growth(sizes), extrapolated(largest), sep="\n")
 
 
 if __name__ == "__main__":

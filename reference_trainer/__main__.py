@@ -167,5 +167,9 @@ def _print_line(line: str) -> None:
     sys.stdout.flush()
 
 
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+"""Without markup, which would swallow the brackets of a TOML table in a help text."""
+app.command()(main)
+
 if __name__ == "__main__":
-    typer.run(main)
+    app()

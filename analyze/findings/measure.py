@@ -8,7 +8,7 @@ import pandas as pd
 
 from meshscope.probe.schema.errors import TraceFormatError
 from meshscope.probe.schema.listing import listed
-from meshscope.probe.schema.terms import StepDetail
+from meshscope.probe.schema.terms import CaptureLevel, StepDetail, TimeSource
 
 from ..account.bubble import pipeline_bubble
 from ..account.devices.steps import device_steps
@@ -38,12 +38,14 @@ from ..tables.classes import LEAST_TOLD, UNSPLIT
 from ..tables.results import Utilization
 from ..tables.trace import Trace, stage_of_ranks
 from ..wording.limits import Limit, limit_text
-from ..wording.message import message
+from ..wording.message import Message, message
 
 MOST_LIMITS_IN_ERROR = 3
 MOST_LISTED = 8
 UNEQUAL = 0.01
 """Share of the step time by which the mean window is shorter when it is worth a sentence."""
+_MOST = 0.5
+"""Share of the operations whose ends the device saw, from which on the capture is said to have them."""
 MAX_UNEXPLAINED = 0.01
 """Share of the step that may be waiting along axes without records, and no more matters."""
 
@@ -164,13 +166,25 @@ def _clock_limits(trace: Trace) -> tuple[Limit, ...]:
     is_traced = bool(trace.row_count("kernel"))
     if is_traced and trace.kernel_steps is None:
         return ()
-    if trace.row_count("span") and trace.frame("span")["device_dur_ns"].notna().any():
-        if is_traced:
-            return (message("doubt.host_communication_outside_traces", device=device),)
-        return (message("doubt.host_communication", device=device),)
-    if is_traced:
-        return (message("doubt.host_times_outside_traces", device=device),)
-    return (message("doubt.host_times", device=device),)
+    found = _timed_on(trace, device)
+    return (message("doubt.outside_traces", what=found) if is_traced else found,)
+
+
+def _timed_on(trace: Trace, device: str) -> Message:
+    """Return what was timed on the devices, and what on the hosts."""
+    if _is_timed_there(trace):
+        return message("scope.waits_on_device", device=device)
+    if not trace.row_count("span") or trace.frame("span")["device_dur_ns"].isna().all():
+        return message("doubt.host_times", device=device)
+    if CaptureLevel.KERNELS.value in set(trace.frame("recording")["level"].astype(str)):
+        return message("doubt.no_stream_waited", device=device)
+    return message("doubt.host_communication", device=device)
+
+
+def _is_timed_there(trace: Trace) -> bool:
+    """Tell whether most communication has an end that the device saw."""
+    sources = pd.concat([trace.frame(name)["source"].astype(str) for name in ("collective", "p2p")])
+    return bool(len(sources)) and bool((sources == TimeSource.DEVICE_BLOCKING).mean() > _MOST)
 
 
 def _windows(trace: Trace) -> StepWindows:

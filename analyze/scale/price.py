@@ -4,12 +4,15 @@ Repairing a rank returns no more than what its own work takes too long, because 
 path on which this work lies at most once. In a pipeline it returns less: a rank that waits for its
 neighbours at the begin and the end of a step has time to spare there. So the schedule of the run is
 replayed with the mean pass of every rank in every step, with the slow rank as it was and as its peers
-are. A step ends with its slowest replica. Ranks of one stage go on together, so that a pass takes the mean
+are. Ranks of one stage go on together, so that a pass takes the mean
 own work of its ranks and what they wait for each other inside: without the slow one, as long as healthy
 replicas of the stage do. Messages between stages take no time in this replay: they are the same on both
-sides. Where the rank is slow in some steps only, the others show how long a healthy step takes beside its
-replay: longer, because the passes of a stage differ, and with them the longest path. The replay of a repaired
-step is stretched by that.
+sides.
+
+A step ends with its slowest replica, and chance makes one of many slow in every step. The mean of a pass does not show that:
+replay less replay would promise an eighth too much of 64 replicas. What replicas wait at their gradients does: it says when
+each was done. So a repaired step ends with the last of the others, or with the replay of the repaired replica, stretched as those
+of healthy replicas are. Where there is one replica, steps in which the rank is healthy say how to stretch it.
 """
 
 from __future__ import annotations
@@ -31,6 +34,8 @@ from .summary import OWN_WORK
 
 _INSIDE = f"exposed_{Axis.TP.value}_s"
 """What ranks of one stage wait for each other inside their passes, and these transfers."""
+_ALONG_DP = f"exposed_{Axis.DP.value}_s"
+"""What replicas wait for each other, and these transfers."""
 MOST_STEPS = 64
 """Slow steps that are replayed, spread evenly, and others; the mean of so many is sure enough."""
 LEAST_OTHERS = 8
@@ -85,16 +90,22 @@ def _returns_ns(
 ) -> FloatArray:
     """Return how much shorter slow steps would be with the rank repaired, ns.
 
-    As recorded less the replay of the repaired step, which healthy steps say how to stretch; without enough of
-    these, replay less replay.
+    Healthy replicas of a step show when it would have ended; else healthy steps how to stretch the replay of the
+    repaired one. Without both, replay less replay.
     """
     chosen, others = _spread(found.slow), _spread(~found.slow)
-    repaired = np.array([replayed.repaired_ns(step, at, found.share, healthy) for step in chosen])
-    if len(others) < LEAST_OTHERS:
-        recorded = np.array([replayed.step_ns(step) for step in chosen])
-        return np.asarray(recorded - repaired)
     length = table.by_step("wall_s").mean(axis=1) * 1e9
-    longer = np.median([length[step] / replayed.step_ns(step) for step in others])
+    spans = [replayed.repaired_ns(step, at, found.share, healthy) for step in chosen]
+    if replayed.shows_replicas(healthy):
+        saved = [
+            replayed.saved_ns(step, float(length[step]), at, span, healthy)
+            for step, span in zip(chosen, spans, strict=True)
+        ]
+        return np.array(saved)
+    repaired = np.array([span.max() for span in spans])
+    if len(others) < LEAST_OTHERS:
+        return np.asarray([replayed.spans_ns(step).max() for step in chosen] - repaired)
+    longer = np.median([length[step] / replayed.spans_ns(step).max() for step in others])
     return np.asarray(length[chosen] - longer * repaired)
 
 
@@ -141,13 +152,19 @@ class _Replay:
         own = self._own.sum(axis=0)
         self._stretch = 1.0 + np.divide(inside, own, out=np.zeros_like(own), where=own > 0)
         self._passes = passes
+        # All wait for the last replica; what it needs itself is the transfer.
+        self._waits = self._means(table.by_step(_ALONG_DP))
 
-    def step_ns(self, step: int) -> float:
-        """Return how long a step took, ns."""
-        return self._length(self._own[:, step] * self._stretch[step], self._rest[step])
+    def shows_replicas(self, healthy: BoolArray) -> bool:
+        """Return whether waiting along dp shows when healthy replicas were done."""
+        return bool(self._waits.any() and (~self._is_sick(healthy).any(axis=0)).any())
 
-    def repaired_ns(self, step: int, at: int, share: float, healthy: BoolArray) -> float:
-        """Return how long it takes with the work of one rank as its peers have it, ns.
+    def spans_ns(self, step: int) -> FloatArray:
+        """Return how long each stage of each replica worked on a step [stage, replica], ns."""
+        return self._spans(self._own[:, step] * self._stretch[step], self._rest[step])
+
+    def repaired_ns(self, step: int, at: int, share: float, healthy: BoolArray) -> FloatArray:
+        """Return the same with the work of one rank as its peers have it, ns.
 
         Args:
             step: Position of the step.
@@ -163,19 +180,46 @@ class _Replay:
         cells = self._own[:, step] * self._stretch[step]
         mates = (self._cell[0] == stage) & (self._cell[1] == replica)
         cells[:, stage, replica] = own[:, mates].mean(axis=1) * self._usual_stretch(stage, healthy)
-        return self._length(cells, rest)
+        return self._spans(cells, rest)
+
+    def saved_ns(
+        self, step: int, length_ns: float, at: int, repaired_ns: FloatArray, healthy: BoolArray
+    ) -> float:
+        """Return how much shorter a step would be with a rank repaired, by when other replicas were done, ns.
+
+        Args:
+            step: Position of the step.
+            length_ns: How long it was.
+            at: Position of the rank.
+            repaired_ns: What ``repaired_ns`` returns.
+            healthy: Ranks that were not found slow.
+        """
+        replayed = self.spans_ns(step)
+        # A stage may begin the next step as soon as it has its gradients: the longest has no time to spare.
+        longest = int(replayed.max(axis=1).argmax())
+        waited = self._waits[step, longest] * 1e9
+        done = length_ns - (waited - waited.min())
+        well = ~self._is_sick(healthy).any(axis=0)
+        longer = done[well] / replayed[:, well].max(axis=0)
+        own = int(self._cell[1][at])
+        rest = np.delete(done, own).max(initial=0.0)
+        return length_ns - float(np.maximum(rest, longer * repaired_ns[:, own].max()).mean())
 
     def _usual_stretch(self, stage: int, healthy: BoolArray) -> float:
         """Return how much longer than its mean work a pass of a stage is where no rank is slow.
 
         More than 1 also there: each pass waits for the slowest rank of its stage, which changes.
         """
-        is_sick = np.zeros(self._shape, dtype=bool)
-        is_sick[tuple(axis[~healthy] for axis in self._cell)] = True
-        cells = self._stretch[:, stage, ~is_sick[stage]]
+        cells = self._stretch[:, stage, ~self._is_sick(healthy)[stage]]
         return float(cells.mean()) if cells.size else 1.0
 
-    def _length(self, cells_s: FloatArray, rest_s: FloatArray) -> float:
+    def _is_sick(self, healthy: BoolArray) -> BoolArray:
+        """Return which stages of which replicas have a rank that was found slow."""
+        is_sick = np.zeros(self._shape, dtype=bool)
+        is_sick[tuple(axis[~healthy] for axis in self._cell)] = True
+        return is_sick
+
+    def _spans(self, cells_s: FloatArray, rest_s: FloatArray) -> FloatArray:
         plan = self._graph.plan
         count = np.zeros((len(OWN_WORK), self._shape[0]))
         np.add.at(count, (plan.kind, plan.rank), 1.0)
@@ -184,7 +228,7 @@ class _Replay:
         np.maximum.at(tail, self._cell, rest_s)
         passes, tails = ((time * 1e9).round().astype(np.int64) for time in (each, tail))
         times = self._graph.times(passes[plan.kind, plan.rank], tail_ns=tails)
-        return float(times.makespan_ns.max())
+        return np.asarray(times.finish_ns - times.start_ns[plan.is_first], dtype=np.float64)
 
     def _means(self, by_rank: FloatArray) -> FloatArray:
         """Return the means [..., stage, replica] of values [..., rank]."""

@@ -27,7 +27,16 @@ from .price import Price, Slowdown, price_of
 from .store import Summaries
 from .summary import OWN_WORK
 
-COLUMNS = ("rank", "step", "wall_s", *OWN_WORK, *FEATURES, *COMPUTED, "exposed_tp_s")
+COLUMNS = (
+    "rank",
+    "step",
+    "wall_s",
+    *OWN_WORK,
+    *FEATURES,
+    *COMPUTED,
+    "exposed_tp_s",
+    "exposed_dp_s",
+)
 """What the answer needs of the summaries."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated
@@ -13,10 +14,14 @@ from meshscope.probe.schema.errors import ConfigError, MeshscopeError
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.terms import ScheduleKind
 
+from ..scale.executors import executor_of
+from ..tables.segment_files import SEGMENT_RANKS, read_list
+from ..tables.table_folder import FOLDER, read_folder
 from .faults import FaultKind, parse_fault
 from .job import Costs, SyntheticJob
 from .record import record
 from .run_directory import write_run
+from .sharded import can_be_sharded, write_sharded_run
 from .simulate import make_simulation
 from .truth import truth_of
 
@@ -96,6 +101,12 @@ def main(  # noqa: PLR0913 - typer reads the options from the signature
     ranks_per_host: Annotated[int, typer.Option(help="Ranks of one machine.")] = 8,
     out: Annotated[Path, typer.Option(help="Folder of runs.")] = Path("runs"),
     truth: Annotated[bool, typer.Option(help="Also simulate without each fault.")] = True,
+    workers: Annotated[
+        int, typer.Option(min=1, help="Processes that write a job of more than 256 ranks.")
+    ] = 1,
+    cluster: Annotated[
+        str | None, typer.Option(help="Dask scheduler whose workers write it: tcp://host:8786.")
+    ] = None,
 ) -> None:
     """Simulate a training job and write what a capture of it holds, with its truth.
 
@@ -119,12 +130,24 @@ def main(  # noqa: PLR0913 - typer reads the options from the signature
         sample_interval_ns=round(sample_ms * 1e6),
         faults=tuple(map(parse_fault, fault or [])),
     )
-    trace = record(make_simulation(job))
-    rows = ", ".join(f"{name} {table.num_rows:,}" for name, table in trace.tables.items())
+    found = truth_of(job) if truth else None
+    if mesh.world_size > SEGMENT_RANKS and can_be_sharded(job):
+        path = write_sharded_run(job, found, out, executor_of(workers, cluster))
+    else:
+        path = write_run(job, record(make_simulation(job)), found, out)
+    rows = ", ".join(f"{name} {count:,}" for name, count in _rows(path))
     typer.echo(f"{mesh.world_size:,} ranks; rows: {rows}", err=True)
-    path = write_run(job, trace, truth_of(job) if truth else None, out)
     typer.echo(str(path))
     typer.echo(f"Next: meshscope diagnose {path}", err=True)
+
+
+def _rows(run: Path) -> Iterator[tuple[str, int]]:
+    """Yield the tables of a run with their rows; those in segments are not read for it."""
+    listed = read_list(run / FOLDER).tables
+    if listed:
+        yield from ((name, sum(file.rows for file in files)) for name, files in listed.items())
+    else:
+        yield from ((name, rows.num_rows) for name, rows in read_folder(run / FOLDER).items())
 
 
 def _integers(text: str) -> tuple[int, ...]:

@@ -6,6 +6,8 @@ what happened. Times are those of each rank's host clock.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +26,7 @@ from .faults import FaultKind
 from .groups import AXES, GroupNames, group_table
 from .job import SyntheticJob
 from .rows import COLLECTIVE_KINDS, DIRECTIONS, SPAN_KINDS, StepRecorder
-from .simulate import Simulation, is_never
+from .simulate import Simulation, StepTimes, is_never
 
 SIMULATED = "the job is synthetic: every time in it is simulated, nothing was measured"
 _ORDER = {"collective": "event_id", "p2p": "event_id", "microbatch": "step"}
@@ -33,6 +35,28 @@ DEVICE = "none (simulated)"
 
 def record(simulation: Simulation) -> Trace:
     """Simulate a job and return what a capture of it holds."""
+    job = simulation.job
+    devices = DeviceRecorder(job, simulation.mesh)
+    is_stuck = []
+
+    def watched() -> Iterator[StepTimes]:
+        for times in simulation.steps():
+            devices.add(times)
+            is_stuck.append(times.is_stuck)
+            yield times
+
+    tables = records_of(simulation, watched())
+    bare = without_records(simulation)
+    tables |= {name: bare.tables[name] for name in bare.tables}
+    if any(is_stuck):
+        names = GroupNames(simulation.mesh)
+        tables["progress"] = _progress(tables["collective"], names, bare.ranks)
+    tables |= _Clock(job).of_samples(devices.tables(bare.ranks, DEVICE))
+    return replace(bare, tables=tables)
+
+
+def records_of(simulation: Simulation, steps: Iterable[StepTimes]) -> dict[str, pa.Table]:
+    """Return the records that some steps leave, by rank and time; ids are those of the whole job."""
     job, mesh = simulation.job, simulation.mesh
     names = GroupNames(mesh)
     source = {"dtype": ["bfloat16"], "source": ["host_blocking"], "axis": list(AXES)}
@@ -46,31 +70,31 @@ def record(simulation: Simulation) -> Trace:
         "p2p": Rows("p2p", {**source, "group_id": names.words, "direction": list(DIRECTIONS)}),
     }
     recorder = StepRecorder(simulation, names, rows)
-    devices = DeviceRecorder(job, mesh)
-    stuck = False
-    for times in simulation.steps():
+    for times in steps:
         recorder.add(times)
-        devices.add(times)
-        stuck = stuck or times.is_stuck
     clock = _Clock(job)
     tables = {}
     for name, own in rows.items():
         order = ("rank", _ORDER.get(name, "start_ns"))
         tables[name] = _finished(name, own.columns(order), own.words, clock)
-    lost = sorted({f.rank for f in job.of_kind(FaultKind.MISSING_RANK) if f.rank is not None})
-    run = _run_row(job)
-    tables["run"] = RUN.conform(pa.Table.from_pylist([run]))
-    tables["group"] = group_table(mesh, names)
-    if stuck:
-        tables["progress"] = _progress(tables["collective"], names, lost)
+    return tables
+
+
+def without_records(simulation: Simulation) -> Trace:
+    """Return what a capture of a job holds beside the records of its steps: run, groups and limits."""
+    job, mesh = simulation.job, simulation.mesh
+    lost = {f.rank for f in job.of_kind(FaultKind.MISSING_RANK)}
     ranks = tuple(rank for rank in range(job.layout.world_size) if rank not in lost)
-    tables |= clock.of_samples(devices.tables(ranks, DEVICE))
+    run = _run_row(job)
     return Trace(
         path=Path(SYNTHETIC),
         run=run,
         layout=job.layout,
         ranks=ranks,
-        tables=tables,
+        tables={
+            "run": RUN.conform(pa.Table.from_pylist([run])),
+            "group": group_table(mesh, GroupNames(mesh)),
+        },
         limits=_limits(job),
         origin=SYNTHETIC,
         clocks={rank: f"host{rank // job.ranks_per_host:04d}" for rank in ranks},
@@ -133,7 +157,7 @@ def _finished(
     return to_table(name, columns, words, {k: mask for k, mask in unknown.items() if mask.any()})
 
 
-def _progress(collectives: pa.Table, names: GroupNames, lost: list[int]) -> pa.Table:
+def _progress(collectives: pa.Table, names: GroupNames, captured: tuple[int, ...]) -> pa.Table:
     """Return how far each rank came in each group, for a job that hangs; -1 for nowhere."""
     done = collectives["end_ns"].is_valid().to_numpy(zero_copy_only=False)
     rank = collectives["rank"].to_numpy()
@@ -143,7 +167,7 @@ def _progress(collectives: pa.Table, names: GroupNames, lost: list[int]) -> pa.T
     for code, members in names.members():
         for member in members:
             own = (rank == member) & (group == code)
-            if member not in lost:
+            if member in captured:
                 rows.append(
                     {
                         "rank": member,

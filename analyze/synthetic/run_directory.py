@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from meshscope.probe.schema.errors import ConfigError
@@ -29,8 +31,20 @@ def write_run(job: SyntheticJob, trace: Trace, truth: Truth | None, runs_dir: Pa
         ConfigError: The job was written there before.
         OSError: It cannot be written.
     """
-    key = job.key()
-    known = find_ingested(runs_dir, key)
+    with drafted_job(job, truth, runs_dir) as draft:
+        seen = align(trace) if job.of_kind(FaultKind.CLOCK_SKEW) else trace
+        return write_ingested(seen, draft, job.key(), name=trace.origin, source_bytes=0)
+
+
+@contextmanager
+def drafted_job(job: SyntheticJob, truth: Truth | None, runs_dir: Path) -> Iterator[Path]:
+    """Give a hidden folder for the run of a job, with the job and its truth in it.
+
+    Raises:
+        ConfigError: The job was written there before.
+        OSError: It cannot be written.
+    """
+    known = find_ingested(runs_dir, job.key())
     if known is not None:
         raise ConfigError(
             "the job was written before", where=str(known), remedy="Use it, or remove it first"
@@ -39,5 +53,4 @@ def write_run(job: SyntheticJob, trace: Trace, truth: Truth | None, runs_dir: Pa
         write_json(draft / JOB_NAME, job.to_json())
         if truth is not None:
             write_json(draft / TRUTH_NAME, truth.to_json())
-        seen = align(trace) if job.of_kind(FaultKind.CLOCK_SKEW) else trace
-        return write_ingested(seen, draft, key, name=trace.origin, source_bytes=0)
+        yield draft

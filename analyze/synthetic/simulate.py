@@ -71,10 +71,19 @@ class Simulation:
     mesh: Mesh
     program: StepProgram
 
-    def steps(self) -> Iterator[StepTimes]:
-        """Yield the steps in order; the one in which a rank hangs is the last."""
-        begin = np.zeros(self.mesh.rank.shape, np.int64)
-        for step in range(self.job.steps):
+    def steps(
+        self, first: int = 0, begin: IntArray | None = None, end: int | None = None
+    ) -> Iterator[StepTimes]:
+        """Yield the steps in order; the one in which a rank hangs is the last.
+
+        Args:
+            first: Step to begin with.
+            begin: When the ranks begin it, ``(pp, member, lane)``; 0 if not given.
+            end: Step to end before; all that follow if not given.
+        """
+        if begin is None:
+            begin = np.zeros(self.mesh.rank.shape, np.int64)
+        for step in range(first, self.job.steps if end is None else end):
             times = self._step(step, begin)
             yield times
             if times.is_stuck:

@@ -15,8 +15,7 @@ In a sentence of the catalogue the form stands after the colon::
     {where:place}    rank 3, stage 1 {kind:words}       straggler rank
     {items:series}   a; b            {items:sentences}  A. B
     {share:percent0} 15 %            {drift:ppm}     12.5 ppm
-    {items:commas}   a, b            {peak:tflops}   989 TFLOP/s
-    {value:short}    1.234e+15
+    {value:short}    1.234e+15       {peak:tflops}   989 TFLOP/s
 """
 
 from __future__ import annotations
@@ -143,10 +142,6 @@ def _sentences(items: Iterable[Any]) -> str:
     return ". ".join(str(item).removesuffix(".") for item in items)
 
 
-def _commas(items: Iterable[Any]) -> str:
-    return ", ".join(map(str, items))
-
-
 def _short(value: float) -> str:
     return f"{value:.4g}"
 
@@ -232,7 +227,6 @@ _FORMS: dict[str, Callable[[Any], str]] = {
     "Words": _opening_words,
     "opened": _opened,
     "series": _series,
-    "commas": _commas,
     "short": _short,
     "tflops": _tflops,
     "sentences": _sentences,

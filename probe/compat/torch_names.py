@@ -44,8 +44,6 @@ class Dispatcher:
     """How to call on to an operator of a namespace."""
     has_keywords: Callable[[str, str], bool]
     """Whether an operator of a namespace has arguments that are passed by name."""
-    position: Callable[[str, str, str], int | None]
-    """Where an operator of a namespace has an argument of a name; None where it has none."""
 
 
 def dispatcher() -> Dispatcher:
@@ -82,15 +80,6 @@ def dispatcher() -> Dispatcher:
         method: Callable[..., Any] = handle.redispatch_boxed
         return method
 
-    def has_keywords(namespace: str, name: str) -> bool:
-        schema = getattr(getattr(torch.ops, namespace), name).default._schema
-        return any(argument.kwarg_only for argument in schema.arguments)
-
-    def position(namespace: str, name: str, argument: str) -> int | None:
-        schema = getattr(getattr(torch.ops, namespace), name).default._schema
-        names = [own.name for own in schema.arguments]
-        return names.index(argument) if argument in names else None
-
     after = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
     onward: dict[int, Any] = {}
     # Called without what binds it to a set, which takes longer than the method itself.
@@ -107,9 +96,15 @@ def dispatcher() -> Dispatcher:
         onward=onward,
         operators=cache(operators),
         redispatch=redispatch,
-        has_keywords=has_keywords,
-        position=position,
+        has_keywords=_has_keywords,
     )
+
+
+def _has_keywords(namespace: str, name: str) -> bool:
+    import torch
+
+    schema = getattr(getattr(torch.ops, namespace), name).default._schema
+    return any(argument.kwarg_only for argument in schema.arguments)
 
 
 def _function_of(owner: type, name: str) -> Any:

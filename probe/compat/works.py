@@ -122,12 +122,13 @@ def device_work_timing() -> None:
     c10d_class("Work", ("unbox", "is_completed", "_get_duration"))
 
 
-def groups_of_operations() -> Callable[[], bool]:
-    """Return what tells whether operations are gathered now, to be launched as one."""
-    from torch.distributed import distributed_c10d
+def calls_around_groups() -> tuple[Any, tuple[str, str] | None]:
+    """Return the class of process groups, and its calls that begin and launch a group of operations.
 
-    world = getattr(distributed_c10d, "_world", None)
-    return lambda: bool(getattr(world, "pg_coalesce_state", None))
+    What is called between them is launched as one. The calls are None in a torch without them.
+    """
+    owner, names = c10d_class("ProcessGroup", ()), ("_start_coalescing", "_end_coalescing")
+    return owner, names if all(name in vars(owner) for name in names) else None
 
 
 def enable_device_timing(process_group: Any) -> None:

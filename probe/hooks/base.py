@@ -61,10 +61,23 @@ class WorkTimer(Protocol):
     """Times operations on the device."""
 
     def begin(self) -> Any:
-        """Note the begin of an operation that runs on the current stream; return what its end needs."""
+        """Note that an operation is called now; return what ``issued`` needs."""
 
-    def end(self, begin: Any, boxed: Any, event_id: int) -> None:
-        """Note the end of an operation, whose handle, if it has one, is ``boxed``."""
+    def issued(self, begin: Any, boxed: Any, event_id: int, *, receives: bool) -> None:
+        """Take an operation that was called.
+
+        Args:
+            begin: What ``begin`` returned.
+            boxed: Its handle, None if it has none.
+            event_id: Its record.
+            receives: Whether it is a receive.
+        """
+
+    def wait_begins(self, work: Any) -> Any:
+        """Note that a stream begins to wait for an operation; None if it is not known."""
+
+    def wait_ended(self, begin: Any) -> None:
+        """Note that the wait was queued that ``wait_begins`` has noted."""
 
 
 class Capture:

@@ -1,37 +1,49 @@
-"""How long each collective took on the device, where the backend can time it.
+"""When communication ran on the device, and how long the computing waited for it there.
 
-Off by default. The backend then records timing events around every collective on its
-own stream; where the job lets the device run one connection only
-(``CUDA_DEVICE_MAX_CONNECTIONS=1``, which tensor parallelism of some frameworks
-needs), these events stop communication from running beside compute. Handles keep
-the tensors of their operation alive, so few are kept, and none beyond the step after.
+Off by default. Two things tell it:
 
-From torch 2.7 on NCCL runs an operation that the host asked for without ``async_op`` on
-the stream of the caller, and gives no handle for it: a pair of our own events around the
-call times it, as one times a stage. Between the begin and the end of a group of
-operations nothing runs where it is called, so none is timed there.
+- **Events of our own on the stream of the caller**, as for stages. The host issues an
+  operation and goes on; the device gets to that place later. An event there tells when the
+  input was ready. From torch 2.7 on NCCL runs what the host called without ``async_op`` on that
+  very stream, and gives no handle: an event behind the call tells its end. What has a handle runs
+  on a stream of NCCL's; ``wait()`` makes the stream of the caller wait for it: events around
+  that tell from when to when it did, which is what the operation held up. The reducer of
+  DistributedDataParallel waits in C++ when a backward is computed: events go around its callback.
+- **The backend's own events**, which tell how long an operation took. Where the job lets the
+  device run one connection only (``CUDA_DEVICE_MAX_CONNECTIONS=1``, which tensor parallelism of
+  some frameworks needs), these stop communication from running beside compute.
+
+Operations between the begin and the end of a group are launched together at its end: they share
+its events, and the handle that it gives. Handles keep the tensors of their operation alive, so
+few are kept, and none beyond the step after.
 """
 
 from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial, wraps
+from sys import getrefcount
+from typing import Any, NamedTuple
 
 from ..compat.torch_names import UnsupportedError
 from ..compat.works import (
+    calls_around_groups,
     device_duration_ns,
     device_work_timing,
     enable_device_timing,
-    groups_of_operations,
+    when_computed,
     work_class,
 )
 from ..safety.program_signals import pass_on
 from ..settings.config import ProbeConfig
-from .base import Capture
+from .base import Capture, Patches
+from .device_times import DeviceTimes, Mark
 from .groups import GroupTable
 
+_ONLY_OURS = 2
+"""References to a handle that nobody else in Python holds: that of the table and of the question."""
 _CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
 
 
@@ -45,8 +57,31 @@ def refusal(config: ProbeConfig, environment: Mapping[str, str]) -> str | None:
     return None
 
 
+class _Operation(NamedTuple):
+    """One operation that was called."""
+
+    event_id: int
+    receives: bool
+
+
+class _Held(NamedTuple):
+    """Operations that a stream may still wait for, by one handle."""
+
+    work: Any
+    operations: Sequence[_Operation]
+    issue: Mark | None
+    step: int
+
+
+class _Wait(NamedTuple):
+    """A wait that is being queued."""
+
+    begin: Mark
+    held: _Held
+
+
 class CollectiveTimes:
-    """Keeps the handles of operations until the device is done with them."""
+    """Times operations on the device, and the waits for them."""
 
     def __init__(self, capture: Capture, groups: GroupTable | None) -> None:
         """Prepare.
@@ -58,7 +93,11 @@ class CollectiveTimes:
         self.source = capture.source("collective_times")
         self._capture = capture
         self._groups = groups
-        self._pending: deque[tuple[Any, int, int]] = deque()
+        self._durations: deque[_Held] = deque()
+        self._waited: dict[int, _Held] = {}
+        self._gathered: list[_Operation] | None = None
+        self._in_backward: list[int] = []
+        self._patches = Patches(self.source)
 
     def install(self) -> None:
         """Have all process groups time what they run from now on.
@@ -73,7 +112,10 @@ class CollectiveTimes:
         if self._groups is None:
             raise UnsupportedError("collectives are not recorded")
         self._unbox = work_class().unbox
-        self._are_grouped = groups_of_operations()
+        owner, calls = calls_around_groups()
+        if calls is not None:
+            self._patches.replace(owner, calls[0], self._wrap_group_begin)
+            self._patches.replace(owner, calls[1], self._wrap_group_end)
         self._groups.watch(self._enable)
         self._capture.device_works = self
 
@@ -81,27 +123,194 @@ class CollectiveTimes:
         """Let go of all handles. The backend goes on timing: torch cannot turn that off."""
         self.source.on = False
         self._capture.device_works = None
+        self._patches.restore()
         if self._groups is not None:
             self._groups.watch(None)
-        if self._pending:
-            self._capture.recorder.count("collective_times_dropped", len(self._pending))
-        self._pending.clear()
+        if self._durations:
+            self._capture.recorder.count("collective_times_dropped", len(self._durations))
+        self._durations.clear()
+        self._waited.clear()
 
     def step_ended(self) -> None:
         """Record what is complete; give up what is older than a step."""
         oldest = self._capture.recorder.step - 1
         try:
-            for _ in range(len(self._pending)):
-                work, event_id, step = self._pending.popleft()
-                dur_ns = device_duration_ns(work)
+            for _ in range(len(self._durations)):
+                held = self._durations.popleft()
+                dur_ns = device_duration_ns(held.work)
                 if dur_ns is not None:
-                    self._capture.recorder.record_device_time(event_id, -1, dur_ns)
-                elif step >= oldest:
-                    self._pending.append((work, event_id, step))
+                    for own in held.operations:
+                        self._capture.recorder.record_device_time(own.event_id, -1, dur_ns)
+                elif held.step >= oldest:
+                    self._durations.append(held)
                 else:
                     self._capture.recorder.count("collective_times_dropped")
+            for key in [key for key, held in self._waited.items() if held.step < oldest]:
+                self._give_up(key)
+            self._in_backward.clear()
+            self._gathered = None  # An exception may have left the group without its end.
         except Exception as error:  # noqa: BLE001 - counted; training goes on
             self.source.failed(error)
+
+    def begin(self) -> Mark | None:
+        """Note that an operation is called now; return what ``issued`` needs."""
+        stream = self._stream()
+        return None if stream is None or self._gathered is not None else stream.mark()
+
+    def issued(self, begin: Any, boxed: Any, event_id: int, *, receives: bool) -> None:
+        """Take an operation that was called: end its pair of events, or keep its handle."""
+        if not self.source.on:
+            return
+        operation = _Operation(event_id, receives)
+        if self._gathered is not None:
+            self._gathered.append(operation)
+            return
+        self._take(begin, None if boxed is None else self._unbox(boxed), (operation,))
+
+    def wait_begins(self, work: Any) -> _Wait | None:
+        """Note that a stream begins to wait for an operation; None if it is not known."""
+        held, stream = self._waited.pop(id(work), None), self._stream()
+        if held is None or stream is None:
+            return None
+        begin = stream.mark()
+        return None if begin is None else _Wait(begin, held)
+
+    def wait_ended(self, begin: Any) -> None:
+        """Note that the wait was queued that ``wait_begins`` has noted."""
+        wait: _Wait = begin
+        stream = self._stream()
+        if stream is not None:
+            held = wait.held
+            stream.end_operation(wait.begin, self._taker(wait.begin, held.operations), held.issue)
+
+    def _stream(self) -> DeviceTimes | None:
+        found = self._capture.device_times
+        return found if self.source.on and isinstance(found, DeviceTimes) else None
+
+    def _take(self, begin: Mark | None, work: Any, operations: Sequence[_Operation]) -> None:
+        """End the pair of operations without a handle, or keep the handle of others."""
+        if work is None:
+            stream = self._stream()
+            if begin is not None and stream is not None:
+                stream.end_operation(begin, self._taker(begin, operations))
+            return
+        most, key = self._capture.config.max_pending_works, id(work)
+        held = _Held(work, operations, begin, self._capture.recorder.step)
+        if len(self._durations) < most:
+            self._durations.append(held)
+        else:
+            self._capture.recorder.count("collective_times_dropped", len(operations))
+        if len(self._waited) >= most:
+            self._give_up(next(iter(self._waited)))
+        self._waited[key] = held
+        if self._in_backward or when_computed(self._computed):
+            self._in_backward.append(key)
+
+    def _computed(self) -> None:
+        """Note that a backward is computed; what was queued before the end of the next call waits.
+
+        Calls are made in the order in which they were queued: that of a reducer comes in between, as
+        it is queued by its last bucket.
+        """
+        try:
+            issued, self._in_backward = self._in_backward, []
+            stream = self._stream()
+            begin = None if stream is None else stream.mark()
+            if begin is not None:
+                when_computed(partial(self._waited_in_backward, begin, issued))
+        except Exception as error:  # noqa: BLE001 - counted; training goes on, which called this
+            self.source.failed(error)
+
+    def _waited_in_backward(self, begin: Mark | None, issued: Sequence[int]) -> None:
+        """End the wait for those operations of a backward whose handles nobody holds in Python.
+
+        It is that for the last of them: they run in the order of their issue. The others were over
+        when it ended, at the latest.
+        """
+        try:
+            own = [key for key in issued if self._is_ours(key)]
+            stream = self._stream()
+            for key in reversed(own):
+                held = self._waited.pop(key)
+                if stream is not None and begin is not None:
+                    stream.end_operation(begin, self._taker(begin, held.operations), held.issue)
+                    begin = stream.mark()
+        except Exception as error:  # noqa: BLE001 - counted; training goes on, which called this
+            self.source.failed(error)
+
+    def _is_ours(self, key: int) -> bool:
+        held = self._waited.get(key)
+        return held is not None and getrefcount(held.work) <= _ONLY_OURS
+
+    def _give_up(self, key: int) -> None:
+        held, stream = self._waited.pop(key, None), self._stream()
+        if held is not None and stream is not None:
+            stream.drop(held.issue)
+
+    def _taker(
+        self, begin: Mark, operations: Sequence[_Operation]
+    ) -> Callable[[int, int, int], None]:
+        stream = self._stream()
+        holds_up = stream is not None and stream.computes_on(begin.stream)
+        return partial(self._record, operations, holds_up)
+
+    def _record(
+        self,
+        operations: Sequence[_Operation],
+        holds_up: bool,  # noqa: FBT001 - bound before its call
+        issue_ns: int,
+        begin_ns: int,
+        end_ns: int,
+    ) -> None:
+        """Record the times of operations that end together.
+
+        Where they hold up the computing, one of them did: the last receive if there is one, since
+        what is sent waits for nobody's computing.
+        """
+        recorder = self._capture.recorder
+        receives = [own for own in operations if own.receives]
+        waited = (receives or operations)[-1]
+        is_wait = issue_ns != begin_ns
+        for own in operations:
+            wait_ns = begin_ns if own is waited else end_ns
+            recorder.record_device_time(
+                own.event_id, issue_ns, -1 if is_wait else end_ns - begin_ns
+            )
+            if holds_up:
+                recorder.complete(own.event_id, end_ns, wait_ns, end_ns)
+            elif not is_wait:
+                recorder.complete(own.event_id, end_ns, 0, 0)
+
+    def _wrap_group_begin(self, original: Any) -> Any:
+        call = getattr(original, "__func__", original)
+
+        @wraps(original)
+        def start_coalescing(*args: Any, **kwargs: Any) -> Any:
+            self._gathered = []
+            return call(*args, **kwargs)
+
+        return start_coalescing
+
+    def _wrap_group_end(self, original: Any) -> Any:
+        call, take, source = getattr(original, "__func__", original), self._take, self.source
+
+        @wraps(original)
+        def end_coalescing(*args: Any, **kwargs: Any) -> Any:
+            gathered, self._gathered = tuple(self._gathered or ()), None
+            begin = self._mark_group(gathered)
+            work = call(*args, **kwargs)
+            try:
+                if gathered and source.on:
+                    take(begin, work, gathered)
+            except Exception as error:  # noqa: BLE001 - counted; training goes on
+                source.failed(error)
+            return work
+
+        return end_coalescing
+
+    def _mark_group(self, gathered: Sequence[_Operation]) -> Mark | None:
+        stream = self._stream()
+        return stream.mark() if gathered and stream is not None else None
 
     def _enable(self, process_group: Any) -> None:
         try:
@@ -109,24 +318,3 @@ class CollectiveTimes:
         except Exception as error:  # noqa: BLE001 - a backend without timing (gloo) is left alone
             pass_on(error)
             self._capture.recorder.annotate("collective_times.partly", f"{error}")
-
-    def begin(self) -> Any:
-        """Note the begin of an operation that runs on the current stream; return what its end needs."""
-        stream_times = self._capture.device_times
-        if stream_times is None or not self.source.on or self._are_grouped():
-            return None
-        return stream_times.begin()
-
-    def end(self, begin: Any, boxed: Any, event_id: int) -> None:
-        """Note the end of an operation: keep its handle, or end the pair of events."""
-        if not self.source.on:
-            return
-        work = None if boxed is None else self._unbox(boxed)
-        if work is None:
-            if begin is not None and self._capture.device_times is not None:
-                self._capture.device_times.end(begin, event_id)
-            return
-        if len(self._pending) >= self._capture.config.max_pending_works:
-            self._capture.recorder.count("collective_times_dropped")
-            return
-        self._pending.append((work, event_id, self._capture.recorder.step))

@@ -33,10 +33,11 @@ from .waits import PendingWorks, WaitHook
 
 _NAMESPACE = "c10d"
 
-_Returned = Callable[[Any, Any, int, int, int, bool, int], None]
+_Returned = Callable[[Any, Any, int, int, int, bool, int, Any], None]
 """Takes arguments and result of a call, event id, issue time in ns, message size in bytes,
 whether the host can see the end (it can for CPU tensors and where there is no tensor, as in
-barriers), and what the issue took in ns if this call is a sample of the hook's cost, else 0."""
+barriers), what the issue took in ns if this call is a sample of the hook's cost, else 0, and the begin
+of the operation on the device if that was noted."""
 
 
 class CollectiveHook:
@@ -141,7 +142,7 @@ class CollectiveHook:
         new_head = self._new_collective_head
         times_group_size, returned = operator.times_group_size, self._returned(operator)
         aside, blocks, is_one = capture.aside, operator.blocks, operator.is_one
-        async_at = access.position(_NAMESPACE, operator.name, "async_op")
+        add_cost = capture.meter.add
 
         def kernel(keyset: Any, *args: Any) -> Any:
             if not source.on:
@@ -168,18 +169,19 @@ class CollectiveHook:
                 seq = group.seq
                 group.seq = seq + 1
                 event_id = capture.recorder.issue_collective(head, seq, size_bytes, issue_ns)
-                timer, begin = capture.device_works, None
-                if timer is not None and async_at is not None and _is_false(args, async_at):
-                    begin = timer.begin()
+                on_host = tensor is None or tensor.is_cpu
+                timer = None if on_host else capture.device_works
+                begin = None if timer is None else timer.begin()
                 taken_ns = 0 if event_id % ONE_IN else now_ns() - issue_ns
             except Exception as error:  # noqa: BLE001 - counted; training goes on
                 source.failed(error)
                 return redispatch(onward(number_of(keyset)) or keys_after(keyset), *args)
             result = redispatch(onward(number_of(keyset)) or keys_after(keyset), *args)
             if event_id >= 0:
-                on_host = tensor is None or tensor.is_cpu
-                if on_host or blocks or taken_ns or timer is not None:
+                if on_host or blocks or timer is not None:
                     returned(args, result, event_id, issue_ns, size_bytes, on_host, taken_ns, begin)
+                elif taken_ns:
+                    add_cost("communication", taken_ns)
             return result
 
         return kernel
@@ -195,6 +197,7 @@ class CollectiveHook:
         direction_code = DIRECTION_CODES[direction]
         new_head, announced, take_tag = self._new_p2p_head, self._tags.announced, self._tags.take
         message_at, returned, aside = operator.message_at, self._returned(operator), capture.aside
+        add_cost = capture.meter.add
 
         def kernel(keyset: Any, *args: Any) -> Any:
             if not source.on:
@@ -221,15 +224,19 @@ class CollectiveHook:
                 channel.seq = seq + 1
                 tag = take_tag(direction, tensors) if announced else NOT_CARRIED
                 event_id = capture.recorder.issue_p2p(head, seq, size_bytes, issue_ns, tag)
+                on_host = tensor is None or tensor.is_cpu
+                timer = None if on_host else capture.device_works
+                begin = None if timer is None else timer.begin()
                 taken_ns = 0 if event_id % ONE_IN else now_ns() - issue_ns
             except Exception as error:  # noqa: BLE001 - counted; training goes on
                 source.failed(error)
                 return redispatch(onward(number_of(keyset)) or keys_after(keyset), *args)
             result = redispatch(onward(number_of(keyset)) or keys_after(keyset), *args)
             if event_id >= 0:
-                on_host = tensor is None or tensor.is_cpu
-                if on_host or taken_ns or capture.device_works is not None:
-                    returned(args, result, event_id, issue_ns, size_bytes, on_host, taken_ns)
+                if on_host or timer is not None:
+                    returned(args, result, event_id, issue_ns, size_bytes, on_host, taken_ns, begin)
+                elif taken_ns:
+                    add_cost("communication", taken_ns)
             return result
 
         return kernel
@@ -244,6 +251,7 @@ class CollectiveHook:
         capture, source, meter = self._capture, self.source, self._capture.meter
         add, unbox, outputs_at = self.pending.add, self._unbox_work, operator.outputs_at
         from_anyone = operator.direction is not None and operator.peer_at is None
+        receives = operator.direction is Direction.RECV
         blocks, group_at, groups = operator.blocks, operator.group_at, self._groups
 
         def returned(  # noqa: PLR0913 - a tuple of them would cost
@@ -254,7 +262,7 @@ class CollectiveHook:
             size_bytes: int,
             on_host: bool,  # noqa: FBT001 - a keyword would cost
             taken_ns: int,
-            begin: Any = None,
+            begin: Any,
         ) -> None:
             try:
                 begin_ns = now_ns() if taken_ns else 0
@@ -264,7 +272,7 @@ class CollectiveHook:
                     capture.recorder.complete(event_id, end_ns, issue_ns, end_ns)
                 elif not on_host:
                     if capture.device_works is not None:
-                        capture.device_works.end(begin, boxed, event_id)
+                        capture.device_works.issued(begin, boxed, event_id, receives=receives)
                 elif boxed is not None and (work := unbox(boxed)) is not None:
                     outputs = () if outputs_at is None else args[outputs_at]
                     at_end = _count_sender(groups.of(args[group_at])) if from_anyone else None
@@ -303,11 +311,6 @@ def _count_sender(group: Group) -> Callable[[Any], None]:
         group.channel(Direction.RECV, group.global_rank(source_rank(work))).seq += 1
 
     return count
-
-
-def _is_false(args: tuple[Any, ...], position: int) -> bool:
-    """Tell whether an argument is false; those at the end that have their defaults are not passed."""
-    return len(args) > position and not args[position]
 
 
 def _size_bytes(tensors: list[Any]) -> int:

@@ -10,6 +10,14 @@ recorded it, nor after the host saw it complete: each pair narrows the offset be
 both clocks from below and above. A device that runs behind the host leaves a gap
 between the two bounds; the lower one is used, and both are in the manifest. A new
 anchor every minute keeps the device's times, which are floats, exact.
+
+**What the host's lead hides.** Where the device began two spans in a row later than the host
+launched them, and by more than the hooks took in between, it had work queued all the while:
+that part of their time delays nothing (``cost``).
+
+**When the events are read.** Reading one pair takes 40 us of a host whose caches are cold,
+the fifth of it for each pair that follows at once. So after the first steps a few steps are
+waited for, or many pairs.
 """
 
 from __future__ import annotations
@@ -19,10 +27,17 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 from ..clock import now_ns
+from ..cost import COST_OVER_SEEN
 from .base import Capture
 
 ANCHOR_EVERY_NS = 60_000_000_000
 _ANNOTATION = "device_clock"
+_EACH_STEP_UNTIL = 16
+"""Steps whose pairs are read at once: what the probe costs a job is judged by them."""
+_READ_EVERY_STEPS = 8
+_READ_AT_PAIRS = 64
+_AHEAD_NS = 1_000_000
+"""How much work the device must have queued at the least: ten times the error of its clock."""
 
 
 class EventSource(Protocol):
@@ -53,12 +68,29 @@ class Mark(NamedTuple):
     stream: Any
     event: Any
     host_ns: int
+    seen_ns: int
+    """What was seen of the hooks' time until then."""
+
+
+Taken = Callable[[int, int, int], None]
+"""Takes when the device got to the issue of operations, to their begin and to their end, ns of the host."""
 
 
 class _Pair(NamedTuple):
     begin: Mark
     end: Any
     event_id: int
+    """Of the span; -1 where ``taken`` is to be told."""
+    taken: Taken | None
+    issue: Mark | None
+    """Of operations that were issued before this pair, which is a wait for them."""
+
+
+class _Lead(NamedTuple):
+    """How far the host was ahead at the begin of a span, and what the hooks had taken by then."""
+
+    lead_ns: int
+    seen_ns: int
 
 
 class _Anchor:
@@ -97,6 +129,10 @@ class DeviceTimes:
         self._events: EventSource | None = None
         self._pending: dict[Any, deque[_Pair]] = {}
         self._count = 0
+        self._leads: dict[Any, _Lead] = {}
+        self._steps = 0
+        self._stream: Any = None
+        self._operations = 0
         self._anchor: _Anchor | None = None
         self._next_anchor: _Anchor | None = None
 
@@ -110,17 +146,30 @@ class DeviceTimes:
         self._capture.device_times = self
 
     def remove(self) -> None:
-        """Cease to record events and give up those that are pending."""
+        """Cease to record events, take those that are complete and give up the others."""
+        self._take_all()
         self.source.on = False
         if self._capture.device_times is self:
             self._capture.device_times = None
         if self._count:
             self._capture.recorder.count("device_times_dropped", self._count)
         self._pending.clear()
-        self._count = 0
+        self._leads.clear()
+        self._count = self._operations = 0
 
     def begin(self) -> Mark | None:
         """Record the begin of a span; None where that may not or cannot be done."""
+        mark = self.mark()
+        if mark is not None:
+            self._stream = mark.stream
+        return mark
+
+    def computes_on(self, stream: Any) -> bool:
+        """Tell whether spans are computed on a stream: what it waits for holds them up."""
+        return bool(stream == self._stream)
+
+    def mark(self) -> Mark | None:
+        """Record an event on the current stream; None where that may not or cannot be done."""
         events = self._events
         if events is None or not self.source.on:
             return None
@@ -129,23 +178,47 @@ class DeviceTimes:
                 return None
             host_ns = now_ns()
             stream = events.stream()
-            return Mark(stream, events.record(stream), host_ns)
+            event = events.record(stream)
+            return Mark(stream, event, host_ns, self._capture.meter.seen_ns())
         except Exception as error:  # noqa: BLE001 - counted; training goes on
             self.source.failed(error)
             return None
 
     def end(self, begin: Mark | None, event_id: int) -> None:
         """Record the end of a span, whose record is ``event_id``."""
+        if event_id >= 0:
+            self._end(begin, event_id, None, None)
+
+    def end_operation(self, begin: Mark, taken: Taken, issue: Mark | None = None) -> None:
+        """Record that the stream has got over operations.
+
+        Args:
+            begin: Of the operations that run on the stream itself, or of the wait for them.
+            taken: Takes their times.
+            issue: When they were issued, where ``begin`` is that of a wait.
+        """
+        self._end(begin, -1, taken, issue)
+
+    def drop(self, mark: Mark | None) -> None:
+        """Give up an event whose time nobody will ask for."""
+        if mark is not None and self._events is not None:
+            self._events.give_back(mark.event)
+
+    def _end(
+        self, begin: Mark | None, event_id: int, taken: Taken | None, issue: Mark | None
+    ) -> None:
         events = self._events
-        if begin is None or events is None or event_id < 0 or not self.source.on:
+        if begin is None or events is None or not self.source.on:
             return
         try:
             full = self._count >= self._capture.config.max_pending_device_times
             if full or events.is_capturing() or events.stream() != begin.stream:
                 events.give_back(begin.event)
+                self.drop(issue)
                 self._capture.recorder.count("device_times_dropped")
                 return
-            pair = _Pair(begin, events.record(begin.stream), event_id)
+            pair = _Pair(begin, events.record(begin.stream), event_id, taken, issue)
+            self._operations += taken is not None
             self._pending.setdefault(begin.stream, deque()).append(pair)
             self._count += 1
         except Exception as error:  # noqa: BLE001 - counted; training goes on
@@ -159,9 +232,23 @@ class DeviceTimes:
             if self._events is None or not self.source.on or self._events.is_capturing():
                 return
             self._move_anchor(self._events)
-            if self._anchor is not None:
+        except Exception as error:  # noqa: BLE001 - counted; training goes on
+            self.source.failed(error)
+        self._steps += 1
+        # Steps are summed soon after their end: by then the ends of operations have to be known.
+        early = self._steps <= _EACH_STEP_UNTIL or self._operations > 0
+        if early or self._count >= _READ_AT_PAIRS or not self._steps % _READ_EVERY_STEPS:
+            self._take_all()
+
+    def _take_all(self) -> None:
+        """Take the pairs that are complete by now."""
+        events, anchor = self._events, self._anchor
+        if events is None or anchor is None or not self.source.on:
+            return
+        try:
+            if not events.is_capturing():
                 for pairs in list(self._pending.values()):
-                    self._take(pairs, self._events, self._anchor)
+                    self._take(pairs, events, anchor)
         except Exception as error:  # noqa: BLE001 - counted; training goes on
             self.source.failed(error)
 
@@ -185,12 +272,34 @@ class DeviceTimes:
             start_ns = events.elapsed_ns(anchor.event, pair.begin.event)
             dur_ns = events.elapsed_ns(pair.begin.event, pair.end)
             anchor.narrow(start_ns, pair.begin.host_ns, now_ns() - dur_ns)
-            complete.append((pair.event_id, start_ns, dur_ns))
+            issue_ns = start_ns
+            if pair.issue is not None:
+                issue_ns = events.elapsed_ns(anchor.event, pair.issue.event)
+                events.give_back(pair.issue.event)
+            complete.append((pair, issue_ns, start_ns, dur_ns))
+            self._hide(pair.begin, anchor.least_ns + start_ns)
             events.give_back(pair.begin.event)
             events.give_back(pair.end)
-        recorder = self._capture.recorder
-        for event_id, start_ns, dur_ns in complete:
-            recorder.record_device_time(event_id, anchor.least_ns + start_ns, dur_ns)
+        recorder, zero_ns = self._capture.recorder, anchor.least_ns
+        for pair, issue_ns, start_ns, dur_ns in complete:
+            if pair.taken is None:
+                recorder.record_device_time(pair.event_id, zero_ns + start_ns, dur_ns)
+            else:
+                self._operations -= 1
+                begin_ns = zero_ns + start_ns
+                pair.taken(zero_ns + issue_ns, begin_ns, begin_ns + dur_ns)
         if complete:
             bounds = {"least_ns": anchor.least_ns, "most_ns": anchor.most_ns}
             recorder.annotate(_ANNOTATION, bounds)
+
+    def _hide(self, begin: Mark, began_ns: int) -> None:
+        """Take out of the cost what the hooks took since the span before, if the device was behind."""
+        before = self._leads.get(begin.stream)
+        if before is not None and begin.seen_ns < before.seen_ns:
+            return  # The span around the last one: pairs come in the order of their ends.
+        now = self._leads[begin.stream] = _Lead(began_ns - begin.host_ns, begin.seen_ns)
+        if before is None:
+            return
+        seen_ns = now.seen_ns - before.seen_ns
+        if min(before.lead_ns, now.lead_ns) > max(_AHEAD_NS, COST_OVER_SEEN * seen_ns):
+            self._capture.meter.hide(seen_ns)

@@ -237,6 +237,7 @@ class WaitHook:
 
     def _wrap_wait(self, original: Any) -> Any:
         source, take, completed = self.source, self._pending.take, self._completed
+        capture = self._capture
         looked_for = self._pending.by_work
         # A method of C++ is called faster without what binds it.
         call = getattr(original, "__func__", original)
@@ -244,7 +245,12 @@ class WaitHook:
         def wait(work: Any, timeout: Any = NO_TIMEOUT) -> Any:
             key = id(work)
             if key not in looked_for or not source.on:
-                return call(work) if timeout is NO_TIMEOUT else call(work, timeout)
+                timer = capture.device_works
+                begin = None if timer is None else timer.wait_begins(work)
+                result = call(work) if timeout is NO_TIMEOUT else call(work, timeout)
+                if begin is not None and timer is not None:
+                    timer.wait_ended(begin)
+                return result
             pending = take(key)
             start_ns = now_ns()
             result = call(work) if timeout is NO_TIMEOUT else call(work, timeout)

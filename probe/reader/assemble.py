@@ -59,9 +59,10 @@ def rank_tables(records: RankRecords, axes: Mapping[str, Axis]) -> dict[str, pa.
     completed = np.zeros(0, dtype=np.int64)
     for name in ("collective", "p2p"):
         if (raw := _known_words(records, name)) is not None:
-            columns = _communication_columns(raw, records, axes)
+            on_device = device.columns(raw)
+            columns = _communication_columns(raw, records, axes, on_device["device_start_ns"])
             extra = _collective_columns(raw) if name == "collective" else _p2p_columns(raw)
-            extra["device_dur_ns"] = device.columns(raw)["device_dur_ns"]
+            extra["device_dur_ns"] = on_device["device_dur_ns"]
             table = _conform(name, records.rank, {**columns, **extra})
             tables[name] = table.filter(pa.array(_kept(table, details)))
             completed = np.concatenate([completed, _ints(raw, "slot_seq")])
@@ -156,21 +157,32 @@ def _p2p_columns(raw: pa.Table) -> dict[str, pa.Array]:
 
 
 def _communication_columns(
-    raw: pa.Table, records: RankRecords, axes: Mapping[str, Axis]
+    raw: pa.Table, records: RankRecords, axes: Mapping[str, Axis], device_start: pa.Array
 ) -> dict[str, pa.Array]:
-    """Return the columns that collectives and p2p share."""
+    """Return the columns that collectives and p2p share.
+
+    Args:
+        raw: The records.
+        records: All of the rank.
+        axes: Axis of each group.
+        device_start: When the stream got to the issue, ns; null where that was not timed.
+    """
     group_ids = group_column(raw, records)
     times = _completion_times(_ints(raw, "slot_seq"), records)
     ended = times["end_ns"] > 0
-    sources = (TimeSource.HOST_ISSUE, TimeSource.HOST_BLOCKING)
+    on_device = ended & device_start.is_valid().to_numpy(zero_copy_only=False)
+    sources = (TimeSource.HOST_ISSUE, TimeSource.HOST_BLOCKING, TimeSource.DEVICE_BLOCKING)
+    source = ended.astype(np.int32) + on_device
     return {
         **{name: raw[name] for name in ("step", "seq", "size_bytes", "issue_ns")},
         "group_id": group_ids,
         "axis": axis_column(group_ids, axes),
         "dtype": _dtype_column(raw, records),
-        "start_ns": raw["issue_ns"],
+        "start_ns": pa.array(
+            np.where(on_device, device_start.fill_null(0).to_numpy(), _ints(raw, "issue_ns"))
+        ),
         **{name: _nullable(times[name], least=1) for name in _TIMES},
-        "source": _dictionary(ended.astype(np.int32), [source.value for source in sources]),
+        "source": _dictionary(source.astype(np.int32), [source.value for source in sources]),
         "event_id": raw["slot_seq"],
     }
 

@@ -16,7 +16,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class DeviceTimes:
-    """The device times of a rank by event id, sorted; one of several counts as it comes."""
+    """The device times of a rank by event id, sorted; of several the largest."""
 
     event_id: Ints
     start_ns: Ints
@@ -34,7 +34,13 @@ class DeviceTimes:
             for name in ("event_id", "start_ns", "dur_ns")
         ]
         order = np.argsort(columns[0], kind="stable")
-        return cls(*(column[order] for column in columns))
+        event_id, start, dur = (column[order] for column in columns)
+        first = np.flatnonzero(np.diff(event_id, prepend=event_id[:1] - 1))
+        if not len(first):
+            return cls(event_id, start, dur)
+        # Start and length may come apart; one that is not known is -1.
+        latest = (np.maximum.reduceat(times, first) for times in (start, dur))
+        return cls(event_id[first], *latest)
 
     def columns(self, raw: pa.Table) -> dict[str, pa.Array]:
         """Return the device columns of records; null where the device was not timed."""

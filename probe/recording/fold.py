@@ -1,9 +1,9 @@
 """Turns the communication records of a step into sums, once the step is over.
 
 This runs in the writer thread, on whole batches: the hooks and the ring know
-nothing of it, and the ring holds every record. A step is summed when the step
-after it has ended: until then the end of an operation may still be told. What
-reaches into a step that is kept in full is kept itself.
+nothing of it, and the ring holds every record. A step is summed when the second step
+after it has ended: until then the end of an operation may still be told, by a device too that is behind
+its host. What reaches into a step that is kept in full is kept itself.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _ISSUES = ("collective", "p2p")
 _MOST_PENDING = 1 << 18
 """Records that may wait for the end of their step; with more, all are kept in full."""
+_LATE_STEPS = 1
+"""So many steps after the next one has ended an end may still be told."""
 _FIRST_DIRECTION = len(CollectiveKind)
 
 
@@ -63,7 +65,7 @@ class Fold:
         if self._pending > _MOST_PENDING:
             return joined(written, self._release())
         if self._step_ends:
-            newest = max(self._step_ends)
+            newest = max(self._step_ends) - _LATE_STEPS
             joined(written, self._sum(newest))
             self._forget(newest)
         return written

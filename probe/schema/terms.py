@@ -162,8 +162,18 @@ class TimeSource(StrEnum):
     """The host saw the issue only; the end is unknown."""
     DEVICE = "device"
     """Start and end of the device kernel."""
+    DEVICE_BLOCKING = "device_blocking"
+    """Events on the stream that computes: when it got to the issue, and from when to when it waited."""
     IMPORTED = "imported"
     """Another tool's interval, taken as it is."""
+
+
+WAIT_SOURCES = (
+    TimeSource.HOST_BLOCKING.value,
+    TimeSource.HOST_ISSUE.value,
+    TimeSource.DEVICE_BLOCKING.value,
+)
+"""Where a rank stands still for an operation while it waits for it, not from its start to its end."""
 
 
 class FindingKind(StrEnum):

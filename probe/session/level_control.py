@@ -236,6 +236,7 @@ class LevelControl:
         recorder.annotate(RECORDING_KEY, [dict(stretch) for stretch in self._stretches])
         cost: dict[str, Any] = {
             "per_call_ns": meter.per_call_ns(),
+            "hidden_ns": meter.hidden_ns(),
             "hop_ns": meter.hop_ns,
             "frame_ns": meter.frame_ns,
             "frames": meter.frames,

@@ -349,7 +349,9 @@ class Session:
         if not window_steps or self.run_path is None:
             return
         if self._comparison is None:
-            self._comparison = Comparison(self._hooks, self.run_path.name, window_steps)
+            self._comparison = Comparison(
+                self._hooks, self._capture.meter, self.run_path.name, window_steps
+            )
         self._comparison.at_border(self._capture.recorder.step)
 
     def _storage(self) -> StorageSettings:

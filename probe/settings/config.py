@@ -47,8 +47,9 @@ class ProbeConfig:
     """Bytes of messages that these may keep alive between them."""
     max_source_errors: int = 10
     """Errors of the probe itself after which the source that makes them is off."""
-    memory_every_steps: int = 1
-    """Memory is read in one of so many steps."""
+    memory_every_steps: int = 0
+    """Memory is read in one of so many steps; 0 is each step without a device, and with one each of
+    the first 16 and then one in 8."""
     min_gc_ns: int = 100_000
     """Shorter garbage collections are not recorded."""
     control: int = 1
@@ -119,7 +120,7 @@ _LEAST = {
     "max_pending_works": 0,
     "max_pending_bytes": 0,
     "max_source_errors": 1,
-    "memory_every_steps": 1,
+    "memory_every_steps": 0,
     "min_gc_ns": 0,
     "control": 0,
     "full_first_steps": 0,

@@ -20,7 +20,7 @@ _COORDINATES = ("tp", "pp", "dp", "cp")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultSpec:
-    """One fault as it was asked for; see ``docs/trainer.md`` for examples."""
+    """One fault as it was asked for; see ``docs/trainer-faults.md`` for examples."""
 
     kind: Literal[
         "slow_rank",

@@ -102,7 +102,7 @@ def _file_faults(path: Path) -> list[object]:
         raise ConfigError(
             f"holds {others[0]!r}" if others else "holds no [[faults]] table",
             where=str(path),
-            remedy="Write one [[faults]] table per fault and nothing else; see docs/trainer.md",
+            remedy="Write one [[faults]] table per fault and nothing else; see docs/trainer-faults.md",
         )
     _check_names(raw, TrainerConfig, str(path))
     return tables

@@ -1,8 +1,11 @@
 """What the architecture tests look at: the source files, parsed once."""
 
 import ast
+import shutil
 import subprocess
 import sys
+import tarfile
+import zipfile
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -10,6 +13,7 @@ from pathlib import Path
 import pytest
 
 SOURCE_FOLDERS = ("probe", "analyze", "dashboard", "reference_trainer", "src")
+BUILT_FROM = ("pyproject.toml", "README.md", "LICENSE", *SOURCE_FOLDERS)
 
 
 @dataclass(frozen=True)
@@ -21,6 +25,35 @@ class Source:
     """Path relative to the project root, with forward slashes."""
     text: str
     tree: ast.Module
+
+
+@dataclass(frozen=True)
+class Built:
+    """What a release uploads, built from a copy of the sources: the wheel from the sdist."""
+
+    wheel: Path
+    wheel_names: frozenset[str]
+    sdist_names: frozenset[str]
+
+
+@pytest.fixture(scope="session")
+def built(project_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """Return an sdist and the wheel that is made of it."""
+    copy = tmp_path_factory.mktemp("source")
+    unwanted = shutil.ignore_patterns("__pycache__", "*.egg-info")
+    for name in BUILT_FROM:
+        source = project_dir / name
+        if source.is_dir():
+            shutil.copytree(source, copy / name, symlinks=True, ignore=unwanted)
+        else:
+            shutil.copy(source, copy / name)
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", copy / "dist", copy]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (wheel,) = (copy / "dist").glob("*.whl")
+    (sdist,) = (copy / "dist").glob("*.tar.gz")
+    with zipfile.ZipFile(wheel) as archive, tarfile.open(sdist) as sources:
+        return Built(wheel, frozenset(archive.namelist()), frozenset(sources.getnames()))
 
 
 @pytest.fixture(scope="session")

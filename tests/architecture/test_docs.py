@@ -13,6 +13,29 @@ from meshscope.analyze.tables.classes import CLASSES, REFINED
 from meshscope.probe.schema.tables import TABLES
 from meshscope.probe.settings.config import ProbeConfig
 
+READ_AT_NIGHT = [
+    "causes",
+    "damaged-input",
+    "detection",
+    "formats",
+    "frameworks",
+    "inputs",
+    "job-end",
+    "mfu",
+    "replay",
+    "tutorial",
+    "watch",
+    "whatif",
+    "trainer",
+    "trainer-faults",
+    "trainer-jobs",
+    "truth",
+    "truth-foreign",
+]
+"""Pages that somebody reads with a job that runs badly."""
+MOST_WORDS, MEAN_WORDS, MOST_LINES = 30, 15, 6
+"""Of a sentence; of the mean sentence of a page; of a paragraph."""
+
 SECTIONS = ["## Context", "## Choice", "## Rejected", "## Consequence"]
 
 
@@ -173,6 +196,20 @@ def test_anchors_exist(pages):
     assert not broken
 
 
+@pytest.mark.parametrize("name", READ_AT_NIGHT)
+def test_a_page_can_be_read_at_night(name, pages, project_dir):
+    """Fails when a page has long sentences or paragraphs, or does not begin with what to type."""
+    text = pages[project_dir / "docs" / f"{name}.md"]
+    paragraphs = _paragraphs(text)
+    sentences = [s for one in paragraphs for s in _sentences(one)]
+    lengths = [len(one.split()) for one in sentences]
+    assert [one for one in sentences if len(one.split()) > MOST_WORDS] == []
+    assert sum(lengths) / len(lengths) <= MEAN_WORDS
+    assert [one for one in paragraphs if one.count("\n") >= MOST_LINES] == []
+    beginning = text.split("\n## ")[0]
+    assert [one for one in ("meshscope ", "torchrun ", "python -m ", "make ") if one in beginning]
+
+
 def test_decisions_have_their_four_parts(project_dir):
     """Fails when a decision record leaves out why, what else, or what follows."""
     records = sorted((project_dir / "docs" / "adr").glob("[0-9]*.md"))
@@ -190,6 +227,18 @@ def test_changelog_knows_this_version(project_dir):
 
     text = (project_dir / "CHANGELOG.md").read_text(encoding="utf-8")
     assert re.search(rf"^## \[({re.escape(__version__)}|Unreleased)\]", text, re.MULTILINE)
+
+
+def _paragraphs(text: str) -> list[str]:
+    """Return the paragraphs and items of lists of a page, without headings, tables and code."""
+    prose = re.sub(r"```.*?```|<!--.*?-->|^[|#][^\n]*$", "", text, flags=re.DOTALL | re.MULTILINE)
+    return [one.strip() for one in re.split(r"\n\s*\n|\n(?=\s*(?:-|\d+\.) )", prose) if one.strip()]
+
+
+def _sentences(paragraph: str) -> list[str]:
+    """Return the sentences of a paragraph, links by their text; a colon ends one too."""
+    text = re.sub(r"\]\([^)]*\)", "]", paragraph.replace("\n", " "))
+    return [one for one in re.split(r"(?<=[.?!:;])\s+", text) if len(one.split()) > 2]
 
 
 def _section(text: str, heading: str) -> str:

@@ -1,10 +1,6 @@
 """What a user installs."""
 
-import shutil
-import subprocess
-import sys
 import tomllib
-import zipfile
 from importlib.metadata import distributions
 
 import pytest
@@ -13,52 +9,11 @@ from packaging.specifiers import SpecifierSet
 OLDEST_PYTHON = "3.11.2"
 """That of Debian 12. The README promises that Python 3.11 is enough."""
 
-BUILT_FROM = (
-    "pyproject.toml",
-    "README.md",
-    "LICENSE",
-    "src",
-    "probe",
-    "analyze",
-    "dashboard",
-    "reference_trainer",
-)
-
 
 @pytest.fixture(scope="module")
-def wheel_names(project_dir, tmp_path_factory):
-    """Return the names in a wheel that is built from a copy of the sources."""
-    copy = tmp_path_factory.mktemp("source")
-    for name in BUILT_FROM:
-        source = project_dir / name
-        if source.is_dir():
-            shutil.copytree(
-                source,
-                copy / name,
-                symlinks=True,
-                ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"),
-            )
-        else:
-            shutil.copy(source, copy / name)
-    built = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "build",
-            "--wheel",
-            "--no-isolation",
-            "--outdir",
-            copy / "dist",
-            copy,
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert built.returncode == 0, built.stdout + built.stderr
-    (wheel,) = (copy / "dist").glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        return set(archive.namelist())
+def wheel_names(built):
+    """Return the names in the wheel."""
+    return built.wheel_names
 
 
 def test_wheel_holds_one_package(wheel_names):

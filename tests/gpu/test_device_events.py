@@ -103,14 +103,14 @@ def test_a_graph_can_be_captured_under_the_probe(tmp_path):
 
 def test_launching_is_not_slowed_by_waiting(tmp_path):
     """If this fails, the probe waits for the device at some border."""
-    train(5)
+    train(5, 2 * SIZE)
     torch.cuda.synchronize()
     probe.attach(tmp_path / "run")
     try:
-        train(5)
+        train(5, 2 * SIZE)
         torch.cuda.synchronize()
         begin = time.monotonic_ns()
-        train(STEPS)
+        train(STEPS, 2 * SIZE)
         launched_ns = time.monotonic_ns() - begin
         torch.cuda.synchronize()
         done_ns = time.monotonic_ns() - begin

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from packaging.version import Version
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 
@@ -27,8 +29,6 @@ def losses(out: Path, ranks: int, *overrides: str) -> list[float]:
         capture_output=True,
         text=True,
     )
-    import torch
-
     shared = ranks > torch.cuda.device_count()
     assert (f"{ranks} ranks of this host share" in result.stderr) == shared
     found: list[float] = json.loads((out / "losses.json").read_text())["loss"]
@@ -40,7 +40,13 @@ def losses(out: Path, ranks: int, *overrides: str) -> list[float]:
     [
         (),
         ("tensor.sequence_parallel=true", "data_parallel.zero=1"),
-        ("schedule.kind=zb-v", "layout.vpp=2", "data_parallel.zero=2"),
+        pytest.param(
+            ("schedule.kind=zb-v", "layout.vpp=2", "data_parallel.zero=2"),
+            marks=pytest.mark.skipif(
+                Version(torch.__version__) < Version("2.13"),
+                reason="split backwards need torch 2.13",
+            ),
+        ),
     ],
 )
 def test_eight_ranks_on_one_gpu_train_the_model_of_one(

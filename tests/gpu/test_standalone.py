@@ -17,6 +17,7 @@ CHECKS = [
     "event_times",
     "span_cost",
     "collectives",
+    "stream_waits",
     "cuda_graphs",
     "compiled",
     "daemon_trace",

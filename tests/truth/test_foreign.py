@@ -123,7 +123,7 @@ def test_the_table_lists_every_miss():
 
 def test_the_page_has_a_place_for_the_table(project_dir):
     """`--write` would leave the page as it is."""
-    page = (project_dir / "docs" / "truth.md").read_text(encoding="utf-8")
+    page = (project_dir / "docs" / "truth-foreign.md").read_text(encoding="utf-8")
     assert written(page, "new").count("new") >= 1
     assert page.index(BEGIN) < page.index(END)
     with pytest.raises(ValueError, match="lacks the lines"):

@@ -9,7 +9,7 @@ def test_no_summary_of_a_verb_is_cut_off():
     """Fails when the only line about a verb ends before its object."""
     listing = CliRunner().invoke(app, ["--help"]).stdout.split("Commands:")[1]
     assert "..." not in listing
-    assert "Predict the step time with something repaired or changed" in listing
+    assert "Predict the step time after a repair or a changed setting" in listing
 
 
 def test_a_run_in_place_of_the_folder_of_runs_is_refused(tmp_path):

@@ -55,7 +55,7 @@ def utilization(trace: Trace, step_time_ns: float | None) -> Utilization:
         peak_flops=peak,
         peak_source=source,
         tokens_per_s=tokens / seconds if tokens is not None and seconds > 0 else None,
-        unknown_because=message("why.not_in_capture", what=unknown) if unknown else "",
+        unknown_because=message("why.capture_lacks", what=unknown) if unknown else "",
         mfu_by_convention=dict.fromkeys(CONVENTIONS) | mfu,
         flops_by_convention=dict.fromkeys(CONVENTIONS) | flops,
         notes=(*known.notes, *token_notes, *_peak_notes(trace, peak)) if not unknown else (),

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from meshscope.probe.schema.terms import Direction, TimeSource
+from meshscope.probe.schema.terms import WAIT_SOURCES, Direction, TimeSource
 
 from ...tables.arrays import BoolArray, FloatArray, IntArray
 from ...tables.trace import Trace
@@ -34,7 +34,6 @@ MOST_BRIEF = 16
 MOST_JOINS = 20_000
 """Collectives of a group that are looked at; more would not sharpen a median."""
 NOT_SEEN_NS = np.iinfo(np.int64).max
-_HOST = (TimeSource.HOST_BLOCKING.value, TimeSource.HOST_ISSUE.value)
 
 
 def collective_ends(trace: Trace, clock_of: dict[int, int]) -> pd.DataFrame:
@@ -56,7 +55,7 @@ def collective_ends(trace: Trace, clock_of: dict[int, int]) -> pd.DataFrame:
             "clock": frame["rank"].map(clock_of).to_numpy(np.int64),
             "time_ns": frame["end_ns"].to_numpy(np.int64),
             "own_ns": _length(frame),
-            "host": frame["source"].astype(str).isin(_HOST).to_numpy(),
+            "host": frame["source"].astype(str).isin(WAIT_SOURCES).to_numpy(),
         }
     )
     return rows[_sampled(rows)]
@@ -121,7 +120,7 @@ def _saw_the_end(frame: pd.DataFrame) -> pd.Series:
     waited = frame["wait_end_ns"] - frame["wait_start_ns"]
     called = (frame["end_ns"] - frame["start_ns"]).where(source == TimeSource.HOST_BLOCKING)
     stood: pd.Series[bool] = (waited.fillna(called) > BLOCKING_NS).fillna(value=False).astype(bool)
-    return stood | ~source.isin(_HOST)
+    return stood | ~source.isin(WAIT_SOURCES)
 
 
 def _sampled(rows: pd.DataFrame) -> pd.Series:

@@ -16,14 +16,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from meshscope.probe.schema.tables import TABLES
-from meshscope.probe.schema.terms import Direction, TimeSource
+from meshscope.probe.schema.terms import WAIT_SOURCES, Direction, TimeSource
 
 from ...tables.arrays import BoolArray, FloatArray, IntArray
 from ...tables.trace import Trace
 from ..steps.windows import WHOLE_CAPTURE, StepWindows
 from .elements import FLOAT_BYTES, plain_name
-
-_HOST = (TimeSource.HOST_BLOCKING.value, TimeSource.HOST_ISSUE.value)
 
 
 def communication_rows(trace: Trace, windows: StepWindows, name: str) -> pd.DataFrame:
@@ -62,7 +60,7 @@ def communication_rows(trace: Trace, windows: StepWindows, name: str) -> pd.Data
         "size_bytes": _integers(table, "size_bytes"),
         "is_p2p": np.full(len(step), is_p2p),
         "is_send": is_p2p & _one_of(table, direction, (Direction.SEND.value,)),
-        "host": _one_of(table, "source", _HOST),
+        "host": _one_of(table, "source", WAIT_SOURCES),
         "float_bytes": _float_bytes(table),
         "start_ns": begin,
         "end_ns": end,

@@ -191,11 +191,11 @@ def _result(
     least = least_visible(scored.doubt, len(grid.steps), budgets, settings)
     suspects = {suspect.position: suspect for suspect in found}
     pauses = pauses_of(scored, of_own_level=False)
-    verdicts = []
+    verdicts, levels = [], mean_over_steps(scored.peers)
     for position in range(len(grid.cube.ranks)):
         suspect = suspects.get(position)
         if suspect is None:
-            calm = _level(grid, position, scored, settings)
+            calm = _level(grid, position, float(levels[position]), scored, settings)
             verdict = replace(calm, slow_steps=_run_steps(grid, pauses.slow[:, position]))
         elif suspect.pauses is not None:
             verdict = _on_and_off(grid, suspect, suspect.pauses)
@@ -265,11 +265,13 @@ def _on_and_off(grid: Grid, suspect: _Suspect, pauses: Pauses) -> RankVerdict:
     return replace(verdict, confidence=min(verdict.confidence, sure))
 
 
-def _level(grid: Grid, position: int, scored: Scored, settings: DetectionSettings) -> RankVerdict:
-    rank, level = grid.cube.ranks[position], mean_over_steps(scored.peers)[position]
+def _level(
+    grid: Grid, position: int, level: float, scored: Scored, settings: DetectionSettings
+) -> RankVerdict:
+    rank = grid.cube.ranks[position]
     if np.isfinite(level):
         error = float(scored.doubt.error(len(scored.peers))[position])
-        measured = Measured(slowdown=float(level), error=error, degrees=scored.doubt.noise.degrees)
+        measured = Measured(slowdown=level, error=error, degrees=scored.doubt.noise.degrees)
         return calm_verdict(
             rank, measured, Evidence.WORK if scored.referenced[position] else Evidence.PEERS
         )

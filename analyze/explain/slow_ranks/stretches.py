@@ -22,10 +22,9 @@ slow-downs, which exceed any border.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 
 from ...tables.arrays import BoolArray, FloatArray
 from .cube import IntArray
@@ -191,10 +190,10 @@ class Stretches:
         excess = np.where(known, self.recent - middle, -np.inf)
         upper = np.maximum(reach, shared(excess))
         near, full = (
-            np.where(known, np.clip(excess, -reach, most), 0.0)[::-1].cumsum(axis=0)
+            _summed_back(np.where(known, np.minimum(np.maximum(excess, -reach), most), 0.0))
             for most in (reach, upper)
         )
-        count = known[::-1].cumsum(axis=0).astype(np.float64)
+        count = _summed_back(known.astype(np.float64))
         before_count = self.count + count[-1] - count
         before = (self.count * (self.past - middle) + near[-1] - near) / np.maximum(
             before_count, 1.0
@@ -281,9 +280,26 @@ def shared(excess: FloatArray) -> FloatArray:
     The largest of the third largest ones of all windows of ``NEAR`` steps that hold the step.
     """
     edge = np.full((NEAR - 1, excess.shape[1]), -np.inf)
-    windows = sliding_window_view(np.concatenate([edge, excess, edge]), NEAR, axis=0)
-    level = np.partition(windows, NEAR - SHORTEST, axis=-1)[..., NEAR - SHORTEST]
-    return np.asarray(sliding_window_view(level, NEAR, axis=0).max(axis=-1))
+    held = np.concatenate([edge, excess, edge])
+    level = _middle_of_five(*(held[at : len(held) - NEAR + 1 + at] for at in range(NEAR)))
+    return reduce(np.maximum, (level[at : len(level) - NEAR + 1 + at] for at in range(NEAR)))
+
+
+def _middle_of_five(
+    a: FloatArray, b: FloatArray, c: FloatArray, d: FloatArray, e: FloatArray
+) -> FloatArray:
+    """Return the third largest of five, element by element: much faster than to sort each five."""
+    low, high = np.maximum(np.minimum(a, b), np.minimum(c, d)), np.maximum(a, b)
+    high = np.minimum(high, np.maximum(c, d))
+    return np.maximum(np.minimum(low, high), np.minimum(np.maximum(low, high), e))
+
+
+def _summed_back(values: FloatArray) -> FloatArray:
+    """Return the sums over the last 1, 2, 3 … rows; row by row, as rows lie in memory."""
+    total = values[::-1].copy()
+    for row in range(1, len(total)):
+        total[row] += total[row - 1]
+    return total
 
 
 def _middle(values: FloatArray, known: BoolArray) -> FloatArray:

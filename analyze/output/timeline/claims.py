@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from meshscope.probe.schema.terms import COMPUTE_KINDS, Axis, KernelCategory, SpanKind, TimeSource
+from meshscope.probe.schema.terms import COMPUTE_KINDS, WAIT_SOURCES, Axis, KernelCategory, SpanKind
 
 from ...align.communication.kernels import axis_by_launch
 from ...align.steps.whole_capture import WHOLE_CAPTURE
@@ -21,7 +21,6 @@ _NO_STEP = -1
 # Lower covers higher, as in the ledger.
 _GC, _DEVICE_COMPUTE, _COMMUNICATION, _MEMCPY, _HOST, _RECOMPUTE, _COMPUTE = -1, 0, 1, 2, 3, 4, 5
 _OPEN = 6
-_HOST_CLOCKS = (TimeSource.HOST_BLOCKING.value, TimeSource.HOST_ISSUE.value)
 _KERNELS = {
     KernelCategory.COMPUTE.value: (Category.COMPUTE, _DEVICE_COMPUTE),
     KernelCategory.UNKNOWN.value: (Category.UNKNOWN, _MEMCPY),
@@ -130,7 +129,7 @@ def _with_axes(trace: Trace, kernels: pd.DataFrame, category: pd.Series[str]) ->
 
 def _communication_claims(rows: pd.DataFrame, table: str) -> pd.DataFrame:
     """Return the wait on a host clock, else the operation from start to end."""
-    on_host = rows["source"].astype(str).isin(_HOST_CLOCKS)
+    on_host = rows["source"].astype(str).isin(WAIT_SOURCES)
     axis = rows["axis"].astype(str)
     return pd.DataFrame(
         {

@@ -36,7 +36,7 @@ def arm(  # noqa: PLR0913 - the options of a verb
     ] = None,
     in_process: Annotated[
         bool,
-        typer.Option("--in-process", help="Use the profiler in the training thread, which stalls."),
+        typer.Option("--in-process", help="Profile in the training thread, and stall it meanwhile."),
     ] = False,
     timeout: Annotated[
         float,
@@ -47,7 +47,7 @@ def arm(  # noqa: PLR0913 - the options of a verb
         ),
     ] = 120.0,
     disarm: Annotated[
-        bool, typer.Option("--disarm", help="Call off what was asked for, by whomever.")
+        bool, typer.Option("--disarm", help="Cancel the request, whoever made it.")
     ] = False,
     runs: RunsOption = DEFAULT_RUNS,
     output: FormatOption = Format.TEXT,

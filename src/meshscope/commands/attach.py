@@ -27,12 +27,12 @@ def attach(  # noqa: PLR0913 - one argument for each option
         int | None, typer.Option("--pid", min=1, help="One process of this host.")
     ] = None,
     detach: Annotated[
-        bool, typer.Option("--detach", help="Cease to record; the sockets stay.")
+        bool, typer.Option("--detach", help="Stop recording; keep the sockets.")
     ] = False,
     remove: Annotated[
-        bool, typer.Option("--remove", help="Cease to record, and close the sockets too.")
+        bool, typer.Option("--remove", help="Stop recording and close the sockets.")
     ] = False,
-    status: Annotated[bool, typer.Option("--status", help="Only tell what the ranks do.")] = False,
+    status: Annotated[bool, typer.Option("--status", help="Only report what the ranks do.")] = False,
     level: Annotated[
         CaptureLevel | None, typer.Option("--level", help="Change how much is recorded.")
     ] = None,

@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
-from .opening import next_command, workers
-from .options import FormatOption, named_path
+from .first_look import executor_for
+from .opening import next_command
+from .options import ClusterOption, FormatOption, named_path
 from .output import Format, show_document
 from .progress import ranks_progress
 
@@ -27,6 +28,7 @@ def compact(
         int | None,
         typer.Option("--workers", min=1, help="Processes of this machine; one a CPU if not given."),
     ] = None,
+    cluster: ClusterOption = None,
     output: FormatOption = Format.TEXT,
 ) -> None:
     """Put the tables of a run into segments of 256 ranks: fewer files, the same results.
@@ -36,12 +38,11 @@ def compact(
     from meshscope.analyze.output.json.compacted import compacted_to_json
     from meshscope.analyze.output.text.compacted import compacted_document
     from meshscope.analyze.scale.compact import compact as put_into_segments
-    from meshscope.analyze.scale.executors import executor_of
     from meshscope.analyze.scale.segments import ranks_of_run
     from meshscope.analyze.tables.part import StepRange
 
     steps = None if keep_steps is None else StepRange.parse(keep_steps, "--keep-steps")
-    executor = executor_of(processes or workers(), None)
+    executor = executor_for(processes, cluster)
     with ranks_progress(len(ranks_of_run(run)), done="compacted") as on_done:
         made = put_into_segments(run, executor, on_done, steps)
     show_document(

@@ -29,7 +29,7 @@ def critical_path(
     runs: RunsOption = DEFAULT_RUNS,
     output: FormatOption = Format.TEXT,
 ) -> None:
-    """Follow one step back through the ranks: the work and transfers that decide its length."""
+    """Follow one step back through the ranks: the work and transfers that set its length."""
     from meshscope.analyze.findings.critical_path import critical_path as find_path
     from meshscope.analyze.output.json import critical_path_to_json
     from meshscope.analyze.output.text import critical_path_document

@@ -17,13 +17,13 @@ def dashboard(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on.")] = 8050,
     token: Annotated[
-        str | None, typer.Option(help="Access token; made up and printed for a non-loopback host.")
+        str | None, typer.Option(help="Access token; generated and printed if the host is not loopback.")
     ] = None,
     token_file: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="File with the access token: other users see the options of a command.",
+            help="File with the access token; other users can read command-line options.",
         ),
     ] = None,
     public_url: Annotated[

@@ -38,8 +38,8 @@ def diagnose(  # noqa: PLR0913 - the options of a verb
 ) -> None:
     """Account for the step time of a run: waterfall, findings, stragglers, what was not seen.
 
-    Of a run of many ranks, --workers or --cluster first answers from summaries which rank is slow, since
-    when and at what price. The account follows, of the steps that matter if not all have room.
+    With --workers or --cluster, summaries first show which of many ranks is slow, since when and at what
+    cost. The account follows; if memory is short, for the steps that matter.
     """
     from meshscope.analyze import diagnose as analyse
     from meshscope.analyze.output.text import diagnosis_document

@@ -32,7 +32,7 @@ def doctor(
     runs: RunsOption = DEFAULT_RUNS,
     output: FormatOption = Format.TEXT,
 ) -> None:
-    """Tell what works on this machine and the remedy for what does not.
+    """Check what works on this machine, with a remedy for what does not.
 
     With --overhead, measure what the probe costs: meshscope doctor --overhead -- torchrun … train.py.
     """

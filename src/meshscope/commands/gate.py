@@ -94,7 +94,7 @@ def gate(  # noqa: PLR0913 - the options of a verb
     runs: RunsOption = DEFAULT_RUNS,
     output: FormatOption = Format.TEXT,
 ) -> None:
-    """Check runs against a baseline or budgets: exit 0 pass or improved, 1 fail, 2 cannot tell."""
+    """Check runs against a baseline or budgets: exit 0 pass or improved, 1 fail, 2 undecided."""
     from meshscope.probe.schema.errors import ConfigError
 
     if (budget is None) == (baseline is None):
@@ -189,7 +189,7 @@ def gate_baseline(
     runs: RunsOption = DEFAULT_RUNS,
     output: FormatOption = Format.TEXT,
 ) -> None:
-    """Keep runs of one job as the baseline of a gate: five runs tell how much runs differ."""
+    """Keep runs of one job as the baseline of a gate: five runs show how much runs differ."""
     from meshscope.analyze.gate.baseline_file import to_json
     from meshscope.analyze.gate.exchange import baseline_to_json
     from meshscope.analyze.gate.loaded import baseline_of

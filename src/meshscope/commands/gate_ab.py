@@ -58,7 +58,7 @@ def gate_ab(  # noqa: PLR0913 - the options of a verb
     ] = DEFAULT_RUNS,
     output: FormatOption = Format.TEXT,
 ) -> None:
-    """Run base and candidate in turn under the probe and compare the pairs: stops early where they decide."""
+    """Run base and candidate in turn under the probe and compare the pairs: stops early once they decide."""
     from meshscope.analyze.gate.exchange import EXIT_CODES, pairs_to_json
     from meshscope.analyze.output.render import to_markdown
     from meshscope.analyze.output.text.gate import gate_document

@@ -56,7 +56,7 @@ def gate_selftest(
     runs: RunsOption = DEFAULT_RUNS,
     output: FormatOption = Format.TEXT,
 ) -> None:
-    """Tell how often a gate would alarm on this baseline without a cause: its own runs, relabelled."""
+    """Estimate how often a gate would alarm on this baseline without a cause: its own runs, relabelled."""
     from meshscope.analyze.gate.exchange import selftest_to_json
     from meshscope.analyze.gate.selftest import LEAST_RUNS
     from meshscope.analyze.output.text.gate_noise import selftest_document
@@ -72,7 +72,7 @@ def gate_calibrate(
     runs: RunsOption = DEFAULT_RUNS,
     output: FormatOption = Format.TEXT,
 ) -> None:
-    """Tell what loss a gate would find with this baseline, by the number of candidate runs."""
+    """Estimate the loss that a gate finds with this baseline, by the number of candidate runs."""
     from meshscope.analyze.gate.exchange import calibration_to_json
     from meshscope.analyze.output.text.gate_noise import calibration_document
 

@@ -39,7 +39,7 @@ def ingest(
         ),
     ] = None,
 ) -> None:
-    """Turn other tools' traces into run directories, and say what was understood.
+    """Turn other tools' traces into run directories, and list what was understood.
 
     A run of our own keeps its tables in its directory, if it is closed. What a topology file
     states is kept with the tables of other tools' traces.

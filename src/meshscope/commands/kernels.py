@@ -20,7 +20,7 @@ def kernels(
     runs: RunsOption = DEFAULT_RUNS,
     output: FormatOption = Format.TEXT,
 ) -> None:
-    """List the kernels that took the devices' time, by phase, axis and stage; what launches cost."""
+    """List the costliest kernels: by phase, axis and stage, with the cost of launches."""
     from meshscope.analyze.output.json import kernels_to_json
     from meshscope.analyze.output.text import kernels_document
 

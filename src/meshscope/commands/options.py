@@ -26,7 +26,7 @@ RunPath = Annotated[
     typer.Argument(
         metavar="PATH",
         parser=named_path,
-        help="A run directory or another tool's traces; s3:// and the like too.",
+        help="A run directory or another tool's traces; also in object stores (s3://…).",
     ),
 ]
 TopologyOption = Annotated[
@@ -38,7 +38,7 @@ StepsOption = Annotated[
     typer.Option(
         "--steps",
         metavar="FIRST:LAST",
-        help="Look at these steps only, both included; 3000: is from there on, :500 up to there.",
+        help="Only these steps, both included; 3000: is from there on, :500 up to there.",
     ),
 ]
 MOST_TIMEOUT_S = 86_400.0
@@ -49,13 +49,13 @@ RunsOption = Annotated[
     typer.Option(
         metavar="RUNS_DIR",
         envvar="MESHSCOPE_RUNS",
-        help="Folder of runs, which also keeps what was read of other tools' traces.",
+        help="Folder of runs; also keeps other tools' traces once read.",
     ),
 ]
 ManyWorkersOption = Annotated[
     int | None,
     typer.Option(
-        "--workers", min=1, help="Of many ranks: answer from summaries first, by so many processes."
+        "--workers", min=1, help="For many ranks: answer from summaries first, made by this many processes."
     ),
 ]
 ClusterOption = Annotated[

@@ -94,7 +94,7 @@ def plan(  # noqa: PLR0913 - the options of a verb
     explain: Explain = False,
     output: FormatOption = Format.TEXT,
 ) -> None:
-    """Say what a model on a mesh holds, computes and sends: by stage, before anything runs."""
+    """Predict what a model on a mesh holds, computes and sends: by stage, before anything runs."""
     stated = dict(locals())
     from meshscope.analyze.formulas.planning import PlanSettings, make_job_plan, planned_job
     from meshscope.analyze.formulas.planning.cap import check_cap

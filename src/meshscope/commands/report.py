@@ -54,7 +54,7 @@ def report(
     steps: StepsOption = None,
     runs: RunsOption = DEFAULT_RUNS,
 ) -> None:
-    """Write the report of a run to mail or keep: one file with pictures, that needs no network."""
+    """Write a report to mail or keep: one file with pictures that opens offline."""
     from meshscope.analyze.explain.run_account import Account
     from meshscope.analyze.findings.diagnosis import account_or_end, diagnosis_of
     from meshscope.probe.schema.errors import ConfigError

@@ -14,7 +14,7 @@ def run(
     runs: RunsOption = DEFAULT_RUNS,
     run_id: Annotated[
         str | None,
-        typer.Option(help="Name of the run, joined if it is there; a new one if not given."),
+        typer.Option(help="Name of the run, joined if it exists; a new one if not given."),
     ] = None,
     dormant: Annotated[
         bool, typer.Option("--dormant", help="Record only when `meshscope attach` asks for it.")

@@ -26,7 +26,7 @@ def stragglers(
     ] = False,
     output: FormatOption = Format.TEXT,
 ) -> None:
-    """Tell who makes the others wait: cost, what repairing returns, by rank, stage and step."""
+    """List the ranks that make others wait: cost and gain of a repair, by rank, stage and step."""
     if compat:
         if topology_file is not None:
             raise typer.BadParameter("--topology has no part in --compat: the file states the mesh")

@@ -15,7 +15,7 @@ def topology(
     runs: RunsOption = DEFAULT_RUNS,
     output: FormatOption = Format.TEXT,
 ) -> None:
-    """Draw the mesh on its hosts; list axes that lie badly, their cost and a better order."""
+    """Draw the mesh on its hosts; list badly placed axes, their cost and a better order."""
     from meshscope.analyze.output.json import topology_to_json
     from meshscope.analyze.output.text import topology_document
 

@@ -35,7 +35,7 @@ def watch(
         float, typer.Option(min=0.1, max=3600.0, help="Seconds between two looks.")
     ] = 10.0,
     duration: Annotated[
-        float | None, typer.Option("--for", min=0.0, help="Cease after so many seconds.")
+        float | None, typer.Option("--for", min=0.0, help="End after so many seconds.")
     ] = None,
     runs: Annotated[
         Path, typer.Option(metavar="RUNS_DIR", envvar="MESHSCOPE_RUNS", help="Folder of runs.")

@@ -35,7 +35,7 @@ def whatif(  # noqa: PLR0913 - the options of a verb
     runs: RunsOption = DEFAULT_RUNS,
     output: FormatOption = Format.TEXT,
 ) -> None:
-    """Predict the step time with something repaired or changed, and the error of that."""
+    """Predict the step time after a repair or a changed setting, with its error."""
     from meshscope.analyze.explain.whatif import parse_changes, predict
     from meshscope.analyze.output.json import prediction_to_json
     from meshscope.analyze.output.text import prediction_document

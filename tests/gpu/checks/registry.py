@@ -38,6 +38,7 @@ CHECKS = {
     "event_times": Check("events", "event_times", 75, "gpu", "stage times against kernels"),
     "span_cost": Check("events", "span_cost", 60, "any", "what a recorded stage costs the host"),
     "collectives": Check("collectives", "collectives", 75, "any", "counts, coalescing, times"),
+    "stream_waits": Check("stream_waits", "stream_waits", 60, "gpu", "what a stream waits for"),
     "cuda_graphs": Check("graphs", "cuda_graphs", 75, "gpu", "the hooks under CUDA graphs"),
     "compiled": Check("compiled", "compiled", 120, "any", "the hooks under torch.compile"),
     "daemon_trace": Check("daemon", "daemon_trace", 90, "any", "a deep trace by Kineto's client"),

@@ -19,7 +19,7 @@ from tests.truth.foreign.table import report, written
 from tests.truth.foreign.tables import NOT_ASKED, tables
 from tests.truth.foreign.traces import traces
 
-PAGE = PROJECT / "docs" / "truth.md"
+PAGE = PROJECT / "docs" / "truth-foreign.md"
 
 
 def main() -> None:
@@ -30,7 +30,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=SEED, help="of the held-out jobs")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--out", type=Path, help="keep inputs and runs here")
-    parser.add_argument("--write", action="store_true", help="put the table into docs/truth.md")
+    parser.add_argument(
+        "--write", action="store_true", help="put the table into docs/truth-foreign.md"
+    )
     options = parser.parse_args()
     with TemporaryDirectory(prefix="meshscope-foreign-") as folder:
         scratch = (options.out or Path(folder)).resolve()

@@ -53,7 +53,7 @@ def test_tokens_of_a_step_make_no_mfu_of_the_capture(account):
     """Fails when the tokens of one step are divided by the length of all of them."""
     use = account.utilization
     assert (use.mfu, use.tokens_per_s) == (None, None)
-    assert str(use.unknown_because) == "the ends of steps not in the capture"
+    assert str(use.unknown_because) == "the capture lacks the ends of steps"
 
 
 def test_reports_call_no_time_that_of_a_step(account):

@@ -28,6 +28,20 @@ def test_every_kind_of_cost_is_in_the_sum():
     assert meter.total_ns() == COST_OVER_SEEN * (ONE_IN * 1000 + 5000 + 700)
 
 
+def test_what_was_said_too_much_is_taken_from_what_follows():
+    """Fails if a window costs less than nothing, or a job pays for time that its device hid."""
+    meter = CostMeter()
+    meter.add_border(1000)
+    assert meter.taken_since_last() == COST_OVER_SEEN * 1000
+    meter.hide(800)
+    meter.add_border(500)
+    assert meter.taken_since_last() == 0
+    meter.add_border(500)
+    assert meter.taken_since_last() == COST_OVER_SEEN * 200
+    assert meter.total_ns() == COST_OVER_SEEN * 1200
+    assert meter.hidden_ns() == COST_OVER_SEEN * 800
+
+
 class SlowMemory:
     """Takes CPU time, or only waits, at every sample."""
 

@@ -5,18 +5,15 @@ from __future__ import annotations
 import json
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
-from meshscope.reference_trainer.__main__ import main
+from meshscope.reference_trainer.__main__ import app
 
 
 @pytest.fixture
 def invoke(monkeypatch):
     """Run the command line in this process, as a job of one."""
     monkeypatch.delenv("RANK", raising=False)
-    app = typer.Typer()
-    app.command()(main)
     return lambda *arguments: CliRunner().invoke(app, list(arguments))
 
 
@@ -165,6 +162,11 @@ def test_a_dry_run_prints_the_plan_and_starts_nothing(invoke, monkeypatch):
 def test_help_names_the_presets(invoke):
     """Fails if a user cannot find out what can be run."""
     assert "demo" in invoke("--help").stdout
+
+
+def test_help_shows_the_table_of_faults(invoke):
+    """Fails if a help text loses the brackets of the TOML table that a user shall write."""
+    assert "[[faults]]" in invoke("--help").stdout
 
 
 def test_a_second_start_goes_on_from_the_latest_checkpoint(invoke, tmp_path):

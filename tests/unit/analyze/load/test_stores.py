@@ -68,6 +68,32 @@ def test_a_run_in_a_store_reads_as_the_same_run_on_disk(s3, run, tmp_path):
         assert table.equals(there.tables[name]), name
 
 
+def test_a_run_of_many_ranks_takes_a_request_for_256_of_them_and_a_table(s3, tmp_path, monkeypatch):
+    """Fails when opening thousands of ranks asks a store for a file each, at 10 to 100 ms."""
+    import s3fs
+
+    job = SyntheticJob(layout=ParallelLayout(pp=2, dp=260), microbatches=1, steps=2)
+    run = write_run(job, generate(job)[0], None, tmp_path / "runs")
+    s3.put(str(run), f"{BUCKET}/jobs/many", recursive=True)
+    asked = Counter()
+    ask = s3fs.S3FileSystem._call_s3
+
+    async def counted(self, method, *arguments, **words):
+        asked[method] += 1
+        return await ask(self, method, *arguments, **words)
+
+    monkeypatch.setattr(s3fs.S3FileSystem, "_call_s3", counted)
+    store = Store(f"s3://{BUCKET}/jobs/many", tmp_path / "kept")
+    listings = sum(asked.values())
+    copy = store.fetch()
+    tables, segments = 4, -(-520 // 256)
+    whole = {"manifest.json", "synthetic.json", "segments.json", "all.parquet"}
+    beside = sum(file.name in whole for file in copy.rglob("*"))
+    assert sum(asked.values()) - listings == asked["get_object"] == tables * segments + beside
+    assert (beside, listings) == (5, 1)
+    assert len(load_trace(copy).ranks) == 520
+
+
 def test_only_what_changed_is_fetched_again(s3, tmp_path):
     """A second look at a terabyte would take as long as the first, or show what was there before."""
     address, folder = f"s3://{BUCKET}/job", f"{BUCKET}/job"

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -65,6 +66,19 @@ def test_the_account_takes_a_cluster_too(run, address):
     """What summaries can do on many machines, the first answer of a diagnosis could not."""
     found = CliRunner().invoke(app, ["diagnose", str(run), "--cluster", address])
     assert found.stdout.index("No rank is slow") < found.stdout.index("Where the step time went")
+
+
+def test_a_cluster_makes_the_same_segments(run, address, tmp_path):
+    """Fails when segments that a cluster made are not those of one machine."""
+    made = []
+    for place, words in (("cluster", ["--cluster", address]), ("here", ["--workers", "1"])):
+        copy = tmp_path / place / run.name
+        shutil.copytree(run, copy)
+        done = CliRunner().invoke(app, ["compact", str(copy), *words])
+        assert "compacted 8 of 8 ranks" in done.stderr
+        files = sorted((copy / "tables").rglob("*.*"))
+        made.append({str(file.relative_to(copy)): file.read_bytes() for file in files})
+    assert made[0] == made[1]
 
 
 def test_the_script_for_slurm_does_what_its_page_says(run, tmp_path, project_dir):

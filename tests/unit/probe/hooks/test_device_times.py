@@ -1,65 +1,17 @@
 """Event pairs around spans, on a device that is a queue: events happen when it gets to them."""
 
 import pytest
+from tests.device_queue import BOOT_NS, Queue
 
 from meshscope.probe.compat.cuda_events import cuda_events
 from meshscope.probe.compat.torch_names import NotApplicableError
+from meshscope.probe.cost import COST_OVER_SEEN
 from meshscope.probe.hooks import device_times as module
 from meshscope.probe.hooks.base import Capture, Place, compute_span
 from meshscope.probe.hooks.device_times import ANCHOR_EVERY_NS, DeviceTimes
 from meshscope.probe.reader.run import read_run
 from meshscope.probe.schema.terms import SpanKind
 from meshscope.probe.settings.config import ProbeConfig
-
-BOOT_NS = 7_000_000
-"""How far the host's clock is ahead of the device's."""
-
-
-class Queue:
-    """A device that runs what was launched in order, on a clock of its own."""
-
-    def __init__(self):
-        self.now_ns = 0
-        self.free_at_ns = 0
-        self.capturing = False
-        self.current = 1
-        self.recorded = self.returned = 0
-
-    def host_ns(self):
-        """Return the host's time."""
-        return self.now_ns + BOOT_NS
-
-    def launch(self, dur_ns):
-        """Put work into the queue."""
-        self.free_at_ns = max(self.free_at_ns, self.now_ns) + dur_ns
-
-    def stream(self):
-        """Return the current stream."""
-        return self.current
-
-    def is_capturing(self):
-        """Tell whether a graph is captured."""
-        return self.capturing
-
-    def record(self, stream):
-        """Record an event, which happens when all work before it is done."""
-        assert not self.capturing
-        assert stream == self.current
-        self.recorded += 1
-        return max(self.free_at_ns, self.now_ns)
-
-    def is_complete(self, event):
-        """Tell whether an event has happened."""
-        return event <= self.now_ns
-
-    def elapsed_ns(self, first, second):
-        """Return the time between two events, which must have happened."""
-        assert max(first, second) <= self.now_ns
-        return second - first
-
-    def give_back(self, event):
-        """Count events that come back."""
-        self.returned += 1
 
 
 @pytest.fixture
@@ -199,3 +151,76 @@ def test_a_torch_without_cuda_is_left_alone():
             cuda_events()
     else:
         assert torch.cuda.is_initialized() or cuda_events() is None
+
+
+MS = 1_000_000
+
+
+def launch_and_spend(capture, queue, dur_ns, spent_ns):
+    """Run a span, and have the hooks take some time after its begin."""
+    span(capture, queue, dur_ns)
+    capture.meter.add_border(spent_ns)
+
+
+def test_what_the_hooks_take_behind_a_busy_device_costs_nothing(timed, queue):
+    """Fails when a job that runs ahead of its device is thinned out for hooks that delay no step."""
+    capture, times = timed()
+    for _ in range(4):
+        launch_and_spend(capture, queue, 10 * MS, 50_000)
+    queue.now_ns = 100 * MS
+    times.step_ended()
+    # The device began the first span at once; in front of the others it had 10 ms of work or more.
+    assert capture.meter.hidden_ns() == COST_OVER_SEEN * 2 * 50_000
+    assert capture.meter.total_ns() == COST_OVER_SEEN * 2 * 50_000
+
+
+def test_what_the_hooks_take_before_an_idle_device_is_lost(timed, queue):
+    """Fails when a host that its device waits for is said to lose nothing to the hooks."""
+    capture, times = timed()
+    for _ in range(4):
+        launch_and_spend(capture, queue, 10 * MS, 50_000)
+        queue.now_ns += 10 * MS
+    times.step_ended()
+    assert capture.meter.hidden_ns() == 0
+    for _ in range(4):
+        launch_and_spend(capture, queue, 2 * MS, 5 * MS)
+    queue.now_ns += 100 * MS
+    times.step_ended()
+    # More than what was queued: the device ran out of work meanwhile.
+    assert capture.meter.hidden_ns() == 0
+
+
+def test_a_span_inside_of_another_is_counted_once(timed, queue):
+    """Fails when recomputation has its backward's hooks taken out twice."""
+    capture, times = timed()
+    source = capture.source("compute")
+    span(capture, queue, 50 * MS)
+    span(capture, queue, 50 * MS)
+
+    def backward():
+        capture.meter.add_border(1000)
+        compute_span(source, Place(SpanKind.RECOMPUTE), lambda: queue.launch(MS), (), {})
+        capture.meter.add_border(1000)
+
+    compute_span(source, Place(SpanKind.BACKWARD), backward, (), {})
+    span(capture, queue, MS)
+    queue.now_ns = 200 * MS
+    times.step_ended()
+    assert capture.meter.hidden_ns() == COST_OVER_SEEN * 2000
+
+
+def test_events_are_read_together_after_the_first_steps(timed, queue, run_path):
+    """Fails when each step pays for cold calls of the driver, or a removal loses what is complete."""
+    capture, times = timed()
+    pending = []
+    for _ in range(30):
+        span(capture, queue, 1000)
+        queue.now_ns += 10_000
+        times.step_ended()
+        pending.append(times._count)
+    assert set(pending[:15]) <= {0, 1}
+    assert max(pending[15:]) == 7
+    times.remove()
+    capture.recorder.close()
+    rows = read_run(run_path).tables["span"].to_pandas()
+    assert rows["device_dur_ns"].notna().all()

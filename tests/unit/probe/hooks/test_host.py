@@ -14,6 +14,8 @@ import torch.distributed.checkpoint as dcp
 from torch.utils.data import DataLoader
 
 from meshscope import probe
+from meshscope.probe.compat.torch_names import Device
+from meshscope.probe.hooks import memory as memory_module
 from meshscope.probe.hooks.memory import MemoryHook
 from meshscope.probe.reader.run import read_run
 
@@ -136,6 +138,18 @@ def test_memory_is_sampled_in_the_wanted_steps(tables_of):
     assert memory["allocated_bytes"].isna().all()  # not known, which is not zero
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     assert abs(memory["capacity_bytes"][0] - physical) < physical * 0.01
+
+
+def test_memory_of_a_device_is_read_seldom_after_the_first_steps(tables_of, monkeypatch):
+    """Fails when each step pays for the statistics of the allocator, or few steps have none."""
+    monkeypatch.setattr(memory_module, "cuda_memory_reader", lambda: lambda: (1, 2, 3))
+    monkeypatch.setattr(memory_module, "cuda_device", lambda: Device("device", 10, None))
+
+    def steps():
+        for _ in range(40):
+            probe.step()
+
+    assert set(tables_of(steps)["memory"]["step"]) == {*range(16), 16, 24, 32, 40}
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed.distributed_c10d:FutureWarning")

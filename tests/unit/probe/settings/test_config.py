@@ -19,7 +19,7 @@ def test_the_environment_overrides_the_defaults():
     ("values", "named"),
     [
         ({"sources": ("steps", "telepathy")}, "telepathy"),
-        ({"memory_every_steps": 0}, "memory_every_steps"),
+        ({"memory_every_steps": -1}, "memory_every_steps"),
         ({"max_source_errors": 0}, "max_source_errors"),
         ({"max_pending_works": -1}, "max_pending_works"),
     ],

@@ -175,8 +175,11 @@ def test_a_microbatch_is_what_replicas_and_microbatches_leave_of_the_batch():
 
 
 def test_every_setting_is_documented(project_dir):
-    """Fails if a field or a fault key is missing from the trainer's page."""
-    page = (project_dir / "docs" / "trainer.md").read_text(encoding="utf-8")
+    """Fails if a field is missing from the trainer's page, or a fault key from that of its faults."""
+    page, faults = (
+        (project_dir / "docs" / name).read_text(encoding="utf-8")
+        for name in ("trainer.md", "trainer-faults.md")
+    )
     settings = [
         f"{section.name}.{setting.name}"
         for section in fields(TrainerConfig)
@@ -184,4 +187,5 @@ def test_every_setting_is_documented(project_dir):
         for setting in fields(section.default_factory)
     ]
     keys = [key.name for key in fields(FaultSpec) if key.name != "kind"]
-    assert [name for name in [*settings, *keys] if f"`{name}`" not in page] == []
+    assert [name for name in settings if f"`{name}`" not in page] == []
+    assert [key for key in keys if f"`{key}`" not in faults] == []
