@@ -55,7 +55,7 @@ def test_impossible_times_are_left_out_of_stored_runs_too(trace, tmp_path: Path)
     table = TABLES["step"].conform(pa.Table.from_pandas(frame, preserve_index=False))
     again = load_trace(store(trace.with_tables({"step": table}), tmp_path))
     assert again.row_count("step") == len(frame) - 1
-    assert texts(again.limits)[-1] == "1 row of step with impossible times left out."
+    assert texts(again.limits)[-1] == "1 row of step with impossible times left out"
     assert sum(bar.frac for bar in diagnose(again).waterfall) == pytest.approx(1, abs=1e-9)
 
 

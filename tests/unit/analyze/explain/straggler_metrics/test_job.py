@@ -45,7 +45,7 @@ def same_as_alone(tmp_path, frame, steps):
 def test_a_step_with_something_missing_is_left_out_and_told(tmp_path, place):
     """What was not recorded would count as fast, or end the analysis."""
     frame = without(job_frame(SHAPE), **place)
-    assert mentions(read_job(write_frame(tmp_path, frame)), "1 step of 3", ": 10.")
+    assert mentions(read_job(write_frame(tmp_path, frame)), "1 step of 3", ": 10")
     assert same_as_alone(tmp_path, frame, [7, 13])
 
 
@@ -60,7 +60,7 @@ def test_an_operation_recorded_twice_leaves_its_step_out(tmp_path):
     """Operations of other workers would be taken for each other."""
     frame = job_frame(SHAPE)
     twice = pd.concat([frame, frame[frame["step"] == 13].iloc[[4]]])
-    assert mentions(read_job(write_frame(tmp_path, twice)), "recorded twice", ": 13.")
+    assert mentions(read_job(write_frame(tmp_path, twice)), "recorded twice", ": 13")
     assert same_as_alone(tmp_path, twice, [7, 10])
 
 
@@ -78,7 +78,7 @@ def test_a_replica_without_one_of_its_stages_is_left_out(tmp_path):
     frame = without(job_frame(JobShape(pp=2, dp=3, steps=2)), dp_rank=1, stage=1)
     job = read_job(write_frame(tmp_path, frame))
     assert job.dp_ranks.tolist() == [0, 2]
-    assert mentions(job, "Replicas", ": 1.")
+    assert mentions(job, "Replicas", ": 1")
     assert published_metrics(write_frame(tmp_path, frame)).ranks.keys() == {
         (0, 0), (0, 1), (2, 0), (2, 1),
     }  # fmt: skip
