@@ -86,7 +86,7 @@ def test_a_damaged_table_is_named(trace, tmp_path: Path):
     found = load_trace(run)
     assert set(trace.ranks) - set(found.ranks) == {2}
     assert any(
-        "rank 2 is left out: the table collective is damaged" in x for x in texts(found.limits)
+        "Rank 2 is left out: the table collective is damaged" in x for x in texts(found.limits)
     )
 
 
