@@ -178,7 +178,7 @@ def _key(segment: Segment) -> str:
     # The manifest of a run that was ingested holds the hash of its source.
     if is_ingested(segment.run):
         for limit in read_list(segment.run / TABLES_FOLDER).limits:
-            key.update(limit.encode())
+            key.update(str(limit).encode())
     else:
         parts = part_directories(segment.run)
         for rank in segment.ranks:

@@ -11,6 +11,8 @@ from meshscope.probe.schema.layout import ParallelLayout
 
 from ...tables.arrays import BoolArray, FloatArray
 from ...tables.trace import Trace
+from ...wording.limits import Limit
+from ...wording.message import message
 from .conclude import MIN_CONFIDENCE, Measured, Stretch, calm_verdict, slow_verdict
 from .cube import Cube
 from .durations import durations_of
@@ -283,27 +285,23 @@ def _level(
     return calm_verdict(rank, None, Evidence.HISTORY if has_past else Evidence.NOTHING)
 
 
-def _limits(grid: Grid, window: Window, scored: Scored, found: list[_Suspect]) -> list[str]:
-    limits = []
+def _limits(grid: Grid, window: Window, scored: Scored, found: list[_Suspect]) -> list[Limit]:
+    limits: list[Limit] = []
     ranks = np.array(grid.cube.ranks)
     alone = ranks[scored.comparison.replicas == 0]
     if len(alone):
-        limits.append(
-            f"{len(alone)} of {len(ranks)} ranks have no healthy replica: slow from the first "
-            "step on and given more work look alike there"
-        )
+        limits.append(message("doubt.no_healthy_replica", alone=len(alone), ranks=len(ranks)))
     if not window.sees_work and grid.features is None:
-        limits.append(
-            "durations show no work that stages share and no token counts were given: ranks "
-            "are compared by the average of unequal work"
+        limits.append(message("doubt.unequal_work"))
+    limits += (
+        message(
+            "doubt.rival_ranks",
+            rank=int(ranks[suspect.position]),
+            others=[int(ranks[rival]) for rival in suspect.rivals],
         )
-    for suspect in found:
-        if suspect.rivals:
-            others = ", ".join(str(grid.cube.ranks[rival]) for rival in suspect.rivals)
-            limits.append(
-                f"rank {grid.cube.ranks[suspect.position]} and rank {others} explain the "
-                "durations equally well: two replicas of two stages with uneven work"
-            )
+        for suspect in found
+        if suspect.rivals
+    )
     return limits
 
 
