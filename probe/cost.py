@@ -43,6 +43,24 @@ _LEAST_STEPS = 3
 """Steps after them that a cost of steps is taken of, at the least."""
 
 
+class BareBorders:
+    """Borders in windows without the probe, where hooks only see that a step ends."""
+
+    def __init__(self) -> None:
+        self._taken_ns: list[int] = []
+
+    def add(self, taken_ns: int) -> None:
+        """Add the CPU time of one."""
+        if len(self._taken_ns) < _MOST_BARE:
+            self._taken_ns.append(taken_ns)
+
+    def median_ns(self) -> int | None:
+        """Return what is left of the probe in a step of a window without it; None if unknown."""
+        if not self._taken_ns:
+            return None
+        return COST_OVER_SEEN * sorted(self._taken_ns)[len(self._taken_ns) // 2]
+
+
 class CostMeter:
     """Adds up the sampled time of the hooks.
 
@@ -50,6 +68,8 @@ class CostMeter:
         hop_ns: What a communication call takes in the dispatcher; 0 where it is not known.
         frame_ns: What a module call takes with nothing to record; 0 where it is not known.
         frames: How many of these there were so far.
+        hidden_ns: What was seen of the hooks while the device had work queued beyond it: it delays nothing.
+        bare: Borders in windows without the probe.
     """
 
     def __init__(self) -> None:
@@ -59,9 +79,9 @@ class CostMeter:
         self._calls = {"communication": 0, "wait": 0, "span": 0}
         self._taken_ns = dict.fromkeys(self._calls, 0)
         self._border_ns = 0
-        self._bare_ns: list[int] = []
+        self.hidden_ns = 0
+        self.bare = BareBorders()
         self._told_ns = 0
-        self._hidden_ns = 0
 
     def add(self, kind: str, taken_ns: int) -> None:
         """Add a sampled call of a kind: communication, wait or span.
@@ -83,36 +103,17 @@ class CostMeter:
         """Add what it took to record what the training code tells; all such calls are timed."""
         self._border_ns += min(taken_ns, _MOST_NS)
 
-    def add_bare_border(self, taken_ns: int) -> None:
-        """Add a border in a window without the probe, where hooks only see that a step ends."""
-        if len(self._bare_ns) < _MOST_BARE:
-            self._bare_ns.append(taken_ns)
-
-    def bare_border_ns(self) -> int | None:
-        """Return what is left of the probe in a step of a window without it; None if unknown."""
-        if not self._bare_ns:
-            return None
-        return COST_OVER_SEEN * sorted(self._bare_ns)[len(self._bare_ns) // 2]
-
     def seen_ns(self) -> int:
         """Return what was seen of all that the hooks took so far, also while nothing waited for them."""
         sampled = sum(self._taken_ns.values()) + self._calls["communication"] * self.hop_ns
         return ONE_IN * sampled + self._border_ns + self.frames * self.frame_ns
-
-    def hide(self, seen_ns: int) -> None:
-        """Take out what was seen of the hooks while the device had work queued beyond it."""
-        self._hidden_ns += seen_ns
-
-    def hidden_ns(self) -> int:
-        """Return the estimate of what the hooks took while the host was ahead of its device."""
-        return COST_OVER_SEEN * self._hidden_ns
 
     def total_ns(self) -> int:
         """Return the estimate of what the training lost to the hooks so far.
 
         It may go down: that the host was ahead is seen some steps later.
         """
-        return COST_OVER_SEEN * (self.seen_ns() - self._hidden_ns)
+        return COST_OVER_SEEN * (self.seen_ns() - self.hidden_ns)
 
     def frames_ns(self) -> int:
         """Return the part of it in module calls with nothing to record."""

@@ -23,6 +23,7 @@ from ..safety.program_signals import pass_on
 from ..schema.records import LEVEL_CODES, NO_WORD, SPAN_CODES
 from ..schema.terms import CaptureLevel, SpanKind
 from ..settings.config import ProbeConfig
+from .timers import SpanTimer, WorkTimer
 
 NO_SPANS = LEVEL_CODES[CaptureLevel.STEPS]
 """The level at which nothing is recorded between the borders of steps."""
@@ -45,39 +46,6 @@ class Hook(Protocol):
 
     def remove(self) -> None:
         """Stop, and restore exactly what was there before."""
-
-
-class SpanTimer(Protocol):
-    """Times spans on the device."""
-
-    def begin(self) -> Any:
-        """Note the begin of a span; return what its end needs."""
-
-    def end(self, begin: Any, event_id: int) -> None:
-        """Note the end of a span, whose record is ``event_id``."""
-
-
-class WorkTimer(Protocol):
-    """Times operations on the device."""
-
-    def begin(self) -> Any:
-        """Note that an operation is called now; return what ``issued`` needs."""
-
-    def issued(self, begin: Any, boxed: Any, event_id: int, *, receives: bool) -> None:
-        """Take an operation that was called.
-
-        Args:
-            begin: What ``begin`` returned.
-            boxed: Its handle, None if it has none.
-            event_id: Its record.
-            receives: Whether it is a receive.
-        """
-
-    def wait_begins(self, work: Any) -> Any:
-        """Note that a stream begins to wait for an operation; None if it is not known."""
-
-    def wait_ended(self, begin: Any) -> None:
-        """Note that the wait was queued that ``wait_begins`` has noted."""
 
 
 class Capture:

@@ -302,4 +302,4 @@ class DeviceTimes:
             return
         seen_ns = now.seen_ns - before.seen_ns
         if min(before.lead_ns, now.lead_ns) > max(_AHEAD_NS, COST_OVER_SEEN * seen_ns):
-            self._capture.meter.hide(seen_ns)
+            self._capture.meter.hidden_ns += seen_ns

@@ -227,7 +227,7 @@ class StepHook:
         taken_ns = thread_cpu_ns() - entered_ns
         capture.meter.add_border(taken_ns)
         if was_bare and self.is_bare:
-            capture.meter.add_bare_border(taken_ns)
+            capture.meter.bare.add(taken_ns)
 
     def _call(self, acts: Sequence[Callable[[], None]]) -> None:
         for act in acts:

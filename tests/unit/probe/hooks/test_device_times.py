@@ -170,7 +170,7 @@ def test_what_the_hooks_take_behind_a_busy_device_costs_nothing(timed, queue):
     queue.now_ns = 100 * MS
     times.step_ended()
     # The device began the first span at once; in front of the others it had 10 ms of work or more.
-    assert capture.meter.hidden_ns() == COST_OVER_SEEN * 2 * 50_000
+    assert capture.meter.hidden_ns == 2 * 50_000
     assert capture.meter.total_ns() == COST_OVER_SEEN * 2 * 50_000
 
 
@@ -181,13 +181,13 @@ def test_what_the_hooks_take_before_an_idle_device_is_lost(timed, queue):
         launch_and_spend(capture, queue, 10 * MS, 50_000)
         queue.now_ns += 10 * MS
     times.step_ended()
-    assert capture.meter.hidden_ns() == 0
+    assert capture.meter.hidden_ns == 0
     for _ in range(4):
         launch_and_spend(capture, queue, 2 * MS, 5 * MS)
     queue.now_ns += 100 * MS
     times.step_ended()
     # More than what was queued: the device ran out of work meanwhile.
-    assert capture.meter.hidden_ns() == 0
+    assert capture.meter.hidden_ns == 0
 
 
 def test_a_span_inside_of_another_is_counted_once(timed, queue):
@@ -206,7 +206,7 @@ def test_a_span_inside_of_another_is_counted_once(timed, queue):
     span(capture, queue, MS)
     queue.now_ns = 200 * MS
     times.step_ended()
-    assert capture.meter.hidden_ns() == COST_OVER_SEEN * 2000
+    assert capture.meter.hidden_ns == 2000
 
 
 def test_events_are_read_together_after_the_first_steps(timed, queue, run_path):
