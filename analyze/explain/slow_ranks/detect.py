@@ -192,10 +192,12 @@ def _result(
     suspects = {suspect.position: suspect for suspect in found}
     pauses = pauses_of(scored, of_own_level=False)
     verdicts, levels = [], mean_over_steps(scored.peers)
+    errors = scored.doubt.error(len(scored.peers))
     for position in range(len(grid.cube.ranks)):
         suspect = suspects.get(position)
         if suspect is None:
-            calm = _level(grid, position, float(levels[position]), scored, settings)
+            level = float(levels[position]), float(errors[position])
+            calm = _level(grid, position, level, scored, settings)
             verdict = replace(calm, slow_steps=_run_steps(grid, pauses.slow[:, position]))
         elif suspect.pauses is not None:
             verdict = _on_and_off(grid, suspect, suspect.pauses)
@@ -266,12 +268,16 @@ def _on_and_off(grid: Grid, suspect: _Suspect, pauses: Pauses) -> RankVerdict:
 
 
 def _level(
-    grid: Grid, position: int, level: float, scored: Scored, settings: DetectionSettings
+    grid: Grid,
+    position: int,
+    level: tuple[float, float],
+    scored: Scored,
+    settings: DetectionSettings,
 ) -> RankVerdict:
-    rank = grid.cube.ranks[position]
-    if np.isfinite(level):
-        error = float(scored.doubt.error(len(scored.peers))[position])
-        measured = Measured(slowdown=level, error=error, degrees=scored.doubt.noise.degrees)
+    """Return the verdict on a rank that nothing points at, given its mean score and the error of that."""
+    rank, (slowdown, error) = grid.cube.ranks[position], level
+    if np.isfinite(slowdown):
+        measured = Measured(slowdown=slowdown, error=error, degrees=scored.doubt.noise.degrees)
         return calm_verdict(
             rank, measured, Evidence.WORK if scored.referenced[position] else Evidence.PEERS
         )
