@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from meshscope.analyze.output.timeline.slices import steps_of
+from meshscope.analyze.wording.limits import limit_texts, limits_to_json, reason_to_json
 
 from .live import missing_ranks
 from .loaded_run import LoadedRun
@@ -32,7 +33,7 @@ def trust(run: LoadedRun) -> dict[str, Any]:
         clocks. What is unknown is None.
     """
     diagnosis, use = run.diagnosis, run.diagnosis.utilization
-    limits = list(diagnosis.limits)
+    limits = limit_texts(diagnosis.limits)
     steps = run.trace.frame("step")["step"]
     return {
         "run_id": run.run_id,
@@ -62,11 +63,12 @@ def trust(run: LoadedRun) -> dict[str, Any]:
             "flops_convention": use.flops_convention,
             "flops_by_convention": dict(use.flops_by_convention),
             "mfu_by_convention": dict(use.mfu_by_convention),
-            "notes": list(use.notes),
+            "notes": limit_texts(use.notes),
         },
-        "assumptions": asdict(diagnosis.expectation),
+        "assumptions": asdict(diagnosis.expectation)
+        | reason_to_json(diagnosis.expectation.unknown_because),
         "model_error_frac": diagnosis.model_error_frac,
-        "limits": limits,
+        **limits_to_json(diagnosis.limits),
     }
 
 

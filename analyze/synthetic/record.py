@@ -19,7 +19,8 @@ from meshscope.probe.schema.terms import CaptureLevel, ScheduleKind
 
 from ..tables.arrays import IntArray
 from ..tables.trace import SYNTHETIC, Trace
-from ..wording.words import counted
+from ..wording.limits import Limit
+from ..wording.message import message
 from .columns import Rows, to_table
 from .devices import DeviceRecorder
 from .faults import FaultKind
@@ -28,7 +29,7 @@ from .job import SyntheticJob
 from .rows import COLLECTIVE_KINDS, DIRECTIONS, SPAN_KINDS, StepRecorder
 from .simulate import Simulation, StepTimes, is_never
 
-SIMULATED = "the job is synthetic: every time in it is simulated, nothing was measured"
+SIMULATED = message("doubt.simulated")
 _ORDER = {"collective": "event_id", "p2p": "event_id", "microbatch": "step"}
 DEVICE = "none (simulated)"
 
@@ -200,10 +201,9 @@ def _run_row(job: SyntheticJob) -> dict[str, object]:
     )
 
 
-def _limits(job: SyntheticJob) -> tuple[str, ...]:
+def _limits(job: SyntheticJob) -> tuple[Limit, ...]:
     lost = job.of_kind(FaultKind.MISSING_RANK)
-    limits = [SIMULATED]
+    limits: list[Limit] = [SIMULATED]
     if lost:
-        verb = "was" if len(lost) == 1 else "were"
-        limits.append(f"{counted(len(lost), 'rank')} of the synthetic job {verb} not captured")
+        limits.append(message("missing.simulated_ranks", count=len(lost)))
     return tuple(limits)

@@ -16,17 +16,18 @@ from meshscope.probe.schema.model.conventions import layer_flops
 from meshscope.probe.schema.model.parameters import has_experts
 
 from ...tables.arrays import BoolArray, FloatArray
+from ...wording.message import Message, message
 
 _LEAST_BETWEEN = 3
 """Stages between the ends, of which two kinds leave one to check."""
 _DIGITS = 9
-BY_FLOPS = "Dense layers are priced by their FLOPs: no stages between the ends separate the kinds"
-MEASURED = "Dense layers and those with experts are priced apart, as stages between the ends show"
+BY_FLOPS = message("assumed.layers_by_flops")
+MEASURED = message("assumed.layers_measured")
 
 
 def layer_weights(
     model: object, cost_ns: FloatArray, now: Sequence[int]
-) -> tuple[FloatArray, str | None]:
+) -> tuple[FloatArray, Message | None]:
     """Return what each layer costs in units of the most frequent kind, and how that is known.
 
     Args:

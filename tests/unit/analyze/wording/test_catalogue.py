@@ -79,3 +79,19 @@ def test_sentences_are_short_and_plain():
 def test_no_sentence_ends_in_a_full_stop():
     """Lists of facts would end in stops in one report and not in the other."""
     assert not [code for code, text in catalogue().items() if text.endswith(".")]
+
+
+def test_limits_are_no_finished_prose(project_dir):
+    """Fails when a limit is a text again, which no program can read (readers of foreign files and settings give some)."""
+    found = []
+    for path in sorted((project_dir / "analyze").rglob("*.py")):
+        part = path.relative_to(project_dir / "analyze").parts[0]
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if part in ("read", "formulas") or not isinstance(node, ast.Call):
+                continue
+            of = getattr(getattr(node.func, "value", None), "id", "")
+            if of == "limits" and any(
+                isinstance(a, ast.Constant | ast.JoinedStr) for a in node.args
+            ):
+                found.append(f"{path.relative_to(project_dir)}:{node.lineno}")
+    assert not found
