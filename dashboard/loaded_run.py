@@ -26,6 +26,7 @@ from meshscope.analyze.output.timeline.slices import (
 )
 from meshscope.analyze.output.timeline.unfinished import last_step
 from meshscope.analyze.tables.results import ENDS
+from meshscope.analyze.wording.limits import limit_text
 from meshscope.analyze.wording.words import counted
 from meshscope.probe.schema.errors import ConfigError, TraceFormatError
 
@@ -247,7 +248,7 @@ def analysed_run(
     found = account_or_end(trace)
     if isinstance(found, Account):
         diagnosis = diagnosis_of(found)
-        reason = found.limits[-1] if found.program is None else ""
+        reason = limit_text(found.limits[-1]) if found.program is None else ""
     else:
         diagnosis, reason = found, "The capture has no steps."
     return LoadedRun(

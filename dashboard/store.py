@@ -341,7 +341,7 @@ def _entry(run: LoadedRun, modified_ns: int) -> RunEntry:
         layout=layout_words(run.trace),
         step_time_ns=diagnosis.step_time_ns,
         mfu=diagnosis.utilization.mfu,
-        mfu_unknown_because=diagnosis.utilization.unknown_because,
+        mfu_unknown_because=str(diagnosis.utilization.unknown_because),
         top_finding=str(top.claim if top else nothing_found(diagnosis)),
         severity=str(top.severity) if top else "",
     )

@@ -18,6 +18,7 @@ from meshscope.analyze.output.json import comparison_to_json
 from meshscope.analyze.output.json.standstill import standstill_to_json
 from meshscope.analyze.output.timeline.categories import LABELS, Category
 from meshscope.analyze.output.timeline.slices import StepSlices, around, in_window
+from meshscope.analyze.wording.limits import limit_texts, limits_to_json, reason_to_json
 from meshscope.probe.schema.errors import ConfigError, MeshscopeError
 
 from .loaded_run import LoadedRun, layout_words
@@ -42,14 +43,16 @@ def run_list(entries: list[RunEntry]) -> dict[str, Any]:
 
 def overview(run: LoadedRun) -> dict[str, Any]:
     """Return the account of the step time, the key numbers and the limits."""
-    diagnosis = run.diagnosis
+    diagnosis, use = run.diagnosis, run.diagnosis.utilization
     return {
         "run_id": run.run_id,
         "origin": run.trace.origin,
         "layout": layout_words(run.trace),
         "run": dict(diagnosis.run),
         "step_time_ns": diagnosis.step_time_ns,
-        "utilization": asdict(diagnosis.utilization),
+        "utilization": asdict(use)
+        | {"notes": limit_texts(use.notes)}
+        | reason_to_json(use.unknown_because),
         "waterfall": [
             {"class": bar.name, "frac": bar.frac, "dur_ns": bar.dur_ns}
             for bar in diagnosis.waterfall
@@ -57,7 +60,7 @@ def overview(run: LoadedRun) -> dict[str, Any]:
         "bubble": {
             "measured_frac": diagnosis.bubble.measured_frac,
             "ideal_frac": diagnosis.bubble.ideal_frac,
-            "unknown_because": diagnosis.bubble.unknown_because,
+            **reason_to_json(diagnosis.bubble.unknown_because),
         },
         "trend": trend(run),
         "causes": [asdict(cause) for cause in diagnosis.causes],
@@ -82,7 +85,7 @@ def trust(run: LoadedRun) -> dict[str, Any]:
         "peak_source": run.diagnosis.utilization.peak_source,
         "flops_convention": run.diagnosis.utilization.flops_convention,
         "model_error_frac": run.diagnosis.model_error_frac,
-        "limits": list(run.diagnosis.limits),
+        **limits_to_json(run.diagnosis.limits),
     }
 
 
@@ -91,8 +94,8 @@ def findings(run: LoadedRun) -> dict[str, Any]:
     return {
         "run_id": run.run_id,
         "findings": [asdict(finding) for finding in run.diagnosis.findings],
-        "untold": list(run.diagnosis.untold),
-        "limits": list(run.diagnosis.limits),
+        "untold": limit_texts(run.diagnosis.untold),
+        **limits_to_json(run.diagnosis.limits),
     }
 
 
@@ -239,7 +242,7 @@ def stragglers(run: LoadedRun, state: ViewState, *, with_replay: bool = True) ->
         "run_id": run.run_id,
         "step_time_ns": run.diagnosis.step_time_ns,
         "suspects": suspects(run.diagnosis),
-        "untold": list(run.diagnosis.untold),
+        "untold": limit_texts(run.diagnosis.untold),
         "fixes": [choice._asdict() for choice in found_choices(run.diagnosis)],
         "settings": [knob._asdict() for knob in knobs(run.diagnosis)],
         "asked": {"fix": list(state.fixes), "set": list(state.settings)},

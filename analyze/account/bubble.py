@@ -16,6 +16,7 @@ from ..align.steps.tail import unsure_microbatches
 from ..tables.classes import LEAST_TOLD, UNSPLIT
 from ..tables.results import Bubble
 from ..tables.trace import Trace, stage_of_ranks
+from ..wording.message import Text, message
 from .ledger.build import Ledger
 
 _FILL_AND_DRAIN = (ScheduleKind.GPIPE, ScheduleKind.ONE_F_ONE_B, ScheduleKind.INTERLEAVED)
@@ -43,30 +44,33 @@ def pipeline_bubble(trace: Trace, ledger: Ledger, unseen: tuple[str, ...] = ()) 
     by_stage["wait_frac"] = by_stage["wait_ns"] / by_stage["step_ns"]
     by_stage = by_stage[["stage", "wait_ns", "wait_frac"]]
     if trace.layout is None:
-        return Bubble(None, None, by_stage, "the layout is not known")
+        return Bubble(None, None, by_stage, message("why.no_layout"))
     if trace.layout.pp < 2:
-        return Bubble(None, None, by_stage, "the job has one pipeline stage")
+        return Bubble(None, None, by_stage, message("why.one_stage"))
     ideal, unknown = _ideal(trace)
     is_empty = not trace.row_count("p2p") and not trace.row_count("collective")
     if is_empty or Axis.PP.value in unseen:
         untold = by_stage.assign(wait_ns=float("nan"), wait_frac=float("nan"))
-        which = "no communication" if is_empty else "no communication of the pipeline"
-        return Bubble(None, ideal, untold, f"{which} was recorded: waiting is not known")
+        if is_empty:
+            return Bubble(None, ideal, untold, message("why.waiting_without_communication"))
+        return Bubble(None, ideal, untold, message("why.waiting_without_pipeline"))
     if frame[UNSPLIT].sum() >= LEAST_TOLD * frame["step_ns"].sum():
         untold = by_stage.assign(wait_ns=float("nan"), wait_frac=float("nan"))
-        return Bubble(None, ideal, untold, "waiting and transfers cannot be separated")
+        return Bubble(None, ideal, untold, message("why.waits_not_separated"))
     measured = float(frame[wait].sum() / frame["step_ns"].sum())
     return Bubble(measured, ideal, by_stage, unknown)
 
 
-def _ideal(trace: Trace) -> tuple[float | None, str]:
+def _ideal(trace: Trace) -> tuple[float | None, Text]:
     layout = trace.layout
     assert layout is not None
     schedule, microbatches = schedule_of(trace), microbatches_of(trace)
     if schedule not in _FILL_AND_DRAIN:
-        return None, f"no closed form for the schedule {schedule or 'of this run: it is not known'}"
+        if schedule is None:
+            return None, message("why.no_schedule")
+        return None, message("why.no_closed_form", schedule=str(schedule))
     if microbatches is None:
-        return None, "the number of microbatches is not known"
+        return None, message("why.no_microbatches")
     return ideal_bubble_frac(layout.pp, microbatches, layout.vpp), ""
 
 

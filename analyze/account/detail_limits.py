@@ -5,12 +5,13 @@ from __future__ import annotations
 from meshscope.probe.schema.terms import StepDetail
 
 from ..tables.trace import Trace
-from ..wording.words import counted
+from ..wording.limits import Limit
+from ..wording.message import message
 
 _LACKING = (StepDetail.STEPS, StepDetail.STAGES, StepDetail.SUMS)
 
 
-def not_one_by_one(trace: Trace) -> tuple[str, ...]:
+def not_one_by_one(trace: Trace) -> tuple[Limit, ...]:
     """Return of how many steps the operations are not listed, and what is known of them."""
     steps = trace.frame("step")
     held = steps["detail"].astype(object)
@@ -19,26 +20,23 @@ def not_one_by_one(trace: Trace) -> tuple[str, ...]:
     if lacking.empty:
         return ()
     total = steps["step"].nunique()
-    limits = []
+    limits: list[Limit] = []
     summed = lacking.loc[lacking["detail"] == StepDetail.SUMS.value, "step"].nunique()
     if summed:
         sums = trace.frame("communication_sum")
-        amount = (
-            f"{int(sums['count'].sum())} operations of {int(sums['size_bytes'].sum()) / 1e9:.3g} GB"
-        )
         limits.append(
-            f"of {summed} of {counted(total, 'step')} the capture holds sums of communication only "
-            f"({amount}, all ranks together): their operations are not in this list, and nobody's "
-            "waiting in them is"
+            message(
+                "unknown.sums_not_listed",
+                summed=int(summed),
+                steps=int(total),
+                operations=int(sums["count"].sum()),
+                size=int(sums["size_bytes"].sum()),
+            )
         )
     bare = lacking.loc[lacking["detail"] != StepDetail.SUMS.value, "step"].nunique()
     if bare:
-        limits.append(
-            f"of {bare} of {counted(total, 'step')} no communication was "
-            + (
-                "recorded: the level was lower"
-                if trace.is_whole
-                else "recorded, or read for want of room"
-            )
-        )
+        if trace.is_whole:
+            limits.append(message("missing.level_was_lower", bare=int(bare), steps=int(total)))
+        else:
+            limits.append(message("missing.not_read", bare=int(bare), steps=int(total)))
     return tuple(limits)

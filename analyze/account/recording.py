@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from meshscope.probe.schema.listing import listed
 from meshscope.probe.schema.sampling import OVER_BUDGET, SAMPLED, WINDOW_STEPS
 
 from ..tables.trace import Trace
-from ..wording.words import counted
+from ..wording.limits import Limit
+from ..wording.message import message
 
 
 def probe_cost(trace: Trace) -> dict[str, float | int | None]:
@@ -32,7 +32,7 @@ def probe_cost(trace: Trace) -> dict[str, float | int | None]:
     }
 
 
-def level_limits(trace: Trace) -> tuple[str, ...]:
+def level_limits(trace: Trace) -> tuple[Limit, ...]:
     """Return the ranks whose probe recorded less because it took too much."""
     rows = trace.frame("recording")
     reason = rows["reason"].astype(str)
@@ -41,27 +41,31 @@ def level_limits(trace: Trace) -> tuple[str, ...]:
     return (*_sampled(rows[sampled], len(trace.ranks)), *_lowered(rows[lowered]))
 
 
-def _sampled(rows: pd.DataFrame, captured: int) -> tuple[str, ...]:
+def _sampled(rows: pd.DataFrame, captured: int) -> tuple[Limit, ...]:
     if rows.empty:
         return ()
-    ranks, period = rows["rank"].nunique(), WINDOW_STEPS * int(rows["one_in"].max())
-    who = "all ranks" if ranks == captured else counted(ranks, "rank")
+    ranks, period = int(rows["rank"].nunique()), WINDOW_STEPS * int(rows["one_in"].max())
+    first = int(rows["step"].min())
+    if ranks == captured:
+        return (message("missing.sampled_on_all", first=first, kept=WINDOW_STEPS, period=period),)
     return (
-        f"from step {rows['step'].min()} on the probe recorded {WINDOW_STEPS} of every {period} steps on "
-        f"{who}, {OVER_BUDGET} otherwise: of the other steps it knows the length, and none of the "
-        "communication, pauses and memory in them",
+        message(
+            "missing.sampled_on_some", first=first, kept=WINDOW_STEPS, period=period, count=ranks
+        ),
     )
 
 
-def _lowered(lowered: pd.DataFrame) -> tuple[str, ...]:
+def _lowered(lowered: pd.DataFrame) -> tuple[Limit, ...]:
     if lowered.empty:
         return ()
     first = lowered.drop_duplicates("rank")
     places = [
-        f"rank {row['rank']} from step {row['step']} on at the level {row['level']}"
+        message(
+            "missing.recorded_less_on",
+            rank=int(row["rank"]),
+            step=int(row["step"]),
+            level=str(row["level"]),
+        )
         for row in first.to_dict("records")
     ]
-    return (
-        f"the probe recorded less on {counted(len(first), 'rank')}, {OVER_BUDGET}: "
-        + listed(places),
-    )
+    return (message("missing.recorded_less", count=len(first), places=places),)

@@ -36,7 +36,8 @@ from ..tables.classes import COMPUTE_CLASSES, REFINED, UNSEPARATED
 from ..tables.intervals import covered_length, pair, union
 from ..tables.results import Utilization
 from ..tables.trace import Trace
-from ..wording.quantities import percent
+from ..wording.limits import Limit
+from ..wording.message import Text, message
 from .devices.steps import MEMORY_BOUND, DeviceSteps
 from .kernels.coverage import common_kernel_steps, has_kernels
 
@@ -51,10 +52,6 @@ _KERNEL_COLUMNS = ("rank", "step", "name_id", "category", "start_ns", "dur_ns", 
 
 _MOST_NEGATIVE = 0.005
 """Share of the step by which rounded peaks and borders of spans make the rest negative."""
-_LESS_THAN_PEAK = (
-    "compute is not split: the model's FLOPs at peak are {} of the step more than it, because its spans "
-    "time the host, or because the FLOPs hold masked scores that kernels leave out"
-)
 
 
 class Refinement(NamedTuple):
@@ -63,7 +60,7 @@ class Refinement(NamedTuple):
     frac: dict[str, float]
     """useful, recompute, clock, memory_bound, contention, kernel_inefficiency, as far as they are
     known; empty where MFU is not."""
-    limits: tuple[str, ...]
+    limits: tuple[Limit, ...]
 
 
 def refine_ledger(by_step: pd.DataFrame, devices: DeviceSteps) -> pd.DataFrame:
@@ -109,19 +106,19 @@ def refine_compute(
     told = [name for name in REFINED if ledger[name].notna().any()]
     limits = tuple(_limits(ledger, devices))
     if use.mfu is None:
-        whole = _untold([*told, "contention"], devices, "compute")
+        whole = _untold([*told, "contention"], devices, is_whole=True)
         return Refinement({}, (*whole, *limits))
     total = float(ledger["step_ns"].sum())
     if ledger[UNSEPARATED].any():
-        return Refinement({}, ("MFU is known, but not what the rest of the spans is", *limits))
+        return Refinement({}, (message("unknown.rest_of_spans"), *limits))
     compute = sum(float(ledger[name].sum()) for name in (*SLOWED, *REFINED))
     parts = {"useful": use.mfu}
     if recompute := float(ledger["recompute"].sum()):
         parts["recompute"] = recompute / total
     room = compute / total - sum(parts.values())
     if room < -_MOST_NEGATIVE and trace.kernel_steps is None:
-        whole = _untold([*told, "contention"], devices, "compute")
-        return Refinement({}, (_LESS_THAN_PEAK.format(percent(-room)), *whole, *limits))
+        whole = _untold([*told, "contention"], devices, is_whole=True)
+        return Refinement({}, (message("doubt.less_than_peak", share=-room), *whole, *limits))
     lost = {name: float(ledger[name].sum()) / total for name in told}
     contention, is_told = _contention_frac(trace, windows, ledger)
     if is_told:
@@ -129,52 +126,60 @@ def refine_compute(
         told.append("contention")
     if (over := sum(lost.values())) > max(room, 0.0):
         lost = {name: frac * max(room, 0.0) / over for name, frac in lost.items()}
-        limits = (*limits, f"{', '.join(lost)} overlap: scaled to fit the compute time")
+        limits = (*limits, message("assumed.overlap_scaled", parts=list(lost)))
     parts |= lost
     parts["kernel_inefficiency"] = compute / total - sum(parts.values())
-    found = [*_untold(told, devices, "kernel inefficiency"), *limits]
+    found = [*_untold(told, devices, is_whole=False), *limits]
     if is_told and trace.kernel_steps is not None:
-        found.append(
-            "contention was measured in the steps that were traced in depth; the others are assumed "
-            "to have the same share"
-        )
+        found.append(message("assumed.contention_of_traced"))
     return Refinement(parts, tuple(found))
 
 
-def _untold(told: list[str], devices: DeviceSteps, where: str) -> Iterator[str]:
-    """Say which parts of compute are not known, and why."""
+def _untold(told: list[str], devices: DeviceSteps, *, is_whole: bool) -> Iterator[Limit]:
+    """Yield which parts of compute are not known, and why.
+
+    Args:
+        told: The parts that are known.
+        devices: Why clocks and memory are not.
+        is_whole: Whether they count as compute, of which no part is known.
+    """
     words = {
-        "contention": "contention with communication",
-        "clock": "low clocks",
-        "memory_bound": "memory-bandwidth limits",
+        "contention": message("scope.contention"),
+        "clock": message("scope.low_clocks"),
+        "memory_bound": message("scope.memory_bandwidth"),
     }
-    missing = [text for name, text in words.items() if name not in told]
-    if missing:
-        yield f"counted as {where}: {', '.join(missing)}"
-    reasons: dict[str, list[str]] = {}
-    for name, why in zip(REFINED, (devices.clock_unknown, devices.memory_unknown), strict=True):
-        if name not in told:
-            reasons.setdefault(why or "communication may hide in compute", []).append(words[name])
-    for why, names in reasons.items():
-        yield f"{' and '.join(names)} unknown: {why}"
+    missing = [words[name] for name in words if name not in told]
+    if missing and is_whole:
+        yield message("scope.counted_as_compute", parts=missing)
+    elif missing:
+        yield message("scope.counted_as_inefficiency", parts=missing)
+    reasons: list[tuple[Text, list[Text]]] = []
+    for name, unknown in zip(REFINED, (devices.clock_unknown, devices.memory_unknown), strict=True):
+        if name in told:
+            continue
+        why = unknown or message("why.communication_in_compute")
+        same = next((names for reason, names in reasons if reason == why), None)
+        if same is None:
+            reasons.append((why, [words[name]]))
+        else:
+            same.append(words[name])
+    for why, names in reasons:
+        yield message("unknown.parts_of_compute", parts=names, reason=why)
 
 
-def _limits(ledger: pd.DataFrame, devices: DeviceSteps) -> Iterator[str]:
-    """Say what the parts that samples tell stand for, and of how many steps they are known."""
+def _limits(ledger: pd.DataFrame, devices: DeviceSteps) -> Iterator[Limit]:
+    """Yield what the parts that samples tell stand for, and of how many steps they are known."""
     known = {name: float(ledger[name].notna().mean()) for name in REFINED}
     if known["clock"]:
-        bound = "all compute is assumed to depend on it, so its bar is an upper bound"
         if known["memory_bound"]:
-            bound = "compute that memory bandwidth limits does not depend on it"
-        yield f"the full clock is {devices.reference}; {bound}"
+            yield message("scope.full_clock_of_compute", reference=devices.reference)
+        else:
+            yield message("doubt.full_clock_of_all", reference=devices.reference)
     if known["memory_bound"]:
-        yield (
-            f"memory_bound counts samples with a memory bandwidth of {percent(MEMORY_BOUND, 0)} or more: "
-            "what is shorter than a sample is not seen"
-        )
+        yield message("scope.memory_bound_samples", least=MEMORY_BOUND)
     for name, frac in known.items():
         if 0 < frac < 1:
-            yield f"{name} is known in {percent(frac)} of the steps of all ranks; elsewhere not taken out"
+            yield message("unknown.in_some_steps", name=name, share=frac)
 
 
 def _contention_frac(

@@ -23,7 +23,8 @@ from ..tables.arrays import FloatArray, IntArray
 from ..tables.classes import WAIT_CLASSES
 from ..tables.results import Cause, WaitAccount
 from ..tables.trace import Trace
-from ..wording.quantities import percent
+from ..wording.limits import Limit
+from ..wording.message import message
 from .beside_data import Compared, beside_data
 from .causes import (
     SLOW_RANKS,
@@ -74,14 +75,14 @@ class Attribution:
     """rank, peer_class, peers, excess_ns, peer_ns, slowdown, z, late, suspect, chance (of a suspect, of
     being found in a job without slow ranks; NaN if not tested), and clock_ns: what a slow clock cost
     the rank per step, which the excess is without."""
-    limits: tuple[str, ...]
+    limits: tuple[Limit, ...]
     causes: tuple[Cause, ...] = ()
     """Empty where the capture does not tell whom ranks waited for."""
     replayed_ns: float | None = None
     """Step time with nothing repaired."""
     without_slow_ns: float | None = None
     """Step time with all slow ranks repaired, and those of slow clocks."""
-    refused: tuple[str, ...] = ()
+    refused: tuple[Limit, ...] = ()
     """Which checks the replay fails; then it is not believed."""
     waiting: WaitAccount | None = None
     """Where the waiting comes from; None where the causes are not known."""
@@ -179,13 +180,15 @@ def _with_causes(
     released = released_gains(program, ledger, players, overlaps)
     causes = _causes(players, off, masks, (times, waiting, released), measured)
     causes = _with_slow_hosts(causes, program, players)
-    refused = (*parted(program, ledger, account, late), *losing(causes))
+    refused = tuple(
+        message("unknown.no_causes", reason=why)
+        for why in (*parted(program, ledger, account, late), *losing(causes))
+    )
     if refused:
-        refused = tuple(f"no causes: {why}" for why in refused)
         return replace(found, limits=(*found.limits, *refused), refused=refused)
     late_frac, limits = late_waiting(late, len(program.windows.steps)) / measured, found.limits
     if late_frac > MAX_WAIT_APART:
-        limits = (*limits, _beside_transfers(late_frac))
+        limits = (*limits, message("scope.idle_beside_transfers", share=late_frac))
     return replace(
         found,
         limits=limits,
@@ -231,7 +234,7 @@ def _told_apart(
     return apart, ranks.assign(**{name: ranks[name].where(~is_slow, table[name]) for name in told})
 
 
-def without_blame(ranks: list[int], limits: tuple[str, ...]) -> Attribution:
+def without_blame(ranks: list[int], limits: tuple[Limit, ...]) -> Attribution:
     """Return the attribution of a capture in which no rank can be compared with its peers."""
     unknown = ("excess_ns", "peer_ns", "slowdown", "z")
     table = pd.DataFrame({"rank": ranks, "peer_class": range(len(ranks)), "peers": 0})
@@ -312,13 +315,6 @@ def _replayed(
     keep = np.vstack([keep, kept_overlaps(keep, overlaps)])
     effects = [*(own.effect for own in players), *(own.given_back for own in overlaps)]
     return replay_scenarios(program, effects, keep)
-
-
-def _beside_transfers(late_frac: float) -> str:
-    return (
-        f"ranks stand idle beside transfers in flight for {percent(late_frac)} of the step, because their hosts launch "
-        "late: the account counts this as waiting, the causes as work of the rank"
-    )
 
 
 def _interval(

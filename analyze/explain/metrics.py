@@ -6,16 +6,16 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from meshscope.probe.schema.listing import listed
 from meshscope.probe.schema.terms import Axis
 
 from ..account.memory.by_stage import peak_memory_frac
 from ..tables.classes import LEAST_TOLD, UNSPLIT
+from ..wording.message import Text, message
 from .not_recorded import MAX_UNSEEN
 from .run_account import Account
 
-NO_STEPS = "no steps were recorded"
-NO_MARKS = "no ends of steps were recorded"
+NO_STEPS = message("why.no_steps")
+NO_MARKS = message("why.no_marks")
 _OF_STEPS = ("mfu", "bubble_frac", "exposed_comm_frac", "straggler_slowdown", "step_time_ns")
 
 
@@ -23,10 +23,10 @@ class Metrics(NamedTuple):
     """Numbers by name, None where one is not known, and the reasons of those."""
 
     values: dict[str, float | None]
-    unknown_because: dict[str, str]
+    unknown_because: dict[str, Text]
 
 
-_Known = tuple[float | None, str]
+_Known = tuple[float | None, Text]
 """A number, or None and the reason."""
 
 
@@ -69,13 +69,13 @@ def _exposed_communication(account: Account) -> _Known:
     """
     events = account.events
     if account.class_frac(UNSPLIT) >= LEAST_TOLD:
-        return None, "waiting and transfers cannot be separated"
+        return None, message("why.waits_not_separated")
     if events.unseen_frac > MAX_UNSEEN:
-        return None, "the ends of operations were not seen"
+        return None, message("why.ends_unseen")
     if account.unseen:
-        return None, f"no communication was recorded along {listed(account.unseen)}"
+        return None, message("why.unseen_axes", axes=list(account.unseen))
     if events.frame.empty and not _is_alone(account):
-        return None, "no communication was recorded"
+        return None, message("why.no_communication")
     return sum(account.class_frac(f"exposed_{axis.value}_wire") for axis in Axis), ""
 
 
@@ -88,21 +88,21 @@ def _straggler_slowdown(account: Account) -> _Known:
     attribution = account.attribution
     if attribution is None or attribution.replayed_ns is None:
         if _is_alone(account):
-            return None, "the job has one rank: nobody waits for another"
-        reason = account.untold[0] if account.untold else "the run cannot be replayed"
+            return None, message("why.one_rank")
+        reason = account.untold[0] if account.untold else message("why.no_replay")
         return None, reason
     without = attribution.without_slow_ns
     if without is None or without <= 0:
-        return None, "nothing is left of the step without its slow ranks"
+        return None, message("why.nothing_left")
     return attribution.replayed_ns / without, ""
 
 
 def _peak_memory(by_stage: pd.DataFrame) -> _Known:
     if by_stage.empty:
-        return None, "memory was not recorded"
+        return None, message("why.no_memory")
     if by_stage["capacity_bytes"].isna().all():
-        return None, "the capacity of the devices is not in the capture"
-    return peak_memory_frac(by_stage), "the capture holds no peak of memory beside a capacity"
+        return None, message("why.no_capacity")
+    return peak_memory_frac(by_stage), message("why.no_peak_beside_capacity")
 
 
 def _is_alone(account: Account) -> bool:

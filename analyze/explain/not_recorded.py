@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from meshscope.probe.schema.listing import listed
-
 from ..align.communication.events import CommunicationEvents, from_anyone
-from ..wording.quantities import percent
-from ..wording.words import counted
+from ..wording.limits import Limit
+from ..wording.message import message
 from .causes.effects import Work
 from .replay.program import Program
 from .slow_ranks import DetectionResult
@@ -19,55 +17,39 @@ MAX_LONELY = 0.02
 """Share of operations without a member above which a replay would freeze what was waited for."""
 
 
-def untold(events: CommunicationEvents) -> list[str]:
+def untold(events: CommunicationEvents) -> list[Limit]:
     """Return why no causes are told; nothing where they are."""
-    limits = []
+    limits: list[Limit] = []
     if events.unseen_frac > MAX_UNSEEN:
-        limits.append(
-            "end times are missing, so waiting and work cannot be separated: "
-            "no rank is suspected, no causes are reported"
-        )
+        limits.append(message("unknown.ends_missing"))
     if events.lonely_frac > MAX_LONELY:
-        whom = "others that are not in the capture"
         if from_anyone(events.frame).any():
-            whom = "senders that their receives do not name"
-        limits.append(f"ranks waited for {whom}: what repairing a cause returns is unknown")
+            limits.append(message("unknown.gain_of_unnamed_senders"))
+        else:
+            limits.append(message("unknown.gain_of_absent_ranks"))
     return limits
 
 
-def limits_of(work: Work, program: Program, events: CommunicationEvents) -> list[str]:
+def limits_of(work: Work, program: Program, events: CommunicationEvents) -> list[Limit]:
     """Return what is not told of causes, and which ranks and steps are not compared."""
     limits = untold(events)
     sizes = Counter(work.peer_class.values())
     alone = [rank for rank, own in work.peer_class.items() if sizes[own] < 2]
     if alone:
-        limits.append(
-            f"{counted(len(alone), 'rank')} without a peer that runs the same operations: "
-            "a slow rank and a slow stage look alike there"
-        )
+        limits.append(message("doubt.ranks_without_peer", count=len(alone)))
     if work.deviating:
-        limits.append(
-            f"{counted(work.deviating, 'step')} of ranks with other operations than usual: "
-            "not compared with their peers"
-        )
+        limits.append(message("missing.deviating_steps", count=work.deviating))
     if program.disorder:
         limits.append(
-            f"{program.disorder} of {len(program.marks)} program marks are out of order "
-            "(overlapping waits of several threads, or a wrong clock)"
+            message("doubt.marks_out_of_order", count=program.disorder, marks=len(program.marks))
         )
     return limits
 
 
-def slow_together(detection: DetectionResult | None) -> list[str]:
+def slow_together(detection: DetectionResult | None) -> list[Limit]:
     """Say that all ranks became slower, which no comparison between them shows."""
     job = None if detection is None else detection.together
     if job is None:
         return []
-    steps = listed(
-        f"{first} to {last}" if last > first else f"{first}" for first, last in job.slow_steps
-    )
-    return [
-        f"all ranks take {percent(job.slowdown or 0.0)} longer for their own work in steps {steps} than in the others, "
-        "which is blamed on none of them: compare what changed there for the whole job (sequence lengths, "
-        "clocks, code)"
-    ]
+    steps = [(int(first), int(last)) for first, last in job.slow_steps]
+    return [message("doubt.all_ranks_slower", slower=job.slowdown or 0.0, steps=steps)]

@@ -12,6 +12,7 @@ from ..align.communication.events import CommunicationEvents
 from ..align.steps.windows import StepWindows
 from ..tables.results import Bubble, Cause, Utilization
 from ..tables.trace import Trace
+from ..wording.limits import Limit
 from .attribution import Attribution
 from .causes import between_ranks
 from .memory.expected import Expectation
@@ -44,9 +45,9 @@ class Account:
     """What formulas expect of the memory."""
     unseen: tuple[str, ...] = ()
     """Axes of the mesh along which nothing was recorded, so that waiting there is not known."""
-    limits: tuple[str, ...] = ()
+    limits: tuple[Limit, ...] = ()
     """What the capture, and so the account, cannot tell."""
-    untold: tuple[str, ...] = ()
+    untold: tuple[Limit, ...] = ()
     """Those of the limits for which no causes are told: a slow rank or link may be there unseen."""
 
     def class_frac(self, name: str) -> float:

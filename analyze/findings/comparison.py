@@ -25,6 +25,8 @@ from ..explain.whatif.predict import t_95
 from ..tables.classes import CLASSES, REFINED
 from ..tables.results import Diagnosis, Finding
 from ..tables.trace import Trace
+from ..wording.limits import Limit
+from ..wording.message import message
 from ..wording.words import is_missing
 from .diagnosis import diagnosis_of
 from .measure import measure
@@ -73,7 +75,7 @@ class Comparison:
     """name, category, and the same."""
     setup: Mapping[str, tuple[Any, Any]]
     """What differs in the setup of the runs: name, before and after."""
-    limits: tuple[str, ...]
+    limits: tuple[Limit, ...]
 
     @property
     def change_ns(self) -> float:
@@ -243,23 +245,17 @@ def _differences(
     return {name: (first, second) for name, (first, second) in known.items() if first != second}
 
 
-def _limits(before: Side, after: Side) -> Iterator[str]:
+def _limits(before: Side, after: Side) -> Iterator[Limit]:
     if before.diagnosis.run.get("origin") != after.diagnosis.run.get("origin"):
-        yield "The captures were made by different tools: what one calls a class the other may not see."
+        yield message("doubt.different_tools")
     missing = _told_apart(before) ^ _told_apart(after)
     if missing:
-        words = ", ".join(sorted(missing)).replace("_", " ")
-        yield f"Only one of the captures tells {words} apart: compute is compared as a whole."
+        names = [name.replace("_", " ") for name in sorted(missing)]
+        yield message("scope.compute_as_a_whole", classes=names)
     empty = [name for name, side in (("before", before), ("after", after)) if side.kernels.empty]
     if empty:
-        yield (
-            f"There are no kernels in the run {' and '.join(empty)}: which operators and kernels "
-            "changed is not known."
-        )
+        yield message("unknown.changed_kernels", runs=empty)
     if min(len(side.by_step["step"].unique()) for side in (before, after)) < 2:
-        yield "With a single step nothing tells by how much steps differ by chance."
+        yield message("unknown.chance_of_one_step")
     else:
-        yield (
-            "The intervals are those of the steps of these two captures; another machine or "
-            "other neighbours on the network are not in them."
-        )
+        yield message("scope.intervals_of_captures")

@@ -24,6 +24,7 @@ from ..explain.replay.program import Program
 from ..explain.run_account import Account
 from ..tables.arrays import FloatArray, IntArray
 from ..tables.classes import CLASSES, UNATTRIBUTED
+from ..wording.limits import limit_text
 from .step_to_show import not_analysed, step_to_show
 
 NO_PLACE = -1
@@ -74,7 +75,7 @@ def critical_path(account: Account, step: int | None = None) -> CriticalPath:
         raise MeshscopeError(
             "no critical path: nothing tells who waited for whom",
             where=str(account.trace.path),
-            remedy="; ".join(account.limits[-1:]),
+            remedy="; ".join(map(limit_text, account.limits[-1:])),
         )
     ends = _step_ends(program)
     chosen, because = _chosen(account, ends, step)

@@ -20,7 +20,7 @@ from ..explain.run_account import Account
 from ..tables.classes import CLASSES, REFINED
 from ..tables.results import Bar, Cause, Diagnosis
 from ..tables.trace import Trace, places_of
-from ..wording.words import sentence
+from ..wording.limits import ordered
 from .measure import NoStepsError, measure
 from .ordered import find
 from .rules.other_steps import with_other_steps
@@ -77,7 +77,7 @@ def diagnosis_of(account: Account) -> Diagnosis:
         waterfall=waterfall(ledger, refinement, account.windows.mean_ns),
         causes=attribution.causes if attribution else (),
         findings=findings,
-        limits=(*account.limits, *map(sentence, refinement.limits)),
+        limits=ordered((*account.limits, *refinement.limits)),
         ledger=ledger,
         stragglers=_stragglers(account),
         bubble=account.bubble,

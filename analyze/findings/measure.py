@@ -37,8 +37,8 @@ from ..read.deep_traces.steps import listed_steps
 from ..tables.classes import LEAST_TOLD, UNSPLIT
 from ..tables.results import Utilization
 from ..tables.trace import Trace, stage_of_ranks
-from ..wording.quantities import percent
-from ..wording.words import sentence
+from ..wording.limits import Limit, limit_text
+from ..wording.message import Message, message
 
 MOST_LIMITS_IN_ERROR = 3
 MOST_LISTED = 8
@@ -48,7 +48,6 @@ _MOST = 0.5
 """Share of the operations whose ends the device saw, from which on the capture is said to have them."""
 MAX_UNEXPLAINED = 0.01
 """Share of the step that may be waiting along axes without records, and no more matters."""
-_WRONG_CLOCKS = "no replay: the clocks of some ranks are wrong (see the finding clock_skew)"
 
 
 class NoStepsError(TraceFormatError):
@@ -80,7 +79,7 @@ def measure(trace: Trace) -> Account:
     devices = device_steps(trace, windows, use.peak_flops)
     program, attribution = None, None
     if unseen:
-        replay_limits: tuple[str, ...] = (unseen_limit(trace, unseen),)
+        replay_limits: tuple[Limit, ...] = (unseen_limit(trace, unseen),)
         if not INSIDE_SPANS.isdisjoint(unseen):
             attribution = without_blame(ranks, replay_limits)
     else:
@@ -111,15 +110,15 @@ def measure(trace: Trace) -> Account:
         clock_offsets=offsets,
         stage=stage_of_ranks(trace, ranks),
         unseen=unseen,
-        limits=tuple(map(sentence, (*limits, *joined.limits, *replay_limits, *use.notes))),
+        limits=(*limits, *joined.limits, *replay_limits, *use.notes),
         # Nobody waits for the only rank of a job.
-        untold=() if trace.run.get("world_size") == 1 else tuple(map(sentence, why_untold)),
+        untold=() if trace.run.get("world_size") == 1 else tuple(why_untold),
     )
 
 
 def _seen_limits(
     trace: Trace, windows: StepWindows, events: CommunicationEvents
-) -> tuple[str, ...]:
+) -> tuple[Limit, ...]:
     """Return what the capture itself lacks."""
     of_capture = (*trace.limits, *_clock_limits(trace), *level_limits(trace))
     return (*of_capture, *windows.limits, *_unequal_windows(windows), *events.limits)
@@ -151,46 +150,35 @@ def _utilization(trace: Trace, windows: StepWindows, ledger: Ledger) -> Utilizat
     return possible_utilization(use, trace, ledger.by_step)
 
 
-def _unequal_windows(windows: StepWindows) -> tuple[str, ...]:
+def _unequal_windows(windows: StepWindows) -> tuple[Limit, ...]:
     """Return whose mean the times of classes are, where the ranks are not in a step equally long."""
     mean_ns, longest_ns = windows.mean_ns, windows.step_time_ns
     if longest_ns - mean_ns < UNEQUAL * longest_ns:
         return ()
-    return (
-        f"ranks are {mean_ns / 1e6:.2f} ms in a step on average, and the longest {longest_ns / 1e6:.2f} ms: "
-        "times and shares of the classes are of that average",
-    )
+    return (message("scope.unequal_windows", mean_ns=mean_ns, longest_ns=longest_ns),)
 
 
-def _clock_limits(trace: Trace) -> tuple[str, ...]:
+def _clock_limits(trace: Trace) -> tuple[Limit, ...]:
     """Return what a host capture of a run on GPUs cannot tell."""
     device = str(trace.run.get("device_name") or "")
     if trace.origin != "meshscope" or not device or device.startswith("CPU"):
         return ()
-    where = ""
-    if trace.row_count("kernel"):
-        if trace.kernel_steps is None:
-            return ()
-        where = "outside the steps that were traced in depth "
+    is_traced = bool(trace.row_count("kernel"))
+    if is_traced and trace.kernel_steps is None:
+        return ()
+    found = _timed_on(trace, device)
+    return (message("doubt.outside_traces", what=found) if is_traced else found,)
+
+
+def _timed_on(trace: Trace, device: str) -> Message:
+    """Return what was timed on the devices, and what on the hosts."""
     if _is_timed_there(trace):
-        return (
-            f"{where}spans and waits were timed on the {device}, within 0.1 ms of the host's clock",
-        )
-    if trace.row_count("span") and trace.frame("span")["device_dur_ns"].notna().any():
-        return (
-            f"{where}spans were timed on the {device}, communication was not: {_way_out(trace)}",
-        )
-    return (
-        f"{where}times are those of the host: on {device} a span says when work was launched, "
-        "not when the device ran it, and communication has no end unless the host waited for it",
-    )
-
-
-def _way_out(trace: Trace) -> str:
-    """Return what shows the ends of communication, or why the highest level did not."""
+        return message("scope.waits_on_device", device=device)
+    if not trace.row_count("span") or trace.frame("span")["device_dur_ns"].isna().all():
+        return message("doubt.host_times", device=device)
     if CaptureLevel.KERNELS.value in set(trace.frame("recording")["level"].astype(str)):
-        return "no stream was seen to wait for it"
-    return "record with MESHSCOPE_LEVEL=kernels to see when it ended"
+        return message("doubt.no_stream_waited", device=device)
+    return message("doubt.host_communication", device=device)
 
 
 def _is_timed_there(trace: Trace) -> bool:
@@ -210,7 +198,7 @@ def _windows(trace: Trace) -> StepWindows:
         what = "the recorded steps have no length"
     remedy = "Record at least one whole step, the same on every rank, then diagnose again"
     if trace.limits:
-        remedy = " ".join(["What was read:", *map(sentence, trace.limits[:MOST_LIMITS_IN_ERROR])])
+        remedy = " ".join(["What was read:", *map(limit_text, trace.limits[:MOST_LIMITS_IN_ERROR])])
     raise NoStepsError(what, where=str(trace.path), remedy=remedy)
 
 
@@ -231,32 +219,27 @@ def _steps_of_ranks(trace: Trace) -> str:
 
 def _of_no_operation(
     trace: Trace, windows: StepWindows, ledger: Ledger
-) -> tuple[Ledger, tuple[str, ...]]:
+) -> tuple[Ledger, tuple[Limit, ...]]:
     """Return the ledger with grouped transfers split, and what is said of communication without operations."""
     ledger, of_groups = split_grouped(trace, windows, ledger)
     return ledger, (*of_groups, *_communication_alone(ledger))
 
 
-def _communication_alone(ledger: Ledger) -> tuple[str, ...]:
+def _communication_alone(ledger: Ledger) -> tuple[Limit, ...]:
     """Return how much of the step devices communicated without an operation that peers share."""
     share = float(ledger.by_step[UNSPLIT].sum() / ledger.by_step["step_ns"].sum())
     if share < LEAST_TOLD:
         return ()
-    return (
-        f"communication that no compute hides and that names no operation takes {percent(share)} of the "
-        "step: how much of it was waiting, and for whom, is not known",
-    )
+    return (message("unknown.communication_of_no_operation", share=share),)
 
 
-def _no_operations(trace: Trace, ledger: Ledger) -> str:
+def _no_operations(trace: Trace, ledger: Ledger) -> Limit:
     """Return why nobody can be told to make others wait, where no operation is known."""
     if ledger.by_step[UNSPLIT].sum() > 0:
-        what = "what the devices communicated names no operation that its peers share"
-    elif _names_host_communication(trace):
-        what = "communication was recorded on the host only, without what joins it between ranks"
-    else:
-        what = "no communication was recorded"
-    return f"{what}: who makes others wait cannot be known"
+        return message("unknown.operations_unnamed")
+    if _names_host_communication(trace):
+        return message("unknown.operations_on_host_only")
+    return message("unknown.no_operations")
 
 
 def _names_host_communication(trace: Trace) -> bool:
@@ -271,7 +254,7 @@ def _program(
     windows: StepWindows,
     told: tuple[CommunicationEvents, Ledger, float],
     offsets: pd.Series,
-) -> tuple[Program | None, tuple[str, ...]]:
+) -> tuple[Program | None, tuple[Limit, ...]]:
     """Return the replay graph, or why there is none.
 
     Args:
@@ -282,7 +265,7 @@ def _program(
     """
     events, ledger, _ = told
     if not offsets.empty:
-        return None, (_WRONG_CLOCKS,)
+        return None, (message("unknown.replay_of_wrong_clocks"),)
     if events.frame.empty:
         if windows.detail is not StepDetail.FULL:
             return None, ()
@@ -290,4 +273,4 @@ def _program(
     try:
         return build_program(windows, *told), ()
     except ValueError as error:
-        return None, (f"no replay: {error} (clocks of different hosts?)",)
+        return None, (message("unknown.replay_disordered", reason=str(error)),)

@@ -29,7 +29,7 @@ def untold_of(result: Diagnosis) -> Message:
 def nothing_found(result: Diagnosis) -> Message:
     """Return what stands where there are no findings: as much of an all-clear as is known."""
     if result.untold:
-        return message("none_found.unknown", because=" ".join(result.untold))
+        return message("none_found.unknown", because=list(result.untold))
     unknown = sum(bar.frac for bar in result.waterfall if bar.name in (UNATTRIBUTED, UNSEPARATED))
     costly = [cause for cause in result.causes if _cost(cause) >= MIN_COST]
     if costly:

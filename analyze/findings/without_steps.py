@@ -9,12 +9,12 @@ import pandas as pd
 from ..account.memory.by_stage import memory_by_stage
 from ..explain.memory.differences import with_expected
 from ..explain.memory.expected import expected_memory
-from ..explain.metrics import metrics_without_steps
+from ..explain.metrics import NO_STEPS, metrics_without_steps
 from ..tables.classes import CLASSES, REFINED
 from ..tables.results import Bubble, Diagnosis, Finding, Utilization
 from ..tables.trace import FLIGHT_RECORDER, Trace, places_of
-from ..wording.message import message
-from ..wording.words import sentence
+from ..wording.limits import Limit, ordered
+from ..wording.message import Text, message
 from .location import located
 from .rules.capture import missing_ranks
 from .rules.ended import how_it_ended
@@ -41,7 +41,7 @@ def _broke_off_at_once(trace: Trace) -> bool:
     return not any(trace.frame(name)["end_ns"].notna().any() for name in ("collective", "p2p"))
 
 
-def diagnose_without_steps(trace: Trace, because: str = "no steps were recorded") -> Diagnosis:
+def diagnose_without_steps(trace: Trace, because: Text = NO_STEPS) -> Diagnosis:
     """Return the findings of a capture that has no steps; every time and share is unknown.
 
     Args:
@@ -58,13 +58,12 @@ def diagnose_without_steps(trace: Trace, because: str = "no steps were recorded"
         *heavy_stages(memory, trace, expectation.found),
         *missing_ranks(trace),
     ]
-    # Limits and reasons lie in the diagnosis as text.
-    no_steps = str(message("no_steps.reason"))
-    limit = str(message("no_steps.limit", because=because))
-    limits = [*trace.limits, limit]
+    no_steps = message("why.there_are_no_steps")
+    limit = message("unknown.without_steps", because=because)
+    limits: list[Limit] = [*trace.limits, limit]
     metrics = metrics_without_steps(memory)
     if trace.origin == FLIGHT_RECORDER:
-        limits.append(str(message("no_steps.dump")))
+        limits.append(message("doubt.dump"))
     return Diagnosis(
         run=_run_header(trace),
         step_time_ns=nan,
@@ -81,7 +80,7 @@ def diagnose_without_steps(trace: Trace, because: str = "no steps were recorded"
         waterfall=(),
         causes=(),
         findings=tuple(located(finding, trace) for finding in found),
-        limits=tuple(map(sentence, limits)),
+        limits=ordered(limits),
         ledger=pd.DataFrame(columns=["rank", "step", "step_ns", *CLASSES, *REFINED]),
         stragglers=_ranks(trace),
         bubble=Bubble(
@@ -92,7 +91,7 @@ def diagnose_without_steps(trace: Trace, because: str = "no steps were recorded"
         groups=pd.DataFrame(
             columns=["group_id", "axis", "ranks", "operations", "wire_ns", "wait_ns", "size_bytes"]
         ),
-        untold=(sentence(limit),),
+        untold=(limit,),
         metrics=metrics.values,
         unknown_because=metrics.unknown_because,
     )

@@ -24,6 +24,8 @@ from meshscope.probe.schema.model import flops_per_token as flops_of_description
 from meshscope.probe.schema.model.conventions import head_flops, layer_flops
 from meshscope.probe.schema.model.parameters import total_parameters
 
+from ..wording.limits import Limit
+from ..wording.message import Text, message
 from .inferred_model import inferred_models
 
 __all__ = [
@@ -40,7 +42,6 @@ _SAME = 0.005
 """Models whose FLOPs differ by less need not be told apart."""
 _UNLIKE = 0.02
 """Stated parameters that differ by more from those of the stated sizes contradict them."""
-_LEFT_OPEN = "state the model: kv_heads, head_dim, gated, tied, experts"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,9 +59,9 @@ class KnownModel(NamedTuple):
     """What a capture tells of its model."""
 
     model: ModelDescription | ModelShape | None
-    unknown_because: str
+    unknown_because: Text
     """Why there is none, one clause; empty where there is one."""
-    notes: tuple[str, ...] = ()
+    notes: tuple[Limit, ...] = ()
     """What was assumed, or contradicts itself."""
 
 
@@ -68,14 +69,17 @@ def known_model(run: Mapping[str, object]) -> KnownModel:
     """Return the model of the run table's row: as described, else as its sizes allow."""
     text = run.get("model")
     if isinstance(text, str) and text:
-        return _described(text)
+        known = _described(text)
+        model = known.model
+        if isinstance(model, ModelDescription) and model.counted:
+            return _counted(model, run)
+        return known
     shape = model_shape(run)
     if shape is None:
-        return KnownModel(None, "the model's shape")
+        return KnownModel(None, message("lacks.model_shape"))
     heads, ffn = run.get("num_heads"), run.get("ffn_size")
     if not isinstance(heads, int) or not isinstance(ffn, int) or min(heads, ffn) < 1:
-        note = "the model is assumed dense, with an untied head: only sizes are known"
-        return KnownModel(shape, "", (f"{note}; {_LEFT_OPEN}",))
+        return KnownModel(shape, "", (message("assumed.dense_model"),))
     return _inferred(shape, heads, ffn)
 
 
@@ -85,16 +89,29 @@ def _described(text: str) -> KnownModel:
     except (ConfigError, ValueError, RecursionError) as error:
         what = error.what if isinstance(error, ConfigError) else str(error)
         where = error.where if isinstance(error, ConfigError) else "model"
-        return KnownModel(None, f"a usable description of the model ({where}: {what})")
+        return KnownModel(None, message("lacks.model_description", where=where, what=what))
     if model.parameters:
         counted = total_parameters(model)
         if abs(counted / model.parameters - 1.0) > _UNLIKE:
-            note = (
-                f"the stated sizes of the model make {counted:,} parameters, "
-                f"{model.parameters:,} are stated: MFU counts the sizes"
-            )
+            note = message("doubt.other_parameters", counted=counted, stated=model.parameters)
             return KnownModel(model, "", (note,))
     return KnownModel(model, "")
+
+
+def _counted(model: ModelDescription, run: Mapping[str, object]) -> KnownModel:
+    """Return a model whose modules one rank has counted; none where ranks hold parts of it."""
+    split = [axis for axis in ("tp", "pp", "ep") if (run.get(axis) or 1) != 1]
+    if split:
+        why = f"the model's shape: ranks hold parts of it ({', '.join(split)}), so it cannot be counted on one"
+        return KnownModel(None, why)
+    return KnownModel(
+        model,
+        "",
+        (
+            f"the model was counted from its modules: {model.num_layers} layers of width {model.hidden_size:,}, "
+            f"{model.num_heads} heads, {model.vocab_size:,} tokens",
+        ),
+    )
 
 
 def _inferred(shape: ModelShape, heads: int, ffn: int) -> KnownModel:
@@ -109,16 +126,14 @@ def _inferred(shape: ModelShape, heads: int, ffn: int) -> KnownModel:
             seq_len=shape.seq_len,
         )
     except ConfigError as error:
-        return KnownModel(None, f"a usable shape of the model ({error.where}: {error.what})")
+        why = message("lacks.usable_shape", where=error.where, what=error.what)
+        return KnownModel(None, why)
     found = inferred_models(sizes, shape.parameters)
     flops = [flops_of_description(model) for model in found]
     if not found:
-        why = (
-            f"the model's shape: no dense model of these sizes has {shape.parameters:,} parameters"
-        )
-        return KnownModel(None, f"{why} ({_LEFT_OPEN})")
+        return KnownModel(None, message("lacks.dense_model", parameters=shape.parameters))
     if max(flops) > (1.0 + _SAME) * min(flops):
-        return KnownModel(None, f"the model's shape: several models fit its sizes ({_LEFT_OPEN})")
+        return KnownModel(None, message("lacks.one_model"))
     return KnownModel(found[0], "")
 
 

@@ -24,6 +24,7 @@ from ..tables.classes import (
     UNSPLIT,
 )
 from ..tables.results import Diagnosis
+from ..wording.message import Text, message
 
 METRICS = (
     *("mfu", "bubble_frac", "exposed_comm_frac", "peak_memory_frac"),
@@ -33,7 +34,7 @@ METRICS = (
 MORE_METRICS = ("hfu", "tokens_per_s", "overhead_frac", "peak_memory_bytes")
 HIGH_IS_GOOD = frozenset({"mfu", "hfu", "tokens_per_s"})
 """Metrics of which a single number is the least that is allowed."""
-Known = tuple[float | None, str]
+Known = tuple[float | None, Text]
 """A number, or None and the reason."""
 
 _CLASSES = {f"{name}_frac": name for name in (*CLASSES, *REFINED)}
@@ -41,7 +42,7 @@ _AXES = {f"exposed_{axis.value}_frac": axis.value for axis in Axis}
 _STAGE = re.compile(r"stage_(0|[1-9][0-9]{0,4})_peak_memory_(frac|bytes)")
 _PROBE = "meshscope"
 """Origin of captures of our probe, which sees all host classes where they happen."""
-_NOT_TOLD = "the capture lacks it"
+_NOT_TOLD = message("why.capture_lacks_it")
 
 
 def is_metric(name: str) -> bool:
@@ -83,22 +84,22 @@ def value_of(result: Diagnosis, name: str) -> Known:
 
 def _hfu(result: Diagnosis) -> Known:
     use = result.utilization
-    return use.hfu, use.unknown_because or "the capture holds no recomputation; bound mfu"
+    return use.hfu, use.unknown_because or message("why.no_recomputation")
 
 
 def _tokens(result: Diagnosis) -> Known:
-    return result.utilization.tokens_per_s, "the tokens or the ends of steps are not in the capture"
+    return result.utilization.tokens_per_s, message("why.no_tokens_or_ends")
 
 
 def _overhead(result: Diagnosis) -> Known:
     cost = result.run.get("probe_cost_frac")
-    return (cost, "") if isinstance(cost, float) else (None, "no probe measured its own cost")
+    return (cost, "") if isinstance(cost, float) else (None, message("why.no_probe_cost"))
 
 
 def _peak_bytes(result: Diagnosis) -> Known:
     peaks = result.memory["peak_bytes"].dropna() if len(result.memory) else None
     if peaks is None or peaks.empty:
-        return None, "no peak of a device's memory was recorded"
+        return None, message("why.no_device_peak")
     return float(peaks.max()), ""
 
 
@@ -112,13 +113,15 @@ _FIXED: dict[str, Callable[[Diagnosis], Known]] = {
 
 def _memory_of_stage(result: Diagnosis, stage: int, column: str) -> Known:
     if result.memory.empty:
-        return None, "memory was not recorded"
+        return None, message("why.no_memory")
     rows = result.memory[result.memory["stage"] == stage]
     if rows.empty:
-        return None, f"no memory of a stage {stage} was recorded"
+        return None, message("why.no_memory_of_stage", stage=stage)
     value = rows[column].iloc[0]
     is_known = rows[column].notna().iloc[0]
-    return (float(value), "") if is_known else (None, f"no such figure of stage {stage}")
+    return (
+        (float(value), "") if is_known else (None, message("why.no_figure_of_stage", stage=stage))
+    )
 
 
 def _exposed(result: Diagnosis, axis: str) -> Known:
@@ -126,7 +129,7 @@ def _exposed(result: Diagnosis, axis: str) -> Known:
     if (reason := result.unknown_because.get("exposed_comm_frac")) is not None:
         return None, reason
     if result.run.get("tp") is None:
-        return None, "the mesh is not in the capture"
+        return None, message("why.no_mesh")
     return _frac(result, f"exposed_{axis}_wire"), ""
 
 
@@ -135,16 +138,16 @@ def _class(result: Diagnosis, name: str) -> Known:
     if name.startswith("exposed_") and name.endswith("_wire"):
         return _exposed(result, name.removeprefix("exposed_").removesuffix("_wire"))
     if name.endswith("_wait") and _frac(result, UNSPLIT) >= LEAST_TOLD:
-        return None, "waiting and transfers cannot be separated"
+        return None, message("why.waits_not_separated")
     if name.endswith("_wait") and result.run.get("tp") is None:
-        return None, "the mesh is not in the capture"
+        return None, message("why.no_mesh")
     if name in COMPUTE_CLASSES and _frac(result, UNSEPARATED) >= LEAST_TOLD:
-        return None, "computing and communication cannot be separated"
+        return None, message("why.compute_not_separated")
     value = _frac(result, name)
     needs_name = name in ("recompute", "optimizer", *HOST_CLASSES)
     if value == 0 and needs_name and result.run.get("origin") != _PROBE:
-        return None, "the trace names no such time, which may be because it cannot"
-    return value, "it was not measured"
+        return None, message("why.not_named")
+    return value, message("why.not_measured")
 
 
 def _frac(result: Diagnosis, name: str) -> float:

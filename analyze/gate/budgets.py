@@ -15,6 +15,8 @@ from ..output.render import to_markdown as document_to_markdown
 from ..output.text.amounts import limits_section
 from ..tables.results import Diagnosis
 from ..tables.toml_file import read_toml
+from ..wording.limits import Limit
+from ..wording.message import Text, message_to_json
 from .budget_metrics import HIGH_IS_GOOD, is_metric, is_share, like, value_of
 
 _LARGEST = 1e18
@@ -39,7 +41,7 @@ class Verdict:
     value: float | None
     passed: bool | None
     """None where the metric could not be known."""
-    unknown_because: str = ""
+    unknown_because: Text = ""
     """Why it could not; empty where it is known."""
 
     def sentence(self) -> str:
@@ -144,7 +146,8 @@ def to_rows(verdicts: tuple[Verdict, ...]) -> list[dict[str, object]]:
             "max": verdict.budget.max,
             "value": verdict.value,
             "passed": verdict.passed,
-            "unknown_because": verdict.unknown_because,
+            "unknown_because": str(verdict.unknown_because),
+            "messages": {"unknown_because": message_to_json(verdict.unknown_because)},
         }
         for verdict in verdicts
     ]
@@ -170,13 +173,13 @@ def to_gate(verdicts: tuple[Verdict, ...]) -> dict[str, Any]:
     return {"verdict": word, "why": decisive[0] if decisive else word, "checks": checks}
 
 
-def budgets_document(verdicts: tuple[Verdict, ...], limits: Sequence[str]) -> list[Block]:
+def budgets_document(verdicts: tuple[Verdict, ...], limits: Sequence[Limit]) -> list[Block]:
     """Return the checks, one a line, then what the capture could not show: some of it is lost."""
     sentences = Lines([verdict.sentence() for verdict in verdicts])
     return [sentences, *limits_section(limits)]
 
 
-def to_markdown(verdicts: tuple[Verdict, ...], limits: Sequence[str] = ()) -> str:
+def to_markdown(verdicts: tuple[Verdict, ...], limits: Sequence[Limit] = ()) -> str:
     """Return the checks as a table, for a comment on a change; reasons and limits below it."""
     words = {True: "pass", False: "**FAIL**", None: "unknown"}
     rows = [

@@ -9,6 +9,8 @@ import numpy as np
 
 from meshscope.probe.schema.errors import TraceFormatError
 
+from ..wording.limits import Limit, ordered
+from ..wording.message import message
 from .counts_check import count_checks
 from .facts import Baseline, RunFacts
 from .judge import STEP, Compared, default_margin, judge, logs, undecided
@@ -88,14 +90,14 @@ def compare(
     )
 
 
-def _limits(baseline: Baseline, runs: Sequence[LoadedRun]) -> tuple[str, ...]:
+def _limits(baseline: Baseline, runs: Sequence[LoadedRun]) -> tuple[Limit, ...]:
     window = baseline.window if baseline.has_times else None
-    found = [*baseline.limits, *time_limits(runs, window)]
+    found: list[Limit] = [*baseline.limits, *time_limits(runs, window)]
     for run in runs:
         found += run.limits
         if baseline.setup and not run.setup:
-            found.append(f"{run.name}: setup unknown, so not compared with that of the baseline")
-    return tuple(dict.fromkeys(found))
+            found.append(message("unknown.setup_of_run", run=run.name))
+    return ordered(found)
 
 
 def _has_times(baseline: Baseline, runs: Sequence[LoadedRun]) -> bool:

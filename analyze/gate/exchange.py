@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..tables.arrays import FloatArray
+from ..wording.limits import limits_to_json
 from .change_points import change_points
 from .facts import Baseline
 from .judge import default_margin
@@ -47,7 +48,7 @@ def to_json(result: GateResult) -> dict[str, Any]:
         "disturbed_runs": [{"run": name, "ratio": ratio} for name, ratio in result.disturbed],
         "broken_runs": [{"run": name, "ended": how} for name, how in result.broken],
         "notes": list(note_lines(result)),
-        "limits": list(result.limits),
+        **limits_to_json(result.limits),
     }
 
 
@@ -115,7 +116,7 @@ def baseline_to_json(baseline: Baseline, path: Path) -> dict[str, Any]:
         "count": baseline.window.count,
         "counts": len(baseline.counts),
         "drifting_runs": [run.name for run in baseline.runs if run.drift_frac],
-        "limits": list(baseline.limits),
+        **limits_to_json(baseline.limits),
     }
 
 

@@ -11,6 +11,8 @@ import pandas as pd
 from meshscope.probe.schema.errors import TraceFormatError
 
 from ..tables.arrays import FloatArray
+from ..wording.limits import Limit, limit_texts
+from ..wording.message import message
 from ..wording.words import counted
 from .facts import FORMAT, Baseline, Count, RunFacts, Window
 from .settle import LEAST_STEPS, settle
@@ -36,7 +38,7 @@ class LoadedRun:
     """When it was launched."""
     ended: str = ""
     """How it broke off: who hung, died or was killed; empty where it ended in order, or somebody ended it."""
-    limits: tuple[str, ...] = ()
+    limits: tuple[Limit, ...] = ()
 
 
 def require_steps(run: LoadedRun, window: Window | None = None) -> None:
@@ -55,17 +57,17 @@ def has_times(run: LoadedRun, window: Window | None = None) -> bool:
     return len(run.step_ns) >= LEAST_STEPS + (window.first if window else 0)
 
 
-def time_limits(runs: Sequence[LoadedRun], window: Window | None = None) -> list[str]:
+def time_limits(runs: Sequence[LoadedRun], window: Window | None = None) -> list[Limit]:
     """Return why times of runs are not compared though their counts are, or over fewer steps."""
-    limits = []
+    limits: list[Limit] = []
     for run in runs:
         if not has_times(run, window):
             what, _ = _too_short(run, window)
-            limits.append(f"{run.name} {what}. Only counts compared")
+            limits.append(message("missing.times_not_compared", run=run.name, what=what))
         elif window and len(run.step_ns) < window.first + window.count:
             own = len(run.step_ns) - window.first
             limits.append(
-                f"{run.name} ends early: it has {own} of the {window.count} compared steps"
+                message("missing.ends_early", run=run.name, own=own, compared=window.count)
             )
     return limits
 
@@ -120,14 +122,14 @@ def baseline_of(runs: Sequence[LoadedRun]) -> Baseline:
     is_timed = all(map(has_times, runs))
     window = window_of(runs) if is_timed else Window(first=0, count=0)
     facts = [facts_of(run, window) if is_timed else _untimed(run) for run in runs]
-    limits = {*time_limits(runs), *(limit for run in runs for limit in run.limits)}
+    limits = (*time_limits(runs), *(limit for run in runs for limit in run.limits))
     return Baseline(
         meshscope_gate_baseline=FORMAT,
         setup=dict(sorted(runs[0].setup.items())),
         window=window,
         runs=facts,
         counts=common_counts(runs),
-        limits=sorted(limits),
+        limits=limit_texts(limits),
     )
 
 

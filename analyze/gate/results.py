@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from ..wording.limits import Limit
+
 
 class Verdict(StrEnum):
     """The result of a check, and of a gate."""
@@ -102,4 +104,4 @@ class GateResult:
     """Runs far off the others of their side, with the ratio to their median."""
     broken: tuple[tuple[str, str], ...] = ()
     """Candidate runs that broke off, with how: such a candidate does not pass."""
-    limits: tuple[str, ...] = ()
+    limits: tuple[Limit, ...] = ()

@@ -23,7 +23,8 @@ from ..read.reading import OnBytes, Reading, ignore_bytes
 from ..read.source_files import SourceIndex, content_key, source_files, total_size
 from ..tables.table_folder import FOLDER, drafted
 from ..tables.trace import Trace
-from ..wording.words import counted, sentence
+from ..wording.limits import limit_text
+from ..wording.words import counted
 from .ingested import (
     Ingested,
     find_ingested,
@@ -150,7 +151,7 @@ def understood(trace: Trace) -> list[str]:
     rows = [(name, count) for name in trace.tables if (count := trace.row_count(name))]
     lines.append("rows: " + ", ".join(f"{name} {count:,}" for name, count in rows))
     lines += _groups(trace)
-    lines += [f"limit: {sentence(limit)}" for limit in trace.limits]
+    lines += [f"limit: {limit_text(limit)}" for limit in trace.limits]
     return [printable(line) for line in lines]
 
 

@@ -31,6 +31,8 @@ from ..tables.segment_files import read_list
 from ..tables.stored_tables import Tables
 from ..tables.table_folder import FOLDER, damaged_ranks, read_folder, write_folder
 from ..tables.trace import Trace
+from ..wording.limits import Limit, keep_limits, kept_limits
+from ..wording.message import message
 
 _SECTION = "ingested"
 _ENDINGS = re.compile(r"(?:\.(?:pt|trace|json|gz|tar|tgz|parquet|pkl|pickle|jsonl|sqlite))+$")
@@ -142,7 +144,7 @@ def read_ingested(
                 if rank not in damaged and (only is None or rank in only)
             ),
             tables=tables,
-            limits=(*_left_out(damaged), *section["limits"], *read_list(path / FOLDER).limits),
+            limits=(*_left_out(damaged), *kept_limits(section), *read_list(path / FOLDER).limits),
             origin=section["origin"],
             per_step_clock=section["per_step_clock"],
             clocks={int(rank): str(clock) for rank, clock in section["clocks"].items()},
@@ -191,9 +193,9 @@ def _no_whole_rank(path: Path, damaged: Mapping[int, str]) -> RunDirectoryError:
     )
 
 
-def _left_out(damaged: Mapping[int, str]) -> list[str]:
+def _left_out(damaged: Mapping[int, str]) -> list[Limit]:
     return [
-        f"rank {rank} is left out: {what}; remove the run and ingest its source again to have it"
+        message("missing.damaged_rank", rank=rank, what=what)
         for rank, what in sorted(damaged.items())
     ]
 
@@ -219,6 +221,6 @@ def _manifest(trace: Trace, key: str, source_bytes: int) -> dict[str, Any]:
             "clocks": {str(rank): clock for rank, clock in trace.clocks.items()},
             "local_ranks": {str(rank): place for rank, place in trace.local_ranks.items()},
             "ranks": list(trace.ranks),
-            "limits": list(trace.limits),
+            **keep_limits(trace.limits),
         },
     }

@@ -32,6 +32,7 @@ from ..read.deep_traces.files import trace_files
 from ..read.source_files import TABLES_VERSION
 from ..tables.table_folder import FOLDER, close_to_others, drafted, read_folder, write_folder
 from ..tables.trace import Trace
+from ..wording.limits import keep_limits, kept_limits
 
 _FACTS = "capture.json"
 """What the tables alone do not say, and the key."""
@@ -61,7 +62,7 @@ def read_kept(path: Path, wanted: Wanted = WANTED) -> Trace | None:
             layout=ParallelLayout.from_json(layout) if layout else None,
             ranks=tuple(facts["ranks"]),
             tables=read_folder(folder),
-            limits=tuple(facts["limits"]),
+            limits=kept_limits(facts),
             clocks={int(rank): clock for rank, clock in facts["clocks"].items()},
             local_ranks={int(rank): place for rank, place in facts["local_ranks"].items()},
             kernel_steps=_kernel_steps(facts["kernel_steps"]),
@@ -134,7 +135,7 @@ def _facts(trace: Trace, key: str) -> dict[str, object]:
         "run": dict(trace.run),
         "layout": trace.layout.to_json() if trace.layout is not None else None,
         "ranks": list(trace.ranks),
-        "limits": list(trace.limits),
+        **keep_limits(trace.limits),
         "clocks": {str(rank): clock for rank, clock in trace.clocks.items()},
         "local_ranks": {str(rank): place for rank, place in trace.local_ranks.items()},
         "rows": sum(map(trace.row_count, COUNTED)),

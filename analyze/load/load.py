@@ -36,6 +36,8 @@ from ..read.deep_traces.cache import DeepCache
 from ..read.deep_traces.tables import with_deep_traces
 from ..read.reading import Reading
 from ..tables.trace import Trace
+from ..wording.limits import Limit
+from ..wording.message import message
 from .ingested import is_ingested, read_ingested, rows_by_rank
 from .kept_tables import is_closed, read_kept
 from .possible_times import with_possible_times
@@ -211,18 +213,16 @@ def _clocks(manifests: Mapping[int, Mapping[str, Any]]) -> dict[int, str]:
 
 def _layout(
     manifest: Mapping[str, object], groups: pa.Table, ranks: tuple[int, ...]
-) -> tuple[ParallelLayout | None, tuple[str, ...]]:
+) -> tuple[ParallelLayout | None, tuple[Limit, ...]]:
     stated = manifest.get("layout")
     if not isinstance(stated, dict):
         return None, ()
     try:
         layout = ParallelLayout.from_json(stated)
     except (ConfigError, TypeError) as error:
-        return None, (f"the layout in the manifest is not usable: {error}",)
+        return None, (message("unknown.layout_unusable", reason=str(error)),)
     seen = {rank for members in groups["ranks"].to_pylist() for rank in members} | set(ranks)
     if seen and max(seen) >= layout.world_size:
-        return None, (
-            f"the layout in the manifest has {layout.world_size} ranks, but there is a rank "
-            f"{max(seen)}: the layout is not used",
-        )
+        rank = max(seen)
+        return None, (message("unknown.layout_too_small", ranks=layout.world_size, rank=rank),)
     return layout, ()

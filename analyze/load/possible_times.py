@@ -15,7 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ..tables.trace import Trace
-from ..wording.words import counted
+from ..wording.limits import Limit
+from ..wording.message import message
 
 _FARTHEST_NS = 1 << 61
 """73 years. A start and a length below it add up within 64 bits."""
@@ -30,7 +31,7 @@ def with_possible_times(trace: Trace) -> Trace:
     An end is absurd before the start of its row, or where it is too far away; then the
     waiting inside the row is unknown too. ``limits`` count what was left out.
     """
-    limits: list[str] = []
+    limits: list[Limit] = []
     changed = {}
     for name in _TABLES:
         table = trace.tables.get(name)
@@ -44,7 +45,7 @@ def with_possible_times(trace: Trace) -> Trace:
     return replace(trace.with_tables(changed), limits=(*trace.limits, *limits))
 
 
-def _without_impossible_rows(name: str, table: pa.Table, limits: list[str]) -> pa.Table:
+def _without_impossible_rows(name: str, table: pa.Table, limits: list[Limit]) -> pa.Table:
     possible = np.ones(table.num_rows, dtype=bool)
     for values in _known(table, _STARTS):
         possible &= (values > -_FARTHEST_NS) & (values < _FARTHEST_NS)
@@ -53,11 +54,11 @@ def _without_impossible_rows(name: str, table: pa.Table, limits: list[str]) -> p
     lost = int((~possible).sum())
     if not lost:
         return table
-    limits.append(f"{counted(lost, 'row')} of {name} with impossible times left out.")
+    limits.append(message("missing.impossible_rows", lost=lost, table=name))
     return table.filter(pa.array(possible))
 
 
-def _without_impossible_ends(name: str, table: pa.Table, limits: list[str]) -> pa.Table:
+def _without_impossible_ends(name: str, table: pa.Table, limits: list[Limit]) -> pa.Table:
     if not table.num_rows or "end_ns" not in table.column_names:
         return table
     start, end, wait_start, wait_end = _known(table, ("start_ns", *_ENDS))
@@ -67,9 +68,8 @@ def _without_impossible_ends(name: str, table: pa.Table, limits: list[str]) -> p
         impossible |= (values <= -_FARTHEST_NS) | (values >= _FARTHEST_NS)
     if not impossible.any():
         return table
-    limits.append(
-        f"{counted(int(impossible.sum()), 'end')} of {name} impossible: taken as unknown."
-    )
+    ends = int(impossible.sum())
+    limits.append(message("missing.impossible_ends", ends=ends, table=name))
     for column in _ENDS:
         place = table.column_names.index(column)
         values = pa.array(

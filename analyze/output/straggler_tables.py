@@ -12,6 +12,7 @@ from meshscope.probe.schema.terms import FindingKind
 from ..align.steps.windows import WHOLE_CAPTURE
 from ..tables.classes import COMPUTE_CLASSES, REFINED
 from ..tables.results import ENDS, Diagnosis, Finding
+from ..wording.limits import Limit
 
 _SLOW_RANKS = (FindingKind.STRAGGLER_RANK, FindingKind.CLOCK_THROTTLE)
 _KINDS = (
@@ -38,8 +39,8 @@ class Stragglers:
     and median_own_ns over the ranks; the last three are missing where no waiting was seen."""
     stages: pd.DataFrame
     """One row a stage: stage, ranks, compute_ns (median over its ranks of their mean per step)."""
-    limits: tuple[str, ...]
-    untold: tuple[str, ...] = ()
+    limits: tuple[Limit, ...]
+    untold: tuple[Limit, ...] = ()
     """Those of the limits for which slow ranks are not known: without a finding no all-clear."""
 
 

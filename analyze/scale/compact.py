@@ -32,6 +32,8 @@ from ..tables.segment_files import (
 )
 from ..tables.stored_tables import Tables
 from ..tables.table_folder import FOLDER, read_folder
+from ..wording.limits import Limit
+from ..wording.message import message
 from .executors import Executor
 from .segments import ranks_of_run, step_bounds
 
@@ -208,12 +210,9 @@ class _Counts:
             yield kept
 
 
-def _limits(steps: StepRange | None, dropped: int) -> Iterator[str]:
+def _limits(steps: StepRange | None, dropped: int) -> Iterator[Limit]:
     if steps is not None and dropped:
-        yield (
-            f"meshscope compact kept steps {steps.text} and removed {dropped:,} records of others; "
-            "to have them again, remove the run and ingest its source"
-        )
+        yield message("missing.compacted", steps=steps.text, records=dropped)
 
 
 def _tables_files(folder: Path) -> Iterator[Path]:

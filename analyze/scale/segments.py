@@ -10,11 +10,9 @@ import hashlib
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import pyarrow.parquet as pq
 
 from meshscope.probe.reader.rank_parts import Wanted
@@ -138,14 +136,12 @@ def _write(segment: Segment, place: Path) -> None:
 
 
 def _write_ranks(run: Path, ranks: tuple[int, ...], out: pq.ParquetWriter) -> None:
-    """Summarise some ranks into a file: a row group each."""
+    """Summarise some ranks into a file: a row group, since one a rank takes longer to open than to read."""
     # One rank has room whole: what is left out of a run without room would be missing in a row.
     trace = load_trace(run, wanted=Wanted(most_rows=_ALL_ROWS, ranks=ranks))
     rows = summarise(trace, ranks)
-    bounds = np.searchsorted(rows["rank"].to_numpy(), [*ranks, 1 << 31])
-    for first, last in pairwise(bounds.tolist()):
-        if last > first:
-            out.write_table(rows.slice(first, last - first))
+    if rows.num_rows:
+        out.write_table(rows)
 
 
 def _at_once(segment: Segment) -> Iterator[tuple[int, ...]]:
@@ -182,7 +178,7 @@ def _key(segment: Segment) -> str:
     # The manifest of a run that was ingested holds the hash of its source.
     if is_ingested(segment.run):
         for limit in read_list(segment.run / TABLES_FOLDER).limits:
-            key.update(limit.encode())
+            key.update(str(limit).encode())
     else:
         parts = part_directories(segment.run)
         for rank in segment.ranks:

@@ -19,6 +19,8 @@ from ..explain.slow_ranks import DetectionResult, RankVerdict, detect_in
 from ..explain.slow_ranks.cube import cube_of
 from ..explain.slow_ranks.grid import Grid
 from ..tables.arrays import BoolArray, FloatArray, IntArray
+from ..wording.limits import Limit
+from ..wording.message import message
 from .dense import COMPUTED, Dense
 from .outline import Outline
 from .price import Price, Slowdown, price_of
@@ -64,7 +66,7 @@ class FirstAnswer:
     """The dearest first."""
     minimum_slowdown: float | None
     """Smallest slow-down that would be found 95 times in 100, median over the ranks."""
-    limits: tuple[str, ...]
+    limits: tuple[Limit, ...]
 
 
 def first_answer(summaries: Summaries) -> FirstAnswer:
@@ -155,16 +157,16 @@ def _slow_steps(verdict: RankVerdict, steps: IntArray) -> BoolArray:
     return slow
 
 
-def _limits(summaries: Summaries, table: Dense, result: DetectionResult) -> list[str]:
+def _limits(summaries: Summaries, table: Dense, result: DetectionResult) -> list[Limit]:
     limits = list(result.limits)
     silent = sorted(set(summaries.ranks) - set(table.ranks.tolist()))
     if silent:
-        limits.append(f"{len(silent)} of {len(summaries.ranks)} ranks finished no step")
-    if summaries.outline.layout is None:
         limits.append(
-            "the mesh is not known: every rank is compared with all others, whatever its stage"
+            message("missing.ranks_without_step", silent=len(silent), ranks=len(summaries.ranks))
         )
+    if summaries.outline.layout is None:
+        limits.append(message("doubt.compared_with_all"))
     lost = {rank: n for one in summaries.segments for rank, n in one.dropped.items()}
     if lost:
-        limits.append(f"the probe lost {sum(lost.values()):,} records on {len(lost)} ranks")
+        limits.append(message("missing.records_lost", records=sum(lost.values()), ranks=len(lost)))
     return limits

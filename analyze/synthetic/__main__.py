@@ -14,7 +14,7 @@ from meshscope.probe.schema.errors import ConfigError, MeshscopeError
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.terms import ScheduleKind
 
-from ..scale.executors import executor_of
+from ..scale.executors import Executor, executor_of
 from ..tables.segment_files import SEGMENT_RANKS, read_list
 from ..tables.table_folder import FOLDER, read_folder
 from .faults import FaultKind, parse_fault
@@ -23,9 +23,15 @@ from .record import record
 from .run_directory import write_run
 from .sharded import can_be_sharded, write_sharded_run
 from .simulate import make_simulation
-from .truth import truth_of
+from .truth import Truth, truth_of
 
 USAGE_ERROR = 2
+_WorkersOption = Annotated[
+    int, typer.Option(min=1, help="Processes that write a job of more than 256 ranks.")
+]
+_ClusterOption = Annotated[
+    str | None, typer.Option(help="Dask scheduler whose workers write it: tcp://host:8786.")
+]
 
 
 def parse_layout(text: str) -> ParallelLayout:
@@ -101,12 +107,8 @@ def main(  # noqa: PLR0913 - typer reads the options from the signature
     ranks_per_host: Annotated[int, typer.Option(help="Ranks of one machine.")] = 8,
     out: Annotated[Path, typer.Option(help="Folder of runs.")] = Path("runs"),
     truth: Annotated[bool, typer.Option(help="Also simulate without each fault.")] = True,
-    workers: Annotated[
-        int, typer.Option(min=1, help="Processes that write a job of more than 256 ranks.")
-    ] = 1,
-    cluster: Annotated[
-        str | None, typer.Option(help="Dask scheduler whose workers write it: tcp://host:8786.")
-    ] = None,
+    workers: _WorkersOption = 1,
+    cluster: _ClusterOption = None,
 ) -> None:
     """Simulate a training job and write what a capture of it holds, with its truth.
 
@@ -130,15 +132,18 @@ def main(  # noqa: PLR0913 - typer reads the options from the signature
         sample_interval_ns=round(sample_ms * 1e6),
         faults=tuple(map(parse_fault, fault or [])),
     )
-    found = truth_of(job) if truth else None
-    if mesh.world_size > SEGMENT_RANKS and can_be_sharded(job):
-        path = write_sharded_run(job, found, out, executor_of(workers, cluster))
-    else:
-        path = write_run(job, record(make_simulation(job)), found, out)
+    path = _written(job, truth_of(job) if truth else None, out, executor_of(workers, cluster))
     rows = ", ".join(f"{name} {count:,}" for name, count in _rows(path))
     typer.echo(f"{mesh.world_size:,} ranks; rows: {rows}", err=True)
     typer.echo(str(path))
     typer.echo(f"Next: meshscope diagnose {path}", err=True)
+
+
+def _written(job: SyntheticJob, truth: Truth | None, out: Path, executor: Executor) -> Path:
+    """Write the run, in windows of steps where it is large and can be; return its path."""
+    if job.layout.world_size > SEGMENT_RANKS and can_be_sharded(job):
+        return write_sharded_run(job, truth, out, executor)
+    return write_run(job, record(make_simulation(job)), truth, out)
 
 
 def _rows(run: Path) -> Iterator[tuple[str, int]]:

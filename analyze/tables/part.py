@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.tables import TABLES
 
+from ..wording.message import message
 from .trace import Trace
 
 _OF_THE_WHOLE = frozenset({"recording"})
@@ -87,7 +88,12 @@ def of_steps(trace: Trace, steps: StepRange) -> Trace:
         chosen=steps,
         limits=(
             *trace.limits,
-            f"only steps {steps.text} were asked for, of {known.min()}:{known.max()}",
+            message(
+                "scope.chosen_steps",
+                steps=steps.text,
+                first=int(known.min()),
+                last=int(known.max()),
+            ),
         ),
     )
     for name, spec in TABLES.items():

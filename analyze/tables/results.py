@@ -10,6 +10,7 @@ import pandas as pd
 
 from meshscope.probe.schema.terms import FindingKind, Severity
 
+from ..wording.limits import Limit
 from ..wording.message import Text
 
 
@@ -102,7 +103,7 @@ class MemoryExpectation:
     """Settings that nothing states."""
     inferred: tuple[str, ...] = ()
     """Settings that the recorded bytes of weights, gradients and optimizer fit."""
-    unknown_because: str = ""
+    unknown_because: Text = ""
     """Why nothing is expected; empty where something is."""
 
 
@@ -170,14 +171,14 @@ class Utilization:
     """Of one device, flop/s."""
     peak_source: str
     tokens_per_s: float | None
-    unknown_because: str = ""
+    unknown_because: Text = ""
     """Why mfu is None; empty when it is known."""
     mfu_by_convention: Mapping[str, float | None] = field(default_factory=dict)
     """MFU by every convention of ``flops.CONVENTIONS``; None where one is not known."""
     flops_by_convention: Mapping[str, float | None] = field(default_factory=dict)
     """Model FLOPs of one step over all ranks, by convention."""
-    notes: tuple[str, ...] = ()
-    """What was assumed of the inputs, or contradicts itself; one clause each."""
+    notes: tuple[Limit, ...] = ()
+    """What was assumed of the inputs, or contradicts itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +191,7 @@ class Bubble:
     """(p-1)/(m+p-1) for GPipe and 1F1B; divided by v for interleaved."""
     by_stage: pd.DataFrame
     """stage, wait_ns (per step), wait_frac."""
-    unknown_because: str = ""
+    unknown_because: Text = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,7 +207,7 @@ class Diagnosis:
     causes: tuple[Cause, ...]
     findings: tuple[Finding, ...]
     """Most costly first."""
-    limits: tuple[str, ...]
+    limits: tuple[Limit, ...]
     ledger: pd.DataFrame
     """One row a rank and step: rank, step, step_ns and one column per class in ns, which sum to
     step_ns; ``clock`` and ``memory_bound`` are NaN where they are not known."""
@@ -224,11 +225,11 @@ class Diagnosis:
     """Where the waiting comes from; None where the causes are not known."""
     model_error_frac: float | None = None
     """(measured - replayed) / measured step time; None where there was no replay."""
-    untold: tuple[str, ...] = ()
+    untold: tuple[Limit, ...] = ()
     """Those of the limits for which no causes are told: without a finding that is no all-clear."""
     metrics: dict[str, float | None] = field(default_factory=dict)
     """The numbers that the gate can bound, by name."""
-    unknown_because: dict[str, str] = field(default_factory=dict)
+    unknown_because: dict[str, Text] = field(default_factory=dict)
     """Why a number of ``metrics`` is None, by its name."""
 
     @property

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from meshscope.probe.schema.errors import RunDirectoryError
 from meshscope.probe.schema.manifest import read_json, write_json
 
+from ..wording.limits import Limit, keep_limits, kept_limits
 from .stored_tables import STORED, write_table
 
 SEGMENTS_NAME = "segments.json"
@@ -52,8 +53,8 @@ class SegmentList:
 
     tables: Mapping[str, tuple[SegmentFile, ...]]
     """The segments of each table that is in segments, by rank."""
-    limits: tuple[str, ...] = ()
-    """What was left out when the segments were made, one sentence each."""
+    limits: tuple[Limit, ...] = ()
+    """What was left out when the segments were made."""
     generation: int = 0
     """How often all segments were made anew: under new names, beside those that readers read."""
 
@@ -151,7 +152,7 @@ def write_list(folder: Path, listed: SegmentList) -> None:
     }
     content = {
         "version": _VERSION,
-        "limits": list(listed.limits),
+        **keep_limits(listed.limits),
         "generation": listed.generation,
         "tables": tables,
     }
@@ -176,9 +177,7 @@ def read_list(folder: Path) -> SegmentList:
             str(name): tuple(_segment_file(file, generation) for file in files)
             for name, files in content["tables"].items()
         }
-        return SegmentList(
-            tables=tables, limits=tuple(map(str, content["limits"])), generation=generation
-        )
+        return SegmentList(tables=tables, limits=kept_limits(content), generation=generation)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RunDirectoryError(
             f"the list of segments cannot be used ({type(error).__name__}: {error})",

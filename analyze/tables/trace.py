@@ -20,6 +20,7 @@ from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.tables import TABLES
 from meshscope.probe.schema.terms import Axis
 
+from ..wording.limits import Limit
 from .machines import Machine
 from .stored_tables import RankChange, StoredTable, Tables
 
@@ -47,8 +48,8 @@ class Trace:
     """Ranks that are in the capture."""
     tables: Mapping[str, pa.Table]
     """Arrow tables by name, ranks concatenated; those on disk are read anew at every access."""
-    limits: tuple[str, ...] = ()
-    """What is missing or damaged, one sentence each."""
+    limits: tuple[Limit, ...] = ()
+    """What is missing or damaged."""
     origin: str = "meshscope"
     """Which program wrote the input: ``meshscope``, ``kineto``, ``ndtimeline`` …"""
     per_step_clock: bool = False

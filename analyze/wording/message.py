@@ -15,7 +15,8 @@ from typing import Any, TypeAlias
 
 from .quantities import QuantityFormatter
 
-CATALOGUE = "catalogue.toml"
+CATALOGUE = ("catalogue.toml", "limits.toml")
+"""Files of sentences; no part is in two of them."""
 _FORMATTER = QuantityFormatter()
 
 
@@ -53,10 +54,13 @@ def template(code: str) -> str:
 @cache
 def catalogue() -> dict[str, str]:
     """Return every sentence by its code."""
-    text = files(__package__).joinpath(CATALOGUE).read_text(encoding="utf-8")
+    folder = files(__package__)
     return {
         f"{part}.{name}": sentence
-        for part, sentences in tomllib.loads(text).items()
+        for file in CATALOGUE
+        for part, sentences in tomllib.loads(
+            folder.joinpath(file).read_text(encoding="utf-8")
+        ).items()
         for name, sentence in sentences.items()
     }
 

@@ -8,10 +8,14 @@ In a sentence of the catalogue the form stands after the colon::
     {rate:rate}      12.4 GB/s       {n:count rank}     3 ranks     {n:number}     1,024
     {clock_hz:clock} 1410 MHz
     {ranks:ranks}    ranks 3 and 5   {ranks:Ranks}      Ranks 3 and 5, where a sentence begins
+    {text:opened}    Any text, where a sentence begins; so are Steps and Words
     {ways:choice}    a, b or c
     {items:list}     a, b and c      {steps:steps}      steps 5-12
     {axis:axis}      TP              {name:class}       exposed memory copies
     {where:place}    rank 3, stage 1 {kind:words}       straggler rank
+    {items:series}   a; b            {items:sentences}  A. B
+    {share:percent0} 15 %            {drift:ppm}     12.5 ppm
+    {value:short}    1.234e+15       {peak:tflops}   989 TFLOP/s
 """
 
 from __future__ import annotations
@@ -133,6 +137,23 @@ def names(items: Iterable[Any], word: str = "and") -> str:
     return listed(shown) if len(shown) > MOST_LISTED else joined(shown, word)
 
 
+def _sentences(items: Iterable[Any]) -> str:
+    """Return sentences one behind the other, each but the last with its full stop."""
+    return ". ".join(str(item).removesuffix(".") for item in items)
+
+
+def _short(value: float) -> str:
+    return f"{value:.4g}"
+
+
+def _tflops(rate_flops: float) -> str:
+    return f"{rate_flops / 1e12:,.0f} TFLOP/s"
+
+
+def _series(items: Iterable[Any]) -> str:
+    return "; ".join(map(str, items))
+
+
 def _ranks(value: Any) -> str:
     return rank_words([value] if isinstance(value, int) else list(value))
 
@@ -141,8 +162,24 @@ def _words(name: str) -> str:
     return name.replace("_", " ")
 
 
+def _opening_words(name: str) -> str:
+    return opened(_words(name))
+
+
+def _opened(text: object) -> str:
+    return opened(str(text))
+
+
 def _opening_ranks(value: Any) -> str:
     return opened(_ranks(value))
+
+
+def _opening_steps(ranges: Sequence[Any]) -> str:
+    return opened(steps(ranges))
+
+
+def _ppm(share: float) -> str:
+    return f"{1e6 * share:.1f} ppm"
 
 
 def _in_units(value: float, units: Sequence[tuple[float, str]]) -> str:
@@ -180,11 +217,20 @@ _FORMS: dict[str, Callable[[Any], str]] = {
     "list": names,
     "choice": partial(names, word="or"),
     "ranks": _ranks,
+    "Steps": _opening_steps,
+    "ppm": _ppm,
     "Ranks": _opening_ranks,
     "axis": axis_label,
     "class": class_label,
     "place": place_words,
     "words": _words,
+    "Words": _opening_words,
+    "opened": _opened,
+    "series": _series,
+    "short": _short,
+    "tflops": _tflops,
+    "sentences": _sentences,
+    "percent0": partial(percent, places=0),
 }
 
 

@@ -11,6 +11,7 @@ from meshscope.analyze.findings.location import ranks_named
 from meshscope.analyze.findings.none_found import nothing_found, untold_of
 from meshscope.analyze.output.timeline.raster import MAX_SEPARATED_ROWS
 from meshscope.analyze.wording.labels import place_words
+from meshscope.analyze.wording.limits import limit_texts
 from meshscope.analyze.wording.words import sentence
 from meshscope.probe.schema.terms import FindingKind
 
@@ -34,14 +35,16 @@ def layout(run: LoadedRun, state: ViewState) -> Component:
     else:
         content.append(empty("No findings", sentence(str(nothing_found(run.diagnosis)))))
     if run.diagnosis.limits:
-        limits = html.Ul([html.Li(limit) for limit in run.diagnosis.limits], className="ms-limits")
+        limits = html.Ul(
+            [html.Li(limit) for limit in limit_texts(run.diagnosis.limits)], className="ms-limits"
+        )
         content.append(card("What these findings could not see", [limits]))
     return run_page(run, "findings", content, state)
 
 
 def _not_told(run: LoadedRun) -> list[Component]:
     """Return why other findings may be missing; nothing where all causes are known."""
-    reasons = run.diagnosis.untold
+    reasons = limit_texts(run.diagnosis.untold)
     if not reasons or not run.diagnosis.run["steps"]:
         return []
     listed = html.Ul([html.Li(reason) for reason in reasons], className="ms-limits")

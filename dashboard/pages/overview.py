@@ -111,12 +111,12 @@ def _key_numbers(run: LoadedRun) -> list[tuple[str, str, str]]:
     note = "mean of the analysed steps" if is_known else "there are no steps"
     return [
         ("Step time", step_time, note),
-        ("MFU", units.percent(use.mfu), use.unknown_because or f"peak: {use.peak_source}"),
+        ("MFU", units.percent(use.mfu), str(use.unknown_because) or f"peak: {use.peak_source}"),
         ("Throughput", units.rate(use.tokens_per_s, "tok/s"), "tokens of all replicas"),
         (
             "Pipeline bubble",
             units.percent(bubble.measured_frac),
-            bubble.unknown_because
+            str(bubble.unknown_because)
             or f"waiting; with equal stages {units.percent(bubble.ideal_frac)} of a shorter step",
         ),
         (

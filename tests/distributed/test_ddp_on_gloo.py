@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from tests.texts import texts
 from tests.truth.live.cases import WINDOW
 from tests.truth.live.job import run_job
 from tests.truth.live.judge import judge_run
@@ -34,4 +35,4 @@ def test_the_slow_rank_is_named_and_priced(tmp_path, slow_pass):
     result = diagnose(trace)
     (straggler,) = (one for one in result.findings if one.kind == "straggler_rank")
     assert any(f"The excess is in {slow_pass}" in str(line) for line in straggler.evidence)
-    assert not result.untold
+    assert not texts(result.untold)

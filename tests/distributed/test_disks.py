@@ -7,6 +7,7 @@ import pytest
 from tests.disks import Disk, missing, run_on
 from tests.distributed import disk_job
 from tests.distributed.forked_ranks import run_forked
+from tests.texts import texts
 
 from meshscope.probe.reader.run import read_run
 
@@ -60,7 +61,7 @@ def test_a_slow_network_disk_costs_nothing(train, losses):
     assert trained == losses
     capture = read_run(run)
     assert steps_of(capture, 0) == steps_of(capture, 1) == set(range(STEPS))
-    assert not [limit for limit in capture.limits if "errors" in limit or "missing" in limit]
+    assert not [limit for limit in texts(capture.limits) if "errors" in limit or "missing" in limit]
 
 
 def test_a_disk_that_hangs_stops_nobody(train, losses):
@@ -69,7 +70,7 @@ def test_a_disk_that_hangs_stops_nobody(train, losses):
     assert trained == losses
     capture = read_run(run)
     assert steps_of(capture, 0) == steps_of(capture, 1) == set(range(STEPS))
-    assert not [limit for limit in capture.limits if "without a name" in limit]
+    assert not [limit for limit in texts(capture.limits) if "without a name" in limit]
     assert capture.tables["run"]["dp"].to_pylist() == [2], "the layout came while the disk hung"
 
 
@@ -83,8 +84,10 @@ def test_a_disk_that_refuses_keeps_what_it_has(train, losses, error):
     assert trained == losses
     capture = read_run(run)
     assert steps_of(capture, 0) & steps_of(capture, 1) >= set(range(BREAKS_AT))
-    assert any(limit.startswith("ranks 0, 1: no close mark") for limit in capture.limits)
-    assert any("ring.bin was copied" in limit and "fuse.odd" in limit for limit in capture.limits)
+    assert any(limit.startswith("ranks 0, 1: no close mark") for limit in texts(capture.limits))
+    assert any(
+        "ring.bin was copied" in limit and "fuse.odd" in limit for limit in texts(capture.limits)
+    )
 
 
 def test_a_disk_that_fills_is_said(train, losses):
@@ -93,7 +96,7 @@ def test_a_disk_that_fills_is_said(train, losses):
     assert trained == losses
     capture = read_run(run)
     assert {rank for rank in (0, 1) if steps_of(capture, rank) == set(range(STEPS))} == {0, 1}
-    said = " ".join(capture.limits)
+    said = " ".join(texts(capture.limits))
     assert "disk_floor_dropped" in said or "manifest_write_errors" in said or "close mark" in said
 
 

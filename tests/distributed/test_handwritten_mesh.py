@@ -3,6 +3,7 @@
 import pytest
 from tests.distributed import handwritten_mesh_job
 from tests.distributed.forked_ranks import run_forked
+from tests.texts import texts
 
 from meshscope.analyze.account.bubble import schedule_of
 from meshscope.analyze.load.load import load_trace
@@ -18,7 +19,7 @@ def test_mesh_schedule_and_microbatches_are_inferred(tmp_path):
     run_forked(tmp_path, handwritten_mesh_job.main, arguments, ranks=8)
     trace = load_trace(tmp_path / "run")
     layout = trace.layout
-    assert layout is not None, trace.limits
+    assert layout is not None, texts(trace.limits)
     assert [layout.coordinates(rank) for rank in (1, 2, 4)] == [
         {"pp": 0, "dp": 0, "cp": 0, "tp": 1},
         {"pp": 0, "dp": 1, "cp": 0, "tp": 0},

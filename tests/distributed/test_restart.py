@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.texts import texts
 
 from meshscope.analyze import diagnose
 from meshscope.analyze.load.load import load_trace
@@ -49,7 +50,9 @@ def test_an_elastic_restart_joins_the_same_run(tmp_path, project_dir, free_port)
     steps = trace.frame("step").groupby("rank")["step"].agg(["nunique", "max"])
     assert steps.loc[1].to_list() == [DIES_AT + STEPS, steps.loc[0, "max"]]
     first = steps.loc[0, "max"] + 1 - STEPS
-    assert any(f"attempt 2 of the job begins at step {first}" in limit for limit in trace.limits)
+    assert any(
+        f"attempt 2 of the job begins at step {first}" in limit for limit in texts(trace.limits)
+    )
     collective = trace.frame("collective")
     sums = collective[collective["kind"] == "all_reduce"]
     seen = sums[sums["step"] >= first].groupby("step")["rank"].nunique()

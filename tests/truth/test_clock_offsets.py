@@ -2,6 +2,7 @@
 
 import pytest
 from tests.skew import shifted
+from tests.texts import texts
 
 from meshscope.analyze import diagnose, load_trace
 from meshscope.analyze.align.clocks.alignment import align, estimate_offsets
@@ -41,7 +42,7 @@ def test_ranks_of_one_machine_keep_their_times(traces_dir, folder):
     trace = load_trace(traces_dir / folder)
     assert align(trace) is trace
     assert trace.frame("clock_sync").empty
-    assert not [limit for limit in trace.limits if "clock" in limit]
+    assert not [limit for limit in texts(trace.limits) if "clock" in limit]
 
 
 @pytest.mark.parametrize("offset_ns", [1_000, -100_000, 10_000_000, 10**9])
@@ -60,5 +61,5 @@ def test_one_wrong_clock(four_ranks, truth, rank, offset_ns):
     assert (waits(result) - waits(truth)).abs().max(axis=None) <= NEAR_NS * count
     found = [(f.kind, f.where) for f in result.findings if f.kind != "clock_skew"]
     assert found == [(f.kind, f.where) for f in truth.findings]
-    is_told = any("corrected" in limit for limit in aligned.limits)
+    is_told = any("corrected" in limit for limit in texts(aligned.limits))
     assert is_told == (abs(offset_ns) > NEAR_NS)

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.texts import texts
 
 from meshscope.analyze import diagnose, load_trace
 from meshscope.demo import RUN_ID, DemoResult, run_demo
@@ -103,7 +104,7 @@ def test_a_flipped_byte_is_reported(demo: DemoResult, tmp_path: Path):
     content[len(content) // 2] ^= 0x40
     segment.write_bytes(content)
     result = diagnose(load_trace(run))
-    assert any(segment.name in limit for limit in result.limits)
+    assert any(segment.name in limit for limit in texts(result.limits))
 
 
 def test_a_run_killed_in_the_middle_of_a_step_is_diagnosed(tmp_path: Path):
@@ -155,4 +156,4 @@ def test_a_run_killed_in_the_middle_of_a_step_is_diagnosed(tmp_path: Path):
     result = diagnose(load_trace(tmp_path / "killed"))
     assert result.run["last_step"] >= 19
     assert sum(bar.frac for bar in result.waterfall) == pytest.approx(1.0, abs=1e-9)
-    assert any("killed" in limit for limit in result.limits)
+    assert any("killed" in limit for limit in texts(result.limits))

@@ -1,6 +1,7 @@
 """Real traces with published or measured answers (see the README beside them)."""
 
 import pytest
+from tests.texts import texts
 
 from meshscope.analyze import diagnose, load_trace
 from meshscope.analyze.account.kernels.table import kernel_report
@@ -138,4 +139,4 @@ def test_thin_traces_give_a_stated_limit_or_one_clear_error(traces_dir, trace):
         assert "\n" not in str(refusal)
         return
     assert sum(bar.frac for bar in result.waterfall) == pytest.approx(1, abs=1e-9)
-    assert result.limits
+    assert texts(result.limits)

@@ -7,6 +7,7 @@ simulated run with the cause and the one without it, as a share of the former.
 import numpy as np
 import pytest
 from tests.synthetic import MS, Job, Machine, capture, capture_of, programs, uniform
+from tests.texts import texts
 
 from meshscope.analyze.explain.causes import checks
 from meshscope.analyze.findings.diagnosis import diagnose
@@ -294,7 +295,7 @@ def test_no_causes_where_the_replay_waits_otherwise_than_the_account(monkeypatch
     result = diagnose(broadcasts())
     assert result.causes == ()
     assert result.waiting is None
-    assert any("of the step by the account" in limit for limit in result.untold)
+    assert any("of the step by the account" in limit for limit in texts(result.untold))
     assert diagnosis_to_json(result)["causes"] == []
 
 

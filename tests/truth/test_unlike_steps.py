@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.compute
 import pytest
 from tests.synthetic import MS, Job, capture_of
+from tests.texts import texts
 
 from meshscope.analyze.explain.whatif import parse_changes, predict
 from meshscope.analyze.findings.diagnosis import diagnose
@@ -83,7 +84,8 @@ def test_what_is_outside_of_whole_cycles_is_left_out_and_said():
     result = diagnose(averaging(15 * MS))
     assert sorted(set(result.ledger["step"])) == list(range(5, 20))
     assert any(
-        "7 before the first whole cycle and after the last" in limit for limit in result.limits
+        "7 before the first whole cycle and after the last" in limit
+        for limit in texts(result.limits)
     )
 
 
@@ -91,7 +93,7 @@ def test_too_few_cycles_keep_all_steps_and_say_what_that_hides():
     """Fails when an average in the middle of a capture throws most of it away, or nothing is said."""
     result = diagnose(averaging(15 * MS, every=20))
     assert len(set(result.ledger["step"])) == 22
-    assert any("too seldom for whole cycles" in limit for limit in result.limits)
+    assert any("too seldom for whole cycles" in limit for limit in texts(result.limits))
 
 
 def test_steps_of_one_cycle_are_no_independent_witnesses():
@@ -111,7 +113,7 @@ def test_a_rank_that_is_slow_in_the_rarer_kind_of_step_is_named_and_costed(ratio
     gain = (result.step_time_ns - clean.step_time_ns) / result.step_time_ns
     assert found.where["rank"] == 1
     assert found.removal_gain_frac == pytest.approx(gain, rel=1e-3)
-    assert not any("other operations" in limit for limit in result.limits)
+    assert not any("other operations" in limit for limit in texts(result.limits))
 
 
 def test_equal_ranks_of_alternating_steps_are_not_blamed():
@@ -133,8 +135,8 @@ def sampled(kept):
 
 def test_waiting_for_steps_that_are_not_in_the_capture_is_told():
     """Fails when a wait of four steps' slowness is passed off as the whole account of one step."""
-    with_average = diagnose(sampled([4, 9, 14, 19])).limits
-    without = diagnose(sampled([3, 8, 13, 18])).limits
+    with_average = texts(diagnose(sampled([4, 9, 14, 19])).limits)
+    without = texts(diagnose(sampled([3, 8, 13, 18])).limits)
     # Of four ranks three wait for what the fourth was slow in the four steps before, and in this.
     length = 30 * MS + (1 + 3 * 5) / 4 * 15 * MS + WIRE_NS
     wait = 3 / 4 * 4 * 15 * MS / length
@@ -142,4 +144,4 @@ def test_waiting_for_steps_that_are_not_in_the_capture_is_told():
         f"further apart than they end them: {percent(wait)}" in limit for limit in with_average
     )
     assert any("further apart than they began them" in limit for limit in without)
-    assert not any("further apart" in limit for limit in diagnose(averaging(15 * MS)).limits)
+    assert not any("further apart" in limit for limit in texts(diagnose(averaging(15 * MS)).limits))

@@ -19,6 +19,7 @@ from ...formulas.peaks import rated_clock
 from ...tables.arrays import FloatArray, IntArray
 from ...tables.centres import median_of_others
 from ...tables.trace import Trace
+from ...wording.message import Text, message
 from ..kernels.coverage import common_kernel_steps, has_kernels
 from .health import BUSY, LEAST_PEERS, LEAST_SAMPLES
 
@@ -31,11 +32,9 @@ MEMORY_BOUND = 0.6
 """Share of the memory bandwidth from which a sample is bound by it, if it is also more than the
 share of time in which tensor cores worked. A choice: with less of either, latency is what a kernel
 commonly waits for."""
-NO_AGENT = "no node agent has sampled the devices"
-NO_DEVICE = "the node agent has found no device that it can read"
-NOT_COUNTED = (
-    "the devices do not count what they use, and kernels are recorded without the bytes they move"
-)
+NO_AGENT = message("why.no_agent")
+NO_DEVICE = message("why.no_device")
+NOT_COUNTED = message("why.not_counted")
 _COLUMNS = ("clock_hz", "peer_hz", "clock_lost_frac", "bound_frac", "memory_lost_frac")
 
 
@@ -50,9 +49,9 @@ class DeviceSteps(NamedTuple):
     than its arithmetic, as a share of time)."""
     reference: str
     """Which clock counts as full; empty if none is known."""
-    clock_unknown: str
+    clock_unknown: Text
     """Why of no step it is known what a low clock costs; empty if of any."""
-    memory_unknown: str
+    memory_unknown: Text
     """Why of no step it is known what memory bandwidth bounds; empty if of any."""
     hosts: Mapping[int, str]
     """The host of each rank's device, where that was sampled."""
@@ -100,7 +99,7 @@ def device_steps(trace: Trace, windows: StepWindows, peak_flops: float | None) -
     clock, memory = (
         "" if frame[name].notna().any() else _why(frame, otherwise)
         for name, otherwise in (
-            ("clock_lost_frac", "no full clock of the devices is known"),
+            ("clock_lost_frac", message("why.no_full_clock")),
             ("bound_frac", NOT_COUNTED),
         )
     )
@@ -108,13 +107,13 @@ def device_steps(trace: Trace, windows: StepWindows, peak_flops: float | None) -
     return DeviceSteps(frame, "" if clock else devices.reference, clock, memory, hosts)
 
 
-def _unknown(trace: Trace, windows: StepWindows) -> str:
+def _unknown(trace: Trace, windows: StepWindows) -> Text:
     if not trace.row_count("device_sample") or trace.per_step_clock:
         return NO_DEVICE if trace.row_count("host_sample") else NO_AGENT
     if not trace.row_count("rank_device"):
-        return "which rank ran on which of the sampled devices is not known"
+        return message("why.no_device_of_ranks")
     if not _is_device_time(trace, windows).any():
-        return "computing was timed on the host, which only launches it"
+        return message("why.timed_on_host")
     return ""
 
 
@@ -131,10 +130,10 @@ def _is_device_time(trace: Trace, windows: StepWindows) -> npt.NDArray[np.bool_]
     return has_kernels(trace, step, common_kernel_steps(trace, windows.ranks))
 
 
-def _why(frame: pd.DataFrame, otherwise: str) -> str:
+def _why(frame: pd.DataFrame, otherwise: Text) -> Text:
     """Return why samples do not tell something of any step."""
     covered = bool(frame["clock_hz"].notna().any())
-    return otherwise if covered else "samples of busy devices do not cover the steps"
+    return otherwise if covered else message("why.not_covered")
 
 
 _Place = tuple[str, str]

@@ -17,6 +17,7 @@ from meshscope.probe.schema.sampling import is_recorded
 from meshscope.probe.schema.tables import TABLES
 from meshscope.probe.schema.terms import CaptureLevel, Direction
 
+from ...wording.limits import Limit
 from ...wording.message import message
 from .notes import standstill_notes
 
@@ -93,7 +94,7 @@ def _comparable_groups(tables: Mapping[str, pa.Table], heard: set[int]) -> set[s
     return set(groups.loc[alone, "group_id"].astype(str)) - messages
 
 
-def unheard_limits(tables: Mapping[str, pa.Table]) -> tuple[str, ...]:
+def unheard_limits(tables: Mapping[str, pa.Table]) -> tuple[Limit, ...]:
     """Return limits for a capture that broke off: ranks of which less is known than of others.
 
     Args:
@@ -102,13 +103,12 @@ def unheard_limits(tables: Mapping[str, pa.Table]) -> tuple[str, ...]:
     unheard = unheard_ranks(tables)
     progress = _columns(tables, "progress", ["rank", "issued_seq"]).dropna()
     counted = unheard & set(progress["rank"].astype(int))
-    limits = []
+    limits: list[Limit] = []
     if counted:
-        limits.append(message("hang.counted_by_backends", ranks=sorted(counted)))
+        limits.append(message("missing.counted_by_backends", ranks=sorted(counted)))
     if unheard - counted:
-        limits.append(message("hang.not_recorded", ranks=sorted(unheard - counted)))
-    # Limits lie in the capture as text.
-    return tuple(map(str, limits))
+        limits.append(message("missing.not_recorded_at_the_end", ranks=sorted(unheard - counted)))
+    return tuple(limits)
 
 
 def _columns(tables: Mapping[str, pa.Table], name: str, columns: list[str]) -> pd.DataFrame:

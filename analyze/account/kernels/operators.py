@@ -15,6 +15,8 @@ import pandas as pd
 from ...align.steps.windows import StepWindows
 from ...formulas.operator_flops import element_type, multiplies
 from ...tables.trace import Trace
+from ...wording.limits import Limit
+from ...wording.message import message
 from ..mfu.utilization import device_peak
 
 _KEY = ["operator", "shapes"]
@@ -33,7 +35,7 @@ class OperatorReport:
     peak_frac, over_peak_ns (beyond what the arithmetic takes at peak); NaN is not known."""
     peak_flops: float | None
     peak_source: str
-    limits: tuple[str, ...]
+    limits: tuple[Limit, ...]
 
 
 def operator_report(trace: Trace) -> OperatorReport:
@@ -94,24 +96,19 @@ def _of_rank(trace: Trace, rank: int, windows: StepWindows | None) -> pd.DataFra
     ]
 
 
-def _limits(table: pd.DataFrame, peak: float | None) -> list[str]:
+def _limits(table: pd.DataFrame, peak: float | None) -> list[Limit]:
     product = table[table["operator"].map(multiplies).astype(bool)]
     if product.empty:
         return []
-    limits = []
+    limits: list[Limit] = []
     uncounted_ns = float((product["total_ns"] - product["counted_ns"]).sum())
     if uncounted_ns > 0:
-        why = "other inputs than their formulas take"
         if (product["shapes"] == "").all():
-            why = "no shapes (record_shapes of the profiler)"
-        limits.append(
-            f"Matrix products and attention that took {uncounted_ns / 1e6:.3f} ms were recorded with "
-            f"{why}: how near they came to the peak is not known."
-        )
+            limits.append(message("unknown.products_without_shapes", time_ns=uncounted_ns))
+        else:
+            limits.append(message("unknown.products_of_other_inputs", time_ns=uncounted_ns))
     if peak is None and product["flops"].any():
-        limits.append("The peak of the devices is not known, nor how near products came to it.")
+        limits.append(message("unknown.peak_of_products"))
     elif (product["peak_frac"].isna() & (product["flops"] > 0)).any():
-        limits.append(
-            "The peak is that of 16-bit floats: of other products no share of it is told."
-        )
+        limits.append(message("scope.peak_of_16_bit"))
     return limits

@@ -14,7 +14,8 @@ import pandas as pd
 from meshscope.probe.schema.terms import KernelCategory
 
 from ...tables.trace import Trace
-from ...wording.words import counted
+from ...wording.limits import Limit
+from ...wording.message import message
 from .coverage import steps_with_kernels
 from .idle import DeviceIdle, device_idle
 from .places import kernel_places
@@ -51,7 +52,7 @@ class KernelReport:
     median of the ranks that ran it)."""
     places: pd.DataFrame
     """One row a phase, axis and stage: count, total_ns, busy_frac, step_frac."""
-    limits: tuple[str, ...]
+    limits: tuple[Limit, ...]
 
 
 def kernel_report(trace: Trace) -> KernelReport:
@@ -182,24 +183,20 @@ def _with_shares(table: pd.DataFrame, busy_ns: float, step_ns: float) -> pd.Data
     )
 
 
-def _limits(ranks: pd.DataFrame, places: pd.DataFrame) -> list[str]:
-    limits = []
+def _limits(ranks: pd.DataFrame, places: pd.DataFrame) -> list[Limit]:
+    limits: list[Limit] = []
     unlinked = int(ranks["unlinked_events"].sum())
     if unlinked:
-        limits.append(
-            f"{unlinked} of {int(ranks['device_events'].sum())} device activities have no launch: "
-            "their delay is not known, and their phase is told from their start, if at all."
-        )
+        events = int(ranks["device_events"].sum())
+        limits.append(message("unknown.no_launch", unlinked=unlinked, events=events))
     if ranks["unknown_ns"].any():
-        limits.append(
-            f"Kernels of unknown kind took {ranks['unknown_ns'].sum() / 1e6:.3f} ms: they may "
-            "communicate unseen."
-        )
+        unknown_ns = float(ranks["unknown_ns"].sum())
+        limits.append(message("doubt.kernels_of_unknown_kind", time_ns=unknown_ns))
     idle = int((ranks["device_events"] == 0).sum())
     if idle:
-        limits.append(f"{counted(idle, 'rank')} without device activities.")
+        limits.append(message("missing.no_device_activities", count=idle))
     if ranks["launch_bound_ns"].isna().any() and not idle:
-        limits.append("Where launches are not recorded, the launch-bound time is not known.")
+        limits.append(message("unknown.launch_bound"))
     if (places["stage"] < 0).all():
-        limits.append("The stages of the ranks are not known.")
+        limits.append(message("unknown.stages"))
     return limits

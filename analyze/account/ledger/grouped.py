@@ -20,6 +20,8 @@ from ...tables.arrays import IntArray
 from ...tables.classes import CODE, UNSPLIT
 from ...tables.intervals import covered_length, pair, union
 from ...tables.trace import Trace
+from ...wording.limits import Limit
+from ...wording.message import message
 from .build import NO_EVENT, Ledger
 
 _GROUPED = re.compile(r"SendRecv", re.IGNORECASE)
@@ -30,7 +32,7 @@ _KEY = ["rank", "step"]
 
 def split_grouped(
     trace: Trace, windows: StepWindows, ledger: Ledger
-) -> tuple[Ledger, tuple[str, ...]]:
+) -> tuple[Ledger, tuple[Limit, ...]]:
     """Return the ledger with the exposed time of grouped transfers as waiting and wire.
 
     Nothing is split where other kernels without an operation communicate as well.
@@ -54,11 +56,11 @@ def split_grouped(
     by_step[f"exposed_{axis}_wire"] += wire
     by_step[f"exposed_{axis}_wait"] += exposed - wire
     by_step[UNSPLIT] = 0.0
-    least = ", ".join(f"{ns / 1e6:.3f} ms" for ns in sorted(set(kernels["wire_ns"]))[:4])
-    return ledger._replace(by_step=by_step), (
-        f"grouped sends and receives do not name their peers: {least}, the least duration of like kernels, counts "
-        "as wire at their end, and the rest as waiting; for whom is not known",
-    )
+    least = [
+        message("assumed.grouped_least", time_ns=float(ns))
+        for ns in sorted(set(kernels["wire_ns"]))[:4]
+    ]
+    return ledger._replace(by_step=by_step), (message("assumed.grouped_wire", least=least),)
 
 
 def _alone(trace: Trace, rank: int) -> pd.DataFrame:

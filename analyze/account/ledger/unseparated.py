@@ -30,8 +30,8 @@ from ...tables.classes import (
     compute_code,
 )
 from ...tables.trace import Trace
-from ...wording.labels import class_label
-from ...wording.quantities import percent
+from ...wording.limits import Limit
+from ...wording.message import message
 from .build import NO_EVENT, Ledger
 
 _KEY = ["rank", "step"]
@@ -68,7 +68,7 @@ def without_guesses(
 
 def without_unknown_wires(
     ledger: Ledger, events: CommunicationEvents
-) -> tuple[Ledger, tuple[str, ...]]:
+) -> tuple[Ledger, tuple[Limit, ...]]:
     """Return the ledger with exposed operations of unknown wire time in the class of sums.
 
     A send that the host buffers waits for nobody. Segments keep the class of their axis, which
@@ -93,8 +93,7 @@ def without_unknown_wires(
         by_step[UNSPLIT] += moved
         moved_of[CLASSES[code]] = float(moved.sum() / by_step["step_ns"].sum())
     limits = tuple(
-        f"{class_label(name).split(':')[0]} that no compute hides takes {percent(share)} of the step: how much "
-        "of it was waiting, and how much on the wire, is not known"
+        message("unknown.wire_of_axis", axis=name.split("_")[1], share=share)
         for name, share in moved_of.items()
         if share >= LEAST_TOLD
     )

@@ -15,7 +15,7 @@ from ...formulas.peaks import datasheet_peak
 from ...tables.classes import COMPUTE_CLASSES, UNATTRIBUTED, UNSEPARATED
 from ...tables.results import Utilization
 from ...tables.trace import Trace
-from ...wording.quantities import percent
+from ...wording.message import Message, Text, message
 
 LEAST_WORK = "causal"
 """Convention whose FLOPs no kernel can avoid: those of masked scores can be left out."""
@@ -40,12 +40,9 @@ def possible_utilization(use: Utilization, trace: Trace, by_step: pd.DataFrame) 
     least = use.mfu_by_convention.get(LEAST_WORK) or use.mfu
     computing = computing_frac(trace, by_step)
     if least > 1.0:
-        return _refused(use, trace, f"it would be {least:.4g} times the peak of all devices")
+        return _refused(use, trace, message("mfu.beyond_peak", ratio=least))
     if computing is not None and least > _TOLERANCE * computing:
-        why = (
-            f"its FLOPs take {percent(least)} of the step at peak, and devices computed in "
-            f"{percent(computing)} of it"
-        )
+        why = message("mfu.beyond_computing", share=least, computing=computing)
         return _refused(use, trace, why)
     possible = {
         name: value if value is not None and value <= 1.0 else None
@@ -91,50 +88,50 @@ def _hfu(mfu: float | None, by_step: pd.DataFrame) -> float | None:
     return mfu * (1.0 + _FORWARD * min(1.0, again / forward))
 
 
-def _masked(use: Utilization, least: float) -> str:
-    return (
-        f"{percent(use.mfu or 0)} by the convention {use.flops_convention}, which counts masked scores "
-        f"that kernels leave out; by {LEAST_WORK} it is {percent(least)}: MFU above 100 % is refused"
+def _masked(use: Utilization, least: float) -> Text:
+    return message(
+        "mfu.masked",
+        mfu=use.mfu or 0.0,
+        convention=use.flops_convention,
+        least=LEAST_WORK,
+        least_mfu=least,
     )
 
 
-def _refused(use: Utilization, trace: Trace, why: str) -> Utilization:
+def _refused(use: Utilization, trace: Trace, why: Message) -> Utilization:
     return replace(
         use,
         mfu=None,
         hfu=None,
         mfu_by_convention=dict.fromkeys(use.mfu_by_convention),
-        unknown_because=f"impossible: {why}. {_likely(use, trace)}",
+        unknown_because=message("mfu.impossible", why=why, likely=_likely(use, trace)),
     )
 
 
-def _likely(use: Utilization, trace: Trace) -> str:
-    """Say which input is most likely wrong, and what it is."""
+def _likely(use: Utilization, trace: Trace) -> Message:
+    """Return which input is most likely wrong, and what it is."""
     run, peak = trace.run, use.peak_flops or 0.0
     known = datasheet_peak(str(run.get("device_name") or ""))
     if known is not None and peak * _FAR < known[0]:
-        return (
-            f"The peak is likely wrong: {peak:.3g} flop/s ({use.peak_source}), "
-            f"the data sheet has {known[0]:.3g}"
-        )
+        return message("mfu.wrong_peak", peak=peak, source=use.peak_source, dense=known[0])
     if use.notes:
-        return f"Likely wrong: {use.notes[0]}"
+        return message("mfu.wrong_input", note=use.notes[0])
     if "measured" in use.peak_source or str(run.get("device_name") or "").startswith("CPU"):
-        return (
-            f"The measured peak is likely too low: {peak:.3g} flop/s ({use.peak_source}). "
-            "State peak_flops, or measure it while all cores are idle"
-        )
-    return f"Check {_inputs(use, run)}"
+        return message("mfu.low_peak", peak=peak, source=use.peak_source)
+    return _inputs(use, run)
 
 
-def _inputs(use: Utilization, run: Mapping[str, object]) -> str:
+def _inputs(use: Utilization, run: Mapping[str, object]) -> Message:
     tokens = run.get("tokens_per_step")
     world = run.get("world_size")
-    per_token = ""
+    model: Text = ""
     if isinstance(tokens, int) and tokens > 0 and use.flops_per_step:
-        per_token = f", the model ({use.flops_per_step / tokens:.3g} FLOPs a token)"
-    shown = f"{tokens:,}" if isinstance(tokens, int) else "unknown"
-    return (
-        f"tokens_per_step ({shown}, over all replicas){per_token}, "
-        f"the ranks ({world}) and the peak ({use.peak_flops or 0:.3g} flop/s: {use.peak_source})"
+        model = message("mfu.check_model", flops=use.flops_per_step / tokens)
+    return message(
+        "mfu.check",
+        tokens=float(tokens) if isinstance(tokens, int) else float("nan"),
+        model=model,
+        ranks=world,
+        peak=use.peak_flops or 0.0,
+        source=use.peak_source,
     )

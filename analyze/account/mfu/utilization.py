@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from meshscope.probe.schema.layout import ParallelLayout
+
 from ...formulas.flops import CONVENTIONS, DEFAULT_CONVENTION, flops_per_token, known_model
 from ...formulas.peaks import datasheet_peak
 from ...tables.results import Utilization
 from ...tables.trace import Trace
-from ...wording.words import joined
+from ...wording.limits import Limit
+from ...wording.message import Text, message
 
 _APART = 0.05
 """Stated tokens that differ by more from those that the ranks recorded contradict them."""
@@ -37,10 +40,10 @@ def utilization(trace: Trace, step_time_ns: float | None) -> Utilization:
     seconds = (step_time_ns or 0.0) * 1e-9
     missing = (
         (known.unknown_because, known.model is None),
-        ("the tokens per step", tokens is None),
+        (message("lacks.tokens"), tokens is None),
         (_peak_name(source), peak is None),
-        ("the ends of steps", not seconds > 0),
-        ("the number of ranks", not isinstance(world, int) or world < 1),
+        (message("lacks.ends_of_steps"), not seconds > 0),
+        (message("lacks.number_of_ranks"), not isinstance(world, int) or world < 1),
     )
     unknown = [name for name, is_missing in missing if is_missing]
     mfu = {}
@@ -54,14 +57,14 @@ def utilization(trace: Trace, step_time_ns: float | None) -> Utilization:
         peak_flops=peak,
         peak_source=source,
         tokens_per_s=tokens / seconds if tokens is not None and seconds > 0 else None,
-        unknown_because=f"the capture lacks {joined(unknown)}" if unknown else "",
+        unknown_because=message("why.capture_lacks", what=unknown) if unknown else "",
         mfu_by_convention=dict.fromkeys(CONVENTIONS) | mfu,
         flops_by_convention=dict.fromkeys(CONVENTIONS) | flops,
         notes=(*known.notes, *token_notes, *_peak_notes(trace, peak)) if not unknown else (),
     )
 
 
-def step_tokens(trace: Trace) -> tuple[float | None, tuple[str, ...]]:
+def step_tokens(trace: Trace) -> tuple[float | None, tuple[Limit, ...]]:
     """Return the tokens of a step over all replicas, as stated, else as the ranks recorded them.
 
     Returns:
@@ -72,8 +75,8 @@ def step_tokens(trace: Trace) -> tuple[float | None, tuple[str, ...]]:
     if isinstance(stated, bool) or not isinstance(stated, int | float) or stated <= 0:
         return recorded, ()
     if recorded is not None and abs(recorded / stated - 1.0) > _APART:
-        text = f"{stated:,.0f} tokens a step are stated, the ranks recorded {recorded:,.0f}"
-        return float(stated), (f"{text}: MFU counts what is stated",)
+        note = message("doubt.other_tokens", stated=float(stated), recorded=recorded)
+        return float(stated), (note,)
     return float(stated), ()
 
 
@@ -84,9 +87,12 @@ def _recorded_tokens(trace: Trace) -> float | None:
     """
     tokens = trace.frame("step")["tokens"].astype("float64")
     known = tokens[tokens > 0]
-    if trace.layout is None or trace.layout.cp > 1 or known.empty:
+    layout = trace.layout
+    if layout is None and trace.run.get("world_size") == 1:
+        layout = ParallelLayout()  # One rank is its own mesh.
+    if layout is None or layout.cp > 1 or known.empty:
         return None
-    return float(known.mean()) * trace.layout.dp
+    return float(known.mean()) * layout.dp
 
 
 def keys_per_token(trace: Trace) -> float | None:
@@ -108,17 +114,16 @@ def device_peak(trace: Trace) -> tuple[float | None, str]:
     return known if known is not None else (None, str(trace.run.get("peak_source") or "unknown"))
 
 
-def _peak_name(source: str) -> str:
+def _peak_name(source: str) -> Text:
     """Return what is missing where there is no peak, and why, if that is known."""
-    return "the device's peak FLOP/s" + (f" ({source})" if source != "unknown" else "")
+    if source == "unknown":
+        return message("lacks.peak")
+    return message("lacks.peak_because", source=source)
 
 
-def _peak_notes(trace: Trace, peak: float | None) -> tuple[str, ...]:
+def _peak_notes(trace: Trace, peak: float | None) -> tuple[Limit, ...]:
     device = str(trace.run.get("device_name") or "")
     known = datasheet_peak(device)
     if known is None or peak is None or not _SPARSE[0] <= peak / known[0] <= _SPARSE[1]:
         return ()
-    return (
-        f"the stated peak, {peak / 1e12:,.0f} TFLOP/s, is twice the dense peak of {device} "
-        f"({known[0] / 1e12:,.0f}): of sparse matrices or 8-bit numbers, it halves MFU",
-    )
+    return (message("doubt.sparse_peak", peak=peak, device=device, dense=known[0]),)

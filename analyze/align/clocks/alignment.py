@@ -23,7 +23,8 @@ from meshscope.probe.schema.tables import CLOCK_SYNC, TABLES
 from ...tables.arrays import BoolArray, FloatArray, IntArray
 from ...tables.stored_tables import StoredTable
 from ...tables.trace import FLIGHT_RECORDER, Trace
-from ...wording.words import counted
+from ...wording.limits import Limit, has_code
+from ...wording.message import message
 from .evidence import brief, causal_bounds, collective_ends, common_ends
 from .fit import SAME_CLOCK, SOUND, ClockMap, contradict, fit_bounds, fit_common_ends, moved
 from .graph import ClockForest, Comparison, to_middles
@@ -39,16 +40,12 @@ SHARPER = 0.5
 VAGUE_NS = 5_000_000.0
 """From this on an offset within its own error is not told from none, and to move times by it can be
 worse than to leave them; a smaller one does no harm."""
-_NAMED = 8
-"""Clocks that a sentence lists by name."""
-
-
-_NOTHING_COMPARES = "nothing in the capture compares the clocks of"
+_NOT_COMPARED = "doubt.clocks_not_compared"
 
 
 def has_clocks_apart(trace: Trace) -> bool:
     """Tell whether a capture that was aligned has clocks that nothing compares."""
-    return trace.per_step_clock or any(one.startswith(_NOTHING_COMPARES) for one in trace.limits)
+    return trace.per_step_clock or any(has_code(one, _NOT_COMPARED) for one in trace.limits)
 
 
 def align(trace: Trace) -> Trace:
@@ -330,32 +327,34 @@ def _moved_column(column: pa.ChunkedArray, position: IntArray, by_rank: list[Clo
     return pa.array(moved(times, position, by_rank), mask=unknown)
 
 
-def _unconnected(clocks: Sequence[str], estimates: pa.Table) -> tuple[str, ...]:
+def _unconnected(clocks: Sequence[str], estimates: pa.Table) -> tuple[Limit, ...]:
     """Return a sentence on clocks that nothing compares, if there are any."""
     compared = set(estimates["host"].to_pylist())
     sets = [clock for clock in clocks if clock not in compared]
     if len(sets) < 2:
         return ()
-    shown = ", ".join(sets[:_NAMED]) + (" …" if len(sets) > _NAMED else "")
-    return (
-        f"{_NOTHING_COMPARES} {len(sets)} sets of ranks (around {shown}): "
-        "whether their times agree is not known",
-    )
+    return (message("doubt.clocks_not_compared", sets=len(sets), some=sets),)
 
 
-def _corrections(maps: Mapping[str, ClockMap], clocks: int) -> tuple[str, ...]:
+def _corrections(maps: Mapping[str, ClockMap], clocks: int) -> tuple[Limit, ...]:
     """Return sentences on what was corrected."""
     worst = max(maps, key=lambda clock: abs(maps[clock].offset_ns))
     most = maps[worst]
-    limits = [
-        f"{len(maps)} of {counted(clocks, 'clock')} corrected, by up to "
-        f"{abs(most.offset_ns) / 1e6:.3f} ms ({worst}; error below {most.error_ns / 1e6:.3f} ms)"
+    limits: list[Limit] = [
+        message(
+            "assumed.clocks_corrected",
+            corrected=len(maps),
+            clocks=clocks,
+            offset_ns=float(abs(most.offset_ns)),
+            worst=worst,
+            error_ns=float(most.error_ns),
+        )
     ]
     drifting = [clock for clock, one in maps.items() if one.drift]
     if drifting:
         fastest = max(drifting, key=lambda clock: abs(maps[clock].drift))
+        drift = float(abs(maps[fastest].drift))
         limits.append(
-            f"{counted(len(drifting), 'clock')} drifting, by up to "
-            f"{abs(maps[fastest].drift) * 1e6:.1f} ppm ({fastest}): corrected"
+            message("assumed.clocks_drifting", drifting=len(drifting), drift=drift, fastest=fastest)
         )
     return tuple(limits)

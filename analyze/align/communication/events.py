@@ -18,7 +18,8 @@ import pandas as pd
 
 from ...tables.arrays import FloatArray, IntArray, combined
 from ...tables.trace import Trace
-from ...wording.words import counted
+from ...wording.limits import Limit
+from ...wording.message import message
 from ..steps.windows import StepWindows
 from .issued import in_order_of_issue
 from .missing_ranks import NO_RANK, NOBODY, StandIns, stand_ins
@@ -56,7 +57,7 @@ class CommunicationEvents(NamedTuple):
     """Share of the records that may have waited for somebody who is lost. Of all ranks together;
     or of one rank that has missing partners in whose place nobody stands; or the share of its time
     that one waited for missing ranks which came later than their like: whichever is most."""
-    limits: tuple[str, ...]
+    limits: tuple[Limit, ...]
     stand_ins: StandIns = NOBODY
     """Who stands in for the missing members."""
 
@@ -77,19 +78,13 @@ def communication_events(trace: Trace, windows: StepWindows) -> CommunicationEve
     buffered = frame["is_buffered"].to_numpy(bool)
     frame.loc[buffered, "split_ns"] = frame.loc[buffered, "start_ns"]
     frame["is_inferred"] = False
-    limits = []
+    limits: list[Limit] = []
     unseen = int(frame["end_ns"].isna().sum())
     if unseen:
-        limits.append(
-            f"the end of {unseen} of {len(frame)} communication records was not seen "
-            "(no wait for them was seen): what was waited for them is counted in the span around it"
-        )
+        limits.append(message("unknown.ends_unseen", unseen=unseen, count=len(frame)))
     if incomplete.any():
-        missing = frame.loc[incomplete, "join"].nunique()
-        limits.append(
-            f"{counted(missing, 'collective')} without some members of the group: "
-            "how long these were on the wire is not known"
-        )
+        missing = int(frame.loc[incomplete, "join"].nunique())
+        limits.append(message("unknown.wire_of_incomplete", count=missing))
     limits += _unmatched(frame, lonely)
     time_ns = windows.step_time_ns * len(windows.steps)
     held = stand_ins(frame, lonely.to_numpy(bool), trace, time_ns)
@@ -103,16 +98,13 @@ def communication_events(trace: Trace, windows: StepWindows) -> CommunicationEve
     )
 
 
-def _unmatched(frame: pd.DataFrame, lonely: pd.Series) -> Iterator[str]:
+def _unmatched(frame: pd.DataFrame, lonely: pd.Series) -> Iterator[Limit]:
     unnamed = int(from_anyone(frame).sum())
     unmatched = int((lonely & frame["is_p2p"]).sum()) - unnamed
     if unnamed:
-        yield (
-            f"{unnamed} receives take from any sender, and do not say from which: whom they waited for is "
-            "not known, and which sends they took is not either"
-        )
+        yield message("unknown.senders_unnamed", count=unnamed)
     if unmatched:
-        yield f"{unmatched} sends or receives have no other end in the capture"
+        yield message("missing.no_other_end", count=unmatched)
 
 
 def from_anyone(frame: pd.DataFrame) -> npt.NDArray[np.bool_]:
@@ -122,17 +114,14 @@ def from_anyone(frame: pd.DataFrame) -> npt.NDArray[np.bool_]:
     return np.append(of_nobody, False).astype(bool)[link.codes]
 
 
-def _limits_of(held: StandIns, step_time_ns: float) -> Iterator[str]:
+def _limits_of(held: StandIns, step_time_ns: float) -> Iterator[Limit]:
     if len(held.event):
-        yield (
-            "for ranks that are not in the capture, the replay takes those in the same place of "
-            "another data-parallel replica"
-        )
+        yield message("assumed.stand_ins")
     if held.late_frac > LATE_FRAC:
-        yield (
-            f"rank {held.waiting_rank} waited {held.late_frac * step_time_ns / 1e6:.2f} ms per step for "
-            "ranks that are not in the capture, beyond what those in their place took: one of them "
-            "may be the straggler"
+        yield message(
+            "doubt.waited_for_absent",
+            rank=held.waiting_rank,
+            wait_ns=float(held.late_frac * step_time_ns),
         )
 
 

@@ -16,6 +16,8 @@ import pandas as pd
 from meshscope.probe.schema.terms import Direction
 
 from ...tables.trace import Trace
+from ...wording.limits import Limit
+from ...wording.message import message
 from .bandwidth import with_bandwidth
 from .realignment import realign
 from .waiting import SYNCHRONISING
@@ -36,7 +38,7 @@ class CollectiveMatch(NamedTuple):
     Unknown values are NA."""
     members: pd.DataFrame
     """One row a member: rank, step, group_id, seq, axis, kind, own_ns, wait_ns, arrived_last."""
-    limits: tuple[str, ...]
+    limits: tuple[Limit, ...]
 
 
 class TransferMatch(NamedTuple):
@@ -45,7 +47,7 @@ class TransferMatch(NamedTuple):
     transfers: pd.DataFrame
     """One row a pair: group_id, axis, source, target, seq, step, microbatch, size_bytes,
     wire_ns (receive end less the later start), send_wait_ns, receive_wait_ns."""
-    limits: tuple[str, ...]
+    limits: tuple[Limit, ...]
 
 
 def match_collectives(trace: Trace) -> CollectiveMatch:
@@ -113,17 +115,14 @@ def match_p2p(trace: Trace) -> TransferMatch:
     send_own = pairs["end_ns_send"] - pairs["start_ns_send"]
     pairs["send_wait_ns"] = (send_own - pairs["wire_ns"]).clip(lower=0)
     columns = [*key, "axis", "step", "microbatch", "size_bytes", "wire_ns"]
-    limits = []
+    limits: list[Limit] = []
     if not has_peer.all():
-        limits.append(f"{int((~has_peer).sum())} sends and receives name no peer.")
+        limits.append(message("missing.peers_unnamed", count=int((~has_peer).sum())))
     if is_twice.any():
-        limits.append(
-            f"{int(is_twice.sum())} sends and receives have the position of another one and are not "
-            "joined."
-        )
+        limits.append(message("missing.same_position", count=int(is_twice.sum())))
     alone = int(is_told.sum()) - 2 * len(pairs)
     if alone:
-        limits.append(f"{alone} sends and receives have no other end in the capture.")
+        limits.append(message("missing.no_other_end", count=alone))
     return TransferMatch(pairs[[*columns, "send_wait_ns", "receive_wait_ns"]], tuple(limits))
 
 
@@ -158,17 +157,14 @@ def _last_rank(members: pd.DataFrame, table: pd.DataFrame) -> pd.Series[int]:
     return alone.set_index(_KEY)["rank"].reindex(table.index).astype("Int64")
 
 
-def _limits(table: pd.DataFrame, rows: pd.DataFrame, apart: int) -> list[str]:
-    limits = []
+def _limits(table: pd.DataFrame, rows: pd.DataFrame, apart: int) -> list[Limit]:
+    limits: list[Limit] = []
     if apart:
-        limits.append(
-            f"{apart} of {len(table)} collectives have members that do not overlap in time: the "
-            "clocks of their ranks differ, or these were not the same collective."
-        )
+        limits.append(message("doubt.collectives_apart", apart=apart, count=len(table)))
     lacking = int((table["members"] < table["expected"]).sum())
     if lacking:
-        limits.append(f"{lacking} of {len(table)} collectives lack members that their group lists.")
+        limits.append(message("missing.members_lacking", lacking=lacking, count=len(table)))
     unseen = int(rows["end_ns"].isna().sum())
     if unseen:
-        limits.append(f"{unseen} of {len(rows)} members of collectives have no known end.")
+        limits.append(message("missing.no_known_end", unseen=unseen, count=len(rows)))
     return limits

@@ -17,6 +17,9 @@ import pandas as pd
 
 from meshscope.probe.schema.terms import CollectiveKind
 
+from ...wording.limits import Limit
+from ...wording.message import message
+
 _SAME_SIZE = (
     CollectiveKind.ALL_REDUCE.value,
     CollectiveKind.ALL_GATHER.value,
@@ -37,7 +40,7 @@ _LOOK_AHEAD = 4
 IntArray = npt.NDArray[np.int64]
 
 
-def realign(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+def realign(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[Limit]]:
     """Move ranks so that members of one position agree in kind and size.
 
     Only groups with a disagreement, or with ranks that share no position, are looked at.
@@ -53,30 +56,30 @@ def realign(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
             other columns.
 
     Returns:
-        The rows, with ``seq`` changed where a rank was moved, and one sentence for
+        The rows, with ``seq`` changed where a rank was moved, and a limit for
         each move and for the disagreement that remains.
     """
     rows = rows.copy()
     size = rows["size_bytes"].where(rows["kind"].isin(_SAME_SIZE), -1)
     what = rows.groupby([rows["kind"], size]).ngroup()
     what_when = rows.groupby([what, rows["step"]]).ngroup()
-    limits = []
+    limits: list[Limit] = []
     suspects = _disagreeing(rows, what)["group_id"].unique().tolist()
     for group_id in dict.fromkeys([*suspects, *_apart(rows)]):
         members = rows[rows["group_id"] == group_id]
         for rank, move in _moves(members, what_when[members.index]).items():
             own = members.index[members["rank"] == rank]
             rows.loc[own, "seq"] = rows.loc[own, "seq"].map(move.target)
-            limits.append(f"Rank {rank} {move.what(group_id)}.")
+            limits.append(move.limit(rank, str(group_id)))
     for group_id in _in_other_steps(rows, suspects):
         members = rows[rows["group_id"] == group_id]
         for rank, shift in _shifts_by_time(members, what_when[members.index]).items():
             own = members.index[members["rank"] == rank]
             rows.loc[own, "seq"] += shift
-            limits.append(f"Rank {rank} {_Move({}, shift, 0, 0).what(group_id)}.")
+            limits.append(_Move({}, shift, 0, 0).limit(rank, group_id))
     left = len(_disagreeing(rows, what))
     if left:
-        limits.append(f"{left} collectives differ in kind or size between their members.")
+        limits.append(message("doubt.collectives_differ", left=left))
     return rows, limits
 
 
@@ -161,16 +164,16 @@ class _Move(NamedTuple):
     extra: int
     lacking: int
 
-    def what(self, group_id: str) -> str:
-        """Return what the rank did, as a clause behind its name."""
+    def limit(self, rank: int, group_id: str) -> Limit:
+        """Return what the rank did otherwise than the others."""
         if not (self.extra or self.lacking):
-            return (
-                f"saw group {group_id} from another collective on: its positions are "
-                f"moved by {self.shift}"
-            )
-        return (
-            f"has {self.extra} collectives of group {group_id} that the others do not have and "
-            f"lacks {self.lacking} in between: the others are matched around them"
+            return message("assumed.positions_moved", rank=rank, group=group_id, shift=self.shift)
+        return message(
+            "assumed.positions_around_gaps",
+            rank=rank,
+            group=group_id,
+            extra=self.extra,
+            lacking=self.lacking,
         )
 
 

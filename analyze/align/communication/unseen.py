@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from meshscope.probe.schema.layout import MESH_AXES, ParallelLayout
-from meshscope.probe.schema.listing import listed
 from meshscope.probe.schema.terms import Axis, CollectiveKind, StepDetail
 
 from ...tables.trace import Trace
+from ...wording.limits import Limit
+from ...wording.message import message
 from ..steps.windows import StepWindows
 from .events import CommunicationEvents
 
@@ -62,17 +63,14 @@ def _recorded_along(layout: ParallelLayout, ranks: Sequence[int]) -> list[str]:
     return along
 
 
-def unseen_limit(trace: Trace, axes: tuple[str, ...]) -> str:
+def unseen_limit(trace: Trace, axes: tuple[str, ...]) -> Limit:
     """Return what the capture cannot tell without these axes, and what to do."""
     assert trace.layout is not None
-    sizes = [f"{axis} ({getattr(trace.layout, axis)} ranks)" for axis in axes]
-    return (
-        f"unseen communication: nothing was recorded along {listed(sizes)} in the analysed steps. "
-        "Waiting and work cannot be separated there: no rank is called late for it, no causes, no "
-        "replay. If ranks do communicate there, record that level or use the "
-        "library's hooks (`meshscope doctor` says what works here); if the mesh is another, state "
-        "it with `--topology`"
-    )
+    sizes = [
+        message("unknown.axis_of", axis=axis, size=int(getattr(trace.layout, axis)))
+        for axis in axes
+    ]
+    return message("unknown.unseen_axes", axes=sizes)
 
 
 def _members(trace: Trace, events: CommunicationEvents) -> Iterator[tuple[int, ...]]:

@@ -6,6 +6,7 @@ steps of which the capture holds most are analysed, and what is not told of them
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -14,29 +15,12 @@ import pandas as pd
 
 from meshscope.probe.schema.terms import StepDetail
 
-from ...wording.words import counted
+from ...wording.limits import Limit
+from ...wording.message import Message, message
 
 MOST_OFF = 0.1
 """Share of the run by which the middle of the analysed steps may be off."""
 _ORDER = list(StepDetail)
-_HELD = {
-    StepDetail.STEPS: "their length only",
-    StepDetail.STAGES: "no communication",
-    StepDetail.SUMS: "sums of communication",
-}
-_UNTOLD = {
-    StepDetail.STEPS: (
-        "the capture holds the length of steps only: where their time went is unknown"
-    ),
-    StepDetail.STAGES: (
-        "communication was not recorded: it counts as compute in the spans around it, and as "
-        "waiting outside of them"
-    ),
-    StepDetail.SUMS: (
-        "the capture holds sums of communication only: waiting, transfers and axes are not "
-        "separated, and no causes are reported"
-    ),
-}
 
 
 class StepChoice(NamedTuple):
@@ -44,7 +28,7 @@ class StepChoice(NamedTuple):
 
     steps: npt.NDArray[np.int64]
     detail: StepDetail
-    limits: tuple[str, ...]
+    limits: tuple[Limit, ...]
 
 
 def most_detailed(frame: pd.DataFrame, common: npt.NDArray[np.int64]) -> StepChoice:
@@ -61,39 +45,59 @@ def most_detailed(frame: pd.DataFrame, common: npt.NDArray[np.int64]) -> StepCho
     least = codes.groupby(frame["step"]).min().reindex(common)
     best = int(least.max())
     detail = _ORDER[best]
-    limits = []
+    limits: list[Limit] = []
     if not (least == best).all():
-        limits.append(_left_out(frame, least, best))
-    if detail in _UNTOLD:
-        limits.append(_UNTOLD[detail])
+        limits += _left_out(frame, least, best)
+    limits += _not_separated(detail)
     return StepChoice(common[(least == best).to_numpy()], detail, tuple(limits))
 
 
-def _left_out(frame: pd.DataFrame, least: pd.Series, best: int) -> str:
-    """Return how many steps are not analysed, what is held of them, and how long they were."""
+def _not_separated(detail: StepDetail) -> Iterator[Limit]:
+    """Yield what is not known of the analysed steps."""
+    match detail:
+        case StepDetail.STEPS:
+            yield message("unknown.where_time_went")
+        case StepDetail.STAGES:
+            yield message("doubt.no_communication")
+        case StepDetail.SUMS:
+            yield message("unknown.sums_only")
+
+
+def _held(detail: StepDetail, count: int) -> Message:
+    match detail:
+        case StepDetail.STEPS:
+            return message("missing.held_length", count=count)
+        case StepDetail.STAGES:
+            return message("missing.held_no_communication", count=count)
+        case _:
+            return message("missing.held_sums", count=count)
+
+
+def _left_out(frame: pd.DataFrame, least: pd.Series, best: int) -> Iterator[Limit]:
+    """Yield how many steps are not analysed, what is held of them, and how long they were."""
     others = least[least < best]
     counts = others.value_counts()
-    parts = [
-        f"{count} with {_HELD[_ORDER[code]]}"
-        for code, count in zip(counts.index.astype(int).tolist(), counts.tolist(), strict=True)
-    ]
     lengths = frame.groupby("step")["dur_ns"].mean()
-    other_ms = lengths.reindex(others.index).mean() / 1e6
-    own_ms = lengths.reindex(least.index[least == best]).mean() / 1e6
-    return (
-        f"{counted(len(others), 'step')} of {len(least)} left out of the account, as less is "
-        f"known of them ({', '.join(parts)}); they took {other_ms:.4g} ms in the mean, those "
-        f"of the account {own_ms:.4g} ms{_uneven(least.index.to_numpy(), (least == best).to_numpy())}"
+    yield message(
+        "missing.less_recorded",
+        lost=len(others),
+        steps=len(least),
+        held=[
+            _held(_ORDER[code], count)
+            for code, count in zip(counts.index.astype(int).tolist(), counts.tolist(), strict=True)
+        ],
+        other_ns=float(lengths.reindex(others.index).mean()),
+        own_ns=float(lengths.reindex(least.index[least == best]).mean()),
     )
+    yield from _uneven(least.index.to_numpy(), (least == best).to_numpy())
 
 
-def _uneven(steps: npt.NDArray[np.int64], is_kept: npt.NDArray[np.bool_]) -> str:
-    """Return where the analysed steps lie, if they are not spread over the run as all its steps are."""
+def _uneven(steps: npt.NDArray[np.int64], is_kept: npt.NDArray[np.bool_]) -> Iterator[Limit]:
+    """Yield where the analysed steps lie, if they are not spread over the run as all its steps are."""
     middle, own = float(np.median(steps)), float(np.median(steps[is_kept]))
     if abs(own - middle) <= MOST_OFF * (steps[-1] - steps[0]):
-        return ""
-    side = "before" if own < middle else "after"
-    return (
-        f". Half of those of the account lie {side} step {own:.0f}, so its shares are more of that part of "
-        "the run than of the other: --steps FIRST:LAST looks at one of them"
-    )
+        return
+    if own < middle:
+        yield message("doubt.uneven_before", middle=round(own))
+    else:
+        yield message("doubt.uneven_after", middle=round(own))

@@ -16,7 +16,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from ...tables.trace import Trace
-from ...wording.quantities import percent
+from ...wording.limits import Limit
+from ...wording.message import message
 
 Steps = npt.NDArray[np.int64]
 MIN_KEPT = 0.5
@@ -26,7 +27,7 @@ MIN_CARRIED = 0.05
 """Share of the step from which on it is told that waiting crosses the border of the account."""
 
 
-def whole_cycles(trace: Trace, steps: Steps) -> tuple[Steps, tuple[str, ...]]:
+def whole_cycles(trace: Trace, steps: Steps) -> tuple[Steps, tuple[Limit, ...]]:
     """Return the steps that make up whole cycles, and what is to be said of the others.
 
     All steps where each communicates, or none, or where they do not follow each other.
@@ -38,15 +39,10 @@ def whole_cycles(trace: Trace, steps: Steps) -> tuple[Steps, tuple[str, ...]]:
     kept = steps[(steps > found[0]) & (steps <= found[-1])]
     if len(kept) == len(steps):
         return steps, ()
-    some = f"ranks communicate in {len(found)} of {len(steps)} steps only"
     if len(kept) < MIN_KEPT * len(steps):
-        return steps, (
-            f"{some}, and too seldom for whole cycles between them: what was worked before the first "
-            "of these steps, or after the last, is charged with less than it costs a long job",
-        )
-    return kept, (
-        f"{some}: {len(steps) - len(kept)} before the first whole cycle and after the last are left out",
-    )
+        return steps, (message("doubt.cycles_too_seldom", found=len(found), steps=len(steps)),)
+    lost = len(steps) - len(kept)
+    return kept, (message("scope.whole_cycles", found=len(found), steps=len(steps), lost=lost),)
 
 
 def cycles(steps: Steps, communicating: Steps) -> Steps:
@@ -59,7 +55,7 @@ def cycles(steps: Steps, communicating: Steps) -> Steps:
     return np.minimum(before, max(int(ends.sum()) - 1, 0))
 
 
-def carried_limits(frame: pd.DataFrame, run: Steps, *, step_time_ns: float) -> list[str]:
+def carried_limits(frame: pd.DataFrame, run: Steps, *, step_time_ns: float) -> list[Limit]:
     """Return what of the waiting begins or ends outside of the analysed steps.
 
     Ranks that begin a run of steps further apart than they end it waited in it for
@@ -79,17 +75,11 @@ def carried_limits(frame: pd.DataFrame, run: Steps, *, step_time_ns: float) -> l
     apart = by_run.max() - by_run.mean()
     change = (apart["start_ns"] - apart["end_ns"]) / frame["step"].nunique() / step_time_ns
     before, after = float(change.clip(lower=0).sum()), float((-change).clip(lower=0).sum())
-    limits = []
+    limits: list[Limit] = []
     if before >= MIN_CARRIED:
-        limits.append(
-            f"ranks begin the analysed steps further apart than they end them: {percent(before)} of the step "
-            "is waiting for what was slow before these steps, which no cause is charged with"
-        )
+        limits.append(message("doubt.waiting_from_before", share=before))
     if after >= MIN_CARRIED:
-        limits.append(
-            f"ranks end the analysed steps further apart than they began them: {percent(after)} of the step is "
-            "waited for after these steps, which no cause is charged with"
-        )
+        limits.append(message("doubt.waiting_for_after", share=after))
     return limits
 
 

@@ -10,10 +10,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from meshscope.probe.schema.listing import listed
-
-from ...wording.quantities import percent
-from ...wording.words import counted
+from ...wording.limits import Limit
+from ...wording.message import message
 
 MIN_RATIO = 3.0
 """From this many times the median on, a step is long."""
@@ -21,10 +19,9 @@ MAX_FRAC = 0.2
 """Largest share of the steps that may be long: more of them are a kind of step of their own."""
 MIN_EXCESS = 0.1
 """Least share of all time that they take beyond the median, to be told."""
-_SHOWN = 8
 
 
-def long_steps_limit(frame: pd.DataFrame) -> list[str]:
+def long_steps_limit(frame: pd.DataFrame) -> list[Limit]:
     """Return what single long steps do to the mean, if they do.
 
     Args:
@@ -40,10 +37,17 @@ def long_steps_limit(frame: pd.DataFrame) -> list[str]:
     beyond = float((long - usual).sum()) / float(length.sum())
     if beyond < MIN_EXCESS:
         return []
-    steps = listed((f"{step} ({ns / 1e6:.4g} ms)" for step, ns in long.items()), most=_SHOWN)
-    rest_ms = float(length.drop(long.index).mean()) / 1e6
     return [
-        f"{counted(len(long), 'step')} of {len(length)} took at least {MIN_RATIO:.0f} times the median, {steps}: "
-        f"{percent(beyond)} of all time is what they took longer, which every mean of this result holds; the "
-        f"other steps took {rest_ms:.4g} ms in the mean"
+        message(
+            "doubt.long_steps",
+            long=len(long),
+            steps=len(length),
+            ratio=MIN_RATIO,
+            shown=[
+                message("doubt.long_step", step=step, length_ns=float(ns))
+                for step, ns in zip(long.index.tolist(), long.tolist(), strict=True)
+            ],
+            beyond=beyond,
+            rest_ns=float(length.drop(long.index).mean()),
+        )
     ]

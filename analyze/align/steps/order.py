@@ -14,10 +14,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from meshscope.probe.schema.listing import listed
-
 from ...tables.arrays import IntArray
-from ...wording.words import counted
+from ...wording.limits import Limit
+from ...wording.message import message
 
 MAX_ROUNDING = 1e-3
 """Windows that share less of a step than this are cut without a word: tools round times to 1 us,
@@ -29,22 +28,20 @@ class OrderedSteps(NamedTuple):
 
     frame: pd.DataFrame
     steps: npt.NDArray[np.int64]
-    limits: tuple[str, ...]
+    limits: tuple[Limit, ...]
 
 
-def without_repeats(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+def without_repeats(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[Limit]]:
     """Return possible windows, one a rank and step, sorted by both; the later one counts."""
-    limits = []
+    limits: list[Limit] = []
     possible = (frame["dur_ns"] >= 0).to_numpy(bool)
     if not possible.all():
-        lost = counted(int((~possible).sum()), "step")
-        limits.append(f"{lost} of ranks with a negative length left out")
+        limits.append(message("missing.negative_steps", lost=int((~possible).sum())))
         frame = frame[possible]
     frame = frame.sort_values(["rank", "step", "start_ns"], ignore_index=True)
     repeated = frame.duplicated(["rank", "step"], keep="last").to_numpy(bool)
     if repeated.any():
-        again = counted(int(repeated.sum()), "step")
-        limits.append(f"{again} of ranks recorded twice: the later one counts")
+        limits.append(message("assumed.repeated_steps", again=int(repeated.sum())))
         frame = frame[~repeated].reset_index(drop=True)
     return frame, limits
 
@@ -62,13 +59,10 @@ def in_order(frame: pd.DataFrame, common: npt.NDArray[np.int64]) -> OrderedSteps
     start = frame["start_ns"].to_numpy(np.int64).reshape(-1, len(common))
     end = start + frame["dur_ns"].to_numpy(np.int64).reshape(start.shape)
     kept = _rising(start, end)
-    limits = []
+    limits: list[Limit] = []
     if len(kept) < len(common):
         lost = np.setdiff1d(common, common[kept])
-        limits.append(
-            f"{counted(len(lost), 'step')} left out, whose number contradicts the order in time "
-            f"(a counter that was set back, or a wrong clock): {listed(lost.tolist(), most=16)}"
-        )
+        limits.append(message("missing.disordered_steps", lost=len(lost), steps=lost.tolist()))
         frame = frame[frame["step"].isin(common[kept])].reset_index(drop=True)
     start, end = start[:, kept], end[:, kept]
     shared = np.maximum(end[:, :-1] - start[:, 1:], 0)
@@ -77,10 +71,8 @@ def in_order(frame: pd.DataFrame, common: npt.NDArray[np.int64]) -> OrderedSteps
         end[:, :-1] -= shared
         frame["dur_ns"] = (end - start).ravel()
         if shared.max() > MAX_ROUNDING * typical:
-            limits.append(
-                f"{counted(int((shared > 0).sum()), 'step')} of ranks reach into the next one, by "
-                f"up to {shared.max() / 1e6:.4g} ms: they are cut where that begins"
-            )
+            count, most_ns = int((shared > 0).sum()), float(shared.max())
+            limits.append(message("assumed.cut_steps", count=count, most_ns=most_ns))
     return OrderedSteps(frame, common[kept], tuple(limits))
 
 

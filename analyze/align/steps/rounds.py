@@ -24,6 +24,7 @@ from meshscope.probe.schema.terms import StepDetail
 
 from ...tables.arrays import IntArray
 from ...tables.trace import Trace
+from ...wording.message import message
 from ..topology.group_traffic import connected
 from .same_step import issued_in_steps, renumbered, steps_apart
 
@@ -55,10 +56,7 @@ def with_rounds(trace: Trace) -> Trace:
     between = [last - first for own in ends.values() for first, last in pairwise(own.tolist())]
     found = renumbered(trace, number)
     tables = {"step": _joined(steps, ends), **_with_microbatches(trace, found)}
-    limit = (
-        f"ranks take unequal numbers of steps between communication ({min(between)} to {max(between)}): "
-        "a step of this result is a round, from one communication to the next"
-    )
+    limit = message("assumed.rounds", least=min(between), most=max(between))
     return replace(found.with_tables(tables), limits=(*found.limits, limit))
 
 

@@ -22,11 +22,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from meshscope.probe.reader.step_numbers import joined_shifts
-from meshscope.probe.schema.listing import listed
 
 from ...tables.arrays import IntArray
 from ...tables.trace import Trace
-from ...wording.words import counted
+from ...wording.limits import Limit
+from ...wording.message import message
 from ..topology.group_traffic import connected
 
 LEAST_OPERATIONS = 3
@@ -55,10 +55,12 @@ def with_tied_steps(trace: Trace) -> Trace:
     by_shift: dict[int, list[int]] = defaultdict(list)
     for rank, by in moved.items():
         by_shift[by].append(rank)
-    said = "; ".join(
-        f"ranks {listed(ranks, most=16)} by {by}" for by, ranks in sorted(by_shift.items()) if by
-    )
-    limit = f"ranks began to count their steps at different times: they are renumbered so that collectives agree ({said})"
+    moves = [
+        message("assumed.renumbered_by", ranks=ranks, by=by)
+        for by, ranks in sorted(by_shift.items())
+        if by
+    ]
+    limit = message("assumed.renumbered", moves=moves)
     kernel_steps = trace.kernel_steps and {
         rank: tuple(step + moved.get(rank, 0) for step in steps)
         for rank, steps in trace.kernel_steps.items()
@@ -97,7 +99,7 @@ def _renumbered(
 
 def without_untied(
     trace: Trace, frame: pd.DataFrame, common: npt.NDArray[np.int64]
-) -> tuple[npt.NDArray[np.int64], list[str]]:
+) -> tuple[npt.NDArray[np.int64], list[Limit]]:
     """Return the steps of which the ranks were at work at one time, or that communication ties.
 
     Args:
@@ -111,11 +113,11 @@ def without_untied(
     apart = apart[~_is_tied(trace, set(frame["rank"].tolist()), apart)]
     if not len(apart):
         return common, []
-    count = f"{len(apart)} of {counted(len(common), 'step')}"
-    when = "lie at different times on different ranks, and no communication shows that they are the same"
+    lost, steps = len(apart), len(common)
     if not trace.row_count("collective") and not trace.row_count("p2p"):
-        return common, [f"{count} {when}: ranks may be compared over different work"]
-    return common[~np.isin(common, apart)], [f"{count} {when}: they are left out"]
+        return common, [message("doubt.steps_apart", apart=lost, steps=steps)]
+    kept = common[~np.isin(common, apart)]
+    return kept, [message("missing.untied_steps", apart=lost, steps=steps)]
 
 
 def steps_apart(trace: Trace, steps: pd.DataFrame) -> npt.NDArray[np.int64]:

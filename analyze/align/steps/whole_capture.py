@@ -10,7 +10,6 @@ from ...tables.trace import Trace
 
 WHOLE_CAPTURE = -1
 """Step id of the one window of a capture that has no step boundaries."""
-REMEDY = "call meshscope.probe.step() once a step in the training code"
 
 _PASSES = (SpanKind.FORWARD.value, SpanKind.BACKWARD.value)
 _COLUMNS = ["rank", "step", "start_ns", "dur_ns", "tokens", "detail"]

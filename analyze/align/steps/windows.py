@@ -8,19 +8,19 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from meshscope.probe.schema.listing import listed
 from meshscope.probe.schema.terms import StepDetail
 
 from ...tables.arrays import FloatArray, IntArray
 from ...tables.trace import Trace
-from ...wording.words import counted
+from ...wording.limits import Limit
+from ...wording.message import message
 from .choice import most_detailed
 from .cycles import carried_limits, whole_cycles
 from .long_steps import long_steps_limit
 from .order import in_order, without_repeats
 from .same_step import without_untied
 from .tail import recorded_after
-from .whole_capture import REMEDY, WHOLE_CAPTURE, whole_capture, within_window
+from .whole_capture import WHOLE_CAPTURE, whole_capture, within_window
 
 __all__ = ["WHOLE_CAPTURE", "StepWindows", "step_windows"]
 
@@ -57,7 +57,7 @@ class StepWindows:
     """What the capture holds of every analysed step."""
     sampled: bool = False
     """True where steps were left out because the capture holds less of them."""
-    limits: tuple[str, ...] = ()
+    limits: tuple[Limit, ...] = ()
 
     @property
     def has_marks(self) -> bool:
@@ -119,21 +119,19 @@ def step_windows(trace: Trace) -> StepWindows:
     caches).
     """
     frame = trace.frame("step")
-    limits: list[str] = []
+    limits: list[Limit] = []
     if frame.empty:
         frame = whole_capture(trace)
-        own = f"; {REMEDY}" if trace.origin == "meshscope" else ""
-        limits.append(f"no step boundaries were recorded: the whole capture is one window{own}")
+        is_own = trace.origin == "meshscope"
+        limits.append(
+            message("scope.whole_capture_marks") if is_own else message("scope.whole_capture")
+        )
     limits += recorded_after(trace)
     frame, unusable = without_repeats(frame)
     limits += unusable
     absent = sorted(set(trace.ranks) - set(frame["rank"].tolist()))
     if absent and len(frame):
-        limits.append(
-            f"{counted(len(absent), 'rank')} without a finished step left out: "
-            + listed(absent, most=16)
-            + (f"; {REMEDY}" if trace.origin == "meshscope" else "")
-        )
+        limits.append(_no_finished_step(trace, absent))
     common = _on_every_rank(frame, limits)
     common, untied = without_untied(trace, frame, common)
     limits += untied
@@ -154,20 +152,24 @@ def step_windows(trace: Trace) -> StepWindows:
     return replace(windows, detail=choice.detail, sampled=sampled)
 
 
-def _on_every_rank(frame: pd.DataFrame, limits: list[str]) -> IntArray:
+def _no_finished_step(trace: Trace, absent: list[int]) -> Limit:
+    if trace.origin == "meshscope":
+        return message("missing.no_finished_step_marks", count=len(absent), ranks=absent)
+    return message("missing.no_finished_step", count=len(absent), ranks=absent)
+
+
+def _on_every_rank(frame: pd.DataFrame, limits: list[Limit]) -> IntArray:
     counts = frame.groupby("step")["rank"].nunique()
     is_common = counts == frame["rank"].nunique()
     common: IntArray = counts.index[is_common].to_numpy(np.int64)
     if len(common) < len(counts):
-        limits.append(
-            f"{len(counts) - len(common)} of {len(counts)} steps are not on every captured rank "
-            "and are left out"
-        )
+        lost = len(counts) - len(common)
+        limits.append(message("missing.not_on_every_rank", lost=lost, steps=len(counts)))
     return common
 
 
 def _without_first_steps(
-    trace: Trace, common: npt.NDArray[np.int64], limits: list[str]
+    trace: Trace, common: npt.NDArray[np.int64], limits: list[Limit]
 ) -> npt.NDArray[np.int64]:
     """Return the steps without the first one that each attempt of the job finished."""
     begins = np.asarray(trace.frame("attempt")["first_step"], dtype=np.int64)
@@ -179,17 +181,12 @@ def _without_first_steps(
         return common
     if len(first) == len(common):
         first = common[:1]
-    one = len(first) == 1
-    limits.append(
-        f"{'step' if one else 'steps'} {listed(first.tolist())} "
-        + ("is discarded: it holds" if one else "are discarded: they hold")
-        + " one-time work"
-    )
+    limits.append(message("scope.first_steps", steps=[(step, step) for step in first.tolist()]))
     return common[~np.isin(common, first)]
 
 
 def _windows(
-    trace: Trace, frame: pd.DataFrame, steps: npt.NDArray[np.int64], limits: list[str]
+    trace: Trace, frame: pd.DataFrame, steps: npt.NDArray[np.int64], limits: list[Limit]
 ) -> StepWindows:
     start = frame["start_ns"].to_numpy(np.int64)
     end = start + frame["dur_ns"].to_numpy(np.int64)

@@ -20,6 +20,8 @@ from meshscope.probe.schema.tables import TABLES
 from meshscope.probe.schema.terms import Axis
 
 from ...tables.trace import Trace
+from ...wording.limits import Limit
+from ...wording.message import message
 from ...wording.words import is_missing
 from .expert_traffic import as_expert_exchanges, exchanging_groups
 from .group_traffic import TrafficAxis, traffic_axes
@@ -162,12 +164,12 @@ def _leaves(layout: ParallelLayout, axis: Axis, ranks: tuple[int, ...]) -> bool:
     return len({tuple(place[name] for name in others) for place in places}) > 1
 
 
-def contradictions(trace: Trace) -> list[str]:
-    """Return where names, stated axes and peers of sends disagree with the mesh, one sentence each."""
+def contradictions(trace: Trace) -> list[Limit]:
+    """Return where names, stated axes and peers of sends disagree with the mesh."""
     layout = trace.layout
     if layout is None:
         return []
-    found = []
+    found: list[Limit] = []
     for row in trace.frame("group").to_dict("records"):
         ranks, group_id = tuple(row["ranks"]), row["group_id"]
         if len(ranks) < 2:
@@ -175,22 +177,23 @@ def contradictions(trace: Trace) -> list[str]:
         named, by_layout = named_axes(_text(row["description"])), layout.axis_of(ranks)
         told, own = one_axis(named), Axis(row["axis"])
         if told is not None and Axis.EP not in named and _leaves(layout, told, ranks):
-            along = f"along {by_layout}" if by_layout is not Axis.OTHER else "along no one axis"
-            found.append(
-                f"Group {group_id} is called {row['description']!r}, but by the layout its "
-                f"members lie {along}."
-            )
+            found.append(_named_otherwise(str(group_id), repr(row["description"]), by_layout))
         is_stated = _text(row["evidence"]).startswith("stated in ")
         if is_stated and own in MESH_AXES and _leaves(layout, own, ranks):
             found.append(
-                f"Group {group_id} is stated to lie along {own}, but its members leave that "
-                "axis of the layout."
+                message("assumed.group_stated_otherwise", group=str(group_id), axis=own.value)
             )
     return [*found, *_crossing_sends(trace, layout)]
 
 
-def _crossing_sends(trace: Trace, layout: ParallelLayout) -> list[str]:
-    """Return a sentence if sends join ranks that differ on several axes of the mesh."""
+def _named_otherwise(group: str, name: str, along: Axis) -> Limit:
+    if along is Axis.OTHER:
+        return message("assumed.group_named_along_none", group=group, name=name)
+    return message("assumed.group_named_otherwise", group=group, name=name, axis=along.value)
+
+
+def _crossing_sends(trace: Trace, layout: ParallelLayout) -> list[Limit]:
+    """Return a limit if sends join ranks that differ on several axes of the mesh."""
     pairs = trace.frame("p2p")[["rank", "peer"]].drop_duplicates()
     size = layout.world_size
     inside = pairs[pairs["rank"].between(0, size - 1) & pairs["peer"].between(0, size - 1)]
@@ -203,8 +206,13 @@ def _crossing_sends(trace: Trace, layout: ParallelLayout) -> list[str]:
         return []
     rank, peer = min(crossing)
     return [
-        f"{len(crossing)} of {len(inside)} pairs of ranks that send to each other differ on "
-        f"several axes of the layout, first {rank} and {peer}."
+        message(
+            "assumed.sends_across_axes",
+            crossing=len(crossing),
+            pairs=len(inside),
+            rank=int(rank),
+            peer=int(peer),
+        )
     ]
 
 

@@ -13,6 +13,7 @@ from meshscope.probe.schema.listing import listed
 from meshscope.probe.schema.terms import Axis, CollectiveKind, Direction, SpanKind
 
 from ...tables.trace import Trace
+from ...wording.message import Text
 from .pass_traffic import (
     MOST_IN_FORWARD,
     REDUCTIONS,
@@ -85,20 +86,20 @@ def pipelines(trace: Trace) -> list[tuple[int, ...]]:
     return [line for line, pairs in _rows_of_stages(trace) if not why_no_pipeline(trace, pairs)]
 
 
-def not_pipelines(trace: Trace) -> str:
+def not_pipelines(trace: Trace) -> Text:
     """Return why the ranks that sends join are no pipelines; empty where they are, or none are."""
     if not trace.row_count("p2p"):
         return ""
     joined = (pairs for _, pairs in _rows_of_stages(trace))
-    return next(filter(None, (why_no_pipeline(trace, pairs) for pairs in joined)), "")
+    return next((why for pairs in joined if (why := why_no_pipeline(trace, pairs))), "")
 
 
-def why_not_in_order(trace: Trace) -> str:
+def why_not_in_order(trace: Trace) -> Text:
     """Return why the stages that sends join do not lie in the order of ranks; empty if they may."""
     if not trace.row_count("p2p"):
         return ""
     joined = (pairs for _, pairs in _rows_of_stages(trace))
-    return next(filter(None, (why_other_order(trace, pairs) for pairs in joined)), "")
+    return next((why for pairs in joined if (why := why_other_order(trace, pairs))), "")
 
 
 def _rows_of_stages(trace: Trace) -> list[tuple[tuple[int, ...], set[tuple[int, int]]]]:

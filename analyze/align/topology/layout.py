@@ -21,6 +21,7 @@ from meshscope.probe.schema.layout import MESH_AXES, ParallelLayout
 from meshscope.probe.schema.terms import Axis
 
 from ...tables.trace import Trace
+from ...wording.message import Text, message
 from .axes import named_axes, with_axes
 from .group_traffic import not_pipelines, pipelines, traffic_axes, why_not_in_order
 from .ring_traffic import rings
@@ -43,7 +44,9 @@ def with_inferred_layout(trace: Trace) -> Trace:
         return trace
     layout, why_not = layout_of_names(trace)
     if layout is None:
-        limits = (*trace.limits, f"the mesh is not known: {why_not}") if why_not else trace.limits
+        limits = (
+            (*trace.limits, message("unknown.mesh", reason=why_not)) if why_not else trace.limits
+        )
         return replace(trace, limits=limits)
     found = replace(trace, layout=replace(layout, vpp=_chunks(trace, layout.pp)))
     # With one axis alone, the groups keep the evidence that this mesh was inferred from.
@@ -64,7 +67,7 @@ def _chunks(trace: Trace, stages: int) -> int:
     return chunks if is_whole else 1
 
 
-def layout_of_names(trace: Trace) -> tuple[ParallelLayout | None, str]:
+def layout_of_names(trace: Trace) -> tuple[ParallelLayout | None, Text]:
     """Return the mesh that names and members of the groups give, or None and the reason.
 
     A group without a name counts for the axis that its sends show; where no group is
@@ -112,7 +115,7 @@ def _with_rings(named: list[NamedGroup], found: list[tuple[int, ...]]) -> list[N
 
 def infer_layout(
     groups: Sequence[NamedGroup], world_size: int
-) -> tuple[ParallelLayout | None, str]:
+) -> tuple[ParallelLayout | None, Text]:
     """Return the only mesh that explains all groups, or None and the reason.
 
     The reason is empty where no group is named after an axis.
@@ -126,7 +129,7 @@ def infer_layout(
     if not any(len(group.ranks) > 1 for group in mesh):
         return None, ""
     if max(max(group.ranks) for group in mesh) >= world_size:
-        return None, f"a group names a rank beyond the {world_size} of the job"
+        return None, message("mesh.rank_beyond", ranks=world_size)
     found: list[ParallelLayout] = []
     tried: set[tuple[tuple[str, int], ...]] = set()
     for layout in _candidates(mesh, world_size):
@@ -137,12 +140,9 @@ def infer_layout(
             found.append(layout)
         tried.add(key)
     if not found:
-        return (
-            None,
-            f"no mesh of {world_size} ranks agrees with the names or the traffic of all groups",
-        )
+        return None, message("mesh.none_agrees", ranks=world_size)
     if len(found) > 1:
-        return None, f"{len(found)} meshes agree with the names or the traffic of the groups"
+        return None, message("mesh.several_agree", meshes=len(found))
     expert = {len(group.ranks) for group in groups if group.axes == {Axis.EP}}
     return replace(found[0], ep=expert.pop() if len(expert) == 1 else 1), ""
 

@@ -15,10 +15,10 @@ from collections import Counter
 
 import numpy as np
 
-from meshscope.probe.schema.listing import listed
 from meshscope.probe.schema.terms import Direction, SpanKind
 
 from ...tables.trace import Trace
+from ...wording.message import Text, message
 
 MOST_PEERS = 2
 MOST_ASKED = 64
@@ -27,7 +27,7 @@ _FORWARD = SpanKind.FORWARD.value
 _PASSES = [_FORWARD, SpanKind.BACKWARD.value, SpanKind.BACKWARD_INPUT.value]
 
 
-def why_no_pipeline(trace: Trace, pairs: set[tuple[int, int]]) -> str:
+def why_no_pipeline(trace: Trace, pairs: set[tuple[int, int]]) -> Text:
     """Return why ranks that are joined by sends are no stages; empty where they may be.
 
     Passes are looked at in captures of ours only, where they and the sends are of one clock.
@@ -41,7 +41,7 @@ def why_no_pipeline(trace: Trace, pairs: set[tuple[int, int]]) -> str:
         return ""
     rank, most = max(peers.items(), key=lambda item: (item[1], -item[0]))
     if most > MOST_PEERS:
-        return f"rank {rank} exchanges with {most} ranks, a stage with {MOST_PEERS} at most"
+        return message("mesh.too_many_peers", rank=rank, peers=most, most=MOST_PEERS)
     if trace.origin != "meshscope" or not trace.row_count("span"):
         return ""
     kinds = trace.frame("span")["kind"]
@@ -49,20 +49,20 @@ def why_no_pipeline(trace: Trace, pairs: set[tuple[int, int]]) -> str:
         return ""
     if kinds.isin(_PASSES[1:]).any() and not pairs & {(target, source) for source, target in pairs}:
         source, target = min(pairs)
-        return f"rank {source} sends to rank {target} and gets nothing back, such as gradients"
+        return message("mesh.nothing_back", source=source, target=target)
     asked = [rank for rank in sorted(peers) if rank in trace.ranks][:MOST_ASKED]
     after = {rank: _sends_after_forward(trace, rank) for rank in asked}
     idle = [rank for rank, found in after.items() if found is None]
     if idle:
-        return f"rank {idle[0]} exchanges with others and has no forward passes"
+        return message("mesh.no_forward", rank=idle[0])
     # The last stage of each pipeline may do a backward right after its forward.
     never = [rank for rank, found in after.items() if not found]
     if len(never) > len(asked) / 2:
-        return f"rank {never[0]} exchanges nothing between a forward and the backward after it"
+        return message("mesh.nothing_between", rank=never[0])
     return ""
 
 
-def why_other_order(trace: Trace, pairs: set[tuple[int, int]]) -> str:
+def why_other_order(trace: Trace, pairs: set[tuple[int, int]]) -> Text:
     """Return why the stages of a pipeline do not lie in the order of its ranks; empty if they may.
 
     A mesh numbers stages as the ranks rise. What is told of the first or the last stage would be said of
@@ -77,7 +77,7 @@ def why_other_order(trace: Trace, pairs: set[tuple[int, int]]) -> str:
         row = row[::-1]
     if row == sorted(row):
         return ""
-    return f"the stages lie on ranks {listed(row, most=16)}, in this order, which is not that of the ranks"
+    return message("mesh.other_order", row=row)
 
 
 def _row(pairs: set[tuple[int, int]]) -> list[int]:

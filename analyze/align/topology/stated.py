@@ -18,12 +18,13 @@ import pyarrow as pa
 
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.layout import MESH_AXES, ParallelLayout
-from meshscope.probe.schema.listing import listed
 from meshscope.probe.schema.tables import TABLES
 from meshscope.probe.schema.terms import Axis, KernelCategory
 
 from ...tables.machines import Machine
 from ...tables.trace import Trace
+from ...wording.limits import Limit, has_code
+from ...wording.message import message
 from .axes import contradictions, with_axes
 from .stated_job import StatedJob
 
@@ -69,7 +70,7 @@ def apply_topology(trace: Trace, stated: StatedTopology) -> Trace:
     Raises:
         ConfigError: The stated mesh or a group cannot hold the ranks of the trace.
     """
-    limits: list[str] = []
+    limits: list[Limit] = []
     layout = _layout(trace, stated, limits)
     groups, axes = _groups(trace, stated, limits)
     run = dict(trace.run)
@@ -86,8 +87,8 @@ def apply_topology(trace: Trace, stated: StatedTopology) -> Trace:
     return replace(found, limits=(*found.limits, *limits, *told), _frames={})
 
 
-def _other_hosts(trace: Trace, stated: StatedTopology) -> list[str]:
-    """Say where the trace names another host than the file."""
+def _other_hosts(trace: Trace, stated: StatedTopology) -> list[Limit]:
+    """Return where the trace names another host than the file."""
     other = [
         (rank, machine.name)
         for machine in stated.machines
@@ -98,8 +99,14 @@ def _other_hosts(trace: Trace, stated: StatedTopology) -> list[str]:
         return []
     rank, name = other[0]
     return [
-        f"{stated.source} states other hosts than the trace for {len(other)} ranks, such as rank {rank}: "
-        f"{name}, not {trace.clocks[rank]}. Placement uses what is stated."
+        message(
+            "assumed.stated_other_hosts",
+            source=stated.source,
+            count=len(other),
+            rank=rank,
+            stated=name,
+            traced=trace.clocks[rank],
+        )
     ]
 
 
@@ -111,7 +118,7 @@ def _job(
     run: Mapping[str, object],
     layout: ParallelLayout | None,
     stated: StatedTopology,
-    limits: list[str],
+    limits: list[Limit],
 ) -> dict[str, object]:
     """Return what is stated of model and training, as columns of the run table."""
     values = stated.job.run_values(layout)
@@ -119,18 +126,24 @@ def _job(
         known, now = run.get(name), values.get(name)
         if now is not None and known not in (None, "", now):
             limits.append(
-                f"{stated.source} states {name} = {now}, the trace {known}: what is stated is used."
+                message(
+                    "assumed.stated_other_value",
+                    source=stated.source,
+                    name=name,
+                    stated=now,
+                    traced=known,
+                )
             )
     if "peak_flops" in values:
         values.setdefault("peak_source", f"stated in {stated.source}")
     return values
 
 
-def _is_settled(limit: str, layout: ParallelLayout | None) -> bool:
-    return layout is not None and limit.startswith("the mesh is not known")
+def _is_settled(limit: Limit, layout: ParallelLayout | None) -> bool:
+    return layout is not None and has_code(limit, "unknown.mesh")
 
 
-def _layout(trace: Trace, stated: StatedTopology, limits: list[str]) -> ParallelLayout | None:
+def _layout(trace: Trace, stated: StatedTopology, limits: list[Limit]) -> ParallelLayout | None:
     """Return the stated mesh, or that of the trace where none is stated."""
     if not stated.sizes and stated.order is None:
         return trace.layout
@@ -146,13 +159,21 @@ def _layout(trace: Trace, stated: StatedTopology, limits: list[str]) -> Parallel
     world = trace.run.get("world_size")
     if isinstance(world, int) and world != layout.world_size:
         limits.append(
-            f"{stated.source} states {layout.world_size} ranks, the trace {world}: "
-            "the stated number is used."
+            message(
+                "assumed.stated_other_ranks",
+                source=stated.source,
+                stated=layout.world_size,
+                traced=world,
+            )
         )
     if trace.layout is not None and _shape(trace.layout) != _shape(layout):
         limits.append(
-            f"{stated.source} states {describe(layout)}, the trace tells "
-            f"{describe(trace.layout)}: what is stated is used."
+            message(
+                "assumed.stated_other_mesh",
+                source=stated.source,
+                stated=describe(layout),
+                traced=describe(trace.layout),
+            )
         )
     return layout
 
@@ -194,7 +215,7 @@ def describe(layout: ParallelLayout) -> str:
 
 
 def _groups(
-    trace: Trace, stated: StatedTopology, limits: list[str]
+    trace: Trace, stated: StatedTopology, limits: list[Limit]
 ) -> tuple[pa.Table, dict[str, Axis]]:
     """Return the group table with the stated members, and the stated axes by group."""
     if not stated.groups:
@@ -206,11 +227,7 @@ def _groups(
     for number, group in enumerate(stated.groups, start=1):
         places = _places(group, ids, members)
         if not places:
-            name = group.group_id or f"of the ranks {', '.join(map(str, group.ranks))}"
-            limits.append(
-                f"{stated.source} describes a group {name} (number {number}) that the trace "
-                f"does not have; it has: {listed(ids) or 'none'}."
-            )
+            limits.append(_no_such_group(group, number, stated.source, ids))
         for place in places:
             if group.ranks:
                 _check_users(trace, ids[place], group.ranks, f"{stated.source}: group {number}")
@@ -219,6 +236,25 @@ def _groups(
                 axes[ids[place]] = group.axis
     frame["ranks"] = pd.Series([list(ranks) for ranks in members], dtype=object)
     return TABLES["group"].conform(pa.Table.from_pandas(frame, preserve_index=False)), axes
+
+
+def _no_such_group(group: StatedGroup, number: int, source: str, ids: list[str]) -> Limit:
+    has = ids or ["none"]
+    if group.group_id:
+        return message(
+            "missing.group_not_in_trace",
+            source=source,
+            name=group.group_id,
+            number=number,
+            has=has,
+        )
+    return message(
+        "missing.group_of_ranks_not_in_trace",
+        source=source,
+        ranks=list(group.ranks),
+        number=number,
+        has=has,
+    )
 
 
 def _places(group: StatedGroup, ids: list[str], members: list[tuple[int, ...]]) -> list[int]:
@@ -247,7 +283,7 @@ def _check_users(trace: Trace, group_id: str, ranks: tuple[int, ...], where: str
             )
 
 
-def _with_kernels(trace: Trace, stated: StatedTopology, limits: list[str]) -> Trace:
+def _with_kernels(trace: Trace, stated: StatedTopology, limits: list[Limit]) -> Trace:
     """Return the trace with the stated categories of kernels; copies and sets stay what they are."""
     if not (stated.communication or stated.computation) or not trace.row_count("kernel"):
         return trace
@@ -268,7 +304,9 @@ def _with_kernels(trace: Trace, stated: StatedTopology, limits: list[str]) -> Tr
         is_kernel = frame["category"].isin(_KERNELS)
         counts.update(frame.loc[is_kernel, "name_id"].map(by_rank[rank]).dropna())
     for name, count in sorted(counts.items()):
-        limits.append(f"{count} kernels count as {name}, as {stated.source} states.")
+        limits.append(
+            message("assumed.stated_kernels", count=int(count), category=name, source=stated.source)
+        )
     return trace.with_changed_ranks("kernel", change)
 
 

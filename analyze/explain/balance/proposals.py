@@ -15,6 +15,8 @@ from meshscope.probe.schema.errors import ConfigError
 
 from ...formulas.flops import known_model
 from ...tables.arrays import FloatArray
+from ...wording.limits import Limit
+from ...wording.message import message
 from ..run_account import Account
 from ..whatif.layers import layer_cost
 from ..whatif.pipeline import SimulatedSteps
@@ -71,7 +73,7 @@ class Balance:
     """Load of the busiest stage or rank of the best split; None for a split by hand."""
     bound_ns: float | None
     """No split has a less busy one."""
-    limits: tuple[str, ...]
+    limits: tuple[Limit, ...]
 
 
 def balance(
@@ -121,19 +123,17 @@ class _Pricing:
             held = max(self._memory.of_split(now))
             self._cap_bytes = max(_HEADROOM * self._memory.capacity_bytes, held)
         self._before: dict[int, SimulatedSteps] = {}
-        self.limits: list[str] = [] if how is None else [how]
+        self.limits: list[Limit] = [] if how is None else [how]
         if self._memory is None:
-            why = "the capture has no peak of memory by stage"
             if cap_bytes is not None:
                 raise ConfigError(
-                    f"cannot be held: {why}",
+                    "cannot be held: the capture has no peak of memory by stage",
                     where="--memory",
                     remedy="Leave it out, or record memory",
                 )
-            self.limits.append(f"Memory of other splits unknown: {why}")
+            self.limits.append(message("unknown.memory_of_splits"))
         elif self._memory.present_bytes is not None:
-            text = "too few stages tell what a layer holds, and no model was described"
-            self.limits.append(f"Memory of other splits is an upper bound: {text}")
+            self.limits.append(message("doubt.memory_of_splits"))
 
     def checked(self, split: Sequence[int], where: str) -> tuple[int, ...]:
         """Return a split that fits the model, or say why it does not."""
@@ -214,8 +214,13 @@ class _Pricing:
                 stage, cap = int(np.argmax(held)), one.cap_bytes or 0.0
                 self.limits.insert(
                     0,
-                    f"{','.join(map(str, one.layers))} does not fit: stage {stage} needs "
-                    f"{max(held) / 1e9:.2f} GB, the cap is {cap / 1e9:.2f} GB",
+                    message(
+                        "doubt.split_does_not_fit",
+                        layers=",".join(map(str, one.layers)),
+                        stage=stage,
+                        needed_bytes=float(max(held)),
+                        cap_bytes=cap,
+                    ),
                 )
         return Balance(
             current=replace(self.priced(self._now), step_time_ns=self._measured_ns),
@@ -239,7 +244,7 @@ class _Pricing:
         best.sort(key=lambda one: one.step_time_ns)
         sure = [one for one in best if one.gain_low_frac > 0]
         if not sure:
-            self.limits.insert(0, "No split gains more than the noise")
+            self.limits.insert(0, message("doubt.no_split_gains"))
         return self.result(sure, busiest, bound)
 
     def _by_stages(self) -> tuple[list[tuple[int, ...]], float, float]:
@@ -287,9 +292,7 @@ class _Pricing:
     def _by_chunks(self) -> tuple[list[tuple[int, ...]], float, float]:
         costs, layers = self._present.centre_ns, np.array(self._now, np.float64)
         if np.ptp(self._weights) > 0:
-            self.limits.append(
-                "Chunks are searched as if layers were alike; prices tell them apart"
-            )
+            self.limits.append(message("assumed.chunks_alike"))
         each = float(layer_cost(costs, layers).sum())
         beyond = np.maximum(costs.sum(axis=0) - each * layers, 0.0)
         memory, cap = self._memory, self._cap_bytes

@@ -17,7 +17,7 @@ import pandas as pd
 from ...account.ledger.build import Ledger
 from ...tables.classes import class_code
 from ...tables.results import Cause, WaitAccount
-from ...wording.quantities import percent
+from ...wording.message import Message, Text, message
 from ..replay.program import Program
 from .effects import time_inside
 from .launches import MOVED, LateLaunches
@@ -38,7 +38,7 @@ stages move load in any case."""
 
 def parted(
     program: Program, ledger: Ledger, waiting: WaitAccount, late: LateLaunches | None = None
-) -> Iterator[str]:
+) -> Iterator[Message]:
     """Yield where the replay and the account part by more than may be.
 
     Args:
@@ -51,10 +51,13 @@ def parted(
     late_ns = late_waiting(late, steps)
     if abs(waiting.model_error_ns - late_ns) > MAX_WAIT_APART * step_ns:
         replayed_ns = waiting.measured_ns - waiting.model_error_ns
-        launches = f", late launches aside ({percent(late_ns / step_ns)})" if late_ns else ""
-        yield (
-            f"ranks wait {percent(waiting.measured_ns / step_ns)} of the step by the account, and "
-            f"{percent(replayed_ns / step_ns)} by the replay{launches}{_most_apart(program, ledger)}"
+        launches = message("check.launches_aside", share=late_ns / step_ns) if late_ns else ""
+        yield message(
+            "check.waits_apart",
+            account=waiting.measured_ns / step_ns,
+            replay=replayed_ns / step_ns,
+            launches=launches,
+            where=_most_apart(program, ledger),
         )
     work = _work_apart(program, ledger)
     if late is not None:
@@ -62,9 +65,11 @@ def parted(
     work = work / (step_ns * steps)
     rank = int(work.index[int(work.argmax())])
     if work[rank] > MAX_WORK_APART:
-        yield (
-            f"the replay takes {percent(work[rank])} of the step for work of rank {rank} that the account "
-            f"counts as communication{_most_apart(program, ledger, rank)}"
+        yield message(
+            "check.work_apart",
+            share=float(work[rank]),
+            rank=rank,
+            where=_most_apart(program, ledger, rank),
         )
 
 
@@ -73,16 +78,16 @@ def late_waiting(late: LateLaunches | None, steps: int) -> float:
     return 0.0 if late is None else float(late.waiting_ns.mean()) / steps
 
 
-def losing(causes: tuple[Cause, ...]) -> Iterator[str]:
+def losing(causes: tuple[Cause, ...]) -> Iterator[Message]:
     """Yield which repairs lose what they cannot lose."""
     for cause in causes:
         never = cause.kind in _NEVER_LOSE or (cause.kind == _MAY_MOVE and cause.share_frac < 0)
         if never and cause.removal_gain_frac < -MAX_LOSS:
-            place = f" of rank {cause.where['rank']}" if "rank" in cause.where else ""
-            yield (
-                f"repairing {cause.kind}{place} would lose {percent(-cause.removal_gain_frac)} of the step, "
-                "which no repair of its kind can"
-            )
+            loss = -cause.removal_gain_frac
+            if (rank := cause.where.get("rank")) is not None:
+                yield message("check.repair_of_rank_loses", kind=cause.kind, rank=rank, loss=loss)
+            else:
+                yield message("check.repair_loses", kind=cause.kind, loss=loss)
 
 
 def _work_apart(program: Program, ledger: Ledger) -> pd.Series:
@@ -93,7 +98,7 @@ def _work_apart(program: Program, ledger: Ledger) -> pd.Series:
     return work.astype(np.float64) - busy.groupby(by_step["rank"]).sum()
 
 
-def _most_apart(program: Program, ledger: Ledger, rank: int | None = None) -> str:
+def _most_apart(program: Program, ledger: Ledger, rank: int | None = None) -> Text:
     """Return before which operation most communication of the account is work of the replay."""
     edge = program.work_edges
     codes = [class_code(name) for name in MOVED]
@@ -108,5 +113,9 @@ def _most_apart(program: Program, ledger: Ledger, rank: int | None = None) -> st
     if not len(sums) or sums.max() <= 0:
         return ""
     at_rank, before = sums.index.to_flat_index()[int(sums.argmax())]
-    per_step_ms = sums.max() / len(program.windows.steps) / 1e6
-    return f"; they part most at rank {at_rank} before {before} ({per_step_ms:.2f} ms per step)"
+    return message(
+        "check.most_apart",
+        rank=int(at_rank),
+        before=str(before),
+        time_ns=float(sums.max() / len(program.windows.steps)),
+    )

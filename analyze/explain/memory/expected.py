@@ -33,6 +33,7 @@ from ...formulas.planning.states import rank_parameters, state_terms
 from ...formulas.planning.terms import Category
 from ...tables.results import MemoryExpectation
 from ...tables.trace import Trace
+from ...wording.message import Text, message
 
 STATES = (Category.PARAMETERS, Category.GRADIENTS, Category.OPTIMIZER)
 _ALIKE = 0.03
@@ -67,7 +68,7 @@ class Expectation:
     """What is expected, or why nothing is."""
 
     found: ExpectedMemory | None
-    unknown_because: str = ""
+    unknown_because: Text = ""
 
     @property
     def told(self) -> MemoryExpectation:
@@ -85,17 +86,19 @@ def expected_memory(trace: Trace, by_stage: pd.DataFrame) -> Expectation:
         by_stage: Its ``memory_by_stage``, whose bytes by category can tell unstated settings.
     """
     if by_stage.empty:
-        return Expectation(found=None, unknown_because="no memory was recorded")
+        return Expectation(found=None, unknown_because=message("why.no_memory_recorded"))
     known = known_model(trace.run).model
+    if isinstance(known, ModelDescription) and known.counted:
+        known = None  # Its small parameters and the shape of its MLP are not known.
     layout, microbatches = trace.layout, microbatches_of(trace)
     size = _microbatch_size(trace, known, microbatches)
     missing = [
         name
         for name, is_missing in (
-            ("the model's description", not isinstance(known, ModelDescription)),
-            ("the mesh", layout is None),
-            ("the microbatches of a step", microbatches is None),
-            ("the tokens of a step", size is None),
+            (message("lacks.description"), not isinstance(known, ModelDescription)),
+            (message("lacks.mesh"), layout is None),
+            (message("lacks.microbatches"), microbatches is None),
+            (message("lacks.tokens"), size is None),
         )
         if is_missing
     ]
@@ -105,15 +108,16 @@ def expected_memory(trace: Trace, by_stage: pd.DataFrame) -> Expectation:
         or size is None
         or not isinstance(known, ModelDescription)
     ):
-        return Expectation(found=None, unknown_because=f"the capture lacks {', '.join(missing)}")
+        return Expectation(found=None, unknown_because=message("why.capture_lacks", what=missing))
     if size < 1 or size != int(size):
-        text = "the tokens of a step do not divide into microbatches of whole sequences"
-        return Expectation(found=None, unknown_because=text)
+        return Expectation(found=None, unknown_because=message("why.broken_sequences"))
     try:
         found = _expected(trace, by_stage, known, layout, (microbatches, int(size)))
         return Expectation(found=found)
     except ConfigError as error:
-        return Expectation(found=None, unknown_because=f"{error.where}: {error.what}")
+        return Expectation(
+            found=None, unknown_because=message("why.refused", where=error.where, what=error.what)
+        )
 
 
 def _microbatch_size(trace: Trace, model: object, microbatches: int | None) -> float | None:

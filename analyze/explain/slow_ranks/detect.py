@@ -11,6 +11,8 @@ from meshscope.probe.schema.layout import ParallelLayout
 
 from ...tables.arrays import BoolArray, FloatArray
 from ...tables.trace import Trace
+from ...wording.limits import Limit
+from ...wording.message import message
 from .conclude import MIN_CONFIDENCE, Measured, Stretch, calm_verdict, slow_verdict
 from .cube import Cube
 from .durations import durations_of
@@ -190,10 +192,12 @@ def _result(
     suspects = {suspect.position: suspect for suspect in found}
     pauses = pauses_of(scored, of_own_level=False)
     verdicts, levels = [], mean_over_steps(scored.peers)
+    errors = scored.doubt.error(len(scored.peers))
     for position in range(len(grid.cube.ranks)):
         suspect = suspects.get(position)
         if suspect is None:
-            calm = _level(grid, position, float(levels[position]), scored, settings)
+            level = float(levels[position]), float(errors[position])
+            calm = _level(grid, position, level, scored, settings)
             verdict = replace(calm, slow_steps=_run_steps(grid, pauses.slow[:, position]))
         elif suspect.pauses is not None:
             verdict = _on_and_off(grid, suspect, suspect.pauses)
@@ -264,12 +268,16 @@ def _on_and_off(grid: Grid, suspect: _Suspect, pauses: Pauses) -> RankVerdict:
 
 
 def _level(
-    grid: Grid, position: int, level: float, scored: Scored, settings: DetectionSettings
+    grid: Grid,
+    position: int,
+    level: tuple[float, float],
+    scored: Scored,
+    settings: DetectionSettings,
 ) -> RankVerdict:
-    rank = grid.cube.ranks[position]
-    if np.isfinite(level):
-        error = float(scored.doubt.error(len(scored.peers))[position])
-        measured = Measured(slowdown=level, error=error, degrees=scored.doubt.noise.degrees)
+    """Return the verdict on a rank that nothing points at, given its mean score and the error of that."""
+    rank, (slowdown, error) = grid.cube.ranks[position], level
+    if np.isfinite(slowdown):
+        measured = Measured(slowdown=slowdown, error=error, degrees=scored.doubt.noise.degrees)
         return calm_verdict(
             rank, measured, Evidence.WORK if scored.referenced[position] else Evidence.PEERS
         )
@@ -277,27 +285,23 @@ def _level(
     return calm_verdict(rank, None, Evidence.HISTORY if has_past else Evidence.NOTHING)
 
 
-def _limits(grid: Grid, window: Window, scored: Scored, found: list[_Suspect]) -> list[str]:
-    limits = []
+def _limits(grid: Grid, window: Window, scored: Scored, found: list[_Suspect]) -> list[Limit]:
+    limits: list[Limit] = []
     ranks = np.array(grid.cube.ranks)
     alone = ranks[scored.comparison.replicas == 0]
     if len(alone):
-        limits.append(
-            f"{len(alone)} of {len(ranks)} ranks have no healthy replica: slow from the first "
-            "step on and given more work look alike there"
-        )
+        limits.append(message("doubt.no_healthy_replica", alone=len(alone), ranks=len(ranks)))
     if not window.sees_work and grid.features is None:
-        limits.append(
-            "durations show no work that stages share and no token counts were given: ranks "
-            "are compared by the average of unequal work"
+        limits.append(message("doubt.unequal_work"))
+    limits += (
+        message(
+            "doubt.rival_ranks",
+            rank=int(ranks[suspect.position]),
+            others=[int(ranks[rival]) for rival in suspect.rivals],
         )
-    for suspect in found:
-        if suspect.rivals:
-            others = ", ".join(str(grid.cube.ranks[rival]) for rival in suspect.rivals)
-            limits.append(
-                f"rank {grid.cube.ranks[suspect.position]} and rank {others} explain the "
-                "durations equally well: two replicas of two stages with uneven work"
-            )
+        for suspect in found
+        if suspect.rivals
+    )
     return limits
 
 

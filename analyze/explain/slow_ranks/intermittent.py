@@ -56,7 +56,9 @@ def pauses_of(scored: Scored, *, of_own_level: bool) -> Pauses:
     compared = np.isfinite(scored.peers).any(axis=0) & (scored.peers.shape[1] > 2)
     series = np.where(compared, scored.peers, scored.own)
     known = np.where(np.isfinite(series).any(axis=0), series, 0.0)
-    usual = 1.0 + np.nanquantile(known, _QUARTER, axis=0) + _TO_MEDIAN * deviation
+    # One that leaves out what is not known takes the ranks one by one.
+    quantile = np.nanquantile if np.isnan(known).any() else np.quantile
+    usual = 1.0 + quantile(known, _QUARTER, axis=0) + _TO_MEDIAN * deviation
     # Own scores are relative to the mean of the window, which holds the slow steps.
     series = np.where(compared & (not of_own_level), series, (1.0 + series) / usual - 1.0)
     return Pauses(series, _outstanding(series, scored), _outstanding(-series, scored), deviation)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
+from ...wording.limits import Limit
 from .verdict import RankVerdict
 
 
@@ -19,7 +20,7 @@ class DetectionResult:
     steps: int
     minimum_slowdown: float | None
     """Median over the ranks of their ``minimum_slowdown``; None where no rank has one."""
-    limits: tuple[str, ...] = field(default=())
+    limits: tuple[Limit, ...] = field(default=())
     together: RankVerdict | None = None
     """How slow all ranks became together, as of one rank; None: they did not, or it was not asked."""
 

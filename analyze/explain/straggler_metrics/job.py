@@ -20,11 +20,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from meshscope.probe.schema.errors import TraceFormatError
-from meshscope.probe.schema.listing import listed
 
 from ...tables.arrays import FloatArray, IntArray
 from ...tables.parquet_file import to_read
-from ...wording.words import counted
+from ...wording.limits import Limit, limit_text
+from ...wording.message import message
 from . import optypes as op
 from .meta import read_meta
 from .rules import Operation
@@ -68,7 +68,7 @@ class Job:
     declared: tuple[str, ...]
     """Operation types that the file names, also those without operations."""
     patterns: tuple[Pattern, ...]
-    limits: tuple[str, ...]
+    limits: tuple[Limit, ...]
 
 
 def read_job(parquet: Path) -> Job:
@@ -77,7 +77,7 @@ def read_job(parquet: Path) -> Job:
     Raises:
         TraceFormatError: The file is damaged, or no step of it is whole.
     """
-    limits: list[str] = []
+    limits: list[Limit] = []
     columns, declared = _usable_rows(parquet, limits)
     ranks = _ranks(columns, parquet)
     columns = _only_first_ranks(columns, ranks, limits)
@@ -105,7 +105,7 @@ def read_job(parquet: Path) -> Job:
     )
 
 
-def _usable_rows(parquet: Path, limits: list[str]) -> tuple[Columns, tuple[str, ...]]:
+def _usable_rows(parquet: Path, limits: list[Limit]) -> tuple[Columns, tuple[str, ...]]:
     """Return the columns without rows that have no time or an unknown type."""
     table = _read(parquet)
     encoded = table["optype"].combine_chunks()
@@ -124,20 +124,17 @@ def _usable_rows(parquet: Path, limits: list[str]) -> tuple[Columns, tuple[str, 
     usable &= np.logical_and.reduce([columns[name] >= 0 for name in _NATURAL])
     usable &= np.logical_and.reduce([columns[name] < _END for name in _COUNTED])
     if not usable.all():
-        limits.append(
-            f"{int((~usable).sum())} of {len(usable)} operations have no time, no place or an unknown "
-            "type and are left out."
-        )
+        lost = int((~usable).sum())
+        limits.append(message("missing.unusable_operations", lost=lost, count=len(usable)))
         columns = {name: values[usable] for name, values in columns.items()}
     if not len(columns["step"]):
         raise TraceFormatError(
-            "holds no operation that can be used", where=str(parquet), remedy=" ".join(limits)
+            "holds no operation that can be used",
+            where=str(parquet),
+            remedy=" ".join(map(limit_text, limits)),
         )
     if backwards := int((columns["duration"] < 0).sum()):
-        limits.append(
-            f"{counted(backwards, 'operation')} with an end before the start: counted as recorded, as "
-            "by the published tool."
-        )
+        limits.append(message("doubt.ends_before_starts", count=backwards))
     _fill_global_chunk(columns, limits)
     return columns, declared
 
@@ -166,13 +163,13 @@ def _as_number(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column.cast(pa.int64()).fill_null(-1)
 
 
-def _fill_global_chunk(columns: Columns, limits: list[str]) -> None:
+def _fill_global_chunk(columns: Columns, limits: list[Limit]) -> None:
     """Number the chunks of the model where the file does not: chunk by chunk, stage by stage."""
     if "gmc" in columns:
         return
     chunk, stage = columns["mc"], columns["stage"]
     columns["gmc"] = np.where(chunk < 0, -1, chunk * (int(stage.max()) + 1) + stage)
-    limits.append("The column gmc is absent: chunks are numbered by chunk, then stage.")
+    limits.append(message("assumed.chunk_numbers"))
 
 
 def _ranks(columns: Columns, parquet: Path) -> dict[tuple[int, int], list[int]]:
@@ -187,34 +184,29 @@ def _ranks(columns: Columns, parquet: Path) -> dict[tuple[int, int], list[int]]:
 
 
 def _only_first_ranks(
-    columns: Columns, ranks: dict[tuple[int, int], list[int]], limits: list[str]
+    columns: Columns, ranks: dict[tuple[int, int], list[int]], limits: list[Limit]
 ) -> Columns:
     """Keep one rank for each place: the format has one for a tensor-parallel group."""
     extra = [own for place in ranks.values() for own in place[1:]]
     if not extra:
         return columns
-    limits.append(
-        f"{counted(len(extra), 'rank')} share replica and stage with a lower rank, which stands for "
-        "them."
-    )
+    limits.append(message("scope.shared_places", count=len(extra)))
     kept = ~np.isin(columns["rank"], extra)
     return {name: values[kept] for name, values in columns.items()}
 
 
-def _whole_replicas(rank: dict[tuple[int, int], int], limits: list[str]) -> list[int]:
+def _whole_replicas(rank: dict[tuple[int, int], int], limits: list[Limit]) -> list[int]:
     """Return the replicas with a worker on every stage."""
     stages = range(max(stage for _, stage in rank) + 1)
     replicas = sorted({dp_rank for dp_rank, _ in rank})
     whole = [r for r in replicas if all((r, stage) in rank for stage in stages)]
     if len(whole) < len(replicas):
         lost = sorted(set(replicas) - set(whole))
-        limits.append(
-            f"Replicas without a worker on every stage are left out: {listed(lost, most=_MOST_NAMED)}."
-        )
+        limits.append(message("missing.broken_replicas", replicas=list(map(int, lost))))
     return whole
 
 
-def _patterns(columns: Columns, dp_ranks: list[int], limits: list[str]) -> tuple[Pattern, ...]:
+def _patterns(columns: Columns, dp_ranks: list[int], limits: list[Limit]) -> tuple[Pattern, ...]:
     """Group the whole steps by the operations that they ran."""
     kept = np.isin(columns["dp_rank"], dp_ranks)
     columns = {name: values[kept] for name, values in columns.items()}
@@ -241,9 +233,9 @@ def _patterns(columns: Columns, dp_ranks: list[int], limits: list[str]) -> tuple
         else:
             broken.append(number)
     if broken:
+        named = list(map(int, broken))
         limits.append(
-            f"{counted(len(broken), 'step')} of {len(blocks)} left out, in which workers or operations "
-            f"are missing or recorded twice: {listed(broken, most=_MOST_NAMED)}."
+            message("missing.broken_steps", lost=len(named), steps=len(blocks), named=named)
         )
     return tuple(
         _pattern(columns, order, [blocks[number] for number in steps], steps)
@@ -271,11 +263,13 @@ def _pattern(
     )
 
 
-def _meta(parquet: Path, rank: dict[tuple[int, int], int], limits: list[str]) -> dict[str, object]:
+def _meta(
+    parquet: Path, rank: dict[tuple[int, int], int], limits: list[Limit]
+) -> dict[str, object]:
     meta = read_meta(parquet)
     if meta is not None:
         return meta
-    limits.append("There is no meta-*.yaml beside the trace: tp_size and the like are not known.")
+    limits.append(message("unknown.no_meta_file"))
     return {
         "trial_name": parquet.stem.removeprefix("trace-"),
         "run_id": 0,

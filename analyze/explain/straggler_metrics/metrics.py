@@ -22,6 +22,8 @@ import numpy as np
 from meshscope.probe.schema.errors import TraceFormatError
 
 from ...tables.arrays import BoolArray, FloatArray, IntArray
+from ...wording.limits import Limit
+from ...wording.message import message
 from .job import Job, read_job
 from .parts import Parts, parts_by_delay, parts_by_length
 from .scenarios import Choice, Labels, Replayer, Scenario, everything, nothing
@@ -88,7 +90,7 @@ class PublishedMetrics:
     """M_W."""
     last_stage: Repair
     """M_S."""
-    limits: tuple[str, ...]
+    limits: tuple[Limit, ...]
 
     @property
     def waste_frac(self) -> float:
@@ -192,10 +194,7 @@ def _ratio(part: float, whole: float) -> float | None:
     return part / whole if whole else None
 
 
-def _unmatched(count: int) -> tuple[str, ...]:
+def _unmatched(count: int) -> tuple[Limit, ...]:
     if not count:
         return ()
-    return (
-        f"{count} transfers have no peer or no computation in the first step of a replica: "
-        "they are taken to end on their own.",
-    )
+    return (message("assumed.transfers_end_alone", count=count),)

@@ -8,7 +8,6 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from meshscope.probe.schema.listing import listed
 from meshscope.probe.schema.terms import Axis, StepDetail
 
 from ...account.ledger.build import Ledger, build_ledger
@@ -16,6 +15,8 @@ from ...align.communication.events import CommunicationEvents
 from ...align.steps.windows import StepWindows
 from ...tables.arrays import FloatArray, IntArray
 from ...tables.trace import Trace
+from ...wording.limits import Limit
+from ...wording.message import Message, message
 from ..replay.program import Program, build_program
 from .events import with_inferred
 from .evidence import Tested, held_against, widest_of_the_best
@@ -40,7 +41,7 @@ class Joined(NamedTuple):
     """Axes along which such joins hold every rank."""
     unexplained_frac: float = 1.0
     """Share of the step that a rank may still wait where no record and no join shows it, at most."""
-    limits: tuple[str, ...] = ()
+    limits: tuple[Limit, ...] = ()
 
 
 def with_hidden_joins(
@@ -194,24 +195,29 @@ def _join_rows(
     )
 
 
-def _limits(joins: pd.DataFrame, steps: int) -> Iterator[str]:
-    """Say which joins were inferred, and how long ranks waited in them.
+def _limits(joins: pd.DataFrame, steps: int) -> Iterator[Limit]:
+    """Yield which joins were inferred, and how long ranks waited in them.
 
     Args:
         joins: As ``hidden_joins`` returns them.
         steps: Number of analysed steps.
     """
     for (axis, before), rows in joins.groupby(["axis", "before"], sort=False):
-        wait = (rows["split_ns"] - rows["start_ns"]).groupby(rows["rank"]).sum() / steps / 1e6
-        yield (
-            f"no operation was recorded, but {_ranks_of(rows)} wait for one another before {before}, by "
-            f"their times in {rows['step'].nunique()} steps: up to {wait.max():.2f} ms per step of rank "
-            f"{wait.idxmax()}. The account counts this as waiting ({axis})"
+        wait = (rows["split_ns"] - rows["start_ns"]).groupby(rows["rank"]).sum() / steps
+        yield message(
+            "assumed.joins",
+            groups=_groups_of(rows),
+            before=str(before),
+            steps=int(rows["step"].nunique()),
+            wait_ns=float(wait.max()),
+            rank=int(wait.index[int(wait.argmax())]),
+            axis=str(axis),
         )
 
 
-def _ranks_of(rows: pd.DataFrame) -> str:
+def _groups_of(rows: pd.DataFrame) -> list[Message]:
+    """Return the ranks that wait for one another, of many groups the first ones."""
     groups = rows.groupby("group_id")["rank"].agg(lambda ranks: sorted(set(ranks)))
-    named = [f"{listed(group, most=MOST_LISTED)}" for group in groups.iloc[:MOST_LISTED]]
+    named = [message("assumed.joined", ranks=list(map(int, own))) for own in groups[:MOST_LISTED]]
     more = len(groups) - len(named)
-    return "ranks " + "; ".join(named) + (f" and {more} more groups" if more > 0 else "")
+    return [*named, message("assumed.more_joined", count=more)] if more > 0 else named

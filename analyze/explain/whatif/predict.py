@@ -12,6 +12,7 @@ from meshscope.probe.schema.errors import MeshscopeError
 
 from ...align.steps.cycles import cycles
 from ...tables.arrays import FloatArray
+from ...wording.limits import limit_text
 from ...wording.quantities import percent
 from ..replay.program import Program
 from ..replay.scenarios import replay_scenarios, step_lengths
@@ -117,7 +118,7 @@ def repaired_times(account: Account, changes: list[Change]) -> RepairedTimes | N
 def _unknown_error(account: Account, parts: dict[str, float]) -> str | None:
     """Return why nothing tells how far a prediction may be off; None where something does."""
     if account.untold:
-        return account.untold[0]
+        return limit_text(account.untold[0])
     return "One step tells no spread." if np.isnan(list(parts.values())).any() else None
 
 
@@ -144,7 +145,7 @@ def _repaired(account: Account, changes: list[Change], *, with_times: bool) -> _
         raise MeshscopeError(
             "no prediction: nothing tells who waited for whom",
             where=str(account.trace.path),
-            remedy="; ".join(account.limits[-1:]),
+            remedy="; ".join(map(limit_text, account.limits[-1:])),
         )
     repair = repair_effect(account, program, changes)
     lane = repair.taken_ns[:, None]

@@ -12,6 +12,8 @@ from meshscope.probe.schema.model.conventions import layer_flops
 from meshscope.probe.schema.model.parameters import idle_parameters, total_parameters
 from meshscope.probe.schema.terms import ScheduleKind
 
+from ...wording.limits import Limit
+from ...wording.message import message
 from ..schedules import PassCosts, make_plan, replayed_bubble_frac
 from .communication import Volume, volumes
 from .job import PlannedJob, Recompute
@@ -40,7 +42,7 @@ class JobPlan:
     bubble_frac: float
     """Idle share of a step with equal stages and no communication."""
     volumes: tuple[Volume, ...]
-    limits: tuple[str, ...]
+    limits: tuple[Limit, ...]
 
     @property
     def most_bytes(self) -> float:
@@ -114,16 +116,13 @@ def ideal_bubble_frac(job: PlannedJob) -> float:
     return idle / (idle + m)
 
 
-def _limits(job: PlannedJob) -> Iterator[str]:
-    yield (
-        "Not modelled: CUDA context and NCCL buffers (1-3 GB outside the allocator), fragmentation "
-        "beyond the stated interval, offloading, FP8, CUDA graphs"
-    )
+def _limits(job: PlannedJob) -> Iterator[Limit]:
+    yield message("scope.not_modelled")
     if job.model.experts:
-        yield "Experts: even load assumed; an uneven one holds more on the rank of the hot expert"
+        yield message("assumed.even_experts")
     if job.model.mtp_layers:
-        yield "Multi-token prediction: counted on the last stage, as one more layer and head each"
+        yield message("scope.multi_token_prediction")
     if job.model.window:
-        yield "Sliding windows change FLOPs here, not memory"
+        yield message("scope.sliding_windows")
     if job.zero == 3 and job.layout.pp > 1:
-        yield "ZeRO-3 with a pipeline: weights gathered for every pass"
+        yield message("assumed.weights_gathered")

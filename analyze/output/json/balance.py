@@ -6,6 +6,7 @@ from typing import Any
 
 from ...explain.balance import Balance, Priced
 from ...explain.balance.settings import framework_settings
+from ...wording.limits import limits_to_json
 
 
 def balance_to_json(found: Balance) -> dict[str, Any]:
@@ -32,7 +33,7 @@ def balance_to_json(found: Balance) -> dict[str, Any]:
         ],
         "chunks": found.chunks,
         "certificate": certificate,
-        "limits": list(found.limits),
+        **limits_to_json(found.limits),
     }
 
 

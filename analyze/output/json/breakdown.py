@@ -11,7 +11,8 @@ from meshscope.probe.schema.errors import MeshscopeError
 
 from ...account.kernels.breakdown import device_breakdown
 from ...tables.trace import Trace
-from ...wording.words import counted, sentence
+from ...wording.limits import Limit, limit_text, limits_to_json
+from ...wording.message import message
 from .kernels import NO_KERNELS, known_of_device
 
 
@@ -31,7 +32,7 @@ def breakdown_to_json(trace: Trace, step: int | None = None) -> dict[str, Any]:
             where=str(trace.path),
             remedy=f"Steps with device events: {known[0]}..{known[-1]}"
             if known
-            else sentence(NO_KERNELS),
+            else limit_text(NO_KERNELS),
         )
     table = device_breakdown(trace, step)
     limits = [*trace.limits, *_unknown(table)]
@@ -42,19 +43,21 @@ def breakdown_to_json(trace: Trace, step: int | None = None) -> dict[str, Any]:
     return {
         "version": 1,
         "ranks": {str(row.pop("rank")): row for row in rows},
-        "limits": list(map(sentence, limits)),
+        **limits_to_json(limits),
     }
 
 
-def _unknown(table: pd.DataFrame) -> Iterator[str]:
+def _unknown(table: pd.DataFrame) -> Iterator[Limit]:
     """Yield how much device time is of unknown kind, and how to say what it is."""
     rows = table[table["unknown_events"] > 0]
     if rows.empty:
         return
     most = rows.sort_values("unknown_ns").iloc[-1]
-    yield (
-        f"{int(rows['unknown_events'].sum()):,} device activities on {counted(len(rows), 'rank')} "
-        f"may be communication; most on rank {int(most['rank'])}: {most['unknown_ns'] / 1e6:.3f} ms, "
-        f"of which {most['exposed_unknown_ns'] / 1e6:.3f} ms are neither computation nor known "
-        "communication. A topology file can say what they are, under [kernels]."
+    yield message(
+        "doubt.activities_of_unknown_kind",
+        events=int(rows["unknown_events"].sum()),
+        ranks=len(rows),
+        rank=int(most["rank"]),
+        most_ns=float(most["unknown_ns"]),
+        exposed_ns=float(most["exposed_unknown_ns"]),
     )

@@ -28,7 +28,8 @@ from ...explain.whatif.returns import transfer_returns
 from ...findings.diagnosis import account_or_end
 from ...findings.measure import NoStepsError
 from ...tables.trace import Trace
-from ...wording.words import is_missing, sentence
+from ...wording.limits import limits_to_json
+from ...wording.words import is_missing
 from .bandwidth import group_rows, overlap_rows, pair_matrix, transfer_returns_to_json
 from .expected import expected_to_json
 from .links import links_to_json
@@ -81,9 +82,7 @@ def collectives_to_json(trace: Trace) -> dict[str, Any]:
         "arrivals_by_group": _arrivals_by_group(match.collectives),
         "links": links_to_json(link_use(trace, windows, events)),
         "ranks": _by_rank(match.members, trace.ranks, windows),
-        "limits": list(
-            map(sentence, (*trace.limits, *not_one_by_one(trace), *match.limits, *sent.limits))
-        ),
+        **limits_to_json((*trace.limits, *not_one_by_one(trace), *match.limits, *sent.limits)),
     }
 
 

@@ -9,6 +9,7 @@ import pandas as pd
 
 from ...findings.comparison import Comparison, Side, finding_key
 from ...tables.results import Diagnosis
+from ...wording.limits import limits_to_json
 from .diagnosis import finding_to_json, records_to_json
 from .kernels import DEFAULT_TOP
 
@@ -33,7 +34,7 @@ def comparison_to_json(result: Comparison, top: int = DEFAULT_TOP) -> dict[str, 
         "findings": list(_findings(first, second)),
         "operators": _changes(result.operators, top),
         "kernels": _changes(result.kernels, top),
-        "limits": list(result.limits),
+        **limits_to_json(result.limits),
     }
 
 
@@ -46,7 +47,7 @@ def _run(side: Side) -> dict[str, Any]:
         "ranks": result.run["captured_ranks"],
         "mfu": result.utilization.mfu,
         "tokens_per_s": result.utilization.tokens_per_s,
-        "limits": list(result.limits),
+        **limits_to_json(result.limits),
     }
 
 

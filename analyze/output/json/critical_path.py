@@ -6,12 +6,13 @@ from typing import Any
 
 from ...align.steps.whole_capture import WHOLE_CAPTURE
 from ...findings.critical_path import CriticalPath
+from ...wording.limits import Limit, limits_to_json
 
 FROM_LAST_END = "from the end of the step before on its last rank to that of this one"
 FROM_FIRST_BEGIN = "from where the first rank begins to where the last one ends"
 
 
-def critical_path_to_json(path: CriticalPath, limits: tuple[str, ...]) -> dict[str, Any]:
+def critical_path_to_json(path: CriticalPath, limits: tuple[Limit, ...]) -> dict[str, Any]:
     """Return the path in pieces, and its length by class and by rank.
 
     Args:
@@ -31,5 +32,5 @@ def critical_path_to_json(path: CriticalPath, limits: tuple[str, ...]) -> dict[s
             start_ns=path.pieces["start_ns"] - path.start_ns,
             end_ns=path.pieces["end_ns"] - path.start_ns,
         ).to_dict("records"),
-        "limits": list(limits),
+        **limits_to_json(limits),
     }

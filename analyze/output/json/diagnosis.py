@@ -7,6 +7,7 @@ from math import isnan
 from typing import Any
 
 from ...tables.results import Cause, Diagnosis, Finding
+from ...wording.limits import limit_texts, limits_to_json, reason_to_json
 from ...wording.message import message_to_json
 
 
@@ -26,7 +27,7 @@ def diagnosis_to_json(result: Diagnosis) -> dict[str, Any]:
             "peak_flops": use.peak_flops,
             "peak_source": use.peak_source,
             "tokens_per_s": use.tokens_per_s,
-            "unknown_because": use.unknown_because,
+            **reason_to_json(use.unknown_because),
             "mfu_by_convention": dict(use.mfu_by_convention),
             "flops_by_convention": dict(use.flops_by_convention),
         },
@@ -38,17 +39,18 @@ def diagnosis_to_json(result: Diagnosis) -> dict[str, Any]:
         "bubble": {
             "measured_frac": result.bubble.measured_frac,
             "ideal_frac": result.bubble.ideal_frac,
-            "unknown_because": result.bubble.unknown_because,
+            **reason_to_json(result.bubble.unknown_because),
         },
         "waiting": None if result.waiting is None else asdict(result.waiting),
         "ranks": records_to_json(result.stragglers),
         "memory": records_to_json(result.memory),
-        "memory_expectation": asdict(result.expectation),
+        "memory_expectation": asdict(result.expectation)
+        | reason_to_json(result.expectation.unknown_because),
         "groups": records_to_json(result.groups),
         "metrics": result.metrics,
         "model_error_frac": result.model_error_frac,
-        "untold": list(result.untold),
-        "limits": list(result.limits),
+        "untold": limit_texts(result.untold),
+        **limits_to_json(result.limits),
     }
 
 

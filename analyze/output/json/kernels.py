@@ -12,13 +12,12 @@ from ...account.kernels.operators import operator_report
 from ...account.kernels.places import NO_AXIS, NO_STAGE
 from ...account.kernels.table import PLACE, KernelReport, kernel_report
 from ...tables.trace import Trace
-from ...wording.words import is_missing, sentence
+from ...wording.limits import limits_to_json
+from ...wording.message import message
+from ...wording.words import is_missing
 
 DEFAULT_TOP = 20
-NO_KERNELS = (
-    "there are no kernels in this capture, so what its devices did is not known. diagnose tells where the "
-    "step time of the hosts went; `meshscope arm` traces steps of a running job in depth, with kernels"
-)
+NO_KERNELS = message("unknown.no_kernels")
 
 
 def kernels_to_json(trace: Trace, top: int = DEFAULT_TOP) -> dict[str, Any]:
@@ -48,7 +47,7 @@ def kernels_to_json(trace: Trace, top: int = DEFAULT_TOP) -> dict[str, Any]:
         "annotations": _rows(annotation_sums(trace).head(top)),
         "host_operators": _rows(host_operators(trace).head(top)),
         "host_time": _rows(host_time(trace)),
-        "limits": [*map(sentence, limits)],
+        **limits_to_json(limits),
     }
 
 

@@ -13,6 +13,7 @@ from ...explain.memory.differences import with_expected
 from ...explain.memory.expected import ExpectedMemory, expected_memory
 from ...explain.memory.headroom import headroom
 from ...tables.trace import Trace, stage_of_ranks
+from ...wording.limits import reason_to_json
 from .diagnosis import records_to_json
 
 MOST_STEPS = 512
@@ -28,7 +29,7 @@ def memory_to_json(trace: Trace) -> dict[str, Any]:
     room = None if found is None else headroom(table, found)
     return {
         "stages": records_to_json(table),
-        "expectation": asdict(expectation.told),
+        "expectation": asdict(expectation.told) | reason_to_json(expectation.unknown_because),
         "terms": {} if found is None else _terms(found),
         "over_time": _over_time(trace),
         "headroom": None if room is None else asdict(room),

@@ -8,6 +8,7 @@ from typing import Any
 from ...formulas.planning.memory import StageMemory
 from ...formulas.planning.plan import JobPlan, reserved_bytes
 from ...formulas.planning.terms import Category
+from ...wording.limits import limits_to_json
 
 
 def plan_to_json(plan: JobPlan, *, explain: bool = False) -> dict[str, Any]:
@@ -47,7 +48,7 @@ def plan_to_json(plan: JobPlan, *, explain: bool = False) -> dict[str, Any]:
             {**asdict(one), "axis": one.axis.value, "bytes_per_step": round(one.bytes_per_step)}
             for one in plan.volumes
         ],
-        "limits": list(plan.limits),
+        **limits_to_json(plan.limits),
     }
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from ...explain.straggler_metrics import Parts, PublishedMetrics, Repair, Shares
 from ...tables.arrays import FloatArray
+from ...wording.limits import limit_texts, limits_to_json
 from ..straggler_tables import Stragglers
 from .diagnosis import finding_to_json, records_to_json
 
@@ -24,8 +25,8 @@ def stragglers_to_json(result: Stragglers) -> dict[str, Any]:
         "ranks": records_to_json(result.ranks),
         "steps": records_to_json(result.steps),
         "stages": records_to_json(result.stages),
-        "untold": list(result.untold),
-        "limits": list(result.limits),
+        "untold": limit_texts(result.untold),
+        **limits_to_json(result.limits),
     }
 
 
@@ -38,7 +39,7 @@ def published_to_json(metrics: PublishedMetrics) -> dict[str, Any]:
         "mw": _repair(metrics.worst_workers, "Mw"),
         "waste_frac": metrics.waste_frac,
         "heatmap": _heatmap(metrics),
-        "limits": list(metrics.limits),
+        **limits_to_json(metrics.limits),
     }
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from ...scale.slow_ranks import FirstAnswer, SlowRank
 from ...scale.store import Summaries
+from ...wording.limits import limits_to_json
 
 
 def summaries_to_json(made: Summaries, answer: FirstAnswer) -> dict[str, Any]:
@@ -22,7 +23,7 @@ def summaries_to_json(made: Summaries, answer: FirstAnswer) -> dict[str, Any]:
         "step_time_ns": answer.step_ns,
         "slow": list(map(_slow, answer.slow)),
         "minimum_slowdown": answer.minimum_slowdown,
-        "limits": list(answer.limits),
+        **limits_to_json(answer.limits),
     }
 
 

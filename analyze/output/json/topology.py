@@ -13,7 +13,9 @@ from ...align.topology.kept import kept_topology
 from ...align.topology.layout import layout_of_names
 from ...align.topology.stated import StatedTopology
 from ...tables.trace import Trace
-from ...wording.words import is_missing, sentence
+from ...wording.limits import limit_text, limit_texts, limits_to_json
+from ...wording.message import message
+from ...wording.words import is_missing
 from .placement import placement_to_json
 
 _MOST_RANKS = 4096
@@ -27,7 +29,7 @@ def topology_to_json(trace: Trace, stated: StatedTopology | None = None) -> dict
         trace: The capture, with what is stated already applied.
         stated: What the user gave, so that the evidence can name it.
     """
-    layout, told = trace.layout, contradictions(trace)
+    layout, shown = trace.layout, limit_texts(contradictions(trace))
     rows = trace.frame("group").to_dict("records")
     groups = [
         {
@@ -49,9 +51,9 @@ def topology_to_json(trace: Trace, stated: StatedTopology | None = None) -> dict
         "groups": groups,
         "ranks": _coordinates(layout),
         "placement": placement_to_json(trace),
-        "contradictions": told,
+        "contradictions": shown,
         "template": template(trace) if _is_incomplete(layout, groups) else None,
-        "limits": [limit for limit in map(sentence, trace.limits) if limit not in told],
+        **limits_to_json(one for one in trace.limits if limit_text(one) not in shown),
     }
 
 
@@ -61,7 +63,7 @@ def _evidence(trace: Trace, stated: StatedTopology | None) -> str:
             return f"stated in {given.source}"
     if trace.layout is None:
         _, why_not = layout_of_names(trace)
-        return why_not or "no group is named after an axis, and nothing states the mesh"
+        return str(why_not or message("mesh.not_named"))
     inferred, _ = layout_of_names(trace)
     if trace.origin == "meshscope" and trace.run.get("dp") is not None:
         return "recorded with the run"

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from ...explain.whatif import Change, Prediction
+from ...wording.limits import Limit, limits_to_json
 
 
 def prediction_to_json(
-    changes: list[Change], result: Prediction, limits: tuple[str, ...]
+    changes: list[Change], result: Prediction, limits: tuple[Limit, ...]
 ) -> dict[str, Any]:
     """Return the changes and the step time that they would give.
 
@@ -35,5 +36,5 @@ def prediction_to_json(
         "microbatches": after,
         "gain_per_microbatch_frac": per_microbatch,
         "assumptions": list(result.assumptions),
-        "limits": list(limits),
+        **limits_to_json(limits),
     }

@@ -10,6 +10,7 @@ import pandas as pd
 from ...tables.results import Diagnosis, Finding
 from ...tables.trace import Trace
 from ...wording.labels import axis_label
+from ...wording.limits import limit_texts
 from ...wording.message import message
 from ...wording.quantities import duration, percent, size
 from ..document import Block, Figure, Heading, Lines, Listing, Table, facts, section
@@ -123,7 +124,7 @@ def _trust(trace: Trace, result: Diagnosis) -> Iterator[Block]:
         ("replay beside the measured step", _share(result.model_error_frac)),
     ]
     yield Table(("what", "value"), rows)
-    yield facts(result.limits or [message("report.no_limits")])
+    yield facts(limit_texts(result.limits) or [message("report.no_limits")])
 
 
 def _share(value: object) -> str:

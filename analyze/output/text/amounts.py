@@ -7,6 +7,7 @@ from typing import Any
 
 from meshscope.probe.schema.printable import printable
 
+from ...wording.limits import Limit, limit_texts
 from ...wording.message import Message, message
 from ...wording.words import is_missing
 from ..document import Block, facts, section
@@ -18,9 +19,9 @@ RANKS_TITLE = "Ranks, by what repairing returns, then by excess, then by how lon
 NOT_RECORDED = "No kernels were recorded: what the devices did is not known."
 
 
-def limits_section(limits: Sequence[str]) -> list[Block]:
+def limits_section(limits: Sequence[Limit]) -> list[Block]:
     """Return the closing section that says what was not seen; nothing where all was."""
-    return section("What this result could not see", facts(limits))
+    return section("What this result could not see", facts(limit_texts(limits)))
 
 
 def left_out(count: int, what: str) -> list[str]:

@@ -10,6 +10,7 @@ from ...findings.none_found import nothing_found, untold_of
 from ...tables.results import Diagnosis, Finding
 from ...tables.trace import SYNTHETIC
 from ...wording.labels import class_label, place_words
+from ...wording.limits import limit_texts
 from ...wording.message import Message, Text, message
 from ...wording.quantities import percent
 from ..causes import shown_causes, waiting_sum
@@ -33,7 +34,10 @@ def diagnosis_document(result: Diagnosis) -> list[Block]:
         *section("Causes by replay", *causes_blocks(result)),
         *section("Ranks, by what repairing returns", _ranks(result)),
         *section("Memory by stage", *memory_blocks(result)),
-        *section("Limits of this result", facts(result.limits or [message("report.no_limits")])),
+        *section(
+            "Limits of this result",
+            facts(limit_texts(result.limits) or [message("report.no_limits")]),
+        ),
     ]
 
 
@@ -175,7 +179,9 @@ def _findings(result: Diagnosis) -> Iterator[Block]:
     yield Lines(list(findings_lines(result)))
     yield Listing([finding_item(finding) for finding in others], first_number=len(ends) + 1)
     if result.findings and result.run["steps"] and result.untold:
-        yield Listing([Item(message("report.not_known", what=untold_of(result)), result.untold)])
+        yield Listing(
+            [Item(message("report.not_known", what=untold_of(result)), limit_texts(result.untold))]
+        )
 
 
 def findings_lines(result: Diagnosis) -> Iterator[Text]:

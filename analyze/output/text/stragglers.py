@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from ...explain.straggler_metrics import PublishedMetrics, Repair, Shares
 from ...findings.rules.grading import MIN_COST
 from ...tables.results import Finding
+from ...wording.limits import limit_texts
 from ...wording.quantities import percent
 from ...wording.words import counted, is_missing
 from ..document import Block, Item, Lines, Listing, Table, Verbatim, section
@@ -61,7 +62,7 @@ def _parts(metrics: PublishedMetrics) -> Iterator[Block]:
 
 def _claims(result: Stragglers) -> Iterator[Block]:
     if result.untold:
-        why = Item("Which ranks make the others wait: not known", result.untold)
+        why = Item("Which ranks make the others wait: not known", limit_texts(result.untold))
         yield Listing([why])
     elif not result.findings:
         alone = result.run.get("world_size") == 1

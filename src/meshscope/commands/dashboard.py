@@ -18,7 +18,8 @@ def dashboard(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on.")] = 8050,
     token: Annotated[
-        str | None, typer.Option(help="Access token; generated and printed if the host is not loopback.")
+        str | None,
+        typer.Option(help="Access token; generated and printed if the host is not loopback."),
     ] = None,
     token_file: Annotated[
         Path | None,

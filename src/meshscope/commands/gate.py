@@ -225,6 +225,7 @@ def _against_budget(  # noqa: PLR0913 - the options of a verb
         to_markdown,
         to_rows,
     )
+    from meshscope.analyze.wording.limits import limits_to_json
 
     budgets = load_budgets(budget)
     opened = open_trace(path, topology_file, runs, steps)
@@ -234,8 +235,8 @@ def _against_budget(  # noqa: PLR0913 - the options of a verb
     outputs.write(to_gate(verdicts), budget, lambda: to_markdown(verdicts, result.limits))
     if output is Format.JSON:
         run = str(opened.trace.run.get("run_id") or opened.trace.path.name)
-        limits = list(result.limits)
-        found = {"version": 1, "run": run, "checks": to_rows(verdicts), "limits": limits}
+        shown = limits_to_json(result.limits)
+        found = {"version": 1, "run": run, "checks": to_rows(verdicts), **shown}
         print_json(with_ends(found, ends))
     elif output is Format.MARKDOWN:
         emit(above_markdown(ends) + to_markdown(verdicts, result.limits))

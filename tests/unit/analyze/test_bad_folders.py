@@ -9,6 +9,7 @@ import tarfile
 import pytest
 from tests.fuzz.places import put
 from tests.fuzz.seeds import SEEDS, write
+from tests.texts import texts
 
 from meshscope.analyze import diagnose, load_trace
 from meshscope.analyze.load.ingest import understood
@@ -49,8 +50,8 @@ def test_what_is_no_file_in_a_folder_of_traces(tmp_path, monkeypatch, what):
     trace = import_trace(folder)
     assert trace.ranks == (0, 1)
     assert (
-        mentions(trace.limits, "left out")
-        or mentions(trace.limits, "not followed")
+        mentions(texts(trace.limits), "left out")
+        or mentions(texts(trace.limits), "not followed")
         or (what == "folder")
     )
 
@@ -66,7 +67,7 @@ def test_links_that_lead_out_are_not_followed(tmp_path, of_folder):
         (folder / "rank1.json").symlink_to(outside / "rank1.json")
     trace = import_trace(folder)
     assert trace.ranks == (0,)
-    assert mentions(trace.limits, "1 link", "not followed")
+    assert mentions(texts(trace.limits), "1 link", "not followed")
 
 
 def test_links_in_circles_end(tmp_path):
@@ -106,8 +107,8 @@ def test_names_reach_no_terminal_as_they_are(tmp_path, name):
         import_trace(tmp_path)
     assert str(refused.value).isprintable()
     trace = load_trace(write(tmp_path, {"rank0.json": KINETO["rank0.json"]}))
-    assert mentions(trace.limits, "Left out", "rank1\\")
-    assert all(limit.isprintable() for limit in trace.limits)
+    assert mentions(texts(trace.limits), "Left out", "rank1\\")
+    assert all(limit.isprintable() for limit in texts(trace.limits))
 
 
 def test_names_in_members_of_an_archive_are_shown_only(tmp_path):
@@ -118,7 +119,7 @@ def test_names_in_members_of_an_archive_are_shown_only(tmp_path):
     }
     trace = import_trace(write(tmp_path / "in", {"a.tar": packed(members)}))
     assert trace.ranks == (0,)
-    assert all(limit.isprintable() for limit in trace.limits)
+    assert all(limit.isprintable() for limit in texts(trace.limits))
     assert [path.name for path in tmp_path.rglob("*")] == ["in", "a.tar"]
 
 
@@ -132,7 +133,7 @@ def test_members_that_are_no_files_are_not_followed(tmp_path):
     }
     trace = import_trace(write(tmp_path, {"a.tar": packed(members)}))
     assert trace.ranks == (0,)
-    assert mentions(trace.limits, "3 members")
+    assert mentions(texts(trace.limits), "3 members")
 
 
 @pytest.mark.parametrize("mode", ["w", "w:gz"])
@@ -142,7 +143,7 @@ def test_a_cut_archive_keeps_its_whole_members(tmp_path, mode):
     cut = 4000 if mode == "w" else len(content) * 3 // 5
     trace = import_trace(write(tmp_path, {"a.tar": content[:cut]}))
     assert 0 in trace.ranks
-    assert mentions(trace.limits, "cut off")
+    assert mentions(texts(trace.limits), "cut off")
 
 
 def test_a_member_that_claims_to_be_huge(tmp_path):
@@ -152,7 +153,7 @@ def test_a_member_that_claims_to_be_huge(tmp_path):
     forged = claim.tobuf(tarfile.GNU_FORMAT) + bytes(2000)
     trace = import_trace(write(tmp_path, {**KINETO, "a.tar": forged}))
     assert trace.ranks == (0, 1)
-    assert mentions(trace.limits, "a.tar", "damaged")
+    assert mentions(texts(trace.limits), "a.tar", "damaged")
 
 
 def test_copies_and_mixtures_of_jobs(tmp_path):
@@ -170,7 +171,7 @@ def test_files_of_other_formats_are_told(tmp_path, name):
     """Files of another tool in the same folder would vanish without a word."""
     dumps = SEEDS["flight_recorder_pickle"]()
     trace = import_trace(write(tmp_path, {**SEEDS[name](), **dumps}))
-    assert mentions(trace.limits, "2 files", "_dump_0", "left out")
+    assert mentions(texts(trace.limits), "2 files", "_dump_0", "left out")
 
 
 EVIL = "\x1b[31m<script>\u202e\n|"

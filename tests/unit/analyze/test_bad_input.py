@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.fuzz.places import put
 from tests.fuzz.seeds import SEEDS, kineto_events, ndtimeline_rows, write
+from tests.texts import texts
 
 from meshscope.analyze import load_trace
 from meshscope.analyze.read import import_trace
@@ -42,9 +43,9 @@ def read(folder):
     """Return the tables of a folder, and its limits, without correcting any clock."""
     if (folder / "manifest.json").exists():
         capture = read_run(folder)
-        return {name: capture.tables.get(name, EMPTY) for name in PER_RANK}, (capture.limits)
+        return {name: capture.tables.get(name, EMPTY) for name in PER_RANK}, (texts(capture.limits))
     trace = import_trace(folder)
-    return {name: trace.tables[name] for name in PER_RANK}, trace.limits
+    return {name: trace.tables[name] for name in PER_RANK}, texts(trace.limits)
 
 
 def kineto_with(**changed):
@@ -105,7 +106,7 @@ def test_a_file_of_nothing_hides_no_other(tmp_path, name, content):
     first = sorted(key for key in files if key != "config.json")[0]
     trace = import_trace(write(tmp_path, {**files, first: content}))
     assert trace.ranks == (1,) if name != "nccl_inspector" else len(trace.ranks) == 1
-    assert mentions(trace.limits, "1 file")
+    assert mentions(texts(trace.limits), "1 file")
     with pytest.raises(MeshscopeError):
         import_trace(write(tmp_path / "alone", {first: content}))
 
@@ -131,7 +132,7 @@ def test_one_odd_event_costs_no_more_than_itself(tmp_path, key, value, kernels, 
     assert trace.ranks == (0, 1)
     own = trace.frame("kernel").query("rank == 0")
     assert (len(own), (own["dur_ns"] >= 0).all()) == (kernels, True)
-    assert mentions(trace.limits, "Rank 0", words) or not words
+    assert mentions(texts(trace.limits), "Rank 0", words) or not words
 
 
 def test_the_order_of_events_means_nothing(tmp_path):
@@ -155,7 +156,7 @@ def test_what_lies_in_the_place_of_a_file_of_a_run(tmp_path, monkeypatch, place,
     path = write(tmp_path / "run-1", CAPTURE)
     put(path / place, what, tmp_path, monkeypatch)
     capture = read_run(path)
-    assert capture.limits
+    assert texts(capture.limits)
     assert rows_of(capture.tables | {"kernel": EMPTY, "op": EMPTY}) <= Counter(
         step=40, collective=40
     )
@@ -183,7 +184,7 @@ def test_odd_values_of_a_run(tmp_path, changed, words):
     (path / "manifest.json").write_text(json.dumps(manifest))
     trace = load_trace(path)
     assert trace.ranks == (0, 1)
-    assert mentions(trace.limits, words) or not words
+    assert mentions(texts(trace.limits), words) or not words
 
 
 @pytest.mark.parametrize(
@@ -212,7 +213,7 @@ def test_a_rank_with_an_absurd_number(tmp_path):
     (path / "rank00001").rename(path / "rank999999999")
     trace = load_trace(path)
     assert trace.ranks == (0, 999_999_999)
-    assert mentions(trace.limits, "999999998 of 1000000000 ranks are missing")
+    assert mentions(texts(trace.limits), "999999998 of 1000000000 ranks are missing")
 
 
 @pytest.mark.parametrize(
@@ -224,7 +225,7 @@ def test_a_cut_visualiser_dump_keeps_its_whole_iterations(tmp_path, ending):
     whole = files["pp_rank_0.json"]
     trace = import_trace(write(tmp_path, {**files, "pp_rank_0.json": whole[:-1] + ending}))
     assert trace.frame("span").groupby("rank").size().to_dict() == {0: 8, 1: 8}
-    assert mentions(trace.limits, "pp_rank_0.json", "cut off", "2 are whole")
+    assert mentions(texts(trace.limits), "pp_rank_0.json", "cut off", "2 are whole")
 
 
 def test_a_cut_log_keeps_its_records(tmp_path):
@@ -233,7 +234,7 @@ def test_a_cut_log_keeps_its_records(tmp_path):
     log = gzip.compress(files["host-pid0.log"] * 50, mtime=0)
     trace = import_trace(write(tmp_path, {**files, "host-pid0.log": log[: len(log) - 12]}))
     assert trace.frame("collective").groupby("rank").size().to_dict() == {0: 3, 1: 3}
-    assert mentions(trace.limits, "host-pid0.log", "cut off")
+    assert mentions(texts(trace.limits), "host-pid0.log", "cut off")
 
 
 @pytest.mark.parametrize(
@@ -254,7 +255,7 @@ def test_rows_of_ndtimeline_that_cannot_be(tmp_path, column, value, words):
     pq.write_table(pa.table(rows), tmp_path / "trace-J.parquet")
     trace = import_trace(tmp_path)
     assert trace.tables["span"].num_rows + trace.tables["p2p"].num_rows == 7
-    assert mentions(trace.limits, "1 of 8 operations", words)
+    assert mentions(texts(trace.limits), "1 of 8 operations", words)
 
 
 @pytest.mark.parametrize("column", ["rank", "start_ts", "optype"])
@@ -298,7 +299,7 @@ def test_odd_numbers_in_a_log(tmp_path, key, value):
     log = b"\n".join([json.dumps(line).encode(), *others])
     trace = import_trace(write(tmp_path, {**files, "host-pid0.log": log}))
     assert trace.tables["collective"].num_rows == 5
-    assert mentions(trace.limits, "1 lines are torn or no records")
+    assert mentions(texts(trace.limits), "1 lines are torn or no records")
 
 
 def test_a_dump_that_is_no_text_is_left_out(tmp_path):
@@ -307,7 +308,7 @@ def test_a_dump_that_is_no_text_is_left_out(tmp_path):
     damaged = files["_dump_0.json"].replace(b"default_pg", b"default\x99pg")
     trace = import_trace(write(tmp_path, {**files, "_dump_0.json": damaged}))
     assert trace.ranks == (1,)
-    assert mentions(trace.limits, "_dump_0.json", "damaged")
+    assert mentions(texts(trace.limits), "_dump_0.json", "damaged")
 
 
 BOMBS = """

@@ -6,6 +6,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from tests.synthetic import MS, Job, capture, uniform
+from tests.texts import texts
 
 from meshscope.analyze.findings.diagnosis import diagnose
 from meshscope.probe.schema.errors import TraceFormatError
@@ -53,7 +54,7 @@ def stragglers(result):
 
 def says(result, *words):
     """Return whether one limit holds all the words."""
-    return any(all(word in limit for word in words) for limit in result.limits)
+    return any(all(word in limit for word in words) for limit in texts(result.limits))
 
 
 def nothing(frame):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.fuzz.seeds import SEEDS, write
+from tests.texts import texts
 
 from meshscope.analyze import diagnose
 from meshscope.analyze.load.ingest import Keeping, ingest, open_run
@@ -32,7 +33,7 @@ def test_a_torn_file_costs_its_rank_alone(run, table):
     assert trace.ranks == (0,)
     for name in trace.tables:
         assert "rank" not in trace.frame(name) or set(trace.frame(name)["rank"]) <= {0}
-    (limit,) = [one for one in diagnose(trace).limits if "Rank 1 is left out" in one]
+    (limit,) = [one for one in texts(diagnose(trace).limits) if "Rank 1 is left out" in one]
     assert f"the table {table} is damaged" in limit
     assert ".." not in limit
 

@@ -36,7 +36,7 @@ def test_a_lowered_level_is_a_limit():
     """Fails when a capture that became poorer by itself does not say so."""
     lowered = stretch(3, 250, 5, level="stages", reason="over budget: 2 % of the time")
     (limit,) = level_limits(trace_of(recording=[stretch(0, 0, 1), lowered]))
-    assert "1 rank, over budget: rank 3 from step 250 on at the level stages" in limit
+    assert "1 rank, over budget: rank 3 from step 250 on at the level stages" in str(limit)
     assert level_limits(trace_of(recording=[stretch(0, 0, 1)])) == ()
 
 

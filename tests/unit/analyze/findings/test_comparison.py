@@ -4,6 +4,7 @@ import json
 
 import pytest
 from tests.tables import trace_of
+from tests.texts import texts
 from typer.testing import CliRunner
 
 from meshscope.analyze.findings.comparison import compare, side_of
@@ -110,7 +111,7 @@ def test_runs_that_tell_compute_apart_differently_are_compared_as_a_whole(jobs):
     result = compare(*sides)
     assert "useful" not in set(result.classes["class"])
     assert result.classes["change_ns"].abs().max() == pytest.approx(0, abs=1)
-    assert "tell" in " ".join(result.limits)
+    assert "distinguishes" in " ".join(texts(result.limits))
     assert result.setup["seq_len"][1] == 32
 
 

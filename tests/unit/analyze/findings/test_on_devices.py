@@ -67,7 +67,7 @@ def test_devices_are_diagnosed_as_hosts_are(slow_rank):
     ]
     costs = [own.cost_frac for own in expected.findings]
     assert [own.cost_frac for own in found.findings] == pytest.approx(costs, abs=1e-6)
-    assert any("waits were timed on the NVIDIA H200" in limit for limit in found.limits)
+    assert any("waits were timed on the NVIDIA H200" in limit for limit in map(str, found.limits))
 
 
 def test_launches_alone_name_nobody():
@@ -82,4 +82,4 @@ def test_launches_alone_name_nobody():
         )
     found = diagnose(launches)
     assert not [own for own in found.findings if own.kind == "straggler_rank"]
-    assert any("MESHSCOPE_LEVEL=kernels" in limit for limit in found.limits)
+    assert any("MESHSCOPE_LEVEL=kernels" in limit for limit in map(str, found.limits))

@@ -11,6 +11,7 @@ from tests.synthetic import MS, Job, capture, uniform
 from meshscope.analyze.findings.diagnosis import diagnose
 from meshscope.analyze.gate.budget_metrics import is_metric, value_of
 from meshscope.analyze.gate.budgets import bounded, check
+from meshscope.analyze.wording.message import message
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.layout import ParallelLayout
 
@@ -45,12 +46,12 @@ def test_no_time_of_a_class_is_known_only_where_it_would_be_seen(result):
     foreign = replace(result, run={**result.run, "origin": "kineto"})
     value, reason = value_of(foreign, "gc_frac")
     assert value is None
-    assert "names no such time" in reason
+    assert "names no such time" in str(reason)
 
 
 def test_what_samples_of_devices_would_tell_is_unknown_without_them(result):
     """A clock that nobody read would be a clock at its full speed."""
-    assert value_of(result, "clock_frac") == (None, "it was not measured")
+    assert value_of(result, "clock_frac") == (None, message("why.not_measured"))
 
 
 @pytest.mark.parametrize(
@@ -67,7 +68,7 @@ def test_what_was_not_recorded_is_unknown_with_a_reason(result, name):
 def test_an_unknown_mesh_leaves_the_axes_unknown(result):
     """All communication would be of another axis, and every budget on this one hold."""
     unknown = replace(result, run={**result.run, "tp": None})
-    assert value_of(unknown, "exposed_tp_frac") == (None, "the mesh is not in the capture")
+    assert value_of(unknown, "exposed_tp_frac") == (None, message("why.no_mesh"))
     assert value_of(unknown, "exposed_tp_wait_frac")[0] is None
 
 
@@ -80,8 +81,10 @@ def test_memory_of_one_stage(result):
     assert value_of(held, "peak_memory_bytes") == (5e9, "")
     assert value_of(held, "stage_0_peak_memory_frac") == (0.3, "")
     assert value_of(held, "stage_1_peak_memory_bytes") == (5e9, "")
-    assert value_of(held, "stage_1_peak_memory_frac") == (None, "no such figure of stage 1")
-    assert value_of(held, "stage_2_peak_memory_frac")[1] == "no memory of a stage 2 was recorded"
+    reason = message("why.no_figure_of_stage", stage=1)
+    assert value_of(held, "stage_1_peak_memory_frac") == (None, reason)
+    missing = value_of(held, "stage_2_peak_memory_frac")[1]
+    assert str(missing) == "no memory of a stage 2 was recorded"
 
 
 def test_figures_of_the_whole_run(result):

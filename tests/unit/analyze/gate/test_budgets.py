@@ -19,6 +19,7 @@ from meshscope.analyze.gate.budgets import (
     to_rows,
 )
 from meshscope.analyze.output.render import to_plain
+from meshscope.analyze.wording.message import message_to_json
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.layout import ParallelLayout
 
@@ -131,7 +132,8 @@ def test_a_verdict_says_what_was_measured_and_wanted(result):
             "max": None,
             "value": None,
             "passed": None,
-            "unknown_because": result.utilization.unknown_because,
+            "unknown_because": str(result.utilization.unknown_because),
+            "messages": {"unknown_because": message_to_json(result.utilization.unknown_because)},
         }
     ]
 
@@ -173,7 +175,7 @@ def test_every_metric_without_steps_has_a_reason():
     """Fails when a dump, which has no steps, is gated with no word on why nothing is known."""
     known = metrics_without_steps(pd.DataFrame())
     assert set(METRICS) <= set(known.unknown_because)
-    assert known.unknown_because["mfu"] == "no steps were recorded"
+    assert str(known.unknown_because["mfu"]) == "no steps were recorded"
 
 
 def test_what_is_lost_of_a_run_stands_below_its_checks(result):

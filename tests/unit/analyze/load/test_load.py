@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from tests.texts import texts
 
 from meshscope.analyze import load_trace
 from meshscope.probe.schema.errors import (
@@ -51,7 +52,7 @@ def test_a_run_without_ranks_loads_empty_and_says_so(tmp_path):
     assert trace.layout is not None
     assert (trace.layout.tp, trace.layout.pp) == (2, 2)
     assert trace.frame("collective").empty
-    assert any("4 of 4 ranks are missing" in limit for limit in trace.limits)
+    assert any("4 of 4 ranks are missing" in limit for limit in texts(trace.limits))
 
 
 @pytest.mark.parametrize("layout", [{"tp": 0}, {"tp": "two"}, {"order": "tp-pp"}])
@@ -63,7 +64,7 @@ def test_a_layout_that_cannot_be_is_not_used(tmp_path, layout):
     except MeshscopeError as error:
         pytest.fail(f"refused: {error}")
     assert trace.layout is None
-    assert any("layout" in limit for limit in trace.limits)
+    assert any("layout" in limit for limit in texts(trace.limits))
 
 
 def test_ranks_share_a_clock_by_their_boot(tmp_path):

@@ -86,6 +86,7 @@ def test_the_json_form_is_complete(diagnosis):
     form = stragglers_to_json(find_stragglers(diagnosis))
     assert form.keys() == {
         "version", "run", "step_time_ns", "findings", "ranks", "steps", "stages", "untold", "limits",
+        "limit_messages",
     }  # fmt: skip
     healthy = next(row for row in form["ranks"] if row["rank"] == 0)
     assert healthy["share_frac"] is None

@@ -17,6 +17,7 @@ from meshscope.analyze.output.text import (
     to_text,
     topology_document,
 )
+from meshscope.analyze.wording.limits import limit_texts
 from meshscope.probe.schema.layout import ParallelLayout
 
 
@@ -81,7 +82,7 @@ def test_text_names_the_slow_rank_and_the_limits(result):
     """A reader would see figures without what they mean."""
     text = to_text(result)
     assert "straggler_rank: Rank 3" in text
-    assert all(limit in text for limit in result.limits)
+    assert all(limit in text for limit in limit_texts(result.limits))
     assert "MFU unknown" in text
     assert "nan" not in text.lower()
 

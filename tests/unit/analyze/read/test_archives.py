@@ -10,6 +10,7 @@ import tempfile
 
 import pytest
 from tests.nsight_exports import Export
+from tests.texts import texts
 
 from meshscope.analyze.read import import_trace
 from meshscope.probe.schema.errors import TraceFormatError
@@ -54,7 +55,7 @@ def unpack(path, members):
 
 def mentions(trace, *words):
     """Say whether one sentence of the limits has all these words."""
-    return any(all(word in limit for word in words) for limit in trace.limits)
+    return any(all(word in limit for word in words) for limit in texts(trace.limits))
 
 
 MERGED = trace_text([kernel(ts, rank=rank) for ts in (1, 5) for rank in (0, 3)])
@@ -128,7 +129,7 @@ def test_names_of_members_never_leave_the_folder(tmp_path, monkeypatch):
     members = {name: trace_text([kernel(1)]) for name in [*names, "x" * 300 + "_rank4.json"]}
     trace = import_trace(pack(tmp_path / "a.tar", members, "w"))
     assert trace.ranks == (0, 1, 2, 3, 4)
-    assert all(limit.isprintable() for limit in trace.limits)
+    assert all(limit.isprintable() for limit in texts(trace.limits))
     assert sorted(os.listdir(tmp_path)) == ["a.tar", "temporary"]
     del trace
     gc.collect()

@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.texts import texts
 
 from meshscope.analyze.read import import_trace
 from meshscope.analyze.read.detect import NDTIMELINE_COLUMNS, InputFile, InputFormat, classify
@@ -37,7 +38,7 @@ def test_a_folder_is_read_with_all_below_it_and_the_rest_is_counted(tmp_path):
     (tmp_path / "stdout.log").write_text("hello")
     trace = import_trace(tmp_path)
     assert trace.ranks == (0, 1)
-    assert any("1 file of the input" in limit for limit in trace.limits)
+    assert any("1 file of the input" in limit for limit in texts(trace.limits))
 
 
 def test_files_of_another_format_are_counted(tmp_path):
@@ -48,7 +49,7 @@ def test_files_of_another_format_are_counted(tmp_path):
     trace = import_trace(tmp_path)
     assert trace.origin == "kineto"
     for named in ("(pipeline visualiser), ", "(NCCL Inspector), "):
-        assert any("1 file " in limit and named in limit for limit in trace.limits)
+        assert any("1 file " in limit and named in limit for limit in texts(trace.limits))
 
 
 def test_a_glob_chooses_files(tmp_path):
@@ -118,7 +119,7 @@ def test_files_that_are_left_out_are_named_with_the_reason(tmp_path):
     (tmp_path / "rank0.json").write_bytes(TRACE)
     (tmp_path / "rank1.json").write_bytes(b"")
     (tmp_path / "rank2.json").write_bytes(TRACE.decode().encode("utf-16"))
-    limits = import_trace(tmp_path).limits
+    limits = texts(import_trace(tmp_path).limits)
     assert any("2 files" in limit for limit in limits)
     assert any("rank1.json (empty or damaged)" in limit for limit in limits)
     assert any("rank2.json (UTF-16 or UTF-32 text)" in limit for limit in limits)
@@ -139,7 +140,7 @@ def test_links_out_of_the_folder_are_counted_and_not_followed(tmp_path):
     trace = import_trace(inside)
     assert trace.ranks == (0,)
     for what in ("2 links lead out", "1 link to a file that does not exist", "1 special file"):
-        assert any(what in limit for limit in trace.limits)
+        assert any(what in limit for limit in texts(trace.limits))
     (tmp_path / "link").symlink_to(inside)
     assert import_trace(tmp_path / "link").ranks == (0,)
     assert import_trace(inside / "rank1.json").ranks == (1,)
@@ -184,7 +185,9 @@ def test_a_file_that_cannot_be_opened_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "open", refuse)
     trace = import_trace(tmp_path)
     assert trace.ranks == (0,)
-    assert any("rank1.json" in limit and "Permission denied" in limit for limit in trace.limits)
+    assert any(
+        "rank1.json" in limit and "Permission denied" in limit for limit in texts(trace.limits)
+    )
     with pytest.raises(TraceFormatError, match="Permission denied"):
         import_trace(tmp_path / "rank1.json")
 
@@ -193,7 +196,7 @@ def test_names_with_control_characters_are_escaped(tmp_path):
     """A file name could move the cursor of the terminal and fake a result."""
     (tmp_path / "rank0.json").write_bytes(TRACE)
     (tmp_path / "a\x1b[31m\nb\u202e.log").write_text("hello")
-    limits = import_trace(tmp_path).limits
+    limits = texts(import_trace(tmp_path).limits)
     assert all(limit.isprintable() for limit in limits)
     assert any(r"a\x1b[31m\nb\u202e.log" in limit for limit in limits)
 
@@ -207,7 +210,7 @@ def test_timelines_beside_other_traces_do_not_hide_them_silently(tmp_path):
     (tmp_path / "rank0.json").write_bytes(TRACE)
     trace = import_trace(tmp_path)
     assert trace.origin == "ndtimeline"
-    assert any("1 file " in limit and "rank0.json" in limit for limit in trace.limits)
+    assert any("1 file " in limit and "rank0.json" in limit for limit in texts(trace.limits))
 
 
 @pytest.mark.parametrize("kind", ["list", "object", "log"])

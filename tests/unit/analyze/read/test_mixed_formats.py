@@ -2,6 +2,7 @@
 
 import pytest
 from tests.fuzz.seeds import SEEDS, write
+from tests.texts import texts
 
 from meshscope.analyze.read import import_trace
 from meshscope.probe.schema.errors import TraceFormatError
@@ -29,7 +30,7 @@ def test_a_timeline_below_the_one_that_is_read_belongs_to_it(tmp_path):
     write(tmp_path / "drawn", SEEDS["kineto"]())
     trace = import_trace(tmp_path)
     assert trace.origin == "ndtimeline"
-    assert any("another format (Kineto)" in limit for limit in trace.limits)
+    assert any("another format (Kineto)" in limit for limit in texts(trace.limits))
 
 
 def test_side_records_of_a_job_in_folders_of_their_own_are_no_other_job(tmp_path):
@@ -39,8 +40,8 @@ def test_side_records_of_a_job_in_folders_of_their_own_are_no_other_job(tmp_path
     (tmp_path / "notes.txt").write_text("hello")
     trace = import_trace(tmp_path)
     assert trace.origin == "kineto"
-    assert any("another format (flight recorder)" in limit for limit in trace.limits)
-    assert any("no trace: notes.txt" in limit for limit in trace.limits)
+    assert any("another format (flight recorder)" in limit for limit in texts(trace.limits))
+    assert any("no trace: notes.txt" in limit for limit in texts(trace.limits))
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 import pytest
 from tests import deep_run
 from tests.fuzz.seeds import SEEDS, write
+from tests.texts import texts
 from typer.testing import CliRunner
 
 from meshscope.analyze import diagnose
@@ -170,7 +171,7 @@ def test_steps_are_removed_only_when_asked_and_every_result_says_so(small):
     trace = load_trace(small)
     assert set(trace.frame("step")["step"]) == {1, 2}
     assert set(trace.frame("collective")["step"]) == {1, 2}
-    (limit,) = [one for one in diagnose(trace).limits if "compact kept steps 1:2" in one]
+    (limit,) = [one for one in texts(diagnose(trace).limits) if "compact kept steps 1:2" in one]
     assert f"{found.dropped_rows:,} records" in limit
     assert len(list((small / "tables" / "span").iterdir())) == 1
 

@@ -3,6 +3,7 @@
 import pytest
 from tests.synthetic import MS, Job, capture
 from tests.tables import trace_of
+from tests.texts import texts
 
 from meshscope.analyze.align.steps.windows import step_windows
 from meshscope.analyze.findings.diagnosis import diagnose
@@ -54,7 +55,7 @@ def test_rows_of_other_steps_are_gone_and_it_is_said():
     part = of_steps(trace, StepRange(3, 5))
     for name in ("step", "span"):
         assert part.frame(name)["step"].tolist() == [3, 4, 5]
-    assert part.limits == ("only steps 3:5 were asked for, of 0:8",)
+    assert texts(part.limits) == ("Only steps 3:5 were asked for, of 0:8",)
     assert trace.frame("step")["step"].tolist() == list(range(9))
 
 

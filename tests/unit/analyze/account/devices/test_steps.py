@@ -56,7 +56,7 @@ def test_a_constant_clock_loses_its_share():
     assert found.frame["clock_hz"].tolist() == pytest.approx([0.8 * FULL] * 2)
     assert found.frame["clock_lost_frac"].tolist() == pytest.approx([0.2] * 2)
     assert found.reference == "the highest clock of the device"
-    assert found.clock_unknown == ""
+    assert str(found.clock_unknown) == ""
 
 
 def test_a_clock_that_falls_is_weighed_by_time():
@@ -93,7 +93,7 @@ def test_a_sample_does_not_hold_for_ever():
     early = [{"time_ns": S // 2 * at} for at in range(1, 5)]
     found = steps_of([early])
     assert found.frame["clock_hz"].isna().all()
-    assert "do not cover" in found.clock_unknown
+    assert "do not cover" in str(found.clock_unknown)
     assert HOLD_NS == 2 * S
 
 
@@ -136,7 +136,7 @@ def test_without_a_full_clock_a_loss_is_unknown():
     found = steps_of([each_second()], full=None)
     assert found.frame["clock_hz"].notna().all()
     assert found.frame["clock_lost_frac"].isna().all()
-    assert "no full clock" in found.clock_unknown
+    assert "no full clock" in str(found.clock_unknown)
     assert found.reference == ""
 
 
@@ -152,7 +152,7 @@ def test_memory_bounds_where_it_does_most(dram, tensor, bound, lost):
     known = found.frame["bound_frac"].dropna().tolist()
     assert known == ([] if bound is None else [bound] * 2)
     if lost is None:
-        assert "do not count" in found.memory_unknown
+        assert "do not count" in str(found.memory_unknown)
         assert found.frame["memory_lost_frac"].isna().all()
         return
     assert found.frame["memory_lost_frac"].tolist() == pytest.approx([lost] * 2)
@@ -186,8 +186,8 @@ def test_peers_are_others_of_the_same_model_in_the_same_step():
 def test_what_is_missing_is_said(tables, words):
     """Fails when a class is left out without a reason."""
     found = steps_of([each_second()], **tables)
-    assert words in found.clock_unknown
-    assert words in found.memory_unknown
+    assert str(words) in str(found.clock_unknown)
+    assert str(words) in str(found.memory_unknown)
     assert found.frame["clock_hz"].isna().all()
 
 
@@ -207,7 +207,7 @@ def test_time_of_a_host_that_launches_is_not_the_device_s(device_s, is_known):
         run={"device_name": "some device"},
     )
     assert found.frame["clock_hz"].notna().all() == is_known
-    assert ("only launches" in found.clock_unknown) != is_known
+    assert ("only launches" in str(found.clock_unknown)) != is_known
 
 
 def test_odd_samples_are_survived():

@@ -117,7 +117,7 @@ def test_it_is_said_of_whom_how_much_is_known():
         {"rank": 1, "issued_seq": 4, "completed_seq": None},
         {"rank": 3, "issued_seq": None, "completed_seq": None},
     ]
-    counted, unknown = unheard_limits(found | trace_of(progress=progress).tables)
+    counted, unknown = map(str, unheard_limits(found | trace_of(progress=progress).tables))
     assert "Communication of rank 1 was not recorded" in counted
     assert "backend counters" in counted
     assert "Communication of rank 3 was not recorded" in unknown

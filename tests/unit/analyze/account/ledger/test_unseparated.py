@@ -5,6 +5,7 @@ import pytest
 from tests.played import play
 from tests.synthetic import MS, Job, capture, uniform
 from tests.tables import trace_of
+from tests.texts import texts
 
 from meshscope.analyze.findings.diagnosis import diagnose
 from meshscope.analyze.load.load import load_trace
@@ -50,7 +51,9 @@ def test_steps_in_full_are_accounted_for_as_ever(trace, whole, tmp_path):
     full = sorted(set(found.ledger["step"]))
     assert {3, 6} <= set(full) < set(range(1, 8))
     np.testing.assert_allclose(classes(found), classes(whole, full), rtol=1e-9)
-    assert any("left out of the account" in limit and "sums" in limit for limit in found.limits)
+    assert any(
+        "left out of the account" in limit and "sums" in limit for limit in texts(found.limits)
+    )
     top = {cause.kind: cause.where for cause in found.causes}
     assert top["straggler_rank"] == {"rank": 3}
 
@@ -67,7 +70,7 @@ def test_sums_alone_tell_computing_from_communication(trace, whole, tmp_path):
     assert told.sum() == pytest.approx(expected.sum())
     assert found.causes == ()
     assert found.metrics["exposed_comm_frac"] is None
-    assert any("sums of communication only" in limit for limit in found.limits)
+    assert any("sums of communication only" in limit for limit in texts(found.limits))
 
 
 @pytest.mark.parametrize("level", [CaptureLevel.STAGES, CaptureLevel.STEPS])
@@ -81,7 +84,7 @@ def test_unrecorded_communication_is_not_compute(trace, tmp_path, level):
     assert told.sum() == pytest.approx(found.ledger["step_ns"].mean())
     assert found.causes == ()
     untold = "not recorded" if level is CaptureLevel.STAGES else "length of steps only"
-    assert any(untold in limit for limit in found.limits)
+    assert any(untold in limit for limit in texts(found.limits))
 
 
 def test_a_job_of_one_rank_has_nothing_to_separate(tmp_path):
@@ -120,6 +123,6 @@ def test_the_wire_of_an_operation_without_peers_is_not_told():
     assert found.metrics["exposed_comm_frac"] is None
     assert any(
         limit.startswith("DP communication that no compute hides takes 30.0 %")
-        for limit in found.limits
+        for limit in texts(found.limits)
     )
     assert found.stragglers["wait_ns"].isna().all()

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from tests.skew import shifted
 from tests.synthetic import MS, Job, capture, uniform
+from tests.texts import texts
 
 from meshscope.analyze.align.clocks.agreement import clock_offsets
 from meshscope.analyze.findings.diagnosis import diagnose
@@ -66,5 +67,5 @@ def test_nothing_is_concluded_from_wrong_clocks(healthy):
     """If this fails, causes and costs are told from times that mean nothing."""
     result = diagnose(shifted(healthy, {5}, 50 * MS))
     assert result.causes == ()
-    assert any("clocks" in limit for limit in result.limits)
+    assert any("clocks" in limit for limit in texts(result.limits))
     assert sum(bar.frac for bar in result.waterfall) == pytest.approx(1)

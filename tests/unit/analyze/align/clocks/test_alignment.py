@@ -9,11 +9,13 @@ import pytest
 from tests.skew import TIMES, shifted
 from tests.synthetic import MS, Job, capture
 from tests.tables import host_row, trace_of
+from tests.texts import texts
 
 from meshscope.analyze.align.clocks.alignment import align, estimate_offsets
 from meshscope.analyze.findings.diagnosis import diagnose
 from meshscope.analyze.synthetic import Costs, Fault, FaultKind, SyntheticJob, generate
 from meshscope.analyze.tables.trace import Trace
+from meshscope.analyze.wording.quantities import duration
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.tables import TABLES
 from meshscope.probe.schema.terms import ScheduleKind
@@ -74,7 +76,7 @@ def offsets(trace: Trace) -> dict[str, float]:
 
 def says(trace: Trace, *words: str) -> bool:
     """Return whether one limit holds all the words."""
-    return any(all(word in limit for word in words) for limit in trace.limits)
+    return any(all(word in limit for word in words) for limit in texts(trace.limits))
 
 
 @pytest.mark.parametrize("offset_ns", [1_000, -30_000, 100_000, 10 * MS, -1000 * MS, 10**15])
@@ -82,7 +84,7 @@ def test_a_host_that_holds_whole_groups(hosts, truth, offset_ns):
     """A host that only sends and receives cross would change findings, waits and causes."""
     aligned = align(shifted(hosts, {4, 5, 6, 7}, offset_ns))
     assert close(conclusions(diagnose(aligned)), truth)
-    assert says(aligned, "1 of 2 clocks corrected", f"{abs(offset_ns) / 1e6:.3f} ms")
+    assert says(aligned, "1 of 2 clocks corrected", duration(abs(offset_ns)))
 
 
 @pytest.mark.parametrize("offset_ns", [100_000, -3 * MS, 1000 * MS])
@@ -163,7 +165,7 @@ def test_clocks_that_nothing_connects(job):
     tables = {**job.tables, "p2p": TABLES["p2p"].empty()}
     apart = replace(job, tables=tables, clocks=HOSTS, _frames={})
     aligned = align(shifted(apart, {4, 5, 6, 7}, 50 * MS))
-    assert says(aligned, "2 sets of ranks", "host0, host1", "not known")
+    assert says(aligned, "2 sets of ranks", "host0 and host1", "unknown")
     assert aligned.frame("clock_sync").empty
 
 

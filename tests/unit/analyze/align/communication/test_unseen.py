@@ -5,6 +5,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from tests.texts import texts
 
 from meshscope.analyze.align.communication.events import communication_events
 from meshscope.analyze.align.communication.unseen import unseen_axes
@@ -51,7 +52,7 @@ def blamed(result):
 def test_without_an_axis_the_victim_of_a_slow_rank_is_not_blamed(axis):
     """Fails when a rank that waits where nothing is seen is called slow, or the cost is made up."""
     result = diagnose(without(job(pp=2, dp=4), axis))
-    (limit,) = [one for one in result.limits if one.startswith("Unseen communication")]
+    (limit,) = [one for one in texts(result.limits) if one.startswith("Unseen communication")]
     size = {"pp": 2, "dp": 4}[axis]
     assert f"nothing was recorded along {axis} ({size} ranks)" in limit
     assert "meshscope doctor" in limit
@@ -76,7 +77,7 @@ def test_what_may_hide_in_passes_is_neither_computing_nor_blame(axes):
 def test_a_whole_capture_lacks_nothing():
     """Fails when a healthy capture is told to be blind."""
     assert axes_of(job(tp=2, pp=2, dp=2)) == ()
-    assert not any("Unseen" in limit for limit in diagnose(job(pp=2, dp=4)).limits)
+    assert not any("Unseen" in limit for limit in texts(diagnose(job(pp=2, dp=4)).limits))
 
 
 @pytest.mark.parametrize(

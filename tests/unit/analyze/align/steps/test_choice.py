@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from tests.texts import texts
 
 from meshscope.analyze.align.steps.choice import most_detailed
 
@@ -24,10 +25,10 @@ def test_the_steps_of_most_detail_are_analysed_and_the_others_said():
     """An account would take communication that was not recorded for computing."""
     choice = chosen(["full", "sums", "full", "sums", "steps", "full"])
     assert choice.steps.tolist() == [0, 2, 5]
-    (limit,) = choice.limits
+    (limit,) = texts(choice.limits)
     assert "3 steps of 6 left out" in limit
-    assert "2 with sums of communication, 1 with their length only" in limit
-    assert limit.endswith("those of the account 2e-05 ms")
+    assert "2 with sums of communication and 1 with their length only" in limit
+    assert limit.endswith("those of the account 20 ns")
 
 
 @pytest.mark.parametrize(
@@ -42,7 +43,9 @@ def test_the_steps_of_most_detail_are_analysed_and_the_others_said():
 )
 def test_it_is_said_where_steps_of_one_part_of_the_run_prevail(kept, words):
     """A reader would take the shares of the first hundred steps for those of a run of a week."""
-    (limit,) = chosen(["full" if kept(step) else "sums" for step in range(1000)]).limits
+    limit = " ".join(
+        texts(chosen(["full" if kept(step) else "sums" for step in range(1000)]).limits)
+    )
     if words is None:
         assert "--steps" not in limit
     else:

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.tables import trace_of
+from tests.texts import texts
 
 from meshscope.analyze.account.ledger.build import build_ledger
 from meshscope.analyze.align.communication.events import communication_events
@@ -47,7 +48,7 @@ def test_a_renumbered_step_is_left_out_and_told():
     """Fails when its window is sought after those that follow it: half of the time was lost."""
     windows, _ = ledger_of(job(even(0, 1, 99, 3, 4)))
     assert windows.steps.tolist() == [0, 1, 3, 4]
-    (limit,) = windows.limits
+    (limit,) = texts(windows.limits)
     assert limit.startswith("1 step left out, whose number contradicts the order in time")
     assert limit.endswith(": 99")
 
@@ -67,27 +68,29 @@ def test_rows_in_any_order_are_the_same_job():
     second, _ = ledger_of(job(again[::-1]))
     assert first.frame.equals(second.frame)
     assert first.frame["start_ns"].tolist()[:3] == [0, 3 * LENGTH, 4 * LENGTH]
-    assert "4 steps of ranks recorded twice: the later one counts" in first.limits
+    assert "4 steps of ranks recorded twice: the later one counts" in texts(first.limits)
 
 
 def test_a_window_that_reaches_into_the_next_is_cut():
     """Fails when the time that two windows share is missing from the sums of one of them."""
     windows, by_step = ledger_of(job([(0, 0, LENGTH + 2 * MS), *even(9, 1, 2)[1:]]))
     assert by_step["step_ns"].tolist() == [LENGTH] * 6
-    assert any("reach into the next one, by up to 2 ms" in limit for limit in windows.limits)
+    assert any(
+        "reach into the next one, by up to 2.00 ms" in limit for limit in texts(windows.limits)
+    )
 
 
 def test_rounding_is_cut_without_a_word():
     """Fails when a tool that rounds to microseconds makes each of its captures look damaged."""
     windows, _ = ledger_of(job([(0, 0, LENGTH + 1000), *even(9, 1, 2)[1:]]))
-    assert windows.limits == ()
+    assert texts(windows.limits) == ()
 
 
 def test_a_window_of_negative_length_is_left_out():
     """Fails when a step gives time back that nobody had."""
     windows, _ = ledger_of(job([*even(0, 1, 2), (3, 3 * LENGTH, -5 * MS)]))
     assert windows.steps.tolist() == [0, 1, 2]
-    assert "2 steps of ranks with a negative length left out" in windows.limits
+    assert "2 steps of ranks with a negative length left out" in texts(windows.limits)
 
 
 def test_steps_with_a_clock_each_keep_their_numbers():
@@ -119,7 +122,7 @@ def test_sums_are_exact_whatever_the_windows(ranks, random):
         assert (end >= start).all()
         assert (start[1:] >= end[:-1]).all()
     lost = {step for own in ranks for step, _, _ in own} - set(windows.steps.tolist())
-    assert not lost or windows.limits
+    assert not lost or texts(windows.limits)
 
 
 @given(order=st.permutations(range(7)))

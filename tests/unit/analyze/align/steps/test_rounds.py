@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 from tests.tables import trace_of
+from tests.texts import texts
 
 from meshscope.analyze.align.steps.rounds import with_rounds
 from meshscope.analyze.align.steps.windows import step_windows
@@ -59,7 +60,7 @@ def test_rounds_are_the_steps_of_ranks_that_train_alone_in_between():
         assert own["tokens"].tolist() == list(range(each * 5))
         assert own["step"].tolist() == [turn for turn in range(5) for _ in range(each)]
     assert step_windows(found).steps.tolist() == [1, 2, 3, 4]
-    assert any("(2 to 4)" in limit for limit in found.limits)
+    assert any("(2 to 4)" in limit for limit in texts(found.limits))
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from tests.tables import trace_of
+from tests.texts import texts
 
 from meshscope.analyze.align.steps.same_step import with_tied_steps
 from meshscope.analyze.align.steps.windows import step_windows
@@ -55,7 +56,7 @@ def test_late_ranks_are_renumbered_by_what_they_issue_together():
     assert windows.frame["end_ns"].max() == 40
     for name in ("span", "kernel"):
         assert found.frame(name)["step"].tolist() == [5], name
-    assert any("ranks 2, 3 by 5" in limit for limit in found.limits)
+    assert any("ranks 2 and 3 by 5" in limit for limit in texts(found.limits))
 
 
 def test_steps_that_nothing_ties_are_not_paired():
@@ -64,7 +65,7 @@ def test_steps_that_nothing_ties_are_not_paired():
     assert trace.frame("step")["step"].max() == 9
     windows = step_windows(trace)
     assert not len(windows.steps)
-    assert any("5 of 5 steps lie at different times" in limit for limit in windows.limits)
+    assert any("5 of 5 steps lie at different times" in limit for limit in texts(windows.limits))
 
 
 def test_offsets_that_contradict_each_other_move_nothing():
@@ -103,4 +104,4 @@ def test_a_step_between_two_that_join_all_ranks_is_the_same_on_all():
     trace = trace_of(origin="meshscope", step=steps, collective=collectives, group=group)
     windows = step_windows(replace(trace, clocks=dict.fromkeys(range(4), "one")))
     assert windows.steps.tolist() == list(range(1, 7))
-    assert any("1 of 8 steps lie at different times" in limit for limit in windows.limits)
+    assert any("1 of 8 steps lie at different times" in limit for limit in texts(windows.limits))

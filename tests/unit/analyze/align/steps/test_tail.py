@@ -6,7 +6,7 @@ from meshscope.analyze.align.steps.tail import led_anew, unrecorded_saves
 def test_a_change_of_the_optimizer_that_ends_steps_is_told():
     """Fails when a long step before the change has no explanation, or a manifest of another form stops."""
     (limit,) = led_anew({0: {"annotations": {"steps.led_anew": [5]}}, 1: {"annotations": None}})
-    assert "from step 5 on" in limit
+    assert "from step 5 on" in str(limit)
     assert led_anew({0: {}, 1: {"annotations": {"steps.led_anew": "no list"}}}) == []
 
 
@@ -14,5 +14,5 @@ def test_saves_in_the_background_are_what_a_hang_may_be_in():
     """Fails when a deadlock in an asynchronous save is not said to be out of sight."""
     saved = {"counters": {"background_save_collectives": 3}}
     (limit,) = unrecorded_saves({0: saved, 1: saved, 2: {}})
-    assert limit.startswith("6 collectives of checkpoints")
+    assert str(limit).startswith("6 collectives of checkpoints")
     assert unrecorded_saves({0: {"counters": {}}}) == []

@@ -2,6 +2,7 @@
 
 import pytest
 from tests.tables import trace_of
+from tests.texts import texts
 
 from meshscope.analyze.align.steps.windows import WHOLE_CAPTURE, step_windows
 
@@ -45,7 +46,10 @@ def test_without_a_step_on_every_rank_there_are_no_windows():
     rows = steps((0, 4, 0, 10), (1, 5, 0, 20))
     windows = step_windows(trace_of(step=rows, per_step_clock=True))
     assert windows.frame.empty
-    assert any("2 of 2 steps are not on every captured rank" in text for text in windows.limits)
+    assert any(
+        "2 of 2 steps left out: not on every captured rank" in text
+        for text in texts(windows.limits)
+    )
 
 
 def test_steps_of_clocks_of_their_own_are_looked_at_one_by_one():
@@ -62,7 +66,7 @@ def test_first_step_of_our_own_capture_is_warm_up_and_said_so():
     rows = steps(*((0, step, 10 * step, 10) for step in range(3)))
     windows = step_windows(trace_of(origin="meshscope", step=rows))
     assert windows.steps.tolist() == [1, 2]
-    assert any("step 0" in limit and "discarded" in limit for limit in windows.limits)
+    assert any("Step 0" in limit and "discarded" in limit for limit in texts(windows.limits))
     assert step_windows(trace_of(origin="kineto", step=rows)).steps.tolist() == [0, 1, 2]
     assert step_windows(trace_of(origin="meshscope", step=rows[:2])).steps.tolist() == [0, 1]
 
@@ -73,7 +77,7 @@ def test_the_first_step_of_each_attempt_is_warm_up():
     begins = [{"attempt": 1, "first_step": 0}, {"attempt": 2, "first_step": 4}]
     windows = step_windows(trace_of(origin="meshscope", step=rows, attempt=begins))
     assert windows.steps.tolist() == [1, 2, 3, 5, 6, 7]
-    assert any("steps 0, 4 are discarded" in limit for limit in windows.limits)
+    assert any("Steps 0 and 4 discarded" in limit for limit in texts(windows.limits))
 
 
 def test_attempts_of_one_step_each_keep_all_but_the_first():
@@ -89,7 +93,7 @@ def test_a_step_that_one_rank_lacks_is_left_out_and_counted():
     rows = steps((0, 0, 0, 10), (0, 1, 10, 10), (1, 0, 0, 10), (1, 1, 10, 10), (0, 2, 20, 10))
     windows = step_windows(trace_of(step=rows))
     assert windows.steps.tolist() == [0, 1]
-    assert any(limit.startswith("1 of 3 steps") for limit in windows.limits)
+    assert any(limit.startswith("1 of 3 steps") for limit in texts(windows.limits))
 
 
 def test_a_capture_without_step_borders_is_one_window_per_rank():
@@ -102,7 +106,7 @@ def test_a_capture_without_step_borders_is_one_window_per_rank():
     )
     assert windows.steps.tolist() == [WHOLE_CAPTURE]
     assert windows.step_time_ns == 40.0
-    assert any("no step boundaries" in limit for limit in windows.limits)
+    assert any("No step boundaries" in limit for limit in texts(windows.limits))
 
 
 def test_the_window_without_steps_begins_with_training():
@@ -127,7 +131,7 @@ def test_the_window_without_steps_begins_with_training():
     windows = step_windows(trace)
     assert (windows.frame["end_ns"] - windows.frame["start_ns"]).tolist() == [100, 600]
     assert windows.select(trace.frame("span"))["start_ns"].tolist() == [1000, 1020, 1030]
-    assert any("meshscope.probe.step()" in limit for limit in windows.limits)
+    assert any("meshscope.probe.step()" in limit for limit in texts(windows.limits))
 
 
 def test_what_was_recorded_after_the_last_border_is_told():
@@ -135,9 +139,9 @@ def test_what_was_recorded_after_the_last_border_is_told():
     rows = steps(*((0, step, 10 * step, 10) for step in range(4)))
     updates = [{"kind": "optimizer", "start_ns": 41 + 10 * n, "dur_ns": 1} for n in range(20)]
     long = step_windows(trace_of(origin="meshscope", step=rows, span=updates))
-    assert any("with 20 updates of an optimizer" in limit for limit in long.limits)
+    assert any("with 20 updates of an optimizer" in limit for limit in texts(long.limits))
     short = step_windows(trace_of(origin="meshscope", step=rows, span=updates[:5]))
-    assert not any("after the last finished step" in limit for limit in short.limits)
+    assert not any("after the last finished step" in limit for limit in texts(short.limits))
 
 
 def test_steps_with_their_own_clocks_do_not_overlap_on_the_common_line():
@@ -168,6 +172,8 @@ def test_single_long_steps_in_the_mean_are_told(lengths, told):
         {"step": place, "start_ns": (end - length) * 1_000_000, "dur_ns": length * 1_000_000}
         for place, (end, length) in enumerate(zip(ends, lengths, strict=True))
     ]
-    limits = [limit for limit in step_windows(trace_of(step=rows)).limits if "median" in limit]
+    limits = [
+        limit for limit in texts(step_windows(trace_of(step=rows)).limits) if "median" in limit
+    ]
     assert bool(limits) == told
-    assert all("8 (1700 ms)" in limit and "50 ms in the mean" in limit for limit in limits)
+    assert all("8 (1.70 s)" in limit and "50.0 ms on average" in limit for limit in limits)

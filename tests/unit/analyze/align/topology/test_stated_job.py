@@ -4,6 +4,7 @@ import json
 
 import pytest
 from tests.synthetic import MS, Job, capture, uniform
+from tests.texts import texts
 
 from meshscope.analyze.align.topology.file import load_topology
 from meshscope.analyze.align.topology.kept import keep_topology, with_kept_topology
@@ -103,7 +104,7 @@ def test_what_the_trace_says_otherwise_stays_visible(tmp_path):
     job = Job(layout=ParallelLayout(pp=2), steps=3)
     trace = apply_topology(capture(job, uniform(MS, MS)), load_topology(tmp_path / "job.toml"))
     assert trace.run["microbatches"] == 8
-    assert any("microbatches = 8, the trace 4" in limit for limit in trace.limits)
+    assert any("microbatches = 8, the trace 4" in limit for limit in texts(trace.limits))
 
 
 def test_the_file_of_the_model_is_kept_with_the_run(tmp_path):

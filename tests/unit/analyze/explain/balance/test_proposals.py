@@ -2,6 +2,7 @@
 
 import pytest
 from tests.pipeline_dumps import write_dumps
+from tests.texts import texts
 
 from meshscope.analyze import load_trace
 from meshscope.analyze.explain.balance import balance
@@ -36,7 +37,7 @@ def test_few_stages_bound_the_memory(account):
     """Fails when the cap of a short pipeline is ignored, or what it holds now is unknown."""
     found = balance(account, NOW)
     assert found.current.memory_by_stage_bytes == pytest.approx([one * GIB for one in HELD])
-    assert any("upper bound" in limit for limit in found.limits)
+    assert any("upper bound" in limit for limit in texts(found.limits))
     (tried,) = balance(account, NOW, (8, 4, 3, 1), 31 * GIB).proposals
     assert tried.fits is False
     assert tried.memory_by_stage_bytes[0] == pytest.approx(60 * GIB)

@@ -2,6 +2,7 @@
 
 import pytest
 from tests.kineto_files import call, kernel, launched, step, write
+from tests.texts import texts
 
 from meshscope.analyze import diagnose, load_trace
 from meshscope.analyze.explain.causes.checks import MAX_WAIT_APART
@@ -54,7 +55,7 @@ def test_idle_time_before_a_late_launch_is_measured_and_leaves_the_causes(tmp_pa
     apart = result.waiting.model_error_ns / result.step_time_ns
     assert apart > 2 * MAX_WAIT_APART
     assert result.causes
-    (said,) = (limit for limit in result.limits if "hosts launch late" in limit)
+    (said,) = (limit for limit in texts(result.limits) if "hosts launch late" in limit)
     assert percent(apart) in said
 
 
@@ -62,7 +63,7 @@ def test_idle_time_with_work_queued_may_be_waiting_and_causes_are_refused(tmp_pa
     """Fails when waiting on the device that the replay took for work passes as a late launch."""
     result = diagnosed(tmp_path, 200)
     assert not result.causes
-    assert any("no causes" in limit.lower() for limit in result.limits)
+    assert any("no causes" in limit.lower() for limit in texts(result.limits))
 
 
 def test_a_host_that_waits_for_its_device_is_not_late(tmp_path):
@@ -75,5 +76,5 @@ def test_a_host_that_waits_for_its_device_is_not_late(tmp_path):
 def test_the_way_of_a_launch_to_the_device_is_the_ranks_own(tmp_path, launched_at):
     """Fails when the 10 us between a launch and its start count as waiting on the device."""
     result = diagnosed(tmp_path, launched_at)
-    late = next(limit for limit in result.limits if "hosts launch late" in limit)
+    late = next(limit for limit in texts(result.limits) if "hosts launch late" in limit)
     assert percent(result.waiting.model_error_ns / result.step_time_ns) in late

@@ -116,7 +116,7 @@ def test_without_categories_the_usual_settings_are_assumed_and_said():
     ("lacks", "why"),
     [
         ({"model": None}, "model's description"),
-        ({"tokens_per_step": None}, "tokens of a step"),
+        ({"tokens_per_step": None}, "tokens per step"),
         ({"tokens_per_step": 12345}, "do not divide"),
         ({"memory_settings": {"layers": [1, 2]}}, "2 counts are given for 4 stages"),
         ({"memory_settings": {"layers": [1, 2, 3, 4]}}, "no split of 16 layers"),
@@ -126,7 +126,7 @@ def test_what_is_missing_is_named(lacks, why):
     """Fails when expected memory is guessed from half of a description."""
     table, expectation = held_against(recorded(JOB, **lacks))
     assert expectation.found is None
-    assert why in expectation.unknown_because
+    assert why in str(expectation.unknown_because)
     assert table["expected_bytes"].isna().all()
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from tests.slow_ranks import Fault, Nuisance, SlowRankJob
+from tests.texts import texts
 
 from meshscope.analyze.explain.slow_ranks import Evidence, Persistence, detect
 from meshscope.probe.schema.errors import TraceFormatError
@@ -84,7 +85,7 @@ def test_what_cannot_be_known_is_said():
     assert not result.suspects
     assert {verdict.persistence for verdict in result.verdicts} == {Persistence.UNKNOWN}
     assert result.minimum_slowdown is None
-    assert any("no healthy replica" in limit for limit in result.limits)
+    assert any("no healthy replica" in limit for limit in texts(result.limits))
 
 
 def test_two_ranks_that_fit_as_well_are_both_named():

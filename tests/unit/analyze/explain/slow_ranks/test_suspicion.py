@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from tests.messages import of_code, values_of
 from tests.synthetic import MS, Job, capture
+from tests.texts import texts
 
 from meshscope.analyze.explain.slow_ranks import detect
 from meshscope.analyze.explain.slow_ranks.durations import durations_of
@@ -174,4 +175,6 @@ def test_all_ranks_slower_together_are_told():
     work = noisy(REPLICAS, lambda rank, step: step >= 25)
     result = diagnose(capture(Job(layout=REPLICAS, steps=40), work))
     assert not stragglers(result)
-    assert any("All ranks take 30." in limit and "25 to 39" in limit for limit in result.limits)
+    assert any(
+        "All ranks take 30." in limit and "25 to 39" in limit for limit in texts(result.limits)
+    )

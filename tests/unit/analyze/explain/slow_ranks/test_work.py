@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from tests.texts import texts
 
 from meshscope.analyze.explain.slow_ranks import DetectionSettings, Evidence, detect
 from meshscope.analyze.explain.slow_ranks.work import WorkModel
@@ -62,7 +63,7 @@ def test_tokens_let_a_slow_replica_be_found():
     blind = detect(frame.drop(columns=["tokens", "sum_sq"]), layout)
     assert not blind.suspects
     assert blind.minimum_slowdown > 0.05
-    assert any("unequal work" in limit for limit in blind.limits)
+    assert any("unequal work" in limit for limit in texts(blind.limits))
 
 
 def uneven(more=1.0, steps=12):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from tests.synthetic import MS, Job, capture_of
+from tests.texts import texts
 
 from meshscope.analyze.findings.diagnosis import diagnose
 from meshscope.analyze.findings.measure import measure
@@ -65,7 +66,9 @@ def test_a_slow_rank_behind_an_unseen_join_returns_what_the_paired_job_says():
     true_gain = 1 - healthy.step_time_ns / slow.step_time_ns
     assert true_gain > 0.2
     assert cause.removal_gain_frac == pytest.approx(true_gain, abs=0.015)
-    assert [limit for limit in slow.limits if "wait for one another before backward" in limit]
+    assert [
+        limit for limit in texts(slow.limits) if "wait for one another before backward" in limit
+    ]
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -5,6 +5,7 @@ from signal import SIGABRT, SIGINT, SIGKILL, SIGTERM
 import pyarrow as pa
 import pytest
 from tests.tables import trace_of
+from tests.texts import texts
 
 from meshscope.analyze.account.hangs.ended import died_first
 from meshscope.analyze.findings.diagnosis import diagnose
@@ -176,7 +177,9 @@ def test_a_job_that_died_in_its_first_step_is_diagnosed():
     never_common = steps.with_tables({"step": TABLES["step"].conform(table)})
     result = diagnose(never_common)
     assert result.findings[0].where["ranks"] == [2]
-    assert any("No step was finished on every captured rank" in limit for limit in result.limits)
+    assert any(
+        "No step was finished on every captured rank" in limit for limit in texts(result.limits)
+    )
 
 
 def test_a_capture_of_a_job_that_ended_in_order_without_steps_stays_an_error():

@@ -16,6 +16,7 @@ from tests.deep_run import (
     record,
     step_start_ns,
 )
+from tests.texts import texts
 
 from meshscope.analyze import load_trace
 from meshscope.analyze.load.kept_tables import keep, read_kept
@@ -31,7 +32,7 @@ def run(tmp_path):
 
 def mentions(trace, *words):
     """Say whether one sentence of the limits has all these words."""
-    return any(all(word in limit for word in words) for limit in trace.limits)
+    return any(all(word in limit for word in words) for limit in texts(trace.limits))
 
 
 def steps_of(trace, table="kernel", rank=0):
@@ -136,7 +137,7 @@ def test_a_trace_that_is_not_what_it_says_is_left_out(run, words):
     trace = load_trace(run)
     assert len(trace.rank_frame("op", 0)) == 0
     assert steps_of(trace, rank=1) == [3]
-    assert mentions(trace, "rank 0", words, "left out"), trace.limits
+    assert mentions(trace, "rank 0", words, "left out"), texts(trace.limits)
 
 
 def test_a_trace_of_a_part_of_its_steps_counts_for_these(run):
@@ -188,7 +189,7 @@ def test_kept_tables_have_the_traces_and_are_stale_when_one_comes(run):
     assert keep(first)
     again = read_kept(run)
     assert again is not None
-    assert (again.limits, again.kernel_steps) == (first.limits, first.kernel_steps)
+    assert (texts(again.limits), again.kernel_steps) == (texts(first.limits), first.kernel_steps)
     for name in ("kernel", "op", "runtime_call", "annotation", "name"):
         assert again.tables[name].equals(first.tables[name]), name
     assert first.stored("kernel") is not None

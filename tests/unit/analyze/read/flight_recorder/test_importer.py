@@ -5,6 +5,7 @@ import json
 import pickle
 
 import pytest
+from tests.texts import texts
 
 from meshscope.analyze import diagnose, load_trace
 from meshscope.analyze.output.json import diagnosis_to_json
@@ -72,7 +73,7 @@ def write(folder, dumps, *, name="_dump_{}", form="pickle"):
 
 def mentions(trace, *words):
     """Return whether one limit holds all the words."""
-    return any(all(word in limit for word in words) for limit in trace.limits)
+    return any(all(word in limit for word in words) for limit in texts(trace.limits))
 
 
 @pytest.mark.parametrize("form", ["pickle", "json"])
@@ -268,4 +269,4 @@ def test_a_dump_is_diagnosed_and_reported_without_steps(tmp_path):
         assert "no steps" in text
         assert "Rank 2 did not arrive" in text
     assert diagnosis_to_json(result)["findings"][0]["where"]["ranks"] == [2]
-    assert any("when it was made" in limit for limit in result.limits)
+    assert any("when it was made" in limit for limit in texts(result.limits))

@@ -4,6 +4,7 @@ import json
 
 import pytest
 from tests.kineto_files import call, complete, kernel, launched, operator, step, write
+from tests.texts import texts
 
 from meshscope.analyze import load_trace
 from meshscope.analyze.account.kernels.operators import operator_report
@@ -13,7 +14,7 @@ from meshscope.analyze.read import import_trace
 
 def limits(trace, *words):
     """Say whether one limit has all these words."""
-    return any(all(word in limit for word in words) for limit in trace.limits)
+    return any(all(word in limit for word in words) for limit in texts(trace.limits))
 
 
 def test_operators_are_found_by_nesting_where_ids_are_correlations(tmp_path):

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from tests.texts import texts
 
 from meshscope.analyze.read import import_trace
 from meshscope.probe.schema.errors import TraceFormatError
@@ -24,7 +25,7 @@ def write(folder, rank, *, world_size=None, backend=None, base_ns=None):
 
 def left_out(trace):
     """Return the sentences on files of another job."""
-    return [limit for limit in trace.limits if "another job" in limit]
+    return [limit for limit in texts(trace.limits) if "another job" in limit]
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import gzip
 import json
 
 import pytest
+from tests.texts import texts
 
 from meshscope.analyze.read import import_trace
 
@@ -25,7 +26,7 @@ def write_file(path, events, **header):
 
 def mentions(trace, *words):
     """Say whether one sentence of the limits has all these words."""
-    return any(all(word in limit for word in words) for limit in trace.limits)
+    return any(all(word in limit for word in words) for limit in texts(trace.limits))
 
 
 def test_each_rank_gets_its_own_events(tmp_path):

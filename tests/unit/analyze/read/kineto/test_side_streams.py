@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from tests.texts import texts
 
 from meshscope.analyze import load_trace
 from meshscope.analyze.account.kernels.breakdown import device_breakdown
@@ -52,7 +53,7 @@ def test_a_library_on_a_side_stream_may_communicate(tmp_path):
         60_000,
         30_000,
     ]
-    assert any("1 kernels (0.060 ms) on stream 20" in limit for limit in trace.limits)
+    assert any("1 kernels (0.060 ms) on stream 20" in limit for limit in texts(trace.limits))
     limits = breakdown_to_json(trace)["limits"]
     assert any("[kernels]" in limit and "0.030 ms" in limit for limit in limits)
 

@@ -2,6 +2,7 @@
 
 import pytest
 from tests.kineto_files import call, complete, kernel, step, write
+from tests.texts import texts
 
 from meshscope.analyze import load_trace
 from meshscope.analyze.findings.measure import measure
@@ -57,4 +58,6 @@ def test_grouped_transfers_are_split_into_wire_and_waiting(tmp_path):
     wait = by_step[[name for name in by_step if name.endswith("_wait")]].sum(axis=1)
     assert wire.tolist() == [pytest.approx(8 * 100_000)] * 2
     assert wait.tolist() == [pytest.approx(4 * 500_000)] * 2
-    assert any("0.100 ms, the least duration of like kernels" in limit for limit in account.limits)
+    assert any(
+        "0.100 ms, the least duration of like kernels" in limit for limit in texts(account.limits)
+    )

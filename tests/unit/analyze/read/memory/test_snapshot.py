@@ -5,6 +5,7 @@ import os
 import pickle
 
 import pytest
+from tests.texts import texts
 
 from meshscope.analyze.findings.diagnosis import diagnose
 from meshscope.analyze.read import import_trace
@@ -69,7 +70,7 @@ def categories(trace, row):
 
 def mentions(trace, *words):
     """Say whether one sentence of the limits has all these words."""
-    return any(all(word in limit for word in words) for limit in trace.limits)
+    return any(all(word in limit for word in words) for limit in texts(trace.limits))
 
 
 HISTORY = [

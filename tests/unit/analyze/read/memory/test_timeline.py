@@ -4,6 +4,7 @@ import gzip
 import json
 
 import pytest
+from tests.texts import texts
 
 from meshscope.analyze.findings.diagnosis import diagnose
 from meshscope.analyze.load.load import load_trace
@@ -28,7 +29,7 @@ COLUMNS = ["allocated", "peak", "parameters", "gradients", "optimizer", "activat
 
 def mentions(trace, *words):
     """Say whether one sentence of the limits has all these words."""
-    return any(all(word in limit for word in words) for limit in trace.limits)
+    return any(all(word in limit for word in words) for limit in texts(trace.limits))
 
 
 def moments(trace):

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from tests.texts import texts
 
 from meshscope.analyze.align.communication.events import communication_events
 from meshscope.analyze.align.communication.waiting import waits_by_rank
@@ -44,7 +45,7 @@ def write_logs(folder, *logs):
 
 def mentions(trace, *words):
     """Say whether one sentence of the limits has all these words."""
-    return any(all(word in limit for word in words) for limit in trace.limits)
+    return any(all(word in limit for word in words) for limit in texts(trace.limits))
 
 
 def test_a_line_becomes_one_member_of_a_collective(tmp_path):

@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from tests.texts import texts
 
 from meshscope.analyze.read import import_trace
 from meshscope.probe.schema.errors import TraceFormatError
@@ -49,7 +50,7 @@ META = {"trial_name": "J", "dp_size": 2, "pp_size": 2, "tp_size": 2, "vpp_size":
 
 def mentions(trace, *words):
     """Say whether one sentence of the limits has all these words."""
-    return any(all(word in limit for word in words) for limit in trace.limits)
+    return any(all(word in limit for word in words) for limit in texts(trace.limits))
 
 
 def test_ranks_keep_their_numbers_and_the_order_of_axes_is_found(tmp_path):

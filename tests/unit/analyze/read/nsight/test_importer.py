@@ -6,6 +6,7 @@ from contextlib import closing
 
 import pytest
 from tests.nsight_exports import SCHEMA, Export, process, thread
+from tests.texts import texts
 
 from meshscope.analyze.account.kernels.breakdown import device_breakdown
 from meshscope.analyze.align.communication.matching import match_collectives
@@ -21,7 +22,7 @@ ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4
 
 def mentions(trace, *words):
     """Say whether one sentence of the limits has all these words."""
-    return any(all(word in limit for word in words) for limit in trace.limits)
+    return any(all(word in limit for word in words) for limit in texts(trace.limits))
 
 
 def named(trace, table):

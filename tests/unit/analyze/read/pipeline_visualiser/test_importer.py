@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from tests.texts import texts
 
 from meshscope.analyze.read import import_trace
 from meshscope.probe.schema.errors import TraceFormatError
@@ -33,7 +34,7 @@ def write_job(folder, stages, config=CONFIG):
 
 def mentions(trace, *words):
     """Say whether one sentence of the limits has all these words."""
-    return any(all(word in limit for word in words) for limit in trace.limits)
+    return any(all(word in limit for word in words) for limit in texts(trace.limits))
 
 
 def spans_of(trace, **where):
