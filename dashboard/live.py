@@ -49,7 +49,7 @@ def live(run: LoadedRun) -> dict[str, Any]:
         "last_step": last[-1]["step"] if last else None,
         "step_time_ns": lengths[len(lengths) // 2] if lengths else None,
         "mfu": sum(mfu) / len(mfu) if mfu else None,
-        "mfu_unknown_because": run.diagnosis.utilization.unknown_because,
+        "mfu_unknown_because": str(run.diagnosis.utilization.unknown_because),
         "steps": steps[-MOST_STEPS:],
         "ranks": _ranks(run, found["ranks"]),
         "missing_ranks": missing_ranks(run),

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import asdict
+from collections.abc import Iterable
 from typing import Any
 
 import pandas as pd
 
 from meshscope.analyze.output.timeline.slices import steps_of
-from meshscope.analyze.wording.limits import limit_texts, limits_to_json, reason_to_json
+from meshscope.analyze.wording.limits import (
+    Limit,
+    Meaning,
+    limit_texts,
+    limits_to_json,
+    meaning_of,
+)
+from meshscope.analyze.wording.message import Message
 
 from .live import missing_ranks
 from .loaded_run import LoadedRun
-
-_LOSS = re.compile(
-    r"\b(drop|lost|lose|damaged|overwritten|broke off|end mark|unreadable|cut)", re.I
-)
-"""In a limit: records are missing."""
-_CLOCK = re.compile(r"\bclocks?\b(?! (of a device|rate))", re.I)
-"""In a limit: times of several clocks; devices have clocks too, of which limits say "low clocks"."""
-_DEVICE_CLOCK = re.compile(r"low clocks|full clock|SM clock", re.I)
 
 
 def trust(run: LoadedRun) -> dict[str, Any]:
@@ -29,11 +27,11 @@ def trust(run: LoadedRun) -> dict[str, Any]:
     Returns:
         ``overhead`` holds the cost of the probe as a share of the step time, by its own measure, and
         ``ranks`` one row a rank and stretch of steps. ``clocks`` holds one row a corrected clock, in
-        ns. ``losses`` and ``clock_limits`` are those of the ``limits`` about lost records and about
-        clocks. What is unknown is None.
+        ns. ``losses`` and ``clock_limits`` are those of the ``limits`` about what was not recorded or is
+        left out, and about clocks. What is unknown is None.
     """
     diagnosis, use = run.diagnosis, run.diagnosis.utilization
-    limits = limit_texts(diagnosis.limits)
+    limits, expected = diagnosis.limits, diagnosis.expectation
     steps = run.trace.frame("step")["step"]
     return {
         "run_id": run.run_id,
@@ -55,8 +53,8 @@ def trust(run: LoadedRun) -> dict[str, Any]:
             "ranks": _recording(run),
         },
         "clocks": run.trace.frame("clock_sync").to_dict("records"),
-        "clock_limits": [one for one in limits if _is_of_clocks(one)],
-        "losses": [one for one in limits if _LOSS.search(one)],
+        "clock_limits": limit_texts(filter(_is_of_clocks, limits)),
+        "losses": _meaning(limits, Meaning.MISSING),
         "conventions": {
             "peak_flops": use.peak_flops,
             "peak_source": use.peak_source,
@@ -65,15 +63,23 @@ def trust(run: LoadedRun) -> dict[str, Any]:
             "mfu_by_convention": dict(use.mfu_by_convention),
             "notes": limit_texts(use.notes),
         },
-        "assumptions": asdict(diagnosis.expectation)
-        | reason_to_json(diagnosis.expectation.unknown_because),
+        "assumptions": {
+            "assumed": list(map(str, expected.assumed)),
+            "inferred": list(map(str, expected.inferred)),
+            "unknown_because": str(expected.unknown_because),
+            "by_analysis": _meaning(limits, Meaning.ASSUMED),
+        },
         "model_error_frac": diagnosis.model_error_frac,
-        **limits_to_json(diagnosis.limits),
+        **limits_to_json(limits),
     }
 
 
-def _is_of_clocks(limit: str) -> bool:
-    return bool(_CLOCK.search(limit)) and not _DEVICE_CLOCK.search(limit)
+def _meaning(limits: Iterable[Limit], meaning: Meaning) -> list[str]:
+    return limit_texts(one for one in limits if meaning_of(one) is meaning)
+
+
+def _is_of_clocks(limit: Limit) -> bool:
+    return isinstance(limit, Message) and "clocks" in limit.code
 
 
 def _recording(run: LoadedRun) -> list[dict[str, Any]]:

@@ -60,9 +60,9 @@ def _numbers(facts: dict[str, Any]) -> list[tuple[str, str, str]]:
             "largest bound of a corrected clock" if clock else "no clock was moved",
         ),
         (
-            "Lost records",
+            "Not recorded",
             counted(len(facts["losses"]), "limit") if facts["losses"] else "none",
-            "listed below" if facts["losses"] else "the capture reports no drop",
+            "listed below" if facts["losses"] else "no drop, nothing left out",
         ),
         (
             "Replay error",
@@ -143,7 +143,7 @@ def _overhead(run: LoadedRun, facts: dict[str, Any], state: ViewState) -> Compon
 
 
 def _losses(facts: dict[str, Any]) -> Component:
-    title, losses = "Lost records", facts["losses"]
+    title, losses = "Not recorded, or left out", facts["losses"]
     if not losses:
         text = "No drop, no damaged block and no missing end is stated for this capture."
         return card(title, [html.P(text, className="ms-note")])
@@ -200,6 +200,7 @@ def _assumptions(facts: dict[str, Any]) -> Component:
     found = facts["assumptions"]
     lines = [f"Assumed, not in the capture: {one}" for one in found["assumed"]]
     lines += [f"Inferred from recorded bytes: {one}" for one in found["inferred"]]
+    lines += found["by_analysis"]
     if found["unknown_because"]:
         lines.append(f"Expected memory unknown: {found['unknown_because']}")
     if not lines:

@@ -5,6 +5,7 @@ import pytest
 from tests.unit.dashboard.conftest import write_synthetic
 
 from meshscope.analyze.output.timeline.slices import in_window
+from meshscope.analyze.wording.message import message
 from meshscope.dashboard.live import live
 from meshscope.dashboard.store import RunStore
 from meshscope.dashboard.trust import trust
@@ -62,19 +63,19 @@ def test_who_looks_again_while_a_run_is_analysed_does_not_wait(store):
     assert store.latest("job") is kept
 
 
-def test_limits_about_losses_and_clocks_are_found_among_all(store, monkeypatch):
+def test_limits_about_losses_and_clocks_are_found_among_all(store):
     """Fails when a drop, or a doubt about clocks, is only one of many limits of the trust page."""
     run = store.get("job")
     limits = (
-        "Rank 3: 12 events were dropped.",
-        "Nothing in the capture compares the clocks of ranks 0 and 1.",
-        "Counted as kernel inefficiency: contention with communication, low clocks.",
+        message("missing.records_lost", records=12, ranks=1),
+        message("unknown.replay_of_wrong_clocks"),
+        message("doubt.no_communication"),
     )
     object.__setattr__(run.diagnosis, "limits", limits)
     facts = trust(run)
-    assert facts["losses"] == [limits[0]]
-    assert facts["clock_limits"] == [limits[1]]
-    assert facts["limits"] == list(limits)
+    assert facts["losses"] == ["The probe lost 12 records on 1 rank."]
+    assert facts["clock_limits"] == [f"{limits[1]}."]
+    assert set(facts["limits"]) == {f"{one}." for one in limits}
 
 
 def test_missing_ranks_are_named(store):
