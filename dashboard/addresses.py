@@ -37,6 +37,11 @@ def csv_address(run_id: str, page: str, table: str, state: ViewState) -> str:
     return public(f"/api/v1/runs/{run_id}/{page}/{table}.csv{state.query()}")
 
 
+def perfetto_address(run_id: str, state: ViewState) -> str:
+    """Return where a window of the timeline is to be had as a trace for Perfetto."""
+    return public(f"/api/v1/runs/{run_id}/timeline/perfetto.json{state.query()}")
+
+
 def tile_address(run_id: str, state: ViewState, version: int) -> str:
     """Return the address of the picture of a view; the version changes with the run's files."""
     query = state.query()

@@ -8,17 +8,20 @@ from typing import Any
 
 from flask import Blueprint, Flask, Response, request
 
-from meshscope.analyze.output.timeline.categories import palette
+from meshscope.analyze.output.timeline.categories import Category, palette
 from meshscope.analyze.output.timeline.raster import MAX_WIDTH, rasterize, separated
 from meshscope.probe.schema.errors import MeshscopeError
 
 from . import views
+from .live import live
 from .loaded_run import LoadedRun
+from .perfetto import window_trace
 from .png import encode_png
 from .spreadsheet import to_csv
 from .state import ViewState, parse_query
 from .store import RunStore
 from .trend import trend
+from .trust import trust
 
 DEFAULT_TILE_WIDTH = 1200
 LIST_MAX_NEW = 4
@@ -26,6 +29,7 @@ LIST_MAX_NEW = 4
 
 _TWINS: dict[str, Callable[[RunStore, LoadedRun, ViewState], dict[str, Any]]] = {
     "overview": lambda _store, run, _state: views.overview(run),
+    "live": lambda _store, run, _state: live(run),
     "findings": lambda _store, run, _state: views.findings(run),
     "stragglers": lambda _store, run, state: views.stragglers(run, state),
     "hang": lambda _store, run, _state: views.hang(run),
@@ -37,6 +41,7 @@ _TWINS: dict[str, Callable[[RunStore, LoadedRun, ViewState], dict[str, Any]]] = 
     "balance": lambda _store, run, _state: views.balance(run),
     "kernels": lambda _store, run, _state: views.kernels(run),
     "compare": views.comparison,
+    "trust": lambda _store, run, _state: trust(run),
 }
 
 
@@ -53,6 +58,9 @@ _OPERATION_COLUMNS = (
     *("operation", "kind", "group_id", "seq", "waiting", "missing", "delayed"),
     *("before_last_record_ns", "waited_ns", "places"),
 )
+_OVERHEAD_COLUMNS = (
+    *("rank", "step", "level", "reason", "one_in", "steps", "dur_ns", "cost_ns", "cost_frac"),
+)
 _SHEETS: dict[tuple[str, str], Callable[[LoadedRun, ViewState], str]] = {
     ("overview", "trend"): lambda run, _state: to_csv(trend(run), ("step", "step_ns", "mfu")),
     ("stragglers", "suspects"): lambda run, state: to_csv(
@@ -61,6 +69,9 @@ _SHEETS: dict[tuple[str, str], Callable[[LoadedRun, ViewState], str]] = {
     ("hang", "ranks"): lambda run, _state: to_csv(views.hang(run)["ranks"], _RANK_COLUMNS),
     ("hang", "operations"): lambda run, _state: to_csv(
         views.hang(run)["operations"], _OPERATION_COLUMNS
+    ),
+    ("trust", "overhead"): lambda run, _state: to_csv(
+        trust(run)["overhead"]["ranks"], _OVERHEAD_COLUMNS
     ),
     ("stragglers", "replay"): lambda run, state: to_csv(
         views.replay_rows(run, state), _REPLAY_COLUMNS
@@ -94,16 +105,7 @@ def register(server: Flask, store: RunStore) -> None:
         answer.headers["Content-Disposition"] = f'attachment; filename="{page}-{name}.csv"'
         return answer
 
-    @api.get("/runs/<run_id>/tile.png")
-    def tile(run_id: str) -> Response:
-        step, window = views.timeline(store.get(run_id), _state())
-        width = request.args.get("w", default=DEFAULT_TILE_WIDTH, type=int)
-        if not 0 < width <= MAX_WIDTH:
-            return _error(400, f"w: the width is 1..{MAX_WIDTH} pixels")
-        pixels = rasterize(step.slices, rows=max(len(step.ranks), 1), window_ns=window, width=width)
-        answer = Response(encode_png(separated(pixels), palette()), mimetype="image/png")
-        answer.headers["Cache-Control"] = "private, max-age=60"
-        return answer
+    _register_windows(api, store)
 
     @api.get("/<path:address>")
     def nothing(address: str) -> Response:
@@ -114,6 +116,31 @@ def register(server: Flask, store: RunStore) -> None:
         return _error(404, str(error))
 
     server.register_blueprint(api)
+
+
+def _register_windows(api: Blueprint, store: RunStore) -> None:
+    """Add a window of the timeline as a picture, and as a trace."""
+
+    @api.get("/runs/<run_id>/timeline/perfetto.json")
+    def perfetto(run_id: str) -> Response:
+        step, window = views.timeline(store.get(run_id), _state())
+        answer = _json(window_trace(step, window))
+        name = f"{run_id}-step-{step.step}.json"
+        answer.headers["Content-Disposition"] = f'attachment; filename="{name}"'
+        return answer
+
+    @api.get("/runs/<run_id>/tile.png")
+    def tile(run_id: str) -> Response:
+        step, window = views.timeline(store.get(run_id), _state())
+        width = request.args.get("w", default=DEFAULT_TILE_WIDTH, type=int)
+        if not 0 < width <= MAX_WIDTH:
+            return _error(400, f"w: the width is 1..{MAX_WIDTH} pixels")
+        pixels = rasterize(step.slices, rows=max(len(step.ranks), 1), window_ns=window, width=width)
+        # What nothing covers shows the page below, which may be light or dark.
+        picture = encode_png(separated(pixels), palette(), clear=Category.IDLE)
+        answer = Response(picture, mimetype="image/png")
+        answer.headers["Cache-Control"] = "private, max-age=60"
+        return answer
 
 
 def _state() -> ViewState:

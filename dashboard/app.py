@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import dash_mantine_components as dmc
@@ -28,17 +29,23 @@ _THEME = {
 }
 
 
-def create_app(runs_dir: Path, *, access: Access | None = None) -> Dash:
+def create_app(
+    runs_dir: Path,
+    *,
+    access: Access | None = None,
+    are_gone: Callable[[Path], bool] | None = None,
+) -> Dash:
     """Return the dashboard of one folder of runs.
 
     Args:
         runs_dir: Folder whose entries are runs, or traces of other tools.
         access: Who may ask; by default, callers on this machine.
+        are_gone: Tells of a run whether the processes of all its ranks are known to be gone.
 
     Raises:
         ConfigError: ``runs_dir`` is no folder.
     """
-    store, access = RunStore(runs_dir), access or Access()
+    store, access = RunStore(runs_dir, are_gone=are_gone), access or Access()
     app = Dash(
         __name__,
         assets_folder=str(Path(__file__).resolve().parent / "assets"),
@@ -60,7 +67,7 @@ def create_app(runs_dir: Path, *, access: Access | None = None) -> Dash:
             html.Div(id="page"),
         ],
         theme=_THEME,
-        forceColorScheme="light",
+        defaultColorScheme="auto",
     )
     callbacks.register(app, store)
     api.register(app.server, store)

@@ -23,7 +23,7 @@ from dash.development.base_component import Component
 
 from meshscope.probe.schema.errors import MeshscopeError
 
-from . import whatif_callbacks
+from . import live_callbacks, whatif_callbacks
 from .addresses import inner
 from .api import LIST_MAX_NEW
 from .controls import chosen_view, marked_view, stepped_view, zoomed_view
@@ -42,7 +42,9 @@ from .pages import (
     shell,
     stragglers,
     timeline,
+    trust,
 )
+from .pages import live as live_page
 from .shown_run import run_at, view_links
 from .state import METRICS, ViewState, parse_path, parse_query
 from .store import RunStore
@@ -50,6 +52,7 @@ from .views import shown_step
 
 _PAGES: dict[str, Callable[[RunStore, LoadedRun, ViewState], Component]] = {
     "overview": lambda _, run, state: overview.layout(run, state),
+    "live": lambda _, run, state: live_page.layout(run, state),
     "findings": lambda _, run, state: findings.layout(run, state),
     "stragglers": lambda _, run, state: stragglers.layout(run, state),
     "hang": lambda _, run, state: hang.layout(run, state),
@@ -60,6 +63,7 @@ _PAGES: dict[str, Callable[[RunStore, LoadedRun, ViewState], Component]] = {
     "memory": lambda _, run, state: memory.layout(run, state),
     "kernels": lambda _, run, state: kernels.layout(run, state),
     "compare": compare.layout,
+    "trust": lambda _, run, state: trust.layout(run, state),
 }
 
 
@@ -95,6 +99,7 @@ def register(app: Dash, store: RunStore) -> None:
     _register_compare(app, store)
     _register_memory(app, store)
     whatif_callbacks.register(app, store)
+    live_callbacks.register(app, store)
 
 
 def _register_navigation(app: Dash, store: RunStore) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from meshscope.analyze.tables.results import ENDS
 from meshscope.analyze.wording.words import counted
 from meshscope.probe.schema.errors import ConfigError, TraceFormatError
 
+from .clock import unix_ns
 from .mesh import rank_step_matrix
 from .paths import LastAccount, StepPath, step_path
 from .replays import Replays
@@ -46,6 +47,21 @@ MOST_ROWS = 640
 """Rows that the figure of a step has a pixel for."""
 
 
+RECENT_NS = 300 * 10**9
+"""A run that was written to so recently may still be recorded: pages say when it was read."""
+
+
+class Times(NamedTuple):
+    """When a run was read and written."""
+
+    as_of_ns: int | None = None
+    """When it was read, ns since the epoch, of a run that may still be recorded; else None."""
+    written_ns: int = 0
+    """Newest modification of what was recorded, ns since the epoch."""
+    is_gone: bool = False
+    """Whether the processes of all its ranks were known to be gone before it was read."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedRun:
     """One run with its analysis."""
@@ -53,8 +69,7 @@ class LoadedRun:
     run_id: str
     version: int
     """Changes when the files of the run change; part of addresses that browsers keep."""
-    as_of_ns: int | None = None
-    """When it was read, ns since the epoch, of a run that may still be recorded; else None."""
+    times: Times = field(default_factory=lambda: Times(), repr=False, compare=False)
     trace: Trace
     diagnosis: Diagnosis
     steps: tuple[int, ...]
@@ -75,6 +90,22 @@ class LoadedRun:
     _paths: dict[int, StepPath] = field(default_factory=dict, repr=False, compare=False)
     _kept: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
     _finding: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+
+    @property
+    def as_of_ns(self) -> int | None:
+        """When it was read, ns since the epoch, of a run that may still have been recorded; else None."""
+        return self.times.as_of_ns
+
+    @property
+    def written_ns(self) -> int:
+        """Newest modification of what was recorded, ns since the epoch."""
+        return self.times.written_ns
+
+    def is_running(self) -> bool:
+        """Return whether the job may still be recorded: written to lately, and not known to be gone."""
+        if self.as_of_ns is None or self.trace.frame("progress").empty:
+            return False
+        return unix_ns() - self.written_ns < RECENT_NS and not self.times.is_gone
 
     def step(self, step: int) -> StepSlices:
         """Return the drawable content of a step; the last few are kept, because zooms repeat it."""
@@ -196,7 +227,7 @@ def analysed_run(
     *,
     run_id: str,
     version: int,
-    as_of_ns: int | None = None,
+    times: Times | None = None,
     accounts: LastAccount,
 ) -> LoadedRun:
     """Read and analyse a run.
@@ -205,7 +236,7 @@ def analysed_run(
         path: Its file or folder.
         run_id: Its name among the runs.
         version: Number of the state of its files.
-        as_of_ns: What is told of when it was read.
+        times: When it was read and written; by default long ago.
         accounts: Where the account for its critical paths is kept.
 
     Raises:
@@ -222,7 +253,7 @@ def analysed_run(
     return LoadedRun(
         run_id=run_id,
         version=version,
-        as_of_ns=as_of_ns,
+        times=times or Times(),
         trace=trace,
         diagnosis=diagnosis,
         steps=steps,

@@ -15,12 +15,15 @@ _BIT_DEPTH = 8
 _ZLIB_LEVEL = 1
 
 
-def encode_png(indices: npt.NDArray[np.uint8], palette: bytes) -> bytes:
+def encode_png(
+    indices: npt.NDArray[np.uint8], palette: bytes, *, clear: int | None = None
+) -> bytes:
     """Return the PNG file of a palette image.
 
     Args:
         indices: Height x width palette indices.
         palette: RGB triples, three bytes each.
+        clear: Index whose pixels are transparent, None for none.
 
     Raises:
         ValueError: The array is not two-dimensional, or names a colour that
@@ -32,6 +35,8 @@ def encode_png(indices: npt.NDArray[np.uint8], palette: bytes) -> bytes:
         raise ValueError("an index is outside the palette")
     height, width = indices.shape
     header = struct.pack(">IIBBBBB", width, height, _BIT_DEPTH, _PALETTE_COLOUR, 0, 0, 0)
+    # Opacities of the first colours; those without one are opaque.
+    opacity = b"" if clear is None else _chunk(b"tRNS", b"\xff" * clear + b"\x00")
     # Every row starts with its filter type; 0 means unfiltered.
     rows = np.zeros((height, width + 1), dtype=np.uint8)
     rows[:, 1:] = indices
@@ -39,6 +44,7 @@ def encode_png(indices: npt.NDArray[np.uint8], palette: bytes) -> bytes:
         _SIGNATURE
         + _chunk(b"IHDR", header)
         + _chunk(b"PLTE", palette)
+        + opacity
         + _chunk(b"IDAT", zlib.compress(rows.tobytes(), _ZLIB_LEVEL))
         + _chunk(b"IEND", b"")
     )

@@ -44,6 +44,10 @@ class Replays:
         self._lock = threading.Lock()
         self._kept: dict[Changes, _Replay] = {}
 
+    def is_kept(self, changes: Changes) -> bool:
+        """Return whether the answer for some changes is there, so that nobody waits for it."""
+        return changes in self._kept
+
     def prediction(self, changes: Changes) -> dict[str, Any]:
         """Return the step time with some changes, as ``meshscope whatif`` has it.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,7 +34,7 @@ WIDTH_PX, HEIGHT_PX = 1360, 480
 _READY = {
     "overview": "#waterfall-graph .plot-container",
     "findings": ".ms-main .ms-card, .ms-main .ms-empty",
-    "stragglers": ".ms-main .ms-card, .ms-main .ms-empty",
+    "stragglers": "#stragglers-result .ms-card, .ms-main .ms-empty",
     "hang": ".ms-main .ms-card, .ms-main .ms-empty",
     "timeline": "#timeline-graph .plot-container",
     "mesh": "#rank-step-graph .plot-container",
@@ -46,6 +46,7 @@ _QUERIES = {"timeline": "?path=1", "stragglers": "?fix=stragglers"}
 _ONLY_WITH = {"hang": ".ms-main .ms-finding", "links": ".ms-main .js-plotly-plot"}
 """Pages of which a run without this shows nothing: they get no picture then."""
 _SETTLE_MS = 400
+_PATIENCE_MS = 180_000
 
 
 class _Silent(WSGIRequestHandler):
@@ -56,9 +57,13 @@ class _Silent(WSGIRequestHandler):
 
 
 @contextmanager
-def served(runs_dir: Path, access: Access | None = None) -> Iterator[str]:
+def served(
+    runs_dir: Path,
+    access: Access | None = None,
+    are_gone: Callable[[Path], bool] | None = None,
+) -> Iterator[str]:
     """Serve a folder of runs on a free port of this machine; yield its address."""
-    app = create_app(runs_dir, access=access).server
+    app = create_app(runs_dir, access=access, are_gone=are_gone).server
     with answering(make_server("127.0.0.1", 0, app, threaded=True, request_handler=_Silent)) as url:
         yield url
 
@@ -89,6 +94,8 @@ def take(runs_dir: Path, out_dir: Path, run_id: str | None = None) -> list[Path]
     with served(runs_dir) as address, sync_playwright() as playwright:
         browser = launch(playwright)
         page = browser.new_page(viewport={"width": WIDTH_PX, "height": HEIGHT_PX})
+        # The first view of a run waits for its analysis.
+        page.set_default_timeout(_PATIENCE_MS)
         _open(page, f"{address}/", "#runs-grid .ag-row")
         paths = [_picture(page, out_dir / "runs.png")]
         for name, ready in _READY.items():

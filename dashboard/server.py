@@ -21,7 +21,7 @@ _TOKEN_BYTES = 24
 _LAST_PORT = 65535
 
 
-def serve(
+def serve(  # noqa: PLR0913 - what the command line says, one argument each
     runs_dir: Path,
     host: str = "127.0.0.1",
     port: int = 8050,
@@ -29,6 +29,7 @@ def serve(
     *,
     public: str | None = None,
     announce: Callable[[str], None] | None = None,
+    are_gone: Callable[[Path], bool] | None = None,
 ) -> None:
     """Serve the runs of a folder until interrupted.
 
@@ -41,6 +42,7 @@ def serve(
         public: URL under which a reverse proxy serves this address; such a dashboard has a token too.
         announce: Called once with the address to open, as soon as it can be
             opened; by default it is written to standard error.
+        are_gone: Tells of a run whether the processes of all its ranks are known to be gone.
 
     Raises:
         ConfigError: ``runs_dir`` is no folder, the address cannot be
@@ -50,7 +52,7 @@ def serve(
 
     behind = None if public is None else public_url(public)
     access = access_for(host, token, behind)
-    app = create_app(runs_dir, access=access)
+    app = create_app(runs_dir, access=access, are_gone=are_gone)
     listening = _listen(host, port)
     server = create_server(app.server, sockets=[listening], threads=_THREADS, ident="meshscope")
     port = listening.getsockname()[1]

@@ -11,6 +11,7 @@ import logging
 import os
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from meshscope.analyze.tables.table_folder import FOLDER
 from meshscope.probe.schema.errors import ConfigError, MeshscopeError, RunDirectoryError
 
 from .clock import monotonic_s, unix_ns
-from .loaded_run import LoadedRun, analysed_run, layout_words
+from .loaded_run import RECENT_NS, LoadedRun, Times, analysed_run, layout_words
 from .paths import LastAccount
 from .state import RUN_ID
 
@@ -35,8 +36,6 @@ _NO_RUN_ID = (
 )
 _LOG = logging.getLogger(__name__)
 
-_RECENT_NS = 300 * 10**9
-"""A run that was written to so recently may still be recorded: pages say when it was read."""
 _DERIVED = FOLDER
 """Folder of a run into which an analysis may write: that is no news of the run."""
 
@@ -83,6 +82,7 @@ class RunStore:
         *,
         budget_bytes: int = DEFAULT_BUDGET_BYTES,
         patience: float = DEFAULT_PATIENCE,
+        are_gone: Callable[[Path], bool] | None = None,
     ) -> None:
         """Open the folder.
 
@@ -90,6 +90,7 @@ class RunStore:
             runs_dir: Its path.
             budget_bytes: How much memory analysed runs may hold.
             patience: With 0 each view of a job that is being recorded analyses all of it again.
+            are_gone: Tells of a run whether the processes of all its ranks are known to be gone.
 
         Raises:
             ConfigError: The path is no folder.
@@ -103,6 +104,7 @@ class RunStore:
         self.root = runs_dir.resolve()
         self._budget_bytes = budget_bytes
         self._patience = patience
+        self._are_gone = are_gone or _nobody_knows
         self._lock = threading.Lock()
         self._listing = threading.Lock()
         self._loading: dict[str, threading.Lock] = {}
@@ -132,10 +134,30 @@ class RunStore:
             loading = self._loading.setdefault(run_id, threading.Lock())
         with loading:
             key = self._look(path)
-            found = self._recall(run_id, key)
+            found = None if self._has_just_ended(run_id, path) else self._recall(run_id, key)
             if found is None:
                 found = self._analyse(run_id, path, key)
         return found
+
+    def _has_just_ended(self, run_id: str, path: Path) -> bool:
+        """Return whether the processes of a run went away since it was read.
+
+        What they wrote last need not wait until a running job is worth another look.
+        """
+        with self._lock:
+            kept = self._loaded.get(run_id)
+        return kept is not None and kept.is_running() and self._are_gone(path)
+
+    def latest(self, run_id: str) -> LoadedRun:
+        """Return a run as ``get`` does; while another call analyses it anew, as it was before.
+
+        Raises:
+            MeshscopeError: There is no such run, or it cannot be read.
+        """
+        with self._lock:
+            loading, kept = self._loading.get(run_id), self._loaded.get(run_id)
+        is_busy = loading is not None and loading.locked()
+        return kept if is_busy and kept is not None else self.get(run_id)
 
     def entries(self, max_new: int) -> list[RunEntry]:
         """Return one line for everything in the folder, newest first.
@@ -212,11 +234,17 @@ class RunStore:
 
     def _analyse(self, run_id: str, path: Path, key: ContentKey) -> LoadedRun:
         begun, now_ns = monotonic_s(), unix_ns()
-        as_of_ns = now_ns if now_ns - key[-1] < _RECENT_NS else None
+        # Before the reading: what a process wrote before it ended is in it.
+        is_gone = self._are_gone(path)
+        as_of_ns = now_ns if now_ns - key[-1] < RECENT_NS else None
         try:
             _refuse_links_outside(path)
             run = analysed_run(
-                path, run_id=run_id, version=key[0], as_of_ns=as_of_ns, accounts=self._accounts
+                path,
+                run_id=run_id,
+                version=key[0],
+                times=Times(as_of_ns, key[-1], is_gone),
+                accounts=self._accounts,
             )
         except MeshscopeError as error:
             # Paths are shown from the folder on: the reader knows which folder it is.
@@ -238,7 +266,8 @@ class RunStore:
         raise failure
 
     def _keep(self, run: LoadedRun, key: ContentKey, took_s: float) -> None:
-        until_s = monotonic_s() + self._patience * took_s
+        # Nobody writes on and on in a run whose processes are gone.
+        until_s = monotonic_s() + (0.0 if run.times.is_gone else self._patience * took_s)
         with self._lock:
             self._entries[run.run_id] = _Known(key, _entry(run, key[-1]), until_s)
             self._loaded[run.run_id] = run
@@ -247,6 +276,11 @@ class RunStore:
             while len(self._loaded) > 1 and sum(held.values()) > self._budget_bytes:
                 oldest, _ = self._loaded.popitem(last=False)
                 del held[oldest]
+
+
+def _nobody_knows(_run: Path) -> bool:
+    """Return that no process is known to be gone."""
+    return False
 
 
 def _refuse_links_outside(path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import plotly.graph_objects as go
@@ -47,6 +48,30 @@ def plain(text: str) -> str:
     """
     escaped = text.replace("&", "&amp;").replace("<", "&lt;")
     return escaped.replace("%{", "%\u200b{")
+
+
+def with_columns(figure: go.Figure, *names: str) -> go.Figure:
+    """Name the columns of a figure's table where its axes do not.
+
+    Args:
+        figure: Changed in place and returned.
+        names: Of bars and points the key and the value; of a heatmap the row, the column and the value.
+    """
+    return figure.update_layout(meta={"columns": list(names)})
+
+
+def with_table(
+    figure: go.Figure, columns: Sequence[str], rows: Sequence[Sequence[Any]]
+) -> go.Figure:
+    """Give a figure the rows of its table, where these are not what it draws one by one.
+
+    Args:
+        figure: Changed in place and returned; what else its ``meta`` holds stays.
+        columns: Names with their units.
+        rows: One value a column.
+    """
+    table = {"columns": list(columns), "rows": [list(row) for row in rows]}
+    return figure.update_layout(meta={**(figure.layout.meta or {}), "table": table})
 
 
 def styled(figure: go.Figure, height: int) -> go.Figure:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from datetime import UTC, datetime
 
+import pandas as pd
+
 UNKNOWN = "not known"
 
 # Below a tenth of a per cent one decimal would read as nothing.
@@ -27,6 +29,12 @@ def duration(ns: float | None) -> str:
         if abs(ns) >= size:
             return f"{_digits(ns / size)} {unit}"
     return f"{_digits(ns)} ns"
+
+
+def is_unknown(value: object) -> bool:
+    """Return whether a cell of a table holds nothing: None, NaN or a missing value of pandas."""
+    # Only what is missing, and NaN, differs from itself or is no truth value.
+    return value is None or value is pd.NA or value is pd.NaT or value != value
 
 
 def percent(frac: float | None, places: int = 1) -> str:

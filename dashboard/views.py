@@ -27,9 +27,12 @@ from .state import ViewState
 from .store import RunEntry, RunStore
 from .suspects import found_choices, knobs, steps_to_show, suspects
 from .trend import trend
+from .window_sums import window_sums
 
 MAX_JSON_SLICES = 20_000
 """Slices in one answer; a narrower window gives the rest."""
+MAX_JSON_CELLS = 500_000
+"""Ranks times steps in one answer."""
 
 
 def run_list(entries: list[RunEntry]) -> dict[str, Any]:
@@ -147,6 +150,7 @@ def timeline_json(run: LoadedRun, state: ViewState) -> dict[str, Any]:
         "undrawn_communications": step.undrawn,
         "slices_in_window": len(seen),
         "slices": sent.drop(columns=["row", "category"]).assign(category=names).to_dict("records"),
+        "sums": window_sums(step, window).to_dict("records"),
         "critical_path": critical_path_json(run, state),
         "rejected": list(left_out(run, state)),
     }
@@ -185,20 +189,24 @@ def critical_path_json(run: LoadedRun, state: ViewState) -> dict[str, Any] | Non
         "end_ns": path.end_ns,
         "by_class": path.by("class").to_dict("records"),
         "by_rank": path.by("rank", "stage").to_dict("records"),
-        "pieces": path.pieces.drop(columns="row").to_dict("records"),
+        "pieces_in_path": len(path.pieces),
+        "pieces": path.pieces.drop(columns="row").head(MAX_JSON_SLICES).to_dict("records"),
     }
 
 
 def mesh_json(run: LoadedRun, state: ViewState) -> dict[str, Any]:
     """Return the rank x step matrix of a metric and the slowdown of each rank."""
     matrix = rank_step_matrix(run.diagnosis, state.metric)
+    # Of a run of many ranks the newest steps: an answer is for a program, not a copy of the run.
+    most = max(MAX_JSON_CELLS // max(len(matrix.ranks), 1), 1)
     return {
         "run_id": run.run_id,
         "metric": state.metric,
         "meaning": matrix.meaning,
         "ranks": list(matrix.ranks),
-        "steps": list(matrix.steps),
-        "values": matrix.values,
+        "steps": list(matrix.steps)[-most:],
+        "steps_in_run": len(matrix.steps),
+        "values": matrix.values[:, -most:],
         "facets": [
             {"tp": facet.tp, "slowdown": facet.slowdown, "rank": facet.rank}
             for facet in mesh_facets(run.diagnosis)
@@ -208,12 +216,19 @@ def mesh_json(run: LoadedRun, state: ViewState) -> dict[str, Any]:
     }
 
 
-def stragglers(run: LoadedRun, state: ViewState) -> dict[str, Any]:
-    """Return the suspects, the changes that the address asks for, and the step time with them."""
+def stragglers(run: LoadedRun, state: ViewState, *, with_replay: bool = True) -> dict[str, Any]:
+    """Return the suspects, the changes that the address asks for, and the step time with them.
+
+    Args:
+        run: The run.
+        state: The view.
+        with_replay: Without it ``what_if`` is None whatever is asked: the first replay of a large run
+            takes a while.
+    """
     result, error = None, None
     changes = (state.fixes, state.settings)
     is_asked = bool(state.fixes or state.settings)
-    if is_asked:
+    if is_asked and with_replay:
         try:
             result = run.replays.prediction(changes)
         except MeshscopeError as failure:
@@ -237,9 +252,7 @@ def stragglers(run: LoadedRun, state: ViewState) -> dict[str, Any]:
 
 def hang(run: LoadedRun) -> dict[str, Any]:
     """Return how the job ended: who stood in which operation, who was missing, who ended first."""
-    found = standstill_to_json(
-        run.trace, run.diagnosis.findings, is_running=run.as_of_ns is not None
-    )
+    found = standstill_to_json(run.trace, run.diagnosis.findings, is_running=run.is_running())
     return {"run_id": run.run_id, **found}
 
 

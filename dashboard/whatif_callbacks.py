@@ -32,6 +32,18 @@ def register(app: Dash, store: RunStore) -> None:
             return (no_update,) * 4
         return stragglers.content(run, state), state.query(), *view_links(run, "stragglers", state)
 
+    # The first replay of a run measures it again: the page must not wait for that.
+    @app.callback(
+        Output("stragglers-result", "children"),
+        Input("stragglers-wait", "n_intervals"),
+        State("stragglers-url", "pathname"),
+        State("stragglers-url", "search"),
+        prevent_initial_call=True,
+    )
+    def fill_replay(_: int | None, path: str | None, query: str | None) -> Any:
+        run = run_at(store, path, "stragglers-result")
+        return no_update if run is None else stragglers.result(run, parse_query(query))
+
     @app.callback(
         Output("stragglers-url", "search"),
         Input("whatif-replay", "n_clicks"),

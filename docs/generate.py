@@ -7,12 +7,15 @@ python docs/generate.py --check    fail if one on disk differs
 import ast
 import configparser
 import difflib
+import json
+import re
 import sys
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from meshscope.analyze.wording.labels import class_label
 from meshscope.probe.schema import terms
 from meshscope.probe.schema.tables import FORMAT_VERSION, TABLES
 
@@ -217,10 +220,42 @@ def folder_rows(folder: Path) -> list[str]:
     return rows
 
 
+WORD_SECTIONS = (
+    *("Places", "The pipeline", "Communication", "The account", "The capture"),
+    *("FindingKind", "Severity", "Classes of time"),
+)
+"""Of the glossary, what the pages of the dashboard show words of."""
+
+
+def dashboard_glossary() -> str:
+    """Return the words of the glossary with their meanings, for the browser."""
+    text = (DOCS / "glossary.md").read_text(encoding="utf-8")
+    words = []
+    for heading in WORD_SECTIONS:
+        section = re.split(r"^#{2,3} ", text.split(f"# {heading}\n", 1)[1], maxsplit=1, flags=re.M)[
+            0
+        ]
+        for first, *others in re.findall(r"^\| (.+?) \| (.+?) \|(?: .*)?$", section, re.M):
+            names = re.findall(r"\*\*`?([^*`]+)`?\*\*", first) or re.findall(r"`([^`]+)`", first)
+            names = [name for one in names for name in one.split(", ") if len(name) > 1]
+            if heading == "Classes of time":
+                # Pages call a class by its label.
+                names = list(map(class_label, names))
+            if names:
+                words.append({"words": names, "meaning": unmarked(others[0])})
+    return json.dumps(words, ensure_ascii=False, indent=0) + "\n"
+
+
+def unmarked(text: str) -> str:
+    """Return a sentence of a page without the marks of links, code and emphasis."""
+    return re.sub(r"\[([^\]]+)\]\([^)]+\)", r"\1", text).replace("`", "").replace("*", "")
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "tables.md": tables_page,
     "commands.md": commands_page,
     "map.md": map_page,
+    "../dashboard/assets/glossary.json": dashboard_glossary,
 }
 """Generated pages and what makes them."""
 

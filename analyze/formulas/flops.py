@@ -68,7 +68,11 @@ def known_model(run: Mapping[str, object]) -> KnownModel:
     """Return the model of the run table's row: as described, else as its sizes allow."""
     text = run.get("model")
     if isinstance(text, str) and text:
-        return _described(text)
+        known = _described(text)
+        model = known.model
+        if isinstance(model, ModelDescription) and model.counted:
+            return _counted(model, run)
+        return known
     shape = model_shape(run)
     if shape is None:
         return KnownModel(None, "the model's shape")
@@ -95,6 +99,22 @@ def _described(text: str) -> KnownModel:
             )
             return KnownModel(model, "", (note,))
     return KnownModel(model, "")
+
+
+def _counted(model: ModelDescription, run: Mapping[str, object]) -> KnownModel:
+    """Return a model whose modules one rank has counted; none where ranks hold parts of it."""
+    split = [axis for axis in ("tp", "pp", "ep") if (run.get(axis) or 1) != 1]
+    if split:
+        why = f"the model's shape: ranks hold parts of it ({', '.join(split)}), so it cannot be counted on one"
+        return KnownModel(None, why)
+    return KnownModel(
+        model,
+        "",
+        (
+            f"the model was counted from its modules: {model.num_layers} layers of width {model.hidden_size:,}, "
+            f"{model.num_heads} heads, {model.vocab_size:,} tokens",
+        ),
+    )
 
 
 def _inferred(shape: ModelShape, heads: int, ffn: int) -> KnownModel:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import plotly.graph_objects as go
 
 from .. import units
-from ..theme import INK, plain, styled
+from ..theme import INK, plain, styled, with_columns
 
 _LONGER, _SHORTER, _TOTAL, _CHANCE = "#D55E00", "#0072B2", "#CBD2D9", "#ADB5BD"
 _ROW_PX, _BORDER_PX, _MIN_PX = 34, 56, 140
@@ -70,6 +70,7 @@ def change_waterfall(changes: Sequence[Change], total: Change) -> go.Figure:
     low, high = min(*ends, 0.0), max(*ends, 0.0)
     room = _ROOM * max(high - low, 1e-6)
     figure.update_xaxes(range=[low - room / 4, high + room], title="change of the step time, ms")
+    with_columns(figure, "class", "change of the step time, ms")
     return styled(figure, max(_BORDER_PX + _ROW_PX * len(rows), _MIN_PX))
 
 

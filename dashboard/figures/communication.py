@@ -50,6 +50,7 @@ def bandwidth_figure(rows: Sequence[Row]) -> go.Figure:
                 mode="lines+markers",
                 name=plain(name),
                 legendgroup=name,
+                meta=f"group {plain(group)}",
                 showlegend=name not in named,
                 line={"color": AXIS_COLOURS.get(axis, AXIS_COLOURS["other"]), "width": 1},
                 marker={"symbol": _MARKS[kinds[kind] % len(_MARKS)], "size": 8},

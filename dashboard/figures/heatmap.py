@@ -10,8 +10,9 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from ..mesh import Blocks, FloatMatrix, MeshFacet, RankStepMatrix, in_blocks
-from ..theme import DIVERGING, INK, SEQUENTIAL, styled
+from ..theme import DIVERGING, SEQUENTIAL, styled, with_columns
 
+_FRAME = "#111820"
 _MIN_SPREAD = 0.05
 """Least distance of the colour scale's ends from its middle, so that noise stays pale."""
 _MAX_SPREAD = 1.0
@@ -74,12 +75,13 @@ def rank_step_heatmap(
     if step is not None and step in matrix.steps:
         at = matrix.steps.index(step) // blocks.columns_each
         _frame(figure, (at - 0.5, at + 0.5), (-0.5, shown[0] - 0.5))
-    return styled(figure, height)
+    return with_columns(styled(figure, height), "rank", "step", matrix.meaning)
 
 
 def _frame(figure: go.Figure, x: tuple[float, float], y: tuple[float, float]) -> None:
     """Draw a frame around cells, which are numbered from 0."""
-    line = {"color": INK, "width": 2}
+    # Cells are light in both themes, and so this ink is not exchanged in the dark one.
+    line = {"color": _FRAME, "width": 2}
     figure.add_shape(type="rect", x0=x[0], x1=x[1], y0=y[0], y1=y[1], line=line)
 
 
@@ -107,6 +109,7 @@ def mesh_heatmap(facets: Sequence[MeshFacet]) -> go.Figure:
         figure.add_trace(grid, row=row + 1, col=column + 1)
     figure.update_xaxes(title="pipeline rank", showgrid=False)
     figure.update_yaxes(title="data rank", autorange="reversed", showgrid=False)
+    with_columns(figure, "data rank", "pipeline rank", "slowdown")
     styled(figure, places.height)
     figure.update_layout(margin={"t": 36 if len(facets) > 1 else 8})
     return figure
@@ -163,6 +166,7 @@ def _grid(
         text=text,
         texttemplate="%{text}" if roomy else None,
         customdata=rank,
+        name=f"tp{facet.tp}",
         xgap=_gap(cell[1], 2),
         ygap=_gap(cell[0], 2),
         showscale=show_scale,

@@ -95,7 +95,8 @@ def memory_after_balance(before: Row, after: Row) -> go.Figure:
 def memory_over_time(series: Sequence[Row]) -> go.Figure:
     """Return what each stage held, step by step."""
     figure = go.Figure()
-    places = [0.9 * at / max(len(series) - 1, 1) for at in range(len(series))]
+    # Neither end of the scale: one is hard to see on dark paper, the other on white.
+    places = [0.3 + 0.45 * at / max(len(series) - 1, 1) for at in range(len(series))]
     shades = sample_colorscale(_SHADES, places)
     for one, shade in zip(series, shades, strict=True):
         figure.add_trace(

@@ -13,7 +13,8 @@ from meshscope.analyze.output.timeline.slices import MARK, StepSlices, in_window
 
 from .. import units
 from ..paths import Outlines
-from ..theme import PAPER, plain, styled
+from ..theme import PAPER, plain, styled, with_table
+from ..window_sums import COLUMNS, sum_rows
 from .critical_path import path_traces
 
 MAX_BARS = 2500
@@ -85,7 +86,7 @@ def timeline(
         # Keys that zoom and move stay inside the step.
         meta={"length_ms": step.length_ns / _NS_PER_MS},
     )
-    return figure
+    return with_table(figure, COLUMNS, sum_rows(step, window_ns))
 
 
 def _ticks(labels: Sequence[str], every: int) -> list[int]:

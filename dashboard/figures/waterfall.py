@@ -12,7 +12,7 @@ from meshscope.analyze.output.palette import HATCHED, class_colour, class_meanin
 from meshscope.analyze.wording.labels import class_label
 
 from .. import units
-from ..theme import INK, MUTED, plain, styled
+from ..theme import INK, MUTED, plain, styled, with_columns
 
 _ROW_PX = 34
 _BORDER_PX = 56
@@ -69,6 +69,7 @@ def waterfall(bars: Sequence[Bar]) -> go.Figure:
     figure.update_xaxes(
         range=[0, 116], tickvals=[0, 20, 40, 60, 80, 100], title="share of the step time, %"
     )
+    with_columns(figure, "class", "share of the step time, %")
     return styled(figure, max(_BORDER_PX + _ROW_PX * len(rows), _MIN_PX))
 
 

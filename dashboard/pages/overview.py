@@ -58,7 +58,10 @@ def layout(run: LoadedRun, state: ViewState) -> Component:
                         span={"base": 12, "lg": 8},
                     ),
                     dmc.GridCol(
-                        [_first_findings(run, state), trust_panel(trust(run))],
+                        [
+                            first_findings(run, state),
+                            trust_panel(trust(run), page_address(run.run_id, "trust", state)),
+                        ],
                         span={"base": 12, "lg": 4},
                     ),
                 ],
@@ -69,8 +72,13 @@ def layout(run: LoadedRun, state: ViewState) -> Component:
     )
 
 
-def trust_panel(facts: dict[str, Any]) -> Component:
-    """Return what was captured, on which assumptions, and every stated limit."""
+def trust_panel(facts: dict[str, Any], link: str) -> Component:
+    """Return what was captured, on which assumptions, and every stated limit.
+
+    Args:
+        facts: What the overview says of them.
+        link: Address of the page that has all.
+    """
     world = facts["world_size"]
     captured = facts["ranks_captured"]
     lines = [
@@ -91,7 +99,8 @@ def trust_panel(facts: dict[str, Any]) -> Component:
         )
     )
     pairs = [item for name, value in lines for item in (html.Dt(name), html.Dd(str(value)))]
-    return card("Trust", [html.Dl(pairs, className="ms-facts"), html.H3("Limits"), listed])
+    more = dcc.Link("Overhead, clocks, losses and assumptions", href=link, className="ms-link")
+    return card("Trust", [html.Dl(pairs, className="ms-facts"), html.H3("Limits"), listed, more])
 
 
 def _key_numbers(run: LoadedRun) -> list[tuple[str, str, str]]:
@@ -200,7 +209,7 @@ def _key(bars: Sequence[Bar]) -> Component:
     )
 
 
-def _first_findings(run: LoadedRun, state: ViewState) -> Component:
+def first_findings(run: LoadedRun, state: ViewState) -> Component:
     """Return the findings to look at first, or that there are none."""
     findings = run.diagnosis.findings
     if not findings:

@@ -87,7 +87,9 @@ _COLUMNS = [
 ]
 
 _GRID_THEME = """themeQuartz.withParams({
-    accentColor: '#0072B2', fontSize: 13, headerHeight: 38, rowHeight: 42, fontFamily: 'inherit'
+    accentColor: 'var(--blue)', fontSize: 13, headerHeight: 38, rowHeight: 42, fontFamily: 'inherit',
+    backgroundColor: 'var(--card)', foregroundColor: 'var(--ink)', borderColor: 'var(--line)',
+    headerBackgroundColor: 'var(--soft)', browserColorScheme: 'inherit'
 })"""
 
 _GRID_OPTIONS = {

@@ -21,6 +21,7 @@ from ..theme import GRAPH_CONFIG
 
 TABS = (
     "overview",
+    "live",
     "findings",
     "stragglers",
     "hang",
@@ -31,16 +32,26 @@ TABS = (
     "memory",
     "kernels",
     "compare",
+    "trust",
 )
 """Pages of a run, in the order of the tabs."""
 
 
-def header(run_id: str | None = None) -> Component:
-    """Return the bar at the top of every page."""
+def header(run_id: str | None = None, facts: Sequence[Component] = ()) -> Component:
+    """Return the bar at the top of every page.
+
+    Args:
+        run_id: Run that the page is of, None for none.
+        facts: What the bar says of it.
+    """
     crumbs: list[Component] = [dcc.Link("meshscope", href=public("/"), className="ms-brand")]
     if run_id is not None:
         crumbs += [html.Span("/", className="ms-slash"), html.Span(run_id, className="ms-crumb")]
-    return html.Header(html.Div(crumbs, className="ms-header-inner"), className="ms-header")
+    # What it does, and its words, are the browser's alone.
+    choice = html.Button("Theme", id="theme-choice", type="button", className="ms-theme")
+    words = html.Button("Glossary", id="glossary-open", type="button", className="ms-theme")
+    parts = [*crumbs, html.Span(className="ms-spring"), *facts, words, choice]
+    return html.Header(html.Div(parts, className="ms-header-inner"), className="ms-header")
 
 
 def title_of(path: str | None) -> str:
@@ -56,28 +67,15 @@ def run_page(
     run: LoadedRun, active: str, children: Sequence[Component], state: ViewState
 ) -> Component:
     """Return the frame of a page of one run, with its tabs."""
+    address = json_address(run.run_id, active, state)
+    twin = html.A("JSON", id="json-link", href=address, className="ms-json")
     return html.Div(
         [
-            header(run.run_id),
+            header(
+                run.run_id, [html.Div(facts(run), id="run-facts", className="ms-facts-line"), twin]
+            ),
             html.Nav(
-                html.Div(
-                    [
-                        html.Div(tabs(run, active, state), id="run-tabs", className="ms-tabs"),
-                        html.Div(
-                            [
-                                *_facts(run),
-                                html.A(
-                                    "JSON",
-                                    id="json-link",
-                                    href=json_address(run.run_id, active, state),
-                                    className="ms-json",
-                                ),
-                            ],
-                            className="ms-nav-facts",
-                        ),
-                    ],
-                    className="ms-nav-inner",
-                ),
+                html.Div(tabs(run, active, state), id="run-tabs", className="ms-nav-inner ms-tabs"),
                 className="ms-nav",
             ),
             html.Main(list(children), className="ms-main"),
@@ -143,9 +141,14 @@ def paper(children: Sequence[Component], style: str = "") -> Component:
 
 
 def chart(figure: go.Figure, caption: str, graph_id: str) -> Component:
-    """Return a figure with the caption that says its key number."""
+    """Return a figure with the caption that says its key number, and its numbers as a table."""
     graph = dcc.Graph(id=graph_id, figure=figure, config=GRAPH_CONFIG, className="ms-graph")
-    return html.Figure([graph, html.Figcaption(caption)], className="ms-figure")
+    # The browser fills it from the figure when somebody opens it.
+    rows = html.Details(
+        [html.Summary("View as table"), html.Div(className="ms-figure-table")],
+        className="ms-details ms-figure-data",
+    )
+    return html.Figure([graph, html.Figcaption(caption), rows], className="ms-figure")
 
 
 def empty(title: str, text: str) -> Component:
@@ -230,18 +233,19 @@ def not_found(message: str) -> Component:
     )
 
 
-def _facts(run: LoadedRun) -> list[Component]:
-    facts = [layout_words(run.trace)]
+def facts(run: LoadedRun) -> list[Component]:
+    """Return what the bar at the top says of a run: its mesh, schedule and origin, and whether it runs."""
+    told = [layout_words(run.trace)]
     schedule = run.trace.run.get("schedule")
     if schedule:
-        facts.append(str(schedule))
+        told.append(str(schedule))
     if run.trace.origin != "meshscope":
-        facts.append(f"from {run.trace.origin}")
+        told.append(f"from {run.trace.origin}")
     if run.as_of_ns is not None:
-        facts.append(f"as of {units.clock_time(run.as_of_ns)} UTC")
+        told.append(f"as of {units.clock_time(run.as_of_ns)} UTC")
     if state := _state_words(run):
-        facts.append(state)
-    return [html.Span(fact, className="ms-fact") for fact in facts]
+        told.append(state)
+    return [html.Span(fact, className="ms-fact") for fact in told]
 
 
 def _state_words(run: LoadedRun) -> str:
@@ -251,7 +255,7 @@ def _state_words(run: LoadedRun) -> str:
     if run.trace.frame("progress").empty:
         return "ended in order"
     ends = [finding for finding in run.diagnosis.findings if finding.is_end]
-    if run.as_of_ns is not None and not ends:
+    if not ends and run.is_running():
         return "running"
     return str(ends[0].kind).replace("_", " ") if ends else "did not end in order"
 

@@ -11,7 +11,7 @@ from dash import dcc, html
 from dash.development.base_component import Component
 
 from meshscope.analyze.findings.none_found import nothing_found
-from meshscope.analyze.output.timeline.categories import palette
+from meshscope.analyze.output.timeline.categories import Category, palette
 from meshscope.analyze.output.timeline.raster import rasterize, separated
 from meshscope.analyze.output.timeline.slices import StepSlices
 from meshscope.analyze.wording.labels import place_words
@@ -44,6 +44,14 @@ _ERRORS = {
 
 Row = Mapping[str, Any]
 
+_SOON_MS = 10
+_REPLAYING = html.P(
+    "Replaying with these changes; the first replay of a large run takes a while. The rest of the page "
+    "can be used meanwhile.",
+    className="ms-notice",
+    role="status",
+)
+
 
 def layout(run: LoadedRun, state: ViewState) -> Component:
     """Return the page of suspects and of the replay."""
@@ -69,13 +77,33 @@ def content(run: LoadedRun, state: ViewState) -> list[Component]:
             "and call step() where the program is not seen to make steps."
         )
         return [*rejected_notice(state.rejected), empty("No steps were recorded", why)]
-    found = stragglers(run, state)
+    is_there = run.replays.is_kept((state.fixes, state.settings))
+    found = stragglers(run, state, with_replay=is_there)
+    is_to_come = bool(found["command"]) and not is_there
+    shown = [_REPLAYING] if is_to_come else _result(run, state, found)
     return [
         *rejected_notice(state.rejected),
         _suspects(run, found["suspects"], state),
         _controls(run, state, found),
-        *_result(run, state, found),
+        # Its key sets the clock back when other changes are asked for.
+        html.Div(
+            [
+                html.Div(shown, id="stragglers-result"),
+                dcc.Interval(
+                    id="stragglers-wait",
+                    interval=_SOON_MS,
+                    max_intervals=1,
+                    disabled=not is_to_come,
+                ),
+            ],
+            key=f"replay{state.query()}",
+        ),
     ]
+
+
+def result(run: LoadedRun, state: ViewState) -> list[Component]:
+    """Return the step before and after the changes of the address; the first time it is replayed for that."""
+    return _result(run, state, stragglers(run, state))
 
 
 def _suspects(run: LoadedRun, rows: Sequence[Row], state: ViewState) -> Component:
@@ -336,5 +364,5 @@ def _picture(step: StepSlices, window: tuple[int, int]) -> str:
     """Return a window of a step as an address that holds its picture."""
     rows = max(len(step.ranks), 1)
     pixels = rasterize(step.slices, rows=rows, window_ns=window, width=_TILE_PX)
-    content = encode_png(separated(pixels), palette())
+    content = encode_png(separated(pixels), palette(), clear=Category.IDLE)
     return f"data:image/png;base64,{b64encode(content).decode('ascii')}"

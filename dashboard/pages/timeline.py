@@ -13,13 +13,12 @@ from meshscope.analyze.output.timeline.slices import StepSlices, in_window
 from meshscope.analyze.wording.words import counted
 
 from .. import units
-from ..addresses import tile_address
+from ..addresses import perfetto_address, tile_address
 from ..figures.timeline import shown_categories, timeline, uses_tile
 from ..loaded_run import LoadedRun
 from ..path_words import path_sentence
 from ..paths import Outlines, StepPath, outlines
 from ..state import ViewState, parse_query, view_at
-from ..theme import INK
 from ..views import critical_path, shown_step
 from ..views import timeline as timeline_view
 from .shell import card, chart, empty, notice, rejected_notice, run_page
@@ -62,12 +61,21 @@ def content(run: LoadedRun, state: ViewState) -> list[Component]:
     is_part = state.rank is not None and state.rank in run.trace.ranks
     if is_part and len(step.ranks) < len(run.trace.ranks):
         title += f", rank {state.rank} and those in a group with it"
+    shown = view_at(step.step, window).around(state.rank)
+    trace = html.A(
+        "Trace of this window for Perfetto",
+        href=perfetto_address(run.run_id, shown),
+        className="ms-link",
+        id="timeline-perfetto",
+        title="Open the file at ui.perfetto.dev, or in a Perfetto of your own",
+    )
     drawn = [
         legend(step, window, with_path=path is not None),
         chart(figure, _caption(run, step, window, is_part=is_part), "timeline-graph"),
     ]
     if path is not None and outlined is not None:
         drawn.append(_path_caption(path, outlined))
+    drawn.append(html.Div(trace, className="ms-links"))
     return [*notices, card(title, drawn)]
 
 
@@ -159,7 +167,9 @@ def legend(step: StepSlices, window: tuple[int, int], *, with_path: bool = False
         for category in shown_categories(step, window)
     ]
     if with_path:
-        entries.append(("critical path", {"outline": f"2px solid {INK}", "outlineOffset": "-2px"}))
+        entries.append(
+            ("critical path", {"outline": "2px solid var(--ink)", "outlineOffset": "-2px"})
+        )
     return html.Ul(
         [
             html.Li([html.Span(className="ms-swatch", style=style), words])

@@ -1,6 +1,7 @@
 """What the outermost forward calls of training tell: the model's configuration, and its tokens.
 
-Models of transformers, picotron and torchtitan carry their configuration, under any wrapper. Token ids are the integer input
+Models of transformers, picotron and torchtitan carry their configuration, under any wrapper; of others the
+modules are counted. Token ids are the integer input
 of two dimensions; its size is what this rank trains on. Nothing is imported for it.
 """
 
@@ -12,6 +13,7 @@ from typing import Any
 from ..schema.errors import ConfigError
 from ..schema.model import ModelDescription
 from ..schema.model.fields import model_fields
+from .model_modules import fields_of_modules
 
 _WRAPPED = ("module", "_orig_mod", "_fsdp_wrapped_module", "model")
 """Attributes by which wrappers hold the module that they wrap."""
@@ -51,14 +53,16 @@ class ModelWatch:
 
     def _tell(self, module: Any, length: int) -> None:
         config = config_of(module)
-        if config is None:
-            return
         try:
-            fields = {**model_fields(config), "seq_len": length}
-            ModelDescription.from_fields(fields)
+            if config is not None:
+                fields: dict[str, object] | None = {**model_fields(config), "seq_len": length}
+            else:
+                fields = fields_of_modules(module, length)
+            if fields is not None:
+                ModelDescription.from_fields(fields)
+                self._learn({"model": fields})
         except ConfigError:
             return  # MFU stays unknown: a model that no formula counts.
-        self._learn({"model": fields})
 
 
 def config_of(module: Any) -> Any:

@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -120,7 +121,15 @@ def browser():
 @pytest.fixture
 def page(browser, address):
     """Return a fresh page that fails its test on any error or request to another origin."""
-    context = browser.new_context(viewport={"width": 1360, "height": 900}, base_url=address)
+    with watched(browser, address) as opened:
+        yield opened
+
+
+@contextmanager
+def watched(browser, address, **options):
+    """Open a page of a context with options; fail at its end if an error or foreign request was seen."""
+    size = {"width": 1360, "height": 900}
+    context = browser.new_context(viewport=size, base_url=address, **options)
     context.set_default_timeout(_PATIENCE_MS)
     opened, wrong = context.new_page(), []
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from meshscope.probe.schema.layout import ParallelLayout
+
 from ...formulas.flops import CONVENTIONS, DEFAULT_CONVENTION, flops_per_token, known_model
 from ...formulas.peaks import datasheet_peak
 from ...tables.results import Utilization
@@ -84,9 +86,12 @@ def _recorded_tokens(trace: Trace) -> float | None:
     """
     tokens = trace.frame("step")["tokens"].astype("float64")
     known = tokens[tokens > 0]
-    if trace.layout is None or trace.layout.cp > 1 or known.empty:
+    layout = trace.layout
+    if layout is None and trace.run.get("world_size") == 1:
+        layout = ParallelLayout()  # One rank is its own mesh.
+    if layout is None or layout.cp > 1 or known.empty:
         return None
-    return float(known.mean()) * trace.layout.dp
+    return float(known.mean()) * layout.dp
 
 
 def keys_per_token(trace: Trace) -> float | None:

@@ -54,7 +54,7 @@ def job_of_run(trace: Trace, kinds: Mapping[tuple[str, str], float]) -> KnownJob
     if trace.layout is None:
         return KnownJob(job=None, unknown=Unknown.LAYOUT)
     model = known_model(trace.run).model
-    if not isinstance(model, ModelDescription):
+    if not isinstance(model, ModelDescription) or model.counted:
         return KnownJob(job=None, unknown=Unknown.MODEL)
     count, tokens = trace.run.get("microbatches"), trace.run.get("tokens_per_step")
     if not isinstance(count, int) or not isinstance(tokens, int) or min(count, tokens) < 1:

@@ -77,6 +77,8 @@ class ModelDescription:
     """The projection after attention has a bias."""
     mlp_bias: bool = False
     """The matrices of MLPs have biases, those of routed experts and the router too."""
+    counted: bool = False
+    """The sizes were counted from the live modules of one rank: products are exact, the shape of the MLP is not."""
     parameters: int = 0
     """All parameters, where that is stated; 0: they are counted from the sizes."""
 

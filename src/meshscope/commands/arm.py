@@ -36,7 +36,9 @@ def arm(  # noqa: PLR0913 - the options of a verb
     ] = None,
     in_process: Annotated[
         bool,
-        typer.Option("--in-process", help="Profile in the training thread, and stall it meanwhile."),
+        typer.Option(
+            "--in-process", help="Profile in the training thread, and stall it meanwhile."
+        ),
     ] = False,
     timeout: Annotated[
         float,

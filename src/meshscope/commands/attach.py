@@ -32,7 +32,9 @@ def attach(  # noqa: PLR0913 - one argument for each option
     remove: Annotated[
         bool, typer.Option("--remove", help="Stop recording and close the sockets.")
     ] = False,
-    status: Annotated[bool, typer.Option("--status", help="Only report what the ranks do.")] = False,
+    status: Annotated[
+        bool, typer.Option("--status", help="Only report what the ranks do.")
+    ] = False,
     level: Annotated[
         CaptureLevel | None, typer.Option("--level", help="Change how much is recorded.")
     ] = None,

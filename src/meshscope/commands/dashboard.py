@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from .opening import command_line
+from .processes import are_gone
 
 
 def dashboard(
@@ -17,7 +18,8 @@ def dashboard(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on.")] = 8050,
     token: Annotated[
-        str | None, typer.Option(help="Access token; generated and printed if the host is not loopback.")
+        str | None,
+        typer.Option(help="Access token; generated and printed if the host is not loopback."),
     ] = None,
     token_file: Annotated[
         Path | None,
@@ -47,7 +49,7 @@ def dashboard(
         )
     if token_file is not None:
         token = _token_of(token_file)
-    serve(runs_dir, host=host, port=port, token=token, public=public_url)
+    serve(runs_dir, host=host, port=port, token=token, public=public_url, are_gone=are_gone)
 
 
 def _token_of(file: Path) -> str:

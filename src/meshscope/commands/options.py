@@ -55,7 +55,9 @@ RunsOption = Annotated[
 ManyWorkersOption = Annotated[
     int | None,
     typer.Option(
-        "--workers", min=1, help="For many ranks: answer from summaries first, made by this many processes."
+        "--workers",
+        min=1,
+        help="For many ranks: answer from summaries first, made by this many processes.",
     ),
 ]
 ClusterOption = Annotated[

@@ -14,6 +14,7 @@ from meshscope.probe.clock import now_ns, unix_ns
 from .opening import command_line
 from .options import DEFAULT_RUNS, named_path, named_run
 from .output import emit, say
+from .processes import are_gone
 
 if TYPE_CHECKING:
     from meshscope.analyze.output.watch import Event
@@ -54,7 +55,7 @@ def watch(
     while not watched.has_ended:
         look_s = now_ns() / 1e9
         # Before the reading: what a process wrote before it ended is in it.
-        is_gone = _are_gone(run)
+        is_gone = are_gone(run)
         trace = _recorded(run, watched.next_step)
         if trace is not None:
             for event in watched.events(trace, now_ns() / 1e9, is_gone=is_gone):
@@ -86,24 +87,6 @@ def _recorded(run: Path, first: int) -> Trace | None:
         if run.is_dir() and not any(run.glob("rank*")):
             return None
         raise
-
-
-def _are_gone(run: Path) -> bool:
-    """Tell whether the processes of all ranks belong to this host and are gone."""
-    from meshscope.probe.control.finding import is_alive
-    from meshscope.probe.job.ends import is_of_this_host
-    from meshscope.probe.schema.errors import MeshscopeError
-    from meshscope.probe.schema.manifest import MANIFEST_NAME, rank_directories, read_json
-
-    try:
-        parts = rank_directories(run).values()
-        manifests = [read_json(part / MANIFEST_NAME) for part in parts]
-    except (OSError, MeshscopeError):
-        return False  # Nobody can tell.
-    return bool(manifests) and all(
-        is_of_this_host(one) and type(one.get("pid")) is int and not is_alive(one["pid"])
-        for one in manifests
-    )
 
 
 def _rested(rest_s: float) -> bool:

@@ -56,6 +56,32 @@ def test_timeline(client):
     assert client.get("/api/v1/runs/job/timeline.json?step=x").json["rejected"] == ["step"]
 
 
+def test_a_window_as_a_trace_for_perfetto(client):
+    """Fails when the file of a window has other slices or times than the page, or ranks without names."""
+    query = "step=1&t0=0&t1=5000000"
+    seen = client.get(f"/api/v1/runs/job/timeline.json?{query}").json
+    answer = client.get(f"/api/v1/runs/job/timeline/perfetto.json?{query}")
+    assert "job-step-1.json" in answer.headers["Content-Disposition"]
+    events = answer.json["traceEvents"]
+    spans = [one for one in events if one["ph"] == "X"]
+    assert len(spans) == seen["slices_in_window"]
+    assert [(one["pid"], one["ts"], one["cat"]) for one in spans] == [
+        (one["rank"], one["start_ns"] / 1e3, one["category"]) for one in seen["slices"]
+    ]
+    named = {one["pid"] for one in events if one["name"] == "process_name"}
+    assert named == {one["pid"] for one in spans}
+
+
+def test_answers_have_a_limit(client, monkeypatch):
+    """Fails when the matrix of a run of many ranks and steps is sent whole, or cut without a word."""
+    whole = client.get("/api/v1/runs/job/mesh.json").json
+    assert whole["steps_in_run"] == len(whole["steps"]) > 1
+    monkeypatch.setattr("meshscope.dashboard.views.MAX_JSON_CELLS", len(whole["ranks"]))
+    part = client.get("/api/v1/runs/job/mesh.json").json
+    assert (part["steps"], part["steps_in_run"]) == (whole["steps"][-1:], len(whole["steps"]))
+    assert part["values"] == [row[-1:] for row in whole["values"]]
+
+
 def test_what_is_not_there_is_rejected_by_name(client):
     """Fails when a program gets another step or window than it asked for without a word."""
     other = client.get("/api/v1/runs/job/timeline.json?step=999&t0=99999999999999&foo=1").json

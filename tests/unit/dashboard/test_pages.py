@@ -39,6 +39,8 @@ def _text(page: Component) -> str:
         ("overview", ["The bars sum to 100.0 %", "Where the step time went", "4 of 4", "88.2 %"]),
         ("findings", ["straggler rank", "Remedy", "Fixing it returns"]),
         ("timeline", ["exposed DP communication", "4 ranks, 66 ms of 66 ms", "rank 3"]),
+        ("live", ["What the job does now", "1.88 x", "Step time over steps", "rank 3"]),
+        ("trust", ["4 of 4", "Overhead unknown", "No clock was moved", "Conventions of FLOPs"]),
         ("mesh", ["Slowest is rank 3", "Highest: 1.88 x on rank 3"]),
     ],
 )

@@ -34,6 +34,13 @@ def test_pixels_survive():
     assert zlib.decompress(chunks[b"IDAT"]) == b"\0\0\1\2" + b"\0\3\3\0"
 
 
+def test_one_colour_can_be_clear():
+    """Fails when what nothing covers hides the page below it, or another colour does not."""
+    chunks = _chunks(encode_png(np.array([[0, 1, 2]], dtype=np.uint8), PALETTE, clear=1))
+    assert list(chunks) == [b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND"]
+    assert chunks[b"tRNS"] == b"\xff\x00"
+
+
 @pytest.mark.parametrize(
     "pixels", [np.zeros((0, 4), np.uint8), np.zeros(4, np.uint8), np.full((1, 1), 4, np.uint8)]
 )

@@ -12,6 +12,7 @@ from meshscope.dashboard import create_app
 from meshscope.dashboard.callbacks import page_of
 from meshscope.dashboard.controls import changed_view
 from meshscope.dashboard.figures.trend import MAX_POINTS, thinned
+from meshscope.dashboard.pages.stragglers import result
 from meshscope.dashboard.state import ViewState, parse_query
 from meshscope.dashboard.store import RunStore
 from meshscope.dashboard.suspects import found_choices, knobs, place_choices, suspects
@@ -52,30 +53,45 @@ def test_a_repair_is_replayed(store):
     """Fails when the replay of a healthy rank returns another step than one without a slow rank."""
     run = store.get("job")
     state = parse_query(FIXED)
-    result = run.replays.prediction((state.fixes, state.settings))
-    assert result["predicted_step_time_ns"] == pytest.approx(IDEAL_NS)
+    predicted = run.replays.prediction((state.fixes, state.settings))
+    assert predicted["predicted_step_time_ns"] == pytest.approx(IDEAL_NS)
     recorded, then = repaired_pair(run, state)
     assert recorded.length_ns == 66_000_000
     assert then.length_ns == pytest.approx(IDEAL_NS, abs=2)
     assert set(then.slices["rank"]) == {0, 1, 2, 3}
-    text = _text(page_of(store, ADDRESS, FIXED))
+    text = _text(page_of(store, ADDRESS, FIXED)) + _text(result(run, state))
     assert "meshscope whatif job --fix rank=3" in text
     assert "With these changes: 4 ranks, 36 ms" in text
+
+
+def test_the_page_does_not_wait_for_its_replay(store, monkeypatch):
+    """Fails when a page is not shown before a replay that takes long, or replays again what it has."""
+    run = store.get("job")
+    with monkeypatch.context() as patched:
+        patched.setattr(type(run.replays), "prediction", None)
+        text = _text(page_of(store, ADDRESS, FIXED))
+    assert "Replaying with these changes" in text
+    assert f"Rank {SLOW_RANK}" in text
+    result(run, parse_query(FIXED))
+    again = _text(page_of(store, ADDRESS, FIXED))
+    assert "Step time then" in again
+    assert "Replaying with" not in again
 
 
 def test_a_simulated_change_has_no_timeline(tmp_path):
     """Fails when a timeline is drawn of passes that were not recorded."""
     run_id = write_synthetic(tmp_path)
-    text = _text(page_of(RunStore(tmp_path), f"/run/{run_id}/stragglers", "?set=microbatches%3D16"))
+    text = _text(result(RunStore(tmp_path).get(run_id), parse_query("?set=microbatches%3D16")))
     assert "Step time then" in text
     assert "No timeline of these changes" in text
 
 
 def test_what_cannot_be_replayed_is_explained(store):
     """Fails when a change that does not fit the run ends in an error or in no words."""
-    absent = _text(page_of(store, ADDRESS, "?fix=rank%3D99"))
+    run = store.get("job")
+    absent = _text(result(run, parse_query("?fix=rank%3D99")))
     assert "rank 99 is not in the capture" in absent
-    assert "cannot fix" in _text(page_of(store, ADDRESS, "?fix=nonsense"))
+    assert "cannot fix" in _text(result(run, parse_query("?fix=nonsense")))
 
 
 def test_an_unseen_wait_says_what_to_record(runs_dir, store):

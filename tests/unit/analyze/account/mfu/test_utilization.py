@@ -1,5 +1,7 @@
 """MFU with its ingredients, and without each of them."""
 
+import json
+
 import pytest
 from tests.tables import trace_of
 
@@ -54,3 +56,37 @@ def test_the_data_sheet_stands_in_for_a_peak_that_nobody_stated():
     use = of(peak_flops=None, device_name="NVIDIA A100-SXM4-80GB")
     assert use.peak_flops == 312e12
     assert "data sheet" in use.peak_source
+
+
+COUNTED = {
+    "num_layers": 2,
+    "hidden_size": 8,
+    "num_heads": 2,
+    "ffn_size": 32,
+    "vocab_size": 10,
+    "seq_len": 16,
+    "counted": True,
+}
+
+
+def test_a_model_that_was_counted_says_so():
+    """Fails when a model that the probe counted from modules passes for one that was stated."""
+    use = of(model=json.dumps(COUNTED))
+    assert use.mfu is not None
+    assert any("2 layers of width 8, 2 heads" in note for note in use.notes)
+
+
+@pytest.mark.parametrize("axis", ["tp", "pp", "ep"])
+def test_a_part_of_a_model_is_not_counted_for_the_whole(axis):
+    """Fails when a rank of tensor or pipeline parallelism counts its shard, and MFU is too low."""
+    use = of(model=json.dumps(COUNTED), **{axis: 2})
+    assert use.mfu is None
+    assert f"ranks hold parts of it ({axis})" in use.unknown_because
+
+
+def test_one_rank_without_groups_is_its_own_mesh():
+    """Fails when the tokens of a job of one process, which has no process group, are not used."""
+    steps = [{"rank": 0, "step": 1, "start_ns": 0, "dur_ns": 1, "tokens": 64}]
+    run = {**RUN, "world_size": 1, "tokens_per_step": None}
+    use = utilization(trace_of(run=run, step=steps, layout=None), 0.5e9)
+    assert use.tokens_per_s == 128.0

@@ -1,0 +1,41 @@
+"""How the live page follows a running job: it asks until the job has ended."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dash import Dash, Input, Output, State, no_update
+
+from meshscope.probe.schema.errors import MeshscopeError
+
+from .addresses import inner
+from .live import live
+from .pages import live as page
+from .pages import shell
+from .state import parse_path, parse_query
+from .store import RunStore
+
+
+def register(app: Dash, store: RunStore) -> None:
+    """Add the callback of the live page."""
+
+    @app.callback(
+        Output("live-content", "children"),
+        Output("live-poll", "disabled"),
+        Output("run-facts", "children"),
+        Input("live-poll", "n_intervals"),
+        State("url", "pathname"),
+        State("url", "search"),
+        prevent_initial_call=True,
+    )
+    def follow(_: int | None, path: str | None, query: str | None) -> Any:
+        place = parse_path(inner(path))
+        if place is None:
+            return (no_update,) * 3
+        try:
+            # A page that waited for each analysis would ask again before it has the answer.
+            run = store.latest(place[0])
+        except MeshscopeError as error:
+            return shell.gone_notice(str(error)), True, no_update
+        found = live(run)
+        return page.content(run, parse_query(query), found), found["is_over"], shell.facts(run)

@@ -1,0 +1,107 @@
+"""What the live and trust pages say of a run, and the sums of a window."""
+
+import pandas as pd
+import pytest
+from tests.unit.dashboard.conftest import write_synthetic
+
+from meshscope.analyze.output.timeline.slices import in_window
+from meshscope.dashboard.live import live
+from meshscope.dashboard.store import RunStore
+from meshscope.dashboard.trust import trust
+from meshscope.dashboard.units import is_unknown
+from meshscope.dashboard.window_sums import ALL, sum_rows, window_sums
+
+
+@pytest.fixture
+def store(runs_dir):
+    """Return a store with one readable run."""
+    return RunStore(runs_dir)
+
+
+def test_the_score_is_that_of_the_straggler_table(store):
+    """Fails when the live page ranks other ranks first, or by other numbers, than the findings."""
+    run = store.get("job")
+    found = live(run)
+    table = run.diagnosis.stragglers.set_index("rank")["slowdown"]
+    assert found["ranks"][0]["rank"] == 3
+    assert {row["rank"]: row["slowdown"] for row in found["ranks"]} == table.to_dict()
+    assert found["step_time_ns"] == found["steps"][-1]["step_ns"]
+    assert found["state"] != "running"
+
+
+def test_a_silent_job_whose_processes_are_gone_does_not_run(tmp_path):
+    """Fails when a job that was killed a moment ago is called running."""
+    name = write_synthetic(tmp_path, "hang:rank=3,first_step=2")
+    run = RunStore(tmp_path).get(name)
+    assert run.is_running()
+    assert not RunStore(tmp_path, are_gone=lambda _: True).get(name).is_running()
+    old = run.times._replace(written_ns=0)
+    object.__setattr__(run, "times", old)
+    assert not run.is_running()
+
+
+def test_a_job_that_ended_is_read_once_more_at_once(tmp_path):
+    """Fails when the end of a job is seen only after the rest that a running one gets."""
+    name = write_synthetic(tmp_path, "hang:rank=3,first_step=2")
+    gone: list[bool] = []
+    store = RunStore(tmp_path, patience=1e6, are_gone=lambda _: bool(gone))
+    first = store.get(name)
+    assert store.get(name) is first
+    gone.append(True)
+    second = store.get(name)
+    assert second is not first
+    assert not second.is_running()
+    assert store.get(name) is second
+
+
+def test_who_looks_again_while_a_run_is_analysed_does_not_wait(store):
+    """Fails when the polls of a live page pile up behind the analysis of a large run."""
+    kept = store.get("job")
+    with store._loading["job"]:
+        assert store.latest("job") is kept
+    assert store.latest("job") is kept
+
+
+def test_limits_about_losses_and_clocks_are_found_among_all(store, monkeypatch):
+    """Fails when a drop, or a doubt about clocks, is only one of many limits of the trust page."""
+    run = store.get("job")
+    limits = (
+        "Rank 3: 12 events were dropped.",
+        "Nothing in the capture compares the clocks of ranks 0 and 1.",
+        "Counted as kernel inefficiency: contention with communication, low clocks.",
+    )
+    object.__setattr__(run.diagnosis, "limits", limits)
+    facts = trust(run)
+    assert facts["losses"] == [limits[0]]
+    assert facts["clock_limits"] == [limits[1]]
+    assert facts["limits"] == list(limits)
+
+
+def test_missing_ranks_are_named(store):
+    """Fails when a job of which only a part was captured looks whole."""
+    run = store.get("job")
+    run.trace.run["world_size"] = 6
+    coverage = trust(run)["coverage"]
+    assert (coverage["missing_ranks"], coverage["ranks_captured"]) == ([4, 5], 4)
+
+
+def test_the_sums_of_a_window_are_those_of_its_slices(store):
+    """Fails when a slice that reaches over a border of the window counts whole."""
+    step = store.get("job").step(1)
+    window = (step.length_ns // 4, step.length_ns // 2)
+    seen = in_window(step.slices, window)
+    inside = seen["end_ns"].clip(upper=window[1]) - seen["start_ns"].clip(lower=window[0])
+    sums = window_sums(step, window)
+    assert sums["dur_ns"].sum() == inside.sum()
+    assert sums.groupby("rank")["frac"].sum().max() <= 1 + 1e-9
+    rows = sum_rows(step, window)
+    mean_ms = sum(row[2] for row in rows if row[0] == ALL)
+    assert mean_ms == pytest.approx(inside.sum() / len(step.ranks) / 1e6)
+
+
+@pytest.mark.parametrize(
+    ("value", "unknown"), [(None, True), (float("nan"), True), (pd.NA, True), (0, False)]
+)
+def test_what_is_unknown_is_recognised(value, unknown):
+    """Fails when zero is called unknown, or a missing value is printed as nan."""
+    assert is_unknown(value) is unknown
