@@ -80,7 +80,7 @@ def test_sends_are_paired_by_direction_of_travel():
 def test_a_send_without_its_receive_is_counted():
     """Half of a transfer would be used as if it were whole, silently."""
     found = events_of(p2p=[{"rank": 0, "peer": 9, "direction": "send", "start_ns": 0, "end_ns": 4}])
-    assert any("no other end" in limit for limit in texts(found.limits))
+    assert any("without the other end" in limit for limit in texts(found.limits))
 
 
 def test_an_end_that_nobody_saw_is_counted_and_claims_no_wire():
