@@ -145,8 +145,10 @@ class CollectiveTimes:
                     self._durations.append(held)
                 else:
                     self._capture.recorder.count("collective_times_dropped")
-            for key in [key for key, held in self._waited.items() if held.step < oldest]:
-                self._give_up(key)
+            for key in list(self._waited):
+                # What nobody else holds in Python nobody will wait for there.
+                if self._waited[key].step < oldest or self._is_ours(key):
+                    self._give_up(key)
             self._in_backward.clear()
             self._gathered = None  # An exception may have left the group without its end.
         except Exception as error:  # noqa: BLE001 - counted; training goes on
@@ -169,19 +171,23 @@ class CollectiveTimes:
 
     def wait_begins(self, work: Any) -> _Wait | None:
         """Note that a stream begins to wait for an operation; None if it is not known."""
-        held, stream = self._waited.pop(id(work), None), self._stream()
-        if held is None or stream is None:
+        try:
+            held, stream = self._waited.pop(id(work), None), self._stream()
+            begin = None if held is None or stream is None else stream.mark()
+            return None if held is None or begin is None else _Wait(begin, held)
+        except Exception as error:  # noqa: BLE001 - counted; training goes on
+            self.source.failed(error)
             return None
-        begin = stream.mark()
-        return None if begin is None else _Wait(begin, held)
 
     def wait_ended(self, begin: Any) -> None:
         """Note that the wait was queued that ``wait_begins`` has noted."""
-        wait: _Wait = begin
-        stream = self._stream()
-        if stream is not None:
-            held = wait.held
-            stream.end_operation(wait.begin, self._taker(wait.begin, held.operations), held.issue)
+        try:
+            mark, held = begin
+            stream = self._stream()
+            if stream is not None:
+                stream.end_operation(mark, self._taker(mark, held.operations), held.issue)
+        except Exception as error:  # noqa: BLE001 - counted; training goes on
+            self.source.failed(error)
 
     def _stream(self) -> DeviceTimes | None:
         found = self._capture.device_times
