@@ -80,7 +80,7 @@ def test_a_host_capture_has_no_device_breakdown_and_says_so():
     assert any("no kernels in this capture" in limit for limit in result["limits"])
     text = to_plain(breakdown_document(result))
     assert "0.000" not in text
-    assert "diagnose tells where the step time" in text
+    assert "diagnose shows where the step time" in text
     with pytest.raises(MeshscopeError, match="no kernels in this capture"):
         breakdown_to_json(capture(job, slow_rank_2), 1)
 
