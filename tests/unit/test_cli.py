@@ -192,7 +192,7 @@ def test_gate_exit_codes(meshscope, timeline, tmp_path, bounds, code, form):
     if form == "json":
         checks = json.loads(out)["checks"]
         assert len(checks) == bounds.count("=") // 2
-        expected = {"metric", "min", "max", "value", "passed", "unknown_because"}
+        expected = {"metric", "min", "max", "value", "passed", "unknown_because", "messages"}
         assert set(checks[0]) == expected
     else:
         assert {0: "pass", 1: "FAIL", 2: "UNKNOWN"}[code] in out
