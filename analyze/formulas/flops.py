@@ -102,16 +102,15 @@ def _counted(model: ModelDescription, run: Mapping[str, object]) -> KnownModel:
     """Return a model whose modules one rank has counted; none where ranks hold parts of it."""
     split = [axis for axis in ("tp", "pp", "ep") if (run.get(axis) or 1) != 1]
     if split:
-        why = f"the model's shape: ranks hold parts of it ({', '.join(split)}), so it cannot be counted on one"
-        return KnownModel(None, why)
-    return KnownModel(
-        model,
-        "",
-        (
-            f"the model was counted from its modules: {model.num_layers} layers of width {model.hidden_size:,}, "
-            f"{model.num_heads} heads, {model.vocab_size:,} tokens",
-        ),
+        return KnownModel(None, message("lacks.whole_model", axes=split))
+    note = message(
+        "assumed.counted_model",
+        layers=model.num_layers,
+        width=model.hidden_size,
+        heads=model.num_heads,
+        tokens=model.vocab_size,
     )
+    return KnownModel(model, "", (note,))
 
 
 def _inferred(shape: ModelShape, heads: int, ffn: int) -> KnownModel:
