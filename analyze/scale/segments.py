@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from meshscope.probe.reader.rank_parts import Wanted
@@ -128,20 +129,20 @@ def write_segment(segment: Segment) -> SegmentFacts:
 def _write(segment: Segment, place: Path) -> None:
     with drafted(place.parent, f"{place.stem}.") as folder:
         draft = folder / place.name
+        rows = pa.concat_tables(_summarised(segment.run, ranks) for ranks in _at_once(segment))
+        # One row group: one a rank takes longer to open than to read.
         with to_write(draft) as sink, pq.ParquetWriter(sink, SCHEMA, compression="zstd") as out:
-            for ranks in _at_once(segment):
-                _write_ranks(segment.run, ranks, out)
+            if rows.num_rows:
+                out.write_table(rows.combine_chunks(), row_group_size=rows.num_rows)
         draft.chmod(FILE_MODE)
         draft.replace(place)
 
 
-def _write_ranks(run: Path, ranks: tuple[int, ...], out: pq.ParquetWriter) -> None:
-    """Summarise some ranks into a file: a row group, since one a rank takes longer to open than to read."""
+def _summarised(run: Path, ranks: tuple[int, ...]) -> pa.Table:
+    """Return the rows of some ranks: 180 bytes a rank and step, so those of a segment have room."""
     # One rank has room whole: what is left out of a run without room would be missing in a row.
     trace = load_trace(run, wanted=Wanted(most_rows=_ALL_ROWS, ranks=ranks))
-    rows = summarise(trace, ranks)
-    if rows.num_rows:
-        out.write_table(rows)
+    return summarise(trace, ranks)
 
 
 def _at_once(segment: Segment) -> Iterator[tuple[int, ...]]:

@@ -176,5 +176,5 @@ def test_all_ranks_slower_together_are_told():
     result = diagnose(capture(Job(layout=REPLICAS, steps=40), work))
     assert not stragglers(result)
     assert any(
-        "All ranks take 30." in limit and "25 to 39" in limit for limit in texts(result.limits)
+        "All ranks take 30." in limit and "steps 25-39" in limit for limit in texts(result.limits)
     )
