@@ -9,7 +9,7 @@ import pandas as pd
 from meshscope.analyze.output.json.standstill import standstill_to_json
 
 from .clock import unix_ns
-from .loaded_run import LoadedRun
+from .loaded_run import LoadedRun, is_running
 from .trend import trend
 
 RECENT_STEPS = 10
@@ -32,8 +32,8 @@ def live(run: LoadedRun) -> dict[str, Any]:
         unknown. ``ranks`` holds, slowest first, the slowdown against peers over all analysed steps,
         how long a rank recorded nothing when the last one did, and how its process ended.
     """
-    found = standstill_to_json(run.trace, run.diagnosis.findings, is_running=run.is_running())
-    written_ago_ns = max(unix_ns() - run.written_ns, 0)
+    found = standstill_to_json(run.trace, run.diagnosis.findings, is_running=is_running(run))
+    written_ago_ns = max(unix_ns() - run.times.written_ns, 0)
     steps = trend(run)
     last = steps[-RECENT_STEPS:]
     lengths = sorted(row["step_ns"] for row in last)
@@ -43,9 +43,11 @@ def live(run: LoadedRun) -> dict[str, Any]:
         "state": found["state"],
         "claim": found["claim"],
         "is_over": found["state"] != "running" and written_ago_ns > _SETTLED_NS,
-        "as_of_unix_ns": run.as_of_ns,
+        "as_of_unix_ns": run.times.as_of_ns,
         "written_ago_ns": written_ago_ns,
-        "read_ago_ns": None if run.as_of_ns is None else max(unix_ns() - run.as_of_ns, 0),
+        "read_ago_ns": None
+        if run.times.as_of_ns is None
+        else max(unix_ns() - run.times.as_of_ns, 0),
         "last_step": last[-1]["step"] if last else None,
         "step_time_ns": lengths[len(lengths) // 2] if lengths else None,
         "mfu": sum(mfu) / len(mfu) if mfu else None,
@@ -82,7 +84,7 @@ def _ranks(run: LoadedRun, at_end: list[dict[str, Any]]) -> list[dict[str, Any]]
             "silent_ns": own.get(rank, {}).get("silent_ns"),
             "operation": own.get(rank, {}).get("operation"),
             # How a process that is still there will end is not unknown: it has no end.
-            "ended_by": None if run.is_running() else own.get(rank, {}).get("ended_by"),
+            "ended_by": None if is_running(run) else own.get(rank, {}).get("ended_by"),
         }
         for rank in run.trace.ranks
     ]

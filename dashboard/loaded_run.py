@@ -92,22 +92,6 @@ class LoadedRun:
     _kept: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
     _finding: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
-    @property
-    def as_of_ns(self) -> int | None:
-        """When it was read, ns since the epoch, of a run that may still have been recorded; else None."""
-        return self.times.as_of_ns
-
-    @property
-    def written_ns(self) -> int:
-        """Newest modification of what was recorded, ns since the epoch."""
-        return self.times.written_ns
-
-    def is_running(self) -> bool:
-        """Return whether the job may still be recorded: written to lately, and not known to be gone."""
-        if self.as_of_ns is None or self.trace.frame("progress").empty:
-            return False
-        return unix_ns() - self.written_ns < RECENT_NS and not self.times.is_gone
-
     def step(self, step: int) -> StepSlices:
         """Return the drawable content of a step; the last few are kept, because zooms repeat it."""
         found = self._drawn.get(step)
@@ -221,6 +205,14 @@ class LoadedRun:
     def nbytes(self) -> int:
         """Return about how much memory the run holds."""
         return _FIXED_BYTES + _BYTES_PER_TABLE_BYTE * self.trace.held_bytes()
+
+
+def is_running(run: LoadedRun) -> bool:
+    """Return whether the job may still be recorded: written to lately, and not known to be gone."""
+    times = run.times
+    if times.as_of_ns is None or run.trace.frame("progress").empty:
+        return False
+    return unix_ns() - times.written_ns < RECENT_NS and not times.is_gone
 
 
 def analysed_run(

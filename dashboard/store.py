@@ -23,7 +23,7 @@ from meshscope.analyze.tables.table_folder import FOLDER
 from meshscope.probe.schema.errors import ConfigError, MeshscopeError, RunDirectoryError
 
 from .clock import monotonic_s, unix_ns
-from .loaded_run import RECENT_NS, LoadedRun, Times, analysed_run, layout_words
+from .loaded_run import RECENT_NS, LoadedRun, Times, analysed_run, is_running, layout_words
 from .paths import LastAccount
 from .state import RUN_ID
 
@@ -146,7 +146,7 @@ class RunStore:
         """
         with self._lock:
             kept = self._loaded.get(run_id)
-        return kept is not None and kept.is_running() and self._are_gone(path)
+        return kept is not None and is_running(kept) and self._are_gone(path)
 
     def latest(self, run_id: str) -> LoadedRun:
         """Return a run as ``get`` does; while another call analyses it anew, as it was before.

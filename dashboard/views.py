@@ -21,7 +21,7 @@ from meshscope.analyze.output.timeline.slices import StepSlices, around, in_wind
 from meshscope.analyze.wording.limits import limit_texts, limits_to_json, reason_to_json
 from meshscope.probe.schema.errors import ConfigError, MeshscopeError
 
-from .loaded_run import LoadedRun, layout_words
+from .loaded_run import LoadedRun, is_running, layout_words
 from .mesh import mesh_facets, rank_step_matrix
 from .paths import StepPath, on_rows
 from .state import ViewState
@@ -255,7 +255,7 @@ def stragglers(run: LoadedRun, state: ViewState, *, with_replay: bool = True) ->
 
 def hang(run: LoadedRun) -> dict[str, Any]:
     """Return how the job ended: who stood in which operation, who was missing, who ended first."""
-    found = standstill_to_json(run.trace, run.diagnosis.findings, is_running=run.is_running())
+    found = standstill_to_json(run.trace, run.diagnosis.findings, is_running=is_running(run))
     return {"run_id": run.run_id, **found}
 
 

@@ -15,7 +15,7 @@ from meshscope.probe.schema.printable import printable
 
 from .. import units
 from ..addresses import inner, json_address, page_address, public
-from ..loaded_run import LoadedRun, layout_words
+from ..loaded_run import LoadedRun, is_running, layout_words
 from ..state import ViewState, parse_path
 from ..theme import GRAPH_CONFIG
 
@@ -241,8 +241,8 @@ def facts(run: LoadedRun) -> list[Component]:
         told.append(str(schedule))
     if run.trace.origin != "meshscope":
         told.append(f"from {run.trace.origin}")
-    if run.as_of_ns is not None:
-        told.append(f"as of {units.clock_time(run.as_of_ns)} UTC")
+    if run.times.as_of_ns is not None:
+        told.append(f"as of {units.clock_time(run.times.as_of_ns)} UTC")
     if state := _state_words(run):
         told.append(state)
     return [html.Span(fact, className="ms-fact") for fact in told]
@@ -255,7 +255,7 @@ def _state_words(run: LoadedRun) -> str:
     if run.trace.frame("progress").empty:
         return "ended in order"
     ends = [finding for finding in run.diagnosis.findings if finding.is_end]
-    if not ends and run.is_running():
+    if not ends and is_running(run):
         return "running"
     return str(ends[0].kind).replace("_", " ") if ends else "did not end in order"
 

@@ -7,6 +7,7 @@ from tests.unit.dashboard.conftest import write_synthetic
 from meshscope.analyze.output.timeline.slices import in_window
 from meshscope.analyze.wording.message import message
 from meshscope.dashboard.live import live
+from meshscope.dashboard.loaded_run import is_running
 from meshscope.dashboard.store import RunStore
 from meshscope.dashboard.trust import trust
 from meshscope.dashboard.units import is_unknown
@@ -34,11 +35,11 @@ def test_a_silent_job_whose_processes_are_gone_does_not_run(tmp_path):
     """Fails when a job that was killed a moment ago is called running."""
     name = write_synthetic(tmp_path, "hang:rank=3,first_step=2")
     run = RunStore(tmp_path).get(name)
-    assert run.is_running()
-    assert not RunStore(tmp_path, are_gone=lambda _: True).get(name).is_running()
+    assert is_running(run)
+    assert not is_running(RunStore(tmp_path, are_gone=lambda _: True).get(name))
     old = run.times._replace(written_ns=0)
     object.__setattr__(run, "times", old)
-    assert not run.is_running()
+    assert not is_running(run)
 
 
 def test_a_job_that_ended_is_read_once_more_at_once(tmp_path):
@@ -51,7 +52,7 @@ def test_a_job_that_ended_is_read_once_more_at_once(tmp_path):
     gone.append(True)
     second = store.get(name)
     assert second is not first
-    assert not second.is_running()
+    assert not is_running(second)
     assert store.get(name) is second
 
 

@@ -93,7 +93,7 @@ def test_a_run_that_is_being_recorded_is_not_analysed_for_every_view(runs_dir):
     first = store.get("job")
     (runs_dir / "job" / "more.txt").write_text("x")
     assert store.get("job") is first
-    assert first.as_of_ns is not None
+    assert first.times.as_of_ns is not None
     shutil.rmtree(runs_dir / "job")
     with pytest.raises(RunDirectoryError, match="no such run"):
         store.get("job")
