@@ -514,6 +514,8 @@ def test_keys_move_the_timeline(page):
         "() => document.querySelector('#timeline-graph .js-plotly-plot')?.layout.xaxis.range[0] === 0"
     )
     assert abs(int(_number(r"t1=(\d+)", page.url)) - (t1 - t0)) <= 2
+    # The last of the keys may still be on its way, and would be answered after the next one.
+    page.wait_for_load_state("networkidle")
     page.keyboard.press("f")
     expect(page).to_have_url(re.compile(r"\?step=2$"))
     page.keyboard.press("]")
