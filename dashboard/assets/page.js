@@ -71,8 +71,10 @@ window.dashAgGridFunctions.bySeverity = function (one, other) {
     s: (t0, t1) => [t0 - (t1 - t0) / 2, t1 + (t1 - t0) / 2],
     a: (t0, t1) => [t0 - (t1 - t0) / 4, t1 - (t1 - t0) / 4],
     d: (t0, t1) => [t0 + (t1 - t0) / 4, t1 + (t1 - t0) / 4],
+    // Not by its button: a figure that is drawn anew meanwhile would take the click with it.
+    f: () => [0, Number.MAX_VALUE],
   };
-  const BUTTONS = { f: "timeline-fit", "[": "timeline-previous", "]": "timeline-next" };
+  const BUTTONS = { "[": "timeline-previous", "]": "timeline-next" };
   let wanted = null;
   let timer = null;
 
