@@ -35,7 +35,6 @@ _DAMAGED = (
     OSError,
     ValueError,
     RuntimeError,
-    NotImplementedError,
     pa.ArrowException,
 )
 """What damaged streams, and members with a password, raise."""

@@ -185,7 +185,7 @@ class CollectiveTimes:
             mark, held = begin
             stream = self._stream()
             if stream is not None:
-                stream.end_operation(mark, self._taker(mark, held.operations), held.issue)
+                stream.end_operation(mark, self._taker(mark, held), held.issue)
         except Exception as error:  # noqa: BLE001 - counted; training goes on
             self.source.failed(error)
 
@@ -198,7 +198,8 @@ class CollectiveTimes:
         if work is None:
             stream = self._stream()
             if begin is not None and stream is not None:
-                stream.end_operation(begin, self._taker(begin, operations))
+                taken = partial(self._ran, operations, stream.computes_on(begin.stream))
+                stream.end_operation(begin, taken)
             return
         most, key = self._capture.config.max_pending_works, id(work)
         held = _Held(work, operations, begin, self._capture.recorder.step)
@@ -239,7 +240,7 @@ class CollectiveTimes:
             for key in reversed(own):
                 held = self._waited.pop(key)
                 if stream is not None and begin is not None:
-                    stream.end_operation(begin, self._taker(begin, held.operations), held.issue)
+                    stream.end_operation(begin, self._taker(begin, held), held.issue)
                     begin = stream.mark()
         except Exception as error:  # noqa: BLE001 - counted; training goes on, which called this
             self.source.failed(error)
@@ -253,14 +254,30 @@ class CollectiveTimes:
         if held is not None and stream is not None:
             stream.drop(held.issue)
 
-    def _taker(
-        self, begin: Mark, operations: Sequence[_Operation]
-    ) -> Callable[[int, int, int], None]:
+    def _taker(self, begin: Mark, held: _Held) -> Callable[[int, int, int], None]:
         stream = self._stream()
         holds_up = stream is not None and stream.computes_on(begin.stream)
-        return partial(self._record, operations, holds_up)
+        return partial(self._was_waited_for, held.operations, holds_up)
 
-    def _record(
+    def _ran(
+        self,
+        operations: Sequence[_Operation],
+        holds_up: bool,  # noqa: FBT001 - bound before its call
+        _issue_ns: int,
+        begin_ns: int,
+        end_ns: int,
+    ) -> None:
+        """Record operations that ran on the stream of the caller, from their begin to their end."""
+        recorder, waited = self._capture.recorder, _waited_of(operations)
+        for own in operations:
+            recorder.record_device_time(own.event_id, begin_ns, end_ns - begin_ns)
+            if holds_up:
+                wait_ns = begin_ns if own is waited else end_ns
+                recorder.complete(own.event_id, end_ns, wait_ns, end_ns)
+            else:
+                recorder.complete(own.event_id, end_ns, 0, 0)
+
+    def _was_waited_for(
         self,
         operations: Sequence[_Operation],
         holds_up: bool,  # noqa: FBT001 - bound before its call
@@ -268,24 +285,13 @@ class CollectiveTimes:
         begin_ns: int,
         end_ns: int,
     ) -> None:
-        """Record the times of operations that end together.
-
-        Where they hold up the computing, one of them did: the last receive if there is one, since
-        what is sent waits for nobody's computing.
-        """
-        recorder = self._capture.recorder
-        receives = [own for own in operations if own.receives]
-        waited = (receives or operations)[-1]
-        is_wait = issue_ns != begin_ns
+        """Record a wait for operations of another stream; how long they took the backend tells."""
+        recorder, waited = self._capture.recorder, _waited_of(operations)
         for own in operations:
-            wait_ns = begin_ns if own is waited else end_ns
-            recorder.record_device_time(
-                own.event_id, issue_ns, -1 if is_wait else end_ns - begin_ns
-            )
+            recorder.record_device_time(own.event_id, issue_ns, -1)
             if holds_up:
+                wait_ns = begin_ns if own is waited else end_ns
                 recorder.complete(own.event_id, end_ns, wait_ns, end_ns)
-            elif not is_wait:
-                recorder.complete(own.event_id, end_ns, 0, 0)
 
     def _wrap_group_begin(self, original: Any) -> Any:
         call = getattr(original, "__func__", original)
@@ -324,3 +330,12 @@ class CollectiveTimes:
         except Exception as error:  # noqa: BLE001 - a backend without timing (gloo) is left alone
             pass_on(error)
             self._capture.recorder.annotate("collective_times.partly", f"{error}")
+
+
+def _waited_of(operations: Sequence[_Operation]) -> _Operation:
+    """Return which of some operations that end together holds up the computing.
+
+    The last receive if there is one, since what is sent waits for nobody's computing.
+    """
+    receives = [own for own in operations if own.receives]
+    return (receives or operations)[-1]

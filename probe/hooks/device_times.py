@@ -28,10 +28,13 @@ from typing import Any, NamedTuple, Protocol
 
 from ..clock import now_ns
 from ..cost import COST_OVER_SEEN
+from ..schema.manifest import DEVICE_CLOCK_KEY
 from .base import Capture
 
 ANCHOR_EVERY_NS = 60_000_000_000
-_ANNOTATION = "device_clock"
+DRIFT_ONE_IN = 10_000
+"""The clocks of device and host drift apart by less than 100 ppm: crystals are made to 50 ppm."""
+_ANNOTATION = DEVICE_CLOCK_KEY
 _EACH_STEP_UNTIL = 16
 """Steps whose pairs are read at once: what the probe costs a job is judged by them."""
 _READ_EVERY_STEPS = 8
@@ -101,6 +104,16 @@ class _Anchor:
         self.recorded_ns = recorded_ns
         self.least_ns = recorded_ns
         self.most_ns: int | None = None
+
+    def inherit(self, before: _Anchor, elapsed_ns: int) -> None:
+        """Keep what the anchor before has shown, as far as clocks may have drifted since.
+
+        Where the host never waits for its device, all that shows the offset may be long ago.
+        """
+        drift_ns = elapsed_ns // DRIFT_ONE_IN
+        self.least_ns = max(self.least_ns, before.least_ns + elapsed_ns - drift_ns)
+        if before.most_ns is not None:
+            self.most_ns = before.most_ns + elapsed_ns + drift_ns
 
     def narrow(self, at_ns: int, recorded_ns: int, seen_ns: int) -> None:
         """Use an event ``at_ns`` after the anchor, its recording and when it was seen complete."""
@@ -260,6 +273,8 @@ class DeviceTimes:
             self._next_anchor = _Anchor(events.record(events.stream()), now)
         elif self._next_anchor is not None and events.is_complete(self._next_anchor.event):
             if self._anchor is not None:
+                elapsed_ns = events.elapsed_ns(self._anchor.event, self._next_anchor.event)
+                self._next_anchor.inherit(self._anchor, elapsed_ns)
                 events.give_back(self._anchor.event)
             self._anchor, self._next_anchor = self._next_anchor, None
 

@@ -12,7 +12,6 @@ which heads share keys, is not said.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -127,5 +126,4 @@ def _sum_of_linears(modules: Iterable[Any]) -> int:
 
 
 def _sum_of_parameters(module: Any) -> int:
-    sizes = Counter({id(own): own.numel() for own in module.parameters()})
-    return sizes.total()
+    return sum(own.numel() for own in module.parameters())

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from ..schema.listing import listed
-from ..schema.manifest import part_directories
+from ..schema.manifest import DEVICE_CLOCK_KEY, part_directories
 from ..schema.model.fields import model_text
 from ..schema.tables import RUN, TABLES
 from ..schema.terms import Axis
@@ -25,6 +25,8 @@ _RANK_TABLES = (
     *("step", "span", "collective", "p2p", "communication_sum", "memory", "microbatch"),
 )
 _LARGEST_FLOAT = sys.float_info.max
+_DEVICE_CLOCK_NS = 1_000_000
+"""Bounds of a device's clock further apart are worth a sentence: waits of that length are misplaced."""
 _LISTED = 16
 """Missing ranks that a limit names one by one."""
 
@@ -78,6 +80,7 @@ def read_run_tables(
     if wanted.ranks is None:
         limits += _missing_ranks(tables["run"]["world_size"][0].as_py(), captured)
     limits += _merged(ranks)
+    limits += _device_clocks(manifests)
     seen = {rank.rank: rank.last_seen for rank in ranks}
     return RunTables(tables, captured, manifests, seen, manifest, found.is_whole)
 
@@ -91,6 +94,24 @@ def _merged(ranks: Sequence[RankRecords]) -> list[str]:
     return [
         f"{'rank' if len(found) == 1 else 'ranks'} {listed(found, most=_LISTED)}: {text}"
         for text, found in holders.items()
+    ]
+
+
+def _device_clocks(manifests: Mapping[int, Mapping[str, Any]]) -> list[str]:
+    """Return how far device times may lie from the host's, where that is far: a host that never waits."""
+    apart_ns = {}
+    for rank, manifest in manifests.items():
+        bounds = (manifest.get("annotations") or {}).get(DEVICE_CLOCK_KEY)
+        least, most = (bounds or {}).get("least_ns"), (bounds or {}).get("most_ns")
+        if type(least) is int and type(most) is int and most - least > _DEVICE_CLOCK_NS:
+            apart_ns[rank] = most - least
+    if not apart_ns:
+        return []
+    worst = max(apart_ns, key=lambda rank: apart_ns[rank])
+    return [
+        f"device times may begin up to {apart_ns[worst] / 1e6:.1f} ms later than they say (rank {worst}; "
+        f"{len(apart_ns)} of {len(manifests)} ranks above {_DEVICE_CLOCK_NS / 1e6:.0f} ms): "
+        "the hosts never waited for their devices where that was looked at"
     ]
 
 

@@ -24,6 +24,8 @@ TRAINING_STEP_KEY = "training_step"
 """Annotation of a rank: a ``step`` of its process, and its ``number`` in the training."""
 RECORDING_KEY = "recording"
 """Annotation of a rank: the stretches of steps at one level, oldest first."""
+DEVICE_CLOCK_KEY = "device_clock"
+"""Annotation of a rank: where the device's clock may lie on the host's, ``least_ns`` to ``most_ns``."""
 STANDSTILL_KEY = "standstill"
 """Annotation of a rank: when a step had lasted for long (``time_ns``), and what was the same there at two
 looks: how many ``collectives`` it had issued, by group, where they were not recorded, and the ``stack`` of the

@@ -67,7 +67,9 @@ def test_devices_are_diagnosed_as_hosts_are(slow_rank):
     ]
     costs = [own.cost_frac for own in expected.findings]
     assert [own.cost_frac for own in found.findings] == pytest.approx(costs, abs=1e-6)
-    assert any("waits were timed on the NVIDIA H200" in limit for limit in map(str, found.limits))
+    assert any(
+        "Spans and waits were timed on the NVIDIA H200" in limit for limit in map(str, found.limits)
+    )
 
 
 def test_launches_alone_name_nobody():

@@ -125,6 +125,17 @@ def test_a_wait_is_what_the_stream_waited(job):
     assert row["source"] == "device_blocking"
 
 
+def test_a_wait_right_after_the_issue_is_a_wait(job):
+    """Fails when an operation that is waited for at once gets the length of the wait for its own."""
+    job.forward(5 * MS)
+    work = dist.all_reduce(torch.ones(4, device="meta"), async_op=True)
+    job.wait(work, 15 * MS)
+    row = job.rows().iloc[0]
+    assert row["start_ns"] == row["wait_start_ns"] == 5 * MS
+    assert row["wait_end_ns"] == 15 * MS
+    assert row["device_dur_ns"] == 3 * MS  # as the backend says: it began 7 ms after its issue
+
+
 def test_what_is_over_before_it_is_waited_for_holds_up_nobody(job):
     """Fails when an operation that compute hides costs time."""
     work = dist.all_reduce(torch.ones(4, device="meta"), async_op=True)

@@ -8,7 +8,7 @@ from meshscope.probe.compat.torch_names import NotApplicableError
 from meshscope.probe.cost import COST_OVER_SEEN
 from meshscope.probe.hooks import device_times as module
 from meshscope.probe.hooks.base import Capture, Place, compute_span
-from meshscope.probe.hooks.device_times import ANCHOR_EVERY_NS, DeviceTimes
+from meshscope.probe.hooks.device_times import ANCHOR_EVERY_NS, DRIFT_ONE_IN, DeviceTimes
 from meshscope.probe.reader.run import read_run
 from meshscope.probe.schema.terms import SpanKind
 from meshscope.probe.settings.config import ProbeConfig
@@ -224,3 +224,20 @@ def test_events_are_read_together_after_the_first_steps(timed, queue, run_path):
     capture.recorder.close()
     rows = read_run(run_path).tables["span"].to_pandas()
     assert rows["device_dur_ns"].notna().all()
+
+
+def test_a_new_anchor_keeps_what_the_old_one_has_shown(timed, queue):
+    """Fails when all times of a device jump each minute, by as much as its host is ahead."""
+    capture, times = timed()
+    for _ in range(4):
+        queue.now_ns += 10 * MS
+        span(capture, queue, 1000)  # an idle device: the offset is known exactly
+        times.step_ended()
+    queue.free_at_ns = queue.now_ns + 50 * MS
+    queue.now_ns += ANCHOR_EVERY_NS
+    queue.free_at_ns = queue.now_ns + 50 * MS
+    times.step_ended()  # the new anchor is 50 ms behind its record, as is all that follows
+    queue.now_ns += 100 * MS
+    times.step_ended()
+    off_ns = times._anchor.event + BOOT_NS - times._anchor.least_ns
+    assert 0 <= off_ns <= 2 * ANCHOR_EVERY_NS // DRIFT_ONE_IN
