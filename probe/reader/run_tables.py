@@ -102,7 +102,9 @@ def _device_clocks(manifests: Mapping[int, Mapping[str, Any]]) -> list[str]:
     apart_ns = {}
     for rank, manifest in manifests.items():
         bounds = (manifest.get("annotations") or {}).get(DEVICE_CLOCK_KEY)
-        least, most = (bounds or {}).get("least_ns"), (bounds or {}).get("most_ns")
+        if not isinstance(bounds, Mapping):
+            continue
+        least, most = bounds.get("least_ns"), bounds.get("most_ns")
         if type(least) is int and type(most) is int and most - least > _DEVICE_CLOCK_NS:
             apart_ns[rank] = most - least
     if not apart_ns:

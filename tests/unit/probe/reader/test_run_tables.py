@@ -1,0 +1,27 @@
+"""What is said of a run as a whole."""
+
+import pytest
+
+from meshscope.probe.reader.run import read_run
+
+
+@pytest.mark.parametrize(
+    ("bounds", "is_told"),
+    [
+        ({"least_ns": 5, "most_ns": 17_000_005}, True),
+        ({"least_ns": 5, "most_ns": 95_005}, False),
+        ({"least_ns": 5, "most_ns": None}, False),
+        ("torn", False),
+    ],
+)
+def test_a_clock_of_a_device_that_is_known_badly_is_a_limit(
+    make_recorder, run_path, bounds, is_told
+):
+    """Fails when waits of a device lie beside those of its peers by milliseconds, and nothing says so."""
+    recorder = make_recorder()
+    recorder.annotate("device_clock", bounds)
+    recorder.close()
+    told = [limit for limit in read_run(run_path).limits if limit.startswith("device times may")]
+    assert len(told) == is_told
+    if is_told:
+        assert "up to 17.0 ms later" in told[0]
