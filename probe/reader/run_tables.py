@@ -111,9 +111,9 @@ def _device_clocks(manifests: Mapping[int, Mapping[str, Any]]) -> list[str]:
         return []
     worst = max(apart_ns, key=lambda rank: apart_ns[rank])
     return [
-        f"device times may begin up to {apart_ns[worst] / 1e6:.1f} ms later than they say (rank {worst}; "
+        f"device times may be up to {apart_ns[worst] / 1e6:.1f} ms too early (rank {worst}; "
         f"{len(apart_ns)} of {len(manifests)} ranks above {_DEVICE_CLOCK_NS / 1e6:.0f} ms): "
-        "the hosts never waited for their devices where that was looked at"
+        "no moment showed the clocks of host and device together"
     ]
 
 

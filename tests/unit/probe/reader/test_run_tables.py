@@ -24,4 +24,4 @@ def test_a_clock_of_a_device_that_is_known_badly_is_a_limit(
     told = [limit for limit in read_run(run_path).limits if limit.startswith("device times may")]
     assert len(told) == is_told
     if is_told:
-        assert "up to 17.0 ms later" in told[0]
+        assert "up to 17.0 ms too early" in told[0]
