@@ -20,6 +20,9 @@ from .pauses import even_work, pauses
 LATE_TOGETHER = 0.5
 """Share of the loss from which all ranks are late in the same steps."""
 QUANTILES = (0.5, 0.9, 0.99)
+CONFIDENCE = 0.8
+CONFIDENCE_OF_ONE_STEP = 0.4
+"""One step does not tell a rank that is late by chance from one that is slow."""
 
 
 def jitter(account: Account) -> Iterator[Finding]:
@@ -42,16 +45,22 @@ def jitter(account: Account) -> Iterator[Finding]:
         kind=FindingKind.JITTER,
         severity=severity(cost),
         where=when.where,
-        claim=message("jitter.claim", cost=cost),
+        claim=_claim(late, cost),
         cost_frac=share,
         removal_gain_frac=gain,
-        confidence=0.8,
+        confidence=CONFIDENCE if len(late) > 1 else CONFIDENCE_OF_ONE_STEP,
         evidence=(
             *_distribution(late),
             *_remedies(account, moved, gain),
         ),
         remedy=_remedy(late, moved),
     )
+
+
+def _claim(late: pd.DataFrame, cost: float) -> Message:
+    if len(late) < 2:
+        return message("jitter.claim_one_step", cost=cost)
+    return message("jitter.claim", cost=cost)
 
 
 def late_steps_of_ranks(account: Account) -> pd.DataFrame:
@@ -61,7 +70,9 @@ def late_steps_of_ranks(account: Account) -> pd.DataFrame:
 
 
 def _distribution(late: pd.DataFrame) -> Iterator[Message]:
-    """Say how late the last rank of a step is, and which ranks these are."""
+    """Say how late the last rank of a step is, and which ranks these are; of a single step nothing is usual."""
+    if len(late) < 2:
+        return
     median, p90, p99 = late.max(axis=1).quantile(list(QUANTILES)).tolist()
     most = float(late.to_numpy(np.float64).max())
     yield message("jitter.latest", median_ns=median, p90_ns=p90, p99_ns=p99, most_ns=most)
@@ -77,7 +88,9 @@ def _remedies(account: Account, moved: Lateness, gain: float) -> Iterator[Messag
         return
     yield message("jitter.gain", gain=gain)
     layout = account.trace.layout
-    if len(account.windows.ranks) < 2 or (layout is not None and layout.pp > 1):
+    if min(len(account.windows.ranks), len(account.windows.steps)) < 2 or (
+        layout is not None and layout.pp > 1
+    ):
         return
     yield message("jitter.gain_same_steps", gain=moved.same_steps_return * gain)
     gains = [
@@ -90,6 +103,8 @@ def _remedies(account: Account, moved: Lateness, gain: float) -> Iterator[Messag
 
 def _remedy(late: pd.DataFrame, moved: Lateness) -> Message:
     """Return what to do about it."""
+    if len(late) < 2:
+        return message("jitter.remedy_one_step")
     common = float(late.median(axis=1).clip(lower=0.0).mean())
     if late.shape[1] > 2 and common >= LATE_TOGETHER * moved.lost_ns > 0:
         return message("jitter.remedy_together")
