@@ -9,6 +9,7 @@ import pandas as pd
 
 from meshscope.probe.schema.terms import FindingKind
 
+from ...explain.causes.pieces import Runs
 from ...explain.lateness import Lateness, lateness
 from ...explain.run_account import Account
 from ...tables.results import Finding
@@ -64,9 +65,26 @@ def _claim(late: pd.DataFrame, cost: float) -> Message:
 
 
 def late_steps_of_ranks(account: Account) -> pd.DataFrame:
-    """Return by how much each rank (columns) is late in each step, ns: beyond its own median step."""
+    """Return by how much each rank (columns) is late in each step, ns: beyond its own median step.
+
+    Of a rank that is slow in some steps, these have a median of their own: what it is slow by is no chance.
+    """
     work = even_work(account)
-    return work - work.median()
+    late = work - work.median()
+    detection = None if account.attribution is None else account.attribution.detection
+    for verdict in () if detection is None else detection.suspects:
+        if verdict.rank in late:
+            late[verdict.rank] = _beyond_own_kind(work[verdict.rank], verdict.slow_steps)
+    return late
+
+
+def _beyond_own_kind(work: pd.Series[float], slow_steps: Runs) -> pd.Series[float]:
+    """Return by how much each step exceeds the median of the slow, or of the other, steps of a rank, ns."""
+    step = work.index.to_numpy()
+    is_slow = np.zeros(len(step), dtype=bool)
+    for first, last in slow_steps:
+        is_slow |= (step >= first) & (step <= last)
+    return work - work.groupby(is_slow).transform("median")
 
 
 def _distribution(late: pd.DataFrame) -> Iterator[Message]:

@@ -108,3 +108,21 @@ def test_one_step_does_not_tell_chance():
     assert found.confidence < 0.5
     assert "jitter.latest" not in [fact.code for fact in found.evidence]
     assert str(found.remedy).startswith("Record")
+
+
+def test_a_rank_that_is_slow_in_some_steps_is_not_late_by_chance():
+    """Fails when the steps of a slow rank are counted among the delays that chance makes."""
+    whose = np.random.default_rng(3).integers(8, size=STEPS)
+
+    def work(kind, rank, step, microbatch):
+        late = 4 * MS if whose[step] == rank else 0
+        slow = 20 * MS if rank == 5 and step % 20 >= 10 else 0
+        return (10 if kind == "forward" else 20) * MS + (late + slow if kind == "forward" else 0)
+
+    job = Job(layout=ParallelLayout(dp=8), microbatches=1, steps=STEPS)
+    result = diagnose(capture(job, work))
+    (slow,) = (f for f in result.findings if f.kind == "straggler_rank")
+    assert slow.where["rank"] == 5
+    (found,) = (f for f in result.findings if f.kind == "jitter")
+    (latest,) = (fact for fact in found.evidence if fact.code == "jitter.latest")
+    assert latest.values["most_ns"] == pytest.approx(4 * MS, rel=0.05)
