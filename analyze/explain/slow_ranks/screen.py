@@ -30,7 +30,7 @@ PART = 10
 _ABOVE = 6
 """Position in a sorted part: with seven entries of each of three parts at or below a value, so is the median."""
 _BELOW = 3
-_COLUMNS = 64
+_COLUMNS = 128
 """Ranks that are bounded at a time, so that their sums stay in the cache."""
 _GROWTH = 1.25
 """Steps of one length of the past are bounded together up to that ratio."""
