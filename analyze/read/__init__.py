@@ -17,10 +17,12 @@ from meshscope.probe.schema.manifest import MANIFEST_NAME, read_json
 from meshscope.probe.schema.rundir import name_a_run_in
 
 from ..tables.trace import Trace
+from ..wording.limits import Limit
 from .archives import unpack_archives
 from .detect import MEMORY_FORMATS, InputFile, InputFormat, classify
 from .foreign import nothing_readable
 from .input_paths import Found, input_file, look
+from .left_out import left_out_files
 from .mixed_formats import left_out, refuse_several_jobs
 from .packed import unpack
 from .reading import Reading
@@ -51,7 +53,7 @@ def import_trace(
         unpacked = unpack_archives(plain, scratch)
         by_format, unopened = _by_format(unpacked.files)
         unopened += packed
-        limits = [*found.limits, *unpacked.limits, *(f"Left out: {one}." for one in unopened)]
+        limits: list[Limit] = [*found.limits, *unpacked.limits, *left_out_files(unopened)]
         trace = _import_files(path, by_format, scratch, reading)
         if trace is None:
             raise unopened[0] if unopened else _unreadable(path, by_format)
@@ -128,7 +130,7 @@ def _import_kineto(
     traces: Sequence[InputFile],
     scratch: Scratch,
     reading: Reading | None,
-    limits: Sequence[str],
+    limits: Sequence[Limit],
 ) -> Trace:
     """Read Kineto traces: those of several ranks in one file apart, and halves of events joined."""
     from .kineto.chrome_pairs import complete_pairs

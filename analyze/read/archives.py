@@ -11,9 +11,11 @@ from typing import IO, Self, cast
 from meshscope.probe.schema.errors import TraceFormatError
 from meshscope.probe.schema.printable import printable
 
-from ..wording.words import counted
+from ..wording.limits import Limit
+from ..wording.message import message
 from .byte_source import ByteSource
 from .detect import HEAD_BYTES, InputFile, InputFormat, classify
+from .left_out import left_out_files
 from .scratch import Scratch, require_room, safe_place
 
 _EndOfArchive = tarfile.EOFHeaderError  # type: ignore[attr-defined]
@@ -30,8 +32,8 @@ class Unpacked:
     """The files of an input with those of its archives."""
 
     files: list[InputFile]
-    limits: list[str]
-    """What could not be unpacked, one sentence each."""
+    limits: list[Limit]
+    """What could not be unpacked."""
 
 
 class _Member(tarfile.TarInfo):
@@ -66,7 +68,7 @@ def unpack_archives(files: Iterable[InputFile], scratch: Scratch) -> Unpacked:
         TraceFormatError: Nothing is left to be read, because archives are damaged.
     """
     found: list[InputFile] = []
-    limits: list[str] = []
+    limits: list[Limit] = []
     errors: list[TraceFormatError] = []
     for file in files:
         if not _is_archive(file):
@@ -78,10 +80,10 @@ def unpack_archives(files: Iterable[InputFile], scratch: Scratch) -> Unpacked:
             errors.append(error)
             continue
         if skipped:
-            limits.append(f"{counted(skipped, 'member')} of {file.name} left out: no trace.")
+            limits.append(message("missing.members", count=skipped, file=file.name))
     if errors and not found:
         raise errors[0]
-    return Unpacked(found, [*limits, *(f"Left out: {error}." for error in errors)])
+    return Unpacked(found, [*limits, *left_out_files(errors)])
 
 
 def _is_archive(file: InputFile) -> bool:

@@ -10,7 +10,8 @@ from pathlib import Path
 from meshscope.probe.schema.errors import TraceFormatError
 from meshscope.probe.schema.printable import printable
 
-from ..wording.words import counted
+from ..wording.limits import Limit, limit_text
+from ..wording.message import message
 from .detect import WHAT_WE_READ, InputFile
 
 _SHOWN = 4
@@ -21,8 +22,8 @@ class Found:
     """The files behind a path."""
 
     files: list[InputFile]
-    limits: list[str] = field(default_factory=list)
-    """What was not looked at, one sentence each."""
+    limits: list[Limit] = field(default_factory=list)
+    """What was not looked at."""
 
 
 def find_files(path: Path) -> list[InputFile]:
@@ -57,7 +58,7 @@ def look(path: Path) -> Found:
     if walk.files:
         return Found([input_file(one) for one in sorted(walk.files)], walk.limits())
     what = "the folder holds no file" if walk.limits() else "the folder is empty"
-    where = f"{path} ({' '.join(walk.limits())})" if walk.limits() else str(path)
+    where = f"{path} ({' '.join(map(limit_text, walk.limits()))})" if walk.limits() else str(path)
     raise TraceFormatError(what, where=where, remedy=WHAT_WE_READ)
 
 
@@ -79,21 +80,18 @@ class _Walk:
         while waiting:
             self._list(waiting.pop(), inside, waiting)
 
-    def limits(self) -> list[str]:
+    def limits(self) -> list[Limit]:
         """Return what was not looked at."""
-        found = []
+        found: list[Limit] = []
         if self._links_out:
-            verb = "leads" if self._links_out == 1 else "lead"
-            found.append(
-                f"{counted(self._links_out, 'link')} {verb} out of the folder, not followed."
-            )
+            found.append(message("missing.links_out", count=self._links_out))
         if self._dangling:
-            found.append(f"{counted(self._dangling, 'link')} to a file that does not exist.")
+            found.append(message("missing.dangling_links", count=self._dangling))
         if self._others:
-            found.append(f"{counted(self._others, 'special file')} left out.")
-        found += [f"Left out: {one} cannot be listed." for one in self._unlisted[:_SHOWN]]
+            found.append(message("missing.special_files", count=self._others))
+        found += [message("missing.unlisted_folder", folder=one) for one in self._unlisted[:_SHOWN]]
         if len(self._unlisted) > _SHOWN:
-            found.append(f"{len(self._unlisted) - _SHOWN} more folders cannot be listed.")
+            found.append(message("missing.more_folders", count=len(self._unlisted) - _SHOWN))
         return found
 
     def _list(self, folder: str, inside: str, waiting: list[str]) -> None:

@@ -15,7 +15,8 @@ from pathlib import Path, PurePath
 from meshscope.probe.schema.errors import TraceFormatError
 from meshscope.probe.schema.listing import listed
 
-from ..wording.words import counted
+from ..wording.limits import Limit
+from ..wording.message import message
 from .detect import InputFile, InputFormat, classify, why_unknown
 from .input_paths import input_file
 
@@ -88,7 +89,9 @@ def _is_read(file: Path) -> bool:
         return True
 
 
-def left_out(by_format: Mapping[InputFormat, Sequence[InputFile]], *used: InputFormat) -> list[str]:
+def left_out(
+    by_format: Mapping[InputFormat, Sequence[InputFile]], *used: InputFormat
+) -> list[Limit]:
     """Return what is said of files that are not read, one sentence for each format."""
     rest = {
         kind: [file for file in files if not _SETTINGS.fullmatch(file.name)]
@@ -98,17 +101,19 @@ def left_out(by_format: Mapping[InputFormat, Sequence[InputFile]], *used: InputF
     return [_left_out(kind, files) for kind, files in rest.items() if files]
 
 
-def _left_out(kind: InputFormat, files: Sequence[InputFile]) -> str:
+def _left_out(kind: InputFormat, files: Sequence[InputFile]) -> Limit:
     if kind is InputFormat.UNKNOWN:
         # Only those that are named are looked into.
         reasons = ((file.name, why_unknown(file)) for file in files)
         names = (name + (f" ({why})" if why else "") for name, why in reasons)
-        which = "no trace"
     else:
         names = (file.name for file in files)
-        which = f"of another format ({_NAMES[kind]}), which is read where it is given alone"
     shown = listed(names, count=len(files), most=_SHOWN)
-    return f"{counted(len(files), 'file')} of the input left out, {which}: {shown}."
+    if kind is InputFormat.UNKNOWN:
+        return message("missing.files_of_no_format", count=len(files), named=shown)
+    return message(
+        "missing.files_of_other_format", count=len(files), format=_NAMES[kind], named=shown
+    )
 
 
 def _folder(file: InputFile) -> PurePath:

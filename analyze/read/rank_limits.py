@@ -7,8 +7,14 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from meshscope.probe.schema.listing import listed
 
+from ..wording.limits import Limit, meaning_of
+from ..wording.message import Message, message
 
-def missing_ranks(ranks: Sequence[int], world_size: int, *, is_named: bool) -> Iterator[str]:
+OF_RANKS = "of_ranks"
+"""Sentence of a note on ranks, in the part of each meaning."""
+
+
+def missing_ranks(ranks: Sequence[int], world_size: int, *, is_named: bool) -> Iterator[Limit]:
     """Yield whether ranks of the job are missing.
 
     Args:
@@ -17,16 +23,19 @@ def missing_ranks(ranks: Sequence[int], world_size: int, *, is_named: bool) -> I
         is_named: Whether a file names it; else it was taken from the ranks.
     """
     if not is_named:
-        yield f"No file names the world size; it is taken to be {world_size}."
+        yield message("assumed.unnamed_world_size", ranks=world_size)
     elif len(ranks) < world_size:
-        yield f"{len(ranks)} of {world_size} ranks are here: {listed(ranks)}."
+        yield message("missing.ranks_here", here=len(ranks), ranks=world_size, named=listed(ranks))
 
 
-def shared_notes(notes: Iterable[tuple[int, Iterable[str]]]) -> Iterator[str]:
-    """Yield each note once, with the ranks that it holds for."""
+def shared_notes(notes: Iterable[tuple[int, Iterable[Limit]]]) -> Iterator[Limit]:
+    """Yield each note once, with the ranks that it holds for; it means what the note means."""
+    alike: dict[str, Limit] = {}
     holders: dict[str, list[int]] = defaultdict(list)
     for rank, clauses in notes:
         for clause in clauses:
-            holders[clause].append(rank)
-    for clause, ranks in holders.items():
-        yield f"Rank {listed(ranks)}: {clause}."
+            alike.setdefault(str(clause), clause)
+            holders[str(clause)].append(rank)
+    for key, clause in alike.items():
+        code = f"{meaning_of(clause)}.{OF_RANKS}"
+        yield Message(code, {"ranks": holders[key], "what": clause})

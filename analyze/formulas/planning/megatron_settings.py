@@ -12,6 +12,8 @@ from typing import Any
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.model.stated import check_counts, check_switches
 
+from ...wording.limits import Limit
+from ...wording.message import message
 from .megatron_layout import layers_of_layout
 
 _COPIED = {
@@ -53,13 +55,13 @@ _BACKENDS = ("flash", "fused", "unfused", "local", "auto")
 """Megatron-core's AttnBackend, numbered from 1."""
 _SHARDS = {"optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 _NOT_MODELLED = {
-    "fp8": "FP8 is not modelled: counted as bf16",
-    "cpu_offloading": "Offloading is not modelled",
-    "optimizer_cpu_offload": "Offloading of the optimizer is not modelled",
+    "fp8": message("scope.fp8"),
+    "cpu_offloading": message("scope.offloading"),
+    "optimizer_cpu_offload": message("scope.optimizer_offloading"),
 }
 
 
-def settings_of_megatron(args: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+def settings_of_megatron(args: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[Limit, ...]]:
     """Return our settings by name, and what cannot be taken over.
 
     Args:
@@ -87,12 +89,9 @@ def settings_of_megatron(args: Mapping[str, Any]) -> tuple[dict[str, Any], tuple
     )
     found["gradient_fusion"] = bool(fusion)
     found |= _types(args)
-    limits = [text for name, text in _NOT_MODELLED.items() if args.get(name)]
+    limits: list[Limit] = [text for name, text in _NOT_MODELLED.items() if args.get(name)]
     if not found["fused_attention"] and args.get("attention_backend") is None:
-        limits.append(
-            "Attention scores counted as kept (attention_softmax_in_fp32 or transformer_impl local); "
-            "with flash attention set attention_backend: flash"
-        )
+        limits.append(message("assumed.kept_scores"))
     return found, tuple(limits)
 
 

@@ -14,6 +14,7 @@ from meshscope.probe.schema.model.hugging_face import fields_of_hugging_face
 from meshscope.probe.schema.model.megatron import fields_of_megatron
 
 from ...tables.toml_file import read_toml
+from ...wording.limits import Limit
 from .argument_files import read_arguments, read_scalar
 from .megatron_settings import check_arguments, settings_of_megatron
 from .settings import SETTINGS
@@ -76,7 +77,7 @@ class ModelFile:
     """Fields of ``PlanSettings``, and how layers are split at the ends."""
     longest: int = 0
     """The longest sequence that the model is made for; 0: not stated."""
-    limits: tuple[str, ...] = ()
+    limits: tuple[Limit, ...] = ()
 
 
 def read_model_file(path: Path) -> ModelFile:

@@ -56,7 +56,7 @@ def reserved_bytes(allocated: float) -> tuple[float, float, float]:
     return low, middle, high
 
 
-def make_job_plan(job: PlannedJob, stated: tuple[str, ...] = ()) -> JobPlan:
+def make_job_plan(job: PlannedJob, stated: tuple[Limit, ...] = ()) -> JobPlan:
     """Return the plan of a job.
 
     Args:

@@ -17,13 +17,15 @@ from meshscope.probe.schema.model import ModelDescription
 from meshscope.probe.schema.model.stated import MOST
 from meshscope.probe.schema.terms import ScheduleKind
 
+from ...wording.limits import Limit
+from ...wording.message import message
 from .job import PlannedJob, Recompute
 from .model_file import DTYPE_BYTES, ModelFile, read_model_file
 from .settings import PlanSettings
 from .stage_split import split_layers
 
 
-def planned_job(path: Path, settings: PlanSettings) -> tuple[PlannedJob, tuple[str, ...]]:
+def planned_job(path: Path, settings: PlanSettings) -> tuple[PlannedJob, tuple[Limit, ...]]:
     """Return the job that a file and options describe, and what had to be assumed.
 
     Raises:
@@ -31,7 +33,7 @@ def planned_job(path: Path, settings: PlanSettings) -> tuple[PlannedJob, tuple[s
     """
     found = read_model_file(path)
     values = settings.over(found.settings)
-    said: list[str] = []
+    said: list[Limit] = []
     model = _model(found, values, said, path)
     tp, pp, cp, ep, vpp = (
         _count(values.get(name), name) for name in ("tp", "pp", "cp", "ep", "vpp")
@@ -62,7 +64,7 @@ def planned_job(path: Path, settings: PlanSettings) -> tuple[PlannedJob, tuple[s
 
 
 def _model(
-    found: ModelFile, values: dict[str, Any], said: list[str], path: Path
+    found: ModelFile, values: dict[str, Any], said: list[Limit], path: Path
 ) -> ModelDescription:
     """Return the description, with the layers, the length and the tie that options state."""
     stated = dict(found.model)
@@ -70,9 +72,7 @@ def _model(
         stated["seq_len"] = _count(values["seq_len"], "seq_len")
     elif "seq_len" not in stated and found.longest:
         stated["seq_len"] = found.longest
-        said.append(
-            f"Sequence length not stated: {found.longest:,}, the longest of the model; see --seq-len"
-        )
+        said.append(message("assumed.seq_len", tokens=found.longest))
     if "seq_len" not in stated:
         raise ConfigError(
             "the sequence length is missing", where=str(path), remedy="Add --seq-len, such as 4096"
@@ -83,7 +83,7 @@ def _model(
     if layers:
         whole = stated.get("num_layers")
         if isinstance(whole, int) and len(layers) > 1 and sum(layers) != whole:
-            said.append(f"The counts by stage make {sum(layers)} layers; the model has {whole}")
+            said.append(message("assumed.other_layers", stated=sum(layers), model=whole))
         _cut(stated, sum(layers))
     return ModelDescription.from_fields(stated, str(path))
 
@@ -114,7 +114,7 @@ def _layer_counts(value: object) -> tuple[int, ...]:
     return counts
 
 
-def _replicas(values: Mapping[str, Any], others: int, said: list[str]) -> int:
+def _replicas(values: Mapping[str, Any], others: int, said: list[Limit]) -> int:
     """Return the replicas: stated, or what the ranks of the job leave.
 
     Args:
@@ -125,7 +125,7 @@ def _replicas(values: Mapping[str, Any], others: int, said: list[str]) -> int:
     if values.get("dp") is not None:
         return _count(values["dp"], "dp")
     if values.get("world_size") is None:
-        said.append("dp not stated: one replica; optimizer and gradients are not shared")
+        said.append(message("assumed.one_replica"))
         return 1
     world = _count(values["world_size"], "world_size")
     dp, rest = divmod(world, others)
@@ -259,7 +259,7 @@ def _schedule(values: Mapping[str, Any], layout: ParallelLayout) -> ScheduleKind
         raise ConfigError(f"{name!r} is no schedule", where="schedule", remedy=remedy) from None
 
 
-def _microbatches(values: Mapping[str, Any], layout: ParallelLayout, said: list[str]) -> int:
+def _microbatches(values: Mapping[str, Any], layout: ParallelLayout, said: list[Limit]) -> int:
     """Return the microbatches of a step: stated, by the batch, or enough to fill the pipeline."""
     if values.get("microbatches") is not None:
         return _count(values["microbatches"], "microbatches")
@@ -276,10 +276,7 @@ def _microbatches(values: Mapping[str, Any], layout: ParallelLayout, said: list[
             )
         return count
     if layout.pp > 1:
-        said.append(
-            f"Microbatches not stated: {2 * layout.pp} (2 x pp), which fills the pipeline; "
-            "see --microbatches"
-        )
+        said.append(message("assumed.microbatches", count=2 * layout.pp))
         return 2 * layout.pp
     return 1
 

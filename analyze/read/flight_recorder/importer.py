@@ -17,6 +17,7 @@ from meshscope.probe.schema.listing import listed
 from meshscope.probe.schema.tables import RUN
 from meshscope.probe.schema.terms import CaptureLevel
 
+from ...wording.limits import Limit
 from ..detect import InputFile
 from .dump import Dump, read_dump
 from .tables import dump_tables
@@ -25,7 +26,7 @@ _LISTED = 16
 
 
 def import_flight_recorder(
-    path: Path, files: Sequence[InputFile], *, limits: Sequence[str] = ()
+    path: Path, files: Sequence[InputFile], *, limits: Sequence[Limit] = ()
 ) -> Trace:
     """Read the dumps of one job.
 

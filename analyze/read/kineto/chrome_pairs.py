@@ -19,8 +19,11 @@ import numpy.typing as npt
 
 from meshscope.probe.schema.errors import TraceFormatError
 
+from ...wording.limits import Limit
+from ...wording.message import message
 from ..detect import InputFile
 from ..kernel_names import CATEGORY_OF_EVENT
+from ..left_out import left_out_files
 from ..scratch import Scratch
 from .events import decode
 from .rewritten import EventWriter
@@ -60,7 +63,7 @@ _EVENT = msgspec.json.Decoder(_Event)
 
 def complete_pairs(
     files: Sequence[InputFile], scratch: Scratch
-) -> tuple[list[InputFile], list[str]]:
+) -> tuple[list[InputFile], list[Limit]]:
     """Return the files with begin and end events joined; other files stay as they are.
 
     Args:
@@ -76,7 +79,7 @@ def complete_pairs(
             read, or no event has a category that we know.
     """
     found: list[InputFile] = []
-    limits: list[str] = []
+    limits: list[Limit] = []
     errors: list[TraceFormatError] = []
     for file in files:
         try:
@@ -85,10 +88,10 @@ def complete_pairs(
             errors.append(error)
     if errors and not found:
         raise errors[0]
-    return found, [*limits, *(f"Left out: {error}." for error in errors)]
+    return found, [*limits, *left_out_files(errors)]
 
 
-def _complete(file: InputFile, scratch: Scratch, limits: list[str]) -> InputFile:
+def _complete(file: InputFile, scratch: Scratch, limits: list[Limit]) -> InputFile:
     """Return the file with its pairs joined.
 
     Raises:
@@ -116,10 +119,8 @@ def _complete(file: InputFile, scratch: Scratch, limits: list[str]) -> InputFile
         writer.write(joiner.rewritten(texts))
     writer.finish(again.header)
     if pairs.alone:
-        limits.append(
-            f"The file {file.name} has {pairs.alone} begin or end events without a partner: left out."
-        )
-    limits += [f"In the file {file.name}, {loss}." for loss in stream.losses]
+        limits.append(message("missing.lone_marks", file=file.name, count=pairs.alone))
+    limits += [message("missing.in_file", file=file.name, loss=loss) for loss in stream.losses]
     return InputFile(file.label, writer.path)
 
 

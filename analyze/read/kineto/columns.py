@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from meshscope.probe.schema.terms import SpanKind
 
+from ...wording.limits import Limit
 from .event_columns import Events, IntArray, RoledEvents
 from .nesting import operators_around
 from .step_marks import found_steps
@@ -32,8 +33,8 @@ class StepWindows:
     end: IntArray
     is_whole_file: bool
     """True where the file marks no step and stands for a single one."""
-    found_by: str = ""
-    """What they were found by, a clause; empty where the file itself says their numbers."""
+    found_by: Limit | None = None
+    """What they were found by; None where the file itself says their numbers."""
 
     def step_of(self, time: IntArray) -> IntArray:
         """Return the step in whose window each instant falls, ``NO_STEP`` outside."""

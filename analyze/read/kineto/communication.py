@@ -23,6 +23,7 @@ from meshscope.probe.schema.terms import Axis, CollectiveKind, Direction, TimeSo
 from ...tables.arrays import combined
 from ..kernel_names import collective_kind, item_bytes
 from .columns import DeviceLinks, StepWindows, first_match
+from .counted import Counted
 from .event_columns import IntArray, Intervals, RoledEvents
 from .events import DistributedInfo, EventArgs, to_int
 from .groups import GroupIdentity, NamedGroup, parse_ranks, strided_ranks
@@ -30,11 +31,6 @@ from .groups import GroupIdentity, NamedGroup, parse_ranks, strided_ranks
 UNNAMED_GROUP = "unnamed"
 """Group of the collectives for which the trace names none."""
 
-_FOREIGN = "communication kernels of other libraries, without metadata, are not matched"
-_GROUPED_TRANSFERS = "kernels of grouped sends and receives, without their peers, are not matched"
-_NO_PEER = "sends and receives name no peer"
-_NO_GROUP = "collectives have no process group in the trace and are matched in stream order"
-_NO_SIZE = "collectives, sends and receives have no known size, which is given as 0"
 _ASSUMED = "the trace does not list the members: all ranks, or those seen in a named group"
 _LIBRARY = re.compile(r"nccl|rccl|hccl|oneccl|msccl", re.IGNORECASE)
 _HOST_NOTE = re.compile(r"(?:nccl|rccl|xccl|hccl|ucc|gloo|mpi):(.+)")
@@ -52,7 +48,7 @@ class RankCommunication:
     rows: list[dict[str, object]] = field(default_factory=list)
     groups: dict[str, NamedGroup] = field(default_factory=dict)
     """Process groups by name, as far as this rank knows them."""
-    counts: Counter[str] = field(default_factory=Counter)
+    counts: Counter[Counted] = field(default_factory=Counter)
     """How often something could not be read, by the sentence about it."""
 
 
@@ -143,17 +139,17 @@ def _row(
     args = kernel.args
     name = str(args.collective_name or host_name)
     if not name and not _LIBRARY.search(kernel.name):
-        found.counts[_FOREIGN] += 1
+        found.counts[Counted.FOREIGN] += 1
         return None
     direction, peer, kind = _operation(name, kernel.name, args)
     group = _group_of(found, args) if direction or not _GROUPED.search(name) else ""
     if direction and peer < 0:
         peer = _peer_in_name(found, group, host_name)
     if not direction and kind == CollectiveKind.OTHER and _GROUPED.search(name):
-        found.counts[_GROUPED_TRANSFERS] += 1
+        found.counts[Counted.GROUPED_TRANSFERS] += 1
         return None
     if direction and peer < 0:
-        found.counts[_NO_PEER] += 1
+        found.counts[Counted.NO_PEER] += 1
     return {
         "rank": found.rank,
         "group_name": group or _group_of(found, args),
@@ -197,7 +193,7 @@ def _operation(name: str, kernel_name: str, args: EventArgs) -> tuple[str, int, 
 
 def _group_of(found: RankCommunication, args: EventArgs) -> str:
     if args.group_name is None:
-        found.counts[_NO_GROUP] += 1
+        found.counts[Counted.NO_GROUP] += 1
         return UNNAMED_GROUP
     name = str(args.group_name)
     known = found.groups.get(name)
@@ -215,7 +211,7 @@ def _size_bytes(found: RankCommunication, args: EventArgs, kind: CollectiveKind)
     elements = args.out_elements if kind == CollectiveKind.ALL_GATHER else args.in_elements
     item = item_bytes(str(args.dtype))
     if elements is None or not item:
-        found.counts[_NO_SIZE] += 1
+        found.counts[Counted.NO_SIZE] += 1
         return 0
     return max(to_int(elements, 0, bits=56), 0) * item
 

@@ -12,6 +12,8 @@ import pyarrow.compute as pc
 
 from meshscope.probe.schema.listing import listed
 
+from ...wording.limits import Limit
+from ...wording.message import message
 from .columns import StepWindows
 from .event_columns import RoledEvents
 
@@ -73,7 +75,7 @@ class StepsOfFile(Protocol):
         """Return whether it holds work of a device."""
 
 
-def leave_out_cut_steps(files: Sequence[StepsOfFile]) -> Iterator[str]:
+def leave_out_cut_steps(files: Sequence[StepsOfFile]) -> Iterator[Limit]:
     """Take the steps that are not whole out of the tables; yield a sentence on each such rank.
 
     A cut file that lacks a step which all whole files have is left out of the steps, and so is
@@ -88,7 +90,7 @@ def leave_out_cut_steps(files: Sequence[StepsOfFile]) -> Iterator[str]:
         for file in files:
             if id(file) not in known_to_mark:
                 _keep(file, ())
-                yield f"Rank {file.rank} marks no step, as others do: it is left out of the steps."
+                yield message("missing.rank_without_marks", rank=file.rank)
     whole = [file for file in marked if file.whole_steps is None]
     wanted = _common([_numbers(file) for file in whole])
     needs_device = any(file.has_device for file in whole)
@@ -99,16 +101,13 @@ def leave_out_cut_steps(files: Sequence[StepsOfFile]) -> Iterator[str]:
         if whole and not wanted <= known:
             count = len(_numbers(file))
             _keep(file, ())
-            yield (
-                f"Rank {file.rank} is left out of the steps: its file is cut off, and of the "
-                f"{count} that it begins {len(known)} are surely whole."
-            )
+            yield message("missing.cut_rank", rank=file.rank, begun=count, whole=len(known))
         elif known:
             lost = _numbers(file) - known
             _keep(file, known)
             if lost:
                 steps = listed(sorted(lost), most=16)
-                yield f"Rank {file.rank}: steps that the cut may have hit are left out: {steps}."
+                yield message("missing.cut_steps", rank=file.rank, steps=steps)
 
 
 def _common(numbers: Sequence[frozenset[int]]) -> frozenset[int]:

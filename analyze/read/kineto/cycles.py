@@ -16,6 +16,9 @@ import pyarrow.compute as pc
 from meshscope.probe.schema.errors import TraceFormatError
 from meshscope.probe.schema.listing import listed
 
+from ...wording.limits import Limit
+from ...wording.message import message
+
 
 class CycleFile(Protocol):
     """What is needed of one file."""
@@ -45,7 +48,7 @@ class _Cycle(NamedTuple):
     files: list[CycleFile]
 
 
-def one_cycle(files: Sequence[_File], wanted: int | None) -> tuple[list[_File], list[str]]:
+def one_cycle(files: Sequence[_File], wanted: int | None) -> tuple[list[_File], list[Limit]]:
     """Return the files of one cycle, one of each rank, and a sentence on the others.
 
     The last of the cycles with most ranks, because the first ones hold what happens once.
@@ -76,10 +79,7 @@ def one_cycle(files: Sequence[_File], wanted: int | None) -> tuple[list[_File], 
     chosen = [file for file in files if id(file) in kept]
     if len(cycles) == 1:
         return chosen, []
-    return chosen, [
-        f"The profiler ran {len(cycles)} cycles ({_named(cycles)}): cycle {at + 1} is read; "
-        "meshscope ingest --cycle N reads another."
-    ]
+    return chosen, [message("scope.cycle", cycles=len(cycles), named=_named(cycles), read=at + 1)]
 
 
 def _cycles(files: Sequence[CycleFile]) -> list[_Cycle]:

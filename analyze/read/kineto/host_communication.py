@@ -17,6 +17,7 @@ from meshscope.probe.schema.terms import CollectiveKind, Direction, TimeSource
 from ..kernel_names import collective_kind
 from .columns import StepWindows
 from .communication import RankCommunication
+from .counted import Counted
 from .event_columns import Events, IntArray, RoledEvents
 
 HOST_COLLECTIVE = re.compile(r"(?:gloo|mpi):(\w+)")
@@ -24,8 +25,6 @@ _WORK = re.compile(r"(?!autograd::|c10d::|_c10d_functional|fsdp::|profiler::)\w+
 """Operators that compute: those around them (autograd's, hooks) last while they wait."""
 _ISSUE = re.compile(r"c10d::|_c10d_functional")
 _DIRECTIONS = {"send": Direction.SEND.value, "recv": Direction.RECV.value}
-_NO_PEER = "sends and receives on the host name no peer"
-_NO_SIZE = "collectives on the host have no known size, which is given as 0"
 _NEVER = np.iinfo(np.int64).min
 
 
@@ -51,7 +50,7 @@ def add_host_communication(found: RankCommunication, roles: RoledEvents, steps: 
     for i, code in enumerate(notes.name.tolist()):
         direction = _DIRECTIONS.get(word_of[code], "")
         kind = CollectiveKind.OTHER if direction else collective_kind(word_of[code])
-        found.counts[_NO_PEER if direction else _NO_SIZE] += 1
+        found.counts[Counted.NO_PEER_ON_HOST if direction else Counted.NO_SIZE_ON_HOST] += 1
         found.rows.append(
             {
                 "rank": found.rank,

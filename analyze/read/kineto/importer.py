@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import cast
@@ -15,10 +14,14 @@ from meshscope.probe.schema.tables import RUN, TABLES
 from meshscope.probe.schema.terms import CaptureLevel
 
 from ...tables.stored_tables import STORED, StoredTable, Tables, open_stored
+from ...wording.limits import Limit
+from ...wording.message import message
 from ..detect import InputFile
+from ..left_out import left_out_files
 from ..rank_limits import missing_ranks, shared_notes
 from ..reading import Reading, TemporaryFolder
 from .communication import CommunicationTables, assemble
+from .counted import counted_limits
 from .cut_files import leave_out_cut_steps
 from .cycles import one_cycle
 from .jobs import one_job
@@ -30,7 +33,7 @@ def import_kineto(
     path: Path,
     files: Sequence[InputFile],
     *,
-    limits: Sequence[str] = (),
+    limits: Sequence[Limit] = (),
     reading: Reading | None = None,
 ) -> Trace:
     """Read Kineto files into the tables.
@@ -69,7 +72,7 @@ def import_kineto(
 
 def _read_all(
     path: Path, files: Sequence[InputFile], folder: Path, reading: Reading
-) -> tuple[list[RankFile], list[str]]:
+) -> tuple[list[RankFile], list[Limit]]:
     """Return the readable ranks in rank order, and a sentence for each file that is not used."""
     found: list[RankFile] = []
     errors: list[TraceFormatError] = []
@@ -87,7 +90,7 @@ def _read_all(
             for table in one.stored.values():
                 table.unlink(missing_ok=True)
     chosen.sort(key=lambda one: one.rank)
-    return chosen, [*(f"Left out: {e}." for e in errors), *sentences]
+    return chosen, [*left_out_files(errors), *sentences]
 
 
 def _results(
@@ -133,15 +136,11 @@ def _stored(ranks: Sequence[RankFile], temporary: TemporaryFolder | None) -> dic
     }
 
 
-def _limits(ranks: Sequence[RankFile], world_size: int) -> Iterator[str]:
+def _limits(ranks: Sequence[RankFile], world_size: int) -> Iterator[Limit]:
     """Yield what the files do not hold, one sentence for all ranks that share it."""
     is_named = any(r.world_size for r in ranks)
     yield from missing_ranks([r.rank for r in ranks], world_size, is_named=is_named)
     if len({r.has_base_time for r in ranks}) > 1:
-        yield "Some files have a time base and some have none: times of ranks cannot be compared."
+        yield message("doubt.time_bases")
     yield from shared_notes((r.rank, r.notes) for r in ranks)
-    counts: Counter[str] = Counter()
-    for one in ranks:
-        counts.update(one.communication.counts)
-    for clause, count in counts.items():
-        yield f"{count} {clause}."
+    yield from counted_limits(one.communication.counts for one in ranks)

@@ -17,6 +17,8 @@ import pyarrow.compute as pc
 from meshscope.probe.schema.errors import TraceFormatError
 from meshscope.probe.schema.listing import listed
 
+from ...wording.limits import Limit
+from ...wording.message import message
 from .communication import RankCommunication
 from .events import DistributedInfo, to_int
 
@@ -80,7 +82,7 @@ class JobFile(Protocol):
 _File = TypeVar("_File", bound=JobFile)
 
 
-def one_job(files: Sequence[_File]) -> tuple[list[_File], list[str]]:
+def one_job(files: Sequence[_File]) -> tuple[list[_File], list[Limit]]:
     """Return the files of the job that has most of them, and a sentence on those left out.
 
     Files belong to different jobs if their headers state different world sizes or
@@ -98,7 +100,7 @@ def one_job(files: Sequence[_File]) -> tuple[list[_File], list[str]]:
 
 def _most(
     files: list[_File], parts: dict[str, list[_File]], verb: str
-) -> tuple[list[_File], list[str]]:
+) -> tuple[list[_File], list[Limit]]:
     """Keep the largest part and those in none."""
     if len(parts) < 2:
         return files, []
@@ -112,9 +114,15 @@ def _most(
             remedy="Give the files of one job",
         )
     left_out = {id(file) for _, part in others for file in part}
-    sentences = [
-        f"Left out as of another job: {_named(part)}, which {verb} {other}; those that are "
-        f"used {verb} {mark}.{_remedy(verb)}"
+    sentences: list[Limit] = [
+        message(
+            "missing.other_job",
+            files=_named(part),
+            verb=verb,
+            other=other,
+            mark=mark,
+            remedy=_remedy(verb),
+        )
         for other, part in others
     ]
     return [file for file in files if id(file) not in left_out], sentences

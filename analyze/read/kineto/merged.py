@@ -17,6 +17,8 @@ import msgspec
 
 from meshscope.probe.schema.errors import TraceFormatError
 
+from ...wording.limits import Limit
+from ...wording.message import message
 from ..detect import DAMAGED_JSON, InputFile
 from ..scratch import Scratch
 from .events import DistributedInfo, KinetoHeader, to_int
@@ -43,7 +45,9 @@ class _Event(msgspec.Struct, gc=False):
 _BATCH = msgspec.json.Decoder(list[_Event])
 
 
-def split_merged(files: Iterable[InputFile], scratch: Scratch) -> tuple[list[InputFile], list[str]]:
+def split_merged(
+    files: Iterable[InputFile], scratch: Scratch
+) -> tuple[list[InputFile], list[Limit]]:
     """Return the files with each merged one replaced by one file per rank.
 
     A file that cannot be decoded stays as it is, and fails where it is read.
@@ -56,7 +60,7 @@ def split_merged(files: Iterable[InputFile], scratch: Scratch) -> tuple[list[Inp
         The files, and a sentence for each that was taken apart.
     """
     found: list[InputFile] = []
-    limits: list[str] = []
+    limits: list[Limit] = []
     for file in files:
         split = _split(file, scratch) if _may_be_merged(file) else None
         found += split.parts if split else [file]
@@ -116,14 +120,15 @@ class _Split:
             self.parts.append(InputFile(f"{file.label}!rank{rank}", self._writers[rank].path))
         return True
 
-    def limits(self, file: InputFile) -> list[str]:
+    def limits(self, file: InputFile) -> list[Limit]:
         """Return what is said of the file."""
-        lost = f"; {self._lost} events name no rank and are left out" if self._lost else ""
-        return [
-            f"The file {file.name} holds the events of {len(self.parts)} ranks, told apart by their "
-            f"arguments{lost}.",
-            *(f"In the file {file.name}, {loss}." for loss in self._losses),
+        found: list[Limit] = [
+            message("scope.merged_file", file=file.name, ranks=len(self.parts)),
+            *(message("missing.in_file", file=file.name, loss=loss) for loss in self._losses),
         ]
+        if self._lost:
+            found.append(message("missing.events_without_rank", file=file.name, count=self._lost))
+        return found
 
     def _write(self) -> None:
         for rank, events in self._held.items():

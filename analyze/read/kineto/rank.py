@@ -13,7 +13,8 @@ import pyarrow as pa
 from meshscope.probe.schema.errors import TraceFormatError
 
 from ...tables.stored_tables import STORED
-from ...wording.words import counted
+from ...wording.limits import Limit
+from ...wording.message import message
 from ..detect import InputFile
 from ..reading import OnBytes, ignore_bytes
 from .columns import DeviceLinks, StepWindows, device_links, step_windows
@@ -52,7 +53,7 @@ class RankFile:
     stored: dict[str, Path]
     """Files of the tables that have a row for every event."""
     communication: RankCommunication
-    notes: list[str]
+    notes: list[Limit]
     """What is missing on this rank, one clause each."""
     losses: tuple[str, ...] = ()
     """Those of the notes that say that the file is damaged."""
@@ -97,10 +98,11 @@ def read_rank_file(
         for events in stream.batches():
             collector.add(events)
             del events
-        header, notes = stream.header, list(stream.losses)
+        header = stream.header
+        notes: list[Limit] = list(stream.losses)
         roles = collector.finish(header.base_time_nanoseconds or 0)
         if not (len(roles.device) or len(roles.operator) or len(roles.host_note)):
-            what = "; ".join(["holds no events of the PyTorch profiler", *notes])
+            what = "; ".join(["holds no events of the PyTorch profiler", *map(str, notes)])
             remedy = "Record it again, and let the profiler finish writing"
             raise TraceFormatError(what, where=file.label, remedy=remedy)
         _refuse_merged(roles, file.label)
@@ -142,7 +144,7 @@ class _Source:
     label: str
     rank: int
     header: KinetoHeader
-    notes: list[str]
+    notes: list[Limit]
     losses: tuple[str, ...]
     is_cut: bool
 
@@ -158,9 +160,7 @@ def _rank_file(source: _Source, roles: RoledEvents, place: Place) -> RankFile:
     files = place.files()
     job = JobMark.of(info)
     if job.world_size is not None and rank >= job.world_size:
-        source.notes.append(
-            f"the header says a world of {job.world_size} ranks, which has no such rank"
-        )
+        source.notes.append(message("doubt.rank_beyond_header", ranks=job.world_size))
     names = write_rank_tables(rank, roles, links, steps, files)
     communication = rank_communication(rank, info, roles, issued)
     on_host = len(roles.host_note.named(roles.names_like(HOST_COLLECTIVE)))
@@ -185,7 +185,7 @@ def _rank_file(source: _Source, roles: RoledEvents, place: Place) -> RankFile:
         notes=[*source.notes, *_notes(roles, links, steps, on_host)],
         losses=source.losses,
         marks_steps=not steps.is_whole_file,
-        numbers_steps=not (steps.is_whole_file or steps.found_by),
+        numbers_steps=not steps.is_whole_file and steps.found_by is None,
         whole_steps=whole_steps(roles, steps) if source.is_cut else None,
     )
 
@@ -204,22 +204,22 @@ def _refuse_merged(roles: RoledEvents, where: str) -> None:
         )
 
 
-def _rank(info: DistributedInfo, name: str, default: int | None, notes: list[str]) -> int | None:
+def _rank(info: DistributedInfo, name: str, default: int | None, notes: list[Limit]) -> int | None:
     """Return the rank by the header, else by ``rank`` or ``worker`` and a number in the name."""
     in_name = _RANK_IN_NAME.search(name)
     by_name = int(in_name[1]) if in_name and int(in_name[1]) < _MOST_RANKS else None
     by_header = None if info.rank is None else to_int(info.rank, bits=32)
     if by_header is not None and by_header >= _MOST_RANKS:
-        notes.append(f"the header names an absurd rank, {by_header}")
+        notes.append(message("assumed.absurd_rank", rank=by_header))
         by_header = None
     if by_header is not None and by_header >= 0:
         if by_name is not None and by_name != by_header:
-            notes.append(f"the file is named for rank {by_name}, its header decides")
+            notes.append(message("assumed.header_over_name", rank=by_name))
         return by_header
     if by_name is not None:
-        notes.append("the header names no rank, the file name does")
+        notes.append(message("assumed.rank_by_name"))
         return by_name
-    notes.append("neither the header nor the file name names a rank")
+    notes.append(message("assumed.rank_by_none"))
     return default
 
 
@@ -242,58 +242,45 @@ def _device_name(header: KinetoHeader, device: Events) -> str | None:
     return next(iter(by_id.values()), None)
 
 
-def _category_notes(roles: RoledEvents) -> list[str]:
+def _category_notes(roles: RoledEvents) -> list[Limit]:
     """Return what is said of device work that is missing, and of categories that are not known."""
-    notes = []
+    notes: list[Limit] = []
     launches = sum(int((part.correlation > 0).sum()) for part in roles.launch.parts())
     if roles.is_ascend:
-        notes.append(
-            "written by the Ascend profiler (torch_npu): device rows count by their task type, and no launch is "
-            "linked to them"
-        )
+        notes.append(message("scope.ascend"))
     if not len(roles.device) and launches:
-        notes.append(
-            f"{counted(launches, 'launch')} but no device events: the profiler did not collect device "
-            "activity (another profiler held CUPTI, or the process may not read the counters)"
-        )
+        notes.append(message("missing.device_activity", launches=launches))
     elif not len(roles.device):
-        notes.append("there are no device events")
+        notes.append(message("missing.device_events"))
     for name, (count, on_device) in sorted(roles.unknown.items()):
-        kept = (
-            f"; {on_device} ran on a device and count as work of unknown kind" if on_device else ""
-        )
-        notes.append(f"{counted(count, 'event')} of the unknown category {name!r}{kept}")
+        if on_device:
+            notes.append(
+                message("doubt.unknown_category", count=count, category=name, on_device=on_device)
+            )
+        else:
+            notes.append(message("missing.unknown_category", count=count, category=name))
     if roles.unplaced:
-        notes.append(f"{counted(roles.unplaced, 'event')} without a category, which are not used")
+        notes.append(message("missing.events_without_category", count=roles.unplaced))
     return notes
 
 
-def _notes(roles: RoledEvents, links: DeviceLinks, steps: StepWindows, on_host: int) -> list[str]:
-    notes = []
+def _notes(roles: RoledEvents, links: DeviceLinks, steps: StepWindows, on_host: int) -> list[Limit]:
+    notes: list[Limit] = []
     if steps.is_whole_file:
-        notes.append("no ProfilerStep is marked, so the whole file is step 0")
-    elif steps.found_by:
+        notes.append(message("scope.whole_file"))
+    elif steps.found_by is not None:
         notes.append(steps.found_by)
     notes += _category_notes(roles)
     unlinked = int((~links.is_linked).sum())
     if unlinked:
-        notes.append(
-            f"{unlinked} of {len(roles.device)} device events have no launch; they are kept"
-        )
+        notes.append(message("missing.launches", unlinked=unlinked, events=len(roles.device)))
     if roles.lengthless:
-        notes.append(
-            f"{counted(roles.lengthless, 'event')} of no length, or a negative one, taken as 0 ns"
-        )
+        notes.append(message("assumed.lengthless_events", count=roles.lengthless))
     if roles.timeless:
-        notes.append(
-            f"{counted(roles.timeless, 'event')} without a time stamp that can be read left out"
-        )
+        notes.append(message("missing.timeless_events", count=roles.timeless))
     notes += unknown_notes(roles.device, links)
     if on_host and len(roles.device):
-        notes.append(f"{on_host} collectives on the host have no device kernel and are left out")
+        notes.append(message("missing.collectives_on_host", count=on_host))
     elif on_host:
-        notes.append(
-            f"{on_host} operations on the host do not say in which of the groups they are, and are "
-            "left out"
-        )
+        notes.append(message("missing.operations_without_group", count=on_host))
     return notes

@@ -16,6 +16,8 @@ from meshscope.probe.schema.listing import listed
 from meshscope.probe.schema.terms import KernelCategory
 
 from ...tables.intervals import union
+from ...wording.limits import Limit
+from ...wording.message import message
 from .columns import DeviceLinks
 from .event_columns import CATEGORIES, Events, IntArray, RoledEvents
 
@@ -37,29 +39,28 @@ def told_apart(roles: RoledEvents, links: DeviceLinks) -> RoledEvents:
     return replace(roles, device=replace(device, category=category))
 
 
-def unknown_notes(device: Events, links: DeviceLinks) -> list[str]:
+def unknown_notes(device: Events, links: DeviceLinks) -> list[Limit]:
     """Return what is said of the kernels of unknown kind, one clause each."""
     is_unknown = device.category == _UNKNOWN
     is_fused = is_unknown & (links.operator >= 0)
     is_unseen = is_unknown & (links.operator < 0)
-    notes = []
+    notes: list[Limit] = []
     if is_fused.any():
-        notes.append(
-            f"{_amount(device, is_fused)} communicate and compute in one, without a collective "
-            "library; they count as computation, and alone as unknown, unless a topology file "
-            "says what they are"
-        )
+        notes.append(message("doubt.fused_kernels", **_amount(device, is_fused)))
     if is_unseen.any():
         streams = sorted(set(device.stream[is_unseen].tolist()))
         notes.append(
-            f"{_amount(device, is_unseen)} on stream {listed(streams, most=_SHOWN)} may be communication: no "
-            "operator launched them; they count as unknown, unless a topology file says what they are"
+            message(
+                "doubt.kernels_without_operator",
+                **_amount(device, is_unseen),
+                streams=listed(streams, most=_SHOWN),
+            )
         )
     return notes
 
 
-def _amount(device: Events, mask: Mask) -> str:
-    return f"{mask.sum()} kernels ({device.dur[mask].sum() / 1e6:.3f} ms)"
+def _amount(device: Events, mask: Mask) -> dict[str, int]:
+    return {"kernels": int(mask.sum()), "time_ns": int(device.dur[mask].sum())}
 
 
 def maybe_communication(device: Events, links: DeviceLinks) -> Mask:

@@ -21,6 +21,8 @@ import numpy as np
 
 from meshscope.probe.schema.printable import printable
 
+from ...wording.limits import Limit
+from ...wording.message import message
 from .event_columns import Events, IntArray, RoledEvents
 
 _UPDATE = re.compile(r"Optimizer\.step#")
@@ -38,8 +40,8 @@ class FoundSteps:
 
     start: IntArray
     end: IntArray
-    by: str
-    """A clause for the limits of the rank."""
+    by: Limit
+    """What the limits of the rank say of them."""
 
 
 def found_steps(roles: RoledEvents) -> FoundSteps | None:
@@ -72,10 +74,7 @@ def _between_updates(roles: RoledEvents) -> FoundSteps | None:
     if len(closing) < 2:
         return None
     ends = np.maximum.accumulate(closing.time.end)
-    said = (
-        f"no ProfilerStep is marked: a step lies between the ends of two updates of an optimizer ({len(ends)} "
-        "in the file); what is before the first and after the last is in no step"
-    )
+    said = message("assumed.steps_between_updates", updates=len(ends))
     return FoundSteps(ends[:-1], ends[1:], said)
 
 
@@ -108,10 +107,7 @@ def _repeated_notes(roles: RoledEvents) -> FoundSteps | None:
         own = own.at(np.argsort(own.start, kind="stable"))
         if _are_steps(own, extent) and own.dur.mean() > longest:
             longest = float(own.dur.mean())
-            said = (
-                f"no ProfilerStep is marked: steps are the {len(own)} notes {printable(stem)!r} "
-                "of the program"
-            )
+            said = message("assumed.steps_by_notes", notes=len(own), name=printable(stem))
             found = FoundSteps(own.start, own.time.end, said)
     return found
 

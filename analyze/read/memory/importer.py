@@ -18,7 +18,10 @@ from meshscope.probe.schema.imported_tables import ALLOCATION_FAILURE
 from meshscope.probe.schema.tables import MEMORY, RUN, TABLES
 from meshscope.probe.schema.terms import CaptureLevel, MemoryPhase
 
+from ...wording.limits import Limit
+from ...wording.message import message
 from ..detect import InputFile, InputFormat, rank_in_name
+from ..left_out import left_out_files
 from ..rank_limits import missing_ranks, shared_notes
 from .moments import CATEGORIES, MemoryRecord, Moment
 from .snapshot import read_snapshot
@@ -33,7 +36,7 @@ _NO_STEP, _NO_STAGE = -1, -1
 
 
 def import_memory(
-    path: Path, files: Sequence[tuple[InputFile, InputFormat]], *, limits: Sequence[str] = ()
+    path: Path, files: Sequence[tuple[InputFile, InputFormat]], *, limits: Sequence[Limit] = ()
 ) -> Trace:
     """Read files about memory.
 
@@ -65,12 +68,12 @@ def import_memory(
 
 def _read_all(
     files: Sequence[tuple[InputFile, InputFormat]],
-) -> tuple[dict[int, MemoryRecord], list[str]]:
+) -> tuple[dict[int, MemoryRecord], list[Limit]]:
     """Return the readable files by rank, and a sentence for each other one."""
     records: dict[int, MemoryRecord] = {}
     label_of: dict[int, str] = {}
     errors: list[TraceFormatError] = []
-    notes: list[str] = []
+    notes: list[Limit] = []
     for file, kind in files:
         rank = rank_in_name(file.name)
         try:
@@ -84,7 +87,7 @@ def _read_all(
             continue
         if rank is None:
             rank = 0
-            notes.append("The file names no rank: it is called rank 0.")
+            notes.append(message("assumed.rank_0"))
         if rank in records:
             raise TraceFormatError(
                 f"is rank {rank}, and so is {label_of[rank]}",
@@ -94,7 +97,7 @@ def _read_all(
         records[rank], label_of[rank] = record, file.label
     if not records:
         raise errors[0]
-    return records, [*notes, *(f"Left out: {error}." for error in errors)]
+    return records, [*notes, *left_out_files(errors)]
 
 
 def _memory_table(records: Mapping[int, MemoryRecord]) -> pa.Table:
@@ -142,6 +145,6 @@ def _row(rank: int, moment: Moment) -> dict[str, object]:
     }
 
 
-def _limits(records: Mapping[int, MemoryRecord]) -> Iterator[str]:
+def _limits(records: Mapping[int, MemoryRecord]) -> Iterator[Limit]:
     yield from missing_ranks(sorted(records), max(records) + 1, is_named=False)
     yield from shared_notes((rank, records[rank].notes) for rank in sorted(records))

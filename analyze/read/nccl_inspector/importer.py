@@ -20,6 +20,8 @@ from meshscope.probe.schema.errors import TraceFormatError
 from meshscope.probe.schema.tables import COLLECTIVE, GROUP, RUN, TABLES
 from meshscope.probe.schema.terms import Axis, CaptureLevel, CollectiveKind, TimeSource
 
+from ...wording.limits import Limit, limit_text
+from ...wording.message import message
 from ..detect import InputFile
 from ..kernel_names import collective_kind
 from .ranks import number_ranks
@@ -32,7 +34,7 @@ _NO_STEP = -1
 
 
 def import_nccl_inspector(
-    path: Path, files: Sequence[InputFile], *, limits: Iterable[str]
+    path: Path, files: Sequence[InputFile], *, limits: Iterable[Limit]
 ) -> Trace:
     """Read the logs of a job, one of each process.
 
@@ -44,11 +46,13 @@ def import_nccl_inspector(
     Raises:
         TraceFormatError: No line of any file is the record of a collective.
     """
-    notes = list(limits)
+    notes: list[Limit] = list(limits)
     rows = read_records(files, notes)
     if rows.empty:
         raise TraceFormatError(
-            "holds no record of a collective", where=str(path), remedy=" ".join(notes)
+            "holds no record of a collective",
+            where=str(path),
+            remedy=" ".join(map(limit_text, notes)),
         )
     rows, world_size = number_ranks(rows, notes)
     collective = _collectives(rows, notes)
@@ -72,12 +76,12 @@ def import_nccl_inspector(
     )
 
 
-def _collectives(rows: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
+def _collectives(rows: pd.DataFrame, notes: list[Limit]) -> pd.DataFrame:
     """Return one row per member; a collective that was written twice counts once."""
     rows = rows.sort_values(["written_ns", "line"], kind="stable")
     is_copy = rows.duplicated(["rank", "comm", "coll", "number"], keep="first")
     if is_copy.any():
-        notes.append(f"{int(is_copy.sum())} collectives were written again; the first time counts.")
+        notes.append(message("assumed.written_again", count=int(is_copy.sum())))
     rows = rows[~is_copy].copy()
     rows["kind"] = rows["coll"].map(
         {name: collective_kind(name).value for name in set(rows["coll"])}
@@ -90,17 +94,10 @@ def _collectives(rows: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
     rows["event_id"] = rows.groupby("rank").cumcount()
     is_part = rows["kind"].isin(_SHARDED)
     rows["size_bytes"] = rows["part_bytes"] * rows["members"].where(is_part, 1)
-    notes.append(
-        "The log does not say when a collective began: it is taken to end on all members when "
-        "the first of them wrote it. Who came last is known from the durations only. Collectives "
-        "that were written together overlap here, so their share of the time is too small, and "
-        "what the ranks did between them is not known."
-    )
+    notes.append(message("doubt.ends_of_log"))
     on_host = int((rows["timing"] == _HOST_TIMED).sum())
     if on_host:
-        notes.append(
-            f"{on_host} of {len(rows)} durations were taken on the host, not on the device."
-        )
+        notes.append(message("doubt.timed_on_host", on_host=on_host, count=len(rows)))
     return rows.assign(
         step=_NO_STEP,
         group_id=rows["comm"],
@@ -109,7 +106,7 @@ def _collectives(rows: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
     )
 
 
-def _groups(rows: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
+def _groups(rows: pd.DataFrame, notes: list[Limit]) -> pd.DataFrame:
     members = rows.drop_duplicates(["comm", "rank"]).sort_values(["comm", "comm_rank"])
     by_comm = members.groupby("comm", sort=True)
     table = pd.DataFrame(
@@ -121,10 +118,7 @@ def _groups(rows: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
     ).reset_index(names="group_id")
     partial = int((table["ranks"].map(len) < table["size"]).sum())
     if partial:
-        notes.append(
-            f"{partial} of {len(table)} communicators have members that are not in the input: "
-            "who came last there is not known for sure."
-        )
+        notes.append(message("doubt.partial_communicators", partial=partial, count=len(table)))
     table["axis"] = Axis.OTHER.value
     table["evidence"] = "from the records of its members"
     return table

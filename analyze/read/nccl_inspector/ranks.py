@@ -6,12 +6,15 @@ import pandas as pd
 
 from meshscope.probe.schema.listing import listed
 
+from ...wording.limits import Limit
+from ...wording.message import message
+
 PROCESS = ["host", "pid"]
 """What tells processes apart."""
 _SHOWN = 4
 
 
-def number_ranks(rows: pd.DataFrame, notes: list[str]) -> tuple[pd.DataFrame, int]:
+def number_ranks(rows: pd.DataFrame, notes: list[Limit]) -> tuple[pd.DataFrame, int]:
     """Return the rows with the column ``rank``, and the size of the world.
 
     The numbering is that of the largest communicator in which every process is;
@@ -32,15 +35,10 @@ def number_ranks(rows: pd.DataFrame, notes: list[str]) -> tuple[pd.DataFrame, in
         by_process = rows["process"].map(own.set_index("process")["comm_rank"])
         rank = rows["comm_rank"].where(in_world, by_process)
         size = int(rows.loc[in_world, "members"].max())
-        notes.append(
-            f"Ranks are those in communicator {world}, the largest with all processes in it."
-        )
+        notes.append(message("assumed.ranks_of_communicator", communicator=world))
     lost = int(rank.isna().sum())
     if lost:
-        notes.append(
-            f"{lost} records are of processes that are several ranks, of which the log does not "
-            "say which one it was, and are left out."
-        )
+        notes.append(message("missing.records_of_several_ranks", count=lost))
     return rows[rank.notna()].assign(rank=rank.dropna().astype("int64")), size
 
 
@@ -53,10 +51,7 @@ def _world(rows: pd.DataFrame) -> str | None:
     return None if whole.empty else str(whole["members"].idxmax())
 
 
-def _by_process(rows: pd.DataFrame) -> str:
+def _by_process(rows: pd.DataFrame) -> Limit:
     known = rows.drop_duplicates("process").sort_values("process")
     processes = (f"{row.process} is {row.host} pid {row.pid}" for row in known.itertuples())
-    return (
-        "No communicator joins all processes, so their ranks are not known: they are numbered by "
-        f"host and process id ({listed(processes, most=_SHOWN)})."
-    )
+    return message("assumed.ranks_by_process", named=listed(processes, most=_SHOWN))

@@ -11,8 +11,11 @@ import pandas as pd
 
 from meshscope.probe.schema.errors import TraceFormatError
 
+from ...wording.limits import Limit
+from ...wording.message import message
 from ..byte_source import ByteSource
 from ..detect import DAMAGED_JSON, InputFile
+from ..left_out import left_out_files
 
 _NS_PER_US = 1000
 _Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 40)]
@@ -71,7 +74,7 @@ class _Left:
     too_many: int = 0
 
 
-def read_records(files: Sequence[InputFile], notes: list[str]) -> pd.DataFrame:
+def read_records(files: Sequence[InputFile], notes: list[Limit]) -> pd.DataFrame:
     """Return one row per collective of a member; what is left out is added to ``notes``.
 
     Returns:
@@ -84,18 +87,17 @@ def read_records(files: Sequence[InputFile], notes: list[str]) -> pd.DataFrame:
         try:
             rows += _rows(file, len(rows), left, notes)
         except TraceFormatError as error:
-            notes.append(f"Left out: {error}.")
-    for count, why in (
-        (left.damaged, "lines are torn or no records, and"),
-        (left.other, "records are of sends, receives or unknown kinds, and"),
-        (left.too_many, f"records come after the first {MOST_RECORDS:,}, and"),
-    ):
-        if count:
-            notes.append(f"{count} {why} are left out.")
+            notes += left_out_files([error])
+    if left.damaged:
+        notes.append(message("missing.torn_lines", count=left.damaged))
+    if left.other:
+        notes.append(message("missing.other_records", count=left.other))
+    if left.too_many:
+        notes.append(message("missing.too_many_records", count=left.too_many, most=MOST_RECORDS))
     return pd.DataFrame(rows)
 
 
-def _rows(file: InputFile, before: int, left: _Left, notes: list[str]) -> list[dict[str, object]]:
+def _rows(file: InputFile, before: int, left: _Left, notes: list[Limit]) -> list[dict[str, object]]:
     """Return the rows of one file.
 
     Raises:
@@ -118,7 +120,7 @@ def _rows(file: InputFile, before: int, left: _Left, notes: list[str]) -> list[d
     return rows
 
 
-def _lines(file: InputFile, notes: list[str]) -> Iterator[bytes]:
+def _lines(file: InputFile, notes: list[Limit]) -> Iterator[bytes]:
     """Yield the lines that hold anything, of which one block is in memory at a time."""
     try:
         with ByteSource(file) as source:
@@ -133,7 +135,7 @@ def _lines(file: InputFile, notes: list[str]) -> Iterator[bytes]:
             if rest.strip():
                 yield rest
             if source.ends_early:
-                notes.append(f"{file.label} is cut off: its records up to there are used.")
+                notes.append(message("missing.cut_log", file=file.label))
     except OSError as error:
         raise TraceFormatError(f"cannot be read: {error.strerror}", where=file.label) from error
 

@@ -10,6 +10,8 @@ import pyarrow as pa
 from meshscope.probe.schema.tables import COLLECTIVE, GROUP, P2P
 from meshscope.probe.schema.terms import Axis, CollectiveKind, Direction, TimeSource
 
+from ...wording.limits import Limit
+from ...wording.message import message
 from .job import Job
 from .ops import SEQUENCE_END
 
@@ -66,7 +68,7 @@ COMMUNICATION = (*_COLLECTIVES, *_TRANSFERS)
 
 
 def communication_tables(
-    ops: pd.DataFrame, workers: pd.DataFrame, job: Job, limits: list[str]
+    ops: pd.DataFrame, workers: pd.DataFrame, job: Job, limits: list[Limit]
 ) -> dict[str, pa.Table]:
     """Return the collective, p2p and group tables.
 
@@ -80,7 +82,7 @@ def communication_tables(
     """
     rows = ops[ops["optype"].isin(COMMUNICATION)].copy()
     if len(rows):
-        limits.append("Message sizes are not recorded and are given as 0.")
+        limits.append(message("missing.message_sizes"))
     rows["event_id"] = rows.groupby("rank").cumcount()
     rows["step_seq"] = rows["step"].rank(method="dense").astype("int64").sub(1) * _STEP_STRIDE
     rows["issue_ns"] = rows["start_ns"]
@@ -115,7 +117,7 @@ def _collectives(rows: pd.DataFrame, job: Job) -> pd.DataFrame:
 
 
 def _transfers(
-    rows: pd.DataFrame, ops: pd.DataFrame, workers: pd.DataFrame, job: Job, limits: list[str]
+    rows: pd.DataFrame, ops: pd.DataFrame, workers: pd.DataFrame, job: Job, limits: list[Limit]
 ) -> pd.DataFrame:
     """Give every send and receive its peer: the next stage on its way, of the same replica."""
     what = [_TRANSFERS[optype] for optype in rows["optype"]]
@@ -126,7 +128,7 @@ def _transfers(
     ]
     lost = int((rows["peer"] < 0).sum())
     if lost:
-        limits.append(f"{lost} sends and receives have a peer that is not recorded.")
+        limits.append(message("missing.peers", count=lost))
     rows["direction"] = [one.direction.value for one in what]
     rows["seq"] = rows["step_seq"] + [one.offset for one in what] + rows["seq_id"]
     rows["group_id"] = "pipeline dp " + rows["dp_rank"].astype(str)

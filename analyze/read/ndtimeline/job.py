@@ -11,6 +11,9 @@ import pandas as pd
 
 from meshscope.probe.schema.layout import MESH_AXES, ParallelLayout
 
+from ...wording.limits import Limit
+from ...wording.message import message
+
 _MOST_META_BYTES = 1 << 16
 _SIZE = re.compile(r"0*[1-9][0-9]{0,6}")
 
@@ -27,7 +30,7 @@ class Job:
     vpp: int
 
 
-def read_job(parquet: Path, workers: pd.DataFrame, *, chunks: int, limits: list[str]) -> Job:
+def read_job(parquet: Path, workers: pd.DataFrame, *, chunks: int, limits: list[Limit]) -> Job:
     """Return the mesh; what cannot be known is added to ``limits``.
 
     Args:
@@ -39,9 +42,7 @@ def read_job(parquet: Path, workers: pd.DataFrame, *, chunks: int, limits: list[
     """
     meta = _read_meta(parquet)
     if meta is None:
-        limits.append(
-            "There is no meta-*.yaml beside the trace: sizes are those of the recorded workers."
-        )
+        limits.append(message("assumed.sizes_of_workers"))
         meta = {}
     pp = meta.get("pp_size", int(workers["stage"].max()) + 1)
     dp = meta.get("dp_size", int(workers["dp_rank"].max()) + 1)
@@ -53,11 +54,9 @@ def read_job(parquet: Path, workers: pd.DataFrame, *, chunks: int, limits: list[
         cp = meta.get("dsp_size", 1) if world_size != pp * dp * tp else 1
         layout = _layout({"pp": pp, "dp": dp, "tp": tp, "cp": cp}, vpp, world_size, workers)
     if layout is None:
-        limits.append(
-            "The sizes of the mesh do not explain where the workers are: the layout is not known."
-        )
+        limits.append(message("unknown.layout_of_workers"))
     if len(workers) < world_size:
-        limits.append(f"{len(workers)} of {world_size} ranks recorded.")
+        limits.append(message("missing.workers", here=len(workers), ranks=world_size))
     return Job(layout, world_size, pp, tp, vpp)
 
 

@@ -15,6 +15,8 @@ import pyarrow.parquet as pq
 from meshscope.probe.schema.errors import TraceFormatError
 from meshscope.probe.schema.listing import listed
 
+from ...wording.limits import Limit, limit_text
+from ...wording.message import message
 from ..detect import NDTIMELINE_COLUMNS
 
 Mask = npt.NDArray[np.bool_]
@@ -37,7 +39,7 @@ _OPERATION = ["rank", "step", "optype", "seq_id"]
 """What tells an operation from all others; the position of some types may be unknown."""
 
 
-def read_ops(parquet: Path, known: Collection[str]) -> tuple[pd.DataFrame, list[str]]:
+def read_ops(parquet: Path, known: Collection[str]) -> tuple[pd.DataFrame, list[Limit]]:
     """Return the usable rows by step, rank and start, and what is missing.
 
     Args:
@@ -54,20 +56,17 @@ def read_ops(parquet: Path, known: Collection[str]) -> tuple[pd.DataFrame, list[
     is_possible = _are_possible(numbers)
     is_timed = np.isfinite(numbers["start_ts"]) & np.isfinite(numbers["duration"])
     is_known = np.isin(types, list(known))
-    limits = []
-    for is_lost, why in (
-        (~is_timed, "have no time"),
-        (is_timed & ~is_known, f"are of unknown types ({_names(types[~is_known])})"),
-        (is_timed & is_known & ~is_possible, "have values that cannot be"),
-    ):
-        if is_lost.any():
-            limits.append(
-                f"{int(is_lost.sum())} of {len(types)} operations {why} and are left out."
-            )
+    lost = tuple(
+        int(one.sum())
+        for one in (~is_timed, is_timed & ~is_known, is_timed & is_known & ~is_possible)
+    )
+    limits = _lost(lost, len(types), _names(types[~is_known]))
     is_kept = is_timed & is_known & is_possible
     if not is_kept.any():
         raise TraceFormatError(
-            "holds no operation that can be used", where=str(parquet), remedy=" ".join(limits)
+            "holds no operation that can be used",
+            where=str(parquet),
+            remedy=" ".join(map(limit_text, limits)),
         )
     ops = _frame({name: values[is_kept] for name, values in numbers.items()}, types[is_kept])
     if ops.groupby("rank")[["dp_rank", "stage"]].nunique().to_numpy().max() > 1:
@@ -75,15 +74,27 @@ def read_ops(parquet: Path, known: Collection[str]) -> tuple[pd.DataFrame, list[
     return _only_once(ops, limits), limits
 
 
-def _only_once(ops: pd.DataFrame, limits: list[str]) -> pd.DataFrame:
+def _lost(lost: tuple[int, ...], count: int, unknown: str) -> list[Limit]:
+    """Return why operations are left out: no time, an unknown type, values that cannot be."""
+    timeless, odd, impossible = lost
+    found: list[Limit] = []
+    if timeless:
+        found.append(message("missing.operations_without_time", lost=timeless, count=count))
+    if odd:
+        found.append(
+            message("missing.operations_of_other_types", lost=odd, count=count, types=unknown)
+        )
+    if impossible:
+        found.append(message("missing.impossible_operations", lost=impossible, count=count))
+    return found
+
+
+def _only_once(ops: pd.DataFrame, limits: list[Limit]) -> pd.DataFrame:
     """Leave out all but the last row of an operation: two would both be matched with one peer."""
     is_again = ops.duplicated(_OPERATION, keep="last") & (ops["seq_id"] >= 0)
     if not is_again.any():
         return ops
-    limits.append(
-        f"{int(is_again.sum())} of {len(ops)} operations are recorded again by a later row and are "
-        "left out."
-    )
+    limits.append(message("missing.operations_again", lost=int(is_again.sum()), count=len(ops)))
     return ops[~is_again].reset_index(drop=True)
 
 

@@ -7,7 +7,7 @@ begins and what a collective is called comes from names, as far as there are any
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,9 +20,13 @@ from meshscope.probe.schema.errors import TraceFormatError
 from meshscope.probe.schema.tables import RUN, TABLES
 from meshscope.probe.schema.terms import CaptureLevel
 
+from ...wording.limits import Limit
+from ...wording.message import message
 from ..detect import InputFile
 from ..kineto.communication import CommunicationTables, assemble
+from ..kineto.counted import counted_limits
 from ..kineto.groups import NamedGroup
+from ..left_out import left_out_files
 from ..rank_limits import missing_ranks, shared_notes
 from .activities import Activities, Names, read_calls, read_device
 from .database import MISSING, Database, IntArray
@@ -49,7 +53,7 @@ class _Rank:
     found: ProcessTables
 
 
-def import_nsight(path: Path, files: Sequence[InputFile], *, limits: Sequence[str] = ()) -> Trace:
+def import_nsight(path: Path, files: Sequence[InputFile], *, limits: Sequence[Limit] = ()) -> Trace:
     """Read SQLite exports of Nsight Systems into the tables.
 
     Args:
@@ -78,10 +82,10 @@ def import_nsight(path: Path, files: Sequence[InputFile], *, limits: Sequence[st
     )
 
 
-def _read_all(files: Sequence[InputFile]) -> tuple[list[_Rank], list[str]]:
+def _read_all(files: Sequence[InputFile]) -> tuple[list[_Rank], list[Limit]]:
     """Return the readable ranks in rank order, and sentences about what could not be read."""
     by_rank: dict[int, _Rank] = {}
-    notes: list[str] = []
+    notes: list[Limit] = []
     errors: list[TraceFormatError] = []
     for file in files:
         try:
@@ -101,11 +105,11 @@ def _read_all(files: Sequence[InputFile]) -> tuple[list[_Rank], list[str]]:
         raise errors[0]
     return [by_rank[rank] for rank in sorted(by_rank)], [
         *notes,
-        *(f"Left out: {error}." for error in errors),
+        *left_out_files(errors),
     ]
 
 
-def _read_file(file: InputFile, notes: list[str], *, is_only: bool) -> Iterator[_Rank]:
+def _read_file(file: InputFile, notes: list[Limit], *, is_only: bool) -> Iterator[_Rank]:
     """Yield the ranks of one file.
 
     Raises:
@@ -127,13 +131,11 @@ def _read_file(file: InputFile, notes: list[str], *, is_only: bool) -> Iterator[
         notes += _file_notes(database, file.name, nvtx, device.lost + calls.lost)
         stray = int((~np.isin(device.columns["process"], processes)).sum())
         if stray:
-            notes.append(f"{stray} device events of {file.name} name no process and are left out.")
+            notes.append(message("missing.events_without_process", count=stray, file=file.name))
         base_ns = _base_ns(database)
         for one in numbered:
             if one.rank is None:
-                notes.append(
-                    f"A process of {file.name} is left out: nothing says which rank it is."
-                )
+                notes.append(message("missing.process_without_rank", file=file.name))
                 continue
             events = ProcessEvents(
                 device=device.of_process(one.process),
@@ -208,21 +210,21 @@ def _refuse_unnumbered(numbered: Sequence[NumberedProcess], where: str) -> None:
         )
 
 
-def _file_notes(database: Database, name: str, nvtx: NvtxEvents, lost: int) -> Iterator[str]:
+def _file_notes(database: Database, name: str, nvtx: NvtxEvents, lost: int) -> Iterator[Limit]:
     """Yield what a file does not tell, one sentence each."""
     version = dict(database.pairs("META_DATA_EXPORT", "name", "value")).get("EXPORT_SCHEMA_VERSION")
     if version is not None and str(version).partition(".")[0] not in _KNOWN_VERSIONS:
-        yield f"The file {name} has schema version {version}; it is read as version 3."
+        yield message("assumed.schema_version", file=name, version=str(version))
     for text in diagnostics(database):
-        yield f"Nsight Systems said in {name}: {text.rstrip('.')}."
+        yield message("missing.as_nsight_said", file=name, text=text.rstrip("."))
     if lost:
-        yield f"{lost} events of {name} have no start or end and are left out."
+        yield message("missing.events_without_times", count=lost, file=name)
     if nvtx.lost:
-        yield f"{nvtx.lost} NVTX ranges of {name} have no end and are left out."
+        yield message("missing.ranges_without_end", count=nvtx.lost, file=name)
     if nvtx.payloads.unread:
-        yield f"{nvtx.payloads.unread} NVTX payloads of {name} are laid out in an unknown way."
+        yield message("missing.payloads", count=nvtx.payloads.unread, file=name)
     if not database.has("StringIds"):
-        yield f"The file {name} has no table of strings: names are not known."
+        yield message("unknown.names_of_file", file=name)
 
 
 def _host(database: Database) -> str:
@@ -279,15 +281,11 @@ def _tables(ranks: Sequence[_Rank], communication: CommunicationTables) -> dict[
     return tables | communication.tables()
 
 
-def _limits(ranks: Sequence[_Rank], world_size: int) -> Iterator[str]:
+def _limits(ranks: Sequence[_Rank], world_size: int) -> Iterator[Limit]:
     """Yield what the files do not hold, one sentence for all ranks that share it."""
     is_named = any(r.joined for r in ranks)
     yield from missing_ranks([r.rank for r in ranks], world_size, is_named=is_named)
     if len({r.has_base_time for r in ranks}) > 1:
-        yield "Some files have a start time and some have none: times of ranks cannot be compared."
+        yield message("doubt.start_times")
     yield from shared_notes((r.rank, r.found.notes) for r in ranks)
-    counts: Counter[str] = Counter()
-    for one in ranks:
-        counts.update(one.found.communication.counts)
-    for clause, count in counts.items():
-        yield f"{count} {clause}."
+    yield from counted_limits(one.found.communication.counts for one in ranks)

@@ -11,6 +11,8 @@ import pyarrow as pa
 from meshscope.probe.schema.tables import SPAN
 from meshscope.probe.schema.terms import KernelCategory
 
+from ...wording.limits import Limit
+from ...wording.message import message
 from ..kineto.columns import DeviceLinks, StepWindows, first_match, take_or
 from ..kineto.communication import IssueContext, RankCommunication, rank_communication
 from ..kineto.device_windows import until_device_is_done
@@ -52,7 +54,7 @@ class ProcessTables:
 
     tables: dict[str, pa.Table]
     communication: RankCommunication
-    notes: list[str]
+    notes: list[Limit]
     """What is missing, one clause each."""
 
 
@@ -69,7 +71,7 @@ def process_tables(events: ProcessEvents, rank: int, base_ns: int) -> ProcessTab
     roles = told_apart(roles, links)
     launched = links.launch - base_ns
     steps, unused = nvtx_steps(events.nvtx, events.ranges)
-    notes = [] if steps else ["no NVTX range names a step, so the whole capture is step 0"]
+    notes: list[Limit] = [] if steps else [message("scope.no_step_range")]
     steps = _moved(steps, base_ns) if steps else _whole_capture(roles, links)
     roles.communication.update(_communication(events, roles, launched, thread))
     issued = IssueContext.of(roles, links, steps)
@@ -83,7 +85,7 @@ def process_tables(events: ProcessEvents, rank: int, base_ns: int) -> ProcessTab
         int((one["end"] < one["start"]).sum()) for one in (events.device, events.calls)
     )
     if reversed_times:
-        notes.append(f"{reversed_times} events end before they start and count as 0 ns")
+        notes.append(message("assumed.reversed_events", count=reversed_times))
     return ProcessTables(
         tables={
             "name": name_table(rank, names),
@@ -253,21 +255,19 @@ def _span_table(rank: int, spans: list[NamedSpans], steps: StepWindows, base_ns:
     return pa.concat_tables(parts).unify_dictionaries().combine_chunks()
 
 
-def _notes(roles: RoledEvents, links: DeviceLinks, unused: int) -> list[str]:
+def _notes(roles: RoledEvents, links: DeviceLinks, unused: int) -> list[Limit]:
     device = roles.device
-    notes = []
+    notes: list[Limit] = []
     if unused:
-        notes.append(
-            f"{unused} ranges repeat the number of a step or overlap one: not used as steps"
-        )
+        notes.append(message("missing.ranges_as_steps", count=unused))
     if not len(device):
-        notes.append("there are no device events")
+        notes.append(message("missing.device_events"))
     unlinked = int((~links.is_linked).sum())
     if unlinked:
-        notes.append(f"{unlinked} of {len(device)} device events have no launch; they are kept")
+        notes.append(message("missing.launches", unlinked=unlinked, events=len(device)))
     graphs = int(
         np.isin(device.name, [c for c, n in enumerate(roles.names) if n == GRAPH_NAME]).sum()
     )
     if graphs:
-        notes.append(f"{graphs} CUDA graphs were traced as a whole: what ran in them is not known")
+        notes.append(message("unknown.graphs", count=graphs))
     return [*notes, *unknown_notes(device, links)]

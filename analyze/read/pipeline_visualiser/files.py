@@ -13,8 +13,11 @@ import msgspec
 
 from meshscope.probe.schema.errors import TraceFormatError
 
+from ...wording.limits import Limit
+from ...wording.message import message
 from ..detect import DAMAGED_JSON, InputFile
 from ..json_borders import closed_values
+from ..left_out import left_out_files
 from ..whole_file import WholeFile, read_whole
 
 _RANK_IN_NAME = re.compile(r"rank[-_. ]?(\d{1,9})(?!\d)", re.IGNORECASE)
@@ -63,7 +66,7 @@ _Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 40)]
 _DECODER = msgspec.json.Decoder(dict[_Number, Iteration])
 
 
-def read_stage_files(path: Path, files: Sequence[InputFile]) -> tuple[list[StageFile], list[str]]:
+def read_stage_files(path: Path, files: Sequence[InputFile]) -> tuple[list[StageFile], list[Limit]]:
     """Return the readable files by pipeline rank, and a sentence for each other one.
 
     Raises:
@@ -86,9 +89,9 @@ def read_stage_files(path: Path, files: Sequence[InputFile]) -> tuple[list[Stage
         found[one.stage] = one
     if not found:
         raise errors[0] if errors else TraceFormatError("holds no dump", where=str(path))
-    notes = [f"Left out: {error}." for error in errors]
+    notes = left_out_files(errors)
     notes += [
-        f"{one.label} is cut off: of its iterations, {len(one.iterations)} are whole and are used."
+        message("missing.cut_iterations", file=one.label, whole=len(one.iterations))
         for one in found.values()
         if one.is_cut
     ]

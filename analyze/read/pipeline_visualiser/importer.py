@@ -21,6 +21,8 @@ from meshscope.probe.schema.errors import TraceFormatError
 from meshscope.probe.schema.tables import MEMORY, RUN, SPAN, STEP, TABLES
 from meshscope.probe.schema.terms import CaptureLevel, MemoryPhase, SpanKind
 
+from ...wording.limits import Limit
+from ...wording.message import message
 from ..detect import InputFile
 from .files import Iteration, StageFile, read_stage_files
 from .mesh import Mesh, read_mesh
@@ -33,7 +35,7 @@ WARM_UP_FACTOR = 1.5
 
 
 def import_pipeline_visualiser(
-    path: Path, files: Sequence[InputFile], configs: Sequence[InputFile], *, limits: Iterable[str]
+    path: Path, files: Sequence[InputFile], configs: Sequence[InputFile], *, limits: Iterable[Limit]
 ) -> Trace:
     """Read the files of one pipeline.
 
@@ -47,14 +49,11 @@ def import_pipeline_visualiser(
         TraceFormatError: Two files claim one pipeline rank, or no file can be read.
     """
     stages, damaged = read_stage_files(path, files)
-    notes = [*limits, *damaged]
+    notes: list[Limit] = [*limits, *damaged]
     mesh = read_mesh(stages, configs or _config_beside(files[0]), notes)
     spans = _spans(stages, mesh, notes)
     steps = _steps(stages, spans, notes)
-    notes.append(
-        "Each rank has its own time origin and no communication was recorded: the order of "
-        "events of different ranks is not known, and no waiting is told."
-    )
+    notes.append(message("unknown.order_of_ranks"))
     tables = {name: spec.empty() for name, spec in TABLES.items()} | {
         "step": _step_table(stages, mesh, steps),
         "span": SPAN.conform(pa.Table.from_pandas(spans, preserve_index=False)),
@@ -78,7 +77,7 @@ def _config_beside(file: InputFile) -> list[InputFile]:
     return [InputFile(str(beside), beside)] if beside.is_file() else []
 
 
-def _spans(stages: Sequence[StageFile], mesh: Mesh, notes: list[str]) -> pd.DataFrame:
+def _spans(stages: Sequence[StageFile], mesh: Mesh, notes: list[Limit]) -> pd.DataFrame:
     """Return one row per pass; passes without two ends in order are counted and left out."""
     rows: list[dict[str, object]] = []
     lost = 0
@@ -90,11 +89,11 @@ def _spans(stages: Sequence[StageFile], mesh: Mesh, notes: list[str]) -> pd.Data
                 rows += (place | one for one in _rows(passes, stage.stage, mesh))
                 lost += max(len(passes.start), len(passes.end)) - (len(rows) - before)
     if lost:
-        notes.append(f"{lost} passes lack a start or an end, or end too early, and are left out.")
+        notes.append(message("missing.passes", count=lost))
     if not rows:
         raise TraceFormatError("holds no forward or backward pass", where=stages[0].label)
     if any(row["microbatch"] == -1 for row in rows):
-        notes.append("Several chunks share a rank and no microbatches are named: they are unknown.")
+        notes.append(message("unknown.microbatches_of_chunks"))
     return pd.DataFrame(rows)
 
 
@@ -148,7 +147,7 @@ def _at(values: list[int] | None, i: int, default: int) -> int:
     return values[i] if values and i < len(values) else default
 
 
-def _steps(stages: Sequence[StageFile], spans: pd.DataFrame, notes: list[str]) -> dict[int, int]:
+def _steps(stages: Sequence[StageFile], spans: pd.DataFrame, notes: list[Limit]) -> dict[int, int]:
     """Return how long each step lasts, ns: the ``total`` of pipeline rank 0.
 
     ``total`` ends with the last pass of the own rank, and the first rank is the last
@@ -156,9 +155,7 @@ def _steps(stages: Sequence[StageFile], spans: pd.DataFrame, notes: list[str]) -
     """
     first = stages[0]
     if first.stage != 0:
-        notes.append(
-            f"The file of pipeline rank 0 is not here: a step lasts as long as on rank {first.stage}."
-        )
+        notes.append(message("assumed.steps_of_stage", stage=first.stage))
     last_end = (spans["start_ns"] + spans["dur_ns"]).groupby(spans["step"]).max()
     dur_ns = {
         number: max(round(one.total * _NS_PER_MS), int(last_end.get(number, 0)))
@@ -171,10 +168,7 @@ def _steps(stages: Sequence[StageFile], spans: pd.DataFrame, notes: list[str]) -
             break
         slow.append(number)
     if slow:
-        notes.append(
-            f"Iterations at the start that last more than {WARM_UP_FACTOR} x the median hold one-time "
-            f"work and are no steps: {', '.join(map(str, slow))}."
-        )
+        notes.append(message("scope.slow_iterations", factor=WARM_UP_FACTOR, iterations=slow))
     return {number: dur for number, dur in dur_ns.items() if number not in slow}
 
 

@@ -12,6 +12,8 @@ from meshscope.probe.schema.errors import TraceFormatError
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.terms import ScheduleKind
 
+from ...wording.limits import Limit
+from ...wording.message import message
 from ..detect import DAMAGED_JSON, InputFile
 from ..whole_file import read_whole
 from .files import StageFile
@@ -58,7 +60,9 @@ class Mesh:
         return self.layout.rank(pp=stage)
 
 
-def read_mesh(stages: Sequence[StageFile], configs: Sequence[InputFile], notes: list[str]) -> Mesh:
+def read_mesh(
+    stages: Sequence[StageFile], configs: Sequence[InputFile], notes: list[Limit]
+) -> Mesh:
     """Return the mesh; what cannot be known is added to ``notes``.
 
     Raises:
@@ -82,25 +86,21 @@ def read_mesh(stages: Sequence[StageFile], configs: Sequence[InputFile], notes: 
     )
     if config.world_size not in (None, layout.world_size):
         notes.append(
-            f"The sizes in the config make {layout.world_size} ranks, but it names a world of "
-            f"{config.world_size}: only the pipeline is known."
+            message("unknown.sizes_of_config", own=layout.world_size, ranks=config.world_size)
         )
         layout = ParallelLayout(pp=pp, vpp=layout.vpp)
     if layout.world_size > layout.pp:
-        notes.append(
-            "One rank of each stage is recorded; its number is that of the first rank of the "
-            "stage, with stages varying slowest."
-        )
+        notes.append(message("assumed.first_rank_of_stage"))
     schedule = str(config.schedule) if str(config.schedule) in set(ScheduleKind) else None
     return Mesh(layout, config.num_mbs or config.micro_batches, schedule)
 
 
-def _read_config(configs: Sequence[InputFile], notes: list[str]) -> _Config:
+def _read_config(configs: Sequence[InputFile], notes: list[Limit]) -> _Config:
     for file in configs:
         try:
             whole = read_whole(file, most_bytes=_MOST_BYTES, remedy="Give the config of the job")
             return msgspec.json.decode(whole.content, type=_Config)
         except (*DAMAGED_JSON, TraceFormatError) as error:
-            notes.append(f"The config {file.name} cannot be read ({error}).")
-    notes.append("Without a config the sizes are those of the files.")
+            notes.append(message("missing.config", file=file.name, error=str(error)))
+    notes.append(message("assumed.sizes_of_files"))
     return _Config()

@@ -57,7 +57,7 @@ def test_hugging_face_config(tmp_path):
     job, limits = planned(tmp_path, LLAMA, tp=2, dp=4)
     assert (job.model.num_layers, job.model.kv_heads, job.model.seq_len) == (12, 4, 4096)
     assert job.sequence_parallel
-    assert any("4,096" in text for text in limits)
+    assert any("4,096" in text for text in map(str, limits))
     assert not planned(tmp_path, LLAMA, seq_len=512, dp=1)[1]
 
 
@@ -208,7 +208,7 @@ def test_counts_that_are_not_the_model_are_said(tmp_path):
     path = tmp_path / "config.json"
     path.write_text(json.dumps(LLAMA))
     _, said = planned_job(path, PlanSettings(pp=2, layers="6,5"))
-    assert any("make 11 layers; the model has 12" in one for one in said)
+    assert any("make 11 layers; the model has 12" in one for one in map(str, said))
     with pytest.raises(ConfigError, match="3 counts are given for 2 stages"):
         planned_job(path, PlanSettings(pp=2, layers="4,4,4"))
 

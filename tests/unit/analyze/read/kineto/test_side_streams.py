@@ -53,7 +53,7 @@ def test_a_library_on_a_side_stream_may_communicate(tmp_path):
         60_000,
         30_000,
     ]
-    assert any("1 kernels (0.060 ms) on stream 20" in limit for limit in texts(trace.limits))
+    assert any("1 kernel (60.0 us) on stream 20" in limit for limit in texts(trace.limits))
     limits = breakdown_to_json(trace)["limits"]
     assert any("[kernels]" in limit and "30.0 us" in limit for limit in limits)
 

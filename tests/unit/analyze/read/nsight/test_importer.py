@@ -240,7 +240,7 @@ def test_the_rank_in_the_largest_communicator_is_the_last_resort(tmp_path):
     trace = read(tmp_path, export, "report.sqlite")
     assert trace.ranks == (2, 3)
     assert trace.run["world_size"] == 4
-    assert mentions(trace, "Rank 2, 3", "largest communicator, of 4 ranks")
+    assert mentions(trace, "Ranks 2 and 3", "largest communicator, of 4 ranks")
     kernels = named(trace, "kernel")
     assert kernels[["rank", "name"]].to_numpy().tolist() == [[2, "k11"], [3, "k10"]]
 

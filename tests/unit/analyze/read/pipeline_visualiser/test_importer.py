@@ -58,7 +58,7 @@ def test_passes_become_spans_of_their_stage(tmp_path):
     assert trace.origin == "pipeline_visualiser"
     assert trace.per_step_clock
     assert (trace.layout.pp, trace.run["world_size"], trace.run["microbatches"]) == (2, 2, 2)
-    assert mentions(trace, "own time origin", "no waiting is told")
+    assert mentions(trace, "own time origin", "no waiting is reported")
     for name, table in trace.tables.items():
         assert table.schema.equals(TABLES[name].arrow_schema()), name
 
@@ -94,7 +94,7 @@ def test_slow_iterations_at_the_start_are_no_steps(tmp_path):
     trace = import_trace(write_job(tmp_path, {0: iterations, 1: iterations}))
     assert sorted(set(trace.frame("step")["step"])) == [2, 3, 4, 5]
     assert set(trace.frame("span")["step"]) == {1, 2, 3, 4, 5}
-    assert mentions(trace, "Iterations at the start", "no steps: 1.")
+    assert mentions(trace, "Iterations at the start", "no steps: 1")
 
 
 def test_memory_is_in_bytes_by_stage(tmp_path):
