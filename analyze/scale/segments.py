@@ -43,6 +43,10 @@ SEGMENT_RANKS = 32
 """Ranks of one file. It does not follow the number of workers: files would differ between them."""
 MOST_ROWS_AT_ONCE = 2_000_000
 """Records that a worker holds, where they are known by rank: 1 GB."""
+WORKER_BYTES = 250_000_000
+"""What a worker holds beside records."""
+ROW_BYTES = 750
+"""What a record takes while it is summarised, at most; many together take less."""
 _ALL_ROWS = 1 << 62
 
 
@@ -53,6 +57,8 @@ class Segment:
     run: Path
     folder: Path
     ranks: tuple[int, ...]
+    limit_bytes: float | None = None
+    """Memory of a worker; the file does not depend on it."""
 
     def __str__(self) -> str:
         """Return what an error names."""
@@ -86,8 +92,13 @@ def ranks_of_run(run: Path) -> tuple[int, ...]:
     return tuple(sorted(part_directories(run)))
 
 
-def segments_of(run: Path, folder: Path) -> list[Segment]:
+def segments_of(run: Path, folder: Path, limit_bytes: float | None = None) -> list[Segment]:
     """Return the segments of a run by rank.
+
+    Args:
+        run: A run directory.
+        folder: Where their files go.
+        limit_bytes: Memory of a worker, if it is limited.
 
     Raises:
         RunDirectoryError: It is no run directory, or has no rank.
@@ -96,7 +107,7 @@ def segments_of(run: Path, folder: Path) -> list[Segment]:
     if not ranks:
         raise RunDirectoryError("no rank has recorded anything", where=str(run))
     return [
-        Segment(run, folder, ranks[first : first + SEGMENT_RANKS])
+        Segment(run, folder, ranks[first : first + SEGMENT_RANKS], limit_bytes)
         for first in range(0, len(ranks), SEGMENT_RANKS)
     ]
 
@@ -152,15 +163,23 @@ def _at_once(segment: Segment) -> Iterator[tuple[int, ...]]:
     communication tells.
     """
     rows = rows_by_rank(segment.run) if is_ingested(segment.run) else {}
+    most = _most_rows(segment.limit_bytes)
     ranks: tuple[int, ...] = ()
     held = 0
     for rank in segment.ranks:
-        if ranks and held + rows.get(rank, 0) > MOST_ROWS_AT_ONCE:
+        if ranks and held + rows.get(rank, 0) > most:
             yield ranks
             ranks, held = (), 0
         ranks = (*ranks, rank)
         held += rows.get(rank, 0)
     yield ranks
+
+
+def _most_rows(limit_bytes: float | None) -> int:
+    """Return how many records have room in a worker, 0 where not even one rank may."""
+    if limit_bytes is None:
+        return MOST_ROWS_AT_ONCE
+    return min(MOST_ROWS_AT_ONCE, max(int(limit_bytes - WORKER_BYTES) // ROW_BYTES, 0))
 
 
 def step_bounds(footer: pq.FileMetaData) -> Iterator[tuple[int, int]]:

@@ -70,7 +70,12 @@ class Summaries:
 
 
 def write_summaries(
-    run: Path, executor: Executor, on_done: Callable[[int], None], folder: Path | None = None
+    run: Path,
+    executor: Executor,
+    on_done: Callable[[int], None],
+    folder: Path | None = None,
+    *,
+    limit_bytes: float | None = None,
 ) -> Summaries:
     """Make the summaries of a run, as far as they are not there, and return them.
 
@@ -79,6 +84,7 @@ def write_summaries(
         executor: Where the work is done.
         on_done: Is told how many more ranks are done.
         folder: Where they go; into the run if not given.
+        limit_bytes: Memory of a worker: with less it reads fewer ranks at a time, one at least.
 
     Raises:
         RunDirectoryError: It is no run directory, or cannot be read.
@@ -86,7 +92,7 @@ def write_summaries(
         LostWorkError: Workers died again and again.
     """
     folder = (run / FOLDER if folder is None else folder).resolve()
-    tasks = segments_of(run.resolve(), folder)
+    tasks = segments_of(run.resolve(), folder, limit_bytes)
     folder.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
     done = iter(tasks)
 

@@ -26,9 +26,17 @@ def summarize(
         Path | None,
         typer.Option(metavar="DIR", help="Where summaries go; RUN/summaries if not given."),
     ] = None,
+    memory_limit: Annotated[
+        str | None,
+        typer.Option(
+            metavar="BYTES",
+            help="Memory of each worker, such as 600MB: it reads fewer ranks at a time, one at least.",
+        ),
+    ] = None,
     output: FormatOption = Format.TEXT,
 ) -> None:
     """Summarize a run of many ranks in parallel: which rank is slow, since when, at what price."""
+    from meshscope.analyze.formulas.planning.cap import parse_bytes
     from meshscope.analyze.output.json.summaries import summaries_to_json
     from meshscope.analyze.output.text.summaries import summaries_document
     from meshscope.analyze.scale.segments import ranks_of_run
@@ -36,8 +44,9 @@ def summarize(
     from meshscope.analyze.scale.store import write_summaries
 
     executor = executor_for(processes, cluster)
+    limit = None if memory_limit is None else parse_bytes(memory_limit, "--memory-limit")
     with ranks_progress(len(ranks_of_run(run))) as on_done:
-        made = write_summaries(run, executor, on_done, out)
+        made = write_summaries(run, executor, on_done, out, limit_bytes=limit)
     answer = first_answer(made)
     show_document(
         output,

@@ -131,6 +131,28 @@ def test_a_worker_reads_as_many_ranks_as_have_room(runs, tmp_path, monkeypatch):
     assert {len(ranks) for ranks in read[:-1]} < set(range(1, 32))
 
 
+@pytest.mark.parametrize("limit_bytes", [1.0, segments.WORKER_BYTES + 500.0 * segments.ROW_BYTES])
+def test_a_limit_below_the_need_reads_fewer_ranks_at_a_time(
+    runs, tmp_path, monkeypatch, limit_bytes
+):
+    """Fails when a limit changes a file, leaves a rank out, or does not make the parts smaller."""
+    _, packed = runs
+    whole = summaries(packed, tmp_path / "whole")
+    read = []
+    load = segments.load_trace
+    monkeypatch.setattr(
+        segments,
+        "load_trace",
+        lambda run, wanted: read.append(wanted.ranks) or load(run, wanted=wanted),
+    )
+    write_summaries(packed, InThisProcess(), nobody, tmp_path / "limited", limit_bytes=limit_bytes)
+    found = {file.name: file.read_bytes() for file in (tmp_path / "limited").glob("*.parquet")}
+    assert {name: whole[name] for name in found} == found
+    assert sorted(rank for ranks in read for rank in ranks) == list(range(RANKS))
+    assert max(map(len, read)) < segments.SEGMENT_RANKS
+    assert limit_bytes > 1.0 or {len(ranks) for ranks in read} == {1}
+
+
 def test_one_rank_is_read_without_the_others(small, monkeypatch):
     """Reading one of many ranks would take the time and memory of all."""
     monkeypatch.setattr(segment_files, "ROW_GROUP_ROWS", 1)
