@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from statistics import median
 from typing import Any
 
 import pandas as pd
@@ -36,7 +37,7 @@ def live(run: LoadedRun) -> dict[str, Any]:
     written_ago_ns = max(unix_ns() - run.times.written_ns, 0)
     steps = trend(run)
     last = steps[-RECENT_STEPS:]
-    lengths = sorted(row["step_ns"] for row in last)
+    lengths = [row["step_ns"] for row in last]
     mfu = [row["mfu"] for row in last if row["mfu"] is not None]
     return {
         "run_id": run.run_id,
@@ -49,7 +50,7 @@ def live(run: LoadedRun) -> dict[str, Any]:
         if run.times.as_of_ns is None
         else max(unix_ns() - run.times.as_of_ns, 0),
         "last_step": last[-1]["step"] if last else None,
-        "step_time_ns": lengths[len(lengths) // 2] if lengths else None,
+        "step_time_ns": median(lengths) if lengths else None,
         "mfu": sum(mfu) / len(mfu) if mfu else None,
         "mfu_unknown_because": str(run.diagnosis.utilization.unknown_because),
         "steps": steps[-MOST_STEPS:],

@@ -1,8 +1,8 @@
 """Pictures of the pages of one run, for the documentation.
 
 ``python -m meshscope.dashboard.screenshot RUNS_DIR OUT_DIR [RUN_ID]`` writes
-runs, overview, findings, stragglers, hang, timeline, mesh, communication and links as PNG files. Without a run id the
-newest readable run is shown. Needs Playwright and a Chromium of the system.
+runs, overview, findings, stragglers, hang, timeline, mesh, communication, links, live and trust as PNG
+files. Without a run id the newest readable run is shown. Needs Playwright and a Chromium of the system.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ _READY = {
     "mesh": "#rank-step-graph .plot-container",
     "communication": ".ms-main .ms-card, .ms-main .ms-empty",
     "links": ".ms-main .ms-card, .ms-main .ms-empty",
+    "live": "#live-graph .plot-container",
+    "trust": ".ms-main .ms-card",
 }
 _QUERIES = {"timeline": "?path=1", "stragglers": "?fix=stragglers"}
 """What to show of a page beyond its default."""
@@ -96,12 +98,14 @@ def take(runs_dir: Path, out_dir: Path, run_id: str | None = None) -> list[Path]
         page = browser.new_page(viewport={"width": WIDTH_PX, "height": HEIGHT_PX})
         # The first view of a run waits for its analysis.
         page.set_default_timeout(_PATIENCE_MS)
-        _open(page, f"{address}/", "#runs-grid .ag-row")
-        paths = [_picture(page, out_dir / "runs.png")]
+        paths = []
         for name, ready in _READY.items():
             _open(page, f"{address}/run/{shown}/{name}{_QUERIES.get(name, '')}", ready)
             if name not in _ONLY_WITH or page.locator(_ONLY_WITH[name]).count():
                 paths.append(_picture(page, out_dir / f"{name}.png"))
+        # Last: by now the run that is shown has been analysed.
+        _open(page, f"{address}/", "#runs-grid .ag-row")
+        paths.append(_picture(page, out_dir / "runs.png"))
         browser.close()
     return paths
 

@@ -27,6 +27,8 @@ _PAUSES = (
     FindingKind.HOST_STALL,
 )
 """Ranks that stop are slow for those that wait; each is a cause that ``--fix`` takes."""
+ALL_STRAGGLERS = "stragglers"
+"""How ``--fix`` calls all slow ranks together."""
 _FACTORS = ("1.1x", "1.25x", "1.5x", "2x", "4x")
 _PLACES = {"rank": "rank", "stage": "stage", "link": "link", "group_id": "group", "axis": "axis"}
 """Of a cause, what names its place, and how ``--fix`` calls that; the first that it has counts."""
@@ -88,12 +90,31 @@ def _fixes_of(found: Finding, ranks: list[int]) -> list[str]:
 
 
 def steps_to_show(run: Diagnosis, fixes: Sequence[str], analysed: Sequence[int]) -> list[int]:
-    """Return the analysed steps in which all that is repaired is so; all of them where there is none."""
+    """Return the analysed steps in which all that is repaired was so; all of them where there is none.
+
+    A step in which a rank that is slow now and then was not slow looks the same with it repaired.
+    """
     shown = set(analysed)
-    for row in suspects(run):
-        if row["first_step"] is not None and set(row["fixes"]) & set(fixes):
-            shown &= set(range(row["first_step"], row["last_step"] + 1))
+    for found in run.findings:
+        if _is_repaired(found, fixes):
+            shown &= _steps_of(found) or shown
     return sorted(shown) or list(analysed)
+
+
+def _is_repaired(found: Finding, fixes: Sequence[str]) -> bool:
+    if found.kind is FindingKind.STRAGGLER_RANK and ALL_STRAGGLERS in fixes:
+        return True
+    return found.kind in fixes or not set(fixes).isdisjoint(
+        _fixes_of(found, ranks_named(found.where))
+    )
+
+
+def _steps_of(found: Finding) -> set[int]:
+    """Return the steps in which a finding holds; none where that is not known."""
+    if found.steps or "steps" not in found.where:
+        return set(found.steps)
+    first, last = found.where["steps"]
+    return set(range(first, last + 1))
 
 
 class Choice(NamedTuple):

@@ -26,7 +26,7 @@ from ..tables.classes import CLASSES, REFINED
 from ..tables.results import Diagnosis, Finding
 from ..tables.trace import Trace
 from ..wording.limits import Limit
-from ..wording.message import message
+from ..wording.message import Message, message
 from ..wording.words import is_missing
 from .diagnosis import diagnosis_of
 from .measure import measure
@@ -81,6 +81,24 @@ class Comparison:
     def change_ns(self) -> float:
         """Return by how much the step became longer."""
         return self.after.diagnosis.step_time_ns - self.before.diagnosis.step_time_ns
+
+
+_OF_THE_RECORDING = ("captured_ranks", "origin", "capture_level")
+"""What may differ between two recordings of like jobs."""
+
+
+def unlike(setup: Mapping[str, Mapping[str, object]]) -> Message | None:
+    """Return that two jobs are not alike, and in what; None where all that is known of both is.
+
+    Args:
+        setup: What differs: name, and its value ``before`` and ``after``, None where it is not known.
+    """
+    differs = [
+        name.replace("_", " ")
+        for name, pair in setup.items()
+        if name not in _OF_THE_RECORDING and None not in (pair["before"], pair["after"])
+    ]
+    return message("comparison.unlike", differs=differs) if differs else None
 
 
 def side_of(trace: Trace) -> Side:

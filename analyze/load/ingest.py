@@ -23,7 +23,7 @@ from ..read.reading import OnBytes, Reading, ignore_bytes
 from ..read.source_files import SourceIndex, content_key, source_files, total_size
 from ..tables.table_folder import FOLDER, drafted
 from ..tables.trace import Trace
-from ..wording.limits import limit_text
+from ..wording.limits import limit_texts
 from ..wording.words import counted
 from .ingested import (
     Ingested,
@@ -151,7 +151,7 @@ def understood(trace: Trace) -> list[str]:
     rows = [(name, count) for name in trace.tables if (count := trace.row_count(name))]
     lines.append("rows: " + ", ".join(f"{name} {count:,}" for name, count in rows))
     lines += _groups(trace)
-    lines += [f"limit: {limit_text(limit)}" for limit in trace.limits]
+    lines += [f"limit: {text}" for text in limit_texts(trace.limits)]
     return [printable(line) for line in lines]
 
 

@@ -41,6 +41,7 @@ from ..wording.message import message
 from .ingested import is_ingested, read_ingested, rows_by_rank
 from .kept_tables import is_closed, read_kept
 from .possible_times import with_possible_times
+from .recorded import worded
 
 
 def load_trace(
@@ -152,7 +153,7 @@ def _from_capture(path: Path, capture: RunCapture) -> Trace:
         ranks=capture.ranks,
         tables=capture.tables | hosts | {"progress": progress, "standing": standing},
         limits=(
-            *capture.limits,
+            *worded(capture.limits),
             *limits,
             *led_anew(capture.rank_manifests),
             *(unrecorded_saves(capture.rank_manifests) if progress.num_rows else ()),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,6 +51,11 @@ class Dense:
         """Return a column as [step, rank]; NaN where it is not known."""
         values = self.table[name].to_numpy().astype(np.float64)
         return np.asarray(values[self.order].reshape(len(self.steps), len(self.ranks)))
+
+    def at(self, positions: Sequence[int]) -> Dense:
+        """Return some of the steps, by their positions."""
+        order = self.order.reshape(len(self.steps), len(self.ranks))[positions]
+        return Dense(self.table, order.ravel(), self.ranks, self.steps[positions])
 
     def own_s(self) -> FloatArray:
         """Return the own work [step, rank]: all that was computed, the optimizer included."""

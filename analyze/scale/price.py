@@ -38,6 +38,8 @@ _ALONG_DP = f"exposed_{Axis.DP.value}_s"
 """What replicas wait for each other, and these transfers."""
 MOST_STEPS = 64
 """Slow steps that are replayed, spread evenly, and others; the mean of so many is sure enough."""
+MOST_CELLS = 1 << 19
+"""Passes that are replayed at a time, of all replicas and steps: 4 MB."""
 LEAST_OTHERS = 8
 """Other steps that tell how much longer than its replay a healthy step takes."""
 
@@ -75,38 +77,36 @@ def price_of(
     at = int(np.searchsorted(table.ranks, found.rank))
     excess = found.share / (1.0 + found.share)
     most = float((table.own_s()[found.slow, at] * excess).sum() * 1e9 / len(table.steps))
-    replayed, why = _schedule(outline, table)
-    if replayed is None:
+    graph, why = _schedule(outline, table)
+    if graph is None or outline.layout is None:
         return Price(None, most, why)
     healthy = ~np.isin(table.ranks, suspects)
     slow = np.flatnonzero(found.slow)
-    returns = _returns_ns(replayed, table, found, at, healthy)
+    returns = _returns_ns(_Mesh(table.ranks, outline.layout, healthy), graph, table, found)
     mean = float(np.mean(returns)) * len(slow) / len(table.steps)
     return Price(min(max(mean, 0.0), most), most, None)
 
 
-def _returns_ns(
-    replayed: _Replay, table: Dense, found: Slowdown, at: int, healthy: BoolArray
-) -> FloatArray:
+def _returns_ns(mesh: _Mesh, graph: ScheduleGraph, table: Dense, found: Slowdown) -> FloatArray:
     """Return how much shorter slow steps would be with the rank repaired, ns.
 
     Healthy replicas of a step show when it would have ended; else healthy steps how to stretch the replay of the
     repaired one. Without both, replay less replay.
     """
+    at = int(np.searchsorted(table.ranks, found.rank))
     chosen, others = _spread(found.slow), _spread(~found.slow)
+    replayed = _Replay(table.at(chosen), mesh, graph)
     length = table.by_step("wall_s").mean(axis=1) * 1e9
-    spans = [replayed.repaired_ns(step, at, found.share, healthy) for step in chosen]
-    if replayed.shows_replicas(healthy):
-        saved = [
-            replayed.saved_ns(step, float(length[step]), at, span, healthy)
-            for step, span in zip(chosen, spans, strict=True)
-        ]
-        return np.array(saved)
-    repaired = np.array([span.max() for span in spans])
+    repaired = replayed.repaired_ns(at, found.share, _usual_stretch(table, mesh, at))
+    as_it_was = replayed.spans_ns()
+    if mesh.has_healthy_replica and table.by_step(_ALONG_DP).any():
+        return replayed.saved_ns(length[chosen], as_it_was, at, repaired)
+    longest = repaired.max(axis=(1, 2))
     if len(others) < LEAST_OTHERS:
-        return np.asarray([replayed.spans_ns(step).max() for step in chosen] - repaired)
-    longer = np.median([length[step] / replayed.spans_ns(step).max() for step in others])
-    return np.asarray(length[chosen] - longer * repaired)
+        return np.asarray(as_it_was.max(axis=(1, 2)) - longest)
+    healthy = _Replay(table.at(others), mesh, graph).spans_ns()
+    longer = np.median(length[others] / healthy.max(axis=(1, 2)))
+    return np.asarray(length[chosen] - longer * longest)
 
 
 def _spread(wanted: BoolArray) -> list[int]:
@@ -117,8 +117,8 @@ def _spread(wanted: BoolArray) -> list[int]:
     return positions
 
 
-def _schedule(outline: Outline, table: Dense) -> tuple[_Replay | None, str | None]:
-    """Return what replays a step, or None and the reason."""
+def _schedule(outline: Outline, table: Dense) -> tuple[ScheduleGraph | None, str | None]:
+    """Return the graph of a step, or None and the reason."""
     layout, schedule, microbatches = outline
     if layout is None:
         return None, "the mesh is not known"
@@ -131,109 +131,130 @@ def _schedule(outline: Outline, table: Dense) -> tuple[_Replay | None, str | Non
         plan = make_plan(ScheduleKind(kind), layout.pp, microbatches, layout.vpp)
     except (ConfigError, ValueError) as error:
         return None, str(error)
-    return _Replay(table, layout, schedule_graph(plan)), None
+    return schedule_graph(plan), None
+
+
+class _Mesh:
+    """Where the ranks are, and which of them are healthy."""
+
+    def __init__(self, ranks: IntArray, layout: ParallelLayout, healthy: BoolArray) -> None:
+        at = [layout.coordinates(int(rank)) for rank in ranks]
+        self.cell: tuple[IntArray, ...] = tuple(
+            np.array([place[axis] for place in at]) for axis in ("pp", "dp")
+        )
+        self.shape = (layout.pp, layout.dp)
+        self.is_sick = np.zeros(self.shape, dtype=bool)
+        """Which stages of which replicas have a rank that was found slow."""
+        self.is_sick[tuple(axis[~healthy] for axis in self.cell)] = True
+
+    @property
+    def has_healthy_replica(self) -> bool:
+        """Return whether no rank of some replica was found slow."""
+        return bool((~self.is_sick.any(axis=0)).any())
+
+    def means(self, by_rank: FloatArray, ranks: slice | BoolArray = slice(None)) -> FloatArray:
+        """Return the means [..., stage, replica] of values [..., rank] of some ranks; NaN without."""
+        cell = tuple(axis[ranks] for axis in self.cell)
+        total = np.zeros((*by_rank.shape[:-1], *self.shape))
+        members = np.zeros(self.shape)
+        np.add.at(total, cast("Any", (..., *cell)), by_rank)
+        np.add.at(members, cell, 1.0)
+        with np.errstate(invalid="ignore"):
+            return np.asarray(total / members)
+
+
+def _stretch(inside: FloatArray, own: FloatArray) -> FloatArray:
+    """Return how much longer than its mean work a stage takes: its ranks wait for each other inside."""
+    return 1.0 + np.divide(inside, own, out=np.zeros_like(own), where=own > 0)
+
+
+def _usual_stretch(table: Dense, mesh: _Mesh, at: int) -> float:
+    """Return how much longer than its mean work a pass of the stage of a rank is where no rank is slow.
+
+    More than 1 also there: each pass waits for the slowest rank of its stage, which changes.
+    """
+    stage = int(mesh.cell[0][at])
+    ranks = mesh.cell[0] == stage
+    passes = np.stack([table.by_step(name)[:, ranks] for name in OWN_WORK])
+    own = mesh.means(passes, ranks)[..., [stage], :].sum(axis=0)
+    inside = mesh.means(table.by_step(_INSIDE)[:, ranks], ranks)[..., [stage], :]
+    cells = _stretch(inside, own)[:, 0, ~mesh.is_sick[stage]]
+    return float(cells.mean()) if cells.size else 1.0
 
 
 class _Replay:
-    """Replays single steps of a run with the mean pass of each stage of each replica."""
+    """Replays steps of a run with the mean pass of each stage of each replica."""
 
-    def __init__(self, table: Dense, layout: ParallelLayout, graph: ScheduleGraph) -> None:
-        self._graph = graph
-        at = [layout.coordinates(int(rank)) for rank in table.ranks]
-        self._cell: tuple[IntArray, ...] = tuple(
-            np.array([place[axis] for place in at]) for axis in ("pp", "dp")
-        )
-        self._shape = (layout.pp, layout.dp)
-        passes = np.stack([table.by_step(name) for name in OWN_WORK])
-        self._rest = np.maximum(table.own_s() - passes.sum(axis=0), 0.0)
-        self._own = self._means(passes)
+    def __init__(self, table: Dense, mesh: _Mesh, graph: ScheduleGraph) -> None:
+        self._graph, self._mesh = graph, mesh
+        self._passes = np.stack([table.by_step(name) for name in OWN_WORK])
+        self._rest = np.maximum(table.own_s() - self._passes.sum(axis=0), 0.0)
+        own = mesh.means(self._passes)
         # The ranks of a stage go on together: what one works less than the slowest it waits inside.
-        inside = self._means(table.by_step(_INSIDE))
-        own = self._own.sum(axis=0)
-        self._stretch = 1.0 + np.divide(inside, own, out=np.zeros_like(own), where=own > 0)
-        self._passes = passes
+        inside = mesh.means(table.by_step(_INSIDE))
+        self._cells = own * _stretch(inside, own.sum(axis=0))
         # All wait for the last replica; what it needs itself is the transfer.
-        self._waits = self._means(table.by_step(_ALONG_DP))
+        self._waits = mesh.means(table.by_step(_ALONG_DP))
 
-    def shows_replicas(self, healthy: BoolArray) -> bool:
-        """Return whether waiting along dp shows when healthy replicas were done."""
-        return bool(self._waits.any() and (~self._is_sick(healthy).any(axis=0)).any())
+    def spans_ns(self) -> FloatArray:
+        """Return how long each stage of each replica worked on a step [step, stage, replica], ns."""
+        return self._spans(self._cells, self._rest)
 
-    def spans_ns(self, step: int) -> FloatArray:
-        """Return how long each stage of each replica worked on a step [stage, replica], ns."""
-        return self._spans(self._own[:, step] * self._stretch[step], self._rest[step])
-
-    def repaired_ns(self, step: int, at: int, share: float, healthy: BoolArray) -> FloatArray:
+    def repaired_ns(self, at: int, share: float, stretch: float) -> FloatArray:
         """Return the same with the work of one rank as its peers have it, ns.
 
         Args:
-            step: Position of the step.
             at: Position of the rank.
             share: By which its own work is longer.
-            healthy: Ranks that were not found slow.
+            stretch: How much longer than its mean work a pass of its stage usually is.
         """
-        stage, replica = (int(axis[at]) for axis in self._cell)
-        own = self._passes[:, step].copy()
-        rest = self._rest[step].copy()
-        own[:, at] /= 1.0 + share
-        rest[at] /= 1.0 + share
-        cells = self._own[:, step] * self._stretch[step]
-        mates = (self._cell[0] == stage) & (self._cell[1] == replica)
-        cells[:, stage, replica] = own[:, mates].mean(axis=1) * self._usual_stretch(stage, healthy)
+        stage, replica = (int(axis[at]) for axis in self._mesh.cell)
+        mates = (self._mesh.cell[0] == stage) & (self._mesh.cell[1] == replica)
+        own, rest, cells = self._passes.copy(), self._rest.copy(), self._cells.copy()
+        own[..., at] /= 1.0 + share
+        rest[..., at] /= 1.0 + share
+        cells[..., stage, replica] = own[..., mates].mean(axis=-1) * stretch
         return self._spans(cells, rest)
 
     def saved_ns(
-        self, step: int, length_ns: float, at: int, repaired_ns: FloatArray, healthy: BoolArray
-    ) -> float:
-        """Return how much shorter a step would be with a rank repaired, by when other replicas were done, ns.
+        self, length_ns: FloatArray, as_it_was: FloatArray, at: int, repaired: FloatArray
+    ) -> FloatArray:
+        """Return how much shorter steps would be with a rank repaired, by when other replicas were done, ns.
 
         Args:
-            step: Position of the step.
-            length_ns: How long it was.
+            length_ns: How long each step was.
+            as_it_was: What ``spans_ns`` returns.
             at: Position of the rank.
-            repaired_ns: What ``repaired_ns`` returns.
-            healthy: Ranks that were not found slow.
+            repaired: What ``repaired_ns`` returns.
         """
-        replayed = self.spans_ns(step)
+        well, own = ~self._mesh.is_sick.any(axis=0), int(self._mesh.cell[1][at])
+        steps = np.arange(len(length_ns))
         # A stage may begin the next step as soon as it has its gradients: the longest has no time to spare.
-        longest = int(replayed.max(axis=1).argmax())
-        waited = self._waits[step, longest] * 1e9
-        done = length_ns - (waited - waited.min())
-        well = ~self._is_sick(healthy).any(axis=0)
-        longer = done[well] / replayed[:, well].max(axis=0)
-        own = int(self._cell[1][at])
-        rest = np.delete(done, own).max(initial=0.0)
-        return length_ns - float(np.maximum(rest, longer * repaired_ns[:, own].max()).mean())
-
-    def _usual_stretch(self, stage: int, healthy: BoolArray) -> float:
-        """Return how much longer than its mean work a pass of a stage is where no rank is slow.
-
-        More than 1 also there: each pass waits for the slowest rank of its stage, which changes.
-        """
-        cells = self._stretch[:, stage, ~self._is_sick(healthy)[stage]]
-        return float(cells.mean()) if cells.size else 1.0
-
-    def _is_sick(self, healthy: BoolArray) -> BoolArray:
-        """Return which stages of which replicas have a rank that was found slow."""
-        is_sick = np.zeros(self._shape, dtype=bool)
-        is_sick[tuple(axis[~healthy] for axis in self._cell)] = True
-        return is_sick
+        longest = as_it_was.max(axis=2).argmax(axis=1)
+        waited = self._waits[steps, longest] * 1e9
+        done = length_ns[:, None] - (waited - waited.min(axis=1, keepdims=True))
+        longer = done[:, well] / as_it_was[:, :, well].max(axis=1)
+        rest = np.delete(done, own, axis=1).max(axis=1, initial=0.0)
+        ends = np.maximum(rest[:, None], longer * repaired[:, :, own].max(axis=1)[:, None])
+        return np.asarray(length_ns - ends.mean(axis=1))
 
     def _spans(self, cells_s: FloatArray, rest_s: FloatArray) -> FloatArray:
-        plan = self._graph.plan
-        count = np.zeros((len(OWN_WORK), self._shape[0]))
+        """Return the same as ``spans_ns`` for other work [kind, step, stage, replica], some steps at a time."""
+        plan, steps = self._graph.plan, cells_s.shape[1]
+        stages, replicas = self._mesh.shape
+        count = np.zeros((len(OWN_WORK), stages))
         np.add.at(count, (plan.kind, plan.rank), 1.0)
-        each = cells_s / np.maximum(count, 1.0)[:, :, None]
-        tail = np.zeros(self._shape)
-        np.maximum.at(tail, self._cell, rest_s)
-        passes, tails = ((time * 1e9).round().astype(np.int64) for time in (each, tail))
-        times = self._graph.times(passes[plan.kind, plan.rank], tail_ns=tails)
-        return np.asarray(times.finish_ns - times.start_ns[plan.is_first], dtype=np.float64)
-
-    def _means(self, by_rank: FloatArray) -> FloatArray:
-        """Return the means [..., stage, replica] of values [..., rank]."""
-        total = np.zeros((*by_rank.shape[:-1], *self._shape))
-        members = np.zeros(self._shape)
-        np.add.at(total, cast("Any", (..., *self._cell)), by_rank)
-        np.add.at(members, self._cell, 1.0)
-        return np.asarray(total / members)
+        each = cells_s / np.maximum(count, 1.0)[:, None, :, None]
+        tail = np.zeros((steps, *self._mesh.shape))
+        np.maximum.at(tail, cast("Any", (..., *self._mesh.cell)), rest_s)
+        size = max(1, MOST_CELLS // (len(plan) * replicas))
+        spans = []
+        for first in range(0, steps, size):
+            part = slice(first, first + size)
+            by_stage = each[:, part].swapaxes(1, 2).reshape(len(OWN_WORK), stages, -1)
+            tails = tail[part].swapaxes(0, 1).reshape(stages, -1)
+            passes = (by_stage * 1e9).round().astype(np.int64)[plan.kind, plan.rank]
+            times = self._graph.times(passes, tail_ns=(tails * 1e9).round().astype(np.int64))
+            found = times.finish_ns - times.start_ns[plan.is_first]
+            spans.append(found.reshape(stages, -1, replicas).swapaxes(0, 1))
+        return np.concatenate(spans).astype(np.float64)

@@ -29,6 +29,8 @@ class Meaning(StrEnum):
     """Something was assumed, corrected or inferred."""
     SCOPE = "scope"
     """What the numbers count, and over what."""
+    COUNTED = "counted"
+    """A counter that changes no number by as much as it is rounded: no text shows it."""
 
 
 MEANINGS = tuple(Meaning)
@@ -59,12 +61,12 @@ def limit_text(limit: Limit) -> str:
 
 
 def limit_texts(limits: Iterable[Limit]) -> list[str]:
-    """Return limits as sentences, each once, in the order of their meaning."""
-    return [limit_text(limit) for limit in ordered(limits)]
+    """Return limits as sentences, each once, in the order of their meaning; without what is only counted."""
+    return [limit_text(one) for one in ordered(limits) if meaning_of(one) is not Meaning.COUNTED]
 
 
 def limits_to_json(limits: Iterable[Limit]) -> dict[str, Any]:
-    """Return the sentences, and beside them their codes and values: the keys of a result."""
+    """Return the sentences, and the codes and values of all, those only counted too: the keys of a result."""
     shown = ordered(limits)
     return {"limits": limit_texts(shown), "limit_messages": list(map(limit_to_json, shown))}
 

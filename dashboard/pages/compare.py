@@ -9,8 +9,9 @@ import dash_mantine_components as dmc
 from dash import dcc, html
 from dash.development.base_component import Component
 
+from meshscope.analyze.findings.comparison import unlike
 from meshscope.analyze.wording.labels import class_label
-from meshscope.analyze.wording.words import counted, joined
+from meshscope.analyze.wording.words import counted, sentence
 from meshscope.probe.schema.errors import MeshscopeError
 
 from .. import units
@@ -98,17 +99,10 @@ def content(
     ]
 
 
-_OF_THE_RECORDING = ("captured_ranks", "origin", "capture_level")
-"""What may differ between two recordings of like jobs."""
-
-
 def _unlike(setup: dict[str, dict[str, Any]]) -> list[Component]:
     """Return that two jobs are not alike, and in what; nothing where they are."""
-    differs = [name.replace("_", " ") for name in setup if name not in _OF_THE_RECORDING]
-    if not differs:
-        return []
-    words = f"These jobs are not alike: they differ in {joined(differs)}. The change below is not one of speed alone."
-    return [notice(words)]
+    words = unlike(setup)
+    return [] if words is None else [notice(sentence(str(words)))]
 
 
 def _key_numbers(result: dict[str, Any]) -> Component:

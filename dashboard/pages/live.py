@@ -137,13 +137,15 @@ def _ranks(run: LoadedRun, state: ViewState, found: dict[str, Any]) -> Component
         for row in rows[:_MOST_RANKS]
     ]
     columns = ["Rank", "Host", "Score", "Last seen", "Waits in", "Process"]
-    note = (
-        "Score: time for the work that its peers do in 1. Last seen: its last record, before the "
-        "last one of any rank."
-    )
+    note = "Score: time for the work that its peers do in 1."
+    if any(row["silent_ns"] is not None for row in rows):
+        note += " Last seen: its last record, before the last one of any rank."
     if len(rows) > _MOST_RANKS:
         note += f" The slowest {_MOST_RANKS} of {len(rows)} ranks; JSON has all."
     is_marked = bool(rows) and rows[0]["rank"] == state.rank
+    # When a job is over, nobody waits, and all were seen to the end.
+    told = [at for at in range(len(columns)) if any(row[at] != _NONE for row in cells)]
+    columns, cells = [columns[at] for at in told], [[row[at] for at in told] for row in cells]
     drawn = table(columns, cells, numeric_from=2, marked=int(is_marked))
     return card("Ranks", [drawn], note=note)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import median
 from typing import Any
 
 import dash_mantine_components as dmc
@@ -173,10 +174,10 @@ def _trend(run: LoadedRun, state: ViewState) -> list[Component]:
     rows = trend(run)
     if len(rows) < _LEAST_TREND:
         return []
-    lengths = sorted(row["step_ns"] for row in rows)
+    lengths = [row["step_ns"] for row in rows]
     longest = max(rows, key=lambda row: row["step_ns"])
     caption = (
-        f"Median {units.duration(lengths[len(lengths) // 2])} (dashed), fastest {units.duration(lengths[0])}, "
+        f"Median {units.duration(median(lengths))} (dashed), fastest {units.duration(min(lengths))}, "
         f"longest {units.duration(longest['step_ns'])} in step {longest['step']}."
     )
     if (mfu := run.diagnosis.utilization.mfu) is not None and longest["mfu"] is not None:

@@ -96,7 +96,7 @@ def _known_words(records: RankRecords, name: str) -> pa.Table | None:
     column, most = _WORDS[name]
     known = _ints(raw, column) < most
     if not known.all():
-        records.note(f"{int((~known).sum())} {name} records have an unknown {column}: left out")
+        records.note("missing.of_unknown_word", lost=int((~known).sum()), table=name, column=column)
         raw = raw.filter(pa.array(known))
     return raw
 
@@ -135,7 +135,7 @@ def _possible(raw: pa.Table, records: RankRecords) -> pa.Table:
     tokens, squares = (_ints(raw, name).astype(np.float64) for name in ("tokens", "sum_sq"))
     fits = (tokens >= 0) & (tokens <= squares) & (squares <= tokens**2)
     if not fits.all():
-        records.note(f"{int((~fits).sum())} microbatch records have impossible lengths: left out")
+        records.note("missing.impossible_lengths", lost=int((~fits).sum()))
         raw = raw.filter(pa.array(fits))
     return raw
 
@@ -211,8 +211,7 @@ def _note_orphans(records: RankRecords, event_ids: Ints) -> None:
         return
     orphans = int((~np.isin(_ints(completions, "event_id"), event_ids)).sum())
     if orphans:
-        what = "completion is" if orphans == 1 else "completions are"
-        records.note(f"{orphans} {what} without the record of the issue: left out")
+        records.note("missing.ends_without_begin", lost=orphans)
 
 
 def group_column(raw: pa.Table, records: RankRecords) -> pa.DictionaryArray:
@@ -222,7 +221,7 @@ def group_column(raw: pa.Table, records: RankRecords) -> pa.DictionaryArray:
     used = np.unique(codes)
     unnamed = [int(code) for code in used if int(code) not in groups]
     if unnamed:
-        records.note(f"{len(unnamed)} groups are without a name")
+        records.note("unknown.names_of_groups", groups=len(unnamed))
     labels = [groups.get(int(c), f"rank{records.rank:05d}-group{int(c)}") for c in used]
     return _dictionary(np.searchsorted(used, codes), labels)
 

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 
 from ..schema.columns import arrow_type
-from ..schema.listing import listed
 from ..schema.manifest import TRAINING_STEP_KEY
+from ..schema.note import Note, note
 from ..schema.summary_tables import ATTEMPT
 
 
@@ -60,32 +60,28 @@ def stated_training_step(manifest: Mapping[str, Any] | None) -> int | None:
 _MOST = 1 << 62
 
 
-def sequel_words(one: AttemptFacts, before: AttemptFacts, *, attached_again: bool) -> str:
+def sequel(one: AttemptFacts, before: AttemptFacts, *, attached_again: bool) -> Note:
     """Return how an attempt follows the one before."""
-    gap_s = (one.start_unix_ns - before.end_unix_ns) / 1e9
-    return (
-        f"attempt {one.attempt} of the job begins at step {one.first_step}, {gap_s:.1f} s after the "
-        f"one before had ended; {_done_again(one, before, attached_again=attached_again)}"
+    return note(
+        "scope.attempt",
+        attempt=one.attempt,
+        step=one.first_step,
+        gap_ns=float(one.start_unix_ns - before.end_unix_ns),
+        again=_done_again(one, before, attached_again=attached_again),
     )
 
 
-def _done_again(one: AttemptFacts, before: AttemptFacts, *, attached_again: bool) -> str:
+def _done_again(one: AttemptFacts, before: AttemptFacts, *, attached_again: bool) -> Note:
     if attached_again:
-        return "what the ranks did in between was not recorded"
+        return note("again.attached")
     if one.training_step is None:
-        return "which steps of the training it did again is not recorded"
-    begins = f"that is step {one.training_step} of the training"
+        return note("again.unknown")
+    begins = one.training_step
     if before.training_step is None or before.last_step is None:
-        return begins
-    reached = before.training_step + before.last_step - before.first_step + 1
-    again = reached - one.training_step
+        return note("again.begins", step=begins)
+    again = before.training_step + before.last_step - before.first_step + 1 - begins
     if again > 0:
-        return f"{begins}, of which it did {again} steps again" if again > 1 else (
-            f"{begins}, which it did again"
-        )  # fmt: skip
-    return begins if again == 0 else f"{begins}, {-again} steps further on"
-
-
-def absent_words(number: int, absent: Sequence[int]) -> str:
-    """Return which ranks an attempt has no capture of."""
-    return f"attempt {number} of the job has no capture of ranks {listed(absent)}"
+        return note("again.repeated", step=begins, steps=again)
+    return note("again.begins", step=begins) if again == 0 else note(
+        "again.further", step=begins, steps=-again
+    )  # fmt: skip

@@ -22,13 +22,13 @@ from typing import Any, NamedTuple
 
 import pyarrow.compute as pc
 
-from ..schema.listing import listed
 from ..schema.manifest import JOB_KEY
-from .attempt_table import AttemptFacts, absent_words, sequel_words, stated_training_step
+from ..schema.note import Note, note
+from .attempt_table import AttemptFacts, sequel, stated_training_step
 from .failed_first import failed_first
 from .joined_parts import Shifts, concatenated
 from .part_times import FAR_NS, PartTimes, boot_of
-from .rank_records import RankRecords
+from .rank_records import ATTEMPT, RankRecords
 from .step_numbers import align_steps, attached_while_running
 
 _MOST_RANKS = 1 << 31
@@ -67,7 +67,7 @@ class Joined(NamedTuple):
     told: Mapping[str, Any]
 
 
-def joined_attempts(parts: Mapping[int, Sequence[RankRecords]], limits: list[str]) -> Joined:
+def joined_attempts(parts: Mapping[int, Sequence[RankRecords]], limits: list[Note]) -> Joined:
     """Return one set of records a rank, and the attempts that they are from.
 
     Args:
@@ -87,9 +87,10 @@ def joined_attempts(parts: Mapping[int, Sequence[RankRecords]], limits: list[str
     facts = _facts(attempts)
     limits += _stated(attempts, facts)
     for attempt in attempts:
-        named = f": attempt {attempt.number}: "
         for part in attempt.parts.values():
-            part.limits = [limit.replace(": ", named, 1) for limit in part.limits]
+            part.limits = [
+                Note(one.code, {**one.values, ATTEMPT: attempt.number}) for one in part.limits
+            ]
     shifts = Shifts()
     for attempt in attempts:
         shifts.move(attempt.parts, steps=_last_step(attempt) + 1)
@@ -146,12 +147,12 @@ def find_attempts(parts: Mapping[int, Sequence[RankRecords]]) -> list[Attempt]:
     return attempts
 
 
-def _not_empty(parts: Sequence[RankRecords], limits: list[str]) -> list[RankRecords]:
+def _not_empty(parts: Sequence[RankRecords], limits: list[Note]) -> list[RankRecords]:
     """Return the parts of a rank of which anything could be read, one if there is none."""
     kept = [part for part in parts if not part.is_empty] or list(parts[:1])
     if len(kept) < len(parts):
         count = len(parts) - len(kept)
-        limits.append(f"rank {parts[0].rank}: nothing can be read of {count} of its attempts")
+        limits.append(note("missing.attempts_of_rank", rank=parts[0].rank, attempts=count))
     return kept
 
 
@@ -183,14 +184,14 @@ def _launch(part: RankRecords) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def _comparable(attempts: list[Attempt], limits: list[str]) -> list[Attempt]:
+def _comparable(attempts: list[Attempt], limits: list[Note]) -> list[Attempt]:
     """Leave out attempts whose numbers mean something else than those of the newest one."""
     if len(attempts) < 2:
         return attempts
     return _on_the_last_machine(_of_one_size(attempts, limits), limits)
 
 
-def _of_one_size(attempts: list[Attempt], limits: list[str]) -> list[Attempt]:
+def _of_one_size(attempts: list[Attempt], limits: list[Note]) -> list[Attempt]:
     """Leave out attempts with another number of ranks than the newest that recorded anything.
 
     The mesh, and with it what a rank computes and with whom it speaks, is another one then.
@@ -204,8 +205,7 @@ def _of_one_size(attempts: list[Attempt], limits: list[str]) -> list[Attempt]:
             kept.append(attempt)
         else:
             limits.append(
-                f"attempt {attempt.number} of the job is left out: it had {own} ranks, and the newest "
-                f"one that recorded anything has {size}"
+                note("missing.attempt_of_other_size", attempt=attempt.number, own=own, size=size)
             )
     return kept
 
@@ -234,7 +234,7 @@ def _hosts(attempt: Attempt) -> str | None:
     return ",".join(dict.fromkeys(host for host in named if isinstance(host, str))) or None
 
 
-def _on_the_last_machine(attempts: list[Attempt], limits: list[str]) -> list[Attempt]:
+def _on_the_last_machine(attempts: list[Attempt], limits: list[Note]) -> list[Attempt]:
     """Leave out attempts in which a rank ran on another machine than in the newest.
 
     Their times are on clocks that have nothing to do with those of the newest.
@@ -247,8 +247,7 @@ def _on_the_last_machine(attempts: list[Attempt], limits: list[str]) -> list[Att
         moved = [rank for rank, part in attempt.parts.items() if boot_of(part) != boots[rank]]
         if moved:
             limits.append(
-                f"attempt {attempt.number} of the job is left out: ranks {listed(moved)} ran on other machines "
-                "then, whose clocks cannot be compared with those of the last attempt"
+                note("missing.attempt_elsewhere", attempt=attempt.number, ranks=sorted(moved))
             )
         else:
             kept.append(attempt)
@@ -291,17 +290,17 @@ def _facts(attempts: Sequence[Attempt]) -> list[AttemptFacts]:
     return facts
 
 
-def _stated(attempts: Sequence[Attempt], facts: Sequence[AttemptFacts]) -> list[str]:
+def _stated(attempts: Sequence[Attempt], facts: Sequence[AttemptFacts]) -> list[Note]:
     """Return what a reader has to know about several attempts."""
     limits = []
     everybody = {rank for attempt in attempts for rank in attempt.parts}
     for before, one, attempt in zip([None, *facts], facts, attempts, strict=False):
         if before is not None:
             again = all(map(attached_while_running, attempt.parts.values()))
-            limits.append(sequel_words(one, before, attached_again=again))
+            limits.append(sequel(one, before, attached_again=again))
         absent = sorted(everybody - attempt.parts.keys())
         if absent:
-            limits.append(absent_words(one.attempt, absent))
+            limits.append(note("missing.ranks_of_attempt", attempt=one.attempt, ranks=absent))
     return limits
 
 

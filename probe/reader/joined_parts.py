@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from .assemble import manifest_groups, manifest_names
-from .rank_records import RankRecords
+from .rank_records import Made, RankRecords
 from .step_numbers import attached_while_running
 
 _SLOT_COLUMNS = ("slot_seq", "event_id", "end_seq")
@@ -98,6 +98,7 @@ def concatenated(parts: Sequence[RankRecords], *, is_in_newest: bool) -> RankRec
         manifest=manifest,
         tables={name: pa.concat_tables(found) for name, found in pieces.items()},
         limits=[limit for part in parts for limit in part.limits],
+        made=sum((part.made for part in parts), Made()),
     )
 
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from ..schema.deep_trace import FOLDER, TraceName, sealed_name
 from ..schema.errors import RunDirectoryError
 from ..schema.manifest import MANIFEST_NAME, part_directories, read_json
+from ..schema.note import Note, note
 from ..schema.segment import segment_paths
 from .attempts import steps_before
 from .rank_records import RankRecords, read_rank
@@ -57,7 +58,7 @@ class PartsRead(NamedTuple):
 
     parts: dict[int, list[RankRecords]]
     is_whole: bool
-    limits: tuple[str, ...]
+    limits: tuple[Note, ...]
 
 
 def read_parts(directories: Directories, wanted: Wanted) -> PartsRead:
@@ -163,7 +164,7 @@ class _Choice:
         }
         self._grow(rank, parts)
 
-    def limits(self, held: int, kept: int) -> Iterator[str]:
+    def limits(self, held: int, kept: int) -> Iterator[Note]:
         """Yield what was left out.
 
         Args:
@@ -171,24 +172,21 @@ class _Choice:
             kept: Those that were read.
         """
         if self._one_in:
-            what = "of steps spread over it; --steps FIRST:LAST reads more of a part"
+            choice = note("room.spread")
             if self._is_apart:
-                what = (
-                    "those of steps with every record (ranks were attached while it ran and number their "
-                    "steps apart: no part of it can be chosen)"
-                )
+                choice = note("room.apart")
             elif self._wanted.steps is not None:
-                what = "of steps spread over what was asked for"
-            yield (
-                f"the run has {held / 1e6:.3g} million records of passes and communication, and "
-                f"{MOST_ROWS_VARIABLE} gives room to {self._wanted.most_rows / 1e6:.3g} million: "
-                f"{kept / 1e6:.3g} million were read, {what}. Of the others it is the length alone"
+                choice = note("room.spread_over_wanted")
+            yield note(
+                "missing.no_room",
+                rows=held,
+                read=kept,
+                most=self._wanted.most_rows,
+                variable=MOST_ROWS_VARIABLE,
+                choice=choice,
             )
         if self._memory_one_in > 1:
-            yield (
-                f"samples of memory of one in {self._memory_one_in} steps were read, for want of room, "
-                "and the highest of all"
-            )
+            yield note("missing.no_room_for_memory", one_in=self._memory_one_in)
 
 
 def bytes_of_run(path: Path) -> int:

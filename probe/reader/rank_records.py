@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,20 +10,29 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from ..schema.clock_steps import clock_steps
 from ..schema.errors import FormatVersionError, RunDirectoryError, SegmentError
-from ..schema.listing import listed
 from ..schema.manifest import ENDED_NAME, MANIFEST_NAME, check_format_version, read_json
+from ..schema.note import Note
 from ..schema.printable import printable
 from ..schema.record_payloads import decode_records, records_to_batch
-from ..schema.records import DRAINED_RECORD, RECORD_TYPES, RecordType
+from ..schema.records import (
+    COMMUNICATION_SUM_RECORD,
+    DRAINED_RECORD,
+    RECORD_TYPES,
+    RecordType,
+)
 from ..schema.ring import RING_COPIED, RING_NAME, RingContents, read_ring
 from ..schema.segment import read_segment, segment_paths
+from .sources import source_of
 from .step_detail import add_detail, numbers_present
 
-_REPORTED_COUNTERS = ("_dropped", "_errors", "_unseen")
+ATTEMPT = "attempt"
+"""Value of a note of a rank: the attempt of the job, where there are several."""
+_OPERATIONS = ("collective", "p2p")
 
 
 class LastSeen(NamedTuple):
@@ -36,6 +46,25 @@ class LastSeen(NamedTuple):
     """How it ended, as ``wait`` tells the parent of a process; None where nobody saw it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What the probe of a rank made and counted, whatever is read of it."""
+
+    counters: Mapping[str, int] = field(default_factory=dict)
+    """The counters that are not zero."""
+    records: int = 0
+    operations: int = 0
+    """Of communication, those in sums with the others."""
+
+    def __add__(self, other: Made) -> Made:
+        """Return what two parts made together."""
+        counters = Counter(self.counters)
+        counters.update(other.counters)
+        return Made(
+            dict(counters), self.records + other.records, self.operations + other.operations
+        )
+
+
 @dataclass(slots=True)
 class RankRecords:
     """What one rank recorded."""
@@ -45,13 +74,15 @@ class RankRecords:
     """None if it is missing or damaged."""
     tables: dict[str, pa.Table] = field(default_factory=dict)
     """Records by record name, each once, in the order in which they were made."""
-    limits: list[str] = field(default_factory=list)
+    limits: list[Note] = field(default_factory=list)
+    """Without ``who``, which is the same for all that say the same."""
     last_seen: LastSeen = field(default_factory=LastSeen)
     """Until when its process is known to have been there."""
+    made: Made = field(default_factory=Made)
 
-    def note(self, limit: str) -> None:
-        """Add a limit of this rank."""
-        self.limits.append(f"rank {self.rank}: {limit}")
+    def note(self, code: str, **values: Any) -> None:
+        """Add a limit of this rank; its sentence names ``who`` beside the values."""
+        self.limits.append(Note(code, values))
 
     @property
     def is_empty(self) -> bool:
@@ -82,6 +113,7 @@ def read_rank(directory: Path, rank: int) -> RankRecords:
     for record in RECORD_TYPES.values():
         if record.name in pieces:
             found.tables[record.name] = _each_once(pieces[record.name], record)
+    found.made = _made(found)
     _note_gaps(found)
     add_detail(found.tables, found.manifest)
     return found
@@ -91,7 +123,7 @@ def _segments(directory: Path, found: RankRecords) -> dict[int, Path]:
     try:
         return segment_paths(directory)
     except OSError as error:
-        found.note(f"the directory cannot be listed: {error.strerror}")
+        found.note("missing.folder_unlisted", reason=error.strerror)
         return {}
 
 
@@ -104,18 +136,18 @@ def _read_segment(
         # A live writer dropped its oldest segment; the gap in the sequence is noted.
         return
     except OSError as error:
-        found.note(f"{path.name} cannot be read: {error.strerror}")
+        found.note("missing.file_unreadable", file=path.name, reason=error.strerror)
         return
     for problem in contents.problems:
-        found.note(f"{path.name}: {problem}")
+        found.note("missing.file_damaged", file=path.name, damage=problem)
     if not contents.closed and not contents.problems and not last:
-        found.note(f"{path.name}: the end mark is missing, blocks may be lost")
+        found.note("missing.end_mark", file=path.name)
     for payload in contents.payloads:
         try:
             for record, table in decode_records(payload):
                 pieces.setdefault(record.name, []).append(table)
         except (ValueError, OSError, pa.ArrowException) as error:
-            found.note(f"{path.name}: the rest of a block is skipped: {error}")
+            found.note("missing.rest_of_block", file=path.name, damage=str(error))
 
 
 def _read_ring(directory: Path, found: RankRecords) -> dict[str, pa.Table]:
@@ -125,10 +157,10 @@ def _read_ring(directory: Path, found: RankRecords) -> dict[str, pa.Table]:
     except FormatVersionError:
         raise
     except SegmentError as error:
-        found.note(f"{RING_NAME} {error.what}")
+        found.note("missing.ring_unusable", damage=error.what)
         return {}
     except OSError as error:
-        found.note(f"{RING_NAME} cannot be read: {error.strerror}")
+        found.note("missing.file_unreadable", file=RING_NAME, reason=error.strerror)
         return {}
     _note_ring(ring, found)
     found.last_seen = LastSeen(ring.alive_ns)
@@ -141,13 +173,13 @@ def _read_ring(directory: Path, found: RankRecords) -> dict[str, pa.Table]:
 
 def _note_ring(ring: RingContents, found: RankRecords) -> None:
     if ring.header.rank != found.rank:
-        found.note(f"{RING_NAME} is of rank {ring.header.rank}")
+        found.note("doubt.ring_of_other_rank", other=ring.header.rank)
     if ring.damaged:
-        found.note(f"{RING_NAME}: records damaged in slot {listed(ring.damaged)}")
+        found.note("missing.ring_damaged", damaged=len(ring.damaged))
     if ring.uncommitted:
-        found.note(f"{RING_NAME}: {ring.uncommitted} records were never finished")
+        found.note("missing.ring_unfinished", unfinished=ring.uncommitted)
     if ring.missing_slots:
-        found.note(f"{RING_NAME} is cut short: {ring.missing_slots} slots are missing")
+        found.note("missing.ring_cut_short", slots=ring.missing_slots)
 
 
 def _read_manifest(directory: Path, found: RankRecords) -> dict[str, Any] | None:
@@ -155,44 +187,34 @@ def _read_manifest(directory: Path, found: RankRecords) -> dict[str, Any] | None
     try:
         manifest = read_json(path)
     except RunDirectoryError as error:
-        found.note(f"{MANIFEST_NAME} {error.what}; group and dtype names are unknown")
+        found.note("unknown.names_of_rank", damage=error.what)
         return None
     check_format_version(manifest.get("format_version"), str(path))
     if manifest.get("closed_unix_ns") is None:
-        found.note(
-            "no close mark: the process was killed, left without clean-up, or is still running"
-        )
+        found.note("missing.close_mark")
         _note_copied_ring(manifest, found)
     for step_ns in clock_steps(manifest.get("clock_pairs")):
-        way = "forward" if step_ns > 0 else "back"
-        found.note(
-            f"the wall clock was put {way} by {abs(step_ns) / 1e9:.3f} s while it recorded; "
-            "times of the capture are on the monotonic clock, which nobody puts"
-        )
-    counters = manifest.get("counters")
-    for name, amount in sorted(counters.items() if isinstance(counters, dict) else ()):
-        if name.endswith(_REPORTED_COUNTERS) and amount:
-            found.note(f"the probe counted {name} = {amount}")
+        found.note("scope.wall_clock_set", step_ns=step_ns)
     _note_sources(manifest, found)
     return manifest
 
 
-_SOURCE_NOTES = {
-    "missing": "is not recorded",
-    "off": "was switched off after many errors",
-    "partly": "is recorded in part",
-    "patched_over": "could not be removed whole",
-}
-"""What a source of the probe says of itself: the last word of an annotation's name."""
-
-
 def _note_sources(manifest: Mapping[str, Any], found: RankRecords) -> None:
-    """State which sources of the probe did not work, and why."""
+    """State which sources of the probe did not work, and why: the last word of an annotation says how."""
     annotations = manifest.get("annotations")
-    for key, reason in sorted(annotations.items() if isinstance(annotations, dict) else ()):
-        source, _, word = str(key).rpartition(".")
-        if source and word in _SOURCE_NOTES:
-            found.note(f"{printable(source)} {_SOURCE_NOTES[word]}: {printable(str(reason))}")
+    for key, told in sorted(annotations.items() if isinstance(annotations, dict) else ()):
+        name, _, word = str(key).rpartition(".")
+        source, reason = source_of(name), printable(str(told))
+        if not name:
+            continue
+        if word == "missing":
+            found.note("missing.source", **source, reason=reason)
+        elif word == "off":
+            found.note("missing.source_off", **source, reason=reason)
+        elif word == "partly":
+            found.note("missing.source_in_part", **source, reason=reason)
+        elif word == "patched_over":
+            found.note("counted.hooks_left", name=source["name"], reason=reason)
 
 
 def _note_copied_ring(manifest: Mapping[str, Any], found: RankRecords) -> None:
@@ -200,10 +222,7 @@ def _note_copied_ring(manifest: Mapping[str, Any], found: RankRecords) -> None:
     annotations = manifest.get("annotations")
     kind = annotations.get(RING_COPIED) if isinstance(annotations, dict) else None
     if isinstance(kind, str):
-        found.note(
-            f"{RING_NAME} was copied every half second, as a run on {printable(kind)} needs it: "
-            "of what came after the last copy nothing is known"
-        )
+        found.note("missing.after_ring_copy", file_system=printable(kind))
 
 
 def _read_end(directory: Path, found: RankRecords) -> tuple[int | None, int | None]:
@@ -214,13 +233,13 @@ def _read_end(directory: Path, found: RankRecords) -> tuple[int | None, int | No
         try:
             noted = read_json(path)
         except RunDirectoryError as error:
-            found.note(f"{ENDED_NAME} {error.what}; when the process ended is not known")
+            found.note("unknown.end_of_process", damage=error.what)
             return None, None
         ended_ns, status = noted.get("ended_ns"), noted.get("wait_status")
         if type(ended_ns) is int and ended_ns > 0:
             is_status = type(status) is int and 0 <= status < 1 << 16
             return ended_ns, status if is_status else None
-        found.note(f"{ENDED_NAME} holds no time; when the process ended is not known")
+        found.note("unknown.end_of_process", damage="holds no time")
     pairs = manifest.get("clock_pairs")
     if manifest.get("closed_unix_ns") is None or not isinstance(pairs, list) or not pairs:
         return None, None
@@ -244,7 +263,7 @@ def _note_gaps(found: RankRecords) -> None:
     newest = int(present[-1])
     missing = newest - len(present) - _kept_out(found, present)
     if missing > 0:
-        found.note(f"{missing} of {newest} records are missing")
+        found.note("missing.records", lost=missing, records=newest)
 
 
 def _kept_out(found: RankRecords, present: NDArray[np.int64]) -> int:
@@ -255,3 +274,19 @@ def _kept_out(found: RankRecords, present: NDArray[np.int64]) -> int:
     first, end = (drained.column(name).to_numpy() for name in ("slot_seq", "end_seq"))
     absent = (end - first) - (np.searchsorted(present, end) - np.searchsorted(present, first))
     return int(np.minimum(absent, drained.column("kept_out").to_numpy()).sum())
+
+
+def _made(found: RankRecords) -> Made:
+    """Return what the probe says that it made, before anything is left out for want of room."""
+    counters = (found.manifest or {}).get("counters")
+    counted = counters.items() if isinstance(counters, dict) else ()
+    operations = sum(found.tables[name].num_rows for name in _OPERATIONS if name in found.tables)
+    sums = found.tables.get(COMMUNICATION_SUM_RECORD.name)
+    if sums is not None:
+        operations += int(pc.sum(sums["count"]).as_py() or 0)
+    present = numbers_present(found.tables)
+    return Made(
+        {str(name): amount for name, amount in counted if type(amount) is int and amount > 0},
+        int(present[-1]) if len(present) else 0,
+        operations,
+    )

@@ -15,6 +15,7 @@ import pyarrow as pa
 from ..schema.errors import RunDirectoryError
 from ..schema.host_records import read_hosts
 from ..schema.manifest import MANIFEST_NAME, check_format_version, read_json
+from ..schema.note import Note, note
 from ..schema.rundir import require_run
 from .rank_parts import WANTED, Wanted
 from .rank_records import LastSeen
@@ -36,8 +37,8 @@ class RunCapture:
     """The readable manifests of those ranks."""
     last_seen: dict[int, LastSeen]
     """Until when the process of each rank is known to have been there."""
-    limits: tuple[str, ...]
-    """What is missing or damaged, one sentence each."""
+    limits: tuple[Note, ...]
+    """What is missing or damaged."""
     host_manifests: dict[str, dict[str, Any]] = field(default_factory=dict)
     """The manifests of the hosts whose agent recorded, by host."""
     is_whole: bool = True
@@ -57,7 +58,7 @@ def read_run(path: Path, wanted: Wanted | None = None) -> RunCapture:
     """
     path = Path(path)
     require_run(path)
-    limits: list[str] = []
+    limits: list[Note] = []
     manifest = _read_manifest(path, limits)
     found = read_run_tables(path, manifest, wanted or WANTED, limits)
     manifest = found.manifest
@@ -75,11 +76,11 @@ def read_run(path: Path, wanted: Wanted | None = None) -> RunCapture:
     )
 
 
-def _read_manifest(path: Path, limits: list[str]) -> dict[str, Any]:
+def _read_manifest(path: Path, limits: list[Note]) -> dict[str, Any]:
     try:
         manifest = read_json(path / MANIFEST_NAME)
     except RunDirectoryError as error:
-        limits.append(f"the run's {MANIFEST_NAME} {error.what}; layout and model are unknown")
+        limits.append(note("unknown.run_manifest", damage=error.what))
         return {}
     check_format_version(manifest.get("format_version"), str(path / MANIFEST_NAME))
     return manifest

@@ -12,13 +12,15 @@ import pyarrow as pa
 from ..schema.listing import listed
 from ..schema.manifest import DEVICE_CLOCK_KEY, part_directories
 from ..schema.model.fields import model_text
+from ..schema.note import Note, note, of_ranks
 from ..schema.tables import RUN, TABLES
 from ..schema.terms import Axis
 from .assemble import manifest_groups, rank_tables
 from .attempt_table import attempt_table
 from .attempts import joined_attempts
+from .counters import counter_notes
 from .rank_parts import Wanted, read_parts
-from .rank_records import LastSeen, RankRecords
+from .rank_records import ATTEMPT, LastSeen, RankRecords
 from .recordings import recording_table
 
 _RANK_TABLES = (
@@ -45,7 +47,7 @@ class RunTables(NamedTuple):
 
 
 def read_run_tables(
-    path: Path, manifest: Mapping[str, Any], wanted: Wanted, limits: list[str]
+    path: Path, manifest: Mapping[str, Any], wanted: Wanted, limits: list[Note]
 ) -> RunTables:
     """Read all ranks of a run; what is missing is added to the limits.
 
@@ -80,24 +82,30 @@ def read_run_tables(
     if wanted.ranks is None:
         limits += _missing_ranks(tables["run"]["world_size"][0].as_py(), captured)
     limits += _merged(ranks)
+    limits += counter_notes(ranks)
     limits += _device_clocks(manifests)
     seen = {rank.rank: rank.last_seen for rank in ranks}
     return RunTables(tables, captured, manifests, seen, manifest, found.is_whole)
 
 
-def _merged(ranks: Sequence[RankRecords]) -> list[str]:
-    """Return the limits of all ranks, each sentence once with the ranks that it holds for."""
+def _merged(ranks: Sequence[RankRecords]) -> list[Note]:
+    """Return the limits of all ranks, each once with ``who``: the ranks that it holds for."""
+    alike: dict[str, Note] = {}
     holders: dict[str, list[int]] = {}
     for rank in ranks:
         for limit in rank.limits:
-            holders.setdefault(limit.removeprefix(f"rank {rank.rank}: "), []).append(rank.rank)
-    return [
-        f"{'rank' if len(found) == 1 else 'ranks'} {listed(found, most=_LISTED)}: {text}"
-        for text, found in holders.items()
-    ]
+            key = repr(limit)
+            alike.setdefault(key, limit)
+            holders.setdefault(key, []).append(rank.rank)
+    found = []
+    for key, limit in alike.items():
+        values = dict(limit.values)
+        who = of_ranks(holders[key], values.pop(ATTEMPT, None))
+        found.append(Note(limit.code, {**values, "who": who}))
+    return found
 
 
-def _device_clocks(manifests: Mapping[int, Mapping[str, Any]]) -> list[str]:
+def _device_clocks(manifests: Mapping[int, Mapping[str, Any]]) -> list[Note]:
     """Return how far device times may lie from the host's, where that is far: a host that never waits."""
     apart_ns = {}
     for rank, manifest in manifests.items():
@@ -111,14 +119,19 @@ def _device_clocks(manifests: Mapping[int, Mapping[str, Any]]) -> list[str]:
         return []
     worst = max(apart_ns, key=lambda rank: apart_ns[rank])
     return [
-        f"device times may be up to {apart_ns[worst] / 1e6:.1f} ms too early (rank {worst}; "
-        f"{len(apart_ns)} of {len(manifests)} ranks above {_DEVICE_CLOCK_NS / 1e6:.0f} ms): "
-        "no moment showed the clocks of host and device together"
+        note(
+            "doubt.device_clocks",
+            apart_ns=apart_ns[worst],
+            rank=worst,
+            count=len(apart_ns),
+            ranks=len(manifests),
+            least_ns=_DEVICE_CLOCK_NS,
+        )
     ]
 
 
 def merge_groups(
-    manifests: Mapping[int, Mapping[str, Any]], limits: list[str]
+    manifests: Mapping[int, Mapping[str, Any]], limits: list[Note]
 ) -> list[dict[str, Any]]:
     """Return one row a process group from what its members registered.
 
@@ -131,8 +144,7 @@ def merge_groups(
             row = merged.setdefault(group["group_id"], _group_row(group))
             if row["ranks"] != group["ranks"]:
                 limits.append(
-                    f"rank {rank}: group {group['group_id']} has other ranks here than "
-                    "on the members before it"
+                    note("doubt.group_of_other_ranks", rank=rank, group=group["group_id"])
                 )
             if row["evidence"] is None:
                 row["axis"], row["evidence"] = _axis_of(group)
@@ -175,7 +187,7 @@ def group_table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
 
 
 def _run_table(
-    path: Path, manifest: Mapping[str, Any], captured: Sequence[int], limits: list[str]
+    path: Path, manifest: Mapping[str, Any], captured: Sequence[int], limits: list[Note]
 ) -> pa.Table:
     """Return the one row of the run; a value of the wrong kind becomes null and is noted."""
     known = dict(manifest)
@@ -196,7 +208,7 @@ def _run_table(
     values["run_id"] = values["run_id"] or path.name
     if values["world_size"] is None:
         values["world_size"] = max(captured, default=-1) + 1
-        limits.append("the number of ranks is unknown; the highest captured one is taken as last")
+        limits.append(note("assumed.world_size", ranks=values["world_size"]))
     schema = RUN.arrow_schema()
     plain = [
         pa.array(
@@ -212,8 +224,8 @@ def _plain(value: Any, kind: pa.DataType) -> Any:
     return float(value) if isinstance(value, int) and kind == pa.float64() else value
 
 
-def _ignored(key: str, value: object) -> str:
-    return f"the run's manifest has {key} = {value!r:.60}: ignored"
+def _ignored(key: str, value: object) -> Note:
+    return note("unknown.value_of_manifest", key=key, value=f"{value!r:.60}")
 
 
 def _fits(value: object, dtype: str) -> bool:
@@ -234,7 +246,7 @@ def _concatenate(name: str, pieces: Sequence[Mapping[str, pa.Table]]) -> pa.Tabl
     return pa.concat_tables(found).unify_dictionaries().combine_chunks()
 
 
-def _missing_ranks(world_size: int, captured: Sequence[int]) -> list[str]:
+def _missing_ranks(world_size: int, captured: Sequence[int]) -> list[Note]:
     present = {rank for rank in captured if rank < world_size}
     count = world_size - len(present)
     # A world may be said to have more ranks than memory has room for.
@@ -242,9 +254,9 @@ def _missing_ranks(world_size: int, captured: Sequence[int]) -> list[str]:
     limits = []
     if count > 0:
         shown = listed(missing, count=count, most=_LISTED)
-        limits.append(f"{count} of {world_size} ranks are missing: {shown}")
+        limits.append(note("missing.ranks", missing=count, ranks=world_size, named=shown))
     strangers = [rank for rank in captured if rank >= world_size]
     if strangers:
         shown = listed(strangers, most=_LISTED)
-        limits.append(f"ranks beyond the world size {world_size}: {shown}")
+        limits.append(note("doubt.ranks_beyond", named=shown, ranks=world_size))
     return limits

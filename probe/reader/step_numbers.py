@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ..schema.listing import listed
+from ..schema.note import Note, note
 from .assemble import manifest_names
 from .rank_records import RankRecords
 
@@ -34,7 +34,7 @@ def attached_while_running(part: RankRecords) -> bool:
     return isinstance(annotations, dict) and bool(annotations.get("attached_while_running"))
 
 
-def align_steps(parts: Mapping[int, RankRecords], limits: list[str]) -> None:
+def align_steps(parts: Mapping[int, RankRecords], limits: list[Note]) -> None:
     """Renumber the steps of one attempt in place if a rank was attached while it ran.
 
     Args:
@@ -46,10 +46,7 @@ def align_steps(parts: Mapping[int, RankRecords], limits: list[str]) -> None:
     shifts = _step_shifts(parts)
     unknown = sorted(parts.keys() - shifts.keys())
     if unknown:
-        limits.append(
-            f"ranks {listed(unknown)} were attached while the job ran and share no collective with the "
-            "others: their steps keep their own numbers"
-        )
+        limits.append(note("doubt.attached_apart", ranks=unknown))
     least = min(shifts.values(), default=0)
     first_step = 0
     for rank, shift in shifts.items():
@@ -58,10 +55,7 @@ def align_steps(parts: Mapping[int, RankRecords], limits: list[str]) -> None:
         first_step = max(first_step, _first_step(part) + 1)
     dropped = sum(_drop_before(parts[rank], first_step) for rank in shifts)
     if dropped:
-        limits.append(
-            f"attached while the job ran: {dropped} records of steps that not all ranks "
-            "recorded from their beginning are left out"
-        )
+        limits.append(note("missing.before_all_attached", lost=dropped))
     _renumber_messages({rank: parts[rank] for rank in shifts})
 
 

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from .columns import TableSpec
 from .errors import RunDirectoryError, SchemaError
+from .host_counters import host_counters
 from .host_tables import DEVICE, HOST_TABLES, RANK_DEVICE, SAMPLED
 from .manifest import MANIFEST_NAME, check_format_version, host_directories, read_json
+from .note import Note, note, of_host
 from .printable import printable
 from .segment import read_segment, segment_paths
 
@@ -101,7 +103,7 @@ def decode_rows(payload: bytes) -> Iterator[pa.Table]:
 
 
 def read_hosts(
-    path: Path, rank_manifests: Mapping[int, Mapping[str, Any]], limits: list[str]
+    path: Path, rank_manifests: Mapping[int, Mapping[str, Any]], limits: list[Note]
 ) -> HostRecords:
     """Read the directories of all hosts of a run; what is missing is added to the limits.
 
@@ -138,35 +140,40 @@ def read_hosts(
             if rows:
                 found.tables[spec.name] = spec.conform(pa.Table.from_pylist(rows))
         except (SchemaError, pa.ArrowException, OverflowError) as error:
-            limits.append(f"the devices in the manifests of hosts cannot be used: {error}")
+            limits.append(note("unknown.devices", damage=str(error)))
     return found
 
 
-def _read_manifest(directory: Path, name: str, limits: list[str]) -> dict[str, Any]:
+def _read_manifest(directory: Path, name: str, limits: list[Note]) -> dict[str, Any]:
     path = directory / MANIFEST_NAME
     try:
         manifest = read_json(path)
     except RunDirectoryError as error:
-        limits.append(f"host {name}: {MANIFEST_NAME} {error.what}; its devices are unknown")
+        limits.append(note("unknown.devices_of_host", host=name, damage=error.what))
         return {}
     check_format_version(manifest.get("format_version"), str(path))
     counters = manifest.get("counters")
-    for counter, amount in sorted(counters.items() if isinstance(counters, dict) else ()):
-        if counter.endswith(("_dropped", "_errors")) and amount:
-            limits.append(f"host {name}: the agent counted {counter} = {amount}")
+    limits += host_counters(name, counters if isinstance(counters, dict) else {})
     unopened = manifest.get("devices_not_found")
     for device, reason in sorted(unopened.items() if isinstance(unopened, dict) else ()):
-        limits.append(f"host {name}: {printable(f'{device} could not be opened: {reason}')}")
+        limits.append(
+            note(
+                "missing.device_unopened",
+                host=name,
+                device=printable(str(device)),
+                reason=printable(str(reason)),
+            )
+        )
     return manifest
 
 
-def _read_segments(directory: Path, name: str, limits: list[str]) -> Iterator[pa.Table]:
+def _read_segments(directory: Path, name: str, limits: list[Note]) -> Iterator[pa.Table]:
     import pyarrow as pa
 
     try:
         segments = segment_paths(directory)
     except OSError as error:
-        limits.append(f"host {name}: the directory cannot be listed: {error.strerror}")
+        limits.append(note("missing.folder_unlisted", who=of_host(name), reason=error.strerror))
         return
     for path in segments.values():
         try:
@@ -174,14 +181,31 @@ def _read_segments(directory: Path, name: str, limits: list[str]) -> Iterator[pa
         except FileNotFoundError:
             continue  # A live agent dropped its oldest segment.
         except OSError as error:
-            limits.append(f"host {name}: {path.name} cannot be read: {error.strerror}")
+            limits.append(
+                note(
+                    "missing.file_unreadable",
+                    who=of_host(name),
+                    file=path.name,
+                    reason=error.strerror,
+                )
+            )
             continue
-        limits += [f"host {name}: {path.name}: {problem}" for problem in contents.problems]
+        limits += [
+            note("missing.file_damaged", who=of_host(name), file=path.name, damage=problem)
+            for problem in contents.problems
+        ]
         for payload in contents.payloads:
             try:
                 yield from decode_rows(payload)
             except (ValueError, OSError, SchemaError, pa.ArrowException) as error:
-                limits.append(f"host {name}: {path.name}: the rest of a block is skipped: {error}")
+                limits.append(
+                    note(
+                        "missing.rest_of_block",
+                        who=of_host(name),
+                        file=path.name,
+                        damage=str(error),
+                    )
+                )
 
 
 def _devices(manifests: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from meshscope.analyze import diagnose, load_trace
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.alone]
 
-STEPS = 1 + 8 * WINDOW
+STEPS = 1 + 20 * WINDOW
 
 
 @pytest.mark.parametrize("slow_pass", ["forward", "backward"])

@@ -13,6 +13,8 @@ import pytest
 from tests.texts import texts
 
 from meshscope.analyze import load_trace
+from meshscope.analyze.load.recorded import worded
+from meshscope.analyze.wording.limits import limit_texts
 from meshscope.probe.control.client import ask
 from meshscope.probe.control.finding import ranks_of_run
 from meshscope.probe.deep.arming import agent_socket
@@ -131,7 +133,11 @@ def test_the_run_is_whole_afterwards(recorded):
     assert capture.ranks == (0, 1)
     steps = capture.tables["step"].group_by("rank").aggregate([("step", "count")]).to_pylist()
     assert len({row["step_count"] for row in steps}) == 1
-    problems = [limit for limit in texts(capture.limits) if "error" in limit or "dropped" in limit]
+    problems = [
+        limit
+        for limit in limit_texts(worded(capture.limits))
+        if "error" in limit or "lost" in limit
+    ]
     assert problems == []
 
 

@@ -134,5 +134,5 @@ def test_killed_at_random_moments(job):
 
 def is_explained(limit: str) -> bool:
     """Tell limits that a kill explains from those that mean a loss."""
-    explained = ("is torn", "were never finished", "no close mark", "the file is empty")
+    explained = ("is torn", "not finished", "No close mark", "the file is empty")
     return any(words in limit for words in explained)

@@ -51,7 +51,7 @@ def test_an_elastic_restart_joins_the_same_run(tmp_path, project_dir, free_port)
     assert steps.loc[1].to_list() == [DIES_AT + STEPS, steps.loc[0, "max"]]
     first = steps.loc[0, "max"] + 1 - STEPS
     assert any(
-        f"attempt 2 of the job begins at step {first}" in limit for limit in texts(trace.limits)
+        f"Attempt 2 of the job begins at step {first}" in limit for limit in texts(trace.limits)
     )
     collective = trace.frame("collective")
     sums = collective[collective["kind"] == "all_reduce"]

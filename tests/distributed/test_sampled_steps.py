@@ -88,7 +88,7 @@ def test_a_run_without_room_is_told_from_steps_of_all_ranks(runs):
     assert texts(match_p2p(trace).limits) == ()
     result = diagnose(trace)
     assert sum(bar.frac for bar in result.waterfall) == pytest.approx(1.0, abs=1e-9)
-    assert any("steps spread over it" in limit for limit in texts(result.limits))
+    assert any("steps spread over the run" in limit for limit in texts(result.limits))
 
 
 def test_training_does_not_notice(runs):

@@ -1,6 +1,9 @@
-"""The operator around a call, on the thread that made it."""
+"""The operator, or the Python function, around a call on the thread that made it."""
 
 from __future__ import annotations
+
+import re
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -8,6 +11,10 @@ import pandas as pd
 
 from ...tables.arrays import IntArray
 from ...tables.trace import Trace
+
+_BUILT_IN = re.compile(
+    r"<built-in (?:method|function) (?P<name>\S*)(?: of (?P<type>\S+) object at 0x[0-9a-f]+)?>"
+)
 
 
 def outermost_operator(
@@ -43,12 +50,34 @@ def outermost_operator(
 
 
 def python_around(trace: Trace, rank: int, thread: int, start_ns: int, dur_ns: int) -> str:
-    """Return the innermost recorded Python function around a call on its thread; empty if none."""
+    """Return the recorded Python function around a call on its thread; empty if none.
+
+    The innermost one of the user: not of torch or the interpreter, which stand around every call. Where
+    there is none, the innermost with a line; else the built-in function, by its name.
+    """
     rows = trace.rank_frame("python_call", rank)
     end = rows["start_ns"] + rows["dur_ns"]
     around = (rows["start_ns"] <= start_ns) & (end >= start_ns + dur_ns)
     found = rows[(rows["thread"] == thread) & around].sort_values("dur_ns")
-    if found.empty:
-        return ""
     names = trace.rank_frame("name", rank).set_index("name_id")["name"]
-    return str(names[found["name_id"].iloc[0]])
+    return best_function([str(name) for name in names.reindex(found["name_id"]).dropna()])
+
+
+def best_function(names: Sequence[str]) -> str:
+    """Return which of nested Python functions says most to a user; empty if there are none.
+
+    Args:
+        names: As the profiler writes them, the innermost first.
+    """
+    with_line = [name for name in names if not name.startswith("<")]
+    of_user = [name for name in with_line if not name.startswith(("torch/", "nn.Module: "))]
+    return next(iter([*of_user, *with_line, *map(_built_in, names)]), "")
+
+
+def _built_in(name: str) -> str:
+    """Return the name of a built-in function, without where its object lay in memory."""
+    found = _BUILT_IN.fullmatch(name)
+    if found is None:
+        return name
+    method, of = found["name"], found["type"]
+    return method if of is None or of.startswith("pybind11_") else f"{of}.{method}"

@@ -135,10 +135,10 @@ class Judge:
             budgets: How often a healthy rank may be blamed.
         """
         self.budgets = budgets
-        self._settings = settings
+        self.settings = settings
         self.own = Stretches.empty(ranks)
         self.peers = Stretches.empty(ranks)
-        self._look = Look(Strongest.none(ranks), Strongest.none(ranks))
+        self.look = Look(Strongest.none(ranks), Strongest.none(ranks))
 
     def see(self, own: FloatArray, peers: FloatArray, doubt: Doubt, suspects: BoolArray) -> Look:
         """Take in the scores of one step and test the stretches that end with it.
@@ -149,12 +149,12 @@ class Judge:
             doubt: How wrong they may be.
             suspects: Ranks that are known as slow; their past stays as it is.
         """
-        calm = (self._look.past.strength < SUSPICION) & ~suspects
-        memory, reach = self._settings.memory_steps, REACH * doubt.step
+        calm = (self.look.past.strength < SUSPICION) & ~suspects
+        memory, reach = self.settings.memory_steps, REACH * doubt.step
         self.own.add(own, calm, memory, reach)
         self.peers.add(peers, ~suspects, memory, reach)
-        self._look = Look(self._against_past(doubt), self._against_peers(doubt))
-        return self._look
+        self.look = Look(self.against_past(self.own, doubt), self.against_peers(self.peers, doubt))
+        return self.look
 
     def recall(self, own: FloatArray, peers: FloatArray, blamed: BoolArray) -> None:
         """Take the scores [step, rank] of all steps so far anew, for now they are known better.
@@ -191,21 +191,27 @@ class Judge:
         ended = strongest(np.where(since & (excess < slowdown / 2), strength, 0.0), means.count)
         return ended, kept.recent[-1] - usual
 
-    def _against_past(self, doubt: Doubt) -> Strongest:
-        if (self.own.count + len(self.own.recent)).max() < self._settings.baseline_steps + SHORTEST:
+    def go_on(self, own: Stretches, peers: Stretches, look: Look) -> None:
+        """Go on from a state in which others have brought the scores."""
+        self.own, self.peers, self.look = own, peers, look
+
+    def against_past(self, own: Stretches, doubt: Doubt) -> Strongest:
+        """Return the stretches that stand out most against the past of each rank."""
+        if (own.count + len(own.recent)).max() < self.settings.baseline_steps + SHORTEST:
             return Strongest.none(len(doubt.lasting))
-        means = self.own.means(REACH * doubt.step)
+        means = own.means(REACH * doubt.step)
         error = doubt.variance / np.maximum(means.before_count, 1.0) + doubt.wander**2
-        known = means.before_count >= self._settings.baseline_steps
+        known = means.before_count >= self.settings.baseline_steps
         strength = self._strength(
             means.recent - means.before, means.count, error, doubt, self.budgets.past
         )
         return strongest(np.where(known, strength, 0.0), means.count)
 
-    def _against_peers(self, doubt: Doubt) -> Strongest:
+    def against_peers(self, peers: Stretches, doubt: Doubt) -> Strongest:
+        """Return the stretches that stand out most against the replicas of each rank."""
         if not np.isfinite(doubt.lasting).any():
             return Strongest.none(len(doubt.lasting))
-        means = self.peers.means(REACH * doubt.step)
+        means = peers.means(REACH * doubt.step)
         error = np.broadcast_to(doubt.lasting**2, means.recent.shape)
         strength = self._strength(means.recent, means.count, error, doubt, self.budgets.peers)
         return strongest(strength, means.count)

@@ -170,8 +170,9 @@ def _squared_spread(scores: FloatArray, lag: int) -> FloatArray:
     """Return half the mean squared difference of steps a lag apart, outliers drawn in."""
     squares = (scores[lag:] - scores[:-lag]) ** 2 / 2.0
     known = np.isfinite(squares)
-    own = np.median(np.where(known, squares, _finite_median(squares)), axis=0)
-    usual = np.fmax(own, _finite_median(squares)) / 0.455
+    of_all = _finite_median(squares)
+    own = np.median(np.where(known, squares, of_all), axis=0)
+    usual = np.fmax(own, of_all) / 0.455
     squares = _without_jumps(squares, usual)
     total = np.where(known, squares, 0.0).sum(axis=0)
     with np.errstate(invalid="ignore", divide="ignore"):

@@ -23,6 +23,7 @@ import numpy as np
 
 from ...tables.arrays import BoolArray, FloatArray
 from .cube import Cube
+from .known_values import known_mean, known_median, over_last
 
 CLIP_DEVIATIONS = 1.7
 """Items further than this many deviations from their step's median are drawn in to it: Huber's
@@ -63,9 +64,13 @@ class Line:
     def expected(self, relative: FloatArray) -> tuple[FloatArray, BoolArray]:
         """Return the relative duration that the other places lead to expect, and where they do.
 
+        Where no place follows another one the first is a single 1 for all.
+
         Args:
             relative: ``u`` [lane, replica, place, kind, item]; NaN where not trusted.
         """
+        if not self.slope.any():
+            return np.ones((1,) * relative.ndim), np.zeros(relative.shape[:3], dtype=bool)
         others = mean_of_others(relative, self.block)
         slope = self.slope[..., None]
         told = np.asarray((np.isfinite(others) & (slope > 0)).any(axis=(3, 4)))
@@ -109,7 +114,7 @@ class Slopes:
         The deviation from the rank's own mean in the same step is used: a rank that is
         slow in the whole step does not tilt the line.
         """
-        own = step / _mean(step, axis=-1, keepdims=True) - 1.0
+        own = step / known_mean(step, axis=-1, keepdims=True) - 1.0
         usable = np.abs(own) <= MAX_RELATIVE_WORK
         u = np.where(usable, own, 0.0)
         for kind in range(step.shape[3]):
@@ -201,21 +206,21 @@ def step_scores(step: FloatArray, expected: FloatArray, line: Line, trusted: Boo
     model, referenced = line.expected(reference)
     raw = relative / model
     ratio, deviation = _drawn_in(raw)
-    kinds = _mean(ratio, axis=-1)
-    count = np.isfinite(ratio).sum(axis=-1)
+    kinds = known_mean(ratio, axis=-1)
+    count = over_last(np.isfinite(ratio).astype(np.int64))
     share = np.nan_to_num(count * expected)
-    total = share.sum(axis=-1)
+    total = over_last(share)
     with np.errstate(invalid="ignore", divide="ignore"):
         share = share / total[..., None]
-        score = (share * np.nan_to_num(kinds)).sum(axis=-1) - 1.0
+        score = over_last(share * np.nan_to_num(kinds)) - 1.0
         variance = (share * np.nan_to_num(deviation)) ** 2 / np.maximum(count, 1)
-        trim = kinds / _mean(raw, axis=-1)
+        trim = kinds / known_mean(raw, axis=-1)
     seen = (total > 0) & ~line.blind
     return Scores(
         kinds=kinds,
         trim=np.where(np.isfinite(trim), trim, 1.0),
         total=np.where(seen, score, np.nan),
-        error=np.where(seen, np.sqrt(variance.sum(axis=-1)), np.nan),
+        error=np.where(seen, np.sqrt(over_last(variance)), np.nan),
         referenced=referenced,
     )
 
@@ -236,7 +241,7 @@ def peer_scores(
 
 def item_mean(step: FloatArray) -> FloatArray:
     """Return the mean duration of an item of each kind in one step."""
-    return _mean(step, axis=-1)
+    return known_mean(step, axis=-1)
 
 
 def replica_mean(mean: FloatArray, line: Line, trusted: BoolArray) -> FloatArray:
@@ -248,7 +253,7 @@ def replica_mean(mean: FloatArray, line: Line, trusted: BoolArray) -> FloatArray
     """
     axes = (0, 2, 3, 1)
     sound = np.where(trusted[..., None], mean, np.nan)
-    middle = _median(np.where(line.blind[..., None], np.nan, sound), axis=1, keepdims=True)
+    middle = known_median(np.where(line.blind[..., None], np.nan, sound), axis=1, keepdims=True)
     alone = np.isfinite(sound).sum(axis=1, keepdims=True) < 2
     model, _ = line.expected(np.where(alone, np.nan, sound / middle - 1.0)[..., None])
     references = np.broadcast_to((trusted & ~line.blind)[..., None], mean.shape)
@@ -282,7 +287,9 @@ def common_mode(scores: Scores, trusted: BoolArray, steps: int = 1) -> FloatArra
     voters = trusted.sum(axis=1, keepdims=True) - trusted
     own_place = median_of_others(total.swapaxes(2, 3), voting.swapaxes(2, 3)).swapaxes(2, 3)
     everyone = int(trusted.sum()) - trusted.astype(np.int64)
-    error = np.nan_to_num(_median(scores.error.reshape(steps, -1), axis=1))[:, None, None, None]
+    error = np.nan_to_num(known_median(scores.error.reshape(steps, -1), axis=1))[
+        :, None, None, None
+    ]
     shared = _centre_of_others(total, voting, CLIP_DEVIATIONS * error)
     told = scores.referenced.reshape(total.shape)
     noise = MEDIAN_DEVIATIONS * error * np.where(told, TOLD_DEVIATIONS, 1.0)
@@ -307,7 +314,7 @@ def _centre_of_others(total: FloatArray, voting: BoolArray, reach: FloatArray) -
     usable = voting & np.isfinite(total)
     axes = (1, 2, 3)
     flat = np.where(usable, total, np.nan).reshape(len(total), -1)
-    middle = np.nan_to_num(_median(flat, axis=1))[:, None, None, None]
+    middle = np.nan_to_num(known_median(flat, axis=1))[:, None, None, None]
     near = np.where(usable, np.clip(total, middle - reach, middle + reach), 0.0)
     count = usable.sum(axis=axes, keepdims=True) - usable
     rest = near.sum(axis=axes, keepdims=True) - near
@@ -359,31 +366,23 @@ def median_of_others(values: FloatArray, references: BoolArray) -> FloatArray:
 
 def _drawn_in(ratio: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return the items of each kind with outliers drawn in, and their deviation [..., kind]."""
-    centre = _median(ratio, axis=-1, keepdims=True)
-    deviation = 1.4826 * _median(np.abs(ratio - centre), axis=-1, keepdims=True)
+    if ratio.shape[-1] == 1:
+        return _single(ratio)
+    centre = known_median(ratio, axis=-1, keepdims=True)
+    deviation = 1.4826 * known_median(np.abs(ratio - centre), axis=-1, keepdims=True)
     # That of few items is a rough estimate; the usual one of the kind is better.
-    usual = _median(deviation.reshape(-1, deviation.shape[-2]), axis=0)[:, None]
+    usual = known_median(deviation.reshape(-1, deviation.shape[-2]), axis=0)[:, None]
     deviation = np.where(deviation > NOISIER * usual, deviation, usual)
     reach = CLIP_DEVIATIONS * deviation
     for _ in range(HUBER_ROUNDS):
         drawn = np.clip(ratio, centre - reach, centre + reach)
-        centre = _mean(drawn, axis=-1, keepdims=True)
+        centre = known_mean(drawn, axis=-1, keepdims=True)
     return drawn, deviation[..., 0]
 
 
-def _mean(values: FloatArray, axis: int, *, keepdims: bool = False) -> FloatArray:
-    known = np.isfinite(values)
-    total = np.where(known, values, 0.0).sum(axis=axis, keepdims=keepdims)
-    count = known.sum(axis=axis, keepdims=keepdims)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(count > 0, total / count, np.nan)
-
-
-def _median(values: FloatArray, axis: int, *, keepdims: bool = False) -> FloatArray:
-    """Return the median of the finite entries along an axis; NaN without."""
-    ordered = np.sort(values, axis=axis)  # NaN comes last
-    count = np.isfinite(values).sum(axis=axis, keepdims=True)
-    low = np.take_along_axis(ordered, np.maximum(count - 1, 0) // 2, axis=axis)
-    high = np.take_along_axis(ordered, np.minimum(count // 2, values.shape[axis] - 1), axis=axis)
-    middle = np.where(count > 0, (low + high) / 2, np.nan)
-    return middle if keepdims else np.squeeze(middle, axis=axis)
+def _single(ratio: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return the same where each kind has one item, which is its own centre: nothing is drawn in."""
+    known = np.isfinite(ratio)
+    seen = known.reshape(-1, ratio.shape[-2]).any(axis=0)
+    deviation = np.broadcast_to(np.where(seen, 0.0, np.nan), ratio.shape[:-1])
+    return np.where(known, ratio, np.nan), deviation

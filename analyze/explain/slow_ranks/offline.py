@@ -1,7 +1,7 @@
 """The tests on the scores of a recorded window.
 
 They follow it step by step, as they do in a running job, and the strongest stretch of each rank is
-kept.
+kept. Ranks that no test can blame (``screen``) are not followed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...tables.arrays import FloatArray
+from .ahead import follow
 from .judge import Budgets, Judge, window_budgets
+from .screen import doubt_of_some, may_stand_out
 from .settings import DetectionSettings
 from .stretches import Peak
 from .window import Scored
@@ -37,13 +39,17 @@ def budgets_of(scored: Scored, settings: DetectionSettings) -> Budgets:
 
 
 def run_tests(scored: Scored, settings: DetectionSettings) -> Tested:
-    """Return the strongest stretches of all ranks of a window."""
-    steps, ranks = scored.own.shape
-    judge = Judge(ranks, settings, budgets_of(scored, settings))
-    tested = Tested(Peak.none(ranks), Peak.none(ranks))
-    nobody = np.zeros(ranks, dtype=bool)
-    for position in range(steps):
-        look = judge.see(scored.own[position], scored.peers[position], scored.doubt, nobody)
+    """Return the strongest stretches of the ranks of a window; strength 0 where it is below 1 for certain."""
+    budgets = budgets_of(scored, settings)
+    followed = may_stand_out(scored, settings, budgets)
+    own, peers = scored.own[:, followed], scored.peers[:, followed]
+    judge = Judge(own.shape[1], settings, budgets)
+    tested = Tested(Peak.none(own.shape[1]), Peak.none(own.shape[1]))
+    looks = follow(judge, own, peers, doubt_of_some(scored.doubt, followed)) if own.size else []
+    for position, look in enumerate(looks):
         tested.past.see(position, look.past)
         tested.peers.see(position, look.peers)
-    return tested
+    places = np.flatnonzero(followed)
+    return Tested(
+        tested.past.among(places, len(followed)), tested.peers.among(places, len(followed))
+    )

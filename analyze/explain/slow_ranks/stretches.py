@@ -40,6 +40,8 @@ _OVERSHOOT = 0.583
 _GRID = 40
 """Parts in which the share of the variance that is drawn anew is tabled."""
 _HALVINGS = 30
+_FEW = 64
+"""Ranks below which a call for each row costs more than strides do; the sums are the same to the last bit."""
 
 
 @lru_cache(maxsize=64)
@@ -102,10 +104,31 @@ def borders(fresh: FloatArray, budget: Budget, degrees: float) -> FloatArray:
         budget: How often a healthy rank may be blamed.
         degrees: Degrees of freedom behind the noise.
     """
+    table = _table(budget, degrees)
+    return np.asarray(table[np.arange(len(fresh))[:, None], _columns(fresh)])
+
+
+def least_borders(fresh: FloatArray, length: int, budget: Budget, degrees: float) -> FloatArray:
+    """Return the least borders of stretches of one length, for this share or any larger one.
+
+    Args:
+        fresh: Share of the variance that is drawn anew with each step.
+        length: Steps of the stretches.
+        budget: How often a healthy rank may be blamed.
+        degrees: Degrees of freedom behind the noise.
+    """
+    row = _table(budget, degrees)[length - 1]
+    return np.asarray(np.minimum.accumulate(row[::-1])[::-1][_columns(fresh)])
+
+
+def _table(budget: Budget, degrees: float) -> FloatArray:
+    return _student_table(budget, float(f"{max(degrees, 2.0):.2g}"))
+
+
+def _columns(fresh: FloatArray) -> IntArray:
+    """Return the column of a table of borders for each share; the first where it is not known."""
     known = np.where(fresh >= 0, fresh, 0.0)
-    column = (known * _GRID + 0.5).astype(np.int64)
-    table = _student_table(budget, float(f"{max(degrees, 2.0):.2g}"))
-    return np.asarray(table[np.arange(len(fresh))[:, None], column])
+    return np.asarray((known * _GRID + 0.5).astype(np.int64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,13 +175,25 @@ class Stretches:
         self.recent = np.concatenate([self.recent, scores[None]])
         if len(self.recent) <= LONGEST:
             return
-        middle = _middle(self.recent, np.isfinite(self.recent))
+        middle = middle_of(self.recent, np.isfinite(self.recent))
         old, self.recent = self.recent[0], self.recent[1:]
         old = np.clip(old, middle - reach, middle + reach)
+        self.past, self.count = self.joined_by(old, calm, memory)
+
+    def joined_by(
+        self, old: FloatArray, calm: BoolArray, memory: int
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return the mean and the number of the past once scores [rank] of one step have joined it.
+
+        Args:
+            old: The scores, drawn in; NaN where absent.
+            calm: Ranks whose past may move.
+            memory: Steps that the past is a mean of, at most.
+        """
         use = calm & np.isfinite(old)
-        self.count = np.where(use, np.minimum(self.count + 1.0, memory), self.count)
-        step = np.where(use, old - self.past, 0.0) / np.maximum(self.count, 1.0)
-        self.past = self.past + step
+        count = np.where(use, np.minimum(self.count + 1.0, memory), self.count)
+        step = np.where(use, old - self.past, 0.0) / np.maximum(count, 1.0)
+        return self.past + step, count
 
     def replace(self, scores: FloatArray, blamed: BoolArray) -> None:
         """Take other scores [step, rank] for the recent ones; of blamed ranks gaps stay."""
@@ -186,7 +221,7 @@ class Stretches:
                 it lie as far.
         """
         known = np.isfinite(self.recent)
-        middle = _middle(self.recent, known)
+        middle = middle_of(self.recent, known)
         excess = np.where(known, self.recent - middle, -np.inf)
         upper = np.maximum(reach, shared(excess))
         near, full = (
@@ -257,6 +292,13 @@ class Peak:
         self.first = np.where(higher, position + 1 - found.length, self.first)
         self.last = np.where(higher, position, self.last)
 
+    def among(self, places: IntArray, ranks: int) -> Peak:
+        """Return the same for more ranks: nothing was seen of those that are at no place."""
+        whole = Peak.none(ranks)
+        whole.strength[places], whole.first[places] = self.strength, self.first
+        whole.last[places] = self.last
+        return whole
+
 
 def raised_part(excess: FloatArray, size: float) -> tuple[int, int]:
     """Return the most likely first and last position of a stretch with a raised mean.
@@ -295,14 +337,16 @@ def _middle_of_five(
 
 
 def _summed_back(values: FloatArray) -> FloatArray:
-    """Return the sums over the last 1, 2, 3 … rows; row by row, as rows lie in memory."""
+    """Return the sums over the last 1, 2, 3 … rows; of many ranks row by row, as rows lie in memory."""
+    if values.shape[1] < _FEW:
+        return np.asarray(np.cumsum(values[::-1], axis=0))
     total = values[::-1].copy()
     for row in range(1, len(total)):
         total[row] += total[row - 1]
     return total
 
 
-def _middle(values: FloatArray, known: BoolArray) -> FloatArray:
+def middle_of(values: FloatArray, known: BoolArray) -> FloatArray:
     """Return the median of the known scores of each rank; 0 without."""
     ordered = np.sort(np.where(known, values, np.inf), axis=0)
     position = np.maximum(known.sum(axis=0) - 1, 0) // 2

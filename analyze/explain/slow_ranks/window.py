@@ -23,6 +23,8 @@ from .work import WorkModel
 
 CHUNK_CELLS = 1 << 20
 """Durations that are scored at a time, so that memory does not grow with the window."""
+KEPT_CELLS = 8 * CHUNK_CELLS
+"""A window of at most so many durations is laid out once: 64 MB."""
 T = TypeVar("T", bound=np.generic)
 
 
@@ -72,6 +74,7 @@ class Window:
     def __init__(self, steps: Steps) -> None:
         """Fit the work and the slopes in one pass over the steps."""
         self._steps, self._cube = steps, steps.cube
+        self._kept: list[tuple[int, FloatArray]] = []
         self.work, self.is_told = self._fit_work()
         self.slopes = Slopes.empty(self._cube, steps.shape[1])
         means = []
@@ -145,12 +148,20 @@ class Window:
 
     def _chunks(self) -> Iterator[tuple[int, FloatArray]]:
         """Yield some steps at a time, one after the other along the lanes, with their first."""
+        if self._kept:
+            yield from self._kept
+            return
         steps, kinds, items = self._steps.shape
         cells = int(np.prod(self._cube.shape)) * kinds * items
         size = max(1, CHUNK_CELLS // cells)
+        chunks = []
         for first in range(0, steps, size):
             last = min(first + size, steps)
-            yield first, np.concatenate([self.durations(at) for at in range(first, last)])
+            chunk = first, np.concatenate([self.durations(at) for at in range(first, last)])
+            if steps * cells <= KEPT_CELLS:
+                chunks.append(chunk)
+            yield chunk
+        self._kept = chunks
 
     def _mean_as_recorded(self) -> FloatArray | None:
         """Return the mean durations with the work that each rank had; None if none was divided out."""

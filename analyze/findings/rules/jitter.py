@@ -9,6 +9,7 @@ import pandas as pd
 
 from meshscope.probe.schema.terms import FindingKind
 
+from ...explain.causes.pieces import Runs
 from ...explain.lateness import Lateness, lateness
 from ...explain.run_account import Account
 from ...tables.results import Finding
@@ -20,6 +21,9 @@ from .pauses import even_work, pauses
 LATE_TOGETHER = 0.5
 """Share of the loss from which all ranks are late in the same steps."""
 QUANTILES = (0.5, 0.9, 0.99)
+CONFIDENCE = 0.8
+CONFIDENCE_OF_ONE_STEP = 0.4
+"""One step does not tell a rank that is late by chance from one that is slow."""
 
 
 def jitter(account: Account) -> Iterator[Finding]:
@@ -42,10 +46,10 @@ def jitter(account: Account) -> Iterator[Finding]:
         kind=FindingKind.JITTER,
         severity=severity(cost),
         where=when.where,
-        claim=message("jitter.claim", cost=cost),
+        claim=_claim(late, cost),
         cost_frac=share,
         removal_gain_frac=gain,
-        confidence=0.8,
+        confidence=CONFIDENCE if len(late) > 1 else CONFIDENCE_OF_ONE_STEP,
         evidence=(
             *_distribution(late),
             *_remedies(account, moved, gain),
@@ -54,14 +58,39 @@ def jitter(account: Account) -> Iterator[Finding]:
     )
 
 
+def _claim(late: pd.DataFrame, cost: float) -> Message:
+    if len(late) < 2:
+        return message("jitter.claim_one_step", cost=cost)
+    return message("jitter.claim", cost=cost)
+
+
 def late_steps_of_ranks(account: Account) -> pd.DataFrame:
-    """Return by how much each rank (columns) is late in each step, ns: beyond its own median step."""
+    """Return by how much each rank (columns) is late in each step, ns: beyond its own median step.
+
+    Of a rank that is slow in some steps, these have a median of their own: what it is slow by is no chance.
+    """
     work = even_work(account)
-    return work - work.median()
+    late = work - work.median()
+    detection = None if account.attribution is None else account.attribution.detection
+    for verdict in () if detection is None else detection.suspects:
+        if verdict.rank in late:
+            late[verdict.rank] = _beyond_own_kind(work[verdict.rank], verdict.slow_steps)
+    return late
+
+
+def _beyond_own_kind(work: pd.Series[float], slow_steps: Runs) -> pd.Series[float]:
+    """Return by how much each step exceeds the median of the slow, or of the other, steps of a rank, ns."""
+    step = work.index.to_numpy()
+    is_slow = np.zeros(len(step), dtype=bool)
+    for first, last in slow_steps:
+        is_slow |= (step >= first) & (step <= last)
+    return work - work.groupby(is_slow).transform("median")
 
 
 def _distribution(late: pd.DataFrame) -> Iterator[Message]:
-    """Say how late the last rank of a step is, and which ranks these are."""
+    """Say how late the last rank of a step is, and which ranks these are; of a single step nothing is usual."""
+    if len(late) < 2:
+        return
     median, p90, p99 = late.max(axis=1).quantile(list(QUANTILES)).tolist()
     most = float(late.to_numpy(np.float64).max())
     yield message("jitter.latest", median_ns=median, p90_ns=p90, p99_ns=p99, most_ns=most)
@@ -77,7 +106,9 @@ def _remedies(account: Account, moved: Lateness, gain: float) -> Iterator[Messag
         return
     yield message("jitter.gain", gain=gain)
     layout = account.trace.layout
-    if len(account.windows.ranks) < 2 or (layout is not None and layout.pp > 1):
+    if min(len(account.windows.ranks), len(account.windows.steps)) < 2 or (
+        layout is not None and layout.pp > 1
+    ):
         return
     yield message("jitter.gain_same_steps", gain=moved.same_steps_return * gain)
     gains = [
@@ -90,6 +121,8 @@ def _remedies(account: Account, moved: Lateness, gain: float) -> Iterator[Messag
 
 def _remedy(late: pd.DataFrame, moved: Lateness) -> Message:
     """Return what to do about it."""
+    if len(late) < 2:
+        return message("jitter.remedy_one_step")
     common = float(late.median(axis=1).clip(lower=0.0).mean())
     if late.shape[1] > 2 and common >= LATE_TOGETHER * moved.lost_ns > 0:
         return message("jitter.remedy_together")

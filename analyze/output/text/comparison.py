@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ...findings.comparison import unlike
 from ...wording.labels import class_label
 from ...wording.quantities import percent, percent_change
-from ...wording.words import counted
+from ...wording.words import counted, sentence
 from ..document import Block, Item, Lines, Listing, Table, facts, section
 from .amounts import milliseconds, shortened
+
+_NOTHING = milliseconds(0.0)
 
 
 def comparison_document(result: Mapping[str, Any]) -> list[Block]:
@@ -25,6 +28,9 @@ def comparison_document(result: Mapping[str, Any]) -> list[Block]:
 
 
 def _head(result: Mapping[str, Any]) -> Iterator[str]:
+    differs = unlike(result["setup"])
+    if differs is not None:
+        yield sentence(str(differs))
     for name in ("before", "after"):
         run = result[name]
         mfu = "" if run["mfu"] is None else f", MFU {percent(run['mfu'], 2)}"
@@ -34,6 +40,8 @@ def _head(result: Mapping[str, Any]) -> Iterator[str]:
         )
     error = result["error_ns"]
     chance = "its error is not known" if error is None else f"± {error / 1e6:.3f} ms"
+    if error is not None and abs(result["change_ns"]) <= error:
+        chance += ", so within its error"
     yield f"change of the step: {_signed(result['change_ns'])} ms ({percent_change(result['change_frac'])}; {chance})"
     for name, pair in result["setup"].items():
         yield f"differs: {name.replace('_', ' ')} {_or_unknown(pair['before'])} → {_or_unknown(pair['after'])}"
@@ -49,6 +57,7 @@ def _classes(result: Mapping[str, Any]) -> Table:
             "unknown" if row["error_ns"] is None else f"{row['error_ns'] / 1e6:.3f}",
         )
         for row in result["classes"]
+        if {milliseconds(row["before_ns"]), milliseconds(row["after_ns"])} != {_NOTHING}
     ]
     error = result["error_ns"]
     total = (

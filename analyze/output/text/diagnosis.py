@@ -209,13 +209,12 @@ def _price(finding: Finding) -> Iterator[Message]:
         fix = message("report.returns_between", returned=returned, low=low, high=high)
     else:
         fix = message("report.returns", returned=returned or 0.0)
-    confidence = percent(sure, 0).replace("%", " %")
     if cost is not None and returned is not None:
-        yield message("report.price", cost=cost, fix=fix, confidence=confidence)
+        yield message("report.price", cost=cost, fix=fix, confidence=sure)
     elif returned is not None:
-        yield message("report.price_of_fix", fix=fix, confidence=confidence)
+        yield message("report.price_of_fix", fix=fix, confidence=sure)
     elif cost is not None:
-        yield message("report.price_of_cost", cost=cost, confidence=confidence)
+        yield message("report.price_of_cost", cost=cost, confidence=sure)
 
 
 def causes_blocks(result: Diagnosis) -> Iterator[Block]:

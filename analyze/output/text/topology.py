@@ -6,6 +6,7 @@ from typing import Any
 
 from meshscope.probe.schema.layout import MESH_AXES
 
+from ...wording.words import counted
 from ..document import Block, Lines, Table, Verbatim, facts, section
 from .amounts import left_out, limits_section
 from .placement import placement_blocks
@@ -67,7 +68,9 @@ def _layout_line(result: dict[str, Any]) -> str:
 
 def _groups(result: dict[str, Any]) -> Table:
     """Return the groups; where there are many, the first ones of each axis."""
-    found = result["groups"]
+    alone = [one for one in result["groups"] if len(one["ranks"]) == 1]
+    several = [one for one in result["groups"] if len(one["ranks"]) != 1]
+    found = several
     if len(found) > _MOST_GROUPS:
         axes = dict.fromkeys(group["axis"] for group in found)
         by_axis = ([one for one in found if one["axis"] == axis] for axis in axes)
@@ -76,7 +79,9 @@ def _groups(result: dict[str, Any]) -> Table:
         (group["group_id"], group["axis"], _members(group["ranks"]), group["evidence"] or "none")
         for group in found
     ]
-    more = left_out(len(result["groups"]) - len(rows), "groups")
+    more = left_out(len(several) - len(rows), "groups")
+    if alone:
+        more.append(f"Not shown: {counted(len(alone), 'group')} of a single rank")
     return Table(("group", "axis", "ranks", "evidence"), rows, notes=more)
 
 

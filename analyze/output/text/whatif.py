@@ -27,6 +27,8 @@ def prediction_document(result: dict[str, Any]) -> list[Block]:
     change = f"{percent(abs(gain))} {'shorter' if gain >= 0 else 'longer'}"
     error = result["error_ns"]
     margin = "error not known" if error is None else f"± {milliseconds(error)} ms"
+    if error is not None and abs(gain) * result["step_time_ns"] <= error:
+        change += ", within its error"
     lines = [
         f"step time now      {milliseconds(result['step_time_ns'])} ms",
         f"step time then     {milliseconds(result['predicted_step_time_ns'])} ms ({margin}), {change}",

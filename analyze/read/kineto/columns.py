@@ -12,6 +12,7 @@ from meshscope.probe.schema.terms import SpanKind
 
 from .event_columns import Events, IntArray, RoledEvents
 from .nesting import operators_around
+from .step_marks import found_steps
 
 _STEP_NAME = re.compile(r"ProfilerStep#(\d{1,9})(?!\d)")
 _SPANS = (
@@ -31,6 +32,8 @@ class StepWindows:
     end: IntArray
     is_whole_file: bool
     """True where the file marks no step and stands for a single one."""
+    found_by: str = ""
+    """What they were found by, a clause; empty where the file itself says their numbers."""
 
     def step_of(self, time: IntArray) -> IntArray:
         """Return the step in whose window each instant falls, ``NO_STEP`` outside."""
@@ -86,7 +89,7 @@ def device_links(roles: RoledEvents) -> DeviceLinks:
 
 
 def step_windows(roles: RoledEvents) -> StepWindows:
-    """Return the ProfilerStep windows on the host, or one window over the whole file."""
+    """Return the ProfilerStep windows on the host, those of updates or notes, or one over the whole file."""
     number_of = {code: int(match[1]) for code, match in roles.names_like(_STEP_NAME).items()}
     window = roles.host_note.named(number_of)
     if not len(window) and number_of:
@@ -100,6 +103,10 @@ def step_windows(roles: RoledEvents) -> StepWindows:
         return StepWindows(
             number[order], window.start[first], window.time.end[first], is_whole_file=False
         )
+    found = found_steps(roles)
+    if found is not None:
+        number = np.arange(1, len(found.start) + 1, dtype=np.int64)
+        return StepWindows(number, found.start, found.end, is_whole_file=False, found_by=found.by)
     events = (roles.device, roles.host_note, *roles.operator.parts())
     extents = [(e.start.min(), e.time.end.max()) for e in events if len(e)]
     bounds = (min(first for first, _ in extents), max(last for _, last in extents))

@@ -65,6 +65,10 @@ class StepsOfFile(Protocol):
         """Return whether it marks steps; else the whole file is one."""
 
     @property
+    def numbers_steps(self) -> bool:
+        """Return whether it says the numbers of its steps; else they are counted from 1."""
+
+    @property
     def has_device(self) -> bool:
         """Return whether it holds work of a device."""
 
@@ -77,10 +81,12 @@ def leave_out_cut_steps(files: Sequence[StepsOfFile]) -> Iterator[str]:
     other rows stay. Where every file is cut, the steps that are whole in all of them count, and
     if there is none, what the files have.
     """
-    marked = [file for file in files if file.marks_steps]
+    marked = [file for file in files if file.numbers_steps]
+    marked = marked or [file for file in files if file.marks_steps]
     if marked and len(marked) < len(files):
+        known_to_mark = set(map(id, marked))
         for file in files:
-            if not file.marks_steps:
+            if id(file) not in known_to_mark:
                 _keep(file, ())
                 yield f"Rank {file.rank} marks no step, as others do: it is left out of the steps."
     whole = [file for file in marked if file.whole_steps is None]

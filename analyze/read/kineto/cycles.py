@@ -29,8 +29,8 @@ class CycleFile(Protocol):
         """Return its rank."""
 
     @property
-    def marks_steps(self) -> bool:
-        """Return whether it marks steps."""
+    def numbers_steps(self) -> bool:
+        """Return whether it says the numbers of its steps."""
 
     @property
     def tables(self) -> dict[str, pa.Table]:
@@ -49,7 +49,7 @@ def one_cycle(files: Sequence[_File], wanted: int | None) -> tuple[list[_File], 
     """Return the files of one cycle, one of each rank, and a sentence on the others.
 
     The last of the cycles with most ranks, because the first ones hold what happens once.
-    Cycles are told apart by their steps, or by the time where no file marks steps.
+    Cycles are told apart by their steps, or by the time where a file does not number them.
 
     Args:
         files: All files of the job.
@@ -84,7 +84,7 @@ def one_cycle(files: Sequence[_File], wanted: int | None) -> tuple[list[_File], 
 
 def _cycles(files: Sequence[CycleFile]) -> list[_Cycle]:
     """Return the files of each cycle in order: those of which the ranges touch."""
-    by_steps = all(file.marks_steps and file.tables["step"].num_rows for file in files)
+    by_steps = all(file.numbers_steps and file.tables["step"].num_rows for file in files)
     ranges = sorted(
         ((*(_steps(file) if by_steps else _times(file)), file) for file in files),
         key=lambda found: found[:2],

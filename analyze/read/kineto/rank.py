@@ -58,6 +58,8 @@ class RankFile:
     """Those of the notes that say that the file is damaged."""
     marks_steps: bool = True
     """False where the whole file is one step."""
+    numbers_steps: bool = True
+    """False where the numbers of steps are none of the file."""
     whole_steps: frozenset[int] | None = None
     """Of a file that is cut off, the steps that it surely holds; None for any other."""
 
@@ -183,6 +185,7 @@ def _rank_file(source: _Source, roles: RoledEvents, place: Place) -> RankFile:
         notes=[*source.notes, *_notes(roles, links, steps, on_host)],
         losses=source.losses,
         marks_steps=not steps.is_whole_file,
+        numbers_steps=not (steps.is_whole_file or steps.found_by),
         whole_steps=whole_steps(roles, steps) if source.is_cut else None,
     )
 
@@ -269,6 +272,8 @@ def _notes(roles: RoledEvents, links: DeviceLinks, steps: StepWindows, on_host: 
     notes = []
     if steps.is_whole_file:
         notes.append("no ProfilerStep is marked, so the whole file is step 0")
+    elif steps.found_by:
+        notes.append(steps.found_by)
     notes += _category_notes(roles)
     unlinked = int((~links.is_linked).sum())
     if unlinked:

@@ -69,14 +69,19 @@ def _to_json(result: Diagnosis, look: FirstLook | None) -> dict[str, Any]:
 
 def _following(opened: Opened, result: Diagnosis) -> str:
     """Return the command for the pages of the run, then the one that takes up the first finding."""
-    following = opened.next_command(*(follow_up(result) or _closer_look(opened.trace)))
+    verb = follow_up(result) or _closer_look(opened.trace)
+    following = opened.next_command(*verb) if verb else ""
     if not opened.is_run:
         return following
     return f"\nPages: {command_line('dashboard', opened.trace.path.resolve().parent)}{following}"
 
 
-def _closer_look(trace: Trace) -> tuple[str]:
-    """Return the verb that tells most of a capture in which nothing is to be taken up."""
+def _closer_look(trace: Trace) -> tuple[str, ...]:
+    """Return the verb that tells most of a capture in which nothing is to be taken up; empty if none does."""
     if trace.row_count("kernel"):
         return ("kernels",)
-    return ("stragglers" if trace.row_count("step") else "collectives",)
+    if trace.row_count("step") and len(trace.ranks) > 1:
+        return ("stragglers",)
+    # A trace of a host alone has its operators there.
+    recorded = {"op": "kernels", "collective": "collectives", "message": "collectives"}
+    return next(((verb,) for table, verb in recorded.items() if trace.row_count(table)), ())

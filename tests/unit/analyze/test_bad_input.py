@@ -165,7 +165,7 @@ def test_what_lies_in_the_place_of_a_file_of_a_run(tmp_path, monkeypatch, place,
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"world_size": (1 << 31) - 1}, "ranks are missing"),
+        ({"world_size": (1 << 31) - 1}, "ranks missing"),
         ({"peak_flops": 1 << 63}, ""),
         ({"peak_flops": 10**400}, "peak_flops"),
         ({"peak_flops": float("nan")}, "peak_flops"),
@@ -213,7 +213,7 @@ def test_a_rank_with_an_absurd_number(tmp_path):
     (path / "rank00001").rename(path / "rank999999999")
     trace = load_trace(path)
     assert trace.ranks == (0, 999_999_999)
-    assert mentions(texts(trace.limits), "999999998 of 1000000000 ranks are missing")
+    assert mentions(texts(trace.limits), "999,999,998 of 1,000,000,000 ranks missing")
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,13 @@ from tests.unit.dashboard.conftest import SLOW_RANK, write_job, write_synthetic
 from meshscope.dashboard import create_app
 from meshscope.dashboard.callbacks import page_of
 from meshscope.dashboard.controls import changed_view
-from meshscope.dashboard.figures.trend import MAX_POINTS, thinned
+from meshscope.dashboard.figures.trend import MAX_POINTS, thinned, trend_figure
 from meshscope.dashboard.pages.stragglers import result
 from meshscope.dashboard.state import ViewState, parse_query
 from meshscope.dashboard.store import RunStore
 from meshscope.dashboard.suspects import found_choices, knobs, place_choices, suspects
+from meshscope.dashboard.trend import trend
+from meshscope.dashboard.units import duration
 from meshscope.dashboard.views import repaired_pair
 
 ADDRESS = "/run/job/stragglers"
@@ -166,6 +168,16 @@ def test_a_rank_that_stops_is_a_suspect(tmp_path):
     assert then.length_ns < recorded.length_ns
 
 
+@pytest.mark.parametrize("fix", ["stragglers", "rank=3"])
+def test_the_step_shown_is_one_in_which_the_rank_was_slow(tmp_path, fix):
+    """Fails when a step looks the same with a rank repaired that is slow in other steps."""
+    faults = [f"slow_rank:rank=3,factor=1.6,first_step={at},last_step={at + 3}" for at in (5, 13)]
+    run = RunStore(tmp_path).get(write_synthetic(tmp_path, *faults, steps=24))
+    recorded, then = repaired_pair(run, parse_query(f"?fix={fix.replace('=', '%3D')}"))
+    assert recorded.step in {5, 6, 7, 8, 13, 14, 15, 16}
+    assert then.length_ns < 0.9 * recorded.length_ns
+
+
 def test_the_trend_has_every_analysed_step(client):
     """Fails when a step is missing from the trend, or its MFU is made up."""
     rows = client.get("/api/v1/runs/job/overview.json").json["trend"]
@@ -173,6 +185,19 @@ def test_the_trend_has_every_analysed_step(client):
     assert {row["step_ns"] for row in rows} == {66_000_000}
     assert {row["mfu"] for row in rows} == {None}
     assert len(client.get("/api/v1/runs/job/overview/trend.csv").text.splitlines()) == 4
+
+
+def test_the_median_in_words_is_the_one_drawn(tmp_path):
+    """Fails when a caption names another median than the line shows, as where half of the steps are slow."""
+    fault = "slow_rank:rank=1,factor=2,first_step=3,last_step=4"
+    run = RunStore(tmp_path).get(write_synthetic(tmp_path, fault, steps=6))
+    lengths = sorted(row["step_ns"] for row in trend(run))
+    assert len(lengths) % 2 == 0
+    middle = len(lengths) // 2
+    drawn_ns = trend_figure(trend(run)).layout.shapes[0].y0 * 1e6
+    assert drawn_ns == pytest.approx((lengths[middle - 1] + lengths[middle]) / 2)
+    text = _text(page_of(RunStore(tmp_path), f"/run/{run.run_id}/overview", ""))
+    assert f"Median {duration(drawn_ns)} (dashed)" in text
 
 
 def test_a_slow_step_is_not_thinned_out():

@@ -7,7 +7,7 @@ from tests.tables import trace_of
 from tests.texts import texts
 from typer.testing import CliRunner
 
-from meshscope.analyze.findings.comparison import compare, side_of
+from meshscope.analyze.findings.comparison import compare, side_of, unlike
 from meshscope.analyze.output.json import comparison_to_json
 from meshscope.analyze.output.render import to_plain
 from meshscope.analyze.output.text import comparison_document
@@ -134,3 +134,20 @@ def test_the_command_compares_two_runs(tmp_path):
     text = CliRunner().invoke(app, ["compare", *map(str, runs)]).stdout
     assert "Where the step changed" in text
     assert "Next: meshscope diagnose" in text
+
+
+@pytest.mark.parametrize(
+    ("setup", "said"),
+    [
+        ({}, None),
+        ({"origin": ("kineto", "meshscope"), "schedule": ("1f1b", None)}, None),
+        ({"pp": (4, 1), "world_size": (8, 4)}, "they differ in pp and world size."),
+    ],
+)
+def test_unlike_jobs_are_called_so_first(setup, said):
+    """Fails when a change between two different jobs reads as one of speed, or an unknown value as a difference."""
+    pairs = {
+        name: dict(zip(("before", "after"), pair, strict=True)) for name, pair in setup.items()
+    }
+    found = unlike(pairs)
+    assert (found is None) if said is None else (said in str(found))

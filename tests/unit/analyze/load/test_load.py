@@ -52,7 +52,7 @@ def test_a_run_without_ranks_loads_empty_and_says_so(tmp_path):
     assert trace.layout is not None
     assert (trace.layout.tp, trace.layout.pp) == (2, 2)
     assert trace.frame("collective").empty
-    assert any("4 of 4 ranks are missing" in limit for limit in texts(trace.limits))
+    assert any("4 of 4 ranks missing" in limit for limit in texts(trace.limits))
 
 
 @pytest.mark.parametrize("layout", [{"tp": 0}, {"tp": "two"}, {"order": "tp-pp"}])

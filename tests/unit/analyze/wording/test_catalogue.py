@@ -9,6 +9,9 @@ from string import Formatter
 import pytest
 
 from meshscope.analyze.wording.message import catalogue
+from meshscope.probe.reader.counters import COUNTERS
+from meshscope.probe.reader.sources import SOURCES
+from meshscope.probe.schema.host_counters import LOST
 
 MOST_WORDS = 24
 """Of one sentence; aim for 18."""
@@ -18,24 +21,37 @@ RIDDLES = re.compile(
 """Private words that readers had to guess."""
 
 
+PLACES = {
+    "message": ("analyze", "dashboard", "src/meshscope/commands"),
+    "note": ("probe/reader", "probe/schema"),
+}
+"""Functions that make a sentence of the catalogue, and where they are called."""
+OF_RANKS = {"who"}
+"""Value that a note of a rank gets where ranks are put together."""
+
+
 def _calls(project_dir):
-    """Yield code, names of values and place of every message that the source makes."""
-    for part in ("analyze", "dashboard", "src/meshscope/commands"):
-        for path in sorted((project_dir / part).rglob("*.py")):
+    """Yield path, call and the values it is given later, of every sentence that the source makes."""
+    for name, parts in PLACES.items():
+        for path in sorted(path for part in parts for path in (project_dir / part).rglob("*.py")):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "message":
-                    yield path, node
+                if not isinstance(node, ast.Call):
+                    continue
+                if getattr(node.func, "id", "") == name:
+                    yield path, node, set()
+                elif name == "note" and getattr(node.func, "attr", "") == name:
+                    yield path, node, OF_RANKS
 
 
 @pytest.fixture(scope="module")
 def calls(project_dir):
     """Return the calls by code: the names of their values, None where they are not spelled out."""
     found = {}
-    for path, node in _calls(project_dir):
+    for path, node, later in _calls(project_dir):
         code = node.args[0] if node.args else None
         where = f"{path.relative_to(project_dir)}:{node.lineno}"
         assert isinstance(code, ast.Constant), f"{where}: the code of a message is spelled out"
-        names = {keyword.arg for keyword in node.keywords}
+        names = {keyword.arg for keyword in node.keywords} | later
         found.setdefault(code.value, []).append((where, names))
     return found
 
@@ -61,7 +77,9 @@ def test_every_code_has_its_sentence_and_its_values(calls):
 
 def test_every_sentence_is_used(calls):
     """The catalogue would hold sentences that nobody sees."""
-    assert not set(catalogue()) - set(calls)
+    counted = {one.code for one in COUNTERS.values()} | set(LOST.values())
+    sources = {f"{part}.{name}" for part in ("source", "effect") for name in SOURCES}
+    assert not set(catalogue()) - set(calls) - counted - sources
 
 
 def test_sentences_are_short_and_plain():

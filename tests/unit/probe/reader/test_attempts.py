@@ -1,6 +1,7 @@
 """Several attempts of a job read as one run."""
 
 import pytest
+from tests.texts import texts
 
 from meshscope.analyze.findings.rules.hang import hang_findings
 from meshscope.analyze.load.load import load_trace
@@ -66,7 +67,7 @@ def test_a_run_without_restart_reads_as_before(run):
     in_attempts(run, [(0, 0, 10), (1, 900, 910)])
     capture = read_run(run)
     assert steps_by_rank(capture) == {0: [0, 1, 2, 3], 1: [0, 1, 2, 3]}
-    assert capture.limits == ()
+    assert texts(capture.limits) == ()
     assert "newest_attempt" not in capture.rank_manifests[0]
 
 
@@ -82,9 +83,9 @@ def test_steps_and_numbers_of_the_second_attempt_follow(run):
         assert list(of_rank["end_ns"].isna()) == [False, False, False, True] * 2
     assert set(rows["group_id"]) == {"world[0,1]"}
     assert dict(zip(rows["rank"], rows["dtype"], strict=True)) == {0: "f32", 1: "bf16"}
-    assert capture.limits == (
-        "attempt 2 of the job begins at step 4, 5.0 s after the one before had ended; "
-        "which steps of the training it did again is not recorded",
+    assert texts(capture.limits) == (
+        "Attempt 2 of the job begins at step 4, 5.00 s after the end of the one before: "
+        "whether it repeated steps of the training was not recorded",
     )
 
 
@@ -108,7 +109,7 @@ def test_a_rank_that_only_the_second_attempt_has(run):
     change(run, 1, 1, annotations={"launch": "other"})
     capture = read_run(run)
     assert steps_by_rank(capture) == {0: list(range(8)), 1: [4, 5, 6, 7]}
-    assert "attempt 1 of the job has no capture of ranks 1" in capture.limits
+    assert "Attempt 1 of the job has no capture of rank 1" in texts(capture.limits)
 
 
 def test_a_wall_clock_that_was_put_back(run):
@@ -126,7 +127,10 @@ def test_a_machine_that_changed_is_not_compared(run):
     change(run, 1, 1, boot_id="another")
     capture = read_run(run)
     assert steps_by_rank(capture) == {0: [0, 1, 2, 3], 1: [0, 1, 2, 3]}
-    assert any("attempt 1 of the job is left out: ranks 1 ran" in limit for limit in capture.limits)
+    assert any(
+        "Attempt 1 of the job is left out: another machine ran rank 1" in limit
+        for limit in texts(capture.limits)
+    )
 
 
 def test_a_killed_attempt_says_so_and_only_the_newest_can_hang(run):
@@ -138,7 +142,9 @@ def test_a_killed_attempt_says_so_and_only_the_newest_can_hang(run):
         record(run, rank, 2, launch="1 2")
     trace = load_trace(run)
     assert trace.frame("progress").empty
-    assert any("attempt 1: no close mark" in limit for limit in trace.limits)
+    assert any(
+        "No close mark on ranks 0 and 1 in attempt 1" in limit for limit in texts(trace.limits)
+    )
 
 
 def test_an_attempt_without_records_does_not_hang_in_the_one_before(run):
@@ -156,7 +162,7 @@ def test_a_rank_that_never_recorded_anything_in_one_attempt(run):
     rank_directory(run, 0, 2).mkdir()
     capture = read_run(run)
     assert steps_by_rank(capture) == {0: [0, 1, 2, 3], 1: [0, 1, 2, 3]}
-    assert "rank 0: nothing can be read of 1 of its attempts" in capture.limits
+    assert "1 attempt of rank 0 left out: nothing can be read of it" in texts(capture.limits)
 
 
 def attempts_of(run):
@@ -186,11 +192,11 @@ def test_one_start_is_one_attempt(run):
 @pytest.mark.parametrize(
     ("resumed_at", "words"),
     [
-        (102, "that is step 102 of the training, of which it did 2 steps again"),
-        (103, "that is step 103 of the training, which it did again"),
+        (102, "that is step 102 of the training, 2 steps done again"),
+        (103, "that is step 103 of the training, 1 step done again"),
         (104, "that is step 104 of the training"),
         (110, "that is step 110 of the training, 6 steps further on"),
-        (None, "which steps of the training it did again is not recorded"),
+        (None, "whether it repeated steps of the training was not recorded"),
     ],
 )
 def test_the_training_says_where_it_resumed(run, resumed_at, words):
@@ -205,7 +211,7 @@ def test_the_training_says_where_it_resumed(run, resumed_at, words):
         change(run, 0, part, annotations={**annotations, "training_step": value})
     capture = read_run(run)
     assert [row["training_step"] for row in attempts_of(run)] == [100, resumed_at]
-    (limit,) = [limit for limit in capture.limits if "begins at step 4" in limit]
+    (limit,) = [limit for limit in texts(capture.limits) if "begins at step 4" in limit]
     assert limit.endswith(words)
 
 
@@ -255,8 +261,8 @@ def test_an_attempt_of_another_size_is_not_mixed_in(run):
     (row,) = attempts_of(run)
     assert (row["attempt"], row["world_size"]) == (2, 2)
     assert row["hosts"] == capture.rank_manifests[0]["host"]
-    said = "attempt 1 of the job is left out: it had 4 ranks, and the newest one"
-    assert any(limit.startswith(said) for limit in capture.limits)
+    said = "Attempt 1 of the job is left out: it had 4 ranks, the newest with records 2"
+    assert any(limit.startswith(said) for limit in texts(capture.limits))
 
 
 def test_facts_are_those_of_the_attempt_that_is_looked_at(run):

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from tests.texts import texts
 
 from meshscope.probe.reader.run import read_run
 from meshscope.probe.recording.heads import collective_head, span_head
@@ -42,7 +43,7 @@ def change_json(path, **changes):
 def test_complete_run_has_no_limits(two_ranks):
     """Fails when a healthy capture is reported as damaged, or rows are lost or doubled."""
     capture = read_run(two_ranks)
-    assert capture.limits == ()
+    assert texts(capture.limits) == ()
     assert capture.ranks == (0, 1)
     assert set(capture.rank_manifests) == {0, 1}
     for _, rows in capture.tables["step"].to_pandas().groupby("rank"):
@@ -107,18 +108,18 @@ def test_odd_values_in_the_manifest_are_stated(two_ranks):
     capture = read_run(two_ranks)
     (row,) = capture.tables["run"].to_pylist()
     assert (row["world_size"], row["num_layers"], row["tp"]) == (2, None, None)
-    text = " ".join(capture.limits)
-    assert "world_size = 'two'" in text
-    assert "layout = [1]" in text
-    assert "num_layers = 1099511627776" in text
-    assert "number of ranks is unknown" in text
+    text = " ".join(texts(capture.limits))
+    assert "world_size unknown: the manifest of the run has 'two'" in text
+    assert "layout unknown: the manifest of the run has [1]" in text
+    assert "num_layers unknown: the manifest of the run has 1099511627776" in text
+    assert "World size unknown: taken to be 2" in text
 
 
 def test_missing_rank_is_stated(two_ranks):
     """Fails when a rank that left nothing goes unnoticed."""
     update_run_manifest(two_ranks, {"world_size": 4})
     capture = read_run(two_ranks)
-    assert capture.limits == ("2 of 4 ranks are missing: 2, 3",)
+    assert texts(capture.limits) == ("2 of 4 ranks missing: 2, 3",)
 
 
 def test_run_without_manifest_is_read(two_ranks):
@@ -127,7 +128,7 @@ def test_run_without_manifest_is_read(two_ranks):
     capture = read_run(two_ranks)
     assert capture.manifest == {}
     assert capture.tables["run"]["world_size"].to_pylist() == [2]
-    assert any("layout and model are unknown" in limit for limit in capture.limits)
+    assert any("Layout and model unknown" in limit for limit in texts(capture.limits))
 
 
 @pytest.mark.parametrize("content", [None, b'{"format_ver', b"[]"], ids=["absent", "torn", "list"])
@@ -143,8 +144,8 @@ def test_rank_without_manifest_is_read_as_far_as_possible(two_ranks, content):
     frame = capture.tables["collective"].to_pandas()
     assert set(frame.query("rank == 0")["group_id"]) == {"0"}
     assert set(frame.query("rank == 1")["group_id"]) == {"rank00001-group0"}
-    assert any("rank 1: manifest.json" in limit for limit in capture.limits)
-    assert "rank 1: 1 groups are without a name" in capture.limits
+    assert any("unknown on rank 1: the manifest" in limit for limit in texts(capture.limits))
+    assert "1 group without a name on rank 1: their axis is unknown" in texts(capture.limits)
 
 
 def test_malformed_names_in_a_rank_manifest_are_survived(two_ranks):
@@ -157,7 +158,7 @@ def test_malformed_names_in_a_rank_manifest_are_survived(two_ranks):
     )
     capture = read_run(two_ranks)
     assert capture.tables["collective"].num_rows == 20
-    assert "rank 0: 1 groups are without a name" in capture.limits
+    assert "1 group without a name on rank 0: their axis is unknown" in texts(capture.limits)
 
 
 @pytest.mark.parametrize("place", [0, 8, 33], ids=["number", "type", "value"])
@@ -174,11 +175,11 @@ def test_flipped_bytes_are_reported_and_the_rest_is_read(two_ranks, flip_byte, p
     assert len(frame.query("rank == 1")) == 280
     collectives = capture.tables["collective"].to_pandas().query("rank == 1")
     lost = 310 - 280 - len(collectives)
-    text = "\n".join(capture.limits)
+    text = "\n".join(texts(capture.limits))
     # A value has no checksum in the ring; the one of the segment is taken.
-    assert ("rank 0: ring.bin: records damaged in slot 5" in text) == (place < 33)
-    assert "rank 1: seg-000001.arrows: block" in text
-    assert f"rank 1: {lost} of 310 records are missing" in text
+    assert ("1 record of ring.bin damaged on rank 0" in text) == (place < 33)
+    assert "rank 1: in seg-000001.arrows, block" in text
+    assert f"{lost} of 310 records missing on rank 1" in text
 
 
 def test_ring_makes_up_for_a_damaged_block(make_recorder, run_path, flip_byte):
@@ -191,7 +192,7 @@ def test_ring_makes_up_for_a_damaged_block(make_recorder, run_path, flip_byte):
     flip_byte(segment, 200)
     capture = read_run(run_path)
     assert capture.tables["step"]["step"].to_pylist() == list(range(100))
-    assert any("block 1 is damaged" in limit for limit in capture.limits)
+    assert any("block 1 is damaged" in limit for limit in texts(capture.limits))
 
 
 def test_rank_with_an_unreadable_ring_keeps_its_segments(two_ranks):
@@ -199,7 +200,9 @@ def test_rank_with_an_unreadable_ring_keeps_its_segments(two_ranks):
     (two_ranks / "rank00000" / "ring.bin").write_bytes(b"not ours")
     capture = read_run(two_ranks)
     assert capture.tables["step"].num_rows == 600
-    assert "rank 0: ring.bin is not a ring file" in capture.limits
+    assert "The newest records are missing on rank 0: ring.bin is not a ring file" in texts(
+        capture.limits
+    )
 
 
 def test_lost_segment_is_stated(make_recorder, run_path):
@@ -213,14 +216,14 @@ def test_lost_segment_is_stated(make_recorder, run_path):
     (run_path / "rank00000" / "seg-000002.arrows").unlink()
     capture = read_run(run_path)
     assert capture.tables["step"].num_rows == 270
-    assert "rank 0: 30 of 300 records are missing" in capture.limits
+    assert any("30 of 300 records missing on rank 0" in limit for limit in texts(capture.limits))
 
 
 def test_completion_without_issue_is_stated(make_recorder, run_path):
     """Fails when the end of an unknown operation is dropped silently."""
     make_recorder().complete(77, 1, 2, 3)
-    limits = read_run(run_path).limits
-    assert "rank 0: 1 completion is without the record of the issue: left out" in limits
+    limits = texts(read_run(run_path).limits)
+    assert "1 end of operations on rank 0 left out: their beginning is missing" in limits
 
 
 def test_unknown_kind_is_left_out_and_stated(make_recorder, run_path):
@@ -230,7 +233,9 @@ def test_unknown_kind_is_left_out_and_stated(make_recorder, run_path):
     recorder.record_span(span_head(200), 1, 2, 3)
     capture = read_run(run_path)
     assert capture.tables["span"]["kind"].to_pylist() == ["forward"]
-    assert "rank 0: 1 span records have an unknown kind: left out" in capture.limits
+    assert "1 record of the table span on rank 0 with an unknown kind left out" in texts(
+        capture.limits
+    )
 
 
 def test_live_run_is_read(make_recorder, run_path):
@@ -242,7 +247,7 @@ def test_live_run_is_read(make_recorder, run_path):
             recorder.flush()
     capture = read_run(run_path)
     assert capture.tables["step"]["step"].to_pylist() == list(range(100))
-    assert any("or is still running" in limit for limit in capture.limits)
+    assert any("or is still running" in limit for limit in texts(capture.limits))
 
 
 def test_groups_of_all_members_become_one_row(make_recorder, run_path):
@@ -264,7 +269,7 @@ def test_members_that_disagree_are_stated(make_recorder, run_path):
     """Fails when two different groups of one name are matched in silence."""
     make_recorder(0).register_group("5", [0, 1], "")
     make_recorder(1).register_group("5", [1, 2], "")
-    assert any("group 5 has other ranks" in limit for limit in read_run(run_path).limits)
+    assert any("other members of group 5" in limit for limit in texts(read_run(run_path).limits))
 
 
 @pytest.mark.parametrize("place", ["manifest.json", "rank00001/manifest.json"])
@@ -312,14 +317,14 @@ def test_empty_rank_directory_counts_as_missing(two_ranks):
     (two_ranks / "rank00002").mkdir()
     capture = read_run(two_ranks)
     assert capture.ranks == (0, 1)
-    assert "1 of 3 ranks are missing: 2" in capture.limits
+    assert "1 of 3 ranks missing: 2" in texts(capture.limits)
 
 
 def test_run_that_has_just_begun_is_read(run_path):
     """Fails when a run whose ranks did not start yet is taken for no run."""
     capture = read_run(run_path)
     assert capture.ranks == ()
-    assert capture.limits == ("2 of 2 ranks are missing: 0, 1",)
+    assert texts(capture.limits) == ("2 of 2 ranks missing: 0, 1",)
 
 
 def test_runs_are_listed(tmp_path):

@@ -93,3 +93,36 @@ def test_collecting_in_the_same_step_keeps_one_collection(on_all, share):
     (found,) = (f for f in result.findings if f.kind == "gc_pause")
     assert found.removal_gain_frac == pytest.approx(share * cause.removal_gain_frac, abs=0.01)
     assert (found.remedy.code == "gc_pause.remedy_in_step") is not on_all
+
+
+def test_one_step_does_not_tell_chance():
+    """Fails when a single step is said to show a different rank late each time, by 0 ns, with confidence."""
+
+    def work(kind, rank, step, microbatch):
+        return (10 if kind == "forward" else 20) * MS + rank * MS
+
+    job = Job(layout=ParallelLayout(dp=8), microbatches=1, steps=1)
+    result = diagnose(capture(job, work))
+    (found,) = (f for f in result.findings if f.kind == "jitter")
+    assert found.claim.code == "jitter.claim_one_step"
+    assert found.confidence < 0.5
+    assert "jitter.latest" not in [fact.code for fact in found.evidence]
+    assert str(found.remedy).startswith("Record")
+
+
+def test_a_rank_that_is_slow_in_some_steps_is_not_late_by_chance():
+    """Fails when the steps of a slow rank are counted among the delays that chance makes."""
+    whose = np.random.default_rng(3).integers(8, size=STEPS)
+
+    def work(kind, rank, step, microbatch):
+        late = 4 * MS if whose[step] == rank else 0
+        slow = 20 * MS if rank == 5 and step % 20 >= 10 else 0
+        return (10 if kind == "forward" else 20) * MS + (late + slow if kind == "forward" else 0)
+
+    job = Job(layout=ParallelLayout(dp=8), microbatches=1, steps=STEPS)
+    result = diagnose(capture(job, work))
+    (slow,) = (f for f in result.findings if f.kind == "straggler_rank")
+    assert slow.where["rank"] == 5
+    (found,) = (f for f in result.findings if f.kind == "jitter")
+    (latest,) = (fact for fact in found.evidence if fact.code == "jitter.latest")
+    assert latest.values["most_ns"] == pytest.approx(4 * MS, rel=0.05)
