@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 PORT = 29511
 PATIENCE_S = 300.0
@@ -105,18 +106,27 @@ def _address(number: int) -> str:
 
 
 def train_over(
-    folder: Path, mbit_out: Mapping[int, float], *, ranks: int, arguments: Sequence[str]
+    folder: Path,
+    mbit_out: Mapping[int, float],
+    *,
+    ranks: int,
+    arguments: Sequence[str],
+    per_host: int = 1,
 ) -> Path:
-    """Train with one rank a host, each recorded as of a machine of its own; return the run.
+    """Train over hosts that are each recorded as a machine of its own; return the run.
 
     Args:
         folder: An empty folder.
         mbit_out: What some hosts can send at most.
-        ranks: How many hosts.
+        ranks: How many ranks.
         arguments: Of the reference trainer.
+        per_host: Ranks of each host.
     """
-    with hosts(ranks, mbit_out) as names:
-        started = [_start(folder, rank, name, ranks, arguments) for rank, name in enumerate(names)]
+    with hosts(ranks // per_host, mbit_out) as names:
+        started = [
+            _start(folder, Place(rank, ranks, per_host, names[rank // per_host]), arguments)
+            for rank in range(ranks)
+        ]
         try:
             codes = [rank.wait(PATIENCE_S) for rank in started]
         finally:
@@ -128,17 +138,25 @@ def train_over(
     return folder / "runs" / "run"
 
 
-def _start(
-    folder: Path, rank: int, name: str, ranks: int, arguments: Sequence[str]
-) -> subprocess.Popen[bytes]:
+class Place(NamedTuple):
+    """Where a rank runs."""
+
+    rank: int
+    ranks: int
+    per_host: int
+    host: str
+
+
+def _start(folder: Path, place: Place, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
+    rank, ranks, per_host, name = place
     boot = folder / f"boot{rank}"
     boot.write_text(f"{uuid.uuid5(uuid.NAMESPACE_DNS, name)}\n")
     environment = {
         **os.environ,
         "RANK": str(rank),
         "WORLD_SIZE": str(ranks),
-        "LOCAL_RANK": "0",
-        "LOCAL_WORLD_SIZE": "1",
+        "LOCAL_RANK": str(rank % per_host),
+        "LOCAL_WORLD_SIZE": str(per_host),
         "MASTER_ADDR": _address(0),
         "MASTER_PORT": str(PORT),
         "GLOO_SOCKET_IFNAME": "eth0",

@@ -287,9 +287,11 @@ def capture(job: Job, work: WorkOf, **run: object) -> Trace:
     return capture_of(job, programs(job, work), **run)
 
 
-def capture_of(job: Job, operations: list[list[tuple]], **run: object) -> Trace:
+def capture_of(
+    job: Job, operations: list[list[tuple]], simulator: type[Machine] = Machine, **run: object
+) -> Trace:
     """Return the capture of a job whose ranks do the given operations."""
-    machine = Machine(job.layout)
+    machine = simulator(job.layout)
     machine.run(operations)
     layout = job.layout
     row = dict.fromkeys(TABLES["run"].column_names())

@@ -51,7 +51,7 @@ def group_bandwidths(trace: Trace, collectives: pd.DataFrame) -> pd.DataFrame:
     ).reset_index()
     table["like_best_bytes_per_s"] = table.groupby(_LIKE)["median_bytes_per_s"].transform("max")
     hosts = _hosts(trace)
-    port_speed = _port_speeds(trace)
+    port_speed = port_speeds(trace)
     table["hosts"] = [len(hosts.get(name, ())) for name in table["group_id"]]
     table["ceiling_bytes_per_s"] = [
         float(np.min([port_speed.get(host, np.nan) for host in own]))
@@ -70,7 +70,7 @@ def _hosts(trace: Trace) -> dict[str, frozenset[str]]:
     }
 
 
-def _port_speeds(trace: Trace) -> dict[str, float]:
+def port_speeds(trace: Trace) -> dict[str, float]:
     """Return what all network ports of a host carry together; hosts of an unknown speed are left out."""
     rows = trace.frame("link_sample")
     speeds = rows["speed_bytes_per_s"].groupby([rows["host"].astype(str), rows["port"].astype(str)])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -17,7 +18,18 @@ from meshscope.probe.schema.terms import CollectiveKind
 
 from ...align.communication.bandwidth import bus_factor
 from ...align.communication.events import CommunicationEvents
+from ...tables.arrays import FloatArray
 from ...tables.trace import Trace
+
+
+class CrossingBytes(NamedTuple):
+    """What each event sends out of its host, and receives there; one value an event."""
+
+    host: pd.Series
+    """Of the member."""
+    sent_bytes: FloatArray
+    """This member's part of what leaves its host."""
+    received_bytes: FloatArray
 
 
 def crossing_events(trace: Trace, events: CommunicationEvents) -> pd.DataFrame:
@@ -28,6 +40,34 @@ def crossing_events(trace: Trace, events: CommunicationEvents) -> pd.DataFrame:
         of what leaves its host), received_bytes, start_ns (of its transfer), end_ns, wire_ns.
     """
     frame = events.frame
+    crossing = crossing_bytes(trace, frame)
+    table = pd.DataFrame(
+        {
+            "host": crossing.host,
+            "axis": frame["axis"].astype(str),
+            "group_id": frame["group_id"].astype(str),
+            "step": frame["step"],
+            "kind": frame["kind"].astype(str),
+            "size_bytes": frame["size_bytes"].to_numpy(np.float64),
+            "sent_bytes": crossing.sent_bytes,
+            "received_bytes": crossing.received_bytes,
+            "start_ns": frame["split_ns"].astype(float),
+            "end_ns": frame["end_ns"].astype(float),
+            "wire_ns": frame["wire_ns"].astype(float),
+        }
+    )
+    is_any = (table["sent_bytes"] > 0) | (table["received_bytes"] > 0)
+    found: pd.DataFrame = table[is_any].reset_index(drop=True)
+    return found
+
+
+def crossing_bytes(trace: Trace, frame: pd.DataFrame) -> CrossingBytes:
+    """Return what communication events send out of their hosts, and receive there.
+
+    Args:
+        trace: The capture.
+        frame: Communication events: rank, group_id, kind, is_p2p, is_send, link, size_bytes.
+    """
     host = frame["rank"].map({rank: trace.clock_of(rank) for rank in trace.ranks}).astype(str)
     group = trace.frame("group")
     held = {
@@ -50,32 +90,14 @@ def crossing_events(trace: Trace, events: CommunicationEvents) -> pd.DataFrame:
             index=False
         )
     ]
-    sent = np.array(factors, dtype=np.float64)[codes.to_numpy()] * frame["size_bytes"].to_numpy(
-        np.float64
-    )
+    size = frame["size_bytes"].to_numpy(np.float64)
+    sent = np.array(factors, dtype=np.float64)[codes.to_numpy()] * size
     received = sent.copy()
     is_p2p, is_send = frame["is_p2p"].to_numpy(bool), frame["is_send"].to_numpy(bool)
     crosses = _crosses(trace, frame)
-    size = frame["size_bytes"].to_numpy(np.float64)
     sent[is_p2p] = np.where(is_send & crosses, size, 0.0)[is_p2p]
     received[is_p2p] = np.where(~is_send & crosses, size, 0.0)[is_p2p]
-    table = pd.DataFrame(
-        {
-            "host": host,
-            "axis": frame["axis"].astype(str),
-            "group_id": frame["group_id"].astype(str),
-            "step": frame["step"],
-            "kind": frame["kind"].astype(str),
-            "size_bytes": size,
-            "sent_bytes": sent,
-            "received_bytes": received,
-            "start_ns": frame["split_ns"].astype(float),
-            "end_ns": frame["end_ns"].astype(float),
-            "wire_ns": frame["wire_ns"].astype(float),
-        }
-    )
-    found: pd.DataFrame = table[(sent > 0) | (received > 0)].reset_index(drop=True)
-    return found
+    return CrossingBytes(host, sent, received)
 
 
 def _part(held: Mapping[str, int], kind: str, host: str) -> float:

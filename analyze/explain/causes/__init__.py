@@ -29,6 +29,7 @@ from .repair import repaired_work
 from .shapley_player import Player, Union, spread
 from .side_effects import with_side_effects
 from .stages import stage_players
+from .steady_links import SteadyLink
 from .wires import between_ranks, beyond_its_like, named_place, wire_excess, wire_players
 from .workers import OTHERS, Suspect, ranks_of, suspects_of, with_experts, with_rest, worker_players
 
@@ -63,6 +64,7 @@ __all__ = [
     "Player",
     "SlowClock",
     "SlowRanks",
+    "SteadyLink",
     "Suspect",
     "Union",
     "between_ranks",

@@ -30,9 +30,13 @@ class Off(NamedTuple):
     more_ns: float
     share: float = 0.0
     """And so much of itself less or more."""
+    is_most: bool = False
+    """It is the most that it can be, and nothing tells the least."""
 
     def interval(self, gain_ns: float) -> tuple[float, float]:
         """Return the ends of the interval of a gain."""
+        if self.is_most:
+            return 0.0, gain_ns
         own = self.share * gain_ns
         return gain_ns - float(np.hypot(self.less_ns, own)), gain_ns + float(
             np.hypot(self.more_ns, own)
@@ -67,11 +71,13 @@ def gain_errors(
 
 
 def _of_ranks(player: Player, error_ns: pd.Series, share: pd.Series) -> Off | None:
-    """Return the error of slow ranks, which are compared with others.
+    """Return the error of slow ranks, which are compared with others; of a cause that is a bound, that.
 
     The step is a convex function of what a rank loses: what is taken too much or too little returns
     no more than the whole does on average.
     """
+    if player.is_most:
+        return Off(0.0, 0.0, is_most=True)
     if player.kind not in ("straggler_rank", OTHERS):
         return None
     ranks = player.where["ranks"] if "ranks" in player.where else [player.where["rank"]]

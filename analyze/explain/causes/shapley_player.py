@@ -35,6 +35,8 @@ class Player(NamedTuple):
     where nothing tells."""
     as_host: EdgeEffect | None = None
     """What a stage adds if its host is slow, and not the stage heavy; None where that cannot be."""
+    is_most: bool = False
+    """Whether its effect is the most that it can be, and nothing tells the least."""
 
 
 def spread(work: Work, cell_effect: FloatArray) -> EdgeEffect:

@@ -16,6 +16,7 @@ from ..replay.program import Program
 from .degraded import Degraded, degraded_places, like_size
 from .queued_messages import queued_behind
 from .shapley_player import Player, Union
+from .steady_links import LEAST_EXCESS, SteadyLink, steady_links
 
 WIRE_REFERENCE = 0.1
 """Quantile of the wire times of like operations that counts as an undisturbed wire."""
@@ -32,6 +33,8 @@ class WireExcess(NamedTuple):
     """What is left, which is the axis' own."""
     unnamed: list[Degraded]
     """Degraded places whose part is in the rest, because there are too many."""
+    steady: list[tuple[SteadyLink, FloatArray]]
+    """Links whose own rate makes transfers long, each with its part; these have no rest."""
 
 
 def between_ranks(frame: pd.DataFrame, trace: Trace) -> pd.DataFrame:
@@ -83,11 +86,15 @@ def _with_names(frame: pd.DataFrame, names: dict[str, str]) -> pd.DataFrame:
     return frame.assign(group_id=sorted_categories(own.codes.to_numpy(), renamed))
 
 
-def wire_excess(frame: pd.DataFrame) -> WireExcess:
+def wire_excess(frame: pd.DataFrame, trace: Trace) -> WireExcess:
     """Return what events take beyond their like.
 
     A degraded place repaired is as fast as the other places; what an operation takes beyond the
-    undisturbed wire of its like, in excess of that, is the axis' own.
+    undisturbed wire of its like, in excess of that, is the axis' own: or the link's, where that is steady.
+
+    Args:
+        frame: The events as ``between_ranks`` returns them.
+        trace: The capture.
     """
     rest = _beyond_undisturbed(frame)
     degraded, places = degraded_places(frame), []
@@ -97,7 +104,27 @@ def wire_excess(frame: pd.DataFrame) -> WireExcess:
         # undisturbed ones knows only slow operations, and is the smaller of the two.
         rest = (rest - own).clip(min=0)
         places.append((place, own))
-    return _with_queued(frame, WireExcess(places, rest, degraded[MAX_DEGRADED:]))
+    steady, rest = _of_steady_links(frame, trace, places, rest)
+    return _with_queued(frame, WireExcess(places, rest, degraded[MAX_DEGRADED:], steady))
+
+
+def _of_steady_links(
+    frame: pd.DataFrame, trace: Trace, places: list[tuple[Degraded, FloatArray]], rest: FloatArray
+) -> tuple[list[tuple[SteadyLink, FloatArray]], FloatArray]:
+    """Return what is the rate of a link, which is no disturbance, and what is left of the rest.
+
+    Where a place is slower than others on the link, that place is slow, and not the link.
+    """
+    wire = frame["wire_ns"].to_numpy(np.float64)
+    placed = np.sum([own for _, own in places], axis=0) if places else np.zeros(len(frame))
+    found = []
+    for link in steady_links(frame, trace, rest):
+        on_link = link.events
+        if placed[on_link].sum() < LEAST_EXCESS * wire[on_link].sum():
+            beyond = (link.excess_frac * wire - placed).clip(min=0)
+            found.append((link, np.where(on_link, beyond, 0.0)))
+            rest = np.where(on_link, 0.0, rest)
+    return found, rest
 
 
 def _with_queued(frame: pd.DataFrame, excess: WireExcess) -> WireExcess:
@@ -112,7 +139,7 @@ def _with_queued(frame: pd.DataFrame, excess: WireExcess) -> WireExcess:
             effects, rest = [own * (1.0 - part) for own in effects], rest * (1.0 - part)
             effects[at] = effects[at] + part * whole
     places = [(place, own) for (place, _), own in zip(excess.places, effects, strict=True)]
-    return WireExcess(places, rest, excess.unnamed)
+    return excess._replace(places=places, rest=rest)
 
 
 def _beyond_undisturbed(frame: pd.DataFrame) -> FloatArray:
@@ -128,11 +155,15 @@ def wire_players(trace: Trace, program: Program) -> list[Player]:
     frame = between_ranks(program.events, trace)
     if frame.empty:
         return []
-    excess = wire_excess(frame)
+    excess = wire_excess(frame, trace)
     players = [
         Player("slow_link", place.where, Union.WIRES, _on_waits(program, own))
         for place, own in excess.places
     ]
+    for link, own in excess.steady:
+        effect = _on_waits(program, own)
+        is_most = link.ceiling_bytes_per_s is None
+        players.append(Player("slow_link", link.where, Union.WIRES, effect, is_most=is_most))
     axis = frame["axis"].to_numpy()
     for name in sorted(pd.unique(axis)):
         effect = _on_waits(program, np.where(axis == name, excess.rest, 0.0))

@@ -21,6 +21,7 @@ from .experts import popular_experts
 from .host import host_stalls, unrecorded_delays
 from .idle import idle_devices
 from .jitter import jitter
+from .link_rates import slow_rates
 from .links import exposed_communication, slow_links
 from .memory import memory
 from .memory_growth import memory_growth
@@ -54,6 +55,7 @@ RULES: tuple[Callable[[Account], Iterator[Finding]], ...] = (
     unexpected_volumes,
     network_ports,
     slow_links,
+    slow_rates,
     uneven_wires,
     host_stalls,
     pauses,

@@ -17,6 +17,7 @@ from ...wording.message import Message, message
 from ...wording.quantities import percent
 from .bad_steps import BadSteps, bad_steps
 from .grading import MIN_COST, relief_words, severity
+from .link_rates import rates_without_ceiling
 from .starved import CONFIDENCE, REMEDY, starved_ends
 
 MIN_EXPOSED = 0.03
@@ -43,6 +44,7 @@ def exposed_communication(account: Account) -> Iterator[Finding]:
             evidence=(
                 f"{class_label(name)}: {cost * account.windows.mean_ns / 1e6:.2f} ms per step, "
                 f"{when.words}",
+                *rates_without_ceiling(account, axis.value),
             ),
             remedy={
                 Axis.DP: "Overlap gradient reduction with the backward pass; larger buckets; compress",
@@ -59,7 +61,7 @@ def slow_links(account: Account) -> Iterator[Finding]:
     causes = [
         cause
         for cause in account.causes("slow_link")
-        if max(cause.share_frac, cause.removal_gain_frac) >= MIN_COST
+        if "host" not in cause.where and max(cause.share_frac, cause.removal_gain_frac) >= MIN_COST
     ]
     degraded = degraded_places(account.transfers()) if causes else []
     for cause in causes:

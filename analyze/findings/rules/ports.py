@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from statistics import median
+from typing import NamedTuple
 
 from meshscope.probe.schema.listing import listed
 from meshscope.probe.schema.terms import Axis, FindingKind, Severity
@@ -38,8 +39,8 @@ def network_ports(account: Account) -> Iterator[Finding]:
     found = link_use(account.trace, account.windows, account.events)
     yield from _full(account, found)
     yield from _faulty(account, found)
-    if not account.unseen and len(account.trace.ranks) == account.trace.run.get("world_size"):
-        yield from _foreign(found)
+    for one in _others(account, found):
+        yield _foreign_finding(one)
 
 
 def _full(account: Account, found: LinkUse) -> Iterator[Finding]:
@@ -134,15 +135,31 @@ def _of_faults(one: PortFaults, steps: int, step_ns: float) -> Iterator[str]:
         )
 
 
-def _foreign(found: LinkUse) -> Iterator[Finding]:
+class OtherTraffic(NamedTuple):
+    """What a host sends that no recorded operation explains."""
+
+    host: str
+    extra_bytes_per_s: float
+    seen: HostTraffic
+
+
+def other_traffic(account: Account) -> Iterator[OtherTraffic]:
+    """Yield the hosts whose counters show bytes of others; none where no port was sampled."""
+    if account.trace.row_count("link_sample"):
+        yield from _others(account, link_use(account.trace, account.windows, account.events))
+
+
+def _others(account: Account, found: LinkUse) -> Iterator[OtherTraffic]:
+    if account.unseen or len(account.trace.ranks) != account.trace.run.get("world_size"):
+        return
     for one in found.traffic:
         extra = one.counted_bytes_per_s - HEADERS * one.recorded_bytes_per_s
-        if one.speed_bytes_per_s is None or extra < FOREIGN * one.speed_bytes_per_s:
-            continue
-        yield _foreign_finding(one, extra)
+        if one.speed_bytes_per_s is not None and extra >= FOREIGN * one.speed_bytes_per_s:
+            yield OtherTraffic(one.host, extra, one)
 
 
-def _foreign_finding(one: HostTraffic, extra: float) -> Finding:
+def _foreign_finding(found: OtherTraffic) -> Finding:
+    one, extra = found.seen, found.extra_bytes_per_s
     share = extra / (one.speed_bytes_per_s or 1.0)
     return Finding(
         kind=FindingKind.NETWORK_PORT,

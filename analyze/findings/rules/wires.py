@@ -21,6 +21,7 @@ from ...tables.results import Cause, Finding, Where
 from ...wording.message import Message, Text, message
 from .bad_steps import BadSteps, bad_steps
 from .grading import MIN_COST, severity
+from .ports import other_traffic
 from .starved import CONFIDENCE, PROCESSORS_FIRST, starved_ends
 
 MOST_TIMES = 1000.0
@@ -58,7 +59,7 @@ def uneven_wires(account: Account) -> Iterator[Finding]:
         for cause in account.causes("slow_wire")
         if max(cause.share_frac, cause.removal_gain_frac) >= MIN_COST
     ]
-    excess = wire_excess(account.transfers()) if causes else None
+    excess = wire_excess(account.transfers(), account.trace) if causes else None
     for cause in causes:
         if excess is not None:
             yield _finding(account, cause, _most(account, cause, excess))
@@ -75,7 +76,7 @@ def _finding(account: Account, cause: Cause, most: _Most) -> Finding:
         evidence.append(message("slow_wire.in_steps", share=when.held_frac, when=when.message))
     starved = starved_ends(account, account.windows.ranks.tolist())
     evidence += starved
-    remedy = _remedy(most)
+    remedy = _remedy(account, most)
     if starved:
         remedy = message("slow_wire.remedy_starved", first=PROCESSORS_FIRST, then=remedy)
     return Finding(
@@ -100,12 +101,25 @@ def _claim(most: _Most) -> Message:
     return message("slow_wire.claim", place=most.who, ratio=ratio, when=when)
 
 
-def _remedy(most: _Most) -> Message:
+def _remedy(account: Account, most: _Most) -> Message:
     if len(most.places) > 1:
         return message("slow_wire.remedy_places", places=most.places)
     if most.places:
         return message("slow_wire.remedy_place", place=most.places[0])
+    if _stays_in_hosts(account, most.where["axis"]):
+        return message("slow_wire.remedy_in_host")
+    busy = next(other_traffic(account), None)
+    if busy is not None:
+        return message("slow_wire.remedy_traffic", host=busy.host, extra=busy.extra_bytes_per_s)
     return message("slow_wire.remedy_no_place")
+
+
+def _stays_in_hosts(account: Account, axis: str) -> bool:
+    """Tell whether all groups of an axis are inside one host each."""
+    groups, clocks = account.trace.frame("group"), account.trace.clocks
+    own = groups.loc[groups["axis"].astype(str) == axis, "ranks"]
+    hosts = [{clocks.get(int(rank)) for rank in ranks} for ranks in own]
+    return bool(hosts) and all(len(one) == 1 and None not in one for one in hosts)
 
 
 def _most(account: Account, cause: Cause, excess: WireExcess) -> _Most:

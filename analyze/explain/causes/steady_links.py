@@ -1,0 +1,256 @@
+"""Links between hosts that move the same bytes in the same time in every step, whoever shares them.
+
+A disturbance comes and goes. What a link carries in a step, over the time for which it is busy, is the link's own
+where it is the same in every step, while the single transfers, which wait for one another, differ::
+
+    group a   |=====a=====|             each transfer: 1 or 2 times its shortest
+    group b      |========b========|
+    link      |aaabababababbbbbbbbb|    its bytes over its busy time: always the same
+
+No transfer that was faster for a while tells what such a link gives: it only had the link for itself. The speed that is
+stated does, for what is below it; without one the time of the transfers is the most that a faster link returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from ...account.links.ceiling import port_speeds
+from ...account.links.own import crossing_bytes
+from ...tables.arrays import BoolArray, FloatArray
+from ...tables.intervals import pair, total_length
+from ...tables.results import Where
+from ...tables.trace import Trace
+
+MIN_STEPS = 4
+"""With fewer steps nothing is the same in every one of them."""
+STEADY = 0.02
+"""Mean deviation of the rate of a step, as a share of the median one, up to which a link is steady."""
+FAR_LESS = 0.25
+"""Part of what single transfers differ by that is left of it in the rates of steps, at most: that of transfers
+which vary one by one is 1."""
+LEAST_EXCESS = 0.1
+"""Share of the time of its transfers that seems to be disturbance, from which a link is told by its rate."""
+LEAST_SEEN = 0.005
+"""The same share from which the rates of steps must explain it."""
+MOST_OF_CEILING = 0.5
+"""Share of the stated speed up to which a link is slow: protocols and short messages take a part of it."""
+HOP_NS = 50_000.0
+"""What a message needs besides its bytes, at most; a collective of n members has 2 (n - 1) in turn."""
+UNEQUAL = 1.1
+"""The rates of two hosts differ that many times where one of them is known to wait for the other."""
+
+
+class SteadyLink(NamedTuple):
+    """What leaves or enters hosts over one link."""
+
+    where: Where
+    """axis, and the host: the sender where that is known, else the one whose transfers are the slowest."""
+    source: str | None
+    """The host that sends over it; None where that is not told from those that receive."""
+    target: str | None
+    """The host that what it carries reaches last; None where it reaches all of them together."""
+    hosts: tuple[str, ...]
+    """All that its groups connect."""
+    groups: tuple[str, ...]
+    """The groups that use it, by name."""
+    rate_bytes_per_s: float
+    """In the median step."""
+    ceiling_bytes_per_s: float | None
+    """What the ports of its hosts carry, as it is stated; None unknown."""
+    events: BoolArray
+    """Which rows of the events are its transfers."""
+    excess_frac: float
+    """Share of their time that a link at its ceiling would not take, 0 where it is not slow; without a ceiling
+    all but that of the hops, 0 where nothing seems to disturb it."""
+
+
+class _Side(NamedTuple):
+    """The transfers of one axis on one host."""
+
+    axis: str
+    host: str
+    rows: pd.DataFrame
+    rate_bytes_per_s: float
+    busy_ns: float
+    """Per step."""
+    bytes: float
+    """Per step."""
+    hops_ns: float
+    """Per step."""
+
+
+def steady_links(
+    frame: pd.DataFrame, trace: Trace, seems_disturbed_ns: FloatArray
+) -> list[SteadyLink]:
+    """Return the links between hosts whose rate, and not a disturbance, makes their transfers long.
+
+    Args:
+        frame: The events as what passes between ranks.
+        trace: The capture.
+        seems_disturbed_ns: What each event takes beyond the undisturbed wire of its like.
+
+    Returns:
+        One an axis and set of hosts that groups connect; the one that takes the longest first.
+    """
+    rows = _crossing(frame, trace, seems_disturbed_ns)
+    if rows.empty:
+        return []
+    speeds = _ceilings(trace)
+    sides = [side for side in _sides(rows, trace) if side is not None]
+    found = []
+    for own in _connected(sides):
+        ceilings = [speeds[side.host] for side in own if side.host in speeds]
+        ceiling = min(ceilings) if len(ceilings) == len(own) else None
+        found.append(_link(frame, trace, own, ceiling))
+    wire = frame["wire_ns"].fillna(0.0).to_numpy(np.float64)
+    return sorted(found, key=lambda link: -float(wire[link.events].sum() * link.excess_frac))
+
+
+def _crossing(frame: pd.DataFrame, trace: Trace, seems_disturbed_ns: FloatArray) -> pd.DataFrame:
+    """Return the transfers that cross hosts which are known, as a row each."""
+    known = frame["wire_ns"].notna() & frame["end_ns"].notna() & ~frame["is_inferred"]
+    known &= frame["rank"].isin([*trace.clocks])
+    if len(set(trace.clocks.values())) < 2 or not known.any():
+        return pd.DataFrame()
+    crossing = crossing_bytes(trace, frame)
+    moved = np.maximum(crossing.sent_bytes, crossing.received_bytes)
+    # What a sender sees of a message ends where it lies in a buffer.
+    is_seen = ~(frame["is_p2p"] & frame["is_send"]).to_numpy(bool)
+    chosen = known.to_numpy(bool) & (moved > 0) & is_seen
+    rows = pd.DataFrame(
+        {
+            "axis": frame["axis"].astype(str),
+            "host": crossing.host,
+            "group_id": frame["group_id"].astype(str),
+            "is_p2p": frame["is_p2p"].to_numpy(bool),
+            "kind": frame["kind"].astype(str),
+            "size_bytes": frame["size_bytes"],
+            "step": frame["step"],
+            "moved_bytes": moved,
+            "end_ns": frame["end_ns"],
+            "wire_ns": frame["wire_ns"],
+            "disturbed_ns": seems_disturbed_ns,
+        }
+    )
+    found: pd.DataFrame = rows[chosen & (rows["wire_ns"] > 0).to_numpy(bool)]
+    return found
+
+
+def _sides(rows: pd.DataFrame, trace: Trace) -> Iterator[_Side | None]:
+    """Yield the transfers of each axis on each host, where they are those of a steady link."""
+    members = dict(
+        zip(
+            trace.frame("group")["group_id"].astype(str),
+            trace.frame("group")["ranks"].map(len),
+            strict=True,
+        )
+    )
+    for axis, of_axis in rows.groupby("axis"):
+        like = of_axis.groupby(["kind", "size_bytes"])["wire_ns"].transform("median")
+        varied = (of_axis["wire_ns"] - like).abs().sum() / float(like.sum())
+        for host, own in of_axis.groupby("host"):
+            yield _side(str(axis), str(host), own, float(varied), members)
+
+
+def _side(
+    axis: str, host: str, rows: pd.DataFrame, varied: float, members: dict[str, int]
+) -> _Side | None:
+    """Return the transfers of an axis on a host; None where their rate is not the same in every step."""
+    by_step = rows.groupby("step")
+    moved = by_step["moved_bytes"].sum().to_numpy(np.float64)
+    busy = np.array(
+        [total_length(pair(own["end_ns"] - own["wire_ns"], own["end_ns"])) for _, own in by_step],
+        np.float64,
+    )
+    if len(busy) < MIN_STEPS or busy.min() <= 0:
+        return None
+    rate = moved / busy
+    usual = float(np.median(rate))
+    spread = float(np.abs(rate / usual - 1.0).mean())
+    wire = rows["wire_ns"].to_numpy(np.float64)
+    # Transfers that vary one by one even out in a step, the more of them it has.
+    alike = float(wire.sum() ** 2 / (wire**2).sum()) / len(busy)
+    if spread > STEADY:
+        return None
+    is_shared = spread * np.sqrt(max(alike, 1.0)) <= FAR_LESS * varied
+    is_disturbed = rows["disturbed_ns"].sum() > LEAST_SEEN * wire.sum()
+    if is_disturbed and not is_shared:
+        return None
+    turns = [1 if p2p else 2 * (members.get(name, 2) - 1) for name, p2p in _names(rows)]
+    hops_ns = HOP_NS * float(np.sum(turns)) / len(busy)
+    per_step = float(np.median(busy)), float(np.median(moved))
+    return _Side(axis, host, rows, usual * 1e9, *per_step, hops_ns)
+
+
+def _names(rows: pd.DataFrame) -> zip[tuple[str, bool]]:
+    return zip(rows["group_id"].tolist(), rows["is_p2p"].tolist(), strict=True)
+
+
+def _connected(sides: list[_Side]) -> list[list[_Side]]:
+    """Return the sides of each axis that common groups connect, as one list each."""
+    found: list[tuple[set[tuple[str, str]], list[_Side]]] = []
+    for side in sides:
+        names = {(side.axis, str(name)) for name in side.rows["group_id"].unique()}
+        own = [side]
+        for other in [one for one in found if one[0] & names]:
+            found.remove(other)
+            names |= other[0]
+            own = [*other[1], *own]
+        found.append((names, own))
+    return [own for _, own in found]
+
+
+def _link(
+    frame: pd.DataFrame, trace: Trace, sides: list[_Side], ceiling: float | None
+) -> SteadyLink:
+    """Return what the sides of one link tell of it."""
+    slowest = min(sides, key=lambda side: side.rate_bytes_per_s)
+    usual_ns = slowest.hops_ns + (slowest.bytes / ceiling * 1e9 if ceiling else 0.0)
+    excess = 1.0 - min(1.0, usual_ns / slowest.busy_ns)
+    wire = sum(float(side.rows["wire_ns"].sum()) for side in sides)
+    seems = sum(float(side.rows["disturbed_ns"].sum()) for side in sides)
+    is_slow = excess >= 1.0 - MOST_OF_CEILING if ceiling else seems >= LEAST_EXCESS * wire
+    excess = excess if is_slow else 0.0
+    groups = sorted({str(name) for side in sides for name in side.rows["group_id"].unique()})
+    events = (
+        frame["group_id"].isin(groups)
+        & (frame["axis"] == slowest.axis)
+        & frame["wire_ns"].notna()
+        & ~frame["is_inferred"]
+    ).to_numpy(bool)
+    hosts = sorted({trace.clock_of(int(rank)) for rank in frame.loc[events, "rank"].unique()})
+    source, target = _ends(slowest, sides, hosts)
+    where: Where = {"axis": slowest.axis, "host": source or slowest.host}
+    rate = slowest.rate_bytes_per_s
+    return SteadyLink(
+        where, source, target, tuple(hosts), tuple(groups), rate, ceiling, events, float(excess)
+    )
+
+
+def _ends(slowest: _Side, sides: list[_Side], hosts: list[str]) -> tuple[str | None, str | None]:
+    """Return which host sends what the slowest one waits for, and that one; None where it is not told.
+
+    Hosts that leave an operation together do not tell which of them the data came late to.
+    """
+    others = [side for side in sides if side.host != slowest.host]
+    if any(side.rate_bytes_per_s <= UNEQUAL * slowest.rate_bytes_per_s for side in others):
+        return None, None
+    if len(hosts) != 2:
+        return None, slowest.host
+    return next(host for host in hosts if host != slowest.host), slowest.host
+
+
+def _ceilings(trace: Trace) -> dict[str, float]:
+    """Return what the network ports of each host carry together, as counters or a topology state it."""
+    found = {}
+    for machine in trace.machines:
+        speeds = [card.bytes_per_s for card in machine.cards]
+        clocks = {trace.clock_of(rank) for rank in machine.ranks}
+        if speeds and len(clocks) == 1 and None not in speeds:
+            found[clocks.pop()] = float(sum(speed for speed in speeds if speed is not None))
+    return found | port_speeds(trace)

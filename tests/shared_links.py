@@ -1,0 +1,129 @@
+"""Jobs whose groups send over one link between hosts, which serves all that it has at once in equal parts."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+
+import numpy as np
+from tests.synthetic import Job, Machine, capture_of, programs
+
+from meshscope.analyze.account.links.own import bus_factor
+from meshscope.analyze.tables.machines import Card
+from meshscope.analyze.tables.machines import Machine as Host
+from meshscope.analyze.tables.trace import Trace
+from meshscope.probe.schema.layout import ParallelLayout
+
+WORK_NS = {"forward": 5_000_000, "backward": 10_000_000}
+
+
+@dataclass(frozen=True)
+class Link:
+    """What the collectives of some groups share."""
+
+    groups: int
+    bytes_per_s: float
+
+
+class SharedMachine(Machine):
+    """A simulator in which collectives of several groups share a link."""
+
+    def _do_shared(self, rank, key, entered, step, group, kind, size, link) -> bool:
+        name, members = group
+        seq, arrivals = self._arrive(rank, key, entered, name)
+        came = self.__dict__.setdefault("ready", defaultdict(dict))[seq]
+        if len(arrivals) == len(members):
+            came[name] = max(arrivals.values())
+        if len(came) < link.groups:
+            return False
+        sent = size * bus_factor(kind, len(members))
+        start, end = arrivals[rank], round(served(came, sent / link.bytes_per_s * 1e9)[name])
+        row = {"rank": rank, "step": step, "group_id": name, "axis": "dp", "kind": kind}
+        row |= {"seq": seq, "size_bytes": size, "dtype": "float32", **self._times(start, end)}
+        self.rows["collective"].append(row)
+        self.clock[rank] = end
+        return True
+
+
+def served(came: dict[str, int], alone_ns: float) -> dict[str, float]:
+    """Return when each transfer is complete on a link that serves those it has in equal parts.
+
+    Args:
+        came: When each one comes, ns.
+        alone_ns: What one takes that has the link for itself.
+    """
+    left = dict.fromkeys(came, alone_ns)
+    now, done = float(min(came.values())), {}
+    while left:
+        there = [name for name in left if came[name] <= now]
+        later = min((came[name] for name in left if came[name] > now), default=np.inf)
+        if not there:
+            now = float(later)
+            continue
+        until = min(now + min(left[name] for name in there) * len(there), later)
+        for name in there:
+            left[name] -= (until - now) / len(there)
+            if left[name] <= 1e-6:
+                done[name] = until
+                del left[name]
+        now = float(until)
+    return done
+
+
+def over_one_link(
+    layout: ParallelLayout,
+    bytes_per_s: float,
+    *,
+    seed: int,
+    per_host: int,
+    stated: float | None = None,
+    size: int = 1 << 22,
+    cv: float = 0.1,
+    steps: int = 10,
+) -> Trace:
+    """Return the capture of a job whose gradient sums share one link between its hosts.
+
+    Args:
+        layout: The mesh; rank r runs on host r // per_host.
+        bytes_per_s: What the link carries.
+        seed: Of the variation of the work.
+        per_host: Ranks of a host.
+        stated: What the ports of each host are said to carry; None unknown.
+        size: Of the gradients, bytes.
+        cv: Variation of each piece of work.
+        steps: Of the job.
+    """
+    job = Job(layout=layout, steps=steps, wire_ns=50_000)
+    groups = [own for own in layout.groups("dp") if len({rank // per_host for rank in own}) > 1]
+    link = Link(len(groups), bytes_per_s)
+    crossing = set(groups)
+
+    def work(kind, rank, step, microbatch):
+        key = [seed, kind == "forward", rank, step, microbatch]
+        noise = np.random.default_rng(key).standard_normal()
+        return int(WORK_NS[kind] * max(0.2, 1 + cv * noise))
+
+    operations = [
+        [
+            ("shared", op[1], op[2], op[4], size, link)
+            if op[0] == "collective" and op[3] == "dp" and op[2][1] in crossing
+            else op
+            for op in program
+        ]
+        for program in programs(job, work)
+    ]
+    trace = capture_of(job, operations, SharedMachine)
+    return placed(trace, per_host, stated)
+
+
+def placed(trace: Trace, per_host: int, stated: float | None) -> Trace:
+    """Return a trace whose ranks are on hosts, with the speed of their ports where it is stated."""
+    hosts: dict[str, list[int]] = defaultdict(list)
+    for rank in trace.ranks:
+        hosts[f"host{rank // per_host}"].append(rank)
+    clocks = {rank: host for host, ranks in hosts.items() for rank in ranks}
+    cards = ()
+    if stated is not None:
+        cards = (Card(name="eth0", socket=None, bytes_per_s=stated, ranks=()),)
+    machines = tuple(Host(name=host, ranks=tuple(own), cards=cards) for host, own in hosts.items())
+    return replace(trace, clocks=clocks, machines=machines if cards else (), _frames={})

@@ -1,0 +1,62 @@
+"""Groups that share one slow link: what it costs is what the same job gains on the fast link."""
+
+import pytest
+from tests.shared_links import over_one_link
+
+from meshscope.analyze.findings.diagnosis import diagnose
+from meshscope.probe.schema.layout import ParallelLayout
+
+FAST = 1.25e9
+"""10 Gbit/s."""
+CASES = {
+    "tp2 dp2": (ParallelLayout(tp=2, dp=2), 2),
+    "tp4 dp2": (ParallelLayout(tp=4, dp=2), 4),
+    "dp4": (ParallelLayout(dp=4), 1),
+    "pp2 dp2": (ParallelLayout(pp=2, dp=2, order="dp-pp-cp-tp"), 2),
+}
+SLOWDOWNS = (4, 10, 60)
+
+
+def links(diagnosis):
+    """Return the findings on transfers that are slower than they should be."""
+    return [one for one in diagnosis.findings if one.kind in ("slow_link", "slow_wire")]
+
+
+def pair(case, times, seed, stated):
+    """Return the diagnosis over a link that is so many times slower, and what it truly costs."""
+    layout, per_host = CASES[case]
+    slow, fast = (
+        over_one_link(layout, rate, seed=seed, per_host=per_host, stated=stated)
+        for rate in (FAST / times, FAST)
+    )
+    slow, fast = diagnose(slow), diagnose(fast)
+    return slow, fast, 1 - fast.step_time_ns / slow.step_time_ns
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("times", SLOWDOWNS)
+@pytest.mark.parametrize("case", CASES)
+def test_a_slow_link_whose_speed_is_stated_has_its_true_price(case, times, seed):
+    """Fails when a slow link without a healthy peer is told in parts, or as traffic of others."""
+    slow, fast, truth = pair(case, times, seed, FAST)
+    assert not links(fast)
+    (link,) = links(slow)
+    assert link.kind == "slow_link"
+    assert link.where["axis"] == "dp"
+    assert link.removal_gain_interval is None
+    assert link.removal_gain_frac == pytest.approx(truth, abs=0.02)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("times", SLOWDOWNS)
+@pytest.mark.parametrize("case", CASES)
+def test_a_slow_link_of_unknown_speed_has_no_certain_price(case, times, seed):
+    """Fails when the fastest moment of a link that is always slow passes for an undisturbed wire."""
+    slow, _, truth = pair(case, times, seed, None)
+    for link in links(slow):
+        assert link.kind == "slow_link"
+        low, high = link.removal_gain_interval
+        assert low == 0.0
+        assert truth - 0.01 <= high
+    exposed = next(one for one in slow.findings if one.kind == "exposed_communication")
+    assert "link_rate.exposed" in [getattr(fact, "code", "") for fact in exposed.evidence]
