@@ -22,7 +22,7 @@ def slow_together(
 ) -> RankVerdict | None:
     """Return in which steps all ranks took longer for their work, None if they did not.
 
-    The job is judged as one rank would be that took the mean of all that are not slow
+    The job is judged as one rank would be that took the median of all that are not slow
     themselves, by its past. Its work is told by that of its microbatches, or by the tokens of its
     steps, where all have them.
     """
@@ -32,7 +32,12 @@ def slow_together(
         return None
     usual = own.groupby(["rank", "kind", "chunk"])["dur_ns"].transform("mean")
     keys = ["step", "kind", "chunk", "microbatch"]
-    job = (_UNIT * own["dur_ns"] / usual).groupby([own[key] for key in keys]).mean()
+    # The lower median: what half of the ranks do not take longer, all of them do not.
+    job = (
+        (_UNIT * own["dur_ns"] / usual)
+        .groupby([own[key] for key in keys])
+        .quantile(0.5, interpolation="lower")
+    )
     table = job.rename("dur_ns").reset_index().assign(rank=0)
     if set(FEATURES) <= set(own.columns):
         means = own.groupby(keys)[list(FEATURES)].mean()

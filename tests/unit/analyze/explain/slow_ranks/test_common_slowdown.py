@@ -75,3 +75,19 @@ def test_a_single_rank_is_left_to_its_own_verdict():
     ).assign(dur_ns=1000)
     rows = [{"step": step, "start_ns": 10 * step, "dur_ns": 10} for step in range(30)]
     assert slow_together(frame, step_windows(trace_of(step=rows)), detect(frame)) is None
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_ranks_that_are_late_in_turn_are_not_all_of_them(ranks):
+    """Fails when every rank is said to take longer in steps in which each time one of them did."""
+    layout, steps = ParallelLayout(dp=ranks), 40
+    frame = SlowRankJob(seed=5, layout=layout, steps=steps).frame().assign(chunk=0)
+    is_late = (frame["step"] >= 25) & (frame["step"] % ranks == frame["rank"])
+    frame["dur_ns"] = frame["dur_ns"].where(~is_late, 3 * frame["dur_ns"])
+    rows = [
+        {"rank": rank, "step": step, "start_ns": 10 * step, "dur_ns": 10}
+        for step in range(steps)
+        for rank in range(ranks)
+    ]
+    found = slow_together(frame, step_windows(trace_of(step=rows)), detect(frame, layout))
+    assert found is None
