@@ -22,7 +22,7 @@ import pandas as pd
 from ...account.links.ceiling import port_speeds
 from ...account.links.own import crossing_bytes
 from ...tables.arrays import BoolArray, FloatArray
-from ...tables.intervals import pair, total_length
+from ...tables.intervals import covered_length, pair, union
 from ...tables.results import Where
 from ...tables.trace import Trace
 
@@ -161,12 +161,8 @@ def _side(
     axis: str, host: str, rows: pd.DataFrame, varied: float, members: dict[str, int]
 ) -> _Side | None:
     """Return the transfers of an axis on a host; None where their rate is not the same in every step."""
-    by_step = rows.groupby("step")
-    moved = by_step["moved_bytes"].sum().to_numpy(np.float64)
-    busy = np.array(
-        [total_length(pair(own["end_ns"] - own["wire_ns"], own["end_ns"])) for _, own in by_step],
-        np.float64,
-    )
+    moved = rows.groupby("step")["moved_bytes"].sum().to_numpy(np.float64)
+    busy = _busy_by_step(rows)
     if len(busy) < MIN_STEPS or busy.min() <= 0:
         return None
     rate = moved / busy
@@ -181,14 +177,23 @@ def _side(
     is_disturbed = rows["disturbed_ns"].sum() > LEAST_SEEN * wire.sum()
     if is_disturbed and not is_shared:
         return None
-    turns = [1 if p2p else 2 * (members.get(name, 2) - 1) for name, p2p in _names(rows)]
-    hops_ns = HOP_NS * float(np.sum(turns)) / len(busy)
+    in_turn = 2 * (rows["group_id"].map(members).fillna(2) - 1)
+    hops_ns = HOP_NS * float(in_turn.where(~rows["is_p2p"], 1).sum()) / len(busy)
     per_step = float(np.median(busy)), float(np.median(moved))
     return _Side(axis, host, rows, usual * 1e9, *per_step, hops_ns)
 
 
-def _names(rows: pd.DataFrame) -> zip[tuple[str, bool]]:
-    return zip(rows["group_id"].tolist(), rows["is_p2p"].tolist(), strict=True)
+def _busy_by_step(rows: pd.DataFrame) -> FloatArray:
+    """Return how long at least one transfer of each step is on its way, ns; steps in order."""
+    step = np.unique(rows["step"].to_numpy(), return_inverse=True)[1]
+    end = rows["end_ns"].to_numpy(np.int64)
+    start = end - rows["wire_ns"].to_numpy(np.int64)
+    # One step after the other on one line, for the transfers of two may overlap.
+    first, length = start.min(), end.max() - start.min() + 1
+    place = step * length - first
+    merged = union(pair(start + place, end + place))
+    begin = np.arange(step.max() + 1) * length
+    return covered_length(merged, begin, begin + length).astype(np.float64)
 
 
 def _connected(sides: list[_Side]) -> list[list[_Side]]:

@@ -14,10 +14,11 @@ Where no optimizer is noted, a note of the program that is repeated does, if it 
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from meshscope.probe.schema.printable import printable
 
@@ -93,23 +94,38 @@ def _of_rarest(updates: Events) -> Events:
 def _repeated_notes(roles: RoledEvents) -> FoundSteps | None:
     """Return the windows of the longest note that is repeated and covers nearly all of the time."""
     notes, found = roles.host_note, None
-    alike: dict[tuple[str, int], list[int]] = defaultdict(list)
-    for place, (code, thread) in enumerate(
-        zip(notes.name.tolist(), notes.thread.tolist(), strict=True)
-    ):
-        name = roles.names[code]
-        if not _OF_LIBRARIES.match(name):
-            alike[_NUMBER.sub("#", name), thread].append(place)
     extent = int(notes.time.end.max() - notes.start.min()) if len(notes) else 0
     longest = 0.0
-    for (stem, _), places in alike.items():
-        own = notes.at(np.array(places, dtype=np.intp))
+    for stem, places in _alike(roles):
+        own = notes.at(places)
         own = own.at(np.argsort(own.start, kind="stable"))
         if _are_steps(own, extent) and own.dur.mean() > longest:
             longest = float(own.dur.mean())
             said = message("assumed.steps_by_notes", notes=len(own), name=printable(stem))
             found = FoundSteps(own.start, own.time.end, said)
     return found
+
+
+def _alike(roles: RoledEvents) -> Iterator[tuple[str, npt.NDArray[np.intp]]]:
+    """Yield the notes of a thread whose names differ in numbers only: that name, and where they are."""
+    notes = roles.host_note
+    codes, of_note = np.unique(notes.name, return_inverse=True)
+    names = [roles.names[code] for code in codes.tolist()]
+    stems = {stem: number for number, stem in enumerate(sorted({*map(_stem, names)}))}
+    stem_of = np.array([stems[_stem(name)] for name in names], dtype=np.int64)
+    kept = np.array([not _OF_LIBRARIES.match(name) for name in names], dtype=np.bool_)
+    places = np.flatnonzero(kept[of_note]) if len(notes) else np.empty(0, dtype=np.intp)
+    keys = np.column_stack([stem_of[of_note], notes.thread])[places]
+    groups, of_place = np.unique(keys, axis=0, return_inverse=True)
+    order = np.argsort(of_place.reshape(-1), kind="stable")
+    parts = np.split(places[order], np.cumsum(np.bincount(of_place.reshape(-1)))[:-1])
+    in_order = list(stems)
+    for (stem, _), own in zip(groups.tolist(), parts, strict=False):
+        yield in_order[stem], own
+
+
+def _stem(name: str) -> str:
+    return _NUMBER.sub("#", name)
 
 
 def _are_steps(notes: Events, extent: int) -> bool:

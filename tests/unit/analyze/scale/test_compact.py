@@ -114,17 +114,24 @@ def test_a_large_run_is_written_in_segments_at_once(runs, tmp_path):
     assert names == ["ranks=00000-00255.parquet", "ranks=00256-00511.parquet"]
 
 
-def test_a_worker_reads_as_many_ranks_as_have_room(runs, tmp_path, monkeypatch):
-    """A long run would need the memory of 32 ranks in each worker, or tell something else with less."""
-    _, packed = runs
-    whole = summaries(packed, tmp_path / "whole")
-    read = []
+@pytest.fixture
+def read(monkeypatch):
+    """Return the ranks that are read together, each time some are."""
+    each = []
     load = segments.load_trace
     monkeypatch.setattr(
         segments,
         "load_trace",
-        lambda run, wanted: read.append(wanted.ranks) or load(run, wanted=wanted),
+        lambda run, wanted: each.append(wanted.ranks) or load(run, wanted=wanted),
     )
+    return each
+
+
+def test_a_worker_reads_as_many_ranks_as_have_room(runs, tmp_path, monkeypatch, read):
+    """A long run would need the memory of 32 ranks in each worker, or tell something else with less."""
+    _, packed = runs
+    whole = summaries(packed, tmp_path / "whole")
+    read.clear()
     monkeypatch.setattr(segments, "MOST_ROWS_AT_ONCE", 500)
     assert summaries(packed, tmp_path / "parts") == whole
     assert sorted(rank for ranks in read for rank in ranks) == list(range(RANKS))
@@ -132,19 +139,11 @@ def test_a_worker_reads_as_many_ranks_as_have_room(runs, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("limit_bytes", [1.0, segments.WORKER_BYTES + 500.0 * segments.ROW_BYTES])
-def test_a_limit_below_the_need_reads_fewer_ranks_at_a_time(
-    runs, tmp_path, monkeypatch, limit_bytes
-):
+def test_a_limit_below_the_need_reads_fewer_ranks_at_a_time(runs, tmp_path, read, limit_bytes):
     """Fails when a limit changes a file, leaves a rank out, or does not make the parts smaller."""
     _, packed = runs
     whole = summaries(packed, tmp_path / "whole")
-    read = []
-    load = segments.load_trace
-    monkeypatch.setattr(
-        segments,
-        "load_trace",
-        lambda run, wanted: read.append(wanted.ranks) or load(run, wanted=wanted),
-    )
+    read.clear()
     write_summaries(packed, InThisProcess(), nobody, tmp_path / "limited", limit_bytes=limit_bytes)
     found = {file.name: file.read_bytes() for file in (tmp_path / "limited").glob("*.parquet")}
     assert {name: whole[name] for name in found} == found
