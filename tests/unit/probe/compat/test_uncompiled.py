@@ -1,5 +1,7 @@
 """torch.compile compiles the same with the probe as without it, whatever the probe does meanwhile."""
 
+from weakref import WeakKeyDictionary
+
 import pytest
 import torch
 from torch import nn
@@ -7,11 +9,12 @@ from torch._dynamo.testing import CompileCounter
 from torch.nn.parallel import DistributedDataParallel
 
 from meshscope import probe
-from meshscope.probe import hooks
+from meshscope.probe import clock, hooks
 from meshscope.probe.compat.torch_names import UnsupportedError
 from meshscope.probe.compat.uncompiled import leave_uncompiled
 from meshscope.probe.hooks import collectives, compute
 from meshscope.probe.reader.run import read_run
+from meshscope.probe.recording import recorder
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -133,6 +136,14 @@ def test_recording_less_for_a_while_compiles_nothing_anew(tmp_path, make, change
     forward = set(spans[spans["kind"] == "backward"]["step"])
     assert 0 in forward
     assert not {2, 3, 6, 7, 10, 11} <= forward
+
+
+def test_attaching_leaves_all_that_hooks_call_alone(tmp_path, monkeypatch):
+    """Fails when the hooks, or what they record with, are compiled in jobs, though tests leave them alone."""
+    left = WeakKeyDictionary()
+    monkeypatch.setattr("meshscope.probe.compat.uncompiled._LEFT", left)
+    probe.attach(tmp_path / "run")
+    assert {collectives, compute, recorder, clock} <= set(left)
 
 
 def test_functions_that_functions_make_are_left_alone_too():
