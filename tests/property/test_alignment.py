@@ -4,7 +4,7 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.skew import shifted
 from tests.synthetic import MS, Job, capture
@@ -13,6 +13,7 @@ from meshscope.analyze.align.clocks.alignment import LEAST_CORRECTION_NS, align
 from meshscope.analyze.findings.diagnosis import diagnose
 from meshscope.analyze.tables.results import Diagnosis
 from meshscope.analyze.tables.trace import Trace
+from meshscope.analyze.wording.limits import has_code
 from meshscope.probe.schema.layout import ParallelLayout
 
 SECOND = 1_000_000_000
@@ -63,10 +64,18 @@ def set_clocks(trace: Trace, offsets: list[int]) -> Trace:
 
 @settings(max_examples=12)
 @given(st.sampled_from(LAYOUTS), OFFSETS)
+@example(ParallelLayout(dp=4), [0, 20_538_597, 0, 0, 0, 0, 0, 0])
+@example(ParallelLayout(dp=4), [0, -1_540, 0, 6_637_853, 0, 0, 0, 0])
 def test_random_clocks_change_nothing(layout, offsets):
-    """Who is blamed, and for how much, would depend on how the clocks were set."""
+    """Who is blamed, and for how much, would depend on how the clocks were set, and nobody would say so."""
     trace, truth = diagnosed(layout)
     result = diagnose(align(set_clocks(trace, offsets)))
+    if any(has_code(limit, "doubt.clocks_vague") for limit in result.limits):
+        # By a few collectives alone a clock is not told from a link that is late by the same time.
+        assert layout.pp == 1 or layout.dp > 1
+        suspects = {f.where["rank"] for f in result.findings if f.kind == "straggler_rank"}
+        assert suspects <= {1}
+        return
     assert [(f.kind, f.where) for f in result.findings] == [
         (f.kind, f.where) for f in truth.findings
     ]

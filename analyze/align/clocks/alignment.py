@@ -9,9 +9,9 @@ the offset is within its error.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -61,7 +61,7 @@ def align(trace: Trace) -> Trace:
     if trace.per_step_clock or trace.origin == FLIGHT_RECORDER or len(clocks) < 2:
         return trace
     estimates = estimate_offsets(trace)
-    limits = _unconnected(clocks, estimates)
+    limits = (*_unconnected(clocks, estimates), *_left_in_doubt(trace, estimates))
     needed = _needed(trace, estimates)
     applied = {clock: _to_reference(clock, needed) for clock in clocks}
     maps = {clock: one for clock, (_, one) in applied.items() if one is not SAME_CLOCK}
@@ -275,12 +275,33 @@ def _needed(trace: Trace, estimates: pa.Table) -> dict[str, tuple[str, ClockMap]
     for row in estimates.to_pylist():
         clock, reference, offset_ns = row["host"], row["reference_host"], row["offset_ns"]
         doubt = max(row["error_ns"], LEAST_CORRECTION_NS)
-        is_vague = abs(offset_ns) >= VAGUE_NS and row["error_ns"] >= VAGUE_NS
-        if {clock, reference} <= told_apart and not is_vague:
+        if {clock, reference} <= told_apart and not _is_vague(row):
             doubt = 0.0
         one = ClockMap(row["time_ns"], offset_ns, (row["drift_ppm"] or 0.0) / 1e6, row["error_ns"])
         found[clock] = (reference, one if abs(offset_ns) > doubt or one.drift else SAME_CLOCK)
     return found
+
+
+def _is_vague(row: Mapping[str, Any]) -> bool:
+    """Return whether an offset is large, and so is its error."""
+    return bool(abs(row["offset_ns"]) >= VAGUE_NS and row["error_ns"] >= VAGUE_NS)
+
+
+def _left_in_doubt(trace: Trace, estimates: pa.Table) -> Iterator[Limit]:
+    """Yield how far clocks that are told apart may be off, where that is not corrected for want of certainty."""
+    told_apart = set(trace.clocks.values())
+    rows = [
+        row
+        for row in estimates.to_pylist()
+        if {row["host"], row["reference_host"]} <= told_apart
+        and _is_vague(row)
+        and not row["drift_ppm"]
+        and abs(row["offset_ns"]) <= row["error_ns"]
+    ]
+    if rows:
+        worst = max(rows, key=lambda row: abs(row["offset_ns"]))
+        amounts = {"offset_ns": abs(worst["offset_ns"]), "error_ns": worst["error_ns"]}
+        yield message("doubt.clocks_vague", clocks=len(rows), worst=worst["host"], **amounts)
 
 
 def _to_reference(clock: str, needed: Mapping[str, tuple[str, ClockMap]]) -> tuple[str, ClockMap]:
