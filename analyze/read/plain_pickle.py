@@ -1,15 +1,17 @@
 """Reads pickles that hold nothing but numbers, texts, lists, tuples and dicts.
 
 A pickle is a program for an unpickler: it may name any function and have it called.
-So none is used. The few operations that make plain values are carried out here,
-and a program with any other operation is refused when it comes to it; no
-operation here can look up a name or call anything.
+So a program goes to one only if it was read to its end before (``plain_program``) and
+has nothing but operations that make plain values. The others are carried out here, one
+by one; what makes no plain value is refused when it comes. No operation here can look up
+a name or call anything.
 """
 
 from __future__ import annotations
 
 import gc
 import io
+import pickle
 import pickletools
 import re
 from functools import cached_property
@@ -18,6 +20,8 @@ from typing import Any, cast
 import numpy as np
 
 from meshscope.probe.schema.errors import TraceFormatError
+
+from .plain_program import is_plain
 
 MAX_OPERATIONS = 20_000_000
 """Longer programs are refused unless told otherwise."""
@@ -48,7 +52,10 @@ _OPERATIONS = {operation.code: operation for operation in pickletools.opcodes}
 _SIGNED = ord("J")
 _UNSIGNED = {ord("K"): 1, ord("M"): 2}
 _TUPLES = {"EMPTY_TUPLE": 0, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
-_BROKEN = (ValueError, IndexError, KeyError, TypeError, OverflowError)
+_BROKEN = (
+    *(ValueError, IndexError, KeyError, TypeError, OverflowError, AttributeError, EOFError),
+    *(pickle.UnpicklingError, MemoryError),
+)
 """What programs run into that are cut short or make no sense."""
 
 
@@ -66,6 +73,8 @@ def load_plain(content: bytes, where: str, *, most_operations: int = MAX_OPERATI
     was_enabled = gc.isenabled()
     gc.disable()
     try:
+        if is_plain(content, most_operations):
+            return _Unpickler(io.BytesIO(content)).load()
         return _Machine(content, most_operations).run()
     except _ForeignOperationError as error:
         raise TraceFormatError(
@@ -78,6 +87,18 @@ def load_plain(content: bytes, where: str, *, most_operations: int = MAX_OPERATI
     finally:
         if was_enabled:
             gc.enable()
+
+
+class _Unpickler(pickle.Unpickler):
+    """Python's own; it looks up nothing even if asked to, as no program here should."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Refuse a name."""
+        raise _ForeignOperationError(f"{module}.{name}")
+
+    def persistent_load(self, pid: Any) -> Any:
+        """Refuse an object from outside."""
+        raise _ForeignOperationError("PERSID")
 
 
 class _Machine:
