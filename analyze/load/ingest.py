@@ -62,6 +62,8 @@ class Keeping:
     """Most processes that read files at the same time."""
     on_bytes: OnBytes = ignore_bytes
     """Told how many more bytes of the source were read."""
+    most_rows: int | None = None
+    """Records of a run directory that there is room for; the usual number if not given."""
     cycle: int | None = None
     """Which cycle of a profiler that ran several is kept, from 1; None leaves it to the reader."""
 
@@ -125,7 +127,9 @@ def open_run(
         return load_trace(path)
     if is_run_directory(path):
         if is_ingested(path):
-            return load_trace(path, wanted=Wanted(steps=steps, most_rows=most_rows()))
+            return load_trace(
+                path, wanted=Wanted(steps=steps, most_rows=keeping.most_rows or most_rows())
+            )
         return _open_capture(path, keeping, steps)
     try:
         found = ingest(path, keeping)
@@ -175,7 +179,7 @@ def _groups(trace: Trace) -> list[str]:
 
 def _open_capture(path: Path, keeping: Keeping, steps: tuple[int, int] | None) -> Trace:
     """Return a capture of ours, with its tables kept for the next time where that may be."""
-    wanted = Wanted(steps, most_rows(), keeping.on_bytes)
+    wanted = Wanted(steps, keeping.most_rows or most_rows(), keeping.on_bytes)
     kept = read_kept(path, wanted)
     if kept is not None:
         return kept

@@ -6,15 +6,22 @@ which the dearest slow rank is slow, from their begin on; without a slow rank at
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
 
+from meshscope.probe.schema.errors import ConfigError
+
 from ..tables.arrays import FloatArray, IntArray
 from ..tables.part import StepRange
+from .blocks import Blocks
 from .slow_ranks import FirstAnswer
-from .store import Summaries
-from .summary import COUNTED
+
+ACCOUNT_BYTES = 400_000_000
+"""What an account holds beside records."""
+ACCOUNT_ROW_BYTES = 700
+"""What a record takes in an account, at most."""
 
 
 class AccountSteps(NamedTuple):
@@ -27,39 +34,74 @@ class AccountSteps(NamedTuple):
     """Records that they have, of all ranks."""
 
 
-def account_steps(made: Summaries, answer: FirstAnswer, most_rows: int) -> AccountSteps | None:
+def account_steps(
+    blocks: Blocks,
+    answer: FirstAnswer | None,
+    most_rows: int,
+    within: StepRange | None = None,
+) -> AccountSteps | None:
     """Return the steps to account for; None where the records of all have room.
 
     Args:
-        made: The summaries of the run.
-        answer: What they tell.
+        blocks: The steps of the run.
+        answer: What its summaries say of slow ranks; None if nothing.
         most_rows: Records that have room.
-
-    Raises:
-        RunDirectoryError: A file of the summaries cannot be read.
+        within: The steps to choose from; all if not given.
     """
-    table = made.read(("step", "wall_s", *(f"{name}_rows" for name in COUNTED)))
-    steps, at = np.unique(table["step"].to_numpy(), return_inverse=True)
-    by_table = [np.bincount(at, table[f"{name}_rows"].to_numpy()) for name in COUNTED]
-    rows = np.asarray(np.sum(by_table, axis=0), dtype=np.float64)
+    table = blocks.steps
+    steps = table["step"].to_numpy()
+    wanted = np.ones(len(steps), dtype=bool)
+    if within is not None:
+        wanted = (steps >= within.first) & (steps <= within.last)
+    steps = steps[wanted]
+    rows = table["records"].to_numpy()[wanted].astype(np.float64)
     if rows.sum() <= most_rows:
         return None
-    wall = np.zeros(len(steps))
-    np.maximum.at(wall, at, table["wall_s"].to_numpy())
-    if answer.slow:
-        verdict = answer.slow[0].verdict
-        first, last = max(verdict.slow_steps, key=lambda run: run[1] - run[0])
-        begin = int(np.searchsorted(steps, first))
-        end = min(_end(rows, begin, most_rows), int(np.searchsorted(steps, last, side="right")))
-        rank = verdict.rank
-    else:
-        begin, end = _longest(wall, rows, most_rows)
-        rank = None
+    begin, end, rank = _of_slow_rank(answer, steps, rows, most_rows) or (
+        *_longest(table["step_s"].to_numpy()[wanted], rows, most_rows),
+        None,
+    )
     return AccountSteps(
         steps=StepRange(int(steps[begin]), int(steps[end - 1])),
         rank=rank,
         rows=int(rows[begin:end].sum()),
     )
+
+
+def rows_in(limit_bytes: float, chosen: AccountSteps | None = None) -> int:
+    """Return how many records an account may hold in some memory.
+
+    Args:
+        limit_bytes: The memory.
+        chosen: The steps that were chosen for it: one at least, whatever its size.
+
+    Raises:
+        ConfigError: Even one step needs more.
+    """
+    most = max(int((limit_bytes - ACCOUNT_BYTES) / ACCOUNT_ROW_BYTES), 0)
+    if chosen is not None and chosen.rows > most:
+        least = math.ceil((ACCOUNT_BYTES + chosen.rows * ACCOUNT_ROW_BYTES) / 1e8) * 100
+        raise ConfigError(
+            f"one step has {chosen.rows:,} records, and its account needs more memory",
+            where="--memory-limit",
+            remedy=f"Give at least {least}MB",
+        )
+    return most
+
+
+def _of_slow_rank(
+    answer: FirstAnswer | None, steps: IntArray, rows: FloatArray, most_rows: int
+) -> tuple[int, int, int] | None:
+    """Return begin, end and rank of the steps in which the dearest slow rank is slow; None without."""
+    if answer is None or not answer.slow:
+        return None
+    verdict = answer.slow[0].verdict
+    first, last = max(verdict.slow_steps, key=lambda run: run[1] - run[0])
+    begin = int(np.searchsorted(steps, first))
+    if begin == len(steps) or steps[begin] > last:
+        return None
+    end = min(_end(rows, begin, most_rows), int(np.searchsorted(steps, last, side="right")))
+    return begin, end, verdict.rank
 
 
 def _end(rows: FloatArray, begin: int, most_rows: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,10 +63,20 @@ class Summaries:
         Raises:
             RunDirectoryError: A file is missing or damaged.
         """
-        parts = [_read(self.folder / one.name, columns) for one in self.segments if one.rows]
+        parts = list(self.parts(columns))
         if not parts:
             return SCHEMA.empty_table().select(list(columns))
         return pa.concat_tables(parts)
+
+    def parts(self, columns: Sequence[str]) -> Iterator[pa.Table]:
+        """Yield some columns of the rows of one file after the other.
+
+        Raises:
+            RunDirectoryError: A file is missing or damaged.
+        """
+        for one in self.segments:
+            if one.rows:
+                yield _read(self.folder / one.name, columns)
 
 
 def write_summaries(

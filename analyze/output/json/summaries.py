@@ -21,13 +21,14 @@ def summaries_to_json(made: Summaries, answer: FirstAnswer) -> dict[str, Any]:
         "steps": list(answer.steps),
         "step_count": answer.step_count,
         "step_time_ns": answer.step_ns,
-        "slow": list(map(_slow, answer.slow)),
+        "slow": list(map(slow_rank_to_json, answer.slow)),
         "minimum_slowdown": answer.minimum_slowdown,
         **limits_to_json(answer.limits),
     }
 
 
-def _slow(one: SlowRank) -> dict[str, Any]:
+def slow_rank_to_json(one: SlowRank) -> dict[str, Any]:
+    """Return one slow rank with its price."""
     verdict = one.verdict
     return {
         "rank": verdict.rank,

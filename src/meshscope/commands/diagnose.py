@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from .first_look import executor_for, first_look
+from .first_look import Room, executor_for, first_look
 from .follow_up import follow_up
 from .opening import Opened, command_line, open_trace
 from .options import (
@@ -13,6 +13,7 @@ from .options import (
     ClusterOption,
     FormatOption,
     ManyWorkersOption,
+    MemoryLimitOption,
     RunPath,
     RunsOption,
     StepsOption,
@@ -34,24 +35,29 @@ def diagnose(  # noqa: PLR0913 - the options of a verb
     runs: RunsOption = DEFAULT_RUNS,
     processes: ManyWorkersOption = None,
     cluster: ClusterOption = None,
+    memory_limit: MemoryLimitOption = None,
     output: FormatOption = Format.TEXT,
 ) -> None:
     """Account for the step time of a run: waterfall, findings, stragglers, what was not seen.
 
     With --workers or --cluster, summaries first show which of many ranks is slow, since when and at what
-    cost. The account follows; if memory is short, for the steps that matter.
+    cost. The account follows; if memory is short, for the steps that matter. --memory-limit does the same, and
+    chooses as many of these steps as have room.
     """
     from meshscope.analyze import diagnose as analyse
+    from meshscope.analyze.formulas.planning.cap import parse_bytes
     from meshscope.analyze.output.text import diagnosis_document
+    from meshscope.analyze.scale.account_steps import rows_in
 
-    look = None
-    if processes is not None or cluster is not None:
-        look = first_look(path, executor_for(processes, cluster))
-    if look is not None:
+    look, room = None, None
+    if not (processes is None and cluster is None and memory_limit is None):
+        limit = None if memory_limit is None else parse_bytes(memory_limit, "--memory-limit")
+        look = first_look(path, executor_for(processes, cluster), Room(limit, steps))
         look.show(output)
-        if steps is None and look.steps is not None:
+        if look.steps is not None and (steps is None or limit is not None):
             steps = look.steps.steps.text
-    opened = open_trace(path, topology_file, runs, steps)
+        room = None if limit is None else rows_in(limit)
+    opened = open_trace(path, topology_file, runs, steps, most_rows=room)
     result = analyse(opened.trace)
     show_document(
         output,

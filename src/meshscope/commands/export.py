@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from .opening import open_trace
+from .opening import next_command, open_trace, workers
 from .options import DEFAULT_RUNS, RunPath, RunsOption, StepsOption, TopologyOption
 from .output import emit
 
@@ -20,22 +20,29 @@ class Target(StrEnum):
     PERFETTO = "perfetto"
     CSV = "csv"
     HTA = "hta"
+    SUMMARIES = "summaries"
 
 
 def export(
     path: RunPath,
     out: Annotated[
-        Path, typer.Option(help="The file (perfetto; .gz compresses) or folder (csv, hta).")
+        Path, typer.Option(help="The file (perfetto; .gz compresses) or folder (all others).")
     ],
     to: Annotated[Target, typer.Option(help="What to write.")] = Target.PERFETTO,
     topology_file: TopologyOption = None,
     steps: StepsOption = None,
     runs: RunsOption = DEFAULT_RUNS,
 ) -> None:
-    """Write a capture for other tools: a Perfetto timeline, tables as CSV, or profiler traces."""
+    """Write a capture for other tools: a Perfetto timeline, tables as CSV, or profiler traces.
+
+    Of a run that meshscope summarize has read, summaries writes what its pages show: no record is read for it.
+    """
     from meshscope.analyze.output.export import export_csv, export_hta, export_perfetto
 
     _check_place(out, to)
+    if to is Target.SUMMARIES:
+        _export_summaries(path, out, steps, topology_file)
+        return
     opened = open_trace(path, topology_file, runs, steps)
     if to is Target.PERFETTO:
         count = export_perfetto(opened.trace, out)
@@ -47,6 +54,21 @@ def export(
         emit(f"\nNext: hta.trace_analysis.TraceAnalysis(trace_dir={str(out)!r})")
     else:
         emit(opened.next_command("diagnose"))
+
+
+def _export_summaries(run: Path, out: Path, steps: str | None, topology_file: Path | None) -> None:
+    from meshscope.analyze.output.export import export_summaries
+    from meshscope.analyze.scale.store import read_summaries
+    from meshscope.probe.schema.rundir import require_run
+
+    if steps is not None or topology_file is not None:
+        raise typer.BadParameter(
+            "summaries are of all steps, with the mesh that the run states: leave out --steps and --topology"
+        )
+    require_run(run)
+    files = export_summaries(read_summaries(run), out)
+    emit("\n".join(str(file) for file in files))
+    emit(next_command("diagnose", run, "--workers", workers()))
 
 
 def _check_place(out: Path, to: Target) -> None:

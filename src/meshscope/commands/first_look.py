@@ -22,14 +22,17 @@ class FirstLook(NamedTuple):
     """What summaries tell, and at which steps to look next."""
 
     made: Summaries
-    answer: FirstAnswer
+    answer: FirstAnswer | None
+    """None where no step was finished by all ranks, or no pass was recorded."""
     steps: AccountSteps | None
     """None where all steps have room."""
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it for programs."""
+    def to_json(self) -> dict[str, Any] | None:
+        """Return it for programs; None without an answer."""
         from meshscope.analyze.output.json.summaries import summaries_to_json
 
+        if self.answer is None:
+            return None
         steps = None if self.steps is None else list(self.steps.steps)
         return {**summaries_to_json(self.made, self.answer), "account_steps": steps}
 
@@ -40,15 +43,23 @@ class FirstLook(NamedTuple):
 
         if output is Format.JSON:
             return
-        document = [
-            *summaries_document(self.made, self.answer),
-            *looked_at(self.steps),
-        ]
+        answered = [] if self.answer is None else summaries_document(self.made, self.answer)
+        document = [*answered, *looked_at(self.steps)]
+        if not document:
+            return
         if output is Format.MARKDOWN:
             emit(to_markdown(document))
         else:
             emit_document(document)
             emit("")
+
+
+class Room(NamedTuple):
+    """How much memory there is, and which steps are asked for."""
+
+    limit_bytes: float | None = None
+    """Of each worker, and of the account; None: the usual."""
+    steps: str | None = None
 
 
 def executor_for(processes: int | None, cluster: str | None) -> Executor:
@@ -64,19 +75,21 @@ def executor_for(processes: int | None, cluster: str | None) -> Executor:
     return executor_of(processes or workers(), cluster)
 
 
-def first_look(run: Path, executor: Executor) -> FirstLook | None:
-    """Make the summaries of a run and return what they tell; None where they tell nothing.
+def first_look(run: Path, executor: Executor, room: Room) -> FirstLook:
+    """Make the summaries of a run and return what they tell, and which steps have room for an account.
 
     Raises:
-        ConfigError: It is no run directory.
+        ConfigError: It is no run directory, or one step has no room.
         MeshscopeError: It cannot be read, or workers died again and again.
         OSError: The summaries cannot be written.
     """
     from meshscope.analyze.load.load import most_rows
-    from meshscope.analyze.scale.account_steps import account_steps
+    from meshscope.analyze.scale.account_steps import account_steps, rows_in
+    from meshscope.analyze.scale.blocks import blocks_of
+    from meshscope.analyze.scale.outlook import outlook_of
     from meshscope.analyze.scale.segments import ranks_of_run
-    from meshscope.analyze.scale.slow_ranks import first_answer
     from meshscope.analyze.scale.store import write_summaries
+    from meshscope.analyze.tables.part import StepRange
     from meshscope.probe.schema.errors import ConfigError, TraceFormatError
     from meshscope.probe.schema.rundir import is_run_directory
 
@@ -87,10 +100,15 @@ def first_look(run: Path, executor: Executor) -> FirstLook | None:
             remedy="Make one first: meshscope ingest PATH",
         )
     with ranks_progress(len(ranks_of_run(run))) as on_done:
-        made = write_summaries(run, executor, on_done)
+        made = write_summaries(run, executor, on_done, limit_bytes=room.limit_bytes)
     try:
-        answer = first_answer(made)
+        answer, blocks = outlook_of(made)
     except TraceFormatError as error:
         say(f"no first answer from summaries: {error}")
-        return None
-    return FirstLook(made, answer, account_steps(made, answer, most_rows()))
+        answer, blocks = None, blocks_of(made)
+    within = None if room.steps is None else StepRange.parse(room.steps)
+    if room.limit_bytes is None:
+        return FirstLook(made, answer, account_steps(blocks, answer, most_rows(), within))
+    chosen = account_steps(blocks, answer, rows_in(room.limit_bytes), within)
+    rows_in(room.limit_bytes, chosen)
+    return FirstLook(made, answer, chosen)

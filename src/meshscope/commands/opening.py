@@ -80,11 +80,14 @@ def open_trace(
     topology_file: Path | None = None,
     runs: Path = DEFAULT_RUNS,
     steps: str | None = None,
+    *,
+    most_rows: int | None = None,
 ) -> Opened:
     """Open a capture or some of its steps, and apply to it what the topology file states.
 
     Traces of other tools are ingested into the folder of runs, and read from there the
-    next time. What was typed is read first: a slip in it shows before a long read.
+    next time. What was typed is read first: a slip in it shows before a long read. Of a run that is larger
+    than ``most_rows`` records steps are left out.
 
     Raises:
         MeshscopeError: One of the two cannot be read, they exclude each other, or there are no
@@ -99,7 +102,7 @@ def open_trace(
     stated = None if topology_file is None else load_topology(topology_file)
     chosen = None if steps is None else StepRange.parse(steps)
     with reading_progress(_bytes_of(path)) as on_bytes:
-        keeping = Keeping(runs_dir=runs, workers=workers(), on_bytes=on_bytes)
+        keeping = Keeping(runs_dir=runs, workers=workers(), on_bytes=on_bytes, most_rows=most_rows)
         trace = open_run(path, keeping, say, chosen)
     if stated is not None:
         trace = apply_topology(trace, stated)

@@ -60,6 +60,13 @@ ManyWorkersOption = Annotated[
         help="For many ranks: answer from summaries first, made by this many processes.",
     ),
 ]
+MemoryLimitOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="BYTES",
+        help="Memory of each worker and of the account, such as 4GB: as many steps as have room.",
+    ),
+]
 ClusterOption = Annotated[
     str | None,
     typer.Option(

@@ -39,15 +39,15 @@ def summarize(
     from meshscope.analyze.formulas.planning.cap import parse_bytes
     from meshscope.analyze.output.json.summaries import summaries_to_json
     from meshscope.analyze.output.text.summaries import summaries_document
+    from meshscope.analyze.scale.outlook import outlook_of
     from meshscope.analyze.scale.segments import ranks_of_run
-    from meshscope.analyze.scale.slow_ranks import first_answer
     from meshscope.analyze.scale.store import write_summaries
 
     executor = executor_for(processes, cluster)
     limit = None if memory_limit is None else parse_bytes(memory_limit, "--memory-limit")
     with ranks_progress(len(ranks_of_run(run))) as on_done:
         made = write_summaries(run, executor, on_done, out, limit_bytes=limit)
-    answer = first_answer(made)
+    answer = outlook_of(made).answer
     show_document(
         output,
         lambda: summaries_to_json(made, answer),

@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 from meshscope.analyze import diagnose
 from meshscope.analyze.load.load import load_trace
 from meshscope.analyze.output.text import to_text
-from meshscope.analyze.scale.account_steps import account_steps
+from meshscope.analyze.scale.account_steps import ACCOUNT_BYTES, ACCOUNT_ROW_BYTES, account_steps
 from meshscope.analyze.scale.executors import InThisProcess
-from meshscope.analyze.scale.slow_ranks import first_answer
+from meshscope.analyze.scale.outlook import outlook_of
 from meshscope.analyze.scale.store import FOLDER, write_summaries
 from meshscope.analyze.synthetic import SyntheticJob, parse_fault
 from meshscope.analyze.synthetic.record import record
@@ -59,20 +59,20 @@ def records_of_a_step(made):
 
 def test_the_account_is_of_the_steps_in_which_the_rank_is_slow(made):
     """Healthy steps would hide the cause, or the account would need the memory of a whole cluster."""
-    answer = first_answer(made)
+    outlook = outlook_of(made)
     a_step = records_of_a_step(made)
-    assert account_steps(made, answer, STEPS * a_step) is None
-    chosen = account_steps(made, answer, 2 * a_step)
+    assert account_steps(outlook.blocks, outlook.answer, STEPS * a_step) is None
+    chosen = account_steps(outlook.blocks, outlook.answer, 2 * a_step)
     assert (chosen.steps, chosen.rank, chosen.rows) == (StepRange(3, 4), 5, 2 * a_step)
-    assert account_steps(made, answer, 7 * a_step).steps == StepRange(3, 7)
-    assert account_steps(made, answer, 1).steps == StepRange(3, 3)
+    assert account_steps(outlook.blocks, outlook.answer, 7 * a_step).steps == StepRange(3, 7)
+    assert account_steps(outlook.blocks, outlook.answer, 1).steps == StepRange(3, 3)
 
 
 def test_without_a_slow_rank_the_longest_steps_are_looked_at(made):
     """A job that only now and then is slow would be accounted for where it is fast."""
-    nobody_slow = SimpleNamespace(slow=())
+    nobody_slow, outlook = SimpleNamespace(slow=()), outlook_of(made)
     a_step = records_of_a_step(made)
-    chosen = account_steps(made, nobody_slow, 3 * a_step)
+    chosen = account_steps(outlook.blocks, nobody_slow, 3 * a_step)
     assert chosen.rank is None
     assert chosen.steps.first >= 3
     assert chosen.steps.last == chosen.steps.first + 2
@@ -159,3 +159,26 @@ def test_ctrl_c_leaves_no_worker(run, to_all):
 def heed_ctrl_c():
     """Give Ctrl-C back the action that a job in the background has lost."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def test_a_memory_limit_chooses_as_many_of_the_steps_as_have_room(run, made, tmp_path):
+    """A run that is larger than the memory would be killed by the system, without an account."""
+    a_step = records_of_a_step(made)
+    limit = ACCOUNT_BYTES + int(2.5 * a_step * ACCOUNT_ROW_BYTES)
+    called = CliRunner().invoke(
+        app, ["diagnose", str(run), "--memory-limit", str(limit), "--format", "json"]
+    )
+    assert called.exit_code == 0, called.output
+    told = json.loads(called.stdout)
+    assert told["summary"]["account_steps"] == [3, 4]
+    within = ["--steps", "0:2", "--memory-limit", str(limit), "--format", "json"]
+    called = CliRunner().invoke(app, ["diagnose", str(run), *within])
+    first, last = json.loads(called.stdout)["summary"]["account_steps"]
+    assert (first >= 0, last <= 2, last - first) == (True, True, 1)
+
+
+def test_a_limit_that_one_step_exceeds_is_refused_with_what_is_needed(run):
+    """The account would begin, and die."""
+    called = CliRunner().invoke(app, ["diagnose", str(run), "--memory-limit", "100MB"])
+    assert called.exit_code
+    assert "Give at least 500MB" in str(called.exception)
