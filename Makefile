@@ -136,8 +136,10 @@ release: setup ## build sdist and wheel into dist/, and try the wheel made from 
 bench: setup ## measure what the probe and the readers cost; fails where the probe exceeds a budget
 	$(PY) bench/run.py
 
-bench-large: setup ## measure summaries of 256 and 1,024 ranks of 1,000 steps, and 4,096 of 100 (10 minutes of CPU time)
-	$(PY) bench/summaries.py --one 256x1000 1024x1000 4096x100
+SIZES ?= 256x1000 1024x1000 4096x100
+
+bench-large: setup ## measure summaries of runs of many ranks: of SIZES, by one worker and by two (15 minutes of CPU time)
+	$(PY) bench/summaries.py $(SIZES)
 
 fuzz: setup ## feed the readers damaged files for SECONDS each (20), guided by coverage (x86-64 Linux)
 	$(call install,$(VENV)) --no-build-isolation --editable '.[fuzz]'

@@ -3,6 +3,7 @@
     python bench/summaries.py                         64, 256 and 1,024 ranks of 20 steps
     python bench/summaries.py 256 1024 4096 --steps 50
     make bench-large                                  256 and 1,024 ranks of 1,000 steps, 4,096 of 100
+    make bench-large SIZES="64x100 256x100"           other sizes
 
 Each size is a synthetic job of TP4 x PP4 x DPn with 8 microbatches, written as a run directory by a process
 of its own, in bounded memory. One worker summarizes it, then two (not with ``--one``). CPU seconds and the largest memory are those that
@@ -27,7 +28,7 @@ SLOW, FACTOR = 21, 1.2
 TARGET_RANKS, TARGET_STEPS, TARGET_CORES = 16_384, 1_000, 16
 
 
-def generate(ranks, steps, out):
+def generate(ranks, steps, out, seed=0):
     """Write the job of one size; return its path and what repairing the slow rank returns."""
     from meshscope.analyze.load.ingested import rows_by_rank
     from meshscope.analyze.scale.executors import InThisProcess
@@ -45,6 +46,7 @@ def generate(ranks, steps, out):
         microbatches=MICROBATCHES,
         steps=steps,
         jitter_cv=0.01,
+        seed=seed,
         faults=(parse_fault(f"slow_rank:rank={SLOW},factor={FACTOR},first_step={first}"),),
     )
     truth = truth_of(job)
@@ -103,10 +105,10 @@ def in_a_process(part, *arguments):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def measured(ranks, steps, workers):
+def measured(ranks, steps, workers, seed):
     """Return the figures of one size, with each number of workers."""
     with tempfile.TemporaryDirectory() as folder:
-        figures = in_a_process("generate", ranks, steps, folder)
+        figures = in_a_process("generate", ranks, steps, folder, seed)
         figures["cells"] = ranks * steps
         for count in workers:
             out = Path(folder, f"summaries-{count}")
@@ -156,8 +158,11 @@ def verdict(ranks, figures):
         f"{figures['gain_ns'] / 1e6:.3f} ms a step ({true_frac:.2%})"
     ]
     for one in told["slow"]:
-        price = "an unknown time" if one["ns"] is None else f"{one['ns'] / 1e6:.3f} ms a step"
-        share = "" if one["ns"] is None else f" ({one['ns'] / told['step_ns']:.2%})"
+        price, share = "an unknown time", ""
+        if one["ns"] is not None:
+            price = f"{one['ns'] / 1e6:.3f} ms a step"
+            error = one["ns"] / figures["gain_ns"] - 1
+            share = f" ({one['ns'] / told['step_ns']:.2%}); error {error:+.2%}"
         lines.append(f"told: rank {one['rank']} since step {one['since']}, {price}{share}")
     return lines if told["slow"] else [*lines, "told: no rank is slow"]
 
@@ -179,10 +184,12 @@ def main():
     parser.add_argument("given", nargs="*", default=["64", "256", "1024"])
     parser.add_argument("--steps", type=int, default=20, help="of sizes that name none")
     parser.add_argument("--one", action="store_true", help="one worker only")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="of the jitter")
     parser.add_argument("--part", choices=("generate", "summarize", "answer"))
     given = parser.parse_args()
     if given.part == "generate":
-        print(json.dumps(generate(int(given.given[0]), int(given.given[1]), given.given[2])))
+        ranks, steps, out, seed = given.given
+        print(json.dumps(generate(int(ranks), int(steps), out, int(seed))))
         return
     if given.part == "summarize":
         print(json.dumps(summarize(given.given[0], int(given.given[1]), given.given[2])))
@@ -199,9 +206,10 @@ def main():
     for size in given.given:
         ranks, _, steps = size.partition("x")
         key = int(ranks), int(steps or given.steps)
-        sizes[key] = measured(*key, (1,) if given.one else (1, 2))
-        print(row(*key, sizes[key]), flush=True)
-        print(*verdict(key[0], sizes[key]), sep="\n", flush=True)
+        for seed in given.seeds:
+            sizes[key] = measured(*key, (1,) if given.one else (1, 2), seed)
+            print(row(*key, sizes[key]), flush=True)
+            print(*verdict(key[0], sizes[key]), sep="\n", flush=True)
     largest = max(sizes.values(), key=lambda figures: figures["rows"])
     print(*growth(sizes), extrapolated(largest), sep="\n")
 

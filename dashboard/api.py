@@ -12,7 +12,7 @@ from meshscope.analyze.output.timeline.categories import Category, palette
 from meshscope.analyze.output.timeline.raster import MAX_WIDTH, rasterize, separated
 from meshscope.probe.schema.errors import MeshscopeError
 
-from . import views
+from . import summary_api, views
 from .live import live
 from .loaded_run import LoadedRun
 from .perfetto import window_trace
@@ -106,6 +106,7 @@ def register(server: Flask, store: RunStore) -> None:
         return answer
 
     _register_windows(api, store)
+    summary_api.register(api, store)
 
     @api.get("/<path:address>")
     def nothing(address: str) -> Response:

@@ -41,6 +41,7 @@ from .pages import (
     runs,
     shell,
     stragglers,
+    summary,
     timeline,
     trust,
 )
@@ -74,6 +75,11 @@ def page_of(store: RunStore, path: str | None, query: str | None) -> Component:
         # What is new is analysed when the list asks again: it must not open minutes later.
         return runs.layout(store.entries(0), str(store.root))
     place = parse_path(own)
+    if place is not None and place[1] in ("overview", summary.PAGE):
+        is_known = place[1] == "overview" and store.is_analysed(place[0])
+        large = None if is_known else store.summarised(place[0])
+        if large is not None:
+            return summary.layout(large, parse_query(query))
     if place is None or place[1] not in _PAGES:
         return shell.not_found("This address is no page of the dashboard.")
     try:
@@ -87,6 +93,8 @@ def exists(store: RunStore, path: str) -> bool:
     if path == "/":
         return True
     place = parse_path(path)
+    if place is not None and place[1] == summary.PAGE:
+        return store.summarised(place[0]) is not None
     return place is not None and place[1] in _PAGES and store.path_of(place[0]) is not None
 
 

@@ -19,6 +19,7 @@ from stat import S_ISDIR
 from typing import NamedTuple
 
 from meshscope.analyze.findings.none_found import nothing_found
+from meshscope.analyze.scale.store import FOLDER as SUMMARIES
 from meshscope.analyze.tables.table_folder import FOLDER
 from meshscope.probe.schema.errors import ConfigError, MeshscopeError, RunDirectoryError
 
@@ -26,6 +27,7 @@ from .clock import monotonic_s, unix_ns
 from .loaded_run import RECENT_NS, LoadedRun, Times, analysed_run, is_running, layout_words
 from .paths import LastAccount
 from .state import RUN_ID
+from .summarised_run import SummarisedRun, summarised
 
 DEFAULT_BUDGET_BYTES = 1 << 30
 DEFAULT_PATIENCE = 10.0
@@ -36,8 +38,8 @@ _NO_RUN_ID = (
 )
 _LOG = logging.getLogger(__name__)
 
-_DERIVED = FOLDER
-"""Folder of a run into which an analysis may write: that is no news of the run."""
+_DERIVED = (FOLDER, SUMMARIES)
+"""Folders of a run into which an analysis may write: that is no news of the run."""
 
 ContentKey = tuple[int, int, int, int]
 
@@ -58,6 +60,8 @@ class RunEntry:
     mfu_unknown_because: str = ""
     top_finding: str = ""
     severity: str = ""
+    is_summary: bool = False
+    """Whether it is known from summaries only."""
 
 
 class _Known(NamedTuple):
@@ -110,6 +114,7 @@ class RunStore:
         self._loading: dict[str, threading.Lock] = {}
         self._loaded: OrderedDict[str, LoadedRun] = OrderedDict()
         self._entries: dict[str, _Known] = {}
+        self._summarised: dict[str, tuple[ContentKey, SummarisedRun | None]] = {}
         self._looks: dict[str, tuple[ContentKey, float]] = {}
         self._accounts = LastAccount()
 
@@ -192,11 +197,37 @@ class RunStore:
         key = self._look(path)
         with self._lock:
             known = self._entries.get(path.name)
+        if known is None and (large := self._summary_at(path, key)) is not None:
+            return _entry_from_summaries(large, key[-1])
         if known is None:
             return RunEntry(run_id=path.name, modified_ns=key[-1], state="pending")
         if known.stands_for(key):
             return known.entry
         return replace(known.entry, modified_ns=key[-1], state="pending", error="")
+
+    def summarised(self, run_id: str) -> SummarisedRun | None:
+        """Return what the summaries of a large run say; None of any other run."""
+        path = self.path_of(run_id)
+        return None if path is None else self._summary_at(path, self._look(path))
+
+    def is_analysed(self, run_id: str) -> bool:
+        """Return whether the analysis of a run is at hand."""
+        with self._lock:
+            return run_id in self._loaded
+
+    def _summary_at(self, path: Path, key: ContentKey) -> SummarisedRun | None:
+        with self._lock:
+            kept = self._summarised.get(path.name)
+        if kept is None or kept[0] != key:
+            found = None
+            if (path / SUMMARIES).is_dir():
+                with suppress(MeshscopeError):
+                    _refuse_links_outside(path)
+                    found = summarised(path, key[-1])
+            kept = key, found
+            with self._lock:
+                self._summarised[path.name] = kept
+        return kept[1]
 
     def _look(self, path: Path) -> ContentKey:
         """Return the state of the files of a run: the newest, or one that was found just now."""
@@ -315,7 +346,7 @@ def _content_key(path: Path) -> ContentKey:
     # What vanishes while we look is left out: a run of thousands of ranks is not removed at once.
     for folder, folders, files in os.walk(path):
         places += (os.path.join(folder, name) for name in (*folders, *files))
-    derived = os.path.join(path, _DERIVED, "")
+    derived = tuple(os.path.join(path, folder, "") for folder in _DERIVED)
     for place in places:
         with suppress(FileNotFoundError):
             stat = os.lstat(place)
@@ -329,6 +360,20 @@ def _content_key(path: Path) -> ContentKey:
 
 def _unreadable(run_id: str, modified_ns: int, error: str) -> RunEntry:
     return RunEntry(run_id=run_id, modified_ns=modified_ns, state="unreadable", error=error)
+
+
+def _entry_from_summaries(run: SummarisedRun, modified_ns: int) -> RunEntry:
+    return RunEntry(
+        run_id=run.run_id,
+        modified_ns=modified_ns,
+        state="ready",
+        layout=run.layout,
+        step_time_ns=run.answer.step_ns,
+        mfu_unknown_because="shown from summaries, which hold no model and no peak",
+        top_finding=run.claim,
+        severity=run.severity,
+        is_summary=True,
+    )
 
 
 def _entry(run: LoadedRun, modified_ns: int) -> RunEntry:

@@ -18,9 +18,9 @@ from ..tables.part import StepRange
 from .blocks import Blocks
 from .slow_ranks import FirstAnswer
 
-ACCOUNT_BYTES = 400_000_000
+ACCOUNT_BYTES = 250_000_000
 """What an account holds beside records."""
-ACCOUNT_ROW_BYTES = 700
+ACCOUNT_ROW_BYTES = 1000
 """What a record takes in an account, at most."""
 
 

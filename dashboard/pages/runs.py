@@ -200,15 +200,19 @@ def _row(entry: RunEntry) -> dict[str, Any]:
         "mfu_text": units.percent(entry.mfu),
         "mfu_note": entry.mfu_unknown_because,
         "severity": entry.severity or "none",
-        **_words(entry.top_finding or "nothing to report", entry.run_id),
+        **_words(
+            entry.top_finding or "nothing to report",
+            entry.run_id,
+            "summary" if entry.is_summary else "findings",
+        ),
     }
 
 
-def _words(text: str, run_id: str | None = None) -> dict[str, str]:
-    """Return what is said of a run, leading to its findings where it has some."""
+def _words(text: str, run_id: str | None = None, page: str = "findings") -> dict[str, str]:
+    """Return what is said of a run, leading to the page that has more where it has some."""
     shown = _literal(text)
     if run_id is not None:
-        shown = f"[{shown}]({page_address(run_id, 'findings', ViewState())})"
+        shown = f"[{shown}]({page_address(run_id, page, ViewState())})"
     return {"finding": shown, "finding_text": text}
 
 

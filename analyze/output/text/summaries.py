@@ -14,15 +14,7 @@ from .amounts import limits_section
 
 def summaries_document(made: Summaries, answer: FirstAnswer) -> list[Block]:
     """Return which rank is slow, since when and at what price, and what was written."""
-    first, last = answer.steps
-    seen = message(
-        "summaries.steps",
-        ranks=answer.ranks,
-        count=answer.step_count,
-        first=first,
-        last=last,
-        time_ns=answer.step_ns,
-    )
+    seen = steps_seen(answer)
     written = message(
         "summaries.written",
         rows=made.rows,
@@ -33,12 +25,25 @@ def summaries_document(made: Summaries, answer: FirstAnswer) -> list[Block]:
     blocks: list[Block] = [Heading(message("summaries.title", run=answer.run)), Lines([seen])]
     if answer.slow:
         items = [
-            Item(_claim(one), list(_facts(one, answer)), is_strong=True) for one in answer.slow
+            Item(claim_of(one), list(facts_of(one, answer)), is_strong=True) for one in answer.slow
         ]
         blocks.append(Listing(items, first_number=1))
     else:
-        blocks.append(Lines([_none(answer)]))
+        blocks.append(Lines([none_slow(answer)]))
     return [*blocks, Lines([written]), *limits_section(answer.limits)]
+
+
+def steps_seen(answer: FirstAnswer) -> Message:
+    """Return of how many ranks and steps the answer is, and how long these are."""
+    first, last = answer.steps
+    return message(
+        "summaries.steps",
+        ranks=answer.ranks,
+        count=answer.step_count,
+        first=first,
+        last=last,
+        time_ns=answer.step_ns,
+    )
 
 
 def looked_at(chosen: AccountSteps | None) -> list[Block]:
@@ -51,13 +56,15 @@ def looked_at(chosen: AccountSteps | None) -> list[Block]:
     return [Lines([message("summaries.account_of_rank", steps=steps, rows=rows, rank=chosen.rank)])]
 
 
-def _none(answer: FirstAnswer) -> Message:
+def none_slow(answer: FirstAnswer) -> Message:
+    """Return that no rank is slow, and what would have been found."""
     if answer.minimum_slowdown is None:
         return message("summaries.none_unknown")
     return message("summaries.none", least=answer.minimum_slowdown)
 
 
-def _claim(one: SlowRank) -> Message:
+def claim_of(one: SlowRank) -> Message:
+    """Return that a rank is slow, since when and by how much."""
     low, high = one.verdict.interval or (float("nan"), float("nan"))
     return message(
         "summaries.slow",
@@ -69,7 +76,8 @@ def _claim(one: SlowRank) -> Message:
     )
 
 
-def _facts(one: SlowRank, answer: FirstAnswer) -> Iterator[Message]:
+def facts_of(one: SlowRank, answer: FirstAnswer) -> Iterator[Message]:
+    """Yield what a slow rank costs, in which steps, and how sure that is."""
     price = one.price
     if price.return_ns is None:
         share = price.most_ns / answer.step_ns

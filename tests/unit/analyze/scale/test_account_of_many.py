@@ -181,4 +181,4 @@ def test_a_limit_that_one_step_exceeds_is_refused_with_what_is_needed(run):
     """The account would begin, and die."""
     called = CliRunner().invoke(app, ["diagnose", str(run), "--memory-limit", "100MB"])
     assert called.exit_code
-    assert "Give at least 500MB" in str(called.exception)
+    assert "Give at least 300MB" in str(called.exception)
