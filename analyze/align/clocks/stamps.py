@@ -158,7 +158,8 @@ def _resolution(acts: _Activities) -> float:
     both = acts.is_compute[1:] & acts.is_compute[:-1]
     computing = (end - start)[acts.is_compute]
     most = min(MOST_NS, MOST_FRAC * float(np.median(computing))) if len(computing) else MOST_NS
-    seen = overlap[follows & small & (overlap > 0) & (overlap <= most)]
+    # Somewhat longer ones are looked at too: they tell whether the longest error stands apart.
+    seen = overlap[follows & small & (overlap > 0) & (overlap <= STEP_UP * most)]
     of_computing = overlap[follows & small & both & (overlap > 0) & (overlap <= most)]
     base = max(float(LEAST_NS), MARGIN * float(of_computing.max(initial=0)))
     larger = np.sort(seen[seen > base]).astype(np.float64)
@@ -166,7 +167,7 @@ def _resolution(acts: _Activities) -> float:
     apart = np.flatnonzero(steps[1:] > STEP_UP * steps[:-1])
     reached = float(steps[apart[0]] if len(apart) else steps[-1])
     # Overlaps of all lengths are of operations that run aside: nothing separates errors from them.
-    return base if STEP_UP * reached > most and reached > base else max(base, MARGIN * reached)
+    return base if reached > most else max(base, MARGIN * reached)
 
 
 def _starts_in_order(acts: _Activities, resolution_ns: float) -> IntArray:

@@ -41,6 +41,8 @@ from .kinds_of_steps import kinds_of_steps
 from .peer_classes import peer_classes
 from .rank_kinds import kinds_of_ranks
 
+PASSES = ("forward", "backward", "recompute")
+"""Classes of the ledger that are computed once a microbatch."""
 LONGEST_LINE_NS = 2**61
 """Length of a line on which the times of several ranks are compared at once."""
 EDGES_AT_ONCE = 1 << 20
@@ -55,7 +57,7 @@ class Work:
     """Cell of each work edge."""
     cells: pd.DataFrame
     """rank, step, interval, peer_class (of the step; -1: deviates from all peers), work_ns (without the
-    stalls of its host), compute_ns, clock_ns (what a slow clock of its device cost, which the
+    stalls of its host), compute_ns, pass_ns (what of it is forward or backward), clock_ns (what a slow clock of its device cost, which the
     other two are without)."""
     edge_work_ns: FloatArray
     """Work of each edge without the stalls of its host, and without what slow clocks cost."""
@@ -98,13 +100,16 @@ def place_work(trace: Trace, program: Program, ledger: Ledger) -> Work:
     }
     for stall in host.values():
         work -= stall
-    compute = time_inside(marks, edge, ledger, list(map(class_code, COMPUTE_CLASSES)))
+    passes = time_inside(marks, edge, ledger, list(map(class_code, PASSES)))
+    others = [name for name in COMPUTE_CLASSES if name not in PASSES]
+    compute = passes + time_inside(marks, edge, ledger, list(map(class_code, others)))
     cell, first = _numbered_runs(*keys)
     names = ("rank", "step", "interval")
     cells = pd.DataFrame({name: key[first] for name, key in zip(names, keys, strict=True)})
     del keys
     cells["work_ns"] = np.bincount(cell, weights=work, minlength=len(cells))
     cells["compute_ns"] = np.bincount(cell, weights=compute, minlength=len(cells))
+    cells["pass_ns"] = np.bincount(cell, weights=passes, minlength=len(cells))
     cells["clock_ns"] = 0.0
     run, head = _numbered_runs(cells["rank"].to_numpy(), cells["step"].to_numpy())
     rank, step = (cells[name].to_numpy(np.int64)[head] for name in ("rank", "step"))

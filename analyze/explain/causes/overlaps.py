@@ -35,6 +35,8 @@ _OF_WORK = ("stage_imbalance", "straggler_rank", OTHERS, "sequence_imbalance")
 """Kinds whose time on a slow rank is longer by the factor that the rank is slow by."""
 MIN_SPREAD = 0.1
 """Least deviation of a rank's kinds of passes, over their mean, that can show what is proportional."""
+MOSTLY = 0.5
+"""Of more than that part of its work a cell is a pass."""
 MAX_REST = 0.25
 """Most of the squares of what a rank loses by kind of pass that a factor may leave unexplained."""
 
@@ -160,9 +162,13 @@ def kept_overlaps(keep: FloatArray, overlaps: Sequence[Overlap]) -> FloatArray:
 
 
 def _longer_by(work: Work, reference: FloatArray) -> FloatArray:
-    """Return by which share each cell's rank works longer in its step than the reference says."""
+    """Return by which share each cell's rank works longer in its step than the reference says.
+
+    In its passes, and in what else it does: a slow device need not launch or wait for data slower.
+    """
     cells = work.cells[["rank", "step", "work_ns"]].assign(reference=reference)
-    sums = cells.groupby(["rank", "step"])[["work_ns", "reference"]].transform("sum")
+    cells["is_pass"] = work.cells["pass_ns"] > MOSTLY * work.cells["work_ns"]
+    sums = cells.groupby(["rank", "step", "is_pass"])[["work_ns", "reference"]].transform("sum")
     with np.errstate(invalid="ignore", divide="ignore"):
         longer = (sums["work_ns"] / sums["reference"] - 1.0).to_numpy(np.float64)
     return np.where(np.isfinite(longer), longer, 0.0)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from ...account.ledger.build import Ledger
 from ...align.steps.time_lookup import microbatch_spans
-from ...tables.arrays import FloatArray, IntArray
+from ...tables.arrays import BoolArray, FloatArray, IntArray
 from ...tables.results import Where
 from ...tables.trace import Trace
 from ..replay.program import Program
@@ -45,20 +46,21 @@ def stage_players(
     stage = np.asarray(work.cells["rank"].map(work.stage), dtype=np.int64)
     scale = _scale(work, reference)
     compute = work.cells["compute_ns"] * scale
-    whole = _excess_of_chunks(trace, program, ledger, work, scale)
-    if whole is None:
-        whole = _excess_of_stages(work, compute, stage)
-    if whole is None:
+    found = _excess_of_chunks(trace, program, ledger, work, scale)
+    if found is None:
+        found = _excess_of_stages(work, compute, stage)
+    if found is None:
         return
-    surplus = pd.Series(whole.clip(min=0)).groupby(stage).sum()
+    whole, is_heavy = found
+    surplus = pd.Series(np.where(is_heavy, whole, 0.0)).groupby(stage).sum()
     first, last = int(stage.min()), int(stage.max())
     inner = [int(s) for s in surplus.index if s not in (first, last)]
     for members in ([first], [last], inner):
         own = surplus.reindex(members)
         if not len(own) or own.sum() <= 0:
             continue
-        lifted = np.where(whole < 0, whole * (own.sum() / surplus.sum()), 0.0)
-        taken = np.where(np.isin(stage, members) & (whole > 0), whole, 0.0)
+        lifted = np.where(is_heavy, 0.0, whole * (own.sum() / surplus.sum()))
+        taken = np.where(np.isin(stage, members) & is_heavy, whole, 0.0)
         heaviest = int(own.index.to_numpy()[own.to_numpy().argmax()])
         effect = spread(work, taken + lifted)
         as_host = as_slow_host(trace, work, compute.to_numpy(), stage, heaviest)
@@ -80,26 +82,43 @@ def _unslowed(work: Work) -> FloatArray:
     return 1.0 - clock / np.where(whole > 0, whole, 1.0)
 
 
-def _excess_of_stages(work: Work, compute: pd.Series, stage: IntArray) -> FloatArray | None:
-    """Return what each cell computes more than with equal stages; negative on a light stage.
+class _Excess(NamedTuple):
+    """What cells compute more than if all stages were equal."""
 
+    ns: FloatArray
+    is_heavy: BoolArray
+    """Whether that is taken away; of the others, it is what the light stages lack."""
+
+
+def _excess_of_stages(work: Work, compute: pd.Series, stage: IntArray) -> _Excess | None:
+    """Return what each cell computes more than with equal stages.
+
+    Passes are compared with passes, and what else is computed, such as the optimizer, with its like.
     None where stages cannot be compared.
     """
     if not len(stage) or stage.min() < 0 or stage.min() == stage.max():
         return None
-    frame = work.cells[["rank", "step"]].assign(compute=compute, stage=stage)
-    per_step = frame.groupby(["stage", "rank", "step"])["compute"].sum()
-    centre = _centres(per_step, kinds_of_steps(per_step))
-    if not (centre > 0).all():
+    is_pass = work.cells["pass_ns"] > work.cells["compute_ns"] / 2
+    frame = work.cells[["rank", "step"]].assign(compute=compute, stage=stage, is_pass=is_pass)
+    by_class = frame.groupby(["stage", "is_pass", "rank", "step"])["compute"].sum()
+    kinds = kinds_of_steps(by_class.groupby(level=["stage", "rank", "step"]).sum())
+    centre = _centres(by_class, kinds)
+    whole = centre.groupby(level=["stage", "step"]).sum()
+    if not (whole > 0).all():
         return None
-    excess_frac = 1.0 - centre.groupby(level="step").transform("mean") / centre
-    of_cell = excess_frac.reindex(pd.MultiIndex.from_frame(frame[["stage", "step"]]))
-    return np.asarray(compute * of_cell.to_numpy())
+    stages = whole.index.unique("stage").size
+    mean = centre.groupby(level=["is_pass", "step"]).transform("sum") / stages
+    excess = (centre - mean).rename("ns")
+    excess_frac = (excess / centre.where(centre > 0)).fillna(0.0)
+    of_cell = excess_frac.reindex(pd.MultiIndex.from_frame(frame[list(excess_frac.index.names)]))
+    is_heavy = excess.groupby(level=["stage", "step"]).sum() > 0
+    heavy = is_heavy.reindex(pd.MultiIndex.from_frame(frame[["stage", "step"]]))
+    return _Excess(np.asarray(compute * of_cell.to_numpy()), heavy.to_numpy(np.bool_))
 
 
 def _excess_of_chunks(
     trace: Trace, program: Program, ledger: Ledger, work: Work, scale: FloatArray
-) -> FloatArray | None:
+) -> _Excess | None:
     """Return the same where ranks hold several chunks; None where the passes do not tell them.
 
     A pass of a chunk takes the median over the ranks of its stage of their median passes;
@@ -127,7 +146,8 @@ def _excess_of_chunks(
     excess_frac = 1.0 - centre.groupby(level=["kind", "step"]).transform("mean") / centre
     of_span = excess_frac.reindex(pd.MultiIndex.from_frame(spans[[*keys, "kind", "step"]]))
     weights = compute * of_span.to_numpy()[pieces["span"]]
-    return np.bincount(cell, weights=weights, minlength=len(work.cells)).astype(np.float64)
+    excess = np.bincount(cell, weights=weights, minlength=len(work.cells)).astype(np.float64)
+    return _Excess(excess, excess > 0)
 
 
 def _centres(per_step: pd.Series, kinds: pd.Series) -> pd.Series:

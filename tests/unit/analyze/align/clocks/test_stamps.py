@@ -58,7 +58,7 @@ def test_exact_stamps_have_the_least_resolution(tmp_path):
     assert settled(read(tmp_path, job())).resolution_ns == pytest.approx(LEAST_NS, rel=0.3)
 
 
-@pytest.mark.parametrize("noise_us", [40, 100])
+@pytest.mark.parametrize("noise_us", [40, 100, 130])
 def test_the_resolution_follows_the_noise(tmp_path, noise_us):
     """A wait that ends a little after the next operation begins would count as work."""
     found = settled(read(tmp_path, job(noise_us=noise_us)))
