@@ -28,7 +28,7 @@ from ..tables.table_folder import drafted
 from ..wording.limits import keep_limits, kept_limits
 from .blocks import Blocks, blocks_of
 from .price import Price
-from .slow_ranks import FirstAnswer, SlowRank, first_answer
+from .slow_ranks import FirstAnswer, SlowRank, first_answer, steps_skipped
 from .store import Summaries
 
 OUTLOOK_VERSION = 1
@@ -49,8 +49,12 @@ class Outlook(NamedTuple):
         return int(self.blocks.steps["records"].to_numpy().sum())
 
 
-def outlook_of(summaries: Summaries) -> Outlook:
+def outlook_of(summaries: Summaries, limit_bytes: float | None = None) -> Outlook:
     """Return what summaries say at first sight: what is kept of it, else it is made and kept.
+
+    Args:
+        summaries: The summaries of a run.
+        limit_bytes: Memory there is; an answer from some of the steps is not kept.
 
     Raises:
         TraceFormatError: No step was finished by all ranks, or no pass was recorded.
@@ -59,7 +63,9 @@ def outlook_of(summaries: Summaries) -> Outlook:
     kept = kept_outlook(summaries)
     if kept is not None:
         return kept
-    made = Outlook(first_answer(summaries), blocks_of(summaries))
+    made = Outlook(first_answer(summaries, limit_bytes), blocks_of(summaries))
+    if steps_skipped(summaries, limit_bytes) > 1:
+        return made
     # Summaries of somebody else can be read, though nothing can be kept beside them.
     with suppress(OSError):
         _keep(made, summaries)

@@ -7,6 +7,7 @@ microbatch from full records.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,6 +39,12 @@ COLUMNS = (
     "exposed_dp_s",
 )
 """What the answer needs of the summaries."""
+ANSWER_BYTES = 250_000_000
+"""What the answer takes beside rows."""
+ANSWER_ROW_BYTES = 500
+"""What a row takes while it is looked for slow ranks, at most."""
+LEAST_STEPS = 50
+"""So many steps are looked at, whatever the memory: with fewer a change is hardly seen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,14 +76,19 @@ class FirstAnswer:
     limits: tuple[Limit, ...]
 
 
-def first_answer(summaries: Summaries) -> FirstAnswer:
+def first_answer(summaries: Summaries, limit_bytes: float | None = None) -> FirstAnswer:
     """Return which ranks are slow.
+
+    Args:
+        summaries: The summaries of a run.
+        limit_bytes: Memory there is: with less, one of every so many steps is looked at, and a limit says so.
 
     Raises:
         TraceFormatError: No step was finished by all ranks, or no pass was recorded.
         RunDirectoryError: A file of the summaries cannot be read.
     """
-    table = Dense.of(summaries.read(COLUMNS), str(summaries.run))
+    every = steps_skipped(summaries, limit_bytes)
+    table = Dense.of(summaries.read(COLUMNS, every), str(summaries.run))
     result = detect_in(_grid(table, summaries.outline.layout))
     suspects = [verdict.rank for verdict in result.suspects]
     slow = [_priced(one, table, summaries.outline, suspects) for one in result.suspects]
@@ -88,8 +100,20 @@ def first_answer(summaries: Summaries) -> FirstAnswer:
         step_ns=float(table.by_step("wall_s").max(axis=1).mean() * 1e9),
         slow=tuple(sorted(slow, key=lambda one: -one.price.most_ns)),
         minimum_slowdown=result.minimum_slowdown,
-        limits=tuple(_limits(summaries, table, result)),
+        limits=(
+            *([message("scope.answer_of_some_steps", every=every)] if every > 1 else ()),
+            *_limits(summaries, table, result),
+        ),
     )
+
+
+def steps_skipped(summaries: Summaries, limit_bytes: float | None) -> int:
+    """Return of how many steps one has room for the answer; 1 where all have."""
+    if limit_bytes is None or not summaries.rows:
+        return 1
+    room = max((limit_bytes - ANSWER_BYTES) / ANSWER_ROW_BYTES, 1.0)
+    steps = summaries.rows / max(len(summaries.ranks), 1)
+    return max(min(math.ceil(summaries.rows / room), int(steps / LEAST_STEPS)), 1)
 
 
 def _grid(table: Dense, layout: ParallelLayout | None) -> Grid:

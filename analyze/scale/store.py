@@ -57,13 +57,17 @@ class Summaries:
         """Return the ranks of the run, those without a finished step included."""
         return tuple(rank for segment in self.segments for rank in segment.ranks)
 
-    def read(self, columns: Sequence[str]) -> pa.Table:
+    def read(self, columns: Sequence[str], every: int = 1) -> pa.Table:
         """Return some columns of all rows, by rank and step.
+
+        Args:
+            columns: Their names, ``step`` among them.
+            every: Only steps whose number is a multiple of it.
 
         Raises:
             RunDirectoryError: A file is missing or damaged.
         """
-        parts = list(self.parts(columns))
+        parts = [_thinned(part, every) for part in self.parts(columns)]
         if not parts:
             return SCHEMA.empty_table().select(list(columns))
         return pa.concat_tables(parts)
@@ -146,6 +150,11 @@ def read_summaries(run: Path, folder: Path | None = None) -> Summaries:
             where=str(folder / MANIFEST_NAME),
             remedy="Make them again: meshscope summarize RUN",
         ) from error
+
+
+def _thinned(part: pa.Table, every: int) -> pa.Table:
+    """Return the rows of steps whose number is a multiple of some number."""
+    return part if every == 1 else part.filter(pa.array(part["step"].to_numpy() % every == 0))
 
 
 def _facts(value: Mapping[str, Any]) -> SegmentFacts:

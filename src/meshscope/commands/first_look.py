@@ -102,7 +102,7 @@ def first_look(run: Path, executor: Executor, room: Room) -> FirstLook:
     with ranks_progress(len(ranks_of_run(run))) as on_done:
         made = write_summaries(run, executor, on_done, limit_bytes=room.limit_bytes)
     try:
-        answer, blocks = outlook_of(made)
+        answer, blocks = outlook_of(made, room.limit_bytes)
     except TraceFormatError as error:
         say(f"no first answer from summaries: {error}")
         answer, blocks = None, blocks_of(made)

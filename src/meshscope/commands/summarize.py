@@ -47,7 +47,7 @@ def summarize(
     limit = None if memory_limit is None else parse_bytes(memory_limit, "--memory-limit")
     with ranks_progress(len(ranks_of_run(run))) as on_done:
         made = write_summaries(run, executor, on_done, out, limit_bytes=limit)
-    answer = outlook_of(made).answer
+    answer = outlook_of(made, limit).answer
     show_document(
         output,
         lambda: summaries_to_json(made, answer),

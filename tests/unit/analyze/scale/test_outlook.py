@@ -8,7 +8,12 @@ from typer.testing import CliRunner
 
 from meshscope.analyze.scale.executors import InThisProcess
 from meshscope.analyze.scale.outlook import ANSWER_NAME, kept_outlook, outlook_of
-from meshscope.analyze.scale.slow_ranks import first_answer
+from meshscope.analyze.scale.slow_ranks import (
+    ANSWER_BYTES,
+    ANSWER_ROW_BYTES,
+    LEAST_STEPS,
+    first_answer,
+)
 from meshscope.analyze.scale.store import read_summaries, write_summaries
 from meshscope.analyze.scale.summary import SCHEMA
 from meshscope.analyze.synthetic import SyntheticJob, parse_fault
@@ -79,6 +84,19 @@ def test_blocks_and_steps_add_up_to_the_rows(made):
     assert steps["step_s"].equals(wall.groupby("step")["wall_s"].max().rename("step_s"))
     counted = wall[["span_rows", "collective_rows", "p2p_rows"]].sum().sum()
     assert outlook_of(made).records == steps["records"].sum() == counted
+
+
+def test_a_memory_limit_thins_the_answer_out_and_says_so(made):
+    """The command that was to keep a limit would be killed before its first line."""
+    limit = ANSWER_BYTES + made.rows * ANSWER_ROW_BYTES / 1.9
+    some = outlook_of(made, limit).answer
+    assert [one.verdict.rank for one in some.slow] == [2]
+    assert some.step_count == STEPS // 2
+    assert "one in 2 steps" in str(some.limits[0])
+    assert kept_outlook(made) is None
+    assert outlook_of(made).answer.step_count == STEPS
+    # Enough steps stay to see a change, whatever the limit.
+    assert first_answer(made, 1.0).step_count >= LEAST_STEPS
 
 
 def test_a_folder_that_cannot_be_written_still_has_an_answer(made, monkeypatch):
