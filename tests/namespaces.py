@@ -164,7 +164,7 @@ def _start(folder: Path, place: Place, arguments: Sequence[str]) -> subprocess.P
         "MESHSCOPE_COST_BUDGET_PPM": "0",
     }
     recorded = [sys.executable, "-m", "meshscope", "run", "--runs", str(folder / "runs")]
-    recorded += ["--run-id", "run", "--no-agent", "--"]
+    recorded += ["--run-id", "run", "--"]
     train = [sys.executable, "-m", "meshscope.reference_trainer", "--out", str(folder / "out")]
     # A boot of its own: processes of one boot are known to share a clock.
     script = (

@@ -32,8 +32,10 @@ from .causes import (
     Overlap,
     Player,
     SlowClock,
-    SlowRanks,
+    SlowParts,
     Suspect,
+    WireExcess,
+    excess_of_program,
     explained_by_experts,
     find_players,
     gain_errors,
@@ -97,6 +99,8 @@ class Attribution:
     """Whether the training code told how much work microbatches are, and their passes follow that."""
     unlike: tuple[int, ...] = ()
     """The ranks that were taken for slow then."""
+    wires: WireExcess | None = None
+    """What transfers take beyond their like; None without transfers, or where no causes are told."""
 
 
 def attribute(
@@ -144,14 +148,15 @@ def attribute(
         return found
     expected, ranks = _told_apart(work, expected, ranks)
     suspects = _suspects(trace, ranks, events, detection)
-    slow_ranks = SlowRanks(with_rest(suspects, MAX_SUSPECTS), clocks)
-    players, overlaps = find_players(trace, program, ledger, work, expected, slow_ranks)
+    wires = excess_of_program(trace, program)
+    slow = SlowParts(with_rest(suspects, MAX_SUSPECTS), clocks, wires)
+    players, overlaps = find_players(trace, program, ledger, work, expected, slow)
     off = gain_errors(trace, work, expected, players, ranks)
     late = late_launches(trace, program, ledger)
     # Not needed any more, and as large as the replays that follow.
     del work, peers, sequence, expected, clocks, compared
     return _with_causes(
-        replace(found, ranks=ranks),
+        replace(found, ranks=ranks, wires=wires),
         program,
         ledger,
         _Acting(players, overlaps, off, late),

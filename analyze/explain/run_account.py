@@ -14,7 +14,7 @@ from ..tables.results import Bubble, Cause, Utilization
 from ..tables.trace import Trace
 from ..wording.limits import Limit
 from .attribution import Attribution
-from .causes import between_ranks
+from .causes import WireExcess, between_ranks, wire_excess
 from .memory.expected import Expectation
 from .replay.program import Program
 
@@ -77,6 +77,11 @@ class Account:
         """Return the communication events with the wire times by which the causes are told."""
         frame = self.events.frame if self.program is None else self.program.events
         return between_ranks(frame, self.trace)
+
+    def wires(self) -> WireExcess:
+        """Return what these take beyond their like."""
+        known = None if self.attribution is None else self.attribution.wires
+        return wire_excess(self.transfers(), self.trace) if known is None else known
 
     def suspects(self) -> list[int]:
         """Return the ranks that work longer than their peers by more than noise and their clock."""

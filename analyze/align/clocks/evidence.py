@@ -248,7 +248,7 @@ def _pairs(
     error = np.array([one.error_ns for one in maps])
     return pd.DataFrame(
         {
-            "error_ns": np.hypot(error[sender], error[receiver]),
+            "error_ns": error[sender] + error[receiver],
             "sender": middle[sender],
             "receiver": middle[receiver],
             "step": pairs["step"].to_numpy(np.int64),
@@ -290,7 +290,7 @@ def _joined(
     is_other = table["clock"] != first["clock"]
     table, first = table[is_other], first[is_other]
     between = {
-        "error_ns": np.hypot(first["error_ns"], table["error_ns"]),
+        "error_ns": first["error_ns"] + table["error_ns"],
         "step": table["step"],
         "own_ns": np.nan,
     }

@@ -44,14 +44,14 @@ class ClockMap(NamedTuple):
     def then(self, outer: ClockMap) -> ClockMap:
         """Return the map that applies this one first, then ``outer``.
 
-        The errors are taken as independent, so their squares add up.
+        Their errors add up: they are bounds, and one slow link can push all of them the same way.
         """
         there = self.time_ns + round(self.offset_ns)
         return ClockMap(
             self.time_ns,
             self.offset_ns + outer.offset_ns + outer.drift * (there - outer.time_ns),
             (1.0 + self.drift) * (1.0 + outer.drift) - 1.0,
-            math.hypot(self.error_ns, outer.error_ns),
+            self.error_ns + outer.error_ns,
         )
 
     def inverse(self) -> ClockMap:

@@ -24,13 +24,22 @@ from .experts import expert_loads, explained_by_experts
 from .gain_interval import Off, gain_errors
 from .gaps import UNRECORDED_DELAY, gap_players
 from .host import HOST_CAUSES, MIN_CONCENTRATION, MIN_OVER_OTHERS, host_players, stalled_rank
+from .one_port import SlowPort
 from .overlaps import Overlap, kept_overlaps, longer_by_factor, mean_passes, with_overlaps
 from .repair import repaired_work
 from .shapley_player import Player, Union, spread
 from .side_effects import with_side_effects
 from .stages import stage_players
 from .steady_links import SteadyLink
-from .wires import between_ranks, beyond_its_like, named_place, wire_excess, wire_players
+from .wires import (
+    WireExcess,
+    between_ranks,
+    beyond_its_like,
+    excess_of_program,
+    named_place,
+    wire_excess,
+    wire_players,
+)
 from .workers import OTHERS, Suspect, ranks_of, suspects_of, with_experts, with_rest, worker_players
 
 CAUSES = (
@@ -63,14 +72,17 @@ __all__ = [
     "Overlap",
     "Player",
     "SlowClock",
-    "SlowRanks",
+    "SlowParts",
+    "SlowPort",
     "SteadyLink",
     "Suspect",
     "Union",
+    "WireExcess",
     "between_ranks",
     "beyond_its_like",
     "both_ways",
     "degraded_places",
+    "excess_of_program",
     "expected_of",
     "expert_loads",
     "explained_by_experts",
@@ -91,13 +103,15 @@ __all__ = [
 ]
 
 
-class SlowRanks(NamedTuple):
-    """Ranks that are players of their own."""
+class SlowParts(NamedTuple):
+    """What is told to be slow before the causes are made of it."""
 
     suspects: list[Suspect]
-    """Those that work longer than their peers."""
+    """Ranks that work longer than their peers, as players of their own."""
     clocks: list[SlowClock]
-    """Those whose devices have slow clocks."""
+    """Ranks whose devices have slow clocks."""
+    wires: WireExcess | None
+    """What transfers take beyond their like; None without any."""
 
 
 def find_players(
@@ -106,7 +120,7 @@ def find_players(
     ledger: Ledger,
     work: Work,
     expected: Expected,
-    slow: SlowRanks,
+    slow: SlowParts,
 ) -> tuple[list[Player], list[Overlap]]:
     """Return all causes that the capture can tell apart, and what two of them have together.
 
@@ -116,9 +130,9 @@ def find_players(
         ledger: The ledger of the same steps.
         work: The recorded work by cell, without what slow clocks cost.
         expected: What each cell would have taken on a healthy rank.
-        slow: The ranks that are players of their own.
+        slow: What is told to be slow already.
     """
-    suspects, clocks = slow
+    suspects, clocks, wires = slow
     suspected = [rank for suspect in suspects for rank in suspect.ranks]
     reference = repaired_work(work, expected, suspected)
     usual = stage_centre(work, reference, expected.unequal_ns)
@@ -136,7 +150,7 @@ def find_players(
         players.append(Player("sequence_imbalance", {}, Union.DATA, effect))
     players.append(Player("jitter", {}, Union.DATA, spread(work, residual)))
     players += host_players(program, work)
-    players += wire_players(trace, program)
+    players += wire_players(program, wires)
     longer = [clock_cells(work, clock) for clock in clocks]
     if suspects:
         passes = mean_passes(trace, program, ledger)

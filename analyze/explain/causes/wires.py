@@ -14,6 +14,7 @@ from ...tables.trace import Trace
 from ..replay.edge_effect import EdgeEffect, edge_effect
 from ..replay.program import Program
 from .degraded import Degraded, degraded_places, like_size
+from .one_port import SlowPort, joined_by_ports
 from .queued_messages import queued_behind
 from .shapley_player import Player, Union
 from .steady_links import LEAST_EXCESS, SteadyLink, steady_links
@@ -27,8 +28,8 @@ MAX_DEGRADED = 3
 class WireExcess(NamedTuple):
     """What transfers take longer than they would on healthy, undisturbed wires, by event, ns."""
 
-    places: list[tuple[Degraded, FloatArray]]
-    """The most costly degraded places, each with its own part."""
+    places: list[tuple[Degraded | SlowPort, FloatArray]]
+    """The most costly degraded places, and ports that join several, each with its own part."""
     rest: FloatArray
     """What is left, which is the axis' own."""
     unnamed: list[Degraded]
@@ -97,19 +98,48 @@ def wire_excess(frame: pd.DataFrame, trace: Trace) -> WireExcess:
         trace: The capture.
     """
     rest = _beyond_undisturbed(frame)
-    degraded, places = degraded_places(frame), []
+    degraded = joined_by_ports(frame, trace, degraded_places(frame))
+    places: list[tuple[Degraded | SlowPort, FloatArray]] = []
     for place in degraded[:MAX_DEGRADED]:
-        own = beyond_its_like(frame, place)
+        own = _beyond(frame, place, rest)
         # Where no other place has operations of just this size, the excess over the
         # undisturbed ones knows only slow operations, and is the smaller of the two.
         rest = (rest - own).clip(min=0)
         places.append((place, own))
     steady, rest = _of_steady_links(frame, trace, places, rest)
-    return _with_queued(frame, WireExcess(places, rest, degraded[MAX_DEGRADED:], steady))
+    unnamed = [own for place in degraded[MAX_DEGRADED:] for own in _places_of(place)]
+    return _with_queued(frame, WireExcess(places, rest, unnamed, steady))
+
+
+def _places_of(place: Degraded | SlowPort) -> tuple[Degraded, ...]:
+    return place.places if isinstance(place, SlowPort) else (place,)
+
+
+def _beyond(frame: pd.DataFrame, place: Degraded | SlowPort, rest: FloatArray) -> FloatArray:
+    """Return what the transfers of a place or port take longer than like ones elsewhere.
+
+    Those of a port are compared with what crosses others; what is not one of its slow places has no more to
+    give than what it takes beyond an undisturbed wire.
+    """
+    if isinstance(place, Degraded):
+        return beyond_its_like(frame, place)
+    effect = np.zeros(len(frame))
+    for own in place.places:
+        elsewhere = own.like & ~place.crossing
+        is_there = bool((elsewhere & (frame["axis"] == own.where["axis"]).to_numpy()).any())
+        effect += beyond_its_like(frame, own._replace(like=elsewhere if is_there else own.like))
+    others = place.crossing & ~place.events
+    if others.any():
+        along = Degraded(place.where, np.nan, 1.0, others, ~place.crossing)
+        effect += np.minimum(beyond_its_like(frame, along), rest)
+    return effect
 
 
 def _of_steady_links(
-    frame: pd.DataFrame, trace: Trace, places: list[tuple[Degraded, FloatArray]], rest: FloatArray
+    frame: pd.DataFrame,
+    trace: Trace,
+    places: list[tuple[Degraded | SlowPort, FloatArray]],
+    rest: FloatArray,
 ) -> tuple[list[tuple[SteadyLink, FloatArray]], FloatArray]:
     """Return what is the rate of a link, which is no disturbance, and what is left of the rest.
 
@@ -150,12 +180,16 @@ def _beyond_undisturbed(frame: pd.DataFrame) -> FloatArray:
     return np.asarray(np.nan_to_num((wire - usual.to_numpy(np.float64)).clip(min=0)))
 
 
-def wire_players(trace: Trace, program: Program) -> list[Player]:
-    """Return the degraded places, and one player an axis for what is left of the excess."""
+def excess_of_program(trace: Trace, program: Program) -> WireExcess | None:
+    """Return what the transfers of a program take beyond their like; None where there are none."""
     frame = between_ranks(program.events, trace)
-    if frame.empty:
+    return None if frame.empty else wire_excess(frame, trace)
+
+
+def wire_players(program: Program, excess: WireExcess | None) -> list[Player]:
+    """Return the degraded places, and one player an axis for what is left of the excess."""
+    if excess is None:
         return []
-    excess = wire_excess(frame, trace)
     players = [
         Player("slow_link", place.where, Union.WIRES, _on_waits(program, own))
         for place, own in excess.places
@@ -164,7 +198,7 @@ def wire_players(trace: Trace, program: Program) -> list[Player]:
         effect = _on_waits(program, own)
         is_most = link.ceiling_bytes_per_s is None
         players.append(Player("slow_link", link.where, Union.WIRES, effect, is_most=is_most))
-    axis = frame["axis"].to_numpy()
+    axis = program.events["axis"].to_numpy()
     for name in sorted(pd.unique(axis)):
         effect = _on_waits(program, np.where(axis == name, excess.rest, 0.0))
         players.append(Player("slow_wire", {"axis": str(name)}, Union.WIRES, effect))

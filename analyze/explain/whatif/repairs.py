@@ -16,8 +16,9 @@ from ...tables.results import Where
 from ..causes import (
     HOST_CAUSES,
     Player,
-    SlowRanks,
+    SlowParts,
     Suspect,
+    excess_of_program,
     expected_of,
     find_players,
     named_place,
@@ -80,7 +81,10 @@ def repair_effect(account: Account, program: Program, changes: Iterable[Change])
     sequence = sequence_effect(trace, program, ledger, work, slow_steps)
     expected = _healthy(account, work, expected_of(peer_centre(work), sequence))
     expected = among_healthy(work, expected, [rank for own in suspects for rank in own.ranks])
-    slow = SlowRanks(suspects, of_single_ranks(clocks, program))
+    wires = None if account.attribution is None else account.attribution.wires
+    if wires is None:
+        wires = excess_of_program(trace, program)
+    slow = SlowParts(suspects, of_single_ranks(clocks, program), wires)
     players, overlaps = find_players(trace, program, ledger, work, expected, slow)
     taken = np.zeros(program.edge_count)
     players += _named_places(account, program, players, fixes)
@@ -285,6 +289,8 @@ def _is_meant(account: Account, player: Player, change: Change) -> bool:
         return kind in _OF_RANKS and where["rank"] == change.whole()
     if name == "host":
         hosts = account.trace.clocks
+        if kind == "slow_link":
+            return where.get("host") == value
         return kind in _OF_RANKS and hosts.get(where["rank"]) == value
     if name == "stragglers":
         return kind in _OF_RANKS and where["rank"] in account.slow_ranks()

@@ -30,6 +30,7 @@ from .pauses import pauses
 from .placement import topology_violations
 from .ports import network_ports
 from .recomputation import recomputation
+from .slow_ports import slow_ports
 from .stages import bubble, stage_imbalances
 from .starved import crowded_hosts
 from .stragglers import straggler_ranks
@@ -56,6 +57,7 @@ RULES: tuple[Callable[[Account], Iterator[Finding]], ...] = (
     network_ports,
     slow_links,
     slow_rates,
+    slow_ports,
     uneven_wires,
     host_stalls,
     pauses,

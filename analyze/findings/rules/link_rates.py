@@ -6,13 +6,12 @@ from collections.abc import Iterator
 
 from meshscope.probe.schema.terms import FindingKind, Severity
 
-from ...account.links.ceiling import port_speeds
-from ...explain.causes import SteadyLink, wire_excess
+from ...explain.causes import SteadyLink
 from ...explain.run_account import Account
 from ...tables.results import Cause, Finding
-from ...tables.trace import Trace
 from ...wording.message import Message, message
 from .grading import MIN_COST, relief_words, severity
+from .interfaces import interfaces
 from .starved import CONFIDENCE, PROCESSORS_FIRST, starved_ends
 
 CONFIDENCE_PRICED, CONFIDENCE_AT_MOST = 0.8, 0.6
@@ -26,10 +25,10 @@ def slow_rates(account: Account) -> Iterator[Finding]:
         for cause in account.causes("slow_link")
         if "host" in cause.where and max(cause.share_frac, cause.removal_gain_frac) >= MIN_COST
     ]
-    links = wire_excess(account.transfers(), account.trace).steady if causes else []
-    for cause in causes:
-        link = next(link for link, _ in links if link.where == cause.where)
-        yield _finding(account, cause, link)
+    for link, _ in account.wires().steady if causes else []:
+        for cause in causes:
+            if cause.where == link.where:
+                yield _finding(account, cause, link)
 
 
 def _finding(account: Account, cause: Cause, link: SteadyLink) -> Finding:
@@ -57,7 +56,7 @@ def _finding(account: Account, cause: Cause, link: SteadyLink) -> Finding:
         evidence=(
             *_price(link, cause),
             message("link_rate.groups", axis=cause.where["axis"], groups=link.groups),
-            _interfaces(account.trace, cause.where["host"]),
+            interfaces(account.trace, cause.where["host"]),
             *relief_words(cause, account.windows.step_time_ns),
             *starved,
         ),
@@ -68,7 +67,7 @@ def _finding(account: Account, cause: Cause, link: SteadyLink) -> Finding:
 
 def rates_without_ceiling(account: Account, axis: str) -> Iterator[Message]:
     """Say at what rate the links of an axis run that is the same in every step, where no speed is stated."""
-    for link, _ in wire_excess(account.transfers(), account.trace).steady:
+    for link, _ in account.wires().steady:
         if link.where["axis"] == axis and link.ceiling_bytes_per_s is None:
             yield message("link_rate.exposed", way=_way(link), rate=link.rate_bytes_per_s)
 
@@ -96,22 +95,3 @@ def _price(link: SteadyLink, cause: Cause) -> Iterator[Message]:
     else:
         yield message("link_rate.no_ceiling", most=max(0.0, cause.removal_gain_frac))
     yield message("link_rate.steady")
-
-
-def _interfaces(trace: Trace, host: str) -> Message:
-    """Name the network ports of a host, with their speed where that is stated."""
-    rows = trace.frame("link_sample")
-    names = sorted(rows.loc[rows["host"].astype(str) == host, "port"].astype(str).unique())
-    cards = sorted(
-        card.name
-        for machine in trace.machines
-        if host in {trace.clock_of(rank) for rank in machine.ranks}
-        for card in machine.cards
-    )
-    ports = names or cards
-    if not ports:
-        return message("link_rate.no_interface", host=host)
-    speed = port_speeds(trace).get(host)
-    if speed is None:
-        return message("link_rate.interfaces", host=host, ports=ports)
-    return message("link_rate.interfaces_speed", host=host, ports=ports, speed=speed)

@@ -8,7 +8,7 @@ import pandas as pd
 
 from meshscope.probe.schema.terms import Axis, FindingKind
 
-from ...explain.causes import Degraded, beyond_its_like, degraded_places
+from ...explain.causes import Degraded, beyond_its_like
 from ...explain.run_account import Account
 from ...tables.classes import WIRE_CLASSES
 from ...tables.results import Cause, Finding
@@ -17,6 +17,7 @@ from ...wording.message import Message, message
 from ...wording.quantities import percent
 from .bad_steps import BadSteps, bad_steps
 from .grading import MIN_COST, relief_words, severity
+from .interfaces import known_interfaces
 from .link_rates import rates_without_ceiling
 from .starved import CONFIDENCE, REMEDY, starved_ends
 
@@ -63,7 +64,8 @@ def slow_links(account: Account) -> Iterator[Finding]:
         for cause in account.causes("slow_link")
         if "host" not in cause.where and max(cause.share_frac, cause.removal_gain_frac) >= MIN_COST
     ]
-    degraded = degraded_places(account.transfers()) if causes else []
+    places = account.wires().places if causes else []
+    degraded = [own for own, _ in places if isinstance(own, Degraded)]
     for cause in causes:
         own = next(own for own in degraded if own.where == cause.where)
         place = _place(cause)
@@ -83,6 +85,7 @@ def slow_links(account: Account) -> Iterator[Finding]:
             evidence=(
                 _evidence(own, place),
                 *_shared(account, cause, causes, degraded),
+                *known_interfaces(account.trace, ends),
                 *relief_words(cause, account.windows.step_time_ns),
                 *starved,
             ),

@@ -14,7 +14,7 @@ import pandas as pd
 
 from meshscope.probe.schema.terms import FindingKind
 
-from ...explain.causes import MIN_CONCENTRATION, MIN_OVER_OTHERS, both_ways, places, wire_excess
+from ...explain.causes import MIN_CONCENTRATION, MIN_OVER_OTHERS, both_ways, places
 from ...explain.causes.wires import WIRE_REFERENCE, WireExcess
 from ...explain.run_account import Account
 from ...tables.results import Cause, Finding, Where
@@ -59,7 +59,7 @@ def uneven_wires(account: Account) -> Iterator[Finding]:
         for cause in account.causes("slow_wire")
         if max(cause.share_frac, cause.removal_gain_frac) >= MIN_COST
     ]
-    excess = wire_excess(account.transfers(), account.trace) if causes else None
+    excess = account.wires() if causes else None
     for cause in causes:
         if excess is not None:
             yield _finding(account, cause, _most(account, cause, excess))

@@ -1,0 +1,140 @@
+"""Slow groups and links that leave or enter one host by one port: one cause, and not one each.
+
+What a host sends on one axis and what it sends on another share its port::
+
+    host 1   port ==|==> host 0   group [0, 1]: slow     all of it crosses one port of host 1,
+                    |==> host 3   link 1->3: slow        and no other port carries both
+
+A port is to blame where at least two slow places cross it the same way and they are most of what does. All that crosses
+it is repaired together then, also what is too short to be told as slow by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from ...account.links.own import crossing_bytes
+from ...tables.arrays import BoolArray, FloatArray, IntArray
+from ...tables.results import Where
+from ...tables.trace import Trace
+from .degraded import MAX_OFTEN, Degraded
+
+MIN_PLACES = 2
+"""One slow place is that place."""
+MIN_PART = 0.5
+"""Part of the bytes through a port that its slow places carry, at least: else it is fast for others."""
+
+
+class SlowPort(NamedTuple):
+    """What slow places have in common."""
+
+    where: Where
+    """axis of the most costly place, and the host."""
+    hosts: tuple[str, ...]
+    """Whose port it is; two where the same places join both, and nothing tells which."""
+    way: str
+    """``out`` or ``in``, as seen from the host; empty where slow places go both ways."""
+    places: tuple[Degraded, ...]
+    """The most costly first."""
+    events: BoolArray
+    """Which rows of the events are those of its slow places."""
+    crossing: BoolArray
+    """Which rows of the events cross it."""
+
+
+class _Sides(NamedTuple):
+    """What crosses each side of each port; a side is a port and a way."""
+
+    hosts: list[str]
+    """By port."""
+    port: IntArray
+    """Of each event."""
+    moved_bytes: tuple[FloatArray, FloatArray]
+    """Of each event: out, in."""
+
+
+def joined_by_ports(
+    frame: pd.DataFrame, trace: Trace, degraded: Sequence[Degraded]
+) -> list[Degraded | SlowPort]:
+    """Return slow places with those of one port as one, in the order of their most costly place.
+
+    Args:
+        frame: The events as what passes between ranks.
+        trace: The capture; without known hosts nothing is joined.
+        degraded: As ``degraded_places`` returns them.
+    """
+    left = [at for at, own in enumerate(degraded) if own.step_frac > MAX_OFTEN]
+    found: dict[int, Degraded | SlowPort] = dict(enumerate(degraded))
+    if len(left) < MIN_PLACES or len(set(trace.clocks.values())) < MIN_PLACES:
+        return [*degraded]
+    sides = _sides(frame, trace)
+    count = len(sides.hosts)
+    totals, slow = _bytes_by_side(sides, count, [own.events for own in degraded])
+    while left:
+        touched = slow[left] > 0
+        part = (slow[left].sum(axis=0) / np.maximum(totals, 1.0)) >= MIN_PART
+        places = np.where(part, touched.sum(axis=0), 0)
+        if places.max() < MIN_PLACES:
+            break
+        best = int(np.argmax(places))
+        own = [at for at, is_there in zip(left, touched[:, best], strict=True) if is_there]
+        alike = np.flatnonzero(part & (touched == touched[:, [best]]).all(axis=0))
+        for at in own:
+            del found[at]
+        found[own[0]] = _port(sides, [degraded[at] for at in own], alike)
+        left = [at for at in left if at not in own]
+    return [found[at] for at in sorted(found)]
+
+
+def _port(sides: _Sides, places: list[Degraded], alike: IntArray) -> SlowPort:
+    """Return the port of some sides that the same slow places cross."""
+    ways, ports = np.divmod(alike, len(sides.hosts))
+    hosts = tuple(dict.fromkeys(sides.hosts[port] for port in ports))
+    way = ("out", "in")[int(ways[0])] if len(set(ways.tolist())) == 1 else ""
+    events = np.any([own.events for own in places], axis=0)
+    moved = sum(sides.moved_bytes[one] for one in set(ways.tolist()))
+    crossing = np.isin(sides.port, ports) & (np.asarray(moved) > 0)
+    where: Where = {"axis": places[0].where["axis"], "host": hosts[0]}
+    return SlowPort(where, hosts, way, tuple(places), events, crossing | events)
+
+
+def _bytes_by_side(
+    sides: _Sides, count: int, places: Sequence[BoolArray]
+) -> tuple[FloatArray, FloatArray]:
+    """Return the bytes through each side, out before in: all, and those of each place."""
+
+    def of(rows: BoolArray) -> FloatArray:
+        ports = sides.port[rows]
+        return np.concatenate(
+            [np.bincount(ports, moved[rows], count) for moved in sides.moved_bytes]
+        )
+
+    return of(np.ones(len(sides.port), bool)), np.array([of(rows) for rows in places])
+
+
+def _sides(frame: pd.DataFrame, trace: Trace) -> _Sides:
+    """Return by which port the member of each event sends and receives."""
+    crossing = crossing_bytes(trace, frame)
+    ranks, at = np.unique(frame["rank"].to_numpy(np.int64), return_inverse=True)
+    recorded = trace.frame("link_sample")
+    by_host = recorded["port"].astype(str).groupby(recorded["host"].astype(str)).nunique()
+    names = [
+        _port_of(trace, int(rank), int(by_host.get(trace.clock_of(int(rank)), 0))) for rank in ranks
+    ]
+    ports = list(dict.fromkeys(names))
+    number = np.array([ports.index(name) for name in names], np.int64)
+    hosts = [host for host, _ in ports]
+    return _Sides(hosts, number[at], (crossing.sent_bytes, crossing.received_bytes))
+
+
+def _port_of(trace: Trace, rank: int, recorded: int) -> tuple[str, str]:
+    """Return host and port of a rank: its own card if stated, the only one of its host, or one of its own."""
+    host = trace.clock_of(rank)
+    for machine in trace.machines:
+        if rank in machine.ranks and machine.cards:
+            return host, " ".join(card.name for card in machine.cards_of(rank))
+    return host, "" if recorded == 1 else f"rank {rank}"
