@@ -62,12 +62,12 @@ One record goes this way, from the hook to the page:
 | the record lies in the ring, which outlives the process | `probe/recording/recorder.py`, `probe/recording/ring.py` |
 | a thread drains the ring into segments | `probe/recording/drain.py`, `probe/recording/writer.py` |
 | the segments of all ranks become declared tables | `probe/reader/run.py`, `probe/schema/tables.py` |
-| clocks, axes and steps are aligned; the capture is opened | `analyze/load/load.py` |
+| clocks, axes and steps are aligned; the capture is opened | `analyze/load/load.py`, pass by pass as `analyze/load/passes.py` lists them |
 | members of one collective are matched | `analyze/align/communication/matching.py` |
 | each instant gets one class | `analyze/account/ledger/build.py` |
 | the program is replayed with one cause repaired | `analyze/explain/replay/program.py`, `analyze/explain/attribution.py` |
 | a rule turns the cause into a finding | `analyze/findings/rules/wires.py` |
-| the finding is told | `analyze/output/text/diagnosis.py`, `dashboard/pages/findings.py` |
+| the finding is shown | `analyze/output/text/diagnosis.py`, `dashboard/pages/findings.py` |
 
 To add one:
 

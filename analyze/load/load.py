@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from glob import has_magic
 from pathlib import Path
 from typing import Any
@@ -17,20 +16,12 @@ from meshscope.probe.reader.sampled_steps import MOST_ROWS
 from meshscope.probe.schema.errors import ConfigError, RunDirectoryError
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.rundir import is_run_directory
-from meshscope.probe.schema.tables import TABLES
 
 from ..account.hangs.broken_off import progress_at_the_end
 from ..account.hangs.stacks import standing_at_the_end
 from ..account.hangs.unrecorded_ranks import unheard_limits
-from ..align.clocks.alignment import align
 from ..align.clocks.host_samples import named_as_clocks
-from ..align.communication.realignment import realign
-from ..align.steps.rounds import with_rounds
-from ..align.steps.same_step import with_tied_steps
 from ..align.steps.tail import led_anew, unrecorded_saves
-from ..align.topology.axes import with_axes
-from ..align.topology.layout import with_inferred_layout
-from ..align.topology.pass_numbers import with_passes_numbered
 from ..read import import_trace
 from ..read.deep_traces.cache import DeepCache
 from ..read.deep_traces.tables import with_deep_traces
@@ -40,6 +31,7 @@ from ..wording.limits import Limit
 from ..wording.message import message
 from .ingested import is_ingested, read_ingested, rows_by_rank
 from .kept_tables import is_closed, read_kept
+from .passes import FOREIGN, OWN, passed
 from .possible_times import with_possible_times
 from .recorded import worded
 
@@ -83,9 +75,7 @@ def load_trace(
     cache = DeepCache(path) if keeps_traces and not is_closed(path) else None
     found = with_deep_traces(found, capture.rank_manifests, cache)
     del capture
-    found = with_passes_numbered(
-        with_inferred_layout(with_axes(with_rounds(with_tied_steps(align(found)))))
-    )
+    found = passed(found, OWN)
     # What reading took beside the tables: a tenth of a large capture.
     pa.default_memory_pool().release_unused()
     return found
@@ -104,39 +94,7 @@ def read_traces(
     Raises:
         TraceFormatError: It is no trace of a known format.
     """
-    trace = import_trace(path, files=files, reading=reading)
-    return with_inferred_layout(with_axes(align(_realigned(with_possible_times(trace)))))
-
-
-_COUNTED_BY_RANK = ("kineto", "nsight")
-"""Origins of which positions of collectives are counted on each rank by itself."""
-
-
-def _realigned(trace: Trace) -> Trace:
-    """Return the trace with the positions of collectives made to agree between ranks.
-
-    Positions that were counted from the start of each rank's capture shift when a
-    rank saw one more.
-    """
-    if trace.origin not in _COUNTED_BY_RANK or not trace.row_count("collective"):
-        return trace
-    if len(trace.ranks) == 1 and _is_counted_once(trace.tables["collective"]):
-        return trace
-    frame = trace.frame("collective")
-    named = {name: frame[name].astype(str) for name in ("group_id", "kind")}
-    rows, limits = realign(frame.assign(**named))
-    if not limits:
-        return trace
-    moved = TABLES["collective"].conform(pa.Table.from_pandas(rows, preserve_index=False))
-    found = trace.with_tables({"collective": moved})
-    return replace(found, limits=(*trace.limits, *limits))
-
-
-def _is_counted_once(collectives: pa.Table) -> bool:
-    """Tell if no two collectives share a position: those of one rank then agree with all others."""
-    positions = collectives.select(["group_id", "seq"]).combine_chunks()
-    distinct = positions.group_by(["group_id", "seq"]).aggregate([])
-    return bool(distinct.num_rows == positions.num_rows)
+    return passed(import_trace(path, files=files, reading=reading), FOREIGN)
 
 
 def _from_capture(path: Path, capture: RunCapture) -> Trace:
