@@ -141,7 +141,7 @@ def test_waiting_for_steps_that_are_not_in_the_capture_is_told():
     length = 30 * MS + (1 + 3 * 5) / 4 * 15 * MS + WIRE_NS
     wait = 3 / 4 * 4 * 15 * MS / length
     assert any(
-        f"further apart than they end them: {percent(wait)}" in limit for limit in with_average
+        f"further apart than they end them. {percent(wait)}" in limit for limit in with_average
     )
     assert any("further apart than they began them" in limit for limit in without)
     assert not any("further apart" in limit for limit in texts(diagnose(averaging(15 * MS)).limits))

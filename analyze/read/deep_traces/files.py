@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,9 +16,12 @@ from meshscope.probe.schema.deep_trace import (
     sealed_name,
 )
 from meshscope.probe.schema.errors import RunDirectoryError
-from meshscope.probe.schema.listing import listed
 from meshscope.probe.schema.manifest import MANIFEST_NAME, part_directories, read_json
 from meshscope.probe.schema.reading import file_hash
+
+from ...wording.limits import Limit
+from ...wording.message import Message, message
+from ..rank_limits import shared_notes
 
 _CLAIMED = ".sealing"
 """What a file was called while it was being compressed, in runs of earlier versions."""
@@ -42,25 +44,18 @@ class DeepFile:
 
 @dataclass(slots=True)
 class Faults:
-    """What is missing, one clause for all ranks that share it."""
+    """What is missing, one sentence for all ranks that share it."""
 
-    _ranks: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    _notes: list[tuple[int, Message]] = field(default_factory=list)
 
-    def add(self, rank: int, clause: str) -> None:
-        """Note a clause about a rank."""
-        self._ranks[clause].append(rank)
+    def add(self, rank: int, note: Message) -> None:
+        """Note something about a rank."""
+        self._notes.append((rank, note))
 
-    def limits(self) -> tuple[str, ...]:
-        """Return one sentence a clause."""
-        return tuple(
-            f"{listed_ranks(ranks)}: {clause}" for clause, ranks in sorted(self._ranks.items())
-        )
-
-
-def listed_ranks(ranks: Iterable[int]) -> str:
-    """Return ``rank 3`` or ``ranks 0, 1, 2``; of many, the first ones and how many more."""
-    found = sorted(set(ranks))
-    return f"{'rank' if len(found) == 1 else 'ranks'} {listed(found)}"
+    def limits(self) -> tuple[Limit, ...]:
+        """Return each note once, with its ranks."""
+        notes = sorted(self._notes, key=lambda one: (str(one[1]), one[0]))
+        return tuple(shared_notes((rank, [note]) for rank, note in notes))
 
 
 def trace_files(part: Path) -> list[Path]:
@@ -92,7 +87,7 @@ def deep_files(
             try:
                 files = trace_files(part)
             except OSError as error:
-                faults.add(rank, f"its deep traces cannot be listed: {error.strerror}")
+                faults.add(rank, message("missing.deep_folder", error=error.strerror))
                 continue
             _note_unsealed(rank, files, run_path, faults)
             named = [(path, name) for path in files if (name := sealed_name(path)) is not None]
@@ -111,10 +106,13 @@ def _note_unsealed(rank: int, files: Iterable[Path], run_path: Path, faults: Fau
         if name is not None and sealed_file(path.parent, name[0], rank) not in there:
             faults.add(
                 rank,
-                f"its deep trace {name[0].ticket} of {_steps_of(name[0])} is not sealed and left "
-                "out: the node's agent does that when the trace is complete (`meshscope agent "
-                f"--run {run_path}` while the ranks run); else open the file itself, "
-                f"such as {path.relative_to(run_path)}",
+                message(
+                    "missing.deep_trace_unsealed",
+                    ticket=name[0].ticket,
+                    steps=_steps_of(name[0]),
+                    run=str(run_path),
+                    file=str(path.relative_to(run_path)),
+                ),
             )
 
 
@@ -132,17 +130,15 @@ class _Part:
         try:
             manifest = read_json(self.path / MANIFEST_NAME)
         except RunDirectoryError as error:
-            faults.add(self.rank, f"its deep traces are left out: its manifest {error.what}")
+            faults.add(self.rank, message("missing.deep_traces_of_part", damage=error.what))
             return
         annotations = manifest.get("annotations")
         attached = isinstance(annotations, dict) and annotations.get("attached_while_running")
         for path, name in named:
             said = read_description(path)
             why = self._is_moved(manifest) or _mismatch(path, name, self.rank, said, manifest)
-            if why:
-                faults.add(
-                    self.rank, f"its deep trace {name.ticket} of {_steps_of(name)} {why}: left out"
-                )
+            if why is not None:
+                faults.add(self.rank, left_out(name, why))
                 continue
             sealed_ns = said.get("sealed_unix_ns")
             yield DeepFile(
@@ -155,10 +151,10 @@ class _Part:
                 is_counted_alike=self.is_only and not attached,
             )
 
-    def _is_moved(self, manifest: Mapping[str, Any]) -> str:
+    def _is_moved(self, manifest: Mapping[str, Any]) -> Message | None:
         if _clock(manifest) == _clock(self.newest):
-            return ""
-        return "is of another machine than the rank's last attempt"
+            return None
+        return message("deep_trace.other_machine")
 
 
 def _clock(manifest: Mapping[str, Any]) -> object:
@@ -167,24 +163,31 @@ def _clock(manifest: Mapping[str, Any]) -> object:
 
 def _mismatch(
     path: Path, name: TraceName, rank: int, said: Mapping[str, Any], manifest: Mapping[str, Any]
-) -> str:
-    """Return what of a trace contradicts its description or its rank; empty if nothing does."""
+) -> Message | None:
+    """Return what of a trace contradicts its description or its rank; None if nothing does."""
     if not said:
-        return "has no description that can be read beside it"
+        return message("deep_trace.no_description")
     described = TraceName(said["first_step"], said["last_step"], said["ticket"]) if all(
         key in said for key in ("first_step", "last_step", "ticket")
     ) else None  # fmt: skip
     if described != name or said.get("rank") != rank:
-        return "has the description of another trace"
+        return message("deep_trace.other_description")
     if said.get("pid") != manifest.get("pid"):
-        return f"is of process {said.get('pid')}, the rank was process {manifest.get('pid')}"
+        of, was = str(said.get("pid")), str(manifest.get("pid"))
+        return message("deep_trace.other_process", of=of, was=was)
     try:
         digest = file_hash(path)
     except OSError as error:
-        return f"cannot be read ({error.strerror})"
-    return "" if digest == said.get("sha256") else "differs from the hash that it was sealed with"
+        return message("deep_trace.unreadable", error=error.strerror)
+    return None if digest == said.get("sha256") else message("deep_trace.other_hash")
 
 
-def _steps_of(name: TraceName) -> str:
-    first, last = name.first_step, name.last_step
-    return f"step {first}" if first == last else f"steps {first}-{last}"
+def left_out(name: TraceName, why: Message) -> Message:
+    """Return why a trace is left out."""
+    return message(
+        "missing.deep_trace_left_out", ticket=name.ticket, steps=_steps_of(name), why=why
+    )
+
+
+def _steps_of(name: TraceName) -> tuple[int, int]:
+    return name.first_step, name.last_step

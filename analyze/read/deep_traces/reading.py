@@ -15,12 +15,13 @@ import pyarrow.parquet as pq
 from meshscope.probe.schema.errors import MeshscopeError
 
 from ...tables.parquet_file import to_read
+from ...wording.message import message
 from ..detect import InputFile
 from ..kineto.columns import StepWindows
 from ..kineto.rank import Place, read_rank_file
 from .cache import DeepCache, ReadTrace
-from .files import DeepFile, Faults
-from .steps import OwnSteps, listed_steps, steps_held, unix_offsets_ns
+from .files import DeepFile, Faults, left_out
+from .steps import OwnSteps, step_ranges, steps_held, unix_offsets_ns
 
 _IntArray = npt.NDArray[np.int64]
 
@@ -54,11 +55,10 @@ def read_deep_trace(
         faults: Gets what is wrong with it.
         cache: Keeps what was read of it; None to keep nothing.
     """
-    known = f"its deep trace {file.name.ticket}"
     offsets_ns = unix_offsets_ns(file.manifest, steps.start_ns)
     if offsets_ns is None or not len(steps.number):
-        what = "reading of its clocks" if offsets_ns is None else "step window in the run"
-        faults.add(file.rank, f"{known} is left out: there is no {what}")
+        no_clock, no_step = message("deep_trace.no_clock"), message("deep_trace.no_step")
+        faults.add(file.rank, left_out(file.name, no_clock if offsets_ns is None else no_step))
         return None
     windows = StepWindows(
         steps.number, steps.start_ns + offsets_ns, steps.end_ns + offsets_ns, is_whole_file=False
@@ -89,21 +89,21 @@ def read_deep_trace(
 
 def _read(file: DeepFile, place: Place, faults: Faults) -> ReadTrace | None:
     """Return the tables of a trace that is whole and of its rank, else None."""
-    known = f"its deep trace {file.name.ticket}"
     place.folder.mkdir(parents=True, exist_ok=True)
     try:
         found = read_rank_file(InputFile(file.path.name, file.path), place, default_rank=file.rank)
     except (MeshscopeError, OSError) as error:
-        faults.add(file.rank, f"{known} is left out: {error}")
+        faults.add(file.rank, left_out(file.name, message("deep_trace.damaged", error=str(error))))
         return None
     if found.losses:
-        faults.add(file.rank, f"{known} is torn and left out: {'; '.join(found.losses)}")
+        why = message("deep_trace.torn", losses=found.losses)
     elif found.rank != file.rank:
-        faults.add(file.rank, f"{known} is left out: it says that it is of rank {found.rank}")
+        why = message("deep_trace.other_rank", rank=found.rank)
     elif not found.has_base_time:
-        faults.add(file.rank, f"{known} is left out: it does not say where its times begin")
+        why = message("deep_trace.no_base_time")
     else:
         return ReadTrace(found.device_events, found.tables["name"], place.files())
+    faults.add(file.rank, left_out(file.name, why))
     return None
 
 
@@ -120,29 +120,28 @@ def _events_by_step(files: Mapping[str, Path], *, has_device: bool) -> tuple[_In
 def _judged(file: DeepFile, held: list[int], faults: Faults) -> tuple[int, ...]:
     """Return the steps of a trace that count; what differs from its name is noted."""
     name = file.name
-    known = f"its deep trace {name.ticket}"
     wanted = range(name.first_step, name.last_step + 1)
-    said = listed_steps([name.first_step, name.last_step]) if len(wanted) < 3 else (
-        f"steps {name.first_step}-{name.last_step}"
-    )  # fmt: skip
     if not held:
-        faults.add(file.rank, f"{known} of {said} is left out: no recorded step holds its events")
+        faults.add(file.rank, left_out(name, message("deep_trace.outside_steps")))
         return ()
+    holds = step_ranges(held)
     if not file.is_counted_alike:
         if len(held) != len(wanted):
-            faults.add(file.rank, f"{known} of {len(wanted)} steps holds {listed_steps(held)}")
+            note = message(
+                "missing.deep_trace_length", ticket=name.ticket, steps=len(wanted), holds=holds
+            )
+            faults.add(file.rank, note)
         return tuple(held)
     kept = tuple(step for step in held if step in wanted)
     if not kept:
-        faults.add(
-            file.rank, f"{known} is left out: named for {said}, it holds {listed_steps(held)}"
-        )
+        faults.add(file.rank, left_out(name, message("deep_trace.other_steps", holds=holds)))
     elif len(held) != len(wanted) or len(kept) != len(wanted):
-        faults.add(
-            file.rank,
-            f"{known} is named for {said}, but holds {listed_steps(held)}: "
-            f"{listed_steps(kept)} counts" if len(kept) == 1 else
-            f"{known} is named for {said}, but holds {listed_steps(held)}: "
-            f"{listed_steps(kept)} count",
-        )  # fmt: skip
+        note = message(
+            "missing.deep_trace_steps",
+            ticket=name.ticket,
+            named=(name.first_step, name.last_step),
+            holds=holds,
+            kept=step_ranges(kept),
+        )
+        faults.add(file.rank, note)
     return kept

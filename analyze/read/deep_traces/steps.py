@@ -15,6 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ...wording.quantities import steps as step_words
+
 _IntArray = npt.NDArray[np.int64]
 _MOST_DRIFT = 1e-3
 """Clocks that part faster than this between two readings were set, and did not drift."""
@@ -97,9 +99,17 @@ def steps_held(step: _IntArray, counts: _IntArray) -> list[int]:
     return sorted(step[held].tolist())
 
 
-def listed_steps(steps: Sequence[int]) -> str:
-    """Return sorted steps as text: ``step 3``, ``steps 3-5, 9``."""
+def step_ranges(steps: Sequence[int]) -> list[tuple[int, int]]:
+    """Return the first and the last of each run of steps without a gap, as sentences have them.
+
+    >>> step_ranges([9, 3, 4, 5])
+    [(3, 5), (9, 9)]
+    """
     numbers = np.array(sorted(set(steps)), dtype=np.int64)
     runs = np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1)
-    words = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
-    return ("step " if len(numbers) == 1 else "steps ") + ", ".join(words)
+    return [(int(run[0]), int(run[-1])) for run in runs]
+
+
+def listed_steps(steps: Sequence[int]) -> str:
+    """Return steps as text: ``step 3``, ``steps 3-5 and 9``."""
+    return step_words(step_ranges(steps))

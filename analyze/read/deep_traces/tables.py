@@ -25,11 +25,13 @@ from meshscope.probe.schema.tables import NAME, TABLES
 from ...tables.parquet_file import to_read
 from ...tables.stored_tables import STORED, StoredTable, open_stored, write_table
 from ...tables.trace import Trace
+from ...wording.limits import Limit
+from ...wording.message import message
 from ..reading import TemporaryFolder
 from .cache import DeepCache
-from .files import DeepFile, Faults, deep_files, listed_ranks
+from .files import DeepFile, Faults, deep_files
 from .reading import DeepTrace, read_deep_trace
-from .steps import listed_steps, own_steps
+from .steps import own_steps, step_ranges
 
 _ROWS = 1 << 16
 _TIMES = ("start_ns", "launch_ns")
@@ -60,7 +62,7 @@ def with_deep_traces(
             joined = _of_rank(trace, rank, files[rank], temporary.path, faults, cache)
         except OSError as error:
             where = error.filename or gettempdir()
-            faults.add(rank, f"its deep traces are left out: {error.strerror} ({where})")
+            faults.add(rank, message("missing.deep_traces", error=error.strerror, file=str(where)))
             continue
         if joined is not None:
             ranks.append(joined)
@@ -111,11 +113,9 @@ def _of_rank(
     for at, one in enumerate(read):
         lost = [step for step in one.steps if source_of[step] != at]
         if lost:
-            faults.add(
-                rank,
-                f"{listed_steps(lost)} of its deep trace {one.file.name.ticket} left out: a trace "
-                "that was sealed later holds them too",
-            )
+            ticket = one.file.name.ticket
+            note = message("missing.deep_trace_twice", steps=step_ranges(lost), ticket=ticket)
+            faults.add(rank, note)
     if not read:
         return None
     owned = [
@@ -222,25 +222,20 @@ def _parts(
                 )
 
 
-def _known(ranks: Sequence[_RankTraces]) -> Iterator[str]:
+def _known(ranks: Sequence[_RankTraces]) -> Iterator[Limit]:
     """Yield which steps of which ranks are known in depth, and that others are not."""
     by_steps: dict[tuple[tuple[int, ...], tuple[int, ...]], list[_RankTraces]] = {}
     for one in ranks:
         by_steps.setdefault((one.steps, one.kernel_steps), []).append(one)
     for (steps, kernel_steps), found in by_steps.items():
-        where = listed_ranks(one.rank for one in found)
-        tickets = ", ".join(dict.fromkeys(ticket for one in found for ticket in one.tickets))
+        held_by = sorted({one.rank for one in found})
+        tickets = list(dict.fromkeys(ticket for one in found for ticket in one.tickets))
         if kernel_steps:
-            yield (
-                f"{where}: kernels are known for {listed_steps(kernel_steps)} only "
-                f"(deep traces: {tickets}); what the device did in other steps was not traced"
-            )
+            known = step_ranges(kernel_steps)
+            yield message("scope.traced_steps", ranks=held_by, steps=known, tickets=tickets)
         if kernel_steps != steps:
-            bare = sorted(set(steps) - set(kernel_steps))
-            yield (
-                f"{where}: operators are known for {listed_steps(bare)} without any device event "
-                f"(deep traces: {tickets})"
-            )
+            bare = step_ranges(sorted(set(steps) - set(kernel_steps)))
+            yield message("scope.traced_operators", ranks=held_by, steps=bare, tickets=tickets)
         outside = sum(one.outside for one in found)
         if outside:
-            yield f"{where}: {outside} events of deep traces outside of whole steps left out"
+            yield message("missing.outside_traced_steps", ranks=held_by, count=outside)

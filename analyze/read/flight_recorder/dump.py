@@ -9,8 +9,10 @@ keyed differently: by the name of the group, and by its number on this rank.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import Any
 
 import msgspec
@@ -39,6 +41,17 @@ _MOST_DIMS = 64
 _PICKLE_MAGIC = b"\x80"
 _NUMBER_IN_NAME = re.compile(r"(\d+)(?:\.[A-Za-z]\w*)*$")
 _TRANSFER = re.compile(r"(send|recv)\s+(\d+)(?:->|<-)(\d+)")
+
+
+class Oddity(Enum):
+    """What may be missing or odd in a dump."""
+
+    STATUS_WITHOUT_NAME = auto()
+    """Not every status could be given the name of its group."""
+    UNREADABLE_MEMBERS = auto()
+    ENTRY_WITHOUT_GROUP = auto()
+    COALESCED_PART = auto()
+    """Has the number of its call, and counts with the first part of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,8 +97,8 @@ class Dump:
     that have some."""
     is_status_whole: bool
     """Every status could be given the name of its group."""
-    notes: list[str] = field(default_factory=list)
-    """What is missing or odd, as clauses."""
+    oddities: Counter[Oddity] = field(default_factory=Counter)
+    """What is missing or odd, and how often."""
 
 
 def read_dump(file: InputFile) -> Dump:
@@ -130,10 +143,10 @@ def _rank(value: Mapping[str, Any], file: InputFile) -> int:
 
 
 def _dump(value: Mapping[str, Any], file: InputFile, rank: int) -> Dump:
-    notes: list[str] = []
+    oddities: Counter[Oddity] = Counter()
     entries = [entry for entry in _list(value.get("entries")) if isinstance(entry, dict)]
-    operations = list(_operations(entries, notes))
-    groups = _groups(_dict(value.get("pg_config")), entries, notes)
+    operations = list(_operations(entries, oddities))
+    groups = _groups(_dict(value.get("pg_config")), entries, oddities)
     strangers = sorted(n for n, g in groups.items() if g.ranks and rank not in g.ranks)
     if strangers:
         raise TraceFormatError(
@@ -149,7 +162,7 @@ def _dump(value: Mapping[str, Any], file: InputFile, rank: int) -> Dump:
         if number in names and isinstance(row, dict)
     }
     if not is_whole:
-        notes.append("not every group status can be given the name of its group")
+        oddities[Oddity.STATUS_WITHOUT_NAME] += 1
     return Dump(
         label=file.label,
         rank=rank,
@@ -157,7 +170,7 @@ def _dump(value: Mapping[str, Any], file: InputFile, rank: int) -> Dump:
         operations=operations,
         status=status,
         is_status_whole=is_whole,
-        notes=notes,
+        oddities=oddities,
     )
 
 
@@ -168,7 +181,7 @@ def _last(row: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def _groups(
-    config: Mapping[Any, Any], entries: Sequence[Mapping[str, Any]], notes: list[str]
+    config: Mapping[Any, Any], entries: Sequence[Mapping[str, Any]], oddities: Counter[Oddity]
 ) -> dict[str, NamedGroup]:
     """Return the groups that the dump lists or uses; gloo lists none of those that it uses."""
     groups: dict[str, NamedGroup] = {}
@@ -182,7 +195,7 @@ def _groups(
             ranks = None
         members = parse_ranks(ranks)
         if not 0 < len(members) == len(set(members)) or max(members) >= MAX_RANKS:
-            notes.append("the members of a group cannot be read")
+            oddities[Oddity.UNREADABLE_MEMBERS] += 1
             members = ()
         groups[str(key)] = NamedGroup(members, _text(row.get("desc")))
     return groups
@@ -221,7 +234,9 @@ def _group_of(entry: Mapping[str, Any]) -> tuple[str, str] | None:
     return None
 
 
-def _operations(entries: Sequence[Mapping[str, Any]], notes: list[str]) -> Iterator[Operation]:
+def _operations(
+    entries: Sequence[Mapping[str, Any]], oddities: Counter[Oddity]
+) -> Iterator[Operation]:
     """Yield the entries that can be read, each number of a group once.
 
     The parts of a coalesced call share one number.
@@ -230,11 +245,11 @@ def _operations(entries: Sequence[Mapping[str, Any]], notes: list[str]) -> Itera
     for entry in entries:
         operation = _operation(entry)
         if operation is None:
-            notes.append("an entry without group or number is left out")
+            oddities[Oddity.ENTRY_WITHOUT_GROUP] += 1
             continue
         key = (operation.group, operation.direction, operation.seq, operation.peer)
         if key in seen:
-            notes.append("a part of a coalesced call is counted with its first part")
+            oddities[Oddity.COALESCED_PART] += 1
             continue
         seen.add(key)
         yield operation

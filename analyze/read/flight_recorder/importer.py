@@ -11,18 +11,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from meshscope.analyze.tables.trace import FLIGHT_RECORDER, Trace
-from meshscope.analyze.wording.words import counted
 from meshscope.probe.schema.errors import TraceFormatError
-from meshscope.probe.schema.listing import listed
 from meshscope.probe.schema.tables import RUN
 from meshscope.probe.schema.terms import CaptureLevel
 
 from ...wording.limits import Limit
+from ...wording.message import Message, message
 from ..detect import InputFile
-from .dump import Dump, read_dump
+from ..left_out import left_out_files
+from ..rank_limits import missing_ranks, shared_notes
+from .dump import Dump, Oddity, read_dump
 from .tables import dump_tables
-
-_LISTED = 16
 
 
 def import_flight_recorder(
@@ -58,8 +57,8 @@ def import_flight_recorder(
     )
 
 
-def _read_all(files: Sequence[InputFile]) -> tuple[list[Dump], list[str]]:
-    """Return the readable dumps in rank order, and a sentence for each unreadable file."""
+def _read_all(files: Sequence[InputFile]) -> tuple[list[Dump], list[Limit]]:
+    """Return the readable dumps in rank order, and a limit for each unreadable file."""
     by_rank: dict[int, Dump] = {}
     errors: list[TraceFormatError] = []
     for file in files:
@@ -77,21 +76,30 @@ def _read_all(files: Sequence[InputFile]) -> tuple[list[Dump], list[str]]:
         by_rank[dump.rank] = dump
     if not by_rank:
         raise errors[0]
-    return [by_rank[rank] for rank in sorted(by_rank)], [f"Left out: {e}." for e in errors]
+    return [by_rank[rank] for rank in sorted(by_rank)], left_out_files(errors)
 
 
-def _limits(dumps: Sequence[Dump], world_size: int) -> Iterator[str]:
-    if len(dumps) < world_size:
-        yield (
-            f"{len(dumps)} of {world_size} ranks, by the groups, are here: "
-            f"{listed([dump.rank for dump in dumps], most=_LISTED)}."
-        )
-    holders: dict[str, list[int]] = defaultdict(list)
-    times: Counter[str] = Counter()
+def _limits(dumps: Sequence[Dump], world_size: int) -> Iterator[Limit]:
+    yield from missing_ranks([dump.rank for dump in dumps], world_size, is_named=True)
+    holders: dict[Oddity, list[int]] = defaultdict(list)
+    times: Counter[Oddity] = Counter()
     for dump in dumps:
-        for note, count in Counter(dump.notes).items():
-            holders[note].append(dump.rank)
-            times[note] += count
-    for note, ranks in holders.items():
-        more = f" ({counted(times[note], 'time')})" if times[note] > len(ranks) else ""
-        yield f"Rank {listed(ranks, most=_LISTED)}: {note}{more}."
+        times += dump.oddities
+        for oddity in dump.oddities:
+            holders[oddity].append(dump.rank)
+    for oddity, ranks in holders.items():
+        note = _note(oddity, times[oddity])
+        yield from shared_notes((rank, [note]) for rank in ranks)
+
+
+def _note(oddity: Oddity, count: int) -> Message:
+    """Return what an oddity of some ranks is, and how often it is there."""
+    match oddity:
+        case Oddity.STATUS_WITHOUT_NAME:
+            return message("missing.status_without_name")
+        case Oddity.UNREADABLE_MEMBERS:
+            return message("missing.unreadable_members", count=count)
+        case Oddity.ENTRY_WITHOUT_GROUP:
+            return message("missing.operations_without_place", count=count)
+        case Oddity.COALESCED_PART:
+            return message("assumed.coalesced_parts", count=count)

@@ -14,6 +14,8 @@ from meshscope.probe.schema.standstill_tables import PROGRESS
 from meshscope.probe.schema.tables import COLLECTIVE, GROUP, P2P, TABLES
 from meshscope.probe.schema.terms import Axis, Direction, TimeSource
 
+from ...wording.limits import Limit
+from ...wording.message import message
 from ..kineto.groups import GroupIdentity
 from .dump import Dump, Operation
 
@@ -26,7 +28,7 @@ class DumpTables(NamedTuple):
     tables: dict[str, pa.Table]
     members: dict[str, tuple[int, ...]]
     """Ranks of each group in group order, by id."""
-    limits: tuple[str, ...]
+    limits: tuple[Limit, ...]
 
 
 def dump_tables(dumps: Sequence[Dump]) -> DumpTables:
@@ -40,15 +42,12 @@ def dump_tables(dumps: Sequence[Dump]) -> DumpTables:
     members = {row["group_id"]: tuple(row["ranks"]) for row in table}
     collectives = [_collective(d, o, groups) for d, o in _operations(dumps, transfers=False)]
     transfers, unknown = _transfers(dumps, groups, members)
-    limits = []
+    limits: list[Limit] = []
     if unknown:
-        limits.append(f"{unknown} sends and receives name no rank that is known; they are left out")
+        limits.append(message("missing.transfers_of_unknown_rank", count=unknown))
     assumed = sum(row["evidence"] == _USERS for row in table)
     if assumed:
-        limits.append(
-            f"The dumps do not say who is in {assumed} of {len(table)} groups: the ranks that use "
-            "them are taken"
-        )
+        limits.append(message("assumed.members_by_use", assumed=assumed, groups=len(table)))
     tables = {name: spec.empty() for name, spec in TABLES.items()}
     for spec, rows in (
         (GROUP, table),

@@ -17,6 +17,8 @@ import numpy.typing as npt
 
 from meshscope.probe.schema.errors import TraceFormatError
 
+from ...wording.limits import Limit
+from ...wording.message import message
 from .stamps import EXPORT_AGAIN, LATEST_NS
 
 _NO_VALUE = msgspec.Raw(b"")
@@ -164,10 +166,10 @@ def decode(decoder: msgspec.json.Decoder[_Decoded], text: bytes, where: str) -> 
         raise _unreadable(error, where) from error
 
 
-def decode_header(text: bytes, where: str, losses: list[str]) -> KinetoHeader | None:
+def decode_header(text: bytes, where: str, losses: list[Limit]) -> KinetoHeader | None:
     """Decode a file without its events; return None where the text is cut off.
 
-    A key that is laid out otherwise is taken as absent; ``losses`` gets a clause on it.
+    A key that is laid out otherwise is taken as absent; ``losses`` gets a note on it.
 
     Raises:
         TraceFormatError: It is not laid out as a Kineto trace, or lists events twice.
@@ -204,7 +206,7 @@ class _InfoWithoutGroups(msgspec.Struct):
 _LOOSE_HEADER = msgspec.json.Decoder(_LooseHeader)
 
 
-def _readable_keys(text: bytes, losses: list[str]) -> KinetoHeader | None:
+def _readable_keys(text: bytes, losses: list[Limit]) -> KinetoHeader | None:
     """Return the keys of a header that can be read, None where it is no header at all."""
     try:
         loose = _decode_or_repair(_LOOSE_HEADER, text)
@@ -215,7 +217,7 @@ def _readable_keys(text: bytes, losses: list[str]) -> KinetoHeader | None:
         try:
             return msgspec.json.decode(value, type=layout) if value else None
         except (msgspec.DecodeError, RecursionError):
-            losses.append(f"the header's {key} cannot be read and is not used")
+            losses.append(message("missing.header_key", key=key))
             return None
 
     info = read("distributedInfo.pg_config", loose.distributed_info, DistributedInfo | None)

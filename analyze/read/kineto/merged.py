@@ -87,7 +87,7 @@ class _Split:
         self._held_bytes = 0
         self._ranked = 0
         self._lost = 0
-        self._losses: Sequence[str] = ()
+        self._losses: Sequence[Limit] = ()
         self.parts: list[InputFile] = []
 
     def add(self, texts: Sequence[msgspec.Raw]) -> None:

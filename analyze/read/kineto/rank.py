@@ -55,7 +55,7 @@ class RankFile:
     communication: RankCommunication
     notes: list[Limit]
     """What is missing on this rank, one clause each."""
-    losses: tuple[str, ...] = ()
+    losses: tuple[Limit, ...] = ()
     """Those of the notes that say that the file is damaged."""
     marks_steps: bool = True
     """False where the whole file is one step."""
@@ -145,7 +145,7 @@ class _Source:
     rank: int
     header: KinetoHeader
     notes: list[Limit]
-    losses: tuple[str, ...]
+    losses: tuple[Limit, ...]
     is_cut: bool
 
 

@@ -18,7 +18,8 @@ import msgspec
 
 from meshscope.probe.schema.errors import TraceFormatError
 
-from ...wording.words import counted
+from ...wording.limits import Limit
+from ...wording.message import message
 from ..byte_source import ByteSource
 from ..detect import InputFile
 from ..json_borders import elements, find_array
@@ -86,8 +87,8 @@ class JsonEvents(Generic[_Item]):
         self._has_before = False
         self.header = KinetoHeader()
         """What stands around the events; complete once all batches were taken."""
-        self.losses: list[str] = []
-        """What could not be read, one clause each; complete likewise."""
+        self.losses: list[Limit] = []
+        """What could not be read; complete likewise."""
         self.is_cut = False
         """True where the file ends before its events do; likewise."""
         self._count = 0
@@ -256,12 +257,9 @@ class JsonEvents(Generic[_Item]):
         if self._damage is not None:
             if self._damaged > max(self._count, 1) * _MOST_DAMAGED_FRAC:
                 raise self._damage
-            self.losses.append(
-                f"{counted(self._damaged, 'place')} between or in events cannot be read, and the events there "
-                "are left out"
-            )
+            self.losses.append(message("missing.damaged_places", count=self._damaged))
         if self._odd:
-            self.losses.append(f"{self._odd} events cannot be read and are left out")
+            self.losses.append(message("missing.unreadable_events", count=self._odd))
         if self._is_bare and behind is None and not torn.strip(b", \t\r\n"):
             return
         if behind is not None:
@@ -274,19 +272,21 @@ class JsonEvents(Generic[_Item]):
             if whole is not None:
                 self.header = whole
                 if source.ends_early:
-                    self.losses.append("its gzip stream lacks the checksum that rules out damage")
+                    self.losses.append(message("missing.checksum"))
                 return
         self.header = decode_header(before + b"]}", self._file.label, self.losses) or KinetoHeader()
         self.is_cut = behind is None
-        how = "the gzip stream ends early" if source.ends_early else "the text ends early"
-        size, kept = (f"{count / 1e6:.3f}" for count in (source.offset, source.offset - len(torn)))
-        self.losses.append(
-            f"the file is cut off: its events are whole up to {kept} of {size} MB of JSON ({how}), "
-            "and what came behind is not known"
-            if behind is None
-            else f"the header behind the events, which end before {size} MB of JSON, is cut off or "
-            "damaged and not used"
-        )
+        size_bytes, whole_bytes = source.offset, source.offset - len(torn)
+        if behind is not None:
+            self.losses.append(message("missing.header_after_events", size_bytes=size_bytes))
+        elif source.ends_early:
+            self.losses.append(
+                message("missing.cut_gzip", whole_bytes=whole_bytes, size_bytes=size_bytes)
+            )
+        else:
+            self.losses.append(
+                message("missing.cut_text", whole_bytes=whole_bytes, size_bytes=size_bytes)
+            )
 
     def _without_second(self, text: bytes) -> bytes:
         """Return the end of a document without what follows it.
@@ -296,10 +296,7 @@ class JsonEvents(Generic[_Item]):
         whole = elements(text.replace(b"{[", b'{"":[]', 1)).ends
         end = whole[0] - 4 if whole else len(text)
         if text[end:].strip(_SPACE):
-            self.losses.append(
-                "something else follows the end of the document: two processes seem to have written to "
-                "this path, and only the first document is read"
-            )
+            self.losses.append(message("missing.second_document"))
         return text[:end]
 
     def _refuse_above_limit(self, size: int, what: str) -> None:

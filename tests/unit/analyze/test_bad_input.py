@@ -111,7 +111,7 @@ def test_a_file_of_nothing_hides_no_other(tmp_path, name, content):
         import_trace(write(tmp_path / "alone", {first: content}))
 
 
-NO_LENGTH, NO_STAMP, NO_EVENT = "of no length", "without a time stamp", "cannot be read"
+NO_LENGTH, NO_STAMP, NO_EVENT = "of no length", "without a time stamp", "unreadable event"
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,9 @@ def test_steps_of_sums_are_said_not_to_be_listed(trace, tmp_path):
     steps, limits = listed(trace, tmp_path, FullRecords(every_steps=3), empty_ring=True)
     assert steps == {0, 3, 6}
     (said,) = [limit for limit in limits if "sums" in limit]
-    assert said.startswith("Of 4 of 7 steps the capture holds sums of communication only (16 ")
+    assert said.startswith(
+        "In 4 of 7 steps only sums of communication are known. Not in this list: 16 "
+    )
 
 
 def test_steps_at_a_lower_level_are_said_too(trace, tmp_path):

@@ -96,7 +96,7 @@ def test_the_first_answer_comes_before_the_account(run, monkeypatch):
     found = CliRunner().invoke(app, ["diagnose", str(run), "--workers", "1"])
     text = found.stdout
     answer = text.index("1. Rank 5 is slow since step 3")
-    chosen = text.index("the account below covers steps 3:")
+    chosen = text.index("The account below covers steps 3:")
     account = text.index("straggler_rank: Rank 5 is")
     assert answer < chosen < account
 

@@ -15,8 +15,8 @@ from meshscope.probe.reader.counters import COUNTERS
 from meshscope.probe.reader.sources import SOURCES
 from meshscope.probe.schema.host_counters import LOST
 
-MOST_WORDS = 24
-"""Of one sentence; aim for 18."""
+MOST_WORDS = 18
+"""Of one sentence; a value in braces counts as its name and unit do."""
 RIDDLES = re.compile(
     r"\b(whereabouts|hold up|known by|come early|on and off|and no longer|of which|for it\b.*,|told|telling)\b"
 )
@@ -89,7 +89,7 @@ def test_sentences_are_short_and_plain():
     """An engineer at night would have to read a sentence twice."""
     long, odd = [], []
     for code, text in catalogue().items():
-        parts = re.split(r"(?<=[.?!:;]) ", text)
+        parts = re.split(r"(?<=[.?!]) ", text)
         long += [(code, one) for one in parts if len(one.split()) > MOST_WORDS]
         odd += [(code, found.group()) for found in RIDDLES.finditer(text)]
         odd += [(code, found.group()) for found in re.finditer(r"\d%|%%", text)]

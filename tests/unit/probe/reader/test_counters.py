@@ -73,8 +73,8 @@ def said(counters, *, operations=10_000, records=100_000):
 def test_a_counter_says_what_number_may_be_wrong():
     """Fails when a limit gives the name of a counter instead of what it means."""
     assert limit_texts(said({"late_ends_dropped": 300})) == [
-        "600 of 20,000 communication operations on ranks 0 and 1 ended after their step was summed: "
-        "waiting in sums is that much too low."
+        "600 of 20,000 communication operations on ranks 0 and 1 ended after their step was summed. "
+        "Waiting in sums is that much too low."
     ]
 
 

@@ -62,9 +62,7 @@ def test_a_link_without_its_sender_is_not_called_slow(whole):
     """Fails when the waiting of a receive whose sender is missing is taken for its wire."""
     found = diagnose(without(whole, MISSING))
     assert not [cause for cause in found.causes if cause.kind == "slow_link"]
-    assert any(
-        "same place of another data-parallel replica" in limit for limit in texts(found.limits)
-    )
+    assert any("peers in another data-parallel replica" in limit for limit in texts(found.limits))
 
 
 def test_a_receive_whose_sender_is_missing_was_no_longer_on_the_wire_than_its_like(whole):

@@ -57,7 +57,7 @@ def test_events_are_on_the_clock_of_the_rank_and_in_its_steps(run):
     names = trace.frame("name").set_index(["rank", "name_id"])["name"]
     assert names[1, compute["name_id"].iloc[0]] == "compute_kernel"
     assert trace.kernel_steps == {0: (5, 6), 1: (5, 6)}
-    assert mentions(trace, "ranks 0, 1", "kernels are known for steps 5-6 only", "ticket")
+    assert mentions(trace, "Ranks 0 and 1", "kernels are known for steps 5-6 only", "ticket")
 
 
 def test_the_rest_of_the_run_stays(run):
@@ -87,7 +87,7 @@ def test_all_traces_of_a_rank_count(run):
     names = trace.rank_frame("name", 0)
     assert names["name_id"].is_unique
     assert names["name"].is_unique
-    assert mentions(trace, "steps 3, 10-11", "a, b")
+    assert mentions(trace, "steps 3 and 10-11", "a and b")
 
 
 def test_of_two_traces_of_a_step_the_later_one_counts(run):
@@ -97,7 +97,7 @@ def test_of_two_traces_of_a_step_the_later_one_counts(run):
     trace = load_trace(run)
     assert trace.rank_frame("kernel", 0)["step"].tolist().count(4) == 2
     assert steps_of(trace) == [3, 4, 5]
-    assert mentions(trace, "rank 0", "step 4", "early", "left out", "sealed later")
+    assert mentions(trace, "Rank 0", "step 4", "early", "left out", "sealed later")
 
 
 def _other_hash(run):
@@ -116,7 +116,7 @@ def _no_clock_readings(run):
 
 WRONG = {
     "hash": _other_hash,
-    "no description": _no_description,
+    "no readable description": _no_description,
     "reading of its clocks": _no_clock_readings,
     "process 1,": lambda run: add_trace(run, 0, [3], pid=1),
     "description of another": lambda run: add_trace(run, 0, [3], last_step=4),
@@ -137,7 +137,7 @@ def test_a_trace_that_is_not_what_it_says_is_left_out(run, words):
     trace = load_trace(run)
     assert len(trace.rank_frame("op", 0)) == 0
     assert steps_of(trace, rank=1) == [3]
-    assert mentions(trace, "rank 0", words, "left out"), texts(trace.limits)
+    assert mentions(trace, "Rank 0", words, "left out"), texts(trace.limits)
 
 
 def test_a_trace_of_a_part_of_its_steps_counts_for_these(run):
@@ -146,8 +146,8 @@ def test_a_trace_of_a_part_of_its_steps_counts_for_these(run):
     trace = load_trace(run)
     assert trace.kernel_steps == {0: (4, 5)}
     assert steps_of(trace) == steps_of(trace, "op") == [4, 5]
-    assert mentions(trace, "named for steps 4-6", "holds steps 3-5", "steps 4-5 count")
-    assert mentions(trace, "rank 0", "3 events", "outside of whole steps")
+    assert mentions(trace, "for steps 4-6", "holds steps 3-5", "steps 4-5 used")
+    assert mentions(trace, "Rank 0", "3 events", "outside of whole steps")
 
 
 def test_a_trace_that_is_not_sealed_is_named(run):
@@ -238,4 +238,4 @@ def test_a_trace_of_another_machine_is_left_out(run):
     add_trace(run, 0, [4])
     trace = load_trace(run)
     assert trace.kernel_steps is None
-    assert mentions(trace, "rank 0", "another machine", "left out")
+    assert mentions(trace, "Rank 0", "another machine", "left out")

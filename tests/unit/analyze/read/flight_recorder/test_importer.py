@@ -172,7 +172,7 @@ def test_members_that_cannot_be_read_are_taken_from_use(tmp_path, ranks):
     group = trace.frame("group").iloc[0]
     assert sorted(group["ranks"]) == [2, 3]
     assert group["description"] == TENSOR[1]
-    assert mentions(trace, "do not say who is in 1 of 1 groups")
+    assert mentions(trace, "do not say who is in 1 of 1 group")
 
 
 @pytest.mark.parametrize("name", ["_dump_{}", "rank_{}.pkl", "nccl_trace_rank_{}.pickle.gz", "{}"])
@@ -252,7 +252,7 @@ def test_entries_that_make_no_sense_are_counted(tmp_path):
     ]
     trace = import_trace(write(tmp_path, {3: dump(odd)}))
     assert trace.frame("collective")["seq"].tolist() == [5]
-    assert mentions(trace, "Rank 3", "without group or number", "3 times")
+    assert mentions(trace, "Rank 3", "3 operations without group or number")
     assert mentions(trace, "Rank 3", "coalesced")
 
 

@@ -21,6 +21,7 @@ from meshscope.analyze.read.kineto.events import OtherPhase, to_int, to_integers
 from meshscope.analyze.read.kineto.rank import Place, read_rank_file
 from meshscope.analyze.read.kineto.stream import EventStream
 from meshscope.analyze.tables.stored_tables import open_stored
+from meshscope.analyze.wording.message import message
 from meshscope.probe.schema.errors import TraceFormatError
 
 COUNT = 60
@@ -79,6 +80,11 @@ def text_of(layout, rows=None):
     if layout == "tabs":
         return json.dumps(content, indent="\t").replace("\n", "\r\n").encode()
     return json.dumps(content, indent=2 if layout == "pretty" else None).encode()
+
+
+def codes(notes):
+    """Return the codes of what a reader notes."""
+    return {note.code for note in notes}
 
 
 def read(content, chunk_bytes=kineto_stream.CHUNK_BYTES):
@@ -161,7 +167,7 @@ def test_a_cut_file_keeps_its_whole_events_and_invents_none(pack):
         assert len(found) >= longest
         longest = len(found)
         assert len(source.losses) == 1
-        assert "cut off" in source.losses[0]
+        assert "cut off" in str(source.losses[0])
     assert longest > len(complete) // 2
     assert all(re.search("no traceEvents|cut off", text) for _, text in refused)
     assert not any(before for before, _ in refused), "a longer file gave nothing"
@@ -172,7 +178,9 @@ def test_damage_in_the_middle_shows_how_much_it_hides():
     text = b'{"traceEvents": [{"name": "a"}, {"name": "b}' + b', {"n": 1}' * 1000 + b"]}"
     found, source = stream(text)
     assert [name for name, _ in found] == ["a"]
-    assert "up to 0.000 of 0.010 MB" in source.losses[0]
+    assert source.losses[0].code == "missing.cut_text"
+    assert source.losses[0].values["whole_bytes"] < 50
+    assert source.losses[0].values["size_bytes"] == len(text)
 
 
 def test_a_cut_in_the_text_loses_no_event_before_it():
@@ -195,7 +203,7 @@ def test_the_place_of_a_cut_is_told(tmp_path):
     trace = import_trace(tmp_path)
     assert trace.ranks == (2, 3)
     assert trace.tables["kernel"].num_rows > COUNT // 2
-    place = f"of {len(text) // 2 / 1e6:.3f} MB"
+    place = f"of {len(text) // 2:,}"
     assert any("Rank 3" in limit and place in limit for limit in texts(trace.limits))
     assert any(
         "Rank 2" in limit and "gzip stream ends early" in limit for limit in texts(trace.limits)
@@ -208,14 +216,14 @@ def test_keys_behind_a_cut_are_not_believed():
     cut = text.index(b'"baseTimeNanoseconds":7') + len('"baseTimeNanoseconds":7')
     found = read(text[:cut])
     assert not found.has_base_time
-    assert any("header behind the events" in note for note in found.notes)
+    assert "missing.header_after_events" in codes(found.notes)
 
 
 def test_a_missing_checksum_is_told():
     """A file that was still being copied would pass for a verified one."""
     found = read(gzip.compress(text_of("plain"))[:-5])
     assert found.tables["kernel"].num_rows == COUNT
-    assert any("checksum" in note for note in found.notes)
+    assert "missing.checksum" in codes(found.notes)
 
 
 def test_damage_inside_a_stream_is_refused():
@@ -277,7 +285,7 @@ def test_an_odd_event_is_left_out_and_counted(odd):
     """One event that a tool wrote differently would cost the whole rank."""
     events, reader = stream(b'{"traceEvents": [%b]}' % b", ".join([GOOD, odd, GOOD]))
     assert [name for name, _ in events] == ["k", "k"]
-    assert reader.losses == ["1 events cannot be read and are left out"]
+    assert reader.losses == [message("missing.unreadable_events", count=1)]
 
 
 @pytest.mark.parametrize("chunk_bytes", [1 << 10, 1 << 20])
@@ -313,7 +321,7 @@ def test_an_odd_key_of_the_header_is_taken_as_absent(key, value):
     name = key.partition(".")[0].encode()
     events, reader = stream(b'{"traceEvents": [%b], "%b": %b}' % (GOOD, name, value))
     assert len(events) == 1
-    assert f"the header's {key} cannot be read and is not used" in reader.losses
+    assert message("missing.header_key", key=key) in reader.losses
     if key.endswith("pg_config"):
         assert reader.header.distributed_info.rank == 3
 
@@ -416,7 +424,7 @@ def test_one_bad_character_refuses_no_file(tmp_path, bad, chunk_bytes):
     assert 58 <= count <= 61
     assert not reader.is_cut
     assert reader.header.trace_events == []
-    assert not any("cut off" in loss for loss in reader.losses)
+    assert not {"missing.cut_text", "missing.cut_gzip"} & codes(reader.losses)
 
 
 @pytest.mark.parametrize(
@@ -430,5 +438,5 @@ def test_a_file_that_two_ranks_wrote_is_not_cut_off(tmp_path, second):
     reader = EventStream(InputFile(str(path), path))
     assert sum(len(batch) for batch in reader.batches()) == 1
     assert reader.header.distributed_info.rank == 5
-    assert any("two processes" in loss for loss in reader.losses)
-    assert not any("cut off" in loss for loss in reader.losses)
+    assert "missing.second_document" in codes(reader.losses)
+    assert not {"missing.cut_text", "missing.cut_gzip"} & codes(reader.losses)

@@ -94,7 +94,7 @@ def test_slow_iterations_at_the_start_are_no_steps(tmp_path):
     trace = import_trace(write_job(tmp_path, {0: iterations, 1: iterations}))
     assert sorted(set(trace.frame("step")["step"])) == [2, 3, 4, 5]
     assert set(trace.frame("span")["step"]) == {1, 2, 3, 4, 5}
-    assert mentions(trace, "Iterations at the start", "no steps: 1")
+    assert mentions(trace, "First iterations", "no steps: 1")
 
 
 def test_memory_is_in_bytes_by_stage(tmp_path):
@@ -137,7 +137,7 @@ def test_sizes_that_do_not_fit_leave_the_pipeline_only(tmp_path):
     """A mesh would be invented."""
     trace = import_trace(write_job(tmp_path, {0: {"1": iteration()}}, CONFIG | {"world_size": 64}))
     assert trace.layout.world_size == 2
-    assert mentions(trace, "world of 64", "only the pipeline")
+    assert mentions(trace, "its world has 64", "Only the pipeline")
 
 
 @pytest.mark.parametrize(
