@@ -23,6 +23,8 @@ from .findings import severity_badge
 from .shell import TABS, card, chart, header, key_numbers, notice
 
 PAGE = "summary"
+_MOST_FRAMED = 64
+"""Ranks up to which a row is high enough for a frame around it."""
 
 
 def layout(run: SummarisedRun, state: ViewState) -> Component:
@@ -77,8 +79,6 @@ def _key_numbers(run: SummarisedRun) -> list[tuple[str, str, str]]:
     since = "" if slow is None else f"since step {slow.verdict.first_bad_step}"
     return [
         ("Step time", units.duration(answer.step_ns), "mean, the longest rank of each step"),
-        ("Ranks", f"{answer.ranks:,}", run.layout),
-        ("Steps", f"{answer.step_count:,}", f"{answer.steps[0]} to {answer.steps[1]}"),
         ("Slow rank", rank, since),
         ("It costs", units.percent(cost) if slow else "–", "of the mean step"),
     ]
@@ -127,6 +127,8 @@ def _heatmaps(run: SummarisedRun, state: ViewState) -> Sequence[Component]:
         f"A cell is the mean of {each} steps; it bears the number of the first." if each > 1 else ""
     )
     slow = run.answer.slow[0].verdict.rank if run.answer.slow else None
+    if run.answer.ranks > _MOST_FRAMED:
+        slow = None  # The frame would hide the row.
     drawn: list[tuple[str, RankStepMatrix, str]] = [
         ("Own work by rank and step", run.own_work(), "summary-own-graph"),
         ("Waiting and exposed transfer by rank and step", run.exposed(), "summary-exposed-graph"),
