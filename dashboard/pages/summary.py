@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from statistics import median
 
+import plotly.graph_objects as go
 from dash import dcc, html
 from dash.development.base_component import Component
 
@@ -136,11 +137,17 @@ def _heatmaps(run: SummarisedRun, state: ViewState) -> Sequence[Component]:
     return [
         card(
             title,
-            [chart(rank_step_heatmap(matrix, slow), f"{sentence(matrix.meaning)} {note}", name)],
+            [chart(_drawn(matrix, slow), f"{sentence(matrix.meaning)} {note}", name)],
             csv=csv,
         )
         for title, matrix, name in drawn
     ]
+
+
+def _drawn(matrix: RankStepMatrix, slow: int | None) -> go.Figure:
+    """Return the heatmap; of many cells without lines between them, which take a browser longer than the cells."""
+    figure = rank_step_heatmap(matrix, slow)
+    return figure if slow is not None else figure.update_traces(xgap=0, ygap=0)
 
 
 def _deeper(run: SummarisedRun, state: ViewState) -> Component:
