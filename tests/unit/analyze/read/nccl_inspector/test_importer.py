@@ -118,7 +118,7 @@ def test_processes_without_a_common_communicator_are_numbered_and_named(tmp_path
     logs = [[line(0, 10, comm=f"0x{number}", pid=number)] for number in (11, 7)]
     trace = import_trace(write_logs(tmp_path, *logs))
     assert trace.ranks == (0, 1)
-    assert mentions(trace, "ranks are not known", "0 is a pid 7", "1 is a pid 11")
+    assert mentions(trace, "Ranks are unknown", "0 is a pid 7", "1 is a pid 11")
     assert mentions(trace, "2 of 2 communicators have members that are not in the input")
 
 
