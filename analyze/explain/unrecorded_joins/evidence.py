@@ -13,7 +13,9 @@ Without a join the rest varies more than the gap, by the variance of the lead, s
 two paired variances: gap and rest have equal ones exactly where their sum does not follow their
 difference (E. J. G. Pitman, "A note on normal correlation", 1939; W. A. Morgan, the same year). It is
 made on the changes from step to step, without those of single pauses, and on the means of the
-members of large groups. Candidates are the groups of the mesh.
+members at a place. In short captures it counts too that members depart together, which by chance is as
+improbable as their distance is small beside the lead; the two chances are combined (R. A. Fisher,
+"Statistical Methods for Research Workers", 1932). Candidates are the groups of the mesh.
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ from .places import Places
 
 LEAST_STEPS = 8
 """Waits of members in all steps, from which on gaps can follow anything."""
+LEAST_CHANCE = 1e-12
+"""No chance is taken for smaller."""
 LEAST_OWN = 4
 """Those of one member."""
 MAX_CHANCE = 1e-5
@@ -85,7 +89,17 @@ def held_against(
     own = combined(places.rank, places.key)
     waits = pd.Series((lead > 3 * resolution_ns) & is_whole).groupby(group).transform("sum")
     holds &= waits.to_numpy() >= LEAST_STEPS
-    table = pd.DataFrame({"own": own, "group": group, "gap": gap, "lead": lead})[is_whole & holds]
+    of_last = pd.Series(np.where(lead > 0, np.inf, gap)).groupby(join).transform("min").to_numpy()
+    table = pd.DataFrame(
+        {
+            "own": own,
+            "group": group,
+            "place": places.key,
+            "gap": gap,
+            "lead": lead,
+            "apart": np.abs(gap - lead - of_last),
+        }
+    )[is_whole & holds]
     of_own = _followed(table, resolution_ns, least_ns).reindex(own)
     follows = of_own["follows"].fillna(0.0).to_numpy() > 0
     return Tested(group, join, is_whole, of_own["rest_ns"].to_numpy(np.float64), follows)
@@ -95,26 +109,34 @@ def _followed(table: pd.DataFrame, resolution_ns: float, least_ns: float) -> pd.
     """Return for each rank and place whether its gaps follow its leads, and how far the rest varies.
 
     Args:
-        table: own (the rank and place), group, gap, lead; a row a step, in their order.
+        table: own (the rank and place), group, place, gap, lead, apart (from the departure of the
+            last); a row a step, in their order.
         resolution_ns: How far apart stamps of one instant may lie.
         least_ns: Mean wait from which on it matters.
     """
     by_own = table.assign(waits=table["lead"] > 3 * resolution_ns).groupby("own")
     found = by_own.agg(
-        group=("group", "first"), waits=("waits", "sum"), gap=("gap", "mean"), lead=("lead", "mean")
+        **{name: (name, "first") for name in ("group", "place")},
+        waits=("waits", "sum"),
+        gap=("gap", "mean"),
+        lead=("lead", "mean"),
+        apart=("apart", "median"),
     )
-    by_steps, rest_ns = _from_step_to_step(table, found, resolution_ns)
-    follows = (found["waits"] >= LEAST_OWN) & (found["lead"] >= least_ns)
-    follows &= by_steps | _across_members(found)
+    chance, rest_ns = _from_step_to_step(table, found, resolution_ns)
+    may = (found["waits"] >= LEAST_OWN) & (found["lead"] >= least_ns)
+    follows = chance * len(found) < MAX_CHANCE
+    follows |= _departing_together(found, chance, resolution_ns) * len(found) < MAX_CHANCE
+    follows = may & (follows | _across_members(found))
     return pd.DataFrame({"follows": follows.astype(np.float64), "rest_ns": rest_ns})
 
 
 def _from_step_to_step(
     table: pd.DataFrame, found: pd.DataFrame, resolution_ns: float
 ) -> tuple[pd.Series, pd.Series]:
-    """Tell whose gaps change as the leads do, and how far the rest changes.
+    """Return how probable gaps would change so by chance, and how far the rest changes.
 
-    By changes, because what a job does otherwise for some time is not held against a join.
+    By changes, because what a job does otherwise for some time is not held against a join. The chance
+    is 1 where the lead explains too little of the gap.
     """
     change = table.groupby("own")[["gap", "lead"]].diff()
     change = change.assign(own=table["own"], rest=change["gap"] - change["lead"]).dropna()
@@ -123,17 +145,32 @@ def _from_step_to_step(
     usual = change[change["rest"].abs() <= np.maximum(limit, resolution_ns)]
     kept = usual.groupby("own").size().reindex(found.index).fillna(0)
     chance = _chance(usual["own"], usual["gap"] + usual["rest"], usual["lead"], INDEPENDENT)
-    follows = chance.reindex(found.index).fillna(1.0) * len(found) < MAX_CHANCE
-    follows &= kept >= LEAST_USUAL * (table.groupby("own").size() - 1)
+    is_kept = kept >= LEAST_USUAL * (table.groupby("own").size() - 1)
     explained = np.maximum(MAX_REST * scale["gap"], MAX_REST_OF_LEAD * found["lead"])
-    return follows & (scale["rest"] <= explained), scale["rest"]
+    fits = is_kept & (scale["rest"] <= explained)
+    return chance.reindex(found.index).where(fits, 1.0).fillna(1.0), scale["rest"]
+
+
+def _departing_together(found: pd.DataFrame, chance: pd.Series, resolution_ns: float) -> pd.Series:
+    """Return how probable it is by chance that gaps change so, and that a member departs with the last.
+
+    A departure that has nothing to do with that of the last one is anywhere within a lead of it. The
+    product of two chances is as small as ``q`` with the probability ``q (1 - log q)`` (Fisher, 1932).
+    """
+    apart = (found["apart"] + resolution_ns) / found["lead"].where(found["lead"] > 0)
+    both = (chance * apart.clip(upper=1.0)).fillna(1.0).clip(lower=LEAST_CHANCE)
+    combined_chance: pd.Series[float] = both * (1.0 - np.log(both))
+    return combined_chance
 
 
 def _across_members(found: pd.DataFrame) -> pd.Series:
-    """Tell whose mean gaps are the larger the earlier they come, among the members of their group."""
+    """Tell whose mean gaps are the larger the earlier they come, among the members at their place.
+
+    Groups of a family run one program, so that the members of all of them count.
+    """
     rest = found["gap"] - found["lead"]
-    chance = _chance(found["group"], found["gap"] + rest, found["lead"])
-    is_shared = found["group"].map(chance) * len(chance) < MAX_CHANCE
+    chance = _chance(found["place"], found["gap"] + rest, found["lead"])
+    is_shared = found["place"].map(chance) * len(chance) < MAX_CHANCE
     own = (rest - rest.groupby(found["group"]).transform("min")).abs()
     return is_shared & (own <= MAX_REST_OF_LEAD * found["lead"])
 

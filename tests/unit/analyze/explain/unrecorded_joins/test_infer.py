@@ -39,6 +39,30 @@ def programs(*, joins, slowdown=1.0, gap=None, seed=0):
     ]
 
 
+def pair(*, joins, seed, gap_ms=2.0, steps=14):
+    """Return the capture of two replicas, one of them slower by the same in each step."""
+    random = np.random.default_rng(seed)
+    both = ("dp-0", (0, 1))
+    forward = np.array([20, 30]) * random.normal(1, 0.01, (steps, 2)) * MS
+    after = gap_ms * random.normal(1, 0.03, (steps, 2)) * MS
+    members = [
+        [
+            op
+            for step in range(steps)
+            for op in (
+                ("work", int(forward[step, rank]), step, "forward", 0, 0),
+                *([("hidden", both, WIRE)] if joins else []),
+                ("idle", int(after[step, rank])),
+                ("work", 40 * MS, step, "backward", 0, 0),
+                ("collective", step, both, "dp", "all_reduce", 1 << 20, WIRE),
+                ("end", step, 4096),
+            )
+        ]
+        for rank in range(2)
+    ]
+    return capture_of(Job(layout=ParallelLayout(dp=2), microbatches=1, steps=steps), members)
+
+
 def recorded(**job):
     """Return the capture of such a job."""
     return capture_of(Job(layout=LAYOUT, microbatches=1, steps=STEPS), programs(**job))
@@ -82,3 +106,16 @@ def test_no_join_is_found_where_there_is_none(seed, slowdown):
     ]
     trace = recorded(joins=False, slowdown=slowdown, gap=uneven[seed % 3], seed=seed)
     assert inferred(trace) == {}
+
+
+@pytest.mark.parametrize("seed", range(2, 7))
+def test_a_join_of_two_is_found_in_a_short_capture(seed):
+    """What a steadily slow rank costs would be frozen into the work of its only peer."""
+    assert list(inferred(pair(joins=True, seed=seed)).values()) == [[0, 1]]
+
+
+@pytest.mark.parametrize("gap_ms", [2.0, 8.0, 15.0])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_pair_that_joins_nothing_has_no_join(seed, gap_ms):
+    """A steady gap beside a steady lead would be called waiting."""
+    assert inferred(pair(joins=False, seed=seed, gap_ms=gap_ms)) == {}
