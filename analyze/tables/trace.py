@@ -155,6 +155,14 @@ class Trace:
         return self.with_tables({name: pa.concat_tables(parts).unify_dictionaries()})
 
 
+def ranks_to_look_at(trace: Trace, *names: str) -> tuple[int, ...]:
+    """Return the ranks that an analysis of some tables goes through; one where these are all empty.
+
+    What is made of that one has the columns of a result without rows.
+    """
+    return trace.ranks if any(map(trace.row_count, names)) else trace.ranks[:1]
+
+
 def _to_frame(table: pa.Table) -> pd.DataFrame:
     frame: pd.DataFrame = table.to_pandas()
     for column in table.schema:

@@ -7,7 +7,7 @@ import pandas as pd
 
 from ...tables.arrays import IntArray
 from ...tables.intervals import intersect, pair, subtract, total_length, union
-from ...tables.trace import Trace
+from ...tables.trace import Trace, ranks_to_look_at
 
 _OP_SUMS = ["calls", "total_ns", "self_ns"]
 _NOTE_SUMS = ["count", "total_ns", "kernels", "projected_ns", "device_ns"]
@@ -21,7 +21,7 @@ def host_operators(trace: Trace) -> pd.DataFrame:
         One row an operator, most time of its own first: operator, calls, total_ns (with what it calls),
         self_ns (without), ranks.
     """
-    parts = [_operators(trace, rank) for rank in trace.ranks]
+    parts = [_operators(trace, rank) for rank in ranks_to_look_at(trace, "op")]
     rows = pd.concat(parts, ignore_index=True)
     sums = rows.groupby("operator", as_index=False)[_OP_SUMS].sum()
     sums["ranks"] = sums["operator"].map(rows.groupby("operator")["rank"].nunique())
@@ -36,7 +36,7 @@ def host_time(trace: Trace) -> pd.DataFrame:
         library, and in no operator), outside_ns (in neither); one row a rank with operators.
     """
     rows = []
-    for rank in trace.ranks:
+    for rank in ranks_to_look_at(trace, "op"):
         op = trace.rank_frame("op", rank, ["thread", "start_ns", "dur_ns"])
         if op.empty:
             continue
@@ -62,7 +62,7 @@ def annotation_sums(trace: Trace) -> pd.DataFrame:
         One row a name, most time first: annotation, count, total_ns (on the host), kernels, projected_ns,
         device_ns (durations of that work together), ranks.
     """
-    parts = [_annotations(trace, rank) for rank in trace.ranks]
+    parts = [_annotations(trace, rank) for rank in ranks_to_look_at(trace, "annotation")]
     rows = pd.concat(parts, ignore_index=True)
     sums = rows.groupby("annotation", as_index=False)[_NOTE_SUMS].sum()
     sums["ranks"] = sums["annotation"].map(rows.groupby("annotation")["rank"].nunique())

@@ -15,7 +15,7 @@ from meshscope.probe.schema.terms import KernelCategory
 
 from ...tables.arrays import FloatArray
 from ...tables.intervals import covered_length
-from ...tables.trace import Trace
+from ...tables.trace import Trace, ranks_to_look_at
 from .call_names import WAITING_CALL
 from .idle import starved_intervals
 from .outermost import outermost_operator
@@ -37,7 +37,9 @@ def host_waits(trace: Trace) -> pd.DataFrame:
         costly first: count, blocked_ns (in the call), starved_ns (what it costs; NaN where
         launches are not known), ranks.
     """
-    parts = [_of_rank(trace, rank) for rank in trace.ranks]
+    parts = [
+        _of_rank(trace, rank) for rank in ranks_to_look_at(trace, "kernel", "runtime_call", "op")
+    ]
     sums = (
         pd.concat(parts)
         .groupby(_KEY, as_index=False)

@@ -14,7 +14,7 @@ import pandas as pd
 
 from ...align.steps.windows import StepWindows
 from ...formulas.operator_flops import element_type, multiplies
-from ...tables.trace import Trace
+from ...tables.trace import Trace, ranks_to_look_at
 from ...wording.limits import Limit
 from ...wording.message import message
 from ..mfu.utilization import device_peak
@@ -68,7 +68,7 @@ def operator_sums(trace: Trace, windows: StepWindows | None = None) -> pd.DataFr
         trace: The capture.
         windows: The steps to which it is restricted.
     """
-    parts = [_of_rank(trace, rank, windows) for rank in trace.ranks]
+    parts = [_of_rank(trace, rank, windows) for rank in ranks_to_look_at(trace, "kernel", "op")]
     return pd.concat(parts).groupby(_KEY, as_index=False)[_SUMS].sum()
 
 

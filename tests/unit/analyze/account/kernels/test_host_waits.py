@@ -9,6 +9,9 @@ from meshscope.analyze.account.kernels.idle import device_idle
 from meshscope.analyze.output.json import kernels_to_json
 from meshscope.analyze.output.render import to_plain
 from meshscope.analyze.output.text import kernels_document
+from meshscope.analyze.synthetic import SyntheticJob, generate
+from meshscope.analyze.tables.trace import ranks_to_look_at
+from meshscope.probe.schema.layout import ParallelLayout
 
 NAMES = ["gemm", "cudaStreamSynchronize", "aten::item", "aten::_local_scalar_dense",
          "Optimizer.step#Adam.step", "cudaMemcpyAsync", "Memcpy HtoD (Pageable -> Device)"]  # fmt: skip
@@ -119,3 +122,12 @@ def test_without_launches_the_cost_is_not_known():
     """Fails when a device that may have had work waiting is said to have been starved by a call."""
     waits = kernels_to_json(capture([event(SYNC, 60, 110)], [event(GEMM, 0, 100)]))["host_waits"]
     assert (waits[0]["blocked_ns"], waits[0]["starved_ns"]) == (50, None)
+
+
+def test_a_run_without_device_events_is_not_searched_rank_by_rank():
+    """A run of a thousand ranks would take a minute to say that it has no kernels."""
+    job = SyntheticJob(layout=ParallelLayout(dp=4), microbatches=2, steps=1)
+    trace, _ = generate(job)
+    assert ranks_to_look_at(trace, "kernel", "op") == trace.ranks[:1]
+    assert ranks_to_look_at(trace, "kernel", "span") == trace.ranks
+    assert host_waits(trace).empty
