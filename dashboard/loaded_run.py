@@ -135,7 +135,8 @@ class LoadedRun:
     def path(self, step: int) -> StepPath:
         """Return the critical path of a step; the last few are kept.
 
-        The first one of a run measures it again: an account is too large to keep for every run.
+        Where another run was opened since, this one is measured again: an account is too large to keep
+        for every run.
 
         Raises:
             MeshscopeError: There is none, see ``path_unknown_because``.
@@ -159,7 +160,8 @@ class LoadedRun:
         """Return its communication, as ``meshscope collectives`` has it; computed once."""
         with self._finding:
             if "collectives" not in self._kept:
-                self._kept["collectives"] = collectives_to_json(self.trace)
+                account = None if self.diagnosis.ledger.empty else self.accounts.of(self.trace)
+                self._kept["collectives"] = collectives_to_json(self.trace, account)
             return self._kept["collectives"]  # type: ignore[no-any-return]
 
     def memory(self) -> dict[str, Any]:
@@ -239,6 +241,8 @@ def analysed_run(
     steps = steps_of(trace)
     found = account_or_end(trace)
     if isinstance(found, Account):
+        # What is opened is looked at next.
+        accounts.keep(trace, found)
         diagnosis = diagnosis_of(found)
         reason = limit_text(found.limits[-1]) if found.program is None else ""
     else:

@@ -48,21 +48,31 @@ class Outlines:
 
 
 class LastAccount:
-    """The account of the run whose path was asked for last: it is as large as its tables."""
+    """The account of the run that was analysed or asked for last: it is as large as its tables."""
 
     def __init__(self) -> None:
         """Hold nothing yet."""
         self._lock = threading.Lock()
-        self._account: Account | None = None
+        # The trace of an account is another one where stamps were put in order.
+        self._kept: tuple[Trace, Account] | None = None
+
+    def keep(self, trace: Trace, account: Account) -> None:
+        """Keep the account of a run that was measured already, in place of the one before."""
+        with self._lock:
+            self._kept = trace, account
 
     def of(self, trace: Trace) -> Account:
-        """Return the account of a run; one at a time is measured, and one is kept."""
+        """Return the account of a run; one at a time is measured, and one is kept.
+
+        Raises:
+            NoStepsError: It has no steps.
+        """
         with self._lock:
-            if self._account is None or self._account.trace is not trace:
+            if self._kept is None or self._kept[0] is not trace:
                 # Not two at once in memory.
-                self._account = None
-                self._account = measure(trace)
-            return self._account
+                self._kept = None
+                self._kept = trace, measure(trace)
+            return self._kept[1]
 
 
 def step_path(account: Account, drawn: StepSlices) -> StepPath:

@@ -52,8 +52,13 @@ _OF_COLLECTIVE = (
 )
 
 
-def collectives_to_json(trace: Trace) -> dict[str, Any]:
-    """Return every collective matched across ranks, with who waited and who came last."""
+def collectives_to_json(trace: Trace, account: Account | None = None) -> dict[str, Any]:
+    """Return every collective matched across ranks, with who waited and who came last.
+
+    Args:
+        trace: The capture.
+        account: Its account, where it was measured already.
+    """
     match, sent = match_collectives(trace), match_p2p(trace)
     windows = step_windows(trace)
     events = communication_events(trace, windows)
@@ -77,7 +82,7 @@ def collectives_to_json(trace: Trace) -> dict[str, Any]:
         "expected": expected_to_json(expected_and_seen(trace, windows)),
         "bandwidths": group_rows(group_bandwidths(trace, match.collectives)),
         "overlap": _overlap(trace, windows, events),
-        "changes": _changes(trace),
+        "changes": _changes(trace, account),
         "arrivals": _arrivals(match.collectives, ["axis", "kind"]),
         "arrivals_by_group": _arrivals_by_group(match.collectives),
         "links": links_to_json(link_use(trace, windows, events)),
@@ -95,10 +100,10 @@ def _overlap(
     return overlap_rows(overlaps(events, build_ledger(trace, windows, events)))
 
 
-def _changes(trace: Trace) -> list[dict[str, Any]]:
+def _changes(trace: Trace, measured: Account | None) -> list[dict[str, Any]]:
     """Return what other transfers would return; nothing where the run cannot be replayed."""
     try:
-        account = account_or_end(trace)
+        account = measured or account_or_end(trace)
     except NoStepsError:
         return []
     if not isinstance(account, Account):

@@ -5,10 +5,12 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
+from tests.ndtimeline_jobs import JobShape, job_frame, write_frame
 from tests.synthetic import MS, Job, capture, uniform
 
 from meshscope.analyze.findings.critical_path import CriticalPath
 from meshscope.analyze.findings.measure import measure
+from meshscope.analyze.load.load import load_trace
 from meshscope.analyze.output.timeline.categories import Category
 from meshscope.analyze.output.timeline.slices import step_slices
 from meshscope.dashboard.figures.critical_path import NAME, path_traces
@@ -175,3 +177,17 @@ def test_one_account_is_kept():
     assert accounts.of(first) is found
     assert accounts.of(second).trace is second
     assert accounts.of(first) is not found
+
+
+def test_an_account_of_inexact_stamps_is_kept(tmp_path):
+    """Fails when a run whose stamps were put in order is measured again for every step."""
+    frame = job_frame(JobShape(pp=2, dp=2, steps=4)).astype({"start_ts": float, "duration": float})
+    frame = frame[frame["duration"] > 0].sort_values(["rank", "step", "start_ts"])
+    # Each activity reaches a little over the begin of the next one.
+    whole = frame.groupby(["rank", "step"])["duration"].cumsum()
+    frame["start_ts"], frame["duration"] = whole - frame["duration"], frame["duration"] + 40e-6
+    write_frame(tmp_path, frame)
+    trace, accounts = load_trace(tmp_path), LastAccount()
+    found = accounts.of(trace)
+    assert found.trace is not trace
+    assert accounts.of(trace) is found

@@ -181,6 +181,16 @@ def test_a_path_is_found_once(runs_dir):
     assert run.path(0) is not first
 
 
+def test_what_was_analysed_is_not_measured_again(runs_dir, monkeypatch):
+    """Fails when the first path, or the communication page, waits for a second measurement."""
+    write_job(runs_dir / "long", steps=9)
+    run = RunStore(runs_dir).get("long")
+    monkeypatch.setattr("meshscope.dashboard.paths.measure", None)
+    monkeypatch.setattr("meshscope.analyze.findings.diagnosis.measure", None)
+    assert run.path(0).path.pieces["dur_ns"].sum() > 0
+    assert run.collectives()["collectives"]
+
+
 def test_zooming_does_not_rebuild_the_step(runs_dir):
     """Fails when every zoom sweeps the whole step again, or all steps are kept for ever."""
     write_job(runs_dir / "long", steps=9)
