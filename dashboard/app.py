@@ -56,6 +56,8 @@ def create_app(
         index_string=_INDEX,
         title="meshscope",
         update_title=None,  # type: ignore[arg-type]
+        # Through a tunnel the 8 MB of scripts take longer than the analysis.
+        compress=True,
         # Dash can be told by an environment variable to serve tools to language
         # models; what a run contains is not for that.
         enable_mcp=False,

@@ -1,5 +1,6 @@
 """The server process: it prints where it is, answers, and ends on Ctrl-C."""
 
+import gzip
 import re
 import signal
 import subprocess
@@ -16,7 +17,7 @@ _ENDING_S = 20
 
 
 def test_serve_and_interrupt(runs_dir):
-    """Fails when the printed address does not answer, or Ctrl-C ends in a traceback."""
+    """Fails when the printed address does not answer or sends all in full, or Ctrl-C ends in a traceback."""
     process = subprocess.Popen(
         [sys.executable, "-c", _PROGRAM, str(runs_dir)],
         stderr=subprocess.PIPE,
@@ -29,6 +30,10 @@ def test_serve_and_interrupt(runs_dir):
             url = re.search(r"http://127\.0\.0\.1:[1-9]\d*/", process.stderr.readline()).group()
             with urllib.request.urlopen(f"{url}api/v1/runs") as answer:
                 assert b'"job"' in answer.read()
+            asked = urllib.request.Request(url, headers={"Accept-Encoding": "gzip"})
+            with urllib.request.urlopen(asked) as answer:
+                assert answer.headers["Content-Encoding"] == "gzip"
+                assert b"meshscope" in gzip.decompress(answer.read())
             process.send_signal(signal.SIGINT)
             _, rest = process.communicate(timeout=_ENDING_S)
         finally:
