@@ -34,12 +34,12 @@ def kinds_of_steps(per_step: pd.Series) -> pd.Series:
     names = [name for name in per_step.index.names if name != "rank"]
     of_place = per_step.groupby(level=names).median()
     kinds = of_place.groupby(level=names[:-1], group_keys=False).transform(
-        lambda own: _kinds(own.to_numpy(np.float64))
+        lambda own: kinds_of_values(own.to_numpy(np.float64))
     )
     return kinds.astype(np.int64)
 
 
-def _kinds(value: FloatArray) -> IntArray:
+def kinds_of_values(value: FloatArray) -> IntArray:
     """Return which values are of the larger kind; all 0 where they are of one."""
     order = np.argsort(value, kind="stable")
     ranked, count = value[order], len(value)

@@ -16,6 +16,7 @@ from .common_slowdown import slow_together
 from .detect import detect
 from .durations import own_durations
 from .results import DetectionResult
+from .two_kinds import with_slow_steps_of_single_ranks
 from .verdict import Evidence, calmed
 from .whole_stages import without_whole_stages
 
@@ -28,7 +29,7 @@ EXPLAINED = 0.5
 def detect_in(trace: Trace, windows: StepWindows, ledger: Ledger) -> DetectionResult | None:
     """Return the detection on a capture, or None where it shows no microbatches or few steps.
 
-    A single rank is judged by its own past. None is blamed for what all its replicas show in the same steps.
+    A single rank is judged by its own past, and by the other stages. None is blamed for what all its replicas show in the same steps.
     """
     if len(windows.steps) < MIN_STEPS:
         return None
@@ -36,6 +37,7 @@ def detect_in(trace: Trace, windows: StepWindows, ledger: Ledger) -> DetectionRe
     if not (durations["dur_ns"] > 0).any():
         return None
     result = without_whole_stages(detect(durations, trace.layout), trace.layout)
+    result = with_slow_steps_of_single_ranks(result, durations, trace.layout)
     return replace(result, together=slow_together(durations, windows, result))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import pandas as pd
 
 from meshscope.probe.schema.listing import MOST_LISTED
@@ -221,16 +222,24 @@ def _compute_by_stage(account: Account, when: BadSteps) -> pd.Series:
 def _compute_of_healthy(account: Account) -> pd.DataFrame:
     """Return rank, step, stage and compute_ns, one row a rank and step.
 
-    A suspected rank does not count, unless a stage has no other.
+    A suspected rank does not count. Where a stage has no other, it counts as if it had not been slow.
     """
     by_step = account.ledger.by_step
     suspects = account.slow_ranks()
     healthy = [rank for rank in account.stage if rank not in suspects]
+    rows = by_step[["rank", "step"]].assign(
+        stage=by_step["rank"].map(account.stage),
+        compute_ns=by_step[list(COMPUTE_CLASSES)].sum(axis=1).astype(np.float64),
+    )
     if {account.stage[rank] for rank in healthy} == set(account.stage.values()):
-        by_step = by_step[by_step["rank"].isin(healthy)]
-    compute = by_step[list(COMPUTE_CLASSES)].sum(axis=1)
-    stage = by_step["rank"].map(account.stage)
-    return by_step[["rank", "step"]].assign(stage=stage, compute_ns=compute)
+        return rows[rows["rank"].isin(healthy)]
+    found = account.attribution.detection if account.attribution is not None else None
+    for verdict in found.suspects if found is not None else ():
+        is_slow = (rows["rank"] == verdict.rank) & np.logical_or.reduce(
+            [rows["step"].between(first, last) for first, last in verdict.slow_steps]
+        )
+        rows.loc[is_slow, "compute_ns"] /= 1.0 + (verdict.slowdown or 0.0)
+    return rows
 
 
 def bubble(account: Account) -> Iterator[Finding]:

@@ -52,10 +52,13 @@ def test_equal_chunks_have_no_heavy_stage(schedule):
     assert all(abs(share) < 1e-6 for share in stages)
 
 
-@pytest.mark.parametrize(("dp", "every"), [(1, 4), (2, 2)])
 @pytest.mark.parametrize(
-    ("schedule", "vpp"),
-    [(ScheduleKind.ONE_F_ONE_B, 1), (ScheduleKind.INTERLEAVED, 2), (ScheduleKind.ZB_V, 2)],
+    ("schedule", "vpp", "dp", "every"),
+    [
+        (ScheduleKind.ONE_F_ONE_B, 1, 2, 2),
+        *((ScheduleKind.INTERLEAVED, 2, dp, every) for dp, every in ((1, 4), (2, 2))),
+        *((ScheduleKind.ZB_V, 2, dp, every) for dp, every in ((1, 4), (2, 2))),
+    ],
 )
 def test_a_stage_that_is_heavy_at_times_costs_what_it_costs_in_these_steps(
     schedule, vpp, dp, every
@@ -74,3 +77,15 @@ def test_a_stage_that_is_heavy_at_times_costs_what_it_costs_in_these_steps(
     assert finding.where["stage"] == (0 if schedule is ScheduleKind.ZB_V else 3)
     assert finding.removal_gain_frac == pytest.approx(truth, abs=0.005)
     assert finding.cost_frac == pytest.approx(truth, abs=0.005)
+
+
+def test_the_only_rank_of_a_stage_that_is_slow_at_times_is_a_slow_rank():
+    """A split of the layers would be blamed for what is there in some steps only."""
+    size = {"dp": 1, "vpp": 1, "steps": 12, "jitter_cv": 0.02}
+    fault = Fault(kind=FaultKind.SLOW_STAGE, stage=3, factor=2.0, every=4)
+    result = diagnose(generate(job(ScheduleKind.ONE_F_ONE_B, (fault,), **size))[0])
+    usual = truth_of(job(ScheduleKind.ONE_F_ONE_B, (), **size)).step_time_ns
+    (finding,) = [f for f in result.findings if f.kind != "pipeline_bubble"]
+    assert (finding.kind, finding.where["rank"]) == ("straggler_rank", 3)
+    truth = 1 - usual / result.step_time_ns
+    assert finding.removal_gain_frac == pytest.approx(truth, abs=0.005)

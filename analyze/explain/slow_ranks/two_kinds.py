@@ -1,0 +1,135 @@
+"""Ranks without replicas that are slow in some of their steps, as the other stages show.
+
+With a single replica nobody holds the same part of the model. But all stages of a pipeline compute the
+same microbatches: what takes one of them longer in some steps, and not the others, is no longer data, and an
+uneven split would be there in every step. For example, in ms::
+
+    step       0   1   2   3   4   5   6   7
+    rank 0    91  50  90  51  89  50  92  49     slow in 0, 2, 4 and 6
+    rank 1    72  71  70  72  71  69  71  70
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from meshscope.probe.schema.layout import ParallelLayout
+
+from ...tables.arrays import BoolArray, FloatArray, IntArray
+from ..causes.kinds_of_steps import kinds_of_values
+from .noise import quantile
+from .results import DetectionResult
+from .verdict import Evidence, Persistence, RankVerdict
+
+MOST_SHARED = 0.2
+"""Part of its excess that the other stages may have in the same steps: with more it is in the data."""
+LEAST_ALIKE = 0.5
+"""A slow device slows all that it computes: one chunk of the model alone is no rank's fault."""
+CONFIDENCE = 0.9
+"""Work that a stage has now and then, such as logging a loss, looks the same."""
+TAIL = 0.025
+"""Chance beyond either end of an interval of 95 %."""
+_WEAKER = (Evidence.HISTORY, Evidence.NOTHING)
+"""A change from the steps before says less than two kinds of steps beside other stages."""
+
+
+def with_slow_steps_of_single_ranks(
+    result: DetectionResult, durations: pd.DataFrame, layout: ParallelLayout | None
+) -> DetectionResult:
+    """Return the verdicts, with ranks slow at times where their own steps and the other stages tell.
+
+    Args:
+        result: The verdicts of all ranks.
+        durations: rank, step, kind, chunk, dur_ns of each pass.
+        layout: The mesh; without one, or with replicas or a single stage, nothing changes.
+    """
+    if layout is None or layout.dp > 1 or layout.pp < 2:
+        return result
+    parts = durations[durations["dur_ns"] > 0].groupby(["rank", "kind", "chunk", "step"])["dur_ns"]
+    table = parts.mean().unstack().dropna(axis="columns")
+    table = table.div(table.mean(axis="columns"), axis="index")
+    found = {own.rank: own for own in _slow_at_times(table, layout)}
+    verdicts = [
+        replace(found[own.rank], minimum_slowdown=own.minimum_slowdown)
+        if own.rank in found and own.evidence in _WEAKER
+        else own
+        for own in result.verdicts
+    ]
+    verdicts.sort(key=lambda own: (not own.is_slow, -(own.slowdown or 0.0)))
+    return replace(result, verdicts=tuple(verdicts))
+
+
+def _slow_at_times(table: pd.DataFrame, layout: ParallelLayout) -> Iterator[RankVerdict]:
+    """Yield a verdict on each rank whose steps are of two kinds, and those of the other stages are not.
+
+    Args:
+        table: The mean pass over its usual one, a row a rank, kind and chunk, a column a step.
+        layout: The mesh.
+    """
+    of_rank = table.groupby(level="rank").mean()
+    values, steps = of_rank.to_numpy(np.float64), table.columns.to_numpy(np.int64)
+    stage = np.array([layout.coordinates(int(rank))["pp"] for rank in of_rank.index])
+    for at, rank in enumerate(of_rank.index.tolist()):
+        others = values[stage != stage[at]]
+        is_slow = kinds_of_values(values[at]) > 0
+        if not is_slow.any() or not len(others):
+            continue
+        own = _excess(values[at], is_slow)
+        shared = np.median([_excess(other, is_slow).slowdown for other in others])
+        passes = table.loc[rank].to_numpy(np.float64)
+        parts = [_excess(part, is_slow).slowdown for part in passes]
+        if abs(shared) <= MOST_SHARED * own.slowdown and min(parts) >= LEAST_ALIKE * max(parts):
+            yield _verdict(int(rank), steps, is_slow, own)
+
+
+class _Excess(NamedTuple):
+    """By which share slow steps take longer than the others, and half of its 95 % interval."""
+
+    slowdown: float
+    half: float
+
+
+def _excess(values: FloatArray, is_slow: BoolArray) -> _Excess:
+    """Return what slow steps take more.
+
+    The interval is that of B. L. Welch, "The generalization of Student's problem when several different
+    population variances are involved", 1947.
+    """
+    slow, other = values[is_slow], values[~is_slow]
+    ratio = float(slow.mean() / other.mean())
+    counts = np.array([len(slow), len(other)])
+    variances = np.array([own.var(ddof=1) / own.mean() ** 2 for own in (slow, other)]) / counts
+    total = float(variances.sum())
+    if total == 0.0:
+        return _Excess(ratio - 1.0, 0.0)
+    degrees = total**2 / float((variances**2 / (counts - 1)).sum())
+    return _Excess(ratio - 1.0, ratio * float(np.sqrt(total)) * quantile(TAIL, degrees))
+
+
+def _verdict(rank: int, steps: IntArray, is_slow: BoolArray, excess: _Excess) -> RankVerdict:
+    bounds = np.flatnonzero(np.diff(np.concatenate([[0], is_slow.astype(np.int8), [0]])))
+    runs = tuple(
+        (int(steps[first]), int(steps[end - 1]))
+        for first, end in zip(bounds[::2], bounds[1::2], strict=True)
+    )
+    persistence = Persistence.INTERMITTENT
+    if len(runs) == 1:
+        persistence = Persistence.PERSISTENT if is_slow[-1] else Persistence.TRANSIENT
+    return RankVerdict(
+        rank=rank,
+        persistence=persistence,
+        slowdown=excess.slowdown,
+        interval=(excess.slowdown - excess.half, excess.slowdown + excess.half),
+        first_bad_step=runs[0][0],
+        last_bad_step=None if persistence is Persistence.PERSISTENT else runs[-1][1],
+        found_at_step=None,
+        evidence=Evidence.HISTORY,
+        confidence=CONFIDENCE,
+        minimum_slowdown=None,
+        slow_steps=runs,
+    )

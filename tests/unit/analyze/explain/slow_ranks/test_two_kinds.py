@@ -1,0 +1,87 @@
+"""A rank without replicas that is slow at times, told by its own steps and by the other stages."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from meshscope.analyze.explain.slow_ranks.detect import detect
+from meshscope.analyze.explain.slow_ranks.two_kinds import with_slow_steps_of_single_ranks
+from meshscope.analyze.explain.slow_ranks.verdict import Evidence, Persistence
+from meshscope.probe.schema.layout import ParallelLayout
+
+PIPELINE = ParallelLayout(pp=3)
+STEPS = 12
+
+
+def durations(factor, seed=0, noise=0.01):
+    """Return the passes of one rank a stage; ``factor[rank, step]`` is how much longer they take."""
+    random = np.random.default_rng(seed)
+    rows = [
+        (rank, step, kind, 0, microbatch, base * factor[rank, step] * random.normal(1, noise))
+        for rank in range(3)
+        for step in range(STEPS)
+        for kind, base in (("forward", 10e6 * (1 + rank)), ("backward", 20e6 * (1 + rank)))
+        for microbatch in range(4)
+    ]
+    names = ["rank", "step", "kind", "chunk", "microbatch", "dur_ns"]
+    return pd.DataFrame(rows, columns=names)
+
+
+def judged(factor, layout=PIPELINE, **noise):
+    """Return the verdicts by rank."""
+    table = durations(factor, **noise)
+    result = with_slow_steps_of_single_ranks(detect(table, layout), table, layout)
+    return {own.rank: own for own in result.verdicts}
+
+
+@pytest.mark.parametrize(
+    ("steps", "persistence", "last"),
+    [
+        ([0, 2, 4, 6, 8, 10], Persistence.INTERMITTENT, 10),
+        ([1, 5, 9], Persistence.INTERMITTENT, 9),
+        ([0, 1, 3, 4, 6, 7, 9, 10, 11], Persistence.INTERMITTENT, 11),
+    ],
+)
+def test_a_lone_rank_that_is_slow_at_times_is_found(steps, persistence, last):
+    """The healthy stages would be blamed for the steps in which the slow one is not slow."""
+    factor = np.ones((3, STEPS))
+    factor[1, steps] = 1.4
+    found = judged(factor)
+    assert [rank for rank, own in found.items() if own.is_slow] == [1]
+    own = found[1]
+    assert own.slowdown == pytest.approx(0.4, abs=0.02)
+    assert own.interval[0] < 0.4 < own.interval[1]
+    assert (own.persistence, own.last_bad_step) == (persistence, last)
+    assert own.evidence is Evidence.HISTORY
+    named = [step for first, end in own.slow_steps for step in range(first, end + 1)]
+    assert named == steps
+
+
+def test_steps_with_more_data_blame_nobody():
+    """Long sequences would be a slow rank on each stage."""
+    factor = np.ones((3, STEPS))
+    factor[:, ::2] = 1.4
+    assert not any(own.is_slow for own in judged(factor).values())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_noise_has_no_two_kinds_of_steps(seed):
+    """A healthy pipeline would have a slow rank by chance."""
+    random = np.random.default_rng(seed)
+    draws = [
+        lambda: random.normal(1, 0.05, (3, STEPS)),
+        lambda: random.lognormal(0, 0.3, (3, STEPS)),
+        lambda: 1 + random.pareto(2.5, (3, STEPS)),
+        lambda: random.uniform(1, 1.5, (3, STEPS)),
+    ]
+    assert not any(own.is_slow for own in judged(draws[seed % 4](), seed=seed).values())
+
+
+@pytest.mark.parametrize("layout", [None, ParallelLayout(dp=3)])
+def test_without_other_stages_nothing_is_said(layout):
+    """What no other stage contradicts, such as a longer batch, would be called slow."""
+    factor = np.ones((3, STEPS))
+    factor[1, ::2] = 1.4
+    table = durations(factor)
+    result = detect(table, layout)
+    assert with_slow_steps_of_single_ranks(result, table, layout) is result
