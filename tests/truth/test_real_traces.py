@@ -1,5 +1,6 @@
 """Real traces with published or measured answers (see the README beside them)."""
 
+import numpy as np
 import pytest
 from tests.texts import texts
 
@@ -24,11 +25,18 @@ def four_ranks(traces_dir):
 
 
 def test_the_published_cause_comes_first(production):
-    """A labelled production job would be diagnosed wrongly."""
+    """A labelled production job would be diagnosed wrongly.
+
+    Its four microbatches pass the last stage one after the other; the others fill and drain. With equal
+    stages seven passes of the mean length follow one another.
+    """
+    forward, backward = np.array([67, 67, 67, 139.7]), np.array([143, 143, 144, 203.5])
+    passes = forward + backward
+    saved_ms = passes[:3].sum() + 4 * passes[3] - 7 * passes.mean()
     first = production.findings[0]
     assert first.kind == "stage_imbalance"
     assert first.where["stage"] == 3
-    assert first.removal_gain_frac == pytest.approx(0.128, abs=0.005)
+    assert first.removal_gain_frac == pytest.approx(saved_ms / 2214.448, abs=0.005)
     assert not [f for f in production.findings if f.kind == "straggler_rank"]
 
 

@@ -48,7 +48,7 @@ def test_files_of_another_format_are_counted(tmp_path):
     (tmp_path / "a-pid1.log").write_text('{"metadata": {"dump_timestamp_us": 1}}')
     trace = import_trace(tmp_path)
     assert trace.origin == "kineto"
-    for named in ("(pipeline visualiser), ", "(NCCL Inspector), "):
+    for named in ("(pipeline visualiser) ", "(NCCL Inspector) "):
         assert any("1 file " in limit and named in limit for limit in texts(trace.limits))
 
 

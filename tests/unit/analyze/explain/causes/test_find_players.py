@@ -73,7 +73,8 @@ def test_embedding_and_head_are_causes_of_their_own():
     """Two heavy ends of a pipeline would be one number that names one of them."""
     both, step_ns = stages_of({0: 1.3, 3: 1.6})
     assert set(both) == {0, 3}
-    assert both[3].share_frac > both[0].share_frac > 0
+    # Where the last stage is the bottleneck, the first one may shift a transfer, and no more.
+    assert both[3].share_frac > 0.1 > 1e-3 > abs(both[0].share_frac)
     mean = (1.3 + 1.0 + 1.0 + 1.6) / 4
     equal = diagnose(
         capture(
@@ -81,8 +82,7 @@ def test_embedding_and_head_are_causes_of_their_own():
         )
     ).step_time_ns
     lost = (both[0].share_frac + both[3].share_frac) * step_ns
-    # The optimizer is scaled along with its stage, although here it was equal to begin with.
-    assert lost == pytest.approx(step_ns - equal, rel=5e-3)
+    assert lost == pytest.approx(step_ns - equal, rel=1e-6)
 
 
 def test_a_heavy_inner_stage_is_named():
