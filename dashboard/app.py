@@ -62,6 +62,8 @@ def create_app(
         # models; what a run contains is not for that.
         enable_mcp=False,
     )
+    # What is streamed comes from our small files, which compressing would leave open.
+    app.server.config["COMPRESS_STREAMS"] = False
     app.layout = dmc.MantineProvider(
         [
             dcc.Location(id="url", refresh=False),

@@ -26,8 +26,10 @@ from .noise import quantile
 from .results import DetectionResult
 from .verdict import Evidence, Persistence, RankVerdict
 
-MOST_SHARED = 0.2
-"""Part of its excess that the other stages may have in the same steps: with more it is in the data."""
+MIN_EXPLAINED = 0.95
+"""Least part of the squares between steps that two kinds of them explain."""
+MOST_ELSEWHERE = 0.25
+"""Part of its excess that any other stage may have in any step: with more it is in the data, or chance."""
 LEAST_ALIKE = 0.5
 """A slow device slows all that it computes: one chunk of the model alone is no rank's fault."""
 CONFIDENCE = 0.9
@@ -51,7 +53,8 @@ def with_slow_steps_of_single_ranks(
     if layout is None or layout.dp > 1 or layout.pp < 2:
         return result
     parts = durations[durations["dur_ns"] > 0].groupby(["rank", "kind", "chunk", "step"])["dur_ns"]
-    table = parts.mean().unstack().dropna(axis="columns")
+    # A pause hits one pass, a slow device all of them: the median tells them apart.
+    table = parts.median().unstack().dropna(axis="columns")
     table = table.div(table.mean(axis="columns"), axis="index")
     found = {own.rank: own for own in _slow_at_times(table, layout)}
     verdicts = [
@@ -77,14 +80,20 @@ def _slow_at_times(table: pd.DataFrame, layout: ParallelLayout) -> Iterator[Rank
     for at, rank in enumerate(of_rank.index.tolist()):
         others = values[stage != stage[at]]
         is_slow = kinds_of_values(values[at]) > 0
-        if not is_slow.any() or not len(others):
+        if not is_slow.any() or not len(others) or _explained(values[at], is_slow) < MIN_EXPLAINED:
             continue
         own = _excess(values[at], is_slow)
-        shared = np.median([_excess(other, is_slow).slowdown for other in others])
+        beyond = (others / np.median(others, axis=1, keepdims=True) - 1.0).max()
         passes = table.loc[rank].to_numpy(np.float64)
         parts = [_excess(part, is_slow).slowdown for part in passes]
-        if abs(shared) <= MOST_SHARED * own.slowdown and min(parts) >= LEAST_ALIKE * max(parts):
+        if beyond <= MOST_ELSEWHERE * own.slowdown and min(parts) >= LEAST_ALIKE * max(parts):
             yield _verdict(int(rank), steps, is_slow, own)
+
+
+def _explained(values: FloatArray, is_slow: BoolArray) -> float:
+    """Return which part of the squares between steps the two kinds explain."""
+    rest = sum(((own - own.mean()) ** 2).sum() for own in (values[is_slow], values[~is_slow]))
+    return 1.0 - float(rest / ((values - values.mean()) ** 2).sum())
 
 
 class _Excess(NamedTuple):
