@@ -56,7 +56,7 @@ def create_app(
         index_string=_INDEX,
         title="meshscope",
         update_title=None,  # type: ignore[arg-type]
-        # Through a tunnel the 8 MB of scripts take longer than the analysis.
+        # A tunnel to a cluster is slow, and the scripts shrink to a quarter.
         compress=True,
         # Dash can be told by an environment variable to serve tools to language
         # models; what a run contains is not for that.

@@ -5,15 +5,11 @@ from __future__ import annotations
 from meshscope.probe.schema.terms import FindingKind
 
 from ..tables.classes import UNATTRIBUTED, UNSEPARATED
-from ..tables.results import Cause, Diagnosis
+from ..tables.results import Diagnosis
 from ..wording.message import Message, message
 from .rules.grading import MIN_COST
 
 _SLOW = (FindingKind.STRAGGLER_RANK, FindingKind.STAGE_IMBALANCE, FindingKind.SLOW_LINK)
-
-
-def _cost(cause: Cause) -> float:
-    return max(cause.share_frac, cause.removal_gain_frac)
 
 
 def untold_of(result: Diagnosis) -> Message:
@@ -31,10 +27,10 @@ def nothing_found(result: Diagnosis) -> Message:
     if result.untold:
         return message("none_found.unknown", because=list(result.untold))
     unknown = sum(bar.frac for bar in result.waterfall if bar.name in (UNATTRIBUTED, UNSEPARATED))
-    costly = [cause for cause in result.causes if _cost(cause) >= MIN_COST]
+    costly = [cause for cause in result.causes if cause.worth_frac >= MIN_COST]
     if costly:
         named = [
-            message("none_found.cause", kind=cause.kind.replace("_", " "), cost=_cost(cause))
+            message("none_found.cause", kind=cause.kind.replace("_", " "), cost=cause.worth_frac)
             for cause in costly
         ]
         return message("none_found.no_place", causes=named)

@@ -76,6 +76,11 @@ class Cause:
     """Of a heavy stage whose ranks are those of a host: the removal gain if that host is slow, and then
     gets as fast as the others. None of other causes."""
 
+    @property
+    def worth_frac(self) -> float:
+        """Return what it costs, or what its repair alone returns, whichever is more."""
+        return max(self.share_frac, self.removal_gain_frac)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitAccount:

@@ -43,6 +43,8 @@ from .rank_kinds import kinds_of_ranks
 
 PASSES = ("forward", "backward", "recompute")
 """Classes of the ledger that are computed once a microbatch."""
+MOSTLY = 0.5
+"""A cell is a pass if more than that part of its computing is."""
 LONGEST_LINE_NS = 2**61
 """Length of a line on which the times of several ranks are compared at once."""
 EDGES_AT_ONCE = 1 << 20
@@ -57,8 +59,8 @@ class Work:
     """Cell of each work edge."""
     cells: pd.DataFrame
     """rank, step, interval, peer_class (of the step; -1: deviates from all peers), work_ns (without the
-    stalls of its host), compute_ns, pass_ns (what of it is forward or backward), clock_ns (what a slow clock of its device cost, which the
-    other two are without)."""
+    stalls of its host), compute_ns, clock_ns (what a slow clock of its device cost, which the
+    other two are without), is_pass (whether most that it computes is forward or backward)."""
     edge_work_ns: FloatArray
     """Work of each edge without the stalls of its host, and without what slow clocks cost."""
     edge_host_ns: dict[str, FloatArray]
@@ -109,7 +111,8 @@ def place_work(trace: Trace, program: Program, ledger: Ledger) -> Work:
     del keys
     cells["work_ns"] = np.bincount(cell, weights=work, minlength=len(cells))
     cells["compute_ns"] = np.bincount(cell, weights=compute, minlength=len(cells))
-    cells["pass_ns"] = np.bincount(cell, weights=passes, minlength=len(cells))
+    in_passes = np.bincount(cell, weights=passes, minlength=len(cells))
+    cells["is_pass"] = in_passes > MOSTLY * cells["compute_ns"]
     cells["clock_ns"] = 0.0
     run, head = _numbered_runs(cells["rank"].to_numpy(), cells["step"].to_numpy())
     rank, step = (cells[name].to_numpy(np.int64)[head] for name in ("rank", "step"))

@@ -11,7 +11,7 @@ it is repaired together then, also what is too short to be told as slow by itsel
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -122,19 +122,24 @@ def _sides(frame: pd.DataFrame, trace: Trace) -> _Sides:
     ranks, at = np.unique(frame["rank"].to_numpy(np.int64), return_inverse=True)
     recorded = trace.frame("link_sample")
     by_host = recorded["port"].astype(str).groupby(recorded["host"].astype(str)).nunique()
-    names = [
-        _port_of(trace, int(rank), int(by_host.get(trace.clock_of(int(rank)), 0))) for rank in ranks
-    ]
-    ports = list(dict.fromkeys(names))
-    number = np.array([ports.index(name) for name in names], np.int64)
+    single = {str(host) for host, ports in by_host.items() if ports == 1}
+    cards = {
+        rank: " ".join(card.name for card in machine.cards_of(rank))
+        for machine in trace.machines
+        if machine.cards
+        for rank in machine.ranks
+    }
+    names = [_port_of(trace.clock_of(rank), rank, cards, single) for rank in ranks.tolist()]
+    ports = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    number = np.array([ports[name] for name in names], np.int64)
     hosts = [host for host, _ in ports]
     return _Sides(hosts, number[at], (crossing.sent_bytes, crossing.received_bytes))
 
 
-def _port_of(trace: Trace, rank: int, recorded: int) -> tuple[str, str]:
+def _port_of(
+    host: str, rank: int, cards: Mapping[int, str], single: Collection[str]
+) -> tuple[str, str]:
     """Return host and port of a rank: its own card if stated, the only one of its host, or one of its own."""
-    host = trace.clock_of(rank)
-    for machine in trace.machines:
-        if rank in machine.ranks and machine.cards:
-            return host, " ".join(card.name for card in machine.cards_of(rank))
-    return host, "" if recorded == 1 else f"rank {rank}"
+    if rank in cards:
+        return host, cards[rank]
+    return host, "" if host in single else f"rank {rank}"

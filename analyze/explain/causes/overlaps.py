@@ -35,8 +35,6 @@ _OF_WORK = ("stage_imbalance", "straggler_rank", OTHERS, "sequence_imbalance")
 """Kinds whose time on a slow rank is longer by the factor that the rank is slow by."""
 MIN_SPREAD = 0.1
 """Least deviation of a rank's kinds of passes, over their mean, that can show what is proportional."""
-MOSTLY = 0.5
-"""Of more than that part of its work a cell is a pass."""
 MAX_REST = 0.25
 """Most of the squares of what a rank loses by kind of pass that a factor may leave unexplained."""
 
@@ -166,8 +164,7 @@ def _longer_by(work: Work, reference: FloatArray) -> FloatArray:
 
     In its passes, and in what else it does: a slow device need not launch or wait for data slower.
     """
-    cells = work.cells[["rank", "step", "work_ns"]].assign(reference=reference)
-    cells["is_pass"] = work.cells["pass_ns"] > MOSTLY * work.cells["work_ns"]
+    cells = work.cells[["rank", "step", "is_pass", "work_ns"]].assign(reference=reference)
     sums = cells.groupby(["rank", "step", "is_pass"])[["work_ns", "reference"]].transform("sum")
     with np.errstate(invalid="ignore", divide="ignore"):
         longer = (sums["work_ns"] / sums["reference"] - 1.0).to_numpy(np.float64)

@@ -98,8 +98,7 @@ def _excess_of_stages(work: Work, compute: pd.Series, stage: IntArray) -> _Exces
     """
     if not len(stage) or stage.min() < 0 or stage.min() == stage.max():
         return None
-    is_pass = work.cells["pass_ns"] > work.cells["compute_ns"] / 2
-    frame = work.cells[["rank", "step"]].assign(compute=compute, stage=stage, is_pass=is_pass)
+    frame = work.cells[["rank", "step", "is_pass"]].assign(compute=compute, stage=stage)
     by_class = frame.groupby(["stage", "is_pass", "rank", "step"])["compute"].sum()
     kinds = kinds_of_steps(by_class.groupby(level=["stage", "rank", "step"]).sum())
     centre = _centres(by_class, kinds)

@@ -107,6 +107,7 @@ def wire_excess(frame: pd.DataFrame, trace: Trace) -> WireExcess:
         rest = (rest - own).clip(min=0)
         places.append((place, own))
     steady, rest = _of_steady_links(frame, trace, places, rest)
+    places, steady = _in_one(places, steady)
     unnamed = [own for place in degraded[MAX_DEGRADED:] for own in _places_of(place)]
     return _with_queued(frame, WireExcess(places, rest, unnamed, steady))
 
@@ -155,6 +156,19 @@ def _of_steady_links(
             found.append((link, np.where(on_link, beyond, 0.0)))
             rest = np.where(on_link, 0.0, rest)
     return found, rest
+
+
+def _in_one(
+    places: list[tuple[Degraded | SlowPort, FloatArray]],
+    steady: list[tuple[SteadyLink, FloatArray]],
+) -> tuple[list[tuple[Degraded | SlowPort, FloatArray]], list[tuple[SteadyLink, FloatArray]]]:
+    """Return both, with what is steady on the host and axis of a port as that port's: it is one wire."""
+    ports = [place.where for place, _ in places]
+    for link, own in steady:
+        if link.where in ports:
+            at = ports.index(link.where)
+            places[at] = places[at][0], places[at][1] + own
+    return places, [one for one in steady if one[0].where not in ports]
 
 
 def _with_queued(frame: pd.DataFrame, excess: WireExcess) -> WireExcess:

@@ -18,7 +18,7 @@ from .grading import MIN_COST, severity
 def unequal_data(account: Account) -> Iterator[Finding]:
     """Work that the ranks of a replica share by microbatch, and other replicas do not have."""
     for cause in account.causes("sequence_imbalance"):
-        if max(cause.share_frac, cause.removal_gain_frac) < MIN_COST:
+        if cause.worth_frac < MIN_COST:
             continue
         when = all_steps(account.windows)
         yield Finding(

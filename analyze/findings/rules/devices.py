@@ -50,7 +50,7 @@ def clock_throttle(account: Account) -> Iterator[Finding]:
     told: set[int] = set()
     for cause in account.causes("clock_throttle"):
         own = rows[rows["rank"].isin(ranks_of(cause))]
-        cost = max(cause.share_frac, cause.removal_gain_frac)
+        cost = cause.worth_frac
         if cost >= MIN_COST or own["flagged"].any():
             told.update(ranks_of(cause))
             yield _finding(account, own.to_dict("records"), cause)

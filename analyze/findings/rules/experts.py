@@ -17,7 +17,7 @@ from .grading import MIN_COST, severity
 def popular_experts(account: Account) -> Iterator[Finding]:
     """A rank that works longer because its experts get more tokens."""
     for cause in account.causes("expert_imbalance"):
-        if max(cause.share_frac, cause.removal_gain_frac) >= MIN_COST:
+        if cause.worth_frac >= MIN_COST:
             yield _finding(account, cause)
 
 
@@ -31,7 +31,7 @@ def _finding(account: Account, cause: Cause) -> Finding:
     where |= all_steps(account.windows).where
     return Finding(
         kind=FindingKind.EXPERT_IMBALANCE,
-        severity=severity(max(cause.share_frac, cause.removal_gain_frac)),
+        severity=severity(cause.worth_frac),
         where=where,
         claim=message("expert_imbalance.claim", rank=rank, load=float(own["load"])),
         cost_frac=cause.share_frac,

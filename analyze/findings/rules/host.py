@@ -130,7 +130,7 @@ def _in_step(account: Account, name: str) -> float:
 def unrecorded_delays(account: Account) -> Iterator[Finding]:
     """A stage that loses far more than the others in what nothing was recorded of."""
     for cause in account.causes(UNRECORDED_DELAY):
-        cost = max(cause.share_frac, cause.removal_gain_frac)
+        cost = cause.worth_frac
         if cost < MIN_COST:
             continue
         stage = cause.where["stage"]

@@ -23,7 +23,7 @@ def slow_rates(account: Account) -> Iterator[Finding]:
     causes = [
         cause
         for cause in account.causes("slow_link")
-        if "host" in cause.where and max(cause.share_frac, cause.removal_gain_frac) >= MIN_COST
+        if "host" in cause.where and cause.worth_frac >= MIN_COST
     ]
     for link, _ in account.wires().steady if causes else []:
         for cause in causes:

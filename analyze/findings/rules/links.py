@@ -62,7 +62,7 @@ def slow_links(account: Account) -> Iterator[Finding]:
     causes = [
         cause
         for cause in account.causes("slow_link")
-        if "host" not in cause.where and max(cause.share_frac, cause.removal_gain_frac) >= MIN_COST
+        if "host" not in cause.where and cause.worth_frac >= MIN_COST
     ]
     places = account.wires().places if causes else []
     degraded = [own for own, _ in places if isinstance(own, Degraded)]
@@ -137,7 +137,7 @@ def _slow_steps(account: Account, own: Degraded, cause: Cause) -> BadSteps:
     """Return the steps in which the transfers of a place take longer than their like."""
     frame = account.transfers()
     beyond = pd.Series(beyond_its_like(frame, own)).groupby(frame["step"].to_numpy()).sum()
-    return bad_steps(account.windows, beyond, max(cause.share_frac, cause.removal_gain_frac))
+    return bad_steps(account.windows, beyond, cause.worth_frac)
 
 
 def _against(own: Degraded, when: BadSteps) -> str:

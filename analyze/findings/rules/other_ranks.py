@@ -29,7 +29,7 @@ def _finding(account: Account, cause: Cause) -> Finding | None:
     ranks, step_ns = account.attribution.ranks, account.windows.step_time_ns
     own = ranks[ranks["rank"].isin(ranks_of(cause))].sort_values("excess_ns", ascending=False)
     excess_frac = own["excess_ns"] / step_ns
-    cost = max(cause.share_frac, cause.removal_gain_frac)
+    cost = cause.worth_frac
     if cost < MIN_COST and excess_frac.max() < MIN_HIDDEN_EXCESS:
         return None
     by_rank = zip(own["rank"].tolist(), (own["slowdown"] - 1).tolist(), strict=True)

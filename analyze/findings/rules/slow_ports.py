@@ -25,7 +25,7 @@ def slow_ports(account: Account) -> Iterator[Finding]:
     causes = [
         cause
         for cause in account.causes("slow_link")
-        if "host" in cause.where and max(cause.share_frac, cause.removal_gain_frac) >= MIN_COST
+        if "host" in cause.where and cause.worth_frac >= MIN_COST
     ]
     for own in ports_of(account) if causes else []:
         for cause in causes:
@@ -52,7 +52,7 @@ def _finding(account: Account, cause: Cause, own: SlowPort) -> Finding:
     confidence = CONFIDENCE_OF_PORT if len(own.hosts) == 1 else CONFIDENCE_OF_EITHER
     excess = next(excess for place, excess in account.wires().places if place is own)
     by_step = account.transfers().assign(excess_ns=excess).groupby("step")["excess_ns"].sum()
-    when = bad_steps(account.windows, by_step, max(cause.share_frac, cause.removal_gain_frac))
+    when = bad_steps(account.windows, by_step, cause.worth_frac)
     return Finding(
         kind=FindingKind.SLOW_LINK,
         severity=severity(cause.removal_gain_frac),

@@ -51,10 +51,10 @@ def stage_imbalances(account: Account) -> Iterator[Finding]:
         yield from _heavy_stage(account)
     for cause in account.causes("stage_imbalance"):
         hidden = cause.removal_gain_frac < 0
-        if hidden or max(cause.share_frac, cause.removal_gain_frac) < MIN_COST:
+        if hidden or cause.worth_frac < MIN_COST:
             continue
         stage = cause.where["stage"]
-        when = _heavy_steps(account, stage, max(cause.share_frac, cause.removal_gain_frac))
+        when = _heavy_steps(account, stage, cause.worth_frac)
         centre = _compute_by_stage(account, when)
         of_head = _of_the_head(account, centre, stage)
         host = None if of_head is not None else host_of_stage(account.trace, account.stage, stage)
@@ -225,20 +225,18 @@ def _compute_of_healthy(account: Account) -> pd.DataFrame:
     A suspected rank does not count. Where a stage has no other, it counts as if it had not been slow.
     """
     by_step = account.ledger.by_step
-    suspects = account.slow_ranks()
-    healthy = [rank for rank in account.stage if rank not in suspects]
     rows = by_step[["rank", "step"]].assign(
         stage=by_step["rank"].map(account.stage),
         compute_ns=by_step[list(COMPUTE_CLASSES)].sum(axis=1).astype(np.float64),
     )
-    if {account.stage[rank] for rank in healthy} == set(account.stage.values()):
-        return rows[rows["rank"].isin(healthy)]
-    found = account.attribution.detection if account.attribution is not None else None
-    for verdict in found.suspects if found is not None else ():
-        is_slow = (rows["rank"] == verdict.rank) & np.logical_or.reduce(
+    is_slow = rows["rank"].isin(account.slow_ranks())
+    rows = rows[~is_slow | ~rows["stage"].isin(rows.loc[~is_slow, "stage"])].copy()
+    found = None if account.attribution is None else account.attribution.detection
+    for verdict in () if found is None else found.suspects:
+        slowed = (rows["rank"] == verdict.rank) & np.logical_or.reduce(
             [rows["step"].between(first, last) for first, last in verdict.slow_steps]
         )
-        rows.loc[is_slow, "compute_ns"] /= 1.0 + (verdict.slowdown or 0.0)
+        rows.loc[slowed, "compute_ns"] /= 1.0 + (verdict.slowdown or 0.0)
     return rows
 
 

@@ -139,7 +139,7 @@ def _straggler(account: Account, own: dict[Hashable, Any], cause: Cause | None) 
         where = {**where, **when.where}
     cost = excess_ns / account.windows.step_time_ns
     if cause is not None:
-        cost = max(cause.share_frac, cause.removal_gain_frac)
+        cost = cause.worth_frac
     slow = slowness(own, detection, when, late)
     crowded = waits_for_a_processor(account, rank, excess_ns)
     confidence = _confidence(own, verdict)

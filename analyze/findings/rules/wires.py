@@ -54,11 +54,7 @@ class _Most(NamedTuple):
 
 def uneven_wires(account: Account) -> Iterator[Finding]:
     """An axis whose wires are slower at times, by what even wires would return."""
-    causes = [
-        cause
-        for cause in account.causes("slow_wire")
-        if max(cause.share_frac, cause.removal_gain_frac) >= MIN_COST
-    ]
+    causes = [cause for cause in account.causes("slow_wire") if cause.worth_frac >= MIN_COST]
     excess = account.wires() if causes else None
     for cause in causes:
         if excess is not None:
@@ -128,7 +124,7 @@ def _most(account: Account, cause: Cause, excess: WireExcess) -> _Most:
     On the slow places that have no cause of their own, if they hold it; else on one place, by the
     rule that places stalls of the host.
     """
-    axis, cost_frac = cause.where["axis"], max(cause.share_frac, cause.removal_gain_frac)
+    axis, cost_frac = cause.where["axis"], cause.worth_frac
     rows = _rows(account.transfers(), axis, excess)
     total = float(rows["excess_ns"].sum())
     where: Where = {"axis": axis}
