@@ -36,6 +36,8 @@ _NO_RUN_ID = (
     "has a name that cannot stand in an address. Rename it: up to 128 letters, digits, dots, dashes "
     "and underscores, beginning with a letter or digit"
 )
+_PART_OF_SUMMARIES = 4
+"""One in so many bytes of the budget may hold what summaries say; it is read again in 30 ms."""
 _LOG = logging.getLogger(__name__)
 
 _DERIVED = (FOLDER, SUMMARIES)
@@ -114,7 +116,7 @@ class RunStore:
         self._loading: dict[str, threading.Lock] = {}
         self._loaded: OrderedDict[str, LoadedRun] = OrderedDict()
         self._entries: dict[str, _Known] = {}
-        self._summarised: dict[str, tuple[ContentKey, SummarisedRun | None]] = {}
+        self._summarised: OrderedDict[str, tuple[ContentKey, SummarisedRun | None]] = OrderedDict()
         self._looks: dict[str, tuple[ContentKey, float]] = {}
         self._accounts = LastAccount()
 
@@ -227,7 +229,18 @@ class RunStore:
             kept = key, found
             with self._lock:
                 self._summarised[path.name] = kept
+                self._drop_summaries()
         return kept[1]
+
+    def _drop_summaries(self) -> None:
+        """Drop the oldest tables from summaries, as long as all of them have no room and one is left."""
+        sizes = {name: found.nbytes() for name, (_, found) in self._summarised.items() if found}
+        total = sum(sizes.values())
+        for name, size in list(sizes.items())[:-1]:
+            if total <= self._budget_bytes // _PART_OF_SUMMARIES:
+                return
+            del self._summarised[name]
+            total -= size
 
     def _look(self, path: Path) -> ContentKey:
         """Return the state of the files of a run: the newest, or one that was found just now."""

@@ -37,6 +37,10 @@ class SummarisedRun:
         """Return how many records the finished steps of all ranks have."""
         return int(self.blocks.steps["records"].to_numpy().sum())
 
+    def nbytes(self) -> int:
+        """Return about how much memory it holds."""
+        return int(self.blocks.steps.nbytes + self.blocks.blocks.nbytes)
+
     @property
     def layout(self) -> str:
         """Return the mesh as people write it."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from flask import Blueprint, Response
 
+from meshscope.analyze.output.export.csv import harmless
 from meshscope.analyze.output.export.summaries import slow_rank_table
 from meshscope.analyze.output.json.summaries import summaries_to_json
 from meshscope.probe.schema.errors import RunDirectoryError
@@ -35,7 +36,7 @@ def register(api: Blueprint, store: RunStore) -> None:
             if name == "slow_ranks"
             else getattr(run.blocks, name).to_pandas()
         )
-        answer = Response(frame.to_csv(index=False), mimetype="text/csv")
+        answer = Response(harmless(frame).to_csv(index=False), mimetype="text/csv")
         answer.headers["Content-Disposition"] = f'attachment; filename="summary-{name}.csv"'
         return answer
 

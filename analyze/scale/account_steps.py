@@ -68,25 +68,24 @@ def account_steps(
     )
 
 
-def rows_in(limit_bytes: float, chosen: AccountSteps | None = None) -> int:
-    """Return how many records an account may hold in some memory.
+def rows_in(limit_bytes: float) -> int:
+    """Return how many records an account may hold in some memory."""
+    return max(int((limit_bytes - ACCOUNT_BYTES) / ACCOUNT_ROW_BYTES), 0)
 
-    Args:
-        limit_bytes: The memory.
-        chosen: The steps that were chosen for it: one at least, whatever its size.
+
+def require_room(chosen: AccountSteps | None, limit_bytes: float) -> None:
+    """Refuse steps that were chosen for some memory, one at least, and do not fit it.
 
     Raises:
         ConfigError: Even one step needs more.
     """
-    most = max(int((limit_bytes - ACCOUNT_BYTES) / ACCOUNT_ROW_BYTES), 0)
-    if chosen is not None and chosen.rows > most:
+    if chosen is not None and chosen.rows > rows_in(limit_bytes):
         least = math.ceil((ACCOUNT_BYTES + chosen.rows * ACCOUNT_ROW_BYTES) / 1e8) * 100
         raise ConfigError(
             f"one step has {chosen.rows:,} records, and its account needs more memory",
             where="--memory-limit",
             remedy=f"Give at least {least}MB",
         )
-    return most
 
 
 def _of_slow_rank(

@@ -84,7 +84,7 @@ def first_look(run: Path, executor: Executor, room: Room) -> FirstLook:
         OSError: The summaries cannot be written.
     """
     from meshscope.analyze.load.load import most_rows
-    from meshscope.analyze.scale.account_steps import account_steps, rows_in
+    from meshscope.analyze.scale.account_steps import account_steps, require_room, rows_in
     from meshscope.analyze.scale.blocks import blocks_of
     from meshscope.analyze.scale.outlook import outlook_of
     from meshscope.analyze.scale.segments import ranks_of_run
@@ -110,5 +110,5 @@ def first_look(run: Path, executor: Executor, room: Room) -> FirstLook:
     if room.limit_bytes is None:
         return FirstLook(made, answer, account_steps(blocks, answer, most_rows(), within))
     chosen = account_steps(blocks, answer, rows_in(room.limit_bytes), within)
-    rows_in(room.limit_bytes, chosen)
+    require_room(chosen, room.limit_bytes)
     return FirstLook(made, answer, chosen)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 
 import pytest
 from plotly.utils import PlotlyJSONEncoder
@@ -105,3 +106,15 @@ def test_summaries_older_than_the_run_do_not_stand_for_it(folder, large):
         assert RunStore(runs).summarised(run_id) is None
     finally:
         os.utime(manifest, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def test_tables_from_summaries_have_a_budget(folder, large, tmp_path):
+    """A folder of a thousand large runs would fill the memory of the server."""
+    runs, run_id = folder
+    for name in ("one", "two", "three"):
+        shutil.copytree(runs / run_id, tmp_path / name)
+    small = RunStore(tmp_path, budget_bytes=1)
+    said = [small.summarised(name).claim for name in ("one", "two", "three", "one")]
+    assert len(set(said)) == 1
+    assert len(small._summarised) == 1
+    assert len(RunStore(tmp_path).entries(max_new=3)) == 3
