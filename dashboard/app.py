@@ -62,7 +62,7 @@ def create_app(
         # models; what a run contains is not for that.
         enable_mcp=False,
     )
-    # What is streamed comes from our small files, which compressing would leave open.
+    # Flask-Compress 1.25 leaves the file open of what it compresses as a stream.
     app.server.config["COMPRESS_STREAMS"] = False
     app.layout = dmc.MantineProvider(
         [
