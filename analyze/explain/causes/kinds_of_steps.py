@@ -39,8 +39,13 @@ def kinds_of_steps(per_step: pd.Series) -> pd.Series:
     return kinds.astype(np.int64)
 
 
-def kinds_of_values(value: FloatArray) -> IntArray:
-    """Return which values are of the larger kind; all 0 where they are of one."""
+def kinds_of_values(value: FloatArray, least_explained: float = MIN_EXPLAINED) -> IntArray:
+    """Return which values are of the larger kind; all 0 where they are of one.
+
+    Args:
+        value: One value a step.
+        least_explained: Part of the squares between steps that two kinds must explain.
+    """
     order = np.argsort(value, kind="stable")
     ranked, count = value[order], len(value)
     kind = np.zeros(count, np.int64)
@@ -51,7 +56,7 @@ def kinds_of_values(value: FloatArray) -> IntArray:
     means = sums[low - 1] / low, (sums[-1] - sums[low - 1]) / (count - low)
     between = low * (count - low) / count * (means[1] - means[0]) ** 2
     best = int(between.argmax())
-    if between[best] < MIN_EXPLAINED * float(((value - value.mean()) ** 2).sum()):
+    if between[best] < least_explained * float(((value - value.mean()) ** 2).sum()):
         return kind
     if means[1][best] >= MIN_RATIO * means[0][best]:
         kind[order[low[best] :]] = 1

@@ -71,7 +71,7 @@ def _slow_at_times(table: pd.DataFrame, layout: ParallelLayout) -> Iterator[Rank
     """Yield a verdict on each rank whose steps are of two kinds, and those of the other stages are not.
 
     Args:
-        table: The mean pass over its usual one, a row a rank, kind and chunk, a column a step.
+        table: The median pass over its usual one, a row a rank, kind and chunk, a column a step.
         layout: The mesh.
     """
     of_rank = table.groupby(level="rank").mean()
@@ -79,8 +79,8 @@ def _slow_at_times(table: pd.DataFrame, layout: ParallelLayout) -> Iterator[Rank
     stage = np.array([layout.coordinates(int(rank))["pp"] for rank in of_rank.index])
     for at, rank in enumerate(of_rank.index.tolist()):
         others = values[stage != stage[at]]
-        is_slow = kinds_of_values(values[at]) > 0
-        if not is_slow.any() or not len(others) or _explained(values[at], is_slow) < MIN_EXPLAINED:
+        is_slow = kinds_of_values(values[at], MIN_EXPLAINED) > 0
+        if not is_slow.any() or not len(others):
             continue
         own = _excess(values[at], is_slow)
         beyond = (others / np.median(others, axis=1, keepdims=True) - 1.0).max()
@@ -88,12 +88,6 @@ def _slow_at_times(table: pd.DataFrame, layout: ParallelLayout) -> Iterator[Rank
         parts = [_excess(part, is_slow).slowdown for part in passes]
         if beyond <= MOST_ELSEWHERE * own.slowdown and min(parts) >= LEAST_ALIKE * max(parts):
             yield _verdict(int(rank), steps, is_slow, own)
-
-
-def _explained(values: FloatArray, is_slow: BoolArray) -> float:
-    """Return which part of the squares between steps the two kinds explain."""
-    rest = sum(((own - own.mean()) ** 2).sum() for own in (values[is_slow], values[~is_slow]))
-    return 1.0 - float(rest / ((values - values.mean()) ** 2).sum())
 
 
 class _Excess(NamedTuple):
