@@ -97,10 +97,11 @@ def spread_over_light(beyond_ns: FloatArray, repaired_ns: FloatArray) -> FloatAr
         repaired_ns: The part of it that is to be repaired.
     """
     taken = repaired_ns * taken_frac(beyond_ns, repaired_ns)
-    if not taken.any():
-        return beyond_ns
     whole = beyond_ns.sum(axis=0)
     lacks = np.maximum(whole.mean() - whole, 0.0)
+    # Of equal stages rounding may leave one above the mean and none below it.
+    if not taken.any() or not lacks.any():
+        return beyond_ns
     return np.asarray(beyond_ns - taken + taken.sum(axis=1)[:, None] * (lacks / lacks.sum()))
 
 

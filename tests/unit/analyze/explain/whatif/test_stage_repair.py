@@ -5,7 +5,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from meshscope.analyze.explain.whatif import parse_changes, predict
@@ -201,6 +201,7 @@ def test_what_no_record_tells_is_refused_with_its_remedy(layout, costs, fix, lay
 
 
 @given(excesses, st.integers(0, 7), st.floats(0.1, 5))
+@example([5.594269368306963e-43] * 3, 0, 1.0)
 def test_no_work_vanishes_and_no_stage_gets_less_than_nothing(beyond, stage, other):
     """Fails when a repair is worth more than moving work can be."""
     found = np.array([beyond, other * np.array(beyond)])
