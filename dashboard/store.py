@@ -8,24 +8,22 @@ run list needs are kept for every run.
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from stat import S_ISDIR
 from typing import NamedTuple
 
 from meshscope.analyze.findings.none_found import nothing_found
 from meshscope.analyze.scale.store import FOLDER as SUMMARIES
-from meshscope.analyze.tables.table_folder import FOLDER
 from meshscope.probe.schema.errors import ConfigError, MeshscopeError, RunDirectoryError
 
 from .clock import monotonic_s, unix_ns
 from .loaded_run import RECENT_NS, LoadedRun, Times, analysed_run, is_running, layout_words
 from .paths import LastAccount
+from .run_files import ContentKey, content_key, refuse_links_outside
 from .state import RUN_ID
 from .summarised_run import SummarisedRun, summarised
 
@@ -39,11 +37,6 @@ _NO_RUN_ID = (
 _PART_OF_SUMMARIES = 4
 """One in so many bytes of the budget may hold what summaries say; it is read again in 30 ms."""
 _LOG = logging.getLogger(__name__)
-
-_DERIVED = (FOLDER, SUMMARIES)
-"""Folders of a run into which an analysis may write: that is no news of the run."""
-
-ContentKey = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,7 +217,7 @@ class RunStore:
             found = None
             if (path / SUMMARIES).is_dir():
                 with suppress(MeshscopeError):
-                    _refuse_links_outside(path)
+                    refuse_links_outside(path)
                     found = summarised(path, key[-1])
             kept = key, found
             with self._lock:
@@ -249,7 +242,7 @@ class RunStore:
             key, until = self._looks.get(path.name, (None, 0.0))
         if key is not None and begun < until:
             return key
-        key = _content_key(path)
+        key = content_key(path)
         now = monotonic_s()
         with self._lock:
             self._looks[path.name] = key, now + self._patience * (now - begun)
@@ -282,7 +275,7 @@ class RunStore:
         is_gone = self._are_gone(path)
         as_of_ns = now_ns if now_ns - key[-1] < RECENT_NS else None
         try:
-            _refuse_links_outside(path)
+            refuse_links_outside(path)
             run = analysed_run(
                 path,
                 run_id=run_id,
@@ -325,50 +318,6 @@ class RunStore:
 def _nobody_knows(_run: Path) -> bool:
     """Return that no process is known to be gone."""
     return False
-
-
-def _refuse_links_outside(path: Path) -> None:
-    """Refuse a run whose files or folders are links to outside of it.
-
-    Who may write a run could else have the dashboard read, and show, what only its user may.
-
-    Raises:
-        RunDirectoryError: It has such a link.
-    """
-    if not path.is_dir():
-        return
-    inside = os.path.join(path.resolve(), "")
-    for folder, folders, files in os.walk(path):
-        for name in (*folders, *files):
-            place = os.path.join(folder, name)
-            if os.path.islink(place) and not os.path.realpath(place).startswith(inside):
-                shown = os.path.relpath(place, path)
-                raise RunDirectoryError(
-                    f"holds a link to outside the run: {shown}",
-                    where=path.name,
-                    remedy="Copy what it stands for into the run",
-                )
-
-
-def _content_key(path: Path) -> ContentKey:
-    """Return newest modification, total size and number of files: what a change alters.
-
-    The last is the newest modification of a file that no analysis wrote.
-    """
-    stats, recorded_ns, places = [], [], [str(path)]
-    # What vanishes while we look is left out: a run of thousands of ranks is not removed at once.
-    for folder, folders, files in os.walk(path):
-        places += (os.path.join(folder, name) for name in (*folders, *files))
-    derived = tuple(os.path.join(path, folder, "") for folder in _DERIVED)
-    for place in places:
-        with suppress(FileNotFoundError):
-            stat = os.lstat(place)
-            stats.append(stat)
-            if not S_ISDIR(stat.st_mode) and not place.startswith(derived):
-                recorded_ns.append(stat.st_mtime_ns)
-    newest_ns = max((stat.st_mtime_ns for stat in stats), default=0)
-    size = sum(stat.st_size for stat in stats)
-    return newest_ns, size, len(stats), max(recorded_ns, default=newest_ns)
 
 
 def _unreadable(run_id: str, modified_ns: int, error: str) -> RunEntry:
