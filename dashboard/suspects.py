@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from meshscope.analyze import Cause, Diagnosis, Finding, Trace
-from meshscope.analyze.explain.whatif.changes import CAUSES, SCHEDULES
+from meshscope.analyze.explain.whatif.changes import CAUSES
 from meshscope.analyze.explain.whatif.transfers import TYPE_BYTES
 from meshscope.analyze.findings.location import ranks_named
+from meshscope.analyze.formulas.schedules import SCHEDULES
 from meshscope.analyze.output.causes import shown_causes
 from meshscope.analyze.output.json.diagnosis import records_to_json
 from meshscope.analyze.output.straggler_tables import find_stragglers

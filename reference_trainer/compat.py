@@ -38,7 +38,7 @@ PASS_TYPES = {
     "I": _ComputationType.BACKWARD_INPUT,
     "W": _ComputationType.BACKWARD_WEIGHT,
 }
-"""torch's types of the passes of ``schedules.PassKind``."""
+"""torch's types of the passes of ``PassKind``."""
 
 
 all_gather_single: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor

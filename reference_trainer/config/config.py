@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Literal
 
+from meshscope.analyze.formulas.schedules.published import rank_of_last_stage
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.terms import Axis
 
-from ..layout.schedules import rank_of_last_stage
 from .checkpoint_config import CheckpointConfig
 from .checks import in_range, require
 from .data_config import DataConfig

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from meshscope.analyze.formulas.planning.stage_split import split_layers
+from meshscope.analyze.formulas.schedules.published import MANY, SCHEDULES
 from meshscope.probe.schema.layout import ParallelLayout
+from meshscope.probe.schema.terms import ScheduleKind
 
-from ..layout.schedules import V_SHAPED
 from .checks import FINITE, in_range, require
 
 
@@ -77,14 +78,14 @@ class ScheduleConfig:
             ConfigError: The schedule cannot run on it.
         """
         ranks, chunks, kind = layout.pp, layout.vpp, self.kind
-        if kind in V_SHAPED:
-            fits, remedy = chunks == 2, f"Set it to 2: {kind} has two stages per rank"
-        elif kind == "interleaved-1f1b":
-            fits, remedy = chunks >= 2, "Set it to 2 or more"
-        else:
-            fits, remedy = chunks == 1, "Set it to 1, or schedule.kind to interleaved-1f1b"
+        own = SCHEDULES[ScheduleKind(kind)]
+        remedy = "Set it to 1, or schedule.kind to interleaved-1f1b"
+        if own.is_v_shaped:
+            remedy = f"Set it to 2: {kind} has two stages per rank"
+        elif own.chunks == MANY:
+            remedy = "Set it to 2 or more"
         require(
-            fits,
+            own.fits_chunks(chunks),
             f"{chunks} per rank does not fit schedule {kind}",
             where="layout.vpp",
             remedy=remedy,
@@ -102,10 +103,10 @@ class ScheduleConfig:
             remedy=f"Use a multiple of {ranks}: {kind} works in rounds of one per rank",
         )
         require(
-            kind != "dualpipe-v" or self.microbatches >= 2 * ranks,
+            self.microbatches >= own.legs * ranks,
             f"{self.microbatches} do not fill both legs of a V of {ranks} ranks",
             where="schedule.microbatches",
-            remedy=f"Use at least {2 * ranks}",
+            remedy=f"Use at least {own.legs * ranks}",
         )
 
     def check_layers(self, layout: ParallelLayout, layers: int) -> None:

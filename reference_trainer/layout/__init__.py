@@ -1,1 +1,1 @@
-"""Orders of passes and members of groups: pure integers."""
+"""Members of groups: pure integers."""

@@ -4,27 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from meshscope.analyze.formulas.planning.bubble import FORMULAS
 from meshscope.analyze.formulas.planning.pipeline_replay import StepCost, held_peak, replay
+from meshscope.analyze.formulas.schedules.published import MANY, SCHEDULES, rank_orders
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.terms import ScheduleKind
 
 from ..config.config import TrainerConfig
 from ..config.schedule_config import ScheduleConfig
-from ..layout.schedules import V_SHAPED, pipeline_orders
 
-__all__ = ["FORMULAS", "KINDS", "BubblePlan", "bubble_plans", "expected_cost", "stage_costs"]
-
-KINDS = (
-    ScheduleKind.GPIPE,
-    ScheduleKind.ONE_F_ONE_B,
-    ScheduleKind.INTERLEAVED,
-    ScheduleKind.ZB_H1,
-    ScheduleKind.ZB_V,
-    ScheduleKind.DUALPIPE_V,
-)
-"""All schedules that the trainer runs."""
+__all__ = ["BubblePlan", "bubble_plans", "expected_cost", "stage_costs"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +34,7 @@ class BubblePlan:
 
 def bubble_plans(config: TrainerConfig) -> tuple[BubblePlan, ...]:
     """Return what each schedule would make of the run's ranks and microbatches."""
-    return tuple(_plan(config, kind) for kind in KINDS)
+    return tuple(_plan(config, kind) for kind in SCHEDULES)
 
 
 def stage_costs(config: TrainerConfig) -> tuple[float, ...]:
@@ -62,7 +51,7 @@ def stage_costs(config: TrainerConfig) -> tuple[float, ...]:
 def expected_cost(config: TrainerConfig) -> StepCost:
     """Return the replayed step of the run with its own split of the blocks, in blocks."""
     layout, schedule = config.layout, config.schedule
-    orders = pipeline_orders(schedule.kind, layout.pp, schedule.microbatches, layout.vpp)
+    orders = rank_orders(schedule.kind, layout.pp, schedule.microbatches, layout.vpp)
     return replay(orders, stage_costs(config).__getitem__)
 
 
@@ -76,7 +65,7 @@ def _plan(config: TrainerConfig, kind: ScheduleKind) -> BubblePlan:
         return BubblePlan(
             kind=kind, chunks=chunks, cost=None, microbatches_held=0.0, refusal=str(error)
         )
-    orders = pipeline_orders(kind, ranks, microbatches, chunks)
+    orders = rank_orders(kind, ranks, microbatches, chunks)
     return BubblePlan(
         kind=kind,
         chunks=chunks,
@@ -88,6 +77,5 @@ def _plan(config: TrainerConfig, kind: ScheduleKind) -> BubblePlan:
 
 def _chunks(config: TrainerConfig, kind: ScheduleKind) -> int:
     """Return the chunks a schedule has: those of the run where it interleaves, else 2 or 1."""
-    if kind is ScheduleKind.INTERLEAVED:
-        return max(2, config.layout.vpp)
-    return 2 if kind in V_SHAPED else 1
+    own = SCHEDULES[kind].chunks
+    return max(2, config.layout.vpp) if own == MANY else own

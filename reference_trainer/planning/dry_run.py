@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from meshscope.analyze.formulas.planning.stage_split import layer_ranges
+from meshscope.analyze.formulas.schedules.published import SCHEDULES, SPLIT_BACKWARD
 from meshscope.probe.schema.terms import Axis
 
 from ..config.config import TrainerConfig
 from ..layout.group_members import expert_groups, shard_groups, sum_groups
-from ..layout.schedules import SPLIT_BACKWARD
 from ..text_table import gigabytes, table
-from .bubble_plan import FORMULAS, BubblePlan, bubble_plans, expected_cost, stage_costs
+from .bubble_plan import BubblePlan, bubble_plans, expected_cost, stage_costs
 from .checkpoint_plan import checkpoint_lines
 from .memory_plan import RankMemory, memory_plan
 from .parameter_counts import parameter_count
@@ -124,7 +124,7 @@ def _bubble_row(plan: BubblePlan) -> list[str]:
         plan.kind.value,
         str(plan.chunks),
         f"{plan.cost.idle_over_ideal:.2%}",
-        FORMULAS[plan.kind],
+        SCHEDULES[plan.kind].bubble,
         f"{plan.cost.idle_frac:.2%}",
         f"{plan.microbatches_held:.2f}",
     ]

@@ -15,9 +15,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from meshscope.analyze.formulas.planning.pipeline_replay import held_peak
+from meshscope.analyze.formulas.schedules.published import rank_orders, stages_of_rank
 
 from ..config.config import TrainerConfig
-from ..layout.schedules import pipeline_orders, stages_of_rank
 from .block_parts import block_parts, block_tokens
 from .parameter_counts import (
     block_parameters,
@@ -96,7 +96,7 @@ class RankMemory:
 def memory_plan(config: TrainerConfig) -> tuple[RankMemory, ...]:
     """Return what every pipeline rank holds."""
     layout, schedule = config.layout, config.schedule
-    orders = pipeline_orders(schedule.kind, layout.pp, schedule.microbatches, layout.vpp)
+    orders = rank_orders(schedule.kind, layout.pp, schedule.microbatches, layout.vpp)
     blocks_of = config.layers_per_stage
     plans = []
     for position, order in enumerate(orders):

@@ -8,9 +8,10 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
+from meshscope.analyze.formulas.schedules.published import SPLIT_BACKWARD
+
 from ..config.config import TrainerConfig
 from ..faults.faults import FaultInjector
-from ..layout.schedules import SPLIT_BACKWARD
 from ..model.activation_memory import ActivationRunner, ActivationStore
 from ..model.model import Stage
 from ..model.moe import ExpertSplit

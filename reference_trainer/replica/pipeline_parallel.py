@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from meshscope.analyze.formulas.planning.stage_split import layer_ranges
+from meshscope.analyze.formulas.schedules.published import rank_orders, stages_of_rank
 
 from ..compat import PASS_TYPES, REDUCE_GRAD, Action, ScheduleRuntime
 from ..config.config import TrainerConfig
-from ..layout.schedules import pipeline_orders, stages_of_rank
 from ..model.model import Stage, StagePart
 from ..model.pace import WeightPace
 from ..model.paced_stage import PacedStage
@@ -156,7 +156,7 @@ def _stage(config: TrainerConfig, mesh: Mesh, module: Stage, index: int) -> _Sta
 def _runtime_orders(config: TrainerConfig) -> dict[int, list[Action | None]]:
     """Return the order of every pipeline rank as torch's actions."""
     layout, schedule = config.layout, config.schedule
-    orders = pipeline_orders(schedule.kind, layout.pp, schedule.microbatches, layout.vpp)
+    orders = rank_orders(schedule.kind, layout.pp, schedule.microbatches, layout.vpp)
     return {
         rank: [Action(one.stage, PASS_TYPES[one.kind], one.microbatch) for one in order]
         for rank, order in enumerate(orders)

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 
 from torch import nn
 
+from meshscope.analyze.formulas.schedules.published import SPLIT_BACKWARD
 from meshscope.probe.schema.terms import Axis
 
 from ..config.config import TrainerConfig
-from ..layout.schedules import SPLIT_BACKWARD
 from ..model.precision import gradient_dtype, model_dtype
 from ..parallel.comm import Communicator
 from ..parallel.gradient_norm import Piece, copies_over

@@ -12,6 +12,7 @@ from pathlib import Path
 from torch import Tensor
 
 from meshscope import probe
+from meshscope.analyze.formulas.schedules.published import rank_of_last_stage
 from meshscope.probe.clock import now_ns
 
 from ..checkpoint.checkpoint import Checkpoints
@@ -21,7 +22,6 @@ from ..config.fault_plan import ResolvedFault, resolve
 from ..faults.clock_fault import falsify_own_clock, own_capture
 from ..faults.faults import FaultInjector
 from ..faults.ground_truth import GroundTruth, attempt_folder, next_attempt
-from ..layout.schedules import rank_of_last_stage
 from ..parallel.comm import Communicator, PerfectLinks
 from ..parallel.host_staging import staged_operations
 from ..parallel.mesh import Mesh, Place, open_mesh

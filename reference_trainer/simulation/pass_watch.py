@@ -9,8 +9,9 @@ from typing import Any
 
 from torch.distributed.pipelining import PipelineStage
 
+from meshscope.analyze.formulas.schedules.passes import Pass, PassKind
+
 from ..compat import receive_buffers, take_shapes_for_granted
-from ..layout.schedules import Pass, PassKind
 from ..replica.live_storage import LiveStorage, Origin
 
 

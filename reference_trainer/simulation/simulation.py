@@ -23,6 +23,8 @@ import torch
 from torch import Tensor
 
 from meshscope.analyze.formulas.planning.pipeline_replay import held_peak
+from meshscope.analyze.formulas.schedules.passes import Pass
+from meshscope.analyze.formulas.schedules.published import rank_orders
 from meshscope.probe.schema.terms import Axis
 
 from ..compat import FakeTensorMode
@@ -31,7 +33,6 @@ from ..config.config import TrainerConfig
 from ..config.device_config import DeviceConfig, PaceConfig
 from ..faults.faults import FaultInjector
 from ..faults.ground_truth import GroundTruth
-from ..layout.schedules import Pass, pipeline_orders
 from ..parallel.comm import Communicator, PerfectLinks
 from ..parallel.mesh import Mesh
 from ..parallel.simulated_mesh import open_simulated_mesh
@@ -149,7 +150,7 @@ def shortened(config: TrainerConfig, position: int) -> TrainerConfig:
     layout, schedule = config.layout, config.schedule
 
     def held(microbatches: int) -> float:
-        orders = pipeline_orders(schedule.kind, layout.pp, microbatches, layout.vpp)
+        orders = rank_orders(schedule.kind, layout.pp, microbatches, layout.vpp)
         return held_peak(orders[position], config.layers_per_stage.__getitem__)
 
     whole = held(schedule.microbatches)

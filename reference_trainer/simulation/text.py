@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from meshscope.analyze.formulas.schedules.passes import Pass
+from meshscope.analyze.formulas.schedules.published import SCHEDULES, rank_orders
 from meshscope.probe.schema.layout import MESH_AXES
 from meshscope.probe.schema.terms import ScheduleKind
 
 from ..config.config import TrainerConfig
-from ..layout.schedules import Pass, pipeline_orders
 from ..planning.activation_terms import BEYOND, activation_terms
-from ..planning.bubble_plan import FORMULAS, expected_cost
+from ..planning.bubble_plan import expected_cost
 from ..planning.memory_plan import RankMemory, memory_plan
 from ..text_table import gigabytes, table
 from .pass_watch import Holding
@@ -53,13 +54,13 @@ def _head_lines(config: TrainerConfig, found: SimulatedRank, plan: RankMemory) -
 def _order_lines(config: TrainerConfig, found: SimulatedRank) -> list[str]:
     """Return the passes of the rank, and what they cost by replay of all ranks."""
     layout, schedule = config.layout, config.schedule
-    whole = pipeline_orders(schedule.kind, layout.pp, schedule.microbatches, layout.vpp)
+    whole = rank_orders(schedule.kind, layout.pp, schedule.microbatches, layout.vpp)
     order = whole[found.position]
     lines = [f"order     {schedule.kind}, {len(order)} passes: {_shown(order)}"]
     if layout.pp > 1:
         lines.append(
             f"          expected bubble {expected_cost(config).idle_over_ideal:.2%} of ideal time; "
-            f"equal stages: {FORMULAS[ScheduleKind(schedule.kind)]}"
+            f"equal stages: {SCHEDULES[ScheduleKind(schedule.kind)].bubble}"
         )
     if found.microbatches < schedule.microbatches:
         lines.append(

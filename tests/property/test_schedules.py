@@ -1,7 +1,5 @@
 """Schedules: what their orders, their replay and their bubbles must keep."""
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,6 +8,8 @@ from hypothesis import strategies as st
 from meshscope.analyze.account.bubble import ideal_bubble_frac
 from meshscope.analyze.formulas.schedules import (
     PASS_KINDS,
+    SCHEDULES,
+    SPLIT_BACKWARD,
     PassCosts,
     make_plan,
     replayed_bubble_frac,
@@ -17,26 +17,17 @@ from meshscope.analyze.formulas.schedules import (
 )
 from meshscope.probe.schema.terms import ScheduleKind
 
-SCHEDULES = st.sampled_from(
-    [
-        ScheduleKind.GPIPE,
-        ScheduleKind.ONE_F_ONE_B,
-        ScheduleKind.INTERLEAVED,
-        ScheduleKind.ZB_H1,
-        ScheduleKind.ZB_V,
-    ]
-)
 DURATIONS = st.integers(1, 10**9)
 
 
 @st.composite
 def plans(draw):
     """Return a plan of any schedule, size and number of chunks."""
-    schedule = draw(SCHEDULES)
-    chunks = {ScheduleKind.ZB_V: 2}.get(schedule, 1)
-    if schedule is ScheduleKind.INTERLEAVED:
-        chunks = draw(st.integers(1, 4))
-    return make_plan(schedule, draw(st.integers(1, 6)), draw(st.integers(1, 17)), chunks)
+    schedule = draw(st.sampled_from(list(SCHEDULES)))
+    chunks = SCHEDULES[schedule].chunks or draw(st.integers(1, 4))
+    ranks = draw(st.integers(1, 6))
+    least = max(1, SCHEDULES[schedule].legs * ranks)
+    return make_plan(schedule, ranks, draw(st.integers(least, least + 16)), chunks)
 
 
 @st.composite
@@ -73,18 +64,16 @@ def idle_ns(plan, costs):
 @given(plans())
 def test_every_pass_is_done_once_where_its_stage_is(plan):
     """A microbatch would be lost, done twice, or trained backward before forward."""
-    split = plan.schedule in (ScheduleKind.ZB_H1, ScheduleKind.ZB_V)
-    kinds = ("forward", "backward_input", "backward_weight") if split else ("forward", "backward")
-    rows = zip(plan.kind.tolist(), plan.microbatch.tolist(), plan.stage.tolist(), strict=True)
-    place = {(PASS_KINDS[kind], m, s): at for at, (kind, m, s) in enumerate(rows)}
+    rows = zip(plan.microbatch.tolist(), plan.stage.tolist(), plan.kind.tolist(), strict=True)
     stages = plan.ranks * plan.chunks
-    assert len(place) == len(plan) == len(kinds) * plan.microbatches * stages
-    for earlier, later in pairwise(kinds):
-        assert all(
-            place[earlier, m, s] < place[later, m, s]
-            for m in range(plan.microbatches)
-            for s in range(stages)
-        )
+    done = {(m, s): [] for m in range(plan.microbatches) for s in range(stages)}
+    for m, s, kind in rows:
+        done[m, s].append(str(PASS_KINDS[kind]))
+    whole = ["forward", "backward"]
+    halves = ["forward", "backward_input", "backward_weight"]
+    if plan.schedule not in SPLIT_BACKWARD:
+        assert all(one == whole for one in done.values())
+    assert all(one in (whole, halves) for one in done.values())
     assert all(len(set(plan.rank[plan.stage == stage].tolist())) == 1 for stage in range(stages))
 
 
@@ -169,6 +158,13 @@ def test_bubble_of_zb_h1(ranks, more, weight, forward_more, input_more):
 def test_zb_v_is_idle_only_while_it_fills(ranks, more, one):
     """Fails when equal passes leave more idle than the fill, p - 1 passes of one chunk."""
     plan = make_plan(ScheduleKind.ZB_V, ranks, 2 * ranks - 1 + more, 2)
+    assert idle_ns(plan, equal_stages(plan, one, one, one)) == (ranks - 1) * one
+
+
+@given(st.integers(1, 6), st.integers(0, 20), DURATIONS)
+def test_bubble_of_dualpipe_v(ranks, more, one):
+    """Fails when equal passes leave more idle than p - 1 passes of one chunk, (p - 1) / (6 m)."""
+    plan = make_plan(ScheduleKind.DUALPIPE_V, ranks, 2 * ranks + more, 2)
     assert idle_ns(plan, equal_stages(plan, one, one, one)) == (ranks - 1) * one
 
 

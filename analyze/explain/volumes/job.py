@@ -19,9 +19,8 @@ from meshscope.probe.schema.terms import Axis, ScheduleKind, SpanKind
 
 from ...formulas.flops import known_model
 from ...formulas.planning.job import PlannedJob, Recompute
+from ...formulas.schedules import SCHEDULES
 from ...tables.trace import Trace
-
-_ORDERS = (ScheduleKind.GPIPE, ScheduleKind.ZB_H1, ScheduleKind.ZB_V, ScheduleKind.INTERLEAVED)
 
 
 class Unknown(StrEnum):
@@ -93,9 +92,10 @@ def _computes_again(trace: Trace) -> bool:
 
 def _schedule(run: Mapping[str, Any], layout: ParallelLayout) -> ScheduleKind:
     """Return the schedule by which stages lie on ranks."""
-    stated = str(run.get("schedule"))
-    if stated in {kind.value for kind in _ORDERS} and layout.pp > 1:
-        return ScheduleKind(stated)
+    stated = run.get("schedule")
+    for kind, schedule in SCHEDULES.items():
+        if kind == stated and schedule.fits_chunks(layout.vpp) and layout.pp > 1:
+            return kind
     return ScheduleKind.INTERLEAVED if layout.vpp > 1 else ScheduleKind.ONE_F_ONE_B
 
 

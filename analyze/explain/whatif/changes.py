@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.terms import Axis, ScheduleKind
 
+from ...formulas.schedules import SCHEDULES
+
 PLACES = ("rank", "stage", "host", "group", "link", "axis")
 CAUSES = (
     "stragglers",
@@ -31,12 +33,6 @@ TRANSFERS = tuple(
 )
 """Changes of the transfers of an axis: element type, gradient buckets, sums in two levels."""
 SETTINGS = ("microbatches", "schedule", "chunks", "layers", "compute")
-SCHEDULES = tuple(
-    kind
-    for kind in ScheduleKind
-    if kind not in (ScheduleKind.NONE, ScheduleKind.DUALPIPE_V, ScheduleKind.OTHER)
-)
-"""Schedules that can be simulated."""
 _FACTOR = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)x")
 _WHOLE = re.compile(r"[0-9]{1,9}")
 MOST_FACTOR = 1000.0

@@ -18,11 +18,11 @@ from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.terms import Axis, ScheduleKind
 
 from ...account.bubble import schedule_of
-from ...formulas.schedules import stage_of
+from ...formulas.schedules import CHUNKED, SCHEDULES, SPLIT_BACKWARD, stage_of
 from ...tables.arrays import FloatArray, IntArray
 from ...tables.trace import Trace
 from ..run_account import Account
-from .changes import SCHEDULES, Change
+from .changes import Change
 from .layers import layer_cost, moved_costs, stage_costs
 from .pipeline import MOST_PASSES, Pipeline, SimulatedSteps
 from .recorded_passes import recorded_passes
@@ -30,8 +30,6 @@ from .repaired_times import RepairedTimes
 from .stage_repair import StageRepair
 
 REDESIGNS = ("microbatches", "schedule", "chunks", "layers")
-_SPLIT = (ScheduleKind.ZB_H1, ScheduleKind.ZB_V)
-_CHUNKED = (ScheduleKind.INTERLEAVED, ScheduleKind.ZB_V)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +139,7 @@ def redesign(
         microbatches = wanted["microbatches"].whole()
         more = f"{microbatches / before.microbatches:.2f} x as many tokens"
         assumptions.append(f"microbatches keep their size: the step trains on {more}")
-    if kind in _SPLIT and not is_split:
+    if kind in SPLIT_BACKWARD and not is_split:
         assumptions.append("half of a backward pass is for the weights")
     costs, said = stage_costs(
         _centre(before.pass_ns),
@@ -212,17 +210,14 @@ def _shape(
             )
     kind = wanted["schedule"].schedule() if "schedule" in wanted else now
     stated = wanted["chunks"].whole() if "chunks" in wanted else None
-    chunks = stated or (layout.vpp if kind in _CHUNKED else 1)
-    if kind is ScheduleKind.ZB_V:
-        chunks = stated or 2
-    fits = {ScheduleKind.ZB_V: chunks == 2, ScheduleKind.INTERLEAVED: chunks > 1}
-    if not fits.get(kind, chunks == 1):
-        needs = {
-            ScheduleKind.ZB_V: "exactly 2 chunks",
-            ScheduleKind.INTERLEAVED: "2 chunks or more",
-        }
+    chunks = stated or (layout.vpp if kind in CHUNKED else 1)
+    own = SCHEDULES.get(kind)
+    if own is not None and own.is_v_shaped:
+        chunks = stated or own.chunks
+    if not (own.fits_chunks(chunks) if own is not None else chunks == 1):
+        needs = own.chunks_text if own is not None else "one chunk"
         raise ConfigError(
-            f"the schedule {kind} takes {needs.get(kind, 'one chunk')} a rank, not {chunks}",
+            f"the schedule {kind} takes {needs} a rank, not {chunks}",
             where="--set chunks" if stated else "--set schedule",
             remedy="Leave chunks out, or give --set schedule=interleaved-1f1b --set chunks=2",
         )

@@ -17,6 +17,7 @@ from ...formulas.planning.job import PlannedJob
 from ...formulas.planning.memory import StageMemory, chunks_in_flight
 from ...formulas.planning.states import stages_of_rank
 from ...formulas.planning.terms import Category
+from ...formulas.schedules import SCHEDULES, V_SHAPED
 from ...tables.results import Finding
 from ...tables.trace import Trace
 from ...wording.quantities import percent, percent_change
@@ -31,8 +32,6 @@ _LEAST_BYTES = _GIB / 100
 _LEAST_OF_EXCESS = 0.1
 """Least part of an excess that is a reason for it."""
 _MOST_COUNTS = 16
-_V_SHAPED = (ScheduleKind.ZB_V, ScheduleKind.DUALPIPE_V)
-"""Orders whose first rank has the last stage of the model too."""
 
 
 def heavy_stages(
@@ -75,7 +74,7 @@ def in_flight(trace: Trace) -> list[float] | None:
     if layout is None or layout.pp < 2 or name is None or microbatches is None:
         return None
     kind = ScheduleKind(name)
-    if kind in (ScheduleKind.OTHER, ScheduleKind.DUALPIPE_V, ScheduleKind.NONE):
+    if kind not in SCHEDULES:
         return None
     try:
         return chunks_in_flight(kind, layout.pp, microbatches, layout.vpp)
@@ -176,7 +175,7 @@ def _ends_held(stage: int, trace: Trace) -> list[str]:
     """Return the parts of the model's ends on a stage, by its place."""
     if trace.layout is None:
         return []
-    last = 0 if schedule_of(trace) in _V_SHAPED else trace.layout.pp - 1
+    last = 0 if schedule_of(trace) in V_SHAPED else trace.layout.pp - 1
     found = ["the embedding"] if stage == 0 else []
     return [*found, "the output head, the logits and the loss"] if stage == last else found
 

@@ -13,13 +13,13 @@ import numpy as np
 import pandas as pd
 
 from meshscope.probe.schema.listing import MOST_LISTED
-from meshscope.probe.schema.terms import Axis, FindingKind, ScheduleKind
+from meshscope.probe.schema.terms import Axis, FindingKind
 
 from ...account.bubble import schedule_of
 from ...explain.causes.slow_hosts import host_of_stage
 from ...explain.run_account import Account
 from ...formulas.flops import head_in_layers
-from ...formulas.schedules import V_SHAPED
+from ...formulas.schedules import CHUNKED, SPLIT_BACKWARD, V_SHAPED
 from ...tables.classes import COMPUTE_CLASSES
 from ...tables.results import Finding
 from ...wording.message import Message, message
@@ -38,8 +38,6 @@ MIN_EXCESS = 0.05
 """Stages differ by less than this through their noise alone, where no replay weighs it."""
 MIN_BUBBLE = 0.05
 """Share of the step from which on the waiting of the schedule is worth a finding."""
-_OF_CHUNKS = (ScheduleKind.INTERLEAVED, *V_SHAPED)
-"""Schedules that have several chunks per rank."""
 HEAD_MATCHES = (0.5, 2.0)
 """How far the excess of the stage with the output head may be from what its FLOPs predict."""
 _NO_REPLAY = message("stage.no_replay")
@@ -309,9 +307,9 @@ def _bubble_remedy(account: Account) -> Message:
     """Return what the schedule of the run does not do yet."""
     layout, schedule = account.trace.layout, schedule_of(account.trace)
     ways = [message("pipeline_bubble.more_microbatches")]
-    if layout is not None and layout.vpp == 1 and schedule not in _OF_CHUNKS:
+    if layout is not None and layout.vpp == 1 and schedule not in CHUNKED:
         ways.append(message("pipeline_bubble.several_chunks"))
-    if schedule not in (ScheduleKind.ZB_H1, *V_SHAPED):
+    if schedule not in SPLIT_BACKWARD:
         ways.append(message("pipeline_bubble.zero_bubble"))
     return message("pipeline_bubble.remedy", ways=ways)
 

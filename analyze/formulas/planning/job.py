@@ -10,6 +10,8 @@ from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.model import ModelDescription
 from meshscope.probe.schema.terms import ScheduleKind
 
+from ..schedules.published import SCHEDULES, V_SHAPED, schedule_names
+
 _MOST_SEQUENCES = 1 << 20
 """Of a microbatch: more is a slip of the pen."""
 _MOST_PASSES = 1 << 20
@@ -159,8 +161,8 @@ def _check_mesh(job: PlannedJob) -> None:
 
 def _check_schedule(job: PlannedJob) -> None:
     kind, layout = job.schedule, job.layout
-    known = kind not in (ScheduleKind.DUALPIPE_V, ScheduleKind.OTHER)
-    remedy = "Use gpipe, 1f1b, interleaved-1f1b, zb-h1 or zb-v"
+    known = kind in SCHEDULES or kind is ScheduleKind.NONE
+    remedy = f"Use {schedule_names()}"
     _require(known, f"the order of {kind} is unknown", "schedule", remedy)
     _require(
         kind is not ScheduleKind.NONE or layout.pp == 1,
@@ -175,8 +177,11 @@ def _check_schedule(job: PlannedJob) -> None:
         fits = job.microbatches % layout.pp == 0 or job.microbatches > layout.pp
         remedy = f"Use a multiple of {layout.pp}: {kind} works in rounds"
         _require(fits, text, "microbatches", remedy)
-    elif kind is ScheduleKind.ZB_V:
+    elif kind in V_SHAPED:
         _require(layout.vpp == 2, f"{kind} has 2 chunks a rank", "vpp", "Set it to 2")
+        least = SCHEDULES[kind].legs * layout.pp
+        text = f"{job.microbatches} do not fill both legs of a V of {layout.pp} ranks"
+        _require(job.microbatches >= least, text, "microbatches", f"Use at least {least}")
     else:
         remedy = "Set it to 1, or the schedule to interleaved-1f1b"
         _require(layout.vpp == 1, f"{kind} has one chunk a rank", "vpp", remedy)

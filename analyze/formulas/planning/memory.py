@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshscope.probe.schema.terms import ScheduleKind, SpanKind
+from meshscope.probe.schema.terms import ScheduleKind
 
 from ...tables.arrays import FloatArray
-from ..schedules.orders import Order, rank_orders, stage_of
+from ..schedules.passes import Order, PassKind
+from ..schedules.published import rank_orders
 from . import moments
 from .job import PlannedJob, Recompute
 from .layer_parts import PAPER, layer_parts
@@ -71,7 +72,7 @@ def chunks_in_flight(
     """Return the most microbatches that each rank holds at once, through all its chunks."""
     enough = _enough(schedule, ranks, microbatches, chunks)
     orders = rank_orders(schedule, ranks, enough, chunks)
-    return [float(_held(order, chunks).sum(axis=1).max()) / chunks for order in orders]
+    return [float(_held(order, ranks, chunks).sum(axis=1).max()) / chunks for order in orders]
 
 
 def _enough(schedule: ScheduleKind, ranks: int, microbatches: int, chunks: int) -> int:
@@ -85,24 +86,23 @@ def _enough(schedule: ScheduleKind, ranks: int, microbatches: int, chunks: int) 
     return min(most, 4 * pp + most % pp)
 
 
-def _held(order: Order, chunks: int) -> FloatArray:
+def _held(order: Order, ranks: int, chunks: int) -> FloatArray:
     """Return the microbatches held of each chunk after every pass, ``(pass, chunk)``."""
-    step = {SpanKind.FORWARD: 1.0, SpanKind.BACKWARD: -1.0, SpanKind.BACKWARD_WEIGHT: -1.0}
+    step = {PassKind.FORWARD: 1.0, PassKind.BACKWARD: -1.0, PassKind.WEIGHT: -1.0}
     change = np.zeros((len(order), chunks))
-    change[np.arange(len(order)), [one.chunk for one in order]] = [
+    change[np.arange(len(order)), [one.stage // ranks for one in order]] = [
         step.get(one.kind, 0.0) for one in order
     ]
     return np.asarray(change.cumsum(axis=0))
 
 
 def _of_rank(job: PlannedJob, rank: int, order: Order) -> StageMemory:
-    kind = job.schedule if job.schedule is not ScheduleKind.NONE else ScheduleKind.ONE_F_ONE_B
-    stages = [stage_of(kind, rank, chunk, job.layout.pp) for chunk in range(job.layout.vpp)]
+    stages = stages_of_rank(job, rank)
     kept = np.array([sum(_kept(job, stage).values()) for stage in stages])
     logits = np.array([_logits(job, stage) for stage in stages])
-    held = _held(order, len(stages))
+    held = _held(order, job.layout.pp, len(stages))
     # During a pass its own microbatch is still held.
-    own = np.array([one.kind is not SpanKind.FORWARD for one in order])
+    own = np.array([one.kind is not PassKind.FORWARD for one in order])
     during = np.where(own[:, None], np.vstack([np.zeros(len(stages)), held[:-1]]), held)
     name, at, extra = _highest(job, order, stages, during @ (kept + logits))
     at_peak = during[at]
@@ -112,7 +112,7 @@ def _of_rank(job: PlannedJob, rank: int, order: Order) -> StageMemory:
     most = int(np.argmax(held @ kept)) if kept.any() else int(np.argmax(held.sum(axis=1)))
     return StageMemory(
         stage=rank,
-        stages=stages_of_rank(job, rank),
+        stages=stages,
         layers=len(layers),
         parameters=parameters,
         in_flight=float(held[most] @ kept / whole) if kept.any() else float(held[most].mean()),
@@ -150,9 +150,9 @@ def _highest(
     job: PlannedJob, order: Order, stages: Sequence[int], held: FloatArray
 ) -> tuple[str, int, float]:
     """Return the name of the highest moment, its pass, and what it holds beyond what is kept."""
-    forward = np.array([one.kind is SpanKind.FORWARD for one in order])
-    weight = np.array([one.kind is SpanKind.BACKWARD_WEIGHT for one in order])
-    chunk = np.array([one.chunk for one in order])
+    forward = np.array([one.kind is PassKind.FORWARD for one in order])
+    weight = np.array([one.kind is PassKind.WEIGHT for one in order])
+    chunk = np.array([one.stage // job.layout.pp for one in order])
     best = ("between passes", int(held.argmax()), 0.0)
     top = float(held.max())
     for index, stage in enumerate(stages):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from .passes import Order, Pass, PassKind
+from ..schedules.passes import Order, Pass, PassKind
 
 _STEPS = 3
 """Enough for one step between two others."""

@@ -19,6 +19,7 @@ from meshscope.probe.schema.terms import ScheduleKind
 
 from ...wording.limits import Limit
 from ...wording.message import message
+from ..schedules.published import schedule_names
 from .job import PlannedJob, Recompute
 from .model_file import DTYPE_BYTES, ModelFile, read_model_file
 from .settings import PlanSettings
@@ -255,7 +256,7 @@ def _schedule(values: Mapping[str, Any], layout: ParallelLayout) -> ScheduleKind
     try:
         return ScheduleKind(name)
     except ValueError:
-        remedy = "Use gpipe, 1f1b, interleaved-1f1b, zb-h1 or zb-v"
+        remedy = f"Use {schedule_names()}"
         raise ConfigError(f"{name!r} is no schedule", where="schedule", remedy=remedy) from None
 
 

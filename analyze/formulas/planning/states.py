@@ -14,9 +14,8 @@ from functools import lru_cache
 
 from meshscope.probe.schema.model import ModelDescription
 from meshscope.probe.schema.model import parameters as counts
-from meshscope.probe.schema.terms import ScheduleKind
 
-from ..schedules.orders import stage_of
+from ..schedules import published
 from .job import PlannedJob
 from .terms import Category, Term
 
@@ -42,9 +41,7 @@ class RankParameters:
 
 def stages_of_rank(job: PlannedJob, rank: int) -> tuple[int, ...]:
     """Return the stages of a pipeline rank in model order."""
-    pp, chunks = job.layout.pp, range(job.layout.vpp)
-    kind = job.schedule if job.schedule is not ScheduleKind.NONE else ScheduleKind.ONE_F_ONE_B
-    return tuple(stage_of(kind, rank, chunk, pp) for chunk in chunks)
+    return published.stages_of_rank(job.schedule, rank, job.layout.pp, job.layout.vpp)
 
 
 def layers_of_stage(job: PlannedJob, stage: int) -> range:

@@ -2,21 +2,42 @@
 
 from .graph import PassCosts, ScheduleGraph, ScheduleTimes, replayed_bubble_frac, schedule_graph
 from .lanes import replay_lanes
-from .orders import V_SHAPED, Action, rank_orders, stage_of
+from .passes import Order, Pass, PassKind
 from .plan import PASS_KINDS, Plan, make_plan
+from .published import (
+    CHUNKED,
+    SCHEDULES,
+    SPLIT_BACKWARD,
+    V_SHAPED,
+    Schedule,
+    rank_of_last_stage,
+    rank_orders,
+    schedule_names,
+    stage_of,
+    stages_of_rank,
+)
 
 __all__ = [
+    "CHUNKED",
     "PASS_KINDS",
+    "SCHEDULES",
+    "SPLIT_BACKWARD",
     "V_SHAPED",
-    "Action",
+    "Order",
+    "Pass",
     "PassCosts",
+    "PassKind",
     "Plan",
+    "Schedule",
     "ScheduleGraph",
     "ScheduleTimes",
     "make_plan",
+    "rank_of_last_stage",
     "rank_orders",
     "replay_lanes",
     "replayed_bubble_frac",
     "schedule_graph",
+    "schedule_names",
     "stage_of",
+    "stages_of_rank",
 ]

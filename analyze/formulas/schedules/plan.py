@@ -10,7 +10,8 @@ import numpy.typing as npt
 from meshscope.probe.schema.terms import ScheduleKind, SpanKind
 
 from ...tables.arrays import IntArray
-from .orders import rank_orders, stage_of
+from .passes import PassKind
+from .published import rank_orders
 
 PASS_KINDS = (
     SpanKind.FORWARD,
@@ -18,8 +19,8 @@ PASS_KINDS = (
     SpanKind.BACKWARD_INPUT,
     SpanKind.BACKWARD_WEIGHT,
 )
-"""What the codes in ``Plan.kind`` stand for."""
-_FORWARD, _WEIGHT = 0, 3
+"""What the codes in ``Plan.kind`` stand for, in the order of ``PassKind``."""
+_FORWARD, _BACKWARD, _INPUT, _WEIGHT = range(len(PASS_KINDS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,10 +70,11 @@ def make_plan(schedule: ScheduleKind, ranks: int, microbatches: int, chunks: int
         ConfigError: The schedule is not generated here, or does not fit the sizes.
     """
     orders = rank_orders(schedule, ranks, microbatches, chunks)
+    codes = {kind: code for code, kind in enumerate(PassKind)}
     rows = [
-        (rank, PASS_KINDS.index(kind), microbatch, chunk, stage_of(schedule, rank, chunk, ranks))
+        (rank, codes[kind], microbatch, stage // ranks, stage)
         for rank, order in enumerate(orders)
-        for kind, microbatch, chunk in order
+        for kind, stage, microbatch in order
     ]
     rank, kind, microbatch, chunk, stage = np.array(rows, dtype=np.int64).T
     needs = _needs(kind, microbatch, stage, ranks * chunks)
@@ -92,8 +94,11 @@ def make_plan(schedule: ScheduleKind, ranks: int, microbatches: int, chunks: int
 
 
 def _needs(kind: IntArray, microbatch: IntArray, stage: IntArray, stages: int) -> IntArray:
-    row_of = np.full((len(PASS_KINDS), stages, int(microbatch.max()) + 1), -1)
-    row_of[kind, stage, microbatch] = np.arange(len(kind))
+    # The stage after may do whole backwards where this one splits them, and the other way round.
+    sends = kind != _WEIGHT
+    back = (kind != _FORWARD).astype(np.int64)
+    row_of = np.full((2, stages, int(microbatch.max()) + 1), -1)
+    row_of[back[sends], stage[sends], microbatch[sends]] = np.flatnonzero(sends)
     source = np.where(kind == _FORWARD, stage - 1, stage + 1)
-    has = (source >= 0) & (source < stages) & (kind != _WEIGHT)
-    return np.where(has, row_of[kind, np.clip(source, 0, stages - 1), microbatch], -1)
+    has = (source >= 0) & (source < stages) & sends
+    return np.where(has, row_of[back, np.clip(source, 0, stages - 1), microbatch], -1)

@@ -36,7 +36,9 @@ Layers = Annotated[
     str | None,
     typer.Option(metavar="N", help="Cut the model to N layers, or give counts by stage: 8,8,8,6."),
 ]
-Schedule = Annotated[str | None, typer.Option(help="gpipe, 1f1b, interleaved-1f1b, zb-h1 or zb-v.")]
+Schedule = Annotated[
+    str | None, typer.Option(help="gpipe, 1f1b, interleaved-1f1b, zb-h1, zb-v or dualpipe-v.")
+]
 Zero = Annotated[
     int | None,
     typer.Option(min=0, max=3, help="Replicas share: 1 optimizer, 2 and gradients, 3 and weights."),

@@ -8,8 +8,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.pipelining import PipelineStage
 
+from meshscope.analyze.formulas.schedules import PassKind
 from meshscope.reference_trainer import compat
-from meshscope.reference_trainer.layout.schedules import PassKind
 
 
 def test_the_private_names_are_there_and_take_our_arguments():

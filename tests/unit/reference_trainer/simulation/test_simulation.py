@@ -9,9 +9,9 @@ import sys
 import pytest
 
 from meshscope.analyze.formulas.planning.pipeline_replay import replay
+from meshscope.analyze.formulas.schedules import rank_orders
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.reference_trainer.config.presets import load_config, preset_text
-from meshscope.reference_trainer.layout.schedules import pipeline_orders
 from meshscope.reference_trainer.planning.memory_plan import memory_plan
 from meshscope.reference_trainer.planning.parameter_counts import parameter_count
 from meshscope.reference_trainer.simulation.pass_watch import Holding
@@ -88,7 +88,7 @@ def test_the_passes_that_really_run_have_the_bubble_of_the_formula(kind, chunks,
     settings = (f"schedule.kind={kind}", f"layout.vpp={chunks}", "schedule.microbatches=4")
     config = preset("tiny", *SMALL, *settings)
     orders = [simulate_rank(config, rank, every_microbatch=True).order for rank in range(2)]
-    assert orders == list(pipeline_orders(kind, 2, 4, chunks))
+    assert orders == list(rank_orders(kind, 2, 4, chunks))
     cost = replay(orders, lambda _stage: 1 / chunks)
     assert cost.idle_over_ideal == pytest.approx(idle_over_ideal, abs=1e-9)
 

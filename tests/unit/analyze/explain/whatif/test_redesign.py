@@ -18,6 +18,7 @@ CUBE = ParallelLayout(tp=2, pp=2, dp=2)
 WIDE = ParallelLayout(pp=2, dp=4)
 CHUNKED = ParallelLayout(pp=4, dp=2, vpp=2)
 V = (ScheduleKind.ZB_V, CHUNKED)
+DUAL_V = (ScheduleKind.DUALPIPE_V, CHUNKED)
 SLOW, PAUSE = "slow_rank:rank=5,factor=1.4", "gc_pause:extra_ms=10,chance=0.1"
 SLOW_AT_TIMES = "slow_rank:rank=5,factor=1.4,first_step=1,every=2"
 
@@ -81,10 +82,13 @@ def test_a_repair_and_another_program_are_predicted_together(layout, faults, fix
         (ScheduleKind.GPIPE, DEEP),
         (ScheduleKind.INTERLEAVED, CHUNKED),
         V,
+        DUAL_V,
     ],
     ids=str,
 )
-@pytest.mark.parametrize("start", [(ScheduleKind.ONE_F_ONE_B, DEEP), V], ids=["1f1b", "zb-v"])
+@pytest.mark.parametrize(
+    "start", [(ScheduleKind.ONE_F_ONE_B, DEEP), V, DUAL_V], ids=["1f1b", "zb-v", "dualpipe-v"]
+)
 def test_any_schedule_is_predicted_from_any(start, schedule, layout):
     """Fails when passes get lost where they are split, joined, or cut into chunks."""
     sizes = {1: (4,) * 4, 2: (2,) * 8}
@@ -236,8 +240,8 @@ def test_the_error_of_a_repair_grows_with_the_step_that_it_is_for():
         ([], ["schedule=interleaved-1f1b", "chunks=1"], "2 chunks or more"),
         ([], ["schedule=zb-v", "chunks=3"], "exactly 2 chunks"),
         ([], ["schedule=interleaved-1f1b", "chunks=3"], "more stages than the model has layers"),
-        ([], ["schedule=foo"], "one of gpipe, 1f1b, interleaved-1f1b, zb-h1, zb-v"),
-        ([], ["schedule=dualpipe-v"], "one of gpipe, 1f1b, interleaved-1f1b, zb-h1, zb-v"),
+        ([], ["schedule=foo"], "one of gpipe, 1f1b, interleaved-1f1b, zb-h1, zb-v, dualpipe-v"),
+        ([], ["schedule=dualpipe-v", "microbatches=4"], "Use at least 8"),
         ([], ["schedule=none"], "one of"),
     ],
 )
@@ -245,7 +249,7 @@ def test_what_makes_no_sense_is_refused(fixes, settings, said):
     """Fails when nonsense is answered with a gain of nothing, or takes all memory."""
     with pytest.raises(ConfigError) as caught:
         predicted(job(DEEP), *settings, fixes=fixes)
-    assert said in str(caught.value)
+    assert said in f"{caught.value} {caught.value.remedy}"
     assert caught.value.where
     assert caught.value.remedy
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from meshscope.analyze.formulas.planning.pipeline_replay import held_peak, replay
-from meshscope.reference_trainer.layout.schedules import Pass, PassKind, pipeline_orders
+from meshscope.analyze.formulas.schedules import Pass, PassKind, rank_orders
 
 
 def cost(kind, ranks, microbatches, chunks=1):
     """Replay equal stages."""
-    orders = pipeline_orders(kind, ranks, microbatches, chunks)
+    orders = rank_orders(kind, ranks, microbatches, chunks)
     return replay(orders, lambda _stage: 1 / chunks)
 
 
@@ -37,7 +37,7 @@ def test_shares_of_step_and_of_ideal_time_belong_together():
 
 def test_an_unequal_stage_sets_the_pace():
     """Fails if the cost of stages does not reach the replay."""
-    orders = pipeline_orders("1f1b", 2, 50)
+    orders = rank_orders("1f1b", 2, 50)
     assert replay(orders, (2.0, 1.0).__getitem__).idle_over_ideal > 0.33
 
 
@@ -53,7 +53,7 @@ def test_held_activations_are_those_of_the_papers():
     """Fails if memory is predicted for another order than the one that runs."""
 
     def held(kind, rank, chunks=1):
-        order = pipeline_orders(kind, 8, 32, chunks)[rank]
+        order = rank_orders(kind, 8, 32, chunks)[rank]
         return held_peak(order, lambda _stage: 1 / chunks)
 
     assert held("gpipe", 3) == 32

@@ -158,6 +158,20 @@ def test_ideal_bubble_has_its_published_form(kind, chunks, expected):
     assert make_job_plan(job).bubble_frac == pytest.approx(expected)
 
 
+def test_dualpipe_v_is_planned():
+    """Fails if the plan refuses the schedule, or gives its ranks other stages and memory.
+
+    Both ends of the V lie on the first rank; every rank holds 2 p + 1 chunks (DualPipe's table).
+    """
+    mesh, kind = {"pp": 4, "vpp": 2}, ScheduleKind.DUALPIPE_V
+    plan = make_job_plan(job_of(mesh=mesh, microbatches=16, schedule=kind))
+    assert plan.bubble_frac / (1 - plan.bubble_frac) == pytest.approx(3 / (6 * 16))
+    assert [one.stages for one in plan.stages] == [(0, 7), (1, 6), (2, 5), (3, 4)]
+    assert {one.in_flight_chunks for one in plan.stages} == {2 * 4 + 1}
+    with pytest.raises(ConfigError, match="do not fill both legs"):
+        make_job_plan(job_of(mesh=mesh, microbatches=7, schedule=kind))
+
+
 def test_zero_bubble_orders_idle_less():
     """Fails if ZB-H1 does not fill two thirds of the bubble of 1F1B."""
     one, two = (
@@ -190,7 +204,8 @@ def test_volumes_are_counted_by_hand():
         ({"tp": 3}, {}, "tp"),
         ({"ep": 2, "dp": 2}, {}, "ep"),
         ({"pp": 2, "vpp": 2}, {}, "vpp"),
-        ({"pp": 4}, {"schedule": ScheduleKind.DUALPIPE_V}, "schedule"),
+        ({"pp": 4}, {"schedule": ScheduleKind.OTHER}, "schedule"),
+        ({"pp": 4}, {"schedule": ScheduleKind.DUALPIPE_V}, "vpp"),
         ({"pp": 4}, {"layers_per_stage": (4, 4, 4)}, "layers"),
         ({}, {"zero": 4}, "zero"),
         ({"cp": 3}, {}, "seq_len"),

@@ -1,0 +1,141 @@
+"""The published pipeline schedules, one record each: who may run them, and in which order.
+
+The trainer runs these orders; analyses and plans replay them. A new schedule is a value of
+``ScheduleKind``, its order in ``orders.py`` and its record here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from meshscope.probe.schema.errors import ConfigError
+from meshscope.probe.schema.terms import ScheduleKind
+
+from . import orders
+from .passes import Order
+
+MANY = 0
+"""Chunks a rank: two or more, as the layout says."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """One published schedule."""
+
+    order: Callable[[int, int, int, int], Order]
+    """Returns the passes of a rank, given its number, the ranks, microbatches and chunks."""
+    chunks: int = 1
+    """Stages of each rank, or ``MANY``."""
+    is_v_shaped: bool = False
+    """Whether a rank has two stages, down the ranks and back: the first rank has the last one."""
+    splits_backward: bool = False
+    """Whether the weights' half of a backward may come later than the inputs' half."""
+    legs: int = 0
+    """So many times its ranks are the fewest microbatches that fill it; 0: any number does."""
+    bubble: str
+    """Idle over ideal time as a formula of p ranks, m microbatches and v chunks, with equal
+    stages and equal forward, inputs' and weights' passes."""
+
+    def fits_chunks(self, chunks: int) -> bool:
+        """Return whether a rank may have so many chunks."""
+        return chunks > 1 if self.chunks == MANY else chunks == self.chunks
+
+    @property
+    def chunks_text(self) -> str:
+        """Return how many chunks a rank must have, in words."""
+        return {MANY: "2 chunks or more", 1: "one chunk", 2: "exactly 2 chunks"}[self.chunks]
+
+
+SCHEDULES = {
+    ScheduleKind.GPIPE: Schedule(order=orders.gpipe, bubble="(p-1)/m"),
+    ScheduleKind.ONE_F_ONE_B: Schedule(order=orders.one_f_one_b, bubble="(p-1)/m"),
+    ScheduleKind.INTERLEAVED: Schedule(order=orders.interleaved, chunks=MANY, bubble="(p-1)/(m v)"),
+    ScheduleKind.ZB_H1: Schedule(order=orders.zb_h1, splits_backward=True, bubble="(p-1)/(3 m)"),
+    ScheduleKind.ZB_V: Schedule(
+        order=orders.zb_v,
+        chunks=2,
+        is_v_shaped=True,
+        splits_backward=True,
+        bubble="0 from m = 2p - 1",
+    ),
+    # Its bubble is what the replay gives when the passes of a pair follow each other.
+    ScheduleKind.DUALPIPE_V: Schedule(
+        order=orders.dualpipe_v,
+        chunks=2,
+        is_v_shaped=True,
+        splits_backward=True,
+        legs=2,
+        bubble="(p-1)/(6 m)",
+    ),
+}
+"""Bubbles: Narayanan et al. 2021, arXiv 2104.04473, section 2.2; Qi et al. 2023, arXiv 2401.10241,
+sections 2.3 and 6."""
+
+V_SHAPED = frozenset(kind for kind, one in SCHEDULES.items() if one.is_v_shaped)
+SPLIT_BACKWARD = frozenset(kind for kind, one in SCHEDULES.items() if one.splits_backward)
+CHUNKED = frozenset(kind for kind, one in SCHEDULES.items() if one.chunks != 1)
+
+
+def schedule_names() -> str:
+    """Return the names of all schedules, as an option's help and a remedy list them."""
+    names = [kind.value for kind in SCHEDULES]
+    return f"{', '.join(names[:-1])} or {names[-1]}"
+
+
+def rank_orders(kind: str, ranks: int, microbatches: int, chunks: int = 1) -> tuple[Order, ...]:
+    """Return what each pipeline rank does in one step, in program order.
+
+    Args:
+        kind: A ``ScheduleKind``; ``none`` means one rank that does its microbatches in turn.
+        ranks: Pipeline ranks.
+        microbatches: Microbatches of a step.
+        chunks: Stages of each rank.
+
+    Raises:
+        ConfigError: The schedule has no order here, or does not fit the sizes.
+    """
+    if min(ranks, microbatches, chunks) < 1:
+        raise ConfigError("ranks, microbatches and chunks must be at least 1", where="schedule")
+    if kind == ScheduleKind.NONE and ranks > 1:
+        raise ConfigError(
+            f"{ranks} pipeline ranks need a schedule",
+            where="schedule",
+            remedy=f"Choose {schedule_names()}",
+        )
+    own = SCHEDULES.get(
+        ScheduleKind.ONE_F_ONE_B if kind == ScheduleKind.NONE else ScheduleKind(kind)
+    )
+    if own is None:
+        raise ConfigError(f"the order of {kind} is not known", where="schedule")
+    # One chunk is the plain order of a schedule that interleaves any number.
+    if not own.fits_chunks(chunks) and not (own.chunks == MANY and chunks == 1):
+        raise ConfigError(
+            f"{kind} has {own.chunks_text} a rank",
+            where="schedule",
+            remedy=f"Set vpp to {own.chunks}",
+        )
+    if microbatches < own.legs * ranks:
+        raise ConfigError(
+            f"{microbatches} microbatches do not fill both legs of a V of {ranks} ranks",
+            where="microbatches",
+            remedy=f"Use at least {own.legs * ranks}",
+        )
+    return tuple(own.order(rank, ranks, microbatches, chunks) for rank in range(ranks))
+
+
+def stages_of_rank(kind: str, rank: int, ranks: int, chunks: int = 1) -> tuple[int, ...]:
+    """Return the stages in model order that a rank holds, by chunk."""
+    if kind in V_SHAPED:
+        return orders.v_stages(rank, ranks)
+    return orders.looped_stages(rank, ranks, chunks)
+
+
+def stage_of(kind: str, rank: int, chunk: int, ranks: int) -> int:
+    """Return the stage in model order that a rank holds as its given chunk."""
+    return stages_of_rank(kind, rank, ranks, chunk + 1)[chunk]
+
+
+def rank_of_last_stage(kind: str, ranks: int) -> int:
+    """Return the pipeline rank that holds the head and computes the loss."""
+    return 0 if kind in V_SHAPED else ranks - 1
