@@ -10,6 +10,7 @@ from dash import Dash, dcc, html
 from flask import Flask, Response, request
 
 from . import api, callbacks
+from .kept_analysis import KeptAnalyses
 from .proxy import Below
 from .security import Access, guard
 from .store import RunStore
@@ -34,6 +35,7 @@ def create_app(
     *,
     access: Access | None = None,
     are_gone: Callable[[Path], bool] | None = None,
+    analyses: KeptAnalyses | None = None,
 ) -> Dash:
     """Return the dashboard of one folder of runs.
 
@@ -41,11 +43,13 @@ def create_app(
         runs_dir: Folder whose entries are runs, or traces of other tools.
         access: Who may ask; by default, callers on this machine.
         are_gone: Tells of a run whether the processes of all its ranks are known to be gone.
+        analyses: Where analyses are kept on disk; by default none is.
 
     Raises:
         ConfigError: ``runs_dir`` is no folder.
     """
-    store, access = RunStore(runs_dir, are_gone=are_gone), access or Access()
+    store = RunStore(runs_dir, are_gone=are_gone, analyses=analyses)
+    access = access or Access()
     app = Dash(
         __name__,
         assets_folder=str(Path(__file__).resolve().parent / "assets"),

@@ -31,11 +31,12 @@ from meshscope.analyze.wording.words import counted
 from meshscope.probe.schema.errors import ConfigError, TraceFormatError
 
 from .clock import unix_ns
+from .kept_analysis import Kept
 from .mesh import rank_step_matrix
 from .paths import LastAccount, StepPath, step_path
 from .replays import Replays
 
-Kept = TypeVar("Kept")
+Value = TypeVar("Value")
 
 STANDSTILL = ENDS
 """Findings about a job that did not go on."""
@@ -224,6 +225,7 @@ def analysed_run(
     version: int,
     times: Times | None = None,
     accounts: LastAccount,
+    kept: Kept | None = None,
 ) -> LoadedRun:
     """Read and analyse a run.
 
@@ -233,20 +235,17 @@ def analysed_run(
         version: Number of the state of its files.
         times: When it was read and written; by default long ago.
         accounts: Where the account for its critical paths is kept.
+        kept: Its analysis, where that was kept; nothing is measured then.
 
     Raises:
         MeshscopeError: It cannot be read.
     """
     trace = load_trace(path)
     steps = steps_of(trace)
-    found = account_or_end(trace)
-    if isinstance(found, Account):
-        # What is opened is looked at next.
-        accounts.keep(trace, found)
-        diagnosis = diagnosis_of(found)
-        reason = limit_text(found.limits[-1]) if found.program is None else ""
+    if kept is not None:
+        diagnosis, reason = kept.diagnosis, kept.no_path_because
     else:
-        diagnosis, reason = found, "The capture has no steps."
+        diagnosis, reason = _measured(trace, accounts)
     return LoadedRun(
         run_id=run_id,
         version=version,
@@ -260,6 +259,16 @@ def analysed_run(
         replays=Replays(trace, accounts),
         no_path_because=reason,
     )
+
+
+def _measured(trace: Trace, accounts: LastAccount) -> tuple[Diagnosis, str]:
+    """Return the diagnosis of a run, and why no step has a critical path; empty if the analysed ones have one."""
+    found = account_or_end(trace)
+    if not isinstance(found, Account):
+        return found, "The capture has no steps."
+    # What is opened is looked at next.
+    accounts.keep(trace, found)
+    return diagnosis_of(found), limit_text(found.limits[-1]) if found.program is None else ""
 
 
 def _standstill_step(trace: Trace, diagnosis: Diagnosis) -> int | None:
@@ -281,7 +290,7 @@ def layout_words(trace: Trace) -> str:
     return " ".join(axes)
 
 
-def _keep_few(kept: dict[int, Kept], step: int, value: Kept) -> None:
+def _keep_few(kept: dict[int, Value], step: int, value: Value) -> None:
     """Keep the value of one more step, and drop the oldest beyond the last few."""
     for oldest in list(kept)[: 1 - _KEPT_STEPS]:
         kept.pop(oldest, None)

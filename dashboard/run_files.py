@@ -8,10 +8,13 @@ from pathlib import Path
 from stat import S_ISDIR
 
 from meshscope.analyze.scale.store import FOLDER as SUMMARIES
-from meshscope.analyze.tables.table_folder import FOLDER
+from meshscope.analyze.tables.table_folder import DRAFT, FOLDER
 from meshscope.probe.schema.errors import RunDirectoryError
+from meshscope.probe.schema.rundir import is_run_directory
 
-_DERIVED = (FOLDER, SUMMARIES)
+ANALYSIS = "analysis"
+"""The folder of a run in which its analysis is kept."""
+DERIVED = (FOLDER, SUMMARIES, ANALYSIS)
 """Folders of a run into which an analysis may write: that is no news of the run."""
 
 ContentKey = tuple[int, int, int, int]
@@ -44,13 +47,18 @@ def refuse_links_outside(path: Path) -> None:
 def content_key(path: Path) -> ContentKey:
     """Return newest modification, total size and number of files: what a change alters.
 
-    The last is the newest modification of a file that no analysis wrote.
+    The analysis that is kept in a run alters none of them. The last is the newest modification of a
+    file that no analysis wrote.
     """
-    stats, recorded_ns, places = [], [], [str(path)]
+    is_run = is_run_directory(path)
+    # To keep an analysis in a run changes the time of its folder.
+    stats, recorded_ns, places = [], [], [] if is_run else [str(path)]
     # What vanishes while we look is left out: a run of thousands of ranks is not removed at once.
     for folder, folders, files in os.walk(path):
+        if is_run and folder == str(path):
+            folders[:] = [one for one in folders if one != ANALYSIS and not one.startswith(DRAFT)]
         places += (os.path.join(folder, name) for name in (*folders, *files))
-    derived = tuple(os.path.join(path, folder, "") for folder in _DERIVED)
+    derived = tuple(os.path.join(path, folder, "") for folder in DERIVED)
     for place in places:
         with suppress(FileNotFoundError):
             stat = os.lstat(place)

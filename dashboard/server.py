@@ -12,6 +12,7 @@ from pathlib import Path
 from meshscope.probe.schema.errors import ConfigError
 
 from .app import create_app
+from .kept_analysis import KeptAnalyses
 from .proxy import PublicUrl, public_url
 from .security import LOOPBACK_NAMES, Access, is_loopback
 
@@ -52,7 +53,7 @@ def serve(  # noqa: PLR0913 - what the command line says, one argument each
 
     behind = None if public is None else public_url(public)
     access = access_for(host, token, behind)
-    app = create_app(runs_dir, access=access, are_gone=are_gone)
+    app = create_app(runs_dir, access=access, are_gone=are_gone, analyses=KeptAnalyses())
     listening = _listen(host, port)
     server = create_server(app.server, sockets=[listening], threads=_THREADS, ident="meshscope")
     port = listening.getsockname()[1]

@@ -12,17 +12,18 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from meshscope.analyze.findings.none_found import nothing_found
 from meshscope.analyze.scale.store import FOLDER as SUMMARIES
 from meshscope.probe.schema.errors import ConfigError, MeshscopeError, RunDirectoryError
 
 from .clock import monotonic_s, unix_ns
+from .kept_analysis import Kept, KeptAnalyses, may_keep, source_state
 from .loaded_run import RECENT_NS, LoadedRun, Times, analysed_run, is_running, layout_words
 from .paths import LastAccount
+from .run_entry import RunEntry, ready_entry, summary_entry, unreadable_entry
 from .run_files import ContentKey, content_key, refuse_links_outside
 from .state import RUN_ID
 from .summarised_run import SummarisedRun, summarised
@@ -37,26 +38,6 @@ _NO_RUN_ID = (
 _PART_OF_SUMMARIES = 4
 """One in so many bytes of the budget may hold what summaries say; it is read again in 30 ms."""
 _LOG = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunEntry:
-    """One line of the run list."""
-
-    run_id: str
-    modified_ns: int
-    """Newest modification of what was recorded, ns since the epoch."""
-    state: str
-    """``ready``, ``pending`` (not analysed, or written to since) or ``unreadable``."""
-    error: str = ""
-    layout: str = ""
-    step_time_ns: float | None = None
-    mfu: float | None = None
-    mfu_unknown_because: str = ""
-    top_finding: str = ""
-    severity: str = ""
-    is_summary: bool = False
-    """Whether it is known from summaries only."""
 
 
 class _Known(NamedTuple):
@@ -82,6 +63,7 @@ class RunStore:
         budget_bytes: int = DEFAULT_BUDGET_BYTES,
         patience: float = DEFAULT_PATIENCE,
         are_gone: Callable[[Path], bool] | None = None,
+        analyses: KeptAnalyses | None = None,
     ) -> None:
         """Open the folder.
 
@@ -90,6 +72,7 @@ class RunStore:
             budget_bytes: How much memory analysed runs may hold.
             patience: With 0 each view of a job that is being recorded analyses all of it again.
             are_gone: Tells of a run whether the processes of all its ranks are known to be gone.
+            analyses: Where analyses are kept on disk; by default none is.
 
         Raises:
             ConfigError: The path is no folder.
@@ -104,6 +87,7 @@ class RunStore:
         self._budget_bytes = budget_bytes
         self._patience = patience
         self._are_gone = are_gone or _nobody_knows
+        self._analyses = analyses
         self._lock = threading.Lock()
         self._listing = threading.Lock()
         self._loading: dict[str, threading.Lock] = {}
@@ -188,17 +172,34 @@ class RunStore:
         if self.path_of(path.name) is None:
             modified_ns = path.lstat().st_mtime_ns
             reason = "is a link to outside the folder" if path.is_symlink() else _NO_RUN_ID
-            return _unreadable(path.name, modified_ns, reason)
+            return unreadable_entry(path.name, modified_ns, reason)
         key = self._look(path)
         with self._lock:
             known = self._entries.get(path.name)
         if known is None and (large := self._summary_at(path, key)) is not None:
-            return _entry_from_summaries(large, key[-1])
+            return summary_entry(large, key[-1])
+        if known is None:
+            known = self._kept_entry(path, key)
         if known is None:
             return RunEntry(run_id=path.name, modified_ns=key[-1], state="pending")
         if known.stands_for(key):
             return known.entry
         return replace(known.entry, modified_ns=key[-1], state="pending", error="")
+
+    def _kept_entry(self, path: Path, key: ContentKey) -> _Known | None:
+        """Return the line of a run whose analysis is kept on disk; None of any other."""
+        kept = None
+        with suppress(MeshscopeError):
+            refuse_links_outside(path)
+            kept = self._kept_on_disk(path)
+        if kept is None:
+            return None
+        known = _Known(key, ready_entry(path.name, kept.diagnosis, kept.layout, key[-1]), 0.0)
+        with self._lock:
+            return self._entries.setdefault(path.name, known)
+
+    def _kept_on_disk(self, path: Path) -> Kept | None:
+        return None if self._analyses is None else self._analyses.read(path)
 
     def summarised(self, run_id: str) -> SummarisedRun | None:
         """Return what the summaries of a large run say; None of any other run."""
@@ -252,7 +253,7 @@ class RunStore:
         try:
             self.get(run_id)
         except MeshscopeError as error:
-            return _unreadable(run_id, modified_ns, str(error))
+            return unreadable_entry(run_id, modified_ns, str(error))
         with self._lock:
             return self._entries[run_id].entry
 
@@ -276,13 +277,7 @@ class RunStore:
         as_of_ns = now_ns if now_ns - key[-1] < RECENT_NS else None
         try:
             refuse_links_outside(path)
-            run = analysed_run(
-                path,
-                run_id=run_id,
-                version=key[0],
-                times=Times(as_of_ns, key[-1], is_gone),
-                accounts=self._accounts,
-            )
+            run = self._read(path, key[0], Times(as_of_ns, key[-1], is_gone))
         except MeshscopeError as error:
             # Paths are shown from the folder on: the reader knows which folder it is.
             failure = RunDirectoryError(str(error).replace(f"{self.root}/", ""))
@@ -298,15 +293,35 @@ class RunStore:
             self._keep(run, key, monotonic_s() - begun)
             return run
         with self._lock:
-            self._entries[run_id] = _Known(key, _unreadable(run_id, key[-1], str(failure)), 0.0)
+            self._entries[run_id] = _Known(
+                key, unreadable_entry(run_id, key[-1], str(failure)), 0.0
+            )
             self._loaded.pop(run_id, None)
         raise failure
+
+    def _read(self, path: Path, version: int, times: Times) -> LoadedRun:
+        """Return a run with its analysis: that on disk, else it is made, and kept there."""
+        try:
+            before = source_state(path)
+        except OSError:
+            before = None
+        kept, shared = self._kept_on_disk(path), self._accounts
+        run = analysed_run(
+            path, run_id=path.name, version=version, times=times, accounts=shared, kept=kept
+        )
+        if kept is None and self._analyses is not None and before is not None:
+            is_recent = times.as_of_ns is not None
+            if may_keep(path, is_recent=is_recent, is_gone=times.is_gone):
+                made = Kept(run.diagnosis, layout_words(run.trace), run.no_path_because)
+                self._analyses.keep(path, made, before)
+        return run
 
     def _keep(self, run: LoadedRun, key: ContentKey, took_s: float) -> None:
         # Nobody writes on and on in a run whose processes are gone.
         until_s = monotonic_s() + (0.0 if run.times.is_gone else self._patience * took_s)
+        entry = ready_entry(run.run_id, run.diagnosis, layout_words(run.trace), key[-1])
         with self._lock:
-            self._entries[run.run_id] = _Known(key, _entry(run, key[-1]), until_s)
+            self._entries[run.run_id] = _Known(key, entry, until_s)
             self._loaded[run.run_id] = run
             self._loaded.move_to_end(run.run_id)
             held = {run_id: kept.nbytes() for run_id, kept in self._loaded.items()}
@@ -318,37 +333,3 @@ class RunStore:
 def _nobody_knows(_run: Path) -> bool:
     """Return that no process is known to be gone."""
     return False
-
-
-def _unreadable(run_id: str, modified_ns: int, error: str) -> RunEntry:
-    return RunEntry(run_id=run_id, modified_ns=modified_ns, state="unreadable", error=error)
-
-
-def _entry_from_summaries(run: SummarisedRun, modified_ns: int) -> RunEntry:
-    return RunEntry(
-        run_id=run.run_id,
-        modified_ns=modified_ns,
-        state="ready",
-        layout=run.layout,
-        step_time_ns=run.answer.step_ns,
-        mfu_unknown_because="shown from summaries, which hold no model and no peak",
-        top_finding=run.claim,
-        severity=run.severity,
-        is_summary=True,
-    )
-
-
-def _entry(run: LoadedRun, modified_ns: int) -> RunEntry:
-    diagnosis = run.diagnosis
-    top = diagnosis.findings[0] if diagnosis.findings else None
-    return RunEntry(
-        run_id=run.run_id,
-        modified_ns=modified_ns,
-        state="ready",
-        layout=layout_words(run.trace),
-        step_time_ns=diagnosis.step_time_ns,
-        mfu=diagnosis.utilization.mfu,
-        mfu_unknown_because=str(diagnosis.utilization.unknown_because),
-        top_finding=str(top.claim if top else nothing_found(diagnosis)),
-        severity=str(top.severity) if top else "",
-    )

@@ -24,8 +24,9 @@ from meshscope.probe.schema.errors import ConfigError, MeshscopeError
 from .loaded_run import LoadedRun, is_running, layout_words
 from .mesh import mesh_facets, rank_step_matrix
 from .paths import StepPath, on_rows
+from .run_entry import RunEntry
 from .state import ViewState
-from .store import RunEntry, RunStore
+from .store import RunStore
 from .suspects import found_choices, knobs, steps_to_show, suspects
 from .trend import trend
 from .window_sums import window_sums

@@ -41,7 +41,8 @@ from .trace import Trace
 
 FOLDER = "tables"
 """The folder in a run directory."""
-_DRAFT = ".draft-"
+DRAFT = ".draft-"
+"""With what the name of a hidden folder begins in which something is made."""
 _ALL = "all.parquet"
 MOST_RANK_FILES = 256
 """With more ranks a table is in segments: opening files costs more than reading them."""
@@ -62,10 +63,10 @@ def drafted(parent: Path, name: str = "") -> Iterator[Path]:
         OSError: The folder cannot be written.
     """
     parent.mkdir(parents=True, exist_ok=True)
-    for old in parent.glob(f"{_DRAFT}{name}*"):
+    for old in parent.glob(f"{DRAFT}{name}*"):
         with suppress(OSError), _lock(old):
             shutil.rmtree(old, ignore_errors=True)
-    draft = Path(tempfile.mkdtemp(prefix=f"{_DRAFT}{name}", dir=parent))
+    draft = Path(tempfile.mkdtemp(prefix=f"{DRAFT}{name}", dir=parent))
     try:
         with _lock(draft):
             yield draft

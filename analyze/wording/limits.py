@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, TypeAlias
 
-from .message import Message, Text, message_to_json
+from .message import Message, Text, message_from_json, message_to_json
 from .words import sentence
 
 Limit: TypeAlias = Text
@@ -107,18 +107,9 @@ def kept_limits(section: Mapping[str, Any]) -> tuple[Limit, ...]:
 def _kept(text: str, said: Mapping[str, Any] | None) -> Limit:
     if said is None:
         return text
-    found = Message(str(said["code"]), _value(said["values"]))
+    found = message_from_json(said)
     try:
         # Another version may have given the sentence another text, or other values.
         return found if str(found) == text else text
     except (KeyError, TypeError, ValueError, AttributeError):
         return text
-
-
-def _value(kept: Any) -> Any:
-    """Return a value with the messages in it."""
-    if isinstance(kept, dict):
-        if kept.keys() == {"code", "values"}:
-            return Message(kept["code"], _value(kept["values"]))
-        return {name: _value(one) for name, one in kept.items()}
-    return [_value(one) for one in kept] if isinstance(kept, list) else kept

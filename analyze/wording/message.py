@@ -75,6 +75,24 @@ def message_to_json(text: Text) -> dict[str, Any] | None:
     }
 
 
+def message_from_json(said: Mapping[str, Any]) -> Message:
+    """Return the message of a code and values that ``message_to_json`` gave; tuples are lists now.
+
+    Raises:
+        KeyError, TypeError: They are none.
+    """
+    return Message(str(said["code"]), _value(said["values"]))
+
+
+def _value(kept: Any) -> Any:
+    """Return a value with the messages in it."""
+    if isinstance(kept, dict):
+        if kept.keys() == {"code", "values"}:
+            return message_from_json(kept)
+        return {name: _value(one) for name, one in kept.items()}
+    return [_value(one) for one in kept] if isinstance(kept, list) else kept
+
+
 def _plain(value: Any) -> Any:
     """Return a value as JSON has it."""
     if isinstance(value, Message):

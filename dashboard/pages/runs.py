@@ -11,8 +11,8 @@ from dash.development.base_component import Component
 
 from .. import units
 from ..addresses import page_address
+from ..run_entry import RunEntry
 from ..state import ViewState
-from ..store import RunEntry
 from .shell import empty, plain_page
 
 POLL_MS = 1000

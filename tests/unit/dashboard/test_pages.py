@@ -16,8 +16,9 @@ from meshscope.dashboard import units
 from meshscope.dashboard.callbacks import page_of
 from meshscope.dashboard.controls import chosen_view, marked_view, stepped_view, zoomed_view
 from meshscope.dashboard.pages import findings, mesh, overview, runs, shell, timeline
+from meshscope.dashboard.run_entry import RunEntry
 from meshscope.dashboard.state import ViewState
-from meshscope.dashboard.store import RunEntry, RunStore
+from meshscope.dashboard.store import RunStore
 from meshscope.dashboard.views import comparison, shown_step
 from meshscope.probe.schema.terms import FindingKind, Severity
 
