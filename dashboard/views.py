@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from meshscope.analyze.output.timeline.categories import LABELS, Category
 from meshscope.analyze.output.timeline.slices import StepSlices, around, in_window
 from meshscope.analyze.wording.limits import limit_texts, limits_to_json, reason_to_json
 from meshscope.probe.schema.errors import ConfigError, MeshscopeError
+from meshscope.probe.schema.printable import command_line
 
 from .loaded_run import LoadedRun, is_running, layout_words
 from .mesh import mesh_facets, rank_step_matrix
@@ -237,8 +237,8 @@ def stragglers(run: LoadedRun, state: ViewState, *, with_replay: bool = True) ->
             result = run.replays.prediction(changes)
         except MeshscopeError as failure:
             error = str(failure)
-    options = [f"--fix {quote(fix)}" for fix in state.fixes]
-    options += [f"--set {quote(setting)}" for setting in state.settings]
+    options = [word for fix in state.fixes for word in ("--fix", fix)]
+    options += [word for setting in state.settings for word in ("--set", setting)]
     return {
         "run_id": run.run_id,
         "step_time_ns": run.diagnosis.step_time_ns,
@@ -247,7 +247,7 @@ def stragglers(run: LoadedRun, state: ViewState, *, with_replay: bool = True) ->
         "fixes": [choice._asdict() for choice in found_choices(run.diagnosis)],
         "settings": [knob._asdict() for knob in knobs(run.diagnosis)],
         "asked": {"fix": list(state.fixes), "set": list(state.settings)},
-        "command": f"meshscope whatif {quote(run.run_id)} {' '.join(options)}" if is_asked else "",
+        "command": command_line("whatif", run.trace.path, *options) if is_asked else "",
         "what_if": result,
         "error": error,
         "rejected": list(state.rejected),

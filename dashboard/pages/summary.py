@@ -12,6 +12,7 @@ from dash.development.base_component import Component
 from meshscope.analyze.output.text.summaries import claim_of, facts_of, none_slow, steps_seen
 from meshscope.analyze.wording.limits import limit_texts
 from meshscope.analyze.wording.words import sentence
+from meshscope.probe.schema.printable import command_line
 
 from .. import units
 from ..addresses import csv_address, json_address, page_address
@@ -151,7 +152,7 @@ def _drawn(matrix: RankStepMatrix, slow: int | None) -> go.Figure:
 
 
 def _deeper(run: SummarisedRun, state: ViewState) -> Component:
-    command = f"meshscope diagnose {run.run_id} --workers 4 --steps {_steps(run)}"
+    command = command_line("diagnose", run.made.run.resolve(), "--steps", _steps(run))
     lines = [
         "Not in summaries: causes, pipeline bubbles, and which rank each one waited for. "
         "They need the records of the steps that matter."

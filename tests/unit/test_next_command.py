@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 from meshscope.analyze.synthetic import SyntheticJob, generate, parse_fault
 from meshscope.analyze.synthetic.run_directory import write_run
 from meshscope.cli import app
-from meshscope.commands.opening import command_line
 from meshscope.probe.schema.layout import ParallelLayout
+from meshscope.probe.schema.printable import command_line
 from meshscope.probe.schema.terms import ScheduleKind
 
 SLOW = "slow_rank:rank=5,factor=1.6"

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from .opening import command_line
+from meshscope.probe.schema.printable import command_line
+
 from .processes import are_gone
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from meshscope.probe.schema.printable import command_line
+
 from .first_look import Room, executor_for, first_look
 from .follow_up import follow_up
-from .opening import Opened, command_line, open_trace
+from .opening import Opened, open_trace
 from .options import (
     DEFAULT_RUNS,
     ClusterOption,

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .opening import Opened, command_line, open_trace
+from meshscope.probe.schema.printable import command_line
+
+from .opening import Opened, open_trace
 from .options import (
     DEFAULT_RUNS,
     RunPath,

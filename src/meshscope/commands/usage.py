@@ -8,8 +8,9 @@ from typing import Any, cast
 
 import typer
 
+from meshscope.probe.schema.printable import command_line
+
 from .gate_verbs import CHECK
-from .opening import command_line
 
 UsageError = cast("type[Exception]", typer.BadParameter.__mro__[1])
 """What is raised for a command line that cannot be understood; its home varies with typer."""

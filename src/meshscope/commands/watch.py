@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from meshscope.probe.clock import now_ns, unix_ns
+from meshscope.probe.schema.printable import command_line
 
-from .opening import command_line
 from .options import DEFAULT_RUNS, named_path, named_run
 from .output import emit, say
 from .processes import are_gone

@@ -62,7 +62,7 @@ def test_a_repair_is_replayed(store):
     assert then.length_ns == pytest.approx(IDEAL_NS, abs=2)
     assert set(then.slices["rank"]) == {0, 1, 2, 3}
     text = _text(page_of(store, ADDRESS, FIXED)) + _text(result(run, state))
-    assert "meshscope whatif job --fix rank=3" in text
+    assert f"meshscope whatif {store.root / 'job'} --fix rank=3" in text
     assert "With these changes: 4 ranks, 36 ms" in text
 
 

@@ -2,17 +2,23 @@
 
 import json
 import os
+import shlex
 import shutil
 
 import pytest
+from dash import html
 from plotly.utils import PlotlyJSONEncoder
+from typer.testing import CliRunner
 
 from meshscope.analyze.scale.executors import InThisProcess
 from meshscope.analyze.scale.outlook import outlook_of
 from meshscope.analyze.scale.store import FOLDER, write_summaries
+from meshscope.cli import app
 from meshscope.dashboard import loaded_run, store, summarised_run
 from meshscope.dashboard.app import create_app
 from meshscope.dashboard.callbacks import exists, page_of
+from meshscope.dashboard.pages import summary
+from meshscope.dashboard.state import parse_query
 from meshscope.dashboard.store import RunStore
 
 from .conftest import write_synthetic
@@ -59,6 +65,17 @@ def test_a_large_run_is_listed_and_opened_from_its_summaries(folder, large):
         assert "From summaries only" in page
         assert "--steps 40:49" in page
     assert exists(RunStore(runs), f"/run/{run_id}/summary")
+
+
+def test_the_command_for_more_can_be_pasted(folder, large, tmp_path, monkeypatch):
+    """The reader would paste a command that finds no run from where he is."""
+    runs, run_id = folder
+    page = summary.layout(RunStore(runs).summarised(run_id), parse_query(""))
+    (command,) = (one.children for one in page._traverse() if isinstance(one, html.Code))
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, [*shlex.split(command)[1:], "--format", "json"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["run"]["run_id"] == run_id
 
 
 def test_a_small_run_is_read_whole(folder):
