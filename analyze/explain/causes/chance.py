@@ -14,7 +14,8 @@ Pieces are whole steps, and the passes or intervals within them. These are more,
 a host that is busy delays all of a step. What the steps of the other ranks vary more than their
 pieces would alone (the design effect of Kish, *Survey Sampling* 1965) is the number of pieces that count
 as one. Stalls too rare to show on the other ranks do not show it either: therefore a slow rank must also hold
-by whole steps, or be late in a fifth of them and in all pieces there, which leaves the chance by steps as doubt.
+by whole steps, or be late in a fifth of them and in all pieces there, or slower by one factor in all pieces of
+its slow steps (``one_factor``), which leaves the chance by steps as doubt.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ import pandas as pd
 from ...tables.arrays import BoolArray, FloatArray, IntArray
 from .bounds import log_bound, log_bound_of_steps, log_choose, log_evenly_spaced
 from .effects import Work
+from .one_factor import is_by_one_factor
 from .pieces import (
     Pieces,
     Runs,
@@ -50,6 +52,8 @@ MAX_CHANCE_THERE = 0.02
 """The same in the steps in which a rank seems to be slow, where these lie as by no accident."""
 MAX_OF_PIECES, MAX_OF_FEW = 1e-6, 0.3
 """Chances, by pieces and by whole steps, of a rank that is late in a part of a short window, in all pieces."""
+MAX_OF_ONE_FACTOR = 0.1
+"""Chance by whole steps of a rank that is slower by one factor in all pieces of these."""
 FEWEST_LATE, LEAST_OFTEN = 1.9, 0.2
 """Late steps that this takes, and their share: a step or two are a pause."""
 MIN_NEEDED = 0.01
@@ -225,6 +229,7 @@ def _of_table(pieces: Pieces, present: BoolArray, at: IntArray, runs: Runs) -> C
     is_clear |= (
         by_piece <= MAX_OF_PIECES and by_step <= MAX_OF_FEW and _is_often(whole, present, at)
     )
+    is_clear |= by_step <= MAX_OF_ONE_FACTOR and is_by_one_factor(pieces, present, at)
     chance = Chance(by_step, explains=not is_clear)
     if not is_clear:
         chance = _in_a_kind_of_step(pieces, whole, present, at, chance)

@@ -2,7 +2,8 @@
 
 With a single replica nobody holds the same part of the model. But all stages of a pipeline compute the
 same microbatches: what takes one of them longer in some steps, and not the others, is no longer data, and an
-uneven split would be there in every step. For example, in ms::
+uneven split would be there in every step. Longer data takes all of them longer, by one factor; it is taken
+out before. For example, in ms::
 
     step       0   1   2   3   4   5   6   7
     rank 0    91  50  90  51  89  50  92  49     slow in 0, 2, 4 and 6
@@ -29,9 +30,11 @@ from .verdict import Evidence, Persistence, RankVerdict
 MIN_EXPLAINED = 0.95
 """Least part of the squares between steps that two kinds of them explain."""
 MOST_ELSEWHERE = 0.25
-"""Part of its excess that any other stage may have in any step: with more it is in the data, or chance."""
+"""Part of its excess that any other stage may have in any step, beyond all stages alike: more is chance."""
 LEAST_ALIKE = 0.5
 """A slow device slows all that it computes: one chunk of the model alone is no rank's fault."""
+FEWEST_OTHERS = 2
+"""Other ranks whose median tells how much work a step is."""
 CONFIDENCE = 0.9
 """Work that a stage has now and then, such as logging a loss, looks the same."""
 TAIL = 0.025
@@ -56,19 +59,25 @@ def with_slow_steps_of_single_ranks(
     # A pause hits one pass, a slow device all of them: the median tells them apart.
     table = parts.median().unstack().dropna(axis="columns")
     table = table.div(table.mean(axis="columns"), axis="index")
-    found = {own.rank: own for own in _slow_at_times(table, layout)}
-    verdicts = [
-        replace(found[own.rank], minimum_slowdown=own.minimum_slowdown)
-        if own.rank in found and own.evidence in _WEAKER
-        else own
-        for own in result.verdicts
-    ]
+    weaker = {own.rank: own for own in result.verdicts if own.evidence in _WEAKER}
+    found = {
+        rank: (replace(verdict, minimum_slowdown=weaker[rank].minimum_slowdown), score)
+        for rank, (verdict, score) in _slow_at_times(table, layout)
+        if rank in weaker
+    }
+    verdicts = [found[own.rank][0] if own.rank in found else own for own in result.verdicts]
     verdicts.sort(key=lambda own: (not own.is_slow, -(own.slowdown or 0.0)))
-    return replace(result, verdicts=tuple(verdicts))
+    rest = result.scores[~result.scores["rank"].isin(list(found))]
+    scores = pd.concat([rest, *(score for _, score in found.values())], ignore_index=True)
+    return replace(result, verdicts=tuple(verdicts), scores=scores)
 
 
-def _slow_at_times(table: pd.DataFrame, layout: ParallelLayout) -> Iterator[RankVerdict]:
-    """Yield a verdict on each rank whose steps are of two kinds, and those of the other stages are not.
+def _slow_at_times(
+    table: pd.DataFrame, layout: ParallelLayout
+) -> Iterator[tuple[int, tuple[RankVerdict, pd.DataFrame]]]:
+    """Yield each rank whose steps are of two kinds, and those of the other stages are not.
+
+    With its verdict, and its score in each step: by which part it exceeds the steps in which it is not slow.
 
     Args:
         table: The median pass over its usual one, a row a rank, kind and chunk, a column a step.
@@ -79,15 +88,32 @@ def _slow_at_times(table: pd.DataFrame, layout: ParallelLayout) -> Iterator[Rank
     stage = np.array([layout.coordinates(int(rank))["pp"] for rank in of_rank.index])
     for at, rank in enumerate(of_rank.index.tolist()):
         others = values[stage != stage[at]]
-        is_slow = kinds_of_values(values[at], MIN_EXPLAINED) > 0
-        if not is_slow.any() or not len(others):
+        if not len(others):
             continue
-        own = _excess(values[at], is_slow)
-        beyond = (others / np.median(others, axis=1, keepdims=True) - 1.0).max()
-        passes = table.loc[rank].to_numpy(np.float64)
+        others = others / np.median(others, axis=1, keepdims=True)
+        common = _of_all(others)
+        alone = values[at] / common
+        is_slow = kinds_of_values(alone, MIN_EXPLAINED) > 0
+        if not is_slow.any():
+            continue
+        own = _excess(alone, is_slow)
+        beyond = (others / common - 1.0).max()
+        passes = table.loc[rank].to_numpy(np.float64) / common
         parts = [_excess(part, is_slow).slowdown for part in passes]
         if beyond <= MOST_ELSEWHERE * own.slowdown and min(parts) >= LEAST_ALIKE * max(parts):
-            yield _verdict(int(rank), steps, is_slow, own)
+            score = alone / alone[~is_slow].mean() - 1.0
+            scores = pd.DataFrame({"step": steps, "rank": int(rank), "score": score})
+            yield int(rank), (_verdict(int(rank), steps, is_slow, own), scores)
+
+
+def _of_all(others: FloatArray) -> FloatArray:
+    """Return what each step takes on all stages alike, over the usual step: its data.
+
+    One other stage cannot tell that from what is its own.
+    """
+    if len(others) < FEWEST_OTHERS:
+        return np.ones(others.shape[1])
+    return np.asarray(np.median(others, axis=0))
 
 
 class _Excess(NamedTuple):

@@ -204,8 +204,26 @@ def widest_of_the_best(tested: list[Tested], resolution_ns: float) -> IntArray:
     """Return for each place the family that explains it; of those as good, the largest groups.
 
     Who departs together with more ranks, and never before the last of them, waits for all of them.
+    How good a family is, all members of a group tell together: one alone may fit another by chance,
+    and no rank waits twice for the same.
     """
     rest = np.array([np.where(own.is_explained, own.rest_ns, np.inf) for own in tested])
-    good = rest <= AS_GOOD * rest.min(axis=0) + resolution_ns
-    good &= np.isfinite(rest)
-    return np.asarray(len(tested) - 1 - np.argmax(good[::-1], axis=0))
+    best = rest.min(axis=0)
+    good = [
+        _is_as_good(own, rest_ns, best, resolution_ns)
+        for own, rest_ns in zip(tested, rest, strict=True)
+    ]
+    widest = len(tested) - 1 - np.argmax(good[::-1], axis=0)
+    return np.asarray(np.where(np.any(good, axis=0), widest, np.argmin(rest, axis=0)))
+
+
+def _is_as_good(
+    own: Tested, rest_ns: FloatArray, best_ns: FloatArray, resolution_ns: float
+) -> BoolArray:
+    """Tell where the groups of a family explain their members as well as what explains each best."""
+    table = pd.DataFrame({"rest": rest_ns, "best": best_ns})[np.isfinite(rest_ns)]
+    group = own.group[table.index]
+    mean = table.groupby(group).transform("mean")
+    good = np.zeros(len(rest_ns), dtype=bool)
+    good[table.index] = mean["rest"] <= AS_GOOD * mean["best"] + resolution_ns
+    return good

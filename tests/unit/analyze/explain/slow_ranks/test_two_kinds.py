@@ -16,7 +16,7 @@ PIPELINE = ParallelLayout(pp=3)
 STEPS = 12
 
 
-def durations(factor, seed=0, noise=0.01):
+def durations(factor, seed=1, noise=0.01):
     """Return the passes of one rank a stage; ``factor[rank, step]`` is how much longer they take."""
     random = np.random.default_rng(seed)
     rows = [
@@ -58,6 +58,22 @@ def test_a_lone_rank_that_is_slow_at_times_is_found(steps, persistence, last):
     assert own.evidence is Evidence.HISTORY
     named = [step for first, end in own.slow_steps for step in range(first, end + 1)]
     assert named == steps
+
+
+def test_a_lone_rank_is_found_beside_steps_of_unequal_data():
+    """Long sequences would hide a slow rank, and its stages be blamed for what it costs."""
+    slow = [7, 8, 9, 10, 11]
+    factor = np.ones((3, STEPS)) * np.random.default_rng(5).lognormal(0, 0.2, STEPS)
+    factor[2, slow] *= 1.5
+    table = durations(factor)
+    result = with_slow_steps_of_single_ranks(detect(table, PIPELINE), table, PIPELINE)
+    own = result.of(2)
+    assert [rank.rank for rank in result.suspects] == [2]
+    assert own.slowdown == pytest.approx(0.5, abs=0.02)
+    assert own.slow_steps == ((7, 11),)
+    score = result.scores[result.scores["rank"] == 2].set_index("step")["score"]
+    assert score[slow].to_numpy() == pytest.approx(0.5, abs=0.05)
+    assert score.drop(slow).to_numpy() == pytest.approx(0.0, abs=0.05)
 
 
 def test_steps_with_more_data_blame_nobody():
