@@ -85,7 +85,7 @@ def microbatches_of(trace: Trace) -> int | None:
     if unsure_microbatches(trace):
         return None
     spans = trace.frame("span")
-    if trace.origin == "meshscope":
+    if trace.capabilities.counts_steps_by_rank:
         # After the last border the count goes on without end; one odd step does not stand for all.
         spans = spans[spans["step"].isin(trace.frame("step")["step"]) & (spans["microbatch"] >= 0)]
         by_step = spans.groupby(["rank", "step"])["microbatch"].max()

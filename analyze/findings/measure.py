@@ -161,7 +161,7 @@ def _unequal_windows(windows: StepWindows) -> tuple[Limit, ...]:
 def _clock_limits(trace: Trace) -> tuple[Limit, ...]:
     """Return what a host capture of a run on GPUs cannot tell."""
     device = str(trace.run.get("device_name") or "")
-    if trace.origin != "meshscope" or not device or device.startswith("CPU"):
+    if not trace.capabilities.is_timed_on_host or not device or device.startswith("CPU"):
         return ()
     is_traced = bool(trace.row_count("kernel"))
     if is_traced and trace.kernel_steps is None:

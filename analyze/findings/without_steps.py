@@ -12,7 +12,7 @@ from ..explain.memory.expected import expected_memory
 from ..explain.metrics import NO_STEPS, metrics_without_steps
 from ..tables.classes import CLASSES, REFINED
 from ..tables.results import Bubble, Diagnosis, Finding, Utilization
-from ..tables.trace import FLIGHT_RECORDER, Trace, places_of
+from ..tables.trace import Trace, places_of
 from ..wording.limits import Limit, ordered
 from ..wording.message import Text, message
 from .location import located
@@ -30,7 +30,7 @@ def has_no_steps(trace: Trace) -> bool:
 
     A dump has none, nor one of memory alone, nor a job that broke off before anything that it did had ended.
     """
-    if trace.origin == FLIGHT_RECORDER or _broke_off_at_once(trace):
+    if not trace.capabilities.has_steps or _broke_off_at_once(trace):
         return True
     return bool(trace.row_count("memory")) and not any(map(trace.row_count, _EVENTS))
 
@@ -62,7 +62,7 @@ def diagnose_without_steps(trace: Trace, because: Text = NO_STEPS) -> Diagnosis:
     limit = message("unknown.without_steps", because=because)
     limits: list[Limit] = [*trace.limits, limit]
     metrics = metrics_without_steps(memory)
-    if trace.origin == FLIGHT_RECORDER:
+    if trace.capabilities.sees_every_end:
         limits.append(message("doubt.dump"))
     return Diagnosis(
         run=_run_header(trace),

@@ -228,7 +228,7 @@ def _read(
             cycle=keeping.cycle,
         )
         trace = read_traces(named, files=files, reading=reading)
-        if keeping.cycle is not None and trace.origin != "kineto":
+        if keeping.cycle is not None and not trace.capabilities.repeats_cycles:
             raise TraceFormatError(
                 "a cycle was chosen, but these are no files of the PyTorch profiler",
                 where=str(named),

@@ -1,6 +1,7 @@
 """Synthetic jobs with known answers: captures of any layout, schedule and faults."""
 
-from ..tables.trace import SYNTHETIC, Trace
+from ..tables.capabilities import SYNTHETIC
+from ..tables.trace import Trace
 from .faults import Fault, FaultKind, parse_fault
 from .job import Costs, SyntheticJob
 from .record import record

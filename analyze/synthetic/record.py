@@ -18,7 +18,8 @@ from meshscope.probe.schema.tables import RUN, TABLES
 from meshscope.probe.schema.terms import CaptureLevel, ScheduleKind
 
 from ..tables.arrays import IntArray
-from ..tables.trace import SYNTHETIC, Trace
+from ..tables.capabilities import SYNTHETIC
+from ..tables.trace import Trace
 from ..wording.limits import Limit
 from ..wording.message import message
 from .columns import Rows, to_table

@@ -21,13 +21,9 @@ from meshscope.probe.schema.tables import TABLES
 from meshscope.probe.schema.terms import Axis
 
 from ..wording.limits import Limit
+from .capabilities import CAPABILITIES, OWN, Capabilities
 from .machines import Machine
 from .stored_tables import RankChange, StoredTable, Tables
-
-SYNTHETIC = "synthetic"
-"""Origin of simulated jobs: nothing in them was measured."""
-FLIGHT_RECORDER = "flight_recorder"
-"""Origin of dumps: no steps, and an operation without an end was not complete."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +46,7 @@ class Trace:
     """Arrow tables by name, ranks concatenated; those on disk are read anew at every access."""
     limits: tuple[Limit, ...] = ()
     """What is missing or damaged."""
-    origin: str = "meshscope"
+    origin: str = OWN
     """Which program wrote the input: ``meshscope``, ``kineto``, ``ndtimeline`` …"""
     per_step_clock: bool = False
     """True where each step has its own time origin, so that steps cannot be chained."""
@@ -68,6 +64,11 @@ class Trace:
     chosen: tuple[int, int] | None = None
     """First and last of the steps that were asked for; None where all are."""
     _frames: dict[str | tuple[str, int], pd.DataFrame] = field(default_factory=dict, repr=False)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Return what captures of the program that wrote it can show."""
+        return CAPABILITIES.get(self.origin, Capabilities())
 
     def clock_of(self, rank: int) -> str:
         """Return the id of the clock that a rank read; one of its own where that is not known."""

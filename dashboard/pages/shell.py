@@ -11,6 +11,7 @@ from dash import dcc, html
 from dash.development.base_component import Component
 
 from meshscope.analyze.output.text.amounts import shortened
+from meshscope.analyze.tables.capabilities import OWN
 from meshscope.probe.schema.printable import printable
 
 from .. import units
@@ -239,7 +240,7 @@ def facts(run: LoadedRun) -> list[Component]:
     schedule = run.trace.run.get("schedule")
     if schedule:
         told.append(str(schedule))
-    if run.trace.origin != "meshscope":
+    if run.trace.origin != OWN:
         told.append(f"from {run.trace.origin}")
     if run.times.as_of_ns is not None:
         told.append(f"as of {units.clock_time(run.times.as_of_ns)} UTC")
@@ -250,7 +251,7 @@ def facts(run: LoadedRun) -> list[Component]:
 
 def _state_words(run: LoadedRun) -> str:
     """Return whether the job of a capture of ours runs, ended in order, or broke off."""
-    if run.trace.origin != "meshscope":
+    if not run.trace.capabilities.sees_processes_end:
         return ""
     if run.trace.frame("progress").empty:
         return "ended in order"

@@ -124,7 +124,7 @@ def _is_device_time(trace: Trace, windows: StepWindows) -> npt.NDArray[np.bool_]
     """
     step = windows.frame["step"]
     name = str(trace.run.get("device_name") or "")
-    on_host = trace.origin == "meshscope" and name and not name.startswith("CPU")
+    on_host = trace.capabilities.is_timed_on_host and name and not name.startswith("CPU")
     if not on_host or trace.frame("span")["device_dur_ns"].notna().any():
         return np.ones(len(step), dtype=bool)
     return has_kernels(trace, step, common_kernel_steps(trace, windows.ranks))

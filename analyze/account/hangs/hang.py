@@ -25,7 +25,7 @@ from meshscope.probe.schema.terms import Direction
 
 from ...align.communication.waiting import SYNCHRONISING
 from ...align.steps.last_records import last_records_ns
-from ...tables.trace import FLIGHT_RECORDER, Trace
+from ...tables.trace import Trace
 from .unrecorded_ranks import unheard_ranks
 
 OpKey = tuple[str, int, int, int]
@@ -115,7 +115,7 @@ def _open_collectives(trace: Trace) -> pd.DataFrame:
     rows = _latest(trace, "collective").assign(source=-1, target=-1)
     rows = rows[rows["end_ns"].isna()].merge(progress, on=["rank", "group_id"])
     floor = rows["completed_seq"].fillna(-1)
-    if trace.origin != FLIGHT_RECORDER:
+    if not trace.capabilities.sees_every_end:
         slowest = progress.groupby("group_id")["issued_seq"].min()
         floor = rows["group_id"].map(slowest).where(rows["completed_seq"].isna(), floor)
         # Where nobody knows what anyone had issued, nobody is behind.
@@ -164,7 +164,7 @@ def _open_transfers(trace: Trace) -> pd.DataFrame:
     """
     rows = _ends_of_transfers(trace)
     is_open = rows["end_ns"].isna() & (rows["peer"] >= 0)
-    if trace.origin != FLIGHT_RECORDER:
+    if not trace.capabilities.sees_every_end:
         is_send = rows["kind"] == Direction.SEND.value
         pair = ["group_id", "source", "target"]
         sent = rows[is_send].groupby(pair)["seq"].max().rename("sent_seq")
@@ -180,7 +180,7 @@ def _blocking_sends(trace: Trace) -> pd.DataFrame:
     A send may be buffered, or waited for later. One that nobody receives, and after which
     nothing more was recorded of its rank, holds the rank.
     """
-    if trace.origin == FLIGHT_RECORDER:
+    if trace.capabilities.sees_every_end:
         return pd.DataFrame(columns=_COLUMNS)
     rows = _ends_of_transfers(trace)
     is_send = rows["kind"] == Direction.SEND.value

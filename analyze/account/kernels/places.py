@@ -104,7 +104,7 @@ def _by_span(
 ) -> None:
     """Overwrite phase and stage where a compute span on the host's clock is around the launch."""
     spans = trace.rank_frame("span", rank)
-    if trace.origin != "meshscope" or spans.empty:
+    if not trace.capabilities.is_in_issue_order or spans.empty:
         return
     kinds = [kind.value for kind in COMPUTE_KINDS]
     known = spans[spans["kind"].isin(kinds)]

@@ -51,7 +51,7 @@ def memory_by_stage(trace: Trace) -> pd.DataFrame:
     at_fullest = fullest[[f"{name}_bytes" for name in CATEGORIES]]
     at_fullest = at_fullest.assign(at_fullest_bytes=fullest["allocated_bytes"])
     found = by_stage.join(at_fullest, on="stage").join(
-        _steady(frame, is_since_start=trace.origin == "meshscope"), on="stage"
+        _steady(frame, is_since_start=trace.capabilities.has_peaks_since_start), on="stage"
     )
     found["device_used_bytes"] = found["stage"].map(_device_used(trace, stage)).astype("Float64")
     return found[list(COLUMNS)]

@@ -22,7 +22,7 @@ from meshscope.probe.schema.tables import CLOCK_SYNC, TABLES
 
 from ...tables.arrays import BoolArray, FloatArray, IntArray
 from ...tables.stored_tables import StoredTable
-from ...tables.trace import FLIGHT_RECORDER, Trace
+from ...tables.trace import Trace
 from ...wording.limits import Limit, has_code
 from ...wording.message import message
 from .evidence import brief, causal_bounds, collective_ends, common_ends
@@ -58,7 +58,7 @@ def align(trace: Trace) -> Trace:
     of a flight recorder, which are read by positions and not by times.
     """
     clocks = _clocks(trace)
-    if trace.per_step_clock or trace.origin == FLIGHT_RECORDER or len(clocks) < 2:
+    if trace.per_step_clock or not trace.capabilities.has_comparable_times or len(clocks) < 2:
         return trace
     estimates = estimate_offsets(trace)
     limits = (*_unconnected(clocks, estimates), *_left_in_doubt(trace, estimates))

@@ -11,9 +11,6 @@ from meshscope.probe.schema.tables import TABLES
 from ...tables.trace import Trace
 from .realignment import realign
 
-_COUNTED_BY_RANK = ("kineto", "nsight")
-"""Origins of which positions of collectives are counted on each rank by itself."""
-
 
 def with_agreed_positions(trace: Trace) -> Trace:
     """Return the trace with the positions of collectives made to agree between ranks.
@@ -21,7 +18,7 @@ def with_agreed_positions(trace: Trace) -> Trace:
     Positions that were counted from the start of each rank's capture shift when a
     rank saw one more.
     """
-    if trace.origin not in _COUNTED_BY_RANK or not trace.row_count("collective"):
+    if not trace.capabilities.counts_positions_by_rank or not trace.row_count("collective"):
         return trace
     if len(trace.ranks) == 1 and _is_counted_once(trace.tables["collective"]):
         return trace

@@ -40,7 +40,11 @@ def with_rounds(trace: Trace) -> Trace:
 
     Nothing is looked at where the windows of equal steps overlap in time on all ranks.
     """
-    if trace.origin != "meshscope" or trace.row_count("attempt") > 1 or trace.kernel_steps:
+    if (
+        not trace.capabilities.counts_steps_by_rank
+        or trace.row_count("attempt") > 1
+        or trace.kernel_steps
+    ):
         return trace
     steps = trace.frame("step")
     details = set(steps["detail"].dropna().astype(str))

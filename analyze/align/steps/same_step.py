@@ -45,7 +45,9 @@ def with_tied_steps(trace: Trace) -> Trace:
 
     Nothing is looked at where the windows of equal steps overlap in time on all ranks.
     """
-    if trace.origin != "meshscope" or not len(steps_apart(trace, trace.frame("step"))):
+    if not trace.capabilities.counts_steps_by_rank or not len(
+        steps_apart(trace, trace.frame("step"))
+    ):
         return trace
     shift = _shifts(_offsets(trace))
     if not any(shift.values()):
@@ -107,7 +109,7 @@ def without_untied(
         frame: Rows of its ``step`` table.
         common: Steps that every rank in it has.
     """
-    if trace.origin != "meshscope" or trace.per_step_clock:
+    if not trace.capabilities.counts_steps_by_rank or trace.per_step_clock:
         return common, []
     apart = steps_apart(trace, frame[frame["step"].isin(common)])
     apart = apart[~_is_tied(trace, set(frame["rank"].tolist()), apart)]

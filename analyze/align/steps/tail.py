@@ -43,7 +43,7 @@ def unrecorded_saves(manifests: Mapping[int, Mapping[str, Any]]) -> list[Limit]:
 def recorded_after(trace: Trace) -> list[Limit]:
     """Return a limit where a capture of ours goes on for long after its last finished step."""
     steps = trace.frame("step")
-    if trace.origin != "meshscope" or trace.per_step_clock or steps.empty:
+    if not trace.capabilities.begins_with_process or trace.per_step_clock or steps.empty:
         return []
     ends = (steps["start_ns"] + steps["dur_ns"]).groupby(steps["rank"]).max()
     tail = (last_records_ns(trace).reindex(ends.index) - ends).max()
@@ -64,6 +64,6 @@ def recorded_after(trace: Trace) -> list[Limit]:
 
 def unsure_microbatches(trace: Trace) -> bool:
     """Return whether passes of a capture of ours are numbered from its start, not by step."""
-    is_own = trace.origin == "meshscope" and bool(trace.row_count("span"))
+    is_own = trace.capabilities.counts_steps_by_rank and bool(trace.row_count("span"))
     ranks_with_steps: pd.Series = trace.frame("step")["rank"]
     return is_own and not set(trace.ranks) <= set(ranks_with_steps)

@@ -22,7 +22,7 @@ def whole_capture(trace: Trace) -> pd.DataFrame:
     goes from the first to the last training work, so that imports and building the model are no
     part of a step. That is passes and what lies between them, else communication.
     """
-    work = _work(trace) if trace.origin == "meshscope" else []
+    work = _work(trace) if trace.capabilities.begins_with_process else []
     bounds = work or _events(trace)
     if not bounds:
         return pd.DataFrame(columns=_COLUMNS)

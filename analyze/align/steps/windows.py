@@ -122,7 +122,7 @@ def step_windows(trace: Trace) -> StepWindows:
     limits: list[Limit] = []
     if frame.empty:
         frame = whole_capture(trace)
-        is_own = trace.origin == "meshscope"
+        is_own = trace.capabilities.begins_with_process
         limits.append(
             message("scope.whole_capture_marks") if is_own else message("scope.whole_capture")
         )
@@ -138,7 +138,7 @@ def step_windows(trace: Trace) -> StepWindows:
     if not trace.per_step_clock:
         frame, common, disordered = in_order(frame, common)
         limits += disordered
-    if trace.origin == "meshscope" and len(common) >= 3:
+    if trace.capabilities.begins_with_process and len(common) >= 3:
         common = _without_first_steps(trace, common, limits)
     choice = most_detailed(frame, common)
     limits += choice.limits
@@ -153,7 +153,7 @@ def step_windows(trace: Trace) -> StepWindows:
 
 
 def _no_finished_step(trace: Trace, absent: list[int]) -> Limit:
-    if trace.origin == "meshscope":
+    if trace.capabilities.begins_with_process:
         return message("missing.no_finished_step_marks", count=len(absent), ranks=absent)
     return message("missing.no_finished_step", count=len(absent), ranks=absent)
 

@@ -42,7 +42,7 @@ def why_no_pipeline(trace: Trace, pairs: set[tuple[int, int]]) -> Text:
     rank, most = max(peers.items(), key=lambda item: (item[1], -item[0]))
     if most > MOST_PEERS:
         return message("mesh.too_many_peers", rank=rank, peers=most, most=MOST_PEERS)
-    if trace.origin != "meshscope" or not trace.row_count("span"):
+    if not trace.capabilities.is_in_issue_order or not trace.row_count("span"):
         return ""
     kinds = trace.frame("span")["kind"]
     if not (kinds == _FORWARD).any():
@@ -98,7 +98,7 @@ def _row(pairs: set[tuple[int, int]]) -> list[int]:
 
 def _begins_with_send(trace: Trace, rank: int) -> bool:
     """Return whether a rank sends before it receives in most steps, as a first stage does."""
-    if trace.origin != "meshscope":
+    if not trace.capabilities.is_in_issue_order:
         return False
     rows = trace.rank_frame("p2p", rank, ["step", "direction", "issue_ns"])
     first = rows.dropna(subset="issue_ns").sort_values("issue_ns").drop_duplicates("step")

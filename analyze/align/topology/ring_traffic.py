@@ -38,7 +38,11 @@ def rings(trace: Trace) -> list[tuple[int, ...]]:
     Only in captures of ours, where passes and sends are of one clock. Two ranks that send to each other
     within one forward are a ring too.
     """
-    if trace.origin != "meshscope" or not trace.row_count("span") or not trace.row_count("p2p"):
+    if (
+        not trace.capabilities.is_in_issue_order
+        or not trace.row_count("span")
+        or not trace.row_count("p2p")
+    ):
         return []
     senders = iter(sorted(set(trace.frame("p2p")["rank"].unique()) & set(trace.ranks)))
     sent: Counter[tuple[int, int]] = Counter()

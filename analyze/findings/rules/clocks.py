@@ -40,7 +40,7 @@ def corrected_clocks(account: Account) -> Iterator[Finding]:
     trace = account.trace
     rows = trace.frame("clock_sync")
     rows = rows[rows["offset_ns"].abs() > MAX_SKEW_NS]
-    if trace.origin == "meshscope" or rows.empty:
+    if not trace.capabilities.uses_wall_clocks or rows.empty:
         return
     clocks = set(rows["host"].astype(str))
     ranks = [rank for rank in trace.ranks if trace.clock_of(rank) in clocks]

@@ -13,7 +13,7 @@ from meshscope.probe.schema.terms import FindingKind, Severity
 from ...account.hangs.ended import ends_of_ranks
 from ...explain.run_account import Account
 from ...tables.results import Finding
-from ...tables.trace import FLIGHT_RECORDER, Trace
+from ...tables.trace import Trace
 from ...wording.labels import exit_words
 from ...wording.message import Message, message
 from .hang import hang_findings
@@ -65,7 +65,7 @@ def how_it_ended(trace: Trace, step_time_ns: float | None) -> Iterator[Finding]:
 
 def _ended(trace: Trace) -> Iterator[Finding]:
     """Yield how all processes ended, as far as their ends were seen and did not go on."""
-    if trace.origin == FLIGHT_RECORDER or trace.frame("progress").empty:
+    if not trace.capabilities.records_whole_life or trace.frame("progress").empty:
         return
     times = ends_of_ranks(trace)
     if times["ended_ns"].isna().any():

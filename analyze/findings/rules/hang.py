@@ -18,7 +18,7 @@ from ...account.hangs.ended import (
 from ...account.hangs.hang import WaitGraph, wait_graph
 from ...account.hangs.stacks import stack_messages
 from ...tables.results import Finding
-from ...tables.trace import FLIGHT_RECORDER, Trace
+from ...tables.trace import Trace
 from ...wording.message import Message, message
 from .crash import crash_finding
 from .fewer_batches import fewer_batches
@@ -66,7 +66,7 @@ def hang_findings(trace: Trace, step_time_ns: float | None = None) -> Iterator[F
         return
     graph = wait_graph(trace)
     patience_ns = PATIENCE_STEPS * step_time_ns if step_time_ns else PATIENCE_NS
-    death = None if trace.origin == FLIGHT_RECORDER else died_first(trace, patience_ns)
+    death = died_first(trace, patience_ns) if trace.capabilities.records_whole_life else None
     if death is not None and not ended_in_order(trace, death.ranks):
         yield crash_finding(trace, graph, death)
     long_ns = patience_ns if step_time_ns else LONG_NS
@@ -120,7 +120,7 @@ def _standing(trace: Trace, graph: WaitGraph, patience_ns: tuple[float, float]) 
         graph: Who waited for whom.
         patience_ns: From which waiting is long, and from which it is a standstill.
     """
-    if trace.origin == FLIGHT_RECORDER:
+    if not trace.capabilities.records_whole_life:
         return _WAITED
     alive_ns = waited_until_ns(trace, graph)
     until_ns = max(last_record_ns(trace), alive_ns or 0)
@@ -251,7 +251,7 @@ def _stuck(trace: Trace, graph: WaitGraph, standing: _Standing) -> Finding:
     where = where_of(ranks, trace)
     where["group_id"] = worst.key[0]
     # A dump can be made of a job at work, where something is always on its way.
-    is_dump = trace.origin == FLIGHT_RECORDER
+    is_dump = not trace.capabilities.records_whole_life
     return Finding(
         kind=FindingKind.HANG,
         severity=Severity.WARNING if is_dump else standing.severity,

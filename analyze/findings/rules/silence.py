@@ -19,7 +19,7 @@ from ...account.hangs.hang import WaitGraph
 from ...account.hangs.stacks import stack_messages
 from ...tables.arrays import IntArray
 from ...tables.results import Finding
-from ...tables.trace import FLIGHT_RECORDER, Trace
+from ...tables.trace import Trace
 from ...wording.message import Message, message
 from .standstill_words import SHOWN, last_record_ns, where_of, with_attempt
 
@@ -41,7 +41,7 @@ def all_silent(
         patience_ns: From which silence is long, and from which it is a standstill.
         step_time_ns: Usual length of a step, where it is known.
     """
-    found = None if trace.origin == FLIGHT_RECORDER else stood_still(trace, patience_ns[0])
+    found = stood_still(trace, patience_ns[0]) if trace.capabilities.records_whole_life else None
     if found is None:
         return
     claim = message("hang.job", silent_ns=found.silent_ns)
@@ -77,7 +77,7 @@ def _may_lack_marks(trace: Trace) -> bool:
 
 def ended_together(trace: Trace, patience_ns: float) -> Iterator[Message]:
     """Say that all processes were ended together after a long silence, where they were."""
-    found = None if trace.origin == FLIGHT_RECORDER else stood_still(trace, patience_ns)
+    found = stood_still(trace, patience_ns) if trace.capabilities.records_whole_life else None
     if found is not None:
         yield message("hang.no_records", silent_ns=found.silent_ns)
         yield _together(found)
@@ -89,7 +89,7 @@ def _together(found: Standstill) -> Message:
 
 def silences(trace: Trace, graph: WaitGraph) -> Iterator[Message]:
     """Say of the first few that did not arrive how long they were silent, and were before."""
-    if trace.origin == FLIGHT_RECORDER:
+    if not trace.capabilities.records_whole_life:
         return
     for rank in graph.absent[:SHOWN]:
         silent_ns, usual_ns = _silence(trace, rank)

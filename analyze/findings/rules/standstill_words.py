@@ -12,7 +12,7 @@ from ...account.hangs.ended import waited_until_ns
 from ...account.hangs.hang import OpenOperation, WaitGraph
 from ...align.steps.last_records import last_records_ns
 from ...tables.results import Where
-from ...tables.trace import FLIGHT_RECORDER, Trace
+from ...tables.trace import Trace
 from ...wording.message import Message, message
 
 MOST_LISTED = 32
@@ -100,7 +100,7 @@ def oldest_open(trace: Trace, graph: WaitGraph) -> Message:
     """Return when the first rank began to wait."""
     since_ns = waiting_since_ns(graph)
     before_ns = last_record_ns(trace) - since_ns
-    if trace.origin != FLIGHT_RECORDER:
+    if trace.capabilities.has_comparable_times:
         return message("hang.oldest", before_ns=before_ns)
     moment = f"{datetime.fromtimestamp(since_ns // 10**9, UTC):%Y-%m-%d %H:%M:%S} UTC"
     return message("hang.oldest_at", moment=moment, before_ns=before_ns)

@@ -19,13 +19,9 @@ from ...findings.location import ranks_named
 from ...findings.rules.ended import way_words
 from ...findings.rules.standstill_words import operation_message
 from ...tables.results import Finding
-from ...tables.trace import FLIGHT_RECORDER, SYNTHETIC, Trace, places_of
+from ...tables.trace import Trace, places_of
 from ...wording.message import Text, message
 from .diagnosis import finding_to_json
-
-_OURS = "meshscope"
-_TELLS = (_OURS, SYNTHETIC, FLIGHT_RECORDER)
-"""Origins of captures that hold how a job ended."""
 
 
 def standstill_to_json(
@@ -67,7 +63,7 @@ def _state(trace: Trace, ends: list[Finding], *, is_running: bool) -> tuple[str,
     if ends:
         return str(ends[0].kind), ends[0].claim
     if trace.frame("progress").empty:
-        if trace.origin not in _TELLS:
+        if not trace.capabilities.records_how_it_ended:
             return "unknown", message("standstill.unknown")
         return "in_order", message("standstill.in_order")
     if is_running:
@@ -259,7 +255,7 @@ def _processes(trace: Trace) -> dict[int, dict[str, Any]]:
     after = (times["ended_ns"] - first_ns).astype("Int64")
     # What a dump or a simulation notes as complete is no end of a process.
     is_known = times[["ended_ns", "ended_by", "wait_status"]].notna().any(axis=1)
-    ways = way_words(times).where(is_known | (trace.origin == _OURS), None)
+    ways = way_words(times).where(is_known | trace.capabilities.sees_processes_end, None)
     return {
         int(rank): {
             "ended_by": ways[rank],

@@ -65,7 +65,7 @@ def _evidence(trace: Trace, stated: StatedTopology | None) -> str:
         _, why_not = layout_of_names(trace)
         return str(why_not or message("mesh.not_named"))
     inferred, _ = layout_of_names(trace)
-    if trace.origin == "meshscope" and trace.run.get("dp") is not None:
+    if trace.capabilities.states_mesh and trace.run.get("dp") is not None:
         return "recorded with the run"
     if inferred == trace.layout:
         return "the only mesh that agrees with names, traffic and members of all groups"

@@ -7,8 +7,8 @@ from math import isnan
 
 from ...align.attempts import attempts_text
 from ...findings.none_found import nothing_found, untold_of
+from ...tables.capabilities import SYNTHETIC
 from ...tables.results import Diagnosis, Finding
-from ...tables.trace import SYNTHETIC
 from ...wording.labels import class_label, place_words
 from ...wording.limits import limit_texts
 from ...wording.message import Message, Text, message

@@ -10,7 +10,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from meshscope.analyze.tables.trace import FLIGHT_RECORDER, Trace
+from meshscope.analyze.tables.capabilities import FLIGHT_RECORDER
+from meshscope.analyze.tables.trace import Trace
 from meshscope.probe.schema.errors import TraceFormatError
 from meshscope.probe.schema.tables import RUN
 from meshscope.probe.schema.terms import CaptureLevel

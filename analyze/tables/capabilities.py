@@ -1,0 +1,81 @@
+"""What the captures of each program can show, whatever rows one of them happens to have.
+
+An analysis asks for a capability, never for the name of a program. A new importer adds its record
+to ``CAPABILITIES``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+OWN = "meshscope"
+"""Origin of captures of our probe."""
+SYNTHETIC = "synthetic"
+"""Origin of simulated jobs: nothing in them was measured."""
+FLIGHT_RECORDER = "flight_recorder"
+"""Origin of dumps: no steps, and an operation without an end was not complete."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """What is true of every capture of one program; the defaults are those of a profiler's trace."""
+
+    has_steps: bool = True
+    """Steps may be in it; of a dump never."""
+    begins_with_process: bool = False
+    """It was recorded from the start of the process, so one-time work is in it."""
+    counts_steps_by_rank: bool = False
+    """Each rank counted its steps, and passes outside of them, by itself: numbers may differ."""
+    counts_positions_by_rank: bool = False
+    """Each rank counted its collectives by itself: positions may be shifted."""
+    is_in_issue_order: bool = False
+    """Passes and operations lie on the clock of the host that issued them, in its order."""
+    is_timed_on_host: bool = False
+    """Times are those of the host, unless a device's are beside them."""
+    uses_wall_clocks: bool = True
+    """Its clocks should agree between hosts: a large correction is news. Monotonic ones never do."""
+    has_comparable_times: bool = True
+    """Times of ranks can be compared; of a dump only positions can."""
+    sees_every_end: bool = False
+    """An operation without an end was not complete when the capture was made."""
+    records_whole_life: bool = True
+    """How long a rank was silent, and how it ended, can be read from its last records."""
+    records_how_it_ended: bool = False
+    """That nothing is open means that the job ended in order."""
+    sees_processes_end: bool = False
+    """How each process ended was seen from outside."""
+    has_peaks_since_start: bool = False
+    """Peaks of memory are those since the process started."""
+    states_mesh: bool = False
+    """The job itself stated its mesh."""
+    repeats_cycles: bool = False
+    """A profiler may have written several cycles, of which one can be chosen."""
+
+
+CAPABILITIES = {
+    OWN: Capabilities(
+        begins_with_process=True,
+        counts_steps_by_rank=True,
+        is_in_issue_order=True,
+        is_timed_on_host=True,
+        uses_wall_clocks=False,
+        records_how_it_ended=True,
+        sees_processes_end=True,
+        has_peaks_since_start=True,
+        states_mesh=True,
+    ),
+    SYNTHETIC: Capabilities(records_how_it_ended=True),
+    FLIGHT_RECORDER: Capabilities(
+        has_steps=False,
+        has_comparable_times=False,
+        sees_every_end=True,
+        records_whole_life=False,
+        records_how_it_ended=True,
+    ),
+    "kineto": Capabilities(counts_positions_by_rank=True, repeats_cycles=True),
+    "memory": Capabilities(),
+    "nccl_inspector": Capabilities(),
+    "ndtimeline": Capabilities(),
+    "nsight": Capabilities(counts_positions_by_rank=True),
+    "pipeline_visualiser": Capabilities(),
+}

@@ -1,0 +1,55 @@
+"""What captures of each program can show."""
+
+import ast
+
+import pytest
+
+from meshscope.analyze.synthetic import SYNTHETIC, SyntheticJob, generate
+from meshscope.analyze.tables.capabilities import CAPABILITIES, FLIGHT_RECORDER, OWN
+from meshscope.probe.schema.layout import ParallelLayout
+
+_COMPARED = (ast.Eq, ast.NotEq, ast.In, ast.NotIn)
+
+
+def origins_of_importers(folder):
+    """Return the origins that the modules of a folder write into their traces."""
+    constants = {"SYNTHETIC": SYNTHETIC, "FLIGHT_RECORDER": FLIGHT_RECORDER}
+    for path in folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.keyword) and node.arg == "origin":
+                value = node.value
+                if isinstance(value, ast.Constant):
+                    yield value.value
+                elif isinstance(value, ast.Name):
+                    yield constants[value.id]
+
+
+def test_every_importer_has_its_record(project_dir):
+    """Fails when captures of a new importer are judged by the defaults of some profiler."""
+    found = set(origins_of_importers(project_dir / "analyze" / "read"))
+    assert len(found) >= 7
+    assert found | {OWN, SYNTHETIC} == set(CAPABILITIES)
+
+
+def test_no_analysis_asks_for_the_name_of_a_program(project_dir):
+    """Fails when what a capture can show is decided by its origin in place of a capability."""
+    asked = [
+        f"{path.relative_to(project_dir)}:{node.lineno}"
+        for path in (project_dir / "analyze").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Compare)
+        and isinstance(node.ops[0], _COMPARED)
+        and any(
+            isinstance(side, ast.Attribute) and side.attr == "origin"
+            for side in (node.left, *node.comparators)
+        )
+    ]
+    assert asked == []
+
+
+@pytest.mark.parametrize("name", ["begins_with_process", "sees_every_end", "states_mesh"])
+def test_a_simulated_job_claims_nothing_of_a_process(name):
+    """Fails when a simulated job is read as if a probe or a dump had recorded it."""
+    trace, _ = generate(SyntheticJob(layout=ParallelLayout(dp=2), steps=2))
+    assert trace.origin == SYNTHETIC
+    assert not getattr(trace.capabilities, name)
