@@ -25,7 +25,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from meshscope import probe
 from meshscope.probe.clock import thread_cpu_ns
 from meshscope.probe.compat.torch_names import dispatcher
-from meshscope.probe.recording.opening import NullRecorder
+from meshscope.probe.recording.open_recorder import NullRecorder
 
 BUDGET_US = 6.0
 REMOVED_BUDGET_US = 0.2

@@ -175,7 +175,7 @@ class Knob(NamedTuple):
     name: str
     label: str
     example: str
-    offered: tuple[str, ...] = ()
+    values: tuple[str, ...] = ()
     """All values that it takes, or usual ones; empty for a number or text."""
 
 

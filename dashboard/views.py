@@ -95,7 +95,7 @@ def findings(run: LoadedRun) -> dict[str, Any]:
     return {
         "run_id": run.run_id,
         "findings": [asdict(finding) for finding in run.diagnosis.findings],
-        "untold": limit_texts(run.diagnosis.untold),
+        "untold": limit_texts(run.diagnosis.unknown_causes),
         **limits_to_json(run.diagnosis.limits),
     }
 
@@ -243,7 +243,7 @@ def stragglers(run: LoadedRun, state: ViewState, *, with_replay: bool = True) ->
         "run_id": run.run_id,
         "step_time_ns": run.diagnosis.step_time_ns,
         "suspects": suspects(run.diagnosis),
-        "untold": limit_texts(run.diagnosis.untold),
+        "untold": limit_texts(run.diagnosis.unknown_causes),
         "fixes": [choice._asdict() for choice in found_choices(run.diagnosis)],
         "settings": [knob._asdict() for knob in knobs(run.diagnosis)],
         "asked": {"fix": list(state.fixes), "set": list(state.settings)},

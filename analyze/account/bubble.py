@@ -50,13 +50,13 @@ def pipeline_bubble(trace: Trace, ledger: Ledger, unseen: tuple[str, ...] = ()) 
     ideal, unknown = _ideal(trace)
     is_empty = not trace.row_count("p2p") and not trace.row_count("collective")
     if is_empty or Axis.PP.value in unseen:
-        untold = by_stage.assign(wait_ns=float("nan"), wait_frac=float("nan"))
+        unknown_waits = by_stage.assign(wait_ns=float("nan"), wait_frac=float("nan"))
         if is_empty:
-            return Bubble(None, ideal, untold, message("why.waiting_without_communication"))
-        return Bubble(None, ideal, untold, message("why.waiting_without_pipeline"))
+            return Bubble(None, ideal, unknown_waits, message("why.waiting_without_communication"))
+        return Bubble(None, ideal, unknown_waits, message("why.waiting_without_pipeline"))
     if frame[UNSPLIT].sum() >= LEAST_TOLD * frame["step_ns"].sum():
-        untold = by_stage.assign(wait_ns=float("nan"), wait_frac=float("nan"))
-        return Bubble(None, ideal, untold, message("why.waits_not_separated"))
+        unknown_waits = by_stage.assign(wait_ns=float("nan"), wait_frac=float("nan"))
+        return Bubble(None, ideal, unknown_waits, message("why.waits_not_separated"))
     measured = float(frame[wait].sum() / frame["step_ns"].sum())
     return Bubble(measured, ideal, by_stage, unknown)
 

@@ -106,7 +106,7 @@ def refine_compute(
     told = [name for name in REFINED if ledger[name].notna().any()]
     limits = tuple(_limits(ledger, devices))
     if use.mfu is None:
-        whole = _untold([*told, "contention"], devices, is_whole=True)
+        whole = _not_measured([*told, "contention"], devices, is_whole=True)
         return Refinement({}, (*whole, *limits))
     total = float(ledger["step_ns"].sum())
     if ledger[UNSEPARATED].any():
@@ -117,7 +117,7 @@ def refine_compute(
         parts["recompute"] = recompute / total
     room = compute / total - sum(parts.values())
     if room < -_MOST_NEGATIVE and trace.kernel_steps is None:
-        whole = _untold([*told, "contention"], devices, is_whole=True)
+        whole = _not_measured([*told, "contention"], devices, is_whole=True)
         return Refinement({}, (message("doubt.less_than_peak", share=-room), *whole, *limits))
     lost = {name: float(ledger[name].sum()) / total for name in told}
     contention, is_told = _contention_frac(trace, windows, ledger)
@@ -129,13 +129,13 @@ def refine_compute(
         limits = (*limits, message("assumed.overlap_scaled", parts=list(lost)))
     parts |= lost
     parts["kernel_inefficiency"] = compute / total - sum(parts.values())
-    found = [*_untold(told, devices, is_whole=False), *limits]
+    found = [*_not_measured(told, devices, is_whole=False), *limits]
     if is_told and trace.kernel_steps is not None:
         found.append(message("assumed.contention_of_traced"))
     return Refinement(parts, tuple(found))
 
 
-def _untold(told: list[str], devices: DeviceSteps, *, is_whole: bool) -> Iterator[Limit]:
+def _not_measured(told: list[str], devices: DeviceSteps, *, is_whole: bool) -> Iterator[Limit]:
     """Yield which parts of compute are not known, and why.
 
     Args:
@@ -223,7 +223,7 @@ def _contention_ns(
 
 
 def _excess_beside(compute: pd.DataFrame, kernels: pd.DataFrame) -> float | None:
-    """Return how much longer kernels take beside communication than alone; None if untold."""
+    """Return how much longer kernels take beside communication than alone; None if unknown."""
     is_communication = kernels["category"] == KernelCategory.COMMUNICATION
     moving = kernels[is_communication]
     compute = compute[compute["category"] == KernelCategory.COMPUTE]

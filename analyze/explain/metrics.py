@@ -74,7 +74,7 @@ def _exposed_communication(account: Account) -> _Known:
         return None, message("why.ends_unseen")
     if account.unseen:
         return None, message("why.unseen_axes", axes=list(account.unseen))
-    if events.frame.empty and not _is_alone(account):
+    if events.frame.empty and not _is_single_rank(account):
         return None, message("why.no_communication")
     return sum(account.class_frac(f"exposed_{axis.value}_wire") for axis in Axis), ""
 
@@ -87,9 +87,9 @@ def _straggler_slowdown(account: Account) -> _Known:
     """
     attribution = account.attribution
     if attribution is None or attribution.replayed_ns is None:
-        if _is_alone(account):
+        if _is_single_rank(account):
             return None, message("why.one_rank")
-        reason = account.untold[0] if account.untold else message("why.no_replay")
+        reason = account.unknown_causes[0] if account.unknown_causes else message("why.no_replay")
         return None, reason
     without = attribution.without_slow_ns
     if without is None or without <= 0:
@@ -105,5 +105,5 @@ def _peak_memory(by_stage: pd.DataFrame) -> _Known:
     return peak_memory_frac(by_stage), message("why.no_peak_beside_capacity")
 
 
-def _is_alone(account: Account) -> bool:
+def _is_single_rank(account: Account) -> bool:
     return account.trace.run.get("world_size") == 1

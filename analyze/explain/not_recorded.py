@@ -17,7 +17,7 @@ MAX_LONELY = 0.02
 """Share of operations without a member above which a replay would freeze what was waited for."""
 
 
-def untold(events: CommunicationEvents) -> list[Limit]:
+def unknown_causes(events: CommunicationEvents) -> list[Limit]:
     """Return why no causes are told; nothing where they are."""
     limits: list[Limit] = []
     if events.unseen_frac > MAX_UNSEEN:
@@ -32,7 +32,7 @@ def untold(events: CommunicationEvents) -> list[Limit]:
 
 def limits_of(work: Work, program: Program, events: CommunicationEvents) -> list[Limit]:
     """Return what is not told of causes, and which ranks and steps are not compared."""
-    limits = untold(events)
+    limits = unknown_causes(events)
     sizes = Counter(work.peer_class.values())
     alone = [rank for rank, own in work.peer_class.items() if sizes[own] < 2]
     if alone:

@@ -47,7 +47,7 @@ class Account:
     """Axes of the mesh along which nothing was recorded, so that waiting there is not known."""
     limits: tuple[Limit, ...] = ()
     """What the capture, and so the account, cannot tell."""
-    untold: tuple[Limit, ...] = ()
+    unknown_causes: tuple[Limit, ...] = ()
     """Those of the limits for which no causes are told: a slow rank or link may be there unseen."""
 
     def class_frac(self, name: str) -> float:

@@ -90,7 +90,7 @@ def diagnosis_of(account: Account) -> Diagnosis:
             if attribution is not None and attribution.replayed_ns is not None
             else None
         ),
-        untold=account.untold,
+        unknown_causes=account.unknown_causes,
         metrics=metrics.values,
         unknown_because=metrics.unknown_because,
     )

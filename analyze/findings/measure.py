@@ -29,7 +29,7 @@ from ..explain.attribution import attribute, without_blame
 from ..explain.blame import with_origins
 from ..explain.memory.differences import with_expected
 from ..explain.memory.expected import expected_memory
-from ..explain.not_recorded import untold
+from ..explain.not_recorded import unknown_causes
 from ..explain.replay.program import Program, build_program
 from ..explain.run_account import Account
 from ..explain.unrecorded_joins.infer import Joined, with_hidden_joins
@@ -85,11 +85,11 @@ def measure(trace: Trace) -> Account:
     else:
         told = (events, ledger, resolution_ns)
         program, replay_limits = _program(trace, windows, told, offsets)
-    why_untold = replay_limits or windows.limits
+    why_unknown = replay_limits or windows.limits
     if program is not None:
         attribution = attribute(trace, program, ledger, events, waits, devices)
         replay_limits = attribution.limits
-        why_untold = (*untold(events), *attribution.refused)
+        why_unknown = (*unknown_causes(events), *attribution.refused)
     memory = memory_by_stage(trace)
     expectation = expected_memory(trace, memory)
     limits = (*_seen_limits(trace, windows, events), *of_no_operation, *wire_limits)
@@ -112,7 +112,7 @@ def measure(trace: Trace) -> Account:
         unseen=unseen,
         limits=(*limits, *joined.limits, *replay_limits, *use.notes),
         # Nobody waits for the only rank of a job.
-        untold=() if trace.run.get("world_size") == 1 else tuple(why_untold),
+        unknown_causes=() if trace.run.get("world_size") == 1 else tuple(why_unknown),
     )
 
 

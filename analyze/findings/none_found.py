@@ -12,7 +12,7 @@ from .rules.grading import MIN_COST
 _SLOW = (FindingKind.STRAGGLER_RANK, FindingKind.STAGE_IMBALANCE, FindingKind.SLOW_LINK)
 
 
-def untold_of(result: Diagnosis) -> Message:
+def unknown_places(result: Diagnosis) -> Message:
     """Return what is not known where no causes are told; some may be named all the same."""
     named = {finding.kind for finding in result.findings}
     if FindingKind.STRAGGLER_RANK in named:
@@ -24,8 +24,8 @@ def untold_of(result: Diagnosis) -> Message:
 
 def nothing_found(result: Diagnosis) -> Message:
     """Return what stands where there are no findings: as much of an all-clear as is known."""
-    if result.untold:
-        return message("none_found.unknown", because=list(result.untold))
+    if result.unknown_causes:
+        return message("none_found.unknown", because=list(result.unknown_causes))
     unknown = sum(bar.frac for bar in result.waterfall if bar.name in (UNATTRIBUTED, UNSEPARATED))
     costly = [cause for cause in result.causes if cause.worth_frac >= MIN_COST]
     if costly:

@@ -91,7 +91,7 @@ def diagnose_without_steps(trace: Trace, because: Text = NO_STEPS) -> Diagnosis:
         groups=pd.DataFrame(
             columns=["group_id", "axis", "ranks", "operations", "wire_ns", "wait_ns", "size_bytes"]
         ),
-        untold=(limit,),
+        unknown_causes=(limit,),
         metrics=metrics.values,
         unknown_because=metrics.unknown_because,
     )

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ..align.clocks.alignment import align
 from ..align.communication.agreed_positions import with_agreed_positions
 from ..align.steps.rounds import with_rounds
-from ..align.steps.same_step import with_tied_steps
+from ..align.steps.same_step import with_matched_steps
 from ..align.topology.axes import with_axes
 from ..align.topology.layout import with_inferred_layout
 from ..align.topology.pass_numbers import with_passes_numbered
@@ -41,7 +41,7 @@ class Pass:
 POSSIBLE_TIMES = Pass(with_possible_times, needs=_TIMED, makes=_TIMED)
 AGREED_POSITIONS = Pass(with_agreed_positions, needs=("collective",), makes=("collective",))
 ONE_CLOCK = Pass(align, needs=EVERY, makes=EVERY)
-SAME_STEPS = Pass(with_tied_steps, needs=EVERY, makes=EVERY)
+SAME_STEPS = Pass(with_matched_steps, needs=EVERY, makes=EVERY)
 ROUNDS = Pass(with_rounds, needs=EVERY, makes=EVERY)
 AXES = Pass(with_axes, needs=_COMMUNICATION, makes=_NAMED)
 LAYOUT = Pass(with_inferred_layout, needs=_COMMUNICATION, makes=_NAMED)

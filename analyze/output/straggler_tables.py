@@ -40,7 +40,7 @@ class Stragglers:
     stages: pd.DataFrame
     """One row a stage: stage, ranks, compute_ns (median over its ranks of their mean per step)."""
     limits: tuple[Limit, ...]
-    untold: tuple[Limit, ...] = ()
+    unknown_causes: tuple[Limit, ...] = ()
     """Those of the limits for which slow ranks are not known: without a finding no all-clear."""
 
 
@@ -55,7 +55,7 @@ def find_stragglers(diagnosis: Diagnosis) -> Stragglers:
         steps=_steps(diagnosis),
         stages=_stages(diagnosis),
         limits=diagnosis.limits,
-        untold=diagnosis.untold,
+        unknown_causes=diagnosis.unknown_causes,
     )
 
 
@@ -103,7 +103,7 @@ def _steps(diagnosis: Diagnosis) -> pd.DataFrame:
             "median_own_ns": by_step["own_ns"].median(),
         }
     )
-    if diagnosis.untold and not ledger[waits].to_numpy().any():
+    if diagnosis.unknown_causes and not ledger[waits].to_numpy().any():
         table = table.assign(slowest_rank=None, own_ns=np.nan, median_own_ns=np.nan)
     return table.reset_index()[columns]
 

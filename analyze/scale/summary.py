@@ -22,7 +22,7 @@ from ..explain.slow_ranks.durations import MICROBATCH_KINDS, own_durations
 from ..tables.arrays import FloatArray, IntArray
 from ..tables.classes import CLASSES, WAIT_CLASSES, WIRE_CLASSES
 from ..tables.trace import Trace
-from .alone import taken_together
+from .independent_ranks import taken_together
 
 EXPOSED = tuple(f"exposed_{axis.value}" for axis in Axis)
 """Waiting and transfer together, by axis."""

@@ -230,7 +230,7 @@ class Diagnosis:
     """Where the waiting comes from; None where the causes are not known."""
     model_error_frac: float | None = None
     """(measured - replayed) / measured step time; None where there was no replay."""
-    untold: tuple[Limit, ...] = ()
+    unknown_causes: tuple[Limit, ...] = ()
     """Those of the limits for which no causes are told: without a finding that is no all-clear."""
     metrics: dict[str, float | None] = field(default_factory=dict)
     """The numbers that the gate can bound, by name."""

@@ -63,12 +63,14 @@ class Trace:
     """Whether the records of all steps were read; of a large run those of some are."""
     chosen: tuple[int, int] | None = None
     """First and last of the steps that were asked for; None where all are."""
+    capabilities: Capabilities = field(init=False, repr=False)
+    """What captures of the program that wrote it can show."""
     _frames: dict[str | tuple[str, int], pd.DataFrame] = field(default_factory=dict, repr=False)
 
-    @property
-    def capabilities(self) -> Capabilities:
-        """Return what captures of the program that wrote it can show."""
-        return CAPABILITIES.get(self.origin, Capabilities())
+    def __post_init__(self) -> None:
+        """Look up what captures of the program that wrote it can show."""
+        found = CAPABILITIES.get(self.origin, Capabilities())
+        object.__setattr__(self, "capabilities", found)
 
     def clock_of(self, rank: int) -> str:
         """Return the id of the clock that a rank read; one of its own where that is not known."""

@@ -8,7 +8,7 @@ In a sentence of the catalogue the form stands after the colon::
     {rate:rate}      12.4 GB/s       {n:count rank}     3 ranks     {n:number}     1,024
     {clock_hz:clock} 1410 MHz
     {ranks:ranks}    ranks 3 and 5   {ranks:Ranks}      Ranks 3 and 5, where a sentence begins
-    {text:opened}    Any text, where a sentence begins; so are Steps and Words
+    {text:capitalised}    Any text, where a sentence begins; so are Steps and Words
     {ways:choice}    a, b or c
     {items:list}     a, b and c      {steps:steps}      steps 5-12
     {axis:axis}      TP              {name:class}       exposed memory copies
@@ -29,7 +29,7 @@ from typing import Any
 from meshscope.probe.schema.listing import MOST_LISTED, listed
 
 from .labels import axis_label, class_label, place_words, rank_words
-from .words import counted, joined, opened
+from .words import capitalised, counted, joined
 
 _TIMES = ((1e9, "s"), (1e6, "ms"), (1e3, "us"), (1.0, "ns"))
 _LONG_TIMES = ((86_400e9, "days"), (3_600e9, "h"), (60e9, "min"))
@@ -162,20 +162,20 @@ def _words(name: str) -> str:
     return name.replace("_", " ")
 
 
-def _opening_words(name: str) -> str:
-    return opened(_words(name))
+def _capital_words(name: str) -> str:
+    return capitalised(_words(name))
 
 
-def _opened(text: object) -> str:
-    return opened(str(text))
+def _capital_text(text: object) -> str:
+    return capitalised(str(text))
 
 
-def _opening_ranks(value: Any) -> str:
-    return opened(_ranks(value))
+def _capital_ranks(value: Any) -> str:
+    return capitalised(_ranks(value))
 
 
-def _opening_steps(ranges: Sequence[Any]) -> str:
-    return opened(steps(ranges))
+def _capital_steps(ranges: Sequence[Any]) -> str:
+    return capitalised(steps(ranges))
 
 
 def _ppm(share: float) -> str:
@@ -217,15 +217,15 @@ _FORMS: dict[str, Callable[[Any], str]] = {
     "list": names,
     "choice": partial(names, word="or"),
     "ranks": _ranks,
-    "Steps": _opening_steps,
+    "Steps": _capital_steps,
     "ppm": _ppm,
-    "Ranks": _opening_ranks,
+    "Ranks": _capital_ranks,
     "axis": axis_label,
     "class": class_label,
     "place": place_words,
     "words": _words,
-    "Words": _opening_words,
-    "opened": _opened,
+    "Words": _capital_words,
+    "capitalised": _capital_text,
     "series": _series,
     "short": _short,
     "tflops": _tflops,

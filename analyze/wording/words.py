@@ -18,14 +18,14 @@ def joined(items: Sequence[str], word: str = "and") -> str:
     return f"{', '.join(first)} {word} {last}" if first else last
 
 
-def opened(clause: str) -> str:
+def capitalised(clause: str) -> str:
     """Return a clause with its first letter large."""
     return f"{clause[:1].upper()}{clause[1:]}"
 
 
 def sentence(clause: str) -> str:
     """Return a clause as a sentence: first letter large, a full stop at the end."""
-    return opened(clause) + ("" if clause.endswith((".", "?", "!")) else ".")
+    return capitalised(clause) + ("" if clause.endswith((".", "?", "!")) else ".")
 
 
 def is_missing(value: object) -> bool:

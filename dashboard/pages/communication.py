@@ -13,7 +13,7 @@ from meshscope.analyze.explain.volumes.reasons import ReasonCode
 from meshscope.analyze.explain.volumes.words import UNKNOWN, reason_text
 from meshscope.analyze.output.text.bandwidth import CHANGES
 from meshscope.analyze.wording.labels import axis_label
-from meshscope.analyze.wording.words import opened
+from meshscope.analyze.wording.words import capitalised
 
 from .. import units
 from ..figures.communication import bandwidth_figure, pair_figure
@@ -105,7 +105,7 @@ def _range(row: Row) -> str:
 def _expected(found: Row) -> Component:
     title = "Expected and seen, per step of one pipeline"
     if found["unknown"]:
-        why = opened(f"{UNKNOWN[Unknown(found['unknown'])]}.")
+        why = capitalised(f"{UNKNOWN[Unknown(found['unknown'])]}.")
         return card(title, [empty("Expected volumes unknown", why)])
     rows = [
         [

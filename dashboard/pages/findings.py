@@ -8,7 +8,7 @@ from dash.development.base_component import Component
 
 from meshscope.analyze import Finding
 from meshscope.analyze.findings.location import ranks_named
-from meshscope.analyze.findings.none_found import nothing_found, untold_of
+from meshscope.analyze.findings.none_found import nothing_found, unknown_places
 from meshscope.analyze.output.timeline.raster import MAX_SEPARATED_ROWS
 from meshscope.analyze.wording.labels import place_words
 from meshscope.analyze.wording.limits import limit_texts
@@ -44,11 +44,11 @@ def layout(run: LoadedRun, state: ViewState) -> Component:
 
 def _not_told(run: LoadedRun) -> list[Component]:
     """Return why other findings may be missing; nothing where all causes are known."""
-    reasons = limit_texts(run.diagnosis.untold)
+    reasons = limit_texts(run.diagnosis.unknown_causes)
     if not reasons or not run.diagnosis.run["steps"]:
         return []
     listed = html.Ul([html.Li(reason) for reason in reasons], className="ms-limits")
-    return [card(f"{untold_of(run.diagnosis)}: not known", [listed])]
+    return [card(f"{unknown_places(run.diagnosis)}: not known", [listed])]
 
 
 def severity_badge(severity: str) -> Component:

@@ -10,7 +10,7 @@ from dash import dcc, html
 from dash.development.base_component import Component
 
 from meshscope.analyze.wording.labels import rank_words
-from meshscope.analyze.wording.words import opened, sentence
+from meshscope.analyze.wording.words import capitalised, sentence
 
 from .. import units
 from ..addresses import csv_address, page_address
@@ -180,7 +180,7 @@ def _operations(run: LoadedRun, operations: Sequence[Row], state: ViewState) -> 
     rows = [
         [
             html.Span(row["operation"]),
-            opened(rank_words(row["waiting"])),
+            capitalised(rank_words(row["waiting"])),
             _missing(row),
             html.Div([html.Div(place, className="ms-code") for place in row["places"]] or _NONE),
             units.duration(row["before_last_record_ns"]),
@@ -209,7 +209,7 @@ def _operations(run: LoadedRun, operations: Sequence[Row], state: ViewState) -> 
 
 def _missing(row: Row) -> str:
     if row["missing"]:
-        return opened(rank_words(row["missing"]))
+        return capitalised(rank_words(row["missing"]))
     if row["delayed"]:
-        return f"{opened(rank_words(row['delayed']))}, held by an older operation"
+        return f"{capitalised(rank_words(row['delayed']))}, held by an older operation"
     return "nobody: all issued it"

@@ -8,7 +8,7 @@ from typing import Any
 from dash import html
 from dash.development.base_component import Component
 
-from meshscope.analyze.wording.words import opened
+from meshscope.analyze.wording.words import capitalised
 
 from .. import units
 from ..loaded_run import LoadedRun
@@ -187,7 +187,9 @@ def _place(row: Row) -> str:
 
 
 def _longest(rows: Sequence[object], count: int) -> str:
-    return opened(f"all {count}." if len(rows) == count else f"the longest {len(rows)} of {count}.")
+    return capitalised(
+        f"all {count}." if len(rows) == count else f"the longest {len(rows)} of {count}."
+    )
 
 
 def _or_none(value: float | None, words: Any) -> str:

@@ -11,7 +11,7 @@ from dash.development.base_component import Component
 from meshscope.analyze.account.links.phases import Phase
 from meshscope.analyze.account.links.words import UNKNOWN, fault_words
 from meshscope.analyze.wording.labels import axis_label
-from meshscope.analyze.wording.words import opened
+from meshscope.analyze.wording.words import capitalised
 
 from .. import units
 from ..figures.links import port_figure
@@ -40,7 +40,7 @@ def layout(run: LoadedRun, state: ViewState) -> Component:
         html.H1("How full the links are", className="ms-title"),
     ]
     if found["unknown"]:
-        content.append(empty("Use of links unknown", opened(f"{UNKNOWN[found['unknown']]}.")))
+        content.append(empty("Use of links unknown", capitalised(f"{UNKNOWN[found['unknown']]}.")))
         return run_page(run, "links", content, state)
     content += [
         *_figures(found["ports"]),

@@ -15,7 +15,7 @@ from meshscope.analyze.output.timeline.categories import Category, palette
 from meshscope.analyze.output.timeline.raster import rasterize, separated
 from meshscope.analyze.output.timeline.slices import StepSlices
 from meshscope.analyze.wording.labels import place_words
-from meshscope.analyze.wording.words import counted, opened, sentence
+from meshscope.analyze.wording.words import capitalised, counted, sentence
 
 from .. import units
 from ..addresses import csv_address, page_address
@@ -109,7 +109,7 @@ def result(run: LoadedRun, state: ViewState) -> list[Component]:
 def _suspects(run: LoadedRun, rows: Sequence[Row], state: ViewState) -> Component:
     if not rows:
         why = sentence(str(nothing_found(run.diagnosis)))
-        if run.diagnosis.untold or not run.diagnosis.findings:
+        if run.diagnosis.unknown_causes or not run.diagnosis.findings:
             return card("Suspects", [empty("No rank is named", why)])
         why = "No rank, stage or clock is slower than its peers by more than chance. Other findings are on the page Findings."
         return card("Suspects", [empty("No rank is slow", why)])
@@ -155,7 +155,7 @@ def _who(run: LoadedRun, row: Row, state: ViewState) -> Component:
         href=page_address(run.run_id, "stragglers", replay),
         className="ms-link",
     )
-    named = html.Strong(opened(place_words(row["where"])))
+    named = html.Strong(capitalised(place_words(row["where"])))
     kind = html.Span(str(row["kind"]).replace("_", " "), className="ms-place")
     lines = [severity_badge(row["severity"]), named, kind, *([link] if row["fixes"] else [])]
     return html.Div(lines, className="ms-lines")
@@ -242,9 +242,9 @@ def _knob(knob: Knob, value: str) -> Component:
         "size": "xs",
     }
     control: Component
-    if knob.offered:
-        # Not a select: the command takes more values than are offered.
-        control = dmc.Autocomplete(data=list(knob.offered), **field)
+    if knob.values:
+        # Not a select: the command takes more than the values listed.
+        control = dmc.Autocomplete(data=list(knob.values), **field)
     else:
         control = dmc.TextInput(**field)
     return control
@@ -256,11 +256,11 @@ def _choices(run: LoadedRun, state: ViewState) -> list[dict[str, Any]]:
     groups |= place_choices(run.diagnosis, run.trace)
     groups["Ranks"] = groups["Ranks"][:_MOST_RANKS]
     groups["Of the address"] = [Choice(fix, fix) for fix in state.fixes]
-    offered: set[str] = set()
+    listed: set[str] = set()
     data = []
     for name, choices in groups.items():
-        items = [_option(choice) for choice in choices if choice.fix not in offered]
-        offered.update(choice.fix for choice in choices)
+        items = [_option(choice) for choice in choices if choice.fix not in listed]
+        listed.update(choice.fix for choice in choices)
         if items:
             data.append({"group": name, "items": items})
     return data
@@ -280,7 +280,7 @@ def _result(run: LoadedRun, state: ViewState, found: Row) -> list[Component]:
     result = found["what_if"]
     if result is None:
         return []
-    facts = [html.Li(sentence(opened(text))) for text in _facts(result)]
+    facts = [html.Li(sentence(capitalised(text))) for text in _facts(result)]
     csv = csv_address(run.run_id, "stragglers", "replay", state)
     title = "The step with these changes"
     shown: list[Component] = [key_numbers(_numbers(result)), html.Ul(facts, className="ms-limits")]

@@ -52,7 +52,7 @@ _LOCAL_RANKS = (
 _alone: Identity | None = None
 
 
-def train_alone(environment: Mapping[str, str]) -> Identity:
+def as_single_process(environment: Mapping[str, str]) -> Identity:
     """Return who a process is that trains though nobody told it; ``identify`` says so from now on.
 
     Rank 0 of 1, unless its scheduler has started several of them.
@@ -69,12 +69,12 @@ def train_alone(environment: Mapping[str, str]) -> Identity:
     return _alone
 
 
-def trains_alone() -> bool:
-    """Tell whether ``train_alone`` had to find out who this process is."""
+def is_single_process() -> bool:
+    """Tell whether ``as_single_process`` had to find out who this process is."""
     return _alone is not None
 
 
-def train_alone_no_more() -> None:
+def forget_single_process() -> None:
     """Let ``identify`` find out anew who this process is: it may join a group yet."""
     global _alone
     _alone = None

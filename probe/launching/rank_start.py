@@ -20,9 +20,9 @@ from ..job.identity import (
     ATTACHED_VARIABLE,
     DORMANT_VARIABLE,
     RUN_DIR_VARIABLE,
+    as_single_process,
     is_launcher,
     process_mark,
-    train_alone,
 )
 from ..safety import forked_exit
 from ..safety.notices import tell
@@ -75,7 +75,7 @@ def when_it_trains() -> None:
 
         groups.stop()
         imports.stop()
-        train_alone(os.environ)
+        as_single_process(os.environ)
         _attach()
         api.after_the_first_step(optimizers.let_go)
 

@@ -15,7 +15,7 @@ from ..schema.note import Note, note
 from ..schema.segment import segment_paths
 from .attempts import steps_before
 from .rank_records import RankRecords, read_rank
-from .sampled_steps import MOST_ROWS, NOTHING, Portion, rows_of, thin, with_room
+from .sampled_steps import MOST_ROWS, NOTHING, StepSelection, rows_of, thin, with_room
 from .step_numbers import attached_while_running
 
 _LEEWAY = 1.1
@@ -97,7 +97,7 @@ class _Choice:
     def __init__(self, directories: Directories, wanted: Wanted) -> None:
         self._directories = directories
         self._wanted = wanted
-        self._portions = {rank: [Portion()] * len(own) for rank, own in directories.items()}
+        self._selections = {rank: [StepSelection()] * len(own) for rank, own in directories.items()}
         self._one_in, self._memory_one_in = 0, 1
         self._largest = -1.0
         self._has_looked = self._is_apart = False
@@ -105,28 +105,28 @@ class _Choice:
     @property
     def is_whole(self) -> bool:
         """Tell whether nothing is left out."""
-        return all(portion.is_whole for own in self._portions.values() for portion in own)
+        return all(selection.is_whole for own in self._selections.values() for selection in own)
 
     def thin(self, rank: int, parts: Sequence[RankRecords]) -> None:
         """Leave out of the parts of a rank what is not chosen."""
-        for part, portion in zip(parts, self._portions[rank], strict=True):
-            thin(part, portion)
+        for part, selection in zip(parts, self._selections[rank], strict=True):
+            thin(part, selection)
 
     def fit(self, rank: int, parts: Sequence[RankRecords]) -> bool:
         """Choose so that there is room for as many ranks like one; return whether that is less."""
         if _rows_of(parts) <= _LEEWAY * self._largest:
             return False
-        before = self._portions
+        before = self._selections
         self._grow(rank, parts)
         if self._one_in and not self._has_looked:
             self._has_looked = True
             self._look_at_steps(rank, parts)
         self.thin(rank, parts)
         self._largest = _rows_of(parts)
-        return self._portions is not before
+        return self._selections is not before
 
     def _grow(self, rank: int, parts: Sequence[RankRecords]) -> None:
-        own = list(zip(parts, self._portions[rank], strict=True))
+        own = list(zip(parts, self._selections[rank], strict=True))
         one_in, memory_one_in = with_room(own, len(self._directories), self._wanted.most_rows)
         if self._is_apart:
             one_in = min(one_in, 1)
@@ -134,12 +134,12 @@ class _Choice:
             return
         self._one_in = max(one_in, self._one_in)
         self._memory_one_in = max(memory_one_in, self._memory_one_in)
-        self._portions = {
+        self._selections = {
             rank: [
-                replace(portion, one_in=self._one_in, memory_one_in=self._memory_one_in)
-                for portion in own
+                replace(selection, one_in=self._one_in, memory_one_in=self._memory_one_in)
+                for selection in own
             ]
-            for rank, own in self._portions.items()
+            for rank, own in self._selections.items()
         }
 
     def _look_at_steps(self, rank: int, parts: Sequence[RankRecords]) -> None:
@@ -151,10 +151,12 @@ class _Choice:
         befores = None
         if self._wanted.steps is not None and not self._is_apart:
             befores = _steps_before(self._directories)
-        self._portions = {
+        self._selections = {
             rank: [
                 replace(
-                    Portion() if befores is None else _moved(first, last, befores[rank][place]),
+                    StepSelection()
+                    if befores is None
+                    else _moved(first, last, befores[rank][place]),
                     has_tail=place == len(own) - 1,
                     always=_traced_steps(directory),
                 )
@@ -203,8 +205,8 @@ def segment_bytes(directory: Path) -> int:
     return 0
 
 
-def _moved(first: int, last: int, before: int | None) -> Portion:
-    return NOTHING if before is None else Portion(first - before, last - before)
+def _moved(first: int, last: int, before: int | None) -> StepSelection:
+    return NOTHING if before is None else StepSelection(first - before, last - before)
 
 
 def _steps_before(directories: Directories) -> dict[int, list[int | None]]:

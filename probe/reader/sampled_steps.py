@@ -49,7 +49,7 @@ _FULL = list(StepDetail).index(StepDetail.FULL)
 
 
 @dataclass(frozen=True, slots=True)
-class Portion:
+class StepSelection:
     """The steps of a part of a rank whose records are read.
 
     Attributes:
@@ -103,20 +103,20 @@ class Portion:
         return np.asarray(wanted & (held == held[wanted].max()) & is_sample)
 
 
-NOTHING = Portion(first=_NO_STEP)
+NOTHING = StepSelection(first=_NO_STEP)
 """The length of steps alone."""
 
 
-def thin(part: RankRecords, portion: Portion) -> None:
-    """Leave out in place what is not of a portion.
+def thin(part: RankRecords, selection: StepSelection) -> None:
+    """Leave out in place what is not of a selection.
 
     What belongs to no finished step stays: it tells where a rank stands still.
     """
     steps = part.tables.get("step")
-    if portion.is_whole or steps is None:
+    if selection.is_whole or steps is None:
         return
     step, detail = _ints(steps, "step"), _ints(steps, DETAIL_COLUMN)
-    kept = portion.keeps(step, detail)
+    kept = selection.keeps(step, detail)
     gone = np.sort(step[~kept])
     reaching = _reaching(part, np.sort(step[kept]))
     slots = [np.zeros(0, np.int64)]
@@ -132,7 +132,7 @@ def thin(part: RankRecords, portion: Portion) -> None:
         if (table := part.tables.get(name)) is not None:
             part.tables[name] = table.filter(pa.array(~_is_in(_ints(table, "event_id"), events)))
     if (table := part.tables.get(_MEMORY)) is not None:
-        part.tables[_MEMORY] = table.filter(pa.array(_kept_samples(table, portion)))
+        part.tables[_MEMORY] = table.filter(pa.array(_kept_samples(table, selection)))
     at = steps.column_names.index(DETAIL_COLUMN)
     told = pa.array(np.where(kept, detail, _LENGTH_ONLY), pa.int64())
     part.tables["step"] = steps.set_column(at, DETAIL_COLUMN, told)
@@ -171,12 +171,12 @@ def rows_of(part: RankRecords) -> int:
     return sum(part.tables[name].num_rows for name in COUNTED if name in part.tables)
 
 
-def _kept_samples(table: pa.Table, portion: Portion) -> Mask:
+def _kept_samples(table: pa.Table, selection: StepSelection) -> Mask:
     """Tell which samples of memory stay: of some steps, and the highest of all that are wanted."""
     step = _ints(table, "step")
-    wanted = np.flatnonzero(_is_wanted(step, portion))
+    wanted = np.flatnonzero(_is_wanted(step, selection))
     kept = np.zeros(len(step), dtype=bool)
-    kept[wanted[step[wanted] % portion.memory_one_in == 0]] = True
+    kept[wanted[step[wanted] % selection.memory_one_in == 0]] = True
     if len(wanted):
         highest = [int(wanted[np.argmax(_ints(table, name)[wanted])]) for name in MEMORY_VALUES]
         kept[highest] = True
@@ -184,7 +184,7 @@ def _kept_samples(table: pa.Table, portion: Portion) -> Mask:
 
 
 def with_room(
-    wanted: Sequence[tuple[RankRecords, Portion]], ranks: int, most_rows: int
+    wanted: Sequence[tuple[RankRecords, StepSelection]], ranks: int, most_rows: int
 ) -> tuple[int, int]:
     """Return of how many steps one has room, where each rank has about as many records as one has.
 
@@ -194,9 +194,9 @@ def with_room(
         most_rows: Rows of passes and communication that have room, of all ranks.
 
     Returns:
-        ``one_in`` and ``memory_one_in`` of a portion.
+        ``one_in`` and ``memory_one_in`` of a selection.
     """
-    counts = [(_rows_of_steps(part), portion) for part, portion in wanted]
+    counts = [(_rows_of_steps(part), selection) for part, selection in wanted]
     rules = [full_records_of(part.manifest) for part, _ in wanted]
     choices = _choices(max((rule[1] for rule in rules if rule is not None), default=1))
     one_in = 0
@@ -206,8 +206,8 @@ def with_room(
             break
         one_in = more
     samples = sum(
-        int(_is_wanted(_ints(part.tables[_MEMORY], "step"), portion).sum())
-        for part, portion in wanted
+        int(_is_wanted(_ints(part.tables[_MEMORY], "step"), selection).sum())
+        for part, selection in wanted
         if _MEMORY in part.tables
     )
     memory_one_in = 1
@@ -253,19 +253,19 @@ def _rows_of_steps(part: RankRecords) -> tuple[Ints, Ints, Ints]:
 
 
 def _rows(
-    counts: Sequence[tuple[tuple[Ints, Ints, Ints], Portion]], one_in: int
+    counts: Sequence[tuple[tuple[Ints, Ints, Ints], StepSelection]], one_in: int
 ) -> tuple[int, int]:
     """Return how many rows are kept, and of how many steps an account is made."""
     rows = steps = 0
-    for (step, detail, held), portion in counts:
-        kept = replace(portion, one_in=one_in).keeps(step, detail)
+    for (step, detail, held), selection in counts:
+        kept = replace(selection, one_in=one_in).keeps(step, detail)
         rows += int(held[kept].sum())
-        steps += int(replace(portion, one_in=one_in).chooses(step, detail).sum())
+        steps += int(replace(selection, one_in=one_in).chooses(step, detail).sum())
     return rows, steps
 
 
-def _is_wanted(step: Ints, portion: Portion) -> Mask:
-    return np.asarray((step >= portion.first) & (step <= portion.last))
+def _is_wanted(step: Ints, selection: StepSelection) -> Mask:
+    return np.asarray((step >= selection.first) & (step <= selection.last))
 
 
 def _is_in(values: Ints, ordered: Ints) -> Mask:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from .opening import NullRecorder
+from .open_recorder import NullRecorder
 from .recorder import Recorder
 
 _MOST = 4096

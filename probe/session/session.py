@@ -13,14 +13,14 @@ from ..hooks.sequences import Lengths, SequenceStatements
 from ..job.claim import Claim, claim
 from ..job.identity import (
     Identity,
+    as_single_process,
     default_run_path,
+    forget_single_process,
     identify,
+    is_single_process,
     launch_name,
     local_rank_of,
     mark_owner,
-    train_alone,
-    train_alone_no_more,
-    trains_alone,
     unmark_owner,
     working_directory,
 )
@@ -29,7 +29,7 @@ from ..job.run_facts import RunFacts, software
 from ..listeners import StepListeners
 from ..recording.early import EarlyRecorder
 from ..recording.full_records import FullRecords
-from ..recording.opening import NullRecorder, open_recorder
+from ..recording.open_recorder import NullRecorder, open_recorder
 from ..recording.recorder import Recorder, StorageSettings
 from ..safety.bounded import within
 from ..safety.program_signals import is_the_programs, pass_on
@@ -184,7 +184,7 @@ class Session:
         unmark_owner(os.environ)
         recorder, self._capture.recorder = self._capture.recorder, NullRecorder(self.rank)
         recorder.close()
-        train_alone_no_more()
+        forget_single_process()
         if self._claim is not None:
             self._claim.release()
 
@@ -254,7 +254,7 @@ class Session:
         self._hooks.silence()
         self._capture.activity.listen = False
         self._capture.recorder = NullRecorder(self.rank)
-        train_alone_no_more()
+        forget_single_process()
 
     def set_level(self, level: str, from_step: int | None = None) -> str:
         """Record more or less from a step border on; may be called from any thread.
@@ -293,8 +293,8 @@ class Session:
             raise
 
     def _open_files(self) -> None:
-        is_told = identify(os.environ) is not None and not trains_alone()
-        identity = train_alone(os.environ)
+        is_told = identify(os.environ) is not None and not is_single_process()
+        identity = as_single_process(os.environ)
         self.rank = identity.rank
         try:
             if self.run_path is None:

@@ -59,11 +59,11 @@ class ContextSplit:
         if self.form == "ring":
             return ring_attention(query, key, value, self.group, self.comm)
         stacked = torch.stack((query, key, value)).flatten(0, 1)  # (3 B, H, T, C)
-        query, key, value = _exchange(stacked, self, "tokens").chunk(3)
-        return _exchange(local_attention(query, key, value), self, "heads")
+        query, key, value = _all_to_all(stacked, self, "tokens").chunk(3)
+        return _all_to_all(local_attention(query, key, value), self, "heads")
 
 
-def _exchange(tensor: Tensor, split: ContextSplit, wanted: Literal["tokens", "heads"]) -> Tensor:
+def _all_to_all(tensor: Tensor, split: ContextSplit, wanted: Literal["tokens", "heads"]) -> Tensor:
     """Give heads for tokens, (N, H, T, C) to (N, H / n, n T, C), or the reverse."""
     return _Exchange.apply(tensor, split, wanted)  # type: ignore[no-any-return, no-untyped-call]
 

@@ -132,15 +132,15 @@ class _Exchange(torch.autograd.Function):
         comm: Communicator,
     ) -> Tensor:
         ctx.splits, ctx.group, ctx.comm = splits, group, comm
-        return _exchange(rows, splits, group, comm)
+        return _all_to_all(rows, splits, group, comm)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         sent, received = ctx.splits
-        return _exchange(grads[0], (received, sent), ctx.group, ctx.comm), None, None, None
+        return _all_to_all(grads[0], (received, sent), ctx.group, ctx.comm), None, None, None
 
 
-def _exchange(
+def _all_to_all(
     rows: Tensor,
     splits: tuple[Sequence[int], Sequence[int]],
     group: MeshGroup,

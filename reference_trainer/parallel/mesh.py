@@ -99,7 +99,7 @@ class MeshGroup:
         return len(self.ranks)
 
 
-def alone(rank: int) -> MeshGroup:
+def group_of_one(rank: int) -> MeshGroup:
     """Return a group of one, in which nothing is ever exchanged and no torch group is needed."""
     nobody = cast("dist.ProcessGroup", dist.GroupMember.NON_GROUP_MEMBER)
     return MeshGroup(axis=Axis.OTHER, ranks=(rank,), position=0, handle=nobody)
@@ -231,8 +231,10 @@ def build_mesh(layout: ParallelLayout, rank: int, device: torch.device) -> Mesh:
         tp=own_group(layout.groups(Axis.TP), rank, Axis.TP),
         pp=own_group(layout.groups(Axis.PP), rank, Axis.PP),
         dp=dp,
-        cp=own_group(layout.groups(Axis.CP), rank, Axis.CP) if layout.cp > 1 else alone(rank),
-        ep=own_group(expert_groups(layout), rank, Axis.EP) if layout.ep > 1 else alone(rank),
+        cp=own_group(layout.groups(Axis.CP), rank, Axis.CP)
+        if layout.cp > 1
+        else group_of_one(rank),
+        ep=own_group(expert_groups(layout), rank, Axis.EP) if layout.ep > 1 else group_of_one(rank),
         replicas=replicas,
         replicas_and_tp=sums.get("dp_cp_tp", replicas),
         expert_replicas=sums.get("expert_dp", replicas),

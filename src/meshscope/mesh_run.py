@@ -37,7 +37,7 @@ class RecordedRuns:
         Raises:
             MeshscopeError: A run cannot be read, or holds no step.
         """
-        from meshscope.commands.opening import open_trace
+        from meshscope.commands.open_capture import open_trace
 
         runs = self.paths[0].parent
         return tuple(open_trace(path, self.topology, runs).measured() for path in self.paths)
@@ -119,7 +119,7 @@ class RecordedRuns:
         """
         __tracebackhide__ = True
         from meshscope.analyze.gate.compare import compare
-        from meshscope.analyze.gate.exchange import EXIT_CODES, to_json
+        from meshscope.analyze.gate.json_forms import EXIT_CODES, to_json
         from meshscope.analyze.output.render import to_plain
         from meshscope.analyze.output.text.gate import gate_document
 

@@ -35,4 +35,4 @@ def test_the_slow_rank_is_named_and_priced(tmp_path, slow_pass):
     result = diagnose(trace)
     (straggler,) = (one for one in result.findings if one.kind == "straggler_rank")
     assert any(f"The excess is in {slow_pass}" in str(line) for line in straggler.evidence)
-    assert not texts(result.untold)
+    assert not texts(result.unknown_causes)

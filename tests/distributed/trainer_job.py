@@ -19,7 +19,7 @@ from meshscope.reference_trainer.model.model import Block, Stage, StagePart
 from meshscope.reference_trainer.model.moe import ExpertSplit, MoeMlp
 from meshscope.reference_trainer.model.pace import NoPace
 from meshscope.reference_trainer.parallel.comm import Communicator, PerfectLinks
-from meshscope.reference_trainer.parallel.mesh import Place, alone, open_mesh
+from meshscope.reference_trainer.parallel.mesh import Place, group_of_one, open_mesh
 from meshscope.reference_trainer.replica.assembly import build_parts, own_tokens
 from meshscope.reference_trainer.run.data import batches, global_batch
 from meshscope.reference_trainer.run.train import train
@@ -79,12 +79,14 @@ def save_grads(
 def plain_model(config: TrainerConfig) -> Stage:
     """Return the whole model on one rank."""
     torch.set_num_threads(1)
-    experts = ExpertSplit(config=config.moe, group=alone(0), context=alone(0), loss_shares=1)
+    experts = ExpertSplit(
+        config=config.moe, group=group_of_one(0), context=group_of_one(0), loss_shares=1
+    )
     model = Stage(
         config.model,
         StagePart(layers=range(config.model.layers), first=True, last=True),
         seed=config.train.seed,
-        tp=alone(0),
+        tp=group_of_one(0),
         comm=Communicator(PerfectLinks()),
         runner=NoPace(),
         experts=experts if config.moe.experts else None,

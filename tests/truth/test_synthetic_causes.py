@@ -295,7 +295,7 @@ def test_no_causes_where_the_replay_waits_otherwise_than_the_account(monkeypatch
     result = diagnose(broadcasts())
     assert result.causes == ()
     assert result.waiting is None
-    assert any("of the step by the account" in limit for limit in texts(result.untold))
+    assert any("of the step by the account" in limit for limit in texts(result.unknown_causes))
     assert diagnosis_to_json(result)["causes"] == []
 
 

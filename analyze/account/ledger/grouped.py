@@ -39,7 +39,9 @@ def split_grouped(
     """
     if trace.kernel_steps is not None or not ledger.by_step[UNSPLIT].sum():
         return ledger, ()
-    kernels = pd.concat([_alone(trace, int(rank)) for rank in windows.ranks], ignore_index=True)
+    kernels = pd.concat(
+        [_outside_operations(trace, int(rank)) for rank in windows.ranks], ignore_index=True
+    )
     if kernels.empty or not kernels["name"].str.contains(_GROUPED).all():
         return ledger, ()
     like = kernels.groupby("name")["dur_ns"]
@@ -63,7 +65,7 @@ def split_grouped(
     return ledger._replace(by_step=by_step), (message("assumed.grouped_wire", least=least),)
 
 
-def _alone(trace: Trace, rank: int) -> pd.DataFrame:
+def _outside_operations(trace: Trace, rank: int) -> pd.DataFrame:
     """Return the communication kernels of a rank that are no recorded operation."""
     columns = ["rank", "name_id", "category", "start_ns", "dur_ns"]
     kernel = trace.rank_frame("kernel", rank, columns)

@@ -22,7 +22,7 @@ from ...wording.limits import Limit
 from ...wording.message import message
 from ..steps.windows import StepWindows
 from .issued import in_order_of_issue
-from .missing_ranks import NO_RANK, NOBODY, StandIns, stand_ins
+from .missing_ranks import NO_RANK, NOBODY, ReplicaProxies, replica_proxies
 from .rows import communication_rows, narrow, sorted_categories
 from .send_buffers import are_buffered
 
@@ -37,7 +37,7 @@ LEAST_APART = 3
 
 LATE_FRAC = 0.02
 """Share of its time that a rank waits for missing ones beyond their like, from which it is told; as
-much as a replay may freeze (``untold``)."""
+much as a replay may freeze (``unknown_causes``)."""
 
 
 class CommunicationEvents(NamedTuple):
@@ -58,7 +58,7 @@ class CommunicationEvents(NamedTuple):
     or of one rank that has missing partners in whose place nobody stands; or the share of its time
     that one waited for missing ranks which came later than their like: whichever is most."""
     limits: tuple[Limit, ...]
-    stand_ins: StandIns = NOBODY
+    replica_proxies: ReplicaProxies = NOBODY
     """Who stands in for the missing members."""
 
 
@@ -87,14 +87,14 @@ def communication_events(trace: Trace, windows: StepWindows) -> CommunicationEve
         limits.append(message("unknown.wire_of_incomplete", count=missing))
     limits += _unmatched(frame, lonely)
     time_ns = windows.step_time_ns * len(windows.steps)
-    held = stand_ins(frame, lonely.to_numpy(bool), trace, time_ns)
+    held = replica_proxies(frame, lonely.to_numpy(bool), trace, time_ns)
     limits += _limits_of(held, windows.step_time_ns)
     return CommunicationEvents(
         frame=frame,
         unseen_frac=unseen / max(len(frame), 1),
         lonely_frac=max(_lost_frac(frame, absent_frac), held.unheld_frac, held.late_frac),
         limits=tuple(limits),
-        stand_ins=held,
+        replica_proxies=held,
     )
 
 
@@ -114,9 +114,9 @@ def from_anyone(frame: pd.DataFrame) -> npt.NDArray[np.bool_]:
     return np.append(of_nobody, False).astype(bool)[link.codes]
 
 
-def _limits_of(held: StandIns, step_time_ns: float) -> Iterator[Limit]:
+def _limits_of(held: ReplicaProxies, step_time_ns: float) -> Iterator[Limit]:
     if len(held.event):
-        yield message("assumed.stand_ins")
+        yield message("assumed.replica_proxies")
     if held.late_frac > LATE_FRAC:
         yield message(
             "doubt.waited_for_absent",

@@ -33,7 +33,7 @@ _OTHER_END = {
 _LIKE = {"rank": "of", "place": "like_place", "kind": "like_kind", "row": "event"}
 
 
-class StandIns(NamedTuple):
+class ReplicaProxies(NamedTuple):
     """Events that count as members of operations which lack one."""
 
     event: IntArray
@@ -49,12 +49,12 @@ class StandIns(NamedTuple):
     waiting_rank: int
 
 
-NOBODY = StandIns(np.empty(0, np.int64), np.empty(0, np.int64), 0.0, 0.0, NO_RANK)
+NOBODY = ReplicaProxies(np.empty(0, np.int64), np.empty(0, np.int64), 0.0, 0.0, NO_RANK)
 
 
-def stand_ins(
+def replica_proxies(
     frame: pd.DataFrame, lacking: npt.NDArray[np.bool_], trace: Trace, time_ns: float
-) -> StandIns:
+) -> ReplicaProxies:
     """Return who stands in for the ranks without a capture.
 
     Args:
@@ -78,7 +78,7 @@ def stand_ins(
     unheld = found[~is_held].drop_duplicates("row")["rank"].value_counts()
     share = (unheld / near["rank"].value_counts()).dropna()
     late_ns = _late_ns(found[is_held], frame)
-    return StandIns(
+    return ReplicaProxies(
         event=held["event"].to_numpy(np.int64),
         join=held["join"].to_numpy(np.int64),
         unheld_frac=float(share.max()) if len(share) else 0.0,

@@ -43,9 +43,9 @@ def waits_by_rank(events: CommunicationEvents, ranks: list[int]) -> pd.DataFrame
     frame = every[every["end_ns"].notna()]
     frame = frame[frame.groupby("join")["rank"].transform("nunique") > 1]
     told = frame.loc[frame["wire_ns"].notna(), "rank"]
-    untold = np.setdiff1d(every.loc[every["wire_ns"].isna(), "rank"], told)
+    unseen = np.setdiff1d(every.loc[every["wire_ns"].isna(), "rank"], told)
     table = _waits(frame, ranks) if len(frame) else _no_waits(ranks)
-    table.loc[table["rank"].isin(untold), list(_WAITS)] = np.nan
+    table.loc[table["rank"].isin(unseen), list(_WAITS)] = np.nan
     return table
 
 

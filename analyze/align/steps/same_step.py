@@ -40,7 +40,7 @@ _MOVED = (
 """Tables with steps that count on each rank."""
 
 
-def with_tied_steps(trace: Trace) -> Trace:
+def with_matched_steps(trace: Trace) -> Trace:
     """Return a capture of ours with equal numbers for the steps in which ranks issued the same.
 
     Nothing is looked at where the windows of equal steps overlap in time on all ranks.
@@ -99,7 +99,7 @@ def _renumbered(
     return table.set_column(at, field, pc.cast(pa.array(moved, pa.int64()), field.type))
 
 
-def without_untied(
+def without_unmatched(
     trace: Trace, frame: pd.DataFrame, common: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.int64], list[Limit]]:
     """Return the steps of which the ranks were at work at one time, or that communication ties.

@@ -18,7 +18,7 @@ from .choice import most_detailed
 from .cycles import carried_limits, whole_cycles
 from .long_steps import long_steps_limit
 from .order import in_order, without_repeats
-from .same_step import without_untied
+from .same_step import without_unmatched
 from .tail import recorded_after
 from .whole_capture import WHOLE_CAPTURE, whole_capture, within_window
 
@@ -133,8 +133,8 @@ def step_windows(trace: Trace) -> StepWindows:
     if absent and len(frame):
         limits.append(_no_finished_step(trace, absent))
     common = _on_every_rank(frame, limits)
-    common, untied = without_untied(trace, frame, common)
-    limits += untied
+    common, unmatched = without_unmatched(trace, frame, common)
+    limits += unmatched
     if not trace.per_step_clock:
         frame, common, disordered = in_order(frame, common)
         limits += disordered

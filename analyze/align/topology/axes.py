@@ -23,7 +23,7 @@ from ...tables.trace import Trace
 from ...wording.limits import Limit
 from ...wording.message import message
 from ...wording.words import is_missing
-from .expert_traffic import as_expert_exchanges, exchanging_groups
+from .expert_traffic import as_expert_all_to_alls, exchanging_groups
 from .group_traffic import TrafficAxis, traffic_axes
 
 _WORDS: tuple[tuple[str, Axis], ...] = (
@@ -76,7 +76,7 @@ def with_axes(trace: Trace, *, stated: Mapping[str, Axis] | None = None, source:
     }
     shared = {name for name, axis in by_group.items() if axis == Axis.DP} - set(stated or {})
     exchanging = exchanging_groups(trace, shared)
-    changes["collective"] = as_expert_exchanges(changes["collective"], exchanging)
+    changes["collective"] = as_expert_all_to_alls(changes["collective"], exchanging)
     if trace.layout is not None:
         changes["p2p"] = _by_peers(changes["p2p"], trace.layout)
     for name, values in (("axis", axes), ("evidence", evidence)):

@@ -48,7 +48,7 @@ def exchanging_groups(trace: Trace, among: Collection[str]) -> set[str]:
     return {str(name) for name in share.index[share >= MIN_STEPS]} & set(among)
 
 
-def as_expert_exchanges(table: pa.Table, groups: Collection[str]) -> pa.Table:
+def as_expert_all_to_alls(table: pa.Table, groups: Collection[str]) -> pa.Table:
     """Return the collectives with the all-to-alls of some groups on the expert axis."""
     if not groups or not table.num_rows:
         return table

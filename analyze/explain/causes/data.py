@@ -99,7 +99,7 @@ def sequence_effect(
     passes["stage"] = passes["rank"].map(work.peer_class)
     passes["compute_ns"] = np.bincount(of_piece, weights=pieces["dur_ns"], minlength=len(passes))
     alone = len(set(replica.values())) == len(replica)
-    passes["tells"] = _still_telling(passes) if alone else False
+    passes["tells"] = _informative(passes) if alone else False
     passes["is_slow"] = passes["rank"].isin({*slow, *passes.loc[passes["tells"], "rank"]})
     stated = _stated_excess(trace, passes)
     passes["even_ns"] = passes["compute_ns"] / (1.0 if stated is None else 1.0 + stated)
@@ -121,7 +121,7 @@ def _seen_besides(
     Returns:
         The ratio, None where they show none; and the pass of the mean microbatch, ns.
     """
-    shared = _even_passes(passes, telling=~passes["is_slow"] | passes["tells"])
+    shared = _even_passes(passes, informative=~passes["is_slow"] | passes["tells"])
     level = _levels(passes, slow)
     by_itself = (level >= 0) & ~passes["tells"]
     of_rank = passes.groupby(["rank", "kind", "chunk", level])["even_ns"].transform("mean")
@@ -170,7 +170,7 @@ def _levels(passes: pd.DataFrame, slow: Mapping[int, Runs]) -> pd.Series:
     return level
 
 
-def _even_passes(passes: pd.DataFrame, *, telling: pd.Series) -> pd.Series:
+def _even_passes(passes: pd.DataFrame, *, informative: pd.Series) -> pd.Series:
     """Return what each pass would take on a healthy rank of its stage with the mean microbatch.
 
     The mean over the healthy ranks is that of their replicas' microbatches. Where a stage has a
@@ -181,7 +181,7 @@ def _even_passes(passes: pd.DataFrame, *, telling: pd.Series) -> pd.Series:
         np.asarray(passes.groupby(keys).ngroup(), dtype=np.int64) for keys in (_STAGE, _MICROBATCH)
     )
     time = passes["even_ns"].to_numpy(np.float64)
-    seen = telling.to_numpy(bool)
+    seen = informative.to_numpy(bool)
 
     def mean(group: npt.NDArray[np.int64], value: FloatArray) -> FloatArray:
         count = np.bincount(group[seen], minlength=group.max() + 1)
@@ -210,8 +210,8 @@ def _excess(passes: pd.DataFrame, *, alone: bool) -> pd.Series | None:
         told = told.groupby([passes[key] for key in _MICROBATCH]).transform("mean")
         others = told.fillna(others)
     # What a slow rank adds to its passes would be taken for their not following the data.
-    telling = ~passes["is_slow"] if not passes["is_slow"].all() else slice(None)
-    slope = _slope(own[telling], seen[telling], len(passes.drop_duplicates(_MICROBATCH)))
+    informative = ~passes["is_slow"] if not passes["is_slow"].all() else slice(None)
+    slope = _slope(own[informative], seen[informative], len(passes.drop_duplicates(_MICROBATCH)))
     return None if slope is None else (slope * others).fillna(0.0)
 
 
@@ -235,7 +235,7 @@ def _of_other_ranks(passes: pd.DataFrame) -> pd.Series:
     return others
 
 
-def _still_telling(passes: pd.DataFrame) -> pd.Series:
+def _informative(passes: pd.DataFrame) -> pd.Series:
     """Return which passes tell the work of their microbatch though their rank is slow.
 
     More work lengthens forward and backward alike, and so does a slow device: their ratio does not
@@ -269,10 +269,10 @@ def _of_other_direction(passes: pd.DataFrame) -> pd.Series:
     Where all ranks of the replica are slow, over these, each against its own mean.
     """
     of_microbatch = [passes[key] for key in _MICROBATCH]
-    telling = ~passes["is_slow"] | passes["tells"]
-    telling |= ~telling.groupby(of_microbatch).transform("any")
-    own = passes["own"].where(telling)
-    count = telling.groupby(of_microbatch).transform("sum") - telling
+    informative = ~passes["is_slow"] | passes["tells"]
+    informative |= ~informative.groupby(of_microbatch).transform("any")
+    own = passes["own"].where(informative)
+    count = informative.groupby(of_microbatch).transform("sum") - informative
     total: pd.Series = own.groupby(of_microbatch).transform("sum") - own.fillna(0.0)
     return total / count.where(count > 0)
 

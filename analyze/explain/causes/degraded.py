@@ -75,7 +75,7 @@ def degraded_places(frame: pd.DataFrame) -> list[Degraded]:
     # What is slow on the median is slow always, unless many steps are not.
     often = {key: own for key, own in at_times.items() if own.steps and own.step_frac <= MAX_OFTEN}
     slow = at_times | _slow_always(table) | often
-    alone = _alone(frame, relative, both_ways(place))
+    alone = _lone_places(frame, relative, both_ways(place))
     for axis, is_p2p, name in slow:
         if is_p2p:
             # One direction that is slower than the other says more than both do.
@@ -115,7 +115,9 @@ def _is_beyond_clocks(
     return float(ratio[own.events].median() + ratio[back].median()) >= 2 * MIN_RATIO
 
 
-def _alone(frame: pd.DataFrame, relative: pd.Series, place: pd.Series) -> dict[PlaceKey, Degraded]:
+def _lone_places(
+    frame: pd.DataFrame, relative: pd.Series, place: pd.Series
+) -> dict[PlaceKey, Degraded]:
     """Return the places that are slow at times, and that nothing can be compared with."""
     like = pd.Series(like_size(frame), index=frame.index)
     found = {}

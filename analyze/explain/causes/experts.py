@@ -39,7 +39,7 @@ def expert_loads(events: pd.DataFrame) -> pd.DataFrame:
         ``load_over_others``, over the mean of the other members (infinite where these send
         nothing).
     """
-    return _loads(_exchanges(events))
+    return _loads(_all_to_alls(events))
 
 
 def _loads(rows: pd.DataFrame) -> pd.DataFrame:
@@ -72,7 +72,7 @@ def explained_by_experts(
     """
     if not slowdowns or events.empty:
         return {}
-    rows, runs = _exchanges(events), slow_steps or {}
+    rows, runs = _all_to_alls(events), slow_steps or {}
     loads = _loads(rows)
     loads = loads[(loads["load"] >= MIN_LOAD) & loads["rank"].isin(list(slowdowns))]
     allowed = TOLERANCE * loads["load_over_others"]
@@ -87,7 +87,7 @@ def explained_by_experts(
     }
 
 
-def _exchanges(events: pd.DataFrame) -> pd.DataFrame:
+def _all_to_alls(events: pd.DataFrame) -> pd.DataFrame:
     """Return the all-to-alls of experts, with the mean and the most that their members send."""
     exchange = (events["axis"] == Axis.EP.value) & ~events["is_p2p"] & (events["size_bytes"] >= 0)
     rows = events[exchange & (events["kind"] == CollectiveKind.ALL_TO_ALL.value)]

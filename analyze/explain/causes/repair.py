@@ -153,7 +153,7 @@ def _deviations(
     others = pd.Series(centre[rows], index=ns.index)
     if expected.unequal_ns is not None:
         ns, others = ns - expected.unequal_ns[rows], others - expected.unequal_ns[rows]
-    beyond = (ns - others).fillna(_alone(work, table, ns))
+    beyond = (ns - others).fillna(_from_own_mean(work, table, ns))
     bad = _bad_part(table, beyond, ns)
     place = [table[name] for name in ("peer", "peer_class", "interval")]
     parts = {"ns": beyond - bad, "bad_ns": bad}
@@ -181,7 +181,7 @@ def _bad_part(table: pd.DataFrame, beyond: pd.Series, ns: pd.Series) -> pd.Serie
     return beyond * share[step]
 
 
-def _alone(work: Work, table: pd.DataFrame, ns: pd.Series) -> pd.Series:
+def _from_own_mean(work: Work, table: pd.DataFrame, ns: pd.Series) -> pd.Series:
     """Return by what the pieces of ranks deviate from their mean ones, in steps of the mean length."""
     size = Counter(work.peer_class.values())
     usual_ns = ns.groupby([table[name] for name in ("peer", "peer_class", "interval")]).transform(

@@ -22,7 +22,7 @@ LEAST_EXPECTED = 0.05
 
 
 def told_excess(
-    time_ns: FloatArray, work: FloatArray, group: IntArray, telling: BoolArray
+    time_ns: FloatArray, work: FloatArray, group: IntArray, informative: BoolArray
 ) -> FloatArray | None:
     """Return by how much its sequences make each pass longer than one of the mean microbatch.
 
@@ -30,25 +30,25 @@ def told_excess(
         time_ns: How long each pass took.
         work: [pass, feature] what is known of its microbatch.
         group: Number of its stage and direction, from 0 on.
-        telling: Which passes tell the fit: those of healthy ranks; some of every group.
+        informative: Which passes tell the fit: those of healthy ranks; some of every group.
 
     Returns:
         Ratios: 0.1 is 10 % longer. None where not all work is known, or where the passes do not
         follow it by more than noise would.
     """
-    if not np.isfinite(work).all() or not telling.any():
+    if not np.isfinite(work).all() or not informative.any():
         return None
     centre = work.mean(axis=0)
     usual = (work - centre) / np.where(centre > 0, centre, 1.0)
     if not usual.any():
         return None
     columns = np.column_stack([np.ones(len(usual)), usual])
-    kept = telling
+    kept = informative
     for _ in range(ROUNDS):
         fit = _fitted(time_ns, columns, group, kept)
         off = time_ns - (columns * fit[group]).sum(axis=1)
         deviation = np.sqrt(np.mean(off[kept] ** 2))
-        kept = telling & (np.abs(off) <= STRAY * deviation)
+        kept = informative & (np.abs(off) <= STRAY * deviation)
     # The features are 0 for the mean microbatch: the constant is what it takes.
     mean = np.where(fit[group, 0] > 0, fit[group, 0], np.nan)
     ratio = (columns * fit[group]).sum(axis=1) / mean

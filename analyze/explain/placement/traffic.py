@@ -98,7 +98,7 @@ def patterns(frame: pd.DataFrame) -> npt.NDArray[np.str_]:
     is_p2p = frame["is_p2p"].to_numpy(bool)
     is_pipeline = (frame["axis"].astype(str) == Axis.PP.value).to_numpy(bool)
     return np.select(
-        [is_p2p & is_pipeline, is_p2p, _is_exchange(frame).to_numpy(bool)],
+        [is_p2p & is_pipeline, is_p2p, _is_all_to_all(frame).to_numpy(bool)],
         [Pattern.CHAIN.value, Pattern.FORWARD.value, Pattern.EXCHANGE.value],
         default=Pattern.RING.value,
     )
@@ -111,7 +111,7 @@ def _hops(frame: pd.DataFrame, members: IntArray) -> FloatArray:
     return np.where(frame["is_p2p"].to_numpy(bool), 1.0, turns)
 
 
-def _is_exchange(frame: pd.DataFrame) -> pd.Series:
+def _is_all_to_all(frame: pd.DataFrame) -> pd.Series:
     found: pd.Series = frame["kind"].astype(str) == CollectiveKind.ALL_TO_ALL.value
     return found
 

@@ -20,7 +20,7 @@ import pandas as pd
 
 from ...account.ledger.build import Ledger
 from ...align.communication.events import CommunicationEvents
-from ...align.communication.missing_ranks import StandIns
+from ...align.communication.missing_ranks import ReplicaProxies
 from ...align.communication.rows import narrow
 from ...align.steps.windows import StepWindows
 from ...formulas.schedules.engine import Graph, build_graph
@@ -154,7 +154,7 @@ def build_program(
     marks = program_marks(windows, frame, own_join, ledger.segments, resolution_ns)
     joins = int(own_join.max()) + 1 if len(frame) else 0
     work_edges = np.flatnonzero(marks["previous"].to_numpy() >= 0).astype(np.int32)
-    members = _members(marks, frame, events.stand_ins)
+    members = _members(marks, frame, events.replica_proxies)
     waits = np.flatnonzero((marks["mark"] == WAIT).to_numpy()).astype(np.int32)
     queue, wire_of_event = transfers_in_turn(marks, frame, own_join)
     if len(queue.join):
@@ -214,7 +214,7 @@ def _buffered_sends_alone(frame: pd.DataFrame) -> IntArray:
     return narrow(join)
 
 
-def _members(marks: pd.DataFrame, frame: pd.DataFrame, held: StandIns) -> Members:
+def _members(marks: pd.DataFrame, frame: pd.DataFrame, held: ReplicaProxies) -> Members:
     """Return who must have issued an operation before it can be complete.
 
     The members of a collective, both ends of a rendezvous, the send and the

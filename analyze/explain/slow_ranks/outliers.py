@@ -22,7 +22,7 @@ TO_DEVIATION = 1.4826
 """Standard deviation of normal values over their median distance from the median."""
 
 
-def strays_of(means: FloatArray, line: Line) -> FloatArray:
+def outlier_factors(means: FloatArray, line: Line) -> FloatArray:
     """Return by what factor single steps [step, lane, replica, place] stray; 1 for the others.
 
     Args:
@@ -43,8 +43,8 @@ def strays_of(means: FloatArray, line: Line) -> FloatArray:
     reach = STRAY * np.maximum(np.fmax(spread, usual), NOISE_FLOOR)
     level = np.where(np.isfinite(level), level, -np.inf)
     flat = level.reshape(len(level), -1)
-    strays = (level > reach) & (shared(flat).reshape(level.shape) <= reach)
-    return np.where(strays, factor, 1.0)
+    is_outlier = (level > reach) & (shared(flat).reshape(level.shape) <= reach)
+    return np.where(is_outlier, factor, 1.0)
 
 
 def _median(values: FloatArray) -> FloatArray:

@@ -16,7 +16,7 @@ from ...tables.arrays import BoolArray, FloatArray
 from .cube import Cube
 from .noise import noise_of
 from .normalise import Line, Slopes, common_mode, item_mean, peer_scores, replica_mean, step_scores
-from .outliers import strays_of
+from .outliers import outlier_factors
 from .settings import DetectionSettings
 from .uncertainty import Comparison, Doubt, comparison_of, doubt_of
 from .work import WorkModel
@@ -83,9 +83,9 @@ class Window:
             means.append(_by_step(item_mean(cells), self._cube))
         means_by_step = np.concatenate(means)
         self._recorded_mean = self._mean_as_recorded()
-        strays = strays_of(means_by_step, self.slopes.line(self._cube.present))
-        self._stray = strays > 1.0
-        self._means = means_by_step / strays[..., None]
+        factors = outlier_factors(means_by_step, self.slopes.line(self._cube.present))
+        self._is_outlier = factors > 1.0
+        self._means = means_by_step / factors[..., None]
 
     @property
     def sees_work(self) -> bool:
@@ -108,8 +108,8 @@ class Window:
         referenced = np.zeros(cube.shape, dtype=bool)
         for first, cells in self._chunks():
             steps = len(cells) // cube.shape[0]
-            telling = self._telling(trusted, first, steps)
-            scores = step_scores(cells, _repeated(mean, steps), line, telling)
+            informative = self._informative(trusted, first, steps)
+            scores = step_scores(cells, _repeated(mean, steps), line, informative)
             common = common_mode(scores, trusted, steps)
             trims.append(self._means[first : first + steps] * _by_step(scores.trim, cube))
             shared.append(common)
@@ -122,7 +122,7 @@ class Window:
         for (first, cells), common in zip(self._chunks(), shared, strict=True):
             steps = len(cells) // cube.shape[0]
             means = _repeated(expected, steps), _repeated(mean, steps)
-            scored = peer_scores(cells, *means, line, self._telling(trusted, first, steps))
+            scored = peer_scores(cells, *means, line, self._informative(trusted, first, steps))
             peers.append(_by_step(scored - common, cube))
         against = np.concatenate(peers)
         by_rank, own_by_rank = cube.each(against), np.concatenate(own)
@@ -141,10 +141,10 @@ class Window:
             referenced=cube.by_rank(referenced | self.is_told).astype(bool),
         )
 
-    def _telling(self, trusted: BoolArray, first: int, steps: int) -> BoolArray:
+    def _informative(self, trusted: BoolArray, first: int, steps: int) -> BoolArray:
         """Return which ranks tell the work of some steps, one after the other along the lanes."""
-        telling = trusted & ~self._stray[first : first + steps]
-        return telling.reshape(-1, *trusted.shape[1:])
+        informative = trusted & ~self._is_outlier[first : first + steps]
+        return informative.reshape(-1, *trusted.shape[1:])
 
     def _chunks(self) -> Iterator[tuple[int, FloatArray]]:
         """Yield some steps at a time, one after the other along the lanes, with their first."""

@@ -117,8 +117,8 @@ def repaired_times(account: Account, changes: list[Change]) -> RepairedTimes | N
 
 def _unknown_error(account: Account, parts: dict[str, float]) -> str | None:
     """Return why nothing tells how far a prediction may be off; None where something does."""
-    if account.untold:
-        return limit_text(account.untold[0])
+    if account.unknown_causes:
+        return limit_text(account.unknown_causes[0])
     return "One step tells no spread." if np.isnan(list(parts.values())).any() else None
 
 

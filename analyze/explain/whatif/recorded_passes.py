@@ -79,7 +79,7 @@ def recorded_passes(
     means = _means(parts, sizes)
     passes, is_split = _by_direction(means[: len(PASS_KINDS)])
     if np.isnan(passes).all(axis=(3, 4, 5)).any():
-        raise _untold(account)
+        raise _not_separable(account)
     head, tail = (_filled(means[part, :, 0, :, :, 0], axes=(1, 2)) for part in (HEAD, TAIL))
     if Axis.PP in account.unseen:
         # The stage that waits least for the first pass, and after the last, shows the rest alone.
@@ -100,7 +100,7 @@ def _parts(account: Account, layout: ParallelLayout) -> pd.DataFrame:
     spans = spans[spans["kind"].astype(str).isin(codes)]
     has_passes = account.ledger.by_step.groupby("rank")[["forward", "backward"]].sum()
     if spans.empty or not (has_passes > 0).all(axis=None):
-        raise _untold(account)
+        raise _not_separable(account)
     begin, dur_ns = when_computed(spans)
     start = account.windows.shifted(spans["step"], begin)
     names = ("rank", "step", "chunk", "microbatch")
@@ -113,7 +113,7 @@ def _parts(account: Account, layout: ParallelLayout) -> pd.DataFrame:
         same = ["rank", "step", "part", "chunk"]
         passes["microbatch"] = passes.groupby(same).cumcount()
     if passes["chunk"].nunique() != layout.vpp or passes["chunk"].max() >= layout.vpp:
-        raise _untold(account)
+        raise _not_separable(account)
     return _tiled(passes, account.windows.frame, with_gaps=Axis.PP not in account.unseen)
 
 
@@ -220,7 +220,7 @@ def _messages(
     return np.where(np.isnan(found), wire.mean(), found)
 
 
-def _untold(account: Account) -> ConfigError:
+def _not_separable(account: Account) -> ConfigError:
     return ConfigError(
         "this capture does not separate forward and backward",
         where=str(account.trace.path),

@@ -247,9 +247,9 @@ def _buffer_terms(
     elif moment == "backward of the head":
         extra -= moments.logit_bytes(job, 2) - moments.logits_kept_bytes(job)
     sizes[moment] = (extra, "see docs/plan.md, moments", _BUFFERS)
-    stand_ins = moments.stand_in_bytes(job, layers)
+    replica_proxies = moments.stand_in_bytes(job, layers)
     text = "one gradient in the weights' type for each shape of a matrix"
-    sizes["stand-ins of gradients"] = (stand_ins, text, "Transformer Engine, get_dummy_wgrad")
+    sizes["stand-ins of gradients"] = (replica_proxies, text, "Transformer Engine, get_dummy_wgrad")
     if job.layout.pp > 1:
         ends = 1 if rank in (0, job.layout.pp - 1) and job.layout.vpp == 1 else 2
         size = ends * moments.hidden_bytes(job) / job.shared_by

@@ -49,7 +49,7 @@ def diagnosis_to_json(result: Diagnosis) -> dict[str, Any]:
         "groups": records_to_json(result.groups),
         "metrics": result.metrics,
         "model_error_frac": result.model_error_frac,
-        "untold": limit_texts(result.untold),
+        "untold": limit_texts(result.unknown_causes),
         **limits_to_json(result.limits),
     }
 

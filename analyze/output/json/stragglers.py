@@ -25,7 +25,7 @@ def stragglers_to_json(result: Stragglers) -> dict[str, Any]:
         "ranks": records_to_json(result.ranks),
         "steps": records_to_json(result.steps),
         "stages": records_to_json(result.stages),
-        "untold": limit_texts(result.untold),
+        "untold": limit_texts(result.unknown_causes),
         **limits_to_json(result.limits),
     }
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import isnan
 
 from ...align.attempts import attempts_text
-from ...findings.none_found import nothing_found, untold_of
+from ...findings.none_found import nothing_found, unknown_places
 from ...tables.capabilities import SYNTHETIC
 from ...tables.results import Diagnosis, Finding
 from ...wording.labels import class_label, place_words
@@ -178,9 +178,14 @@ def _findings(result: Diagnosis) -> Iterator[Block]:
     others = [finding for finding in result.findings if not finding.is_end]
     yield Lines(list(findings_lines(result)))
     yield Listing([finding_item(finding) for finding in others], first_number=len(ends) + 1)
-    if result.findings and result.run["steps"] and result.untold:
+    if result.findings and result.run["steps"] and result.unknown_causes:
         yield Listing(
-            [Item(message("report.not_known", what=untold_of(result)), limit_texts(result.untold))]
+            [
+                Item(
+                    message("report.not_known", what=unknown_places(result)),
+                    limit_texts(result.unknown_causes),
+                )
+            ]
         )
 
 

@@ -61,8 +61,10 @@ def _parts(metrics: PublishedMetrics) -> Iterator[Block]:
 
 
 def _claims(result: Stragglers) -> Iterator[Block]:
-    if result.untold:
-        why = Item("Which ranks make the others wait: not known", limit_texts(result.untold))
+    if result.unknown_causes:
+        why = Item(
+            "Which ranks make the others wait: not known", limit_texts(result.unknown_causes)
+        )
         yield Listing([why])
     elif not result.findings:
         alone = result.run.get("world_size") == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ...wording.quantities import percent
+from ...wording.limits import Limit
 
 CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "other")
 """Categories of the memory table, without their ending ``_bytes``."""
@@ -45,11 +45,6 @@ class MemoryRecord:
 
     moments: list[Moment]
     """Begin, peak and end, as far as they differ and are known."""
-    notes: list[str] = field(default_factory=list)
-    """What is missing, one clause each."""
+    notes: list[Limit] = field(default_factory=list)
+    """What is missing or assumed."""
     failures: list[Failure] = field(default_factory=list)
-
-
-def share(part: int, whole: int) -> str:
-    """Return a part as percents of the whole."""
-    return percent(part / whole, 0) if whole else "0 %"

@@ -13,14 +13,15 @@ from typing import Any
 
 import msgspec
 
-from meshscope.analyze.wording.words import counted
 from meshscope.probe.schema.errors import TraceFormatError
 
+from ...wording.limits import Limit
+from ...wording.message import message
 from ..detect import DAMAGED_JSON, InputFile
 from ..kineto.events import to_int
 from ..plain_pickle import load_plain
 from .history import Block, History, to_size
-from .moments import MemoryRecord, share
+from .moments import MemoryRecord
 from .stacks import as_list, categories, frames_of
 
 MOST_BYTES = 256 << 20
@@ -52,9 +53,9 @@ def read_snapshot(file: InputFile) -> MemoryRecord:
     failures = history.failed(reserved)
     capacity = max(((one.reserved_bytes or 0) + one.free_bytes for one in failures), default=None)
     if capacity is None:
-        notes.append("a snapshot does not say what its device has: the headroom is not known")
+        notes.append(message("unknown.snapshot_headroom"))
     else:
-        notes.append("the capacity is what was reserved and free when an allocation failed")
+        notes.append(message("assumed.capacity_of_failure"))
     moments = [replace(one, capacity_bytes=capacity) for one in history.moments(reserved)]
     return MemoryRecord(moments, notes, failures)
 
@@ -75,7 +76,7 @@ class _Devices:
 
     segments: Sequence[Mapping[str, Any]]
     trace: Sequence[Any]
-    notes: list[str]
+    notes: list[Limit]
 
     @classmethod
     def of(
@@ -89,12 +90,9 @@ class _Devices:
         if not used:
             return None
         most = max(sorted(used), key=lambda device: reserved.get(device, 0))
-        notes = []
+        notes: list[Limit] = []
         if len(used) > 1:
-            listed = ", ".join(map(str, sorted(used)))
-            notes.append(
-                f"the snapshot has devices {listed}; device {most}, which has most, is told"
-            )
+            notes.append(message("scope.one_device", devices=sorted(used), shown=most))
         own = [one for one in segments if to_int(one.get("device", 0), 0, bits=32) == most]
         return cls(own, traces[most] if 0 <= most < len(traces) else (), notes)
 
@@ -122,35 +120,35 @@ def _in_use(segment: Mapping[str, Any]) -> Iterator[tuple[int, int, int, list[An
         address += held
 
 
-def _notes(history: History) -> list[str]:
-    """Return what is not known, one clause each."""
-    found = []
+def _notes(history: History) -> list[Limit]:
+    """Return what is not known, or inferred."""
+    found: list[Limit] = []
     if not len(history.time_ns):
-        found.append("no history of the allocator was recorded: only the end is known")
+        found.append(message("missing.allocator_history"))
     if not history.has_stacks:
-        found.append("no stacks were recorded: what the memory is for is not known")
+        found.append(message("unknown.purpose_of_memory"))
     else:
-        found.append("what memory is for is told by the code that allocated it")
+        found.append(message("assumed.purpose_of_memory"))
     if history.failures:
         _, last = history.failures[-1]
         asked, free = to_size(last.get("size")), to_size(last.get("device_free"))
+        count = len(history.failures)
         found.append(
-            f"{counted(len(history.failures), 'allocation')} failed for want of memory; the last "
-            f"one asked for {asked / 2**20:.1f} MiB when {free / 2**20:.1f} MiB were free"
+            message("scope.failed_allocations", count=count, asked_bytes=asked, free_bytes=free)
         )
     return found
 
 
-def _rounding(blocks: Sequence[Block]) -> list[str]:
+def _rounding(blocks: Sequence[Block]) -> list[Limit]:
     """Return what the allocator adds to the sizes that were asked for."""
     requested = sum(block.requested for block in blocks)
     held = sum(block.held for block in blocks)
     if held <= requested:
         return []
-    return [
-        f"sizes are those that were asked for; at the end the allocator gave {held - requested} "
-        f"bytes ({share(held - requested, requested)}) more"
-    ]
+    more = held - requested
+    if not requested:
+        return [message("scope.rounded_up_all", more_bytes=more)]
+    return [message("scope.rounded_up", more_bytes=more, more=more / requested)]
 
 
 def _unreadable(reason: str, where: str) -> TraceFormatError:

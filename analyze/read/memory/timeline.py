@@ -17,10 +17,12 @@ import numpy.typing as npt
 
 from meshscope.probe.schema.errors import TraceFormatError
 
+from ...wording.limits import Limit
+from ...wording.message import Message, message
 from ..byte_source import ByteSource
 from ..detect import DAMAGED_JSON, InputFile
 from ..json_borders import elements
-from .moments import MemoryRecord, Moment, share
+from .moments import MemoryRecord, Moment
 
 IntArray = npt.NDArray[np.int64]
 
@@ -46,9 +48,6 @@ _MOST_SIZE = 1 << 53
 _SPACE = b" \t\r\n"
 _NS_PER_US = 1000
 _EXPORT_AGAIN = "Export it again"
-_UNKNOWN_DEVICE = (
-    "a memory timeline does not say what its device reserved or has: the headroom is not known"
-)
 
 
 def read_events(file: InputFile) -> MemoryRecord:
@@ -88,7 +87,7 @@ def read_sizes(file: InputFile) -> MemoryRecord:
             before += len(rows)
         losses = text.losses
         if before != len(times) and not losses:
-            losses = [f"it has {len(times)} times and {before} rows of sizes"]
+            losses = [message("damage.times_and_rows", times=len(times), rows=before)]
         return totals.record(file.label, losses)
 
 
@@ -121,14 +120,14 @@ class _Totals:
             self._begin = (int(time[0]), totals[0].copy())
         self._add(time, totals)
 
-    def record(self, where: str, losses: list[str]) -> MemoryRecord:
+    def record(self, where: str, losses: list[Message]) -> MemoryRecord:
         """Return the moments.
 
         Raises:
             TraceFormatError: Nothing was added.
         """
         if self._peak is None:
-            what = "; ".join(["holds no change of memory", *losses])
+            what = "; ".join(["holds no change of memory", *map(str, losses)])
             raise TraceFormatError(what, where=where, remedy=_EXPORT_AGAIN)
         begin_ns, begin = self._begin or (0, self._now)
         # What was there before the first change has the time of the first change.
@@ -139,13 +138,13 @@ class _Totals:
             _moment(peak_ns, peak, highest),
             _moment(max(self._end_ns, peak_ns), self._now, highest),
         ]
-        notes = [f"the file is cut off or damaged: {loss}" for loss in losses]
-        if peak[_NO_CATEGORY]:
-            part = share(int(peak[_NO_CATEGORY]), highest)
-            notes.append(f"{part} of the memory at the peak has no category and counts as other")
+        notes: list[Limit] = [message("missing.end_of_file", damage=loss) for loss in losses]
+        if peak[_NO_CATEGORY] and highest:
+            share = float(peak[_NO_CATEGORY]) / highest
+            notes.append(message("scope.no_category", share=share))
         if (self._lowest < 0).any():
-            notes.append("more of a category is freed than is listed; it counts as 0 there")
-        return MemoryRecord(moments, [*notes, _UNKNOWN_DEVICE])
+            notes.append(message("assumed.freed_unlisted"))
+        return MemoryRecord(moments, [*notes, message("unknown.timeline_headroom")])
 
     def _add(self, time: IntArray, totals: IntArray) -> None:
         if not len(totals):
@@ -182,7 +181,7 @@ class _Text:
     def __init__(self, source: ByteSource, where: str) -> None:
         self._source, self._where = source, where
         self._text = b""
-        self.losses: list[str] = []
+        self.losses: list[Message] = []
         """What could not be read, one clause each."""
 
     def open_list(self) -> None:
@@ -229,8 +228,7 @@ class _Text:
             if borders.array_end is not None:
                 return
             if not self._more():
-                read = f"{self._source.offset / 1e6:.3f} MB"
-                self.losses.append(f"its text ends early, after {read}")
+                self.losses.append(message("damage.ends_early", read_bytes=self._source.offset))
                 return
 
     def unreadable(self, reason: str) -> TraceFormatError:

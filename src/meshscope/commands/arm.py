@@ -13,7 +13,7 @@ import typer
 
 from meshscope.probe.schema.listing import listed
 
-from .opening import next_command
+from .open_capture import next_command
 from .options import DEFAULT_RUNS, MOST_TIMEOUT_S, FormatOption, RunsOption, named_run
 from .output import Format, emit, print_json, say
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from .first_look import executor_for
-from .opening import next_command
+from .open_capture import next_command
 from .options import ClusterOption, FormatOption, named_path
 from .output import Format, show_document
 from .progress import ranks_progress

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from .opening import open_trace
+from .open_capture import open_trace
 from .options import DEFAULT_RUNS, FormatOption, RunsOption, TopologyOption, named_path
 from .output import Format, show_document
 

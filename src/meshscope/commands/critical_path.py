@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .follow_up import follow_up
-from .opening import Opened, open_trace
+from .open_capture import Opened, open_trace
 from .options import DEFAULT_RUNS, FormatOption, RunPath, RunsOption, StepsOption, TopologyOption
 from .output import Format, show_document
 

@@ -9,7 +9,7 @@ from meshscope.probe.schema.printable import command_line
 
 from .first_look import Room, executor_for, first_look
 from .follow_up import follow_up
-from .opening import Opened, open_trace
+from .open_capture import Opened, open_trace
 from .options import (
     DEFAULT_RUNS,
     ClusterOption,

@@ -10,7 +10,7 @@ import typer
 
 from meshscope.analyze.wording.quantities import percent
 
-from .opening import next_command
+from .open_capture import next_command
 from .options import DEFAULT_RUNS, FormatOption, RunsOption
 from .output import Format, emit, print_json
 

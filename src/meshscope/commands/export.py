@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from .opening import next_command, open_trace, workers
+from .open_capture import next_command, open_trace, workers
 from .options import DEFAULT_RUNS, RunPath, RunsOption, StepsOption, TopologyOption
 from .output import emit
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
-from .opening import workers
+from .open_capture import workers
 from .output import Format, emit, emit_document, say
 from .progress import ranks_progress
 

@@ -46,7 +46,7 @@ def _change(finding: Finding, result: Diagnosis) -> list[str]:
     kind, where = finding.kind, finding.where
     if kind in _OF_RANKS:
         ranks = where.get("ranks") or ([where["rank"]] if "rank" in where else [])
-        if len(ranks) == 1 and _is_alone(ranks[0], result):
+        if len(ranks) == 1 and _has_no_peer(ranks[0], result):
             return ["--fix", f"stage={where['stage']}"] if "stage" in where else []
         if len(ranks) > _MOST_RANKS:
             return ["--fix", f"host={where['host']}"] if "host" in where else []
@@ -64,7 +64,7 @@ def _change(finding: Finding, result: Diagnosis) -> list[str]:
     return ["--fix", kind.value] if kind in _BY_NAME else []
 
 
-def _is_alone(rank: int, result: Diagnosis) -> bool:
+def _has_no_peer(rank: int, result: Diagnosis) -> bool:
     """Return whether no other rank has the same stage: then nothing tells what it should take."""
     stage = result.stragglers.set_index("rank")["pp"]
     return bool((stage == stage[rank]).sum() == 1)

@@ -19,7 +19,7 @@ from .gate_outputs import (
     SummaryOption,
     check_place,
 )
-from .opening import next_command, open_trace
+from .open_capture import next_command, open_trace
 from .options import DEFAULT_RUNS, FormatOption, RunsOption, StepsOption, TopologyOption, named_path
 from .output import (
     Format,
@@ -138,7 +138,7 @@ def _against_baseline(  # noqa: PLR0913 - the options of a verb
 ) -> None:
     from meshscope.analyze.gate.baseline_file import load_baseline
     from meshscope.analyze.gate.compare import compare
-    from meshscope.analyze.gate.exchange import EXIT_CODES, to_json
+    from meshscope.analyze.gate.json_forms import EXIT_CODES, to_json
     from meshscope.analyze.output.render import to_markdown
     from meshscope.analyze.output.text.gate import gate_document
 
@@ -191,7 +191,7 @@ def gate_baseline(
 ) -> None:
     """Keep runs of one job as the baseline of a gate: five runs show how much runs differ."""
     from meshscope.analyze.gate.baseline_file import to_json
-    from meshscope.analyze.gate.exchange import baseline_to_json
+    from meshscope.analyze.gate.json_forms import baseline_to_json
     from meshscope.analyze.gate.loaded import baseline_of
     from meshscope.analyze.gate.setup import require_one_job
     from meshscope.analyze.output.text.gate import baseline_document

@@ -23,7 +23,7 @@ from .gate_outputs import (
     Outputs,
     SummaryOption,
 )
-from .opening import next_command
+from .open_capture import next_command
 from .options import DEFAULT_RUNS, FormatOption, StepsOption, TopologyOption
 from .output import Format, say, show_document
 
@@ -59,7 +59,7 @@ def gate_ab(  # noqa: PLR0913 - the options of a verb
     output: FormatOption = Format.TEXT,
 ) -> None:
     """Run base and candidate in turn under the probe and compare the pairs: stops early once they decide."""
-    from meshscope.analyze.gate.exchange import EXIT_CODES, pairs_to_json
+    from meshscope.analyze.gate.json_forms import EXIT_CODES, pairs_to_json
     from meshscope.analyze.output.render import to_markdown
     from meshscope.analyze.output.text.gate import gate_document
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .opening import open_trace
+from .open_capture import open_trace
 
 if TYPE_CHECKING:
     from meshscope.analyze.gate.loaded import LoadedRun

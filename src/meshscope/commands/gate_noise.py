@@ -11,7 +11,7 @@ import typer
 from .gate import MarginOption, RunPaths, check_margin
 from .gate_inputs import read_runs
 from .gate_outputs import check_place
-from .opening import next_command
+from .open_capture import next_command
 from .options import DEFAULT_RUNS, FormatOption, RunsOption, StepsOption, TopologyOption
 from .output import Format, show_document
 
@@ -57,7 +57,7 @@ def gate_selftest(
     output: FormatOption = Format.TEXT,
 ) -> None:
     """Estimate how often a gate would alarm on this baseline without a cause: its own runs, relabelled."""
-    from meshscope.analyze.gate.exchange import selftest_to_json
+    from meshscope.analyze.gate.json_forms import selftest_to_json
     from meshscope.analyze.gate.selftest import LEAST_RUNS
     from meshscope.analyze.output.text.gate_noise import selftest_document
 
@@ -73,7 +73,7 @@ def gate_calibrate(
     output: FormatOption = Format.TEXT,
 ) -> None:
     """Estimate the loss that a gate finds with this baseline, by the number of candidate runs."""
-    from meshscope.analyze.gate.exchange import calibration_to_json
+    from meshscope.analyze.gate.json_forms import calibration_to_json
     from meshscope.analyze.output.text.gate_noise import calibration_document
 
     found = calibration_to_json(_times(paths, margin, 2, runs), margin)
@@ -94,8 +94,8 @@ def gate_history(
 ) -> None:
     """Find the runs at which the step time changed: E-divisive over runs in the order given."""
     from meshscope.analyze.gate.change_points import MOST_VALUES
-    from meshscope.analyze.gate.exchange import history_to_json
     from meshscope.analyze.gate.history_csv import history_csv
+    from meshscope.analyze.gate.json_forms import history_to_json
     from meshscope.analyze.gate.loaded import baseline_of, require_steps
     from meshscope.analyze.output.text.gate_noise import history_document
     from meshscope.analyze.wording.words import counted

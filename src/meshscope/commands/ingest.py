@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .opening import next_command, open_trace, workers
+from .open_capture import next_command, open_trace, workers
 from .options import DEFAULT_RUNS, RunsOption, TopologyOption, named_path
 from .output import emit, say
 from .progress import reading_progress

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from .opening import next_command
+from .open_capture import next_command
 from .options import FormatOption, named_path
 from .output import Format, show_document
 

@@ -10,7 +10,7 @@ import typer
 
 from meshscope.probe.schema.printable import command_line
 
-from .opening import Opened, open_trace
+from .open_capture import Opened, open_trace
 from .options import (
     DEFAULT_RUNS,
     RunPath,
@@ -90,7 +90,7 @@ class _Change:
         from meshscope.analyze.findings.comparison import compare, side_of_account
         from meshscope.analyze.gate.captures import run_of
         from meshscope.analyze.gate.compare import compare as judged
-        from meshscope.analyze.gate.exchange import to_json
+        from meshscope.analyze.gate.json_forms import to_json
         from meshscope.analyze.gate.loaded import baseline_of
         from meshscope.analyze.output.json import comparison_to_json
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from .opening import next_command, open_trace
+from .open_capture import next_command, open_trace
 from .options import DEFAULT_RUNS, FormatOption, RunPath, RunsOption, StepsOption, TopologyOption
 from .output import Format, show_document
 

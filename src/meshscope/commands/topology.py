@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from .opening import open_trace
+from .open_capture import open_trace
 from .options import DEFAULT_RUNS, FormatOption, RunPath, RunsOption, TopologyOption
 from .output import Format, show_document
 

@@ -56,7 +56,7 @@ def test_without_seen_ends_nothing_is_cleared():
     assert "Which ranks make the others wait: not known" in stragglers
     assert "Ranks, by" not in report  # a table of nothing but unknowns
     assert found.stragglers[["slowdown", "excess_ns", "wait_ns"]].isna().all(axis=None)
-    assert diagnosis_to_json(found)["untold"] == limit_texts(found.untold)
+    assert diagnosis_to_json(found)["untold"] == limit_texts(found.unknown_causes)
 
 
 def test_without_any_communication_no_rank_is_the_busiest():
@@ -73,7 +73,7 @@ def test_without_any_communication_no_rank_is_the_busiest():
             ],
         )
     )
-    assert texts(found.untold)
+    assert texts(found.unknown_causes)
     stragglers = find_stragglers(found)
     unknown = ["slowest_rank", "own_ns", "median_own_ns"]
     assert stragglers.steps[unknown].isna().all(axis=None)

@@ -15,8 +15,8 @@ from tests.texts import texts
 from meshscope.analyze.findings.measure import measure
 from meshscope.analyze.gate.captures import run_of
 from meshscope.analyze.gate.compare import compare
-from meshscope.analyze.gate.exchange import to_json
 from meshscope.analyze.gate.facts import Window
+from meshscope.analyze.gate.json_forms import to_json
 from meshscope.analyze.gate.loaded import LoadedRun, baseline_of
 from meshscope.analyze.gate.results import Reason, Verdict
 from meshscope.analyze.gate.setup import require_one_job

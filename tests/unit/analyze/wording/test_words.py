@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from meshscope.analyze.wording.words import counted, is_missing, joined, opened, sentence
+from meshscope.analyze.wording.words import capitalised, counted, is_missing, joined, sentence
 
 
 def test_numbers_agree_with_their_nouns():
@@ -16,7 +16,7 @@ def test_a_clause_becomes_one_sentence():
     """If this fails, limits from different parts look unlike each other."""
     assert sentence("rank 3 is lost") == "Rank 3 is lost."
     assert sentence("Done.") == "Done."
-    assert (opened("rank 3"), opened("")) == ("Rank 3", "")
+    assert (capitalised("rank 3"), capitalised("")) == ("Rank 3", "")
 
 
 def test_items_become_a_list_in_a_sentence():

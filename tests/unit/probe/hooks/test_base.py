@@ -5,7 +5,7 @@ import pytest
 from meshscope.probe.hooks import base
 from meshscope.probe.hooks.base import Activity, Capture, Place
 from meshscope.probe.hooks.steps import StepHook
-from meshscope.probe.recording.opening import NullRecorder
+from meshscope.probe.recording.open_recorder import NullRecorder
 from meshscope.probe.schema.terms import SpanKind
 from meshscope.probe.settings.config import ProbeConfig
 

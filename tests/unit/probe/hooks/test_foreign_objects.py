@@ -6,7 +6,7 @@ from meshscope.probe.hooks.base import Capture
 from meshscope.probe.hooks.deepspeed import DeepSpeedHook
 from meshscope.probe.hooks.megatron import MegatronHook
 from meshscope.probe.hooks.pipeline import PipelineHook
-from meshscope.probe.recording.opening import NullRecorder
+from meshscope.probe.recording.open_recorder import NullRecorder
 from meshscope.probe.schema.terms import SpanKind
 from meshscope.probe.settings.config import ProbeConfig
 

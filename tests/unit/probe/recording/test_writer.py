@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.texts import texts
 
 from meshscope.probe.reader.run import read_run
-from meshscope.probe.recording.opening import NullRecorder, open_recorder
+from meshscope.probe.recording.open_recorder import NullRecorder, open_recorder
 from meshscope.probe.schema.segment import read_segment
 
 SMALL = {"segment_bytes": 4096, "max_bytes": 256 * 128 + 6 * 4096}

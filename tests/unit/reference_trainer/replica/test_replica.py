@@ -19,7 +19,7 @@ from meshscope.reference_trainer.config.config import (
 from meshscope.reference_trainer.config.replica_config import DataParallelConfig, MemoryConfig
 from meshscope.reference_trainer.model.model import Stage
 from meshscope.reference_trainer.model.pace import NoPace
-from meshscope.reference_trainer.parallel.mesh import Mesh, MeshGroup, alone
+from meshscope.reference_trainer.parallel.mesh import Mesh, MeshGroup, group_of_one
 from meshscope.reference_trainer.replica.pipeline_parallel import Pipeline, stage_part
 from meshscope.reference_trainer.replica.replica import build_replica
 from meshscope.reference_trainer.replica.tied_embedding import TiedEmbedding
@@ -46,8 +46,8 @@ def mesh(group_of_two):
         tp=tp,
         pp=pp,
         dp=replicas,
-        cp=alone(0),
-        ep=alone(0),
+        cp=group_of_one(0),
+        ep=group_of_one(0),
         replicas=replicas,
         replicas_and_tp=replicas,
         expert_replicas=replicas,

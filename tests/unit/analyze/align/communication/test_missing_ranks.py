@@ -87,7 +87,7 @@ def test_nothing_is_told_of_repairs_where_nobody_stands_in(whole):
 def test_a_whole_capture_needs_nobody(whole):
     """Fails when operations that are complete get members they do not have."""
     events = communication_events(whole, step_windows(whole))
-    assert len(events.stand_ins.event) == 0
+    assert len(events.replica_proxies.event) == 0
     assert events.lonely_frac == 0
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from tests.tables import trace_of
 from tests.texts import texts
 
-from meshscope.analyze.align.steps.same_step import with_tied_steps
+from meshscope.analyze.align.steps.same_step import with_matched_steps
 from meshscope.analyze.align.steps.windows import step_windows
 
 LATE = 1_000_000
@@ -49,7 +49,7 @@ def growing(ties=("all",), numbers=range(5)):
 
 def test_late_ranks_are_renumbered_by_what_they_issue_together():
     """Fails when step 3 before the others came is compared with their own step 3."""
-    found = with_tied_steps(growing())
+    found = with_matched_steps(growing())
     windows = step_windows(found)
     assert windows.steps.tolist() == [6, 7, 8, 9]
     assert windows.frame["start_ns"].min() == 0
@@ -61,7 +61,7 @@ def test_late_ranks_are_renumbered_by_what_they_issue_together():
 
 def test_steps_that_nothing_ties_are_not_paired():
     """Fails when ranks that never communicate with each other are compared over another time."""
-    trace = with_tied_steps(growing(ties=("own",)))
+    trace = with_matched_steps(growing(ties=("own",)))
     assert trace.frame("step")["step"].max() == 9
     windows = step_windows(trace)
     assert not len(windows.steps)
@@ -73,7 +73,7 @@ def test_steps_that_nothing_ties_are_not_paired():
 
 def test_offsets_that_contradict_each_other_move_nothing():
     """Fails when a few operations that a rank numbered otherwise shift the whole of it."""
-    trace = with_tied_steps(growing(numbers=(0, 2, 3, 1, 4)))
+    trace = with_matched_steps(growing(numbers=(0, 2, 3, 1, 4)))
     assert sorted(set(trace.frame("span")["step"])) == [0]
 
 
@@ -87,7 +87,7 @@ def test_ranks_that_drift_but_communicate_in_equal_steps_stay_paired():
     sums = [{"rank": rank, "step": 9, "seq": 1, "start_ns": 300, "end_ns": 310} for rank in (0, 1)]
     trace = trace_of(origin="meshscope", step=steps, collective=sums, group=[{"ranks": [0, 1]}])
     trace = replace(trace, clocks={0: "one", 1: "one"})
-    assert with_tied_steps(trace) is trace
+    assert with_matched_steps(trace) is trace
     assert step_windows(trace).steps.tolist() == list(range(1, 10))
 
 

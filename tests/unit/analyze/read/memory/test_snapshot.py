@@ -5,7 +5,7 @@ import os
 import pickle
 
 import pytest
-from tests.texts import texts
+from tests.messages import values_of
 
 from meshscope.analyze.findings.diagnosis import diagnose
 from meshscope.analyze.read import import_trace
@@ -68,9 +68,10 @@ def categories(trace, row):
     return {name: sample[f"{name}_bytes"] for name in names if sample[f"{name}_bytes"]}
 
 
-def mentions(trace, *words):
-    """Say whether one sentence of the limits has all these words."""
-    return any(all(word in limit for word in words) for limit in texts(trace.limits))
+def said(trace, code):
+    """Return the values of the note of a code about a rank."""
+    notes = [limit.values["what"] for limit in trace.limits if "what" in limit.values]
+    return values_of(notes, code)
 
 
 HISTORY = [
@@ -104,7 +105,7 @@ def test_the_peak_is_found_in_the_history(tmp_path):
         "optimizer": 50,
     }
     assert trace.frame("memory")["time_ns"].tolist() == [10_000, 15_000, 18_000]
-    assert mentions(trace, "14 bytes", "more")
+    assert said(trace, "scope.rounded_up")["more_bytes"] == 14
 
 
 def test_a_history_without_its_beginning_still_sums_up(tmp_path):
@@ -120,8 +121,8 @@ def test_without_a_history_only_the_end_is_known(tmp_path):
     trace = import_trace(write(tmp_path / "rank0.pickle", AT_END, []))
     assert moments(trace) == [[420, 1000, None]]
     assert trace.frame("memory")["other_bytes"].isna().all()
-    assert mentions(trace, "no history", "only the end")
-    assert mentions(trace, "no stacks")
+    assert said(trace, "missing.allocator_history") == {}
+    assert said(trace, "unknown.purpose_of_memory") == {}
     assert diagnose(trace).memory["peak_bytes"].tolist() == [420]
 
 
@@ -138,7 +139,8 @@ def test_failed_allocations_are_told(tmp_path):
     """The reason for which most snapshots are made would not be mentioned."""
     failed = action("oom", 0, 64 << 20, 30, device_free=32 << 20)
     trace = import_trace(write(tmp_path / "rank0.pickle", AT_END, [*HISTORY, failed]))
-    assert mentions(trace, "1 allocation failed", "64.0 MiB when 32.0 MiB were free")
+    failures = {"count": 1, "asked_bytes": 64 << 20, "free_bytes": 32 << 20}
+    assert said(trace, "scope.failed_allocations") == failures
 
 
 def test_the_fullest_device_is_told_and_the_others_are_named(tmp_path):
@@ -146,7 +148,7 @@ def test_the_fullest_device_is_told_and_the_others_are_named(tmp_path):
     segments = [segment(block(0, 5), total=10), segment(block(0, 70), total=80, device=1)]
     trace = import_trace(write(tmp_path / "rank0.pickle", segments, [], []))
     assert moments(trace) == [[70, 80, None]]
-    assert mentions(trace, "devices 0, 1; device 1")
+    assert said(trace, "scope.one_device") == {"devices": [0, 1], "shown": 1}
 
 
 def test_a_snapshot_as_json(tmp_path):

@@ -2,7 +2,7 @@
 
 from meshscope.probe.reader.run import read_run
 from meshscope.probe.recording.heads import carried, collective_head, p2p_head, span_head
-from meshscope.probe.recording.opening import NullRecorder, open_recorder
+from meshscope.probe.recording.open_recorder import NullRecorder, open_recorder
 from meshscope.probe.recording.recorder import Recorder
 from meshscope.probe.schema.terms import Axis
 

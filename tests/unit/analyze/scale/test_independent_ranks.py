@@ -12,8 +12,8 @@ from meshscope.analyze.account.ledger.build import build_ledger, unsplit_ledger
 from meshscope.analyze.align.communication.events import communication_events
 from meshscope.analyze.align.steps.windows import step_windows
 from meshscope.analyze.load.load import load_trace
-from meshscope.analyze.scale import alone
-from meshscope.analyze.scale.alone import taken_together
+from meshscope.analyze.scale import independent_ranks
+from meshscope.analyze.scale.independent_ranks import taken_together
 from meshscope.analyze.scale.summary import summarise
 from meshscope.analyze.synthetic import SyntheticJob
 from meshscope.analyze.synthetic.record import record
@@ -58,7 +58,7 @@ def with_odd_ranks(trace):
 @pytest.mark.parametrize("rows_at_once", [1, 1000, 1_000_000])
 def test_a_rank_shows_beside_others_what_it_shows_alone(trace, origin, rows_at_once, monkeypatch):
     """A rank would look slow or fast by who is read beside it, so by the number of workers."""
-    monkeypatch.setattr(alone, "ROWS_AT_ONCE", rows_at_once)
+    monkeypatch.setattr(independent_ranks, "ROWS_AT_ONCE", rows_at_once)
     odd = replace(with_odd_ranks(trace), origin=origin)
     one_by_one = [summarise(odd, [rank]) for rank in odd.ranks]
     assert summarise(odd, odd.ranks).equals(pa.concat_tables(one_by_one))
