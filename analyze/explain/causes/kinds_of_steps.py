@@ -39,19 +39,22 @@ def kinds_of_steps(per_step: pd.Series) -> pd.Series:
     return kinds.astype(np.int64)
 
 
-def kinds_of_values(value: FloatArray, least_explained: float = MIN_EXPLAINED) -> IntArray:
+def kinds_of_values(
+    value: FloatArray, least_explained: float = MIN_EXPLAINED, least_usual: int = MIN_STEPS
+) -> IntArray:
     """Return which values are of the larger kind; all 0 where they are of one.
 
     Args:
         value: One value a step.
         least_explained: Part of the squares between steps that two kinds must explain.
+        least_usual: Least number of values of the smaller kind.
     """
     order = np.argsort(value, kind="stable")
     ranked, count = value[order], len(value)
     kind = np.zeros(count, np.int64)
     if count < 2 * MIN_STEPS or ranked[0] <= 0:
         return kind
-    low = np.arange(MIN_STEPS, count - MIN_STEPS + 1)
+    low = np.arange(least_usual, count - MIN_STEPS + 1)
     sums = np.cumsum(ranked)
     means = sums[low - 1] / low, (sums[-1] - sums[low - 1]) / (count - low)
     between = low * (count - low) / count * (means[1] - means[0]) ** 2

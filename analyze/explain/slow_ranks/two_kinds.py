@@ -29,12 +29,16 @@ from .verdict import Evidence, Persistence, RankVerdict
 
 MIN_EXPLAINED = 0.95
 """Least part of the squares between steps that two kinds of them explain."""
+MIN_USUAL = 2
+"""Least number of shorter steps: a single one may be a step in which something was left out."""
 MOST_ELSEWHERE = 0.25
-"""Part of its excess that any other stage may have in any step, beyond all stages alike: more is chance."""
+"""Part of its excess that other stages may have in any step, beyond all alike: more is chance."""
 LEAST_ALIKE = 0.5
 """A slow device slows all that it computes: one chunk of the model alone is no rank's fault."""
 FEWEST_OTHERS = 2
-"""Other ranks whose median tells how much work a step is."""
+"""Other ranks that can tell how much work a step is."""
+_LOW = 0.25
+"""Of the others: what slows a rank makes it longer, so that few that are slow as well move this the least."""
 CONFIDENCE = 0.9
 """Work that a stage has now and then, such as logging a loss, looks the same."""
 TAIL = 0.025
@@ -85,15 +89,15 @@ def _slow_at_times(
     """
     of_rank = table.groupby(level="rank").mean()
     values, steps = of_rank.to_numpy(np.float64), table.columns.to_numpy(np.int64)
+    values = np.array([own / _usual(own) for own in values])
     stage = np.array([layout.coordinates(int(rank))["pp"] for rank in of_rank.index])
+    steady = _steady(values, stage)
     for at, rank in enumerate(of_rank.index.tolist()):
-        others = values[stage != stage[at]]
+        others = values[(stage != stage[at]) & steady]
         if not len(others):
             continue
-        others = others / np.median(others, axis=1, keepdims=True)
         common = _of_all(others)
-        alone = values[at] / common
-        is_slow = kinds_of_values(alone, MIN_EXPLAINED) > 0
+        alone, is_slow = _apart(values[at], common)
         if not is_slow.any():
             continue
         own = _excess(alone, is_slow)
@@ -106,6 +110,30 @@ def _slow_at_times(
             yield int(rank), (_verdict(int(rank), steps, is_slow, own), scores)
 
 
+def _usual(own: FloatArray) -> float:
+    """Return what a step of a rank takes: of two kinds the mean shorter one, else the median."""
+    is_slow = kinds_of_values(own, MIN_EXPLAINED, MIN_USUAL) > 0
+    return float(own[~is_slow].mean() if is_slow.any() else np.median(own))
+
+
+def _steady(values: FloatArray, stage: IntArray) -> BoolArray:
+    """Return which ranks have steps of one kind, and so show what is usual; all where these are the fewer.
+
+    What most ranks do in steps of their own is chance, and the fault of none.
+    """
+    kinds = [
+        _apart(own, _of_all(values[stage != stage[at]]))[1].any() for at, own in enumerate(values)
+    ]
+    steady = ~np.array(kinds, dtype=bool)
+    return steady if 2 * steady.sum() >= len(steady) else np.ones_like(steady)
+
+
+def _apart(own: FloatArray, common: FloatArray) -> tuple[FloatArray, BoolArray]:
+    """Return the steps of a rank without what all stages have, and which of them are of the longer kind."""
+    alone = own / common
+    return alone, kinds_of_values(alone, MIN_EXPLAINED, MIN_USUAL) > 0
+
+
 def _of_all(others: FloatArray) -> FloatArray:
     """Return what each step takes on all stages alike, over the usual step: its data.
 
@@ -113,7 +141,7 @@ def _of_all(others: FloatArray) -> FloatArray:
     """
     if len(others) < FEWEST_OTHERS:
         return np.ones(others.shape[1])
-    return np.asarray(np.median(others, axis=0))
+    return np.asarray(np.quantile(others, _LOW, axis=0, method="lower"))
 
 
 class _Excess(NamedTuple):

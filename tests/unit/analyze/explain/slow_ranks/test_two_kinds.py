@@ -18,10 +18,11 @@ STEPS = 12
 
 def durations(factor, seed=1, noise=0.01):
     """Return the passes of one rank a stage; ``factor[rank, step]`` is how much longer they take."""
+    ranks = len(factor)
     random = np.random.default_rng(seed)
     rows = [
         (rank, step, kind, 0, microbatch, base * factor[rank, step] * random.normal(1, noise))
-        for rank in range(3)
+        for rank in range(ranks)
         for step in range(STEPS)
         for kind, base in (("forward", 10e6 * (1 + rank)), ("backward", 20e6 * (1 + rank)))
         for microbatch in range(4)
@@ -74,6 +75,27 @@ def test_a_lone_rank_is_found_beside_steps_of_unequal_data():
     score = result.scores[result.scores["rank"] == 2].set_index("step")["score"]
     assert score[slow].to_numpy() == pytest.approx(0.5, abs=0.05)
     assert score.drop(slow).to_numpy() == pytest.approx(0.0, abs=0.05)
+
+
+def test_two_lone_ranks_that_are_slow_in_steps_of_their_own_are_found():
+    """Beside one slow rank the other would count as chance, and no repair be believed."""
+    layout, factor = ParallelLayout(pp=4), np.ones((4, STEPS))
+    factor[0, 2:] = 2.7
+    factor[1, [1, 8, 9, 10]] = 1.8
+    table = durations(factor)
+    result = with_slow_steps_of_single_ranks(detect(table, layout), table, layout)
+    slow = {own.rank: own.slow_steps for own in result.suspects}
+    assert slow == {0: ((2, 11),), 1: ((1, 1), (8, 10))}
+
+
+def test_what_most_ranks_do_is_the_fault_of_none():
+    """Of two stages that are slow in turn, either would be called slow beside the other."""
+    layout, factor = ParallelLayout(pp=2), np.ones((2, STEPS))
+    factor[0, [0, 2, 3, 6, 7, 8, 10]] = 1.8
+    factor[1, [1, 2, 5, 6, 9]] = 1.6
+    table = durations(factor)
+    result = detect(table, layout)
+    assert with_slow_steps_of_single_ranks(result, table, layout).verdicts == result.verdicts
 
 
 def test_steps_with_more_data_blame_nobody():
