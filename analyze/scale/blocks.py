@@ -6,7 +6,6 @@ holds the rows of few ranks, however many there are.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -22,6 +21,8 @@ MOST_BLOCKS = 100
 _EXPOSED = tuple(f"{name}_s" for name in EXPOSED)
 _ROWS = tuple(f"{name}_rows" for name in COUNTED)
 _TIMES = ("wall_s", "own_s", "exposed_s")
+COUNTED_COLUMNS = ("rank", "step", "wall_s", *COMPUTED, *_EXPOSED, *_ROWS)
+"""What the tables need of the summaries."""
 
 STEPS = pa.schema(
     [
@@ -61,31 +62,44 @@ def blocks_of(summaries: Summaries) -> Blocks:
     Raises:
         RunDirectoryError: A file of the summaries cannot be read.
     """
-    bounds = [
-        (one.first_step, one.last_step)
-        for one in summaries.segments
-        if one.first_step is not None and one.last_step is not None
-    ]
-    if not bounds:
-        return Blocks(STEPS.empty_table(), BLOCKS.empty_table())
-    first, last = min(low for low, _ in bounds), max(high for _, high in bounds)
-    each = -(-(last - first + 1) // MOST_BLOCKS)
-    by_step = _Steps(first, last - first + 1)
-    parts = list(_parts(summaries, by_step, each))
-    return Blocks(by_step.table(), pa.concat_tables(parts).combine_chunks())
+    counting = Counting(summaries)
+    for part in summaries.parts(COUNTED_COLUMNS):
+        counting.add(part)
+    return counting.blocks()
 
 
-def _parts(summaries: Summaries, by_step: _Steps, each: int) -> Iterator[pa.Table]:
-    """Yield the blocks of the ranks of each file, and count its steps."""
-    for part in summaries.parts(("rank", "step", "wall_s", *COMPUTED, *_EXPOSED, *_ROWS)):
-        at = part["step"].to_numpy() - by_step.first
+class Counting:
+    """The tables of a run, from its rows, some ranks at a time."""
+
+    def __init__(self, summaries: Summaries) -> None:
+        """Begin without rows."""
+        bounds = [
+            (one.first_step, one.last_step)
+            for one in summaries.segments
+            if one.first_step is not None and one.last_step is not None
+        ]
+        first = min((low for low, _ in bounds), default=0)
+        last = max((high for _, high in bounds), default=first)
+        self._each = -(-(last - first + 1) // MOST_BLOCKS)
+        self._by_step = _Steps(first, last - first + 1)
+        self._parts: list[pa.Table] = []
+
+    def add(self, part: pa.Table) -> None:
+        """Count the rows of some ranks, each rank's in one part."""
+        at = part["step"].to_numpy() - self._by_step.first
         times = {
             "wall_s": part["wall_s"].to_numpy(),
             "own_s": _sum(part, COMPUTED),
             "exposed_s": _sum(part, _EXPOSED),
         }
-        by_step.add(at, times, _sum(part, _ROWS))
-        yield _by_block(part["rank"].to_numpy(), at // each, times, (by_step.first, each))
+        self._by_step.add(at, times, _sum(part, _ROWS))
+        place = self._by_step.first, self._each
+        self._parts.append(_by_block(part["rank"].to_numpy(), at // self._each, times, place))
+
+    def blocks(self) -> Blocks:
+        """Return the tables."""
+        parts = [BLOCKS.empty_table(), *self._parts]
+        return Blocks(self._by_step.table(), pa.concat_tables(parts).combine_chunks())
 
 
 def _sum(part: pa.Table, names: tuple[str, ...]) -> FloatArray:
@@ -100,17 +114,17 @@ def _by_block(
 ) -> pa.Table:
     """Return the rows of some ranks; ``place`` is the first step of the run and the steps of a block."""
     first, each = place
-    cells, at, count = np.unique(
-        np.stack([rank.astype(np.int64), block]), axis=1, return_inverse=True, return_counts=True
-    )
-    at = at.ravel()
-    begin = first + cells[1] * each
+    ranks, blocks = np.unique(rank), int(block.max(initial=0)) + 1
+    cell = np.searchsorted(ranks, rank) * blocks + block
+    steps = np.bincount(cell, minlength=len(ranks) * blocks)
+    held = np.flatnonzero(steps)
+    begin, count = first + held % blocks * each, steps[held]
     columns = {
-        "rank": cells[0],
+        "rank": ranks[held // blocks],
         "first_step": begin,
         "last_step": begin + each - 1,
         "steps": count,
-        **{name: np.bincount(at, time, len(count)) / count for name, time in times.items()},
+        **{name: np.bincount(cell, time, len(steps))[held] / count for name, time in times.items()},
     }
     arrays = [pa.array(columns[one.name]).cast(one.type) for one in BLOCKS]
     return pa.Table.from_arrays(arrays, schema=BLOCKS)

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from meshscope.probe.schema.errors import TraceFormatError
-
 from ..tables.arrays import FloatArray, IntArray
 from ..tables.classes import COMPUTE_CLASSES
 
@@ -28,24 +26,12 @@ class Dense:
     steps: IntArray
 
     @classmethod
-    def of(cls, table: pa.Table, where: str) -> Dense:
-        """Return the steps that every rank with a row has.
-
-        Raises:
-            TraceFormatError: There is none.
-        """
+    def of(cls, table: pa.Table, steps: IntArray) -> Dense:
+        """Return some steps, which every rank with a row has."""
         rank, step = (table[name].to_numpy().astype(np.int64) for name in ("rank", "step"))
-        ranks, numbers = np.unique(rank), np.unique(step)
-        held = np.bincount(np.searchsorted(numbers, step), minlength=len(numbers)) == len(ranks)
-        steps = numbers[held]
-        if not len(steps):
-            raise TraceFormatError(
-                "no step was finished by all ranks",
-                where=where,
-                remedy="Look at how it ended: meshscope diagnose RUN",
-            )
-        rows = np.flatnonzero(held[np.searchsorted(numbers, step)])
-        return cls(table, rows[np.lexsort((rank[rows], step[rows]))], ranks, steps)
+        rows = np.flatnonzero(np.isin(step, steps))
+        order = rows[np.lexsort((rank[rows], step[rows]))]
+        return cls(table, order, np.unique(rank), steps)
 
     def by_step(self, name: str) -> FloatArray:
         """Return a column as [step, rank]; NaN where it is not known."""

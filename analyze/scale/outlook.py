@@ -26,12 +26,13 @@ from ..explain.slow_ranks.verdict import Evidence, Persistence
 from ..tables.parquet_file import to_read, to_write
 from ..tables.table_folder import drafted
 from ..wording.limits import keep_limits, kept_limits
-from .blocks import Blocks, blocks_of
+from .blocks import COUNTED_COLUMNS, Blocks, Counting
 from .price import Price
-from .slow_ranks import FirstAnswer, SlowRank, first_answer, steps_skipped
+from .slow_ranks import FirstAnswer, SlowRank, answer_of, steps_skipped
 from .store import Summaries
+from .survey import SURVEYED, Looking
 
-OUTLOOK_VERSION = 1
+OUTLOOK_VERSION = 2
 """Rises with every change of what the answer or a table says, so that older ones are made anew."""
 ANSWER_NAME = "answer.json"
 _TABLES = ("steps", "blocks")
@@ -63,13 +64,23 @@ def outlook_of(summaries: Summaries, limit_bytes: float | None = None) -> Outloo
     kept = kept_outlook(summaries)
     if kept is not None:
         return kept
-    made = Outlook(first_answer(summaries, limit_bytes), blocks_of(summaries))
-    if steps_skipped(summaries, limit_bytes) > 1:
+    made = _made(summaries, limit_bytes)
+    if made.answer.every > 1:
         return made
     # Summaries of somebody else can be read, though nothing can be kept beside them.
     with suppress(OSError):
         _keep(made, summaries)
     return made
+
+
+def _made(summaries: Summaries, limit_bytes: float | None) -> Outlook:
+    """Return what summaries say, from one look at each row; of some ranks the rows are read again."""
+    looking, counting = Looking(steps_skipped(summaries, limit_bytes)), Counting(summaries)
+    for part in summaries.parts(tuple(dict.fromkeys((*SURVEYED, *COUNTED_COLUMNS)))):
+        looking.add(part)
+        counting.add(part)
+    answer = answer_of(summaries, looking.survey(str(summaries.run)), limit_bytes)
+    return Outlook(answer, counting.blocks())
 
 
 def kept_outlook(summaries: Summaries) -> Outlook | None:

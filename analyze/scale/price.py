@@ -31,11 +31,10 @@ from ..tables.arrays import BoolArray, FloatArray, IntArray
 from .dense import Dense
 from .outline import Outline
 from .summary import OWN_WORK
+from .survey import ALONG_DP, Survey
 
 _INSIDE = f"exposed_{Axis.TP.value}_s"
 """What ranks of one stage wait for each other inside their passes, and these transfers."""
-_ALONG_DP = f"exposed_{Axis.DP.value}_s"
-"""What replicas wait for each other, and these transfers."""
 MOST_STEPS = 64
 """Slow steps that are replayed, spread evenly, and others; the mean of so many is sure enough."""
 MOST_CELLS = 1 << 19
@@ -52,6 +51,32 @@ class Slowdown(NamedTuple):
     slow: BoolArray
 
 
+class Whole(NamedTuple):
+    """What holds for all ranks of a run, where the table has some of its replicas; by the steps of the table."""
+
+    ranks: int
+    longest_s: FloatArray
+    """Longest length of each step of any rank."""
+    mean_s: FloatArray
+    """Mean length of each step over the ranks."""
+    least_wait_s: FloatArray
+    """What the stage of the last replica that is not in the table waited for the others [step, stage]."""
+
+    @classmethod
+    def of(cls, survey: Survey, chosen: BoolArray, layout: ParallelLayout | None) -> Whole:
+        """Return the facts beside the chosen ranks, which hold whole replicas."""
+        stages = 1 if layout is None else layout.pp
+        least = np.full((len(survey.steps), stages), np.inf)
+        if layout is not None and not chosen.all():
+            mesh = _Mesh(survey.ranks[~chosen], layout, np.ones(int((~chosen).sum()), dtype=bool))
+            by_stage = [
+                np.nanmin(mesh.means(part.T.astype(np.float64)), axis=2)
+                for part in np.array_split(survey.waits_s[~chosen], 16, axis=1)
+            ]
+            least = np.concatenate(by_stage)
+        return cls(len(survey.ranks), survey.longest_s, survey.mean_s, least)
+
+
 class Price(NamedTuple):
     """Time per step, as a mean over all steps, ns."""
 
@@ -64,12 +89,13 @@ class Price(NamedTuple):
 
 
 def price_of(
-    table: Dense, outline: Outline, found: Slowdown, suspects: Sequence[int] = ()
+    table: Dense, run: Whole, outline: Outline, found: Slowdown, suspects: Sequence[int] = ()
 ) -> Price:
     """Return the price of one slow rank.
 
     Args:
-        table: The summaries.
+        table: The summaries of some replicas, or of all.
+        run: What holds for all ranks.
         outline: Mesh and schedule.
         found: The rank.
         suspects: All ranks that were found slow; the others are its healthy peers.
@@ -77,17 +103,20 @@ def price_of(
     at = int(np.searchsorted(table.ranks, found.rank))
     excess = found.share / (1.0 + found.share)
     most = float((table.own_s()[found.slow, at] * excess).sum() * 1e9 / len(table.steps))
-    graph, why = _schedule(outline, table)
+    graph, why = _schedule(outline, run.ranks)
     if graph is None or outline.layout is None:
         return Price(None, most, why)
     healthy = ~np.isin(table.ranks, suspects)
     slow = np.flatnonzero(found.slow)
-    returns = _returns_ns(_Mesh(table.ranks, outline.layout, healthy), graph, table, found)
+    mesh = _Mesh(table.ranks, outline.layout, healthy)
+    returns = _returns_ns(mesh, graph, table, run, found)
     mean = float(np.mean(returns)) * len(slow) / len(table.steps)
     return Price(min(max(mean, 0.0), most), most, None)
 
 
-def _returns_ns(mesh: _Mesh, graph: ScheduleGraph, table: Dense, found: Slowdown) -> FloatArray:
+def _returns_ns(
+    mesh: _Mesh, graph: ScheduleGraph, table: Dense, run: Whole, found: Slowdown
+) -> FloatArray:
     """Return how much shorter slow steps would be with the rank repaired, ns.
 
     Healthy replicas of a step show when it would have ended; else healthy steps how to stretch the replay of the
@@ -96,11 +125,12 @@ def _returns_ns(mesh: _Mesh, graph: ScheduleGraph, table: Dense, found: Slowdown
     at = int(np.searchsorted(table.ranks, found.rank))
     chosen, others = _spread(found.slow), _spread(~found.slow)
     replayed = _Replay(table.at(chosen), mesh, graph)
-    length = table.by_step("wall_s").mean(axis=1) * 1e9
+    length = run.mean_s * 1e9
     repaired = replayed.repaired_ns(at, found.share, _usual_stretch(table, mesh, at))
     as_it_was = replayed.spans_ns()
-    if mesh.has_healthy_replica and table.by_step(_ALONG_DP).any():
-        return replayed.saved_ns(length[chosen], as_it_was, at, repaired)
+    if mesh.has_healthy_replica and table.by_step(ALONG_DP).any():
+        others_wait = run.least_wait_s[chosen]
+        return replayed.saved_ns((length[chosen], others_wait), as_it_was, at, repaired)
     longest = repaired.max(axis=(1, 2))
     if len(others) < LEAST_OTHERS:
         return np.asarray(as_it_was.max(axis=(1, 2)) - longest)
@@ -117,12 +147,12 @@ def _spread(wanted: BoolArray) -> list[int]:
     return positions
 
 
-def _schedule(outline: Outline, table: Dense) -> tuple[ScheduleGraph | None, str | None]:
+def _schedule(outline: Outline, ranks: int) -> tuple[ScheduleGraph | None, str | None]:
     """Return the graph of a step, or None and the reason."""
     layout, schedule, microbatches = outline
     if layout is None:
         return None, "the mesh is not known"
-    if len(table.ranks) != layout.world_size:
+    if ranks != layout.world_size:
         return None, "some ranks have no summary"
     kind = ScheduleKind.NONE.value if layout.pp == 1 else schedule
     if kind is None or microbatches is None:
@@ -135,14 +165,14 @@ def _schedule(outline: Outline, table: Dense) -> tuple[ScheduleGraph | None, str
 
 
 class _Mesh:
-    """Where the ranks are, and which of them are healthy."""
+    """Where the ranks are, by stage and by replica in their order, and which of them are healthy."""
 
     def __init__(self, ranks: IntArray, layout: ParallelLayout, healthy: BoolArray) -> None:
         at = [layout.coordinates(int(rank)) for rank in ranks]
-        self.cell: tuple[IntArray, ...] = tuple(
-            np.array([place[axis] for place in at]) for axis in ("pp", "dp")
-        )
-        self.shape = (layout.pp, layout.dp)
+        stage, replica = (np.array([place[axis] for place in at]) for axis in ("pp", "dp"))
+        replicas, replica = np.unique(replica, return_inverse=True)
+        self.cell: tuple[IntArray, ...] = (stage, replica)
+        self.shape = (layout.pp, len(replicas))
         self.is_sick = np.zeros(self.shape, dtype=bool)
         """Which stages of which replicas have a rank that was found slow."""
         self.is_sick[tuple(axis[~healthy] for axis in self.cell)] = True
@@ -194,7 +224,7 @@ class _Replay:
         inside = mesh.means(table.by_step(_INSIDE))
         self._cells = own * _stretch(inside, own.sum(axis=0))
         # All wait for the last replica; what it needs itself is the transfer.
-        self._waits = mesh.means(table.by_step(_ALONG_DP))
+        self._waits = mesh.means(table.by_step(ALONG_DP))
 
     def spans_ns(self) -> FloatArray:
         """Return how long each stage of each replica worked on a step [step, stage, replica], ns."""
@@ -217,24 +247,32 @@ class _Replay:
         return self._spans(cells, rest)
 
     def saved_ns(
-        self, length_ns: FloatArray, as_it_was: FloatArray, at: int, repaired: FloatArray
+        self,
+        seen: tuple[FloatArray, FloatArray],
+        as_it_was: FloatArray,
+        at: int,
+        repaired: FloatArray,
     ) -> FloatArray:
         """Return how much shorter steps would be with a rank repaired, by when other replicas were done, ns.
 
         Args:
-            length_ns: How long each step was.
+            seen: How long each step was, ns, and what the last of the other replicas waited [step, stage], s.
             as_it_was: What ``spans_ns`` returns.
             at: Position of the rank.
             repaired: What ``repaired_ns`` returns.
         """
+        length_ns, others_wait = seen
         well, own = ~self._mesh.is_sick.any(axis=0), int(self._mesh.cell[1][at])
         steps = np.arange(len(length_ns))
         # A stage may begin the next step as soon as it has its gradients: the longest has no time to spare.
         longest = as_it_was.max(axis=2).argmax(axis=1)
         waited = self._waits[steps, longest] * 1e9
-        done = length_ns[:, None] - (waited - waited.min(axis=1, keepdims=True))
+        beside = others_wait[steps, longest] * 1e9
+        least = np.minimum(waited.min(axis=1), beside)[:, None]
+        done = length_ns[:, None] - (waited - least)
         longer = done[:, well] / as_it_was[:, :, well].max(axis=1)
         rest = np.delete(done, own, axis=1).max(axis=1, initial=0.0)
+        rest = np.maximum(rest, length_ns - (beside - least[:, 0]))
         ends = np.maximum(rest[:, None], longer * repaired[:, :, own].max(axis=1)[:, None])
         return np.asarray(length_ns - ends.mean(axis=1))
 

@@ -16,17 +16,19 @@ from meshscope.probe.schema.errors import TraceFormatError
 from meshscope.probe.schema.layout import ParallelLayout
 
 from ..align.steps.microbatch_work import FEATURES
-from ..explain.slow_ranks import DetectionResult, RankVerdict, detect_in
+from ..explain.slow_ranks import DetectionResult, DetectionSettings, RankVerdict, detect_in
 from ..explain.slow_ranks.cube import cube_of
 from ..explain.slow_ranks.grid import Grid
 from ..tables.arrays import BoolArray, FloatArray, IntArray
 from ..wording.limits import Limit
 from ..wording.message import message
 from .dense import COMPUTED, Dense
+from .followed import followed
 from .outline import Outline
-from .price import Price, Slowdown, price_of
+from .price import Price, Slowdown, Whole, price_of
 from .store import Summaries
 from .summary import OWN_WORK
+from .survey import SURVEY_ROW_BYTES, Survey, survey_of, tells_work
 
 COLUMNS = (
     "rank",
@@ -74,6 +76,8 @@ class FirstAnswer:
     minimum_slowdown: float | None
     """Smallest slow-down that would be found 95 times in 100, median over the ranks."""
     limits: tuple[Limit, ...]
+    every: int = 1
+    """One of every so many steps was looked at."""
 
 
 def first_answer(summaries: Summaries, limit_bytes: float | None = None) -> FirstAnswer:
@@ -87,33 +91,64 @@ def first_answer(summaries: Summaries, limit_bytes: float | None = None) -> Firs
         TraceFormatError: No step was finished by all ranks, or no pass was recorded.
         RunDirectoryError: A file of the summaries cannot be read.
     """
-    every = steps_skipped(summaries, limit_bytes)
-    table = Dense.of(summaries.read(COLUMNS, every), str(summaries.run))
-    result = detect_in(_grid(table, summaries.outline.layout))
+    survey = survey_of(summaries, steps_skipped(summaries, limit_bytes))
+    return answer_of(summaries, survey, limit_bytes)
+
+
+def answer_of(
+    summaries: Summaries, survey: Survey, limit_bytes: float | None = None
+) -> FirstAnswer:
+    """Return the same, given what one look at each row keeps.
+
+    Raises:
+        TraceFormatError: No pass was recorded.
+        RunDirectoryError: A file of the summaries cannot be read.
+    """
+    layout, chosen = summaries.outline.layout, np.ones(len(survey.ranks), dtype=bool)
+    if not (tells_work(summaries) and layout is not None and layout.pp * layout.tp < 3):
+        chosen = followed(survey, layout)
+    survey = survey.thinned(_every(survey, int(chosen.sum()), limit_bytes))
+    ranks = None if chosen.all() else survey.ranks[chosen].tolist()
+    table = Dense.of(summaries.read(COLUMNS, survey.every, ranks), survey.steps)
+    settings = DetectionSettings(picked_from=len(survey.ranks))
+    result = detect_in(_grid(table, layout), settings)
+    run = Whole.of(survey, chosen, layout)
     suspects = [verdict.rank for verdict in result.suspects]
-    slow = [_priced(one, table, summaries.outline, suspects) for one in result.suspects]
+    slow = [_priced(one, table, run, summaries.outline, suspects) for one in result.suspects]
+    every = survey.every
     return FirstAnswer(
         run=summaries.run.name,
-        ranks=len(table.ranks),
-        steps=(int(table.steps[0]), int(table.steps[-1])),
-        step_count=len(table.steps),
-        step_ns=float(table.by_step("wall_s").max(axis=1).mean() * 1e9),
+        ranks=len(survey.ranks),
+        steps=(int(survey.steps[0]), int(survey.steps[-1])),
+        step_count=len(survey.steps),
+        step_ns=float(survey.longest_s.mean() * 1e9),
         slow=tuple(sorted(slow, key=lambda one: -one.price.most_ns)),
         minimum_slowdown=result.minimum_slowdown,
         limits=(
             *([message("scope.answer_of_some_steps", every=every)] if every > 1 else ()),
-            *_limits(summaries, table, result),
+            *_limits(summaries, survey, result),
         ),
+        every=every,
     )
 
 
 def steps_skipped(summaries: Summaries, limit_bytes: float | None) -> int:
-    """Return of how many steps one has room for the answer; 1 where all have."""
-    if limit_bytes is None or not summaries.rows:
-        return 1
-    room = max((limit_bytes - ANSWER_BYTES) / ANSWER_ROW_BYTES, 1.0)
+    """Return of how many steps one has room for a look; 1 where all have."""
     steps = summaries.rows / max(len(summaries.ranks), 1)
-    return max(min(math.ceil(summaries.rows / room), int(steps / LEAST_STEPS)), 1)
+    return _thinning(summaries.rows * SURVEY_ROW_BYTES, steps, limit_bytes)
+
+
+def _every(survey: Survey, followed_ranks: int, limit_bytes: float | None) -> int:
+    """Return of how many of its steps one has room for the tests; 1 where all have."""
+    kept = len(survey.ranks) * SURVEY_ROW_BYTES + followed_ranks * ANSWER_ROW_BYTES
+    return _thinning(kept * len(survey.steps), len(survey.steps), limit_bytes)
+
+
+def _thinning(needed_bytes: float, steps: float, limit_bytes: float | None) -> int:
+    if limit_bytes is None:
+        return 1
+    room = max(limit_bytes - ANSWER_BYTES, 1.0)
+    return max(min(math.ceil(needed_bytes / room), int(steps / LEAST_STEPS)), 1)
 
 
 def _grid(table: Dense, layout: ParallelLayout | None) -> Grid:
@@ -160,12 +195,12 @@ def _features(table: Dense, layout: ParallelLayout | None, cells: IntArray) -> F
     return work.reshape(-1, len(FEATURES))[cells]
 
 
-def _priced(verdict: RankVerdict, table: Dense, outline: Outline, suspects: list[int]) -> SlowRank:
-    wall = table.by_step("wall_s").max(axis=1)
-    slow = _slow_steps(verdict, table.steps)
-    price = price_of(
-        table, outline, Slowdown(verdict.rank, verdict.slowdown or 0.0, slow), suspects
-    )
+def _priced(
+    verdict: RankVerdict, table: Dense, run: Whole, outline: Outline, suspects: list[int]
+) -> SlowRank:
+    wall, slow = run.longest_s, _slow_steps(verdict, table.steps)
+    found = Slowdown(verdict.rank, verdict.slowdown or 0.0, slow)
+    price = price_of(table, run, outline, found, suspects)
     return SlowRank(
         verdict=verdict,
         price=price,
@@ -181,9 +216,9 @@ def _slow_steps(verdict: RankVerdict, steps: IntArray) -> BoolArray:
     return slow
 
 
-def _limits(summaries: Summaries, table: Dense, result: DetectionResult) -> list[Limit]:
+def _limits(summaries: Summaries, survey: Survey, result: DetectionResult) -> list[Limit]:
     limits = list(result.limits)
-    silent = sorted(set(summaries.ranks) - set(table.ranks.tolist()))
+    silent = sorted(set(summaries.ranks) - set(survey.ranks.tolist()))
     if silent:
         limits.append(
             message("missing.ranks_without_step", silent=len(silent), ranks=len(summaries.ranks))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -57,29 +58,39 @@ class Summaries:
         """Return the ranks of the run, those without a finished step included."""
         return tuple(rank for segment in self.segments for rank in segment.ranks)
 
-    def read(self, columns: Sequence[str], every: int = 1) -> pa.Table:
+    def read(
+        self, columns: Sequence[str], every: int = 1, ranks: Collection[int] | None = None
+    ) -> pa.Table:
         """Return some columns of all rows, by rank and step.
 
         Args:
-            columns: Their names, ``step`` among them.
+            columns: Their names, ``rank`` and ``step`` among them.
             every: Only steps whose number is a multiple of it.
+            ranks: Only these; files without them are not opened.
 
         Raises:
             RunDirectoryError: A file is missing or damaged.
         """
-        parts = [_thinned(part, every) for part in self.parts(columns)]
+        wanted = None if ranks is None else frozenset(ranks)
+        parts = [_of_ranks(_thinned(part, every), wanted) for part in self.parts(columns, wanted)]
         if not parts:
             return SCHEMA.empty_table().select(list(columns))
         return pa.concat_tables(parts)
 
-    def parts(self, columns: Sequence[str]) -> Iterator[pa.Table]:
+    def parts(
+        self, columns: Sequence[str], ranks: frozenset[int] | None = None
+    ) -> Iterator[pa.Table]:
         """Yield some columns of the rows of one file after the other.
+
+        Args:
+            columns: Their names.
+            ranks: Only files with one of these; all if not given.
 
         Raises:
             RunDirectoryError: A file is missing or damaged.
         """
         for one in self.segments:
-            if one.rows:
+            if one.rows and (ranks is None or not ranks.isdisjoint(one.ranks)):
                 yield _read(self.folder / one.name, columns)
 
 
@@ -157,6 +168,14 @@ def _thinned(part: pa.Table, every: int) -> pa.Table:
     return part if every == 1 else part.filter(pa.array(part["step"].to_numpy() % every == 0))
 
 
+def _of_ranks(part: pa.Table, ranks: frozenset[int] | None) -> pa.Table:
+    """Return the rows of some ranks."""
+    if ranks is None:
+        return part
+    held = np.isin(part["rank"].to_numpy(), list(ranks))
+    return part if held.all() else part.filter(pa.array(held))
+
+
 def _facts(value: Mapping[str, Any]) -> SegmentFacts:
     dropped = {int(rank): int(count) for rank, count in value["dropped"].items()}
     bounds = {name: value[name] for name in ("first_step", "last_step")}
@@ -195,8 +214,9 @@ def _remove_others(folder: Path, kept: set[str]) -> None:
 
 def _read(file: Path, columns: Sequence[str]) -> pa.Table:
     try:
-        with to_read(file) as source:
-            return pq.read_table(source, columns=list(columns))
+        with to_read(file) as source, pq.ParquetFile(source) as opened:
+            # Threads cost more than they save on a file of few ranks.
+            return opened.read(columns=list(columns), use_threads=False)
     except (OSError, pa.ArrowException) as error:
         raise RunDirectoryError(
             f"the summaries cannot be read ({str(error).rstrip('.')})",

@@ -68,18 +68,20 @@ class Cube:
 
 
 def cube_of(ranks: tuple[int, ...], layout: ParallelLayout | None) -> Cube:
-    """Return the cube of a job; without a layout all ranks count as replicas of one place."""
+    """Return the cube of some ranks of a job; without a layout all count as replicas of one place."""
     count = len(ranks)
     if layout is None:
         zeros = np.zeros(count, dtype=np.int64)
         return Cube(ranks, zeros, np.arange(count, dtype=np.int64), zeros, (1, count, 1))
     at = [layout.coordinates(rank) for rank in ranks]
     axis = {name: np.array([c[name] for c in at], dtype=np.int64) for name in at[0]}
+    # Replicas without a rank would be empty cells, of which each step has one.
+    replicas, replica = np.unique(axis["dp"], return_inverse=True)
     return Cube(
         ranks=ranks,
         lane=axis["cp"],
-        replica=axis["dp"],
+        replica=replica,
         place=axis["pp"] * layout.tp + axis["tp"],
-        shape=(layout.cp, layout.dp, layout.pp * layout.tp),
+        shape=(layout.cp, len(replicas), layout.pp * layout.tp),
         block=layout.tp if layout.pp > 1 else 1,
     )

@@ -149,10 +149,9 @@ def _weights(scored: Scored, tested: Tested) -> FloatArray:
     that is slow on and off has large ones.
     """
     weight = np.zeros(len(tested.strength))
-    ranks = len(weight)
     for position in np.flatnonzero(tested.strength >= 1.0).tolist():
         slow = slow_part(scored, tested, position)
-        if measured_on(slow, scored.doubt, position).confidence(ranks, 0) >= MIN_CONFIDENCE:
+        if measured_on(slow, scored.doubt, position).confidence(tested.ranks, 0) >= MIN_CONFIDENCE:
             weight[position] = slow.mean * np.sqrt(slow.count)
     return weight
 
@@ -241,7 +240,7 @@ def _slow(grid: Grid, suspect: _Suspect, seen: tuple[Scored, Tested]) -> RankVer
         measured,
         Stretch(runs=_run_steps(grid, slow), found_at_step=None, lasting=lasting),
         Evidence.HISTORY if part.by_past else told,
-        ranks=len(grid.cube.ranks),
+        ranks=tested.ranks,
         rivals=tuple(grid.cube.ranks[rival] for rival in suspect.rivals),
     )
 
@@ -261,9 +260,9 @@ def _on_and_off(grid: Grid, suspect: _Suspect, pauses: Pauses) -> RankVerdict:
         measured_in(pauses, scored, position),
         Stretch(runs=_run_steps(grid, slow), found_at_step=None, lasting=bool(slow[-1])),
         told if is_compared else Evidence.HISTORY,
-        ranks=len(grid.cube.ranks),
+        ranks=suspect.tested.ranks,
     )
-    sure = max(0.0, 1.0 - len(grid.cube.ranks) * suspect.chance)
+    sure = max(0.0, 1.0 - suspect.tested.ranks * suspect.chance)
     return replace(verdict, confidence=min(verdict.confidence, sure))
 
 

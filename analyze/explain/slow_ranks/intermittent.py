@@ -101,7 +101,7 @@ def most_often(
         )
         if best is None or chance < best[1]:
             best = rank, chance
-    allowed = settings.false_alarms_per_window / seen.shape[1]
+    allowed = settings.false_alarms_per_window / settings.judged(seen.shape[1])
     return best if best is not None and best[1] < allowed else None
 
 

@@ -114,6 +114,10 @@ class Slopes:
         The deviation from the rank's own mean in the same step is used: a rank that is
         slow in the whole step does not tilt the line.
         """
+        if step.shape[-1] == 1:
+            # The only item of a rank is its own mean.
+            self.count += np.isfinite(step).sum(axis=(0, 1, 4))
+            return
         own = step / known_mean(step, axis=-1, keepdims=True) - 1.0
         usable = np.abs(own) <= MAX_RELATIVE_WORK
         u = np.where(usable, own, 0.0)

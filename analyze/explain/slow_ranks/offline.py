@@ -25,6 +25,8 @@ class Tested:
 
     past: Peak
     peers: Peak
+    ranks: int
+    """Ranks among which one may be blamed by chance."""
 
     @property
     def strength(self) -> FloatArray:
@@ -35,7 +37,7 @@ class Tested:
 def budgets_of(scored: Scored, settings: DetectionSettings) -> Budgets:
     """Return how often the tests on a window may blame a healthy rank."""
     steps, ranks = scored.own.shape
-    return window_budgets(ranks, steps, settings, scored.doubt)
+    return window_budgets(settings.judged(ranks), steps, settings, scored.doubt)
 
 
 def run_tests(scored: Scored, settings: DetectionSettings) -> Tested:
@@ -44,12 +46,14 @@ def run_tests(scored: Scored, settings: DetectionSettings) -> Tested:
     followed = may_stand_out(scored, settings, budgets)
     own, peers = scored.own[:, followed], scored.peers[:, followed]
     judge = Judge(own.shape[1], settings, budgets)
-    tested = Tested(Peak.none(own.shape[1]), Peak.none(own.shape[1]))
+    past, against = Peak.none(own.shape[1]), Peak.none(own.shape[1])
     looks = follow(judge, own, peers, doubt_of_some(scored.doubt, followed)) if own.size else []
     for position, look in enumerate(looks):
-        tested.past.see(position, look.past)
-        tested.peers.see(position, look.peers)
+        past.see(position, look.past)
+        against.see(position, look.peers)
     places = np.flatnonzero(followed)
     return Tested(
-        tested.past.among(places, len(followed)), tested.peers.among(places, len(followed))
+        past=past.among(places, len(followed)),
+        peers=against.among(places, len(followed)),
+        ranks=settings.judged(len(followed)),
     )

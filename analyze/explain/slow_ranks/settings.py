@@ -29,6 +29,13 @@ class DetectionSettings:
     """Steps before the own past of a rank counts as known."""
     memory_steps: int = 200
     """Steps after which a rank's past is forgotten, so that slow drift is no change."""
+    picked_from: int | None = None
+    """Ranks of the job, where only some of them are judged in a recorded window: any of them might have been blamed by
+    chance. None: all are judged."""
+
+    def judged(self, ranks: int) -> int:
+        """Return among how many ranks one may be blamed by chance, given those of a window."""
+        return max(ranks, self.picked_from or 0)
 
     def __post_init__(self) -> None:
         """Validate the values.

@@ -1,0 +1,187 @@
+"""Which ranks of thousands are worth following step by step.
+
+The tests on slow ranks compare each rank with the replicas of its place, thoroughly. But 32 healthy replicas
+say what is usual as well as a thousand do. So these are followed, and the replicas of ranks that stand out in a quick look at
+all, which misses none that the tests could blame: its borders are far lower. A border that is too low costs time
+only, because the tests decide. They count all ranks, looked at closely or not, when they ask what chance does.
+
+The quick look takes from each step what the rank's place usually needs, and what its whole replica needs more: the work
+of its microbatches. Three things stand out then: a level, a stretch of steps, and single steps of which there
+are many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from meshscope.probe.schema.layout import ParallelLayout
+
+from ..explain.slow_ranks.cube import Cube, cube_of
+from ..tables.arrays import BoolArray, FloatArray, IntArray
+from .survey import Survey, SurveyArray
+
+USUAL_REPLICAS, USUAL_RANKS = 32, 512
+"""At least so many are followed, whatever stands out."""
+USUAL_RUNS = 4
+"""The replicas that are followed lie beside each other in so many runs, so that few files hold them."""
+MOST_FOLLOWED = 0.75
+"""With a larger share to follow, all ranks are."""
+STANDS_OUT, _HIGH = 3.5, 0.9
+"""A rank is followed that is so many times as far above the median as the tenth of all is that is highest. In
+normal noise these are 4.5 deviations; the tests blame none of thousands below 6."""
+MOST_STANDING_OUT, FEW = 16, 6
+"""Ranks that are followed for one of the three things: no more can be found slow. All but a few of them must stand out
+twice as far, because with heavy tails of noise a part of all ranks stands out a little."""
+_LEAST_STEPS = 3
+"""Single steps that are many."""
+_SAMPLED = 128
+"""Steps that show the noise of a rank."""
+_VOICES = 63
+"""Replicas that show what is usual at a place."""
+_PLACES = 9
+"""Places that show the work of a replica."""
+_RANKS = 2048
+"""Ranks that are looked at together."""
+_BLOCK = 8
+"""Steps of the shortest stretch."""
+_REACH, _SINGLE = 6.0, 4.0
+"""Deviations that a step is drawn in to, and from which on it is a single one."""
+_TO_DEVIATION = 1.4826
+_LEAST_NOISE = 1e-4
+"""Noise of a rank, at least, as a share of its work."""
+
+
+def followed(survey: Survey, layout: ParallelLayout | None) -> BoolArray:
+    """Return which ranks to follow, by position; all where that saves little."""
+    cube = cube_of(tuple(survey.ranks.tolist()), layout)
+    usual = _usual_replicas(cube)
+    size = len(cube.ranks) / cube.shape[1]
+    if len(usual) * size > MOST_FOLLOWED * len(cube.ranks):
+        return np.ones(len(cube.ranks), dtype=bool)
+    chosen = np.isin(cube.replica, [*usual, *cube.replica[standing_out(survey.own_s, cube)]])
+    return np.ones_like(chosen) if chosen.mean() > MOST_FOLLOWED else chosen
+
+
+def standing_out(own_s: SurveyArray, cube: Cube) -> IntArray:
+    """Return the positions of the ranks that stand out; those that do most for each of the three things.
+
+    Args:
+        own_s: Own work [rank, step].
+        cube: Where the ranks are.
+    """
+    place = cube.lane * cube.shape[2] + cube.place
+    usual = np.stack(
+        [_usual(own_s[_some(np.flatnonzero(place == at), _VOICES)]) for at in np.unique(place)]
+    )
+    place = np.unique(place, return_inverse=True)[1]
+    work = _work(own_s, usual, place, cube)
+    parts = [
+        _Signs.of(own_s[part] / usual[place[part]] / work[cube.replica[part]] - 1.0)
+        for part in _in_parts(len(own_s))
+    ]
+    by_rank = _Signs(*map(np.concatenate, zip(*parts, strict=True)))
+    replicas = np.flatnonzero(_Signs.of(work - 1.0).outstanding())
+    found = by_rank.outstanding() | np.isin(cube.replica, replicas)
+    return np.flatnonzero(found)
+
+
+def _usual_replicas(cube: Cube) -> IntArray:
+    """Return the replicas that show what is usual, in a few runs that are spread evenly."""
+    replicas = cube.shape[1]
+    wanted = max(USUAL_REPLICAS, -(-USUAL_RANKS * replicas // len(cube.ranks)))
+    if wanted >= replicas:
+        return np.arange(replicas)
+    each = -(-wanted // USUAL_RUNS)
+    starts = np.linspace(0, replicas - each, USUAL_RUNS).astype(np.int64)
+    return np.unique(starts // each * each + np.arange(each)[:, None])
+
+
+def _work(own_s: SurveyArray, usual: SurveyArray, place: IntArray, cube: Cube) -> SurveyArray:
+    """Return how much more than usual each replica works on each step [replica, step], as most of its places say."""
+    replicas = cube.shape[1]
+    work = np.ones((replicas, own_s.shape[1]), dtype=np.float32)
+    order = np.argsort(cube.replica, kind="stable")
+    bounds = np.searchsorted(cube.replica[order], np.arange(replicas + 1))
+    for at in range(replicas):
+        ranks = _some(order[bounds[at] : bounds[at + 1]], _PLACES)
+        # Of two, either may be the slow one.
+        if len(ranks) > 2:
+            work[at] = np.median(own_s[ranks] / usual[place[ranks]], axis=0)
+    return work
+
+
+class _Signs(NamedTuple):
+    """What may stand out of each rank, in any unit."""
+
+    level: FloatArray
+    stretch: FloatArray
+    single: FloatArray
+
+    @classmethod
+    def of(cls, excess: SurveyArray) -> _Signs:
+        """Return the signs of some ranks, given their excess [rank, step]."""
+        steps = excess.shape[1]
+        sample = excess[:, _some(np.arange(steps), _SAMPLED)]
+        middle = np.median(sample, axis=1, keepdims=True)
+        noise = _TO_DEVIATION * np.median(np.abs(sample - middle), axis=1, keepdims=True)
+        noise = np.maximum(noise, _LEAST_NOISE)
+        away = (excess - middle) / noise
+        many = (away > _SINGLE).sum(axis=1) - (away < -_SINGLE).sum(axis=1)
+        np.clip(away, -_REACH, _REACH, out=away)
+        level = middle[:, 0] + noise[:, 0] * away.mean(axis=1)
+        return cls(
+            level.astype(np.float64),
+            _strongest_stretch(away),
+            np.where(many >= _LEAST_STEPS, many, 0.0),
+        )
+
+    def outstanding(self) -> BoolArray:
+        """Return which ranks stand out from all of them, the strongest for each thing."""
+        found = np.zeros(len(self.level), dtype=bool)
+        for sign in self:
+            middle, high = np.quantile(sign, (0.5, _HIGH))
+            least = np.full(MOST_STANDING_OUT, middle + 2 * STANDS_OUT * (high - middle))
+            least[:FEW] = middle + STANDS_OUT * (high - middle)
+            first = np.argsort(-sign, kind="stable")[:MOST_STANDING_OUT]
+            found[first[sign[first] > least[: len(first)]]] = True
+        return found
+
+
+def _strongest_stretch(away: SurveyArray) -> FloatArray:
+    """Return the largest mean of a stretch by rank, times the root of its length.
+
+    Args:
+        away: Deviations [rank, step].
+    """
+    blocks = max(away.shape[1] // _BLOCK, 1)
+    whole = away[:, -blocks * _BLOCK :].reshape(len(away), blocks, -1).sum(axis=2, dtype=np.float64)
+    sums = np.zeros((len(away), blocks + 1))
+    np.cumsum(whole, axis=1, out=sums[:, 1:])
+    strongest = np.full(len(away), -np.inf)
+    length = 1
+    while length <= blocks:
+        largest = (sums[:, length:] - sums[:, :-length]).max(axis=1)
+        strongest = np.maximum(strongest, largest / np.sqrt(length * _BLOCK))
+        length *= 2
+    return strongest
+
+
+def _usual(own_s: SurveyArray) -> SurveyArray:
+    """Return what some replicas of a place take in each step, at least a little."""
+    usual = np.median(own_s, axis=0)
+    return np.maximum(usual, np.finfo(np.float32).tiny).astype(np.float32)
+
+
+def _some(positions: IntArray, most: int) -> IntArray:
+    """Return some positions, spread evenly."""
+    if len(positions) <= most:
+        return positions
+    return positions[np.linspace(0, len(positions) - 1, most).round().astype(np.int64)]
+
+
+def _in_parts(ranks: int) -> Iterator[slice]:
+    for first in range(0, ranks, _RANKS):
+        yield slice(first, first + _RANKS)

@@ -1,0 +1,65 @@
+"""Summaries of many ranks, written as their files are, without a job of as many records."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from meshscope.analyze.scale.outline import Outline
+from meshscope.analyze.scale.segments import SegmentFacts
+from meshscope.analyze.scale.store import Summaries
+from meshscope.analyze.scale.summary import SCHEMA
+
+TOGETHER = 128
+"""Ranks of one file."""
+
+
+def own_work(layout, steps, *, seed=0, cv=0.01, tails=False, unequal=0.0):
+    """Return healthy own work [rank, step], s, with lasting differences of 0.3 % and unequal work of replicas."""
+    rng = np.random.default_rng(seed)
+    ranks = layout.world_size
+    replica = np.array([layout.coordinates(rank)["dp"] for rank in range(ranks)])
+    noise = rng.standard_t(3, (ranks, steps)) / 1.7 if tails else rng.normal(0, 1, (ranks, steps))
+    lasting = 1 + 0.003 * rng.normal(0, 1, (ranks, 1))
+    work = np.exp(unequal * rng.normal(0, 1, (layout.dp, steps)))[replica]
+    return 0.05 * lasting * work * (1 + cv * noise)
+
+
+def summaries_of(own_s, layout, folder, schedule="1f1b", microbatches=4):
+    """Return the summaries of ranks that work so [rank, step]; replicas wait for the last one."""
+    ranks, steps = own_s.shape
+    replica = np.array([layout.coordinates(rank)["dp"] for rank in range(ranks)])
+    busy = np.zeros((layout.dp, steps))
+    np.maximum.at(busy, replica, own_s)
+    wall = busy.max(axis=0) + 0.001
+    columns = {
+        "rank": np.repeat(np.arange(ranks), steps),
+        "step": np.tile(np.arange(steps), ranks),
+        "wall_s": np.tile(wall, ranks),
+        "own_forward_s": own_s.ravel() / 3,
+        "own_backward_s": own_s.ravel() * 2 / 3,
+        "forward_s": own_s.ravel() / 3,
+        "backward_s": own_s.ravel() * 2 / 3,
+        "exposed_dp_s": (wall - busy[replica]).ravel(),
+    }
+    facts = []
+    for first in range(0, ranks, TOGETHER):
+        last = min(first + TOGETHER, ranks)
+        table = _rows(columns, slice(first * steps, last * steps))
+        name = f"{first:05d}-{last - 1:05d}.{0:016d}.parquet"
+        pq.write_table(table, folder / name)
+        held = tuple(range(first, last))
+        facts.append(SegmentFacts(name, held, table.num_rows, 0, steps - 1, {}, True))
+    outline = Outline(layout, schedule, microbatches)
+    return Summaries(run=folder, folder=folder, outline=outline, segments=tuple(facts))
+
+
+def _rows(columns, part):
+    size = part.stop - part.start
+    absent = {"tokens": pa.nulls(size, pa.float64()), "sum_sq": pa.nulls(size, pa.float64())}
+    arrays = [
+        absent[one.name]
+        if one.name in absent
+        else pa.array(columns.get(one.name, np.zeros(part.stop))[part], one.type)
+        for one in SCHEMA
+    ]
+    return pa.Table.from_arrays(arrays, schema=SCHEMA)

@@ -1,0 +1,108 @@
+"""Of thousands of ranks those that are followed hold every slow one, and the answer is that of following all."""
+
+import numpy as np
+import pytest
+
+from meshscope.analyze.explain.slow_ranks.cube import cube_of
+from meshscope.analyze.scale import followed as module
+from meshscope.analyze.scale.followed import followed, standing_out
+from meshscope.analyze.scale.outlook import outlook_of
+from meshscope.analyze.scale.slow_ranks import first_answer
+from meshscope.analyze.scale.survey import Survey
+from meshscope.probe.schema.layout import ParallelLayout
+
+from .many_ranks import own_work, summaries_of
+
+STEPS, SLOW = 120, 777
+WIDE = ParallelLayout(tp=2, pp=4, dp=256)
+FLAT = ParallelLayout(tp=1, pp=1, dp=1536)
+
+
+def steady(own, by=1.06):
+    """Slow the rank in all steps."""
+    own[SLOW] *= by
+
+
+def late(own):
+    """Slow it from some step on."""
+    own[SLOW, 70:] *= 1.06
+
+
+def for_a_while(own):
+    """Slow it in some steps that follow each other."""
+    own[SLOW, 40:60] *= 1.08
+
+
+def at_times(own):
+    """Slow it in every sixth step."""
+    own[SLOW, ::6] *= 1.2
+
+
+def survey_of_work(own):
+    """Return what a look at all rows keeps of such work."""
+    ranks, steps = own.shape
+    wall = own.max(axis=0)
+    kept = own.astype(np.float32)
+    return Survey(np.arange(ranks), np.arange(steps), wall, wall, kept, np.zeros_like(kept))
+
+
+@pytest.mark.parametrize("fault", [steady, late, for_a_while, at_times])
+@pytest.mark.parametrize(
+    ("layout", "noise"),
+    [(WIDE, {}), (WIDE, {"unequal": 0.2}), (WIDE, {"tails": True}), (FLAT, {})],
+    ids=["usual", "unequal work", "heavy tails", "flat"],
+)
+def test_a_slow_rank_is_followed_and_most_others_are_not(layout, noise, fault):
+    """Fails when a slow rank is left out of the tests, or thousands of healthy ranks cost as much as before."""
+    own = own_work(layout, STEPS, **noise)
+    fault(own)
+    chosen = followed(survey_of_work(own), layout)
+    assert chosen[SLOW]
+    assert chosen.mean() < 0.6
+
+
+def test_a_whole_replica_that_is_slow_is_followed():
+    """Fails when the work of a replica explains away a slow host that holds all of it."""
+    own = own_work(WIDE, STEPS)
+    cube = cube_of(tuple(range(WIDE.world_size)), WIDE)
+    own[cube.replica == 99, 60:] *= 1.1
+    assert set(np.flatnonzero(cube.replica == 99)) <= set(standing_out(own, cube))
+
+
+def test_healthy_ranks_seldom_stand_out():
+    """Fails when the quick look takes noise for slow ranks and saves nothing."""
+    own = own_work(WIDE, STEPS)
+    assert len(standing_out(own, cube_of(tuple(range(WIDE.world_size)), WIDE))) < 20
+
+
+def test_a_small_job_is_followed_whole():
+    """Fails when a job without ranks to spare is judged by some of them."""
+    layout = ParallelLayout(tp=2, pp=2, dp=32)
+    assert followed(survey_of_work(own_work(layout, STEPS)), layout).all()
+
+
+@pytest.mark.parametrize("fault", [steady, late, at_times])
+def test_the_answer_is_that_of_following_all(fault, tmp_path, monkeypatch):
+    """Fails when a large run has another slow rank, first step or price than a close look at all ranks gives."""
+    own = own_work(FLAT, STEPS)
+    fault(own)
+    made = summaries_of(own, FLAT, tmp_path, schedule="none")
+    some = outlook_of(made).answer
+    monkeypatch.setattr(module, "MOST_FOLLOWED", 0.0)
+    whole = first_answer(made)
+    assert [one.verdict.rank for one in some.slow] == [SLOW]
+    (one,), (other,) = some.slow, whole.slow
+    assert one.verdict.slow_steps == other.verdict.slow_steps
+    assert one.verdict.slowdown == pytest.approx(other.verdict.slowdown, abs=0.002)
+    assert one.price.return_ns == pytest.approx(other.price.return_ns, rel=0.02)
+    assert (some.ranks, some.step_ns) == (whole.ranks, whole.step_ns)
+    assert some.minimum_slowdown == pytest.approx(whole.minimum_slowdown, rel=0.05)
+
+
+def test_a_healthy_run_blames_nobody(tmp_path):
+    """Fails when ranks that were picked because they stand out are judged as if they had been picked blindly."""
+    for seed in range(2):
+        own = own_work(FLAT, STEPS, seed=seed, tails=True)
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        assert not first_answer(summaries_of(own, FLAT, folder, schedule="none")).slow

@@ -1,0 +1,59 @@
+"""One look at each row keeps what all ranks finished, in their order."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from meshscope.analyze.scale.summary import OWN_WORK
+from meshscope.analyze.scale.survey import ALONG_DP, Looking
+from meshscope.probe.schema.errors import TraceFormatError
+
+
+def rows(*cells):
+    """Return rows of (rank, step): each works 10 x rank + step seconds."""
+    rank, step = (np.array(axis) for axis in zip(*cells, strict=True))
+    zero = np.zeros(len(rank))
+    columns = {"rank": rank, "step": step, "wall_s": 1.0 + rank, **dict.fromkeys(OWN_WORK, zero)}
+    columns |= {OWN_WORK[0]: 10.0 * rank + step, ALONG_DP: 1.0 * step}
+    return pa.table(columns)
+
+
+def survey(*parts, every=1):
+    """Return the survey of some parts."""
+    looking = Looking(every)
+    for part in parts:
+        looking.add(part)
+    return looking.survey("run")
+
+
+def test_steps_that_some_rank_lacks_are_left_out():
+    """Fails when a rank that ended early shifts the steps of the others."""
+    first = rows((0, 3), (0, 4), (0, 5), (1, 3), (1, 5))
+    second = rows((2, 2), (2, 3), (2, 4), (2, 5), (3, 2), (3, 3), (3, 4), (3, 5))
+    found = survey(first, second)
+    assert found.ranks.tolist() == [0, 1, 2, 3]
+    assert found.steps.tolist() == [3, 5]
+    assert found.own_s.tolist() == [[3, 5], [13, 15], [23, 25], [33, 35]]
+    assert found.waits_s.tolist() == [[3, 5]] * 4
+    assert found.longest_s.tolist() == [4.0, 4.0]
+    assert found.mean_s.tolist() == [2.5, 2.5]
+
+
+def test_ranks_come_in_their_order():
+    """Fails when a file of later ranks comes first and ranks get the work of others."""
+    found = survey(rows((2, 0), (3, 0)), rows((0, 0), (1, 0)))
+    assert found.ranks.tolist() == [0, 1, 2, 3]
+    assert found.own_s[:, 0].tolist() == [0, 10, 20, 30]
+
+
+def test_some_steps_are_multiples_of_a_number():
+    """Fails when steps that are looked at differ from those of the rows that are read later."""
+    part = rows(*((0, step) for step in range(13)))
+    assert survey(part, every=2).thinned(3).steps.tolist() == [0, 6, 12]
+    assert survey(part).thinned(1).every == 1
+
+
+def test_no_common_step_is_an_error_with_a_remedy():
+    """Fails when a run that hung in its first step ends in a traceback."""
+    with pytest.raises(TraceFormatError, match="no step was finished by all ranks"):
+        survey(rows((0, 1)), rows((1, 2)))
