@@ -28,17 +28,17 @@ class Link:
 class SharedMachine(Machine):
     """A simulator in which collectives of several groups share a link."""
 
-    def _do_shared(self, rank, key, entered, step, group, kind, size, link) -> bool:
+    def _do_shared(self, rank, key, entered, step, group, axis, kind, size, link) -> bool:
         name, members = group
         seq, arrivals = self._arrive(rank, key, entered, name)
-        came = self.__dict__.setdefault("ready", defaultdict(dict))[seq]
+        came = self.__dict__.setdefault("ready", defaultdict(dict))[axis, seq]
         if len(arrivals) == len(members):
             came[name] = max(arrivals.values())
         if len(came) < link.groups:
             return False
         sent = size * bus_factor(kind, len(members))
         start, end = arrivals[rank], round(served(came, sent / link.bytes_per_s * 1e9)[name])
-        row = {"rank": rank, "step": step, "group_id": name, "axis": "dp", "kind": kind}
+        row = {"rank": rank, "step": step, "group_id": name, "axis": axis, "kind": kind}
         row |= {"seq": seq, "size_bytes": size, "dtype": "float32", **self._times(start, end)}
         self.rows["collective"].append(row)
         self.clock[rank] = end
@@ -80,8 +80,9 @@ def over_one_link(
     size: int = 1 << 22,
     cv: float = 0.1,
     steps: int = 10,
+    hosts: tuple[int, ...] = (),
 ) -> Trace:
-    """Return the capture of a job whose gradient sums share one link between its hosts.
+    """Return the capture of a job whose gradient sums, and layers that are split, share one link between its hosts.
 
     Args:
         layout: The mesh; rank r runs on host r // per_host.
@@ -89,14 +90,18 @@ def over_one_link(
         seed: Of the variation of the work.
         per_host: Ranks of a host.
         stated: What the ports of each host are said to carry; None unknown.
-        size: Of the gradients, bytes.
+        size: Of the gradients, bytes; what layers send has an eighth of it.
         cv: Variation of each piece of work.
         steps: Of the job.
+        hosts: The host of each rank, where it is another one.
     """
+    hosts = hosts or tuple(rank // per_host for rank in range(layout.world_size))
     job = Job(layout=layout, steps=steps, wire_ns=50_000)
-    groups = [own for own in layout.groups("dp") if len({rank // per_host for rank in own}) > 1]
-    link = Link(len(groups), bytes_per_s)
-    crossing = set(groups)
+    crossing = {
+        axis: {own for own in layout.groups(axis) if len({hosts[rank] for rank in own}) > 1}
+        for axis in ("tp", "dp")
+    }
+    sizes = {"dp": size, "tp": size // 8}
 
     def work(kind, rank, step, microbatch):
         key = [seed, kind == "forward", rank, step, microbatch]
@@ -105,22 +110,22 @@ def over_one_link(
 
     operations = [
         [
-            ("shared", op[1], op[2], op[4], size, link)
-            if op[0] == "collective" and op[3] == "dp" and op[2][1] in crossing
+            ("shared", *op[1:5], sizes[op[3]], Link(len(crossing[op[3]]), bytes_per_s))
+            if op[0] == "collective" and op[2][1] in crossing.get(op[3], ())
             else op
             for op in program
         ]
         for program in programs(job, work)
     ]
     trace = capture_of(job, operations, SharedMachine)
-    return placed(trace, per_host, stated)
+    return placed(trace, hosts, stated)
 
 
-def placed(trace: Trace, per_host: int, stated: float | None) -> Trace:
+def placed(trace: Trace, host_of: tuple[int, ...], stated: float | None) -> Trace:
     """Return a trace whose ranks are on hosts, with the speed of their ports where it is stated."""
     hosts: dict[str, list[int]] = defaultdict(list)
     for rank in trace.ranks:
-        hosts[f"host{rank // per_host}"].append(rank)
+        hosts[f"host{host_of[rank]}"].append(rank)
     clocks = {rank: host for host, ranks in hosts.items() for rank in ranks}
     cards = ()
     if stated is not None:

@@ -64,3 +64,23 @@ def test_a_slow_link_of_unknown_speed_has_no_certain_price(case, times, seed):
         assert truth - 0.01 <= high
     exposed = next(one for one in slow.findings if one.kind == "exposed_communication")
     assert "link_rate.exposed" in [getattr(fact, "code", "") for fact in exposed.evidence]
+
+
+@pytest.mark.parametrize("stated", [FAST, None])
+def test_two_axes_over_one_slow_link_are_one_cause(stated):
+    """Fails when one link is told once for each axis, and neither part has its price."""
+    layout = ParallelLayout(tp=2, dp=2)
+    slow, fast = (
+        diagnose(over_one_link(layout, rate, seed=0, per_host=2, stated=stated, hosts=(0, 1, 1, 0)))
+        for rate in (FAST / 10, FAST)
+    )
+    truth = 1 - fast.step_time_ns / slow.step_time_ns
+    (link,) = links(slow)
+    named = [one.values["axis"] for one in link.evidence if one.code == "link_rate.groups"]
+    assert sorted(named) == ["dp", "tp"]
+    if stated:
+        # Each of the many short transfers is given the hops that it may need; these need none.
+        assert link.removal_gain_frac == pytest.approx(truth, abs=0.03)
+    else:
+        assert link.removal_gain_interval[0] == 0.0
+        assert truth - 0.01 <= link.removal_gain_interval[1]

@@ -49,7 +49,10 @@ class SteadyLink(NamedTuple):
     """What leaves or enters hosts over one link."""
 
     where: Where
-    """axis, and the host: the sender where that is known, else the one whose transfers are the slowest."""
+    """axis that takes the longest, and the host: the sender where that is known, else the one whose transfers are the
+    slowest."""
+    axes: tuple[str, ...]
+    """All whose transfers it carries, the one of ``where`` first."""
     source: str | None
     """The host that sends over it; None where that is not told from those that receive."""
     target: str | None
@@ -95,7 +98,8 @@ def steady_links(
         seems_disturbed_ns: What each event takes beyond the undisturbed wire of its like.
 
     Returns:
-        One an axis and set of hosts that groups connect; the one that takes the longest first.
+        One a set of hosts that groups connect, of several axes where these run at one rate; the one that takes the
+        longest first.
     """
     rows = _crossing(frame, trace, seems_disturbed_ns)
     if rows.empty:
@@ -103,7 +107,7 @@ def steady_links(
     speeds = _ceilings(trace)
     sides = [side for side in _sides(rows, trace) if side is not None]
     found = []
-    for own in _connected(sides):
+    for own in _of_one_rate(_connected(sides)):
         ceilings = [speeds[side.host] for side in own if side.host in speeds]
         ceiling = min(ceilings) if len(ceilings) == len(own) else None
         found.append(_link(frame, trace, own, ceiling))
@@ -210,13 +214,45 @@ def _connected(sides: list[_Side]) -> list[list[_Side]]:
     return [own for _, own in found]
 
 
+def _of_one_rate(links: list[list[_Side]]) -> list[list[_Side]]:
+    """Return the links with those of several axes that connect the same two hosts at the same rate as one.
+
+    Two ways between the same hosts may differ; two axes that get the same from them share one.
+    """
+    found: list[list[_Side]] = []
+    for link in links:
+        hosts = {side.host for side in link}
+        alike = [one for one in found if {side.host for side in one} == hosts]
+        alike = [one for one in alike if len(hosts) == 2 and _are_alike(one, link)]
+        if alike:
+            alike[0].extend(link)
+        else:
+            found.append([*link])
+    return found
+
+
+def _are_alike(link: list[_Side], other: list[_Side]) -> bool:
+    """Return whether two links have the same rate on each of their hosts."""
+    rates = {side.host: side.rate_bytes_per_s for side in link}
+    return all(
+        max(rates[side.host], side.rate_bytes_per_s)
+        <= UNEQUAL * min(rates[side.host], side.rate_bytes_per_s)
+        for side in other
+    )
+
+
 def _link(
     frame: pd.DataFrame, trace: Trace, sides: list[_Side], ceiling: float | None
 ) -> SteadyLink:
     """Return what the sides of one link tell of it."""
-    slowest = min(sides, key=lambda side: side.rate_bytes_per_s)
-    usual_ns = slowest.hops_ns + (slowest.bytes / ceiling * 1e9 if ceiling else 0.0)
-    excess = 1.0 - min(1.0, usual_ns / slowest.busy_ns)
+    first = max(sides, key=lambda side: side.busy_ns).axis
+    slowest = min(
+        (side for side in sides if side.axis == first), key=lambda side: side.rate_bytes_per_s
+    )
+    on_host = [side for side in sides if side.host == slowest.host]
+    moved, busy_ns = (sum(getattr(side, name) for side in on_host) for name in ("bytes", "busy_ns"))
+    usual_ns = sum(side.hops_ns for side in on_host) + (moved / ceiling * 1e9 if ceiling else 0.0)
+    excess = 1.0 - min(1.0, usual_ns / busy_ns)
     wire = sum(float(side.rows["wire_ns"].sum()) for side in sides)
     seems = sum(float(side.rows["disturbed_ns"].sum()) for side in sides)
     is_slow = excess >= 1.0 - MOST_OF_CEILING if ceiling else seems >= LEAST_EXCESS * wire
@@ -224,16 +260,26 @@ def _link(
     groups = sorted({str(name) for side in sides for name in side.rows["group_id"].unique()})
     events = (
         frame["group_id"].isin(groups)
-        & (frame["axis"] == slowest.axis)
+        & frame["axis"].isin([side.axis for side in sides])
         & frame["wire_ns"].notna()
         & ~frame["is_inferred"]
     ).to_numpy(bool)
     hosts = sorted({trace.clock_of(int(rank)) for rank in frame.loc[events, "rank"].unique()})
-    source, target = _ends(slowest, sides, hosts)
+    source, target = _ends(slowest, [side for side in sides if side.axis == first], hosts)
+    axes = (first, *sorted({side.axis for side in sides} - {first}))
     where: Where = {"axis": slowest.axis, "host": source or slowest.host}
     rate = slowest.rate_bytes_per_s
     return SteadyLink(
-        where, source, target, tuple(hosts), tuple(groups), rate, ceiling, events, float(excess)
+        where=where,
+        axes=axes,
+        source=source,
+        target=target,
+        hosts=tuple(hosts),
+        groups=tuple(groups),
+        rate_bytes_per_s=rate,
+        ceiling_bytes_per_s=ceiling,
+        events=events,
+        excess_frac=float(excess),
     )
 
 

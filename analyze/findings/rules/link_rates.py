@@ -55,7 +55,7 @@ def _finding(account: Account, cause: Cause, link: SteadyLink) -> Finding:
         confidence=CONFIDENCE if starved else confidence,
         evidence=(
             *_price(link, cause),
-            message("link_rate.groups", axis=cause.where["axis"], groups=link.groups),
+            *_groups(account, link),
             interfaces(account.trace, cause.where["host"]),
             *relief_words(cause, account.windows.step_time_ns),
             *starved,
@@ -65,10 +65,19 @@ def _finding(account: Account, cause: Cause, link: SteadyLink) -> Finding:
     )
 
 
+def _groups(account: Account, link: SteadyLink) -> Iterator[Message]:
+    """Name the groups whose transfers a link carries, by axis."""
+    events = account.events.frame.loc[link.events, ["axis", "group_id"]].astype(str)
+    for axis in link.axes:
+        names = events.loc[events["axis"] == axis, "group_id"]
+        groups = tuple(name for name in link.groups if (names == name).any())
+        yield message("link_rate.groups", axis=axis, groups=groups)
+
+
 def rates_without_ceiling(account: Account, axis: str) -> Iterator[Message]:
     """Say at what rate the links of an axis run that is the same in every step, where no speed is stated."""
     for link, _ in account.wires().steady:
-        if link.where["axis"] == axis and link.ceiling_bytes_per_s is None:
+        if axis in link.axes and link.ceiling_bytes_per_s is None:
             yield message("link_rate.exposed", way=_way(link), rate=link.rate_bytes_per_s)
 
 
