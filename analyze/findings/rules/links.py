@@ -158,10 +158,10 @@ def _evidence(own: Degraded, place: str) -> str:
             "it is compared with its own others"
         )
     if own.step_frac == 1:
-        return f"median wire time of {place} is {own.ratio:.2f} x that of its like"
+        return f"median wire time of {place} is {own.ratio:.2f} x that of similar transfers"
     return (
         f"in {percent(own.step_frac, 0)} of the steps the wire time of {place} is, on average, "
-        f"{own.ratio:.2f} x the median of its like"
+        f"{own.ratio:.2f} x the median of similar transfers"
     )
 
 

@@ -299,7 +299,7 @@ def test_odd_numbers_in_a_log(tmp_path, key, value):
     log = b"\n".join([json.dumps(line).encode(), *others])
     trace = import_trace(write(tmp_path, {**files, "host-pid0.log": log}))
     assert trace.tables["collective"].num_rows == 5
-    assert mentions(texts(trace.limits), "1 lines are torn or no records")
+    assert mentions(texts(trace.limits), "1 lines are torn or are not records")
 
 
 def test_a_dump_that_is_no_text_is_left_out(tmp_path):

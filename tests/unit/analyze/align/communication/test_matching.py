@@ -172,7 +172,7 @@ def test_transfers_that_share_a_position_are_not_joined():
     match = match_p2p(trace_of(p2p=rows))
     assert match.transfers["seq"].tolist() == [1]
     assert texts(match.limits) == (
-        "2 transfers in the position of another one: not joined",
+        "2 transfers with the same position as another: not matched",
         "1 transfer without the other end in the capture",
     )
 

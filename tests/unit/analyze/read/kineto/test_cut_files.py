@@ -61,7 +61,7 @@ def test_a_rank_with_a_part_of_the_steps_leaves_them_all_to_the_others(tmp_path)
     write_cut(tmp_path / "rank2.json", steps_of(5, 2), 2, 3)
     trace = import_trace(tmp_path)
     assert used(trace) == ([0, 1], [5, 6, 7])
-    assert mentions(trace, "Of 2 steps that it begins 1 are surely whole")
+    assert mentions(trace, "1 of the 2 steps it began are certainly whole")
 
 
 def test_lost_device_work_is_no_idle_time(tmp_path):
