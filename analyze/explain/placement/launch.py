@@ -7,6 +7,9 @@ from dataclasses import replace
 
 from meshscope.probe.schema.layout import MESH_AXES, ParallelLayout
 
+_MEGATRON_FLAGS = {"": ("pp", "dp", "cp", "tp"), "--use-tp-pp-dp-mapping": ("dp", "pp", "cp", "tp")}
+"""Options of Megatron-LM's training scripts, none at first, and their order, slowest first."""
+
 
 def host_list(layout: ParallelLayout, hosts: Sequence[str], order: str) -> list[str]:
     """Return the host on which each rank has to start, so that the mesh lies as in another order.
@@ -38,6 +41,22 @@ def megatron_order(order: str) -> str:
     fastest_first = order.split("-")[::-1]
     fastest_first.insert(fastest_first.index("dp"), "ep")
     return "-".join(fastest_first)
+
+
+def megatron_flag(mesh: Sequence[str]) -> str | None:
+    """Return the option of Megatron-LM's training scripts that orders axes so, slowest first; None where none does.
+
+    They take no other order than these two. Axes of one rank may lie anywhere.
+
+    >>> megatron_flag(["dp", "pp", "tp"])
+    '--use-tp-pp-dp-mapping'
+    >>> megatron_flag(["pp", "dp", "tp"])
+    ''
+    """
+    for flag, order in _MEGATRON_FLAGS.items():
+        if [axis for axis in order if axis in mesh] == [*mesh]:
+            return flag
+    return None
 
 
 def mesh_shape(layout: ParallelLayout, order: str) -> dict[str, int]:

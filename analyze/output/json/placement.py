@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from ...explain.placement.cards import CardViolation, card_violations, unchecked
-from ...explain.placement.launch import host_list, megatron_order, mesh_shape, rank_file
+from ...explain.placement.launch import (
+    host_list,
+    megatron_flag,
+    megatron_order,
+    mesh_shape,
+    rank_file,
+)
 from ...explain.placement.violations import (
     Placement,
     Violation,
@@ -114,11 +120,12 @@ def _card(found: CardViolation, step_ns: float | None) -> dict[str, Any]:
 def _remedy(trace: Trace, hosts: tuple[str, ...], order: str) -> dict[str, Any]:
     if trace.layout is None:
         return {}
-    by_rank = host_list(trace.layout, hosts, order)
+    by_rank, mesh = host_list(trace.layout, hosts, order), mesh_shape(trace.layout, order)
     return {
         "order": order,
         "megatron_order": megatron_order(order),
-        "device_mesh": mesh_shape(trace.layout, order),
+        "megatron_flag": megatron_flag([*mesh]),
+        "device_mesh": mesh,
         "slurm_hostfile": by_rank,
         "rank_file": rank_file(by_rank),
     }

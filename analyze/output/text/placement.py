@@ -85,6 +85,7 @@ def _paste(better: dict[str, Any]) -> list[str]:
         f"# Order, slowest first: {better['order']}",
         "# Megatron-core, initialize_model_parallel:",
         f'order="{better["megatron_order"]}"',
+        *_megatron_lm(better["megatron_flag"]),
         "# torch:",
         f"init_device_mesh(device, ({sizes},), mesh_dim_names=({names},))",
     ]
@@ -94,7 +95,21 @@ def _paste(better: dict[str, Any]) -> list[str]:
         names = " ".join(map(shlex.quote, better["slurm_hostfile"]))
         lines += ["# SLURM, then: SLURM_HOSTFILE=hosts srun --distribution=arbitrary ..."]
         lines += [f"printf '%s\\n' {names} > hosts"]
+    else:
+        lines += [
+            "# Or keep the order, and start each rank elsewhere: rank file of Open MPI and hosts for SLURM",
+            f"# of all {len(better['rank_file'])} ranks: --format json, placement.better_order",
+        ]
     return lines
+
+
+def _megatron_lm(flag: str | None) -> list[str]:
+    """Return how the training scripts of Megatron-LM are told the order."""
+    if flag is None:
+        return ["# Megatron-LM's training scripts have no option for this order"]
+    if not flag:
+        return ["# Megatron-LM's training scripts: their default, without --use-tp-pp-dp-mapping"]
+    return ["# Megatron-LM's training scripts:", flag]
 
 
 def _axis(places: dict[str, dict[str, int]], ranks: list[int], axis: str) -> str:

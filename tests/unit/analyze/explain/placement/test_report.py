@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from meshscope.analyze.explain.placement.launch import megatron_flag
 from meshscope.analyze.findings.measure import measure
 from meshscope.analyze.output.json import topology_to_json
 from meshscope.analyze.output.render import to_markdown, to_plain
@@ -43,6 +44,8 @@ def test_bad_mesh_is_priced_and_can_be_pasted():
     assert better["order"].endswith("tp")
     text = to_plain(topology_document(result))
     assert f'order="{better["megatron_order"]}"' in text
+    assert better["megatron_flag"] == ""
+    assert "their default, without --use-tp-pp-dp-mapping" in text
     assert "rank 4=host0000 slot=2" in text
     assert "TP: groups cross hosts" in text
 
@@ -60,3 +63,28 @@ def test_unknown_hosts_are_said():
     assert result["placement"]["unknown"] == "hosts"
     assert result["placement"]["hosts"] is None
     assert "Placement unknown" in to_plain(topology_document(result))
+
+
+@pytest.mark.parametrize(
+    ("mesh", "flag"),
+    [
+        ({"pp": 2, "dp": 2, "tp": 2}, ""),
+        ({"dp": 2, "pp": 2, "cp": 2, "tp": 2}, "--use-tp-pp-dp-mapping"),
+        ({"dp": 4, "tp": 2}, ""),
+        ({"tp": 2, "dp": 2, "pp": 2}, None),
+    ],
+)
+def test_the_option_of_megatron_lm_gives_the_order(mesh, flag):
+    """Fails when somebody pastes an option that leaves the ranks in another order than the one with the price."""
+    assert megatron_flag([*mesh]) == flag
+
+
+def test_a_large_job_is_told_where_its_rank_file_is():
+    """Fails when the remedy of a job of many ranks ends without a word on where each rank goes."""
+    layout = ParallelLayout(tp=2, pp=2, dp=32, order="tp-pp-dp-cp")
+    large = SyntheticJob(layout=layout, microbatches=4, steps=3, ranks_per_host=64, costs=COSTS)
+    result = topology_to_json(generate(large)[0])
+    assert len(result["placement"]["better_order"]["rank_file"]) == 128
+    assert "of all 128 ranks: --format json, placement.better_order" in to_plain(
+        topology_document(result)
+    )
