@@ -108,11 +108,18 @@ def _arrivals_by_group(result: dict[str, Any]) -> list[tuple[object, ...]]:
             row["count"],
             milliseconds(row["spread_p50_ns"]),
             milliseconds(row["spread_p95_ns"]),
-            "unknown" if row["last_rank"] is None else f"rank {row['last_rank']}",
+            _mostly_last(row),
             f"{row['last_count']}/{row['decided']}",
         )
         for row in result["arrivals_by_group"][:_MOST_ARRIVALS]
     ]
+
+
+def _mostly_last(row: dict[str, Any]) -> str:
+    """Return who comes last in more than half of the collectives; fewer say nothing of one rank."""
+    if row["last_rank"] is None:
+        return "unknown"
+    return f"rank {row['last_rank']}" if 2 * row["last_count"] > row["decided"] else "varies"
 
 
 def _collectives_by_group(result: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:

@@ -140,3 +140,18 @@ def test_the_waits_of_ranks_are_of_one_step():
     row = next(line for line in to_text(found).split("Ranks, by")[1].splitlines() if " 0  " in line)
     assert f"{waited / 1e6:.3f}" in row.split()
     assert waited < found.step_time_ns
+
+
+@pytest.mark.parametrize(("takes_turns", "last"), [(True, "varies"), (False, "rank 2")])
+def test_one_of_three_late_ranks_is_not_named_alone(takes_turns, last):
+    """Fails when the rank that came last in a third of the sums is said to be last mostly."""
+    job = Job(layout=ParallelLayout(dp=3), steps=9, microbatches=1)
+    trace = capture(
+        job,
+        lambda kind, rank, step, microbatch: (
+            (20 + 10 * (rank == (step % 3, 2)[not takes_turns])) * MS
+        ),
+    )
+    text = to_plain(collectives_document(collectives_to_json(trace)))
+    row = next(line for line in text.split("mostly last")[1].splitlines() if "all_reduce" in line)
+    assert last in row
