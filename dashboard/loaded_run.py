@@ -31,6 +31,7 @@ from meshscope.analyze.wording.words import counted
 from meshscope.probe.schema.errors import ConfigError, TraceFormatError
 
 from .clock import unix_ns
+from .held import release_unused
 from .kept_analysis import Kept
 from .mesh import rank_step_matrix
 from .paths import LastAccount, StepPath, step_path
@@ -41,9 +42,6 @@ Value = TypeVar("Value")
 STANDSTILL = ENDS
 """Findings about a job that did not go on."""
 
-# Tables, their pandas copies and the results derived from them.
-_BYTES_PER_TABLE_BYTE = 4
-_FIXED_BYTES = 1 << 20
 _KEPT_STEPS = 4
 MOST_ROWS = 640
 """Rows that the figure of a step has a pixel for."""
@@ -205,10 +203,6 @@ class LoadedRun:
                 self._kept["side"] = side_of_account(self.accounts.of(self.trace))
             return self._kept["side"]  # type: ignore[no-any-return]
 
-    def nbytes(self) -> int:
-        """Return about how much memory the run holds."""
-        return _FIXED_BYTES + _BYTES_PER_TABLE_BYTE * self.trace.held_bytes()
-
 
 def is_running(run: LoadedRun) -> bool:
     """Return whether the job may still be recorded: written to lately, and not known to be gone."""
@@ -295,3 +289,4 @@ def _keep_few(kept: dict[int, Value], step: int, value: Value) -> None:
     for oldest in list(kept)[: 1 - _KEPT_STEPS]:
         kept.pop(oldest, None)
     kept[step] = value
+    release_unused()

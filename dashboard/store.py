@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ from meshscope.analyze.scale.store import FOLDER as SUMMARIES
 from meshscope.probe.schema.errors import ConfigError, MeshscopeError, RunDirectoryError
 
 from .clock import monotonic_s, unix_ns
+from .held import held_bytes, held_each, release_unused
 from .kept_analysis import Kept, KeptAnalyses, may_keep, source_state
 from .loaded_run import RECENT_NS, LoadedRun, Times, analysed_run, is_running, layout_words
 from .paths import LastAccount
@@ -28,7 +30,8 @@ from .run_files import ContentKey, content_key, refuse_links_outside
 from .state import RUN_ID
 from .summarised_run import SummarisedRun, summarised
 
-DEFAULT_BUDGET_BYTES = 1 << 30
+DEFAULT_BUDGET_BYTES = 640 << 20
+"""With the program itself, and what one more analysis takes for a while, a server has less than 1 GB."""
 DEFAULT_PATIENCE = 10.0
 """For how many times as long as it took a look at the files of a run, or its analysis, stands."""
 _NO_RUN_ID = (
@@ -324,10 +327,18 @@ class RunStore:
             self._entries[run.run_id] = _Known(key, entry, until_s)
             self._loaded[run.run_id] = run
             self._loaded.move_to_end(run.run_id)
-            held = {run_id: kept.nbytes() for run_id, kept in self._loaded.items()}
-            while len(self._loaded) > 1 and sum(held.values()) > self._budget_bytes:
-                oldest, _ = self._loaded.popitem(last=False)
-                del held[oldest]
+            loaded = list(reversed(self._loaded.items()))
+        sizes = held_each(kept for _, kept in loaded)
+        with self._lock:
+            for (run_id, kept), total in list(zip(loaded, accumulate(sizes), strict=True))[1:]:
+                if total > self._budget_bytes and self._loaded.get(run_id) is kept:
+                    del self._loaded[run_id]
+        release_unused()
+
+    def held_bytes(self) -> int:
+        """Return about how much memory the analysed runs take, with all that was drawn of them."""
+        with self._lock:
+            return held_bytes(list(self._loaded.values()))
 
 
 def _nobody_knows(_run: Path) -> bool:

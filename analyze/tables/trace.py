@@ -100,11 +100,6 @@ class Trace:
         table = self.tables.get(name)
         return 0 if table is None else int(table.num_rows)
 
-    def held_bytes(self) -> int:
-        """Return how much memory the tables take; those on disk take none."""
-        held = (name for name in self.tables if self.stored(name) is None)
-        return sum(int(self.tables[name].nbytes) for name in held)
-
     def rank_table(self, name: str, rank: int, columns: Sequence[str] | None = None) -> pa.Table:
         """Return the rows of one rank as an Arrow table, all columns or those named.
 

@@ -1,0 +1,133 @@
+"""How much memory Python objects hold: whatever they refer to, each buffer once."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import fields, is_dataclass
+from itertools import islice
+from types import FunctionType, ModuleType
+from typing import Any, cast
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+_SAMPLE = 512
+"""So many elements of a long list stand for all of them."""
+_SHARED = (type, ModuleType, FunctionType, int, float, bool, type(None))
+"""What takes no memory of its own worth counting, or belongs to the program."""
+
+
+def held_bytes(*objects: Any) -> int:
+    """Return about how many bytes objects hold together.
+
+    Buffers of arrays and tables are counted exactly, and once however many views there are. Of long lists,
+    and of columns of Python objects, a sample stands for all.
+    """
+    return sum(held_each(objects))
+
+
+def held_each(objects: Iterable[Any]) -> list[int]:
+    """Return the same of each object, without what one before it holds."""
+    return list(map(round, map(_Walk().size, objects)))
+
+
+def release_unused() -> None:
+    """Give memory back to the system that an analysis took for a while, where the system has a call for it."""
+    pa.default_memory_pool().release_unused()
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+class _Walk:
+    """One look at all that some objects refer to."""
+
+    def __init__(self) -> None:
+        self._seen: set[int] = set()
+        # What is made on the way stays until the end: another object could get its id.
+        self._alive: list[Any] = []
+
+    def size(self, value: Any) -> float:
+        """Return the bytes of a value that were not counted yet."""
+        if isinstance(value, _SHARED) or id(value) in self._seen:
+            return 0.0
+        self._seen.add(id(value))
+        if isinstance(value, (str, bytes)):
+            return sys.getsizeof(value)
+        if isinstance(value, np.ndarray):
+            return self._array(value)
+        if isinstance(value, (pd.DataFrame, pd.Series, pd.Index)):
+            return self._frame(value)
+        if isinstance(value, (pa.Table, pa.ChunkedArray, pa.Array, pa.RecordBatch)):
+            return self._arrow(value)
+        if isinstance(value, Mapping):
+            own = sys.getsizeof(value)
+            # A copy: another thread may add to it.
+            return own + self._elements(list(value)) + self._elements(list(value.values()))
+        if isinstance(value, (list, tuple, set, frozenset)):
+            return sys.getsizeof(value) + self._elements(list(value))
+        return self._members(value)
+
+    def _elements(self, values: Collection[Any]) -> float:
+        every = max(1, len(values) // _SAMPLE)
+        return every * sum(map(self.size, islice(values, 0, None, every)))
+
+    def _members(self, value: Any) -> float:
+        if is_dataclass(value):
+            return 64 + sum(self.size(getattr(value, one.name, None)) for one in fields(value))
+        return 64 + self.size(getattr(value, "__dict__", None))
+
+    def _array(self, array: np.ndarray[Any, Any]) -> float:
+        base: Any = array
+        while isinstance(base.base, np.ndarray):
+            base = base.base
+        if base is not array:
+            if id(base) in self._seen:
+                return 0.0
+            self._seen.add(id(base))
+        if base.dtype.kind != "O":
+            # Of memory that is not NumPy's the owner is counted, where it is held at all.
+            return float(base.nbytes)
+        flat = base.reshape(-1)
+        return float(base.nbytes) + self._elements(flat)
+
+    def _frame(self, value: Any) -> float:
+        if isinstance(value, pd.DataFrame):
+            parts = [value.index, *(value[name] for name in value.columns)]
+        elif isinstance(value, pd.Series):
+            parts = [value.index, cast(Any, value.array)]
+        elif isinstance(value, pd.RangeIndex):
+            return 0.0
+        else:
+            parts = [value.array]
+        self._alive += parts
+        return sum(map(self._part, parts))
+
+    def _part(self, part: Any) -> float:
+        if isinstance(part, (pd.Series, pd.Index)):
+            return self._frame(part)
+        if isinstance(part, pd.Categorical):
+            return self.size(part.codes) + self._frame(part.categories)
+        arrays = [getattr(part, name, None) for name in ("_ndarray", "_data", "_mask", "_pa_array")]
+        self._alive += arrays
+        return sum(map(self.size, arrays))
+
+    def _arrow(self, value: Any) -> float:
+        if isinstance(value, (pa.Table, pa.RecordBatch)):
+            return sum(map(self._arrow, value.columns))
+        if isinstance(value, pa.ChunkedArray):
+            return sum(map(self._arrow, value.chunks))
+        found = 0.0
+        own = [*value.buffers(), *(value.dictionary.buffers() if _has_dictionary(value) else ())]
+        for buffer in filter(None, own):
+            if buffer.address not in self._seen:
+                self._seen.add(buffer.address)
+                found += buffer.size
+        return found
+
+
+def _has_dictionary(array: pa.Array) -> bool:
+    return bool(pa.types.is_dictionary(array.type))
