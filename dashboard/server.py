@@ -12,6 +12,7 @@ from pathlib import Path
 from meshscope.probe.schema.errors import ConfigError
 
 from .app import create_app
+from .held import waste_little
 from .kept_analysis import KeptAnalyses
 from .proxy import PublicUrl, public_url
 from .security import LOOPBACK_NAMES, Access, is_loopback
@@ -51,6 +52,7 @@ def serve(  # noqa: PLR0913 - what the command line says, one argument each
     """
     from waitress.server import create_server
 
+    waste_little()
     behind = None if public is None else public_url(public)
     access = access_for(host, token, behind)
     app = create_app(runs_dir, access=access, are_gone=are_gone, analyses=KeptAnalyses())

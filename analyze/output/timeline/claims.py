@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pandas as pd
 
@@ -68,20 +71,40 @@ def _span_claims(spans: pd.DataFrame, *, has_kernels: bool) -> pd.DataFrame:
         kind = kind[~kind.isin(COMPUTE_KINDS)]
     is_compute = kind.isin(COMPUTE_KINDS)
     choices = [kind == SpanKind.GC, kind == SpanKind.RECOMPUTE, is_compute]
-    text = kind.str.replace("_", " ")
-    text = (
-        text + _suffix(", stage ", spans["stage"]) + _suffix(", microbatch ", spans["microbatch"])
-    )
     return pd.DataFrame(
         {
             "rank": spans["rank"],
-            "category": kind.map(lambda name: int(OF_SPAN.get(name, Category.HOST))),
+            "category": _once_each(spans, ["kind"], _span_category).astype(np.int64),
             "priority": np.select(choices, [_GC, _RECOMPUTE, _COMPUTE], default=_HOST),
             "start_ns": spans["start_ns"],
             "end_ns": spans["start_ns"] + spans["dur_ns"],
-            "text": text,
+            "text": _once_each(spans, ["kind", "stage", "microbatch"], _span_text),
         }
     )
+
+
+def _once_each(
+    rows: pd.DataFrame, columns: list[str], make: Callable[[pd.DataFrame], pd.Series[Any]]
+) -> pd.Series[Any]:
+    """Return what is made of each row, made once for all rows that are alike in some columns.
+
+    A step has a million rows and some hundred texts: rows share them.
+    """
+    group = rows.groupby(columns, observed=True, sort=False, dropna=False).ngroup().to_numpy()
+    first = ~pd.Series(group).duplicated().to_numpy()
+    made = pd.Series(make(rows[first]).to_numpy(object), index=group[first])
+    return pd.Series(made.reindex(group).to_numpy(object), index=rows.index)
+
+
+def _span_category(spans: pd.DataFrame) -> pd.Series[Any]:
+    kind = spans["kind"].astype(str)
+    return kind.map(lambda name: int(OF_SPAN.get(name, Category.HOST)))
+
+
+def _span_text(spans: pd.DataFrame) -> pd.Series[Any]:
+    kind = spans["kind"].astype(str).str.replace("_", " ")
+    place = _suffix(", stage ", spans["stage"]) + _suffix(", microbatch ", spans["microbatch"])
+    return kind + place
 
 
 def _suffix(words: str, number: pd.Series[int]) -> pd.Series[str]:
@@ -130,17 +153,24 @@ def _with_axes(trace: Trace, kernels: pd.DataFrame, category: pd.Series[str]) ->
 def _communication_claims(rows: pd.DataFrame, table: str) -> pd.DataFrame:
     """Return the wait on a host clock, else the operation from start to end."""
     on_host = rows["source"].astype(str).isin(WAIT_SOURCES)
-    axis = rows["axis"].astype(str)
+    told = ["kind", "axis"] if table == "collective" else ["direction", "peer"]
     return pd.DataFrame(
         {
             "rank": rows["rank"],
-            "category": axis.map(lambda name: int(OF_AXIS.get(name, Category.COMM_OTHER))),
+            "category": _once_each(rows, ["axis"], _axis_category).astype(np.int64),
             "priority": _COMMUNICATION,
             "start_ns": rows["wait_start_ns"].where(on_host, rows["start_ns"]),
             "end_ns": rows["wait_end_ns"].where(on_host, rows["end_ns"]),
-            "text": on_host.map({True: "waiting for ", False: ""}) + _operation(rows, table),
+            "text": _once_each(
+                rows, ["source", *told, "size_bytes"], lambda alike: _operation(alike, table)
+            ),
         }
     )
+
+
+def _axis_category(rows: pd.DataFrame) -> pd.Series[Any]:
+    axis = rows["axis"].astype(str)
+    return axis.map(lambda name: int(OF_AXIS.get(name, Category.COMM_OTHER)))
 
 
 def _is_open(rows: pd.DataFrame, stood: tuple[OpenWait, ...]) -> BoolArray:
@@ -167,13 +197,15 @@ def _open_claims(trace: Trace, stood: tuple[OpenWait, ...]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=_CLAIM)
 
 
-def _operation(rows: pd.DataFrame, table: str) -> pd.Series[str]:
+def _operation(rows: pd.DataFrame, table: str) -> pd.Series[Any]:
+    on_host = rows["source"].astype(str).isin(WAIT_SOURCES)
+    begin = on_host.map({True: "waiting for ", False: ""})
     size = ", " + rows["size_bytes"].astype(str) + " bytes"
     if table == "collective":
         kind = rows["kind"].astype(str).str.replace("_", "-")
-        return kind + " over " + rows["axis"].astype(str).str.upper() + size
+        return begin + kind + " over " + rows["axis"].astype(str).str.upper() + size
     words = rows["direction"].astype(str).map({"send": "send to", "recv": "receive from"})
-    return words + " rank " + rows["peer"].astype(str) + size
+    return begin + words + " rank " + rows["peer"].astype(str) + size
 
 
 def rows_of_step(trace: Trace, table: str, step: int) -> pd.DataFrame:
