@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,8 @@ from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
+
+from meshscope import __version__
 
 VERSION, DAY = "9.8.7", "2001-02-03"
 
@@ -72,10 +75,19 @@ def test_a_wrong_version_changes_nothing(cut_release, checkout, version, message
     changelog = checkout / "CHANGELOG.md"
     text = changelog.read_text(encoding="utf-8") + f"\n## [{VERSION}] - {DAY}\n"
     changelog.write_text(text, encoding="utf-8")
+    (checkout / "changes" / "one-more.fixed.md").write_text("One more.\n", encoding="utf-8")
     with pytest.raises(SystemExit, match=message):
         cut_release.cut(checkout, version)
     assert changelog.read_text(encoding="utf-8") == text
     assert len(list((checkout / "changes").iterdir())) > 1
+
+
+def test_what_is_not_released_has_a_place_in_the_changelog(project_dir):
+    """Fails when a user finds neither the section of the installed version nor the changes to come."""
+    changelog = (project_dir / "CHANGELOG.md").read_text(encoding="utf-8")
+    is_cut = re.search(rf"^## \[{re.escape(__version__)}\] - \d{{4}}-\d\d-\d\d$", changelog, re.M)
+    assert is_cut or "## [Unreleased]" in changelog
+    assert changelog.count(f"## [{__version__}]") <= 1
 
 
 @pytest.fixture(scope="module")
