@@ -141,7 +141,7 @@ def test_the_command_compares_two_runs(tmp_path):
     [
         ({}, None),
         ({"origin": ("kineto", "meshscope"), "schedule": ("1f1b", None)}, None),
-        ({"pp": (4, 1), "world_size": (8, 4)}, "they differ in pp and world size."),
+        ({"pp": (4, 1), "world_size": (8, 4)}, "differ in pp and world size."),
     ],
 )
 def test_unlike_jobs_are_called_so_first(setup, said):

@@ -94,7 +94,7 @@ def test_slow_iterations_at_the_start_are_no_steps(tmp_path):
     trace = import_trace(write_job(tmp_path, {0: iterations, 1: iterations}))
     assert sorted(set(trace.frame("step")["step"])) == [2, 3, 4, 5]
     assert set(trace.frame("span")["step"]) == {1, 2, 3, 4, 5}
-    assert mentions(trace, "First iterations", "no steps: 1")
+    assert mentions(trace, "First iterations", "not used as steps: 1")
 
 
 def test_memory_is_in_bytes_by_stage(tmp_path):
