@@ -162,7 +162,9 @@ def _deeper(run: SummarisedRun, state: ViewState) -> Component:
         href=page_address(run.run_id, "findings", state),
         className="ms-link",
     )
-    return card("Look deeper", [html.P(lines), html.Code(command, className="ms-command"), full])
+    return card(
+        "Look deeper", [html.P(lines), html.P(html.Code(command, className="ms-command")), full]
+    )
 
 
 def _steps(run: SummarisedRun) -> str:
