@@ -14,9 +14,11 @@ them; a child that trains makes its own.
 from __future__ import annotations
 
 import atexit
+import errno
 import os
 import struct
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
@@ -62,6 +64,34 @@ __all__ = [
 
 # Out of range or not an integer; or the ring was detached in the middle.
 _UNRECORDABLE = (struct.error, TypeError, ValueError, IndexError)
+
+
+_ATTEMPTS = 100
+
+
+def _claimed_part(
+    run_path: Path, rank: int, settings: StorageSettings
+) -> tuple[Path, RingWriter, int]:
+    """Return the directory of a new part, its ring, and how many parts made room for it.
+
+    The part belongs to the process that makes its ring: one that began at the same moment takes the next.
+
+    Raises:
+        OSError: They cannot be created.
+    """
+    deleted = 0
+    for _ in range(_ATTEMPTS):
+        directory, dropped = new_part(run_path, rank, settings.max_bytes)
+        deleted += dropped
+        is_mapped = slow_file_system_of(directory) is None
+        with suppress(FileExistsError):
+            ring = RingWriter(
+                directory, rank=rank, slot_count=settings.slot_count, is_mapped=is_mapped
+            )
+            return directory, ring, deleted
+    raise FileExistsError(
+        errno.EEXIST, "other processes keep taking this rank's place", str(run_path)
+    )
 
 
 def _storer(record: RecordType) -> Any:
@@ -114,14 +144,11 @@ class Recorder:
             RuntimeError: The system has no thread to give.
         """
         settings = settings or StorageSettings()
-        directory, deleted = new_part(run_path, rank, settings.max_bytes)
+        directory, self._ring, deleted = _claimed_part(run_path, rank, settings)
+        slow = slow_file_system_of(directory)
         self.rank = rank
         self.step = -1
         self.directory = directory
-        slow = slow_file_system_of(directory)
-        self._ring = RingWriter(
-            directory, rank=rank, slot_count=settings.slot_count, is_mapped=slow is None
-        )
         self._slots = self._ring.slots
         self._places = self._ring.places
         self._manifest = RankManifest(
