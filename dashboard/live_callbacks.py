@@ -1,4 +1,4 @@
-"""How the live page follows a running job: it asks until the job has ended."""
+"""How pages follow a running job: the live page until it has ended, the others say that it has gone on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from .store import RunStore
 
 
 def register(app: Dash, store: RunStore) -> None:
-    """Add the callback of the live page."""
+    """Add the callback of the live page, and that of all others of a running job."""
+    _register_news(app, store)
 
     @app.callback(
         Output("live-content", "children"),
@@ -39,3 +40,24 @@ def register(app: Dash, store: RunStore) -> None:
             return shell.gone_notice(str(error)), True, no_update
         found = live(run)
         return page.content(run, parse_query(query), found), found["is_over"], shell.facts(run)
+
+
+def _register_news(app: Dash, store: RunStore) -> None:
+    @app.callback(
+        Output("news", "children"),
+        Output("news-poll", "disabled"),
+        Input("news-poll", "n_intervals"),
+        State("news-since", "data"),
+        State("url", "pathname"),
+        State("url", "search"),
+        prevent_initial_call=True,
+    )
+    def tell(_: int | None, since: str | None, path: str | None, query: str | None) -> Any:
+        place = parse_path(inner(path))
+        if (
+            place is None
+            or not str(since).isdecimal()
+            or not store.has_news(place[0], int(str(since)))
+        ):
+            return no_update, no_update
+        return shell.news(f"{path}{query or ''}"), True

@@ -135,6 +135,18 @@ class RunStore:
             kept = self._loaded.get(run_id)
         return kept is not None and is_running(kept) and self._are_gone(path)
 
+    def has_news(self, run_id: str, written_ns: int) -> bool:
+        """Return whether a run was written to since, or its processes have gone away; nothing is analysed.
+
+        Args:
+            run_id: Which run.
+            written_ns: The newest modification of what was recorded when it was shown, ns since the epoch.
+        """
+        path = self.path_of(run_id)
+        if path is None:
+            return False
+        return self._look(path)[-1] != written_ns or self._has_just_ended(run_id, path)
+
     def latest(self, run_id: str) -> LoadedRun:
         """Return a run as ``get`` does; while another call analyses it anew, as it was before.
 

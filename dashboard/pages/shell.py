@@ -37,6 +37,9 @@ TABS = (
 )
 """Pages of a run, in the order of the tabs."""
 
+NEWS_POLL_MS = 10_000
+"""How often a page of a running job asks whether it has gone on."""
+
 
 def header(run_id: str | None = None, facts: Sequence[Component] = ()) -> Component:
     """Return the bar at the top of every page.
@@ -79,9 +82,32 @@ def run_page(
                 html.Div(tabs(run, active, state), id="run-tabs", className="ms-nav-inner ms-tabs"),
                 className="ms-nav",
             ),
+            *([_watch_for_news(run)] if is_running(run) and active != "live" else ()),
             html.Main(list(children), className="ms-main"),
         ]
     )
+
+
+def _watch_for_news(run: LoadedRun) -> Component:
+    """Return what asks whether a running job has gone on, and the place where that is said.
+
+    The page stays as it is until its reader wants the new steps: a figure that changes under the eyes of
+    somebody who zooms in on it would be lost.
+    """
+    return html.Div(
+        [
+            dcc.Interval(id="news-poll", interval=NEWS_POLL_MS),
+            # As text: a browser's numbers do not hold nanoseconds since the epoch.
+            dcc.Store(id="news-since", data=str(run.times.written_ns)),
+            html.Div(id="news", role="status", className="ms-news"),
+        ]
+    )
+
+
+def news(address: str) -> Component:
+    """Return the word that a running job has gone on, with a link that shows the same view of it now."""
+    link = html.A("Show its newest steps", href=address, className="ms-link")
+    return html.P(["The run has gone on since this page was read. ", link], className="ms-notice")
 
 
 def tabs(run: LoadedRun, active: str, state: ViewState) -> list[Component]:

@@ -107,8 +107,21 @@ def _wait_for_more_steps(page, last: int) -> int:
     return now
 
 
+def _follow_elsewhere(page) -> None:
+    """See that another page says that the job has gone on, and shows the same view of it; come back."""
+    here = page.url
+    page.goto(f"/run/{RUN}/stragglers?rank=1")
+    read = page.locator("#run-facts").inner_text()
+    expect(page.locator("#news")).to_contain_text("The run has gone on")
+    page.get_by_role("link", name="Show its newest steps").click()
+    expect(page.locator("#run-facts")).not_to_have_text(read)
+    assert page.url.endswith("/stragglers?rank=1")
+    page.goto(here)
+    expect(page.locator("#live-state")).to_have_text("running")
+
+
 def test_a_job_that_is_killed_is_followed_up_to_its_death(browser, tmp_path):
-    """Fails when new steps need a reload, a selection is lost, or a killed job runs on for ever."""
+    """Fails when new steps are kept back, a selection is lost, or a killed job runs on for ever."""
     with _training(tmp_path, STEPS_FOR_EVER) as job, _live_page(browser, tmp_path) as page:
         state = page.locator("#live-state")
         expect(state).to_have_text("running", timeout=PATIENCE_MS)
@@ -118,6 +131,7 @@ def test_a_job_that_is_killed_is_followed_up_to_its_death(browser, tmp_path):
         expect(page.locator(".ms-marked")).to_contain_text("rank 1, selected")
         assert page.url.endswith("/live?rank=1")
         expect(page.locator("#run-facts")).to_contain_text("running")
+        _follow_elsewhere(page)
         _kill(job, tmp_path)
         expect(state).to_have_text(re.compile("broke off|job ended|crash"), timeout=PATIENCE_MS)
         expect(page.locator("#run-facts")).not_to_contain_text("running")

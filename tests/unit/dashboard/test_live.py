@@ -56,6 +56,22 @@ def test_a_job_that_ended_is_read_once_more_at_once(tmp_path):
     assert store.get(name) is second
 
 
+def test_a_run_that_goes_on_is_news_and_its_analysis_is_none(tmp_path):
+    """Fails when an open page never hears of new steps, or hears of its own analysis."""
+    name = write_synthetic(tmp_path, "hang:rank=3,first_step=2")
+    gone: list[bool] = []
+    store = RunStore(tmp_path, patience=0, are_gone=lambda _: bool(gone))
+    run = store.get(name)
+    assert not store.has_news(name, run.times.written_ns)
+    assert store.has_news(name, run.times.written_ns - 1)
+    assert not store.has_news("no-such-run", 0)
+    (tmp_path / name / "analysis").mkdir(exist_ok=True)
+    (tmp_path / name / "analysis" / "analysis.json").write_text("{}")
+    assert not store.has_news(name, run.times.written_ns)
+    gone.append(True)
+    assert store.has_news(name, run.times.written_ns)
+
+
 def test_who_looks_again_while_a_run_is_analysed_does_not_wait(store):
     """Fails when the polls of a live page pile up behind the analysis of a large run."""
     kept = store.get("job")
