@@ -46,7 +46,7 @@ def test_no_time_of_a_class_is_known_only_where_it_would_be_seen(result):
     foreign = replace(result, run={**result.run, "origin": "kineto"})
     value, reason = value_of(foreign, "gc_frac")
     assert value is None
-    assert "names no such time" in str(reason)
+    assert "does not list this time" in str(reason)
 
 
 def test_what_samples_of_devices_would_tell_is_unknown_without_them(result):

@@ -106,7 +106,7 @@ def test_a_rank_that_saw_one_more_is_moved_back():
     complete = match.collectives[match.collectives["members"] == 3]
     assert complete["size_bytes"].tolist() == sizes
     assert (complete["start_spread_ns"] == 0).all()
-    assert sum("moved by" in limit for limit in texts(match.limits)) == 2
+    assert sum("shifted by" in limit for limit in texts(match.limits)) == 2
     assert not any("differ in kind or size" in limit for limit in texts(match.limits))
 
 
@@ -215,7 +215,7 @@ def test_a_real_job_without_metadata(traces_dir):
 def test_a_sampled_pair_is_not_forced_into_agreement(traces_dir):
     """Two ranks of which only some kernels were kept would be shifted by a whole step."""
     match = match_collectives(load_trace(traces_dir / "hta" / "trace_filter"))
-    assert not any("moved by" in limit for limit in texts(match.limits))
+    assert not any("shifted by" in limit for limit in texts(match.limits))
     assert any("lack members" in limit for limit in texts(match.limits))
 
 

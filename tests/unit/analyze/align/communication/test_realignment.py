@@ -55,7 +55,7 @@ def test_recorded_numbers_that_start_elsewhere_are_laid_head_to_head():
     """Counters that began at different values would join nothing."""
     rows, limits = realign(rows_of({0: COMMON, 1: COMMON}, first={1: 1000}))
     assert positions(rows, 0) == positions(rows, 1)
-    assert any("moved by" in limit for limit in texts(limits))
+    assert any("shifted by" in limit for limit in texts(limits))
 
 
 def test_windows_at_different_times_are_not_laid_over_each_other():

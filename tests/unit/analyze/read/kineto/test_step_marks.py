@@ -106,7 +106,7 @@ def test_notes_around_all_that_a_program_does_are_steps(tmp_path, name, length, 
     ]
     found, said = steps_of(tmp_path, events)
     assert len(found) == expected
-    assert ("steps are the 3 notes" in said) == (expected == 3)
+    assert ("steps are the 3 annotations" in said) == (expected == 3)
 
 
 def without_marks(source, target):
