@@ -6,7 +6,6 @@ import errno
 from pathlib import Path
 
 from ..schema.manifest import (
-    DIRECTORY_MODE,
     create_directory,
     part_directories,
     rank_directory,
@@ -17,13 +16,13 @@ from .other_job import other_process
 
 MOST_PARTS = 32
 """Parts of a rank that are kept."""
-_ATTEMPTS = 100
 
 
 def new_part(run_path: Path, rank: int, most_bytes: int) -> tuple[Path, int]:
     """Make the directory of a rank's next part and make room for it.
 
-    Of the parts before, the first stays, because it tells how the run began, and
+    Several processes that begin at the same moment may get the same one: it belongs to the one that makes its
+    ring. Of the parts before, the first stays, because it tells how the run began, and
     as many of the newest as fit; the others are deleted.
 
     Args:
@@ -39,21 +38,16 @@ def new_part(run_path: Path, rank: int, most_bytes: int) -> tuple[Path, int]:
             job records in it.
     """
     create_directory(run_path)
-    for _ in range(_ATTEMPTS):
-        before = part_directories(run_path).get(rank, {})
-        newest = max(before, default=0)
-        if newest:
-            require_own(before[newest])
-            _require_one_job(before[newest])
-        if newest and not (before[newest] / RING_NAME).exists():
-            return before[newest], 0
-        directory = rank_directory(run_path, rank, newest + 1)
-        try:
-            directory.mkdir(mode=DIRECTORY_MODE)
-        except FileExistsError:
-            continue
-        return directory, _delete_oldest(list(before.values()), most_bytes)
-    raise FileExistsError(17, "other processes keep taking the places of this rank", str(run_path))
+    before = part_directories(run_path).get(rank, {})
+    newest = max(before, default=0)
+    if newest:
+        require_own(before[newest])
+        _require_one_job(before[newest])
+    if newest and not (before[newest] / RING_NAME).exists():
+        return before[newest], 0
+    directory = rank_directory(run_path, rank, newest + 1)
+    create_directory(directory)
+    return directory, _delete_oldest(list(before.values()), most_bytes)
 
 
 def _require_one_job(newest: Path) -> None:

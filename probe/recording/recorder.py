@@ -74,7 +74,7 @@ def _claimed_part(
 ) -> tuple[Path, RingWriter, int]:
     """Return the directory of a new part, its ring, and how many parts made room for it.
 
-    The part belongs to the process that makes its ring: one that began at the same moment takes the next.
+    A process that began at the same moment may have made the ring of this one: then it is the turn of the next.
 
     Raises:
         OSError: They cannot be created.
