@@ -13,6 +13,7 @@ import pandas as pd
 from meshscope.probe.schema.terms import Axis, ScheduleKind
 
 from ..align.steps.tail import unsure_microbatches
+from ..formulas.schedules import fill_and_drain_frac
 from ..tables.classes import LEAST_TOLD, UNSPLIT
 from ..tables.results import Bubble
 from ..tables.trace import Trace, stage_of_ranks
@@ -20,11 +21,6 @@ from ..wording.message import Text, message
 from .ledger.build import Ledger
 
 _FILL_AND_DRAIN = (ScheduleKind.GPIPE, ScheduleKind.ONE_F_ONE_B, ScheduleKind.INTERLEAVED)
-
-
-def ideal_bubble_frac(stages: int, microbatches: int, chunks: int = 1) -> float:
-    """Return the idle share of a step with equal stages: (p-1) / (m v + p - 1)."""
-    return (stages - 1) / (microbatches * chunks + stages - 1)
 
 
 def pipeline_bubble(trace: Trace, ledger: Ledger, unseen: tuple[str, ...] = ()) -> Bubble:
@@ -71,7 +67,7 @@ def _ideal(trace: Trace) -> tuple[float | None, Text]:
         return None, message("why.no_closed_form", schedule=str(schedule))
     if microbatches is None:
         return None, message("why.no_microbatches")
-    return ideal_bubble_frac(layout.pp, microbatches, layout.vpp), ""
+    return fill_and_drain_frac(layout.pp, microbatches, layout.vpp), ""
 
 
 def microbatches_of(trace: Trace) -> int | None:

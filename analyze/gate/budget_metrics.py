@@ -14,6 +14,7 @@ from math import isnan
 from meshscope.probe.schema.terms import Axis
 
 from ..explain.metrics import NO_STEPS
+from ..tables.capabilities import CAPABILITIES, Capabilities
 from ..tables.classes import (
     CLASSES,
     COMPUTE_CLASSES,
@@ -40,8 +41,6 @@ Known = tuple[float | None, Text]
 _CLASSES = {f"{name}_frac": name for name in (*CLASSES, *REFINED)}
 _AXES = {f"exposed_{axis.value}_frac": axis.value for axis in Axis}
 _STAGE = re.compile(r"stage_(0|[1-9][0-9]{0,4})_peak_memory_(frac|bytes)")
-_PROBE = "meshscope"
-"""Origin of captures of our probe, which sees all host classes where they happen."""
 _NOT_TOLD = message("why.capture_lacks_it")
 
 
@@ -145,7 +144,8 @@ def _class(result: Diagnosis, name: str) -> Known:
         return None, message("why.compute_not_separated")
     value = _frac(result, name)
     needs_name = name in ("recompute", "optimizer", *HOST_CLASSES)
-    if value == 0 and needs_name and result.run.get("origin") != _PROBE:
+    shown = CAPABILITIES.get(str(result.run.get("origin")), Capabilities())
+    if value == 0 and needs_name and not shown.names_host_time:
         return None, message("why.not_named")
     return value, message("why.not_measured")
 

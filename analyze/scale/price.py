@@ -157,6 +157,8 @@ def _schedule(outline: Outline, ranks: int) -> tuple[ScheduleGraph | None, str |
     kind = ScheduleKind.NONE.value if layout.pp == 1 else schedule
     if kind is None or microbatches is None:
         return None, "the schedule or the number of microbatches is not known"
+    if kind == ScheduleKind.DUALPIPE_V:
+        return None, "passes of dualpipe-v may overlap, and summaries do not show which do"
     try:
         plan = make_plan(ScheduleKind(kind), layout.pp, microbatches, layout.vpp)
     except (ConfigError, ValueError) as error:

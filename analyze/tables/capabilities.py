@@ -48,6 +48,8 @@ class Capabilities:
     """Peaks of memory are those since the process started."""
     states_mesh: bool = False
     """The job itself stated its mesh."""
+    names_host_time: bool = False
+    """Each class of the host's time, and of recomputation, is named where it happens: none means none."""
     repeats_cycles: bool = False
     """A profiler may have written several cycles, of which one can be chosen."""
 
@@ -63,6 +65,7 @@ CAPABILITIES = {
         sees_processes_end=True,
         has_peaks_since_start=True,
         states_mesh=True,
+        names_host_time=True,
     ),
     SYNTHETIC: Capabilities(records_how_it_ended=True),
     FLIGHT_RECORDER: Capabilities(

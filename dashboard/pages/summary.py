@@ -10,9 +10,9 @@ from dash import dcc, html
 from dash.development.base_component import Component
 
 from meshscope.analyze.output.text.summaries import claim_of, facts_of, none_slow, steps_seen
+from meshscope.analyze.wording.command_line import command_line
 from meshscope.analyze.wording.limits import limit_texts
 from meshscope.analyze.wording.words import sentence
-from meshscope.probe.schema.printable import command_line
 
 from .. import units
 from ..addresses import csv_address, json_address, page_address

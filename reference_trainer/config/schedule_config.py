@@ -102,12 +102,7 @@ class ScheduleConfig:
             where="schedule.microbatches",
             remedy=f"Use a multiple of {ranks}: {kind} works in rounds of one per rank",
         )
-        require(
-            self.microbatches >= own.legs * ranks,
-            f"{self.microbatches} do not fill both legs of a V of {ranks} ranks",
-            where="schedule.microbatches",
-            remedy=f"Use at least {own.legs * ranks}",
-        )
+        own.require_filled(ranks, self.microbatches, where="schedule.microbatches")
 
     def check_layers(self, layout: ParallelLayout, layers: int) -> None:
         """Validate the split of the blocks over the stages.

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.synthetic import MS, Job, capture, uniform
 
-from meshscope.analyze.account.bubble import ideal_bubble_frac
 from meshscope.analyze.account.ledger.build import build_ledger
 from meshscope.analyze.align.communication.events import communication_events
 from meshscope.analyze.align.steps.windows import step_windows
 from meshscope.analyze.explain.replay.program import build_program
 from meshscope.analyze.findings.diagnosis import diagnose
+from meshscope.analyze.formulas.schedules import fill_and_drain_frac
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.tables import TABLES
 
@@ -144,7 +144,7 @@ def test_bubble_of_equal_stages_is_the_textbook_one(stages, microbatches, schedu
     )
     work = tenths_ms * MS // 10
     result = diagnose(capture(job, uniform(work, 2 * work)))
-    ideal = ideal_bubble_frac(stages, microbatches)
+    ideal = fill_and_drain_frac(stages, microbatches)
     assert result.bubble.measured_frac == pytest.approx(ideal, abs=1e-9)
     assert result.step_time_ns == pytest.approx((microbatches + stages - 1) * 3 * work)
     assert all(abs(cause.share_frac) < 1e-9 for cause in result.causes)

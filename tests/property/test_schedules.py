@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshscope.analyze.account.bubble import ideal_bubble_frac
 from meshscope.analyze.formulas.schedules import (
     PASS_KINDS,
     SCHEDULES,
     SPLIT_BACKWARD,
     PassCosts,
+    fill_and_drain_frac,
     make_plan,
     replayed_bubble_frac,
     schedule_graph,
@@ -73,6 +73,8 @@ def test_every_pass_is_done_once_where_its_stage_is(plan):
     halves = ["forward", "backward_input", "backward_weight"]
     if plan.schedule not in SPLIT_BACKWARD:
         assert all(one == whole for one in done.values())
+    if plan.schedule in (ScheduleKind.ZB_H1, ScheduleKind.ZB_V):
+        assert all(one == halves for one in done.values())
     assert all(one in (whole, halves) for one in done.values())
     assert all(len(set(plan.rank[plan.stage == stage].tolist())) == 1 for stage in range(stages))
 
@@ -126,7 +128,7 @@ def test_bubble_of_equal_stages(schedule, ranks, microbatches, forward, half):
     plan = make_plan(schedule, ranks, microbatches)
     costs = equal_stages(plan, forward, half, half)
     assert idle_ns(plan, costs) == (ranks - 1) * (forward + 2 * half)
-    expected = ideal_bubble_frac(ranks, microbatches)
+    expected = fill_and_drain_frac(ranks, microbatches)
     assert replayed_bubble_frac(plan, costs) == pytest.approx(expected, abs=1e-12)
 
 

@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 
 from meshscope.analyze.synthetic import SyntheticJob, generate, parse_fault
 from meshscope.analyze.synthetic.run_directory import write_run
+from meshscope.analyze.wording.command_line import command_line
 from meshscope.cli import app
 from meshscope.probe.schema.layout import ParallelLayout
-from meshscope.probe.schema.printable import command_line
 from meshscope.probe.schema.terms import ScheduleKind
 
 SLOW = "slow_rank:rank=5,factor=1.6"

@@ -21,6 +21,7 @@ from ...account.bubble import schedule_of
 from ...formulas.schedules import CHUNKED, SCHEDULES, SPLIT_BACKWARD, stage_of
 from ...tables.arrays import FloatArray, IntArray
 from ...tables.trace import Trace
+from ...wording.words import counted
 from ..run_account import Account
 from .changes import Change
 from .layers import layer_cost, moved_costs, stage_costs
@@ -141,6 +142,8 @@ def redesign(
         assumptions.append(f"microbatches keep their size: the step trains on {more}")
     if kind in SPLIT_BACKWARD and not is_split:
         assumptions.append("half of a backward pass is for the weights")
+    if ScheduleKind.DUALPIPE_V in (kind, schedule):
+        assumptions.append("the two passes of a DualPipeV pair follow each other")
     costs, said = stage_costs(
         _centre(before.pass_ns),
         chunks * layout.pp,
@@ -180,10 +183,10 @@ def _schedule(account: Account, layout: ParallelLayout) -> ScheduleKind:
     found = schedule_of(account.trace)
     if layout.pp == 1:
         return ScheduleKind.NONE
-    if found in SCHEDULES:
+    if found in SCHEDULES and SCHEDULES[ScheduleKind(found)].has_order(layout.vpp):
         return ScheduleKind(found)
     raise ConfigError(
-        f"the schedule {found} of this run cannot be simulated"
+        f"the schedule {found} of this run cannot be simulated with {counted(layout.vpp, 'chunk')} a rank"
         if found
         else "the pipeline schedule of this run is not known",
         where=str(account.trace.path),

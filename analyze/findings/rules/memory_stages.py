@@ -17,7 +17,7 @@ from ...formulas.planning.job import PlannedJob
 from ...formulas.planning.memory import StageMemory, chunks_in_flight
 from ...formulas.planning.states import stages_of_rank
 from ...formulas.planning.terms import Category
-from ...formulas.schedules import SCHEDULES, V_SHAPED
+from ...formulas.schedules import SCHEDULES, rank_of_last_stage
 from ...tables.results import Finding
 from ...tables.trace import Trace
 from ...wording.quantities import percent, percent_change
@@ -175,7 +175,7 @@ def _ends_held(stage: int, trace: Trace) -> list[str]:
     """Return the parts of the model's ends on a stage, by its place."""
     if trace.layout is None:
         return []
-    last = 0 if schedule_of(trace) in V_SHAPED else trace.layout.pp - 1
+    last = rank_of_last_stage(schedule_of(trace) or "", trace.layout.pp)
     found = ["the embedding"] if stage == 0 else []
     return [*found, "the output head, the logits and the loss"] if stage == last else found
 

@@ -179,9 +179,7 @@ def _check_schedule(job: PlannedJob) -> None:
         _require(fits, text, "microbatches", remedy)
     elif kind in V_SHAPED:
         _require(layout.vpp == 2, f"{kind} has 2 chunks a rank", "vpp", "Set it to 2")
-        least = SCHEDULES[kind].legs * layout.pp
-        text = f"{job.microbatches} do not fill both legs of a V of {layout.pp} ranks"
-        _require(job.microbatches >= least, text, "microbatches", f"Use at least {least}")
+        SCHEDULES[kind].require_filled(layout.pp, job.microbatches, where="microbatches")
     else:
         remedy = "Set it to 1, or the schedule to interleaved-1f1b"
         _require(layout.vpp == 1, f"{kind} has one chunk a rank", "vpp", remedy)

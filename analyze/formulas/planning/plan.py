@@ -14,7 +14,7 @@ from meshscope.probe.schema.terms import ScheduleKind
 
 from ...wording.limits import Limit
 from ...wording.message import message
-from ..schedules import PassCosts, make_plan, replayed_bubble_frac
+from ..schedules import PassCosts, fill_and_drain_frac, make_plan, replayed_bubble_frac
 from .communication import Volume, volumes
 from .job import PlannedJob, Recompute
 from .memory import StageMemory, stage_memory
@@ -97,8 +97,8 @@ def recompute_frac(job: PlannedJob) -> float:
 def ideal_bubble_frac(job: PlannedJob) -> float:
     """Return the idle share with equal stages: (p - 1) / (m v + p - 1) for 1F1B and GPipe.
 
-    Narayanan et al. 2021, arXiv 2104.04473, section 2.2; other orders are replayed with forward =
-    both halves of the backward.
+    Other orders are replayed, one step by itself, with forward = both halves of the backward. A schedule
+    that fills its idle time from the steps beside it, as ZB-V does, has less in a long run.
     """
     p, m, v = job.layout.pp, job.microbatches, job.layout.vpp
     kind = job.schedule
@@ -106,7 +106,7 @@ def ideal_bubble_frac(job: PlannedJob) -> float:
         return 0.0
     regular = kind in (ScheduleKind.GPIPE, ScheduleKind.ONE_F_ONE_B)
     if regular or (kind is ScheduleKind.INTERLEAVED and m % p == 0):
-        return (p - 1) / (m * v + p - 1)
+        return fill_and_drain_frac(p, m, v)
     short = min(m, max(_MOST_REPLAYED, 4 * p))
     cost = np.full(p * v, _UNIT_NS, np.int64)
     costs = PassCosts(forward_ns=cost, backward_input_ns=cost, backward_weight_ns=cost)
@@ -126,3 +126,5 @@ def _limits(job: PlannedJob) -> Iterator[Limit]:
         yield message("scope.sliding_windows")
     if job.zero == 3 and job.layout.pp > 1:
         yield message("assumed.weights_gathered")
+    if job.schedule is ScheduleKind.DUALPIPE_V:
+        yield message("assumed.pairs_in_sequence")

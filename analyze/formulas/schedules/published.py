@@ -1,7 +1,7 @@
 """The published pipeline schedules, one record each: who may run them, and in which order.
 
 The trainer runs these orders; analyses and plans replay them. A new schedule is a value of
-``ScheduleKind``, its order in ``orders.py`` and its record here.
+``ScheduleKind``, its order in ``orders.py``, its record here and its name among the trainer's settings.
 """
 
 from __future__ import annotations
@@ -34,12 +34,30 @@ class Schedule:
     legs: int = 0
     """So many times its ranks are the fewest microbatches that fill it; 0: any number does."""
     bubble: str
-    """Idle over ideal time as a formula of p ranks, m microbatches and v chunks, with equal
-    stages and equal forward, inputs' and weights' passes."""
+    """Idle over ideal time of a step between two others, as a formula of p ranks, m microbatches and v
+    chunks, with equal stages and equal forward, inputs' and weights' passes."""
 
     def fits_chunks(self, chunks: int) -> bool:
         """Return whether a rank may have so many chunks."""
         return chunks > 1 if self.chunks == MANY else chunks == self.chunks
+
+    def has_order(self, chunks: int) -> bool:
+        """Return whether passes of so many chunks have an order; of one, interleaving is the plain one."""
+        return self.fits_chunks(chunks) or (self.chunks == MANY and chunks == 1)
+
+    def require_filled(self, ranks: int, microbatches: int, *, where: str) -> None:
+        """Refuse fewer microbatches than fill the schedule.
+
+        Raises:
+            ConfigError: There are fewer.
+        """
+        least = self.legs * ranks
+        if microbatches < least:
+            raise ConfigError(
+                f"{microbatches} do not fill both legs of a V of {ranks} ranks",
+                where=where,
+                remedy=f"Use at least {least}",
+            )
 
     @property
     def chunks_text(self) -> str:
@@ -59,7 +77,8 @@ SCHEDULES = {
         splits_backward=True,
         bubble="0 from m = 2p - 1",
     ),
-    # Its bubble is what the replay gives when the passes of a pair follow each other.
+    # Its bubble is what the replay gives when the passes of a pair follow each other. DeepSeek states
+    # (PP/2 - 1) (F&B + B - 3 W) with PP = 2 p: twice as much, since it counts a pair as one block.
     ScheduleKind.DUALPIPE_V: Schedule(
         order=orders.dualpipe_v,
         chunks=2,
@@ -108,20 +127,22 @@ def rank_orders(kind: str, ranks: int, microbatches: int, chunks: int = 1) -> tu
     )
     if own is None:
         raise ConfigError(f"the order of {kind} is not known", where="schedule")
-    # One chunk is the plain order of a schedule that interleaves any number.
-    if not own.fits_chunks(chunks) and not (own.chunks == MANY and chunks == 1):
+    if not own.has_order(chunks):
         raise ConfigError(
             f"{kind} has {own.chunks_text} a rank",
             where="schedule",
             remedy=f"Set vpp to {own.chunks}",
         )
-    if microbatches < own.legs * ranks:
-        raise ConfigError(
-            f"{microbatches} microbatches do not fill both legs of a V of {ranks} ranks",
-            where="microbatches",
-            remedy=f"Use at least {own.legs * ranks}",
-        )
+    own.require_filled(ranks, microbatches, where="microbatches")
     return tuple(own.order(rank, ranks, microbatches, chunks) for rank in range(ranks))
+
+
+def fill_and_drain_frac(ranks: int, microbatches: int, chunks: int = 1) -> float:
+    """Return the idle share of a step with equal stages of GPipe and 1F1B: (p - 1) / (m v + p - 1).
+
+    Narayanan et al. 2021, arXiv 2104.04473, section 2.2; also that of interleaved 1F1B in whole rounds.
+    """
+    return (ranks - 1) / (microbatches * chunks + ranks - 1)
 
 
 def stages_of_rank(kind: str, rank: int, ranks: int, chunks: int = 1) -> tuple[int, ...]:

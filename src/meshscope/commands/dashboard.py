@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from meshscope.probe.schema.printable import command_line
+from meshscope.analyze.wording.command_line import command_line
 
 from .processes import are_gone
 

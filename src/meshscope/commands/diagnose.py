@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from meshscope.probe.schema.printable import command_line
+from meshscope.analyze.wording.command_line import command_line
 
 from .first_look import Room, executor_for, first_look
 from .follow_up import follow_up

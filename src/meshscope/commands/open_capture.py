@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from meshscope.probe.schema.printable import command_line
+from meshscope.analyze.wording.command_line import command_line
 
 from .options import DEFAULT_RUNS
 from .output import say

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from meshscope.probe.schema.printable import command_line
+from meshscope.analyze.wording.command_line import command_line
 
 from .open_capture import Opened, open_trace
 from .options import (

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import typer
 
-from meshscope.probe.schema.printable import command_line
+from meshscope.analyze.wording.command_line import command_line
 
 from .gate_verbs import CHECK
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from meshscope.analyze.wording.command_line import command_line
 from meshscope.probe.clock import now_ns, unix_ns
-from meshscope.probe.schema.printable import command_line
 
 from .options import DEFAULT_RUNS, named_path, named_run
 from .output import emit, say

@@ -5,7 +5,6 @@ from tests.synthetic import MS, Job, capture, uniform
 from tests.tables import trace_of
 
 from meshscope.analyze.account.bubble import (
-    ideal_bubble_frac,
     microbatches_of,
     pipeline_bubble,
     schedule_of,
@@ -14,15 +13,6 @@ from meshscope.analyze.account.ledger.build import build_ledger
 from meshscope.analyze.align.communication.events import communication_events
 from meshscope.analyze.align.steps.windows import step_windows
 from meshscope.probe.schema.layout import ParallelLayout
-
-
-@pytest.mark.parametrize(
-    ("stages", "microbatches", "chunks", "frac"),
-    [(1, 8, 1, 0.0), (4, 4, 1, 3 / 7), (8, 16, 1, 7 / 23), (4, 8, 2, 3 / 19)],
-)
-def test_ideal_bubble(stages, microbatches, chunks, frac):
-    """The unavoidable part of the waiting would be misstated."""
-    assert ideal_bubble_frac(stages, microbatches, chunks) == frac
 
 
 def spans(order):

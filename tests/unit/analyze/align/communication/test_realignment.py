@@ -107,7 +107,10 @@ def test_a_head_that_is_missing_is_no_wrong_clock():
     """Fails when a rank without its first collective is matched a step late: clocks say otherwise."""
     rows, limits = realign(of_ranks(steps_of(5, (1000, 4000, 7000)), steps_of(6, (4000, 7000))))
     assert positions(rows, 1) == [1, 2]
-    assert any("Rank 1 joined group g at another collective" in limit for limit in texts(limits))
+    assert any(
+        "capture of rank 1 begins at another collective of group g" in limit
+        for limit in texts(limits)
+    )
 
 
 def test_steps_that_are_numbered_otherwise_move_nothing():

@@ -254,6 +254,15 @@ def test_what_makes_no_sense_is_refused(fixes, settings, said):
     assert caught.value.remedy
 
 
+def test_a_v_of_other_chunks_cannot_be_simulated():
+    """Fails when a capture that states a V, with chunks that no V has, ends in a traceback."""
+    layout = ParallelLayout(pp=4, vpp=3)
+    found = account_of(job(layout, schedule=ScheduleKind.INTERLEAVED, layers=(1,) * 12))
+    trace = replace(found.trace, run={**found.trace.run, "schedule": "zb-v"})
+    with pytest.raises(ConfigError, match="zb-v of this run cannot be simulated with 3 chunks"):
+        predict(replace(found, trace=trace), parse_changes([], ["microbatches=16"]))
+
+
 @pytest.mark.parametrize("setting", ["schedule=gpipe", "chunks=2", "layers=4"])
 def test_one_stage_has_no_schedule(setting):
     """Fails when a job without a pipeline is promised something by another schedule."""

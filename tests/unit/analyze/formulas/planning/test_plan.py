@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.texts import texts
 
 from meshscope.analyze.formulas.planning import PlannedJob, Recompute, make_job_plan
 from meshscope.analyze.formulas.planning.cap import check_cap, parse_bytes
@@ -168,6 +169,7 @@ def test_dualpipe_v_is_planned():
     assert plan.bubble_frac / (1 - plan.bubble_frac) == pytest.approx(3 / (6 * 16))
     assert [one.stages for one in plan.stages] == [(0, 7), (1, 6), (2, 5), (3, 4)]
     assert {one.in_flight_chunks for one in plan.stages} == {2 * 4 + 1}
+    assert any("pair follow each other" in limit for limit in texts(plan.limits))
     with pytest.raises(ConfigError, match="do not fill both legs"):
         make_job_plan(job_of(mesh=mesh, microbatches=7, schedule=kind))
 

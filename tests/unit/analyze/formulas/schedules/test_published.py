@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from types import SimpleNamespace
+from typing import get_args, get_type_hints
 
 import pytest
 from torch.distributed.pipelining import schedules as torch_schedules
@@ -12,10 +13,14 @@ from meshscope.analyze.formulas.schedules import (
     SCHEDULES,
     Pass,
     PassKind,
+    fill_and_drain_frac,
     rank_of_last_stage,
     rank_orders,
+    schedule_names,
     stages_of_rank,
 )
+from meshscope.commands.plan import Schedule as ScheduleOption
+from meshscope.reference_trainer.config.schedule_config import ScheduleConfig
 
 CHUNKS = {kind.value: one.chunks or 2 for kind, one in SCHEDULES.items()}
 
@@ -81,3 +86,20 @@ def test_the_last_stage_is_where_it_is_said_to_be(kind):
     """Fails if the loss is read on a rank that does not compute it."""
     last_rank = rank_of_last_stage(kind, 4)
     assert 4 * CHUNKS[kind] - 1 in stages_of_rank(kind, last_rank, 4, CHUNKS[kind])
+
+
+@pytest.mark.parametrize(
+    ("stages", "microbatches", "chunks", "frac"),
+    [(1, 8, 1, 0.0), (4, 4, 1, 3 / 7), (8, 16, 1, 7 / 23), (4, 8, 2, 3 / 19)],
+)
+def test_ideal_bubble(stages, microbatches, chunks, frac):
+    """The unavoidable part of the waiting would be misstated."""
+    assert fill_and_drain_frac(stages, microbatches, chunks) == frac
+
+
+def test_the_trainer_and_the_plan_offer_every_schedule():
+    """Fails when a new schedule has its record, but cannot be trained or asked for by name."""
+    offered = get_args(get_type_hints(ScheduleConfig)["kind"])
+    assert set(offered) == {kind.value for kind in SCHEDULES}
+    (option,) = [one for one in get_args(ScheduleOption)[1:] if one.help]
+    assert option.help == f"{schedule_names()}."
