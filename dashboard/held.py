@@ -59,15 +59,14 @@ class _Walk:
     """One look at all that some objects refer to."""
 
     def __init__(self) -> None:
-        self._seen: set[int] = set()
-        # What is made on the way stays until the end: another object could get its id.
-        self._alive: list[Any] = []
+        # By id, with the object itself: of what is made on the way another one could else get the id.
+        self._seen: dict[int, Any] = {}
+        self._buffers: set[int] = set()
 
     def size(self, value: Any) -> float:
         """Return the bytes of a value that were not counted yet."""
-        if isinstance(value, _SHARED) or id(value) in self._seen:
+        if isinstance(value, _SHARED) or not self._is_new(value):
             return 0.0
-        self._seen.add(id(value))
         if isinstance(value, (str, bytes)):
             return sys.getsizeof(value)
         if isinstance(value, np.ndarray):
@@ -84,6 +83,11 @@ class _Walk:
             return sys.getsizeof(value) + self._elements(list(value))
         return self._members(value)
 
+    def _is_new(self, value: Any) -> bool:
+        is_new = id(value) not in self._seen
+        self._seen[id(value)] = value
+        return is_new
+
     def _elements(self, values: Collection[Any]) -> float:
         every = max(1, len(values) // _SAMPLE)
         return every * sum(map(self.size, islice(values, 0, None, every)))
@@ -97,10 +101,8 @@ class _Walk:
         base: Any = array
         while isinstance(base.base, np.ndarray):
             base = base.base
-        if base is not array:
-            if id(base) in self._seen:
-                return 0.0
-            self._seen.add(id(base))
+        if base is not array and not self._is_new(base):
+            return 0.0
         if base.dtype.kind != "O":
             # Of memory that is not NumPy's the owner is counted, where it is held at all.
             return float(base.nbytes)
@@ -116,7 +118,6 @@ class _Walk:
             return 0.0
         else:
             parts = [value.array]
-        self._alive += parts
         return sum(map(self._part, parts))
 
     def _part(self, part: Any) -> float:
@@ -125,7 +126,6 @@ class _Walk:
         if isinstance(part, pd.Categorical):
             return self.size(part.codes) + self._frame(part.categories)
         arrays = [getattr(part, name, None) for name in ("_ndarray", "_data", "_mask", "_pa_array")]
-        self._alive += arrays
         return sum(map(self.size, arrays))
 
     def _arrow(self, value: Any) -> float:
@@ -136,8 +136,8 @@ class _Walk:
         found = 0.0
         own = [*value.buffers(), *(value.dictionary.buffers() if _has_dictionary(value) else ())]
         for buffer in filter(None, own):
-            if buffer.address not in self._seen:
-                self._seen.add(buffer.address)
+            if buffer.address not in self._buffers:
+                self._buffers.add(buffer.address)
                 found += buffer.size
         return found
 

@@ -39,6 +39,8 @@ def test_frames_are_counted_with_their_objects():
     assert held_bytes(nullable) == near(9)
     kinds = pd.DataFrame({"a": pd.Categorical.from_codes(np.zeros(MIB, np.int8), ["x"])})
     assert held_bytes(kinds) == near(1)
+    several = {name: pd.Categorical.from_codes(np.zeros(MIB, np.int8), ["x"]) for name in "abcdef"}
+    assert held_bytes(pd.DataFrame(several)) == near(6)
     texts = pd.DataFrame({"a": pd.Series([f"{at:07d}" for at in range(MIB)], dtype=object)})
     assert held_bytes(texts) == pytest.approx(MIB * (8 + 56), rel=0.05)
     same = pd.DataFrame({"a": pd.Series(["same"] * MIB, dtype=object)})
