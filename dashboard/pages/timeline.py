@@ -217,8 +217,8 @@ def _caption(run: LoadedRun, step: StepSlices, window: tuple[int, int], *, is_pa
 def _absent_step(run: LoadedRun, asked: int, shown: int) -> str:
     if asked not in run.bare_steps:
         return f"Step {asked} is not in this run; another one is shown."
-    why = "recorded" if run.trace.is_whole else "recorded, or read for want of room"
-    return f"Of step {asked} the length alone was {why}; step {shown} is shown."
+    why = "recorded" if run.trace.is_whole else "recorded, or read for lack of memory"
+    return f"Only the length of step {asked} was {why}. Step {shown} is shown."
 
 
 def _notices(run: LoadedRun, state: ViewState) -> list[str]:

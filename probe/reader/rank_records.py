@@ -277,7 +277,7 @@ def _kept_out(found: RankRecords, present: NDArray[np.int64]) -> int:
 
 
 def _made(found: RankRecords) -> Made:
-    """Return what the probe says that it made, before anything is left out for want of room."""
+    """Return what the probe says that it made, before anything is left out for lack of memory."""
     counters = (found.manifest or {}).get("counters")
     counted = counters.items() if isinstance(counters, dict) else ()
     operations = sum(found.tables[name].num_rows for name in _OPERATIONS if name in found.tables)

@@ -43,7 +43,7 @@ class RunTables(NamedTuple):
     manifest: dict[str, Any]
     """That of the run, with the facts of the attempt at hand."""
     is_whole: bool
-    """Whether nothing was left out for want of room."""
+    """Whether nothing was left out for lack of memory."""
 
 
 def read_run_tables(

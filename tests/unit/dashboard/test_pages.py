@@ -69,7 +69,7 @@ def test_the_nearest_step_is_shown_for_one_that_was_not_read(tmp_path, monkeypat
     monkeypatch.setenv("MESHSCOPE_MOST_ROWS", "20")
     text = _text(page_of(RunStore(tmp_path), "/run/run/timeline", "?step=18"))
     assert (
-        "Of step 18 the length alone was recorded, or read for want of room; step 16 is shown."
+        "Only the length of step 18 was recorded, or read for lack of memory. Step 16 is shown."
         in text
     )
 
