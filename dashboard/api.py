@@ -93,7 +93,7 @@ def register(server: Flask, store: RunStore) -> None:
         view = _TWINS.get(page)
         if view is None:
             return _error(404, f"there is no page {page[:64]}; known: {', '.join(_TWINS)}")
-        return _json(view(store, store.get(run_id), _state()))
+        return _json(store.drawn(run_id, lambda run: view(store, run, _state())))
 
     @api.get("/runs/<run_id>/<page>/<name>.csv")
     def sheet(run_id: str, page: str, name: str) -> Response:
@@ -101,7 +101,8 @@ def register(server: Flask, store: RunStore) -> None:
         if table is None:
             known = ", ".join(f"{one}/{other}" for one, other in _SHEETS)
             return _error(404, f"there is no table {page[:64]}/{name[:64]}; known: {known}")
-        answer = Response(table(store.get(run_id), _state()), mimetype="text/csv")
+        text = store.drawn(run_id, lambda run: table(run, _state()))
+        answer = Response(text, mimetype="text/csv")
         answer.headers["Content-Disposition"] = f'attachment; filename="{page}-{name}.csv"'
         return answer
 

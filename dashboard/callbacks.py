@@ -83,7 +83,8 @@ def page_of(store: RunStore, path: str | None, query: str | None) -> Component:
     if place is None or place[1] not in _PAGES:
         return shell.not_found("This address is no page of the dashboard.")
     try:
-        return _PAGES[place[1]](store, store.get(place[0]), parse_query(query))
+        draw, state = _PAGES[place[1]], parse_query(query)
+        return store.drawn(place[0], lambda run: draw(store, run, state))
     except MeshscopeError as error:
         return shell.not_found(str(error))
 

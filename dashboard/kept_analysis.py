@@ -1,22 +1,30 @@
 """The analysis of a run, kept on disk so that a server that starts again need not repeat it.
 
-It lies in the run, or in the user's folder of caches where the run is a file, belongs to another tool or cannot
-be written. It counts only for the same files under the same name, read by the same version: their sizes and
-times say so, or else the hash of their contents. Nothing is kept of a run that may still be written.
+It lies in the run, or in the user's folder of caches where the run is a file, belongs to another tool or to
+another user, or can be written by others. It counts only for the same files under the same name, read by the
+same version: their sizes and times say so, or else the hash of their contents. Nothing is kept of a run that
+may still be written.
+
+``analysis.json`` says what it is of, and holds the line of the run list; it names the content of
+``diagnosis.json``, which names that of each table. So several servers may write and read at once.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import logging
 import os
 import shutil
-from collections.abc import Iterator
+import stat
 from contextlib import suppress
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import msgspec
 
 import meshscope
 from meshscope.analyze import Diagnosis
@@ -25,21 +33,30 @@ from meshscope.analyze.load.kept_tables import is_closed
 from meshscope.analyze.load.load import most_rows
 from meshscope.analyze.load.stores import cache_folder
 from meshscope.analyze.output.kept_diagnosis import NotKeptError, read_diagnosis, write_diagnosis
-from meshscope.analyze.tables.table_folder import DRAFT, FOLDER, close_to_others, drafted
+from meshscope.analyze.tables.table_folder import DRAFT, close_to_others, drafted
 from meshscope.probe.schema.errors import MeshscopeError
-from meshscope.probe.schema.manifest import read_json
-from meshscope.probe.schema.reading import file_hash
+from meshscope.probe.schema.manifest import create_directory, create_file, read_json, write_json
+from meshscope.probe.schema.reading import open_file
 from meshscope.probe.schema.rundir import is_run_directory
 
-from .clock import unix_ns
-from .run_files import ANALYSIS, DERIVED
+from .run_entry import RunEntry
+from .run_files import ANALYSIS, SourceState, source_hash, source_state
 
-_FACTS = "analysis.json"
-_SETTLED_NS = 2 * 10**9
-"""A file changed later than so long before it was looked at may change again without another time."""
+_FACTS, _DIAGNOSIS = "analysis.json", "diagnosis.json"
+_MOST_BYTES = 1 << 28
 _MOST_ELSEWHERE = 200
 """Analyses in the user's folder of caches; the oldest go first."""
 _SOURCES = ("analyze", "probe", "dashboard")
+_UNUSABLE = (
+    NotKeptError,
+    MeshscopeError,
+    OSError,
+    RuntimeError,
+    LookupError,
+    TypeError,
+    ValueError,
+)
+"""What is raised where nothing is kept, something else lies there, or it is damaged."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -47,18 +64,8 @@ class Kept(NamedTuple):
     """What is kept of a run."""
 
     diagnosis: Diagnosis
-    layout: str
-    """The mesh as people write it."""
     no_path_because: str
     """Why no step has a critical path; empty if the analysed ones have one."""
-
-
-class SourceState(NamedTuple):
-    """The state of the files of a run, as their sizes and times tell it."""
-
-    stamp: str
-    is_settled: bool
-    """Whether none of them changed just now, so that an equal stamp means equal contents."""
 
 
 class KeptAnalyses:
@@ -68,64 +75,101 @@ class KeptAnalyses:
         """Keep what cannot lie in its run in a folder, by default one of the user's caches."""
         self._elsewhere = elsewhere or cache_folder().with_name("analyses")
 
+    def line(self, path: Path, modified_ns: int) -> RunEntry | None:
+        """Return what the run list says of a run, None if nothing is kept; only names, sizes and times are read.
+
+        Args:
+            path: The run.
+            modified_ns: Newest modification of what was recorded, ns since the epoch.
+        """
+        with suppress(*_UNUSABLE):
+            for folder in self._places(path):
+                with suppress(*_UNUSABLE):
+                    facts = _facts(folder, path)
+                    if _is_stamped(facts, source_state(path)):
+                        line = msgspec.convert(facts["line"], RunEntry)
+                        return replace(
+                            line,
+                            run_id=path.name,
+                            modified_ns=modified_ns,
+                            state="ready",
+                            error="",
+                            is_summary=False,
+                        )
+        return None
+
     def read(self, path: Path) -> Kept | None:
         """Return what is kept of a run; None if nothing is, or it does not count or is damaged."""
-        for folder in self._places(path):
-            if (folder / _FACTS).is_file():
-                with suppress(NotKeptError, MeshscopeError, OSError, KeyError, TypeError):
+        with suppress(*_UNUSABLE):
+            for folder in self._places(path):
+                with suppress(*_UNUSABLE):
                     return _read(folder, path)
         return None
 
-    def keep(self, path: Path, kept: Kept, before: SourceState) -> bool:
+    def keep(self, path: Path, kept: Kept, line: RunEntry, before: SourceState) -> bool:
         """Keep the analysis of a run that nobody writes; return whether it is kept.
 
         Args:
             path: The run.
             kept: What is kept of it.
+            line: What the run list says of it.
             before: The state of its files before they were read.
         """
         try:
             if source_state(path).stamp != before.stamp:
                 return False
-            facts = {
-                "code": code_version(),
-                "name": path.name,
-                "stamp": before.stamp if before.is_settled else None,
-                "content": _content(path),
-                "layout": kept.layout,
-                "no_path_because": kept.no_path_because,
-            }
-        except OSError:
+            content = source_hash(path)
+            # The hash is of what was analysed only if nothing changed until now.
+            if source_state(path).stamp != before.stamp:
+                return False
+            places = self._places(path)
+        except (OSError, RuntimeError) as error:
+            _LOG.warning("the analysis of %s is not kept: %s", path, error)
             return False
-        return any(self._kept_in(folder, kept.diagnosis, facts) for folder in self._places(path))
+        facts = {
+            "code": code_version(),
+            "name": path.name,
+            "stamp": before.stamp if before.is_settled else None,
+            "content": content,
+            "no_path_because": kept.no_path_because,
+            "line": asdict(line),
+        }
+        private = [one for one in places if one.parent == self._elsewhere or _is_private(path)]
+        return any(self._is_kept_in(folder, kept.diagnosis, facts) for folder in private)
 
-    def _places(self, path: Path) -> Iterator[Path]:
-        if is_run_directory(path):
-            yield path / ANALYSIS
-        yield self._elsewhere / hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:32]
+    def _places(self, path: Path) -> list[Path]:
+        name = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:32]
+        in_run = [path / ANALYSIS] if is_run_directory(path) else []
+        return [*in_run, self._elsewhere / name]
 
-    def _kept_in(self, folder: Path, diagnosis: Diagnosis, facts: dict[str, Any]) -> bool:
+    def _is_kept_in(self, folder: Path, diagnosis: Diagnosis, facts: dict[str, Any]) -> bool:
         try:
-            with drafted(folder.parent, f"{ANALYSIS}.") as draft:
-                value = write_diagnosis(diagnosis, draft)
-                text = json.dumps({**facts, "diagnosis": value})
-                (draft / _FACTS).write_text(text, encoding="utf-8")
-                close_to_others(draft)
-                # Between these two a reader finds nothing kept, and analyses the run itself.
-                shutil.rmtree(folder, ignore_errors=True)
-                draft.rename(folder)
             if folder.parent == self._elsewhere:
-                self._drop_oldest()
-        except NotKeptError as error:
-            _LOG.warning("an analysis cannot be kept: %s", error)
+                create_directory(self._elsewhere)
+            with drafted(folder.parent, f"{ANALYSIS}.") as draft:
+                text = json.dumps(write_diagnosis(diagnosis, draft)).encode()
+                with open(create_file(draft / _DIAGNOSIS), "wb") as file:
+                    file.write(text)
+                digest = hashlib.sha256(text).hexdigest()
+                write_json(draft / _FACTS, {**facts, "diagnosis": digest})
+                close_to_others(draft)
+                _put(draft, folder)
+        except (NotKeptError, OSError, ValueError) as error:
+            _LOG.warning("the analysis of %s is not kept in %s: %s", facts["name"], folder, error)
             return False
-        except OSError:
-            return False
+        if folder.parent == self._elsewhere:
+            self._drop_oldest()
         return True
 
     def _drop_oldest(self) -> None:
-        kept = [place for place in self._elsewhere.iterdir() if not place.name.startswith(DRAFT)]
-        for old in sorted(kept, key=lambda place: place.lstat().st_mtime_ns)[:-_MOST_ELSEWHERE]:
+        """Drop the oldest analyses beyond the most; another server may drop them meanwhile."""
+        written_ns = {}
+        with suppress(OSError):
+            for place in self._elsewhere.iterdir():
+                if not place.name.startswith(DRAFT):
+                    with suppress(OSError):
+                        written_ns[place] = place.lstat().st_mtime_ns
+        for old in sorted(written_ns, key=written_ns.__getitem__)[:-_MOST_ELSEWHERE]:
             shutil.rmtree(old, ignore_errors=True)
 
 
@@ -140,68 +184,76 @@ def may_keep(path: Path, *, is_recent: bool, is_gone: bool) -> bool:
     return not is_recent or is_gone or is_ingested(path) or is_closed(path)
 
 
+def _is_private(path: Path) -> bool:
+    """Return whether a folder is this user's, and nobody else may change what lies in it.
+
+    Raises:
+        OSError: It is gone.
+    """
+    found = path.lstat()
+    is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+    return is_own and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def _put(draft: Path, folder: Path) -> None:
+    """Put what was drafted in its place; what another server has put there meanwhile is as good.
+
+    Raises:
+        OSError: It cannot be put there.
+    """
+    # Between these two a reader finds nothing kept, and analyses the run itself.
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        draft.rename(folder)
+    except OSError as error:
+        if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+            raise
+
+
+def _facts(folder: Path, path: Path) -> dict[str, Any]:
+    """Return what a folder says that it keeps of a run.
+
+    Raises:
+        NotKeptError: It is of another run or version.
+        MeshscopeError, LookupError: Nothing is kept, or it is damaged.
+    """
+    facts = read_json(folder / _FACTS)
+    if (facts["code"], facts["name"]) != (code_version(), path.name):
+        raise NotKeptError("it is of another version or run")
+    return facts
+
+
+def _is_stamped(facts: dict[str, Any], state: SourceState) -> bool:
+    return state.is_settled and facts["stamp"] == state.stamp
+
+
 def _read(folder: Path, path: Path) -> Kept:
     """Return what a folder keeps of a run.
 
     Raises:
         NotKeptError: It is of other files, of another version, or damaged.
-        MeshscopeError, OSError, KeyError, TypeError: It is damaged.
+        MeshscopeError, OSError, LookupError, TypeError, ValueError: It is damaged.
     """
-    facts = read_json(folder / _FACTS)
-    if (facts["code"], facts["name"]) != (code_version(), path.name):
-        raise NotKeptError("it is of another version or run")
-    state = source_state(path)
-    is_same = state.is_settled and facts["stamp"] == state.stamp
-    if not is_same and facts["content"] != _content(path):
+    facts, state = _facts(folder, path), source_state(path)
+    is_same = _is_stamped(facts, state)
+    if not is_same and facts["content"] != source_hash(path):
         raise NotKeptError("it is of other files")
-    layout, reason = facts["layout"], facts["no_path_because"]
-    if not (isinstance(layout, str) and isinstance(reason, str)):
-        raise NotKeptError("it is damaged")
-    return Kept(read_diagnosis(facts["diagnosis"], folder), layout, reason)
+    with open_file(folder / _DIAGNOSIS, most_bytes=_MOST_BYTES) as file:
+        text = file.read()
+    if hashlib.sha256(text).hexdigest() != facts["diagnosis"]:
+        raise NotKeptError("it is of another writer, or damaged")
+    kept = Kept(read_diagnosis(json.loads(text), folder), str(facts["no_path_because"]))
+    if not is_same:
+        _stamp(folder, path, facts, state)
+    return kept
 
 
-def source_state(path: Path) -> SourceState:
-    """Return the state of the files of a run, by their names, sizes and times.
-
-    Raises:
-        OSError: One is gone meanwhile.
-    """
-    whole, newest_ns = hashlib.sha256(), 0
-    for name, place in _sources(path):
-        found = place.lstat()
-        whole.update(f"{name}\0{found.st_size}\0{found.st_mtime_ns}\0".encode(errors="replace"))
-        newest_ns = max(newest_ns, found.st_mtime_ns)
-    return SourceState(whole.hexdigest(), newest_ns + _SETTLED_NS < unix_ns())
-
-
-def _content(path: Path) -> str:
-    """Return the hash of what the files of a run hold.
-
-    Raises:
-        OSError: One cannot be read, or is no file.
-    """
-    whole = hashlib.sha256()
-    for name, place in _sources(path):
-        whole.update(f"{name}\0".encode(errors="replace"))
-        whole.update(bytes.fromhex(file_hash(place)))
-    return whole.hexdigest()
-
-
-def _sources(path: Path) -> list[tuple[str, Path]]:
-    """Return the files that an analysis follows from, by name; not what analyses have written."""
-    if not path.is_dir():
-        return [(path.name, path)]
-    # The tables of other tools' traces are the run; those of a capture were made from it.
-    derived = set(DERIVED) if is_run_directory(path) else set()
-    derived -= {FOLDER} if is_ingested(path) else set()
-    found = []
-    for folder, folders, files in os.walk(path):
-        if folder == str(path):
-            folders[:] = [
-                one for one in folders if one not in derived and not one.startswith(DRAFT)
-            ]
-        found += [Path(folder, name) for name in files]
-    return sorted((str(place.relative_to(path)), place) for place in found)
+def _stamp(folder: Path, path: Path, facts: dict[str, Any], before: SourceState) -> None:
+    """Note the state of files that were found to hold the same, so that nobody need read them again."""
+    with suppress(OSError):
+        is_still = before.is_settled and source_state(path).stamp == before.stamp
+        if is_still and _is_private(folder) and _is_private(folder.parent):
+            write_json(folder / _FACTS, {**facts, "stamp": before.stamp})
 
 
 @cache

@@ -13,7 +13,7 @@ from .live import live
 from .pages import live as page
 from .pages import shell
 from .state import parse_path, parse_query
-from .store import RunStore
+from .store import News, RunStore
 
 
 def register(app: Dash, store: RunStore) -> None:
@@ -54,10 +54,9 @@ def _register_news(app: Dash, store: RunStore) -> None:
     )
     def tell(_: int | None, since: str | None, path: str | None, query: str | None) -> Any:
         place = parse_path(inner(path))
-        if (
-            place is None
-            or not str(since).isdecimal()
-            or not store.has_news(place[0], int(str(since)))
-        ):
+        if place is None or not str(since).isdecimal():
             return no_update, no_update
-        return shell.news(f"{path}{query or ''}"), True
+        found = store.news(place[0], int(str(since)))
+        if found is News.NONE:
+            return no_update, no_update
+        return shell.news(f"{path}{query or ''}", is_over=found is News.OVER), True

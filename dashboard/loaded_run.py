@@ -81,6 +81,8 @@ class LoadedRun:
     replays: Replays = field(repr=False, compare=False)
     no_path_because: str = ""
     """Why no step has a critical path; empty if the analysed ones have one."""
+    is_kept: bool = False
+    """Whether its analysis was read from disk."""
     stood_still_in: int | None = None
     """Step in which the job came to a standstill; None where it did not, or nothing tells."""
     _drawn: dict[int, StepSlices] = field(default_factory=dict, repr=False, compare=False)
@@ -252,6 +254,7 @@ def analysed_run(
         accounts=accounts,
         replays=Replays(trace, accounts),
         no_path_because=reason,
+        is_kept=kept is not None,
     )
 
 

@@ -13,22 +13,24 @@ from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from enum import Enum
 from itertools import accumulate
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from meshscope.analyze.scale.store import FOLDER as SUMMARIES
 from meshscope.probe.schema.errors import ConfigError, MeshscopeError, RunDirectoryError
 
 from .clock import monotonic_s, unix_ns
 from .held import held_bytes, held_each, release_unused
-from .kept_analysis import Kept, KeptAnalyses, may_keep, source_state
-from .loaded_run import RECENT_NS, LoadedRun, Times, analysed_run, is_running, layout_words
+from .kept_analysis import KeptAnalyses
+from .kept_run import kept_run, line_of
+from .loaded_run import RECENT_NS, LoadedRun, Times, is_running
 from .paths import LastAccount
-from .run_entry import RunEntry, ready_entry, summary_entry, unreadable_entry
+from .run_entry import RunEntry, unreadable_entry
 from .run_files import ContentKey, content_key, refuse_links_outside
 from .state import RUN_ID
-from .summarised_run import SummarisedRun, summarised
+from .summarised_run import SummarisedRun
+from .summarised_runs import SummarisedRuns
 
 DEFAULT_BUDGET_BYTES = 640 << 20
 """With the program itself, and what one more analysis takes for a while, a server has less than 1 GB."""
@@ -42,13 +44,25 @@ _PART_OF_SUMMARIES = 4
 """One in so many bytes of the budget may hold what summaries say; it is read again in 30 ms."""
 _LOG = logging.getLogger(__name__)
 
+Drawn = TypeVar("Drawn")
+
+
+class News(Enum):
+    """What a view of a run would show now that one before did not."""
+
+    NONE = 0
+    MORE = 1
+    """More was recorded."""
+    OVER = 2
+    """Nothing more was recorded, but the processes of all ranks have gone away."""
+
 
 class _Known(NamedTuple):
     """What the list says about a run, and for which files."""
 
     key: ContentKey
     entry: RunEntry
-    until_s: float
+    until_s: float = 0.0
     """Until then it also stands for what was written since, on the monotonic clock."""
 
     def stands_for(self, key: ContentKey) -> bool:
@@ -96,7 +110,8 @@ class RunStore:
         self._loading: dict[str, threading.Lock] = {}
         self._loaded: OrderedDict[str, LoadedRun] = OrderedDict()
         self._entries: dict[str, _Known] = {}
-        self._summarised: OrderedDict[str, tuple[ContentKey, SummarisedRun | None]] = OrderedDict()
+        self._not_kept: dict[str, ContentKey] = {}
+        self._summaries = SummarisedRuns(budget_bytes // _PART_OF_SUMMARIES)
         self._looks: dict[str, tuple[ContentKey, float]] = {}
         self._accounts = LastAccount()
 
@@ -135,8 +150,35 @@ class RunStore:
             kept = self._loaded.get(run_id)
         return kept is not None and is_running(kept) and self._are_gone(path)
 
-    def has_news(self, run_id: str, written_ns: int) -> bool:
-        """Return whether a run was written to since, or its processes have gone away; nothing is analysed.
+    def drawn(self, run_id: str, draw: Callable[[LoadedRun], Drawn]) -> Drawn:
+        """Return what is drawn of a run; where its kept analysis cannot be drawn, of a new one.
+
+        Raises:
+            MeshscopeError: There is no such run, or it cannot be read or drawn.
+        """
+        run = self.get(run_id)
+        try:
+            return draw(run)
+        except MeshscopeError:
+            raise
+        except Exception:
+            if not run.is_kept:
+                raise
+            _LOG.exception("the kept analysis of %s cannot be shown: it is made anew", run_id)
+        return draw(self._made_anew(run))
+
+    def _made_anew(self, run: LoadedRun) -> LoadedRun:
+        """Return a run with an analysis of now, in place of the one on disk."""
+        path = self.root / run.run_id
+        with self._loading[run.run_id]:
+            with self._lock:
+                now = self._loaded.get(run.run_id)
+            if now is not None and not now.is_kept:
+                return now
+            return self._analyse(run.run_id, path, self._look(path), is_anew=True)
+
+    def news(self, run_id: str, written_ns: int) -> News:
+        """Return what a view of a run would show now that one before did not; nothing is analysed.
 
         Args:
             run_id: Which run.
@@ -144,8 +186,17 @@ class RunStore:
         """
         path = self.path_of(run_id)
         if path is None:
-            return False
-        return self._look(path)[-1] != written_ns or self._has_just_ended(run_id, path)
+            return News.NONE
+        key = self._look(path)
+        is_over = self._has_just_ended(run_id, path)
+        with self._lock:
+            known, kept = self._entries.get(run_id), self._loaded.get(run_id)
+        is_kept = not is_over and known is not None and known.stands_for(key)
+        # While an analysis stands for what was written since, a view shows no more than that.
+        shown_ns = kept.times.written_ns if is_kept and kept is not None else key[-1]
+        if shown_ns != written_ns:
+            return News.MORE
+        return News.OVER if is_over else News.NONE
 
     def latest(self, run_id: str) -> LoadedRun:
         """Return a run as ``get`` does; while another call analyses it anew, as it was before.
@@ -191,8 +242,8 @@ class RunStore:
         key = self._look(path)
         with self._lock:
             known = self._entries.get(path.name)
-        if known is None and (large := self._summary_at(path, key)) is not None:
-            return summary_entry(large, key[-1])
+        if known is None and (large := self._summaries.line(path, key)) is not None:
+            return large
         if known is None:
             known = self._kept_entry(path, key)
         if known is None:
@@ -203,53 +254,29 @@ class RunStore:
 
     def _kept_entry(self, path: Path, key: ContentKey) -> _Known | None:
         """Return the line of a run whose analysis is kept on disk; None of any other."""
-        kept = None
+        with self._lock:
+            is_missed = self._not_kept.get(path.name) == key
+        if is_missed or self._analyses is None:
+            return None
+        line = None
         with suppress(MeshscopeError):
             refuse_links_outside(path)
-            kept = self._kept_on_disk(path)
-        if kept is None:
-            return None
-        known = _Known(key, ready_entry(path.name, kept.diagnosis, kept.layout, key[-1]), 0.0)
+            line = self._analyses.line(path, key[-1])
         with self._lock:
-            return self._entries.setdefault(path.name, known)
-
-    def _kept_on_disk(self, path: Path) -> Kept | None:
-        return None if self._analyses is None else self._analyses.read(path)
+            if line is None:
+                self._not_kept[path.name] = key
+                return None
+            return self._entries.setdefault(path.name, _Known(key, line))
 
     def summarised(self, run_id: str) -> SummarisedRun | None:
         """Return what the summaries of a large run say; None of any other run."""
         path = self.path_of(run_id)
-        return None if path is None else self._summary_at(path, self._look(path))
+        return None if path is None else self._summaries.get(path, self._look(path))
 
     def is_analysed(self, run_id: str) -> bool:
         """Return whether the analysis of a run is at hand."""
         with self._lock:
             return run_id in self._loaded
-
-    def _summary_at(self, path: Path, key: ContentKey) -> SummarisedRun | None:
-        with self._lock:
-            kept = self._summarised.get(path.name)
-        if kept is None or kept[0] != key:
-            found = None
-            if (path / SUMMARIES).is_dir():
-                with suppress(MeshscopeError):
-                    refuse_links_outside(path)
-                    found = summarised(path, key[-1])
-            kept = key, found
-            with self._lock:
-                self._summarised[path.name] = kept
-                self._drop_summaries()
-        return kept[1]
-
-    def _drop_summaries(self) -> None:
-        """Drop the oldest tables from summaries, as long as all of them have no room and one is left."""
-        sizes = {name: found.nbytes() for name, (_, found) in self._summarised.items() if found}
-        total = sum(sizes.values())
-        for name, size in list(sizes.items())[:-1]:
-            if total <= self._budget_bytes // _PART_OF_SUMMARIES:
-                return
-            del self._summarised[name]
-            total -= size
 
     def _look(self, path: Path) -> ContentKey:
         """Return the state of the files of a run: the newest, or one that was found just now."""
@@ -285,14 +312,23 @@ class RunStore:
             raise RunDirectoryError(known.entry.error)
         return None
 
-    def _analyse(self, run_id: str, path: Path, key: ContentKey) -> LoadedRun:
+    def _analyse(
+        self, run_id: str, path: Path, key: ContentKey, *, is_anew: bool = False
+    ) -> LoadedRun:
         begun, now_ns = monotonic_s(), unix_ns()
         # Before the reading: what a process wrote before it ended is in it.
         is_gone = self._are_gone(path)
         as_of_ns = now_ns if now_ns - key[-1] < RECENT_NS else None
         try:
             refuse_links_outside(path)
-            run = self._read(path, key[0], Times(as_of_ns, key[-1], is_gone))
+            run = kept_run(
+                path,
+                version=key[0],
+                times=Times(as_of_ns, key[-1], is_gone),
+                accounts=self._accounts,
+                analyses=self._analyses,
+                is_anew=is_anew,
+            )
         except MeshscopeError as error:
             # Paths are shown from the folder on: the reader knows which folder it is.
             failure = RunDirectoryError(str(error).replace(f"{self.root}/", ""))
@@ -308,33 +344,14 @@ class RunStore:
             self._keep(run, key, monotonic_s() - begun)
             return run
         with self._lock:
-            self._entries[run_id] = _Known(
-                key, unreadable_entry(run_id, key[-1], str(failure)), 0.0
-            )
+            self._entries[run_id] = _Known(key, unreadable_entry(run_id, key[-1], str(failure)))
             self._loaded.pop(run_id, None)
         raise failure
-
-    def _read(self, path: Path, version: int, times: Times) -> LoadedRun:
-        """Return a run with its analysis: that on disk, else it is made, and kept there."""
-        try:
-            before = source_state(path)
-        except OSError:
-            before = None
-        kept, shared = self._kept_on_disk(path), self._accounts
-        run = analysed_run(
-            path, run_id=path.name, version=version, times=times, accounts=shared, kept=kept
-        )
-        if kept is None and self._analyses is not None and before is not None:
-            is_recent = times.as_of_ns is not None
-            if may_keep(path, is_recent=is_recent, is_gone=times.is_gone):
-                made = Kept(run.diagnosis, layout_words(run.trace), run.no_path_because)
-                self._analyses.keep(path, made, before)
-        return run
 
     def _keep(self, run: LoadedRun, key: ContentKey, took_s: float) -> None:
         # Nobody writes on and on in a run whose processes are gone.
         until_s = monotonic_s() + (0.0 if run.times.is_gone else self._patience * took_s)
-        entry = ready_entry(run.run_id, run.diagnosis, layout_words(run.trace), key[-1])
+        entry = line_of(run)
         with self._lock:
             self._entries[run.run_id] = _Known(key, entry, until_s)
             self._loaded[run.run_id] = run
@@ -350,7 +367,8 @@ class RunStore:
     def held_bytes(self) -> int:
         """Return about how much memory the analysed runs take, with all that was drawn of them."""
         with self._lock:
-            return held_bytes(list(self._loaded.values()))
+            loaded = list(self._loaded.values())
+        return held_bytes(loaded)
 
 
 def _nobody_knows(_run: Path) -> bool:

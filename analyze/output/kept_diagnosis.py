@@ -1,16 +1,19 @@
 """A diagnosis as files: numbers of its tables in Parquet, all else in one JSON value.
 
 Whoever can write a run can write these files too. So nothing in them is executed, every value must have
-the type that the diagnosis declares, every table its columns, and every sentence must be in the catalogue.
+the type that the diagnosis declares, every table its columns, and a sentence is a code of the catalogue;
+the names in a sentence may be any text. Parquet is not compressed, and its footer is checked before its
+numbers are read: no file takes more memory than it says. The JSON value names the content of each file by
+its SHA-256, so that files of two writers never mix.
 """
 
 from __future__ import annotations
 
-import io
 import json
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
-from enum import Enum
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +23,12 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from meshscope.probe.schema.manifest import create_file
 from meshscope.probe.schema.reading import open_file
 
 from ..tables.classes import CLASSES
-from ..tables.parquet_file import to_write
 from ..tables.results import Diagnosis
-from ..wording.message import Message, message_from_json, message_to_json
+from ..wording.message import Message, message_from_json
 
 _NEEDED = (
     ("ledger", ("rank", "step", "step_ns", *CLASSES)),
@@ -35,7 +38,8 @@ _NEEDED = (
 )
 """Tables of a diagnosis, with columns that each has."""
 _MOST_BYTES = 1 << 28
-"""Larger tables are not read: a file of some kB can hold as many zeros as there is memory."""
+"""Larger tables are not read, nor written: a file of some kB can name as many zeros as there is memory."""
+_CELL_BYTES = 8
 
 
 class NotKeptError(ValueError):
@@ -51,14 +55,14 @@ def write_diagnosis(diagnosis: Diagnosis, folder: Path) -> Any:
     """
     try:
         value, tables = _written(diagnosis)
-        for name, numbers in tables.items():
-            with to_write(folder / name) as sink:
-                pq.write_table(numbers, sink, compression="zstd")
+        for name, content in tables.items():
+            with open(create_file(folder / name), "wb") as sink:
+                sink.write(content)
         # What is lost on the way is found here, and not by a reader of the page.
-        again = _written(read_diagnosis(json.loads(json.dumps(value)), folder))
+        again, _ = _written(read_diagnosis(json.loads(json.dumps(value)), folder))
     except (TypeError, pa.ArrowException) as error:
         raise NotKeptError(str(error)) from error
-    if json.dumps(again[0]) != json.dumps(value) or not _are_equal(again[1], tables):
+    if json.dumps(again) != json.dumps(value):
         raise NotKeptError("it is another one when it is read again")
     return value
 
@@ -76,8 +80,6 @@ def read_diagnosis(value: Any, folder: Path) -> Diagnosis:
 
     try:
         made = _revived(msgspec.convert(value, Diagnosis, dec_hook=decode))
-        for said in _messages(made):
-            str(said)
     except OSError:
         raise
     except (msgspec.MsgspecError, pa.ArrowException, LookupError, *_MALFORMED) as error:
@@ -94,34 +96,46 @@ def read_diagnosis(value: Any, folder: Path) -> Diagnosis:
 _MALFORMED = (ValueError, TypeError, AttributeError, RecursionError, OverflowError)
 
 
-def _written(diagnosis: Diagnosis) -> tuple[Any, dict[str, pa.Table]]:
-    tables: dict[str, pa.Table] = {}
+def _written(diagnosis: Diagnosis) -> tuple[Any, dict[str, pa.Buffer]]:
+    """Return a diagnosis as JSON has it, and the contents of its files by name."""
+    tables: dict[str, pa.Buffer] = {}
 
     def encode(value: Any) -> Any:
         if isinstance(value, pd.DataFrame):
             return _columns(value, tables)
         if isinstance(value, np.generic):
             return value.item()
+        if isinstance(value, Mapping):
+            return dict(value)
         raise TypeError(f"{type(value).__name__} has no JSON form")
 
-    value = msgspec.to_builtins(_said(diagnosis), enc_hook=encode, str_keys=True)
-    return value, tables
+    return msgspec.to_builtins(diagnosis, enc_hook=encode, str_keys=True), tables
 
 
-def _columns(frame: pd.DataFrame, tables: dict[str, pa.Table]) -> dict[str, Any]:
+def _columns(frame: pd.DataFrame, tables: dict[str, pa.Buffer]) -> dict[str, Any]:
     """Return what is kept of a table in JSON; its numbers become a file."""
     if not isinstance(frame.index, pd.RangeIndex):
         raise TypeError("the rows of a table have names")
     numbers = [name for name, kind in frame.dtypes.items() if isinstance(kind, np.dtype)]
     numbers = [name for name in numbers if frame[name].dtype.kind in "biuf"]
+    sink = pa.BufferOutputStream()
+    table = pa.table({name: frame[name].to_numpy() for name in numbers})
+    pq.write_table(table, sink, compression="none")
+    content = sink.getvalue()
     file = f"table-{len(tables)}.parquet"
-    tables[file] = pa.table({name: frame[name].to_numpy() for name in numbers})
+    tables[file] = content
     others = {
         name: {"dtype": str(frame[name].dtype), "values": _plain_list(frame[name])}
         for name in frame.columns
         if name not in numbers
     }
-    return {"file": file, "order": list(frame.columns), "rows": len(frame), "others": others}
+    return {
+        "file": file,
+        "sha256": sha256(content).hexdigest(),
+        "order": list(frame.columns),
+        "rows": len(frame),
+        "others": others,
+    }
 
 
 def _plain_list(column: pd.Series) -> list[Any]:
@@ -130,23 +144,50 @@ def _plain_list(column: pd.Series) -> list[Any]:
 
 
 def _frame(kept: Mapping[str, Any], folder: Path) -> pd.DataFrame:
-    file, rows = str(kept["file"]), int(kept["rows"])
-    if "/" in file:
+    rows, order, others = int(kept["rows"]), list(kept["order"]), kept["others"]
+    if rows * max(len(order), 1) * _CELL_BYTES > _MOST_BYTES:
+        raise NotKeptError("a table is too large")
+    stored = _stored(kept, folder)
+    names = [name for name in order if name not in others]
+    _check_footer(stored, names, rows)
+    numbers = stored.read()
+    columns: dict[str, Any] = {name: numbers[name].to_numpy() for name in names}
+    for name, other in others.items():
+        columns[name] = pd.Series(other["values"], dtype=_dtype(other["dtype"]))
+    if {len(values) for values in columns.values()} - {rows} or (rows and not columns):
+        raise NotKeptError("columns of a table differ in length")
+    frame = pd.DataFrame({name: columns[name] for name in order}, index=range(rows))
+    return frame.reset_index(drop=True)
+
+
+def _stored(kept: Mapping[str, Any], folder: Path) -> pq.ParquetFile:
+    """Return the file of a table; of its content only the footer has been unpacked."""
+    file = str(kept["file"])
+    if os.path.basename(file) != file:
         raise NotKeptError("a table lies elsewhere")
     with open_file(folder / file, most_bytes=_MOST_BYTES) as source:
-        stored = pq.ParquetFile(io.BytesIO(source.read()))
-    whole = stored.metadata
-    size = sum(whole.row_group(at).total_byte_size for at in range(whole.num_row_groups))
-    if size > _MOST_BYTES or rows * len(kept["order"]) * 8 > 4 * _MOST_BYTES:
-        raise NotKeptError("a table is too large")
-    numbers = stored.read()
-    columns: dict[str, Any] = {name: numbers[name].to_numpy() for name in numbers.column_names}
-    for name, other in kept["others"].items():
-        columns[name] = pd.Series(other["values"], dtype=_dtype(other["dtype"]))
-    if {len(values) for values in columns.values()} - {rows}:
-        raise NotKeptError("columns of a table differ in length")
-    frame = pd.DataFrame({name: columns[name] for name in kept["order"]}, index=range(rows))
-    return frame.reset_index(drop=True)
+        content = source.read()
+    if sha256(content).hexdigest() != kept["sha256"]:
+        raise NotKeptError("a table is of another analysis, or damaged")
+    return pq.ParquetFile(pa.BufferReader(content))
+
+
+def _check_footer(stored: pq.ParquetFile, names: list[str], rows: int) -> None:
+    """Refuse a file that holds something else than some columns of numbers, uncompressed, in so many rows."""
+    schema, footer = stored.schema_arrow, stored.metadata
+    if schema.names != names or footer.num_columns != len(names):
+        raise NotKeptError("a table has other columns")
+    kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
+    if not all(any(is_kind(kind) for is_kind in kinds) for kind in schema.types):
+        raise NotKeptError("a table holds something else than numbers")
+    groups = [footer.row_group(at) for at in range(footer.num_row_groups)]
+    if names and not footer.num_rows == sum(group.num_rows for group in groups) == rows:
+        raise NotKeptError("a table has another number of rows")
+    for group in groups:
+        for at in range(group.num_columns):
+            column = group.column(at)
+            if (column.compression, column.num_values) != ("UNCOMPRESSED", group.num_rows):
+                raise NotKeptError("a table is packed in another way")
 
 
 def _dtype(name: str) -> str:
@@ -155,52 +196,15 @@ def _dtype(name: str) -> str:
     return name
 
 
-def _are_equal(one: Mapping[str, pa.Table], other: Mapping[str, pa.Table]) -> bool:
-    """Return whether tables are equal to the last bit, so that NaN equals NaN."""
-    return one.keys() == other.keys() and all(
-        one[name].schema == table.schema
-        and all(
-            np.array_equal(column.to_numpy(), again.to_numpy(), equal_nan=True)
-            for column, again in zip(table.columns, one[name].columns, strict=True)
-        )
-        for name, table in other.items()
-    )
-
-
-def _said(value: Any) -> Any:
-    """Return a value with its messages as JSON has them, and enumerations as their texts."""
-    if isinstance(value, Message):
-        return message_to_json(value)
-    if is_dataclass(value):
-        return {field.name: _said(getattr(value, field.name)) for field in fields(value)}
-    if isinstance(value, Mapping):
-        return {str(name): _said(one) for name, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_said(one) for one in value]
-    return value.value if isinstance(value, Enum) else value
-
-
 def _revived(value: Any) -> Any:
-    """Return a value with the messages in its messages, which no type declares."""
+    """Return a value with the messages in its messages, which no type declares; each has its sentence."""
     if isinstance(value, Message):
-        return message_from_json({"code": value.code, "values": dict(value.values)})
+        said = message_from_json({"code": value.code, "values": dict(value.values)})
+        str(said)
+        return said
     if is_dataclass(value) and not isinstance(value, type):
         changed = {field.name: _revived(getattr(value, field.name)) for field in fields(value)}
         return replace(value, **changed)
     if isinstance(value, dict):
         return {name: _revived(one) for name, one in value.items()}
     return tuple(map(_revived, value)) if type(value) is tuple else value
-
-
-def _messages(value: Any) -> Iterator[Message]:
-    if isinstance(value, Message):
-        yield value
-    elif is_dataclass(value):
-        for field in fields(value):
-            yield from _messages(getattr(value, field.name))
-    elif isinstance(value, Mapping):
-        for one in value.values():
-            yield from _messages(one)
-    elif type(value) is tuple:
-        for one in value:
-            yield from _messages(one)

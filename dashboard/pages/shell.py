@@ -104,10 +104,16 @@ def _watch_for_news(run: LoadedRun) -> Component:
     )
 
 
-def news(address: str) -> Component:
-    """Return the word that a running job has gone on, with a link that shows the same view of it now."""
-    link = html.A("Show its newest steps", href=address, className="ms-link")
-    return html.P(["The run has gone on since this page was read. ", link], className="ms-notice")
+def news(address: str, *, is_over: bool) -> Component:
+    """Return the word that a page of a running job is out of date, with a link to the same view of now.
+
+    Args:
+        address: Of the view.
+        is_over: Whether the job has ended and nothing more was recorded.
+    """
+    words = "The job has ended" if is_over else "The run has recorded more"
+    link = html.A("Show it as it is now", href=address, className="ms-link")
+    return html.P([f"{words} since this page was read. ", link], className="ms-notice")
 
 
 def tabs(run: LoadedRun, active: str, state: ViewState) -> list[Component]:

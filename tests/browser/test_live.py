@@ -112,8 +112,8 @@ def _follow_elsewhere(page) -> None:
     here = page.url
     page.goto(f"/run/{RUN}/stragglers?rank=1")
     read = page.locator("#run-facts").inner_text()
-    expect(page.locator("#news")).to_contain_text("The run has gone on")
-    page.get_by_role("link", name="Show its newest steps").click()
+    expect(page.locator("#news")).to_contain_text("The run has recorded more")
+    page.get_by_role("link", name="Show it as it is now").click()
     expect(page.locator("#run-facts")).not_to_have_text(read)
     assert page.url.endswith("/stragglers?rank=1")
     page.goto(here)

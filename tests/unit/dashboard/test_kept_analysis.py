@@ -1,16 +1,21 @@
 """The analysis that is kept on disk: when it is used, and when a run is analysed anew."""
 
+import hashlib
 import json
 import os
 import shutil
 import time
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from tests.unit.dashboard.conftest import write_job, write_synthetic
 
 from meshscope.dashboard import kept_analysis, loaded_run
+from meshscope.dashboard.callbacks import page_of
 from meshscope.dashboard.kept_analysis import KeptAnalyses
-from meshscope.dashboard.run_files import ANALYSIS
+from meshscope.dashboard.kept_run import line_of
+from meshscope.dashboard.run_files import ANALYSIS, SourceState, source_state
 from meshscope.dashboard.store import RunStore
 
 SLOW = "slow_rank:rank=3,factor=1.5"
@@ -57,6 +62,18 @@ def opened(folder, elsewhere):
     return store.get(entry.run_id)
 
 
+STATE = SourceState("other", is_settled=True)
+
+
+def settle(folder, elsewhere):
+    """Have what is kept of the only run stamped: its files did not change just now."""
+    until_s = time.monotonic() + 30
+    while not source_state(only(folder)).is_settled:
+        assert time.monotonic() < until_s
+        time.sleep(0.1)
+    assert KeptAnalyses(elsewhere).read(only(folder)) is not None
+
+
 def only(folder):
     """Return the only run of a folder."""
     return next(folder.iterdir())
@@ -78,10 +95,71 @@ def test_a_server_that_starts_again_measures_nothing(folder, elsewhere, measured
 def test_the_list_needs_no_analysis(folder, elsewhere, measured):
     """Fails when the first list after a start shows runs as pending that were analysed before."""
     run = opened(folder, elsewhere)
+    settle(folder, elsewhere)
+    (only(folder) / ANALYSIS / "diagnosis.json").unlink()
     (entry,) = RunStore(folder, analyses=KeptAnalyses(elsewhere)).entries(max_new=0)
     assert (entry.state, entry.layout) == ("ready", "TP1 PP2 DP2")
     assert entry.top_finding == str(run.diagnosis.findings[0].claim)
+    assert entry.modified_ns == run.times.written_ns
     assert len(measured) == 1
+
+
+def test_the_list_looks_at_a_run_once_for_each_state_of_it(folder, elsewhere, monkeypatch):
+    """Fails when each look at the list reads again whatever no kept analysis is of."""
+    opened(folder, elsewhere)
+    settle(folder, elsewhere)
+    looks = []
+    monkeypatch.setattr(kept_analysis, "source_state", lambda path: looks.append(path) or STATE)
+    store = RunStore(folder, patience=0, analyses=KeptAnalyses(elsewhere))
+    for _ in range(3):
+        (entry,) = store.entries(max_new=0)
+        assert entry.state == "pending"
+    assert len(looks) == 1
+    touched = next(only(folder).rglob("*.parquet"))
+    os.utime(touched)
+    store.entries(max_new=0)
+    assert len(looks) == 2
+
+
+def test_a_copy_is_stamped_anew(folder, elsewhere, monkeypatch):
+    """Fails when the contents of a copied run are read at each start, and its line waits for that."""
+    opened(folder, elsewhere)
+    settle(folder, elsewhere)
+    hashed = []
+    real = kept_analysis.source_hash
+    monkeypatch.setattr(
+        kept_analysis, "source_hash", lambda path: hashed.append(path) or real(path)
+    )
+    assert opened(folder, elsewhere).is_kept
+    assert not hashed
+
+
+def test_a_file_that_is_changed_back_in_time_is_seen(folder, elsewhere, measured):
+    """Fails when other contents of the same size, with the time of before, pass for the same."""
+    opened(folder, elsewhere)
+    settle(folder, elsewhere)
+    place = max(only(folder).rglob("*.parquet"), key=lambda one: one.stat().st_size)
+    found, content = place.stat(), bytearray(place.read_bytes())
+    content[len(content) // 2] ^= 1
+    place.write_bytes(content)
+    os.utime(place, ns=(found.st_atime_ns, found.st_mtime_ns))
+    assert KeptAnalyses(elsewhere).read(only(folder)) is None
+
+
+def test_what_changes_while_it_is_hashed_is_not_kept(folder, elsewhere, monkeypatch):
+    """Fails when the analysis of old contents is kept under the hash of new ones."""
+    run = RunStore(folder).get(only(folder).name)
+    state = source_state(only(folder))
+    real = kept_analysis.source_hash
+
+    def hashed(path):
+        os.utime(next(path.rglob("*.parquet")))
+        return real(path)
+
+    monkeypatch.setattr(kept_analysis, "source_hash", hashed)
+    kept = kept_analysis.Kept(run.diagnosis, "")
+    assert not KeptAnalyses(elsewhere).keep(only(folder), kept, line_of(run), state)
+    assert not (only(folder) / ANALYSIS).exists()
 
 
 def test_it_is_for_its_user_alone(folder, elsewhere):
@@ -107,14 +185,98 @@ def test_a_run_that_cannot_be_written_is_kept_elsewhere(tmp_path, elsewhere, mea
     assert len(list(elsewhere.iterdir())) == 1, "the oldest goes"
 
 
-def test_no_place_to_keep_it_is_no_error(tmp_path, measured):
-    """Fails when a dashboard without a folder for caches shows no runs."""
+@pytest.mark.parametrize("place", ["file/analyses", "x" * 300])
+def test_no_place_to_keep_it_is_no_error(tmp_path, measured, place, caplog):
+    """Fails when a dashboard whose folder for caches cannot be read shows no runs, or says nothing."""
     write_job(tmp_path / "runs" / "job")
     age(tmp_path / "runs")
     (tmp_path / "file").write_text("no folder")
-    opened(tmp_path / "runs", tmp_path / "file" / "analyses")
-    opened(tmp_path / "runs", tmp_path / "file" / "analyses")
+    opened(tmp_path / "runs", tmp_path / place)
+    opened(tmp_path / "runs", tmp_path / place)
     assert len(measured) == 2
+    assert "the analysis of job is not kept" in caplog.text
+
+
+def test_a_run_that_others_can_write_is_kept_elsewhere(folder, elsewhere, measured):
+    """Fails when others of a group could have the dashboard write where they want."""
+    only(folder).chmod(0o770)
+    opened(folder, elsewhere)
+    assert not (only(folder) / ANALYSIS).exists()
+    assert len(list(elsewhere.iterdir())) == 1
+    assert opened(folder, elsewhere).is_kept
+    assert len(measured) == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a run to another user")
+def test_a_run_of_another_user_is_kept_elsewhere(folder, elsewhere):
+    """Fails when a dashboard that root runs writes into the folders of users."""
+    os.chown(only(folder), 12345, -1)
+    opened(folder, elsewhere)
+    assert not (only(folder) / ANALYSIS).exists()
+    assert len(list(elsewhere.iterdir())) == 1
+
+
+def test_a_folder_of_caches_of_another_user_is_not_used(folder, tmp_path):
+    """Fails when analyses go into a folder that somebody planted at the place of the user's own."""
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "caches").symlink_to(tmp_path / "theirs")
+    only(folder).chmod(0o770)
+    opened(folder, tmp_path / "caches")
+    assert not list((tmp_path / "theirs").iterdir())
+
+
+def test_two_servers_may_keep_the_same_run(folder, elsewhere, monkeypatch):
+    """Fails when the slower of two servers fails, keeps a run twice, or leaves half of it."""
+    run, path = RunStore(folder).get(only(folder).name), only(folder)
+    kept, state = kept_analysis.Kept(run.diagnosis, ""), source_state(path)
+    analyses, real = KeptAnalyses(elsewhere), shutil.rmtree
+
+    def meanwhile(place, **given):
+        real(place, **given)
+        if place == path / ANALYSIS:
+            monkeypatch.setattr(kept_analysis.shutil, "rmtree", real)
+            assert KeptAnalyses(elsewhere).keep(path, kept, line_of(run), state)
+
+    monkeypatch.setattr(kept_analysis.shutil, "rmtree", meanwhile)
+    assert analyses.keep(path, kept, line_of(run), state)
+    assert analyses.read(path) is not None
+    assert not elsewhere.exists()
+    assert not list(path.glob(".draft-*"))
+
+
+def test_files_of_two_servers_do_not_mix(folder, elsewhere, tmp_path):
+    """Fails when the findings of one analysis are shown for the run of another."""
+    opened(folder, elsewhere)
+    write_synthetic(tmp_path / "other", "slow_rank:rank=1,factor=2")
+    age(tmp_path / "other")
+    opened(tmp_path / "other", elsewhere)
+    theirs = only(tmp_path / "other") / ANALYSIS / "diagnosis.json"
+    shutil.copy(theirs, only(folder) / ANALYSIS / "diagnosis.json")
+    assert KeptAnalyses(elsewhere).read(only(folder)) is None
+
+
+def test_one_that_breaks_a_page_is_made_anew(folder, elsewhere, measured, caplog):
+    """Fails when a kept analysis of the right types that no page can draw takes a run down for ever."""
+    opened(folder, elsewhere)
+    place = only(folder) / ANALYSIS
+    value = json.loads((place / "diagnosis.json").read_text())
+    pq.write_table(pa.table({"stage": [0]}), place / "few.parquet", compression="none")
+    digest = hashlib.sha256((place / "few.parquet").read_bytes()).hexdigest()
+    few = {"file": "few.parquet", "sha256": digest, "order": ["stage"], "rows": 1, "others": {}}
+    value["memory"] = few
+    text = json.dumps(value).encode()
+    (place / "diagnosis.json").write_bytes(text)
+    facts = json.loads((place / "analysis.json").read_text())
+    digest = hashlib.sha256(text).hexdigest()
+    (place / "analysis.json").write_text(json.dumps(facts | {"diagnosis": digest}))
+    store = RunStore(folder, analyses=KeptAnalyses(elsewhere))
+    name = only(folder).name
+    page = str(page_of(store, f"/run/{name}/overview", ""))
+    assert "Rank 3" in page
+    assert len(measured) == 2
+    assert "is made anew" in caplog.text
+    assert not store.get(name).is_kept
+    assert opened(folder, elsewhere).is_kept, "a good one is kept in its place"
 
 
 def test_nothing_is_kept_of_a_run_that_is_written(tmp_path, elsewhere, measured):
@@ -157,7 +319,9 @@ def test_what_another_version_wrote_does_not_count(folder, elsewhere, measured, 
     place.write_text(json.dumps(facts | {key: "other", "stamp": None}))
     opened(folder, elsewhere)
     assert len(measured) == 2
-    assert json.loads(place.read_text()) == facts, "it is written anew"
+    assert json.loads(place.read_text()) | {"stamp": None} == facts | {"stamp": None}, (
+        "written anew"
+    )
 
 
 @pytest.mark.parametrize("content", ["", "{}", "\0" * 99])

@@ -1,5 +1,8 @@
 """What the live and trust pages say of a run, and the sums of a window."""
 
+import os
+import time
+
 import pandas as pd
 import pytest
 from tests.unit.dashboard.conftest import write_synthetic
@@ -8,7 +11,7 @@ from meshscope.analyze.output.timeline.slices import in_window
 from meshscope.analyze.wording.message import message
 from meshscope.dashboard.live import live
 from meshscope.dashboard.loaded_run import is_running
-from meshscope.dashboard.store import RunStore
+from meshscope.dashboard.store import News, RunStore
 from meshscope.dashboard.trust import trust
 from meshscope.dashboard.units import is_unknown
 from meshscope.dashboard.window_sums import ALL, sum_rows, window_sums
@@ -62,14 +65,35 @@ def test_a_run_that_goes_on_is_news_and_its_analysis_is_none(tmp_path):
     gone: list[bool] = []
     store = RunStore(tmp_path, patience=0, are_gone=lambda _: bool(gone))
     run = store.get(name)
-    assert not store.has_news(name, run.times.written_ns)
-    assert store.has_news(name, run.times.written_ns - 1)
-    assert not store.has_news("no-such-run", 0)
+    assert store.news(name, run.times.written_ns) is News.NONE
+    assert store.news(name, run.times.written_ns - 1) is News.MORE
+    assert store.news("no-such-run", 0) is News.NONE
     (tmp_path / name / "analysis").mkdir(exist_ok=True)
     (tmp_path / name / "analysis" / "analysis.json").write_text("{}")
-    assert not store.has_news(name, run.times.written_ns)
+    assert store.news(name, run.times.written_ns) is News.NONE
     gone.append(True)
-    assert store.has_news(name, run.times.written_ns)
+    assert store.news(name, run.times.written_ns) is News.OVER
+    store.get(name)
+    assert store.news(name, run.times.written_ns) is News.NONE
+
+
+def test_there_is_news_only_where_a_view_would_show_it(tmp_path):
+    """Fails when a link to what is new leads to what the page has already, or nothing tells of another reading."""
+    name = write_synthetic(tmp_path, "hang:rank=3,first_step=2")
+    gone: list[bool] = []
+    store = RunStore(tmp_path, patience=1e6, are_gone=lambda _: bool(gone))
+    first = store.get(name)
+    store._looks.clear()  # The files are looked at again; the analysis still stands for what is new.
+    written = tmp_path / name / "manifest.json"
+    os.utime(written, ns=(time.time_ns(), first.times.written_ns + 10**9))
+    assert store.news(name, first.times.written_ns) is News.NONE
+    assert store.get(name) is first
+    store._entries[name] = store._entries[name]._replace(until_s=0.0)
+    assert store.news(name, first.times.written_ns) is News.MORE
+    second = store.get(name)
+    assert second.times.written_ns > first.times.written_ns
+    assert store.news(name, first.times.written_ns) is News.MORE, "somebody else had it read anew"
+    assert store.news(name, second.times.written_ns) is News.NONE
 
 
 def test_who_looks_again_while_a_run_is_analysed_does_not_wait(store):

@@ -14,7 +14,7 @@ from meshscope.analyze.scale.executors import InThisProcess
 from meshscope.analyze.scale.outlook import outlook_of
 from meshscope.analyze.scale.store import FOLDER, write_summaries
 from meshscope.cli import app
-from meshscope.dashboard import loaded_run, store, summarised_run
+from meshscope.dashboard import kept_run, loaded_run, summarised_run
 from meshscope.dashboard.app import create_app
 from meshscope.dashboard.callbacks import exists, page_of
 from meshscope.dashboard.pages import summary
@@ -44,7 +44,7 @@ def large(monkeypatch):
         raise AssertionError("records were read")
 
     monkeypatch.setattr(summarised_run, "LARGE_RECORDS", 1)
-    monkeypatch.setattr(store, "analysed_run", refuse)
+    monkeypatch.setattr(kept_run, "analysed_run", refuse)
     monkeypatch.setattr(loaded_run, "load_trace", refuse)
 
 
@@ -133,5 +133,28 @@ def test_tables_from_summaries_have_a_budget(folder, large, tmp_path):
     small = RunStore(tmp_path, budget_bytes=1)
     said = [small.summarised(name).claim for name in ("one", "two", "three", "one")]
     assert len(set(said)) == 1
-    assert len(small._summarised) == 1
+    assert len(small._summaries._tables) == 1
     assert len(RunStore(tmp_path).entries(max_new=3)) == 3
+
+
+def test_a_look_at_the_list_reads_no_summary_again(folder, monkeypatch, tmp_path):
+    """Large runs without room for all of their tables would be read again by each look at the list."""
+    runs, run_id = folder
+    for name in ("one", "two"):
+        shutil.copytree(runs / run_id, tmp_path / name)
+    monkeypatch.setattr(summarised_run, "LARGE_RECORDS", 1)
+    reads, real = [], summarised_run.read_summaries
+    monkeypatch.setattr(
+        summarised_run, "read_summaries", lambda path: reads.append(path.name) or real(path)
+    )
+    opened = RunStore(tmp_path, budget_bytes=0, patience=0)
+    for _ in range(2):  # The first reading writes what it found beside the summaries.
+        assert [entry.is_summary for entry in opened.entries(max_new=0)] == [True, True]
+    reads.clear()
+    for _ in range(3):
+        assert [entry.is_summary for entry in opened.entries(max_new=0)] == [True, True]
+    assert reads == []
+    assert opened.summarised("two").run_id == "two"
+    assert opened.summarised("one").run_id == "one"
+    assert opened.summarised("one").run_id == "one"
+    assert reads in (["two", "one"], ["one"]), "the one that was looked at last stays"

@@ -3,6 +3,7 @@
 import copy
 import json
 import shutil
+from hashlib import sha256
 
 import numpy as np
 import pyarrow as pa
@@ -84,14 +85,68 @@ def test_what_is_none_is_refused(kept, tmp_path, place, value):
         read_diagnosis(kept, tmp_path)
 
 
-def test_a_table_of_zeros_is_not_unpacked(kept, tmp_path):
-    """Fails when a file of some kB can fill the memory of a server."""
-    rows = 1 << 26
-    zeros = pa.table({"rank": np.zeros(rows, np.int64)})
-    pq.write_table(zeros, tmp_path / "big.parquet", use_dictionary=False, compression="zstd")
-    assert (tmp_path / "big.parquet").stat().st_size < 1 << 20
-    with pytest.raises(NotKeptError, match="too large"):
-        read_diagnosis(kept | {"ledger": {**kept["ledger"], "file": "big.parquet"}}, tmp_path)
+ROWS = 1 << 22
+BOMBS = {
+    "few bytes for many rows": {"compression": "none"},
+    "compressed": {"compression": "zstd", "use_dictionary": False},
+}
+
+
+@pytest.mark.parametrize("packed", BOMBS.values(), ids=BOMBS)
+@pytest.mark.parametrize("claimed", [1, ROWS])
+def test_a_table_of_zeros_is_not_unpacked(kept, tmp_path, packed, claimed):
+    """Fails when a file of some kB can fill the memory of a server, whatever is claimed of it."""
+    zeros = pa.table({name: np.zeros(ROWS, np.int64) for name in map(str, range(9))})
+    pq.write_table(zeros, tmp_path / "big.parquet", **packed)
+    content = (tmp_path / "big.parquet").read_bytes()
+    assert len(content) < 1 << 20
+    table = {"file": "big.parquet", "sha256": sha256(content).hexdigest(), "others": {}}
+    table |= {"order": zeros.column_names, "rows": claimed}
+    before = pa.total_allocated_bytes()
+    peak = pa.default_memory_pool().max_memory()
+    with pytest.raises(NotKeptError, match=r"too large|number of rows"):
+        read_diagnosis(kept | {"ledger": table}, tmp_path)
+    assert pa.default_memory_pool().max_memory() <= max(peak, before + (8 << 20))
+
+
+@pytest.mark.parametrize(
+    ("table", "why"),
+    [
+        (pa.table({"rank": [0, 1]}), "packed in another way"),
+        (pa.table({"rank": ["0", "1"]}), "something else than numbers"),
+        (pa.table({"rank": [[0], [1]]}), "something else than numbers"),
+        (pa.table({"step": [0, 1]}), "other columns"),
+    ],
+    ids=["compressed", "texts", "lists", "other names"],
+)
+def test_what_the_footer_says_is_checked(kept, tmp_path, table, why):
+    """Fails when a column that nobody writes is unpacked before it is refused."""
+    pq.write_table(table, tmp_path / "odd.parquet", compression="zstd")
+    found = sha256((tmp_path / "odd.parquet").read_bytes()).hexdigest()
+    odd = {"file": "odd.parquet", "sha256": found, "order": ["rank"], "rows": 2, "others": {}}
+    with pytest.raises(NotKeptError, match=why):
+        read_diagnosis(kept | {"ledger": odd}, tmp_path)
+
+
+def test_tables_of_two_writers_do_not_mix(kept, tmp_path):
+    """Fails when a server shows the numbers of one analysis under the findings of another."""
+    other = tmp_path / "other"
+    other.mkdir()
+    write_diagnosis(diagnosed("slow_rank:rank=1,factor=2"), other)
+    file = kept["ledger"]["file"]
+    shutil.copy(other / file, tmp_path / file)
+    with pytest.raises(NotKeptError, match="of another analysis"):
+        read_diagnosis(kept, tmp_path)
+
+
+def test_nothing_that_lies_there_is_written_over(tmp_path):
+    """Fails when a link that somebody planted has us write where they want."""
+    (tmp_path / "outside").write_text("theirs")
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "table-0.parquet").symlink_to(tmp_path / "outside")
+    with pytest.raises(FileExistsError):
+        write_diagnosis(diagnosed(FAULTS[0]), tmp_path / "kept")
+    assert (tmp_path / "outside").read_text() == "theirs"
 
 
 def test_a_torn_table_is_refused(kept, tmp_path):
