@@ -33,7 +33,7 @@ from .summarised_run import SummarisedRun
 from .summarised_runs import SummarisedRuns
 
 DEFAULT_BUDGET_BYTES = 640 << 20
-"""With the program itself, and what one more analysis takes for a while, a server has less than 1 GB."""
+"""The program itself, and what one more analysis takes for a while, come on top."""
 DEFAULT_PATIENCE = 10.0
 """For how many times as long as it took a look at the files of a run, or its analysis, stands."""
 _NO_RUN_ID = (
