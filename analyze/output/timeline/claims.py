@@ -42,7 +42,7 @@ def claims_of(trace: Trace, step: int, stood: tuple[OpenWait, ...]) -> tuple[pd.
         parts.append(_kernel_claims(trace, step))
     undrawn = 0
     for table in ("collective", "p2p"):
-        rows = rows_of_step(trace, table, step).drop_duplicates(["rank", "event_id"], keep="last")
+        rows = _once(rows_of_step(trace, table, step))
         claims = _communication_claims(rows, table)
         known = claims["start_ns"].notna() & claims["end_ns"].notna()
         told = _is_open(rows, stood)
@@ -175,9 +175,11 @@ def _axis_category(rows: pd.DataFrame) -> pd.Series[Any]:
 
 def _is_open(rows: pd.DataFrame, stood: tuple[OpenWait, ...]) -> BoolArray:
     """Return which operations are among those that ranks stood in."""
-    keys = zip(rows["rank"], rows["group_id"].astype(str), rows["issue_ns"], strict=True)
-    known = {(wait.rank, wait.group_id, wait.since_ns) for wait in stood}
-    return np.array([key in known for key in keys] if known else [False] * len(rows), dtype=bool)
+    is_open = np.zeros(len(rows), dtype=bool)
+    for wait in stood:
+        is_same = rows["rank"].eq(wait.rank) & rows["issue_ns"].eq(wait.since_ns)
+        is_open |= (is_same & rows["group_id"].eq(wait.group_id)).to_numpy(bool, na_value=False)
+    return is_open
 
 
 def _open_claims(trace: Trace, stood: tuple[OpenWait, ...]) -> pd.DataFrame:
@@ -220,6 +222,16 @@ def rows_of_step(trace: Trace, table: str, step: int) -> pd.DataFrame:
 def _near(frame: pd.DataFrame, trace: Trace, table: str, step: int) -> pd.DataFrame:
     if step == WHOLE_CAPTURE:
         return frame
-    if trace.per_step_clock or table == "step":
-        return frame[frame["step"] == step]
-    return frame[frame["step"].isin([step - 1, step, step + 1, _NO_STEP])]
+    is_alone = trace.per_step_clock or table == "step"
+    steps = [step] if is_alone else [step - 1, step, step + 1, _NO_STEP]
+    return _where(frame, frame["step"].isin(steps).to_numpy())
+
+
+def _once(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the last row of each event of a rank."""
+    return _where(rows, ~rows.duplicated(["rank", "event_id"], keep="last").to_numpy())
+
+
+def _where(rows: pd.DataFrame, is_wanted: BoolArray) -> pd.DataFrame:
+    """Return some rows; where these are all, the very same: a copy of a million takes a while."""
+    return rows if is_wanted.all() else rows[is_wanted]
