@@ -17,6 +17,7 @@ from dash import (
     Patch,
     State,
     ctx,
+    dcc,
     no_update,
 )
 from dash.development.base_component import Component
@@ -66,6 +67,10 @@ _PAGES: dict[str, Callable[[RunStore, LoadedRun, ViewState], Component]] = {
     "compare": compare.layout,
     "trust": lambda _, run, state: trust.layout(run, state),
 }
+
+
+_WITH_CHARTS = ("overview", "summary", "live", "timeline", "mesh")
+"""Pages that have a chart in any case."""
 
 
 def page_of(store: RunStore, path: str | None, query: str | None) -> Component:
@@ -124,6 +129,13 @@ def _register_navigation(app: Dash, store: RunStore) -> None:
     app.clientside_callback(  # type: ignore[no-untyped-call]
         ClientsideFunction("meshscope", "setTitle"), Input("page-title", "data")
     )
+
+    @app.callback(Output("charts", "children"), Input("url", "pathname"))
+    def get_ready_for_charts(path: str | None) -> Any:
+        # The browser reads the library of charts while it waits for the page.
+        place = parse_path(inner(path))
+        has_chart = place is not None and place[1] in _WITH_CHARTS
+        return dcc.Graph(config={"displayModeBar": False}) if has_chart else no_update
 
     @app.callback(
         Output("runs-grid", "rowData"),
