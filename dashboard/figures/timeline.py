@@ -9,7 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from meshscope.analyze.output.timeline.categories import COLOURS, LABELS, Category
-from meshscope.analyze.output.timeline.slices import MARK, StepSlices, in_window
+from meshscope.analyze.output.timeline.slices import MARK, StepSlices, is_in_window
 
 from .. import units
 from ..paths import Outlines
@@ -31,7 +31,7 @@ _MOST_LABELS, _ROOMY_LABELS = 64, 32
 
 def uses_tile(step: StepSlices, window_ns: tuple[int, int]) -> bool:
     """Return whether a window holds too many slices to draw them one by one."""
-    return len(in_window(step.slices, window_ns)) > MAX_BARS
+    return int(is_in_window(step.slices, window_ns).sum()) > MAX_BARS
 
 
 def timeline(
@@ -50,10 +50,11 @@ def timeline(
         path: What to outline of the critical path, None for nothing.
     """
     figure = go.Figure()
-    seen = in_window(step.slices, window_ns)
-    if len(seen) > MAX_BARS:
+    is_picture = uses_tile(step, window_ns)
+    if is_picture:
         _add_tile(figure, step, window_ns, tile_url)
     else:
+        seen = step.slices[is_in_window(step.slices, window_ns)]
         for category, part in seen.groupby("category", sort=True):
             figure.add_trace(_bars(part, Category(int(category))))  # type: ignore[arg-type]
     if path is not None:
@@ -75,7 +76,7 @@ def timeline(
         showgrid=False,
     )
     # The grid would be drawn over a picture.
-    figure.update_xaxes(showgrid=len(seen) <= MAX_BARS)
+    figure.update_xaxes(showgrid=not is_picture)
     height = int(np.clip(_BORDER_PX + _ROW_PX * rows, _MIN_PX, _MAX_PX))
     styled(figure, height)
     figure.update_layout(
@@ -104,8 +105,8 @@ def _ticks(labels: Sequence[str], every: int) -> list[int]:
 
 def shown_categories(step: StepSlices, window_ns: tuple[int, int]) -> tuple[Category, ...]:
     """Return the categories that a window holds, for its legend."""
-    present = in_window(step.slices, window_ns)["category"].unique()
-    return tuple(Category(int(value)) for value in np.sort(present))
+    category = step.slices["category"].to_numpy()[is_in_window(step.slices, window_ns)]
+    return tuple(Category(value) for value in np.flatnonzero(np.bincount(category)).tolist())
 
 
 def _bars(part: pd.DataFrame, category: Category) -> go.Bar:

@@ -9,7 +9,7 @@ from dash.development.base_component import Component
 from meshscope.analyze.align.clocks.alignment import has_clocks_apart
 from meshscope.analyze.align.steps.whole_capture import WHOLE_CAPTURE
 from meshscope.analyze.output.timeline.categories import COLOURS, LABELS
-from meshscope.analyze.output.timeline.slices import StepSlices, in_window
+from meshscope.analyze.output.timeline.slices import StepSlices, is_in_window
 from meshscope.analyze.wording.words import counted
 
 from .. import units
@@ -188,7 +188,7 @@ def _path_caption(path: StepPath, outlined: Outlines) -> Component:
 
 
 def _caption(run: LoadedRun, step: StepSlices, window: tuple[int, int], *, is_part: bool) -> str:
-    seen = len(in_window(step.slices, window))
+    seen = int(is_in_window(step.slices, window).sum())
     way = (
         "drawn as a picture; zoom in until single slices appear"
         if uses_tile(step, window)
