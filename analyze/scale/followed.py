@@ -74,16 +74,23 @@ def standing_out(own_s: SurveyArray, cube: Cube) -> IntArray:
     """
     place = cube.lane * cube.shape[2] + cube.place
     usual = np.stack(
-        [_usual(own_s[_some(np.flatnonzero(place == at), _VOICES)]) for at in np.unique(place)]
-    )
+        [
+            np.median(own_s[_some(np.flatnonzero(place == at), _VOICES)], axis=0)
+            for at in np.unique(place)
+        ]
+    ).astype(np.float32)
     place = np.unique(place, return_inverse=True)[1]
+    # An evaluation is a step without passes: it says nothing of anybody.
+    steps = np.asarray((usual > 0).any(axis=0))
+    if not steps.any():
+        return np.zeros(0, dtype=np.int64)
     work = _work(own_s, usual, place, cube)
     parts = [
-        _Signs.of(own_s[part] / usual[place[part]] / work[cube.replica[part]] - 1.0)
+        _Signs.of(_excess(own_s[part], usual[place[part]] * work[cube.replica[part]], steps))
         for part in _in_parts(len(own_s))
     ]
     by_rank = _Signs(*map(np.concatenate, zip(*parts, strict=True)))
-    replicas = np.flatnonzero(_Signs.of(work - 1.0).outstanding())
+    replicas = np.flatnonzero(_Signs.of(work[:, steps] - 1.0).outstanding())
     found = by_rank.outstanding() | np.isin(cube.replica, replicas)
     return np.flatnonzero(found)
 
@@ -103,14 +110,28 @@ def _work(own_s: SurveyArray, usual: SurveyArray, place: IntArray, cube: Cube) -
     """Return how much more than usual each replica works on each step [replica, step], as most of its places say."""
     replicas = cube.shape[1]
     work = np.ones((replicas, own_s.shape[1]), dtype=np.float32)
-    order = np.argsort(cube.replica, kind="stable")
-    bounds = np.searchsorted(cube.replica[order], np.arange(replicas + 1))
+    ranks = np.flatnonzero(np.asarray((usual > 0).any(axis=1))[place])
+    ranks = ranks[np.argsort(cube.replica[ranks], kind="stable")]
+    bounds = np.searchsorted(cube.replica[ranks], np.arange(replicas + 1))
     for at in range(replicas):
-        ranks = _some(order[bounds[at] : bounds[at + 1]], _PLACES)
+        own = _some(ranks[bounds[at] : bounds[at + 1]], _PLACES)
         # Of two, either may be the slow one.
-        if len(ranks) > 2:
-            work[at] = np.median(own_s[ranks] / usual[place[ranks]], axis=0)
+        if len(own) > 2:
+            middle = np.median(_times(own_s[own], usual[place[own]]), axis=0)
+            # Without passes of its own a replica says nothing of its work.
+            work[at] = np.where(middle > 0, middle, 1.0)
     return work
+
+
+def _times(own_s: SurveyArray, expected_s: SurveyArray) -> SurveyArray:
+    """Return how many times as long as expected each step takes; 1 where nothing is expected."""
+    return np.divide(own_s, expected_s, out=np.ones_like(expected_s), where=expected_s > 0)
+
+
+def _excess(own_s: SurveyArray, expected_s: SurveyArray, steps: BoolArray) -> SurveyArray:
+    """Return by which share some steps take longer than expected [rank, step]."""
+    times = _times(own_s, expected_s)
+    return (times if steps.all() else times[:, steps]) - np.float32(1.0)
 
 
 class _Signs(NamedTuple):
@@ -167,12 +188,6 @@ def _strongest_stretch(away: SurveyArray) -> FloatArray:
         strongest = np.maximum(strongest, largest / np.sqrt(length * _BLOCK))
         length *= 2
     return strongest
-
-
-def _usual(own_s: SurveyArray) -> SurveyArray:
-    """Return what some replicas of a place take in each step, at least a little."""
-    usual = np.median(own_s, axis=0)
-    return np.maximum(usual, np.finfo(np.float32).tiny).astype(np.float32)
 
 
 def _some(positions: IntArray, most: int) -> IntArray:

@@ -32,7 +32,7 @@ from .slow_ranks import FirstAnswer, SlowRank, answer_of, steps_skipped
 from .store import Summaries
 from .survey import SURVEYED, Looking
 
-OUTLOOK_VERSION = 2
+OUTLOOK_VERSION = 3
 """Rises with every change of what the answer or a table says, so that older ones are made anew."""
 ANSWER_NAME = "answer.json"
 _TABLES = ("steps", "blocks")

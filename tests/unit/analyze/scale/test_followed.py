@@ -69,6 +69,40 @@ def test_a_whole_replica_that_is_slow_is_followed():
     assert set(np.flatnonzero(cube.replica == 99)) <= set(standing_out(own, cube))
 
 
+def evaluated(own, cube):
+    """Give everybody a step without passes, as an evaluation is."""
+    own[:, 30] = 0
+
+
+def interrupted(own, cube):
+    """Give one replica a step without passes."""
+    own[cube.replica == 99, 50] = 0
+
+
+def partly_recorded(own, cube):
+    """Leave out the passes of one place, and those of another in a few steps."""
+    own[cube.place == 6] = 0
+    own[cube.place == 5, 10:14] = 0
+
+
+@pytest.mark.parametrize("layout", [WIDE, FLAT], ids=["wide", "flat"])
+@pytest.mark.parametrize("without_passes", [evaluated, interrupted, partly_recorded])
+def test_steps_without_passes_hide_no_slow_rank(layout, without_passes):
+    """Fails when one step without passes, as an evaluation is, leaves all ranks out of the tests."""
+    cube = cube_of(tuple(range(layout.world_size)), layout)
+    own = own_work(layout, STEPS)
+    own[SLOW] *= 1.5
+    without_passes(own, cube)
+    assert SLOW in standing_out(own.astype(np.float32), cube)
+    assert followed(survey_of_work(own), layout)[SLOW]
+
+
+def test_without_any_pass_nobody_stands_out():
+    """Fails when a run whose passes nobody recorded ends in a traceback instead of the error that says so."""
+    nothing = np.zeros((FLAT.world_size, STEPS), dtype=np.float32)
+    assert not len(standing_out(nothing, cube_of(tuple(range(FLAT.world_size)), FLAT)))
+
+
 def test_healthy_ranks_seldom_stand_out():
     """Fails when the quick look takes noise for slow ranks and saves nothing."""
     own = own_work(WIDE, STEPS)
