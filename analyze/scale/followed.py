@@ -1,9 +1,10 @@
 """Which ranks of thousands are worth following step by step.
 
 The tests on slow ranks compare each rank with the replicas of its place, thoroughly. But 32 healthy replicas
-say what is usual as well as a thousand do. So these are followed, and the replicas of ranks that stand out in a quick look at
-all, which misses none that the tests could blame: its borders are far lower. A border that is too low costs time
-only, because the tests decide. They count all ranks, looked at closely or not, when they ask what chance does.
+say what is usual as well as a thousand do. So these are followed, and the replicas of ranks that stand out in a quick
+look at all. Its borders are lower than those of the tests, for a border that is too low costs time only: the
+tests decide. They count all ranks, looked at closely or not, when they ask what chance does. The quick look can miss a
+rank that the tests would just blame: it knows fewer stretches, and no kinds of passes.
 
 The quick look takes from each step what the rank's place usually needs, and what its whole replica needs more: the work
 of its microbatches. Three things stand out then: a level, a stretch of steps, and single steps of which there
@@ -29,20 +30,19 @@ USUAL_RUNS = 4
 """The replicas that are followed lie beside each other in so many runs, so that few files hold them."""
 MOST_FOLLOWED = 0.75
 """With a larger share to follow, all ranks are."""
-STANDS_OUT, _HIGH = 3.5, 0.9
-"""A rank is followed that is so many times as far above the median as the tenth of all is that is highest. In
-normal noise these are 4.5 deviations; the tests blame none of thousands below 6."""
-MOST_STANDING_OUT, FEW = 16, 6
-"""Ranks that are followed for one of the three things: no more can be found slow. All but a few of them must stand out
-twice as far, because with heavy tails of noise a part of all ranks stands out a little."""
+STANDS_OUT, _LOW = 3.0, 0.1
+"""A rank is followed that is so many times as far above the median as the tenth of all is below it that is lowest. In
+normal noise these are 3.8 deviations. Slow ranks do not widen the lower half, unless most are slow."""
+MOST_STANDING_OUT = 16
+"""Ranks that are followed for one of the three things, the strongest: no more can be found slow."""
 _LEAST_STEPS = 3
-"""Single steps that are many."""
+"""Single steps that are many, at least."""
 _SAMPLED = 128
 """Steps that show the noise of a rank."""
 _VOICES = 63
 """Replicas that show what is usual at a place."""
-_PLACES = 9
-"""Places that show the work of a replica."""
+_LEAST_PLACES, _PLACES = 3, 9
+"""Places that show the work of a replica: of two, either may be the slow one."""
 _RANKS = 2048
 """Ranks that are looked at together."""
 _BLOCK = 8
@@ -54,12 +54,20 @@ _LEAST_NOISE = 1e-4
 """Noise of a rank, at least, as a share of its work."""
 
 
-def followed(survey: Survey, layout: ParallelLayout | None) -> BoolArray:
-    """Return which ranks to follow, by position; all where that saves little."""
+def followed(survey: Survey, layout: ParallelLayout | None, *, tells_work: bool) -> BoolArray:
+    """Return which ranks to follow, by position; all where that saves little.
+
+    Args:
+        survey: What a look at all rows keeps.
+        layout: The mesh; without one each rank counts as a replica.
+        tells_work: Whether the tests know the work of each step. The quick look does not. Where no third rank of a
+            replica shows it, unequal work would hide a slow rank: then all are followed.
+    """
     cube = cube_of(tuple(survey.ranks.tolist()), layout)
     usual = _usual_replicas(cube)
     size = len(cube.ranks) / cube.shape[1]
-    if len(usual) * size > MOST_FOLLOWED * len(cube.ranks):
+    is_blind = tells_work and size < _LEAST_PLACES
+    if is_blind or len(usual) * size > MOST_FOLLOWED * len(cube.ranks):
         return np.ones(len(cube.ranks), dtype=bool)
     chosen = np.isin(cube.replica, [*usual, *cube.replica[standing_out(survey.own_s, cube)]])
     return np.ones_like(chosen) if chosen.mean() > MOST_FOLLOWED else chosen
@@ -115,8 +123,7 @@ def _work(own_s: SurveyArray, usual: SurveyArray, place: IntArray, cube: Cube) -
     bounds = np.searchsorted(cube.replica[ranks], np.arange(replicas + 1))
     for at in range(replicas):
         own = _some(ranks[bounds[at] : bounds[at + 1]], _PLACES)
-        # Of two, either may be the slow one.
-        if len(own) > 2:
+        if len(own) >= _LEAST_PLACES:
             middle = np.median(_times(own_s[own], usual[place[own]]), axis=0)
             # Without passes of its own a replica says nothing of its work.
             work[at] = np.where(middle > 0, middle, 1.0)
@@ -140,6 +147,7 @@ class _Signs(NamedTuple):
     level: FloatArray
     stretch: FloatArray
     single: FloatArray
+    """Single steps that are long, less those that are short."""
 
     @classmethod
     def of(cls, excess: SurveyArray) -> _Signs:
@@ -156,18 +164,17 @@ class _Signs(NamedTuple):
         return cls(
             level.astype(np.float64),
             _strongest_stretch(away),
-            np.where(many >= _LEAST_STEPS, many, 0.0),
+            many.astype(np.float64),
         )
 
     def outstanding(self) -> BoolArray:
         """Return which ranks stand out from all of them, the strongest for each thing."""
         found = np.zeros(len(self.level), dtype=bool)
-        for sign in self:
-            middle, high = np.quantile(sign, (0.5, _HIGH))
-            least = np.full(MOST_STANDING_OUT, middle + 2 * STANDS_OUT * (high - middle))
-            least[:FEW] = middle + STANDS_OUT * (high - middle)
+        for sign, least in zip(self, (-np.inf, -np.inf, _LEAST_STEPS), strict=True):
+            low, middle = np.quantile(sign, (_LOW, 0.5))
+            border = middle + STANDS_OUT * (middle - low)
             first = np.argsort(-sign, kind="stable")[:MOST_STANDING_OUT]
-            found[first[sign[first] > least[: len(first)]]] = True
+            found[first[(sign[first] > border) & (sign[first] >= least)]] = True
         return found
 
 

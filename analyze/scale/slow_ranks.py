@@ -104,9 +104,8 @@ def answer_of(
         TraceFormatError: No pass was recorded.
         RunDirectoryError: A file of the summaries cannot be read.
     """
-    layout, chosen = summaries.outline.layout, np.ones(len(survey.ranks), dtype=bool)
-    if not (tells_work(summaries) and layout is not None and layout.pp * layout.tp < 3):
-        chosen = followed(survey, layout)
+    layout = summaries.outline.layout
+    chosen = followed(survey, layout, tells_work=tells_work(summaries))
     survey = survey.thinned(_every(survey, int(chosen.sum()), limit_bytes))
     ranks = None if chosen.all() else survey.ranks[chosen].tolist()
     table = Dense.of(summaries.read(COLUMNS, survey.every, ranks), survey.steps)

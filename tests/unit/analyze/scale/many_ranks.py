@@ -24,7 +24,9 @@ def own_work(layout, steps, *, seed=0, cv=0.01, tails=False, unequal=0.0):
     return 0.05 * lasting * work * (1 + cv * noise)
 
 
-def summaries_of(own_s, layout, folder, schedule="1f1b", microbatches=4):
+def summaries_of(
+    own_s, layout, folder, schedule="1f1b", microbatches=4, *, tokens=None, tells_mesh=True
+):
     """Return the summaries of ranks that work so [rank, step]; replicas wait for the last one."""
     ranks, steps = own_s.shape
     replica = np.array([layout.coordinates(rank)["dp"] for rank in range(ranks)])
@@ -41,6 +43,8 @@ def summaries_of(own_s, layout, folder, schedule="1f1b", microbatches=4):
         "backward_s": own_s.ravel() * 2 / 3,
         "exposed_dp_s": (wall - busy[replica]).ravel(),
     }
+    if tokens is not None:
+        columns |= {"tokens": tokens.ravel(), "sum_sq": tokens.ravel() ** 2}
     facts = []
     for first in range(0, ranks, TOGETHER):
         last = min(first + TOGETHER, ranks)
@@ -49,17 +53,17 @@ def summaries_of(own_s, layout, folder, schedule="1f1b", microbatches=4):
         pq.write_table(table, folder / name)
         held = tuple(range(first, last))
         facts.append(SegmentFacts(name, held, table.num_rows, 0, steps - 1, {}, True))
-    outline = Outline(layout, schedule, microbatches)
+    outline = Outline(layout if tells_mesh else None, schedule, microbatches)
     return Summaries(run=folder, folder=folder, outline=outline, segments=tuple(facts))
 
 
 def _rows(columns, part):
     size = part.stop - part.start
-    absent = {"tokens": pa.nulls(size, pa.float64()), "sum_sq": pa.nulls(size, pa.float64())}
+    zero, unknown = np.zeros(part.stop), pa.nulls(size, pa.float64())
     arrays = [
-        absent[one.name]
-        if one.name in absent
-        else pa.array(columns.get(one.name, np.zeros(part.stop))[part], one.type)
+        unknown
+        if one.name in ("tokens", "sum_sq") and one.name not in columns
+        else pa.array(columns.get(one.name, zero)[part], one.type)
         for one in SCHEMA
     ]
     return pa.Table.from_arrays(arrays, schema=SCHEMA)

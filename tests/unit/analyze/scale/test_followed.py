@@ -16,6 +16,7 @@ from .many_ranks import own_work, summaries_of
 STEPS, SLOW = 120, 777
 WIDE = ParallelLayout(tp=2, pp=4, dp=256)
 FLAT = ParallelLayout(tp=1, pp=1, dp=1536)
+FLAT_CUBE = cube_of(tuple(range(FLAT.world_size)), FLAT)
 
 
 def steady(own, by=1.06):
@@ -56,7 +57,7 @@ def test_a_slow_rank_is_followed_and_most_others_are_not(layout, noise, fault):
     """Fails when a slow rank is left out of the tests, or thousands of healthy ranks cost as much as before."""
     own = own_work(layout, STEPS, **noise)
     fault(own)
-    chosen = followed(survey_of_work(own), layout)
+    chosen = followed(survey_of_work(own), layout, tells_work=False)
     assert chosen[SLOW]
     assert chosen.mean() < 0.6
 
@@ -94,7 +95,7 @@ def test_steps_without_passes_hide_no_slow_rank(layout, without_passes):
     own[SLOW] *= 1.5
     without_passes(own, cube)
     assert SLOW in standing_out(own.astype(np.float32), cube)
-    assert followed(survey_of_work(own), layout)[SLOW]
+    assert followed(survey_of_work(own), layout, tells_work=False)[SLOW]
 
 
 def test_without_any_pass_nobody_stands_out():
@@ -103,16 +104,34 @@ def test_without_any_pass_nobody_stands_out():
     assert not len(standing_out(nothing, cube_of(tuple(range(FLAT.world_size)), FLAT)))
 
 
+def test_several_slow_ranks_are_followed():
+    """Fails when only the first few of a dozen slow ranks are looked at closely."""
+    own = own_work(FLAT, 60, cv=0.05)
+    slow = np.arange(700, 712)
+    own[slow] *= 1.06
+    assert set(slow) <= set(standing_out(own.astype(np.float32), FLAT_CUBE))
+
+
+@pytest.mark.parametrize("share", [0.11, 0.3, 0.45])
+def test_many_slow_ranks_do_not_hide_each_other(share):
+    """Fails when a tenth of all ranks is slow, passes for noise, and nobody is blamed."""
+    own = own_work(FLAT, 60)
+    slow = np.random.default_rng(0).permutation(FLAT.world_size)[: int(share * FLAT.world_size)]
+    own[slow] *= 1.5
+    found = standing_out(own.astype(np.float32), FLAT_CUBE)
+    assert len(set(found) & set(slow)) >= module.MOST_STANDING_OUT
+
+
 def test_healthy_ranks_seldom_stand_out():
     """Fails when the quick look takes noise for slow ranks and saves nothing."""
-    own = own_work(WIDE, STEPS)
-    assert len(standing_out(own, cube_of(tuple(range(WIDE.world_size)), WIDE))) < 20
+    own, cube = own_work(WIDE, STEPS), cube_of(tuple(range(WIDE.world_size)), WIDE)
+    assert len(set(cube.replica[standing_out(own, cube)])) < 16
 
 
 def test_a_small_job_is_followed_whole():
     """Fails when a job without ranks to spare is judged by some of them."""
     layout = ParallelLayout(tp=2, pp=2, dp=32)
-    assert followed(survey_of_work(own_work(layout, STEPS)), layout).all()
+    assert followed(survey_of_work(own_work(layout, STEPS)), layout, tells_work=False).all()
 
 
 @pytest.mark.parametrize("fault", [steady, late, at_times])
@@ -131,6 +150,19 @@ def test_the_answer_is_that_of_following_all(fault, tmp_path, monkeypatch):
     assert one.price.return_ns == pytest.approx(other.price.return_ns, rel=0.02)
     assert (some.ranks, some.step_ns) == (whole.ranks, whole.step_ns)
     assert some.minimum_slowdown == pytest.approx(whole.minimum_slowdown, rel=0.05)
+
+
+@pytest.mark.parametrize("tells_mesh", [True, False], ids=["mesh", "no mesh"])
+def test_work_that_the_tests_know_hides_no_slow_rank(tells_mesh, tmp_path):
+    """Fails when unequal work, which its tokens explain, leaves a slow rank out: with a mesh, or without."""
+    layout, slow = ParallelLayout(tp=1, pp=1, dp=720), 300
+    rng = np.random.default_rng(0)
+    tokens = np.exp(rng.normal(0, 0.5, (layout.world_size, 60))) * 1000
+    own = own_work(layout, 60) * tokens / 1000
+    own[slow] *= 1.06
+    assert not followed(survey_of_work(own), layout, tells_work=False)[slow]
+    made = summaries_of(own, layout, tmp_path, "none", tokens=tokens, tells_mesh=tells_mesh)
+    assert [one.verdict.rank for one in first_answer(made).slow] == [slow]
 
 
 def test_a_healthy_run_blames_nobody(tmp_path):
