@@ -13,7 +13,7 @@ are many.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -92,14 +92,21 @@ def standing_out(own_s: SurveyArray, cube: Cube) -> IntArray:
     steps = np.asarray((usual > 0).any(axis=0))
     if not steps.any():
         return np.zeros(0, dtype=np.int64)
-    work = _work(own_s, usual, place, cube)
-    parts = [
-        _Signs.of(_excess(own_s[part], usual[place[part]] * work[cube.replica[part]], steps))
+    replicas, work = _work(own_s, usual, place, cube)
+    # Replicas that show no work have that of the row after the last.
+    row = np.full(cube.shape[1], len(replicas))
+    row[replicas] = np.arange(len(replicas))
+    row = row[cube.replica]
+    by_rank = _Signs.of_all(
+        _excess(own_s[part], usual[place[part]] * work[row[part]], steps)
         for part in _in_parts(len(own_s))
-    ]
-    by_rank = _Signs(*map(np.concatenate, zip(*parts, strict=True)))
-    replicas = np.flatnonzero(_Signs.of(work[:, steps] - 1.0).outstanding())
-    found = by_rank.outstanding() | np.isin(cube.replica, replicas)
+    )
+    found = by_rank.outstanding()
+    if len(replicas):
+        by_replica = _Signs.of_all(
+            work[:-1][part][:, steps] - np.float32(1.0) for part in _in_parts(len(replicas))
+        )
+        found |= np.isin(cube.replica, replicas[by_replica.outstanding()])
     return np.flatnonzero(found)
 
 
@@ -114,20 +121,24 @@ def _usual_replicas(cube: Cube) -> IntArray:
     return np.unique(starts // each * each + np.arange(each)[:, None])
 
 
-def _work(own_s: SurveyArray, usual: SurveyArray, place: IntArray, cube: Cube) -> SurveyArray:
-    """Return how much more than usual each replica works on each step [replica, step], as most of its places say."""
-    replicas = cube.shape[1]
-    work = np.ones((replicas, own_s.shape[1]), dtype=np.float32)
+def _work(
+    own_s: SurveyArray, usual: SurveyArray, place: IntArray, cube: Cube
+) -> tuple[IntArray, SurveyArray]:
+    """Return which replicas show their work, and how much more than usual that is [replica, step], as most places say.
+
+    A last row of ones is for the others.
+    """
     ranks = np.flatnonzero(np.asarray((usual > 0).any(axis=1))[place])
     ranks = ranks[np.argsort(cube.replica[ranks], kind="stable")]
-    bounds = np.searchsorted(cube.replica[ranks], np.arange(replicas + 1))
-    for at in range(replicas):
+    bounds = np.searchsorted(cube.replica[ranks], np.arange(cube.shape[1] + 1))
+    replicas = np.flatnonzero(np.diff(bounds) >= _LEAST_PLACES)
+    work = np.ones((len(replicas) + 1, own_s.shape[1]), dtype=np.float32)
+    for row, at in enumerate(replicas):
         own = _some(ranks[bounds[at] : bounds[at + 1]], _PLACES)
-        if len(own) >= _LEAST_PLACES:
-            middle = np.median(_times(own_s[own], usual[place[own]]), axis=0)
-            # Without passes of its own a replica says nothing of its work.
-            work[at] = np.where(middle > 0, middle, 1.0)
-    return work
+        middle = np.median(_times(own_s[own], usual[place[own]]), axis=0)
+        # Without passes of its own a replica says nothing of its work.
+        work[row] = np.where(middle > 0, middle, 1.0)
+    return replicas, work
 
 
 def _times(own_s: SurveyArray, expected_s: SurveyArray) -> SurveyArray:
@@ -166,6 +177,11 @@ class _Signs(NamedTuple):
             _strongest_stretch(away),
             many.astype(np.float64),
         )
+
+    @classmethod
+    def of_all(cls, parts: Iterable[SurveyArray]) -> _Signs:
+        """Return the signs of all ranks, given the excess of some after the other."""
+        return cls(*map(np.concatenate, zip(*map(cls.of, parts), strict=True)))
 
     def outstanding(self) -> BoolArray:
         """Return which ranks stand out from all of them, the strongest for each thing."""

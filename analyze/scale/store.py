@@ -59,20 +59,26 @@ class Summaries:
         return tuple(rank for segment in self.segments for rank in segment.ranks)
 
     def read(
-        self, columns: Sequence[str], every: int = 1, ranks: Collection[int] | None = None
+        self,
+        columns: Sequence[str],
+        steps: Collection[int] | None = None,
+        ranks: Collection[int] | None = None,
     ) -> pa.Table:
         """Return some columns of all rows, by rank and step.
 
         Args:
             columns: Their names, ``rank`` and ``step`` among them.
-            every: Only steps whose number is a multiple of it.
+            steps: Only these.
             ranks: Only these; files without them are not opened.
 
         Raises:
             RunDirectoryError: A file is missing or damaged.
         """
         wanted = None if ranks is None else frozenset(ranks)
-        parts = [_of_ranks(_thinned(part, every), wanted) for part in self.parts(columns, wanted)]
+        parts = [
+            _chosen(_chosen(part, "step", steps), "rank", wanted)
+            for part in self.parts(columns, wanted)
+        ]
         if not parts:
             return SCHEMA.empty_table().select(list(columns))
         return pa.concat_tables(parts)
@@ -163,16 +169,11 @@ def read_summaries(run: Path, folder: Path | None = None) -> Summaries:
         ) from error
 
 
-def _thinned(part: pa.Table, every: int) -> pa.Table:
-    """Return the rows of steps whose number is a multiple of some number."""
-    return part if every == 1 else part.filter(pa.array(part["step"].to_numpy() % every == 0))
-
-
-def _of_ranks(part: pa.Table, ranks: frozenset[int] | None) -> pa.Table:
-    """Return the rows of some ranks."""
-    if ranks is None:
+def _chosen(part: pa.Table, name: str, values: Collection[int] | None) -> pa.Table:
+    """Return the rows with some values in a column; all if none are given."""
+    if values is None:
         return part
-    held = np.isin(part["rank"].to_numpy(), list(ranks))
+    held = np.isin(part[name].to_numpy(), list(values))
     return part if held.all() else part.filter(pa.array(held))
 
 

@@ -47,10 +47,10 @@ class Survey:
     """One of every so many steps was looked at."""
 
     def thinned(self, every: int) -> Survey:
-        """Return the steps of which the number is a multiple of some number and of ``every``."""
+        """Return one of every so many of these steps."""
         if every == 1:
             return self
-        held = self.steps % (self.every * every) == 0
+        held = slice(None, None, every)
         return Survey(
             ranks=self.ranks,
             steps=self.steps[held],
@@ -67,7 +67,7 @@ def survey_of(summaries: Summaries, every: int = 1) -> Survey:
 
     Args:
         summaries: The summaries of a run.
-        every: Only steps whose number is a multiple of it.
+        every: Only one of every so many steps.
 
     Raises:
         TraceFormatError: No step was finished by all ranks.
@@ -111,22 +111,24 @@ class Looking:
     """Parts of the rows, one after the other."""
 
     every: int = 1
+    """Only one of every so many steps of the first part is looked at, whatever their numbers."""
     _parts: list[_Part] = field(default_factory=list)
+    _wanted: IntArray | None = None
 
     def add(self, part: pa.Table) -> None:
         """Look at the rows of some ranks, each rank's in one part."""
-        step = part["step"].to_numpy()
-        wanted = slice(None) if self.every == 1 else np.flatnonzero(step % self.every == 0)
-        grid = _Grid(part["rank"].to_numpy()[wanted], step[wanted])
-        if not grid.ranks.size:
+        if not part.num_rows:
             return
-        own = np.zeros(len(step[wanted]), dtype=np.float32)
+        grid = _Grid(part["rank"].to_numpy(), part["step"].to_numpy(), self._wanted)
+        if self.every > 1 and self._wanted is None:
+            self._wanted = grid.steps[:: self.every]
+            grid = _Grid(part["rank"].to_numpy(), part["step"].to_numpy(), self._wanted)
+        own = np.zeros(part.num_rows, dtype=np.float32)
         for name in OWN_WORK:
-            own += part[name].to_numpy()[wanted].astype(np.float32)
-        wall = grid.laid_out(part["wall_s"].to_numpy()[wanted])
+            own += part[name].to_numpy().astype(np.float32)
+        wall = grid.laid_out(part["wall_s"].to_numpy())
         kept = [
-            grid.laid_out(values).astype(np.float32)
-            for values in (own, part[ALONG_DP].to_numpy()[wanted])
+            grid.laid_out(values).astype(np.float32) for values in (own, part[ALONG_DP].to_numpy())
         ]
         self._parts.append(_Part(grid.ranks, grid.steps, wall.max(axis=0), wall.sum(axis=0), kept))
 
@@ -172,18 +174,20 @@ class Looking:
 class _Grid:
     """Where rows of some ranks go in an array [rank, step] of the steps that all of them have."""
 
-    def __init__(self, rank: IntArray, step: IntArray) -> None:
-        """Take the rows by rank and step."""
+    def __init__(self, rank: IntArray, step: IntArray, wanted: IntArray | None) -> None:
+        """Take the rows by rank and step; only some steps, if any are wanted."""
         first = np.flatnonzero(np.diff(rank, prepend=-1))
         self.ranks: IntArray = rank[first].astype(np.int64)
-        self.steps: IntArray = step[: len(step) // max(len(first), 1)].astype(np.int64)
+        self.steps: IntArray = step[: len(step) // len(first)].astype(np.int64)
         self._rows: IntArray | None = None
-        if len(step) == len(first) * len(self.steps):
+        if wanted is None and len(step) == len(first) * len(self.steps):
             laid = step.reshape(len(first), -1)
             if (laid == laid[0]).all() and (np.diff(first) == len(self.steps)).all():
                 return
         numbers, at, count = np.unique(step, return_inverse=True, return_counts=True)
         held: BoolArray = count == len(first)
+        if wanted is not None:
+            held &= np.isin(numbers, wanted)
         rows = np.flatnonzero(held[at])
         self.steps = numbers[held]
         self._rows = rows[np.lexsort((step[rows], rank[rows]))]

@@ -1,5 +1,7 @@
 """Of thousands of ranks those that are followed hold every slow one, and the answer is that of following all."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -8,7 +10,7 @@ from meshscope.analyze.scale import followed as module
 from meshscope.analyze.scale.followed import followed, standing_out
 from meshscope.analyze.scale.outlook import outlook_of
 from meshscope.analyze.scale.slow_ranks import first_answer
-from meshscope.analyze.scale.survey import Survey
+from meshscope.analyze.scale.survey import SURVEY_ROW_BYTES, Survey
 from meshscope.probe.schema.layout import ParallelLayout
 
 from .many_ranks import own_work, summaries_of
@@ -120,6 +122,20 @@ def test_many_slow_ranks_do_not_hide_each_other(share):
     own[slow] *= 1.5
     found = standing_out(own.astype(np.float32), FLAT_CUBE)
     assert len(set(found) & set(slow)) >= module.MOST_STANDING_OUT
+
+
+@pytest.mark.parametrize("places", [1, 2, 4])
+def test_a_look_keeps_to_the_memory_that_is_counted_for_it(places, monkeypatch):
+    """Fails when a large job whose replicas have one or two ranks takes more memory than its limit allows."""
+    layout = ParallelLayout(tp=1, pp=places, dp=2048 // places)
+    own, cube = own_work(layout, 240).astype(np.float32), cube_of(tuple(range(2048)), layout)
+    monkeypatch.setattr(module, "_RANKS", 64)
+    tracemalloc.start()
+    standing_out(own, cube)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    # The survey itself keeps 8 bytes a row.
+    assert most / own.size + 8 < SURVEY_ROW_BYTES
 
 
 def test_healthy_ranks_seldom_stand_out():

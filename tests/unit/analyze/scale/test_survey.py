@@ -46,11 +46,26 @@ def test_ranks_come_in_their_order():
     assert found.own_s[:, 0].tolist() == [0, 10, 20, 30]
 
 
-def test_some_steps_are_multiples_of_a_number():
-    """Fails when steps that are looked at differ from those of the rows that are read later."""
+def test_some_steps_are_spread_evenly():
+    """Fails when a memory limit keeps other steps than it says."""
     part = rows(*((0, step) for step in range(13)))
+    assert survey(part, every=2).steps.tolist() == [0, 2, 4, 6, 8, 10, 12]
     assert survey(part, every=2).thinned(3).steps.tolist() == [0, 6, 12]
+    assert survey(part, every=2).thinned(3).every == 6
     assert survey(part).thinned(1).every == 1
+
+
+@pytest.mark.parametrize("steps", [range(1, 101, 10), range(7, 27, 2), [1]])
+def test_some_of_any_steps_are_kept(steps):
+    """Fails when a memory limit, and a recording of every tenth step from the first on, leave no step to look at."""
+    first = rows(*((rank, step) for rank in (0, 1) for step in steps))
+    second = rows(*((2, step) for step in steps))
+    found = survey(first, second, every=2)
+    assert found.steps.tolist() == [*steps][::2]
+    assert found.own_s.tolist() == [
+        [10 * rank + step for step in [*steps][::2]] for rank in range(3)
+    ]
+    assert found.thinned(2).steps.tolist() == [*steps][::4]
 
 
 def test_no_common_step_is_an_error_with_a_remedy():
