@@ -81,8 +81,6 @@ class _Side(NamedTuple):
     rate_bytes_per_s: float
     busy_ns: float
     """Per step."""
-    bytes: float
-    """Per step."""
     hops_ns: float
     """Per step."""
 
@@ -165,8 +163,7 @@ def _side(
     axis: str, host: str, rows: pd.DataFrame, varied: float, members: dict[str, int]
 ) -> _Side | None:
     """Return the transfers of an axis on a host; None where their rate is not the same in every step."""
-    moved = rows.groupby("step")["moved_bytes"].sum().to_numpy(np.float64)
-    busy = _busy_by_step(rows)
+    moved, busy = _by_step(rows)
     if len(busy) < MIN_STEPS or busy.min() <= 0:
         return None
     rate = moved / busy
@@ -183,12 +180,12 @@ def _side(
         return None
     in_turn = 2 * (rows["group_id"].map(members).fillna(2) - 1)
     hops_ns = HOP_NS * float(in_turn.where(~rows["is_p2p"], 1).sum()) / len(busy)
-    per_step = float(np.median(busy)), float(np.median(moved))
-    return _Side(axis, host, rows, usual * 1e9, *per_step, hops_ns)
+    return _Side(axis, host, rows, usual * 1e9, float(np.median(busy)), hops_ns)
 
 
-def _busy_by_step(rows: pd.DataFrame) -> FloatArray:
-    """Return how long at least one transfer of each step is on its way, ns; steps in order."""
+def _by_step(rows: pd.DataFrame) -> tuple[FloatArray, FloatArray]:
+    """Return how many bytes transfers move in each step, and how long at least one is on its way, ns; steps in order."""
+    moved = rows.groupby("step")["moved_bytes"].sum().to_numpy(np.float64)
     step = np.unique(rows["step"].to_numpy(), return_inverse=True)[1]
     end = rows["end_ns"].to_numpy(np.int64)
     start = end - rows["wire_ns"].to_numpy(np.int64)
@@ -197,7 +194,7 @@ def _busy_by_step(rows: pd.DataFrame) -> FloatArray:
     place = step * length - first
     merged = union(pair(start + place, end + place))
     begin = np.arange(step.max() + 1) * length
-    return covered_length(merged, begin, begin + length).astype(np.float64)
+    return moved, covered_length(merged, begin, begin + length).astype(np.float64)
 
 
 def _connected(sides: list[_Side]) -> list[list[_Side]]:
@@ -250,9 +247,11 @@ def _link(
         (side for side in sides if side.axis == first), key=lambda side: side.rate_bytes_per_s
     )
     on_host = [side for side in sides if side.host == slowest.host]
-    moved, busy_ns = (sum(getattr(side, name) for side in on_host) for name in ("bytes", "busy_ns"))
-    usual_ns = sum(side.hops_ns for side in on_host) + (moved / ceiling * 1e9 if ceiling else 0.0)
-    excess = 1.0 - min(1.0, usual_ns / busy_ns)
+    # What two axes carry at the same time keeps the link busy once.
+    moved, busy = _by_step(pd.concat([side.rows for side in on_host]))
+    usual_ns = sum(side.hops_ns for side in on_host)
+    usual_ns += float(np.median(moved)) / ceiling * 1e9 if ceiling else 0.0
+    excess = 1.0 - min(1.0, usual_ns / float(np.median(busy)))
     wire = sum(float(side.rows["wire_ns"].sum()) for side in sides)
     seems = sum(float(side.rows["disturbed_ns"].sum()) for side in sides)
     is_slow = excess >= 1.0 - MOST_OF_CEILING if ceiling else seems >= LEAST_EXCESS * wire
@@ -268,7 +267,6 @@ def _link(
     source, target = _ends(slowest, [side for side in sides if side.axis == first], hosts)
     axes = (first, *sorted({side.axis for side in sides} - {first}))
     where: Where = {"axis": slowest.axis, "host": source or slowest.host}
-    rate = slowest.rate_bytes_per_s
     return SteadyLink(
         where=where,
         axes=axes,
@@ -276,7 +274,7 @@ def _link(
         target=target,
         hosts=tuple(hosts),
         groups=tuple(groups),
-        rate_bytes_per_s=rate,
+        rate_bytes_per_s=float(np.median(moved / busy)) * 1e9,
         ceiling_bytes_per_s=ceiling,
         events=events,
         excess_frac=float(excess),

@@ -106,8 +106,7 @@ def wire_excess(frame: pd.DataFrame, trace: Trace) -> WireExcess:
         # undisturbed ones knows only slow operations, and is the smaller of the two.
         rest = (rest - own).clip(min=0)
         places.append((place, own))
-    steady, rest = _of_steady_links(frame, trace, places, rest)
-    places, steady = _in_one(places, steady)
+    places, steady, rest = with_steady_links(frame, trace, places, rest)
     unnamed = [own for place in degraded[MAX_DEGRADED:] for own in _places_of(place)]
     return _with_queued(frame, WireExcess(places, rest, unnamed, steady))
 
@@ -136,39 +135,44 @@ def _beyond(frame: pd.DataFrame, place: Degraded | SlowPort, rest: FloatArray) -
     return effect
 
 
-def _of_steady_links(
+def with_steady_links(
     frame: pd.DataFrame,
     trace: Trace,
     places: list[tuple[Degraded | SlowPort, FloatArray]],
     rest: FloatArray,
-) -> tuple[list[tuple[SteadyLink, FloatArray]], FloatArray]:
-    """Return what is the rate of a link, which is no disturbance, and what is left of the rest.
+) -> tuple[
+    list[tuple[Degraded | SlowPort, FloatArray]], list[tuple[SteadyLink, FloatArray]], FloatArray
+]:
+    """Return the places, what is the rate of a link, which is no disturbance, and what is left of the rest.
 
-    Where a place is slower than others on the link, that place is slow, and not the link.
+    Where a place is slower than others on the link, that place is slow, and not the link. What is steady on the host
+    and axis of a port is the port's: it is one wire. Without a stated ceiling it is a bound, which is no part of the
+    price of a port: it stays in the rest.
     """
     wire = frame["wire_ns"].to_numpy(np.float64)
     placed = np.sum([own for _, own in places], axis=0) if places else np.zeros(len(frame))
-    found = []
+    at_port = {_key(place.where): at for at, (place, _) in enumerate(places)}
+    more, steady = [np.zeros(len(frame)) for _ in places], []
     for link in steady_links(frame, trace, rest):
-        on_link = link.events
-        if placed[on_link].sum() < LEAST_EXCESS * wire[on_link].sum():
-            beyond = (link.excess_frac * wire - placed).clip(min=0)
-            found.append((link, np.where(on_link, beyond, 0.0)))
-            rest = np.where(on_link, 0.0, rest)
-    return found, rest
+        on_link, at = link.events, at_port.get(_key(link.where))
+        is_bound = at is not None and link.ceiling_bytes_per_s is None
+        if is_bound or placed[on_link].sum() >= LEAST_EXCESS * wire[on_link].sum():
+            continue
+        beyond = np.where(on_link, (link.excess_frac * wire - placed).clip(min=0), 0.0)
+        if at is None:
+            steady.append((link, beyond))
+        else:
+            more[at] += beyond
+        rest = np.where(on_link, 0.0, rest)
+    return (
+        [(place, own + its) for (place, own), its in zip(places, more, strict=True)],
+        steady,
+        rest,
+    )
 
 
-def _in_one(
-    places: list[tuple[Degraded | SlowPort, FloatArray]],
-    steady: list[tuple[SteadyLink, FloatArray]],
-) -> tuple[list[tuple[Degraded | SlowPort, FloatArray]], list[tuple[SteadyLink, FloatArray]]]:
-    """Return both, with what is steady on the host and axis of a port as that port's: it is one wire."""
-    ports = [place.where for place, _ in places]
-    for link, own in steady:
-        if link.where in ports:
-            at = ports.index(link.where)
-            places[at] = places[at][0], places[at][1] + own
-    return places, [one for one in steady if one[0].where not in ports]
+def _key(where: Where) -> tuple[tuple[str, object], ...]:
+    return tuple(sorted(where.items()))
 
 
 def _with_queued(frame: pd.DataFrame, excess: WireExcess) -> WireExcess:

@@ -2,10 +2,17 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pyarrow as pa
 import pytest
+from tests.shared_links import over_one_link
 from tests.synthetic import MS, Job, capture_of
 
+from meshscope.analyze.align.communication.events import communication_events
+from meshscope.analyze.align.steps.windows import step_windows
+from meshscope.analyze.explain.causes.one_port import SlowPort
+from meshscope.analyze.explain.causes.steady_links import steady_links
+from meshscope.analyze.explain.causes.wires import between_ranks, with_steady_links
 from meshscope.analyze.findings.diagnosis import diagnose
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.tables import TABLES
@@ -52,3 +59,27 @@ def test_a_link_has_the_name_of_its_busiest_group():
     right = ("right", (2, 3))
     (found,) = links((("a", (2, 3)), 5.0), (right, 5.0), (right, 5.0), (("left", (0, 1)), 2.0))
     assert found.where["group_id"] == "right"
+
+
+FAST = 1.25e9
+
+
+@pytest.mark.parametrize("stated", [FAST, None], ids=["stated", "unknown"])
+def test_a_port_has_the_time_of_its_own_link_where_that_is_known(stated):
+    """Fails when the most that a link of unknown speed may cost is part of the certain price of its port."""
+    trace = over_one_link(LAYOUT, FAST / 10, seed=0, per_host=2, stated=stated)
+    frame = between_ranks(communication_events(trace, step_windows(trace)).frame, trace)
+    rest = 0.5 * frame["wire_ns"].fillna(0.0).to_numpy()
+    (link,) = steady_links(frame, trace, rest)
+    assert link.excess_frac > 0
+    nothing = np.zeros(len(frame), bool)
+    port = SlowPort(link.where, (link.where["host"],), "out", (), nothing, nothing)
+    given = [(port, np.zeros(len(frame)))]
+    ((_, own),), steady, left = with_steady_links(frame, trace, given, rest)
+    assert not steady
+    assert not given[0][1].any(), "what was given is changed"
+    assert own[link.events].all() == (stated is not None)
+    assert own.any() == (stated is not None)
+    assert left[link.events].any() == (stated is None)
+    _, ((alone, _),), _ = with_steady_links(frame, trace, [], rest)
+    assert alone.where == link.where
