@@ -1,6 +1,7 @@
 """Write the changelog and the version of a release: ``make cut VERSION=0.1.0``.
 
-1. towncrier turns ``changes/`` into a section of ``CHANGELOG.md`` with today's date.
+1. towncrier turns ``changes/`` into a section of ``CHANGELOG.md`` with today's date. A fragment that begins as an item of
+   a list does not become an item of an item.
 2. Entries under *Unreleased* join that section.
 3. ``src/meshscope/__init__.py`` gets the version.
 
@@ -17,6 +18,7 @@ from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parent.parent
 _UNRELEASED = re.compile(r"^## \[Unreleased\]\n(.*?)(?=^## \[|\Z)", re.MULTILINE | re.DOTALL)
+_ITEM = re.compile(r"\A\s*[-*]\s+")
 _VERSION = re.compile(r'^__version__ = ".*"$', re.MULTILINE)
 
 
@@ -36,6 +38,9 @@ def cut(project: Path, version: str, date: str | None = None) -> None:
     changelog = project / "CHANGELOG.md"
     if f"## [{version}]" in changelog.read_text(encoding="utf-8"):
         raise SystemExit(f"error: CHANGELOG.md has {version} already; take the next version")
+    for fragment in (project / "changes").glob("*.*.md"):
+        text = fragment.read_text(encoding="utf-8")
+        fragment.write_text(_ITEM.sub("", text), encoding="utf-8")
     command = [sys.executable, "-m", "towncrier", "build", "--yes", "--version", version]
     command += ["--dir", str(project), *(["--date", date] if date else [])]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)

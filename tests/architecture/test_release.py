@@ -56,6 +56,17 @@ def test_a_release_has_one_section_below_the_title(cut_release, checkout):
     assert f'__version__ = "{VERSION}"' in (checkout / "src/meshscope/__init__.py").read_text()
 
 
+@pytest.mark.parametrize("mark", ["", "- ", "* "])
+def test_each_change_is_one_item(cut_release, checkout, mark):
+    """Fails when a change that was written as an item of a list becomes an item of an item."""
+    (checkout / "changes" / "one-more.fixed.md").write_text(
+        f"{mark}One - more.\n", encoding="utf-8"
+    )
+    cut_release.cut(checkout, VERSION, DAY)
+    text = (checkout / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert "\n- One - more.\n" in text
+
+
 def test_the_next_release_leaves_the_last_one_alone(cut_release, checkout):
     """Fails when a later release changes what an earlier one says."""
     cut_release.cut(checkout, VERSION, DAY)
